@@ -1,0 +1,1 @@
+"""Loading compiled candidates and running them behind a few torch operators."""
