@@ -1,0 +1,1 @@
+"""Kernel sketches: task -> loop nests -> rows -> a schedule -> C++ or CUDA source."""

@@ -1,0 +1,168 @@
+"""Straight-line form of a loop body: what Inductor's ``inner_fn`` computes at one point of its iteration space.
+
+Inductor describes a body as a Python function that speaks ``ops.*``. Running it under :class:`Tracer`
+yields a list of :class:`Instruction`, in which every memory access keeps its index as a sympy
+expression over the loop variables. Both emitters print from this form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import sympy
+import torch
+from torch._inductor.ops_handler import DefaultHandler
+from torch._inductor.virtualized import V
+
+
+class Unsupported(Exception):
+    """A construct that no sketch covers; carries the reason shown to the user."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """Result of one instruction, by number."""
+
+    number: int
+
+    def __str__(self) -> str:
+        return f"v{self.number}"
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """``result = op(*operands)``. ``index``/``buffer`` are set for loads and index expressions."""
+
+    result: Value
+    op: str
+    operands: tuple[Any, ...] = ()
+    dtype: torch.dtype | None = None
+    buffer: str | None = None
+    index: sympy.Expr | None = None
+    body: Body | None = None
+
+
+@dataclass
+class Body:
+    """Instructions in order and the values they yield."""
+
+    instructions: list[Instruction] = field(default_factory=list)
+    results: tuple[Value, ...] = ()
+
+    def walk(self) -> Iterator[Instruction]:
+        """All instructions, those of masked sub-bodies included."""
+        for instruction in self.instructions:
+            yield instruction
+            if instruction.body is not None:
+                yield from instruction.body.walk()
+
+    def loads(self) -> Iterator[Instruction]:
+        return (i for i in self.walk() if i.op == "load")
+
+    def substitute(self, replacements: dict[sympy.Symbol, sympy.Expr]) -> Body:
+        """The same body with loop variables replaced in every index."""
+
+        def one(i: Instruction) -> Instruction:
+            index = i.index.xreplace(replacements) if i.index is not None else None
+            body = i.body.substitute(replacements) if i.body is not None else None
+            return Instruction(i.result, i.op, i.operands, i.dtype, i.buffer, index, body)
+
+        return Body([one(i) for i in self.instructions], self.results)
+
+
+class Tracer(DefaultHandler):  # type: ignore[misc]
+    """Ops handler that records instructions, with common subexpressions recorded once."""
+
+    def __init__(self) -> None:
+        self._counter = 0
+        self._bodies: list[Body] = [Body()]
+        self._seen: list[dict[Any, Value]] = [{}]
+
+    def _add(self, op: str, operands: tuple[Any, ...] = (), **rest: Any) -> Value:
+        key = (op, operands, rest.get("dtype"), rest.get("buffer"), rest.get("index"))
+        if rest.get("body") is None:
+            for seen in reversed(self._seen):
+                if key in seen:
+                    return seen[key]
+        value = Value(self._counter)
+        self._counter += 1
+        self._bodies[-1].instructions.append(Instruction(value, op, operands, **rest))
+        if rest.get("body") is None:
+            self._seen[-1][key] = value
+        return value
+
+    def _default(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if any(not isinstance(a, Value | int | float | bool) for a in (*args, *kwargs.values())):
+            raise Unsupported(f"loop operation {name} with non-scalar arguments")
+        return self._add(name, (*args, *kwargs.values()))
+
+    def constant(self, value: bool | float | int, dtype: torch.dtype) -> Value:
+        # repr() keeps -0.0, inf and nan apart where equality would merge or split them
+        return self._add("constant", (repr(value),), dtype=dtype)
+
+    def index_expr(self, expr: sympy.Expr, dtype: torch.dtype) -> Value:
+        return self._add("index_expr", dtype=dtype, index=sympy.sympify(expr))
+
+    def to_dtype(
+        self,
+        x: Value,
+        dtype: torch.dtype,
+        src_dtype: torch.dtype | None = None,
+        use_compute_types: bool = True,
+    ) -> Value:
+        return self._add("to_dtype", (x,), dtype=dtype)
+
+    def to_dtype_bitcast(self, x: Value, dtype: torch.dtype, src_dtype: torch.dtype) -> Value:
+        raise Unsupported("bit casts between dtypes")
+
+    def load(self, name: str, index: sympy.Expr) -> Value:
+        return self._add("load", buffer=name, index=sympy.sympify(index))
+
+    def masked(self, mask: Value, body: Callable[[], Any], other: Any) -> Value:
+        self._bodies.append(Body())
+        self._seen.append({})
+        result = body()
+        inner = self._bodies.pop()
+        self._seen.pop()
+        inner.results = (unwrap(result),)
+        return self._add("masked", (mask, repr(other)), body=inner)
+
+    def indirect_indexing(self, *args: Any, **kwargs: Any) -> sympy.Symbol:
+        # eager raises on an index out of range, and Inductor's code checks it; a kernel of ours would not
+        raise Unsupported("data-dependent indexing, which is left to Inductor's bounds checks")
+
+    def check_bounds(self, *args: Any, **kwargs: Any) -> None:
+        """Indices are checked by the framework before a region starts, not inside kernels."""
+
+    def _refuse(self, *args: Any, **kwargs: Any) -> Any:
+        raise Unsupported("random numbers, nested reductions, bucketize or inline assembly")
+
+    load_seed = rand = rand_eager = randn = randint64 = bucketize = scan = sort = _refuse
+    reduction = store = store_reduction = frexp = inline_asm_elementwise = _refuse
+
+    @property
+    def body(self) -> Body:
+        return self._bodies[0]
+
+
+def unwrap(value: Any) -> Value:
+    """The recorded value behind Inductor's operator-overloading wrapper."""
+    inner = getattr(value, "value", value)
+    if not isinstance(inner, Value):
+        raise Unsupported(f"loop body yields {type(inner).__name__}")
+    return inner
+
+
+def trace(inner_fns: Sequence[Callable[..., Any]], *index: Sequence[sympy.Expr]) -> Body:
+    """Run ``inner_fns`` at ``index`` (and a reduction index, if given) and record what they do.
+
+    Raises:
+        Unsupported: an operation outside what the emitters print.
+    """
+    tracer = Tracer()
+    with V.set_ops_handler(tracer):
+        results = tuple(unwrap(fn(*index)) for fn in inner_fns)
+    tracer.body.results = results
+    return tracer.body
