@@ -1,16 +1,68 @@
-"""Build script: pure Python packages plus one small pybind11 extension that needs no torch headers."""
+"""Build script: pure Python packages plus one small pybind11 extension that needs no torch headers.
+
+Building needs setuptools and pybind11 only, never torch, so installing cannot pull a second torch; all that needs torch
+headers is built with ninja at first use and kept.
+"""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 from pybind11.setup_helpers import Pybind11Extension, build_ext
 from setuptools import find_packages, setup
 
 PACKAGES = ("cuda_agent_backend", "trainer", "sandbox", "kernel_cache")
 
+REQUIRES = [
+    "torch>=2.11,<2.14",
+    "diskcache>=5.6.3,<6",
+    "ninja>=1.11",
+    "numpy>=1.26,<3",
+    "pybind11>=2.13,<4",
+    "rich>=13.7,<16",
+]
+
+EXTRAS = {
+    "llm": [
+        "openai>=2,<3",
+        "transformers>=5.10,<6",
+        "triton>=3.6; platform_system == 'Linux'",
+        "vllm>=0.31",
+    ],
+    "train": ["accelerate>=1.10,<2", "transformers>=5.10,<6", "trl>=1.16,<2"],
+    "scale": ["ray>=2.60,<3"],
+    "dev": [
+        "hypothesis>=6.100",
+        "import-linter>=2.3,<3",
+        "mypy>=2.4,<3",
+        "pre-commit>=4,<5",
+        "pytest>=8.3,<10",
+        "pytest-timeout>=2.3,<3",
+        "ruff==0.17.5",
+        "setuptools>=77",
+        "transformers>=5.10,<6",
+    ],
+}
+
 setup(
     name="cuda_agent",
     version="0.1.0",
-    packages=find_packages(include=[pattern for name in PACKAGES for pattern in (name, f"{name}.*")]),
+    description="A torch.compile backend whose agent finds, verifies, caches and runs faster kernels",
+    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
+    classifiers=[
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: C++",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
+        "Topic :: Software Development :: Compilers",
+    ],
+    packages=find_packages(
+        include=[pattern for name in PACKAGES for pattern in (name, f"{name}.*")]
+    ),
     package_data={"sandbox.launcher": ["csrc/*.cpp", "csrc/*.h"]},
     ext_modules=[
         Pybind11Extension(
@@ -30,5 +82,11 @@ setup(
         )
     ],
     cmdclass={"build_ext": build_ext},
-    python_requires=">=3.11",
+    python_requires=">=3.11,<3.14",
+    install_requires=REQUIRES,
+    extras_require=EXTRAS,
+    entry_points={
+        "console_scripts": ["cuda-agent = cuda_agent_backend.cli:main"],
+        "torch_dynamo_backends": ["cuda_agent = cuda_agent_backend.backend:cuda_agent"],
+    },
 )

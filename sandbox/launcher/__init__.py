@@ -1,1 +1,28 @@
-"""Loading compiled candidates and running them behind a few torch operators."""
+"""Loading compiled candidates and running them behind a few torch operators.
+
+The same launcher runs a candidate while it is judged and after it is promoted.
+"""
+
+from sandbox.launcher.ops import define_ops, op_for, op_name
+from sandbox.launcher.program import LoadFailed, Program, load_program
+from sandbox.launcher.registry import (
+    UnknownKernelError,
+    bind,
+    is_bound,
+    set_resolver,
+    unbind,
+)
+
+__all__ = [
+    "LoadFailed",
+    "Program",
+    "UnknownKernelError",
+    "bind",
+    "define_ops",
+    "is_bound",
+    "load_program",
+    "op_for",
+    "op_name",
+    "set_resolver",
+    "unbind",
+]

@@ -1,0 +1,57 @@
+// A loaded candidate: machine code plus resolved launch steps. Counted references, so that a program stays loaded while
+// any thread runs it.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "abi.h"
+
+namespace ca {
+
+// A kernel argument: the address of buffer `buffer`, or (buffer < 0) the constant in `bytes`.
+struct Argument {
+  int buffer = -1;
+  std::array<unsigned char, 8> bytes{};
+};
+
+struct Step {
+  std::string kernel;
+  std::array<unsigned, 3> grid{1, 1, 1};
+  std::array<unsigned, 3> block{1, 1, 1};
+  std::array<unsigned, 3> cluster{1, 1, 1};
+  bool has_cluster = false;
+  unsigned shared_bytes = 0;
+  std::vector<Argument> arguments;
+};
+
+class Program {
+ public:
+  virtual ~Program() = default;
+  // Returns 0, or a code with the text in last_error().
+  virtual int launch(void* const* buffers, void* stream, int32_t device) = 0;
+  // What the machine says about each kernel ("registers", "shared_bytes", "local_bytes"); empty on cpu.
+  virtual std::map<std::string, std::map<std::string, int>> facts(int32_t device) = 0;
+
+  void retain() { references_.fetch_add(1, std::memory_order_relaxed); }
+  void release() {
+    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+  }
+
+ private:
+  std::atomic<int64_t> references_{1};
+};
+
+// Both throw std::runtime_error with the loader's message.
+Program* load_cpu(const std::string& path, const std::string& entry);
+Program* load_cuda(const std::string& image, std::vector<Step> steps);
+
+const CaLauncher& launcher_abi();
+const char* last_error();
+
+}  // namespace ca

@@ -1,0 +1,103 @@
+"""Which program runs under which key. One table per process, shared by the Python and the native operators."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from sandbox.launcher.program import Program
+
+log = logging.getLogger(__name__)
+
+Resolver = Callable[[int], bool]
+"""Called with an unknown key; binds it and returns True, or returns False."""
+
+
+class Mirror(Protocol):
+    """A second table that is kept equal to this one (the native operator library's)."""
+
+    def bind(self, key: int, program: Program) -> None: ...
+    def unbind(self, key: int) -> None: ...
+
+
+class UnknownKernelError(RuntimeError):
+    """Compiled code refers to a kernel that this process does not have."""
+
+
+_lock = threading.RLock()
+_programs: dict[int, Program] = {}
+_mirror: Mirror | None = None
+_resolver: Resolver | None = None
+
+
+def bind(key: int, program: Program) -> None:
+    """Let operator calls with this key (0 <= key < 2**63) run the program. An earlier binding is replaced."""
+    if not 0 <= key < 2**63:
+        raise ValueError(f"key {key} is not a 63-bit integer")
+    with _lock:
+        _programs[key] = program
+        if _mirror is not None:
+            _mirror.bind(key, program)
+
+
+def unbind(key: int) -> None:
+    """Forget the key. Calls already running finish; unknown keys are ignored."""
+    with _lock:
+        _programs.pop(key, None)
+        if _mirror is not None:
+            _mirror.unbind(key)
+
+
+def is_bound(key: int) -> bool:
+    """Whether the key has a program now. The resolver is not asked."""
+    return key in _programs
+
+
+def set_resolver(resolver: Resolver | None) -> None:
+    """Set what is asked about unknown keys met at run time, such as those in code that torch cached on disk."""
+    global _resolver
+    _resolver = resolver
+
+
+def resolve(key: int) -> bool:
+    """Try to get an unknown key bound. An error in the resolver is logged and counts as no."""
+    if is_bound(key):
+        return True
+    resolver = _resolver
+    if resolver is None:
+        return False
+    try:
+        return resolver(key) and is_bound(key)
+    except Exception:
+        log.exception("the resolver failed on kernel key %d", key)
+        return False
+
+
+def lookup(key: int) -> Program:
+    """The key's program, asking the resolver if need be. Raises UnknownKernelError."""
+    program = _programs.get(key)
+    if program is None and resolve(key):
+        program = _programs.get(key)
+    if program is None:
+        raise UnknownKernelError(unknown_key_message(key))
+    return program
+
+
+def unknown_key_message(key: int) -> str:
+    """What to tell a user whose compiled code refers to a kernel that is gone."""
+    return (
+        f"cuda_agent: no kernel with key {key} in this process. The compiled code refers to a kernel cache that is not "
+        "loaded, or the kernel was removed from it. Load the cuda_agent backend with that cache, or discard the "
+        "compiled code: torch._dynamo.reset() and an empty TORCHINDUCTOR_CACHE_DIR."
+    )
+
+
+def attach(mirror: Mirror) -> None:
+    """Copy all bindings into the mirror and keep it equal from now on."""
+    global _mirror
+    with _lock:
+        for key, program in _programs.items():
+            mirror.bind(key, program)
+        _mirror = mirror

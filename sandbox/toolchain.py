@@ -1,0 +1,111 @@
+"""Find the compilers on this machine."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+from sandbox.limits import Finished, Limits, run_limited
+
+CUDA_ROOTS = (Path("/usr/local/cuda"), Path("/opt/cuda"))
+NVRTC_PATTERNS = (
+    "lib64/libnvrtc.so.1[2-9]",
+    "lib/libnvrtc.so.1[2-9]",
+    "cuda_nvrtc/lib/libnvrtc.so.1[2-9]",
+)
+INCLUDE_FOLDERS = ("include", "cuda_runtime/include")
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """A compiler. `version` is its own words and goes into the evidence. `include` is given to it with -I."""
+
+    kind: Literal["c++", "nvcc", "nvrtc"]
+    path: Path
+    version: str
+    include: Path | None = None
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Something this machine lacks, and what to do about it."""
+
+    reason: str
+    remedy: str
+
+
+@lru_cache
+def find_cxx() -> Toolchain | Missing:
+    """The C++ compiler: g++, else clang++. Looked up once per process."""
+    for name in ("g++", "clang++"):
+        path = shutil.which(name)
+        version = _version(path) if path else None
+        if path and version:
+            return Toolchain("c++", Path(path), version.splitlines()[0])
+    return Missing("no C++ compiler", "install g++ (Debian, Ubuntu: apt install g++)")
+
+
+@lru_cache
+def find_cuda() -> Toolchain | Missing:
+    """The CUDA compiler: nvcc where it and a C++ compiler are found, else the NVRTC library. Looked up once per process."""
+    if isinstance(find_cxx(), Toolchain):
+        for path in _nvcc_paths():
+            version = _version(str(path))
+            if version:
+                return Toolchain("nvcc", path, _release(version))
+    for library, include in _nvrtc_paths():
+        return Toolchain("nvrtc", library, library.resolve().name, include)
+    return Missing(
+        "no CUDA compiler (neither nvcc nor NVRTC)",
+        "install the CUDA toolkit, or the nvidia-cuda-nvrtc package of torch's CUDA version",
+    )
+
+
+def _nvcc_paths() -> Iterator[Path]:
+    on_path = shutil.which("nvcc")
+    if on_path:
+        yield Path(on_path)
+    for root in (*CUDA_ROOTS, *wheel_roots()):
+        if (root / "bin/nvcc").is_file():
+            yield root / "bin/nvcc"
+
+
+def _nvrtc_paths() -> Iterator[tuple[Path, Path | None]]:
+    for root in (*wheel_roots(), *CUDA_ROOTS):
+        for pattern in NVRTC_PATTERNS:
+            for library in sorted(root.glob(pattern), reverse=True):
+                yield library, cuda_include(root)
+
+
+def cuda_include(root: Path) -> Path | None:
+    """The folder with cuda_fp16.h below a toolkit's or the wheels' root."""
+    folders = (root / folder for folder in INCLUDE_FOLDERS)
+    return next((f for f in folders if (f / "cuda_fp16.h").is_file()), None)
+
+
+def wheel_roots() -> tuple[Path, ...]:
+    """Folders where the nvidia-* wheels put their parts: one per CUDA version for 13 and up, one for all before."""
+    spec = importlib.util.find_spec("nvidia")
+    places = [Path(p) for p in (spec.submodule_search_locations or [])] if spec else []
+    return tuple(
+        root for place in places for root in (*sorted(place.glob("cu[0-9]*"), reverse=True), place)
+    )
+
+
+def _version(path: str) -> str | None:
+    with tempfile.TemporaryDirectory() as folder:
+        result = run_limited([path, "--version"], Path(folder), Limits(wall_s=30))
+    good = isinstance(result, Finished) and result.code == 0 and result.output.strip()
+    return result.output.strip() if good else None
+
+
+def _release(text: str) -> str:
+    match = re.search(r"V(\d+\.\d+\.\d+)", text)
+    return f"nvcc {match.group(1)}" if match else text.splitlines()[-1]
