@@ -173,9 +173,8 @@ class _Builder:
             dtype = str(getattr(value, "dtype", type(value).__name__)).removeprefix("torch.")
             shape = tuple(getattr(value, "shape", ()))
             if (dtype, shape) != (spec.dtype, spec.shape):
-                raise TaskError(
-                    f"output {number} is {dtype}{list(shape)}, its spec says {spec.dtype}{list(spec.shape)}"
-                )
+                wanted = f"{spec.dtype}{list(spec.shape)}"
+                raise TaskError(f"output {number} is {dtype}{list(shape)}, its spec says {wanted}")
 
 
 def _values(tree: Any) -> Any:

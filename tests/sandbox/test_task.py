@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from sandbox.specs import TensorSpec, contiguous_stride
 from sandbox.task import (
+    Arg,
     Device,
     DType,
     InputRef,
@@ -46,10 +47,9 @@ def one(
     inputs: tuple[TensorSpec, ...],
     output: TensorSpec,
     pick: int | None = None,
-    **args: object,
+    **args: Arg,
 ) -> Task:
-    return Task("cpu", inputs, (Node(op, args),), (NodeRef(0, pick),), (output,))  # type:
-    ignore[arg - type]
+    return Task("cpu", inputs, (Node(op, args),), (NodeRef(0, pick),), (output,))
 
 
 def test_a_task_survives_its_text() -> None:
@@ -68,23 +68,24 @@ def test_the_text_is_canonical() -> None:
 
 @given(st.floats(allow_nan=False), st.integers(), st.text(), st.booleans())
 def test_scalars_survive_exactly(number: float, integer: int, text: str, flag: bool) -> None:
-    args = {
-        "a": (
-            number,
-            integer,
-            text,
-            flag,
-            None,
-            DType("bfloat16"),
-            Device(),
-            MemoryFormat("channels_last"),
-        )
-    }
-    task = Task("cpu", (spec(2),), (Node("aten.add.Tensor", args),), (NodeRef(0),), (spec(2),))
+    scalars = (
+        number,
+        integer,
+        text,
+        flag,
+        None,
+        DType("bfloat16"),
+        Device(),
+        MemoryFormat("channels_last"),
+    )
+    task = Task(
+        "cpu", (spec(2),), (Node("aten.add.Tensor", {"a": scalars}),), (NodeRef(0),), (spec(2),)
+    )
     again = Task.from_json(task.to_json())
     assert again == task
-    assert [type(item) for item in again.nodes[0].args["a"]] == [type(item) for item in args["a"]]
-    # type: ignore[union-attr]
+    back = again.nodes[0].args["a"]
+    assert isinstance(back, tuple)
+    assert [type(item) for item in back] == [type(item) for item in scalars]
 
 
 def test_an_infinite_float_survives() -> None:
