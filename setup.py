@@ -63,7 +63,10 @@ setup(
     packages=find_packages(
         include=[pattern for name in PACKAGES for pattern in (name, f"{name}.*")]
     ),
-    package_data={"sandbox.launcher": ["csrc/*.cpp", "csrc/*.h"]},
+    package_data={
+        **{name: ["py.typed"] for name in PACKAGES},
+        "sandbox.launcher": ["csrc/*.cpp", "csrc/*.h"],
+    },
     ext_modules=[
         Pybind11Extension(
             "sandbox._launcher",

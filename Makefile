@@ -1,0 +1,97 @@
+# Every target sets itself up: a virtual environment in .venv, torch, this project, and its tools.
+#
+#   make demo        three models end to end: cold cache, then a second process from the cache
+#   make test        the tests (those that need a GPU skip without one)
+#   make test-slow   slow and stress tests        make test-gpu   tests that need a GPU
+#   make check       format, lint, types, imports  make fmt        format and fix
+#   make bench       every benchmark for this machine, into benchmarks/results/
+#   make clean       remove the environment and all that was built
+#
+# PYTHON       the Python to start from (3.11 to 3.13); its torch is used where it has one of 2.11 or above.
+# TORCH        what to install where there is no torch yet.
+# TORCH_INDEX  a package index that holds CPU builds of torch, for machines where pip knows of none.
+
+PYTHON ?= python3
+TORCH ?= 2.13.0
+TORCH_INDEX ?=
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check
+SETUP := $(VENV)/.set-up
+NATIVE := $(wildcard sandbox/launcher/csrc/*)
+PYTEST_ARGS ?=
+BENCH_TARGET ?= $(shell $(PY) -c 'import torch; print("cuda" if torch.cuda.is_available() else "cpu")')
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow test-gpu check fmt bench clean
+.DELETE_ON_ERROR:
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+
+help:
+	@sed -n '/^$$/q; s/^# \{0,1\}//p; s/^#$$//p' Makefile
+
+setup: $(SETUP)
+
+# A torch that PYTHON already has is shared rather than installed again: through the system's packages, or, where PYTHON
+# is itself in a virtual environment, through a .pth file.
+$(PY):
+	@$(PYTHON) -c 'import sys; assert (3, 11) <= sys.version_info < (3, 14), sys.version' || { \
+	  echo "cuda_agent needs Python 3.11 to 3.13; name one with make PYTHON=..." >&2; exit 1; }
+	@have=$$($(PYTHON) -c 'import torch; v = torch.__version__.split(".")[:2]; print((2, 11) <= tuple(map(int, v)) < (2, 14))' \
+	  2>/dev/null || true); \
+	if [ "$$have" = True ]; then \
+	  echo "using the torch that $(PYTHON) has"; \
+	  $(PYTHON) -m venv --system-site-packages $(VENV); \
+	  if ! $(PY) -c 'import torch' 2>/dev/null; then \
+	    $(PYTHON) -c 'import pathlib, torch; print(pathlib.Path(torch.__file__).parents[1])' \
+	      > "$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared_torch.pth"; \
+	  fi; \
+	else \
+	  $(PYTHON) -m venv $(VENV); \
+	fi
+
+# torch comes first and alone, so that nothing later chooses a build of it. Without a GPU the CPU build is tried first.
+$(SETUP): setup.py $(NATIVE) | $(PY)
+	@if ! $(PY) -c 'import torch' 2>/dev/null; then \
+	  if nvidia-smi >/dev/null 2>&1; then $(PIP) install 'torch==$(TORCH)'; \
+	  else $(PIP) install $(if $(TORCH_INDEX),--index-url '$(TORCH_INDEX)') 'torch==$(TORCH)+cpu' || { \
+	    echo "no CPU build of torch $(TORCH) in pip's indexes: taking the default build (TORCH_INDEX names another index)"; \
+	    $(PIP) install 'torch==$(TORCH)'; }; \
+	  fi; \
+	fi
+	$(PIP) install --quiet 'setuptools>=77' wheel 'pybind11>=2.13,<4'
+	$(PIP) install --quiet --no-build-isolation --editable '.[dev]'
+	@touch $@
+
+demo: $(SETUP)
+	$(PY) -m cuda_agent_backend demo --json build/demo.json
+
+test: $(SETUP)
+	$(PY) -m pytest -m 'not slow and not stress' $(PYTEST_ARGS)
+
+# pytest's status 5 means that no test has such a mark.
+test-slow: $(SETUP)
+	$(PY) -m pytest -m 'slow or stress' $(PYTEST_ARGS) || [ $$? -eq 5 ]
+
+test-gpu: $(SETUP)
+	$(PY) -m pytest -m 'gpu or multi_gpu' $(PYTEST_ARGS)
+
+check: $(SETUP)
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+	$(VENV)/bin/lint-imports
+
+fmt: $(SETUP)
+	$(PY) -m ruff format .
+	$(PY) -m ruff check --fix .
+
+bench: $(SETUP)
+	$(PY) -m benchmarks.regions --target $(BENCH_TARGET)
+	$(PY) -m benchmarks.models --target $(BENCH_TARGET)
+	$(PY) -m benchmarks.overhead --target $(BENCH_TARGET)
+	$(PY) -m benchmarks.matrix --target $(BENCH_TARGET)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info sandbox/_launcher*.so .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

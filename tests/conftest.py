@@ -1,0 +1,51 @@
+"""What all tests share: hardware marks that skip with a reason, and an environment of their own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("default", deadline=None, derandomize=True)
+settings.load_profile("default")
+
+MIN_CAPABILITY = (8, 0)
+
+
+def _missing_gpu(count: int) -> str | None:
+    """Why tests that need ``count`` GPUs cannot run here; None if they can."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return "no CUDA device"
+    if torch.cuda.device_count() < count:
+        return f"{torch.cuda.device_count()} CUDA device(s), {count} needed"
+    capability = torch.cuda.get_device_capability()
+    if capability < MIN_CAPABILITY:
+        return f"compute capability {capability[0]}.{capability[1]}, 8.0 needed"
+    return None
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what this machine cannot run, saying why."""
+    for mark, count in (("gpu", 1), ("multi_gpu", 2)):
+        if item.get_closest_marker(mark) and (reason := _missing_gpu(count)):
+            pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def native_dir() -> Path:
+    """One folder for all that is built with ninja at first use, kept from one test run to the next."""
+    return Path(__file__).parents[1] / "build" / "native"
+
+
+@pytest.fixture(autouse=True)
+def _own_environment(tmp_path: Path, native_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No CUDA_AGENT_* variable of the caller reaches a test, and no test reaches the caller's kernel cache."""
+    for name in [name for name in os.environ if name.startswith("CUDA_AGENT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("CUDA_AGENT_CACHE_DIR", str(tmp_path / "kernels"))
+    monkeypatch.setenv("CUDA_AGENT_NATIVE_DIR", str(native_dir))
+    monkeypatch.setenv("CUDA_AGENT_PROGRESS", "off")
