@@ -1,0 +1,56 @@
+"""Identity and generation: what other caches' keys are made of, so that they never go stale."""
+
+from __future__ import annotations
+
+import uuid
+
+from kernel_cache import layout
+from kernel_cache.canonical import dumps, sha256
+from kernel_cache.faults import IndexMalformed
+from kernel_cache.index import Index, is_absent
+
+
+def identity_of(index: Index) -> str:
+    """The folder's random id, made on the first call of all processes."""
+    found = index.get(layout.IDENTITY)
+    if is_absent(found):
+        with index.transaction():
+            found = index.get(layout.IDENTITY)
+            if is_absent(found):
+                found = uuid.uuid4().hex
+                index.set(layout.IDENTITY, found)
+    if not isinstance(found, str):
+        raise IndexMalformed("the folder's identity is not text", repr(found))
+    return found
+
+
+def generation_of(index: Index) -> int:
+    """How many changes of kernels there have been."""
+    found = index.get(layout.GENERATION)
+    if is_absent(found):
+        return 0
+    if isinstance(found, bool) or not isinstance(found, int):
+        raise IndexMalformed("the generation is not a number", repr(found))
+    return found
+
+
+def bump_generation(index: Index) -> int:
+    """Count one change; only in the transaction that makes it. The generation after it."""
+    following = generation_of(index) + 1
+    index.set(layout.GENERATION, following)
+    return following
+
+
+def fingerprint_of(index: Index, identity: str) -> tuple[int, str]:
+    """Generation and fingerprint, of one moment."""
+    with index.transaction():
+        generation = generation_of(index)
+        rows = [[name, _row_text(index, name)] for name in index.names(layout.RECORD)]
+    return generation, sha256(dumps([identity, generation, rows]).encode())
+
+
+def _row_text(index: Index, name: str) -> str:
+    try:
+        return repr(index.get(name))
+    except IndexMalformed as error:
+        return error.text
