@@ -1,0 +1,169 @@
+"""From raw samples to a decision: is the candidate faster than the baselines, and how sure is that?
+
+Samples are taken in rounds; in a round each contestant runs once, in random order, on the same
+input set and with a cold cache. What slows the machine down slows a whole round, so only ratios
+within a round (pairs) are used, never means over all of them.
+
+The interval is that of the median by order statistics: of n independent pairs, the number below
+the true median is binomial(n, 1/2) whatever the distribution, so the bounds hold without assuming
+a shape, and the heavy tail that a busy machine adds moves them little. A bootstrap of the median
+of a few dozen pairs has no such guarantee and costs more.
+
+Looking several times and stopping early makes false alarms likelier; interim looks therefore use
+`INTERIM_CONFIDENCE`, only the last one `CONFIDENCE`.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+THRESHOLD = 1.05
+CONFIDENCE = 0.95
+INTERIM_CONFIDENCE = 0.995
+MIN_PAIRS = 8
+AA_BIAS = 1.03
+"""A baseline that differs from itself by more than this shows a fault of the measurement."""
+AA_WIDTH = 1.12
+"""Upper over lower bound of the A/A interval beyond which the machine is too noisy to judge on."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A ratio of times (baseline over contestant; above 1 is faster) with its confidence bounds."""
+
+    median: float
+    low: float
+    high: float
+    pairs: int
+
+    def to_dict(self) -> dict[str, float]:
+        """As JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Control:
+    """The baseline against itself, before and after: `quiet` says that the timings can be
+    trusted.
+    """
+
+    interval: Interval
+    quiet: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class SpeedReport:
+    """What the samples say. `seconds`: median per contestant. `over`: the candidate against each.
+
+    `baseline` is the faster one; `speedup` is over it. `wins` is the rule of promotion: the lower
+    bound over *every* baseline exceeds the threshold, hence also that over the faster one.
+    """
+
+    seconds: dict[str, float]
+    over: dict[str, Interval]
+    baseline: str
+    control: Control | None
+    wins: bool
+
+    @property
+    def speedup(self) -> Interval:
+        """The speed-up over the faster baseline."""
+        return self.over[self.baseline]
+
+    def beats(self, baseline: str, threshold: float = THRESHOLD) -> bool:
+        """Whether the lower bound over that baseline exceeds the threshold."""
+        return baseline in self.over and self.over[baseline].low > threshold
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+
+def order_bounds(n: int, confidence: float) -> tuple[int, int]:
+    """Positions (from 0) of the sorted samples that bound the median with at least `confidence`.
+
+    The widest pair (first and last) where n is too small for it.
+    """
+    tail, total = (1 - confidence) / 2, 2**n
+    low, outside = 0, 1  # of 2**n outcomes, those with at most `low` samples below the median
+    for below in range(1, (n + 1) // 2):
+        outside += math.comb(n, below)
+        if outside / total > tail:
+            break
+        low = below
+    return low, n - 1 - low
+
+
+def interval(ratios: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
+    """Median and bounds of positive ratios. Raises ValueError when there are none."""
+    if not ratios:
+        raise ValueError("no samples")
+    ordered = sorted(ratios)
+    low, high = order_bounds(len(ordered), confidence)
+    return Interval(statistics.median(ordered), ordered[low], ordered[high], len(ordered))
+
+
+def ratios(slower: Sequence[float | None], faster: Sequence[float | None]) -> list[float]:
+    """Ratios within the rounds where both ran. A time of zero is a broken clock: ValueError."""
+    pairs = zip(slower, faster, strict=True)
+    found = [(a, b) for a, b in pairs if a is not None and b is not None]
+    if any(a <= 0 or b <= 0 for a, b in found):
+        raise ValueError("a sample is not a positive time")
+    return [a / b for a, b in found]
+
+
+def control(first: Sequence[float], second: Sequence[float]) -> Control:
+    """The A/A control from two runs of the baseline in each round."""
+    found = interval(ratios(first, second))
+    if found.pairs < MIN_PAIRS:
+        return Control(found, False, f"only {found.pairs} control pairs")
+    if found.low > AA_BIAS or found.high < 1 / AA_BIAS:
+        return Control(found, False, f"the baseline differs from itself by {found.median - 1:+.1%}")
+    if found.high / found.low > AA_WIDTH:
+        width = found.high / found.low - 1
+        return Control(
+            found, False, f"the machine is too noisy (control interval {width:.0%} wide)"
+        )
+    return Control(found, True, "")
+
+
+def report(
+    samples: Mapping[str, Sequence[float | None]],
+    *,
+    candidate: str = "candidate",
+    aa: Control | None = None,
+    confidence: float = CONFIDENCE,
+) -> SpeedReport:
+    """The report on rounds of samples in seconds; None where a contestant sat out a round.
+
+    Every key other than `candidate` is a baseline; at least one is needed.
+    """
+    baselines = [name for name in samples if name != candidate]
+    if not baselines:
+        raise ValueError("no baseline")
+    over = {
+        name: interval(ratios(samples[name], samples[candidate]), confidence) for name in baselines
+    }
+    seconds = {
+        name: statistics.median([value for value in values if value is not None])
+        for name, values in samples.items()
+    }
+    faster = min(baselines, key=lambda name: over[name].median)
+    enough = all(found.pairs >= MIN_PAIRS for found in over.values())
+    wins = enough and all(found.low > THRESHOLD for found in over.values())
+    return SpeedReport(seconds, over, faster, aa, wins)
+
+
+def settled(samples: Mapping[str, Sequence[float | None]], threshold: float = THRESHOLD) -> bool:
+    """Whether more rounds cannot be expected to change the answer: an interim look."""
+    if min(sum(v is not None for v in values) for values in samples.values()) < MIN_PAIRS:
+        return False
+    found = report(samples, confidence=INTERIM_CONFIDENCE).over.values()
+    return all(over.low > threshold for over in found) or any(
+        over.high < threshold for over in found
+    )
