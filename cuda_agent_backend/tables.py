@@ -1,0 +1,118 @@
+"""What people see: tables on the terminal, and the same facts as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from cuda_agent_backend.doctor import Check
+    from cuda_agent_backend.report import GraphReport, RegionReport
+
+STATUS_STYLE = {"ok": "green", "warn": "yellow", "fail": "red"}
+
+
+def console() -> Console:
+    """Where tables go. What programs read goes to `--json` instead."""
+    from rich.console import Console
+
+    return Console(highlight=False)
+
+
+def region_table(graphs: Iterable[GraphReport], title: str = "") -> Table:
+    """The result table: one line a region. Speed-ups are over the faster of eager and Inductor."""
+    from rich.text import Text
+
+    from cuda_agent_backend.report import HIT
+
+    table = _table(title, "graph", "region", "sketch", "speed-up", "error ratio", "why not")
+    for graph in graphs:
+        for region in graph.regions:
+            style = "green" if region.status == HIT else None
+            table.add_row(*map(Text, (graph.kind, *region_cells(region))), style=style)
+    return table
+
+
+def region_cells(region: RegionReport) -> tuple[str, str, str, str, str]:
+    """Region, sketch, speed-up with its interval, error ratio, why not."""
+    speedup = interval((region.low, region.speedup, getattr(region, "high", None)))
+    error = "-" if region.error_ratio is None else f"{region.error_ratio:.2f}"
+    return region_name(region), region.label or "-", speedup, error, region.reason
+
+
+def region_name(region: RegionReport, shown: int = 4) -> str:
+    """Its most frequent operators, and how many nodes and bytes it has."""
+    ranked = sorted(region.operators.items(), key=lambda item: (-item[1], item[0]))
+    names = [name if count == 1 else f"{name} x{count}" for name, count in ranked[:shown]]
+    more = ", ..." if len(ranked) > shown else ""
+    return f"{', '.join(names)}{more} ({region.nodes} nodes, {region.moved / 1e6:.1f} MB)"
+
+
+def interval(speedup: tuple[float | None, float | None, float | None] | None) -> str:
+    """(low, median, high) as "1.32 [1.28, 1.35]"; "-" where nothing was measured."""
+    low, median, high = speedup or (None, None, None)
+    if median is None:
+        return "-"
+    if low is None:
+        return f"{median:.2f}"
+    return f"{median:.2f} [{low:.2f}, {'...' if high is None else f'{high:.2f}'}]"
+
+
+def speedup_of(value: object) -> tuple[float | None, float | None, float | None]:
+    """(low, median, high) of a JSON object that has these keys; None for what it has not."""
+    found = value if isinstance(value, Mapping) else {}
+    return _number(found.get("low")), _number(found.get("median")), _number(found.get("high"))
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def short(value: object, limit: int = 160) -> str:
+    """A JSON value on one line, cut where it is long."""
+    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
+    return text if len(text) <= limit else f"{text[:limit]}... ({len(text)} characters)"
+
+
+def check_table(checks: Iterable[Check]) -> Table:
+    """The doctor's report."""
+    from rich.text import Text
+
+    table = _table("", "check", "", "found", "what to do")
+    for check in checks:
+        status = Text(check.status, style=STATUS_STYLE[check.status])
+        table.add_row(check.name, status, Text(check.found), Text(check.remedy))
+    return table
+
+
+def plain_table(header: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> Table:
+    """A table of plain text."""
+    from rich.text import Text
+
+    table = _table(title, *header)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
+def _table(title: str, *columns: str) -> Table:
+    from rich.table import Table
+
+    table = Table(title=title or None, title_justify="left", header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a JSON object aside and rename it into place, so that a reader never sees half of it. May raise OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    aside.replace(path)
