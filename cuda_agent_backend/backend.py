@@ -1,0 +1,133 @@
+"""The entry point: `torch.compile(model, backend="cuda_agent", mode=..., options=...)`.
+
+Inductor compiles; our pass puts verified kernels in. What fails on our side is said once, and Inductor goes on alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from cuda_agent_backend import log
+from cuda_agent_backend.options import Options, parse
+from cuda_agent_backend.settings import Settings, SettingsError
+
+
+def cuda_agent(
+    gm: GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Any:
+    """Compile a Dynamo graph. Raises `options.OptionError` on a wrong option; other faults of ours are only logged."""
+    try:
+        settings = Settings.from_environment()
+    except SettingsError as error:
+        log.once("all", f"{error}; running on Inductor alone")
+        return compile_plain(gm, example_inputs, parse(_fallback_settings(), mode, options))
+    log.configure(settings.logs)
+    wishes = parse(settings, mode, options)
+    return compile_with(gm, example_inputs, wishes)
+
+
+def reset() -> None:
+    """Called by `torch._dynamo.reset()`: faults are reported anew. Kernels stay loaded; living code uses them."""
+    log.forget()
+
+
+cuda_agent.reset = reset  # type: ignore[attr-defined]
+
+
+def compile_with(
+    gm: GraphModule, example_inputs: Sequence[Any], options: Options, hook: Any = None
+) -> Any:
+    """Compile with a given pass (default: the one that the options describe), or plainly where that cannot be made."""
+    if options.disable:
+        return compile_plain(gm, example_inputs, options)
+    hook = hook if hook is not None else _make_pass(options)
+    if hook is None:
+        return compile_plain(gm, example_inputs, options)
+    spare = _copy(gm)
+    patches = {**options.inductor, "post_grad_custom_post_pass": hook}
+    try:
+        return _compile_fx(gm, example_inputs, patches)
+    except Exception as error:
+        if no_compiler(error) or not any(report.count("hit") for report in hook.reports):
+            return _without_compiler(spare, error)
+        log.once("hook", f"a graph is left to Inductor: {type(error).__name__}: {error}")
+    return compile_plain(spare, example_inputs, options)
+
+
+def compile_plain(gm: GraphModule, example_inputs: Sequence[Any], options: Options) -> Any:
+    """Inductor alone, eager where it has no compiler."""
+    spare = _copy(gm)
+    try:
+        return _compile_fx(gm, example_inputs, dict(options.inductor))
+    except Exception as error:
+        return _without_compiler(spare, error)
+
+
+def no_compiler(error: BaseException | None) -> bool:
+    """Whether Inductor failed for want of a C++ compiler."""
+    from torch._inductor import exc
+
+    while error is not None:
+        if isinstance(error, exc.InvalidCxxCompiler):
+            return True
+        error = error.__cause__ or getattr(error, "inner_exception", None) or error.__context__
+    return False
+
+
+def _without_compiler(gm: GraphModule, error: Exception) -> Any:
+    if not no_compiler(error):
+        raise error
+    log.once("all", "no C++ compiler for Inductor: running eagerly; install g++ to compile")
+    return gm.forward
+
+
+def _compile_fx(gm: GraphModule, example_inputs: Sequence[Any], patches: dict[str, Any]) -> Any:
+    from torch._inductor.compile_fx import compile_fx
+
+    return compile_fx(gm, example_inputs, config_patches=patches or None)
+
+
+def _copy(gm: GraphModule) -> GraphModule:
+    """A second graph over the same parameters, for `compile_fx` changes the one it is given."""
+    graph = torch.fx.Graph()
+    graph.output(graph.graph_copy(gm.graph, {}))
+    return GraphModule(gm, graph)
+
+
+def _make_pass(options: Options) -> Any:
+    """The pass for these options, or None (said once) where the kernel cache cannot be used."""
+    from torch._inductor import config
+
+    from cuda_agent_backend.hook import KernelPass
+    from cuda_agent_backend.kernels import open_kernels
+    from kernel_cache import CacheUnavailable
+
+    try:
+        kernels = open_kernels(options.cache_dir)
+        if isinstance(kernels, CacheUnavailable):
+            log.once("cache", f"kernel cache unavailable, running on Inductor alone: {kernels}")
+            return None
+        own = options.inductor.get(
+            "post_grad_custom_post_pass", getattr(config, "post_grad_custom_post_pass", None)
+        )
+        before = own if isinstance(own, list | tuple) else (own,) if own is not None else ()
+        return KernelPass(options, kernels, _searcher(options), before)
+    except Exception as error:
+        log.once("all", f"running on Inductor alone: {type(error).__name__}: {error}")
+        return None
+
+
+def _searcher(options: Options) -> Any:
+    return None
+
+
+def _fallback_settings() -> Settings:
+    return Settings.from_environment({})

@@ -1,0 +1,293 @@
+"""The pass that Inductor runs on every post-grad graph: find regions, look their kernels up, put them in.
+
+It compiles nothing and runs nothing. What takes time (search, acceptance) is asked of a `Searcher`, which works in
+another process. It never raises: whatever goes wrong is logged once and the graph is left to Inductor.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch._inductor import custom_graph_pass
+from torch.fx import Graph
+
+from cuda_agent_backend import log
+from cuda_agent_backend.canonical import Canonical, NotATask, canonical, graph_digest, linear
+from cuda_agent_backend.kernels import Hit, Kernels, NoKernel, lower_bound
+from cuda_agent_backend.machine import arch_of, key_of, precision_flags, toolchain_of
+from cuda_agent_backend.operators import Kind, kind_of
+from cuda_agent_backend.options import Options
+from cuda_agent_backend.partition import Region, partition
+from cuda_agent_backend.report import (
+    DROPPED,
+    HIT,
+    LEFT,
+    MISS,
+    NEGATIVE,
+    GraphReport,
+    RegionReport,
+    describe,
+    finite,
+)
+from cuda_agent_backend.splice import Replacement, splice
+from kernel_cache import Corrupt, KernelKey
+from sandbox.task import Task
+
+OP_ABI = 1
+"""Changes with the schemas or the meaning of the operators `cuda_agent::run_n_m`."""
+
+GraphPass: type[Any] = getattr(
+    custom_graph_pass, "CustomInferenceAwareGraphPass", custom_graph_pass.CustomGraphPass
+)
+
+
+class Searcher(Protocol):
+    """What the pass asks of the search process. Neither method raises; both promote into the kernel cache."""
+
+    def search(self, tasks: Sequence[Task], budget_s: float) -> None:
+        """Search kernels for tasks, coming back when all are done or the budget ends."""
+
+    def enqueue(self, tasks: Sequence[Task]) -> None:
+        """Search later, without being waited for."""
+
+    def accept(
+        self, digest: str, graph: Task, kernels: Sequence[KernelKey], budget_s: float
+    ) -> dict[str, Any] | str:
+        """Measure the graph with kernels in it; what was decided (and kept), or why it was not measured."""
+
+
+@dataclass
+class Offer:
+    """A region with its task, and what is known of a kernel for it."""
+
+    region: Region
+    canonical: Canonical
+    key: KernelKey
+    found: Hit | NoKernel
+    dropped: str = ""
+
+
+class KernelPass(GraphPass):  # type: ignore[misc]
+    """The pass of one compilation. `before`: passes of the user's own, run first."""
+
+    def __init__(
+        self,
+        options: Options,
+        kernels: Kernels,
+        searcher: Searcher | None = None,
+        before: Sequence[Any] = (),
+        observe: Callable[[Graph, GraphReport], None] | None = None,
+    ) -> None:
+        self.options = options
+        self.kernels = kernels
+        self.searcher = searcher
+        self.before = tuple(before)
+        self.observe = observe
+        self.reports: list[GraphReport] = []
+
+    def uuid(self) -> str | None:
+        """Names all that can change what the pass does to a graph; None if the user's own pass does not say."""
+        parts = [source_digest(), str(OP_ABI), self.kernels.fingerprint(), self.options.salt()]
+        parts += [arch_of("cpu"), str(toolchain_of("cpu")), str(precision_flags())]
+        if torch.version.cuda:
+            parts.append(str(toolchain_of("cuda")))
+        for other in self.before:
+            own = other.uuid() if isinstance(other, custom_graph_pass.CustomGraphPass) else None
+            if own is None:
+                return None
+            parts.append(str(own))
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+    def __call__(self, graph: Graph, is_inference: bool = True) -> None:
+        """Change the graph in place. Only the user's own passes may raise."""
+        for other in self.before:
+            aware = isinstance(other, GraphPass) and GraphPass is not (
+                custom_graph_pass.CustomGraphPass
+            )
+            other(graph, is_inference) if aware else other(graph)
+        try:
+            self._run(graph)
+        except Exception as error:
+            log.once("hook", f"a graph is left to Inductor: {type(error).__name__}: {error}")
+            log.logger("hook").debug("%s", traceback.format_exc())
+
+    def _run(self, graph: Graph) -> None:
+        started = time.perf_counter()
+        regions = partition(graph, min_bytes=self.options.min_bytes)
+        offers, left = self._offers(regions)
+        self._search(offers)
+        hits = [offer for offer in offers if isinstance(offer.found, Hit)]
+        digest = graph_digest(graph) if regions else ""
+        acceptance = self._accept(graph, digest, hits, started) if hits else {}
+        used = [offer for offer in hits if not offer.dropped]
+        kind = "backward" if _is_backward(graph) else "forward"
+        made = {id(offer.region): _report(offer) for offer in offers}
+        reports = tuple(made.get(id(region)) or left[id(region)] for region in regions)
+        seconds = time.perf_counter() - started
+        report = GraphReport(digest, kind, reports, acceptance, seconds)
+        if self.observe:
+            self.observe(graph, report)
+        if used:
+            splice(graph, [Replacement(o.region, o.canonical, o.key.op_key) for o in used])
+        self.reports.append(report)
+        log.logger("hook").info("%s, in %.0f ms", report.summary(), 1e3 * seconds)
+
+    def _offers(self, regions: Sequence[Region]) -> tuple[list[Offer], dict[int, RegionReport]]:
+        offers: list[Offer] = []
+        left: dict[int, RegionReport] = {}
+        known: dict[str, tuple[KernelKey, Hit | NoKernel]] = {}
+        for region in regions:
+            form = NotATask(region.reason) if region.reason else _canonical(region)
+            if isinstance(form, NotATask):
+                left[id(region)] = describe(region, LEFT, form.reason)
+                continue
+            digest = form.task.digest
+            if digest not in known:
+                key = key_of(form.task)
+                known[digest] = (key, self.kernels.find(key, self.options.min_speedup))
+            offers.append(Offer(region, form, *known[digest]))
+        return offers, left
+
+    def _search(self, offers: Sequence[Offer]) -> None:
+        """Have what is not known searched, as the mode says, and look again."""
+        missing = {
+            offer.key.digest: offer.canonical.task
+            for offer in offers
+            if isinstance(offer.found, NoKernel) and offer.found.searchable
+        }
+        if not missing or self.searcher is None or self.options.search == "cached":
+            return
+        tasks = list(missing.values())
+        if self.options.search == "background":
+            self.searcher.enqueue(tasks)
+            return
+        self.searcher.search(tasks, self.options.budget_s)
+        for offer in offers:
+            if offer.key.digest in missing:
+                offer.found = self.kernels.find(offer.key, self.options.min_speedup)
+
+    def _accept(
+        self, graph: Graph, digest: str, hits: Sequence[Offer], started: float
+    ) -> dict[str, Any]:
+        """Drop the kernels that the whole graph is not better with; what was measured."""
+        if self.options.acceptance == "trust":
+            return {}
+        keys = sorted({offer.key for offer in hits}, key=lambda key: key.digest)
+        name = acceptance_digest(digest)
+        known = self.kernels.cache.get_acceptance(name, kernel_set_digest(keys))
+        decision: dict[str, Any] | str = known if isinstance(known, dict) else str(known or "")
+        if isinstance(known, Corrupt):
+            log.once("cache", f"left to Inductor: {known}")
+        if not known:
+            decision = self._measure(graph, name, keys, started)
+        if isinstance(decision, str):
+            for offer in hits:
+                offer.dropped = decision
+            return {}
+        use = set(decision.get("use", ()))
+        for offer in hits:
+            if offer.key.digest not in use:
+                offer.dropped = str(
+                    decision.get("reason") or "the whole graph is not faster with it"
+                )
+        return decision
+
+    def _measure(
+        self, graph: Graph, name: str, keys: Sequence[KernelKey], started: float
+    ) -> dict[str, Any] | str:
+        if self.searcher is None or self.options.search != "search":
+            return "the whole graph was not measured with it; warm the model first"
+        whole = graph_task(graph)
+        if isinstance(whole, NotATask):
+            return f"the whole graph cannot be measured: {whole.reason}"
+        spent = time.perf_counter() - started
+        budget = max(self.options.budget_s - spent, self.options.budget_s / 4)
+        return self.searcher.accept(name, whole, keys, budget)
+
+
+def graph_task(graph: Graph) -> Task | NotATask:
+    """A whole graph as a task: what its mutations would store is an output instead."""
+    kinds: dict[torch.fx.Node, Kind] = {}
+    inputs, body, outputs = [], [], []
+    targets = set()
+    for node in graph.nodes:
+        kind = kinds[node] = kind_of(node, kinds)
+        if node.op == "placeholder":
+            inputs.append(node)
+        elif node.op == "output":
+            outputs += [n for n in node.all_input_nodes if kinds[n] is not Kind.SOURCE]
+        elif kind is Kind.MUTATION:
+            if node.target is not torch.ops.aten.copy_.default:
+                return NotATask(f"{node.target} changes its inputs")
+            outputs.append(node.args[1])
+        elif node.op != "get_attr":
+            body.append(node)
+        if isinstance(value := node.meta.get("val"), torch.Tensor):
+            targets.add(value.device.type)
+    if len(targets) != 1:
+        return NotATask(f"it uses {len(targets)} kinds of devices")
+    wanted = [
+        n
+        for n in dict.fromkeys(outputs)
+        if isinstance(n.meta.get("val"), torch.Tensor) and kinds[n] is not Kind.MUTATION
+    ]
+    return linear(body, inputs, wanted, targets.pop())
+
+
+def acceptance_digest(digest: str) -> str:
+    """The name of a graph in the acceptance table: its digest under this torch, whose Inductor is the rival."""
+    return hashlib.sha256(f"{digest}:{torch.__version__}".encode()).hexdigest()
+
+
+def kernel_set_digest(keys: Sequence[KernelKey]) -> str:
+    """One name for a set of kernels."""
+    return hashlib.sha256("\n".join(sorted(key.digest for key in keys)).encode()).hexdigest()
+
+
+@functools.cache
+def source_digest() -> str:
+    """A digest of the code that decides what is spliced and how it is run."""
+    from sandbox import launcher
+
+    here, there = Path(__file__).parent, Path(launcher.__file__).parent
+    hasher = hashlib.sha256()
+    for path in sorted([*here.glob("*.py"), *there.glob("*.py"), *there.glob("csrc/*")]):
+        if path.is_file():
+            hasher.update(path.read_bytes())
+    return hasher.hexdigest()
+
+
+def _canonical(region: Region) -> Canonical | NotATask:
+    return canonical(region.nodes, region.outputs, region.target)
+
+
+def _is_backward(graph: Graph) -> bool:
+    return any(node.op == "placeholder" and "tangents" in node.name for node in graph.nodes)
+
+
+def _report(offer: Offer) -> RegionReport:
+    task = offer.canonical.task.digest
+    if isinstance(offer.found, NoKernel):
+        status = NEGATIVE if offer.found.negative else MISS if offer.found.searchable else LEFT
+        return describe(offer.region, status, offer.found.reason, task=task)
+    record = offer.found.record
+    speed = record.evidence.get("speedup")
+    median = finite(speed.get("median")) if isinstance(speed, dict) else None
+    return describe(
+        offer.region,
+        DROPPED if offer.dropped else HIT,
+        offer.dropped,
+        task=task,
+        label=record.label,
+        speedup=median,
+        low=lower_bound(record),
+        error_ratio=finite(record.evidence.get("error_ratio")),
+    )

@@ -1,0 +1,177 @@
+"""What an operator of a post-grad graph is to the partition: a view, something Inductor can fuse, or a barrier."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from enum import Enum
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+
+class Kind(Enum):
+    """`SOURCE`: placeholder or attribute. `CONSTANT`: fusible without tensor inputs. `RANDOM`: not replayable."""
+
+    SOURCE = "source"
+    VIEW = "view"
+    COMPUTE = "compute"
+    CONSTANT = "constant"
+    RANDOM = "random"
+    BARRIER = "barrier"
+    MUTATION = "mutation"
+
+
+SCANS = frozenset({"cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"})
+"""Inductor fuses them on some targets only; they are tasks on all."""
+
+RANDOM = frozenset(
+    {"inductor_random", "inductor_randint", "inductor_lookup_seed", "inductor_rand_eager_offset"}
+)
+
+NOT_FUSED = frozenset(
+    {
+        "mm",
+        "bmm",
+        "addmm",
+        "baddbmm",
+        "convolution",
+        "_convolution",
+        "_int_mm",
+        "_scaled_mm",
+        "_scaled_mm_v2",
+        "_scaled_grouped_mm",
+        "_sparse_semi_structured_mm",
+        "_weight_int4pack_mm_for_cpu",
+        "_weight_int8pack_mm",
+        "mkldnn_rnn_layer",
+        "sort",
+        "topk",
+        "kthvalue",
+        "median",
+        "mode",
+        "searchsorted",
+        "scatter",
+        "scatter_add",
+        "scatter_reduce",
+        "index_put",
+        "_unsafe_index_put",
+        "_unsafe_masked_index_put_accumulate",
+        "as_strided_scatter",
+        "fractional_max_pool2d",
+        "fractional_max_pool3d",
+        "adaptive_max_pool2d",
+        "_jagged_to_padded_dense_forward",
+        "_padded_dense_to_jagged_forward",
+        "_local_scalar_dense",
+        "sym_size",
+        "sym_stride",
+        "sym_numel",
+        "sym_constrain_range",
+        "_assert_async",
+        "_assert_scalar",
+        "_assert_tensor_metadata",
+        "_functional_assert_async",
+        "resize",
+        "as_strided",
+        "inductor_seed",
+        "inductor_seeds",
+        "_make_token",
+        "_sink_tokens",
+        "empty",
+        "empty_like",
+        "empty_strided",
+        "new_empty",
+        "new_empty_strided",
+        "inductor_force_stride_order",
+        "device_put",
+    }
+)
+"""Extern kernels, scatters (Inductor lowers them to mutations), uninitialised memory, and what has effects."""
+
+
+@functools.cache
+def kind_of_target(target: Any) -> Kind:
+    """The kind of a call's target, apart from what its arguments say."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return Kind.MUTATION if "mutation" in getattr(target, "__name__", "") else Kind.BARRIER
+    schema = target._schema
+    if schema.is_mutable:
+        return Kind.MUTATION
+    name = schema.name.partition("::")[2]
+    if name in RANDOM:
+        return Kind.RANDOM
+    if (
+        target.namespace not in ("aten", "prims")
+        or name in NOT_FUSED
+        or name.startswith("_foreach")
+    ):
+        return Kind.BARRIER
+    if any(result.alias_info is not None for result in schema.returns):
+        return Kind.VIEW
+    if name not in SCANS and not _lowered(target):
+        return Kind.BARRIER
+    return Kind.RANDOM if torch.Tag.nondeterministic_seeded in target.tags else Kind.COMPUTE
+
+
+def kind_of(node: Node, kinds: dict[Node, Kind]) -> Kind:
+    """The kind of a node; `kinds` holds those of all nodes before it."""
+    if node.op in ("placeholder", "get_attr"):
+        return Kind.SOURCE
+    if node.op != "call_function":
+        return Kind.BARRIER
+    if node.target is operator.getitem:
+        whole = node.args[0]
+        return kinds[whole] if isinstance(whole, Node) else Kind.BARRIER
+    kind = kind_of_target(node.target)
+    if kind in (Kind.COMPUTE, Kind.VIEW) and _only_constants(node, kinds):
+        return Kind.CONSTANT
+    if kind is Kind.VIEW and not _is_view(node):
+        return Kind.COMPUTE
+    return kind
+
+
+def viewable(shape: tuple[int, ...], stride: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    """Whether a tensor can be viewed with another shape without a copy."""
+    sizes = [(n, s) for n, s in zip(shape, stride, strict=True) if n != 1]
+    targets = [n for n in wanted if n != 1]
+    if not all(n for n in shape):
+        return True
+    chunks: list[int] = []
+    for position, (size, step) in enumerate(sizes):
+        if position and sizes[position - 1][1] == size * step:
+            chunks[-1] *= size
+        else:
+            chunks.append(size)
+    for chunk in chunks:
+        while chunk > 1 and targets and chunk % targets[0] == 0:
+            chunk //= targets.pop(0)
+        if chunk != 1:
+            return False
+    return True
+
+
+def _is_view(node: Node) -> bool:
+    if "reshape" not in str(node.target):
+        return True
+    source = node.args[0]
+    before = source.meta.get("val") if isinstance(source, Node) else None
+    after = node.meta.get("val")
+    if not isinstance(before, torch.Tensor) or not isinstance(after, torch.Tensor):
+        return False
+    numbers = (*before.shape, *before.stride(), *after.shape)
+    if not all(type(number) is int for number in numbers):
+        return True
+    return viewable(tuple(before.shape), tuple(before.stride()), tuple(after.shape))
+
+
+def _only_constants(node: Node, kinds: dict[Node, Kind]) -> bool:
+    """Pointwise work on constants alone is done anew wherever it is needed, as Inductor does."""
+    return all(kinds.get(read) is Kind.CONSTANT for read in node.all_input_nodes)
+
+
+def _lowered(target: Any) -> bool:
+    from torch._inductor import lowering
+
+    return target in lowering.lowerings and target not in lowering.fallbacks

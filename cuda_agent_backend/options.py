@@ -1,0 +1,117 @@
+"""What `torch.compile(..., mode=, options=)` says: our `cuda_agent.*` keys mixed with Inductor's own."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from cuda_agent_backend.settings import SEARCH_MODES, Settings
+
+PREFIX = "cuda_agent."
+ACCEPTANCE = ("measure", "trust")
+
+
+class OptionError(ValueError):
+    """An option that does not exist or has a value that it cannot have."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """One compilation's wishes.
+
+    search: what a miss does. budget_s: seconds of search per graph. cache_dir, native_dir: folders.
+    min_speedup: kernels whose recorded lower bound over the faster baseline is less are not used.
+    min_bytes: a region that moves fewer bytes is left to Inductor.
+    acceptance: "measure" uses kernels only as far as the whole graph was measured with them; "trust" does not ask.
+    policy: what writes the kernels. allow_policy_cpp: consent to run C++ that a policy wrote itself (target cpu).
+    """
+
+    cache_dir: Path
+    native_dir: Path
+    search: str = "search"
+    budget_s: float = 120.0
+    min_speedup: float = 1.05
+    min_bytes: int = 32768
+    acceptance: str = "measure"
+    policy: str = "search"
+    allow_policy_cpp: bool = False
+    progress: str = "auto"
+    disable: bool = False
+    inductor: Mapping[str, Any] = field(default_factory=dict)
+
+    def salt(self) -> str:
+        """What of the options can change the spliced graph, for the key of torch's own caches."""
+        return f"{self.search}:{self.min_speedup}:{self.min_bytes}:{self.acceptance}:{self.disable}"
+
+
+def parse(
+    settings: Settings, mode: str | None = None, options: Mapping[str, Any] | None = None
+) -> Options:
+    """Options over mode over environment. Raises `OptionError` naming the nearest valid key."""
+    ours: dict[str, Any] = {}
+    theirs: dict[str, Any] = dict(_mode_options(mode))
+    for key, value in (options or {}).items():
+        name = key.removeprefix(PREFIX)
+        if key != name and name in OURS:
+            ours[name] = _checked(key, value, *OURS[name])
+        else:
+            theirs[_inductor_key(key)] = value
+    base = {f.name: getattr(settings, f.name) for f in fields(settings) if f.name != "logs"}
+    return Options(**{**base, **ours}, inductor=theirs)
+
+
+def _number(low: float) -> Callable[[Any], bool]:
+    return lambda value: type(value) in (int, float) and low <= value < float("inf")
+
+
+OURS: dict[str, tuple[Callable[[Any], bool], str, Callable[[Any], Any]]] = {
+    "search": (lambda v: v in SEARCH_MODES, f"one of {', '.join(SEARCH_MODES)}", str),
+    "budget_s": (lambda v: _number(0)(v) and v > 0, "a number of seconds above 0", float),
+    "cache_dir": (lambda v: isinstance(v, str | Path), "a path", Path),
+    "native_dir": (lambda v: isinstance(v, str | Path), "a path", Path),
+    "min_speedup": (_number(1), "a number of at least 1", float),
+    "min_bytes": (lambda v: type(v) is int and v >= 0, "a number of bytes", int),
+    "acceptance": (lambda v: v in ACCEPTANCE, f"one of {', '.join(ACCEPTANCE)}", str),
+    "policy": (lambda v: isinstance(v, str) and bool(v), "the name of a policy", str),
+    "allow_policy_cpp": (lambda v: isinstance(v, bool), "True or False", bool),
+    "progress": (lambda v: v in ("auto", "on", "off"), "one of auto, on, off", str),
+}
+"""Our keys without their prefix: (is it valid, what is allowed in words, conversion)."""
+
+
+def _checked(
+    key: str, value: Any, valid: Callable[[Any], bool], words: str, convert: Callable[[Any], Any]
+) -> Any:
+    if not valid(value):
+        raise OptionError(f"option {key}={value!r} is not {words}")
+    return convert(value)
+
+
+def _mode_options(mode: str | None) -> Mapping[str, Any]:
+    if mode is None:
+        return {}
+    from torch._inductor import list_mode_options
+
+    known: Mapping[str, Mapping[str, Any]] = list_mode_options()
+    if mode not in known:
+        raise OptionError(f"unknown mode {mode!r}{_nearest(mode, known)}")
+    return known[mode]
+
+
+def _inductor_key(key: str) -> str:
+    from torch._inductor import config
+
+    name = key.replace("-", "_")
+    known = config.get_config_copy()
+    if name not in known:
+        ours = [PREFIX + own for own in OURS]
+        raise OptionError(f"unknown option {key!r}{_nearest(key, [*ours, *known])}")
+    return name
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.0)
+    return f"; did you mean {found[0]!r}?" if found else ""

@@ -1,0 +1,336 @@
+"""Which parts of a post-grad graph are offered for replacement, and why the others are not.
+
+Every node gets a level: the number of barriers (extern kernels and the like) that must run before it. Fusible nodes of
+one level never have a barrier between them, so any connected set of them is convex, and replacing all such sets leaves
+the graph without cycles. A fusible node whose users all lie on higher levels is moved up to them when that saves
+traffic. Views on the fringe of a region stay outside, and no view is ever an output: what it views is put out instead.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch.fx import Graph, Node
+
+from cuda_agent_backend.operators import Kind, kind_of
+from sandbox.specs import ITEM_SIZES
+
+MAX_INPUTS, MAX_OUTPUTS = 12, 4
+"""The arities of the operators that stand for regions."""
+
+FUSIBLE = (Kind.COMPUTE, Kind.VIEW, Kind.RANDOM)
+
+
+@dataclass(frozen=True)
+class Region:
+    """A part of a graph: `nodes` in graph order, what they read from outside, what is needed outside.
+
+    `reason` says why it is left to Inductor, or is None. `moved` counts the bytes of inputs and outputs.
+    """
+
+    nodes: tuple[Node, ...]
+    inputs: tuple[Node, ...]
+    outputs: tuple[Node, ...]
+    target: str
+    moved: int
+    reason: str | None = None
+
+
+def partition(graph: Graph, *, min_bytes: int = 0) -> list[Region]:
+    """All regions of a graph in order of their first node, those not offered included."""
+    analysis = Analysis(graph)
+    regions: list[Region] = []
+    for part in analysis.components(analysis.members, analysis.level):
+        regions.extend(_offer(part, analysis, min_bytes))
+    return sorted(regions, key=lambda region: analysis.position[region.nodes[0]])
+
+
+class Analysis:
+    """Kinds, levels and members of regions, for one graph."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.nodes: list[Node] = list(graph.nodes)
+        self.position = {node: number for number, node in enumerate(self.nodes)}
+        self.kinds: dict[Node, Kind] = {}
+        for node in self.nodes:
+            self.kinds[node] = kind_of(node, self.kinds)
+        self.trailing = self._trailing_mutations()
+        self.level = self._levels()
+        self._move_up()
+        self.members = self._without_fringe()
+
+    def fusible(self, node: Node) -> bool:
+        return self.kinds[node] in FUSIBLE
+
+    def in_order(self, nodes: Iterable[Node]) -> list[Node]:
+        return sorted(nodes, key=self.position.__getitem__)
+
+    def components(self, members: Iterable[Node], level: Mapping[Node, int]) -> list[list[Node]]:
+        """Connected parts of equal level and device, each in graph order."""
+        ordered = self.in_order(members)
+        root: dict[Node, Node] = {node: node for node in ordered}
+
+        def find(node: Node) -> Node:
+            while root[node] is not node:
+                root[node] = root[root[node]]
+                node = root[node]
+            return node
+
+        for node in ordered:
+            for read in node.all_input_nodes:
+                if read in root and level[read] == level[node] and _device(read) == _device(node):
+                    root[find(read)] = find(node)
+        parts: dict[Node, list[Node]] = {}
+        for node in ordered:
+            parts.setdefault(find(node), []).append(node)
+        return list(parts.values())
+
+    def _trailing_mutations(self) -> set[Node]:
+        """The mutations after which nothing is computed."""
+        found: set[Node] = set()
+        for node in reversed(self.nodes):
+            if node.op == "output":
+                continue
+            if self.kinds[node] is not Kind.MUTATION:
+                break
+            found.add(node)
+        return found
+
+    def _levels(self) -> dict[Node, int]:
+        """Barriers before each node. A mutation that is not at the very end counts for everything after it."""
+        level: dict[Node, int] = {}
+        floor = highest = 0
+        for node in self.nodes:
+            below = not self.fusible(node)
+            own = max(
+                (level[read] + (below and self.fusible(read)) for read in node.all_input_nodes),
+                default=floor,
+            )
+            level[node] = max(own, floor)
+            highest = max(highest, level[node])
+            if self.kinds[node] is Kind.MUTATION and node not in self.trailing:
+                floor = highest = highest + 1
+        return level
+
+    def _move_up(self) -> None:
+        """Move nodes to the level of their first user where all users lie higher and it does not cost bytes.
+
+        Nothing is moved where a mutation lies in the midst of the graph: reading after it would be wrong.
+        """
+        if any(self.kinds[n] is Kind.MUTATION and n not in self.trailing for n in self.nodes):
+            return
+        for node in reversed(self.nodes):
+            users = _users(node)
+            if not self.fusible(node) or is_selection(node) or not users:
+                continue
+            first = min(self._latest(node, user) for user in users)
+            if first > self.level[node] and self._worth_moving(node, first):
+                for moved in (node, *(user for user in node.users if is_selection(user))):
+                    self.level[moved] = first
+
+    def _latest(self, node: Node, user: Node) -> int:
+        if user.op == "output":
+            return self.level[node]
+        return self.level[user] - (not self.fusible(user))
+
+    def _worth_moving(self, node: Node, to: int) -> bool:
+        """Whether its operands move with it, or are no larger than what would be cut otherwise."""
+        kept = 0
+        for read in node.all_input_nodes:
+            if self.fusible(read) and self.level[read] == self.level[node]:
+                others = [user for user in _users(read) if user is not node]
+                if any(self._latest(read, user) < to for user in others):
+                    kept += _bytes(read)
+        return kept <= max(_bytes(part) for part in (node, *node.users))
+
+    def _without_fringe(self) -> dict[Node, None]:
+        members = {node: None for node in self.nodes if self.fusible(node)}
+
+        def inside(node: Node, other: Node) -> bool:
+            return other in members and self.level[other] == self.level[node]
+
+        views = [node for node in members if self.kinds[node] is Kind.VIEW]
+        for node in reversed(views):
+            if not any(inside(node, user) for user in node.users):
+                del members[node]
+        for node in views:
+            if node in members and _stays_outside(node, inside):
+                del members[node]
+        return members
+
+
+def _stays_outside(node: Node, inside: Callable[[Node, Node], bool]) -> bool:
+    """Whether a view of a region's input is better made outside: it is one input either way and may be smaller."""
+    if any(inside(node, read) for read in node.all_input_nodes):
+        return False
+    value, base = node.meta.get("val"), node.all_input_nodes[0]
+    if not isinstance(value, torch.Tensor) or not isinstance(base.meta.get("val"), torch.Tensor):
+        return True
+    if _overlapping(value):
+        return False
+    others = sum(inside(node, user) for user in base.users)
+    return others <= 1 or _bytes(node) < _bytes(base)
+
+
+def _overlapping(value: torch.Tensor) -> bool:
+    return any(
+        type(step) is int and step == 0 and size != 1
+        for size, step in zip(value.shape, value.stride(), strict=True)
+    )
+
+
+def is_selection(node: Node) -> bool:
+    """Whether a node picks one of several results."""
+    return node.target is operator.getitem
+
+
+def _users(node: Node) -> list[Node]:
+    """Users, those of its selections in place of the selections."""
+    return [
+        found for user in node.users for found in (user.users if is_selection(user) else (user,))
+    ]
+
+
+def _offer(part: list[Node], analysis: Analysis, min_bytes: int) -> list[Region]:
+    """The region of a component, or the regions that it is split into because it has too many inputs or outputs."""
+    region = _region(part, analysis, min_bytes)
+    if region is None:
+        return []
+    if len(region.inputs) <= MAX_INPUTS and len(region.outputs) <= MAX_OUTPUTS:
+        return [region]
+    halves = _halves(part) if region.reason is None else None
+    if halves is None:
+        wide = f"{len(region.inputs)} inputs and {len(region.outputs)} outputs; at most {MAX_INPUTS} and {MAX_OUTPUTS}"
+        return [replace(region, reason=region.reason or wide)]
+    return [
+        made
+        for half in halves
+        for piece in analysis.components(half, dict.fromkeys(half, 0))
+        for made in _offer(piece, analysis, min_bytes)
+    ]
+
+
+def _halves(part: list[Node]) -> tuple[list[Node], list[Node]] | None:
+    """Cut a component in graph order where the fewest bytes cross, not too far from its middle."""
+    count = len(part)
+    place = {node: number for number, node in enumerate(part)}
+    last_use = [max((place[u] for u in node.users if u in place), default=-1) for node in part]
+    best: tuple[int, int] | None = None
+    low, high = max(1, count // 5), max(2, count - count // 5)
+    for cut in range(low, min(high, count)):
+        if is_selection(part[cut]):
+            continue
+        crossing = sum(_bytes(part[i]) for i in range(cut) if last_use[i] >= cut)
+        if best is None or crossing < best[0]:
+            best = (crossing, cut)
+    if best is None:
+        return None
+    return part[: best[1]], part[best[1] :]
+
+
+def _region(part: list[Node], analysis: Analysis, min_bytes: int) -> Region | None:
+    nodes = _with_constants(part, analysis)
+    own, inner = set(nodes), set(part)
+    inputs = list(dict.fromkeys(r for n in nodes for r in n.all_input_nodes if r not in own))
+    outputs = _outputs(part, inner, analysis.kinds)
+    if not outputs:
+        return None
+    target = _device(outputs[0])[0]
+    moved = sum(map(_bytes, (*inputs, *outputs)))
+    region = Region(tuple(nodes), tuple(inputs), tuple(outputs), target, moved)
+    reason = _why_not(region, analysis.kinds, min_bytes)
+    return replace(region, reason=reason)
+
+
+def _with_constants(part: list[Node], analysis: Analysis) -> list[Node]:
+    """The part and the constants it needs, which every region computes for itself."""
+    found = set(part)
+    waiting = list(part)
+    while waiting:
+        for read in waiting.pop().all_input_nodes:
+            if analysis.kinds[read] is Kind.CONSTANT and read not in found:
+                found.add(read)
+                waiting.append(read)
+    return analysis.in_order(found)
+
+
+def _outputs(part: list[Node], inner: set[Node], kinds: dict[Node, Kind]) -> list[Node]:
+    """Values needed outside. A view needed outside is made there from the value it views."""
+    needed: dict[Node, None] = {}
+    outside: set[Node] = set()
+    for node in reversed(part):
+        used = any(user not in inner or user in outside for user in node.users)
+        if not used:
+            continue
+        if kinds[node] is Kind.VIEW or not isinstance(node.meta.get("val"), torch.Tensor):
+            if kinds[node] is Kind.VIEW:
+                outside.add(node)
+        else:
+            needed[node] = None
+    return list(reversed(needed))
+
+
+def _why_not(region: Region, kinds: dict[Node, Kind], min_bytes: int) -> str | None:
+    values = [node.meta.get("val") for node in (*region.nodes, *region.inputs)]
+    if any(_symbolic(value) for value in values):
+        return "symbolic sizes"
+    if any(kinds[node] is Kind.RANDOM for node in region.nodes):
+        return "random numbers"
+    for node in (*region.inputs, *region.outputs):
+        if reason := _unfit(node):
+            return reason
+    devices = {_device(node) for node in (*region.nodes, *region.inputs)}
+    if len(devices) > 1:
+        return f"several devices: {', '.join(sorted(f'{kind}:{index}' for kind, index in devices))}"
+    if region.target not in ("cpu", "cuda"):
+        return f"device {region.target}"
+    if all(kinds[node] in (Kind.VIEW, Kind.CONSTANT) for node in region.nodes):
+        return "views only"
+    if not region.inputs:
+        return "no inputs"
+    if any(_overlapping(node.meta["val"]) for node in region.outputs):
+        return "an output whose elements share memory"
+    if region.moved < min_bytes:
+        return f"it moves {region.moved} bytes, less than {min_bytes}"
+    return None
+
+
+def _unfit(node: Node) -> str | None:
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor):
+        return f"{node.name} is not a tensor"
+    dtype = str(value.dtype).removeprefix("torch.")
+    if dtype not in ITEM_SIZES:
+        return f"dtype {dtype}"
+    return "an empty tensor" if value.numel() == 0 else None
+
+
+def _symbolic(value: object) -> bool:
+    if isinstance(value, torch.Tensor):
+        return not all(type(n) is int for n in (*value.shape, *value.stride()))
+    if isinstance(value, list | tuple):
+        return any(_symbolic(item) for item in value)
+    return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
+
+
+def _device(node: Node) -> tuple[str, int]:
+    value = node.meta.get("val")
+    if isinstance(value, list | tuple) and value:
+        value = value[0]
+    if not isinstance(value, torch.Tensor):
+        return ("none", 0)
+    return value.device.type, value.device.index or 0
+
+
+def _bytes(node: Node) -> int:
+    """Bytes of distinct elements of a node's value; 0 where they are not known."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or _symbolic(value):
+        return 0
+    count = 1
+    for size, step in zip(value.shape, value.stride(), strict=True):
+        count *= size if step != 0 else 1
+    return count * value.element_size()

@@ -1,0 +1,144 @@
+"""What the environment says: the only place where `CUDA_AGENT_*` variables are read.
+
+`Settings.from_environment` takes the mapping as an argument, so all rules are tested without touching `os.environ`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SEARCH_MODES = ("search", "background", "cached")
+LOG_TOPICS = ("all", "hook", "partition", "splice", "search", "cache", "accept")
+
+
+class SettingsError(ValueError):
+    """A malformed environment variable; the message names the variable, its value and what is allowed."""
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One environment variable: `parse` raises `ValueError` with what is allowed, in words."""
+
+    name: str
+    field: str
+    default: str
+    meaning: str
+    parse: Callable[[str], Any]
+
+
+def _one_of(*allowed: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in allowed:
+            raise ValueError(f"one of {', '.join(allowed)}")
+        return text
+
+    return parse
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise ValueError("a number of seconds above 0")
+    return value
+
+
+def _switch(text: str) -> bool:
+    if text not in ("0", "1"):
+        raise ValueError("0 or 1")
+    return text == "1"
+
+
+def _folder(text: str) -> Path:
+    if "\0" in text:
+        raise ValueError("a path")
+    return Path(text).expanduser()
+
+
+def _topics(text: str) -> tuple[tuple[str, str], ...]:
+    """("hook", "debug"), ... from "+hook,search,-splice": + is debug, none is info, - is errors only."""
+    levels = {"+": "DEBUG", "-": "ERROR"}
+    found = []
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        name = item.lstrip("+-")
+        if name not in LOG_TOPICS or len(item) - len(name) > 1:
+            raise ValueError(
+                f"a list such as +hook,search,-splice, topics: {', '.join(LOG_TOPICS)}"
+            )
+        found.append((name, levels.get(item[0], "INFO")))
+    return tuple(found)
+
+
+VARIABLES = (
+    Variable("CUDA_AGENT_CACHE_DIR", "cache_dir", "", "folder of the kernel cache", _folder),
+    Variable(
+        "CUDA_AGENT_NATIVE_DIR", "native_dir", "", "folder of what is built with ninja", _folder
+    ),
+    Variable(
+        "CUDA_AGENT_SEARCH",
+        "search",
+        "search",
+        "on a miss: search now (search), later (background), or never (cached)",
+        _one_of(*SEARCH_MODES),
+    ),
+    Variable("CUDA_AGENT_BUDGET_S", "budget_s", "120", "seconds of search per graph", _positive),
+    Variable("CUDA_AGENT_DISABLE", "disable", "0", "1: everything runs on Inductor", _switch),
+    Variable(
+        "CUDA_AGENT_PROGRESS",
+        "progress",
+        "auto",
+        "progress bars: on a terminal (auto), always (on), never (off)",
+        _one_of("auto", "on", "off"),
+    ),
+    Variable("CUDA_AGENT_LOGS", "logs", "", "log topics, as in +hook,search,-splice", _topics),
+)
+"""Every variable, in the order in which the documentation lists them. An empty default means: see `Settings`."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The environment's wishes. Options given to `torch.compile` go before them."""
+
+    cache_dir: Path
+    native_dir: Path
+    search: str = "search"
+    budget_s: float = 120.0
+    disable: bool = False
+    progress: str = "auto"
+    logs: tuple[tuple[str, str], ...] = ()
+
+    @staticmethod
+    def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
+        """Read all variables; raises `SettingsError` on the first malformed or unknown one."""
+        environment = os.environ if environment is None else environment
+        known = {variable.name for variable in VARIABLES}
+        for name in environment:
+            if name.startswith("CUDA_AGENT_") and name not in known:
+                raise SettingsError(
+                    f"unknown variable {name}; known are {', '.join(sorted(known))}"
+                )
+        values: dict[str, Any] = dict(_default_folders(environment))
+        for variable in VARIABLES:
+            text = environment.get(variable.name, "")
+            if text:
+                values[variable.field] = _parse(variable, text)
+        return Settings(**values)
+
+
+def _parse(variable: Variable, text: str) -> Any:
+    try:
+        return variable.parse(text)
+    except ValueError as error:
+        raise SettingsError(f"{variable.name}={text!r} is not {error}") from None
+
+
+def _default_folders(environment: Mapping[str, str]) -> dict[str, Path]:
+    home = Path(environment.get("HOME") or Path.home())
+    base = Path(environment.get("XDG_CACHE_HOME") or home / ".cache") / "cuda_agent"
+    return {"cache_dir": base / "kernels", "native_dir": base / "native"}

@@ -1,0 +1,101 @@
+"""Put one operator call in the place of a region."""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch.fx import Graph, Node
+
+from cuda_agent_backend.canonical import Canonical
+from cuda_agent_backend.partition import Region
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """A region, how it lies in its task, and the number of the kernel that computes it."""
+
+    region: Region
+    canonical: Canonical
+    op_key: int
+
+
+def splice(graph: Graph, replacements: Sequence[Replacement]) -> None:
+    """Replace every region, sort and lint the graph.
+
+    The kernels must be bound: fake values are computed from their plans. If anything fails, the graph is put back as
+    it was and the exception passes.
+    """
+    from torch._inductor.pattern_matcher import stable_topological_sort
+
+    swapped: list[tuple[Node, Node, list[Node]]] = []
+    added: list[Node] = []
+    try:
+        for replacement in replacements:
+            _insert(graph, replacement, swapped, added)
+        stable_topological_sort(graph)
+        graph.lint()
+    except BaseException:
+        _put_back(graph, swapped, added)
+        raise
+    for replacement in replacements:
+        for node in reversed(replacement.region.nodes):
+            if not node.users:
+                graph.erase_node(node)
+
+
+def _insert(
+    graph: Graph,
+    replacement: Replacement,
+    swapped: list[tuple[Node, Node, list[Node]]],
+    added: list[Node],
+) -> None:
+    inputs, outputs = replacement.canonical.inputs, replacement.canonical.outputs
+    with graph.inserting_after(replacement.region.nodes[-1]):
+        call = _call(graph, replacement.op_key, inputs, [group[0] for group in outputs])
+    added.append(call)
+    results = [call]
+    if len(outputs) > 1:
+        results = []
+        last = call
+        for index, group in enumerate(outputs):
+            with graph.inserting_after(last):
+                last = graph.call_function(operator.getitem, (call, index))
+            last.meta["val"] = group[0].meta["val"]
+            added.append(last)
+            results.append(last)
+    for result, group in zip(results, outputs, strict=True):
+        for node in group:
+            swapped.append((node, result, list(node.users)))
+            node.replace_all_uses_with(result)
+
+
+def _call(graph: Graph, op_key: int, inputs: Sequence[Node], outputs: Sequence[Node]) -> Node:
+    from sandbox.launcher import op_for
+
+    call = graph.call_function(op_for(len(inputs), len(outputs)), (op_key, *inputs))
+    values = tuple(output.meta["val"] for output in outputs)
+    call.meta["val"] = values[0] if len(values) == 1 else values
+    # Without it Inductor ignores the strides that the operator needs.
+    call.meta["eager_input_vals"] = ((op_key, *(node.meta["val"] for node in inputs)), {})
+    for name in ("stack_trace", "nn_module_stack"):
+        if name in outputs[0].meta:
+            call.meta[name] = outputs[0].meta[name]
+    return call
+
+
+def _put_back(
+    graph: Graph, swapped: Sequence[tuple[Node, Node, list[Node]]], added: Sequence[Node]
+) -> None:
+    """Undo replacements, last first."""
+    from torch._inductor.pattern_matcher import stable_topological_sort
+
+    for node, result, users in reversed(swapped):
+        for user in users:
+            user.replace_input_with(result, node)
+    for node in reversed(added):
+        graph.erase_node(node)
+    with contextlib.suppress(AssertionError):
+        stable_topological_sort(graph)

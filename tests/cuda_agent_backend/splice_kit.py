@@ -1,0 +1,120 @@
+"""Hand-written kernels in a kernel cache, for tests of everything around the search."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cuda_agent_backend.canonical import Canonical, canonical
+from cuda_agent_backend.hook import KernelPass
+from cuda_agent_backend.kernels import open_kernels
+from cuda_agent_backend.machine import key_of, toolchain_of
+from cuda_agent_backend.options import Options, parse
+from cuda_agent_backend.settings import Settings
+from kernel_cache import KernelCache, Record
+from kernel_cache.canonical import sha256
+from sandbox.candidate import Candidate
+from sandbox.compile import Compiled, compile_candidate
+from sandbox.plan import Buffer, Launch, Plan
+from sandbox.task import Task
+
+COPY_LOOP = """
+#include <cmath>
+extern "C" void kernel(void* const* buffers) {{
+{body}
+}}
+"""
+
+
+def options_in(folder: Path, **wishes: Any) -> Options:
+    """Options with a kernel cache in `folder`, without search, trusting the kernels, offering the smallest regions."""
+    settings = Settings.from_environment({"HOME": str(folder)})
+    given = {"search": "cached", "acceptance": "trust", "min_bytes": 0, "progress": "off", **wishes}
+    theirs = {key: given.pop(key) for key in list(given) if "__" in key}
+    options: dict[str, Any] = {f"cuda_agent.{key}": value for key, value in given.items()}
+    options |= {key.replace("__", "."): value for key, value in theirs.items()}
+    return parse(settings, None, options)
+
+
+def plan_of(task: Task) -> Plan:
+    """A cpu plan with one entry called "kernel"."""
+    buffers = [Buffer(f"in{i}", "input", spec) for i, spec in enumerate(task.inputs)]
+    buffers += [Buffer(f"out{i}", "output", spec) for i, spec in enumerate(task.output_specs)]
+    return Plan("cpu", tuple(buffers), (Launch("kernel"),))
+
+
+def promote(cache: KernelCache, task: Task, body: str, folder: Path, low: float = 1.5) -> Record:
+    """Compile a C++ body (`buffers[i]` in plan order) and keep it as if it had been verified."""
+    candidate = Candidate(
+        "cpu", "c++", COPY_LOOP.format(body=body), plan_of(task), "sketch", "by hand"
+    )
+    compiled = compile_candidate(candidate, folder, "native")
+    assert isinstance(compiled, Compiled), compiled
+    binary = compiled.path.read_bytes()
+    evidence: dict[str, Any] = {
+        "verifier": "test",
+        "toolchain": toolchain_of("cpu"),
+        "driver": None,
+        "policy": "by hand",
+        "samples": [],
+        "errors": [],
+        "speedup": {"low": low, "median": 2.0, "high": 2.1},
+    }
+    record = Record(
+        key=key_of(task),
+        task=task.to_json(),
+        language="c++",
+        origin="sketch",
+        label="by hand",
+        source=candidate.source,
+        plan=candidate.plan.to_json(),
+        binary_digest=sha256(binary),
+        evidence=evidence,
+        created=time.time(),
+    )
+    cache.put(record, binary)
+    return record
+
+
+def cache_of(options: Options) -> KernelCache:
+    """The open cache of these options."""
+    kernels = open_kernels(options.cache_dir)
+    cache = getattr(kernels, "cache", None)
+    assert isinstance(cache, KernelCache), kernels
+    return cache
+
+
+class Capture:
+    """Observes the pass: the canonical forms of the regions of every graph, with its nodes' names."""
+
+    def __init__(self) -> None:
+        self.forms: list[Canonical] = []
+        self.reports: list[Any] = []
+
+    def __call__(self, graph: torch.fx.Graph, report: Any) -> None:
+        from cuda_agent_backend.partition import partition
+
+        self.reports.append(report)
+        for region in partition(graph):
+            if region.reason is None:
+                form = canonical(region.nodes, region.outputs, region.target)
+                assert isinstance(form, Canonical)
+                self.forms.append(form)
+
+
+def backend_for(options: Options, observe: Callable[..., None] | None = None) -> Any:
+    """A backend function for torch.compile, and the pass it uses."""
+    from cuda_agent_backend.backend import compile_with
+
+    def backend(gm: Any, inputs: Any, **_: Any) -> Any:
+        kernels: Any = open_kernels(options.cache_dir)
+        hook = KernelPass(options, kernels, None, (), observe)
+        backend.passes.append(hook)  # type: ignore[attr-defined]
+        return compile_with(gm, inputs, options, hook)
+
+    backend.passes = []  # type: ignore[attr-defined]
+    return backend
