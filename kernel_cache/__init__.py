@@ -5,6 +5,7 @@ way in; what it answers is a value for every expected failure.
 """
 
 from kernel_cache.audit import Finding
+from kernel_cache.canonical import Json
 from kernel_cache.fields import RecordError
 from kernel_cache.key import KernelKey
 from kernel_cache.queue import QueuedTask
@@ -19,6 +20,7 @@ __all__ = [
     "Fault",
     "Finding",
     "GcReport",
+    "Json",
     "KernelCache",
     "KernelKey",
     "Miss",

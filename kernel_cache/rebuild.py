@@ -12,7 +12,7 @@ from kernel_cache.files import BadFile
 from kernel_cache.index import Index, exclusive
 from kernel_cache.layout import Layout, RecordRow
 from kernel_cache.record import Record
-from kernel_cache.state import bump_generation, identity_of
+from kernel_cache.state import bump_generation, make_identity
 
 
 def rebuild_index(places: Layout, timeout_s: float) -> Index:
@@ -26,9 +26,9 @@ def rebuild_index(places: Layout, timeout_s: float) -> Index:
         if not _readable(places, timeout_s):
             quarantine(places, places.queue)
         index = Index.open(places.index, timeout_s)
-        identity_of(index)
         newest = _newest(_sound_records(places))
-        with index.transaction():
+        with index.transaction():  # with the identity: half a rebuild is not taken for a cache
+            make_identity(index)
             for record, row in newest.values():
                 set_kernel(index, record.key.digest, record.key.op_key, row)
             bump_generation(index)

@@ -8,20 +8,33 @@ from kernel_cache import layout
 from kernel_cache.canonical import dumps, sha256
 from kernel_cache.faults import IndexMalformed
 from kernel_cache.index import Index, is_absent
+from kernel_cache.layout import Layout
 
 
-def identity_of(index: Index) -> str:
-    """The folder's random id, made on the first call of all processes."""
+def identity_of(index: Index, places: Layout) -> str:
+    """The folder's random id, made on the first call of all processes.
+
+    Raises IndexMalformed if there are records already: then the index was lost or emptied, and to
+    take it for new would make a miss of every kernel.
+    """
     found = index.get(layout.IDENTITY)
     if is_absent(found):
         with index.transaction():
             found = index.get(layout.IDENTITY)
             if is_absent(found):
-                found = uuid.uuid4().hex
-                index.set(layout.IDENTITY, found)
+                if next(places.records.digests(), None) is not None:
+                    raise IndexMalformed("the index is empty though there are records")
+                found = make_identity(index)
     if not isinstance(found, str):
         raise IndexMalformed("the folder's identity is not text", repr(found))
     return found
+
+
+def make_identity(index: Index) -> str:
+    """Give the folder a new id; only in a transaction."""
+    made = uuid.uuid4().hex
+    index.set(layout.IDENTITY, made)
+    return made
 
 
 def generation_of(index: Index) -> int:

@@ -94,8 +94,9 @@ class KernelCache:
         """Open the cache in `path`, made if absent. `timeout_s`: how long to wait for a lock."""
         folder = Path(path).absolute()
         try:
-            index = Index.open(Layout(folder).index, timeout_s)
-            return cls(folder, index, identity_of(index), timeout_s, clock)
+            places = Layout(folder)
+            index = Index.open(places.index, timeout_s)
+            return cls(folder, index, identity_of(index, places), timeout_s, clock)
         except EXPECTED as error:
             return unavailable(folder, error)
 

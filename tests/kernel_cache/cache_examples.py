@@ -29,7 +29,7 @@ def task(number: int = 0) -> str:
 
 
 def key(number: int = 0, arch: str = "avx512") -> KernelKey:
-    flags = {"float32": "ieee", "fast_reductions": False}
+    flags: dict[str, str | bool | int] = {"float32": "ieee", "fast_reductions": False}
     return KernelKey.of(sha256(task(number).encode()), "cpu", arch, flags, False)
 
 

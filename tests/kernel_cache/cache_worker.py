@@ -6,6 +6,7 @@ import random
 import resource
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from cache_examples import binary, key, negative, opened, record, task
@@ -93,7 +94,7 @@ def enqueue(folder: Path, count: str) -> None:
     print(sum(cache.enqueue(key(n), task(n)) is True for n in range(int(count))))
 
 
-COMMANDS = {
+COMMANDS: dict[str, Callable[..., None]] = {
     "put_forever": put_forever,
     "churn": churn,
     "open_and_count": open_and_count,
