@@ -49,6 +49,26 @@ def build(task: Task) -> torch.fx.GraphModule:
     return _Builder(task).build()
 
 
+def shapes(task: Task) -> dict[Ref, tuple[int, ...]]:
+    """The shape of every input and every result of the task. Raises `TaskError` like `build`."""
+    import torch
+
+    builder = _Builder(task)
+    builder.build()
+    found: dict[Ref, tuple[int, ...]] = {
+        InputRef(i): spec.shape for i, spec in enumerate(task.inputs)
+    }
+    for position, node in enumerate(builder.results):
+        value = node.meta["val"]
+        if isinstance(value, torch.Tensor):
+            found[NodeRef(position)] = tuple(value.shape)
+            continue
+        for number, item in enumerate(value):
+            if isinstance(item, torch.Tensor):
+                found[NodeRef(position, number)] = tuple(item.shape)
+    return found
+
+
 class _Builder:
     """Makes FX nodes for a task, each with its fake value, in the task's order."""
 

@@ -1,0 +1,348 @@
+"""Is a result as accurate as eager's? Pure functions on tensors; they know nothing of tasks.
+
+The yardstick is a float64 result (the oracle). With e the error of eager and c that of the
+candidate, over all elements that are finite in eager, candidate and oracle:
+
+* RMS: rms(c) <= 2 * rms(e) * slack + eps * rms(oracle)
+* maximum: max|c| <= 4 * max|e| * slack + 4 * eps * max|oracle|
+* gross errors: within each group of elements of similar size (powers of two),
+  max|c| <= 16 * max|e| + max(2**-9, 4 * eps) * size, so that a wrong element is seen even where
+  others are a million times larger. Groups of fewer than 64 elements borrow larger ones' errors.
+
+eps is that of the output's dtype (half of it for 16-bit types and less). slack is
+1 + 3 / sqrt(number of elements): an RMS over few elements is itself uncertain, and eager may have
+been lucky on one number; results of several draws are pooled to make it small.
+
+Not finite: where eager is NaN or infinite the candidate must be the same (and so with the sign).
+Where only eager overflowed, that is, where the oracle is finite in the output's dtype, the
+candidate may follow eager or the oracle. Where eager is finite the candidate must be.
+
+Integers and booleans are equal to eager's. Positions of an extremum may differ where the values
+there are equal (see `IndexCheck`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from sandbox.specs import TensorSpec
+
+if TYPE_CHECKING:
+    import torch
+
+RMS_MULTIPLE, MAX_MULTIPLE, GROSS_MULTIPLE = 2.0, 4.0, 16.0
+GROSS_RELATIVE = 2.0**-9
+GROUP_SIZE = 64
+CHUNK = 1 << 20
+"""Elements looked at in one go: small enough for the caches, and for the memory of large results."""
+
+
+@dataclass(frozen=True)
+class IndexCheck:
+    """What the positions in an output point into. `operand` holds its values in float64.
+
+    `dim` None: positions in the flattened operand. `largest`: of the maximum, else the minimum.
+    `exact`: the values are inputs, so a tie is exact; else it is within rounding.
+    """
+
+    operand: torch.Tensor
+    dim: int | None
+    largest: bool
+    exact: bool
+
+
+@dataclass(frozen=True)
+class OutputReport:
+    """One output. Errors are absolute; `*_allowed` is the bound they were held against."""
+
+    number: int
+    passes: bool
+    reason: str = ""
+    elements: int = 0
+    rms_error: float = 0.0
+    rms_eager: float = 0.0
+    rms_allowed: float = 0.0
+    max_error: float = 0.0
+    max_eager: float = 0.0
+    max_allowed: float = 0.0
+    error_ratio: float = 0.0
+    """RMS error over that of eager, or over the rounding floor where eager was better than it."""
+
+
+@dataclass(frozen=True)
+class AccuracyReport:
+    """All outputs of one or more draws."""
+
+    outputs: tuple[OutputReport, ...]
+
+    @property
+    def passes(self) -> bool:
+        """Whether every output passes."""
+        return all(output.passes for output in self.outputs)
+
+    @property
+    def reason(self) -> str:
+        """The first failure, empty if there is none."""
+        failed = [f"output {o.number}: {o.reason}" for o in self.outputs if not o.passes]
+        return failed[0] if failed else ""
+
+    @property
+    def error_ratio(self) -> float:
+        """The worst of the outputs."""
+        return max((output.error_ratio for output in self.outputs), default=0.0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Results on one set of inputs: the candidate's, eager's, the oracle's, in output order."""
+
+    outputs: Sequence[torch.Tensor]
+    eager: Sequence[torch.Tensor]
+    oracle: Sequence[torch.Tensor]
+    indices: Mapping[int, IndexCheck] | None = None
+
+
+def check_metadata(
+    found: Sequence[tuple[str, Sequence[int], Sequence[int]]], specs: Sequence[TensorSpec]
+) -> str:
+    """What is wrong with dtypes, shapes or strides (dtype, shape, stride per output); else empty."""
+    if len(found) != len(specs):
+        return f"{len(found)} outputs instead of {len(specs)}"
+    for number, ((dtype, shape, stride), spec) in enumerate(zip(found, specs, strict=True)):
+        if dtype != spec.dtype or tuple(shape) != spec.shape:
+            wanted = f"{spec.dtype}{list(spec.shape)}"
+            return f"output {number} is {dtype}{list(shape)} instead of {wanted}"
+        steps = zip(spec.shape, stride, spec.stride, strict=True)
+        if spec.numel and any(size > 1 and a != b for size, a, b in steps):
+            return f"output {number} has strides {list(stride)} instead of {list(spec.stride)}"
+    return ""
+
+
+def compare(
+    outputs: Sequence[torch.Tensor],
+    eager: Sequence[torch.Tensor],
+    oracle: Sequence[torch.Tensor],
+    indices: Mapping[int, IndexCheck] | None = None,
+) -> AccuracyReport:
+    """The report on one draw. Shapes and dtypes are equal already (see `check_metadata`)."""
+    return compare_draws([Draw(outputs, eager, oracle, indices)])
+
+
+def compare_draws(draws: Sequence[Draw]) -> AccuracyReport:
+    """The report on several draws from the same distribution, pooled per output."""
+    count = len(draws[0].outputs)
+    return AccuracyReport(tuple(_compare_output(number, draws) for number in range(count)))
+
+
+def _compare_output(number: int, draws: Sequence[Draw]) -> OutputReport:
+    first = draws[0]
+    if first.indices and number in first.indices:
+        return _first_failure(number, (_check_index(number, draw) for draw in draws))
+    if not first.eager[number].dtype.is_floating_point:
+        return _first_failure(number, (_check_equal(number, draw) for draw in draws))
+    pool = _Pool(number, first.eager[number].dtype)
+    for draw in draws:
+        wrong = pool.add(draw.outputs[number], draw.eager[number], draw.oracle[number])
+        if wrong:
+            return OutputReport(number, False, wrong, pool.elements, error_ratio=math.inf)
+    return pool.report()
+
+
+def _first_failure(number: int, reasons: Iterator[str]) -> OutputReport:
+    reason = next((found for found in reasons if found), "")
+    return OutputReport(number, not reason, reason)
+
+
+def _check_equal(number: int, draw: Draw) -> str:
+    import torch
+
+    found, wanted = draw.outputs[number], draw.eager[number]
+    if torch.equal(found, wanted):
+        return ""
+    wrong = (found != wanted).nonzero()
+    place = wrong[0].tolist()
+    values = f"{found[tuple(place)].item()} instead of {wanted[tuple(place)].item()}"
+    return f"{len(wrong)} of {found.numel()} elements differ, first at {place}: {values}"
+
+
+def _check_index(number: int, draw: Draw) -> str:
+    import torch
+
+    assert draw.indices is not None
+    check, found, eager = draw.indices[number], draw.outputs[number], draw.eager[number]
+    if torch.equal(found, eager):
+        return ""
+    values = check.operand.double()
+    dim = check.dim
+    if dim is None:
+        values, dim = values.reshape(-1), 0
+    size = values.shape[dim]
+    if bool(((found < 0) | (found >= size)).any()):
+        return "a position lies outside the operand"
+    shape = list(values.shape)
+    shape[dim] = 1
+    chosen = values.gather(dim, found.reshape(shape))
+    best = values.gather(dim, eager.reshape(shape))
+    extremum = values.amax(dim, True) if check.largest else values.amin(dim, True)
+    both_nan = chosen.isnan() & best.isnan()
+    if check.exact:
+        wrong = (chosen != best) & ~both_nan
+    else:
+        eps = torch.finfo(torch.float32).eps
+        lost = (best - extremum).abs().nan_to_num(0.0, 0.0, 0.0).max()
+        allowed = 2 * lost + 4 * eps * extremum.abs()
+        wrong = ~((chosen - extremum).abs() <= allowed) & (chosen != best) & ~both_nan
+    if not bool(wrong.any()):
+        return ""
+    place = wrong.nonzero()[0].tolist()
+    return f"{int(wrong.sum())} positions of smaller values, first at {place}"
+
+
+class _Pool:
+    """Errors of one output over several draws, gathered chunk by chunk."""
+
+    def __init__(self, number: int, dtype: torch.dtype) -> None:
+        import torch
+
+        self.number, self.dtype = number, dtype
+        limits = torch.finfo(dtype)
+        # Eager and oracle are one where the task is in float64 already: only the floor is left,
+        # and it has to cover another order of summation.
+        # Half precision is left its rounding and no more.
+        self.eps = limits.eps * {torch.float64: 32.0, torch.float32: 1.0}.get(dtype, 0.5)
+        self.tiny = 4 * limits.tiny
+        self.elements = 0
+        self.squares = [0.0, 0.0, 0.0]  # candidate's error, eager's error, oracle
+        self.maxima = [0.0, 0.0, 0.0]
+        self.groups: dict[int, list[float]] = {}  # exponent: count, candidate's and eager's maximum
+
+    def add(self, found: torch.Tensor, eager: torch.Tensor, oracle: torch.Tensor) -> str:
+        """Add a draw; what is wrong with its NaN and infinities, else empty."""
+        parts = [tensor.reshape(-1).split(CHUNK) for tensor in (found, eager, oracle)]
+        start = 0
+        for piece in zip(*parts, strict=True):
+            c, e, o = (tensor.double() for tensor in piece)
+            wrong = self._add_chunk(c, e, o)
+            if wrong is not None:
+                place = _unravel(start + wrong, found.shape)
+                values = f"{c[wrong].item()} instead of {e[wrong].item()}"
+                return f"not finite in other places than eager, at {place}: {values}"
+            start += len(c)
+        return ""
+
+    def _add_chunk(self, c: torch.Tensor, e: torch.Tensor, o: torch.Tensor) -> int | None:
+        import torch
+
+        if not bool(torch.isfinite(c.sum() + e.sum())):
+            narrow = o.to(self.dtype).double()
+            fine = c.isfinite() & e.isfinite() | _same_class(c, e)
+            fine |= narrow.isfinite() & ~e.isfinite() & c.isfinite()
+            if not bool(fine.all()):
+                return int((~fine).nonzero()[0])
+            keep = c.isfinite() & narrow.isfinite()
+            c, e, o = c[keep], e[keep], o[keep]
+            # Where eager overflowed it has no error to compare with.
+            e = torch.where(e.isfinite(), e, o)
+        elif not bool(torch.isfinite(o.sum())):
+            keep = o.isfinite()
+            c, e, o = c[keep], e[keep], o[keep]
+        self._add_finite(c, e, o)
+        return None
+
+    def _add_finite(self, c: torch.Tensor, e: torch.Tensor, o: torch.Tensor) -> None:
+        import torch
+
+        if not len(o):
+            return
+        self.elements += len(o)
+        size = o.abs()
+        errors = [(c - o).abs_(), (e - o).abs_()]
+        for i, values in enumerate((*errors, size)):
+            top = float(values.max())
+            self.maxima[i] = max(self.maxima[i], top)
+            scaled = values / top if top > 0 else values  # squares of large values overflow
+            self.squares[i] += float(scaled.dot(scaled)) * top * top if top < 1e150 else math.inf
+        exponents = torch.frexp(size)[1].long().add_(1100)
+        exponents[size == 0] = 0
+        counts = torch.bincount(exponents, minlength=2200)
+        tops = [
+            torch.zeros(2200, dtype=o.dtype, device=o.device).scatter_reduce_(
+                0, exponents, values, "amax"
+            )
+            for values in errors
+        ]
+        for bin_ in counts.nonzero().flatten().tolist():
+            group = self.groups.setdefault(bin_, [0.0, 0.0, 0.0])
+            group[0] += float(counts[bin_])
+            group[1] = max(group[1], float(tops[0][bin_]))
+            group[2] = max(group[2], float(tops[1][bin_]))
+
+    def report(self) -> OutputReport:
+        """The decision on all that was added."""
+        n = max(self.elements, 1)
+        rms = [math.sqrt(total / n) for total in self.squares]
+        slack = 1 + 3 / math.sqrt(n)
+        floor = self.eps * rms[2] + self.tiny
+        rms_allowed = RMS_MULTIPLE * rms[1] * slack + floor
+        max_allowed = MAX_MULTIPLE * (self.maxima[1] * slack + self.eps * self.maxima[2])
+        max_allowed += self.tiny
+        reason = self._gross()
+        if rms[0] > rms_allowed:
+            reason = f"RMS error {rms[0]:.3g}, eager's {rms[1]:.3g}, allowed {rms_allowed:.3g}"
+        elif self.maxima[0] > max_allowed:
+            reason = (
+                f"largest error {self.maxima[0]:.3g}, eager's {self.maxima[1]:.3g}, "
+                f"allowed {max_allowed:.3g}"
+            )
+        return OutputReport(
+            number=self.number,
+            passes=not reason,
+            reason=reason,
+            elements=self.elements,
+            rms_error=_finite(rms[0]),
+            rms_eager=_finite(rms[1]),
+            rms_allowed=_finite(rms_allowed),
+            max_error=_finite(self.maxima[0]),
+            max_eager=_finite(self.maxima[1]),
+            max_allowed=_finite(max_allowed),
+            error_ratio=_finite(rms[0] / max(rms[1], floor)),
+        )
+
+    def _gross(self) -> str:
+        relative = max(GROSS_RELATIVE, 4 * self.eps)
+        eager = 0.0
+        for bin_ in sorted(self.groups, reverse=True):
+            number, found, own = self.groups[bin_]
+            # From the largest group down; a well-filled group stands on its own.
+            eager = own if number >= GROUP_SIZE else max(eager, own)
+            size = math.ldexp(1.0, min(bin_ - 1100, 1000)) if bin_ else 0.0
+            allowed = GROSS_MULTIPLE * eager + relative * size + self.tiny
+            allowed = max(allowed, MAX_MULTIPLE * self.eps * size)
+            if found > allowed and self.elements >= GROUP_SIZE:
+                return f"error {found:.3g} on values of size {size:.3g}, allowed {allowed:.3g}"
+        return ""
+
+
+def _same_class(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Both NaN, or both the same infinity."""
+    return a.isnan() & b.isnan() | a.isinf() & (a == b)
+
+
+def _finite(value: float) -> float:
+    """For JSON, which has no infinity."""
+    return value if value < 1e300 else 1e300
+
+
+def _unravel(position: int, shape: Sequence[int]) -> list[int]:
+    place: list[int] = []
+    for size in reversed(shape):
+        place.insert(0, position % size)
+        position //= size
+    return place

@@ -1,0 +1,239 @@
+"""Inputs for a task, drawn from a seed. Several distributions, each after another kind of mistake.
+
+The same seed, torch version and device give the same values in every process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from sandbox.specs import TensorSpec
+
+if TYPE_CHECKING:
+    import torch
+
+Bounds = tuple[int, int]
+"""Least integer and one above the greatest."""
+SAFE_BOUNDS: Bounds = (0, 2)
+
+DISTRIBUTIONS = (
+    "normal",
+    "uniform",
+    "large",
+    "small",
+    "constant",
+    "zeros",
+    "edges",
+    "offset",
+    "ramp",
+    "sparse",
+)
+"""normal: N(0, 1). uniform: [0, 1), the safe domain of logarithms and square roots.
+large: N(0, 1) times 1000 (50 in half precision). small: N(0, 1) / 1000.
+constant: one dyadic number per tensor, so that sums are exact and cancel exactly. zeros: all zero.
+edges: in half of the leading rows NaN, infinities, -0.0, denormals and huge numbers, thinly strewn
+(not the largest ones, whose sums overflow or not depending on the order).
+offset: N(1000, 1), which breaks a variance computed from squares. ramp: rises along the last
+dimension with alternating signs, so that order and neighbours matter. sparse: zero but for few
+large elements and the last one, which shows work that was left out.
+"""
+
+
+def make_inputs(
+    specs: Sequence[TensorSpec],
+    seed: int,
+    distribution: str,
+    integer_bounds: Sequence[Bounds | None] | None = None,
+    device: str | torch.device = "cpu",
+) -> list[torch.Tensor]:
+    """Tensors with the dtype, shape and stride of each spec.
+
+    `integer_bounds` (one per spec, None for the default of {0, 1}) keeps integers usable as
+    indices. Booleans are random under every distribution. Raises KeyError for an unknown one.
+    """
+    import torch
+
+    fill = _FILLS[distribution]
+    generator = torch.Generator(device=device).manual_seed(seed)
+    bounds = integer_bounds or [None] * len(specs)
+    return [
+        _strided(spec, _fill(spec, fill, bound or SAFE_BOUNDS, generator))
+        for spec, bound in zip(specs, bounds, strict=True)
+    ]
+
+
+def _fill(spec: TensorSpec, fill: Fill, bounds: Bounds, generator: torch.Generator) -> torch.Tensor:
+    """Values for the spec, contiguous. Of shape [extent] when its elements share memory."""
+    import torch
+
+    dtype = getattr(torch, spec.dtype)
+    shape = (spec.extent,) if _shares_memory(spec) else spec.shape
+    if dtype == torch.bool:
+        drawn = torch.randint(0, 2, shape, generator=generator, device=generator.device)
+        return drawn.to(dtype)
+    if not dtype.is_floating_point:
+        return _integers(shape, bounds, fill, generator).to(dtype)
+    wide = dtype if dtype in (torch.float32, torch.float64) else torch.float32
+    return fill(shape, wide, torch.finfo(dtype), generator).to(dtype)
+
+
+def _strided(spec: TensorSpec, values: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    if _shares_memory(spec):
+        return values.as_strided(spec.shape, spec.stride)
+    made = torch.empty_strided(spec.shape, spec.stride, dtype=values.dtype, device=values.device)
+    return made.copy_(values)
+
+
+def _shares_memory(spec: TensorSpec) -> bool:
+    """Whether the layout does not nest, as in an expanded tensor."""
+    reach = 0
+    for stride, size in sorted(zip(spec.stride, spec.shape, strict=True)):
+        if size != 1 and stride <= reach:
+            return spec.numel > 0
+        reach += stride * (size - 1)
+    return False
+
+
+Fill = Callable[
+    ["tuple[int, ...]", "torch.dtype", "torch.finfo", "torch.Generator"], "torch.Tensor"
+]
+
+
+def _integers(
+    shape: tuple[int, ...], bounds: Bounds, fill: Fill, generator: torch.Generator
+) -> torch.Tensor:
+    import torch
+
+    low, high = bounds
+    if fill in (_zeros, _constant):
+        return torch.full(shape, low if fill is _zeros else high - 1, device=generator.device)
+    if fill is _ramp:
+        count = max(1, torch.Size(shape).numel())
+        return (torch.arange(count, device=generator.device) % (high - low) + low)[
+            : torch.Size(shape).numel()
+        ].reshape(shape)
+    return torch.randint(low, high, shape, generator=generator, device=generator.device)
+
+
+def _normal(
+    shape: tuple[int, ...], dtype: torch.dtype, limits: torch.finfo, generator: torch.Generator
+) -> torch.Tensor:
+    import torch
+
+    return torch.randn(shape, dtype=dtype, generator=generator, device=generator.device)
+
+
+def _uniform(
+    shape: tuple[int, ...], dtype: torch.dtype, limits: torch.finfo, generator: torch.Generator
+) -> torch.Tensor:
+    import torch
+
+    return torch.rand(shape, dtype=dtype, generator=generator, device=generator.device)
+
+
+def _magnitude(limits: torch.finfo) -> float:
+    return 1000.0 if limits.eps < 1e-4 else 50.0 if limits.max > 1e3 else 8.0
+
+
+def _large(
+    shape: tuple[int, ...], dtype: torch.dtype, limits: torch.finfo, generator: torch.Generator
+) -> torch.Tensor:
+    return _normal(shape, dtype, limits, generator).mul_(_magnitude(limits))
+
+
+def _small(
+    shape: tuple[int, ...], dtype: torch.dtype, limits: torch.finfo, generator: torch.Generator
+) -> torch.Tensor:
+    return _normal(shape, dtype, limits, generator).mul_(1e-3)
+
+
+def _offset(
+    shape: tuple[int, ...], dtype: torch.dtype, limits: torch.finfo, generator: torch.Generator
+) -> torch.Tensor:
+    return _normal(shape, dtype, limits, generator).add_(_magnitude(limits))
+
+
+def _zeros(
+    shape: tuple[int, ...], dtype: torch.dtype, limits: torch.finfo, generator: torch.Generator
+) -> torch.Tensor:
+    import torch
+
+    return torch.zeros(shape, dtype=dtype, device=generator.device)
+
+
+def _constant(
+    shape: tuple[int, ...], dtype: torch.dtype, limits: torch.finfo, generator: torch.Generator
+) -> torch.Tensor:
+    import torch
+
+    choices = (0.5, -0.5, 1.0, -1.0, 1.5, -1.5, 2.0, 0.25)
+    pick = torch.randint(0, len(choices), (), generator=generator, device=generator.device)
+    return torch.full(shape, choices[int(pick)], dtype=dtype, device=generator.device)
+
+
+def _edges(
+    shape: tuple[int, ...], dtype: torch.dtype, limits: torch.finfo, generator: torch.Generator
+) -> torch.Tensor:
+    import torch
+
+    values = _normal(shape, dtype, limits, generator)
+    rows = values.view(shape[0], -1) if len(shape) > 1 else values.view(-1, 1)
+    half = rows[: max(1, rows.shape[0] // 2)]
+    if half.numel() == 0:
+        return values
+    inf = float("inf")
+    huge = limits.max**0.45
+    special = [float("nan"), inf, -inf, -0.0, 0.0, huge, -huge, limits.tiny / 4]
+    count = max(1, min(half.numel() // 64, 4 * half.shape[0]))
+    device = generator.device
+    where = torch.randint(0, half.numel(), (count,), generator=generator, device=device)
+    what = torch.randint(0, len(special), (count,), generator=generator, device=device)
+    table = torch.tensor(special, dtype=dtype, device=device)
+    half.view(-1)[where] = table[what]
+    return values
+
+
+def _ramp(
+    shape: tuple[int, ...], dtype: torch.dtype, limits: torch.finfo, generator: torch.Generator
+) -> torch.Tensor:
+    import torch
+
+    length = shape[-1] if shape else 1
+    steps = torch.arange(length, dtype=dtype, device=generator.device)
+    signs = 1 - 2 * (steps % 2)
+    line = signs * (1 + steps / max(length, 1) * 7)
+    noise = _normal(shape, dtype, limits, generator).mul_(0.01)
+    return noise.add_(line) if shape else noise.add_(line[0])
+
+
+def _sparse(
+    shape: tuple[int, ...], dtype: torch.dtype, limits: torch.finfo, generator: torch.Generator
+) -> torch.Tensor:
+    import torch
+
+    values = torch.zeros(shape, dtype=dtype, device=generator.device)
+    flat = values.view(-1)
+    if flat.numel() == 0:
+        return values
+    count = max(1, flat.numel() // 61)
+    where = torch.randint(0, flat.numel(), (count,), generator=generator, device=generator.device)
+    flat[where] = _normal((count,), dtype, limits, generator).mul_(8)
+    flat[-1] = 7.5
+    return values
+
+
+_FILLS: dict[str, Fill] = {
+    "normal": _normal,
+    "uniform": _uniform,
+    "large": _large,
+    "small": _small,
+    "constant": _constant,
+    "zeros": _zeros,
+    "edges": _edges,
+    "offset": _offset,
+    "ramp": _ramp,
+    "sparse": _sparse,
+}

@@ -1,0 +1,189 @@
+"""What a task should compute: in float64 (the oracle), and as torch's eager mode computes it.
+
+The oracle runs the same graph with every floating-point value in float64: inputs are widened and
+conversions to a narrower floating-point type become conversions to float64. An operator that has no
+float64 kernel runs in its own precision; `Oracle.narrow` lists those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from sandbox.task import InputRef, NodeRef, Ref, Task
+from sandbox.taskargs import Arg
+
+if TYPE_CHECKING:
+    import torch
+
+_VALUE_KEEPING = ("view", "unsqueeze", "squeeze", "reshape", "clone", "alias", "_unsafe_view")
+_INDEX_OPS = {"argmax": True, "argmin": False}
+_PAIR_OPS = {"max": True, "min": False}
+
+
+@dataclass(frozen=True)
+class IndexRule:
+    """An output that holds positions of an extremum: any position of an equal value is right.
+
+    `dim` is None for the position in the flattened operand. `exact`: the operand is an input, so its
+    values are the same in every precision.
+    """
+
+    operand: Ref
+    dim: int | None
+    largest: bool
+    exact: bool
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """Outputs in float64, operands of index outputs (by output number), operators run narrow."""
+
+    outputs: list[torch.Tensor]
+    operands: dict[int, torch.Tensor] = field(default_factory=dict)
+    narrow: tuple[str, ...] = ()
+
+
+def index_rules(task: Task) -> dict[int, IndexRule]:
+    """The outputs of a task that are positions of a maximum or minimum, by output number."""
+    found = {}
+    for number, output in enumerate(task.outputs):
+        rule = _index_rule(task, output)
+        if rule is not None:
+            found[number] = rule
+    return found
+
+
+def _index_rule(task: Task, reference: Ref) -> IndexRule | None:
+    picked = None
+    while isinstance(reference, NodeRef):
+        node = task.nodes[reference.node]
+        name, overload = node.op.split(".")[1:]
+        if name in _INDEX_OPS:
+            return _rule(task, node.args, _INDEX_OPS[name])
+        if name in _PAIR_OPS and overload == "dim" and reference.output == 1:
+            return _rule(task, node.args, _PAIR_OPS[name])
+        picked = node.args.get("self")
+        if name not in _VALUE_KEEPING or not isinstance(picked, NodeRef | InputRef):
+            return None
+        reference = picked
+    return None
+
+
+def _rule(task: Task, args: Mapping[str, Arg], largest: bool) -> IndexRule | None:
+    operand, dim = args["self"], args.get("dim")
+    if not isinstance(operand, NodeRef | InputRef) or not isinstance(dim, int | None):
+        return None
+    root: Arg = operand
+    while isinstance(root, NodeRef):
+        node = task.nodes[root.node]
+        if node.op.split(".")[1] not in _VALUE_KEEPING:
+            break
+        root = node.args.get("self")
+    return IndexRule(operand, dim, largest, isinstance(root, InputRef))
+
+
+def run_eager(module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The task's outputs in eager mode. Raises whatever torch raises."""
+    import torch
+
+    with torch.no_grad():
+        return list(module(*inputs))
+
+
+def run_oracle(task: Task, module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Oracle:
+    """The task's outputs in float64. `module` is `task.to_graph_module()`."""
+    import torch
+
+    rules = index_rules(task)
+    interpreter = _interpreter(module, {rule.operand for rule in rules.values()})
+    with torch.no_grad():
+        outputs = list(interpreter.run(*(_widen(tensor) for tensor in inputs)))
+    operands = {number: interpreter.kept[rule.operand] for number, rule in rules.items()}
+    return Oracle(outputs, operands, tuple(sorted(interpreter.narrow)))
+
+
+def _widen(value: Any) -> Any:
+    import torch
+
+    if isinstance(value, torch.Tensor) and value.dtype.is_floating_point:
+        return value.to(torch.float64)
+    if isinstance(value, torch.dtype) and value.is_floating_point:
+        return torch.float64
+    return value
+
+
+def _interpreter(module: torch.fx.GraphModule, keep: set[Ref]) -> Any:
+    """An interpreter that widens; `kept` and `narrow` hold what it found on the way."""
+    import torch
+    from torch.fx.node import map_aggregate
+    from torch.utils._pytree import tree_map
+
+    places = _places(module)
+
+    class Widening(torch.fx.Interpreter):
+        def __init__(self) -> None:
+            super().__init__(module)
+            self.kept: dict[Ref, torch.Tensor] = {}
+            self.narrow: set[str] = set()
+
+        def run_node(self, n: torch.fx.Node) -> Any:
+            result = super().run_node(n)
+            if places.get(n) in keep:
+                self.kept[places[n]] = result
+            return result
+
+        def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+            node = self.current
+            try:
+                return target(*map_aggregate(args, _widen), **map_aggregate(kwargs, _widen))
+            except (RuntimeError, NotImplementedError, TypeError, ValueError):
+                self.narrow.add(str(target))
+                own = torch.fx.node.map_arg(
+                    (node.args, node.kwargs), lambda n: _narrow(self.env[n], n.meta["val"])
+                )
+                return tree_map(_widen, target(*own[0], **own[1]))
+
+        @property
+        def current(self) -> torch.fx.Node:
+            return self._current
+
+        def run(self, *args: Any, **kwargs: Any) -> Any:
+            return super().run(*args, **kwargs)
+
+        def fetch_args_kwargs_from_env(self, n: torch.fx.Node) -> Any:
+            self._current = n
+            return super().fetch_args_kwargs_from_env(n)
+
+    return Widening()
+
+
+def _narrow(value: Any, fake: Any) -> Any:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value.to(fake.dtype)
+    if isinstance(value, list | tuple):
+        return type(value)(_narrow(v, f) for v, f in zip(value, fake, strict=True))
+    return value
+
+
+def _places(module: torch.fx.GraphModule) -> dict[torch.fx.Node, Ref]:
+    """The task reference of each FX node of a module built from a task."""
+    import operator
+
+    found: dict[torch.fx.Node, Ref] = {}
+    inputs = nodes = 0
+    for node in module.graph.nodes:
+        if node.op == "placeholder":
+            found[node] = InputRef(inputs)
+            inputs += 1
+        elif node.op == "call_function" and node.target is operator.getitem:
+            whole = found[node.args[0]]
+            assert isinstance(whole, NodeRef)
+            found[node] = NodeRef(whole.node, node.args[1])
+        elif node.op == "call_function":
+            found[node] = NodeRef(nodes)
+            nodes += 1
+    return found

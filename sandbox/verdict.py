@@ -1,0 +1,199 @@
+"""What the sandbox can say about a candidate. Every expected failure is a value with its reason.
+
+`Outcome` is the answer of one step (verify, profile), `Verdict` that of the whole judgement, with
+the evidence for it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar
+
+from sandbox.accuracy import AccuracyReport
+from sandbox.timing import THRESHOLD, SpeedReport
+
+VERIFIER_VERSION = "1"
+"""Changes whenever a judgement could come out differently; a record with another one is judged again."""
+
+
+@dataclass(frozen=True)
+class Correct:
+    """The candidate is accurate; with `speed` if it was timed too."""
+
+    status: ClassVar[str] = "correct"
+    accuracy: AccuracyReport
+    speed: SpeedReport | None = None
+
+    @property
+    def reason(self) -> str:
+        """One line."""
+        return "correct" if self.speed is None else f"{self.speed.speedup.median:.2f}x"
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """The candidate computes something else. `where` names draw and output, `how_much` the size."""
+
+    status: ClassVar[str] = "wrong"
+    where: str
+    how_much: str
+    accuracy: AccuracyReport | None = None
+
+    @property
+    def reason(self) -> str:
+        """One line."""
+        return f"wrong on {self.where}: {self.how_much}"
+
+
+@dataclass(frozen=True)
+class Crashed:
+    """The process died. `how` names the signal or exit status; `log` is the end of its output."""
+
+    status: ClassVar[str] = "crashed"
+    stage: str
+    how: str
+    log: str = ""
+
+    @property
+    def reason(self) -> str:
+        """One line."""
+        return f"crashed in {self.stage}: {self.how}"
+
+
+@dataclass(frozen=True)
+class TimedOut:
+    """The process did not answer in time and was killed."""
+
+    status: ClassVar[str] = "timed_out"
+    stage: str
+    seconds: float
+
+    @property
+    def reason(self) -> str:
+        """One line."""
+        return f"no answer from {self.stage} within {self.seconds:g} s"
+
+
+@dataclass(frozen=True)
+class CompileFailed:
+    """The candidate's source did not compile; the compiler's words are in `log`."""
+
+    status: ClassVar[str] = "compile_failed"
+    log: str
+
+    @property
+    def reason(self) -> str:
+        """One line: the first error."""
+        lines = [line for line in self.log.splitlines() if line.strip()]
+        errors = [line for line in lines if "error" in line]
+        return f"does not compile: {(errors or lines or ['no output'])[0]}"
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The candidate or the task is not one that can be judged, or its result cannot be true."""
+
+    status: ClassVar[str] = "refused"
+    reason: str
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A worker could not do its part, with torch's words: the task does not compile, for instance."""
+
+    status: ClassVar[str] = "failed"
+    stage: str
+    message: str
+
+    @property
+    def reason(self) -> str:
+        """One line."""
+        return f"{self.stage} failed: {self.message.strip().splitlines()[-1:] or ['']}"
+
+
+@dataclass(frozen=True)
+class Noisy:
+    """The machine is not quiet enough to time anything on it now."""
+
+    status: ClassVar[str] = "noisy"
+    reason: str
+
+
+@dataclass(frozen=True)
+class TooSlow:
+    """Correct, but not proven to be faster by the threshold than every baseline."""
+
+    status: ClassVar[str] = "too_slow"
+    accuracy: AccuracyReport
+    speed: SpeedReport
+
+    @property
+    def reason(self) -> str:
+        """One line."""
+        over = self.speed.speedup
+        return f"{over.median:.2f}x ({over.low:.2f} to {over.high:.2f}) over {self.speed.baseline}"
+
+
+Failure = Crashed | TimedOut | CompileFailed | Refused | Failed | Noisy
+Outcome = Correct | Wrong | TooSlow | Failure
+
+
+@dataclass(frozen=True)
+class Baselines:
+    """Median seconds of one call, through the same wrapper as candidates are timed in.
+
+    `overhead_seconds` is what the harness itself adds to every call. `floor_seconds` is the least
+    time the memory allows.
+    """
+
+    eager_seconds: float
+    inductor_seconds: float
+    overhead_seconds: float
+    floor_seconds: float
+
+    @property
+    def best_seconds(self) -> float:
+        """Of the faster baseline."""
+        return min(self.eager_seconds, self.inductor_seconds)
+
+    @property
+    def room(self) -> float:
+        """How many times faster than the faster baseline a perfect kernel could be, at most."""
+        return self.best_seconds / max(self.floor_seconds + self.overhead_seconds, 1e-9)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The full judgement. `status`: that of the outcome, or "wins" when it is to be promoted."""
+
+    status: str
+    reason: str
+    reward: float | None
+    accuracy: AccuracyReport | None = None
+    speed: SpeedReport | None = None
+    evidence: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def wins(self) -> bool:
+        """Whether the candidate may be promoted."""
+        return self.status == "wins"
+
+    def to_json(self) -> str:
+        """All of it as JSON text."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+
+def reward(outcome: Outcome) -> float | None:
+    """-1 wrong, 1 correct, 2 also 5 % over eager, 3 also 5 % over Inductor; None: not known."""
+    match outcome:
+        case Noisy() | Failed():
+            return None
+        case Correct(speed=SpeedReport() as speed) | TooSlow(speed=speed):
+            if not speed.beats("eager", THRESHOLD):
+                return 1.0
+            return 3.0 if speed.beats("inductor", THRESHOLD) else 2.0
+        case Correct():
+            return 1.0
+        case _:
+            return -1.0

@@ -1,0 +1,257 @@
+"""The accuracy contract on hand-made tensors, with plausible wrong results as negative controls."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+
+from sandbox.accuracy import Draw, IndexCheck, check_metadata, compare, compare_draws
+from sandbox.specs import TensorSpec
+
+INF, NAN = math.inf, math.nan
+
+
+def normal(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def silu_case() -> tuple[torch.Tensor, torch.Tensor]:
+    """Eager's and the oracle's result of a pointwise function."""
+    x = normal(64, 64) * 3
+    return torch.nn.functional.silu(x), torch.nn.functional.silu(x.double())
+
+
+def sum_case() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Input, eager's and the oracle's row sums of positive numbers."""
+    x = normal(256, 4096).abs()
+    return x, x.sum(1), x.double().sum(1)
+
+
+def passes(found: torch.Tensor, eager: torch.Tensor, oracle: torch.Tensor) -> bool:
+    return compare([found], [eager], [oracle]).passes
+
+
+def test_eagers_own_result_passes() -> None:
+    eager, oracle = silu_case()
+    report = compare([eager], [eager], [oracle])
+    assert report.passes
+    assert report.error_ratio <= 1
+    json.dumps(report.to_dict(), allow_nan=False)
+
+
+def test_the_correctly_rounded_result_passes_and_is_better_than_eager() -> None:
+    _, eager, oracle = sum_case()
+    report = compare([oracle.float()], [eager], [oracle])
+    assert report.passes
+    assert report.error_ratio < 1
+
+
+def test_another_order_of_summation_passes() -> None:
+    x, eager, oracle = sum_case()
+    assert passes(x.view(256, 64, 64).sum(1).sum(1), eager, oracle)
+
+
+def test_errors_in_the_last_place_pass() -> None:
+    eager, oracle = silu_case()
+    found = oracle.float() * (1 + torch.finfo(torch.float32).eps * normal(64, 64, seed=1).sign())
+    assert passes(found, eager, oracle)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda t: torch.zeros_like(t),
+        lambda t: torch.full_like(t, t.mean().item()),
+        lambda t: t.flatten()[torch.randperm(t.numel())].view_as(t),
+        lambda t: t.flip(0),
+        lambda t: t.t().contiguous(),
+        lambda t: t.roll(1),
+        lambda t: torch.cat([t[:-1], torch.zeros_like(t[-1:])]),
+        lambda t: torch.cat([t[:-1], t[:1]]),
+        lambda t: t * 1.001,
+        lambda t: t + 1e-4,
+        lambda t: -t,
+    ],
+    ids=[
+        "zeros",
+        "constant",
+        "shuffled",
+        "reversed",
+        "transposed",
+        "off by one",
+        "last block missing",
+        "last block stale",
+        "a factor",
+        "an offset",
+        "sign",
+    ],
+)
+def test_plausible_wrong_results_fail(spoil: object) -> None:
+    eager, oracle = silu_case()
+    assert callable(spoil)
+    assert not passes(spoil(eager), eager, oracle)
+
+
+@pytest.mark.parametrize("position", [0, 4095, 2048])
+def test_one_wrong_element_fails(position: int) -> None:
+    eager, oracle = silu_case()
+    found = eager.clone()
+    found.view(-1)[position] += 0.01
+    assert not passes(found, eager, oracle)
+
+
+def test_one_wrong_small_element_among_large_ones_fails() -> None:
+    oracle = torch.cat([normal(1000).double() * 1e9, normal(1000, seed=1).double()])
+    eager = oracle.float()
+    found = eager.clone()
+    found[1500] *= 1.1
+    report = compare([found], [eager], [oracle])
+    assert not report.passes
+    assert "on values of size" in report.reason
+
+
+def test_half_precision_accumulation_fails() -> None:
+    x, eager, oracle = sum_case()
+    assert not passes(x.half().cumsum(1, dtype=torch.float16)[:, -1].float(), eager, oracle)
+    assert not passes(x.bfloat16().sum(1).float(), eager, oracle)
+
+
+def test_tf32_like_rounding_of_the_operands_fails_where_eager_is_ieee() -> None:
+    a, b = normal(64, 512), normal(512, 64, seed=1)
+
+    def tf32(t: torch.Tensor) -> torch.Tensor:
+        return (t.view(torch.int32) & ~0x1FFF).view(torch.float32)
+
+    oracle = a.double() @ b.double()
+    assert not passes(tf32(a) @ tf32(b), a @ b, oracle)
+    user_chose_tf32 = (tf32(b).t() @ tf32(a).t()).t()
+    assert passes(tf32(a) @ tf32(b), user_chose_tf32, oracle)
+
+
+def test_a_truncated_sum_fails() -> None:
+    x, eager, oracle = sum_case()
+    assert not passes(x[:, :-1].sum(1), eager, oracle)
+
+
+def test_bfloat16_results_are_held_to_bfloat16_rounding() -> None:
+    eager, oracle = silu_case()
+    rounded = oracle.to(torch.bfloat16)
+    assert passes(rounded, eager.to(torch.bfloat16), oracle)
+    worse = (oracle.to(torch.float8_e5m2).float()).to(torch.bfloat16)
+    assert not passes(worse, eager.to(torch.bfloat16), oracle)
+
+
+def test_nan_and_infinity_must_be_where_eager_has_them() -> None:
+    eager = torch.tensor([1.0, NAN, INF, -INF] * 20)
+    oracle = eager.double()
+    assert passes(eager.clone(), eager, oracle)
+    for position, value in [(0, NAN), (0, INF), (1, 0.0), (1, INF), (2, -INF), (2, 3e38), (3, NAN)]:
+        found = eager.clone()
+        found[position] = value
+        report = compare([found], [eager], [oracle])
+        assert not report.passes
+        assert f"at [{position}]" in report.reason
+
+
+def test_all_nan_does_not_match_a_finite_result() -> None:
+    eager, oracle = silu_case()
+    assert not passes(torch.full_like(eager, NAN), eager, oracle)
+
+
+def test_where_only_eager_overflowed_both_ways_pass_but_no_other() -> None:
+    oracle = torch.tensor([1.0e4, 2.0, 3.0, 4.0] * 20, dtype=torch.float64)
+    eager = oracle.half()
+    eager[0] = INF
+    assert passes(eager.clone(), eager, oracle)
+    assert passes(oracle.half(), eager, oracle)
+    for value in (-INF, NAN, 60000.0):
+        found = eager.clone()
+        found[0] = value
+        assert not passes(found, eager, oracle)
+
+
+def test_where_the_exact_result_does_not_fit_the_dtype_infinity_is_right() -> None:
+    oracle = torch.tensor([1e39, 1.0], dtype=torch.float64)
+    eager = oracle.float()
+    assert passes(eager.clone(), eager, oracle)
+    assert not passes(torch.tensor([3e38, 1.0]), eager, oracle)
+
+
+def test_few_elements_are_pooled_over_draws() -> None:
+    draws = []
+    for seed in range(8):
+        x = normal(4096, seed=seed)
+        draws.append(Draw([x.view(64, 64).sum(0).sum()], [x.sum()], [x.double().sum()]))
+    assert compare_draws(draws).passes
+    assert compare_draws(draws).outputs[0].elements == 8
+    spoilt = Draw([draws[3].outputs[0] * 1.001], draws[3].eager, draws[3].oracle)
+    assert not compare_draws([*draws, spoilt]).passes
+
+
+def test_an_exact_eager_leaves_the_rounding_floor() -> None:
+    oracle = normal(1000).double()
+    eager = oracle.float()
+    exact = eager.double()
+    assert passes(eager * (1 + 2**-23), eager, exact)
+    assert not passes(eager * (1 + 2**-19), eager, exact)
+
+
+def test_zero_results_must_be_zero() -> None:
+    zeros = torch.zeros(100)
+    assert passes(zeros, zeros, zeros.double())
+    assert not passes(zeros + 1e-20, zeros, zeros.double())
+
+
+def test_integers_and_booleans_must_be_equal() -> None:
+    values = torch.arange(10)
+    assert passes(values, values, values)
+    report = compare([values.clone().fill_(3)], [values], [values])
+    assert "9 of 10 elements differ, first at [0]: 3 instead of 0" in report.reason
+    flags = values > 4
+    assert passes(flags, flags, flags)
+    assert not passes(~flags, flags, flags)
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1, None])
+def test_positions_of_equal_values_pass_and_of_smaller_ones_fail(dim: int | None) -> None:
+    operand = torch.tensor([[1.0, 5.0, 5.0], [5.0, 2.0, 5.0]])
+    eager = operand.argmax() if dim is None else operand.argmax(dim)
+    flipped = operand.flip(0, 1)
+    last = operand.shape[dim] - 1 if dim is not None else operand.numel() - 1
+    found = last - flipped.argmax() if dim is None else (last - flipped.argmax(dim)).flip(0)
+    check = {0: IndexCheck(operand.double(), dim, True, True)}
+    assert not torch.equal(found, eager)
+    assert compare([found], [eager], [eager], check).passes
+    assert not compare([torch.zeros_like(eager)], [eager], [eager], check).passes
+    assert not compare([eager + 100], [eager], [eager], check).passes
+
+
+def test_positions_in_computed_operands_may_differ_within_rounding() -> None:
+    operand = torch.tensor([1.0, 1.0 + 1e-9, 0.5], dtype=torch.float64)
+    eager, found = torch.tensor(1), torch.tensor(0)
+    near = {0: IndexCheck(operand, 0, True, False)}
+    assert compare([found], [eager], [eager], near).passes
+    assert not compare([found], [eager], [eager], {0: IndexCheck(operand, 0, True, True)}).passes
+    assert not compare([torch.tensor(2)], [eager], [eager], near).passes
+
+
+def test_positions_of_nan_pass() -> None:
+    operand = torch.tensor([1.0, NAN, NAN], dtype=torch.float64)
+    check = {0: IndexCheck(operand, 0, True, True)}
+    one, two = torch.tensor(1), torch.tensor(2)
+    assert compare([two], [one], [one], check).passes
+    assert not compare([torch.tensor(0)], [one], [one], check).passes
+
+
+def test_metadata_comes_before_values() -> None:
+    spec = TensorSpec("float32", (2, 3), (3, 1))
+    assert check_metadata([("float32", (2, 3), (3, 1))], [spec]) == ""
+    assert "instead of 1" in check_metadata([], [spec])
+    assert "float16" in check_metadata([("float16", (2, 3), (3, 1))], [spec])
+    assert "[3, 2]" in check_metadata([("float32", (3, 2), (2, 1))], [spec])
+    assert "strides" in check_metadata([("float32", (2, 3), (1, 2))], [spec])
+    thin = TensorSpec("float32", (2, 1), (1, 1))
+    assert check_metadata([("float32", (2, 1), (1, 2))], [thin]) == ""
