@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from cuda_agent_backend.doctor import Check
     from cuda_agent_backend.report import GraphReport, RegionReport
 
+UNBROKEN = ("key", "kind", "target", "graph", "speed-up", "error ratio", "made")
 STATUS_STYLE = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
@@ -106,7 +107,7 @@ def _table(title: str, *columns: str) -> Table:
 
     table = Table(title=title or None, title_justify="left", header_style="bold")
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold", no_wrap=column in UNBROKEN)
     return table
 
 

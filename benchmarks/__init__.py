@@ -1,0 +1,1 @@
+"""Benchmarks: each module is a command that writes one file below ``benchmarks/results``."""

@@ -1,0 +1,135 @@
+"""Result files: written anew after every case, so that a benchmark can be cut at any time and goes on where it was."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import subprocess
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from cuda_agent_backend.tables import write_json
+
+FOLDER = Path(__file__).parent / "results"
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("torch", "triton", "transformers", "numpy")
+
+Facts = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Results:
+    """One result file. ``summarise`` turns the samples of all cases so far into the summary."""
+
+    name: str
+    summarise: Callable[[dict[str, Facts]], Facts]
+    folder: Path = FOLDER
+
+    @property
+    def path(self) -> Path:
+        """Where it is."""
+        return self.folder / f"{self.name}.json"
+
+    def done(self, keep: bool) -> dict[str, Facts]:
+        """Samples already there that count: of this machine, and of this commit unless ``keep``."""
+        if not self.path.is_file():
+            return {}
+        found = json.loads(self.path.read_text(encoding="utf-8"))
+        if found["machine"] != machine():
+            return {}
+        samples: dict[str, Facts] = found["samples"]
+        return {n: s for n, s in samples.items() if keep or s["commit"] == commit()}
+
+    def write(self, samples: dict[str, Facts]) -> None:
+        """Write all of it anew; half a file is never seen."""
+        value = {
+            "machine": machine(),
+            "versions": versions(),
+            "commit": commit(),
+            "samples": samples,
+            "summary": self.summarise(samples),
+        }
+        write_json(self.path, value)
+
+    def collect(
+        self, names: Iterable[str], run: Callable[[str], Facts], *, keep: bool, limit_s: float
+    ) -> dict[str, Facts]:
+        """Run the cases that are not done, for at most ``limit_s`` seconds, writing after each."""
+        samples = self.done(keep)
+        started = time.monotonic()
+        for name in names:
+            if name in samples:
+                continue
+            if time.monotonic() - started > limit_s:
+                print(f"{self.name}: time is up; run it again to go on", flush=True)
+                break
+            begin = time.monotonic()
+            facts = run(name)
+            seconds = time.monotonic() - begin
+            samples[name] = {**facts, "commit": commit(), "wall_seconds": round(seconds, 1)}
+            self.write(samples)
+            print(f"{self.name} {name}: {brief(facts)} ({seconds:.0f} s)", flush=True)
+        return samples
+
+
+def arguments(
+    description: str, targets: tuple[str, ...] = ("cpu", "cuda")
+) -> argparse.ArgumentParser:
+    """The arguments that every benchmark has."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--target", choices=targets, default="cpu")
+    parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument(
+        "--limit", type=float, default=float("inf"), help="stop after so many seconds"
+    )
+    parser.add_argument("--keep", action="store_true", help="keep cases of other commits")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where results are written")
+    return parser
+
+
+def brief(facts: Facts) -> str:
+    """The figures of a case on one line."""
+    shown = {k: v for k, v in facts.items() if isinstance(v, int | float | str | bool)}
+    return ", ".join(
+        f"{k} {v:.3g}" if isinstance(v, float) else f"{k} {v}" for k, v in shown.items()
+    )
+
+
+def commit() -> str:
+    """The commit that is checked out, with "-dirty" where tracked source files differ from it."""
+    try:
+        head = _git("rev-parse", "HEAD")
+        changed = _git(
+            "status", "--porcelain", "--untracked-files=no", "--", ":!benchmarks/results"
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return head + ("-dirty" if changed else "")
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def machine() -> Facts:
+    """Facts of the machine that timings depend on."""
+    from sandbox.machine import facts
+
+    return facts()
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that timings depend on."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

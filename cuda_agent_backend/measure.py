@@ -1,0 +1,100 @@
+"""Whole models against each other: paired timings, and a float64 oracle for their results."""
+
+from __future__ import annotations
+
+import copy
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+Samples = dict[str, list[float]]
+
+
+class Widened(TorchDispatchMode):
+    """Within it, what asks for float32 gets float64: models that cast inside, as Llama's norms do, stay in float64."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call the operator with every dtype argument widened."""
+        args, kwargs = pytree.tree_map(_widen, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+def _widen(value: Any) -> Any:
+    return torch.float64 if value is torch.float32 else value
+
+
+def in_float64(value: Any) -> Any:
+    """A copy with every floating tensor in float64: a module, or tensors in tuples, lists and dictionaries."""
+    if isinstance(value, nn.Module):
+        return copy.deepcopy(value).double()
+
+    def wide(x: Any) -> Any:
+        if isinstance(x, Tensor) and x.is_floating_point():
+            return x.detach().double().requires_grad_(x.requires_grad)
+        return x
+
+    return pytree.tree_map(wide, value)
+
+
+def oracle(model: nn.Module, inputs: Sequence[Any]) -> list[Tensor]:
+    """The model's outputs, computed in float64 without gradients."""
+    with torch.no_grad(), Widened():
+        return tensors(in_float64(model)(*in_float64(tuple(inputs))))
+
+
+def tensors(value: Any) -> list[Tensor]:
+    """All tensors of a model's result, in order."""
+    return [x for x in pytree.tree_leaves(value) if isinstance(x, Tensor)]
+
+
+def paired_samples(
+    contestants: Mapping[str, Callable[[], Any]],
+    *,
+    rounds: int,
+    limit_s: float,
+    device: str = "cpu",
+    warm_up: int = 3,
+    seed: int = 0,
+    progress: Callable[[float], None] | None = None,
+) -> Samples:
+    """Seconds of each contestant in each round: in a round every one runs once, in random order.
+
+    It ends after ``rounds`` rounds or ``limit_s`` seconds, whichever comes first, but not before 8 rounds. ``progress``
+    gets the part that is done, 0 to 1.
+    """
+    wait = torch.cuda.synchronize if device == "cuda" else _no_wait
+    order = list(contestants)
+    samples: Samples = {name: [] for name in order}
+    for name in order * warm_up:
+        contestants[name]()
+    shuffle = random.Random(seed).shuffle
+    started = time.perf_counter()
+    for done in range(rounds):
+        part = max(done / rounds, (time.perf_counter() - started) / limit_s)
+        if part >= 1 and done >= 8:
+            break
+        if progress:
+            progress(min(part, 1.0))
+        shuffle(order)
+        for name in order:
+            wait()
+            begin = time.perf_counter()
+            contestants[name]()
+            wait()
+            samples[name].append(time.perf_counter() - begin)
+    if progress:
+        progress(1.0)
+    return samples
+
+
+def _no_wait() -> None:
+    return None

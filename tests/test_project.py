@@ -1,0 +1,139 @@
+"""The project holds together: packaging, direction of imports, documents that say what the code does."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cuda_agent_backend import cli
+from cuda_agent_backend.options import OURS, PREFIX, Options
+from cuda_agent_backend.settings import VARIABLES
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("trainer", "cuda_agent_backend", "sandbox", "kernel_cache")
+DOCUMENTS = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    *(f"docs/{n}.md" for n in ("architecture", "settings", "cli", "benchmarks")),
+)
+
+
+def read(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def sources() -> list[Path]:
+    return [path for name in PACKAGES for path in sorted((ROOT / name).rglob("*.py"))]
+
+
+def table(text: str, heading: str) -> list[list[str]]:
+    """The cells of the first table after a heading, without its first two lines."""
+    lines = text.partition(f"\n{heading}\n")[2].splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("|"))
+    rows = []
+    for line in lines[start + 2 :]:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip().strip("`") for cell in line.strip("|").split("|")])
+    return rows
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_importing_a_package_starts_nothing(package: str) -> None:
+    code = f"""
+import threading, sys, os
+before = dict(os.environ)
+import {package}
+assert threading.active_count() == 1, threading.enumerate()
+assert dict(os.environ) == before
+torch = sys.modules.get("torch")
+assert torch is None or not torch.cuda.is_initialized()
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+def test_only_the_settings_module_names_our_environment_variables() -> None:
+    def names_one(path: Path) -> bool:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        keys = [
+            node.slice.value if isinstance(node, ast.Subscript) else node.args[0].value
+            for node in ast.walk(tree)
+            if (isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant))
+            or (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute | ast.Name)
+                and (getattr(node.func, "attr", "") or getattr(node.func, "id", ""))
+                in ("get", "getenv", "pop", "setdefault")
+                and node.args
+                and isinstance(node.args[0], ast.Constant)
+            )
+        ]
+        return any(isinstance(key, str) and key.startswith("CUDA_AGENT_") for key in keys)
+
+    offenders = [p for p in sources() if p.name != "settings.py" and names_one(p)]
+    assert offenders == []
+
+
+def test_the_settings_table_lists_every_variable_as_the_code_has_it() -> None:
+    rows = table(read("docs/settings.md"), "## Environment variables")
+    assert [row[0] for row in rows] == [variable.name for variable in VARIABLES]
+    for row, variable in zip(rows, VARIABLES, strict=True):
+        assert row[2] == variable.meaning
+        if variable.default:
+            assert row[1] == variable.default
+
+
+def test_the_options_table_lists_every_option_as_the_code_has_it() -> None:
+    rows = table(read("docs/settings.md"), "## Options")
+    assert [row[0] for row in rows] == [PREFIX + name for name in OURS]
+    for row, (_, allowed, _) in zip(rows, OURS.values(), strict=True):
+        assert row[2] == allowed
+    for row, name in zip(rows, OURS, strict=True):
+        default = Options.__dataclass_fields__[name].default
+        if isinstance(default, str | int | float):
+            assert row[1] == str(default)
+
+
+def test_every_document_exists_and_its_links_lead_somewhere() -> None:
+    for name in DOCUMENTS:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", read(name)):
+            assert (ROOT / name).parent.joinpath(target).exists(), f"{name} -> {target}"
+
+
+def test_every_make_target_in_the_documents_exists() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", read("Makefile"), re.MULTILINE))
+    for name in DOCUMENTS:
+        for target in re.findall(r"`make ([a-z-]+)", read(name)):
+            assert target in targets, f"{name} speaks of `make {target}`"
+    assert {"setup", "demo", "test", "check", "fmt", "test-gpu", "bench"} <= targets
+
+
+def test_every_command_in_the_documents_parses() -> None:
+    commands = set()
+    for name in DOCUMENTS:
+        commands |= set(re.findall(r"^cuda-agent ([^\n#]+?) *(?:#.*)?$", read(name), re.MULTILINE))
+    assert len(commands) >= 8
+    for command in commands:
+        cli.parser().parse_args(command.split())
+
+
+def test_building_needs_no_torch() -> None:
+    required = re.search(r"requires = \[(.*?)\]", read("pyproject.toml"))
+    assert required and "torch" not in required.group(1)
+
+
+def test_the_changelog_knows_the_version() -> None:
+    version = re.search(r'version="([^"]+)"', read("setup.py"))
+    assert version and f"## {version.group(1)}" in read("CHANGELOG.md")
+
+
+def test_no_text_holds_a_path_of_somebodys_machine() -> None:
+    for path in [*sources(), *(ROOT / name for name in DOCUMENTS)]:
+        found = re.search(r"[\"'` (]/(home|root|Users)/\w+", path.read_text(encoding="utf-8"))
+        assert not found, f"{path}: {found and found.group()}"
