@@ -56,3 +56,15 @@ def contiguous_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
         strides.append(step)
         step *= max(size, 1)
     return tuple(reversed(strides))
+
+
+def overlaps(spec: TensorSpec) -> bool:
+    """Whether two elements of the layout may share memory (exact for layouts that nest, else said to overlap)."""
+    reach = 0
+    for stride, size in sorted(zip(spec.stride, spec.shape, strict=True)):
+        if size == 1:
+            continue
+        if stride <= reach:
+            return spec.numel > 0
+        reach += stride * (size - 1)
+    return False

@@ -35,10 +35,11 @@ class Toolchain:
 
 @dataclass(frozen=True)
 class Missing:
-    """Something this machine lacks, and what to do about it."""
+    """Something this machine lacks, and what to do about it; `log` is a failed build's output."""
 
     reason: str
     remedy: str
+    log: str = ""
 
 
 @lru_cache
@@ -54,7 +55,7 @@ def find_cxx() -> Toolchain | Missing:
 
 @lru_cache
 def find_cuda() -> Toolchain | Missing:
-    """The CUDA compiler: nvcc where it and a C++ compiler are found, else the NVRTC library. Looked up once per process."""
+    """The CUDA compiler: nvcc where a C++ compiler is found too, else the NVRTC library. Looked up once per process."""
     if isinstance(find_cxx(), Toolchain):
         for path in _nvcc_paths():
             version = _version(str(path))
@@ -102,8 +103,9 @@ def wheel_roots() -> tuple[Path, ...]:
 def _version(path: str) -> str | None:
     with tempfile.TemporaryDirectory() as folder:
         result = run_limited([path, "--version"], Path(folder), Limits(wall_s=30))
-    good = isinstance(result, Finished) and result.code == 0 and result.output.strip()
-    return result.output.strip() if good else None
+    if isinstance(result, Finished) and result.code == 0:
+        return result.output.strip() or None
+    return None
 
 
 def _release(text: str) -> str:

@@ -3,6 +3,7 @@
 The same launcher runs a candidate while it is judged and after it is promoted.
 """
 
+from sandbox.launcher.native import Native, ensure_native
 from sandbox.launcher.ops import define_ops, op_for, op_name
 from sandbox.launcher.program import LoadFailed, Program, load_program
 from sandbox.launcher.registry import (
@@ -12,13 +13,17 @@ from sandbox.launcher.registry import (
     set_resolver,
     unbind,
 )
+from sandbox.toolchain import Missing
 
 __all__ = [
     "LoadFailed",
+    "Missing",
+    "Native",
     "Program",
     "UnknownKernelError",
     "bind",
     "define_ops",
+    "ensure_native",
     "is_bound",
     "load_program",
     "op_for",

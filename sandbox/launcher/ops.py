@@ -1,7 +1,7 @@
 """The operators `cuda_agent::run_{n}_{m}`: n inputs in, m outputs out, one kernel chosen by key.
 
-Their names and schemas never change, so compiled code that torch keeps on disk stays valid; what runs is looked up by key
-when it runs. The implementation here serves everywhere; the native one (see `native`) takes its place for speed.
+Their names and schemas never change, so compiled code that torch keeps on disk stays valid; what runs is looked up by
+key when it runs. The implementation here serves everywhere; the native one (see `native`) takes its place for speed.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import torch
 
 from sandbox.launcher.program import INPUT_ALIGNMENT, Program, temporary_layout
 from sandbox.launcher.registry import lookup
-from sandbox.plan import MAX_INPUTS, MAX_OUTPUTS, overlaps
-from sandbox.specs import TensorSpec
+from sandbox.plan import MAX_INPUTS, MAX_OUTPUTS
+from sandbox.specs import TensorSpec, overlaps
 
 NAMESPACE = "cuda_agent"
 
@@ -57,6 +57,8 @@ def _define(library: torch.library.Library, inputs: int, outputs: int) -> None:
     library.define(f"{name}(int key, {arguments}) -> {result}", tags=tags)
     # The native implementation registers for the CPU and CUDA keys, which go before this one.
     library.impl(name, _run, "CompositeExplicitAutograd")
+    # Compiled code calls these below autograd, whose own fallback would cost half a microsecond per call.
+    library.impl(name, torch.library.fallthrough_kernel, "Autograd")
     torch.library.register_fake(f"{NAMESPACE}::{name}", _fake, lib=library)
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sandbox.plan import Argument, LibraryCall, Plan, ResolvedLaunch, Scalar, overlaps
-from sandbox.specs import ITEM_SIZES, TensorSpec
+from sandbox.plan import Argument, LibraryCall, Plan, ResolvedLaunch, Scalar
+from sandbox.specs import ITEM_SIZES, TensorSpec, overlaps
 
 DTYPES = tuple(ITEM_SIZES)
 """The order gives each dtype its code in the operator library."""

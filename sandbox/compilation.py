@@ -1,0 +1,64 @@
+"""What can come of compiling a candidate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sandbox.limits import Finished, StartFailed, TimedOut
+from sandbox.toolchain import Toolchain
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The binary at `path` (shared object or cubin).
+
+    `facts` (cuda only) maps each kernel to registers, spill_store_bytes, spill_load_bytes, stack_bytes, shared_bytes.
+    """
+
+    path: Path
+    log: str
+    seconds: float
+    toolchain: Toolchain
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CompileFailed:
+    """The compiler refused the source, or there is none."""
+
+    log: str
+
+
+@dataclass(frozen=True)
+class CompileTimedOut:
+    """The compiler was stopped at its deadline."""
+
+    log: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The candidate asks for something that is not allowed."""
+
+    reason: str
+
+
+CompileResult = Compiled | CompileFailed | CompileTimedOut | Refused
+
+
+def failure_of(
+    result: Finished | TimedOut | StartFailed,
+) -> CompileFailed | CompileTimedOut | None:
+    """What went wrong with a compiler's run, if anything."""
+    match result:
+        case TimedOut(output, seconds):
+            return CompileTimedOut(output, seconds)
+        case StartFailed(reason):
+            return CompileFailed(reason)
+        case Finished(code, output, _) if code != 0:
+            return CompileFailed(f"{output}\nthe compiler ended with status {code}".lstrip())
+    return None

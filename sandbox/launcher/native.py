@@ -1,0 +1,153 @@
+"""Build, load and keep the native operator library.
+
+It is built once per torch version, compiler and source into a cache folder: made aside and renamed, so that any number
+of processes may do so at once and none ever sees half a file.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import tempfile
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from sandbox.launcher import ops, registry
+from sandbox.launcher.program import Program, encode
+from sandbox.limits import Finished, Limits, StartFailed, TimedOut, run_limited
+from sandbox.toolchain import Missing, Toolchain, find_cxx
+
+SOURCES = Path(__file__).parent / "csrc"
+FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden")
+LIBRARIES = ("-ltorch_cpu", "-lc10")
+BUILD_LIMITS = Limits(wall_s=300, cpu_s=300)
+
+
+@dataclass(frozen=True)
+class Native:
+    """The native operators are in force. `path` is the library they came from; `built` if this call built it."""
+
+    path: Path
+    built: bool
+
+
+_lock = threading.Lock()
+_native: Native | None = None
+
+
+def ensure_native(cache_dir: Path | str) -> Native | Missing:
+    """Put the native operators in force, building them into cache_dir if need be. Later calls return the first result.
+
+    On Missing the Python operators go on serving: same behaviour, some microseconds more per call.
+    """
+    global _native
+    with _lock:
+        if _native is not None:
+            return _native
+        ops.define_ops()
+        found = _find_or_build(Path(cache_dir))
+        if isinstance(found, Missing):
+            return found
+        failure = _install(found.path)
+        if failure is not None:
+            return failure
+        _native = found
+        return found
+
+
+def _find_or_build(cache_dir: Path) -> Native | Missing:
+    toolchain = find_cxx()
+    if isinstance(toolchain, Missing):
+        return toolchain
+    path = cache_dir / f"op-{_digest(toolchain)}.so"
+    if path.is_file():
+        return Native(path, built=False)
+    try:
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache_dir, prefix="building-") as folder:
+            return _build(toolchain, Path(folder), path)
+    except OSError as error:
+        return Missing(f"cannot build the operator library: {error}", f"make {cache_dir} writable")
+
+
+def _digest(toolchain: Toolchain) -> str:
+    parts = [torch.__version__, toolchain.version, *FLAGS]
+    parts += [(SOURCES / name).read_text() for name in ("op.cpp", "abi.h")]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+
+
+def _build(toolchain: Toolchain, folder: Path, path: Path) -> Native | Missing:
+    root = Path(torch.__file__).parent
+    argv = [
+        str(toolchain.path),
+        *FLAGS,
+        f"-I{root / 'include'}",
+        str(SOURCES / "op.cpp"),
+        "-o",
+        "op.so",
+    ]
+    result = run_limited([*argv, f"-L{root / 'lib'}", *LIBRARIES], folder, BUILD_LIMITS)
+    match result:
+        case Finished(0, _, _):
+            with (folder / "op.so").open("rb") as built:
+                os.fsync(built.fileno())
+            (folder / "op.so").replace(path)
+            return Native(path, built=True)
+        case Finished(_, log, _):
+            reason = "the operator library does not compile"
+        case TimedOut(log, seconds):
+            reason = f"compiling the operator library took more than {seconds:.0f} s"
+        case StartFailed(log):
+            reason = "the C++ compiler does not start"
+    return Missing(reason, "see the log; the Python operators serve meanwhile", log)
+
+
+_ResolverType = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64)
+
+
+_resolve = _ResolverType(lambda key: int(registry.resolve(key)))
+
+
+class _Library:
+    """The loaded operator library, as the registry's mirror."""
+
+    def __init__(self, path: Path, launcher_address: int) -> None:
+        self._functions = ctypes.CDLL(str(path))
+        self._launcher = ctypes.c_void_p(launcher_address)
+
+    def install(self) -> bool:
+        return bool(self._functions.ca_op_install(_resolve) == 0)
+
+    def bind(self, key: int, program: Program) -> None:
+        words = encode(program.plan)
+        array = (ctypes.c_int64 * len(words))(*words)
+        address, count = ctypes.c_void_p(program.handle.address), ctypes.c_int64(len(words))
+        if (
+            self._functions.ca_op_bind(ctypes.c_int64(key), self._launcher, address, array, count)
+            != 0
+        ):
+            raise AssertionError("the operator library and its caller disagree about bindings")
+
+    def unbind(self, key: int) -> None:
+        self._functions.ca_op_unbind(ctypes.c_int64(key))
+
+
+def _install(path: Path) -> Missing | None:
+    try:
+        from sandbox import _launcher
+
+        library = _Library(path, _launcher.abi_address())
+    except ImportError as error:
+        return Missing(
+            f"the launcher extension is missing: {error}", "install the package with a C++ compiler"
+        )
+    except OSError as error:
+        return Missing(f"the operator library does not load: {error}", f"delete {path}")
+    registry.attach(library)
+    if not library.install():
+        return Missing("torch does not accept the operator library", f"delete {path}")
+    return None

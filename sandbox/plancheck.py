@@ -1,0 +1,132 @@
+"""What makes a launch plan valid: its buffers, and grids, blocks and arguments within CUDA's limits."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING
+
+from sandbox.sizes import ExpressionError
+from sandbox.specs import ITEM_SIZES, overlaps
+from sandbox.steps import (
+    KIND_ORDER,
+    Argument,
+    Buffer,
+    Launch,
+    PlanError,
+    ResolvedLaunch,
+    require,
+    resolve,
+)
+
+if TYPE_CHECKING:
+    from sandbox.plan import Plan
+
+MAX_INPUTS, MAX_OUTPUTS = 12, 4
+MAX_BUFFERS, MAX_STEPS = 64, 64
+MAX_EXTENT = 1 << 40
+MAX_GRID = (2**31 - 1, 65535, 65535)
+MAX_BLOCK = (1024, 1024, 64)
+MAX_THREADS, MAX_SHARED, MAX_CLUSTER, MAX_ARGUMENT_BYTES = 1024, 232448, 16, 4096
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
+
+
+def check_plan(plan: Plan) -> None:
+    """Raise PlanError unless the plan can be carried out."""
+    require(plan.target in ("cpu", "cuda"), f"target {plan.target!r}; known: cpu, cuda")
+    for name, size in plan.sizes.items():
+        require(_is_name(name) and type(size) is int, f"size {name!r}: {size!r}")
+    _check_buffers(plan)
+    require(1 <= len(plan.steps) <= MAX_STEPS, f"{len(plan.steps)} steps; 1 to {MAX_STEPS} allowed")
+    if plan.target == "cpu":
+        only = len(plan.steps) == 1 and isinstance(plan.steps[0], Launch)
+        require(only, "a cpu plan has exactly one launch step")
+    names = {b.name for b in plan.buffers}
+    for index, step in enumerate(plan.steps):
+        if isinstance(step, Launch):
+            _check_launch(step, plan, names, f"step {index}")
+
+
+def _check_buffers(plan: Plan) -> None:
+    require(len(plan.buffers) <= MAX_BUFFERS, f"more than {MAX_BUFFERS} buffers")
+    for buffer in plan.buffers:
+        _check_buffer(buffer)
+    names = [b.name for b in plan.buffers]
+    require(len(set(names)) == len(names), "two buffers have the same name")
+    order = [KIND_ORDER.index(b.kind) for b in plan.buffers]
+    require(order == sorted(order), f"buffers must be ordered {', '.join(KIND_ORDER)}")
+    inputs, outputs = order.count(0), order.count(1)
+    require(1 <= inputs <= MAX_INPUTS, f"{inputs} inputs; 1 to {MAX_INPUTS} allowed")
+    require(1 <= outputs <= MAX_OUTPUTS, f"{outputs} outputs; 1 to {MAX_OUTPUTS} allowed")
+
+
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
+def _check_buffer(buffer: Buffer) -> None:
+    where, spec = f"buffer {buffer.name!r}", buffer.spec
+    require(_is_name(buffer.name), f"{where}: not an identifier")
+    require(
+        buffer.kind in KIND_ORDER, f"{where}: kind {buffer.kind!r}; known: {', '.join(KIND_ORDER)}"
+    )
+    require(
+        spec.dtype in ITEM_SIZES, f"{where}: dtype {spec.dtype!r}; known: {', '.join(ITEM_SIZES)}"
+    )
+    require(len(spec.shape) == len(spec.stride), f"{where}: shape and stride differ in length")
+    require(all(n >= 0 for n in spec.shape + spec.stride), f"{where}: negative shape or stride")
+    require(spec.extent <= MAX_EXTENT, f"{where}: too large")
+    if buffer.kind == "temporary":
+        contiguous = len(spec.shape) == 1 and spec.stride == (1,)
+        require(contiguous, f"{where}: temporaries are one-dimensional and contiguous")
+    if buffer.kind == "output":
+        require(not overlaps(spec), f"{where}: elements of an output share memory")
+
+
+def _check_launch(step: Launch, plan: Plan, names: set[str], where: str) -> None:
+    require(_is_name(step.kernel), f"{where}: kernel {step.kernel!r} is not an identifier")
+    try:
+        resolved = resolve(step, plan.sizes)
+    except ExpressionError as error:
+        raise PlanError(f"{where}: {error}") from None
+    for argument in resolved.args:
+        _check_argument(argument, names, where)
+    require(len(resolved.args) * 8 <= MAX_ARGUMENT_BYTES, f"{where}: too many arguments")
+    if plan.target == "cuda":
+        _check_dimensions(resolved, where)
+
+
+def _check_argument(argument: Argument, names: set[str], where: str) -> None:
+    if isinstance(argument, str):
+        require(argument in names, f"{where}: no buffer named {argument!r}")
+        return
+    value = argument.value
+    if argument.type == "f32":
+        number = isinstance(value, float | int) and not isinstance(value, bool)
+        require(number, f"{where}: f32 argument {value!r}")
+        return
+    bits = {"i32": 31, "i64": 63}.get(argument.type)
+    require(bits is not None, f"{where}: argument type {argument.type!r}; known: i32, i64, f32")
+    fits = isinstance(value, int) and bits is not None and -(2**bits) <= value < 2**bits
+    require(fits, f"{where}: {value!r} does not fit {argument.type}")
+
+
+def _check_dimensions(launch: ResolvedLaunch, where: str) -> None:
+    grid = all(1 <= n <= m for n, m in zip(launch.grid, MAX_GRID, strict=True))
+    require(grid, f"{where}: grid {launch.grid}; 1 to {MAX_GRID} allowed")
+    block = all(1 <= n <= m for n, m in zip(launch.block, MAX_BLOCK, strict=True))
+    threads = math.prod(launch.block)
+    require(
+        block and threads <= MAX_THREADS,
+        f"{where}: block {launch.block}; at most {MAX_THREADS} threads",
+    )
+    require(
+        0 <= launch.shared <= MAX_SHARED,
+        f"{where}: {launch.shared} bytes shared; at most {MAX_SHARED}",
+    )
+    if launch.cluster is not None:
+        small = all(n >= 1 for n in launch.cluster) and math.prod(launch.cluster) <= MAX_CLUSTER
+        require(small, f"{where}: cluster {launch.cluster}; at most {MAX_CLUSTER} blocks")
+        divides = all(g % c == 0 for g, c in zip(launch.grid, launch.cluster, strict=True))
+        require(divides, f"{where}: cluster {launch.cluster} does not divide grid {launch.grid}")

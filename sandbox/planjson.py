@@ -1,0 +1,139 @@
+"""Buffers and steps of a launch plan to and from JSON. Reading raises PlanError on anything malformed."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from sandbox.specs import TensorSpec, contiguous_stride
+from sandbox.steps import (
+    Argument,
+    Buffer,
+    Launch,
+    LibraryCall,
+    PlanError,
+    Scalar,
+    Step,
+    Triple,
+    require,
+)
+
+LIBRARIES = ("gemm", "convolution")
+
+
+def as_list(value: Any, where: str) -> list[Any]:
+    """The value, if it is a list."""
+    require(isinstance(value, list), f"{where}: not a list")
+    return list(value)
+
+
+def check_keys(value: Any, required: set[str], optional: set[str], where: str) -> None:
+    """Require an object with all required keys and no unknown ones."""
+    require(isinstance(value, dict), f"{where}: not an object")
+    missing, unknown = required - set(value), set(value) - required - optional
+    require(not missing, f"{where}: missing {sorted(missing)}")
+    require(not unknown, f"{where}: unknown {sorted(map(str, unknown))}")
+
+
+def read_buffer(value: Any) -> Buffer:
+    """A buffer from its JSON form; a missing stride means contiguous."""
+    check_keys(value, {"name", "kind", "dtype", "shape"}, {"stride"}, "buffer")
+    shape = _integers(value["shape"], f"buffer {value['name']!r}: shape")
+    has_stride = "stride" in value
+    stride = (
+        _integers(value["stride"], f"buffer {value['name']!r}: stride")
+        if has_stride
+        else contiguous_stride(shape)
+    )
+    return Buffer(value["name"], value["kind"], TensorSpec(value["dtype"], shape, stride))
+
+
+def _integers(value: Any, where: str) -> tuple[int, ...]:
+    numbers = as_list(value, where)
+    require(all(type(n) is int for n in numbers), f"{where}: not integers")
+    return tuple(numbers)
+
+
+def read_step(value: Any, index: int) -> Step:
+    """The step with this position from its JSON form."""
+    where = f"step {index}"
+    require(isinstance(value, dict), f"{where}: not an object")
+    if value.get("kind") == "call":
+        require(value.get("library") in LIBRARIES, f"{where}: library must be one of {LIBRARIES}")
+        rest = {k: v for k, v in value.items() if k not in ("kind", "library")}
+        return LibraryCall(
+            value["library"], json.dumps(rest, sort_keys=True, separators=(",", ":"))
+        )
+    check_keys(value, {"kind", "kernel"}, {"grid", "block", "shared", "cluster", "args"}, where)
+    require(value["kind"] == "launch", f"{where}: kind must be 'launch' or 'call'")
+    cluster = value.get("cluster")
+    return Launch(
+        kernel=value["kernel"],
+        grid=_triple(value.get("grid", [1, 1, 1]), f"{where}: grid"),
+        block=_triple(value.get("block", [1, 1, 1]), f"{where}: block"),
+        shared=value.get("shared", 0),
+        args=tuple(
+            _read_argument(a, where) for a in as_list(value.get("args", []), f"{where}: args")
+        ),
+        cluster=None if cluster is None else _triple(cluster, f"{where}: cluster"),
+    )
+
+
+def _triple(value: Any, where: str) -> Triple:
+    items = as_list(value, where)
+    require(len(items) == 3, f"{where}: needs three entries")
+    return (items[0], items[1], items[2])
+
+
+def _read_argument(value: Any, where: str) -> Argument:
+    if isinstance(value, str):
+        return value
+    require(isinstance(value, dict) and len(value) == 1, f"{where}: argument {value!r}")
+    ((kind, content),) = value.items()
+    if kind == "f32" and isinstance(content, str):
+        try:
+            content = float.fromhex(content)
+        except (ValueError, OverflowError):
+            raise PlanError(f"{where}: {content!r} is not a number") from None
+    return Scalar(kind, content)
+
+
+def buffer_json(buffer: Buffer) -> dict[str, Any]:
+    """A buffer's JSON form."""
+    spec = buffer.spec
+    return {
+        "name": buffer.name,
+        "kind": buffer.kind,
+        "dtype": spec.dtype,
+        "shape": list(spec.shape),
+        "stride": list(spec.stride),
+    }
+
+
+def step_json(step: Step) -> dict[str, Any]:
+    """A step's JSON form."""
+    if isinstance(step, LibraryCall):
+        return {"kind": "call", "library": step.library, **json.loads(step.parameters)}
+    document: dict[str, Any] = {
+        "kind": "launch",
+        "kernel": step.kernel,
+        "grid": list(step.grid),
+        "block": list(step.block),
+        "shared": step.shared,
+        "args": [_argument_json(a) for a in step.args],
+    }
+    if step.cluster is not None:
+        document["cluster"] = list(step.cluster)
+    return document
+
+
+def _argument_json(argument: Argument) -> str | dict[str, Any]:
+    if isinstance(argument, str):
+        return argument
+    value = argument.value
+    return {
+        argument.type: str(value)
+        if isinstance(value, float) and not math.isfinite(value)
+        else value
+    }

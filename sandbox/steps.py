@@ -1,0 +1,110 @@
+"""The parts of a launch plan: buffers, launches and their arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from sandbox.sizes import Expression, evaluate
+from sandbox.specs import TensorSpec
+
+Target = Literal["cpu", "cuda"]
+Kind = Literal["input", "output", "temporary", "prepacked"]
+KIND_ORDER = ("input", "output", "temporary", "prepacked")
+
+Triple = tuple[Expression, Expression, Expression]
+ONES: Triple = (1, 1, 1)
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """One tensor of the plan. Temporaries are one-dimensional and contiguous."""
+
+    name: str
+    kind: Kind
+    spec: TensorSpec
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A constant kernel argument of type i32, i64 (expressions over sizes) or f32."""
+
+    type: Literal["i32", "i64", "f32"]
+    value: Expression | float
+
+
+Argument = str | Scalar
+"""A buffer's name (its pointer is passed) or a constant."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel launch. `shared` is dynamic shared memory in bytes. On cpu only `kernel` has a meaning."""
+
+    kernel: str
+    grid: Triple = ONES
+    block: Triple = ONES
+    shared: Expression = 0
+    args: tuple[Argument, ...] = ()
+    cluster: Triple | None = None
+
+
+@dataclass(frozen=True)
+class LibraryCall:
+    """A GEMM or convolution run by the launcher. `parameters` is canonical JSON of the remaining fields."""
+
+    library: str
+    parameters: str
+
+
+Step = Launch | LibraryCall
+
+
+@dataclass(frozen=True)
+class ResolvedLaunch:
+    """A launch with every expression evaluated."""
+
+    kernel: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared: int
+    cluster: tuple[int, int, int] | None
+    args: tuple[Argument, ...]
+
+
+class PlanError(ValueError):
+    """The plan is malformed; the message says where."""
+
+
+def require(condition: object, message: str) -> None:
+    """Raise PlanError with the message unless the condition holds."""
+    if not condition:
+        raise PlanError(message)
+
+
+def resolve(step: Launch, sizes: Mapping[str, int]) -> ResolvedLaunch:
+    """Evaluate a launch's expressions. Raises ExpressionError."""
+
+    def triple(items: Triple) -> tuple[int, int, int]:
+        return (evaluate(items[0], sizes), evaluate(items[1], sizes), evaluate(items[2], sizes))
+
+    def argument(item: Argument) -> Argument:
+        if (
+            isinstance(item, str)
+            or item.type not in ("i32", "i64")
+            or isinstance(item.value, float)
+        ):
+            return item
+        return Scalar(item.type, evaluate(item.value, sizes))
+
+    cluster = None if step.cluster is None else triple(step.cluster)
+    args = tuple(argument(a) for a in step.args)
+    return ResolvedLaunch(
+        step.kernel,
+        triple(step.grid),
+        triple(step.block),
+        evaluate(step.shared, sizes),
+        cluster,
+        args,
+    )
