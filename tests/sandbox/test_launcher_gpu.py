@@ -1,0 +1,177 @@
+"""Launching cubins on a real device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from launch_kit import CUDA_ADD, buffers, cuda, cuda_plan
+
+from sandbox import _launcher, launcher
+from sandbox.candidate import Candidate
+from sandbox.compile import Compiled, compile_candidate
+from sandbox.launcher import ops
+from sandbox.launcher.program import Program, load_program
+from sandbox.plan import Buffer, Launch, Plan, Scalar
+from sandbox.specs import TensorSpec
+from sandbox.toolchain import Missing
+
+KEY = 4711
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(autouse=True)
+def native(native_dir: Path) -> Iterator[None]:
+    found = launcher.ensure_native(native_dir)
+    assert not isinstance(found, Missing), found.log
+    yield
+    launcher.unbind(KEY)
+
+
+def load(candidate: Candidate, folder: Path) -> Program:
+    major, minor = torch.cuda.get_device_capability()
+    arch = f"sm_{major}{minor}" + ("a" if major >= 9 else "")
+    compiled = compile_candidate(candidate, folder, arch)
+    assert isinstance(compiled, Compiled), compiled
+    program = load_program(compiled.path, candidate.plan)
+    assert isinstance(program, Program), program
+    launcher.bind(KEY, program)
+    return program
+
+
+def pair(device: str = "cuda") -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(1000, device=device), torch.randn(1000, device=device)
+
+
+def test_a_kernel_runs_through_both_implementations(tmp_path: Path) -> None:
+    load(cuda(), tmp_path)
+    x, y = pair()
+    torch.testing.assert_close(launcher.op_for(2, 1)(KEY, x, y), x + 2 * y)
+    torch.testing.assert_close(ops._run(KEY, x, y), x + 2 * y)
+
+
+def test_the_driver_and_the_assembler_agree_on_registers(tmp_path: Path) -> None:
+    assert load(cuda(), tmp_path).facts()["add"]["registers"] > 0
+
+
+def test_it_runs_on_the_current_stream(tmp_path: Path) -> None:
+    load(cuda(), tmp_path)
+    x, y = pair()
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(20_000_000)
+        x.mul_(3)
+        result = launcher.op_for(2, 1)(KEY, x, y)
+    stream.synchronize()
+    torch.testing.assert_close(result, x + 2 * y)
+
+
+def test_a_misaligned_input_is_copied(tmp_path: Path) -> None:
+    source = CUDA_ADD.replace(
+        "{\n", '{\n  if ((unsigned long long)x % 16) asm volatile("trap;");\n', 1
+    )
+    load(cuda(source), tmp_path)
+    x, y = torch.randn(1001, device="cuda")[1:], torch.randn(1000, device="cuda")
+    assert x.data_ptr() % 16
+    torch.testing.assert_close(launcher.op_for(2, 1)(KEY, x, y), x + 2 * y)
+    torch.testing.assert_close(ops._run(KEY, x, y), x + 2 * y)
+
+
+def test_a_replayed_graph_sees_new_values(tmp_path: Path) -> None:
+    load(cuda(), tmp_path)
+    x, y = pair()
+    launcher.op_for(2, 1)(KEY, x, y)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = launcher.op_for(2, 1)(KEY, x, y)
+    x.normal_()
+    graph.replay()
+    torch.cuda.synchronize()
+    torch.testing.assert_close(result, x + 2 * y)
+
+
+def test_large_shared_memory_temporaries_and_several_steps(tmp_path: Path) -> None:
+    source = """
+    extern "C" __global__ void first(const float* x, float* t, int n) {
+      extern __shared__ float s[];
+      for (int i = threadIdx.x; i < n; i += blockDim.x) s[20000 - n + i] = x[i];
+      __syncthreads();
+      for (int i = threadIdx.x; i < n; i += blockDim.x) t[i] = s[20000 - 1 - i];
+    }
+    extern "C" __global__ void second(const float* t, float* o, long long n, float scale) {
+      const int i = blockIdx.x * blockDim.x + threadIdx.x;
+      if (i < n) o[i] = scale * t[i];
+    }"""
+    n = Scalar("i32", "n")
+    plan = Plan(
+        "cuda",
+        (*buffers(1, (1000,)), Buffer("t", "temporary", TensorSpec("float32", (1000,), (1,)))),
+        (
+            Launch("first", block=(256, 1, 1), shared=80000, args=("x0", "t", n)),
+            Launch(
+                "second",
+                ("ceildiv(n, 128)", 1, 1),
+                (128, 1, 1),
+                args=("t", "o0", Scalar("i64", "n"), Scalar("f32", 0.5)),
+            ),
+        ),
+        {"n": 1000},
+    )
+    load(cuda(source, plan), tmp_path)
+    x, _ = pair()
+    torch.testing.assert_close(launcher.op_for(1, 1)(KEY, x), x.flip(0) / 2)
+
+
+@pytest.mark.parametrize("cluster", [2, 16])
+def test_clusters_of_portable_and_larger_size(tmp_path: Path, cluster: int) -> None:
+    if torch.cuda.get_device_capability() < (9, 0):
+        pytest.skip("clusters need compute capability 9.0")
+    source = """
+    extern "C" __global__ void add(const float* x, float* o) {
+      unsigned size; asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(size));
+      if (blockIdx.x == 0 && threadIdx.x == 0) o[0] = x[0] * 0 + size;
+    }"""
+    one = TensorSpec("float32", (1,), (1,))
+    plan = Plan(
+        "cuda",
+        (Buffer("x", "input", one), Buffer("o", "output", one)),
+        (Launch("add", grid=(16, 1, 1), args=("x", "o"), cluster=(cluster, 1, 1)),),
+    )
+    load(cuda(source, plan), tmp_path)
+    assert launcher.op_for(1, 1)(KEY, torch.ones(1, device="cuda")).item() == cluster
+
+
+def test_a_launch_that_cuda_refuses_names_the_kernel_and_the_error(tmp_path: Path) -> None:
+    source = CUDA_ADD.replace("__global__ void", "__global__ void __launch_bounds__(64)")
+    load(cuda(source), tmp_path)
+    for call in (launcher.op_for(2, 1), ops._run):
+        with pytest.raises(RuntimeError, match=r"add.*CUDA_ERROR_INVALID_VALUE"):
+            call(KEY, *pair())
+
+
+def test_inputs_on_another_device_are_errors(tmp_path: Path) -> None:
+    load(cuda(), tmp_path)
+    x, y = pair()
+    for wrong in ((x.cpu(), y.cpu()), (x, y.cpu())):
+        with pytest.raises(RuntimeError):
+            launcher.op_for(2, 1)(KEY, *wrong)
+
+
+@pytest.mark.multi_gpu
+def test_it_runs_where_its_inputs_are(tmp_path: Path) -> None:
+    load(cuda(), tmp_path)
+    for device in ("cuda:1", "cuda:0", "cuda:1"):
+        x, y = pair(device)
+        result = launcher.op_for(2, 1)(KEY, x, y)
+        assert str(result.device) == device
+        torch.testing.assert_close(result, x + 2 * y)
+    assert torch.cuda.current_device() == 0
+
+
+def test_the_driver_is_found() -> None:
+    assert _launcher.why_no_cuda() == ""
+    assert cuda_plan().launches()
