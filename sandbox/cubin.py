@@ -52,7 +52,7 @@ def parse(data: bytes) -> Cubin:
         sections = _sections(data)
         table = next(s for s in sections if s.type == 2)
         return _classify(_symbols(data, table, sections[table.link]), sections)
-    except (struct.error, IndexError, StopIteration) as error:
+    except (struct.error, IndexError, StopIteration, OverflowError, ValueError) as error:
         raise CubinError(f"broken ELF file: {error!r}") from None
 
 

@@ -61,12 +61,17 @@ def find_cuda() -> Toolchain | Missing:
             version = _version(str(path))
             if version:
                 return Toolchain("nvcc", path, _release(version))
-    for library, include in _nvrtc_paths():
-        return Toolchain("nvrtc", library, library.resolve().name, include)
-    return Missing(
+    return find_nvrtc() or Missing(
         "no CUDA compiler (neither nvcc nor NVRTC)",
         "install the CUDA toolkit, or the nvidia-cuda-nvrtc package of torch's CUDA version",
     )
+
+
+def find_nvrtc() -> Toolchain | None:
+    """The NVRTC library of the installed wheels or of a CUDA toolkit."""
+    for library, include in _nvrtc_paths():
+        return Toolchain("nvrtc", library, f"NVRTC {library.resolve().name}", include)
+    return None
 
 
 def _nvcc_paths() -> Iterator[Path]:
