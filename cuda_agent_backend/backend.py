@@ -126,7 +126,11 @@ def _make_pass(options: Options) -> Any:
 
 
 def _searcher(options: Options) -> Any:
-    return None
+    if options.search == "cached":
+        return None
+    from cuda_agent_backend.searching import Searching
+
+    return Searching(options)
 
 
 def _fallback_settings() -> Settings:

@@ -10,8 +10,8 @@ import functools
 import hashlib
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -52,14 +52,16 @@ GraphPass: type[Any] = getattr(
 class Searcher(Protocol):
     """What the pass asks of the search process. Neither method raises; both promote into the kernel cache."""
 
-    def search(self, tasks: Sequence[Task], budget_s: float) -> None:
-        """Search kernels for tasks, coming back when all are done or the budget ends."""
+    def search(
+        self, tasks: Sequence[Task], budget_s: float, recorded: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
+        """Search kernels for tasks, coming back when all are done or the budget ends; what became of each."""
 
     def enqueue(self, tasks: Sequence[Task]) -> None:
         """Search later, without being waited for."""
 
     def accept(
-        self, digest: str, graph: Task, kernels: Sequence[KernelKey], budget_s: float
+        self, name: str, set_digest: str, graph: Task, kernels: Sequence[KernelKey], budget_s: float
     ) -> dict[str, Any] | str:
         """Measure the graph with kernels in it; what was decided (and kept), or why it was not measured."""
 
@@ -76,7 +78,11 @@ class Offer:
 
 
 class KernelPass(GraphPass):  # type: ignore[misc]
-    """The pass of one compilation. `before`: passes of the user's own, run first."""
+    """The pass of one compilation.
+
+    before: passes of the user's own, run first. observe: told of each graph before it is changed. recorded: folders
+    with real inputs of tasks, by task digest.
+    """
 
     def __init__(
         self,
@@ -85,12 +91,14 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         searcher: Searcher | None = None,
         before: Sequence[Any] = (),
         observe: Callable[[Graph, GraphReport], None] | None = None,
+        recorded: Mapping[str, str] | None = None,
     ) -> None:
         self.options = options
         self.kernels = kernels
         self.searcher = searcher
         self.before = tuple(before)
         self.observe = observe
+        self.recorded = recorded
         self.reports: list[GraphReport] = []
 
     def uuid(self) -> str | None:
@@ -169,10 +177,14 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         if self.options.search == "background":
             self.searcher.enqueue(tasks)
             return
-        self.searcher.search(tasks, self.options.budget_s)
+        became = self.searcher.search(tasks, self.options.budget_s, self.recorded)
         for offer in offers:
             if offer.key.digest in missing:
-                offer.found = self.kernels.find(offer.key, self.options.min_speedup)
+                found = self.kernels.find(offer.key, self.options.min_speedup)
+                said = became.get(offer.canonical.task.digest, {}).get("reason")
+                if isinstance(found, NoKernel) and found.searchable and said:
+                    found = replace(found, reason=str(said))
+                offer.found = found
 
     def _accept(
         self, graph: Graph, digest: str, hits: Sequence[Offer], started: float
@@ -210,7 +222,7 @@ class KernelPass(GraphPass):  # type: ignore[misc]
             return f"the whole graph cannot be measured: {whole.reason}"
         spent = time.perf_counter() - started
         budget = max(self.options.budget_s - spent, self.options.budget_s / 4)
-        return self.searcher.accept(name, whole, keys, budget)
+        return self.searcher.accept(name, kernel_set_digest(keys), whole, keys, budget)
 
 
 def graph_task(graph: Graph) -> Task | NotATask:
@@ -289,5 +301,6 @@ def _report(offer: Offer) -> RegionReport:
         label=record.label,
         speedup=median,
         low=lower_bound(record),
+        high=finite(speed.get("high")) if isinstance(speed, dict) else None,
         error_ratio=finite(record.evidence.get("error_ratio")),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import platform
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +67,23 @@ def _read(read: Any) -> str:
         return "unset"
 
 
-def set_precision_flags(flags: dict[str, Any]) -> None:
-    """Make another process's flags ours, as far as they are known."""
+def all_flags() -> dict[str, Any]:
+    """What another process needs to compile and measure as this one would."""
+    return {
+        "precision": precision_flags(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def apply_flags(flags: Mapping[str, Any]) -> None:
+    """Make another process's flags ours."""
+    _set_precision(flags["precision"])
+    torch.use_deterministic_algorithms(bool(flags["deterministic"]))
+    torch.set_num_threads(int(flags["threads"]))
+
+
+def _set_precision(flags: Mapping[str, Any]) -> None:
     if flags.get("float32_matmul", "unset") != "unset":
         torch.set_float32_matmul_precision(flags["float32_matmul"])
     for name, (owner, attribute) in {

@@ -74,7 +74,6 @@ NOT_FUSED = frozenset(
         "_assert_tensor_metadata",
         "_functional_assert_async",
         "resize",
-        "as_strided",
         "inductor_seed",
         "inductor_seeds",
         "_make_token",

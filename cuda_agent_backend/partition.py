@@ -143,8 +143,8 @@ class Analysis:
             if self.fusible(read) and self.level[read] == self.level[node]:
                 others = [user for user in _users(read) if user is not node]
                 if any(self._latest(read, user) < to for user in others):
-                    kept += _bytes(read)
-        return kept <= max(_bytes(part) for part in (node, *node.users))
+                    kept += size_in_bytes(read)
+        return kept <= max(size_in_bytes(part) for part in (node, *node.users))
 
     def _without_fringe(self) -> dict[Node, None]:
         members = {node: None for node in self.nodes if self.fusible(node)}
@@ -172,7 +172,7 @@ def _stays_outside(node: Node, inside: Callable[[Node, Node], bool]) -> bool:
     if _overlapping(value):
         return False
     others = sum(inside(node, user) for user in base.users)
-    return others <= 1 or _bytes(node) < _bytes(base)
+    return others <= 1 or size_in_bytes(node) < size_in_bytes(base)
 
 
 def _overlapping(value: torch.Tensor) -> bool:
@@ -223,7 +223,7 @@ def _halves(part: list[Node]) -> tuple[list[Node], list[Node]] | None:
     for cut in range(low, min(high, count)):
         if is_selection(part[cut]):
             continue
-        crossing = sum(_bytes(part[i]) for i in range(cut) if last_use[i] >= cut)
+        crossing = sum(size_in_bytes(part[i]) for i in range(cut) if last_use[i] >= cut)
         if best is None or crossing < best[0]:
             best = (crossing, cut)
     if best is None:
@@ -239,7 +239,7 @@ def _region(part: list[Node], analysis: Analysis, min_bytes: int) -> Region | No
     if not outputs:
         return None
     target = _device(outputs[0])[0]
-    moved = sum(map(_bytes, (*inputs, *outputs)))
+    moved = sum(map(size_in_bytes, (*inputs, *outputs)))
     region = Region(tuple(nodes), tuple(inputs), tuple(outputs), target, moved)
     reason = _why_not(region, analysis.kinds, min_bytes)
     return replace(region, reason=reason)
@@ -325,7 +325,7 @@ def _device(node: Node) -> tuple[str, int]:
     return value.device.type, value.device.index or 0
 
 
-def _bytes(node: Node) -> int:
+def size_in_bytes(node: Node) -> int:
     """Bytes of distinct elements of a node's value; 0 where they are not known."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or _symbolic(value):

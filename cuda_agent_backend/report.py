@@ -18,8 +18,8 @@ class RegionReport:
     """One region. `operators` counts them by name; `moved`: bytes of inputs and outputs; `nodes`: how many.
 
     `status` is one of hit, miss, negative, left, dropped; `reason` says why it is not a hit. `task` is the task's
-    digest, "" where there is none. `speedup` and `low`: the kernel's recorded speed-up over the faster baseline and its
-    lower 95 % bound. `room`: estimated ratio of Inductor's time to the roofline floor, None if not estimated.
+    digest, "" where there is none. `speedup`, `low`, `high`: the kernel's recorded speed-up over the faster baseline
+    and its 95 % interval. `room`: estimated ratio of Inductor's time to the roofline floor, None if not estimated.
     """
 
     operators: dict[str, int]
@@ -31,6 +31,7 @@ class RegionReport:
     label: str = ""
     speedup: float | None = None
     low: float | None = None
+    high: float | None = None
     error_ratio: float | None = None
     room: float | None = None
 

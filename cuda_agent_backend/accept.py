@@ -1,0 +1,265 @@
+"""Whole-graph acceptance (contract C5): with which of its kernels a graph, as a whole, is no slower and no less exact.
+
+`decide` is the rule, over any measurement. The measurement itself (`python -m cuda_agent_backend.accept`, one JSON
+request on standard input, JSON lines on standard output) compiles the graph with and without the kernels and runs both
+in turn, in a process of its own: whatever happens there is a value here.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+    from sandbox.task import Task
+
+LOWER_BOUND, MEDIAN = 0.98, 1.0
+"""A set of kernels is accepted when the whole graph's speed-up is at least this."""
+ROUNDS, ROUND_LIMIT_S = 60, 20.0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One set of kernels in the graph: speed-up over Inductor with its 95 % interval, and accuracy."""
+
+    median: float
+    low: float
+    high: float
+    accurate: bool
+    reason: str = ""
+    error_ratio: float | None = None
+
+    @property
+    def acceptable(self) -> bool:
+        """Whether the graph is not slower and not less accurate."""
+        return self.accurate and self.low >= LOWER_BOUND and self.median >= MEDIAN
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """`use`: the kernels (key digests) to put in; `speedup` is that of the whole graph with these, 1 with none.
+
+    `reason` says why the others are left out. `final`: no trial was cut short, so the decision may be kept.
+    """
+
+    use: tuple[str, ...]
+    reason: str = ""
+    final: bool = True
+    speedup: Measured | None = None
+    trials: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self) | {"use": list(self.use)}
+
+
+def decide(
+    kernels: Sequence[str],
+    gain: Mapping[str, float],
+    measure: Callable[[Sequence[str]], Measured],
+    time_left: Callable[[], bool],
+) -> Acceptance:
+    """Start with all kernels and drop the least promising (a quarter at a time) until the rest is acceptable.
+
+    gain: the seconds, or any measure of them, that each kernel promises. measure: may be costly; called once per set.
+    """
+    left = sorted(kernels, key=lambda kernel: gain.get(kernel, 0.0), reverse=True)
+    reason, trials = "", 0
+    while left:
+        if trials and not time_left():
+            return Acceptance((), "the budget ended before the whole graph was measured", False)
+        found = measure(left)
+        trials += 1
+        if found.acceptable:
+            return Acceptance(tuple(sorted(left)), reason, True, found, trials)
+        reason = found.reason or (
+            f"the whole graph is {found.median:.3f}x with it ({found.low:.3f} to {found.high:.3f})"
+        )
+        left = left[: len(left) - max(1, len(left) // 4)]
+    return Acceptance((), reason, True, None, trials)
+
+
+class Trial:
+    """The graph without and with kernels, compiled, on common inputs. Used in a process of its own."""
+
+    def __init__(self, task: Task, inductor: Mapping[str, Any], seed: int) -> None:
+        from sandbox.bounds import integer_bounds
+        from sandbox.inputs import make_inputs
+        from sandbox.oracle import run_eager, run_oracle
+        from sandbox.taskgraph import device_of
+
+        self.task, self.inductor, self.device = task, dict(inductor), device_of(task.target)
+        module = task.to_graph_module()
+        self.inputs = make_inputs(task.inputs, seed, "normal", integer_bounds(task), self.device)
+        self.oracle = run_oracle(task, module, self.inputs).outputs
+        self.eager = run_eager(module, self.inputs)
+        self.plain = self._compile(task.to_graph_module())
+        self.reference = self.plain()
+
+    def measure(self, kernels: Sequence[str]) -> Measured:
+        """Compile the graph with these kernels and compare it with plain Inductor."""
+        from cuda_agent_backend.measure import paired_samples
+        from sandbox.timing import interval, ratios
+
+        module = self.task.to_graph_module()
+        missing = insert(module, frozenset(kernels))
+        if missing:
+            return Measured(
+                0, 0, 0, False, f"{len(missing)} kernels have no place in the rebuilt graph"
+            )
+        spliced = self._compile(module)
+        wrong, ratio = less_accurate(spliced(), self.reference, self.eager, self.oracle)
+        if wrong:
+            return Measured(0, 0, 0, False, f"the whole graph is less accurate: {wrong}", ratio)
+        samples = paired_samples(
+            {"plain": self.plain, "spliced": spliced},
+            rounds=ROUNDS,
+            limit_s=ROUND_LIMIT_S,
+            device=self.task.target,
+            seed=len(kernels),
+        )
+        found = interval(ratios(samples["plain"], samples["spliced"]))
+        return Measured(found.median, found.low, found.high, True, "", ratio)
+
+    def _compile(self, module: torch.fx.GraphModule) -> Callable[[], list[torch.Tensor]]:
+        from torch._inductor import config
+        from torch._inductor.compile_fx import compile_fx_inner
+
+        with config.patch({**self.inductor, "post_grad_custom_post_pass": None}):
+            compiled: Any = compile_fx_inner(module, self.inputs, is_inference=True)
+        call = getattr(compiled, "current_callable", None) or compiled
+        return lambda: list(call(list(self.inputs)))
+
+
+def insert(module: torch.fx.GraphModule, kernels: frozenset[str]) -> frozenset[str]:
+    """Splice the kernels (key digests, bound already) wherever their regions are; those that found no place."""
+    from cuda_agent_backend.canonical import Canonical, canonical
+    from cuda_agent_backend.machine import key_of
+    from cuda_agent_backend.partition import partition
+    from cuda_agent_backend.splice import Replacement, splice
+
+    found, placed = [], set()
+    for region in partition(module.graph):
+        form = None if region.reason else canonical(region.nodes, region.outputs, region.target)
+        if not isinstance(form, Canonical):
+            continue
+        key = key_of(form.task)
+        if key.digest in kernels:
+            placed.add(key.digest)
+            found.append(Replacement(region, form, key.op_key))
+    splice(module.graph, found)
+    module.recompile()
+    return kernels - placed
+
+
+def less_accurate(
+    outputs: Sequence[torch.Tensor],
+    reference: Sequence[torch.Tensor],
+    eager: Sequence[torch.Tensor],
+    oracle: Sequence[torch.Tensor],
+) -> tuple[str, float]:
+    """What is less accurate than both eager and Inductor ("" if nothing), and the worst error ratio to eager.
+
+    Integers and booleans follow from values that round differently: no more of them may differ from eager than twice as
+    many as do under Inductor, plus one in ten thousand.
+    """
+    from sandbox.accuracy import compare
+
+    worst = 0.0
+    for number, (ours, theirs, plain, exact) in enumerate(
+        zip(outputs, reference, eager, oracle, strict=True)
+    ):
+        if not plain.dtype.is_floating_point:
+            allowed = 2 * _differing(theirs, plain) + 1e-4
+            if _differing(ours, plain) > allowed:
+                return f"output {number}: more than {allowed:.2%} of it differs", worst
+            continue
+        against_eager = compare([ours], [plain], [exact])
+        worst = max(worst, against_eager.error_ratio)
+        if not against_eager.passes and not compare([ours], [theirs], [exact]).passes:
+            return f"output {number}: {against_eager.outputs[0].reason}", worst
+    return "", worst
+
+
+def _differing(left: torch.Tensor, right: torch.Tensor) -> float:
+    return float((left != right).double().mean()) if left.numel() else 0.0
+
+
+def run(request: Mapping[str, Any], say: Callable[[str], None]) -> Acceptance | str:
+    """Carry a request out: {"graph", "kernels": key digests, "cache_dir", "inductor", "budget_s", "flags", "seed"}."""
+    from pathlib import Path
+
+    from cuda_agent_backend.kernels import Hit, lower_bound, open_kernels
+    from cuda_agent_backend.machine import apply_flags
+    from kernel_cache import CacheUnavailable
+    from kernel_cache.fields import Fields
+    from kernel_cache.record import key_from
+    from sandbox.task import Task
+
+    deadline = time.monotonic() + float(request["budget_s"])
+    apply_flags(request["flags"])
+    kernels = open_kernels(Path(request["cache_dir"]))
+    if isinstance(kernels, CacheUnavailable):
+        return str(kernels)
+    gain: dict[str, float] = {}
+    for fields in request["kernels"]:
+        key = key_from(Fields("request.kernels", fields))
+        found = kernels.find(key)
+        if not isinstance(found, Hit):
+            return f"a kernel is gone: {found.reason}"
+        gain[key.digest] = _gain(found.record.task, lower_bound(found.record) or 1.0)
+    trial = Trial(Task.from_json(request["graph"]), request["inductor"], int(request["seed"]))
+    cost = [0.0]
+
+    def measure(chosen: Sequence[str]) -> Measured:
+        say(f"the whole graph with {len(chosen)} kernels")
+        started = time.monotonic()
+        found = trial.measure(chosen)
+        cost[0] = max(cost[0], time.monotonic() - started)
+        return found
+
+    return decide(list(gain), gain, measure, lambda: time.monotonic() + cost[0] < deadline)
+
+
+def _gain(task: str, low: float) -> float:
+    """What a kernel promises to save: the bytes its task moves, times the part of the time that it saves."""
+    from sandbox.task import Task
+
+    parsed = Task.from_json(task)
+    moved = sum(spec.numel * spec.itemsize for spec in (*parsed.inputs, *parsed.output_specs))
+    return moved * (1 - 1 / max(low, 1.0))
+
+
+def main() -> int:
+    """One request on standard input; progress and the result as JSON lines on what was standard output."""
+    from cuda_agent_backend.wire import own_stdout
+
+    out = own_stdout()
+    request = json.loads(sys.stdin.readline())
+    emit = functools.partial(_emit, out)
+    try:
+        found = run(request, lambda text: emit({"event": "progress", "text": text}))
+    except Exception as error:
+        found = f"{type(error).__name__}: {error}"
+    emit(
+        {"event": "failed", "reason": found}
+        if isinstance(found, str)
+        else {"event": "result", **replace(found).to_json()}
+    )
+    return 0
+
+
+def _emit(out: Any, value: Mapping[str, Any]) -> None:
+    out.write(json.dumps(value) + "\n")
+    out.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,130 @@
+"""What would happen to a model, region by region, and why. Never searches, compiles no kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from torch.fx import Graph, Node
+
+from cuda_agent_backend.operators import Kind, kind_of
+from cuda_agent_backend.partition import Region, partition, size_in_bytes
+from cuda_agent_backend.report import GraphReport
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The graphs of a model and what is known of their regions. `problem`: why the cache could not be asked, or ""."""
+
+    graphs: tuple[GraphReport, ...]
+    problem: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
+
+
+def explain(
+    model: Callable[..., Any],
+    *inputs: Any,
+    training: bool = False,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Explanation:
+    """Regions of a model's graphs with their status and reason, and an estimate of the room for improvement.
+
+    Runs the model once (see `warm.warm`). Raises `SettingsError` or `OptionError` on a wrong wish, and whatever the
+    model raises.
+    """
+    from cuda_agent_backend.capture import capture
+    from cuda_agent_backend.hook import KernelPass
+    from cuda_agent_backend.kernels import open_kernels
+    from cuda_agent_backend.warm import wishes_of
+    from kernel_cache import CacheUnavailable
+
+    wishes = replace(wishes_of(mode, options), search="cached")
+    captured = capture(model, inputs, wishes, training=training)
+    kernels = open_kernels(wishes.cache_dir)
+    reports: list[GraphReport] = []
+    for found in captured:
+        rooms = [
+            room(region) for region in partition(found.module.graph, min_bytes=wishes.min_bytes)
+        ]
+        if isinstance(kernels, CacheUnavailable):
+            reports.append(_without_cache(found.module.graph, wishes.min_bytes, str(kernels)))
+        else:
+            hook = KernelPass(wishes, kernels)
+            hook(found.module.graph)
+            reports += hook.reports
+        regions = tuple(
+            replace(region, room=estimate)
+            for region, estimate in zip(reports[-1].regions, rooms, strict=True)
+        )
+        reports[-1] = replace(reports[-1], regions=regions)
+    problem = str(kernels) if isinstance(kernels, CacheUnavailable) else ""
+    return Explanation(tuple(reports), problem)
+
+
+def room(region: Region) -> float | None:
+    """Estimated bytes that Inductor's kernels move over those that one kernel must, None where sizes are not known.
+
+    Inductor starts another kernel, or another pass over its data, after each reduction that later values depend on;
+    what is needed in several passes is read in each of them. An estimate from the graph alone: caches may hide it.
+    """
+    if region.reason or not region.moved:
+        return None
+    kinds: dict[Node, Kind] = dict.fromkeys(region.inputs, Kind.SOURCE)
+    stage: dict[Node, int] = dict.fromkeys(region.inputs, 0)
+    reads: dict[Node, set[int]] = {}
+    for node in region.nodes:
+        kinds[node] = kind_of(node, kinds)
+        stage[node] = max(
+            (stage[read] + _reduces(read) for read in node.all_input_nodes), default=0
+        )
+        for read in node.all_input_nodes:
+            if read in region.inputs or stage[read] != stage[node]:
+                reads.setdefault(read, set()).add(stage[node])
+    moved = sum(map(size_in_bytes, region.outputs))
+    for read, stages in reads.items():
+        moved += len(stages) * min(size_in_bytes(read), _cheapest(read, region))
+    return max(1.0, moved / region.moved)
+
+
+def _cheapest(node: Node, region: Region) -> int:
+    """What it costs to have a value in a later pass: reading it, or reading anew what it is made of."""
+    inputs = set(region.inputs)
+    waiting, seen = [node], {node}
+    total = 0
+    while waiting:
+        current = waiting.pop()
+        if current in inputs or _reduces(current):
+            total += size_in_bytes(current)
+            continue
+        for read in current.all_input_nodes:
+            if read not in seen:
+                seen.add(read)
+                waiting.append(read)
+    return total
+
+
+def _reduces(node: Node) -> bool:
+    name = str(node.target).split(".")[1] if str(node.target).count(".") >= 2 else ""
+    return name in {"sum", "mean", "amax", "amin", "max", "min", "var_mean", "var", "prod"} | {
+        "argmax",
+        "argmin",
+        "any",
+        "all",
+        "cumsum",
+        "cumprod",
+        "logcumsumexp",
+    }
+
+
+def _without_cache(graph: Graph, min_bytes: int, problem: str) -> GraphReport:
+    from cuda_agent_backend.report import LEFT, describe
+
+    regions = partition(graph, min_bytes=min_bytes)
+    return GraphReport(
+        "", "forward", tuple(describe(region, LEFT, region.reason or problem) for region in regions)
+    )

@@ -1,0 +1,218 @@
+"""From a task to the kernel cache: run the agent with the judge, and keep what came of it with its evidence."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from kernel_cache import (
+    KernelCache,
+    KernelKey,
+    NegativeRecord,
+    Record,
+    Stored,
+    needs_reverification,
+)
+from kernel_cache.canonical import sha256
+from sandbox.task import Task
+
+if TYPE_CHECKING:
+    from sandbox.candidate import Candidate
+    from sandbox.verdict import Verdict
+
+SEARCHED_OUT_S = 30 * 86400.0
+CUT_SHORT_S = 86400.0
+"""How long a failed search is remembered: one that tried all it knew, and one that the budget ended."""
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """A kernel that won, its verdict and its compiled form. policy: what found it."""
+
+    candidate: Candidate
+    verdict: Verdict
+    binary: bytes
+    toolchain: str
+    policy: str
+    reason: str = ""
+    turns: int = 0
+
+
+@dataclass(frozen=True)
+class NothingFound:
+    """No kernel won, and why. `exhausted`: looking longer would not have changed that."""
+
+    reason: str
+    exhausted: bool = False
+    turns: int = 0
+    keep: bool = True
+    """Whether it says something about the task, not about the machine's state just now."""
+
+
+Searched = SearchResult | NothingFound
+
+
+class HasFolders(Protocol):
+    """The part of `service.Setup` used here."""
+
+    @property
+    def cache_dir(self) -> Path: ...
+    @property
+    def native_dir(self) -> Path: ...
+    @property
+    def policy(self) -> str: ...
+    @property
+    def allow_policy_cpp(self) -> bool: ...
+
+
+def stands(known: object, target: str) -> bool:
+    """Whether what the cache holds under a key is a kernel to use as it is."""
+    from cuda_agent_backend.machine import toolchain_of
+
+    return isinstance(known, Record) and not needs_reverification(
+        known.toolchain, toolchain_of(target)
+    )
+
+
+def keep(
+    cache: KernelCache, key: KernelKey, task: Task, found: Searched, policy: str, budget_s: float
+) -> str:
+    """Write the record or the negative record; "" or why that failed. Durable when this returns."""
+    now = time.time()
+    if isinstance(found, SearchResult):
+        record = record_of(key, task, found, now)
+        stored = cache.put(record, found.binary)
+        return "" if isinstance(stored, Stored) else f"not kept: {stored}"
+    if found.keep:
+        lasts = SEARCHED_OUT_S if found.exhausted else CUT_SHORT_S
+        cache.put_negative(
+            NegativeRecord(key, policy, {"seconds": budget_s}, found.reason, now, now + lasts)
+        )
+    return ""
+
+
+def record_of(key: KernelKey, task: Task, found: SearchResult, created: float) -> Record:
+    """The record of a kernel that won, with the verdict as evidence."""
+    verdict, candidate = found.verdict, found.candidate
+    evidence: dict[str, Any] = {
+        "driver": None,
+        "samples": {},
+        "errors": verdict.accuracy.to_dict() if verdict.accuracy else {},
+        **verdict.evidence,
+        "toolchain": found.toolchain,
+        "policy": found.policy,
+    }
+    evidence.setdefault("verifier", "unknown")
+    if verdict.speed is not None:
+        evidence["speedup"] = verdict.speed.speedup.to_dict()
+        evidence["baseline"] = verdict.speed.baseline
+    if verdict.accuracy is not None:
+        evidence["error_ratio"] = verdict.accuracy.error_ratio
+    return Record(
+        key=key,
+        task=task.to_json(),
+        language=candidate.language,
+        origin=candidate.origin,
+        label=candidate.label,
+        source=candidate.source,
+        plan=candidate.plan.to_json(),
+        binary_digest=sha256(found.binary),
+        evidence=plain(evidence),
+        created=created,
+    )
+
+
+def plain(value: Any) -> Any:
+    """JSON values only: what is neither becomes text, and what is not finite becomes None."""
+    if isinstance(value, Mapping):
+        return {str(name): plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return str(value)
+
+
+def make_judge(target: str, setup: HasFolders) -> Any:
+    """The sandbox's judge for a target: a context manager that owns the worker processes."""
+    from sandbox.judge import Judge
+
+    from cuda_agent_backend.machine import arch_of
+
+    return Judge(
+        target,
+        scratch_dir=setup.native_dir / "scratch",
+        native_dir=setup.native_dir,
+        arch=arch_of(target),
+    )
+
+
+def run_agent(
+    task: Task,
+    judge: Any,
+    setup: HasFolders,
+    budget_s: float,
+    recorded: Sequence[Any] | None,
+    say: Callable[[str], None],
+) -> Searched:
+    """One episode of the agent on one task."""
+    from cuda_agent_backend.agent.loop import Budget, run_episode, save_trajectory
+    from cuda_agent_backend.agent.tools import Toolbox
+    from sandbox.compile import Compiled
+
+    policy = make_policy(setup.policy)
+    bench: Any = WithRecorded(judge, recorded) if recorded else judge
+    result = run_episode(policy, Toolbox(task, bench), Budget(budget_s), say)
+    folder = setup.cache_dir.with_name(f"{setup.cache_dir.name}-trajectories")
+    save_trajectory(folder / f"{task.digest[:16]}.jsonl", result)
+    if result.best is None:
+        exhausted = result.seconds < budget_s
+        return NothingFound(result.reason, exhausted, result.turns)
+    candidate, verdict = result.best
+    compiled = judge.compile(candidate)
+    if not isinstance(compiled, Compiled):
+        return NothingFound(f"the winner does not compile again: {compiled}", keep=False)
+    return SearchResult(
+        candidate,
+        verdict,
+        compiled.path.read_bytes(),
+        compiled.toolchain.version,
+        policy.name,
+        result.reason,
+        result.turns,
+    )
+
+
+def make_policy(name: str) -> Any:
+    """The policy of a name. Raises `ImportError` for one that there is not."""
+    if name == "search":
+        from cuda_agent_backend.agent.search import SearchPolicy
+
+        return SearchPolicy()
+    raise ImportError(f"no policy is called {name!r}; there is: search")
+
+
+class WithRecorded:
+    """A judge that also tries real inputs whenever it verifies."""
+
+    def __init__(self, judge: Any, recorded: Sequence[Any]) -> None:
+        self._judge, self._recorded = judge, recorded
+
+    def verify(self, task: Task, candidate: Candidate) -> Any:
+        """See `Judge.verify`."""
+        return self._judge.verify(task, candidate, recorded_inputs=self._recorded)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._judge, name)
+
+
+def evidence_text(record: Record) -> str:
+    """A record's evidence as JSON text, for people."""
+    return json.dumps(dict(record.evidence), indent=1, sort_keys=True)

@@ -1,0 +1,322 @@
+"""The search process: `python -m cuda_agent_backend.service`, one per user process, spoken to in JSON lines.
+
+It owns the sandbox's judge, runs the agent on each task, promotes what wins into the kernel cache, and has whole graphs
+measured. A promotion is durable before it is reported, so killing this process at any moment loses nothing promoted.
+It ends when its standard input does.
+
+Requests: {"id", "do": "search" | "drain" | "accept", ...}, each with "setup" (see `Setup`).
+Answers: {"id", "event": "progress" | "result" | "failed", ...}.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cuda_agent_backend.promote import Searched, SearchResult, keep
+from cuda_agent_backend.wire import Child, own_stdout
+from kernel_cache import CacheUnavailable, KernelCache
+from sandbox.task import Task, TaskError
+
+LEAST_TASK_S = 5.0
+"""A task is not begun with less: what is found out in so little time is not worth a negative record."""
+EXIT_GRACE_S = 5.0
+ACCEPT_START_S = 60.0
+"""What starting the measuring process and compiling the graph plainly may take beyond the budget."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What the parent process is like. `flags`: see `machine.all_flags`; `inductor`: its options for Inductor."""
+
+    cache_dir: Path
+    native_dir: Path
+    flags: Mapping[str, Any]
+    policy: str = "search"
+    allow_policy_cpp: bool = False
+    inductor: Mapping[str, Any] | None = None
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> Setup:
+        """From the "setup" of a request."""
+        return Setup(
+            **{
+                **value,
+                "cache_dir": Path(value["cache_dir"]),
+                "native_dir": Path(value["native_dir"]),
+            }
+        )
+
+
+class Judges:
+    """The judges of this process, one per target, kept between tasks: their workers are slow to start."""
+
+    def __init__(self) -> None:
+        self._stack = contextlib.ExitStack()
+        self._judges: dict[tuple[str, str], Any] = {}
+
+    def get(self, target: str, setup: Setup) -> Any:
+        """The judge for a target under the setup's flags."""
+        from cuda_agent_backend.promote import make_judge
+
+        key = (target, json.dumps(dict(setup.flags), sort_keys=True))
+        if key not in self._judges:
+            self._judges[key] = self._stack.enter_context(make_judge(target, setup))
+        return self._judges[key]
+
+    def close(self) -> None:
+        """End all workers."""
+        self._judges.clear()
+        self._stack.close()
+
+
+Search = Callable[[Task, Judges, Setup, float, Sequence[Any] | None, Say], Searched]
+
+
+def search_task(
+    task: Task,
+    judges: Judges,
+    setup: Setup,
+    budget_s: float,
+    recorded: Sequence[Any] | None,
+    say: Say,
+) -> Searched:
+    """Run the agent on one task; recorded: real inputs, if there are any."""
+    from cuda_agent_backend.promote import run_agent
+
+    return run_agent(task, judges.get(task.target, setup), setup, budget_s, recorded, say)
+
+
+class Service:
+    """Carries requests out, one at a time; the background queue is worked on when there is nothing else."""
+
+    def __init__(self, emit: Callable[[Mapping[str, Any]], None], search: Search) -> None:
+        self.emit, self.search = emit, search
+        self.requests: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self.judges = Judges()
+        self.background: Setup | None = None
+
+    def run(self) -> None:
+        """Serve until the input ends."""
+        while True:
+            try:
+                request = self.requests.get(block=self.background is None)
+            except queue.Empty:
+                self._one_from_queue()
+                continue
+            if request is None:
+                return
+            self._serve(request)
+
+    def _serve(self, request: Mapping[str, Any]) -> None:
+        number = request.get("id")
+        try:
+            answer = self._carry_out(request)
+        except Exception as error:
+            answer = {"event": "failed", "reason": f"{type(error).__name__}: {error}"}
+        self.emit({"id": number, **answer})
+
+    def _carry_out(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        from cuda_agent_backend.machine import apply_flags
+
+        setup = Setup.from_json(request["setup"])
+        apply_flags(setup.flags)
+        match request["do"]:
+            case "search":
+                return self._search(request, setup)
+            case "accept":
+                return self._accept(request, setup)
+            case "drain":
+                self.background = setup
+                return {"event": "result"}
+        return {"event": "failed", "reason": f"unknown request {request['do']!r}"}
+
+    def _search(self, request: Mapping[str, Any], setup: Setup) -> dict[str, Any]:
+        cache = _opened(setup)
+        recorded = dict(request.get("recorded") or {})
+        tasks = sorted(map(Task.from_json, request["tasks"]), key=_bytes, reverse=True)
+        deadline = time.monotonic() + float(request["budget_s"])
+        results: dict[str, dict[str, Any]] = {}
+        for done, task in enumerate(tasks):
+            share = (deadline - time.monotonic()) / (len(tasks) - done)
+            if share < LEAST_TASK_S and done:
+                results[task.digest] = {"reason": "the budget ended before its turn"}
+                continue
+
+            def say(text: str, done: int = done) -> None:
+                self.emit(
+                    {
+                        "id": request["id"],
+                        "event": "progress",
+                        "done": done,
+                        "of": len(tasks),
+                        "text": text,
+                    }
+                )
+
+            results[task.digest] = self._one(
+                cache, task, setup, share, recorded.get(task.digest), say
+            )
+        return {"event": "result", "tasks": results}
+
+    def _one(
+        self,
+        cache: KernelCache,
+        task: Task,
+        setup: Setup,
+        budget_s: float,
+        recorded: str | None,
+        say: Say,
+    ) -> dict[str, Any]:
+        from cuda_agent_backend.machine import key_of
+        from cuda_agent_backend.promote import stands
+        from cuda_agent_backend.tensors import load
+
+        key = key_of(task)
+        known = cache.get(key)
+        if stands(known, key.target):
+            return {"reason": "another process was faster"}
+        say(f"{len(task.nodes)} operators, {_bytes(task) / 1e6:.1f} MB")
+        inputs = load(Path(recorded)) if recorded else None
+        try:
+            found = self.search(task, self.judges, setup, budget_s, inputs, say)
+        except (ImportError, TaskError) as error:
+            return {"reason": f"{type(error).__name__}: {error}"}
+        kept = keep(cache, key, task, found, setup.policy, budget_s)
+        won = isinstance(found, SearchResult) and not kept
+        say("promoted" if won else kept or found.reason)
+        return {"reason": kept or found.reason, "promoted": won, "turns": found.turns}
+
+    def _one_from_queue(self) -> None:
+        """Take one task from the background queue; without any, stop looking until asked again."""
+        from cuda_agent_backend.machine import key_of
+
+        assert self.background
+        setup = self.background
+        cache = _opened(setup)
+        queued = cache.claim(f"pid {os.getpid()}")
+        if queued is None or isinstance(queued, CacheUnavailable):
+            self.background = None
+            self.emit({"id": 0, "event": "idle"})
+            return
+        try:
+            task = Task.from_json(queued.task)
+            if key_of(task) != queued.key:
+                cache.release(queued)  # wanted under other flags: not ours to do
+                self.background = None
+                return
+            budget_s = queued.meta.get("budget_s", 60.0)
+            assert isinstance(budget_s, int | float)
+            self._one(cache, task, setup, float(budget_s), None, lambda text: None)
+            self.emit({"id": 0, "event": "searched", "task": task.digest})
+        except Exception as error:
+            self.emit({"id": 0, "event": "failed", "reason": f"{type(error).__name__}: {error}"})
+        cache.done(queued)
+
+    def _accept(self, request: Mapping[str, Any], setup: Setup) -> dict[str, Any]:
+        budget_s = float(request["budget_s"])
+        # In this process's group, so that whoever kills this one kills it too.
+        child = Child("cuda_agent_backend.accept", own_group=False)
+        try:
+            child.send(
+                {
+                    "graph": request["graph"],
+                    "kernels": request["kernels"],
+                    "cache_dir": str(setup.cache_dir),
+                    "inductor": setup.inductor or {},
+                    "budget_s": budget_s,
+                    "flags": setup.flags,
+                    "seed": int.from_bytes(os.urandom(4)),
+                }
+            )
+            answer = self._await(child, request["id"], budget_s + ACCEPT_START_S)
+        finally:
+            child.kill()
+        if answer["event"] == "result" and answer.get("final"):
+            decision = {name: answer[name] for name in ("use", "reason", "speedup", "trials")}
+            _opened(setup).put_acceptance(request["name"], request["set"], decision)
+        return answer
+
+    def _await(self, child: Child, number: Any, limit_s: float) -> dict[str, Any]:
+        deadline = time.monotonic() + limit_s
+        while True:
+            try:
+                message = child.receive(deadline - time.monotonic())
+            except queue.Empty:
+                return {
+                    "event": "failed",
+                    "reason": f"measuring the whole graph took over {limit_s:.0f} s",
+                }
+            if message is None:
+                code = child.process.wait()
+                return {
+                    "event": "failed",
+                    "reason": f"the process measuring the whole graph died ({code})",
+                }
+            if message["event"] != "progress":
+                return message
+            self.emit({"id": number, "done": 0, "of": 1, **message})
+
+
+def _opened(setup: Setup) -> KernelCache:
+    cache = KernelCache.open(setup.cache_dir)
+    if isinstance(cache, CacheUnavailable):
+        raise RuntimeError(str(cache))
+    return cache
+
+
+def _bytes(task: Task) -> int:
+    return sum(spec.numel * spec.itemsize for spec in (*task.inputs, *task.output_specs))
+
+
+def main(search: Search = search_task) -> int:
+    """Serve requests from standard input. `search` is what works on one task."""
+    out = own_stdout()
+    lock = threading.Lock()
+
+    def emit(message: Mapping[str, Any]) -> None:
+        with lock, contextlib.suppress(OSError):
+            out.write(json.dumps(message) + "\n")
+            out.flush()
+
+    service = Service(emit, search)
+    threading.Thread(target=_read, args=(service,), daemon=True).start()
+    emit({"id": 0, "event": "ready"})
+    try:
+        service.run()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        with contextlib.suppress(Exception):
+            service.judges.close()
+    return 0
+
+
+def _read(service: Service) -> None:
+    """Pass requests on. When the parent is gone, interrupt the work, and soon end by force."""
+    for line in sys.stdin:
+        with contextlib.suppress(ValueError):
+            service.requests.put(json.loads(line))
+    service.requests.put(None)
+    _thread.interrupt_main()
+    time.sleep(EXIT_GRACE_S)
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
