@@ -7,11 +7,13 @@ Schedule parameters of one kernel:
 ``width``   lanes of one vector (8 floats with AVX2, 16 with AVX-512).
 ``unroll``  vectors in flight: accumulators ("inner"), or neighbouring vectors of rows ("outer").
 ``stream``  1: outputs that the kernel does not read back go past the caches.
+``threads`` 0: one thread runs everything, where starting the others costs more than the work (all kernels alike).
 ``chunk``   longest piece of the innermost loop handed to one thread (maps only).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -19,11 +21,12 @@ from typing import Literal
 import sympy
 import torch
 
-from cuda_agent_backend.sketch.lower import LoweredRegion
+from cuda_agent_backend.sketch.lower import LoweredRegion, Store
 from cuda_agent_backend.sketch.nest import Dim, Kernel, RowStage, coefficient
+from cuda_agent_backend.sketch.passes import Pass, expand_welford, passes, scratch
 from cuda_agent_backend.sketch.printer import COMPUTE_TYPES, STORAGE_TYPES, Printer, c_index
 from cuda_agent_backend.sketch.schedule import Schedule
-from cuda_agent_backend.sketch.ssa import Instruction, Unsupported
+from cuda_agent_backend.sketch.ssa import Instruction, Unsupported, Value
 from sandbox.plan import Buffer as PlanBuffer
 from sandbox.plan import Launch, Plan
 from sandbox.specs import TensorSpec
@@ -36,11 +39,14 @@ RUN_ROWS = 32
 MAX_STACK_BYTES = 512 * 1024
 """Row-local arrays of one thread; beyond this they would not stay in a core's caches anyway."""
 
+ONE_THREAD_POINTS, MANY_THREADS_POINTS = 4096, 262144
+"""Loop points below which one thread is enough, and above which all are surely wanted."""
+TRUTH_OPERATIONS = (
+    "eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "signbit",
+    "logical_and", "logical_or", "logical_not", "logical_xor",
+)  # fmt: skip
+
 _PRELUDE = Path(__file__).parent / "csrc" / "cpu.h"
-
-
-def _sum(terms: list[str]) -> str:
-    return " + ".join(terms) if terms else "0"
 
 
 @dataclass
@@ -56,213 +62,178 @@ class _KernelWriter:
     chunk: int
     lines: list[str] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self.kernel = expand_welford(self.kernel)
+        self.passes = passes(self.kernel)
+        self.scratch = scratch(self.kernel, self.passes)
+        self._types = {
+            s.buffer: COMPUTE_TYPES[_dtype(st)] for st in self.kernel.stages for s in st.local_stores
+        }
+        self._lane: sympy.Symbol | None = None
+        self._forwarded: dict[str, str] = {}
+        # memory that this kernel reads back should stay in the caches
+        self._read_back = {i.buffer for s in self.kernel.stages for i in s.body.loads()}
+
+    def emit(self) -> list[str]:
+        """The kernel's statements, inside a parallel region."""
+        return self._emit_outer() if self.mode == "outer" else self._emit_inner()
+
     # --- shared pieces ---
 
-    def _dtype(self, buffer: str) -> torch.dtype:
-        return self.region.buffers[buffer].dtype
-
-    def _compute(self, stage: RowStage) -> str:
-        return COMPUTE_TYPES[self._stage_dtype(stage)]
-
-    @staticmethod
-    def _stage_dtype(stage: RowStage) -> torch.dtype:
-        assert isinstance(stage.dtype, torch.dtype)
-        return stage.dtype
-
-    def _local_type(self, buffer: str) -> str:
-        return COMPUTE_TYPES[self._dtype(buffer)]
-
-    def _read_back(self) -> set[str]:
-        """Memory buffers that some stage of this kernel reads."""
-        return {i.buffer for s in self.kernel.stages for i in s.body.loads() if i.buffer}
-
-    def _printer(self, lane: sympy.Symbol | None, indent: str) -> Printer:
-        return Printer(lane, lambda b: b, self._local_read, self._dtype, indent)
+    def _printer(self, indent: str = "") -> Printer:
+        return Printer(self._lane, lambda b: b, self._local_read, lambda b: self.region.buffers[b].dtype, indent)
 
     def _local_read(self, i: Instruction) -> str:
         assert i.buffer is not None and i.index is not None
-        local = self.kernel.locals[i.buffer]
+        if i.buffer in self._forwarded:
+            return self._forwarded[i.buffer]
+        name, scalar = f"l_{i.buffer}", self.kernel.locals[i.buffer].size == 1
         if self.mode == "outer":
-            if local.size == 1:
-                return f"l_{i.buffer}[u]"
-            return f"ca::load<L>(l_{i.buffer} + ({c_index(i.index)}) * span + u * L)"
-        if local.size == 1:
-            return f"ca::splat<L>(l_{i.buffer})"
-        lane = self._lane
-        step = 0 if lane is None else coefficient(i.index, lane)
-        at = f"l_{i.buffer} + {c_index(i.index)}"
-        if step == 0:
-            return f"ca::broadcast<L>({at})"
-        if step == 1:
-            return f"ca::load<L>({at})"
+            return f"{name}[u]" if scalar else f"ca::load<L>({name} + ({c_index(i.index)}) * span + u * L)"
+        if scalar:
+            return f"ca::splat<L>({name})"
+        step = 0 if self._lane is None else coefficient(i.index, self._lane)
+        at = f"{name} + {c_index(i.index)}"
         if step is None:
-            return f"ca::gather<L>(l_{i.buffer}, {self._printer(lane, '').vector_index(i.index)})"
+            return f"ca::gather<L>({name}, {self._printer().vector_index(i.index)})"
+        if step in (0, 1):
+            return f"ca::{'load' if step else 'broadcast'}<L>({at})"
         return f"ca::load_strided<L>({at}, {step})"
 
-    _lane: sympy.Symbol | None = None
+    def _local_store(self, s: Store, value: str) -> str:
+        ctype, name = self._types[s.buffer], f"l_{s.buffer}"
+        scalar = self.kernel.locals[s.buffer].size == 1
+        if self.mode == "outer":
+            if scalar:
+                return f"{name}[u] = ca::to<{ctype}>({value});"
+            return f"ca::store<L>({name} + ({c_index(s.index)}) * span + u * L, {value});"
+        if scalar:
+            return f"{name} = ca::to<{ctype}>({value});"
+        step = 0 if self._lane is None else coefficient(s.index, self._lane)
+        if step in (0, 1):
+            return f"ca::store<L>({name} + {c_index(s.index)}, {value});"
+        return f"ca::store_strided<L>({name} + {c_index(s.index)}, {step}, {value});"
 
-    def _stores(self, stage: RowStage, values: dict[int, str], printer: Printer, pad: str) -> list[str]:
-        keep_cached = self._read_back()
-        out = []
-        for s in stage.stores:
-            stream = self.stream and s.buffer not in keep_cached
-            out.append(pad + printer.store(s.buffer, s.index, values[s.field], stream=stream))
+    def _memory_stores(self, stage: RowStage, value: str) -> list[str]:
+        printer = self._printer()
+        return [
+            printer.store(s.buffer, s.index, value, stream=self.stream and s.buffer not in self._read_back)
+            for s in stage.stores
+        ]
+
+    def _all_stores(self, stage: RowStage, value: str) -> list[str]:
+        kept = [s for s in stage.local_stores if s.buffer in self.scratch]
+        return [*self._memory_stores(stage, value), *[self._local_store(s, value) for s in kept]]
+
+    def _body(self, p: Pass, at_end: Callable[[int, RowStage, str], list[str]]) -> list[str]:
+        """Bodies of all stages in order; ``at_end(number, stage, value)`` says what becomes of each value."""
+        self._forwarded = {}
+        out: list[str] = []
+        for number, stage in enumerate(p.stages):
+            prefix = f"s{number}v"
+            out += self._printer().lines(stage.body, prefix)
+            value = f"{prefix}{stage.body.results[0].number}"
+            out += at_end(number, stage, value)
+            if stage.kind == "map":
+                cast = [s.buffer for s in stage.local_stores]
+                for buffer in cast:
+                    self._forwarded[buffer] = f"ca::to<{self._types[buffer]}>({value})"
+        self._forwarded = {}
         return out
 
-    def emit(self) -> list[str]:
-        return self._emit_outer() if self.mode == "outer" else self._emit_inner()
+    def _loops(self, dims: Sequence[Dim], pad: str) -> None:
+        for symbol, size in dims:
+            self.lines.append(f"{pad}for (int64_t {symbol} = 0; {symbol} < {size}; ++{symbol})")
+
+    def _accumulator(self, stage: RowStage) -> str:
+        # these keep the values compared, whose type differs from that of the result
+        typed = stage.combine in ("argmax", "argmin", "any")
+        return f"ca::{stage.combine}_acc<{_compared_type(stage, self) if typed else COMPUTE_TYPES[_dtype(stage)]}"
 
     # --- lanes along the inner loop ---
 
     def _emit_inner(self) -> list[str]:
-        if self.kernel.is_map and not self.kernel.locals:
-            for stage in self.kernel.stages:
-                self._parallel_map(stage)
+        if self.kernel.is_map and not self.scratch and len(self.passes) == 1:
+            self._parallel_map(self.passes[0])
             return self.lines
         add = self.lines.append
-        depth = len(self.kernel.outer)
-        if depth:
-            add(f"  #pragma omp for schedule(static) collapse({depth})" if depth > 1 else "  #pragma omp for schedule(static)")
-            for symbol, size in self.kernel.outer:
-                add(f"  for (int64_t {symbol} = 0; {symbol} < {size}; ++{symbol})")
-        else:
-            add("  #pragma omp single")
+        self._parallel_for(self.kernel.outer)
         add("  {")
-        self._declare_locals()
-        for stage in self.kernel.stages:
-            add(f"    {{  // {stage.name}: {stage.kind} {stage.combine}".rstrip())
-            getattr(self, f"_inner_{stage.kind}")(stage)
+        for name in sorted(self.scratch):
+            local, ctype = self.kernel.locals[name], self._types[name]
+            add(f"    ca::vec<{ctype}, 1> l_{name}{{}};" if local.size == 1 else f"    alignas(64) {ctype} l_{name}[{local.size}];")
+        for p in self.passes:
+            add("    {  // " + ", ".join(f"{s.name} {s.combine or s.kind}" for s in p.stages))
+            self._lane = p.inner[-1][0] if p.inner else None
+            {"map": self._inner_map, "reduce": self._inner_reduce, "scan": self._inner_scan}[p.kind](p)
             add("    }")
         add("  }")
         return self.lines
 
-    def _declare_locals(self) -> None:
-        for name, local in self.kernel.locals.items():
-            ctype = self._local_type(name)
-            if local.size == 1:
-                self.lines.append(f"    ca::vec<{ctype}, 1> l_{name}{{}};")
-            else:
-                self.lines.append(f"    alignas(64) {ctype} l_{name}[{local.size}];")
+    def _parallel_for(self, dims: Sequence[Dim]) -> None:
+        if not dims:
+            self.lines.append("  #pragma omp single")
+            return
+        self.lines.append(f"  #pragma omp for schedule(static) collapse({len(dims)})")
+        self._loops(dims, "  ")
 
-    def _body_lambda(self, stage: RowStage, arguments: str, tail: list[str]) -> list[str]:
-        lane = stage.inner[-1][0] if stage.inner else None
-        self._lane = lane
-        printer = self._printer(lane, "        ")
-        head = f"      auto step = [&](auto width_, int64_t {lane or 'unused_'}{arguments}) __attribute__((always_inline)) {{"
+    def _step(self, body: list[str], arguments: str = "") -> list[str]:
         return [
-            head,
+            f"      auto step = [&](auto width_, int64_t {self._lane or 'unused_'}{arguments}) __attribute__((always_inline)) {{",
             "        constexpr int L = decltype(width_)::value; (void)L;",
-            *printer.lines(stage.body),
-            *["        " + t for t in tail],
+            *["        " + line for line in body],
             "      };",
         ]
 
-    def _outer_loops(self, dims: tuple[Dim, ...], pad: str = "      ") -> None:
-        for symbol, size in dims:
-            self.lines.append(f"{pad}for (int64_t {symbol} = 0; {symbol} < {size}; ++{symbol})")
-
-    def _map_tail(self, stage: RowStage) -> list[str]:
-        lane = stage.inner[-1][0] if stage.inner else None
-        printer = self._printer(lane, "")
-        value = f"v{stage.body.results[0].number}"
-        tail = self._stores(stage, {0: value}, printer, "")
-        for s in stage.local_stores:
-            if self.kernel.locals[s.buffer].size == 1:
-                tail.append(f"l_{s.buffer} = ca::to<{self._local_type(s.buffer)}>({value});")
-            elif lane is not None and coefficient(s.index, lane) not in (0, 1):
-                tail.append(f"ca::store_strided<L>(l_{s.buffer} + {c_index(s.index)}, {coefficient(s.index, lane)}, {value});")
-            else:
-                tail.append(f"ca::store<L>(l_{s.buffer} + {c_index(s.index)}, {value});")
-        return tail
-
-    def _inner_map(self, stage: RowStage) -> None:
-        self._outer_loops(stage.inner[:-1])
-        self.lines.append("      {")
-        self.lines += self._body_lambda(stage, "", self._map_tail(stage))
-        if stage.inner:
-            self._lane_loop("0", str(stage.inner[-1][1]))
-        else:
-            self.lines.append("      step(ca::lanes<1>{}, 0);")
-        self.lines.append("      }")
-
-    def _lane_loop(self, low: str, high: str) -> None:
-        self.lines += [
-            "      {",
+    def _lane_loop(self, low: str, high: str, width: int) -> list[str]:
+        return [
             f"        int64_t i = {low};",
-            f"        for (; i + {self.width} <= {high}; i += {self.width}) step(ca::lanes<{self.width}>{{}}, i);",
+            f"        for (; i + {width} <= {high}; i += {width}) step(ca::lanes<{width}>{{}}, i);",
             f"        for (; i < {high}; ++i) step(ca::lanes<1>{{}}, i);",
-            "      }",
         ]
 
-    def _parallel_map(self, stage: RowStage) -> None:
-        """A map without rows: threads share its outer loops, and pieces of the innermost one."""
-        dims = (*self.kernel.outer, *stage.inner)
+    def _inner_map(self, p: Pass) -> None:
+        body = self._step(self._body(p, lambda _, stage, value: self._all_stores(stage, value)))
+        self._loops(p.inner[:-1], "      ")
+        call = self._lane_loop("0", str(p.inner[-1][1]), self.width) if p.inner else ["      step(ca::lanes<1>{}, 0);"]
+        self.lines += ["      {", *body, *call, "      }"]
+
+    def _parallel_map(self, p: Pass) -> None:
+        """Maps without rows: threads share the outer loops, and pieces of the innermost one."""
+        dims = (*self.kernel.outer, *p.inner)
         if not dims:
             self.lines += ["  #pragma omp single", "  {"]
-            self._inner_map(stage)
+            self._inner_map(p)
             self.lines.append("  }")
             return
-        *outside, (lane, size) = dims
-        stage = RowStage(stage.name, stage.kind, stage.combine, stage.dtype, dims, stage.body, stage.stores, ())
-        pieces = max(1, -(-size // self.chunk))
-        step = -(-size // pieces)
-        step = -(-step // 64) * 64
-        depth = len(outside) + 1
-        self.lines.append(f"  #pragma omp for schedule(static) collapse({depth})")
-        self._outer_loops(tuple(outside), "  ")
-        self.lines.append(f"  for (int64_t piece = 0; piece < {-(-size // step)}; ++piece) {{")
-        self.lines += self._body_lambda(stage, "", self._map_tail(stage))
-        self._lane_loop(f"piece * {step}", f"ca::imin((piece + 1) * {step}, {size})")
-        self.lines.append("  }")
+        *outside, (self._lane, size) = dims
+        step = -(-min(size, self.chunk) // 64) * 64
+        self._parallel_for((*outside, (sympy.Symbol("piece"), -(-size // step))))
+        body = self._step(self._body(p, lambda _, stage, value: self._all_stores(stage, value)))
+        loop = self._lane_loop(f"piece * {step}", f"ca::imin((piece + 1) * {step}, {size})", self.width)
+        self.lines += ["  {", *body, *loop, "  }"]
 
-    def _accumulator(self, combine: str, stage: RowStage) -> str:
-        # An arg reduction accumulates the values compared, whose type only the body knows
-        ctype = "T" if combine in ("argmax", "argmin", "any") else self._compute(stage)
-        return f"ca::{combine}_acc<{ctype}"
+    def _inner_reduce(self, p: Pass) -> None:
+        reductions = [(n, s) for n, s in enumerate(p.stages) if s.kind == "reduce"]
+        width, unroll, size = self.width, self.unroll, p.inner[-1][1]
+        add = self.lines.append
+        for n, stage in reductions:
+            acc = self._accumulator(stage)
+            add(f"      {acc}, {width}> a{n}[{unroll}]; {acc}, 1> t{n};")
 
-    def _position(self, stage: RowStage) -> str:
-        """Row-major number of a point within the row, in logical order."""
-        total, stride = [], 1
-        for symbol, size in reversed(stage.inner):
-            total.append(f"{symbol} * {stride}" if stride > 1 else str(symbol))
-            stride *= size
-        return _sum(total[::-1])
+        def at_end(number: int, stage: RowStage, value: str) -> list[str]:
+            if stage.kind == "map":
+                return self._all_stores(stage, value)
+            return [f"acc{number}.update({value}, {_position(stage)});"]
 
-    def _inner_reduce(self, stage: RowStage) -> None:
-        if stage.combine == "welford":
-            self._inner_welford(stage)
-            return
-        value = f"v{stage.body.results[0].number}"
-        self._reduction_loops(stage, stage.combine, value, "r0")
-        self._finish(stage, {0: "r0"})
-
-    def _inner_welford(self, stage: RowStage) -> None:
-        """Mean first, then squared deviations: the row is in the caches, and two passes lose no digits."""
-        value = f"v{stage.body.results[0].number}"
-        ctype, count = self._compute(stage), stage.points
-        self._reduction_loops(stage, "sum", value, "total")
-        self.lines.append(f"      const ca::vec<{ctype}, 1> r0 = {{total.x / {ctype}({count})}};")
-        self._reduction_loops(stage, "sum", f"ca::square(ca::sub({value}, ca::splat<L>(r0)))", "r1")
-        self.lines.append(f"      const ca::vec<{ctype}, 1> r2 = {{{ctype}({count})}};")
-        self._finish(stage, {0: "r0", 1: "r1", 2: "r2"})
-
-    def _reduction_loops(self, stage: RowStage, combine: str, value: str, result: str) -> None:
-        if not stage.inner:
-            raise Unsupported("reduction over a single point")
-        step, width, unroll = f"step_{result}", self.width, self.unroll
-        body = self._body_lambda(stage, ", auto& acc", [f"acc.update({value}, {self._position(stage)});"])
-        body[0] = body[0].replace("auto step =", f"auto {step} =")
-        size = stage.inner[-1][1]
-        if combine in ("argmax", "argmin", "any"):
-            # the type of the values compared, from a body run at the first point
-            self.lines += [f"      typedef {self._compared_type(stage)} T;"]
-        acc = self._accumulator(combine, stage)
-        names = [f"{result}_a{u}" for u in range(unroll)]
-        self.lines.append(f"      {acc}, {width}> " + ", ".join(names) + f"; {acc}, 1> {result}_tail;")
-        self._outer_loops(stage.inner[:-1])
-        calls = " ".join(f"{step}(ca::lanes<{width}>{{}}, i + {u * width}, {n});" for u, n in enumerate(names))
-        flushes = " ".join(f"{n}.flush();" for n in names)
-        block = max(FLUSH_ELEMENTS, width * unroll)
+        body = self._step(self._body(p, at_end), "".join(f", auto& acc{n}" for n, _ in reductions))
+        calls = " ".join(
+            f"step(ca::lanes<{width}>{{}}, i + {u * width}{''.join(f', a{n}[{u}]' for n, _ in reductions)});" for u in range(unroll)
+        )
+        firsts, tails = "".join(f", a{n}[0]" for n, _ in reductions), "".join(f", t{n}" for n, _ in reductions)
+        flush = " ".join(f"a{n}[{u}].flush();" for n, _ in reductions for u in range(unroll))
+        block = width * unroll * max(1, FLUSH_ELEMENTS // (width * unroll))
+        self._loops(p.inner[:-1], "      ")
         self.lines += [
             "      {",
             *body,
@@ -270,182 +241,159 @@ class _KernelWriter:
             f"        while (i + {width * unroll} <= {size}) {{",
             f"          const int64_t stop = ca::imin(i + {block}, {size});",
             f"          for (; i + {width * unroll} <= stop; i += {width * unroll}) {{ {calls} }}",
-            f"          {flushes}",
+            f"          {flush}",
             "        }",
-            f"        for (; i + {width} <= {size}; i += {width}) {step}(ca::lanes<{width}>{{}}, i, {names[0]});",
-            f"        for (; i < {size}; ++i) {step}(ca::lanes<1>{{}}, i, {result}_tail);",
+            f"        for (; i + {width} <= {size}; i += {width}) step(ca::lanes<{width}>{{}}, i{firsts});",
+            f"        for (; i < {size}; ++i) step(ca::lanes<1>{{}}, i{tails});",
             "      }",
         ]
-        self.lines += [f"      {names[0]}.merge({n});" for n in names[1:]]
-        self.lines.append(f"      const auto {result} = ca::across({names[0]}, {result}_tail);")
+        for n, stage in reductions:
+            self.lines += [f"      a{n}[0].merge(a{n}[{u}]);" for u in range(1, unroll)]
+            add(f"      const auto r{n} = ca::across(a{n}[0], t{n});")
+            add("      {")
+            self._lane, lane = None, self._lane
+            add("        constexpr int L = 1; (void)L;")
+            self.lines += ["        " + line for line in self._all_stores(stage, f"r{n}")]
+            self._lane = lane
+            add("      }")
 
-    def _compared_type(self, stage: RowStage) -> str:
-        """Compute type of the reduced value, found from the body's last typed instruction."""
-        types: dict[int, str] = {}
-        for i in stage.body.walk():
-            if i.op in ("load", "local") and i.buffer is not None:
-                types[i.result.number] = COMPUTE_TYPES[self._dtype(i.buffer)]
-            elif i.dtype is not None:
-                types[i.result.number] = COMPUTE_TYPES[i.dtype]
-            elif i.op in ("eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "signbit") or i.op.startswith("logical"):
-                types[i.result.number] = "bool"
-            else:
-                operands = [o for o in i.operands if hasattr(o, "number")]
-                known = [types[o.number] for o in operands if o.number in types]
-                if i.op == "masked" and i.body is not None:
-                    known = [types[i.body.results[0].number]]
-                elif i.op == "where":
-                    known = [types[o.number] for o in operands[1:] if o.number in types]
-                if not known:
-                    raise Unsupported(f"type of {i.op} in a reduction of positions")
-                types[i.result.number] = known[0]
-        return types[stage.body.results[0].number]
-
-    def _finish(self, stage: RowStage, results: dict[int, str]) -> None:
-        """Put a reduction's results where they are wanted; they are single lanes."""
-        self.lines.append("      { constexpr int L = 1; (void)L;")
-        for s in stage.stores:
-            at = f"{s.buffer} + {c_index(s.index)}"
-            self.lines.append(f"        ca::store<1>({at}, {results[s.field]});")
-        for s in stage.local_stores:
-            self.lines.append(f"        l_{s.buffer} = ca::to<{self._local_type(s.buffer)}>({results[s.field]});")
-        self.lines.append("      }")
-
-    def _inner_scan(self, stage: RowStage) -> None:
-        value = f"v{stage.body.results[0].number}"
-        ctype, op = self._compute(stage), f"ca::scan_{stage.combine}"
-        scan = f"const auto scanned = ca::scan_lanes<{op}>(ca::to<ca::scan_t<{ctype}>>({value}), carry);"
-        lane = stage.inner[-1][0]
-        printer = self._printer(lane, "")
-        tail = [scan, *self._stores(stage, {0: f"ca::to<{ctype}>(scanned)"}, printer, "")]
-        tail += [f"ca::store<L>(l_{s.buffer} + {c_index(s.index)}, ca::to<{ctype}>(scanned));" for s in stage.local_stores]
-        self.lines.append(f"      ca::scan_t<{ctype}> carry = {op}::identity<ca::scan_t<{ctype}>>();")
-        self.lines += self._body_lambda(stage, "", tail)
-        if len(stage.inner) > 1:
+    def _inner_scan(self, p: Pass) -> None:
+        (stage,) = p.stages
+        if len(p.inner) != 1:
             raise Unsupported("scan over several loops")
-        width = min(self.width, 4) if ctype == "float" else self.width
-        self.lines += [
-            "      {",
-            "        int64_t i = 0;",
-            f"        for (; i + {width} <= {stage.inner[-1][1]}; i += {width}) step(ca::lanes<{width}>{{}}, i);",
-            f"        for (; i < {stage.inner[-1][1]}; ++i) step(ca::lanes<1>{{}}, i);",
-            "      }",
-        ]
+        ctype, op = COMPUTE_TYPES[_dtype(stage)], f"ca::scan_{stage.combine}"
+        wide = f"ca::scan_t<{ctype}>"
+
+        def at_end(number: int, stage: RowStage, value: str) -> list[str]:
+            scanned = f"const auto scanned = ca::scan_lanes<{op}>(ca::to<{wide}>({value}), carry);"
+            return [scanned, *self._all_stores(stage, f"ca::to<{ctype}>(scanned)")]
+
+        self.lines.append(f"      {wide} carry = {op}::identity<{wide}>();")
+        self.lines += self._step(self._body(p, at_end))
+        # a vector of doubles twice as wide as a register makes its shuffles slow
+        width = max(1, self.width // 2) if ctype == "float" else self.width
+        self.lines += ["      {", *self._lane_loop("0", str(p.inner[0][1]), width), "      }"]
 
     # --- lanes along the rows ---
 
     def _emit_outer(self) -> list[str]:
         if not self.kernel.outer:
             raise Unsupported("lanes along rows of a kernel without rows")
-        *outside, (lane, size) = self.kernel.outer
-        self._lane = lane
-        add = self.lines.append
-        block = self.width * self.unroll
-        blocks = -(-size // block)
-        loops = [*outside, (sympy.Symbol("block"), blocks)]
-        add(f"  #pragma omp for schedule(static) collapse({len(loops)})")
-        for symbol, n in loops:
-            add(f"  for (int64_t {symbol} = 0; {symbol} < {n}; ++{symbol}) {{" if symbol.name == "block" else
-                f"  for (int64_t {symbol} = 0; {symbol} < {n}; ++{symbol})")
+        *outside, (self._lane, size) = self.kernel.outer
+        add, width, unroll = self.lines.append, self.width, self.unroll
+        block = width * unroll
+        self._parallel_for((*outside, (sympy.Symbol("block"), -(-size // block))))
+        add("  {")
         add("    auto rows = [&](auto width_, auto unroll_, int64_t first) {")
         add("      constexpr int L = decltype(width_)::value, U = decltype(unroll_)::value;")
         add("      constexpr int64_t span = L * U; (void)span;")
-        for name, local in self.kernel.locals.items():
-            ctype = self._local_type(name)
-            if local.size == 1:
-                add(f"      ca::vec<{ctype}, L> l_{name}[U];")
-            else:
-                add(f"      alignas(64) {ctype} l_{name}[{local.size} * span];")
-        for stage in self.kernel.stages:
-            add(f"      {{  // {stage.name}: {stage.kind} {stage.combine}".rstrip())
-            getattr(self, f"_outer_{stage.kind}")(stage, lane)
+        for name in sorted(self.scratch):
+            local, ctype = self.kernel.locals[name], self._types[name]
+            add(f"      ca::vec<{ctype}, L> l_{name}[U];" if local.size == 1 else f"      alignas(64) {ctype} l_{name}[{local.size} * span];")
+        for p in self.passes:
+            add("      {  // " + ", ".join(f"{s.name} {s.combine or s.kind}" for s in p.stages))
+            {"map": self._outer_map, "reduce": self._outer_reduce, "scan": self._outer_scan}[p.kind](p)
             add("      }")
         add("    };")
         add(f"    int64_t first = block * {block};")
         add(f"    const int64_t stop = ca::imin(first + {block}, {size});")
-        add(f"    if (first + {block} <= stop) {{ rows(ca::lanes<{self.width}>{{}}, ca::lanes<{self.unroll}>{{}}, first); first = stop; }}")
-        add(f"    for (; first + {self.width} <= stop; first += {self.width}) rows(ca::lanes<{self.width}>{{}}, ca::lanes<1>{{}}, first);")
+        add(f"    if (first + {block} <= stop) {{ rows(ca::lanes<{width}>{{}}, ca::lanes<{unroll}>{{}}, first); first = stop; }}")
+        add(f"    for (; first + {width} <= stop; first += {width}) rows(ca::lanes<{width}>{{}}, ca::lanes<1>{{}}, first);")
         add("    for (; first < stop; ++first) rows(ca::lanes<1>{}, ca::lanes<1>{}, first);")
         add("  }")
         return self.lines
 
-    def _outer_body(self, stage: RowStage, lane: sympy.Symbol, before: list[str], tail: list[str], flush: str) -> None:
-        """Inner loops in order; at each point, the unrolled vectors of rows side by side."""
-        add = self.lines.append
-        for line in before:
-            add("        " + line)
-        pad = "        "
-        body = [
-            pad + "  for (int u = 0; u < U; ++u) {",
-            pad + f"    const int64_t {lane} = first + u * L; (void){lane};",
-            *["    " + x for x in self._printer(lane, pad).lines(stage.body)],
-            *[pad + "    " + t for t in tail],
-            pad + "  }",
-        ]
-        if not stage.inner:
-            self.lines += [pad + "{", *body, pad + "}"]
-            return
-        *outside, (last, size) = stage.inner
-        self._outer_loops(tuple(outside), pad)
-        run = min(RUN_ROWS, size) if flush else size
-        self.lines += [
-            pad + "{",
-            pad + f"for (int64_t run = 0; run < {size}; run += {run}) {{",
-            pad + f"const int64_t run_end = ca::imin(run + {run}, {size});",
-            pad + f"for (int64_t {last} = run; {last} < run_end; ++{last}) {{",
-            *body,
-            pad + "}",
-            *([pad + f"for (int u = 0; u < U; ++u) {{ {flush} }}"] if flush else []),
-            pad + "}",
-            pad + "}",
-        ]
+    def _side_by_side(self, lines: list[str]) -> list[str]:
+        """``lines`` for each of the unrolled vectors of rows."""
+        head = f"const int64_t {self._lane} = first + u * L; (void){self._lane};"
+        return ["for (int u = 0; u < U; ++u) {", "  " + head, *["  " + line for line in lines], "}"]
 
-    def _outer_targets(self, stage: RowStage, values: dict[int, str], printer: Printer) -> list[str]:
-        out = self._stores(stage, values, printer, "")
-        for s in stage.local_stores:
-            ctype = self._local_type(s.buffer)
-            if self.kernel.locals[s.buffer].size == 1:
-                out.append(f"l_{s.buffer}[u] = ca::to<{ctype}>({values[s.field]});")
-            else:
-                out.append(f"ca::store<L>(l_{s.buffer} + ({c_index(s.index)}) * span + u * L, {values[s.field]});")
-        return out
+    def _outer_loop(self, p: Pass, body: list[str], flush: str = "") -> None:
+        inside = self._side_by_side(body)
+        if p.inner:
+            last, size = p.inner[-1]
+            run = min(RUN_ROWS, size) if flush else size
+            inside = [
+                f"for (int64_t run = 0; run < {size}; run += {run}) {{",
+                f"  const int64_t run_end = ca::imin(run + {run}, {size});",
+                f"  for (int64_t {last} = run; {last} < run_end; ++{last})",
+                *["    " + line for line in inside],
+                *([f"  for (int u = 0; u < U; ++u) {{ {flush} }}"] if flush else []),
+                "}",
+            ]
+        self._loops(p.inner[:-1], "        ")
+        self.lines += ["        " + line for line in inside]
 
-    def _outer_map(self, stage: RowStage, lane: sympy.Symbol) -> None:
-        value = f"v{stage.body.results[0].number}"
-        self._outer_body(stage, lane, [], self._outer_targets(stage, {0: value}, self._printer(lane, "")), "")
+    def _outer_map(self, p: Pass) -> None:
+        self._outer_loop(p, self._body(p, lambda _, stage, value: self._all_stores(stage, value)))
 
-    def _outer_reduce(self, stage: RowStage, lane: sympy.Symbol) -> None:
-        value = f"v{stage.body.results[0].number}"
-        printer, ctype = self._printer(lane, ""), self._compute(stage)
-        if stage.combine == "welford":
-            count = stage.points
-            self._outer_body(stage, lane, [f"ca::sum_acc<{ctype}, L> total[U];"], [f"total[u].update({value}, 0);"], "total[u].flush();")
-            self.lines.append(f"        ca::vec<{ctype}, L> r0[U]; for (int u = 0; u < U; ++u) r0[u] = {{total[u].result().x / {ctype}({count})}};")
-            self._outer_body(stage, lane, [f"ca::sum_acc<{ctype}, L> m2[U];"],
-                             [f"m2[u].update(ca::square(ca::sub({value}, r0[u])), 0);"], "m2[u].flush();")
-            results = {0: "r0[u]", 1: "m2[u].result()", 2: f"ca::splat<{ctype}, L>({ctype}({count}))"}
-        else:
-            if stage.combine in ("argmax", "argmin", "any"):
-                self.lines.append(f"        typedef {self._compared_type(stage)} T;")
-            acc = f"{self._accumulator(stage.combine, stage)}, L>"
-            update = f"acc[u].template update<0>({value}, {self._position(stage)});" if stage.combine.startswith("arg") else (
-                f"acc[u].update({value}, 0);"
-            )
-            self._outer_body(stage, lane, [f"{acc} acc[U];"], [update], "acc[u].flush();")
-            results = {0: "acc[u].result()"}
-        self.lines.append("        for (int u = 0; u < U; ++u) {")
-        self.lines.append(f"          const int64_t {lane} = first + u * L; (void){lane};")
-        self.lines += ["          " + t for t in self._outer_targets(stage, results, printer)]
-        self.lines.append("        }")
+    def _outer_reduce(self, p: Pass) -> None:
+        reductions = [(n, s) for n, s in enumerate(p.stages) if s.kind == "reduce"]
+        for n, stage in reductions:
+            self.lines.append(f"        {self._accumulator(stage)}, L> a{n}[U];")
 
-    def _outer_scan(self, stage: RowStage, lane: sympy.Symbol) -> None:
-        value = f"v{stage.body.results[0].number}"
-        ctype, op = self._compute(stage), f"ca::scan_{stage.combine}"
+        def at_end(number: int, stage: RowStage, value: str) -> list[str]:
+            if stage.kind == "map":
+                return self._all_stores(stage, value)
+            if stage.combine in ("argmax", "argmin"):
+                return [f"a{number}[u].template update<0>({value}, {_position(stage)});"]
+            return [f"a{number}[u].update({value}, 0);"]
+
+        self._outer_loop(p, self._body(p, at_end), " ".join(f"a{n}[u].flush();" for n, _ in reductions))
+        for n, stage in reductions:
+            finish = [f"const auto r{n} = a{n}[u].result();", *self._all_stores(stage, f"r{n}")]
+            self.lines += ["        " + line for line in self._side_by_side(finish)]
+
+    def _outer_scan(self, p: Pass) -> None:
+        (stage,) = p.stages
+        ctype, op = COMPUTE_TYPES[_dtype(stage)], f"ca::scan_{stage.combine}"
         wide = f"ca::scan_t<{ctype}>"
-        before = [f"ca::vec<{wide}, L> carry[U]; for (int u = 0; u < U; ++u) carry[u] = ca::splat<{wide}, L>({op}::identity<{wide}>());"]
-        tail = [f"carry[u] = {op}::combine(carry[u], ca::to<{wide}>({value}));"]
-        tail += self._outer_targets(stage, {0: f"ca::to<{ctype}>(carry[u])"}, self._printer(lane, ""))
-        self._outer_body(stage, lane, before, tail, "")
+        self.lines.append(
+            f"        ca::vec<{wide}, L> carry[U]; for (int u = 0; u < U; ++u) carry[u] = ca::splat<{wide}, L>({op}::identity<{wide}>());"
+        )
+
+        def at_end(number: int, stage: RowStage, value: str) -> list[str]:
+            combine = f"carry[u] = {op}::combine(carry[u], ca::to<{wide}>({value}));"
+            return [combine, *self._all_stores(stage, f"ca::to<{ctype}>(carry[u])")]
+
+        self._outer_loop(p, self._body(p, at_end))
+
+
+def _dtype(stage: RowStage) -> torch.dtype:
+    assert isinstance(stage.dtype, torch.dtype)
+    return stage.dtype
+
+
+def _position(stage: RowStage) -> str:
+    """Row-major number of a point within the row, in logical order."""
+    total, stride = sympy.S.Zero, 1
+    for symbol, size in reversed(stage.inner):
+        total += symbol * stride
+        stride *= size
+    return c_index(total)
+
+
+def _compared_type(stage: RowStage, writer: _KernelWriter) -> str:
+    """Compute type of a reduction's value, followed through the body."""
+    types: dict[int, str] = {}
+    for i in stage.body.walk():
+        if i.op == "load" and i.buffer is not None:
+            types[i.result.number] = COMPUTE_TYPES[writer.region.buffers[i.buffer].dtype]
+        elif i.op == "local" and i.buffer is not None:
+            types[i.result.number] = writer._types[i.buffer]
+        elif i.dtype is not None:
+            types[i.result.number] = COMPUTE_TYPES[i.dtype]
+        elif i.op in TRUTH_OPERATIONS:
+            types[i.result.number] = "bool"
+        else:
+            operands = i.operands[1:] if i.op == "where" else i.operands
+            known = [types[o.number] for o in operands if isinstance(o, Value) and o.number in types]
+            if i.op == "masked" and i.body is not None:
+                known = [types[i.body.results[0].number]]
+            if not known:
+                raise Unsupported(f"type of {i.op} in a reduction of positions")
+            types[i.result.number] = known[0]
+    return types[stage.body.results[0].number]
 
 
 def emit(region: LoweredRegion, kernels: tuple[Kernel, ...], schedule: Schedule) -> tuple[str, Plan]:
@@ -462,7 +410,8 @@ def emit(region: LoweredRegion, kernels: tuple[Kernel, ...], schedule: Schedule)
         ctype = STORAGE_TYPES[getattr(torch, buffer.spec.dtype)]
         const = "const " if buffer.kind == "input" else ""
         out.append(f"  {const}{ctype}* __restrict__ {buffer.name} = static_cast<{const}{ctype}*>(buffers[{number}]); (void){buffer.name};")
-    out.append("  #pragma omp parallel")
+    threads = "" if any(schedule.parameters(n).get("threads", 1) for n in range(len(kernels))) else " if(0)"
+    out.append(f"  #pragma omp parallel{threads}")
     out.append("  {")
     streamed = False
     for number, kernel in enumerate(kernels):
@@ -527,6 +476,8 @@ def _lane_modes(kernel: Kernel) -> list[str]:
 
 def schedules(kernels: tuple[Kernel, ...], width: int, bytes_moved: int, cache_bytes: int) -> list[Schedule]:
     """Schedules worth trying, best guess first. Streaming stores pay once outputs exceed the caches."""
+    points = estimated_points(kernels)
+    threads = [0] if points < ONE_THREAD_POINTS else [1] if points > MANY_THREADS_POINTS else [1, 0]
     per_kernel: list[list[dict[str, int | str]]] = []
     big = bytes_moved > cache_bytes // 4
     for kernel in kernels:
@@ -535,13 +486,12 @@ def schedules(kernels: tuple[Kernel, ...], width: int, bytes_moved: int, cache_b
             unrolls = [4, 2, 8] if mode == "inner" else [4, 8, 2, 16]
             if kernel.is_map and mode == "inner":
                 unrolls = [1]
-            for unroll in unrolls:
-                for stream in ([1, 0] if big else [0, 1]):
-                    options.append({"lanes": mode, "width": width, "unroll": unroll, "stream": stream})
+            for stream in [1, 0] if big else [0]:
+                options += [{"lanes": mode, "width": width, "unroll": u, "stream": stream} for u in unrolls]
         if kernel.is_map:
             options += [{**o, "chunk": 4096} for o in options]
         per_kernel.append(options)
-    return _combine(per_kernel)
+    return [s for t in threads for s in _combine([[{**o, "threads": t} for o in k] for k in per_kernel])]
 
 
 def _combine(per_kernel: list[list[dict[str, int | str]]]) -> list[Schedule]:

@@ -474,21 +474,22 @@ template <int L, int N> CA_INLINE vec<float, L> horner(vec<float, L> x, const fl
 template <int L> CA_INLINE vec<float, L> exp_float(vec<float, L> x) {
   typedef typename raw<float, L>::type F;
   typedef typename raw<int32_t, L>::type I;
-  // exp(r) = 1 + r + r^2 P(r) on |r| <= 0.35
-  static constexpr float c[] = {0.5f, 0.16666667f, 0.041666456f, 0.008333284f, 0.0013934535f, 0.00019908875f};
-  const auto low = splat<float, L>(-110.0f), high = splat<float, L>(100.0f);
-  x = where(lt(x, low), low, x);  // comparisons are false for NaN, which passes through
-  x = where(gt(x, high), high, x);
+  // exp(r) = 1 + r + r^2 P(r) on |r| <= ln(2) / 2
+  static constexpr float c[] = {0.5f, 0.16666518f, 0.041666206f, 0.00836893f, 0.0013950551f};
+  // Within [low, high] results are normal numbers, and the exponent can be added to p's bits.
+  const auto low = splat<float, L>(-87.3365402f), high = splat<float, L>(88.7228394f);
+  vec<float, L> y = where(lt(x, low), low, x);
+  y = where(gt(y, high), high, y);
   const float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
-  F z = x.x * 1.44269504f + magic;
+  F z = y.x * 1.44269504f + magic;
   F n = z - magic;
-  vec<float, L> r = {x.x - n * 0.693359375f};  // exact: the constant has 9 bits
+  vec<float, L> r = {y.x - n * 0.693359375f};  // exact: the constant has 9 bits
   r.x = r.x + n * 2.12194440e-4f;
   F p = horner(r, c).x * (r.x * r.x) + r.x + 1.0f;
-  I k = (I)z - (I)(F{} + magic);
-  I k1 = k >> 1, k2 = k - k1;  // two factors reach denormals and infinity
-  p = p * (F)((k1 + 127) << 23) * (F)((k2 + 127) << 23);
-  return where(ne(x, x), x, vec<float, L>{p});
+  vec<float, L> result = {(F)((I)p + ((I)z << 23))};  // the bits of magic leave the word
+  result = where(lt(x, low), splat<float, L>(0.0f), result);  // below the normal range: 0
+  result = where(gt(x, high), splat<float, L>(limits<float>::inf()), result);
+  return where(ne(x, x), x, result);  // comparisons are false for NaN
 }
 template <> CA_INLINE vec<float, 1> exp_float<1>(vec<float, 1> x) {
   vec<float, 4> wide = splat<float, 4>(x.x);

@@ -1,0 +1,92 @@
+"""One episode: a policy works on a task until it submits a winner, gives up, or the budget ends."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cuda_agent_backend.agent.protocol import Message, Policy, Turn
+from cuda_agent_backend.agent.tools import Toolbox
+from sandbox.candidate import Candidate
+from sandbox.verdict import Verdict
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Limits of one episode: wall seconds and policy turns."""
+
+    seconds: float
+    turns: int = 200
+
+
+@dataclass(frozen=True)
+class EpisodeResult:
+    """What an episode came to. ``best`` is a candidate that won, with its verdict; ``reason`` one line."""
+
+    best: tuple[Candidate, Verdict] | None
+    reason: str
+    trajectory: list[Message] = field(default_factory=list)
+    turns: int = 0
+    seconds: float = 0.0
+
+
+def run_episode(policy: Policy, tools: Toolbox, budget: Budget, progress: Progress = lambda _: None) -> EpisodeResult:
+    """Let ``policy`` work with ``tools`` within ``budget``.
+
+    A policy's exception is its own bug and ends the episode with what was found so far.
+    """
+    started = time.monotonic()
+    messages: list[Message] = [_task_message(tools)]
+    turns = 0
+    reason = ""
+    while tools.finished is None:
+        if turns >= budget.turns:
+            reason = f"{budget.turns} turns are used up"
+            break
+        if time.monotonic() - started > budget.seconds:
+            reason = f"{budget.seconds:g} s are used up"
+            break
+        turn = _act(policy, messages, tools)
+        turns += 1
+        messages.append(turn.to_message())
+        if turn.truncated:
+            messages.append({"role": "user", "content": "Your message was cut off; its tool calls were not run."})
+        elif turn.calls:
+            messages += tools.run(turn.calls)
+            progress(_last_line(messages))
+        else:
+            reason = turn.content or "the policy stopped without a tool call"
+            break
+    best = tools.best()
+    return EpisodeResult(best, tools.finished or reason, messages, turns, time.monotonic() - started)
+
+
+def _act(policy: Policy, messages: list[Message], tools: Toolbox) -> Turn:
+    return policy.act(messages, tools.schemas)
+
+
+def _task_message(tools: Toolbox) -> Message:
+    content = f"Write a kernel for target {tools.task.target} that beats the faster of eager and Inductor by 5 %.\n"
+    return {"role": "user", "content": content + tools.task.to_json()}
+
+
+def _last_line(messages: list[Message]) -> str:
+    content: dict[str, Any] = json.loads(messages[-1]["content"])
+    return str(content.get("reason") or content.get("error") or content.get("sketch") or messages[-1]["name"])
+
+
+def save_trajectory(path: Path, result: EpisodeResult) -> None:
+    """Write the messages as JSON lines, with a closing line that says how the episode ended."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    end = {"role": "end", "reason": result.reason, "turns": result.turns, "seconds": round(result.seconds, 3),
+           "promoted": result.best is not None}  # fmt: skip
+    text = "".join(json.dumps(m, sort_keys=True) + "\n" for m in (*result.trajectory, end))
+    partial = path.with_suffix(".partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)

@@ -1,0 +1,99 @@
+"""What passes between a policy and its environment: chat messages with tool calls, in the OpenAI format.
+
+A policy sees the messages so far and the tools' schemas, and answers with one assistant message. Everything on
+the wire is a plain dictionary, so that a hosted model, a local one, a search and a replay are interchangeable.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+Message = dict[str, Any]
+Schema = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """One call. ``arguments`` is JSON text exactly as the policy wrote it; it may be malformed."""
+
+    id: str
+    name: str
+    arguments: str
+
+    @staticmethod
+    def of(id: str, name: str, **arguments: Any) -> ToolCall:
+        """A call with ``arguments`` encoded."""
+        return ToolCall(id, name, json.dumps(arguments, sort_keys=True))
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One policy message. ``truncated``: the policy was cut off; its calls are then never run."""
+
+    content: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    truncated: bool = False
+
+    def to_message(self) -> Message:
+        """The message in the OpenAI format."""
+        message: Message = {"role": "assistant", "content": self.content}
+        if self.calls:
+            message["tool_calls"] = [
+                {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
+                for c in self.calls
+            ]
+        return message
+
+
+class Policy(Protocol):
+    """Chooses the next message. ``name`` goes into the evidence of what it found."""
+
+    @property
+    def name(self) -> str: ...
+
+    def act(self, messages: Sequence[Message], tools: Sequence[Schema]) -> Turn:
+        """The next message, given all so far (the last ones are tool results, if calls were made)."""
+        ...
+
+
+class BadArguments(ValueError):
+    """Arguments of a tool call do not fit its schema; the message tells the policy what to change."""
+
+
+def tool_message(call: ToolCall, result: Mapping[str, Any]) -> Message:
+    """A tool's answer to ``call``."""
+    return {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": json.dumps(result, sort_keys=True)}
+
+
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "string": str, "integer": int, "array": list, "object": dict, "boolean": bool, "number": (int, float)
+}  # fmt: skip
+
+
+def parse_arguments(call: ToolCall, schema: Schema) -> dict[str, Any]:
+    """The call's arguments, checked against the flat JSON schema of its tool.
+
+    Raises:
+        BadArguments: not a JSON object, a missing, unknown or wrongly typed argument.
+    """
+    try:
+        arguments = json.loads(call.arguments or "{}")
+    except (ValueError, RecursionError) as error:
+        raise BadArguments(f"arguments of {call.name} are not JSON: {error}") from None
+    if not isinstance(arguments, dict):
+        raise BadArguments(f"arguments of {call.name} must be a JSON object")
+    parameters = schema["function"]["parameters"]
+    for name, value in arguments.items():
+        if name not in parameters["properties"]:
+            known = ", ".join(parameters["properties"]) or "none"
+            raise BadArguments(f"{call.name} has no argument {name!r}; it takes: {known}")
+        wanted = parameters["properties"][name]["type"]
+        if not isinstance(value, _TYPES[wanted]) or (isinstance(value, bool) and wanted != "boolean"):
+            raise BadArguments(f"argument {name!r} of {call.name} must be of type {wanted}")
+    missing = [n for n in parameters.get("required", []) if n not in arguments]
+    if missing:
+        raise BadArguments(f"{call.name} needs {', '.join(missing)}")
+    return arguments

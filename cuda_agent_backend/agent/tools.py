@@ -1,0 +1,220 @@
+"""The tools of an episode: what a policy may do about one task.
+
+``look`` tells of the task, its baselines and the room above the roofline floor; ``sketch`` and ``write`` make a
+candidate and compile it; ``verify`` and ``profile`` try one; ``submit`` has one judged, or ends with nothing. Every
+answer is a JSON object with ``ok``; what went wrong comes back as text the policy can act on, never as an exception.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from cuda_agent_backend.agent.protocol import BadArguments, Message, Schema, ToolCall, parse_arguments, tool_message
+from cuda_agent_backend.sketch.api import Analysis, CpuFacts, NotCovered, analyse, generate, schedules
+from cuda_agent_backend.sketch.cuda import DeviceFacts
+from cuda_agent_backend.sketch.schedule import Schedule
+from sandbox.candidate import Candidate
+from sandbox.plan import Plan, PlanError
+from sandbox.task import Task
+from sandbox.verdict import Baselines, Failure, Outcome, Verdict
+
+LOG_CHARACTERS = 2000
+
+
+class Bench(Protocol):
+    """The part of the sandbox's judge that tools use."""
+
+    def baselines(self, task: Task) -> Baselines | Failure: ...
+
+    def compile(self, candidate: Candidate) -> Any: ...
+
+    def verify(self, task: Task, candidate: Candidate) -> Outcome: ...
+
+    def profile(self, task: Task, candidate: Candidate) -> Outcome: ...
+
+    def judge(self, task: Task, candidate: Candidate) -> Verdict: ...
+
+
+@dataclass
+class Toolbox:
+    """Tools bound to one task, and what the episode has brought so far."""
+
+    task: Task
+    bench: Bench
+    facts: DeviceFacts | CpuFacts | None = None
+    compile_jobs: int = 2
+    candidates: dict[str, Candidate] = field(default_factory=dict)
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    profiles: dict[str, float] = field(default_factory=dict)
+    finished: str | None = None
+    baselines: Baselines | None = None
+
+    def __post_init__(self) -> None:
+        self.analysis: Analysis | NotCovered = analyse(self.task)
+        self._tools: dict[str, Callable[..., dict[str, Any]]] = {
+            "look": self._look, "sketch": self._sketch, "write": self._write,
+            "verify": self._verify, "profile": self._profile, "submit": self._submit,
+        }  # fmt: skip
+
+    @property
+    def schemas(self) -> list[Schema]:
+        return TOOL_SCHEMAS
+
+    def run(self, calls: Sequence[ToolCall]) -> list[Message]:
+        """Run ``calls`` in order; candidates named by neighbouring ``sketch`` calls compile side by side."""
+        drafts = [c for c in calls if c.name in ("sketch", "write")]
+        with ThreadPoolExecutor(max_workers=max(1, self.compile_jobs)) as pool:
+            compiled = dict(zip((c.id for c in drafts), pool.map(self._guarded, drafts), strict=True))
+        return [tool_message(c, compiled[c.id] if c.id in compiled else self._guarded(c)) for c in calls]
+
+    def _guarded(self, call: ToolCall) -> dict[str, Any]:
+        tool = self._tools.get(call.name)
+        if tool is None:
+            return {"ok": False, "error": f"no tool {call.name!r}; there are: {', '.join(self._tools)}"}
+        schema = next(s for s in TOOL_SCHEMAS if s["function"]["name"] == call.name)
+        try:
+            started = time.monotonic()
+            answer = tool(**parse_arguments(call, schema))
+            return {**answer, "seconds": round(time.monotonic() - started, 3)}
+        except BadArguments as error:
+            return {"ok": False, "error": str(error)}
+
+    # --- tools ---
+
+    def _look(self) -> dict[str, Any]:
+        result = self.bench.baselines(self.task)
+        if not isinstance(result, Baselines):
+            return {"ok": False, "error": result.reason}
+        self.baselines = result
+        answer: dict[str, Any] = {
+            "ok": True,
+            "eager_us": result.eager_seconds * 1e6,
+            "inductor_us": result.inductor_seconds * 1e6,
+            "floor_us": result.floor_seconds * 1e6,
+            "room": result.room,
+        }
+        if isinstance(self.analysis, NotCovered):
+            return {**answer, "sketch": None, "why_not": self.analysis.reason}
+        proposed = schedules(self.analysis, self.facts)
+        return {**answer, "sketch": self.analysis.family, "schedules": [json.loads(s.to_json()) for s in proposed]}
+
+    def _sketch(self, schedule: list[Any]) -> dict[str, Any]:
+        if isinstance(self.analysis, NotCovered):
+            return {"ok": False, "error": f"no sketch covers this task: {self.analysis.reason}"}
+        try:
+            parsed = Schedule.from_json(json.dumps(schedule))
+            made = generate(self.analysis, parsed, self.facts if isinstance(self.facts, DeviceFacts) else None)
+        except (ValueError, KeyError) as error:
+            return {"ok": False, "error": f"schedule does not fit: {error}"}
+        if isinstance(made, NotCovered):
+            return {"ok": False, "error": made.reason}
+        return self._add(made)
+
+    def _write(self, source: str, plan: str) -> dict[str, Any]:
+        language = "cuda" if self.task.target == "cuda" else "c++"
+        try:
+            parsed = Plan.from_json(plan)
+        except PlanError as error:
+            return {"ok": False, "error": f"plan: {error}"}
+        if parsed.target != self.task.target:
+            return {"ok": False, "error": f"the plan is for {parsed.target}, the task for {self.task.target}"}
+        return self._add(Candidate(parsed.target, language, source, parsed, "policy"))
+
+    def _add(self, candidate: Candidate) -> dict[str, Any]:
+        outcome = self.bench.compile(candidate)
+        if hasattr(outcome, "reason"):
+            log = getattr(outcome, "log", "")
+            return {"ok": False, "error": outcome.reason, "log": _cut(log)}
+        name = candidate.digest[:12]
+        self.candidates[name] = candidate
+        return {"ok": True, "candidate": name, "facts": getattr(outcome, "facts", {})}
+
+    def _candidate(self, name: str) -> Candidate:
+        if name not in self.candidates:
+            known = ", ".join(self.candidates) or "none yet"
+            raise BadArguments(f"no candidate {name!r}; there are: {known}")
+        return self.candidates[name]
+
+    def _verify(self, candidate: str) -> dict[str, Any]:
+        return _describe(self.bench.verify(self.task, self._candidate(candidate)))
+
+    def _profile(self, candidate: str) -> dict[str, Any]:
+        answer = _describe(self.bench.profile(self.task, self._candidate(candidate)))
+        if "speedup" in answer:
+            self.profiles[candidate] = answer["speedup"]["median"]
+        return answer
+
+    def _submit(self, candidate: str = "", reason: str = "") -> dict[str, Any]:
+        if not candidate:
+            self.finished = reason or "the policy gave up without a reason"
+            return {"ok": True, "ended": self.finished}
+        verdict = self.bench.judge(self.task, self._candidate(candidate))
+        self.verdicts[candidate] = verdict
+        if verdict.wins:
+            self.finished = f"promoted: {verdict.reason}"
+        return {"ok": verdict.wins, "status": verdict.status, "reason": verdict.reason, "reward": verdict.reward}
+
+    def best(self) -> tuple[Candidate, Verdict] | None:
+        """The winning candidate with the largest proven speed-up."""
+        won = [(v.speed.speedup.low if v.speed else 0.0, n) for n, v in self.verdicts.items() if v.wins]
+        if not won:
+            return None
+        name = max(won)[1]
+        return self.candidates[name], self.verdicts[name]
+
+
+def _describe(outcome: Outcome) -> dict[str, Any]:
+    answer: dict[str, Any] = {"ok": outcome.status in ("correct", "too_slow"), "status": outcome.status, "reason": outcome.reason}
+    speed = getattr(outcome, "speed", None)
+    if speed is not None:
+        answer["speedup"] = {"median": speed.speedup.median, "low": speed.speedup.low, "high": speed.speedup.high}
+        answer["baseline"] = speed.baseline
+    if getattr(outcome, "log", ""):
+        answer["log"] = _cut(outcome.log)  # type: ignore[union-attr]
+    return answer
+
+
+def _cut(text: str) -> str:
+    """Long output with its middle left out and its size told."""
+    if len(text) <= LOG_CHARACTERS:
+        return text
+    half = LOG_CHARACTERS // 2
+    return f"{text[:half]}\n[... {len(text) - 2 * half} of {len(text)} characters left out ...]\n{text[-half:]}"
+
+
+def _schema(name: str, description: str, required: Sequence[str] = (), **properties: tuple[str, str]) -> Schema:
+    return {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": description,
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    k: {"type": t, "description": d, **({"items": {"type": "object"}} if t == "array" else {})}
+                    for k, (t, d) in properties.items()
+                },
+                "required": list(required),
+                "additionalProperties": False,
+            },
+        },
+    }
+
+
+_CANDIDATE = ("string", "name of a candidate, as sketch or write answered it")
+TOOL_SCHEMAS: list[Schema] = [
+    _schema("look", "Time the baselines; answer with the room over the roofline floor and the schedules proposed."),
+    _schema("sketch", "Generate and compile a candidate from a sketch under a schedule.", ["schedule"],
+            schedule=("array", "parameters, one object for each kernel")),
+    _schema("write", "Compile a candidate from source and a launch plan.", ["source", "plan"],
+            source=("string", "CUDA or C++ source"), plan=("string", "launch plan as JSON text")),
+    _schema("verify", "Check a candidate's results against the float64 oracle.", ["candidate"], candidate=_CANDIDATE),
+    _schema("profile", "Check a candidate and time it against the faster baseline.", ["candidate"], candidate=_CANDIDATE),
+    _schema("submit", "Have a candidate judged for promotion; without one, end the episode with a reason.",
+            candidate=_CANDIDATE, reason=("string", "why nothing is submitted")),
+]  # fmt: skip

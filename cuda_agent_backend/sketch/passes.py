@@ -1,0 +1,143 @@
+"""Stages of a kernel -> passes over a row: stages that can share one loop do.
+
+A pass reads its inputs once for all its stages: exp and the sum over it, the several sums of a norm's backward.
+Values made in a pass are handed on in registers; only what a later pass reads is kept in the row's scratch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import sympy
+import torch
+
+from cuda_agent_backend.sketch.lower import Store
+from cuda_agent_backend.sketch.nest import Dim, Kernel, Local, RowStage
+from cuda_agent_backend.sketch.ssa import Body, Instruction, Value
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Stages over the same inner loops, in order; their inner symbols are the same."""
+
+    stages: tuple[RowStage, ...]
+
+    @property
+    def inner(self) -> tuple[Dim, ...]:
+        return self.stages[0].inner
+
+    @property
+    def kind(self) -> str:
+        """"scan" (always alone), "reduce" if any stage reduces, else "map"."""
+        kinds = {s.kind for s in self.stages}
+        return "scan" if "scan" in kinds else "reduce" if "reduce" in kinds else "map"
+
+    def made(self) -> dict[str, Store]:
+        """Row arrays that maps of this pass make, by buffer."""
+        return {s.buffer: s for st in self.stages if st.kind == "map" for s in st.local_stores}
+
+
+def expand_welford(kernel: Kernel) -> Kernel:
+    """Replace Welford reductions by a mean and a sum of squared deviations from it.
+
+    The row is near when it is read again, and two passes lose fewer digits than one.
+    """
+    stages: list[RowStage] = []
+    locals_ = dict(kernel.locals)
+    for stage in kernel.stages:
+        if stage.combine != "welford":
+            stages.append(stage)
+            continue
+        total, mean = f"{stage.name}_total", f"{stage.name}_mean"
+        locals_[total], locals_[mean] = Local(total, 1), Local(mean, 1)
+        stages += _welford_stages(stage, total, mean)
+    return Kernel(kernel.outer, tuple(stages), locals_)
+
+
+def _welford_stages(stage: RowStage, total: str, mean: str) -> list[RowStage]:
+    zero = sympy.S.Zero
+    dtype = stage.dtype
+    assert isinstance(dtype, torch.dtype)
+    count = Instruction(Value(1), "constant", (repr(float(stage.points)),), dtype)
+
+    def pick(field: int) -> dict[str, tuple[Store, ...]]:
+        return {
+            "stores": tuple(replace(s, field=0) for s in stage.stores if s.field == field),
+            "local_stores": tuple(replace(s, field=0) for s in stage.local_stores if s.field == field),
+        }
+
+    sum_stage = replace(stage, combine="sum", stores=(), local_stores=(Store(total, zero),))
+    read = Instruction(Value(0), "local", dtype=dtype, buffer=total, index=zero)
+    divide = Instruction(Value(2), "truediv", (Value(0), Value(1)))
+    at_mean = pick(0)
+    mean_stage = RowStage(
+        f"{stage.name}_mean", "map", "", dtype, (), Body([read, count, divide], (Value(2),)),
+        at_mean["stores"], (*at_mean["local_stores"], Store(mean, zero)),
+    )  # fmt: skip
+    value, fresh = stage.body.results[0], 1 + max(i.result.number for i in stage.body.walk())
+    tail = [
+        Instruction(Value(fresh), "local", dtype=dtype, buffer=mean, index=zero),
+        Instruction(Value(fresh + 1), "sub", (value, Value(fresh))),
+        Instruction(Value(fresh + 2), "square", (Value(fresh + 1),)),
+    ]
+    deviations = Body([*stage.body.instructions, *tail], (Value(fresh + 2),))
+    result = [sum_stage, mean_stage]
+    at_m2, at_count = pick(1), pick(2)
+    if any(at_m2.values()):
+        result.append(replace(stage, name=f"{stage.name}_m2", combine="sum", body=deviations, **at_m2))
+    if any(at_count.values()):
+        body = Body([count], (Value(1),))
+        result.append(RowStage(f"{stage.name}_count", "map", "", dtype, (), body, **at_count))
+    return result
+
+
+def _rename(stage: RowStage, inner: tuple[Dim, ...]) -> RowStage:
+    """The stage with its inner symbols replaced by those of ``inner`` (same sizes)."""
+    names: dict[sympy.Symbol, sympy.Expr] = {
+        own: common for (own, _), (common, _) in zip(stage.inner, inner, strict=True)
+    }
+    return replace(
+        stage,
+        inner=inner,
+        body=stage.body.substitute(names),
+        stores=tuple(replace(s, index=s.index.xreplace(names)) for s in stage.stores),
+        local_stores=tuple(replace(s, index=s.index.xreplace(names)) for s in stage.local_stores),
+    )
+
+
+def _joins(stage: RowStage, current: Pass) -> RowStage | None:
+    """``stage`` in terms of ``current``'s loops if both can share them."""
+    if "scan" in (stage.kind, current.kind) or not stage.inner:
+        return None
+    if [n for _, n in stage.inner] != [n for _, n in current.inner]:
+        return None
+    renamed = _rename(stage, current.inner)
+    made = current.made()
+    finished = {s.buffer for st in current.stages if st.kind == "reduce" for s in st.local_stores}
+    for i in renamed.body.walk():
+        if i.op != "local":
+            continue
+        if i.buffer in finished or (i.buffer in made and made[i.buffer].index != i.index):
+            return None
+    return renamed
+
+
+def passes(kernel: Kernel) -> tuple[Pass, ...]:
+    """Group the kernel's stages into passes, in order, each as long as possible."""
+    result: list[Pass] = []
+    for stage in kernel.stages:
+        joined = _joins(stage, result[-1]) if result else None
+        if joined is not None:
+            result[-1] = Pass((*result[-1].stages, joined))
+        else:
+            result.append(Pass((stage,)))
+    return tuple(result)
+
+
+def scratch(kernel: Kernel, grouped: tuple[Pass, ...]) -> set[str]:
+    """Locals that must be kept: every scalar, and the row arrays that another pass reads."""
+    kept = {name for name, local in kernel.locals.items() if local.size == 1}
+    for p in grouped:
+        made = p.made()
+        kept |= {i.buffer for s in p.stages for i in s.body.walk() if i.op == "local" and i.buffer and i.buffer not in made}
+    return kept
