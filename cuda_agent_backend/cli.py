@@ -7,8 +7,10 @@ arguments or input; 130 interrupted.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -128,7 +130,66 @@ def _doctor(args: argparse.Namespace, settings: Settings) -> Result:
     return (1 if worst(checks) == "fail" else 0), found
 
 
+def _warm(args: argparse.Namespace, settings: Settings) -> Result:
+    from cuda_agent_backend.warm import warm
+
+    found = _load(args)
+    with _said(args.model):
+        report = warm(found.model, found.inputs, training=args.train, options=_options(args))
+    out = tables.console()
+    out.print(tables.region_table(report.graphs, args.model))
+    total = sum(len(graph.regions) for graph in report.graphs)
+    out.print(f"{report.used} of {total} regions run a kernel; {report.seconds:.0f} s")
+    return _problem(report.problem), {"model": args.model, "used": report.used, **report.to_json()}
+
+
+def _explain(args: argparse.Namespace, settings: Settings) -> Result:
+    from cuda_agent_backend.explain import explain
+
+    found = _load(args)
+    with _said(args.model):
+        report = explain(found.model, *found.inputs, training=args.train, options=_options(args))
+    tables.console().print(tables.region_table(report.graphs, args.model, room=True))
+    return _problem(report.problem), {"model": args.model, **report.to_json()}
+
+
+def _problem(problem: str) -> int:
+    if problem:
+        print(f"cuda-agent: {problem}", file=sys.stderr)
+    return 1 if problem else 0
+
+
+@contextlib.contextmanager
+def _said(model: str) -> Iterator[None]:
+    """Turn what the user's model raises into one line; the traceback goes to the log."""
+    from cuda_agent_backend import log
+
+    try:
+        yield
+    except SettingsError:
+        raise
+    except Exception as error:
+        log.logger("all").debug("%s", traceback.format_exc())
+        first = str(error).strip().partition("\n")[0]
+        raise CliError(
+            f"{model} cannot be compiled and run: {type(error).__name__}: {first}"
+            " (CUDA_AGENT_LOGS=+all shows where)"
+        ) from error
+
+
+def _demo(args: argparse.Namespace, settings: Settings) -> Result:
+    from cuda_agent_backend.demo import Demo, DemoFailed, run
+
+    found = run(Demo(args.models, args.build_dir, args.budget))
+    if isinstance(found, DemoFailed):
+        raise CliError(found.reason)
+    return (0 if found.as_promised else 1), found.to_json()
+
+
 COMMANDS: dict[str, Callable[[argparse.Namespace, Settings], Result]] = {
+    "demo": _demo,
+    "warm": _warm,
+    "explain": _explain,
     "doctor": _doctor,
     "cache": cli_cache.run,
 }

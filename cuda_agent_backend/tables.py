@@ -19,6 +19,10 @@ UNBROKEN = ("key", "kind", "target", "graph", "speed-up", "error ratio", "made")
 STATUS_STYLE = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
+Speedup = tuple[float | None, float | None, float | None]
+"""Lower bound of the 95 % interval, median, upper bound; None for what is not known."""
+
+
 def console() -> Console:
     """Where tables go. What programs read goes to `--json` instead."""
     from rich.console import Console
@@ -26,17 +30,23 @@ def console() -> Console:
     return Console(highlight=False)
 
 
-def region_table(graphs: Iterable[GraphReport], title: str = "") -> Table:
-    """The result table: one line a region. Speed-ups are over the faster of eager and Inductor."""
+def region_table(graphs: Iterable[GraphReport], title: str = "", room: bool = False) -> Table:
+    """The result table: one line a region. Speed-ups are over the faster of eager and Inductor.
+
+    room: also the estimate of how far Inductor is from the least bytes that must be moved.
+    """
     from rich.text import Text
 
     from cuda_agent_backend.report import HIT
 
-    table = _table(title, "graph", "region", "sketch", "speed-up", "error ratio", "why not")
+    more = ("room",) if room else ()
+    table = _table(title, "graph", "region", "sketch", "speed-up", "error ratio", *more, "why not")
     for graph in graphs:
         for region in graph.regions:
-            style = "green" if region.status == HIT else None
-            table.add_row(*map(Text, (graph.kind, *region_cells(region))), style=style)
+            *cells, why = region_cells(region)
+            estimate = ("-" if region.room is None else f"{region.room:.1f}",) if room else ()
+            style = "green" if region.status == HIT else ""
+            table.add_row(*map(Text, (graph.kind, *cells, *estimate, why)), style=style)
     return table
 
 
@@ -55,17 +65,18 @@ def region_name(region: RegionReport, shown: int = 4) -> str:
     return f"{', '.join(names)}{more} ({region.nodes} nodes, {region.moved / 1e6:.1f} MB)"
 
 
-def interval(speedup: tuple[float | None, float | None, float | None] | None) -> str:
-    """(low, median, high) as "1.32 [1.28, 1.35]"; "-" where nothing was measured."""
+def interval(speedup: Speedup | None) -> str:
+    """(low, median, high) as "1.32 [1.28, 1.35]", "1.32 (over 1.28)" without high; "-" where nothing was measured."""
     low, median, high = speedup or (None, None, None)
     if median is None:
         return "-"
     if low is None:
         return f"{median:.2f}"
-    return f"{median:.2f} [{low:.2f}, {'...' if high is None else f'{high:.2f}'}]"
+    bounds = f"(over {low:.2f})" if high is None else f"[{low:.2f}, {high:.2f}]"
+    return f"{median:.2f} {bounds}"
 
 
-def speedup_of(value: object) -> tuple[float | None, float | None, float | None]:
+def speedup_of(value: object) -> Speedup:
     """(low, median, high) of a JSON object that has these keys; None for what it has not."""
     found = value if isinstance(value, Mapping) else {}
     return _number(found.get("low")), _number(found.get("median")), _number(found.get("high"))
@@ -112,8 +123,14 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a JSON object aside and rename it into place, so that a reader never sees half of it. May raise OSError."""
+    """Write a JSON object aside and rename it into place, so that a reader never sees half of it. May raise OSError.
+
+    What is not finite becomes null, what JSON does not know becomes text.
+    """
+    from cuda_agent_backend.promote import plain
+
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
-    aside.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    text = json.dumps(plain(value), indent=1, sort_keys=True, allow_nan=False)
+    aside.write_text(text + "\n", encoding="utf-8")
     aside.replace(path)
