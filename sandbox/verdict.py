@@ -109,7 +109,8 @@ class Failed:
     @property
     def reason(self) -> str:
         """One line."""
-        return f"{self.stage} failed: {self.message.strip().splitlines()[-1:] or ['']}"
+        lines = self.message.strip().splitlines() or ["no reason given"]
+        return f"{self.stage} failed: {lines[-1]}"
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,145 @@
+"""Input sets, and what a task should compute on them. All of it stays in the judge's process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from sandbox import flags
+from sandbox.accuracy import IndexCheck
+from sandbox.inputs import Bounds, make_inputs
+from sandbox.oracle import index_rules, run_eager, run_oracle
+from sandbox.sharedmemory import Segment, layout
+from sandbox.specs import TensorSpec
+from sandbox.task import Task
+from sandbox.verdict import Refused
+
+if TYPE_CHECKING:
+    import torch
+
+SMALL_OUTPUT = 64
+"""Outputs of fewer elements are pooled over several draws."""
+MAX_DRAWS = 8
+LARGE_INPUT = 1 << 24
+"""Elements of input beyond which at most `LARGE_DRAWS` are pooled."""
+LARGE_DRAWS = 3
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where an input set's values come from: a seed, or a real input that was recorded."""
+
+    distribution: str
+    seed: int
+    recorded: Sequence[torch.Tensor] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return {"distribution": self.distribution, "seed": self.seed}
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Eager's and the oracle's outputs on one input set."""
+
+    eager: list[torch.Tensor]
+    oracle: list[torch.Tensor]
+    indices: dict[int, IndexCheck] = field(default_factory=dict)
+    narrow: tuple[str, ...] = ()
+
+
+class InputSet:
+    """Tensors of the judge under a number that the workers know too.
+
+    On cpu they lie in shared memory, which workers map read-only; new values are written in place,
+    so a result remembered by address is stale. On cuda they are on the judge's device, and a worker
+    draws its own copy.
+    """
+
+    def __init__(self, number: int, specs: Sequence[TensorSpec], target: str) -> None:
+        """Raises OSError when the memory is not there."""
+        self.number, self.specs, self.target = number, tuple(specs), target
+        self.offsets, size = layout(specs)
+        self.segment: Segment | None = None
+        self.tensors: list[torch.Tensor] = []
+        self.source = Source("none", 0)
+        self.version = 0
+        """Counts changes of the values."""
+        self._shared: list[torch.Tensor] = []
+        if target == "cpu":
+            self._share(size)
+            self.tensors = self._shared
+
+    def _share(self, size: int) -> None:
+        self.segment = Segment.create(size)
+        pairs = zip(self.specs, self.offsets, strict=True)
+        self._shared = [self.segment.tensor(spec, offset) for spec, offset in pairs]
+        self.segment.seal()
+
+    def fill(self, source: Source, bounds: Sequence[Bounds | None]) -> None:
+        """Give it new values."""
+        self.source = source
+        self.version += 1
+        values = source.recorded
+        if values is None:
+            values = make_inputs(
+                self.specs, source.seed, source.distribution, bounds, self._device()
+            )
+        if self.target == "cuda" and source.recorded is None:
+            self.tensors = list(values)
+            return
+        if self.segment is None:
+            self._share(layout(self.specs)[1])
+        for tensor, value in zip(self._shared, values, strict=True):
+            _storage(tensor).copy_(_storage(_restrided(value, tensor)))
+        if self.target == "cuda":
+            self.tensors = [tensor.to(self._device()) for tensor in self._shared]
+
+    def _device(self) -> str:
+        return "cuda:0" if self.target == "cuda" else "cpu"
+
+
+def _restrided(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    if value.stride() == like.stride() or value.numel() == 0:
+        return value
+    import torch
+
+    made = torch.empty_strided(like.shape, like.stride(), dtype=value.dtype)
+    return made.copy_(value)
+
+
+def _storage(tensor: torch.Tensor) -> torch.Tensor:
+    """All memory of a strided tensor as one line, so that overlapping elements are copied once."""
+    spec = TensorSpec("uint8", tuple(tensor.shape), tuple(tensor.stride()))
+    return tensor.as_strided((spec.extent,), (1,))
+
+
+def expect(
+    task: Task,
+    module: torch.fx.GraphModule,
+    inputs: Sequence[torch.Tensor],
+    user_flags: Mapping[str, Any],
+) -> Expected | Refused:
+    """Run eager under the user's flags and the oracle. A task that eager cannot run is refused."""
+    with flags.applied(user_flags):
+        try:
+            eager = run_eager(module, inputs)
+            oracle = run_oracle(task, module, inputs)
+        except Exception as error:  # whatever torch raises is about the task
+            return Refused(f"the task does not run in eager mode: {type(error).__name__}: {error}")
+    indices = {
+        number: IndexCheck(oracle.operands[number], rule.dim, rule.largest, rule.exact)
+        for number, rule in index_rules(task).items()
+    }
+    return Expected(eager, oracle.outputs, indices, oracle.narrow)
+
+
+def draws_per_distribution(task: Task, distribution: str) -> int:
+    """How many draws to pool so that an error estimate rests on enough elements."""
+    floats = [s.numel for s in task.output_specs if s.dtype.startswith(("float", "bfloat"))]
+    if not floats or distribution in ("constant", "zeros"):
+        return 1
+    wanted = -(-SMALL_OUTPUT // max(1, min(floats)))
+    elements = sum(spec.numel for spec in task.inputs)
+    return max(1, min(wanted, LARGE_DRAWS if elements > LARGE_INPUT else MAX_DRAWS))

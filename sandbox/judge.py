@@ -1,0 +1,332 @@
+"""The judge: what a candidate is worth, told by contracts C3 (accuracy) and C4 (speed).
+
+Three roles in three processes. This one holds seeds, expected values and the verdict. The baseline
+worker runs eager mode and Inductor's code, the candidate worker runs candidates; both are the same
+program, called through the same wrapper (see `workerloop`).
+
+Not covered: another user's load on the machine (the A/A control notices it); a candidate for cpu
+is native code in the candidate worker and limited only by what that process may do (see
+`workerloop`). Not safe for use from several threads.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from sandbox import flags as torch_flags
+from sandbox import machine, roofline, timing
+from sandbox.accuracy import check_metadata
+from sandbox.candidate import Candidate
+from sandbox.compile import Compiled, CompileTimedOut, compile_candidate
+from sandbox.compile import Refused as CompileRefused
+from sandbox.machine import Ceilings
+from sandbox.plan import MAX_INPUTS, MAX_OUTPUTS
+from sandbox.race import Race
+from sandbox.rounds import Effort, Record
+from sandbox.session import Session, Timeouts
+from sandbox.specs import TensorSpec
+from sandbox.supervisor import WorkerProcess, WorkerSettings
+from sandbox.task import Task, TaskError
+from sandbox.timing import SpeedReport
+from sandbox.verdict import (
+    VERIFIER_VERSION,
+    Baselines,
+    CompileFailed,
+    Correct,
+    Failure,
+    Noisy,
+    Outcome,
+    Refused,
+    TimedOut,
+    TooSlow,
+    Verdict,
+    reward,
+)
+from sandbox.verify import QUICK, THOROUGH, check_candidate
+
+if TYPE_CHECKING:
+    import torch
+
+NOISY_TRIES = 2
+
+
+class Judge:
+    """Owns the worker processes; a context manager. All folders are the caller's.
+
+    target: "cpu" or "cuda". arch: for cuda "sm_90a" and the like. threads: of each worker, by
+    default the cores this process may use. flags: see `flags`; by default those of this process.
+    inductor: a patch of Inductor's configuration for baseline and wrapper. consent: whether C++
+    written by a policy may run. ceilings: of this machine, measured when first needed otherwise.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        *,
+        scratch_dir: Path | str,
+        native_dir: Path | str | None = None,
+        arch: str = "native",
+        threads: int | None = None,
+        flags: Mapping[str, Any] | None = None,
+        inductor: Mapping[str, Any] | None = None,
+        consent: bool = False,
+        cxx_flags: Sequence[str] = (),
+        timeouts: Timeouts | None = None,
+        ceilings: Ceilings | None = None,
+    ) -> None:
+        self.target, self.arch, self.consent = target, arch, consent
+        self.scratch = Path(scratch_dir).resolve()
+        self.cxx_flags, self.timeouts = tuple(cxx_flags), timeouts or Timeouts()
+        self.threads = threads or len(os.sched_getaffinity(0))
+        self.flags = dict(torch_flags.current() if flags is None else flags)
+        self.inductor = dict(inductor or {})
+        hello = {
+            "target": target,
+            "threads": self.threads,
+            "flags": self.flags,
+            "inductor": self.inductor,
+            "native": str(Path(native_dir).resolve()) if native_dir else "",
+        }
+        self._baseline, self._candidate = (
+            WorkerProcess(
+                WorkerSettings(role, self.scratch / role, self.threads, hello, self.timeouts.start)
+            )
+            for role in ("baseline", "candidate")
+        )
+        self._ceilings = ceilings
+        self._session: Session | None = None
+        self._compiled: dict[str, Compiled] = {}
+
+    def __enter__(self) -> Judge:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Start both workers without waiting for them."""
+        self._baseline.launch()
+        self._candidate.launch()
+
+    def close(self) -> None:
+        """End both workers and give up all memory."""
+        self._baseline.stop()
+        self._candidate.stop()
+        self._session = None
+
+    def ceilings(self) -> Ceilings:
+        """What this machine can do at most; measured once."""
+        if self._ceilings is None:
+            self._ceilings = machine.ceilings(self.target)
+        return self._ceilings
+
+    def baselines(self, task: Task, *, eager_task: Task | None = None) -> Baselines | Failure:
+        """Times of eager mode and Inductor. The first call for a task compiles it with Inductor.
+
+        eager_task: the same function before decompositions, where it is known, as what the user's
+        eager mode really runs; it must have the same inputs and outputs.
+        """
+        session = self._open(task)
+        if not isinstance(session, Session):
+            return session
+        return self._race(session, eager_task).baselines()
+
+    def verify(
+        self,
+        task: Task,
+        candidate: Candidate,
+        *,
+        recorded_inputs: Sequence[Sequence[torch.Tensor]] | None = None,
+        thorough: bool = False,
+    ) -> Outcome:
+        """Compile, run and compare: on a few kinds of inputs, or thoroughly on all with new seeds.
+
+        recorded_inputs: real inputs of the region, each a list as long as the task's inputs.
+        """
+        session = self._load(task, candidate)
+        if not isinstance(session, Session):
+            return session
+        check = THOROUGH if thorough else QUICK
+        return check_candidate(session, self._candidate, check, recorded_inputs or ()).outcome
+
+    def profile(
+        self,
+        task: Task,
+        candidate: Candidate,
+        *,
+        pairs: int = 12,
+        eager_task: Task | None = None,
+    ) -> Outcome:
+        """A quick check and a quick timing without controls: for search, not for promotion."""
+        session = self._load(task, candidate)
+        if not isinstance(session, Session):
+            return session
+        checked = check_candidate(session, self._candidate, QUICK, ())
+        if not isinstance(checked.outcome, Correct):
+            return checked.outcome
+        record = self._race(session, eager_task).run(Effort(pairs, pairs))
+        if not isinstance(record, Record):
+            return record
+        return Correct(checked.outcome.accuracy, timing.report(record.device))
+
+    def judge(
+        self,
+        task: Task,
+        candidate: Candidate,
+        *,
+        recorded_inputs: Sequence[Sequence[torch.Tensor]] | None = None,
+        eager_task: Task | None = None,
+        effort: Effort | None = None,
+    ) -> Verdict:
+        """The full judgement that promotion rests on, with its evidence."""
+        evidence = self._provenance(task, candidate)
+        outcome = self._judge(
+            task, candidate, recorded_inputs or (), eager_task, effort or Effort(), evidence
+        )
+        accuracy = getattr(outcome, "accuracy", None)
+        speed = getattr(outcome, "speed", None)
+        status = outcome.status
+        if isinstance(outcome, Correct) and speed is not None and speed.wins:
+            status = "wins"
+        evidence["speed"] = speed.to_dict() if speed else None
+        return Verdict(status, outcome.reason, reward(outcome), accuracy, speed, evidence)
+
+    def _judge(
+        self,
+        task: Task,
+        candidate: Candidate,
+        recorded: Sequence[Sequence[torch.Tensor]],
+        eager_task: Task | None,
+        effort: Effort,
+        evidence: dict[str, Any],
+    ) -> Outcome:
+        session = self._load(task, candidate)
+        if not isinstance(session, Session):
+            return session
+        evidence["toolchain"] = self._compiled[candidate.digest].toolchain.version
+        evidence["kernel_facts"] = dict(self._compiled[candidate.digest].facts)
+        checked = check_candidate(session, self._candidate, THOROUGH, recorded)
+        evidence["draws"] = checked.draws
+        if not isinstance(checked.outcome, Correct):
+            return checked.outcome
+        for _ in range(NOISY_TRIES):
+            race = self._race(session, eager_task)
+            speed = race.judge(effort, evidence)
+            if not isinstance(speed, Noisy):
+                break
+        if not isinstance(speed, SpeedReport):
+            return speed
+        impossible = self._impossible(task, speed, evidence)
+        if impossible is not None:
+            return impossible
+        accuracy = checked.outcome.accuracy
+        return Correct(accuracy, speed) if speed.wins else TooSlow(accuracy, speed)
+
+    def _race(self, session: Session, eager_task: Task | None) -> Race:
+        return Race(session, self._baseline, self._candidate, eager_task, self.ceilings)
+
+    def _impossible(
+        self, task: Task, speed: SpeedReport, evidence: dict[str, Any]
+    ) -> Refused | None:
+        """A time below the roofline floor cannot be; the ceilings are measured again to be sure."""
+        limit, seconds = roofline.IMPOSSIBLE, speed.seconds["candidate"]
+        if seconds < limit * roofline.floor_seconds(task, self.ceilings()):
+            self._ceilings = self.ceilings().best_of(machine.ceilings(self.target))
+        floor = roofline.floor_seconds(task, self.ceilings())
+        evidence["ceilings"], evidence["floor_seconds"] = self.ceilings().to_dict(), floor
+        if seconds >= limit * floor:
+            return None
+        return Refused(f"impossible: {seconds:.3g} s, where memory alone needs {floor:.3g} s")
+
+    def _open(self, task: Task) -> Session | Failure:
+        """The session of a task; that of another task is given up."""
+        if self._session is not None and self._session.task.digest == task.digest:
+            return self._session
+        if task.target != self.target:
+            return Refused(f"the task is for {task.target}, this judge for {self.target}")
+        inputs, outputs = len(task.inputs), len(task.outputs)
+        if not (1 <= inputs <= MAX_INPUTS and 1 <= outputs <= MAX_OUTPUTS):
+            return Refused(
+                f"{inputs} inputs and {outputs} outputs; up to {MAX_INPUTS} and {MAX_OUTPUTS}"
+            )
+        self._session = None
+        try:
+            session = Session(task, self.flags, self.timeouts)
+        except TaskError as error:
+            return Refused(f"not a task: {error}")
+        for worker in (self._baseline, self._candidate):
+            if worker.running:
+                worker.ask("forget", {"do": "forget"}, self.timeouts.run)
+        self._session = session
+        return session
+
+    def _load(self, task: Task, candidate: Candidate) -> Session | Failure:
+        """Compile the candidate and load it into its worker."""
+        plan = candidate.plan
+        for kind, mine, wanted in (
+            ("input", plan.input_specs, task.inputs),
+            ("output", plan.output_specs, task.output_specs),
+        ):
+            if not _same_specs(mine, wanted):
+                return Refused(f"the plan's {kind}s are not the task's")
+        session = self._open(task)
+        if not isinstance(session, Session):
+            return session
+        compiled = self._compile(candidate)
+        if not isinstance(compiled, Compiled):
+            return compiled
+        trouble = session.load(self._candidate, candidate, compiled.path)
+        return session if trouble is None else trouble
+
+    def _compile(self, candidate: Candidate) -> Compiled | Failure:
+        known = self._compiled.get(candidate.digest)
+        if known is not None and known.path.exists():
+            return known
+        result = compile_candidate(
+            candidate,
+            self.scratch / "candidates",
+            self.arch,
+            self.timeouts.compile,
+            cxx_flags=self.cxx_flags,
+            consent=self.consent,
+        )
+        match result:
+            case Compiled():
+                self._compiled[candidate.digest] = result
+                return result
+            case CompileTimedOut(seconds=seconds):
+                return TimedOut("compilation", seconds)
+            case CompileRefused(reason):
+                return Refused(reason)
+            case _:
+                return CompileFailed(result.log)
+
+    def _provenance(self, task: Task, candidate: Candidate) -> dict[str, Any]:
+        return {
+            "verifier": VERIFIER_VERSION,
+            "task": task.digest,
+            "candidate": candidate.digest,
+            "label": candidate.label,
+            "origin": candidate.origin,
+            "arch": self.arch,
+            "threads": self.threads,
+            "flags": self.flags,
+            "inductor": self.inductor,
+            "machine": machine.facts(),
+        }
+
+
+def _same_specs(mine: Sequence[TensorSpec], wanted: Sequence[TensorSpec]) -> bool:
+    """Equal but for strides that are never used."""
+    found = [(spec.dtype, spec.shape, spec.stride) for spec in mine]
+    return check_metadata(found, wanted) == ""

@@ -1,0 +1,154 @@
+"""What machine this is, and what its memory and arithmetic can do at most."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+COPY_BYTES = 1 << 28
+GPU_COPY_BYTES = 1 << 31
+REPEATS = 5
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """Best rates seen. Bytes per second: `bytes_per_s` copying (read plus written), `read_bytes_per_s`
+    reading only. `flops_per_s`: float32 multiplications and additions of a large matrix product."""
+
+    bytes_per_s: float
+    read_bytes_per_s: float
+    flops_per_s: float
+    cache_bytes: int
+    """Last-level cache: so much of what is written may not have reached memory when a call returns."""
+
+    def best_of(self, other: Ceilings) -> Ceilings:
+        """The higher of each, from two measurements."""
+        return Ceilings(
+            max(self.bytes_per_s, other.bytes_per_s),
+            max(self.read_bytes_per_s, other.read_bytes_per_s),
+            max(self.flops_per_s, other.flops_per_s),
+            max(self.cache_bytes, other.cache_bytes),
+        )
+
+    def to_dict(self) -> dict[str, float]:
+        """As JSON."""
+        return asdict(self)
+
+
+@cache
+def _processor() -> tuple[str, str]:
+    model, flags = platform.processor() or platform.machine(), ""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name":
+                model = value.strip()
+            elif key.strip() == "flags":
+                flags = value.strip()
+                break
+    return model, flags
+
+
+def facts() -> dict[str, Any]:
+    """The machine as JSON: processor, cores, system, compilers, torch, and the first GPU if any.
+
+    Not cached as a whole: load and GPU state change.
+    """
+    import torch
+
+    from sandbox.toolchain import Toolchain, find_cuda, find_cxx
+
+    model, flags = _processor()
+    compilers = {"c++": find_cxx(), "cuda": find_cuda()}
+    vectors = [f for f in flags.split() if f.startswith(("avx", "amx", "sse4", "fma"))]
+    found: dict[str, Any] = {
+        "cpu": model,
+        "cpu_flags": vectors,
+        "cores": len(os.sched_getaffinity(0)),
+        "load": list(os.getloadavg()),
+        "system": f"{platform.system()} {platform.release()}",
+        "machine": platform.machine(),
+        "python": sys.version.split()[0],
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "compilers": {
+            name: item.version if isinstance(item, Toolchain) else None
+            for name, item in compilers.items()
+        },
+    }
+    if torch.cuda.is_available():
+        found |= _gpu_facts()
+    return found
+
+
+def _gpu_facts() -> dict[str, Any]:
+    import torch
+
+    properties = torch.cuda.get_device_properties(0)
+    driver = None
+    with suppress(OSError):
+        driver = Path("/proc/driver/nvidia/version").read_text().splitlines()[0]
+    return {
+        "gpu": properties.name,
+        "gpu_arch": f"sm_{properties.major}{properties.minor}",
+        "gpu_memory": properties.total_memory,
+        "gpu_sms": properties.multi_processor_count,
+        "driver": driver,
+    }
+
+
+def cache_bytes(target: str) -> int:
+    """Size of the last-level cache (L2 on a GPU); 32 MiB where it cannot be found."""
+    import torch
+
+    if target == "cuda":
+        return int(torch.cuda.get_device_properties(0).L2_cache_size)
+    sizes = []
+    for index in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        with suppress(OSError, ValueError):
+            text = index.read_text().strip()
+            sizes.append(int(text[:-1]) * {"K": 1 << 10, "M": 1 << 20}[text[-1]])
+    return max(sizes, default=1 << 25)
+
+
+def ceilings(target: str) -> Ceilings:
+    """Measure the ceilings; a second or two. The best of some repeats, as noise only slows down."""
+    import torch
+
+    device = torch.device("cuda", 0) if target == "cuda" else torch.device("cpu")
+    size = GPU_COPY_BYTES if target == "cuda" else COPY_BYTES
+    source = torch.ones(size // 4, device=device)
+    sink = torch.empty_like(source)
+    width = 8192 if target == "cuda" else 1024
+    a, b = (torch.randn(width, width, device=device) for _ in range(2))
+    copy = _best(lambda: sink.copy_(source), target)
+    # Eight partial maxima keep the reduction from being bound by arithmetic.
+    read = _best(lambda: source.view(torch.int32).amax(), target)
+    product = _best(lambda: torch.mm(a, b), target)
+    return Ceilings(
+        bytes_per_s=2 * size / copy,
+        read_bytes_per_s=max(size / read, size / copy),
+        flops_per_s=2 * width**3 / product,
+        cache_bytes=cache_bytes(target),
+    )
+
+
+def _best(work: Callable[[], Any], target: str) -> float:
+    import torch
+
+    best = float("inf")
+    for _ in range(REPEATS):
+        before = time.perf_counter()
+        work()
+        if target == "cuda":
+            torch.cuda.synchronize()
+        best = min(best, time.perf_counter() - before)
+    return best

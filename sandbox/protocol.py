@@ -1,0 +1,80 @@
+"""What judge and worker say to each other over a Unix socket.
+
+Two kinds of request. RUN is on the timed path: three bytes there, seventeen back. Everything else
+is a COMMAND: a JSON object, with file descriptors where memory is shared, answered by one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+RUN, DROP, COMMAND = 1, 2, 3
+NO_SLOT = 255
+"""Runs nothing: what the harness itself costs."""
+HEAD = 3
+"""Bytes of a request's head: kind, slot, input set."""
+RUN_REPLY = struct.Struct("<Bdd")
+"""Reply to RUN: 1 (good) or 0, device seconds and wall seconds (0 where the judge measures)."""
+LENGTH = struct.Struct("<I")
+MAX_LENGTH = 1 << 28
+
+
+class Closed(ConnectionError):
+    """The other side is gone."""
+
+
+def read_exactly(fd: int, count: int) -> bytes:
+    """So many bytes from a descriptor; raises `Closed` at its end."""
+    data = os.read(fd, count)
+    while len(data) < count:
+        more = os.read(fd, count - len(data))
+        if not more:
+            raise Closed
+        data += more
+    return data
+
+
+def send_json(fd: int, message: dict[str, Any]) -> None:
+    """A length and an object."""
+    body = json.dumps(message).encode()
+    write_all(fd, LENGTH.pack(len(body)) + body)
+
+
+def receive_json(fd: int) -> dict[str, Any]:
+    """What `send_json` sent. Raises ValueError on anything else: the other side is not trusted."""
+    (length,) = LENGTH.unpack(read_exactly(fd, LENGTH.size))
+    if length > MAX_LENGTH:
+        raise ValueError("message too long")
+    message = json.loads(read_exactly(fd, length))
+    if not isinstance(message, dict):
+        raise ValueError("message is not an object")
+    return message
+
+
+def send_command(control: socket.socket, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
+    """A command, followed by the descriptors that it speaks of."""
+    fd = control.fileno()
+    write_all(fd, bytes([COMMAND, len(fds), 0]))
+    if fds:
+        socket.send_fds(control, [b"f"], list(fds))
+    send_json(fd, message)
+
+
+def receive_command(control: socket.socket, fd_count: int) -> tuple[dict[str, Any], list[int]]:
+    """The rest of a command whose head has been read."""
+    fds: list[int] = []
+    if fd_count:
+        _, fds, _, _ = socket.recv_fds(control, 1, fd_count)
+    return receive_json(control.fileno()), list(fds)
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write all bytes, however often it takes."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]

@@ -1,0 +1,225 @@
+"""Candidate against baselines: equips the workers, takes the samples, checks outputs of timed runs."""
+
+from __future__ import annotations
+
+import secrets
+import statistics
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from sandbox import roofline, timing
+from sandbox.accuracy import Draw, compare_draws
+from sandbox.expected import InputSet, Source
+from sandbox.machine import Ceilings
+from sandbox.protocol import NO_SLOT
+from sandbox.rounds import Contestant, Effort, Record, Stopwatch
+from sandbox.session import CANDIDATE, EAGER, INDUCTOR, TIMED_SETS, Session
+from sandbox.supervisor import Trouble, WorkerProcess
+from sandbox.task import Task
+from sandbox.timing import Control, SpeedReport
+from sandbox.verdict import Baselines, Failed, Failure, Noisy, Outcome, Refused, Wrong
+
+if TYPE_CHECKING:
+    import torch
+
+CHECKED_RUNS = 4
+"""So many timed runs of the candidate, picked at random, have their outputs checked as well."""
+CONTROL = Effort(min_rounds=10, max_rounds=24, seconds=3.0)
+FAR_BEHIND = 1.5
+"""A baseline slower than the other by this factor takes part in the first rounds only."""
+FIRST_ROUNDS = 12
+SETTLE_SECONDS = 0.005
+"""Lets threads of this process, which spin a while after their work, go to sleep."""
+TIMED_DISTRIBUTIONS = ("normal", "uniform", "normal")
+
+
+class Race:
+    """One race for a session's task. eager_task: what eager mode runs, if not the task itself."""
+
+    def __init__(
+        self,
+        session: Session,
+        baseline: WorkerProcess,
+        candidate: WorkerProcess,
+        eager_task: Task | None,
+        ceilings: Callable[[], Ceilings],
+    ) -> None:
+        self.session, self.ceilings = session, ceilings
+        self.baseline, self.candidate = baseline, candidate
+        self.eager_task = eager_task or session.task
+        self._fetched: list[tuple[InputSet, list[torch.Tensor]]] = []
+        self._share = 0.0
+
+    def baselines(self) -> Baselines | Failure:
+        """Times of eager and Inductor alone; measured once per session and eager task."""
+        known = self.session.baselines.get(self.eager_task.digest)
+        if known is not None:
+            return known
+        sets = self._timed_sets(fresh=False)
+        trouble = self._equip_baseline(sets)
+        if trouble is not None:
+            return trouble
+        watch = self._watch(sets)
+        contestants = [
+            Contestant("eager", self.baseline, EAGER),
+            Contestant("inductor", self.baseline, INDUCTOR),
+            Contestant("harness", self.baseline, NO_SLOT),
+        ]
+        trouble = watch.warm_up(contestants[:2])
+        if trouble is not None:
+            return trouble
+        record = watch.rounds(contestants, Effort(6, 20, 2.0))
+        if not isinstance(record, Record):
+            return record
+        floor = roofline.floor_seconds(self.session.task, self.ceilings())
+        found = Baselines(
+            _median(record.device["eager"]),
+            _median(record.device["inductor"]),
+            _median(record.wall["harness"]),
+            floor,
+        )
+        self.session.baselines[self.eager_task.digest] = found
+        return found
+
+    def run(self, effort: Effort, *, fresh: bool = False, early: bool = False) -> Record | Failure:
+        """Samples of the candidate and both baselines. early: stop when the answer is clear."""
+        field = self._line_up(fresh)
+        if not isinstance(field, list):
+            return field
+        watch = self._watch(list(self.session.timed))
+        trouble = watch.warm_up(field)
+        if trouble is not None:
+            return trouble
+        stop = (lambda record: timing.settled(record.device)) if early else None
+        return watch.rounds(field, effort, stop)
+
+    def judge(self, effort: Effort, evidence: dict[str, Any]) -> SpeedReport | Outcome:
+        """The timing that promotion rests on: fresh inputs, controls, outputs checked."""
+        self._fetched.clear()
+        self._share = CHECKED_RUNS / effort.min_rounds
+        field = self._line_up(fresh=True)
+        if not isinstance(field, list):
+            return field
+        watch = self._watch(list(self.session.timed))
+        trouble = watch.warm_up(field)
+        if trouble is not None:
+            return trouble
+        before = self._control(watch)
+        if not isinstance(before, Record):
+            return before
+        record = watch.rounds(field, effort, lambda r: timing.settled(r.device), self._after_run)
+        if not isinstance(record, Record):
+            return record
+        after = self._control(watch)
+        if not isinstance(after, Record):
+            return after
+        return self._decide(before, record, after, evidence)
+
+    def _decide(
+        self, before: Record, record: Record, after: Record, evidence: dict[str, Any]
+    ) -> SpeedReport | Outcome:
+        first, second = (_known(before, name) + _known(after, name) for name in ("A", "A'"))
+        control = timing.control(first, second)
+        evidence["samples"] = {"device": record.device, "wall": record.wall}
+        evidence["control"] = {"A": first, "A'": second}
+        evidence["timed_inputs"] = [inputs.source.to_dict() for inputs in self.session.timed]
+        if not control.quiet:
+            return Noisy(control.reason)
+        wrong = self._check_fetched(evidence)
+        if wrong is not None:
+            return wrong
+        return self._report(record, control)
+
+    def _report(self, record: Record, control: Control) -> SpeedReport:
+        """On cuda, device time decides and wall time must not be worse."""
+        from dataclasses import replace
+
+        found = timing.report(record.device, aa=control)
+        wall = timing.report(record.wall)
+        return found if wall.speedup.median >= 1 else replace(found, wins=False)
+
+    def _line_up(self, fresh: bool) -> list[Contestant] | Failure:
+        sets = self._timed_sets(fresh)
+        baselines = self.baselines()
+        if not isinstance(baselines, Baselines):
+            return baselines
+        trouble = self._equip_baseline(sets)
+        for inputs in sets:
+            trouble = trouble or self.session.share(self.candidate, inputs)
+        if trouble is not None:
+            return trouble
+        best = baselines.best_seconds
+        times = {"eager": baselines.eager_seconds, "inductor": baselines.inductor_seconds}
+        slots = {"eager": EAGER, "inductor": INDUCTOR}
+        field = [
+            Contestant(
+                name,
+                self.baseline,
+                slots[name],
+                FIRST_ROUNDS if seconds > FAR_BEHIND * best else None,
+            )
+            for name, seconds in times.items()
+        ]
+        self._faster = min(field, key=lambda contestant: times[contestant.name])
+        return [*field, Contestant("candidate", self.candidate, CANDIDATE)]
+
+    def _equip_baseline(self, sets: list[InputSet]) -> Trouble | None:
+        session = self.session
+        trouble = session.prepare(self.baseline, INDUCTOR, session.task, "inductor")
+        trouble = trouble or session.prepare(self.baseline, EAGER, self.eager_task, "eager")
+        for inputs in sets:
+            trouble = trouble or session.share(self.baseline, inputs)
+        return trouble
+
+    def _timed_sets(self, fresh: bool) -> list[InputSet]:
+        session = self.session
+        if fresh or not session.timed:
+            session.timed = [
+                session.input_set(number, Source(distribution, secrets.randbits(63)))
+                for number, distribution in zip(range(TIMED_SETS), TIMED_DISTRIBUTIONS, strict=True)
+            ]
+        return session.timed
+
+    def _watch(self, sets: list[InputSet]) -> Stopwatch:
+        return Stopwatch(sets, self.session.timeouts.run, secrets.randbits(63))
+
+    def _control(self, watch: Stopwatch) -> Record | Failure:
+        slot = self._faster.slot
+        pair = [Contestant(name, self.baseline, slot) for name in ("A", "A'")]
+        return watch.rounds(pair, CONTROL)
+
+    def _after_run(self, contestant: Contestant, inputs: InputSet) -> Trouble | None:
+        """Keep the outputs of some timed runs; they are checked when the timing is over."""
+        if contestant.slot != CANDIDATE or len(self._fetched) >= CHECKED_RUNS:
+            return None
+        if secrets.randbelow(1000) >= 1000 * self._share:
+            return None
+        outputs = self.session.fetch(contestant.worker)
+        if isinstance(outputs, str):
+            return Failed("fetch", outputs)
+        if not isinstance(outputs, list):
+            return outputs
+        self._fetched.append((inputs, outputs))
+        time.sleep(SETTLE_SECONDS)
+        return None
+
+    def _check_fetched(self, evidence: dict[str, Any]) -> Wrong | Refused | None:
+        evidence["checked_runs"] = len(self._fetched)
+        for inputs, outputs in self._fetched:
+            expected = self.session.expected(inputs)
+            if isinstance(expected, Refused):
+                return expected
+            draw = Draw(outputs, expected.eager, expected.oracle, expected.indices)
+            report = compare_draws([draw])
+            if not report.passes:
+                return Wrong("a timed run", report.reason, report)
+        return None
+
+
+def _median(samples: list[float | None]) -> float:
+    return statistics.median([sample for sample in samples if sample is not None])
+
+
+def _known(record: Record, name: str) -> list[float]:
+    return [sample for sample in record.device[name] if sample is not None]

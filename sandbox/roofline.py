@@ -1,0 +1,64 @@
+"""The least time a task can take: every byte it must read has to come from memory.
+
+A floor, so every doubt lowers it. On cpu, inputs are evicted before each timed call and must be
+read from memory, but what is written may stay in the cache: it counts only beyond the cache's size.
+On cuda, what fits into the L2 need not be written through before the call ends either.
+"""
+
+from __future__ import annotations
+
+from sandbox.machine import Ceilings
+from sandbox.task import InputRef, NodeRef, Ref, Task, references
+
+IMPOSSIBLE = 0.95
+"""A time below this share of the floor is refused."""
+
+# Operands of which a kernel may have to read a part only, by operator.
+_SELF = frozenset(("self",))
+_PARTLY_READ = {
+    **dict.fromkeys(
+        ("gather", "index", "index_select", "slice", "select", "split", "split_with_sizes"), _SELF
+    ),
+    **dict.fromkeys(("narrow", "as_strided", "unfold", "diagonal", "unbind", "take"), _SELF),
+    **dict.fromkeys(("full_like", "empty_like", "zeros_like", "ones_like", "any", "all"), _SELF),
+    **dict.fromkeys(("_unsafe_index", "_unsafe_masked_index", "constant_pad_nd", "topk"), _SELF),
+    "embedding": frozenset(("weight",)),
+    "where": frozenset(("self", "other")),
+}
+
+
+def floor_bytes(task: Task) -> tuple[int, int]:
+    """Bytes that must be read, and bytes that must be written.
+
+    An input counts if some output needs all of it; one that is cut, gathered from or masked on the
+    way to every output does not count at all.
+    """
+    needed: set[Ref] = {_whole(output) for output in task.outputs}
+    for position in range(len(task.nodes) - 1, -1, -1):
+        if NodeRef(position) not in needed:
+            continue
+        node = task.nodes[position]
+        partly = _PARTLY_READ.get(node.op.split(".")[1], frozenset())
+        for name, arg in node.args.items():
+            if name not in partly:
+                needed.update(_whole(reference) for reference in references(arg))
+    read = sum(
+        min(spec.extent, spec.numel) * spec.itemsize
+        for index, spec in enumerate(task.inputs)
+        if InputRef(index) in needed
+    )
+    return read, sum(spec.numel * spec.itemsize for spec in task.output_specs)
+
+
+def _whole(reference: Ref) -> Ref:
+    """The node, whichever of its results is meant."""
+    return reference if isinstance(reference, InputRef) else NodeRef(reference.node)
+
+
+def floor_seconds(task: Task, ceilings: Ceilings) -> float:
+    """The floor in seconds."""
+    read, written = floor_bytes(task)
+    through = max(0, written - ceilings.cache_bytes)
+    return read / ceilings.read_bytes_per_s + through / max(
+        ceilings.bytes_per_s, ceilings.read_bytes_per_s
+    )

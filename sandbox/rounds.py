@@ -1,0 +1,118 @@
+"""Take samples: contestants in random order, round by round, on rotating inputs with cold caches."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sandbox.coldcache import ColdCache
+from sandbox.expected import InputSet
+from sandbox.supervisor import RunTime, Trouble, WorkerProcess
+
+Samples = dict[str, list[float | None]]
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """Something to be timed: a slot of a worker. `rounds`: it sits out all later ones."""
+
+    name: str
+    worker: WorkerProcess
+    slot: int
+    rounds: int | None = None
+
+
+@dataclass
+class Effort:
+    """How long to measure. Rounds stop at `seconds` but not before `min_rounds`."""
+
+    min_rounds: int = 12
+    max_rounds: int = 120
+    seconds: float = 15.0
+
+
+@dataclass
+class Record:
+    """Samples by contestant and round: wall and device seconds (equal on cpu)."""
+
+    wall: Samples = field(default_factory=dict)
+    device: Samples = field(default_factory=dict)
+
+    def add(self, results: Mapping[str, RunTime | None]) -> None:
+        """One round."""
+        for name, result in results.items():
+            self.wall.setdefault(name, []).append(result.wall if result else None)
+            self.device.setdefault(name, []).append(result.device if result else None)
+
+
+AfterRun = Callable[[Contestant, InputSet], Trouble | None]
+
+
+class Stopwatch:
+    """Times contestants on input sets."""
+
+    def __init__(self, sets: Sequence[InputSet], timeout_s: float, seed: int) -> None:
+        self.sets, self.timeout_s = list(sets), timeout_s
+        self._cold = ColdCache()
+        self._random = random.Random(seed)
+
+    def once(self, contestant: Contestant, inputs: InputSet) -> RunTime | Trouble:
+        """One call with cold inputs. Its outputs stay with the worker until the next."""
+        contestant.worker.drop()
+        if inputs.target == "cpu":
+            self._cold.evict(inputs.tensors)
+        return contestant.worker.run(contestant.slot, inputs.number, self.timeout_s)
+
+    def warm_up(self, contestants: Sequence[Contestant], repeats: int = 2) -> Trouble | None:
+        """Every contestant on every set, untimed: page tables, code and allocators settle."""
+        for contestant in contestants:
+            for inputs in self.sets * repeats:
+                result = self.once(contestant, inputs)
+                if not isinstance(result, RunTime):
+                    return result
+        return None
+
+    def round(
+        self, contestants: Sequence[Contestant], number: int, after: AfterRun | None = None
+    ) -> dict[str, RunTime | None] | Trouble:
+        """All contestants once, in random order, on one set."""
+        inputs = self._random.choice(self.sets)
+        order = list(contestants)
+        self._random.shuffle(order)
+        results: dict[str, RunTime | None] = {c.name: None for c in contestants}
+        for contestant in order:
+            if contestant.rounds is not None and number >= contestant.rounds:
+                continue
+            result = self.once(contestant, inputs)
+            if not isinstance(result, RunTime):
+                return result
+            results[contestant.name] = result
+            trouble = after(contestant, inputs) if after else None
+            if trouble is not None:
+                return trouble
+        return results
+
+    def rounds(
+        self,
+        contestants: Sequence[Contestant],
+        effort: Effort,
+        stop: Callable[[Record], bool] | None = None,
+        after: AfterRun | None = None,
+    ) -> Record | Trouble:
+        """Rounds until the effort is spent, or `stop` says so; it is asked at 12, 24, 48, ... rounds."""
+        record, deadline = Record(), time.monotonic() + effort.seconds
+        look = effort.min_rounds
+        for number in range(effort.max_rounds):
+            results = self.round(contestants, number, after)
+            if not isinstance(results, dict):
+                return results
+            record.add(results)
+            if number + 1 >= effort.min_rounds and time.monotonic() > deadline:
+                break
+            if number + 1 == look:
+                look *= 2
+                if stop is not None and stop(record):
+                    break
+        return record

@@ -1,0 +1,215 @@
+"""One task between judge and workers: input sets, output memory, prepared slots.
+
+Workers may die at any time and come back empty, so every step first equips its worker with what it
+lacks; `WorkerProcess.generation` tells which process was equipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sandbox import guarded
+from sandbox.bounds import integer_bounds
+from sandbox.candidate import Candidate
+from sandbox.expected import Expected, InputSet, Source, expect
+from sandbox.sharedmemory import Segment, layout
+from sandbox.specs import TensorSpec
+from sandbox.supervisor import Trouble, WorkerProcess
+from sandbox.task import InputRef, Node, NodeRef, Ref, Task
+from sandbox.verdict import Baselines, CompileFailed, Failed, Refused, Wrong
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import torch
+
+EAGER, INDUCTOR, CANDIDATE = 0, 1, 2
+TIMED_SETS = 3
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """Seconds: start of a worker, preparation (Inductor's compilation), compilation of a candidate,
+    one call of anything."""
+
+    start: float = 180.0
+    prepare: float = 300.0
+    compile: float = 120.0
+    run: float = 20.0
+
+
+Bindings = Sequence[tuple[int, str, str]]
+"""(operator key, path of the binary, plan as JSON) of the kernels that a graph calls."""
+
+
+def key_of(task: Task) -> int:
+    """The operator key under which candidates for a task run in the sandbox."""
+    return int(task.digest[:15], 16)
+
+
+def one_op_task(task: Task, key: int) -> Task:
+    """The graph that calls a candidate for `task`: a single launcher operator."""
+    n, m = len(task.inputs), len(task.outputs)
+    args = {f"x{i}": InputRef(i) for i in range(n)}
+    node = Node(f"cuda_agent.run_{n}_{m}.default", {"key": key, **args})
+    outputs: tuple[Ref, ...] = (NodeRef(0),) if m == 1 else tuple(NodeRef(0, i) for i in range(m))
+    return Task(task.target, task.inputs, (node,), outputs, task.output_specs)
+
+
+def encode_specs(specs: Sequence[TensorSpec]) -> list[Any]:
+    """Specs for a command."""
+    return [[spec.dtype, list(spec.shape), list(spec.stride)] for spec in specs]
+
+
+class Session:
+    """The state of one task. Raises `TaskError` when the task cannot be built."""
+
+    def __init__(self, task: Task, flags: Mapping[str, Any], timeouts: Timeouts) -> None:
+        self.task, self.flags, self.timeouts = task, flags, timeouts
+        self.module: torch.fx.GraphModule = task.to_graph_module()
+        self.bounds = integer_bounds(task)
+        self.output_offsets, self._output_bytes = layout(task.output_specs, guarded.GUARD)
+        self.sets: dict[int, InputSet] = {}
+        self._outputs: dict[str, Segment] = {}
+        self._known: dict[tuple[str, str], tuple[int, Any]] = {}
+        self._expected: dict[int, tuple[int, Expected]] = {}
+        self.timed: list[InputSet] = []
+        self.baselines: dict[str, Baselines] = {}
+
+    def input_set(self, number: int, source: Source) -> InputSet:
+        """The set of that number, filled with new values."""
+        if number not in self.sets:
+            self.sets[number] = InputSet(number, self.task.inputs, self.task.target)
+        self.sets[number].fill(source, self.bounds)
+        return self.sets[number]
+
+    def expected(self, inputs: InputSet) -> Expected | Refused:
+        """What the task computes on a set as it is now."""
+        known = self._expected.get(inputs.number)
+        if known is not None and known[0] == inputs.version:
+            return known[1]
+        found = expect(self.task, self.module, inputs.tensors, self.flags)
+        if isinstance(found, Expected):
+            self._expected[inputs.number] = (inputs.version, found)
+        return found
+
+    def forget_expected(self, inputs: InputSet) -> None:
+        """Free the expected values of a set."""
+        self._expected.pop(inputs.number, None)
+
+    def share(self, worker: WorkerProcess, inputs: InputSet) -> Trouble | None:
+        """See to it that a worker has the set's present values."""
+        number = str(inputs.number)
+        specs = encode_specs(self.task.inputs)
+        message: dict[str, Any] = {"number": inputs.number, "specs": specs}
+        if inputs.segment is None:
+            bounds = [list(b) if b else None for b in self.bounds]
+            message |= {"do": "draw", "bounds": bounds, **inputs.source.to_dict()}
+            return self._once(worker, f"draw {number}", inputs.version, message)
+        message |= {"do": "inputs", "offsets": inputs.offsets}
+        fds = [inputs.segment.fd]
+        trouble = self._once(worker, f"inputs {number}", None, message, fds)
+        if trouble is None and self.task.target == "cuda":
+            again = {"do": "refresh", "number": inputs.number}
+            trouble = self._once(worker, f"refresh {number}", inputs.version, again)
+        return trouble
+
+    def prepare(
+        self, worker: WorkerProcess, slot: int, task: Task, mode: str, bindings: Bindings = ()
+    ) -> Trouble | None:
+        """See to it that a slot of the worker holds the task's callable."""
+        message = {
+            "do": "prepare",
+            "slot": slot,
+            "mode": mode,
+            "task": task.to_json(),
+            "bindings": [list(binding) for binding in bindings],
+        }
+        state = (task.digest, mode)
+        return self._once(worker, f"slot {slot}", state, message, timeout=self.timeouts.prepare)
+
+    def load(
+        self, worker: WorkerProcess, candidate: Candidate, path: Path
+    ) -> Trouble | CompileFailed | None:
+        """Bind the candidate's binary, and make the graph that calls it if there is none yet."""
+        plan, key = candidate.plan.to_json(), key_of(self.task)
+        message = {"do": "load", "key": key, "path": str(path), "plan": plan}
+        trouble = self._once(worker, "candidate", candidate.digest, message)
+        if isinstance(trouble, Failed):
+            return CompileFailed(trouble.message)  # an undefined symbol, for instance
+        if trouble is not None:
+            return trouble
+        return self.prepare(worker, CANDIDATE, one_op_task(self.task, key), "inductor")
+
+    def fetch(self, worker: WorkerProcess) -> list[torch.Tensor] | str | Trouble:
+        """Copies of the worker's last outputs, or what is wrong with their metadata."""
+        from sandbox.accuracy import check_metadata
+
+        trouble = self._share_outputs(worker)
+        if trouble is not None:
+            return trouble
+        answer = worker.ask("fetch", {"do": "fetch"}, self.timeouts.run)
+        if not isinstance(answer, dict):
+            return answer
+        found = [(dtype, shape, stride) for dtype, shape, stride in answer["metadata"]]
+        wrong = check_metadata(found, self.task.output_specs)
+        return wrong or self._copy_outputs(worker)
+
+    def run_guarded(
+        self, worker: WorkerProcess, inputs: InputSet, poison: int
+    ) -> list[torch.Tensor] | Wrong | Trouble:
+        """Outputs of the loaded candidate from a run between guard bands, on poisoned memory."""
+        trouble = self._share_outputs(worker) or self.share(worker, inputs)
+        if trouble is not None:
+            return trouble
+        segment = self._outputs[worker.settings.role]
+        guarded.poison_segment(segment, poison)
+        message = {"do": "guarded", "set": inputs.number, "poison": poison}
+        answer = worker.ask_to_run(message, self.timeouts.run)
+        if not isinstance(answer, dict):
+            return answer
+        specs, offsets = self.task.output_specs, self.output_offsets
+        damage = answer["damage"] or guarded.inspect_segment(segment, offsets, specs, poison)
+        if damage:
+            return Wrong(inputs.source.distribution, str(damage))
+        return self._copy_outputs(worker)
+
+    def _copy_outputs(self, worker: WorkerProcess) -> list[torch.Tensor]:
+        segment = self._outputs[worker.settings.role]
+        pairs = zip(self.task.output_specs, self.output_offsets, strict=True)
+        device = "cuda:0" if self.task.target == "cuda" else "cpu"
+        shared = [segment.tensor(spec, offset) for spec, offset in pairs]
+        return [t.clone() if device == "cpu" else t.to(device) for t in shared]
+
+    def _share_outputs(self, worker: WorkerProcess) -> Trouble | None:
+        role = worker.settings.role
+        if role not in self._outputs:
+            self._outputs[role] = Segment.create(self._output_bytes)
+        specs = encode_specs(self.task.output_specs)
+        message = {"do": "outputs", "specs": specs, "offsets": self.output_offsets}
+        return self._once(worker, "outputs", None, message, [self._outputs[role].fd])
+
+    def _once(
+        self,
+        worker: WorkerProcess,
+        what: str,
+        state: Any,
+        message: dict[str, Any],
+        fds: Sequence[int] = (),
+        timeout: float | None = None,
+    ) -> Trouble | None:
+        """Send a command unless this very process has answered it with the same state before."""
+        trouble = worker.ready()
+        if trouble is not None:
+            return trouble
+        place, now = (worker.settings.role, what), (worker.generation, state)
+        if self._known.get(place) == now:
+            return None
+        answer = worker.ask(what, message, timeout or self.timeouts.run, fds)
+        if not isinstance(answer, dict):
+            self._known.pop(place, None)
+            return answer
+        self._known[place] = now
+        return None

@@ -1,0 +1,274 @@
+"""Start, ask and stop a worker process. Its death, its silence and its errors are values."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sandbox import protocol
+from sandbox.verdict import Crashed, Failed, TimedOut
+from sandbox.worker import SIGNAL_BASE
+
+KEEP = (
+    "PATH",
+    "LD_LIBRARY_PATH",
+    "LANG",
+    "LC_ALL",
+    "CC",
+    "CXX",
+    "CUDA_HOME",
+    "CUDA_PATH",
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+    "NVIDIA_VISIBLE_DEVICES",
+    "TRITON_PTXAS_PATH",
+)
+"""What a worker inherits of the environment. Everything else is left behind."""
+STOP_SECONDS = 10.0
+LOG_TAIL = 4000
+
+Trouble = Crashed | TimedOut | Failed
+
+
+@dataclass(frozen=True)
+class RunTime:
+    """One timed call. `wall`: on cpu from request to reply, on cuda as the worker measured it."""
+
+    wall: float
+    device: float
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """How to start a worker. `folder` holds its caches and log; `hello` is its first command."""
+
+    role: str
+    folder: Path
+    threads: int
+    hello: dict[str, Any]
+    start_seconds: float = 180.0
+
+
+def environment(settings: WorkerSettings) -> dict[str, str]:
+    """The allow-listed environment of a worker.
+
+    Threads wait passively: one worker's spinning would slow the other on a small machine.
+    """
+    folder = settings.folder
+    kept = {name: os.environ[name] for name in KEEP if name in os.environ}
+    threads = str(settings.threads)
+    return kept | {
+        "HOME": str(folder),
+        "TMPDIR": str(folder),
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+        "TRITON_CACHE_DIR": str(folder / "triton"),
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",
+        "OMP_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        "OMP_WAIT_POLICY": "passive",
+        "PYTHONPATH": str(Path(__file__).resolve().parent.parent),
+    }
+
+
+class WorkerProcess:
+    """A worker, started by `start` and started anew after it died."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self.settings = settings
+        self.generation = 0
+        """Counts starts: state given to an earlier process is gone."""
+        self.facts: dict[str, Any] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._life = -1
+        self._log = settings.folder / "worker.log"
+
+    @property
+    def running(self) -> bool:
+        """Whether there is a process to ask. It may have died since."""
+        return self._process is not None
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the watching half."""
+        return self._process.pid if self._process else None
+
+    def launch(self) -> None:
+        """Start the process without waiting for it. Nothing happens while one is running."""
+        if self.running:
+            return
+        self.settings.folder.mkdir(parents=True, exist_ok=True)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        # A worker that stops in the middle of an answer must not stop the judge.
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 30, 0))
+        life_read, life_write = os.pipe()
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "sandbox.worker",
+                    str(theirs.fileno()),
+                    str(life_read),
+                ],
+                cwd=self.settings.folder,
+                env=environment(self.settings),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=(theirs.fileno(), life_read),
+                start_new_session=True,
+            )
+        theirs.close()
+        os.close(life_read)
+        self._control, self._life = ours, life_write
+        self.generation += 1
+        self._greeted = False
+        with suppress(OSError):
+            protocol.send_command(ours, {"do": "hello", **self.settings.hello})
+
+    def ready(self) -> Trouble | None:
+        """Wait until the worker has imported what it needs."""
+        self.launch()
+        if self._greeted:
+            return None
+        answer = self._receive("start", self.settings.start_seconds)
+        if not isinstance(answer, dict):
+            return answer
+        self.facts, self._greeted = answer, True
+        return None
+
+    def ask_to_run(self, message: dict[str, Any], timeout_s: float) -> dict[str, Any] | Trouble:
+        """A command that runs what is judged: an error in it is the candidate's."""
+        answer = self.ask("run", message, timeout_s)
+        return self._raised(answer) if isinstance(answer, Failed) else answer
+
+    def ask(
+        self, stage: str, message: dict[str, Any], timeout_s: float, fds: Sequence[int] = ()
+    ) -> dict[str, Any] | Trouble:
+        """A command and its answer. After `Crashed` or `TimedOut` the process is gone."""
+        trouble = self.ready()
+        if trouble is not None:
+            return trouble
+        assert self._control is not None
+        try:
+            protocol.send_command(self._control, message, fds)
+        except OSError:
+            return self._died(stage)
+        return self._receive(stage, timeout_s)
+
+    def run(self, slot: int, number: int, timeout_s: float) -> RunTime | Trouble:
+        """One timed call of a slot on an input set. The worker must be `ready`."""
+        if self._control is None:
+            return Crashed("run", "the worker is not running")
+        fd = self._control.fileno()
+        poller = select.poll()
+        poller.register(fd, select.POLLIN)
+        request = bytes((protocol.RUN, slot, number))
+        try:
+            before = time.perf_counter_ns()
+            os.write(fd, request)
+            if not poller.poll(timeout_s * 1000):
+                return self._hung("run", timeout_s)
+            reply = os.read(fd, protocol.RUN_REPLY.size)
+            wall = (time.perf_counter_ns() - before) * 1e-9
+        except OSError:
+            return self._died("run")
+        if len(reply) != protocol.RUN_REPLY.size:
+            return self._died("run")
+        good, device, host = protocol.RUN_REPLY.unpack(reply)
+        if not good:
+            answer = self._receive("run", timeout_s)
+            return self._raised(answer)
+        return RunTime(host or wall, device or wall)
+
+    def drop(self) -> None:
+        """Let the worker free the last outputs, outside of any timing."""
+        if self._control is not None:
+            with suppress(OSError):
+                os.write(self._control.fileno(), bytes((protocol.DROP, 0, 0)))
+
+    def stop(self) -> int | None:
+        """End the process and all it started. Returns its exit status."""
+        process, control = self._process, self._control
+        self._process = self._control = None
+        if process is None or control is None:
+            return None
+        os.close(self._life)  # the watching half kills the group on this
+        control.close()
+        try:
+            return process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError):
+                process.kill()
+            return process.wait()
+
+    def log_tail(self) -> str:
+        """The end of what the worker printed."""
+        with suppress(OSError), self._log.open("rb") as file:
+            file.seek(max(0, self._log.stat().st_size - LOG_TAIL))
+            return file.read().decode(errors="replace")
+        return ""
+
+    def _receive(self, stage: str, timeout_s: float) -> dict[str, Any] | Trouble:
+        assert self._control is not None
+        fd = self._control.fileno()
+        poller = select.poll()
+        poller.register(fd, select.POLLIN)
+        if not poller.poll(timeout_s * 1000):
+            return self._hung(stage, timeout_s)
+        try:
+            answer = protocol.receive_json(fd)
+        except OSError:
+            return self._died(stage)
+        except (ValueError, RecursionError):
+            self.stop()
+            return Crashed(stage, "it sent nonsense", self.log_tail())
+        if "error" in answer:
+            return Failed(stage, f"{answer.get('trace', '')}\n{answer['error']}")
+        return answer
+
+    def _raised(self, answer: dict[str, Any] | Trouble) -> Trouble:
+        """A call raised an error. After a fault on the device nothing more works: start anew."""
+        if isinstance(answer, dict):
+            answer = Failed("run", "no reason given")
+        if not isinstance(answer, Failed) or not self._judged:
+            return answer
+        self.stop()
+        return Crashed("run", answer.reason, answer.message)
+
+    @property
+    def _judged(self) -> bool:
+        """Whether what goes wrong here is a candidate's fault."""
+        return self.settings.role == "candidate"
+
+    def _hung(self, stage: str, seconds: float) -> TimedOut | Failed:
+        self.stop()
+        found = TimedOut(stage, seconds)
+        return found if self._judged else Failed(stage, found.reason)
+
+    def _died(self, stage: str) -> Crashed | Failed:
+        # It closed the socket; give it a moment to be dead, so that the status is its own.
+        if self._process is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(STOP_SECONDS)
+        found = Crashed(stage, _how(self.stop()), self.log_tail())
+        return found if self._judged else Failed(stage, f"{found.log}\n{found.reason}")
+
+
+def _how(status: int | None) -> str:
+    if status is not None and status > SIGNAL_BASE:
+        with suppress(ValueError):
+            return signal.Signals(status - SIGNAL_BASE).name
+    return f"exit status {status}"

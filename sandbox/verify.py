@@ -1,0 +1,139 @@
+"""Is the loaded candidate right? Runs it on drawn and recorded inputs and compares (contract C3)."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from sandbox.accuracy import AccuracyReport, Draw, compare_draws
+from sandbox.expected import Expected, InputSet, Source, draws_per_distribution
+from sandbox.inputs import DISTRIBUTIONS
+from sandbox.session import CANDIDATE, Session
+from sandbox.supervisor import RunTime, WorkerProcess
+from sandbox.verdict import Correct, Outcome, Refused, Wrong
+
+if TYPE_CHECKING:
+    import torch
+
+POISONS = (0xFF, 0x33)
+"""Bytes that outputs and temporaries hold before a run: NaN, and a small positive number."""
+SCRATCH_SET, FIRST_KEPT_SET = 15, 16
+KEPT_BYTES = 1 << 29
+"""Inputs and expected values of the quick check are kept between candidates up to this size."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """How much to check. `keep`: the same inputs for every candidate of the task, drawn once."""
+
+    distributions: tuple[str, ...]
+    poisons: int
+    keep: bool
+
+
+QUICK = Check(("normal", "edges", "sparse"), 1, True)
+THOROUGH = Check(DISTRIBUTIONS, 2, False)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The outcome, and what was drawn with the errors found, as JSON for the evidence."""
+
+    outcome: Outcome
+    draws: list[dict[str, Any]] = field(default_factory=list)
+
+
+def check_candidate(
+    session: Session,
+    worker: WorkerProcess,
+    check: Check,
+    recorded: Sequence[Sequence[torch.Tensor]],
+) -> Checked:
+    """Check the candidate that `worker` has loaded. `Correct` carries the worst report of all."""
+    draws: list[dict[str, Any]] = []
+    worst: AccuracyReport | None = None
+    for sources in _plan(session, check, recorded):
+        report = _check_group(session, worker, check, sources, len(draws))
+        draws.append({"sources": [source.to_dict() for source in sources]})
+        if not isinstance(report, AccuracyReport):
+            return Checked(report, draws)
+        draws[-1] |= report.to_dict()
+        if not report.passes:
+            where = f"{sources[0].distribution} inputs"
+            return Checked(Wrong(where, report.reason, report), draws)
+        if worst is None or report.error_ratio > worst.error_ratio:
+            worst = report
+    assert worst is not None
+    return Checked(Correct(worst), draws)
+
+
+def _plan(
+    session: Session, check: Check, recorded: Sequence[Sequence[torch.Tensor]]
+) -> Iterator[list[Source]]:
+    """Groups of draws to be pooled."""
+    for distribution in check.distributions:
+        count = draws_per_distribution(session.task, distribution)
+        yield [Source(distribution, secrets.randbits(63)) for _ in range(count)]
+    for number, tensors in enumerate(recorded):
+        yield [Source(f"recorded {number}", 0, tensors)]
+
+
+def _check_group(
+    session: Session, worker: WorkerProcess, check: Check, sources: list[Source], group: int
+) -> AccuracyReport | Outcome:
+    pool: list[Draw] = []
+    for index, source in enumerate(sources):
+        inputs = _input_set(session, check, source, group * 8 + index)
+        expected = session.expected(inputs)
+        if isinstance(expected, Refused):
+            return expected
+        first = group == 0 and index == 0
+        poisons = POISONS[: check.poisons] if first else (POISONS[group % check.poisons],)
+        for poison in poisons:
+            outputs = session.run_guarded(worker, inputs, poison)
+            if not isinstance(outputs, list):
+                return outputs
+            pool.append(_draw(outputs, expected))
+        if first:
+            through = run_through_operator(session, worker, inputs)
+            if not isinstance(through, list):
+                return through
+            pool.append(_draw(through, expected))
+        if inputs.number == SCRATCH_SET:
+            session.forget_expected(inputs)
+    return compare_draws(pool)
+
+
+def _draw(outputs: Sequence[torch.Tensor], expected: Expected) -> Draw:
+    return Draw(outputs, expected.eager, expected.oracle, expected.indices)
+
+
+def run_through_operator(
+    session: Session, worker: WorkerProcess, inputs: InputSet
+) -> list[torch.Tensor] | Outcome:
+    """Outputs of one call through the compiled wrapper, as in a model."""
+    trouble = session.share(worker, inputs)
+    if trouble is not None:
+        return trouble
+    result = worker.run(CANDIDATE, inputs.number, session.timeouts.run)
+    if not isinstance(result, RunTime):
+        return result
+    outputs = session.fetch(worker)
+    if isinstance(outputs, str):
+        return Wrong(f"{inputs.source.distribution} inputs", outputs)
+    return outputs
+
+
+def _input_set(session: Session, check: Check, source: Source, position: int) -> InputSet:
+    """The scratch set with new values, or, in a check that keeps its inputs, the one kept."""
+    task = session.task
+    sizes = [spec.extent * spec.itemsize for spec in task.inputs]
+    sizes += [4 * spec.extent * spec.itemsize for spec in task.output_specs]
+    kept = sum(sizes) * len(check.distributions) <= KEPT_BYTES
+    if not (check.keep and kept) or source.recorded is not None:
+        return session.input_set(SCRATCH_SET, source)
+    number = FIRST_KEPT_SET + position
+    known = session.sets.get(number)
+    return known if known is not None else session.input_set(number, source)

@@ -1,0 +1,267 @@
+"""What a worker does: hold input sets, prepare callables, run them, hand over outputs.
+
+Baseline and candidate workers are this same program. A slot holds a callable of the form
+`f(list of inputs) -> outputs`: the graph in eager mode, or compiled by Inductor. The candidate is
+an Inductor-compiled graph too, with one operator that calls the launcher, so wrapper, allocation
+and stride checks cost the same on both sides; another candidate only rebinds the operator's key.
+
+The expected values are never here. On cpu, inputs are mapped read-only.
+
+Not covered on cpu: the candidate's code runs in this process and could forge replies or leave work
+to a thread. That is why outputs are fetched after the reply and why code that is not written by our
+own sketches needs consent. In guarded runs its outputs and temporaries lie between guard bands; a
+write beyond those that hits no mapped page kills the worker, one that hits the heap may go unseen.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sandbox import protocol
+from sandbox.sharedmemory import Segment
+from sandbox.specs import TensorSpec
+
+if TYPE_CHECKING:
+    import torch
+
+    from sandbox.launcher import Program
+
+Run = Callable[[list["torch.Tensor"]], Sequence["torch.Tensor"]]
+
+
+def serve(control_fd: int) -> None:
+    """Serve until the judge closes the socket."""
+    control = socket.socket(fileno=control_fd)
+    worker = Worker()
+    while True:
+        try:
+            kind, slot, number = protocol.read_exactly(control_fd, protocol.HEAD)
+        except (protocol.Closed, ConnectionError):
+            return
+        if kind == protocol.RUN:
+            _reply_to_run(worker, control_fd, slot, number)
+        elif kind == protocol.DROP:
+            worker.outputs = ()
+        else:
+            message, fds = protocol.receive_command(control, slot)
+            protocol.send_json(control_fd, worker.answer(message, fds))
+
+
+def _reply_to_run(worker: Worker, fd: int, slot: int, number: int) -> None:
+    try:
+        device, wall = worker.run(slot, number)
+    except Exception:
+        error = _error()
+        os.write(fd, protocol.RUN_REPLY.pack(0, 0.0, 0.0))
+        protocol.send_json(fd, error)
+        return
+    os.write(fd, protocol.RUN_REPLY.pack(1, device, wall))
+
+
+def _error() -> dict[str, Any]:
+    kind, value, _ = sys.exc_info()
+    name = kind.__name__ if kind else "Exception"
+    return {"error": f"{name}: {value}"[:4000], "trace": traceback.format_exc()[-4000:]}
+
+
+class Worker:
+    """The state behind the commands. Every public method that takes a message answers one."""
+
+    def __init__(self) -> None:
+        self.target = "cpu"
+        self.config: dict[str, Any] = {}
+        self.sets: dict[int, list[torch.Tensor]] = {}
+        self.shared: dict[int, list[torch.Tensor]] = {}
+        self.slots: dict[int, Run] = {}
+        self.outputs: Sequence[torch.Tensor] = ()
+        self.segment: Segment | None = None
+        self.specs: tuple[TensorSpec, ...] = ()
+        self.offsets: list[int] = []
+        self.program: Program | None = None
+        self.clock: Any = None
+
+    def answer(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Carry out a command; a failure is an answer with the key "error"."""
+        handlers = {
+            "hello": self.hello,
+            "inputs": self.inputs,
+            "refresh": self.refresh,
+            "draw": self.draw,
+            "outputs": self.output_buffers,
+            "prepare": self.prepare,
+            "load": self.load,
+            "guarded": self.guarded,
+            "fetch": self.fetch,
+            "forget": self.forget,
+        }
+        self.outputs = self.outputs if message["do"] == "fetch" else ()
+        try:
+            return handlers[message["do"]](message, fds)
+        except Exception:
+            return _error()
+
+    def hello(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Import torch, set threads, flags and Inductor's configuration, build the operators."""
+        import torch
+        import torch._inductor.compile_fx
+
+        from sandbox import flags
+        from sandbox.launcher import define_ops
+        from sandbox.launcher.native import ensure_native
+
+        self.target, self.config = message["target"], message["inductor"]
+        torch.set_num_threads(message["threads"])
+        flags.apply(message["flags"])
+        define_ops()
+        native = ensure_native(Path(message["native"])) if message["native"] else None
+        if self.target == "cuda":
+            from sandbox.cudaclock import CudaClock
+
+            self.clock = CudaClock()
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        return {"torch": torch.__version__, "native": type(native).__name__}
+
+    def inputs(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Map input set `number` from shared memory. The judge may write new values there later."""
+        specs, number = _specs(message["specs"]), message["number"]
+        segment = Segment(fds[0], os.fstat(fds[0]).st_size, writable=False)
+        pairs = zip(specs, message["offsets"], strict=True)
+        self.shared[number] = [segment.tensor(spec, at) for spec, at in pairs]
+        return self.refresh(message, [])
+
+    def refresh(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Take over what the judge wrote to the memory of input set `number`; a copy on cuda."""
+        number = message["number"]
+        self.sets[number] = [_on(tensor, self.target) for tensor in self.shared[number]]
+        return {}
+
+    def draw(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Draw input set `number` on the device itself, as the judge does on its own."""
+        from sandbox.inputs import make_inputs
+
+        self.sets.pop(message["number"], None)
+        self.sets[message["number"]] = make_inputs(
+            _specs(message["specs"]),
+            message["seed"],
+            message["distribution"],
+            message["bounds"],
+            self.target,
+        )
+        return {}
+
+    def output_buffers(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Memory that outputs are copied to, or written to in a guarded run."""
+        self.specs, self.offsets = _specs(message["specs"]), message["offsets"]
+        self.segment = Segment(fds[0], os.fstat(fds[0]).st_size, writable=True)
+        return {}
+
+    def prepare(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Make a slot's callable from a task, in eager mode or through Inductor."""
+        from sandbox.task import Task
+
+        for key, path, plan in message.get("bindings", ()):
+            self.load({"key": key, "path": path, "plan": plan}, [])
+        module = Task.from_json(message["task"]).to_graph_module()
+        slot = message["slot"]
+        if message["mode"] == "inductor":
+            self.slots[slot] = compile_inner(module, self.config)
+            return {}
+        self.slots[slot] = lambda inputs: module(*inputs)
+        return {}
+
+    def load(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Load a candidate's binary and bind it to a key."""
+        from sandbox.launcher import LoadFailed, bind, load_program
+        from sandbox.plan import Plan
+
+        program = load_program(message["path"], Plan.from_json(message["plan"]))
+        if isinstance(program, LoadFailed):
+            return {"error": program.reason}
+        bind(int(message["key"]), program)
+        self.program = program
+        return {}
+
+    def forget(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Drop slots, inputs and outputs of the last task."""
+        self.slots.clear()
+        self.sets.clear()
+        self.shared.clear()
+        self.outputs, self.segment = (), None
+        gc.collect()
+        return {}
+
+    def run(self, slot: int, number: int) -> tuple[float, float]:
+        """One call. Returns device and wall seconds on cuda, zeros on cpu (the judge measures)."""
+        if slot == protocol.NO_SLOT:
+            return 0.0, 0.0
+        call, inputs = self.slots[slot], self.sets[number]
+        if self.clock is not None:
+            self.outputs, device, wall = self.clock.time(call, inputs)
+            return device, wall
+        self.outputs = call(list(inputs))
+        return 0.0, 0.0
+
+    def fetch(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Copy the last outputs to the shared memory and describe them."""
+        assert self.segment is not None
+        found = [
+            [str(t.dtype).removeprefix("torch."), list(t.shape), list(t.stride())]
+            for t in self.outputs
+        ]
+        wanted = [[spec.dtype, list(spec.shape)] for spec in self.specs]
+        if [entry[:2] for entry in found] == wanted:
+            for tensor, spec, at in zip(self.outputs, self.specs, self.offsets, strict=True):
+                self.segment.tensor(spec, at).copy_(tensor)
+        return {"metadata": found}
+
+    def guarded(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Run the loaded program on buffers that lie between guard bands (see `guarded`)."""
+        from sandbox.guarded import run_guarded
+
+        assert self.program is not None
+        assert self.segment is not None
+        inputs = self.sets[message["set"]]
+        damage = run_guarded(
+            self.program, inputs, self.segment, self.offsets, self.specs, message["poison"]
+        )
+        return {"damage": damage}
+
+
+def compile_inner(module: torch.fx.GraphModule, config: dict[str, Any]) -> Run:
+    """The graph compiled by Inductor: the raw callable, which takes a fresh list and empties it."""
+    import torch
+    from torch._inductor.compile_fx import compile_fx_inner
+
+    fakes = [node.meta["val"] for node in module.graph.nodes if node.op == "placeholder"]
+    with torch._inductor.config.patch(config), torch.no_grad():
+        compiled: Any = compile_fx_inner(module, fakes, is_inference=True)
+    call: Run = getattr(compiled, "current_callable", None) or compiled
+    return call
+
+
+def _specs(items: Sequence[Any]) -> tuple[TensorSpec, ...]:
+    return tuple(TensorSpec(dtype, tuple(shape), tuple(stride)) for dtype, shape, stride in items)
+
+
+def _on(tensor: torch.Tensor, target: str) -> torch.Tensor:
+    """The tensor on the target's device, strides kept."""
+    import torch
+
+    if target == "cpu":
+        return tensor
+    storage = tensor.as_strided((_extent(tensor),), (1,)).to("cuda")
+    return torch.as_strided(storage, tensor.shape, tensor.stride())
+
+
+def _extent(tensor: torch.Tensor) -> int:
+    spec = TensorSpec("uint8", tuple(tensor.shape), tuple(tensor.stride()))
+    return spec.extent
