@@ -6,7 +6,7 @@ program, called through the same wrapper (see `workerloop`).
 
 Not covered: another user's load on the machine (the A/A control notices it); a candidate for cpu
 is native code in the candidate worker and limited only by what that process may do (see
-`workerloop`). Not safe for use from several threads.
+`workerloop`). Not safe for use from several threads, but for `compile`.
 """
 
 from __future__ import annotations
@@ -129,6 +129,30 @@ class Judge:
         if self._ceilings is None:
             self._ceilings = machine.ceilings(self.target)
         return self._ceilings
+
+    def compile(self, candidate: Candidate) -> Compiled | Failure:
+        """Compile the candidate in a child process; done once. Safe to call from several threads."""
+        known = self._compiled.get(candidate.digest)
+        if known is not None and known.path.exists():
+            return known
+        result = compile_candidate(
+            candidate,
+            self.scratch / "candidates",
+            self.arch,
+            self.timeouts.compile,
+            cxx_flags=self.cxx_flags,
+            consent=self.consent,
+        )
+        match result:
+            case Compiled():
+                self._compiled[candidate.digest] = result
+                return result
+            case CompileTimedOut(seconds=seconds):
+                return TimedOut("compilation", seconds)
+            case CompileRefused(reason):
+                return Refused(reason)
+            case _:
+                return CompileFailed(result.log)
 
     def baselines(self, task: Task, *, eager_task: Task | None = None) -> Baselines | Failure:
         """Times of eager mode and Inductor. The first call for a task compiles it with Inductor.
@@ -282,34 +306,11 @@ class Judge:
         session = self._open(task)
         if not isinstance(session, Session):
             return session
-        compiled = self._compile(candidate)
+        compiled = self.compile(candidate)
         if not isinstance(compiled, Compiled):
             return compiled
         trouble = session.load(self._candidate, candidate, compiled.path)
         return session if trouble is None else trouble
-
-    def _compile(self, candidate: Candidate) -> Compiled | Failure:
-        known = self._compiled.get(candidate.digest)
-        if known is not None and known.path.exists():
-            return known
-        result = compile_candidate(
-            candidate,
-            self.scratch / "candidates",
-            self.arch,
-            self.timeouts.compile,
-            cxx_flags=self.cxx_flags,
-            consent=self.consent,
-        )
-        match result:
-            case Compiled():
-                self._compiled[candidate.digest] = result
-                return result
-            case CompileTimedOut(seconds=seconds):
-                return TimedOut("compilation", seconds)
-            case CompileRefused(reason):
-                return Refused(reason)
-            case _:
-                return CompileFailed(result.log)
 
     def _provenance(self, task: Task, candidate: Candidate) -> dict[str, Any]:
         return {

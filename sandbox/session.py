@@ -40,10 +40,6 @@ class Timeouts:
     run: float = 20.0
 
 
-Bindings = Sequence[tuple[int, str, str]]
-"""(operator key, path of the binary, plan as JSON) of the kernels that a graph calls."""
-
-
 def key_of(task: Task) -> int:
     """The operator key under which candidates for a task run in the sandbox."""
     return int(task.digest[:15], 16)
@@ -116,16 +112,13 @@ class Session:
             trouble = self._once(worker, f"refresh {number}", inputs.version, again)
         return trouble
 
-    def prepare(
-        self, worker: WorkerProcess, slot: int, task: Task, mode: str, bindings: Bindings = ()
-    ) -> Trouble | None:
+    def prepare(self, worker: WorkerProcess, slot: int, task: Task, mode: str) -> Trouble | None:
         """See to it that a slot of the worker holds the task's callable."""
         message = {
             "do": "prepare",
             "slot": slot,
             "mode": mode,
             "task": task.to_json(),
-            "bindings": [list(binding) for binding in bindings],
         }
         state = (task.digest, mode)
         return self._once(worker, f"slot {slot}", state, message, timeout=self.timeouts.prepare)

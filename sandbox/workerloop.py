@@ -168,8 +168,6 @@ class Worker:
         """Make a slot's callable from a task, in eager mode or through Inductor."""
         from sandbox.task import Task
 
-        for key, path, plan in message.get("bindings", ()):
-            self.load({"key": key, "path": path, "plan": plan}, [])
         module = Task.from_json(message["task"]).to_graph_module()
         slot = message["slot"]
         if message["mode"] == "inductor":
