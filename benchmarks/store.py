@@ -40,7 +40,7 @@ class Results:
         if not self.path.is_file():
             return {}
         found = json.loads(self.path.read_text(encoding="utf-8"))
-        if found["machine"] != machine():
+        if not same_machine(found["machine"], machine()):
             return {}
         samples: dict[str, Facts] = found["samples"]
         return {n: s for n, s in samples.items() if keep or s["commit"] == commit()}
@@ -122,6 +122,11 @@ def machine() -> Facts:
     from sandbox.machine import facts
 
     return facts()
+
+
+def same_machine(one: Facts, other: Facts) -> bool:
+    """Whether timings may be compared: all facts are equal but the load."""
+    return {**one, "load": None} == {**other, "load": None}
 
 
 def versions() -> dict[str, str]:
