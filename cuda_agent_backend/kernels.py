@@ -125,18 +125,19 @@ _open: dict[Path, Kernels] = {}
 
 
 def open_kernels(folder: Path) -> Kernels | CacheUnavailable:
-    """The kernels of a cache folder, opened once per process; it becomes what unknown kernels are looked up in."""
+    """The kernels of a cache folder, opened once per process; it becomes the first to be asked for unknown kernels."""
     with _lock:
-        known = _open.get(folder)
+        known = _open.pop(folder, None)
         if known is None:
             cache = KernelCache.open(folder)
             if isinstance(cache, CacheUnavailable):
                 return cache
-            known = _open[folder] = Kernels(cache)
+            known = Kernels(cache)
+        _open[folder] = known
         launcher.define_ops()
         launcher.set_resolver(_resolve)
         return known
 
 
 def _resolve(op_key: int) -> bool:
-    return any(kernels.resolve(op_key) for kernels in list(_open.values()))
+    return any(kernels.resolve(op_key) for kernels in reversed(list(_open.values())))

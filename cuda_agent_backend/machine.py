@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from kernel_cache import KernelKey
+from sandbox import flags
 from sandbox.task import Task
 
 
@@ -46,60 +47,31 @@ def _cpu_features() -> str:
 
 
 def precision_flags() -> dict[str, str | bool | int]:
-    """The user's precision flags, by name; "unset" where torch will not say (two ways of setting them were mixed)."""
-    return {
-        "float32_matmul": _read(torch.get_float32_matmul_precision),
-        "cuda_tf32": _read(lambda: torch.backends.cuda.matmul.allow_tf32),
-        "cudnn_tf32": _read(lambda: torch.backends.cudnn.allow_tf32),
-        "fp16_reduced": _read(
-            lambda: torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction
-        ),
-        "bf16_reduced": _read(
-            lambda: torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
-        ),
-    }
-
-
-def _read(read: Any) -> str:
+    """The user's precision flags by name; {"unreadable": True} where they were set in two ways and torch will not say."""
     try:
-        return str(read())
+        found = flags.current()
     except RuntimeError:
-        return "unset"
+        return {"unreadable": True}
+    return {name: value for name, value in found.items() if not name.startswith("deterministic")}
 
 
 def all_flags() -> dict[str, Any]:
     """What another process needs to compile and measure as this one would."""
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     return {
-        "precision": precision_flags(),
-        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "torch": precision_flags()
+        | {"deterministic": deterministic, "deterministic_warn_only": warn_only},
         "threads": torch.get_num_threads(),
     }
 
 
-def apply_flags(flags: Mapping[str, Any]) -> None:
-    """Make another process's flags ours."""
-    _set_precision(flags["precision"])
-    torch.use_deterministic_algorithms(bool(flags["deterministic"]))
-    torch.set_num_threads(int(flags["threads"]))
-
-
-def _set_precision(flags: Mapping[str, Any]) -> None:
-    if flags.get("float32_matmul", "unset") != "unset":
-        torch.set_float32_matmul_precision(flags["float32_matmul"])
-    for name, (owner, attribute) in {
-        "cuda_tf32": (torch.backends.cuda.matmul, "allow_tf32"),
-        "cudnn_tf32": (torch.backends.cudnn, "allow_tf32"),
-        "fp16_reduced": (
-            torch.backends.cuda.matmul,
-            "allow_fp16_reduced_precision_reduction",
-        ),
-        "bf16_reduced": (
-            torch.backends.cuda.matmul,
-            "allow_bf16_reduced_precision_reduction",
-        ),
-    }.items():
-        if flags.get(name) in ("True", "False"):
-            setattr(owner, attribute, flags[name] == "True")
+def apply_flags(wanted: Mapping[str, Any]) -> None:
+    """Make another process's flags ours. Raises `ValueError` if it could not read its own."""
+    if "unreadable" in wanted["torch"]:
+        raise ValueError("torch's precision flags were set in two ways at once and cannot be read")
+    flags.apply(wanted["torch"])
+    torch.set_num_threads(int(wanted["threads"]))
 
 
 @functools.cache

@@ -68,6 +68,8 @@ class HasFolders(Protocol):
     def policy(self) -> str: ...
     @property
     def allow_policy_cpp(self) -> bool: ...
+    @property
+    def flags(self) -> Mapping[str, Any]: ...
 
 
 def stands(known: object, target: str) -> bool:
@@ -140,17 +142,19 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
-def make_judge(target: str, setup: HasFolders) -> Any:
+def make_judge(target: str, setup: HasFolders, scratch: str) -> Any:
     """The sandbox's judge for a target: a context manager that owns the worker processes."""
-    from sandbox.judge import Judge
-
     from cuda_agent_backend.machine import arch_of
+    from sandbox.judge import Judge
 
     return Judge(
         target,
-        scratch_dir=setup.native_dir / "scratch",
+        scratch_dir=scratch,
         native_dir=setup.native_dir,
         arch=arch_of(target),
+        threads=int(setup.flags["threads"]),
+        flags=setup.flags["torch"],
+        consent=setup.allow_policy_cpp,
     )
 
 
@@ -207,7 +211,11 @@ class WithRecorded:
 
     def verify(self, task: Task, candidate: Candidate) -> Any:
         """See `Judge.verify`."""
-        return self._judge.verify(task, candidate, recorded_inputs=self._recorded)
+        return self._judge.verify(task, candidate, recorded_inputs=[self._recorded])
+
+    def judge(self, task: Task, candidate: Candidate) -> Any:
+        """See `Judge.judge`."""
+        return self._judge.judge(task, candidate, recorded_inputs=[self._recorded])
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._judge, name)

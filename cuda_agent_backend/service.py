@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from cuda_agent_backend.promote import Searched, SearchResult, keep
@@ -74,7 +75,8 @@ class Judges:
 
         key = (target, json.dumps(dict(setup.flags), sort_keys=True))
         if key not in self._judges:
-            self._judges[key] = self._stack.enter_context(make_judge(target, setup))
+            scratch = self._stack.enter_context(TemporaryDirectory(prefix="cuda_agent-"))
+            self._judges[key] = self._stack.enter_context(make_judge(target, setup, scratch))
         return self._judges[key]
 
     def close(self) -> None:

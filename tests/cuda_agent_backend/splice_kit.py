@@ -17,12 +17,13 @@ from cuda_agent_backend.options import Options, parse
 from cuda_agent_backend.settings import Settings
 from kernel_cache import KernelCache, Record
 from kernel_cache.canonical import sha256
+from sandbox import launcher
 from sandbox.candidate import Candidate
 from sandbox.compile import Compiled, compile_candidate
 from sandbox.plan import Buffer, Launch, Plan
 from sandbox.task import Task
 
-COPY_LOOP = """
+SOURCE = """
 #include <cmath>
 extern "C" void kernel(void* const* buffers) {{
 {body}
@@ -47,10 +48,25 @@ def plan_of(task: Task) -> Plan:
     return Plan("cpu", tuple(buffers), (Launch("kernel"),))
 
 
+def elementwise(task: Task, expression: str) -> str:
+    """A body that writes `expression` (of `a`, and `b` if there is a second input) to the one output, for any strides."""
+    shape, out = task.output_specs[0].shape, task.output_specs[0]
+    loops = "".join(f"for (long i{d} = 0; i{d} < {n}; i{d}++) " for d, n in enumerate(shape))
+    reads = ""
+    for number, (name, spec) in enumerate(zip("ab", task.inputs, strict=False)):
+        offset = len(shape) - len(spec.shape)
+        steps = [s if n != 1 else 0 for n, s in zip(spec.shape, spec.stride, strict=True)]
+        place = " + ".join(f"i{offset + d} * {s}" for d, s in enumerate(steps)) or "0"
+        reads += f"float {name} = ((const float*)buffers[{number}])[{place}]; "
+    place = " + ".join(f"i{d} * {s}" for d, s in enumerate(out.stride)) or "0"
+    target = f"((float*)buffers[{len(task.inputs)}])[{place}]"
+    return f"{loops}{{ {reads}{target} = {expression}; }}"
+
+
 def promote(cache: KernelCache, task: Task, body: str, folder: Path, low: float = 1.5) -> Record:
     """Compile a C++ body (`buffers[i]` in plan order) and keep it as if it had been verified."""
     candidate = Candidate(
-        "cpu", "c++", COPY_LOOP.format(body=body), plan_of(task), "sketch", "by hand"
+        "cpu", "c++", SOURCE.format(body=body), plan_of(task), "sketch", "by hand"
     )
     compiled = compile_candidate(candidate, folder, "native")
     assert isinstance(compiled, Compiled), compiled
@@ -77,6 +93,7 @@ def promote(cache: KernelCache, task: Task, body: str, folder: Path, low: float 
         created=time.time(),
     )
     cache.put(record, binary)
+    launcher.unbind(record.key.op_key)  # another test may have bound it
     return record
 
 

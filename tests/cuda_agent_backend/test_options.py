@@ -1,0 +1,64 @@
+"""Options of torch.compile: ours and Inductor's in one dictionary."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cuda_agent_backend.options import OURS, OptionError, Options, parse
+from cuda_agent_backend.settings import Settings
+
+SETTINGS = Settings(Path("/kernels"), Path("/native"), budget_s=33.0)
+
+
+def test_without_options_the_environment_decides() -> None:
+    options = parse(SETTINGS)
+    assert (options.cache_dir, options.budget_s, dict(options.inductor)) == (
+        Path("/kernels"),
+        33.0,
+        {},
+    )
+
+
+def test_our_keys_and_inductors_are_told_apart() -> None:
+    given = {"cuda_agent.search": "cached", "cuda_agent.budget_s": 2, "max-autotune": False}
+    given |= {"triton.cudagraphs": True}
+    options = parse(SETTINGS, None, given)
+    assert (options.search, options.budget_s) == ("cached", 2.0)
+    assert options.inductor == {"max_autotune": False, "triton.cudagraphs": True}
+
+
+def test_a_mode_becomes_inductors_options() -> None:
+    assert parse(SETTINGS, "max-autotune-no-cudagraphs").inductor["max_autotune"] is True
+
+
+@pytest.mark.parametrize(
+    ("key", "nearest"),
+    [
+        ("cuda_agent.serch", "cuda_agent.search"),
+        ("cuda_agent.budget", "cuda_agent.budget_s"),
+        ("max_autotun", "max_autotune"),
+        ("cuda_agent.max_autotune", "max_autotune"),
+    ],
+)
+def test_an_unknown_key_names_the_nearest_valid_one(key: str, nearest: str) -> None:
+    with pytest.raises(OptionError, match=f"did you mean '{nearest}'"):
+        parse(SETTINGS, None, {key: 1})
+
+
+def test_an_unknown_mode_names_the_nearest_valid_one() -> None:
+    with pytest.raises(OptionError, match="did you mean 'reduce-overhead'"):
+        parse(SETTINGS, "reduce-overheads")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("search", "x"), ("budget_s", 0), ("budget_s", True), ("min_speedup", 0.9), ("min_bytes", -1)],
+)
+def test_a_value_that_cannot_be_is_refused(key: str, value: Any) -> None:
+    with pytest.raises(OptionError, match=key):
+        parse(SETTINGS, None, {f"cuda_agent.{key}": value})
+
+
+def test_every_key_of_ours_is_a_field() -> None:
+    assert set(OURS) <= set(Options.__dataclass_fields__)

@@ -1,0 +1,184 @@
+"""Which regions a post-grad graph falls into. Graphs come from `make_fx`, so no code is generated."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import Graph
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from cuda_agent_backend.operators import viewable
+from cuda_agent_backend.partition import Region, partition
+
+
+def graph_of(function: Callable[..., Any], *inputs: Any, tracing: str = "fake") -> Graph:
+    from torch._inductor.decomposition import select_decomp_table
+
+    return make_fx(function, select_decomp_table(), tracing)(*inputs).graph
+
+
+def regions(function: Callable[..., Any], *inputs: Any, **how: Any) -> list[Region]:
+    return partition(graph_of(function, *inputs, tracing=how.pop("tracing", "fake")), **how)
+
+
+def operators(region: Region) -> list[str]:
+    return [str(node.target).split(".")[1] for node in region.nodes if "." in str(node.target)]
+
+
+X, W = torch.randn(16, 32), torch.randn(32, 32)
+
+
+def test_a_chain_of_pointwise_and_reductions_is_one_region() -> None:
+    (found,) = regions(lambda x: torch.softmax(x * 2, -1), X)
+    assert found.reason is None and len(found.inputs) == len(found.outputs) == 1
+    assert found.moved == 2 * X.numel() * 4
+
+
+def test_a_matmul_parts_regions_and_belongs_to_none() -> None:
+    found = regions(lambda x, w: torch.relu(torch.exp(x) @ w), X, W)
+    assert [operators(region) for region in found] == [["exp"], ["relu"]]
+
+
+def test_replacing_all_regions_never_makes_a_cycle() -> None:
+    def tangled(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        a = x.exp()
+        b = a @ w
+        c = a.sin() + b.cos()
+        return c @ w + a.tanh() + b.sigmoid()
+
+    found = regions(tangled, X, W)
+    home = {node: number for number, region in enumerate(found) for node in region.nodes}
+    for number, region in enumerate(found):
+        seen, waiting = set(), list(region.outputs)
+        while waiting:
+            for user in waiting.pop().users:
+                if user not in seen and home.get(user) != number:
+                    seen.add(user)
+                    waiting += [user, *(found[home[user]].nodes if user in home else ())]
+        assert all(home.get(node) != number for node in seen)
+
+
+def test_work_that_only_a_later_region_needs_moves_there() -> None:
+    found = regions(lambda x, w, y: (x @ w) + torch.sigmoid(y) * y, X, W, X)
+    assert len(found) == 1 and "add" in operators(found[0]) and "sigmoid" in operators(found[0])
+
+
+def test_views_on_the_fringe_stay_outside() -> None:
+    (found,) = regions(lambda x: (x.view(4, 4, 32).permute(1, 0, 2).exp()).reshape(16, 32), X)
+    assert operators(found)[0] == "exp"
+    assert found.inputs[0].meta["val"].shape == (4, 4, 32)
+
+
+def test_an_expanded_input_is_taken_unexpanded() -> None:
+    (found,) = regions(lambda x, b: x.exp() + b.expand(16, 32), X, torch.randn(1, 32))
+    assert sorted(node.meta["val"].numel() for node in found.inputs) == [32, 512]
+
+
+def test_a_view_needed_outside_is_put_out_as_what_it_views() -> None:
+    def both(x: torch.Tensor, w: torch.Tensor) -> Any:
+        h = x.exp()
+        v = h.view(4, 128)
+        return v.sum(-1), v, h @ w
+
+    (found,) = regions(both, X, W)
+    assert sorted(tuple(node.meta["val"].shape) for node in found.outputs) == [(4,), (16, 32)]
+
+
+def test_a_view_of_an_input_is_no_output() -> None:
+    found = regions(lambda x: (x.view(512), x.exp()), X)
+    assert [operators(region) for region in found] == [["exp"]]
+
+
+def test_a_mutation_of_an_input_stays_outside() -> None:
+    def step(x: torch.Tensor, running: torch.Tensor) -> torch.Tensor:
+        running.mul_(0.9).add_(x.mean(0))
+        return x - running
+
+    module = torch.func.functionalize(step, remove="mutations_and_views")
+    graph = make_fx(module, tracing_mode="fake")(X, torch.zeros(32)).graph
+    found = partition(graph)
+    assert all("copy_" not in operators(region) for region in found)
+    assert any(str(node.target) == "aten.copy_.default" for node in graph.nodes)
+
+
+def test_regions_do_not_cross_a_mutation_in_the_middle() -> None:
+    graph = graph_of(lambda x, y: (x.exp(), y.sin(), x.cos()), X, X)
+    nodes = {str(n.target).split(".")[1]: n for n in graph.nodes if n.op == "call_function"}
+    x, y = (n for n in graph.nodes if n.op == "placeholder")
+    with graph.inserting_before(nodes["cos"]):
+        graph.call_function(torch.ops.aten.copy_.default, (x, y)).meta["val"] = x.meta["val"]
+    (sine,) = [r for r in partition(graph) if "sin" in operators(r)]
+    assert "cos" not in operators(sine)
+
+
+def test_random_numbers_are_left_to_inductor() -> None:
+    import torch._inductor.inductor_prims
+
+    prims = torch.ops.prims
+
+    def dropped(x: torch.Tensor, seeds: torch.Tensor) -> torch.Tensor:
+        seed = prims.inductor_lookup_seed.default(seeds, 0)
+        return torch.where(prims.inductor_random.default([16, 32], seed, "rand") > 0.5, x.exp(), 0)
+
+    (found,) = regions(dropped, X, torch.zeros(2, dtype=torch.int64))
+    assert found.reason == "random numbers"
+
+
+def test_symbolic_sizes_are_left_to_inductor() -> None:
+    found = regions(lambda x: (x * 2).sum(-1), X, tracing="symbolic")
+    assert {region.reason for region in found} == {"symbolic sizes"}
+
+
+def test_small_regions_and_empty_tensors_are_left_to_inductor() -> None:
+    (small,) = regions(lambda x: x.exp(), X, min_bytes=10_000)
+    assert small.reason == "it moves 4096 bytes, less than 10000"
+    (empty,) = regions(lambda x: x.exp(), X[:0])
+    assert empty.reason == "an empty tensor"
+
+
+def test_complex_numbers_are_left_to_inductor() -> None:
+    (found,) = regions(lambda x: x * 2, torch.randn(4, dtype=torch.complex64))
+    assert found.reason and "complex" in found.reason
+
+
+def test_a_region_with_too_many_inputs_is_split() -> None:
+    found = regions(
+        lambda *xs: torch.stack([x.exp() for x in xs]).sum(0),
+        *[torch.randn(16, 32) for _ in range(30)],
+    )
+    assert len(found) > 1
+    assert all(len(r.inputs) <= 12 and len(r.outputs) <= 4 for r in found if r.reason is None)
+    assert any(region.reason is None for region in found)
+
+
+def test_constants_are_made_in_each_region_that_needs_them() -> None:
+    def masked(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        mask = torch.arange(32) < 7
+        h = torch.where(mask, x, 0.0)
+        return torch.where(mask, h @ w, 0.0)
+
+    found = regions(masked, X, W)
+    assert len(found) == 2 and all(len(region.inputs) == 1 for region in found)
+
+
+def test_several_results_of_one_operator_stay_together() -> None:
+    (found,) = regions(lambda x: torch.var_mean(x, -1, keepdim=True)[0] + x.max(-1, True)[1], X)
+    assert found.reason is None and len(found.outputs) == 1
+
+
+def test_viewability_is_what_torch_says() -> None:
+    for shape, stride, wanted in [
+        ((4, 6), (6, 1), (24,)),
+        ((4, 6), (1, 4), (24,)),
+        ((4, 6), (12, 1), (2, 2, 3, 2)),
+        ((4, 6), (12, 1), (8, 3)),
+        ((2, 1, 3), (3, 99, 1), (6, 1)),
+        ((4, 4), (0, 1), (16,)),
+    ]:
+        tensor = torch.empty(200).as_strided(shape, stride)
+        try:
+            tensor.view(wanted)
+            allowed = True
+        except RuntimeError:
+            allowed = False
+        assert viewable(shape, stride, wanted) == allowed, (shape, stride, wanted)
