@@ -180,10 +180,10 @@ def _edges(
     import torch
 
     values = _normal(shape, dtype, limits, generator)
+    if values.numel() == 0:
+        return values
     rows = values.view(shape[0], -1) if len(shape) > 1 else values.view(-1, 1)
     half = rows[: max(1, rows.shape[0] // 2)]
-    if half.numel() == 0:
-        return values
     inf = float("inf")
     huge = limits.max**0.45
     special = [float("nan"), inf, -inf, -0.0, 0.0, huge, -huge, limits.tiny / 4]

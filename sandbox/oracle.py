@@ -8,6 +8,7 @@ float64 kernel runs in its own precision; `Oracle.narrow` lists those.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     import torch
 
 _VALUE_KEEPING = ("view", "unsqueeze", "squeeze", "reshape", "clone", "alias", "_unsafe_view")
+_OF_BITS = frozenset(("aten.view.dtype", "aten.nextafter.default"))
+"""Operators whose meaning lies in the bits of a dtype."""
 _INDEX_OPS = {"argmax": True, "argmin": False}
 _PAIR_OPS = {"max": True, "min": False}
 
@@ -135,25 +138,18 @@ def _interpreter(module: torch.fx.GraphModule, keep: set[Ref]) -> Any:
             return result
 
         def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-            node = self.current
-            try:
-                return target(*map_aggregate(args, _widen), **map_aggregate(kwargs, _widen))
-            except (RuntimeError, NotImplementedError, TypeError, ValueError):
-                self.narrow.add(str(target))
-                own = torch.fx.node.map_arg(
-                    (node.args, node.kwargs), lambda n: _narrow(self.env[n], n.meta["val"])
-                )
-                return tree_map(_widen, target(*own[0], **own[1]))
-
-        @property
-        def current(self) -> torch.fx.Node:
-            return self._current
-
-        def run(self, *args: Any, **kwargs: Any) -> Any:
-            return super().run(*args, **kwargs)
+            if str(target) not in _OF_BITS:
+                with suppress(RuntimeError, TypeError, ValueError):
+                    return target(*map_aggregate(args, _widen), **map_aggregate(kwargs, _widen))
+            self.narrow.add(str(target))
+            own_args, own_kwargs = torch.fx.node.map_arg(
+                (self.current.args, self.current.kwargs),
+                lambda n: _narrow(self.env[n], n.meta["val"]),
+            )
+            return tree_map(_widen, target(*own_args, **own_kwargs))
 
         def fetch_args_kwargs_from_env(self, n: torch.fx.Node) -> Any:
-            self._current = n
+            self.current = n
             return super().fetch_args_kwargs_from_env(n)
 
     return Widening()

@@ -1,0 +1,96 @@
+"""The float64 oracle and the rules for index outputs."""
+
+from __future__ import annotations
+
+import torch
+
+from sandbox.oracle import index_rules, run_eager, run_oracle
+from sandbox.task import DType, InputRef, Node, NodeRef, Task
+from tests.sandbox.kernels import row_mean_and_argmax, silu_bias, spec
+
+
+def test_the_oracle_runs_in_float64() -> None:
+    task = silu_bias(8, 8)
+    x, b = torch.randn(8, 8), torch.randn(8)
+    found = run_oracle(task, task.to_graph_module(), [x, b])
+    assert found.outputs[0].dtype == torch.float64
+    wanted = torch.nn.functional.silu(x.double() + b.double())
+    torch.testing.assert_close(found.outputs[0], wanted, rtol=1e-14, atol=1e-14)
+    assert found.narrow == ()
+
+
+def test_conversions_to_narrow_types_become_exact() -> None:
+    task = Task(
+        "cpu",
+        (spec(100),),
+        (
+            Node(
+                "prims.convert_element_type.default", {"a": InputRef(0), "dtype": DType("bfloat16")}
+            ),
+            Node(
+                "prims.convert_element_type.default", {"a": NodeRef(0), "dtype": DType("float32")}
+            ),
+            Node(
+                "aten.full.default", {"size": (100,), "fill_value": 0.1, "dtype": DType("float32")}
+            ),
+            Node("aten.mul.Tensor", {"self": NodeRef(1), "other": NodeRef(2)}),
+        ),
+        (NodeRef(3),),
+        (spec(100),),
+    )
+    x = torch.randn(100)
+    module = task.to_graph_module()
+    assert torch.equal(run_oracle(task, module, [x]).outputs[0], x.double() * 0.1)
+    assert run_eager(module, [x])[0].dtype == torch.float32
+
+
+def test_an_operator_without_a_float64_kernel_runs_in_its_own_precision() -> None:
+    task = Task(
+        "cpu",
+        (spec(4, 4, dtype="bfloat16"), spec(4, 4, dtype="int64")),
+        (
+            Node("aten.gather.default", {"self": InputRef(0), "dim": 1, "index": InputRef(1)}),
+            Node("aten.view.dtype", {"self": NodeRef(0), "dtype": DType("int16")}),
+        ),
+        (NodeRef(1),),
+        (spec(4, 4, dtype="int16"),),
+    )
+    x, index = torch.randn(4, 4).bfloat16(), torch.zeros(4, 4, dtype=torch.int64)
+    module = task.to_graph_module()
+    found = run_oracle(task, module, [x, index])
+    assert torch.equal(found.outputs[0], run_eager(module, [x, index])[0])
+    assert found.narrow == ("aten.view.dtype",)
+
+
+def test_positions_of_an_extremum_are_known_for_what_they_are() -> None:
+    task = row_mean_and_argmax()
+    rules = index_rules(task)
+    assert set(rules) == {1}
+    assert (rules[1].operand, rules[1].dim, rules[1].largest, rules[1].exact) == (
+        InputRef(0),
+        1,
+        True,
+        True,
+    )
+    x = torch.randn(64, 300)
+    found = run_oracle(task, task.to_graph_module(), [x])
+    assert torch.equal(found.operands[1], x.double())
+
+
+def test_positions_are_followed_through_views_and_from_pairs() -> None:
+    task = Task(
+        "cpu",
+        (spec(6, 5),),
+        (
+            Node("aten.exp.default", {"self": InputRef(0)}),
+            Node("aten.min.dim", {"self": NodeRef(0), "dim": 0}),
+            Node("aten.unsqueeze.default", {"self": NodeRef(1, 1), "dim": 0}),
+        ),
+        (NodeRef(2), NodeRef(1, 0)),
+        (spec(1, 5, dtype="int64"), spec(5)),
+    )
+    (rule,) = index_rules(task).values()
+    assert (rule.operand, rule.dim, rule.largest, rule.exact) == (NodeRef(0), 0, False, False)
+    x = torch.randn(6, 5)
+    found = run_oracle(task, task.to_graph_module(), [x])
+    assert torch.equal(found.operands[0], x.double().exp())

@@ -1,0 +1,84 @@
+"""The least bytes a task must move, and the machine's ceilings."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sandbox import machine
+from sandbox.machine import Ceilings
+from sandbox.roofline import floor_bytes, floor_seconds
+from sandbox.specs import TensorSpec
+from sandbox.task import InputRef, Node, NodeRef, Task
+from tests.sandbox.kernels import silu_bias, spec
+
+CEILINGS = Ceilings(2e9, 1e9, 1e12, cache_bytes=1 << 20)
+
+
+def test_what_is_read_and_written_counts_once() -> None:
+    assert floor_bytes(silu_bias(256, 512)) == (4 * (256 * 512 + 512), 4 * 256 * 512)
+
+
+def test_an_expanded_input_counts_its_memory_only() -> None:
+    task = Task(
+        "cpu",
+        (TensorSpec("float32", (1000, 8), (0, 1)),),
+        (Node("aten.relu.default", {"self": InputRef(0)}),),
+        (NodeRef(0),),
+        (spec(1000, 8),),
+    )
+    assert floor_bytes(task)[0] == 32
+
+
+def test_a_table_that_is_looked_up_does_not_count_but_its_indices_do() -> None:
+    task = Task(
+        "cpu",
+        (spec(10000, 64), spec(5, dtype="int64")),
+        (Node("aten.embedding.default", {"weight": InputRef(0), "indices": InputRef(1)}),),
+        (NodeRef(0),),
+        (spec(5, 64),),
+    )
+    assert floor_bytes(task)[0] == 40
+
+
+def test_what_is_cut_later_does_not_count() -> None:
+    task = Task(
+        "cpu",
+        (spec(100, 64),),
+        (
+            Node("aten.relu.default", {"self": InputRef(0)}),
+            Node("aten.slice.Tensor", {"self": NodeRef(0), "dim": 0, "start": 0, "end": 10}),
+            Node("aten.exp.default", {"self": NodeRef(1)}),
+        ),
+        (NodeRef(2),),
+        (spec(10, 64),),
+    )
+    assert floor_bytes(task)[0] == 0
+
+
+def test_writes_count_beyond_the_cache_only() -> None:
+    small, large = silu_bias(256, 512), silu_bias(256, 8192)
+    assert floor_seconds(small, CEILINGS) == pytest.approx(4 * (256 * 512 + 512) / 1e9)
+    read = 4 * (256 * 8192 + 8192) / 1e9
+    assert floor_seconds(large, CEILINGS) == pytest.approx(read + (8 * 2**20 - 2**20) / 2e9)
+
+
+def test_the_better_of_two_measurements_is_kept() -> None:
+    other = Ceilings(1e9, 5e9, 1.0, 3)
+    assert CEILINGS.best_of(other) == Ceilings(2e9, 5e9, 1e12, 1 << 20)
+
+
+def test_ceilings_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "COPY_BYTES", 1 << 22)
+    found = machine.ceilings("cpu")
+    assert min(found.to_dict().values()) > 0
+    assert found.read_bytes_per_s >= found.bytes_per_s / 2
+
+
+def test_facts_are_json_and_name_processor_and_torch() -> None:
+    found = machine.facts()
+    assert json.loads(json.dumps(found)) == found
+    assert found["cpu"]
+    assert found["torch"]
+    assert found["cores"] >= 1
