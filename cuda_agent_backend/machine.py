@@ -47,7 +47,7 @@ def _cpu_features() -> str:
 
 
 def precision_flags() -> dict[str, str | bool | int]:
-    """The user's precision flags by name; {"unreadable": True} where they were set in two ways and torch will not say."""
+    """The user's precision flags by name; {"unreadable": True} where they were set in two ways at once."""
     try:
         found = flags.current()
     except RuntimeError:

@@ -14,14 +14,16 @@ from cuda_agent_backend.hook import KernelPass
 from cuda_agent_backend.kernels import open_kernels
 from cuda_agent_backend.machine import key_of, toolchain_of
 from cuda_agent_backend.options import Options, parse
+from cuda_agent_backend.promote import SearchResult, record_of
 from cuda_agent_backend.settings import Settings
 from kernel_cache import KernelCache, Record
-from kernel_cache.canonical import sha256
 from sandbox import launcher
 from sandbox.candidate import Candidate
 from sandbox.compile import Compiled, compile_candidate
 from sandbox.plan import Buffer, Launch, Plan
 from sandbox.task import Task
+from sandbox.timing import Interval, SpeedReport
+from sandbox.verdict import Verdict
 
 SOURCE = """
 #include <cmath>
@@ -49,7 +51,7 @@ def plan_of(task: Task) -> Plan:
 
 
 def elementwise(task: Task, expression: str) -> str:
-    """A body that writes `expression` (of `a`, and `b` if there is a second input) to the one output, for any strides."""
+    """A body that writes `expression` (of `a`, and `b` with a second input) to the one output, for any strides."""
     shape, out = task.output_specs[0].shape, task.output_specs[0]
     loops = "".join(f"for (long i{d} = 0; i{d} < {n}; i{d}++) " for d, n in enumerate(shape))
     reads = ""
@@ -63,36 +65,32 @@ def elementwise(task: Task, expression: str) -> str:
     return f"{loops}{{ {reads}{target} = {expression}; }}"
 
 
-def promote(cache: KernelCache, task: Task, body: str, folder: Path, low: float = 1.5) -> Record:
-    """Compile a C++ body (`buffers[i]` in plan order) and keep it as if it had been verified."""
+def compiled(task: Task, body: str, folder: Path) -> tuple[Candidate, bytes]:
+    """A candidate with this C++ body (`buffers[i]` in plan order), and its binary."""
     candidate = Candidate(
         "cpu", "c++", SOURCE.format(body=body), plan_of(task), "sketch", "by hand"
     )
-    compiled = compile_candidate(candidate, folder, "native")
-    assert isinstance(compiled, Compiled), compiled
-    binary = compiled.path.read_bytes()
-    evidence: dict[str, Any] = {
-        "verifier": "test",
-        "toolchain": toolchain_of("cpu"),
-        "driver": None,
-        "policy": "by hand",
-        "samples": [],
-        "errors": [],
-        "speedup": {"low": low, "median": 2.0, "high": 2.1},
-    }
-    record = Record(
-        key=key_of(task),
-        task=task.to_json(),
-        language="c++",
-        origin="sketch",
-        label="by hand",
-        source=candidate.source,
-        plan=candidate.plan.to_json(),
-        binary_digest=sha256(binary),
-        evidence=evidence,
-        created=time.time(),
+    made = compile_candidate(candidate, folder, "native")
+    assert isinstance(made, Compiled), made
+    return candidate, made.path.read_bytes()
+
+
+def result(task: Task, body: str, folder: Path, low: float = 1.5) -> SearchResult:
+    """What a search would bring that found this body, as if it had been verified."""
+    candidate, binary = compiled(task, body, folder)
+    speedup = Interval(2.0, low, 2.1, 20)
+    speed = SpeedReport(
+        {"eager": 2.0, "inductor": 2.0}, {"inductor": speedup}, "inductor", None, True
     )
-    cache.put(record, binary)
+    verdict = Verdict("wins", "2.00x", 3.0, None, speed, {"verifier": "test", "samples": []})
+    return SearchResult(candidate, verdict, binary, str(toolchain_of("cpu")), "by hand", "won", 1)
+
+
+def promote(cache: KernelCache, task: Task, body: str, folder: Path, low: float = 1.5) -> Record:
+    """Keep a kernel with this C++ body as if it had been searched and verified."""
+    found = result(task, body, folder, low)
+    record = record_of(key_of(task), task, found, time.time())
+    cache.put(record, found.binary)
     launcher.unbind(record.key.op_key)  # another test may have bound it
     return record
 

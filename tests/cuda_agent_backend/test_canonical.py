@@ -43,8 +43,8 @@ def build(
 ) -> Any:
     """A graph from a recipe: each step is (operator, operand, operand). Returns its task's digest.
 
-    order: inputs are made in another order and nodes wherever their operands allow. twice: every node is made twice, and
-    users take either.
+    order: inputs are made in another order and nodes wherever their operands allow. twice: every node is made twice,
+    and users take either.
     """
     graph, fake = Graph(), FakeTensorMode()
     made: dict[int, list[Node]] = {}

@@ -1,0 +1,34 @@
+"""The search process with a search that is no search: what a test wants to happen stands in the environment."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import splice_kit as kit
+
+from cuda_agent_backend.promote import NothingFound, Searched
+from cuda_agent_backend.service import main
+from sandbox.task import Task
+
+
+def search(task: Task, judges: Any, setup: Any, budget_s: float, recorded: Any, say: Any) -> Searched:
+    """Promote exp(a) for tasks of one exp, plainly; hang or die where the test says so."""
+    wish = os.environ.get("FAKE_SEARCH", "")
+    say(f"recorded {len(recorded)}" if recorded else "nothing recorded")
+    if wish == "die":
+        os._exit(7)
+    if wish == "hang" or (wish == "hang after the first" and len(task.nodes) > 1):
+        Path(os.environ["FAKE_NOTE"]).write_text(str(os.getpid()))
+        time.sleep(600)
+    if [node.op for node in task.nodes] != ["aten.exp.default"]:
+        return NothingFound("at the limit", exhausted=True, turns=1)
+    return kit.result(task, kit.elementwise(task, "std::exp(a)"), Path(tempfile.mkdtemp()))
+
+
+if __name__ == "__main__":
+    sys.exit(main(search))

@@ -1,0 +1,144 @@
+"""The search process: what it promotes is kept whatever becomes of it, and it never takes its user down."""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import splice_kit as kit
+import torch
+
+from cuda_agent_backend import searching
+from cuda_agent_backend.canonical import Canonical
+from cuda_agent_backend.machine import key_of
+from cuda_agent_backend.options import Options
+from cuda_agent_backend.searching import Searching, SearchProcess
+from cuda_agent_backend.wire import Child
+from kernel_cache import Miss, NegativeRecord, Record
+from sandbox.task import Task
+
+
+@pytest.fixture
+def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[SearchProcess]:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    made = SearchProcess("fake_service")
+    yield made
+    made.stop()
+
+
+def tasks_of(*chains: tuple[Any, ...], size: int = 64) -> list[Task]:
+    """One task for each chain of unary operators."""
+    from test_canonical import call, placeholder
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from cuda_agent_backend.canonical import canonical
+
+    made = []
+    for chain in chains:
+        graph, fake = torch.fx.Graph(), FakeTensorMode()
+        nodes = [placeholder(graph, fake, 8, size)]
+        for target in chain:
+            nodes.append(call(graph, target, nodes[-1]))
+        form = canonical(nodes[1:], nodes[-1:], "cpu")
+        assert isinstance(form, Canonical)
+        made.append(form.task)
+    return made
+
+
+EXP, SIN = torch.ops.aten.exp.default, torch.ops.aten.sin.default
+
+
+def options(folder: Path) -> Options:
+    return kit.options_in(folder, search="search")
+
+
+def test_what_wins_is_promoted_and_what_does_not_is_remembered(
+    tmp_path: Path, process: SearchProcess
+) -> None:
+    wins, loses = tasks_of((EXP,), (SIN,))
+    cache = kit.cache_of(options(tmp_path))
+    became = Searching(options(tmp_path), process).search([wins, loses], 60.0)
+    assert became[wins.digest]["promoted"] and not became[loses.digest]["promoted"]
+    assert isinstance(cache.get(key_of(wins)), Record)
+    negative = cache.get(key_of(loses))
+    assert isinstance(negative, NegativeRecord) and negative.reason == "at the limit"
+
+
+def test_a_search_process_killed_in_the_middle_loses_nothing_promoted(
+    tmp_path: Path, process: SearchProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_SEARCH", "hang after the first")
+    monkeypatch.setenv("FAKE_NOTE", str(tmp_path / "note"))
+    monkeypatch.setattr(searching, "START_S", 0.0)
+    (first,), (second,) = tasks_of((EXP,), size=4096), tasks_of((SIN, SIN))
+    cache = kit.cache_of(options(tmp_path))
+    became = Searching(options(tmp_path), process).search([second, first], 25.0)
+    assert became == {} and process.pid is None
+    assert isinstance(cache.get(key_of(first)), Record)
+    assert isinstance(cache.get(key_of(second)), Miss)
+    assert not alive(int((tmp_path / "note").read_text()))
+
+
+def test_a_search_process_that_dies_is_a_reason_and_is_started_again(
+    tmp_path: Path, process: SearchProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (task,) = tasks_of((EXP,))
+    monkeypatch.setenv("FAKE_SEARCH", "die")
+    assert Searching(options(tmp_path), process).search([task], 30.0) == {}
+    monkeypatch.setenv("FAKE_SEARCH", "")
+    assert Searching(options(tmp_path), process).search([task], 30.0)[task.digest]["promoted"]
+
+
+def test_the_search_process_ends_with_its_parent(tmp_path: Path, process: SearchProcess) -> None:
+    (task,) = tasks_of((SIN,))
+    Searching(options(tmp_path), process).search([task], 30.0)
+    pid = process.pid
+    assert pid and process._child and process._child.process.stdin
+    process._child.process.stdin.close()  # all that it sees of the parent's end
+    deadline = time.monotonic() + 15
+    while process._child.process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not alive(pid)
+
+
+def test_tasks_in_the_queue_are_worked_on_in_the_background(
+    tmp_path: Path, process: SearchProcess
+) -> None:
+    wins, loses = tasks_of((EXP,), (SIN,))
+    cache = kit.cache_of(options(tmp_path))
+    Searching(options(tmp_path), process).enqueue([wins, loses])
+    deadline = time.monotonic() + 60
+    while cache.pending() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert isinstance(cache.get(key_of(wins)), Record)
+    assert isinstance(cache.get(key_of(loses)), NegativeRecord)
+
+
+def test_a_kernel_that_is_there_already_is_not_searched_again(
+    tmp_path: Path, process: SearchProcess
+) -> None:
+    (task,) = tasks_of((EXP,))
+    cache = kit.cache_of(options(tmp_path))
+    kit.promote(cache, task, kit.elementwise(task, "std::exp(a)"), tmp_path)
+    generation = cache.generation()
+    became = Searching(options(tmp_path), process).search([task], 30.0)
+    assert "another process" in became[task.digest]["reason"]
+    assert cache.generation() == generation
+
+
+def test_whatever_a_child_prints_does_not_disturb_the_messages() -> None:
+    child = Child("cuda_agent_backend.accept")
+    child.send({"graph": "no task", "kernels": [], "cache_dir": "/nonexistent/x", "budget_s": 1})
+    message = child.receive(60.0)
+    child.stop()
+    assert message and message["event"] == "failed" and "KeyError" in message["reason"]
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
