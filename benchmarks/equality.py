@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from cuda_agent_backend.measure import Widened, in_float64, tensors
-from sandbox.accuracy import compare
+from sandbox.accuracy import AccuracyReport, compare
 
 Compile = Callable[[nn.Module], Callable[..., object]]
 
@@ -27,11 +27,15 @@ class Step:
 
 @dataclass(frozen=True)
 class Equality:
-    """Whether all is equal, the worst error over eager's own, and the first difference."""
+    """Whether all is equal, the worst error over eager's own, and the first difference.
+
+    as_inductor: what is beyond eager's error but not beyond plain Inductor's, whose code runs wherever ours does not.
+    """
 
     equal: bool
     error_ratio: float
     reason: str = ""
+    as_inductor: tuple[str, ...] = ()
 
 
 def step(
@@ -81,21 +85,50 @@ def _aliases(outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> frozenset[t
 
 
 def check(
-    model: nn.Module, inputs: Sequence[Tensor], compile_model: Compile, *, train: bool
+    model: nn.Module,
+    inputs: Sequence[Tensor],
+    compile_model: Compile,
+    *,
+    train: bool,
+    inductor: Compile | None = None,
 ) -> Equality:
-    """One step compiled against one in eager mode, with a float64 step as the yardstick."""
+    """One step compiled against one in eager mode, with a float64 step as the yardstick.
+
+    inductor: plain Inductor, asked where something is beyond eager's error; None leaves it at that.
+    """
     eager = step(copy.deepcopy(model), inputs, train=train)
     wide = step(in_float64(model), in_float64(list(inputs)), train=train, within=Widened())
     found = step(copy.deepcopy(model), inputs, train=train, compile_model=compile_model)
+    different = _structure(found, eager)
+    if different:
+        return Equality(False, float("inf"), different)
+    names = list(eager.named)
+    report = _compare(names, found, eager, wide)
+    beyond = tuple(names[o.number] for o in report.outputs if not o.passes)
+    if not beyond or inductor is None:
+        return Equality(report.passes, report.error_ratio, _first(names, report))
+    rival = step(copy.deepcopy(model), inputs, train=train, compile_model=inductor)
+    second = _compare(beyond, found, rival, wide)
+    ratio = max(second.error_ratio, *(o.error_ratio for o in report.outputs if o.passes), 0.0)
+    return Equality(second.passes, ratio, _first(beyond, second), beyond)
+
+
+def _structure(found: Step, eager: Step) -> str:
+    """The first difference that is not one of values, else empty."""
     if found.named.keys() != eager.named.keys():
-        return Equality(False, float("inf"), "other outputs, gradients or buffers")
+        return "other outputs, gradients or buffers"
     if found.aliases != eager.aliases:
-        return Equality(False, float("inf"), "other outputs share memory with inputs")
+        return "other outputs share memory with inputs"
     for i, (own, theirs) in enumerate(zip(found.outputs, eager.outputs, strict=True)):
         if (own.dtype, own.shape, own.stride()) != (theirs.dtype, theirs.shape, theirs.stride()):
-            return Equality(False, float("inf"), f"output {i} has another dtype, shape or stride")
-    names = list(eager.named)
-    report = compare(*([s.named[name] for name in names] for s in (found, eager, wide)))
+            return f"output {i} has another dtype, shape or stride"
+    return ""
+
+
+def _compare(names: Sequence[str], found: Step, yardstick: Step, wide: Step) -> AccuracyReport:
+    return compare(*([s.named[name] for name in names] for s in (found, yardstick, wide)))
+
+
+def _first(names: Sequence[str], report: AccuracyReport) -> str:
     wrong = next((o for o in report.outputs if not o.passes), None)
-    reason = f"{names[wrong.number]}: {wrong.reason}" if wrong else ""
-    return Equality(report.passes, report.error_ratio, reason)
+    return f"{names[wrong.number]}: {wrong.reason}" if wrong else ""

@@ -25,7 +25,7 @@ CASES = {
 
 
 def run_case(name: str, target: str, kernels: Path, budget_s: float) -> Facts:
-    """Search kernels for the case's graphs and compare with eager; where they differ, say whether Inductor does too."""
+    """Search kernels for the case's graphs and compare a step with eager."""
     model_name, train, dynamic = CASES[name]
     torch._dynamo.reset()
     model, inputs = MODELS[model_name]()
@@ -34,8 +34,8 @@ def run_case(name: str, target: str, kernels: Path, budget_s: float) -> Facts:
     model.train(train)
     warmed = warm(model, inputs, training=train, budget_s=budget_s, options=options)
     cached = {**options, "cuda_agent.search": "cached"}
-    found = _compare(model, inputs, train, dynamic, backend="cuda_agent", options=cached)
-    facts = {
+    found = _compare(model, inputs, train, dynamic, cached)
+    return {
         **asdict(found),
         "train": train,
         "dynamic": dynamic,
@@ -44,24 +44,31 @@ def run_case(name: str, target: str, kernels: Path, budget_s: float) -> Facts:
         # Regions with symbolic sizes are left to Inductor.
         "kernels": 0 if dynamic else warmed.used,
     }
-    if not found.equal:
-        facts["inductor"] = asdict(_compare(model, inputs, train, dynamic, backend="inductor"))
-    return facts
 
 
 def _compare(
-    model: nn.Module, inputs: tuple[Tensor, ...], train: bool, dynamic: bool, **how: Any
+    model: nn.Module,
+    inputs: tuple[Tensor, ...],
+    train: bool,
+    dynamic: bool,
+    options: dict[str, Any],
 ) -> Equality:
-    """With dynamic shapes also on a second batch size, in the same compiled code."""
+    """With dynamic shapes also on a second batch size."""
     torch._dynamo.reset()
 
-    def compiled(module: nn.Module) -> Callable[..., object]:
-        return torch.compile(module, fullgraph=True, dynamic=dynamic, **how)
+    def ours(module: nn.Module) -> Callable[..., object]:
+        return torch.compile(
+            module, backend="cuda_agent", fullgraph=True, dynamic=dynamic, options=options
+        )
 
-    worst = check(model, inputs, compiled, train=train)
+    def inductor(module: nn.Module) -> Callable[..., object]:
+        return torch.compile(module, fullgraph=True, dynamic=dynamic)
+
+    worst = check(model, inputs, ours, train=train, inductor=inductor)
     if dynamic and worst.equal:
         fewer = tuple(x[:-1] for x in inputs)
-        worst = max(worst, check(model, fewer, compiled, train=train), key=_badness)
+        second = check(model, fewer, ours, train=train, inductor=inductor)
+        worst = max(worst, second, key=_badness)
     return worst
 
 
@@ -75,6 +82,7 @@ def summarise(samples: dict[str, Facts]) -> Facts:
         "cases": len(samples),
         "of": len(CASES),
         "equal": sum(facts["equal"] for facts in samples.values()),
+        "within_eagers_error": sum(f["equal"] and not f["as_inductor"] for f in samples.values()),
         "all_equal": len(samples) == len(CASES) and all(f["equal"] for f in samples.values()),
         "different": {n: f["reason"] for n, f in samples.items() if not f["equal"]},
         "cases_with_kernels": sum(facts["kernels"] > 0 for facts in samples.values()),
