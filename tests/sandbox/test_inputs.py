@@ -6,12 +6,12 @@ import math
 
 import pytest
 import torch
+from judge_kit import spec
 
 from sandbox.bounds import integer_bounds
 from sandbox.inputs import DISTRIBUTIONS, make_inputs
 from sandbox.specs import TensorSpec
 from sandbox.task import Arg, InputRef, Node, NodeRef, Task
-from tests.sandbox.kernels import spec
 
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool")
 LAYOUTS = {

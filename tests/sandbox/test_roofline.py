@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+from judge_kit import silu_bias, spec
 
 from sandbox import machine
 from sandbox.machine import Ceilings
 from sandbox.roofline import floor_bytes, floor_seconds
 from sandbox.specs import TensorSpec
 from sandbox.task import InputRef, Node, NodeRef, Task
-from tests.sandbox.kernels import silu_bias, spec
 
 CEILINGS = Ceilings(2e9, 1e9, 1e12, cache_bytes=1 << 20)
 

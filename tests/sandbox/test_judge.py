@@ -1,0 +1,276 @@
+"""The judge on real candidates: good, wrong and hostile ones. No assertion here is about a time."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from judge_kit import (
+    ROW_MEAN_AND_ARGMAX,
+    candidate,
+    row_mean_and_argmax,
+    silu_bias,
+    silu_candidate,
+    sized,
+    spec,
+)
+from process_kit import family, gone
+
+from sandbox.judge import Judge
+from sandbox.rounds import Effort
+from sandbox.task import InputRef, Node, NodeRef, Task
+from sandbox.verdict import (
+    Baselines,
+    CompileFailed,
+    Correct,
+    Crashed,
+    Outcome,
+    Refused,
+    TimedOut,
+    Wrong,
+)
+
+TASK = silu_bias()
+SHORT = Effort(min_rounds=12, max_rounds=24, seconds=2.0)
+
+
+def verify(judge: Judge, **change: str) -> Outcome:
+    return judge.verify(TASK, silu_candidate(TASK, **change))
+
+
+def test_a_good_kernel_is_correct(judge: Judge) -> None:
+    found = verify(judge)
+    assert isinstance(found, Correct), found
+    assert found.accuracy.error_ratio < 4
+
+
+def test_a_good_kernel_passes_the_thorough_check_with_recorded_inputs(judge: Judge) -> None:
+    recorded = [torch.rand(256, 512), torch.rand(512)]
+    found = judge.verify(TASK, silu_candidate(TASK), recorded_inputs=[recorded], thorough=True)
+    assert isinstance(found, Correct), found
+
+
+def test_recorded_inputs_are_used(judge: Judge) -> None:
+    spoilt = silu_candidate(TASK, special="float v = => float v = (b[0] == 0.12345f) + ")
+    assert isinstance(judge.verify(TASK, spoilt), Correct)
+    recorded = [torch.rand(256, 512), torch.full((512,), 0.12345)]
+    found = judge.verify(TASK, spoilt, recorded_inputs=[recorded])
+    assert isinstance(found, Wrong)
+    assert "recorded" in found.where
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "1.0f + => 1.0001f +",
+        "i < ROWS => i < ROWS - 1",
+        "j < COLUMNS => j < COLUMNS - 1",
+        "b[j] => b[j + 1 < COLUMNS ? j + 1 : 0]",
+        "= v / => = 0 * v /",
+        "std::exp(-v) => std::exp(-(float)(_Float16)v)",
+        "= v / => = v != v ? 0 : v /",
+    ],
+    ids=[
+        "factor",
+        "last row missing",
+        "last column missing",
+        "shifted",
+        "zero",
+        "half precision",
+        "NaN swallowed",
+    ],
+)
+def test_a_wrong_kernel_is_wrong(judge: Judge, change: str) -> None:
+    found = verify(judge, change=change)
+    assert isinstance(found, Wrong), found
+    assert found.where
+    assert found.how_much
+
+
+def test_the_second_output_and_ties_are_checked(judge: Judge) -> None:
+    task = row_mean_and_argmax()
+    source = sized(ROW_MEAN_AND_ARGMAX, task)
+    assert isinstance(judge.verify(task, candidate(task, source)), Correct)
+    last = source.replace("v > b", "v >= b")
+    assert isinstance(judge.verify(task, candidate(task, last)), Correct)
+    wrong = source.replace("= best;", "= best / 2;")
+    found = judge.verify(task, candidate(task, wrong))
+    assert isinstance(found, Wrong)
+    assert "output 1" in found.how_much
+
+
+def test_a_write_out_of_bounds_is_seen(judge: Judge) -> None:
+    beyond = verify(judge, change="#pragma => y[ROWS * COLUMNS + 3] = 1;\n  #pragma")
+    assert isinstance(beyond, Wrong)
+    assert "wrote beyond output 0" in beyond.how_much
+    before = verify(judge, change="#pragma => y[-1] = 1;\n  #pragma")
+    assert isinstance(before, Wrong)
+    assert "wrote before output 0" in before.how_much
+
+
+def test_a_write_beyond_a_temporary_is_seen(judge: Judge) -> None:
+    source = sized(silu_candidate(TASK).source, TASK).replace(
+        "#pragma", "((float*)p[3])[100] = 1;\n  #pragma"
+    )
+    assert isinstance(judge.verify(TASK, candidate(TASK, source, temporary=101)), Correct)
+    found = judge.verify(TASK, candidate(TASK, source, temporary=100))
+    assert isinstance(found, Wrong)
+    assert "temporary 0" in found.how_much
+
+
+def test_a_write_to_an_input_is_a_crash(judge: Judge) -> None:
+    found = verify(judge, change="#pragma => ((float*)x)[0] = 1;\n  #pragma")
+    assert isinstance(found, Crashed)
+    assert found.how in ("SIGSEGV", "SIGBUS")
+
+
+def test_a_crash_is_a_value_and_the_next_candidate_is_judged_right(judge: Judge) -> None:
+    found = verify(judge, change="#pragma => *(volatile int*)0 = 1;\n  #pragma")
+    assert isinstance(found, Crashed)
+    assert found.how == "SIGSEGV"
+    assert isinstance(verify(judge), Correct)
+
+
+def test_a_hang_is_a_value_and_the_next_candidate_is_judged_right(judge: Judge) -> None:
+    found = verify(judge, change="#pragma => for (volatile long k = 0; k >= 0;) k = 1;\n  #pragma")
+    assert isinstance(found, TimedOut)
+    assert isinstance(verify(judge), Correct)
+
+
+def test_an_early_exit_is_a_crash_whatever_its_status(judge: Judge) -> None:
+    found = verify(
+        judge,
+        change="#include <cmath> => #include <cmath>\n#include <cstdlib>\n#define done std::_Exit(0)",
+        now="#pragma => done;\n  #pragma",
+    )
+    assert isinstance(found, Crashed)
+    assert found.how == "exit status 0"
+
+
+def test_source_that_does_not_compile_fails_with_the_log(judge: Judge) -> None:
+    found = verify(judge, change="float v => floaty v")
+    assert isinstance(found, CompileFailed)
+    assert "floaty" in found.log
+    assert "error" in found.reason
+
+
+def test_a_plan_for_other_shapes_is_refused(judge: Judge) -> None:
+    other = silu_bias(128, 512)
+    found = judge.verify(TASK, silu_candidate(other))
+    assert isinstance(found, Refused)
+
+
+def test_a_task_that_eager_cannot_run_is_refused(judge: Judge) -> None:
+    task = Task(
+        "cpu",
+        (spec(4, 4),),
+        (
+            Node("aten.cholesky_inverse.default", {"self": InputRef(0)}),
+            Node("aten.nonzero_static.default", {"self": InputRef(0), "size": -1}),
+        ),
+        (NodeRef(0),),
+        (spec(4, 4),),
+    )
+    source = 'extern "C" void kernel(void* const* p) {}'
+    found = judge.verify(task, candidate(task, source))
+    assert isinstance(found, Refused)
+
+
+def test_a_task_for_another_target_is_refused(judge: Judge) -> None:
+    import dataclasses
+
+    found = judge.baselines(dataclasses.replace(TASK, target="cuda"))
+    assert isinstance(found, Refused)
+
+
+def test_baselines_are_measured(judge: Judge) -> None:
+    found = judge.baselines(TASK)
+    assert isinstance(found, Baselines), found
+    assert min(found.eager_seconds, found.inductor_seconds, found.floor_seconds) > 0
+    assert found.overhead_seconds < found.best_seconds
+    assert judge.baselines(TASK) is found
+
+
+def test_a_profile_has_pairs_against_both_baselines(judge: Judge) -> None:
+    found = judge.profile(TASK, silu_candidate(TASK), pairs=8)
+    assert isinstance(found, Correct), found
+    assert found.speed is not None
+    assert found.speed.over["inductor"].pairs == 8
+    assert set(found.speed.seconds) == {"eager", "inductor", "candidate"}
+
+
+def test_a_verdict_carries_its_evidence_as_json(judge: Judge) -> None:
+    found = judge.judge(TASK, silu_candidate(TASK), effort=SHORT)
+    assert found.status in ("wins", "too_slow", "noisy"), found.reason
+    evidence = json.loads(found.to_json())["evidence"]
+    assert evidence["verifier"]
+    assert evidence["task"] == TASK.digest
+    assert evidence["machine"]["cpu"]
+    assert len(evidence["samples"]["wall"]["candidate"]) >= 12
+    assert {draw["sources"][0]["distribution"] for draw in evidence["draws"]} >= {"normal", "edges"}
+    assert len({source["seed"] for draw in evidence["draws"] for source in draw["sources"]}) > 5
+    if found.status != "noisy":
+        assert found.reward in (1, 2, 3)
+        assert found.speed is not None
+        assert found.speed.control is not None
+
+
+def test_what_eager_really_runs_can_be_given(judge: Judge) -> None:
+    task = silu_bias(64, 64)
+    fused = Task(
+        "cpu",
+        task.inputs,
+        (
+            Node("aten.add.Tensor", {"self": InputRef(0), "other": InputRef(1)}),
+            Node("aten.silu.default", {"self": NodeRef(0)}),
+        ),
+        (NodeRef(1),),
+        task.output_specs,
+    )
+    assert isinstance(judge.baselines(task, eager_task=fused), Baselines)
+
+
+def test_a_wrong_kernel_gets_minus_one(judge: Judge) -> None:
+    found = judge.judge(TASK, silu_candidate(TASK, change="1.0f + => 1.01f +"), effort=SHORT)
+    assert (found.status, found.reward) == ("wrong", -1)
+    assert not found.wins
+
+
+def test_a_kernel_that_is_wrong_only_when_timed_is_caught(judge: Judge) -> None:
+    # Right for the first calls, as many as a check makes; then it leaves the last row out.
+    counting = silu_candidate(
+        TASK,
+        count='extern "C" => static long calls = 0;\nextern "C"',
+        skip="i < ROWS => i < ROWS - (calls > 40)",
+        step="#pragma => ++calls;\n  #pragma",
+    )
+    found = judge.judge(TASK, counting, effort=Effort(24, 24, 5.0))
+    assert found.status in ("wrong", "noisy"), found.reason
+
+
+def test_a_time_below_the_roofline_is_refused(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sandbox import roofline
+
+    monkeypatch.setattr(roofline, "floor_seconds", lambda task, ceilings: 1e3)
+    found = judge.judge(TASK, silu_candidate(TASK), effort=SHORT)
+    assert found.status in ("refused", "noisy")
+    if found.status == "refused":
+        assert "impossible" in found.reason
+        assert found.reward == -1
+
+
+def test_closing_leaves_no_process(judge: Judge) -> None:
+    judge.start()
+    pids = [
+        pid
+        for worker in (judge._baseline, judge._candidate)
+        if worker.pid is not None
+        for pid in family(worker.pid)
+    ]
+    assert len(pids) >= 2
+    judge.close()
+    assert gone(pids)
+    assert isinstance(verify(judge), Correct)

@@ -1,0 +1,128 @@
+"""Starting, asking, losing and stopping a worker process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from process_kit import family, gone
+
+from sandbox.supervisor import WorkerProcess, WorkerSettings, environment
+from sandbox.verdict import Crashed, Failed, TimedOut
+
+HELLO = {"target": "cpu", "threads": 1, "flags": {}, "inductor": {}, "native": ""}
+
+
+@pytest.fixture(scope="module")
+def shared_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
+    made = WorkerProcess(WorkerSettings("candidate", tmp_path_factory.mktemp("worker"), 1, HELLO))
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def worker(shared_worker: WorkerProcess) -> WorkerProcess:
+    """A worker that is ready; started again if a test has ended it."""
+    assert shared_worker.ready() is None
+    return shared_worker
+
+
+def test_a_worker_says_what_it_is(worker: WorkerProcess) -> None:
+    assert worker.facts["torch"]
+
+
+def test_an_error_is_a_value_and_the_worker_lives_on(worker: WorkerProcess) -> None:
+    generation = worker.generation
+    found = worker.ask("trial", {"do": "no such thing"}, 5)
+    assert isinstance(found, Failed)
+    assert "no such thing" in found.reason
+    assert worker.ask("trial", {"do": "forget"}, 5) == {}
+    assert worker.generation == generation
+
+
+def test_a_run_of_nothing_is_timed(worker: WorkerProcess) -> None:
+    from sandbox.protocol import NO_SLOT
+    from sandbox.supervisor import RunTime
+
+    found = worker.run(NO_SLOT, 0, 5)
+    assert isinstance(found, RunTime)
+    assert 0 < found.wall == found.device
+
+
+def test_a_run_that_raises_is_a_crash_of_the_candidate(worker: WorkerProcess) -> None:
+    found = worker.run(7, 0, 5)
+    assert isinstance(found, Crashed)
+    assert "KeyError" in found.how
+
+
+def test_a_killed_worker_is_a_value_with_the_signal_and_the_next_one_works(
+    worker: WorkerProcess,
+) -> None:
+    assert worker.pid is not None
+    pids = family(worker.pid)
+    os.kill(pids[-1], signal.SIGSEGV)
+    found = worker.ask("trial", {"do": "forget"}, 5)
+    assert isinstance(found, Crashed)
+    assert found.how == "SIGSEGV"
+    assert gone(pids)
+    assert worker.ask("trial", {"do": "forget"}, 60) == {}
+
+
+def test_a_silent_worker_times_out_and_is_killed(worker: WorkerProcess) -> None:
+    assert worker.pid is not None
+    pids = family(worker.pid)
+    os.kill(pids[-1], signal.SIGSTOP)
+    found = worker.ask("trial", {"do": "forget"}, 0.2)
+    assert isinstance(found, TimedOut)
+    assert found.reason == "no answer from trial within 0.2 s"
+    assert gone(pids)
+
+
+def test_stopping_leaves_no_process(worker: WorkerProcess) -> None:
+    assert worker.pid is not None
+    pids = family(worker.pid)
+    assert len(pids) >= 2
+    worker.stop()
+    assert gone(pids)
+    assert worker.stop() is None
+
+
+JUDGE_THAT_DIES = """
+import os, sys
+from pathlib import Path
+from sandbox.supervisor import WorkerProcess, WorkerSettings
+hello = {"target": "cpu", "threads": 1, "flags": {}, "inductor": {}, "native": ""}
+worker = WorkerProcess(WorkerSettings("candidate", Path(sys.argv[1]), 1, hello))
+worker.launch()
+print(worker.pid, flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_workers_end_when_the_judge_is_killed(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    found = subprocess.run(
+        [sys.executable, "-c", JUDGE_THAT_DIES, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert found.returncode == -9, found.stderr
+    assert gone([int(found.stdout)])
+
+
+def test_the_environment_is_allow_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_TOKEN", "x")
+    monkeypatch.setenv("LD_PRELOAD", "")
+    found = environment(WorkerSettings("candidate", tmp_path, 3, HELLO))
+    assert "SECRET_TOKEN" not in found
+    assert "LD_PRELOAD" not in found
+    assert found["OMP_NUM_THREADS"] == "3"
+    assert found["HOME"] == str(tmp_path)
