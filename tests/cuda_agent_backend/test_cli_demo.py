@@ -1,0 +1,101 @@
+"""The demo: what it concludes from its two processes, and the whole of it once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cuda_agent_backend import cli
+from cuda_agent_backend.demo import Demo, DemoFailed, combine, run
+
+
+def phase(**changes: Any) -> dict[str, Any]:
+    model = {
+        "regions": 3,
+        "promoted": 2,
+        "speedup": {"median": 1.2, "low": 1.1, "high": 1.3, "pairs": 20},
+        "error_ratio": 0.9,
+        "accurate": True,
+        "first_seconds": 50.0,
+    }
+    return {"target": "cpu", "models": {"vit": {**model, **changes}}, "machine": {"cores": 2}}
+
+
+def test_the_result_has_the_promised_form() -> None:
+    found = combine(phase(), phase(first_seconds=4.0, error_ratio=1.5)).to_json()
+    assert found == {
+        "target": "cpu",
+        "models": [
+            {
+                "name": "vit",
+                "regions": 3,
+                "promoted": 2,
+                "speedup": {"median": 1.2, "low": 1.1},
+                "error_ratio": 1.5,
+                "cold_seconds": 50.0,
+                "cached_seconds": 4.0,
+            }
+        ],
+        "machine": {"cores": 2},
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "good"),
+    [
+        ({}, True),
+        ({"accurate": False}, False),
+        ({"promoted": 1}, False),
+        ({"speedup": {"median": 0.9, "low": 0.85, "high": 0.95, "pairs": 20}}, False),
+        ({"speedup": {"median": 0.99, "low": 0.95, "high": 1.02, "pairs": 20}}, True),
+    ],
+)
+def test_a_second_process_that_does_worse_is_not_as_promised(
+    change: dict[str, Any], good: bool
+) -> None:
+    assert combine(phase(), phase(**change)).as_promised is good
+
+
+def test_without_the_models_it_says_where_to_run_it(tmp_path: Path) -> None:
+    found = run(Demo(tmp_path / "absent.py", tmp_path, 1.0))
+    assert isinstance(found, DemoFailed)
+    assert "--models" in found.reason
+
+
+def test_a_process_that_fails_ends_the_demo(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "models.py").write_text("")
+    found = run(Demo(tmp_path / "models.py", tmp_path, 1.0, ("absent",)))
+    assert isinstance(found, DemoFailed)
+    assert "status 2" in found.reason
+    assert "has no function 'absent'" in capfd.readouterr().err
+
+
+MODEL = """
+import torch
+def norm():
+    torch.manual_seed(0)
+    return torch.nn.LayerNorm(1024).eval(), (torch.randn(512, 1024),)
+"""
+
+
+@pytest.mark.slow
+def test_the_whole_of_it_with_a_small_model(tmp_path: Path) -> None:
+    (tmp_path / "models.py").write_text(MODEL)
+    found = run(Demo(tmp_path / "models.py", tmp_path, 20.0, ("norm",)))
+    assert not isinstance(found, DemoFailed), found
+    assert found.models[0].regions == 1
+    assert found.models[0].accurate
+    assert found.models[0].cached_promoted == found.models[0].promoted
+
+
+def test_it_is_reached_from_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["demo", "--models", str(tmp_path / "absent.py"), "--build-dir", str(tmp_path)]
+    assert cli.main([*words, "--json", str(tmp_path / "demo.json")]) == cli.USAGE
+    assert "absent.py" in capsys.readouterr().err
+    assert not (tmp_path / "demo.json").exists()

@@ -1,0 +1,178 @@
+"""Benchmarks: result files go on where they were cut, summaries say what the samples say, and differences are seen."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from benchmarks import matrix, models, overhead, regions, store
+from benchmarks.cases import SIZES, cases
+from benchmarks.equality import check
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> store.Results:
+    monkeypatch.setattr(store, "machine", lambda: {"cpu": "one", "load": [0.0]})
+    monkeypatch.setattr(store, "commit", lambda: "abc")
+    return store.Results("some", lambda samples: {"cases": len(samples)}, tmp_path)
+
+
+def collect(
+    results: store.Results, *names: str, keep: bool = False, limit_s: float = 1e9
+) -> list[str]:
+    ran: list[str] = []
+
+    def run(name: str) -> store.Facts:
+        ran.append(name)
+        return {"value": 1.0}
+
+    results.collect(names, run, keep=keep, limit_s=limit_s)
+    return ran
+
+
+def test_a_result_file_has_all_that_makes_it_comparable(results: store.Results) -> None:
+    collect(results, "a")
+    found = json.loads(results.path.read_text())
+    assert found.keys() == {"machine", "versions", "commit", "samples", "summary"}
+    assert found["samples"]["a"]["commit"] == "abc"
+    assert "torch" in found["versions"]
+
+
+def test_cases_that_are_done_are_not_run_again(results: store.Results) -> None:
+    assert collect(results, "a") == ["a"]
+    assert collect(results, "a", "b") == ["b"]
+
+
+def test_cases_of_another_commit_are_run_again_unless_kept(
+    results: store.Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collect(results, "a")
+    monkeypatch.setattr(store, "commit", lambda: "def")
+    assert collect(results, "a", keep=True) == []
+    assert collect(results, "a") == ["a"]
+
+
+def test_cases_of_another_machine_never_count(
+    results: store.Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collect(results, "a")
+    monkeypatch.setattr(store, "machine", lambda: {"cpu": "two", "load": [0.0]})
+    assert collect(results, "a", keep=True) == ["a"]
+
+
+def test_the_load_does_not_make_another_machine(
+    results: store.Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collect(results, "a")
+    monkeypatch.setattr(store, "machine", lambda: {"cpu": "one", "load": [9.0]})
+    assert collect(results, "a") == []
+
+
+def test_a_benchmark_stops_when_its_time_is_up(results: store.Results) -> None:
+    assert collect(results, "a", "b", limit_s=-1.0) == []
+
+
+def test_a_case_that_fails_leaves_the_others_written(results: store.Results) -> None:
+    def run(name: str) -> store.Facts:
+        if name == "b":
+            raise RuntimeError("broken")
+        return {}
+
+    with pytest.raises(RuntimeError):
+        results.collect("ab", run, keep=False, limit_s=1e9)
+    assert json.loads(results.path.read_text())["samples"].keys() == {"a"}
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_cases_have_about_the_size_that_they_are_named_after(target: str) -> None:
+    for case in cases(target):
+        numbers = torch.Size(case.shapes[0]).numel() * 4
+        assert 0.9 < numbers / SIZES[target][case.size] <= 1.0, case.name
+
+
+def test_there_are_twelve_families_at_three_sizes() -> None:
+    assert len(cases("cpu")) == 36
+    assert len({case.name for case in cases("cuda")}) == 48
+
+
+def test_the_summary_of_regions_counts_what_wins() -> None:
+    won = {"wins": True, "speedup": 2.0, "room": 3.0, "turns": 5, "reason": "promoted"}
+    lost = {"wins": False, "speedup": 0.5, "room": 1.2, "turns": 5, "reason": "nothing wins"}
+    limit = {"wins": False, "room": 1.01, "turns": 2, "reason": "at the limit: 1.01x"}
+    slow = {**limit, "turns": 4}
+    none: dict[str, Any] = {"wins": False, "reason": "no region is offered"}
+    found = regions.summarise({"a": won, "b": lost, "c": limit, "d": slow, "e": none})
+    assert found["cases"] == 5
+    assert found["wins"] == 1
+    assert found["geomean"] == pytest.approx(2.0 ** (1 / 5))
+    assert (found["with_room"], found["wins_with_room"]) == (2, 1)
+    assert (found["without_room"], found["at_the_limit_within_3_turns"]) == (2, 1)
+    assert found["failed"] == ["e"]
+
+
+def test_the_summary_of_models_names_the_slowest() -> None:
+    fast = {"speedup": 1.3, "low": 1.2, "accurate": True, "quiet": True}
+    slow = {"speedup": 0.97, "low": 0.9, "accurate": True, "quiet": False}
+    found = models.summarise({"fast": fast, "slow": slow})
+    assert (found["slowest_model"], found["below_0.98"]) == ("slow", ["slow"])
+    assert (found["wins"], found["above_1.05"], found["noisy"]) == (1, ["fast"], ["slow"])
+
+
+@pytest.mark.parametrize("module", [matrix, models, overhead, regions])
+def test_a_summary_of_nothing_is_no_error(module: Any) -> None:
+    assert module.summarise({})
+
+
+class Normed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(8)
+        self.linear = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.linear(self.norm(x))
+        return out
+
+
+def changed(change: str) -> Any:
+    def compile_model(model: nn.Module) -> Any:
+        def call(x: Tensor) -> Tensor:
+            y: Tensor = model(x)
+            if change == "output":
+                return y + 1e-4
+            if change == "stride":
+                return y.t().contiguous().t()
+            if change == "gradient":
+                return y + 1e-3 * (x[:, :4] - x[:, :4].detach())
+            if change == "buffer":
+                model.norm.running_mean.data.add_(1e-3)  # type: ignore[operator, union-attr]
+            return y
+
+        return call
+
+    return compile_model
+
+
+def test_a_model_is_equal_to_itself() -> None:
+    assert check(Normed(), [torch.randn(64, 8)], changed("nothing"), train=True).equal
+
+
+@pytest.mark.parametrize("change", ["output", "stride", "gradient", "buffer"])
+def test_a_difference_is_seen_and_named(change: str) -> None:
+    torch.manual_seed(0)
+    found = check(Normed(), [torch.randn(64, 8)], changed(change), train=True)
+    assert not found.equal
+    assert change in found.reason
+
+
+def test_what_inductor_does_not_do_better_is_marked() -> None:
+    torch.manual_seed(0)
+    wrong = changed("output")
+    found = check(Normed(), [torch.randn(64, 8)], wrong, train=True, inductor=wrong)
+    assert found.equal
+    assert "output 0" in found.as_inductor
