@@ -51,7 +51,19 @@ def compile_with(
     hook = hook if hook is not None else _make_pass(options)
     if hook is None:
         return compile_plain(gm, example_inputs, options)
-    spare = _copy(gm)
+    if options.search != "background":
+        return _compile_hooked(gm, example_inputs, options, hook)
+    from cuda_agent_backend.background import swapping
+
+    spare = copy_of(gm)
+    first = _compile_hooked(gm, example_inputs, options, hook)
+    return swapping(first, spare, example_inputs, options, hook)
+
+
+def _compile_hooked(
+    gm: GraphModule, example_inputs: Sequence[Any], options: Options, hook: Any
+) -> Any:
+    spare = copy_of(gm)
     patches = {**options.inductor, "post_grad_custom_post_pass": hook}
     try:
         return _compile_fx(gm, example_inputs, patches)
@@ -64,7 +76,7 @@ def compile_with(
 
 def compile_plain(gm: GraphModule, example_inputs: Sequence[Any], options: Options) -> Any:
     """Inductor alone, eager where it has no compiler."""
-    spare = _copy(gm)
+    spare = copy_of(gm)
     try:
         return _compile_fx(gm, example_inputs, dict(options.inductor))
     except Exception as error:
@@ -95,7 +107,7 @@ def _compile_fx(gm: GraphModule, example_inputs: Sequence[Any], patches: dict[st
     return compile_fx(gm, example_inputs, config_patches=patches or None)
 
 
-def _copy(gm: GraphModule) -> GraphModule:
+def copy_of(gm: GraphModule) -> GraphModule:
     """A second graph over the same parameters, for `compile_fx` changes the one it is given."""
     graph = torch.fx.Graph()
     graph.output(graph.graph_copy(gm.graph, {}))
@@ -111,7 +123,7 @@ def _make_pass(options: Options) -> Any:
     from kernel_cache import CacheUnavailable
 
     try:
-        kernels = open_kernels(options.cache_dir)
+        kernels = open_kernels(options.cache_dir, options.native_dir)
         if isinstance(kernels, CacheUnavailable):
             log.once("cache", f"kernel cache unavailable, running on Inductor alone: {kernels}")
             return None

@@ -279,7 +279,8 @@ def graph_digest(graph: torch.fx.Graph) -> str:
     for node in graph.nodes:
         name = "" if node.op in ("placeholder", "output") else str(node.target)
         args = _numbered((node.args, dict(node.kwargs)), number)
-        hasher.update(f"{node.op}|{name}|{args}|{_described(node.meta.get('val'))}\n".encode())
+        value = "" if node.op == "output" else _described(node.meta.get("val"))
+        hasher.update(f"{node.op}|{name}|{args}|{value}\n".encode())
     return hasher.hexdigest()
 
 

@@ -45,7 +45,7 @@ def explain(
 
     wishes = replace(wishes_of(mode, options), search="cached")
     captured = capture(model, inputs, wishes, training=training)
-    kernels = open_kernels(wishes.cache_dir)
+    kernels = open_kernels(wishes.cache_dir, wishes.native_dir)
     reports: list[GraphReport] = []
     for found in captured:
         rooms = [

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import logging
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -49,6 +50,15 @@ GraphPass: type[Any] = getattr(
 )
 
 
+@dataclass(frozen=True)
+class Later:
+    """A graph to be measured once its tasks were searched. keys: all that it could use."""
+
+    name: str
+    graph: Task
+    keys: tuple[KernelKey, ...]
+
+
 class Searcher(Protocol):
     """What the pass asks of the search process. Neither method raises; both promote into the kernel cache."""
 
@@ -57,8 +67,8 @@ class Searcher(Protocol):
     ) -> dict[str, Any]:
         """Search kernels for tasks, coming back when all are done or the budget ends; what became of each."""
 
-    def enqueue(self, tasks: Sequence[Task]) -> None:
-        """Search later, without being waited for."""
+    def enqueue(self, tasks: Sequence[Task], later: Later | None) -> None:
+        """Search later, without being waited for, and then measure the whole graph."""
 
     def accept(
         self, name: str, set_digest: str, graph: Task, kernels: Sequence[KernelKey], budget_s: float
@@ -100,6 +110,7 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         self.observe = observe
         self.recorded = recorded
         self.reports: list[GraphReport] = []
+        self.later: Later | None = None
 
     def uuid(self) -> str | None:
         """Names all that can change what the pass does to a graph; None if the user's own pass does not say."""
@@ -131,9 +142,9 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         started = time.perf_counter()
         regions = partition(graph, min_bytes=self.options.min_bytes)
         offers, left = self._offers(regions)
-        self._search(offers)
-        hits = [offer for offer in offers if isinstance(offer.found, Hit)]
         digest = graph_digest(graph) if regions else ""
+        self._search(graph, digest, offers)
+        hits = [offer for offer in offers if isinstance(offer.found, Hit)]
         acceptance = self._accept(graph, digest, hits, started) if hits else {}
         used = [offer for offer in hits if not offer.dropped]
         kind = "backward" if _is_backward(graph) else "forward"
@@ -164,7 +175,7 @@ class KernelPass(GraphPass):  # type: ignore[misc]
             offers.append(Offer(region, form, *known[digest]))
         return offers, left
 
-    def _search(self, offers: Sequence[Offer]) -> None:
+    def _search(self, graph: Graph, digest: str, offers: Sequence[Offer]) -> None:
         """Have what is not known searched, as the mode says, and look again."""
         missing = {
             offer.key.digest: offer.canonical.task
@@ -175,7 +186,8 @@ class KernelPass(GraphPass):  # type: ignore[misc]
             return
         tasks = list(missing.values())
         if self.options.search == "background":
-            self.searcher.enqueue(tasks)
+            self.later = self._later(graph, digest, offers)
+            self.searcher.enqueue(tasks, self.later)
             return
         became = self.searcher.search(tasks, self.options.budget_s, self.recorded)
         for offer in offers:
@@ -185,6 +197,14 @@ class KernelPass(GraphPass):  # type: ignore[misc]
                 if isinstance(found, NoKernel) and found.searchable and said:
                     found = replace(found, reason=str(said))
                 offer.found = found
+
+    def _later(self, graph: Graph, digest: str, offers: Sequence[Offer]) -> Later | None:
+        whole = graph_task(graph)
+        if isinstance(whole, NotATask):
+            log.once("accept", f"kernels will not be used: {whole.reason}", logging.INFO)
+            return None
+        keys = {offer.key for offer in offers}
+        return Later(acceptance_digest(digest), whole, tuple(keys))
 
     def _accept(
         self, graph: Graph, digest: str, hits: Sequence[Offer], started: float

@@ -40,10 +40,14 @@ class NoKernel:
 
 
 class Kernels:
-    """An open kernel cache and what was loaded from it. Safe among threads."""
+    """An open kernel cache and what was loaded from it. Safe among threads.
 
-    def __init__(self, cache: KernelCache) -> None:
+    native_dir: where the native operators are built at the first kernel; without it the Python ones serve.
+    """
+
+    def __init__(self, cache: KernelCache, native_dir: Path | None = None) -> None:
         self.cache = cache
+        self.native_dir = native_dir
 
     def find(self, key: KernelKey, min_speedup: float = 0.0) -> Hit | NoKernel:
         """The kernel for a key, ready to run, or why not."""
@@ -81,7 +85,16 @@ class Kernels:
             log.once("cache", f"left to Inductor: a kernel does not load: {program.reason}")
             return program.reason
         launcher.bind(record.key.op_key, program)
+        self._make_native()
         return None
+
+    def _make_native(self) -> None:
+        folder, self.native_dir = self.native_dir, None
+        native = launcher.ensure_native(folder) if folder else None
+        if isinstance(native, launcher.Missing):
+            log.once(
+                "splice", f"kernels are called through Python: {native.reason}; {native.remedy}"
+            )
 
     def resolve(self, op_key: int) -> bool:
         """Load what code from torch's own caches names; False where the cache does not have it."""
@@ -124,15 +137,18 @@ _lock = threading.Lock()
 _open: dict[Path, Kernels] = {}
 
 
-def open_kernels(folder: Path) -> Kernels | CacheUnavailable:
-    """The kernels of a cache folder, opened once per process; it becomes the first to be asked for unknown kernels."""
+def open_kernels(folder: Path, native_dir: Path | None = None) -> Kernels | CacheUnavailable:
+    """The kernels of a cache folder, opened once per process; it becomes the first to be asked for unknown kernels.
+
+    native_dir: see `Kernels`.
+    """
     with _lock:
         known = _open.pop(folder, None)
         if known is None:
             cache = KernelCache.open(folder)
             if isinstance(cache, CacheUnavailable):
                 return cache
-            known = Kernels(cache)
+            known = Kernels(cache, native_dir)
         _open[folder] = known
         launcher.define_ops()
         launcher.set_resolver(_resolve)

@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from cuda_agent_backend import log
+from cuda_agent_backend.hook import Later
 from cuda_agent_backend.machine import all_flags
 from cuda_agent_backend.options import Options
 from cuda_agent_backend.wire import Child
@@ -145,8 +146,8 @@ class Searching:
         found: dict[str, Any] = answer["tasks"]
         return found
 
-    def enqueue(self, tasks: Sequence[Task]) -> None:
-        """Put tasks into the cache's queue and have the search process work on it."""
+    def enqueue(self, tasks: Sequence[Task], later: Later | None = None) -> None:
+        """Put tasks into the cache's queue, have the search process work on it, and then measure the whole graph."""
         from cuda_agent_backend.kernels import open_kernels
         from cuda_agent_backend.machine import key_of
         from kernel_cache import CacheUnavailable
@@ -157,7 +158,16 @@ class Searching:
         share = self.options.budget_s / max(len(tasks), 1)
         for task in tasks:
             kernels.cache.enqueue(key_of(task), task.to_json(), {"budget_s": share})
-        if not self.process.tell({"do": "drain", "setup": self._setup()}):
+        request = {"do": "drain", "setup": self._setup(), "later": None}
+        if later is not None:
+            request["later"] = {
+                "name": later.name,
+                "graph": later.graph.to_json(),
+                "kernels": [key.to_fields() for key in later.keys],
+                "budget_s": self.options.budget_s,
+                "min_speedup": self.options.min_speedup,
+            }
+        if not self.process.tell(request):
             log.once("search", "no background search: the search process died too often")
 
     def accept(

@@ -110,6 +110,7 @@ class Service:
         self.requests: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self.judges = Judges()
         self.background: Setup | None = None
+        self.later: list[tuple[Mapping[str, Any], Setup]] = []
 
     def run(self) -> None:
         """Serve until the input ends."""
@@ -143,6 +144,8 @@ class Service:
                 return self._accept(request, setup)
             case "drain":
                 self.background = setup
+                if request.get("later"):
+                    self.later.append((request["later"], setup))
                 return {"event": "result"}
         return {"event": "failed", "reason": f"unknown request {request['do']!r}"}
 
@@ -212,6 +215,9 @@ class Service:
         queued = cache.claim(f"pid {os.getpid()}")
         if queued is None or isinstance(queued, CacheUnavailable):
             self.background = None
+            for request, own in self.later:
+                self._measure_later(request, own)
+            self.later.clear()
             self.emit({"id": 0, "event": "idle"})
             return
         try:
@@ -227,6 +233,21 @@ class Service:
         except Exception as error:
             self.emit({"id": 0, "event": "failed", "reason": f"{type(error).__name__}: {error}"})
         cache.done(queued)
+
+    def _measure_later(self, request: Mapping[str, Any], setup: Setup) -> None:
+        """Measure a graph with the kernels that there are for it now."""
+        from cuda_agent_backend.hook import kernel_set_digest
+        from cuda_agent_backend.kernels import Hit, Kernels
+        from kernel_cache.fields import Fields
+        from kernel_cache.record import key_from
+
+        kernels = Kernels(_opened(setup))
+        keys = [key_from(Fields("request.kernels", fields)) for fields in request["kernels"]]
+        there = [k for k in keys if isinstance(kernels.find(k, request["min_speedup"]), Hit)]
+        if there:
+            named = [key.to_fields() for key in there]
+            whole = {**request, "id": 0, "kernels": named, "set": kernel_set_digest(there)}
+            self._accept(whole, setup)
 
     def _accept(self, request: Mapping[str, Any], setup: Setup) -> dict[str, Any]:
         budget_s = float(request["budget_s"])

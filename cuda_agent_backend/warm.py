@@ -60,7 +60,7 @@ def warm(
     wishes = replace(wishes_of(mode, options), search="search")
     if budget_s is not None:
         wishes = replace(wishes, budget_s=budget_s)
-    kernels = open_kernels(wishes.cache_dir)
+    kernels = open_kernels(wishes.cache_dir, wishes.native_dir)
     if isinstance(kernels, CacheUnavailable):
         return WarmReport((), time.perf_counter() - started, str(kernels))
     reports: list[GraphReport] = []

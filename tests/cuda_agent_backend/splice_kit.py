@@ -121,13 +121,15 @@ class Capture:
                 self.forms.append(form)
 
 
-def backend_for(options: Options, observe: Callable[..., None] | None = None) -> Any:
+def backend_for(
+    options: Options, observe: Callable[..., None] | None = None, searcher: Any = None
+) -> Any:
     """A backend function for torch.compile, and the pass it uses."""
     from cuda_agent_backend.backend import compile_with
 
     def backend(gm: Any, inputs: Any, **_: Any) -> Any:
         kernels: Any = open_kernels(options.cache_dir)
-        hook = KernelPass(options, kernels, None, (), observe)
+        hook = KernelPass(options, kernels, searcher, (), observe)
         backend.passes.append(hook)  # type: ignore[attr-defined]
         return compile_with(gm, inputs, options, hook)
 
