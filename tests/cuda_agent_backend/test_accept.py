@@ -1,0 +1,149 @@
+"""Whole-graph acceptance: the rule, and the measurement on a small graph."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import splice_kit as kit
+import torch
+from torch import Tensor
+
+from cuda_agent_backend import kernels
+from cuda_agent_backend.accept import Measured, decide, insert, less_accurate
+from cuda_agent_backend.canonical import Canonical, canonical
+from cuda_agent_backend.capture import capture
+from cuda_agent_backend.hook import graph_task
+from cuda_agent_backend.machine import key_of
+from cuda_agent_backend.partition import partition
+from cuda_agent_backend.searching import Searching, SearchProcess
+from sandbox.task import Task
+
+GOOD = Measured(1.2, 1.1, 1.3, True)
+GAIN = {"a": 3.0, "b": 2.0, "c": 1.0}
+
+
+def measuring(
+    ok: Callable[[Sequence[str]], bool],
+) -> tuple[Callable[[Sequence[str]], Measured], list[list[str]]]:
+    asked: list[list[str]] = []
+
+    def measure(chosen: Sequence[str]) -> Measured:
+        asked.append(list(chosen))
+        return GOOD if ok(chosen) else Measured(0.95, 0.9, 0.99, True)
+
+    return measure, asked
+
+
+def test_all_kernels_are_used_where_the_graph_is_faster_with_them() -> None:
+    measure, asked = measuring(lambda _: True)
+    found = decide(list(GAIN), GAIN, measure, lambda: True)
+    assert (found.use, found.final, len(asked)) == (("a", "b", "c"), True, 1)
+
+
+def test_the_least_promising_kernel_is_dropped_first() -> None:
+    measure, asked = measuring(lambda chosen: "c" not in chosen)
+    found = decide(list(GAIN), GAIN, measure, lambda: True)
+    assert found.use == ("a", "b") and "0.950x" in found.reason
+    assert asked == [["a", "b", "c"], ["a", "b"]]
+
+
+def test_no_kernel_is_used_where_none_helps() -> None:
+    measure, _ = measuring(lambda _: False)
+    found = decide(list(GAIN), GAIN, measure, lambda: True)
+    assert (found.use, found.final) == ((), True)
+
+
+def test_a_decision_that_the_budget_cut_short_is_not_final() -> None:
+    measure, asked = measuring(lambda _: False)
+    found = decide(list(GAIN), GAIN, measure, lambda: False)
+    assert (found.use, found.final, len(asked)) == ((), False, 1)
+
+
+@pytest.mark.parametrize(
+    ("median", "low", "accurate", "wanted"),
+    [
+        (1.0, 0.98, True, True),
+        (1.0, 0.97, True, False),
+        (0.999, 0.99, True, False),
+        (2, 2, False, False),
+    ],
+)
+def test_the_bounds_of_acceptance(median: float, low: float, accurate: bool, wanted: bool) -> None:
+    assert Measured(median, low, 3.0, accurate).acceptable == wanted
+
+
+def test_a_result_as_exact_as_inductors_is_not_less_accurate() -> None:
+    exact = torch.randn(1000, dtype=torch.float64)
+    eager = exact.float()
+    inductor = eager * (1 + 1e-6)
+    assert less_accurate([inductor], [inductor], [eager], [exact])[0] == ""
+    assert "output 0" in less_accurate([eager * 1.001], [inductor], [eager], [exact])[0]
+
+
+def test_integers_may_differ_no_more_than_under_inductor() -> None:
+    plain = torch.zeros(10000, dtype=torch.int64)
+    one, many = plain.clone(), plain.clone()
+    one[0], many[:100] = 1, 1
+    exact = plain.double()
+    assert less_accurate([one], [plain], [plain], [exact])[0] == ""
+    assert less_accurate([many], [plain], [plain], [exact])[0] != ""
+    assert less_accurate([many], [many], [plain], [exact])[0] == ""
+
+
+def network(x: Tensor, w: Tensor) -> Tensor:
+    return (x @ w).softmax(-1) @ w
+
+
+INPUTS = (torch.randn(8, 16), torch.randn(16, 16))
+
+
+def captured(folder: Path) -> tuple[Task, list[Canonical]]:
+    (found,) = capture(network, INPUTS, kit.options_in(folder))
+    graph = found.module.graph
+    whole = graph_task(graph)
+    assert isinstance(whole, Task)
+    forms = [canonical(r.nodes, r.outputs, r.target) for r in partition(graph) if not r.reason]
+    return whole, [form for form in forms if isinstance(form, Canonical)]
+
+
+def test_a_whole_graph_replayed_falls_into_the_same_regions(tmp_path: Path) -> None:
+    whole, forms = captured(tmp_path)
+    again = Task.from_json(whole.to_json()).to_graph_module()
+    rebuilt = [
+        canonical(r.nodes, r.outputs, r.target) for r in partition(again.graph) if not r.reason
+    ]
+    digests = [form.task.digest for form in rebuilt if isinstance(form, Canonical)]
+    assert digests and digests == [form.task.digest for form in forms]
+    torch.testing.assert_close(again(*ordered(whole))[0], network(*INPUTS))
+
+
+def ordered(whole: Task) -> list[Tensor]:
+    by_shape = {tuple(value.shape): value for value in INPUTS}
+    return [by_shape[spec.shape] for spec in whole.inputs]
+
+
+def test_a_kernel_without_a_place_is_told(tmp_path: Path) -> None:
+    whole, _ = captured(tmp_path)
+    assert insert(whole.to_graph_module(), frozenset({"0" * 64})) == {"0" * 64}
+
+
+def test_a_kernel_that_makes_the_graph_wrong_is_dropped_by_measurement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "_open", {})
+    whole, (form,) = captured(tmp_path)
+    options = kit.options_in(tmp_path, search="search")
+    cache = kit.cache_of(options)
+    count = form.task.inputs[0].numel
+    body = f"for (long i = 0; i < {count}; i++) ((float*)buffers[1])[i] = 1000;"
+    kit.promote(cache, form.task, body, tmp_path)
+    key = key_of(form.task)
+    process = SearchProcess()
+    try:
+        decision = Searching(options, process).accept("name", "set", whole, [key], 60.0)
+    finally:
+        process.stop()
+    assert isinstance(decision, dict), decision
+    assert decision["use"] == [] and "less accurate" in decision["reason"]
+    kept = cache.get_acceptance("name", "set")
+    assert isinstance(kept, dict) and kept["use"] == []

@@ -1,0 +1,78 @@
+"""explain: regions with status and reason, without a search, a compilation of ours or a change to the model."""
+
+import json
+from pathlib import Path
+
+import pytest
+import splice_kit as kit
+import torch
+
+from cuda_agent_backend.explain import explain, room
+from cuda_agent_backend.partition import partition
+
+OPTIONS = {"cuda_agent.min_bytes": 0}
+
+
+class Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(16, 16)
+        self.norm = torch.nn.BatchNorm1d(16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(self.norm(self.linear(x)), -1)
+
+
+def test_an_inference_graph_is_explained_and_a_kernel_makes_a_hit(tmp_path: Path) -> None:
+    from cuda_agent_backend.capture import _forms, capture
+
+    model, x = Net().eval(), torch.randn(8, 16)
+    options = {
+        **OPTIONS,
+        "cuda_agent.cache_dir": str(tmp_path / "kernels"),
+        "cuda_agent.acceptance": "trust",
+    }
+    found = explain(model, x, options=options)
+    (region,) = found.graphs[0].regions
+    assert (region.status, region.reason) == ("miss", "no record")
+    assert region.room and region.room > 1.2
+    wishes = kit.options_in(tmp_path, cache_dir=str(tmp_path / "kernels"))
+    (graph,) = capture(model, (x,), wishes)
+    (form,) = _forms(graph.module.graph)
+    kit.promote(kit.cache_of(wishes), form.task, "", tmp_path)
+    again = explain(model, x, options=options)
+    assert again.graphs[0].regions[0].status == "hit"
+    assert again.graphs[0].digest == found.graphs[0].digest
+    json.dumps(again.to_json())
+
+
+def test_a_training_graph_is_explained_and_the_model_is_as_before(tmp_path: Path) -> None:
+    model, x = Net().train(), torch.randn(8, 16)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    options = {**OPTIONS, "cuda_agent.cache_dir": str(tmp_path / "kernels")}
+    found = explain(model, x, training=True, options=options)
+    assert [graph.kind for graph in found.graphs] == ["forward", "backward"]
+    assert all(parameter.grad is None for parameter in model.parameters())
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(value, before[name])
+
+
+def test_an_unusable_cache_is_a_problem_in_the_report(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    found = explain(
+        torch.exp,
+        torch.randn(8),
+        options={**OPTIONS, "cuda_agent.cache_dir": str(tmp_path / "file")},
+    )
+    assert found.problem and found.graphs[0].regions[0].status == "left"
+
+
+def test_one_pass_over_the_data_leaves_no_room_and_softmax_some() -> None:
+    from test_partition import graph_of
+
+    x = torch.randn(64, 64)
+    rooms = []
+    for function in (lambda x: (x * 2).tanh(), lambda x: torch.softmax(x, -1)):
+        (region,) = partition(graph_of(function, x))
+        rooms.append(room(region))
+    assert rooms[0] == 1.0 and rooms[1] == pytest.approx(2.0, rel=0.05)

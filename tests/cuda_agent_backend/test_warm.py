@@ -1,0 +1,86 @@
+"""warm: tasks of a model are searched with their real inputs, and what is found is used by the next compilation."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import splice_kit as kit
+import torch
+from torch import Tensor
+
+from cuda_agent_backend import kernels, searching
+from cuda_agent_backend.backend import cuda_agent
+from cuda_agent_backend.capture import _forms, capture
+from cuda_agent_backend.searching import SearchProcess
+from cuda_agent_backend.tensors import load, save
+from cuda_agent_backend.warm import warm
+
+OPTIONS = {"cuda_agent.min_bytes": 0, "cuda_agent.acceptance": "trust"}
+
+
+@pytest.fixture
+def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[SearchProcess]:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setattr(kernels, "_open", {})
+    made = SearchProcess("fake_service")
+    monkeypatch.setattr(searching, "search_process", lambda: made)
+    yield made
+    made.stop()
+    torch._dynamo.reset()
+
+
+def network(x: Tensor, w: Tensor) -> Tensor:
+    return ((x @ w).exp() @ w).sin()
+
+
+def test_what_warming_finds_the_next_compilation_uses(process: SearchProcess) -> None:
+    inputs = (torch.randn(8, 8) / 8, torch.randn(8, 8) / 8)
+    report = warm(network, inputs, budget_s=60.0, options=OPTIONS)
+    (graph,) = report.graphs
+    assert [region.status for region in graph.regions] == ["hit", "negative"]
+    assert report.used == 1 and graph.regions[1].reason == "at the limit"
+    json.dumps(report.to_json())
+    cached = {**OPTIONS, "cuda_agent.search": "cached"}
+    with torch.no_grad(), torch._inductor.config.patch(force_disable_caches=True):
+        made = torch.compile(network, backend=cuda_agent, options=cached)
+        torch.testing.assert_close(made(*inputs), network(*inputs))
+    from sandbox.launcher import registry
+
+    assert registry._programs
+
+
+def test_an_unusable_cache_is_a_problem_in_the_report(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    report = warm(
+        network, (torch.ones(2, 2),) * 2, options={"cuda_agent.cache_dir": str(tmp_path / "file")}
+    )
+    assert report.problem and not report.graphs
+
+
+def test_real_inputs_are_recorded_where_regions_begin(tmp_path: Path) -> None:
+    x, w = torch.randn(8, 8), torch.randn(8, 8)
+    (graph,) = capture(network, (x, w), kit.options_in(tmp_path), record_in=tmp_path / "inputs")
+    forms = list(_forms(graph.module.graph))
+    assert set(graph.recorded) == {form.task.digest for form in forms} and len(forms) == 2
+    exp = next(f for f in forms if f.task.nodes[0].op == "aten.exp.default")
+    (value,) = load(Path(graph.recorded[exp.task.digest]))
+    torch.testing.assert_close(value, x @ w)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.randn(3, 4).t(),
+        torch.randn(3, 1).expand(3, 4),
+        torch.arange(24).reshape(4, 6)[::2, 1::3],
+        torch.randn(5).bfloat16(),
+        torch.tensor(True),
+    ],
+    ids=["transposed", "expanded", "sliced", "bfloat16", "scalar"],
+)
+def test_tensors_survive_files_with_their_strides(tensor: Tensor, tmp_path: Path) -> None:
+    save(tmp_path / "t", [tensor])
+    (again,) = load(tmp_path / "t")
+    assert again.stride() == tensor.stride() and again.dtype == tensor.dtype
+    assert torch.equal(again, tensor)
