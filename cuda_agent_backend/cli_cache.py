@@ -34,7 +34,8 @@ def add_parsers(parser: argparse.ArgumentParser, common: argparse.ArgumentParser
     verify = commands.add_parser("verify", parents=[common], help="check every file and row")
     verify.add_argument("--repair", action="store_true", help="move what is damaged aside")
     remove = commands.add_parser("remove", parents=[common], help="forget records")
-    remove.add_argument("keys", nargs="+", help="keys, or the beginnings of keys")
+    remove.add_argument("keys", nargs="*", help="keys, or the beginnings of keys")
+    remove.add_argument("--failed", action="store_true", help="all failed searches, to try again")
     gc = commands.add_parser("gc", parents=[common], help="remove what is expired or left over")
     gc.add_argument("--max-size", type=size, metavar="SIZE", help="keep at most, such as 2G")
     gc.add_argument("--max-age", type=days, metavar="DAYS", help="since a kernel's last use")
@@ -181,7 +182,13 @@ def _verify(cache: KernelCache, args: argparse.Namespace) -> Result:
 
 def _remove(cache: KernelCache, args: argparse.Namespace) -> Result:
     entries = _entries(cache)
+    if not args.keys and not args.failed:
+        raise CliError("name keys to remove, or --failed for all failed searches")
     keys = [key_of(find(entries, prefix)) for prefix in args.keys]
+    if args.failed:
+        kernels = {key_of(entry) for entry in entries if not isinstance(entry, NegativeRecord)}
+        failed = {key_of(entry) for entry in entries if isinstance(entry, NegativeRecord)}
+        keys += sorted(failed - kernels)
     removed = [key for key in keys if _usable(cache.remove(key))]
     tables.console().print(f"removed {len(removed)} records")
     return 0, {"folder": str(cache.path), "removed": removed}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,10 @@ if TYPE_CHECKING:
     from cuda_agent_backend.doctor import Check
     from cuda_agent_backend.report import GraphReport, RegionReport
 
+WIDTH = 120
+"""Columns where output goes to no terminal."""
 UNBROKEN = ("key", "kind", "target", "graph", "speed-up", "error ratio", "made")
+UNBROKEN += ("model", "kernels", "over Inductor", "2nd process", "cold", "cached")
 STATUS_STYLE = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
@@ -27,7 +31,8 @@ def console() -> Console:
     """Where tables go. What programs read goes to `--json` instead."""
     from rich.console import Console
 
-    return Console(highlight=False)
+    width = shutil.get_terminal_size(fallback=(WIDTH, 24)).columns
+    return Console(highlight=False, width=width)
 
 
 def region_table(graphs: Iterable[GraphReport], title: str = "", room: bool = False) -> Table:

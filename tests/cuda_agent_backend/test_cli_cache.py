@@ -106,6 +106,16 @@ def test_remove_forgets_what_is_named_and_nothing_else(folder: Path) -> None:
     assert key("one").digest not in {entry["key"] for entry in left["records"]}
 
 
+def test_failed_searches_can_be_forgotten_together(folder: Path) -> None:
+    assert run(folder, "remove", "--failed")[1]["removed"] == [key("three").digest]
+    assert {entry["kind"] for entry in run(folder, "list")[1]["records"]} == {"kernel"}
+
+
+def test_remove_without_a_key_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(folder, "remove")[0] == cli.USAGE
+    assert "name keys" in capsys.readouterr().err
+
+
 def test_gc_keeps_to_the_size_it_is_given(folder: Path) -> None:
     status, found = run(folder, "gc", "--max-size", "1K")
     assert status == 0
