@@ -36,8 +36,12 @@ if TYPE_CHECKING:
 RMS_MULTIPLE, MAX_MULTIPLE, GROSS_MULTIPLE = 2.0, 4.0, 16.0
 GROSS_RELATIVE = 2.0**-9
 GROUP_SIZE = 64
-CHUNK = 1 << 20
-"""Elements looked at in one go: small enough for the caches, and for the memory of large results."""
+CHUNKS = {"cpu": 1 << 15, "cuda": 1 << 24}
+"""Elements looked at in one go. On cpu so few that torch works on them in one thread and within the
+cache: with other work on the machine, waiting for each other costs threads far more than they save.
+"""
+_BINS, _BIAS = 2200, 1100
+"""Powers of two of a float64, and the bin of 2**0; bin 0 is for zero."""
 
 
 @dataclass(frozen=True)
@@ -221,11 +225,13 @@ class _Pool:
         self.elements = 0
         self.squares = [0.0, 0.0, 0.0]  # candidate's error, eager's error, oracle
         self.maxima = [0.0, 0.0, 0.0]
-        self.groups: dict[int, list[float]] = {}  # exponent: count, candidate's and eager's maximum
+        self.counts: torch.Tensor | None = None  # elements by power of two, int64 [bins]
+        self.tops: list[torch.Tensor] = []  # largest error of candidate and eager in each, [bins]
 
     def add(self, found: torch.Tensor, eager: torch.Tensor, oracle: torch.Tensor) -> str:
         """Add a draw; what is wrong with its NaN and infinities, else empty."""
-        parts = [tensor.reshape(-1).split(CHUNK) for tensor in (found, eager, oracle)]
+        chunk = CHUNKS[oracle.device.type]
+        parts = [tensor.reshape(-1).split(chunk) for tensor in (found, eager, oracle)]
         start = 0
         for piece in zip(*parts, strict=True):
             c, e, o = (tensor.double() for tensor in piece)
@@ -265,24 +271,15 @@ class _Pool:
         size = o.abs()
         errors = [(c - o).abs_(), (e - o).abs_()]
         for i, values in enumerate((*errors, size)):
-            top = float(values.max())
-            self.maxima[i] = max(self.maxima[i], top)
-            scaled = values / top if top > 0 else values  # squares of large values overflow
-            self.squares[i] += float(scaled.dot(scaled)) * top * top if top < 1e150 else math.inf
-        exponents = torch.frexp(size)[1].long().add_(1100)
-        exponents[size == 0] = 0
-        counts = torch.bincount(exponents, minlength=2200)
-        tops = [
-            torch.zeros(2200, dtype=o.dtype, device=o.device).scatter_reduce_(
-                0, exponents, values, "amax"
-            )
-            for values in errors
-        ]
-        for bin_ in counts.nonzero().flatten().tolist():
-            group = self.groups.setdefault(bin_, [0.0, 0.0, 0.0])
-            group[0] += float(counts[bin_])
-            group[1] = max(group[1], float(tops[0][bin_]))
-            group[2] = max(group[2], float(tops[1][bin_]))
+            self.maxima[i] = max(self.maxima[i], float(values.max()))
+            self.squares[i] += float(torch.linalg.vector_norm(values)) ** 2
+        bins = torch.frexp(size)[1].long().add_(_BIAS).masked_fill_(size == 0, 0)
+        if self.counts is None:
+            self.counts = torch.zeros(_BINS, dtype=torch.int64, device=o.device)
+            self.tops = [torch.zeros(_BINS, dtype=o.dtype, device=o.device) for _ in errors]
+        self.counts += torch.bincount(bins, minlength=_BINS)
+        for top, values in zip(self.tops, errors, strict=True):
+            top.scatter_reduce_(0, bins, values, "amax")
 
     def report(self) -> OutputReport:
         """The decision on all that was added."""
@@ -316,16 +313,20 @@ class _Pool:
         )
 
     def _gross(self) -> str:
-        relative = max(GROSS_RELATIVE, 4 * self.eps)
+        if self.counts is None or self.elements < GROUP_SIZE:
+            return ""
+        relative = max(GROSS_RELATIVE, MAX_MULTIPLE * self.eps)
+        filled = self.counts.nonzero().flatten()
+        groups = (filled, self.counts[filled], self.tops[0][filled], self.tops[1][filled])
         eager = 0.0
-        for bin_ in sorted(self.groups, reverse=True):
-            number, found, own = self.groups[bin_]
-            # From the largest group down; a well-filled group stands on its own.
-            eager = own if number >= GROUP_SIZE else max(eager, own)
-            size = math.ldexp(1.0, min(bin_ - 1100, 1000)) if bin_ else 0.0
+        # From the largest numbers down; a well-filled group stands on its own.
+        for bin_, count, found, own in reversed(
+            list(zip(*(g.tolist() for g in groups), strict=True))
+        ):
+            eager = own if count >= GROUP_SIZE else max(eager, own)
+            size = math.ldexp(1.0, min(bin_ - _BIAS, 1000)) if bin_ else 0.0
             allowed = GROSS_MULTIPLE * eager + relative * size + self.tiny
-            allowed = max(allowed, MAX_MULTIPLE * self.eps * size)
-            if found > allowed and self.elements >= GROUP_SIZE:
+            if found > allowed:
                 return f"error {found:.3g} on values of size {size:.3g}, allowed {allowed:.3g}"
         return ""
 

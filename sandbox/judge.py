@@ -12,6 +12,7 @@ is native code in the candidate worker and limited only by what that process may
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -27,7 +28,7 @@ from sandbox.machine import Ceilings
 from sandbox.plan import MAX_INPUTS, MAX_OUTPUTS
 from sandbox.race import Race
 from sandbox.rounds import Effort, Record
-from sandbox.session import Session, Timeouts
+from sandbox.session import INDUCTOR, Session, Timeouts
 from sandbox.specs import TensorSpec
 from sandbox.supervisor import WorkerProcess, WorkerSettings
 from sandbox.task import Task, TaskError
@@ -51,7 +52,7 @@ from sandbox.verify import QUICK, THOROUGH, check_candidate
 if TYPE_CHECKING:
     import torch
 
-NOISY_TRIES = 2
+NOISY_TRIES = 3
 
 
 class Judge:
@@ -99,6 +100,7 @@ class Judge:
         )
         self._ceilings = ceilings
         self._session: Session | None = None
+        self._preparing: threading.Thread | None = None
         self._compiled: dict[str, Compiled] = {}
 
     def __enter__(self) -> Judge:
@@ -120,6 +122,7 @@ class Judge:
 
     def close(self) -> None:
         """End both workers and give up all memory."""
+        self._settle()
         self._baseline.stop()
         self._candidate.stop()
         self._session = None
@@ -257,6 +260,7 @@ class Judge:
         return Correct(accuracy, speed) if speed.wins else TooSlow(accuracy, speed)
 
     def _race(self, session: Session, eager_task: Task | None) -> Race:
+        self._settle()
         return Race(session, self._baseline, self._candidate, eager_task, self.ceilings)
 
     def _impossible(
@@ -283,16 +287,32 @@ class Judge:
             return Refused(
                 f"{inputs} inputs and {outputs} outputs; up to {MAX_INPUTS} and {MAX_OUTPUTS}"
             )
-        self._session = None
+        self._settle()
+        before, self._session = self._session, None
         try:
             session = Session(task, self.flags, self.timeouts)
         except TaskError as error:
             return Refused(f"not a task: {error}")
-        for worker in (self._baseline, self._candidate):
-            if worker.running:
+        if before is not None:
+            for worker in (self._baseline, self._candidate):
                 worker.ask("forget", {"do": "forget"}, self.timeouts.run)
         self._session = session
+        self._preparing = threading.Thread(target=self._prepare, args=(session,), daemon=True)
+        self._preparing.start()
         return session
+
+    def _prepare(self, session: Session) -> None:
+        """Compile the baseline in its worker, while candidates are compiled and checked.
+
+        What goes wrong here comes up again where the baseline is needed.
+        """
+        session.prepare(self._baseline, INDUCTOR, session.task, "inductor")
+
+    def _settle(self) -> None:
+        """Wait until nothing is done in the background."""
+        if self._preparing is not None:
+            self._preparing.join()
+            self._preparing = None
 
     def _load(self, task: Task, candidate: Candidate) -> Session | Failure:
         """Compile the candidate and load it into its worker."""

@@ -50,6 +50,10 @@ class Record:
 AfterRun = Callable[[Contestant, InputSet], Trouble | None]
 
 
+CALM_SECONDS = 0.0005
+"""Between a reply and the next request: by then the threads of the last worker sleep."""
+
+
 class Stopwatch:
     """Times contestants on input sets."""
 
@@ -61,8 +65,10 @@ class Stopwatch:
     def once(self, contestant: Contestant, inputs: InputSet) -> RunTime | Trouble:
         """One call with cold inputs. Its outputs stay with the worker until the next."""
         contestant.worker.drop()
+        calm = time.monotonic() + CALM_SECONDS
         if inputs.target == "cpu":
             self._cold.evict(inputs.tensors)
+            time.sleep(max(0.0, calm - time.monotonic()))
         return contestant.worker.run(contestant.slot, inputs.number, self.timeout_s)
 
     def warm_up(self, contestants: Sequence[Contestant], repeats: int = 2) -> Trouble | None:
