@@ -1,0 +1,505 @@
+// Lanes for the cuda target: ca::vec<T, L> is L values of T in one thread's registers.
+// Every function here has the same meaning as PyTorch's operator of that name, NaN and infinities included.
+// Builds under nvcc and NVRTC. Define CA_HALF before this text to have the 16-bit floating-point types.
+#if defined(__CUDACC_RTC__)
+typedef signed char int8_t; typedef unsigned char uint8_t; typedef short int16_t; typedef unsigned short uint16_t;
+typedef int int32_t; typedef unsigned int uint32_t; typedef long int64_t; typedef unsigned long uint64_t;
+#else
+#include <cstdint>
+#endif
+#if defined(CA_HALF)
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#endif
+#ifndef INFINITY
+#define INFINITY __int_as_float(0x7f800000)
+#endif
+#ifndef NAN
+#define NAN __int_as_float(0x7fffffff)
+#endif
+
+namespace ca {
+
+#define CA_INLINE __device__ __forceinline__
+#define CA_LANES _Pragma("unroll") for (int i = 0; i < L; ++i)
+
+template <class T, int L> struct vec { T v[L]; };
+template <bool C, class A, class B> struct select_ { typedef A type; };
+template <class A, class B> struct select_<false, A, B> { typedef B type; };
+template <class A, class B> struct same { static constexpr bool value = false; };
+template <class A> struct same<A, A> { static constexpr bool value = true; };
+template <class T> constexpr bool is_real = same<T, float>::value || same<T, double>::value;
+template <class T> constexpr bool is_bool = same<T, bool>::value;
+template <class T> constexpr bool is_signed = T(-1) < T(0);
+template <class A, class B> struct common_ { typedef decltype(true ? A() : B()) type; };
+template <class A, class B> using common = typename common_<A, B>::type;
+
+#if defined(CA_HALF)
+typedef __half f16;
+typedef __nv_bfloat16 bf16;
+CA_INLINE float widen(f16 v) { return __half2float(v); }
+CA_INLINE float widen(bf16 v) { return __bfloat162float(v); }
+template <class S> constexpr bool is_half = same<S, f16>::value || same<S, bf16>::value;
+#else
+template <class S> constexpr bool is_half = false;
+#endif
+template <class S> using compute = typename select_<is_half<S>, float, S>::type;
+template <class S> CA_INLINE S widen(S v) { return v; }
+template <class S, class T> CA_INLINE S narrow(T v) {
+#if defined(CA_HALF)
+  if constexpr (same<S, f16>::value) return __float2half_rn(float(v));
+  else if constexpr (same<S, bf16>::value) return __float2bfloat16_rn(float(v));
+  else return static_cast<S>(v);
+#else
+  return static_cast<S>(v);
+#endif
+}
+
+template <class T> struct limits;
+template <> struct limits<float> {
+  static CA_INLINE float inf() { return __int_as_float(0x7f800000); }
+  static CA_INLINE float nan() { return __int_as_float(0x7fc00000); }
+};
+template <> struct limits<double> {
+  static CA_INLINE double inf() { return __longlong_as_double(0x7ff0000000000000ll); }
+  static CA_INLINE double nan() { return __longlong_as_double(0x7ff8000000000000ll); }
+};
+template <class T> CA_INLINE T lowest() {
+  if constexpr (is_real<T>) return -limits<T>::inf();
+  else if constexpr (is_bool<T> || !is_signed<T>) return T(0);
+  else return T(1ull << (8 * sizeof(T) - 1));
+}
+template <class T> CA_INLINE T highest() {
+  if constexpr (is_real<T>) return limits<T>::inf();
+  else if constexpr (is_bool<T>) return true;
+  else if constexpr (!is_signed<T>) return T(~0ull);
+  else return T(~(1ull << (8 * sizeof(T) - 1)));
+}
+
+// ---- construction and conversion ----------------------------------------------------------------------------
+
+template <class T, int L> CA_INLINE vec<T, L> splat(T v) { vec<T, L> r; CA_LANES r.v[i] = v; return r; }
+// One value for all lanes, or a vector as it is.
+template <int L, class T, int M> CA_INLINE vec<T, L> splat(vec<T, M> v) {
+  vec<T, L> r; CA_LANES r.v[i] = v.v[M == 1 ? 0 : i]; return r;
+}
+template <class To, class From, int L> CA_INLINE vec<To, L> to(vec<From, L> a) {
+  vec<To, L> r;
+  CA_LANES {
+    if constexpr (is_bool<To>) r.v[i] = a.v[i] != From(0); else r.v[i] = static_cast<To>(a.v[i]);
+  }
+  return r;
+}
+template <class T, int L> CA_INLINE vec<T, L> like(vec<T, L>, double value) { return splat<T, L>(static_cast<T>(value)); }
+
+// ---- indices: `int` or `int64_t`, never negative where they are divided ---------------------------------------
+
+CA_INLINE int idiv(int a, int b) { return int(unsigned(a) / unsigned(b)); }
+CA_INLINE int imod(int a, int b) { return int(unsigned(a) % unsigned(b)); }
+CA_INLINE int64_t idiv(int64_t a, int64_t b) { return int64_t(uint64_t(a) / uint64_t(b)); }
+CA_INLINE int64_t imod(int64_t a, int64_t b) { return int64_t(uint64_t(a) % uint64_t(b)); }
+CA_INLINE int64_t idiv(int64_t a, int b) { return idiv(a, int64_t(b)); }
+CA_INLINE int64_t imod(int64_t a, int b) { return imod(a, int64_t(b)); }
+template <class A, class B> CA_INLINE common<A, B> imax(A a, B b) { return a > b ? a : b; }
+template <class A, class B> CA_INLINE common<A, B> imin(A a, B b) { return a < b ? a : b; }
+template <int L, class I> CA_INLINE vec<I, L> iota(I start) { vec<I, L> r; CA_LANES r.v[i] = start + i; return r; }
+#define CA_INDEX(NAME)                                                                                               \
+  template <int L, class I, class B> CA_INLINE vec<I, L> NAME(vec<I, L> a, B b) {                                     \
+    vec<I, L> r; CA_LANES r.v[i] = NAME(a.v[i], b); return r;                                                         \
+  }                                                                                                                  \
+  template <int L, class I, class B> CA_INLINE vec<I, L> NAME(B a, vec<I, L> b) {                                     \
+    vec<I, L> r; CA_LANES r.v[i] = NAME(a, b.v[i]); return r;                                                         \
+  }                                                                                                                  \
+  template <int L, class I> CA_INLINE vec<I, L> NAME(vec<I, L> a, vec<I, L> b) {                                      \
+    vec<I, L> r; CA_LANES r.v[i] = NAME(a.v[i], b.v[i]); return r;                                                    \
+  }
+template <class A, class B> CA_INLINE common<A, B> plus_(A a, B b) { return a + b; }
+template <class A, class B> CA_INLINE common<A, B> times_(A a, B b) { return a * b; }
+CA_INDEX(idiv) CA_INDEX(imod) CA_INDEX(imax) CA_INDEX(imin) CA_INDEX(plus_) CA_INDEX(times_)
+#undef CA_INDEX
+template <int L, class I> CA_INLINE vec<I, L> operator+(vec<I, L> a, vec<I, L> b) { return plus_(a, b); }
+template <int L, class I> CA_INLINE vec<I, L> operator+(vec<I, L> a, I b) { return plus_(a, b); }
+template <int L, class I> CA_INLINE vec<I, L> operator+(I a, vec<I, L> b) { return plus_(a, b); }
+template <int L> CA_INLINE vec<int64_t, L> operator+(vec<int64_t, L> a, int b) { return plus_(a, int64_t(b)); }
+template <int L> CA_INLINE vec<int64_t, L> operator+(int a, vec<int64_t, L> b) { return plus_(int64_t(a), b); }
+template <int L, class I> CA_INLINE vec<I, L> operator*(vec<I, L> a, vec<I, L> b) { return times_(a, b); }
+template <int L, class I> CA_INLINE vec<I, L> operator*(vec<I, L> a, int b) { return times_(a, I(b)); }
+template <int L, class I> CA_INLINE vec<I, L> operator*(int a, vec<I, L> b) { return times_(I(a), b); }
+
+// ---- memory: the vector forms take addresses aligned to min(16, size of the vector) bytes -----------------------
+
+template <int Bytes> struct words;
+template <> struct words<1> { typedef unsigned char type; };
+template <> struct words<2> { typedef unsigned short type; };
+template <> struct words<4> { typedef unsigned int type; };
+template <> struct words<8> { typedef uint2 type; };
+template <> struct words<16> { typedef uint4 type; };
+template <class S, int L> struct raw {
+  static constexpr int bytes = sizeof(S) * L, unit = bytes < 16 ? bytes : 16, count = bytes / unit;
+  typedef typename words<unit>::type word;
+  union { word w[count]; unsigned char bytes_[bytes]; };
+  CA_INLINE S get(int i) const { S s; memcpy(&s, bytes_ + i * sizeof(S), sizeof(S)); return s; }
+  CA_INLINE void set(int i, S s) { memcpy(bytes_ + i * sizeof(S), &s, sizeof(S)); }
+};
+template <int L, class S> CA_INLINE vec<compute<S>, L> load(const S* p) {
+  typedef raw<S, L> R;
+  R b;
+#pragma unroll
+  for (int i = 0; i < R::count; ++i) b.w[i] = reinterpret_cast<const typename R::word*>(p)[i];
+  vec<compute<S>, L> r;
+  CA_LANES r.v[i] = widen(b.get(i));
+  return r;
+}
+template <int L, class S> CA_INLINE vec<compute<S>, L> load_unaligned(const S* p) {
+  vec<compute<S>, L> r; CA_LANES r.v[i] = widen(p[i]); return r;
+}
+// Lanes run downwards from p.
+template <int L, class S> CA_INLINE vec<compute<S>, L> load_reversed(const S* p) {
+  const auto up = load<L>(p - (L - 1));
+  vec<compute<S>, L> r; CA_LANES r.v[i] = up.v[L - 1 - i]; return r;
+}
+template <int L, class S> CA_INLINE vec<compute<S>, L> broadcast(const S* p) { return splat<compute<S>, L>(widen(*p)); }
+template <int L, class S> CA_INLINE vec<compute<S>, L> load_strided(const S* p, int64_t step) {
+  vec<compute<S>, L> r; CA_LANES r.v[i] = widen(p[i * step]); return r;
+}
+template <int L, class S, class I> CA_INLINE vec<compute<S>, L> gather(const S* p, vec<I, L> at) {
+  vec<compute<S>, L> r; CA_LANES r.v[i] = widen(p[at.v[i]]); return r;
+}
+template <int L, class S, class I> CA_INLINE vec<compute<S>, L> gather_masked(const S* p, vec<I, L> at, vec<bool, L> m) {
+  vec<compute<S>, L> r; CA_LANES r.v[i] = m.v[i] ? compute<S>(widen(p[at.v[i]])) : compute<S>(0); return r;
+}
+template <int L, bool Stream, class S, class T> CA_INLINE void store_(S* p, vec<T, L> v) {
+  typedef raw<S, L> R;
+  R b;
+  CA_LANES b.set(i, narrow<S>(v.v[i]));
+#pragma unroll
+  for (int i = 0; i < R::count; ++i) {
+    typename R::word* at = reinterpret_cast<typename R::word*>(p) + i;
+    if constexpr (Stream) __stcs(at, b.w[i]); else *at = b.w[i];
+  }
+}
+template <int L, class S, class T> CA_INLINE void store(S* p, vec<T, L> v) { store_<L, false>(p, v); }
+template <int L, class S, class T> CA_INLINE void store_stream(S* p, vec<T, L> v) { store_<L, true>(p, v); }
+template <int L, class S, class T> CA_INLINE void store_reversed(S* p, vec<T, L> v) {
+  vec<T, L> r; CA_LANES r.v[i] = v.v[L - 1 - i]; store<L>(p - (L - 1), r);
+}
+template <int L, class S, class T> CA_INLINE void store_unaligned(S* p, vec<T, L> v) { CA_LANES p[i] = narrow<S>(v.v[i]); }
+template <int L, class S, class T> CA_INLINE void store_scalar(S* p, vec<T, L> v) { *p = narrow<S>(v.v[0]); }
+template <int L, class S, class T> CA_INLINE void store_strided(S* p, int64_t step, vec<T, L> v) {
+  CA_LANES p[i * step] = narrow<S>(v.v[i]);
+}
+template <int L, class S, class T, class I> CA_INLINE void scatter(S* p, vec<I, L> at, vec<T, L> v) {
+  CA_LANES p[at.v[i]] = narrow<S>(v.v[i]);
+}
+// Sixteen bytes from global to shared memory without passing through registers.
+CA_INLINE void copy_async(void* shared, const void* global) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+               :: "r"(unsigned(__cvta_generic_to_shared(shared))), "l"(global) : "memory");
+}
+CA_INLINE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int Pending> CA_INLINE void copy_wait() { asm volatile("cp.async.wait_group %0;" :: "n"(Pending) : "memory"); }
+
+// ---- element by element -----------------------------------------------------------------------------------------
+
+#define CA_UNARY(NAME, EXPR)                                                                                          \
+  template <class T, int L> CA_INLINE vec<T, L> NAME(vec<T, L> a) {                                                   \
+    vec<T, L> r; CA_LANES { const T x = a.v[i]; r.v[i] = T(EXPR); } return r;                                         \
+  }
+#define CA_BINARY(NAME, EXPR)                                                                                         \
+  template <class T, int L> CA_INLINE vec<T, L> NAME(vec<T, L> a, vec<T, L> b) {                                      \
+    vec<T, L> r; CA_LANES { const T x = a.v[i], y = b.v[i]; r.v[i] = T(EXPR); } return r;                             \
+  }                                                                                                                   \
+  template <class T, class U, int L> CA_INLINE auto NAME(vec<T, L> a, vec<U, L> b) {                                  \
+    return NAME(to<common<T, U>>(a), to<common<T, U>>(b));                                                            \
+  }
+#define CA_COMPARE(NAME, OP)                                                                                          \
+  template <class T, class U, int L> CA_INLINE vec<bool, L> NAME(vec<T, L> a, vec<U, L> b) {                          \
+    typedef common<T, U> C;                                                                                           \
+    vec<bool, L> r; CA_LANES r.v[i] = C(a.v[i]) OP C(b.v[i]); return r;                                               \
+  }
+#define CA_LOGICAL(NAME, OP)                                                                                          \
+  template <class T, class U, int L> CA_INLINE vec<bool, L> NAME(vec<T, L> a, vec<U, L> b) {                          \
+    vec<bool, L> r; CA_LANES r.v[i] = (a.v[i] != T(0)) OP (b.v[i] != U(0)); return r;                                 \
+  }
+CA_COMPARE(eq, ==) CA_COMPARE(ne, !=) CA_COMPARE(lt, <) CA_COMPARE(le, <=) CA_COMPARE(gt, >) CA_COMPARE(ge, >=)
+CA_LOGICAL(logical_and, &&) CA_LOGICAL(logical_or, ||) CA_LOGICAL(logical_xor, !=)
+template <class T, int L> CA_INLINE vec<bool, L> logical_not(vec<T, L> a) {
+  vec<bool, L> r; CA_LANES r.v[i] = a.v[i] == T(0); return r;
+}
+template <class T, int L> CA_INLINE vec<bool, L> isnan(vec<T, L> a) { return ne(a, a); }
+template <class T, int L> CA_INLINE vec<bool, L> isinf(vec<T, L> a) {
+  vec<bool, L> r;
+  CA_LANES { if constexpr (is_real<T>) r.v[i] = ::fabs(a.v[i]) == limits<T>::inf(); else r.v[i] = false; }
+  return r;
+}
+template <class T, int L> CA_INLINE vec<bool, L> signbit(vec<T, L> a) {
+  vec<bool, L> r;
+  CA_LANES {
+    if constexpr (same<T, float>::value) r.v[i] = __float_as_int(a.v[i]) < 0;
+    else if constexpr (same<T, double>::value) r.v[i] = __double_as_longlong(a.v[i]) < 0;
+    else r.v[i] = a.v[i] < T(0);
+  }
+  return r;
+}
+template <class T, class U, int L> CA_INLINE auto where(vec<bool, L> m, vec<T, L> a, vec<U, L> b) {
+  vec<common<T, U>, L> r; CA_LANES r.v[i] = m.v[i] ? common<T, U>(a.v[i]) : common<T, U>(b.v[i]); return r;
+}
+
+// Scalar pieces that overload by type.
+template <class T> CA_INLINE T max_(T a, T b) {
+  if constexpr (same<T, float>::value) {
+#if __CUDA_ARCH__ >= 800
+    float r; asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b)); return r;
+#endif
+  }
+  return a > b || a != a ? a : b;
+}
+template <class T> CA_INLINE T min_(T a, T b) {
+  if constexpr (same<T, float>::value) {
+#if __CUDA_ARCH__ >= 800
+    float r; asm("min.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b)); return r;
+#endif
+  }
+  return a < b || a != a ? a : b;
+}
+template <class T> CA_INLINE T fmod_(T x, T y) {
+  if constexpr (is_real<T>) return ::fmod(x, y); else return y != T(0) ? T(x % y) : T(0);
+}
+template <class T> CA_INLINE T remainder_(T x, T y) {
+  const T m = fmod_(x, y);
+  return m != T(0) && ((y < T(0)) != (m < T(0))) ? T(m + y) : m;
+}
+template <class T> CA_INLINE T truncdiv_(T x, T y) {
+  if constexpr (is_real<T>) return ::trunc(x / y); else return y != T(0) ? T(x / y) : T(0);
+}
+template <class T> CA_INLINE T floordiv_(T x, T y) {
+  if constexpr (is_real<T>) return ::floor(x / y);
+  else return y == T(0) ? T(0) : T(x / y - (x % y != T(0) && ((x < T(0)) != (y < T(0)))));
+}
+template <class T> CA_INLINE T pow_(T x, T y) {
+  if constexpr (is_real<T>) {
+    return ::pow(x, y);
+  } else {
+    if (y < T(0)) return x == T(1) ? T(1) : x == T(-1) ? (y % T(2) ? T(-1) : T(1)) : T(0);
+    T product = T(1);
+    for (; y; y = y / T(2), x = T(x * x)) if (y % T(2)) product = T(product * x);
+    return product;
+  }
+}
+template <class T> CA_INLINE T sum_(T x, T y) { if constexpr (is_bool<T>) return x || y; else return T(x + y); }
+template <class T> CA_INLINE T product_(T x, T y) { if constexpr (is_bool<T>) return x && y; else return T(x * y); }
+template <class T> CA_INLINE T inverse_(T x) { if constexpr (is_bool<T>) return !x; else return T(~x); }
+template <class T> CA_INLINE T abs_(T x) {
+  if constexpr (is_real<T>) return ::fabs(x); else return x < T(0) ? T(-x) : x;
+}
+template <class T> CA_INLINE T sign_(T x) { return T((x > T(0)) - (x < T(0))); }
+template <class T> CA_INLINE T sigmoid_(T x) { return T(1) / (T(1) + ::exp(-x)); }
+template <class T> CA_INLINE T rsqrt_(T x) { return ::rsqrt(x); }
+
+CA_BINARY(add, sum_(x, y)) CA_BINARY(sub, x - y) CA_BINARY(mul, product_(x, y)) CA_BINARY(truediv, x / y)
+CA_BINARY(maximum, max_(x, y)) CA_BINARY(minimum, min_(x, y)) CA_BINARY(fmod, fmod_(x, y))
+CA_BINARY(remainder, remainder_(x, y)) CA_BINARY(truncdiv, truncdiv_(x, y)) CA_BINARY(floordiv, floordiv_(x, y))
+CA_BINARY(pow, pow_(x, y)) CA_BINARY(atan2, ::atan2(x, y)) CA_BINARY(hypot, ::hypot(x, y))
+CA_BINARY(copysign, ::copysign(x, y)) CA_BINARY(bitwise_and, x & y) CA_BINARY(bitwise_or, x | y)
+CA_BINARY(bitwise_xor, x ^ y)
+CA_UNARY(neg, -x) CA_UNARY(abs, abs_(x)) CA_UNARY(square, product_(x, x)) CA_UNARY(reciprocal, T(1) / x)
+CA_UNARY(relu, max_(x, T(0))) CA_UNARY(sign, sign_(x)) CA_UNARY(bitwise_not, inverse_(x))
+CA_UNARY(exp, ::exp(x)) CA_UNARY(exp2, ::exp2(x)) CA_UNARY(expm1, ::expm1(x)) CA_UNARY(log, ::log(x))
+CA_UNARY(log2, ::log2(x)) CA_UNARY(log10, ::log10(x)) CA_UNARY(log1p, ::log1p(x)) CA_UNARY(sqrt, ::sqrt(x))
+CA_UNARY(rsqrt, rsqrt_(x)) CA_UNARY(sin, ::sin(x)) CA_UNARY(cos, ::cos(x)) CA_UNARY(tan, ::tan(x))
+CA_UNARY(asin, ::asin(x)) CA_UNARY(acos, ::acos(x)) CA_UNARY(atan, ::atan(x)) CA_UNARY(sinh, ::sinh(x))
+CA_UNARY(cosh, ::cosh(x)) CA_UNARY(tanh, ::tanh(x)) CA_UNARY(asinh, ::asinh(x)) CA_UNARY(acosh, ::acosh(x))
+CA_UNARY(atanh, ::atanh(x)) CA_UNARY(erf, ::erf(x)) CA_UNARY(erfc, ::erfc(x)) CA_UNARY(lgamma, ::lgamma(x))
+CA_UNARY(sigmoid, sigmoid_(x))
+#define CA_ROUND(NAME, CALL)                                                                                          \
+  template <class T, int L> CA_INLINE vec<T, L> NAME(vec<T, L> a) {                                                   \
+    if constexpr (is_real<T>) { vec<T, L> r; CA_LANES r.v[i] = CALL(a.v[i]); return r; } else return a;               \
+  }
+CA_ROUND(floor, ::floor) CA_ROUND(ceil, ::ceil) CA_ROUND(trunc, ::trunc) CA_ROUND(round, ::rint)
+template <class T, int L> CA_INLINE vec<T, L> fma(vec<T, L> a, vec<T, L> b, vec<T, L> c) {
+  vec<T, L> r; CA_LANES r.v[i] = ::fma(a.v[i], b.v[i], c.v[i]); return r;
+}
+#undef CA_UNARY
+#undef CA_BINARY
+#undef CA_COMPARE
+#undef CA_LOGICAL
+#undef CA_ROUND
+
+// ---- accumulators: `update` takes values, `merge` another accumulator, `result` closes ---------------------------
+// Lanes stay apart until `across`; threads, warps and blocks join by `merge` in a fixed order, so results repeat.
+
+#define CA_ACCUMULATOR(NAME, IDENTITY, JOIN)                                                                          \
+  template <class T, int L> struct NAME {                                                                             \
+    typedef typename select_<(sizeof(T) < 4), int, T>::type W;                                                        \
+    typedef T result_type;                                                                                            \
+    W v[L];                                                                                                           \
+    CA_INLINE NAME() { CA_LANES v[i] = W(IDENTITY); }                                                                 \
+    static CA_INLINE W join(W x, W y) { return W(JOIN); }                                                             \
+    CA_INLINE void update(vec<T, L> a, int = 0, int = 0) { CA_LANES v[i] = join(v[i], W(a.v[i])); }                   \
+    CA_INLINE void merge(const NAME& o) { CA_LANES v[i] = join(v[i], o.v[i]); }                                       \
+    CA_INLINE vec<T, L> result() const { vec<T, L> r; CA_LANES r.v[i] = T(v[i]); return r; }                          \
+    CA_INLINE NAME<T, 1> lane(int i) const { NAME<T, 1> r; r.v[0] = v[i]; return r; }                                 \
+  };
+CA_ACCUMULATOR(sum_acc, T(0), x + y)
+CA_ACCUMULATOR(prod_acc, T(1), x * y)
+CA_ACCUMULATOR(max_acc, lowest<T>(), max_(x, y))
+CA_ACCUMULATOR(min_acc, highest<T>(), min_(x, y))
+CA_ACCUMULATOR(xor_sum_acc, T(0), x ^ y)
+#undef CA_ACCUMULATOR
+template <class T, int L> struct any_acc {
+  typedef bool result_type;
+  int v[L];
+  CA_INLINE any_acc() { CA_LANES v[i] = 0; }
+  CA_INLINE void update(vec<T, L> a, int = 0, int = 0) { CA_LANES v[i] |= a.v[i] != T(0); }
+  CA_INLINE void merge(const any_acc& o) { CA_LANES v[i] |= o.v[i]; }
+  CA_INLINE vec<bool, L> result() const { vec<bool, L> r; CA_LANES r.v[i] = v[i] != 0; return r; }
+  CA_INLINE any_acc<T, 1> lane(int i) const { any_acc<T, 1> r; r.v[0] = v[i]; return r; }
+};
+// Position of the first extreme value; NaN beats every number, as in PyTorch. Positions fit 32 bits.
+template <class T, int L, bool Max> struct arg_acc {
+  typedef typename select_<(sizeof(T) < 4), int, T>::type W;
+  typedef int64_t result_type;
+  W v[L];
+  int at[L];
+  CA_INLINE arg_acc() { CA_LANES { v[i] = W(Max ? lowest<T>() : highest<T>()); at[i] = 0x7fffffff; } }
+  // Positions of the lanes are `step` apart. A thread meets its positions in rising order.
+  CA_INLINE void update(vec<T, L> a, int position, int step) {
+    CA_LANES {
+      const W x = W(a.v[i]);
+      const bool better = !(Max ? x <= v[i] : x >= v[i]) && v[i] == v[i];
+      v[i] = better ? x : v[i];
+      at[i] = better ? position + i * step : at[i];
+    }
+  }
+  static CA_INLINE bool before(W a, int ia, W b, int ib) {
+    if (a != a || b != b) return a != a && (b == b || ia < ib);
+    return a == b ? ia < ib : Max ? a > b : a < b;
+  }
+  CA_INLINE void merge(const arg_acc& o) {
+    CA_LANES {
+      const bool take = before(o.v[i], o.at[i], v[i], at[i]);
+      v[i] = take ? o.v[i] : v[i];
+      at[i] = take ? o.at[i] : at[i];
+    }
+  }
+  // Never updated: every value was the worst there is, so the first is as good as any.
+  CA_INLINE vec<int64_t, L> result() const { vec<int64_t, L> r; CA_LANES r.v[i] = at[i] == 0x7fffffff ? 0 : at[i]; return r; }
+  CA_INLINE arg_acc<T, 1, Max> lane(int i) const { arg_acc<T, 1, Max> r; r.v[0] = v[i]; r.at[0] = at[i]; return r; }
+};
+template <class T, int L> using argmax_acc = arg_acc<T, L, true>;
+template <class T, int L> using argmin_acc = arg_acc<T, L, false>;
+
+// The accumulator of all lanes, joined as a tree.
+template <int L, class A> CA_INLINE auto across(A a) {
+  auto lanes = [&](int i) { return a.lane(i); };
+  decltype(a.lane(0)) part[L];
+  CA_LANES part[i] = lanes(i);
+#pragma unroll
+  for (int step = L / 2; step > 0; step /= 2)
+#pragma unroll
+    for (int i = 0; i < step; ++i) part[i].merge(part[i + step]);
+  return part[0];
+}
+
+// ---- exchange between threads: a team is the threads that work on one row ------------------------------------------
+
+template <class A> union bits {
+  int w[sizeof(A) / 4];
+  A a;
+  CA_INLINE bits() {}
+};
+template <class A> CA_INLINE A shuffle_xor(const A& x, int mask) {
+  static_assert(sizeof(A) % 4 == 0, "whole words");
+  bits<A> b; b.a = x;
+#pragma unroll
+  for (int i = 0; i < int(sizeof(A) / 4); ++i) b.w[i] = __shfl_xor_sync(0xffffffffu, b.w[i], mask);
+  return b.a;
+}
+template <class A> CA_INLINE A shuffle_up(const A& x, int distance) {
+  bits<A> b; b.a = x;
+#pragma unroll
+  for (int i = 0; i < int(sizeof(A) / 4); ++i) b.w[i] = __shfl_up_sync(0xffffffffu, b.w[i], distance);
+  return b.a;
+}
+// Joins groups of `Width` neighbouring threads of a warp; all of them get the result.
+template <int Width, class A> CA_INLINE A warp_join(A a) {
+#pragma unroll
+  for (int mask = Width / 2; mask > 0; mask /= 2) {
+    a.merge(shuffle_xor(a, mask));  // `merge` is commutative to the bit, so all threads agree
+  }
+  return a;
+}
+// Joins `Count` accumulators in shared memory; every warp does so on its own.
+template <int Count, class A> CA_INLINE A gather_join(const A* shared) {
+  A a;
+  const int lane = threadIdx.x & 31;
+#pragma unroll
+  for (int base = 0; base < Count; base += 32) {
+    if (Count % 32 == 0 || base + lane < Count) a.merge(shared[base + lane]);
+  }
+  return warp_join<32>(a);
+}
+CA_INLINE unsigned cluster_rank() { unsigned r; asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(r)); return r; }
+CA_INLINE void cluster_arrive() { asm volatile("barrier.cluster.arrive.aligned;" ::: "memory"); }
+CA_INLINE void cluster_wait() { asm volatile("barrier.cluster.wait.aligned;" ::: "memory"); }
+// Stores `a` to where `shared` is in the block `rank` of this cluster.
+template <class A> CA_INLINE void store_remote(A* shared, unsigned rank, const A& a) {
+  bits<A> b; b.a = a;
+  unsigned at;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(unsigned(__cvta_generic_to_shared(shared))), "r"(rank));
+#pragma unroll
+  for (int i = 0; i < int(sizeof(A) / 4); ++i)
+    asm volatile("st.shared::cluster.u32 [%0], %1;" :: "r"(at + 4 * i), "r"(b.w[i]) : "memory");
+}
+
+// ---- scans ------------------------------------------------------------------------------------------------------
+
+#define CA_SCAN(NAME, IDENTITY, JOIN)                                                                                 \
+  struct NAME {                                                                                                       \
+    template <class T> static CA_INLINE T identity() { return IDENTITY; }                                             \
+    template <class T> static CA_INLINE T join(T x, T y) { return JOIN; }                                             \
+  };
+CA_SCAN(scan_sum, T(0), T(x + y)) CA_SCAN(scan_prod, T(1), T(x * y))
+CA_SCAN(scan_max, lowest<T>(), max_(x, y)) CA_SCAN(scan_min, highest<T>(), min_(x, y))
+#undef CA_SCAN
+template <class Op, class T, int L> CA_INLINE vec<T, L> scan_join(vec<T, L> a, vec<T, L> b) {
+  vec<T, L> r; CA_LANES r.v[i] = Op::join(a.v[i], b.v[i]); return r;
+}
+// Inclusive scan over the lanes of one thread.
+template <class Op, class T, int L> CA_INLINE vec<T, L> scan_lanes(vec<T, L> a) {
+#pragma unroll
+  for (int i = 1; i < L; ++i) a.v[i] = Op::join(a.v[i - 1], a.v[i]);
+  return a;
+}
+// Inclusive scan over groups of `Width` threads of a warp.
+template <class Op, int Width, class T> CA_INLINE T scan_warp(T x) {
+#pragma unroll
+  for (int step = 1; step < Width; step *= 2) {
+    const T o = __shfl_up_sync(0xffffffffu, x, step, Width);
+    if ((threadIdx.x & (Width - 1)) >= step) x = Op::join(o, x);
+  }
+  return x;
+}
+// Replaces `Count` totals in shared memory by what goes before each of them; run by one warp. Returns the whole.
+template <class Op, int Count, class T> CA_INLINE T scan_shared(T* shared) {
+  constexpr int each = (Count + 31) / 32;
+  const int lane = threadIdx.x & 31;
+  T own[each], sum = Op::template identity<T>();
+#pragma unroll
+  for (int i = 0; i < each; ++i) {
+    const int at = lane * each + i;
+    own[i] = sum;
+    if (at < Count) sum = Op::join(sum, shared[at]);
+  }
+  const T upto = scan_warp<Op, 32>(sum);
+  T before = __shfl_up_sync(0xffffffffu, upto, 1);
+  if (lane == 0) before = Op::template identity<T>();
+#pragma unroll
+  for (int i = 0; i < each; ++i) {
+    const int at = lane * each + i;
+    if (at < Count) shared[at] = Op::join(before, own[i]);
+  }
+  return __shfl_sync(0xffffffffu, upto, 31);
+}
+
+}  // namespace ca

@@ -1,0 +1,85 @@
+"""Kernels -> CUDA C++ and a launch plan, under a schedule; and the schedules worth trying on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
+from cuda_agent_backend.sketch.cuda_map import emit_map
+from cuda_agent_backend.sketch.cuda_parts import Emitted, dtype_name, temporary
+from cuda_agent_backend.sketch.cuda_rows import emit_rows
+from cuda_agent_backend.sketch.cuda_schedules import kernel_schedules
+from cuda_agent_backend.sketch.lower import LoweredRegion
+from cuda_agent_backend.sketch.nest import Kernel
+from cuda_agent_backend.sketch.schedule import Parameter, Schedule
+from cuda_agent_backend.sketch.ssa import Unsupported
+from sandbox.plan import Buffer as PlanBuffer
+from sandbox.plan import Plan
+from sandbox.specs import TensorSpec
+
+__all__ = ["DeviceFacts", "emit", "schedules"]
+
+_PRELUDE = Path(__file__).parent / "csrc" / "cuda.cuh"
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def emit(
+    region: LoweredRegion, kernels: tuple[Kernel, ...], schedule: Schedule, device: DeviceFacts
+) -> tuple[str, Plan]:
+    """CUDA source and plan of ``region`` under ``schedule``.
+
+    Raises:
+        Unsupported: the schedule does not fit a kernel or the device, with the reason.
+    """
+    if len(schedule.kernels) != len(kernels):
+        raise Unsupported(f"schedule for {len(schedule.kernels)} kernels where there are {len(kernels)}")
+    emitted = [
+        _emit_kernel(kernel, region, schedule.parameters(n), f"k{n}", device) for n, kernel in enumerate(kernels)
+    ]
+    halves = any(b.dtype in _HALF for b in region.buffers.values())
+    parts = ["#define CA_HALF" if halves else "", _PRELUDE.read_text(encoding="utf-8")]
+    parts += [text for e in emitted for text in e.functions]
+    return "\n".join(parts) + "\n", _plan(region, kernels, emitted)
+
+
+def _emit_kernel(
+    kernel: Kernel, region: LoweredRegion, parameters: Mapping[str, Parameter], name: str, device: DeviceFacts
+) -> Emitted:
+    sketch = parameters.get("sketch")
+    if sketch == "map":
+        return emit_map(kernel, region, parameters, name, device)
+    if sketch == "row":
+        return emit_rows(kernel, region, parameters, name, device)
+    raise Unsupported(f"sketch {sketch!r}; known: map, row")
+
+
+def _plan(region: LoweredRegion, kernels: tuple[Kernel, ...], emitted: list[Emitted]) -> Plan:
+    written = {s.buffer for k in kernels for st in k.stages for s in st.stores}
+
+    def entry(name: str, kind: Literal["input", "output"]) -> PlanBuffer:
+        b = region.buffers[name]
+        return PlanBuffer(name, kind, TensorSpec(dtype_name(b.dtype), b.shape, b.stride))
+
+    buffers = [entry(n, "input") for n in region.inputs] + [entry(n, "output") for n in region.outputs]
+    buffers += [
+        temporary(b.name, b.dtype, b.extent)
+        for b in region.buffers.values()
+        if b.role == "temporary" and b.name in written
+    ]
+    buffers += [t for e in emitted for t in e.temporaries]
+    return Plan("cuda", tuple(buffers), tuple(launch for e in emitted for launch in e.launches))
+
+
+def schedules(region: LoweredRegion, kernels: tuple[Kernel, ...], device: DeviceFacts) -> list[Schedule]:
+    """Schedules worth trying, best guess first: all kernels at their best, then one kernel's choice changed."""
+    options = [kernel_schedules(kernel, region, device) for kernel in kernels]
+    first = [o[0] for o in options]
+    result = [Schedule.of(*first)]
+    for position, own in enumerate(options):
+        for option in own[1:]:
+            result.append(Schedule.of(*[option if n == position else f for n, f in enumerate(first)]))
+    return result

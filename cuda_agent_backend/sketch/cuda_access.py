@@ -1,0 +1,161 @@
+"""Loop bodies over a flat position: what every cuda sketch needs to print them.
+
+The inner loops of a pass become one position ``j`` along the row. The outer ones of them are recovered by division
+(they are constant over a vector), the innermost is ``j`` minus what they account for; so an index that runs through
+memory in row order becomes ``base + j`` whatever loops it was written with, and equal accesses compare equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import sympy
+import torch
+
+from cuda_agent_backend.sketch.nest import Dim, coefficient
+from cuda_agent_backend.sketch.printer import COMPUTE_TYPES, Printer, c_index
+from cuda_agent_backend.sketch.ssa import Body, Instruction, Unsupported, Value
+
+POSITION = sympy.Symbol("j", integer=True, nonnegative=True)
+WORD_BYTES = 16
+
+TRUTH_OPERATIONS = frozenset(
+    ["eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "signbit",
+     "logical_and", "logical_or", "logical_not", "logical_xor"]
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Flat:
+    """Loops seen as one position: ``change`` rewrites indices, ``statements`` declare the recovered variables."""
+
+    change: dict[sympy.Symbol, sympy.Expr]
+    statements: tuple[str, ...]
+
+    def of(self, index: sympy.Expr) -> sympy.Expr:
+        return sympy.expand(index.xreplace(self.change))
+
+
+def flatten(dims: Sequence[Dim], index_type: str) -> Flat:
+    """``dims`` in row-major order as the one position ``j``."""
+    if not dims:
+        return Flat({}, ())
+    statements, stride = [], 1
+    rest: sympy.Expr = POSITION
+    strides = []
+    for _, size in reversed(dims):
+        strides.append(stride)
+        stride *= size
+    for number, ((symbol, size), step) in enumerate(zip(dims[:-1], strides[:0:-1], strict=True)):
+        quotient = f"ca::idiv(j, {step})"
+        value = quotient if number == 0 else f"ca::imod({quotient}, {size})"
+        statements.append(f"const {index_type} {symbol} = {value};")
+        rest -= symbol * step
+    return Flat({dims[-1][0]: rest}, tuple(statements))
+
+
+def flat_body(body: Body, flat: Flat) -> Body:
+    """``body`` with every index over the flat position."""
+
+    def one(i: Instruction) -> Instruction:
+        index = flat.of(i.index) if i.index is not None else None
+        inner = flat_body(i.body, flat) if i.body is not None else None
+        return Instruction(i.result, i.op, i.operands, i.dtype, i.buffer, index, inner)
+
+    return Body([one(i) for i in body.instructions], body.results)
+
+
+def is_aligned(index: sympy.Expr, lane: sympy.Symbol, step: int, width: int, unit: int) -> bool:
+    """Whether ``index`` (``step`` per lane) starts at a multiple of ``unit`` when the lane is one of ``width``."""
+    rest = sympy.expand(index - step * lane)
+    if step < 0:
+        rest = sympy.expand(rest - (width - 1))
+    return all(
+        int(c) % unit == 0 if c.is_Integer else False for c in rest.as_coefficients_dict().values()
+    )
+
+
+@dataclass
+class LanePrinter(Printer):
+    """Prints for ``width`` lanes; knows which accesses are aligned, and which loads are already at hand."""
+
+    width: int = 1
+    kept: Callable[[Instruction], str | None] = lambda i: None
+
+    def load_text(self, buffer: str, index: sympy.Expr) -> str:
+        """The load of ``buffer`` at ``index``, from memory."""
+        return LanePrinter(self.lane, self.pointer, self.local, self.dtype_of, "", self.width)._load(
+            Instruction(Value(0), "load", buffer=buffer, index=index), None
+        )
+
+    def _unit(self, buffer: str) -> int:
+        return max(1, min(self.width, WORD_BYTES // self.dtype_of(buffer).itemsize))
+
+    def _load(self, i: Instruction, mask: str | None) -> str:
+        assert i.buffer is not None and i.index is not None
+        if mask is None:
+            at_hand = self.kept(i)
+            if at_hand is not None:
+                return at_hand
+            step = 0 if self.lane is None else coefficient(i.index, self.lane)
+            if self.lane is not None and self.width > 1 and step in (1, -1):
+                aligned = is_aligned(i.index, self.lane, step, self.width, self._unit(i.buffer))
+                at = f"{self.pointer(i.buffer)} + {c_index(i.index)}"
+                if step == -1:
+                    return (
+                        f"ca::load_reversed<L>({at})"
+                        if aligned
+                        else f"ca::load_strided<L>({at}, -1)"
+                    )
+                return f"ca::load{'' if aligned else '_unaligned'}<L>({at})"
+        return super()._load(i, mask)
+
+    def store(self, buffer: str, index: sympy.Expr, value: str, *, stream: bool = False) -> str:
+        step = 0 if self.lane is None else coefficient(index, self.lane)
+        if self.lane is not None and self.width > 1 and step in (1, -1):
+            aligned = is_aligned(index, self.lane, step, self.width, self._unit(buffer))
+            at = f"{self.pointer(buffer)} + {c_index(index)}"
+            if not aligned:
+                return f"ca::store_strided<L>({at}, {step}, {value});"
+            if step == -1:
+                return f"ca::store_reversed<L>({at}, {value});"
+        return super().store(buffer, index, value, stream=stream)
+
+
+def value_type(
+    body: Body, dtype_of: Callable[[str], torch.dtype], local_type: Callable[[str], str]
+) -> str:
+    """Compute type of a body's first result, followed from its operands."""
+    types: dict[int, str] = {}
+
+    def visit(inside: Body) -> str:
+        for i in inside.instructions:
+            if i.body is not None:
+                types[i.result.number] = visit(i.body)
+            else:
+                types[i.result.number] = _type_of(i, types, dtype_of, local_type)
+        return types[inside.results[0].number]
+
+    return visit(body)
+
+
+def _type_of(
+    i: Instruction,
+    types: dict[int, str],
+    dtype_of: Callable[[str], torch.dtype],
+    local_type: Callable[[str], str],
+) -> str:
+    if i.op == "load" and i.buffer is not None:
+        return COMPUTE_TYPES[dtype_of(i.buffer)]
+    if i.op == "local" and i.buffer is not None:
+        return local_type(i.buffer)
+    if i.dtype is not None:
+        return COMPUTE_TYPES[i.dtype]
+    if i.op in TRUTH_OPERATIONS:
+        return "bool"
+    operands = i.operands[1:] if i.op == "where" else i.operands
+    known = [types[o.number] for o in operands if isinstance(o, Value) and o.number in types]
+    if not known:
+        raise Unsupported(f"type of {i.op} in a reduction of positions")
+    return known[0]

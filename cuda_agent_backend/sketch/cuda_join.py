@@ -1,0 +1,117 @@
+"""Text that joins the accumulators of a team: within a warp, a block, a cluster."""
+
+from __future__ import annotations
+
+from cuda_agent_backend.sketch.cuda_layout import WARP, Layout
+from cuda_agent_backend.sketch.cuda_parts import Accumulator, SharedMemory
+
+Reductions = list[tuple[str, Accumulator]]
+"""(suffix, accumulator) of reductions that end together: ``a<suffix>`` goes in, ``f<suffix>`` comes out."""
+
+
+def join(layout: Layout, memory: SharedMemory, reductions: Reductions, cluster: bool) -> list[str]:
+    """Statements after which every thread of a team has ``f<suffix>``, the whole row's accumulator.
+
+    ``cluster``: the row's segments are in the blocks of this cluster; else only this block's part is joined.
+    """
+    return _join_inner(layout, memory, reductions, cluster) if layout.inner else _join_outer(
+        layout, memory, reductions, cluster
+    )
+
+
+def _join_inner(layout: Layout, memory: SharedMemory, reductions: Reductions, cluster: bool) -> list[str]:
+    width, warps = min(layout.team, WARP), layout.warps
+    out = [f"auto f{n} = ca::warp_join<{width}>(ca::across<L>(a{n}));" for n, _ in reductions]
+    if warps == 1 and not cluster:
+        return out
+    segments = layout.segments if cluster else 1
+    turn = "turn" if layout.stages > 1 and not cluster else "0"
+    sends, gathers = [], []
+    for n, acc in reductions:
+        count = warps * segments * (1 if cluster else layout.across)
+        memory.take(f"slot{n}", acc.of(1), count * layout.stages, acc.size(1))
+        at = f"slot{n} + {turn} * {count}"
+        if layout.stages > 1 and cluster:
+            at = f"slot{n} + turn * {count}"
+        if cluster:
+            sends.append(
+                f"if ((tid & 31) < {segments}) ca::store_remote({at} + segment * {warps} + tid / 32, tid & 31, f{n});"
+            )
+            gathers.append(f"f{n} = ca::gather_join<{warps * segments}>({at});")
+        else:
+            sends.append(f"if ((tid & 31) == 0) ({at})[tid / 32] = f{n};")
+            gathers.append(f"f{n} = ca::gather_join<{warps}>({at} + r * {warps});")
+    barrier = ["ca::cluster_arrive();", "ca::cluster_wait();"] if cluster else ["__syncthreads();"]
+    return [*out, *sends, *barrier, *gathers]
+
+
+def _join_outer(layout: Layout, memory: SharedMemory, reductions: Reductions, cluster: bool) -> list[str]:
+    team, across, lanes = layout.team, layout.across, layout.vector
+    out = [f"auto f{n} = a{n};" for n, _ in reductions]
+    if team > 1:
+        for n, acc in reductions:
+            memory.take(f"slot{n}", acc.of(lanes), team * across, acc.size(lanes))
+            out.append(f"slot{n}[t * {across} + x] = f{n};")
+        out.append("__syncthreads();")
+        step = team // 2
+        while step:
+            inside = " ".join(
+                f"f{n}.merge(slot{n}[(t + {step}) * {across} + x]); slot{n}[t * {across} + x] = f{n};" for n, _ in reductions
+            )
+            out += [f"if (t < {step}) {{ {inside} }}", "__syncthreads();"]
+            step //= 2
+        out += [f"f{n} = slot{n}[x];" for n, _ in reductions]
+    if cluster:
+        segments = layout.segments
+        for n, acc in reductions:
+            memory.take(f"far{n}", acc.of(lanes), segments * across, acc.size(lanes))
+            out.append(
+                f"for (int c = t; c < {segments}; c += {team}) ca::store_remote(far{n} + segment * {across} + x, c, f{n});"
+            )
+        out += ["ca::cluster_arrive();", "ca::cluster_wait();"]
+        for n, _ in reductions:
+            out += [
+                f"f{n} = far{n}[x];",
+                "#pragma unroll",
+                f"for (int c = 1; c < {segments}; ++c) f{n}.merge(far{n}[c * {across} + x]);",
+            ]
+    return out
+
+
+# --- partial results in memory, between launches ----------------------------------------------------------------
+
+
+def store_partial(layout: Layout, n: str, acc: Accumulator) -> list[str]:
+    """Keep ``f<n>`` of this segment: element ``segment`` of the row (inner), or the row's of its segment (outer)."""
+    if layout.inner:
+        at, lanes = f"row * {layout.segments} + segment", 1
+    else:
+        at, lanes = f"segment * {layout.rows} + row", layout.vector
+    stores = [f"part{n}[{at} + i] = f{n}.v[i];"]
+    if acc.is_arg:
+        stores.append(f"place{n}[{at} + i] = f{n}.at[i];")
+    return [
+        "if (t == 0 && live) {",
+        "#pragma unroll",
+        f"  for (int i = 0; i < {lanes}; ++i) {{ {' '.join(stores)} }}",
+        "}",
+    ]
+
+
+def load_partials(layout: Layout, segments: int, n: str, acc: Accumulator) -> list[str]:
+    """``a<n>`` of this thread's share of the row's ``segments`` partial results."""
+    lanes = layout.scalar_lanes
+    at = f"row * {segments} + s" if layout.inner else f"s * {layout.rows} + row"
+    reads = [f"one.v[i] = part{n}[{at} + i];"]
+    if acc.is_arg:
+        reads.append(f"one.at[i] = place{n}[{at} + i];")
+    return [
+        f"{acc.of(lanes)} a{n};",
+        "#pragma unroll 4",
+        f"for (int s = t; s < {segments}; s += {layout.team}) {{",
+        f"  {acc.of(lanes)} one;",
+        "#pragma unroll",
+        f"  for (int i = 0; i < {lanes}; ++i) {{ {' '.join(reads)} }}",
+        f"  a{n}.merge(one);",
+        "}",
+    ]

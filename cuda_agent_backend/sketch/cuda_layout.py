@@ -1,0 +1,150 @@
+"""How a row kernel is laid over the GPU: who works on which element of which row.
+
+The threads of one row are a *team*. With lanes "inner" a row is contiguous in memory: a thread holds ``vector``
+neighbouring elements of it, a block ``across`` rows. With lanes "outer" neighbouring rows are contiguous: a thread
+holds ``vector`` rows, a block ``across * vector`` of them. A row may be cut into ``segments``, one block each, which
+meet in a cluster ("cluster") or by launching again ("split").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cuda_agent_backend.sketch.schedule import Parameter
+from cuda_agent_backend.sketch.ssa import Unsupported
+
+WARP = 32
+MAX_THREADS = 1024
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """What the sketches need to know of a GPU; the defaults are an H200's."""
+
+    sm_count: int = 132
+    l2_bytes: int = 60 << 20
+    shared_per_block_bytes: int = 227 << 10
+    arch: str = "sm_90a"
+
+    @property
+    def has_clusters(self) -> bool:
+        return int("".join(c for c in self.arch if c.isdigit()) or 0) >= 90
+
+
+def ceildiv(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Parameters of one row kernel; see the module's description.
+
+    ``keep``: where what several passes read stays meanwhile: "registers", "shared" (memory), or "none" (read and
+    computed again). ``unroll``: elements of a thread in flight where they are not all kept. ``blocks``: blocks for
+    each multiprocessor that registers are limited to. ``stages``: rows in flight of a block that stays (with "shared").
+    ``wide`` asks for 64-bit indices.
+    """
+
+    points: int
+    rows: int
+    lanes: str = "inner"
+    vector: int = 1
+    team: int = 32
+    across: int = 1
+    segments: int = 1
+    exchange: str = "block"
+    keep: str = "registers"
+    unroll: int = 4
+    blocks: int = 1
+    stages: int = 1
+    stream: int = 0
+    ordered: bool = False
+    wide: bool = False
+
+    @property
+    def inner(self) -> bool:
+        return self.lanes == "inner"
+
+    @property
+    def threads(self) -> int:
+        return self.team * self.across
+
+    @property
+    def tile(self) -> int:
+        """Elements of a row that its team holds at once."""
+        return self.team * self.vector if self.inner else self.team
+
+    @property
+    def segment(self) -> int:
+        """Elements of a row in one segment (the last one may have fewer)."""
+        size = ceildiv(self.points, self.segments)
+        return ceildiv(size, self.vector) * self.vector if self.inner else size
+
+    @property
+    def chunks(self) -> int:
+        """Vectors (inner) or elements (outer) of a row segment that one thread meets."""
+        return ceildiv(self.segment, self.tile)
+
+    @property
+    def even(self) -> bool:
+        """Whether all segments have the same size."""
+        return self.segment * self.segments == self.points
+
+    @property
+    def blocked(self) -> bool:
+        """Whether a thread's elements are neighbours along the row; scans with lanes outer need that."""
+        return self.ordered and not self.inner
+
+    @property
+    def scalar_lanes(self) -> int:
+        """Lanes of a value that a row has one of."""
+        return 1 if self.inner else self.vector
+
+    @property
+    def warps(self) -> int:
+        return ceildiv(self.team, WARP)
+
+    @property
+    def index_type(self) -> str:
+        return "int64_t" if self.wide else "int"
+
+    def check(self, device: DeviceFacts) -> None:
+        """Raise Unsupported where the parameters contradict each other or the device."""
+        power = self.team & (self.team - 1) == 0
+        problems = {
+            "threads of a block": not 1 <= self.threads <= MAX_THREADS,
+            "team is no power of two": not power,
+            "a vector across the end of a row": self.inner and self.points % self.vector != 0,
+            "segments without an exchange": self.segments > 1 and self.exchange == "block",
+            "a cluster on this device": self.exchange == "cluster"
+            and (self.segments > 16 or not device.has_clusters),
+            "several rows of a block in a cluster": self.exchange == "cluster"
+            and self.inner
+            and (self.across > 1 or self.team < WARP),
+            "empty segments": (self.segments - 1) * self.segment >= self.points,
+            "stages without shared memory": self.stages > 1
+            and (self.keep != "shared" or self.across > 1),
+            "half a warp": self.threads % WARP != 0,
+            "too much in registers": self.keep == "registers" and self.chunks * self.vector > 256,
+        }
+        for problem, applies in problems.items():
+            if applies:
+                raise Unsupported(f"schedule with {problem}")
+
+
+def read_layout(
+    parameters: Mapping[str, Parameter], points: int, rows: int, ordered: bool, wide: bool
+) -> Layout:
+    """The layout that schedule ``parameters`` describe. Raises Unsupported on unknown or malformed ones."""
+    known = {k: v for k, v in parameters.items() if k != "sketch"}
+    texts = {"lanes": ("inner", "outer"), "exchange": ("block", "cluster", "split"),
+             "keep": ("registers", "shared", "none")}  # fmt: skip
+    numbers = {"vector", "team", "across", "segments", "unroll", "blocks", "stages", "stream"}
+    for name, value in known.items():
+        if name in texts and value in texts[name]:
+            continue
+        if name in numbers and isinstance(value, int) and 0 <= value <= 1 << 20:
+            continue
+        raise Unsupported(f"schedule parameter {name}={value!r}")
+    return Layout(points=points, rows=rows, ordered=ordered, wide=wide, **known)  # type: ignore[arg-type]
