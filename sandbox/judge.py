@@ -180,7 +180,7 @@ class Judge:
 
         recorded_inputs: real inputs of the region, each a list as long as the task's inputs.
         """
-        session = self._load(task, candidate)
+        session = self._load(task, candidate, recorded_inputs or ())
         if not isinstance(session, Session):
             return session
         check = THOROUGH if thorough else QUICK
@@ -237,7 +237,7 @@ class Judge:
         effort: Effort,
         evidence: dict[str, Any],
     ) -> Outcome:
-        session = self._load(task, candidate)
+        session = self._load(task, candidate, recorded)
         if not isinstance(session, Session):
             return session
         evidence["toolchain"] = self._compiled[candidate.digest].toolchain.version
@@ -314,7 +314,12 @@ class Judge:
             self._preparing.join()
             self._preparing = None
 
-    def _load(self, task: Task, candidate: Candidate) -> Session | Failure:
+    def _load(
+        self,
+        task: Task,
+        candidate: Candidate,
+        recorded: Sequence[Sequence[torch.Tensor]] = (),
+    ) -> Session | Failure:
         """Compile the candidate and load it into its worker."""
         plan = candidate.plan
         for kind, mine, wanted in (
@@ -323,6 +328,11 @@ class Judge:
         ):
             if not _same_specs(mine, wanted):
                 return Refused(f"the plan's {kind}s are not the task's")
+        wanted_inputs = [(spec.dtype, spec.shape) for spec in task.inputs]
+        for tensors in recorded:
+            found = [(str(t.dtype).removeprefix("torch."), tuple(t.shape)) for t in tensors]
+            if found != wanted_inputs:
+                return Refused("the recorded inputs are not the task's")
         session = self._open(task)
         if not isinstance(session, Session):
             return session
@@ -333,6 +343,7 @@ class Judge:
         return session if trouble is None else trouble
 
     def _provenance(self, task: Task, candidate: Candidate) -> dict[str, Any]:
+        facts = machine.facts()
         return {
             "verifier": VERIFIER_VERSION,
             "task": task.digest,
@@ -343,7 +354,8 @@ class Judge:
             "threads": self.threads,
             "flags": self.flags,
             "inductor": self.inductor,
-            "machine": machine.facts(),
+            "driver": facts.get("driver"),
+            "machine": facts,
         }
 
 

@@ -100,11 +100,12 @@ class Session:
         number = str(inputs.number)
         specs = encode_specs(self.task.inputs)
         message: dict[str, Any] = {"number": inputs.number, "specs": specs}
-        if inputs.segment is None:
+        if self.task.target == "cuda" and inputs.source.recorded is None:
             bounds = [list(b) if b else None for b in self.bounds]
             message |= {"do": "draw", "bounds": bounds, **inputs.source.to_dict()}
             return self._once(worker, f"draw {number}", inputs.version, message)
         message |= {"do": "inputs", "offsets": inputs.offsets}
+        assert inputs.segment is not None
         fds = [inputs.segment.fd]
         trouble = self._once(worker, f"inputs {number}", None, message, fds)
         if trouble is None and self.task.target == "cuda":

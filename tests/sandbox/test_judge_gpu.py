@@ -1,0 +1,110 @@
+"""The judge on a CUDA device."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from judge_kit import silu_bias
+
+from sandbox.candidate import Candidate
+from sandbox.judge import Judge
+from sandbox.plan import Buffer, Launch, Plan, Scalar
+from sandbox.rounds import Effort
+from sandbox.session import Timeouts
+from sandbox.verdict import Baselines, Correct, Crashed, Outcome, TimedOut, Wrong
+
+pytestmark = pytest.mark.gpu
+
+ROWS, COLUMNS = 2048, 4096
+TASK = dataclasses.replace(silu_bias(ROWS, COLUMNS), target="cuda")
+SOURCE = """
+extern "C" __global__ void kernel(const float* x, const float* b, float* y, long n, long columns) {
+  for (long i = blockIdx.x * (long)blockDim.x + threadIdx.x; i < n; i += (long)gridDim.x * blockDim.x) {
+    const float v = x[i] + b[i % columns];
+    y[i] = v / (1.0f + expf(-v));
+  }
+}
+"""
+
+
+def candidate(change: str = "") -> Candidate:
+    """The good kernel, or one spoilt by "old => new"."""
+    source = SOURCE
+    if change:
+        old, new = change.split(" => ")
+        assert old in source
+        source = source.replace(old, new)
+    inputs = [Buffer(f"in{i}", "input", spec) for i, spec in enumerate(TASK.inputs)]
+    outputs = [Buffer(f"out{i}", "output", spec) for i, spec in enumerate(TASK.output_specs)]
+    sizes = (Scalar("i64", ROWS * COLUMNS), Scalar("i64", COLUMNS))
+    launch = Launch("kernel", (1024, 1, 1), (256, 1, 1), args=("in0", "in1", "out0", *sizes))
+    return Candidate("cuda", "cuda", source, Plan("cuda", (*inputs, *outputs), (launch,)), "sketch")
+
+
+@pytest.fixture(scope="module")
+def gpu_judge(tmp_path_factory: pytest.TempPathFactory, native_dir: Path) -> Iterator[Judge]:
+    major, minor = torch.cuda.get_device_capability()
+    arch = f"sm_{major}{minor}" + ("a" if major >= 9 else "")
+    folder = tmp_path_factory.mktemp("judge")
+    timeouts = Timeouts(run=10.0)
+    with Judge(
+        "cuda", scratch_dir=folder, native_dir=native_dir, arch=arch, timeouts=timeouts
+    ) as made:
+        yield made
+
+
+def verify(judge: Judge, change: str = "") -> Outcome:
+    return judge.verify(TASK, candidate(change))
+
+
+def test_a_good_kernel_is_correct(gpu_judge: Judge) -> None:
+    found = verify(gpu_judge)
+    assert isinstance(found, Correct), found
+
+
+def test_recorded_inputs_are_used_and_drawn_ones_afterwards(gpu_judge: Judge) -> None:
+    recorded = [[torch.rand(ROWS, COLUMNS), torch.rand(COLUMNS)] for _ in range(2)]
+    for _ in range(2):
+        found = gpu_judge.verify(TASK, candidate(), recorded_inputs=recorded, thorough=True)
+        assert isinstance(found, Correct), found
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("1.0f + => 1.0001f +", "error"),
+        ("i < n => i < n - 1", ""),
+        ("const float v => if (i == 0) y[n + 3] = 1; const float v", "wrote beyond output 0"),
+        ("const float v => if (i == 0) ((float*)x)[5] = 1; const float v", "wrote to input 0"),
+    ],
+)
+def test_a_wrong_kernel_is_wrong(gpu_judge: Judge, change: str, reason: str) -> None:
+    found = verify(gpu_judge, change)
+    assert isinstance(found, Wrong), found
+    assert reason in found.how_much
+
+
+def test_a_fault_is_a_value_and_the_next_candidate_is_judged_right(gpu_judge: Judge) -> None:
+    found = verify(gpu_judge, "const float v => if (i == 7) *(volatile int*)8 = 1; const float v")
+    assert isinstance(found, Crashed), found
+    assert isinstance(verify(gpu_judge), Correct)
+
+
+def test_a_hang_is_a_value_and_the_next_candidate_is_judged_right(gpu_judge: Judge) -> None:
+    endless = "const float v => while (*(volatile const float*)x != 12345.678f) {} const float v"
+    found = verify(gpu_judge, endless)
+    assert isinstance(found, TimedOut), found
+    assert isinstance(verify(gpu_judge), Correct)
+
+
+def test_baselines_and_a_verdict(gpu_judge: Judge) -> None:
+    baselines = gpu_judge.baselines(TASK)
+    assert isinstance(baselines, Baselines), baselines
+    assert baselines.floor_seconds < 1.5 * baselines.best_seconds
+    found = gpu_judge.judge(TASK, candidate(), effort=Effort(12, 24, 5.0))
+    assert found.status in ("wins", "too_slow", "noisy"), found.reason
+    assert found.evidence["machine"]["gpu"]
