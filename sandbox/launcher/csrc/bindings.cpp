@@ -76,6 +76,23 @@ std::unique_ptr<Handle> load_cuda(const py::bytes& image, const py::list& steps)
   return std::make_unique<Handle>(ca::load_cuda(bytes, std::move(made)));
 }
 
+#if defined(__x86_64__) || defined(__aarch64__)
+#define CA_CAN_FLUSH
+// Evicts the memory's lines from the caches of all cores.
+void flush(uintptr_t address, size_t bytes) {
+  constexpr uintptr_t kLine = 64;
+  const py::gil_scoped_release unlocked;
+  for (uintptr_t line = address & ~(kLine - 1); line < address + bytes; line += kLine) {
+#if defined(__x86_64__)
+    __builtin_ia32_clflush(reinterpret_cast<const void*>(line));
+#else
+    asm volatile("dc civac, %0" ::"r"(line) : "memory");
+#endif
+  }
+  __sync_synchronize();
+}
+#endif
+
 std::string why_no_cuda() {
   const char* why = nullptr;
   return ca::cuda::driver(&why) == nullptr ? why : "";
@@ -91,6 +108,9 @@ PYBIND11_MODULE(_launcher, m) {
       .def("facts", [](const Handle& handle, int32_t device) { return handle.program().facts(device); });
   m.def("load_cpu", &load_cpu, py::arg("path"), py::arg("entry"));
   m.def("load_cuda", &load_cuda, py::arg("image"), py::arg("steps"));
+#ifdef CA_CAN_FLUSH
+  m.def("flush", &flush, py::arg("address"), py::arg("bytes"), "Evicts memory of this process from all caches.");
+#endif
   m.def("why_no_cuda", &why_no_cuda, "Why there is no usable CUDA driver; empty if there is one.");
   m.def("abi_address", [] { return reinterpret_cast<uintptr_t>(&ca::launcher_abi()); });
 }
