@@ -131,7 +131,10 @@ def _make_pass(options: Options) -> Any:
             "post_grad_custom_post_pass", getattr(config, "post_grad_custom_post_pass", None)
         )
         before = own if isinstance(own, list | tuple) else (own,) if own is not None else ()
-        return KernelPass(options, kernels, _searcher(options), before)
+        searcher = _searcher(options)
+        if options.search == "background" and kernels.cache.pending():
+            searcher.enqueue([], None)  # what an earlier process left undone
+        return KernelPass(options, kernels, searcher, before)
     except Exception as error:
         log.once("all", f"running on Inductor alone: {type(error).__name__}: {error}")
         return None

@@ -81,6 +81,7 @@ def linear(
     """The task of a whole graph with nodes and inputs in the order given: for replay, not for use as a key."""
     try:
         region = _Region((), (), target)
+        region.consing = False
         for node in inputs:
             region.leaf(node)
         for node in nodes:
@@ -93,7 +94,7 @@ def linear(
 class _Region:
     def __init__(self, nodes: Sequence[FxNode], outputs: Sequence[FxNode], target: str) -> None:
         self.target = target
-        self.members = frozenset(nodes)
+        self.consing = True
         self.leaves: list[FxNode] = []
         self.leaf_of: dict[FxNode, _Leaf] = {}
         self.values: list[_Value] = []
@@ -127,7 +128,8 @@ class _Region:
             return
         value = _Value(op_name(node), self._arguments(node))
         # Text, because 2 == 2.0 == True as keys but not as arguments.
-        number = self.known.setdefault(repr(value), len(self.values))
+        name = repr(value) if self.consing else node.name
+        number = self.known.setdefault(name, len(self.values))
         if number == len(self.values):
             self.values.append(value)
         self.result_of[node] = _Use(number)

@@ -132,7 +132,7 @@ class Analysis:
                     self.level[moved] = first
 
     def _latest(self, node: Node, user: Node) -> int:
-        if user.op == "output":
+        if user.op == "output" or user in self.trailing:
             return self.level[node]
         return self.level[user] - (not self.fusible(user))
 
@@ -214,21 +214,26 @@ def _offer(part: list[Node], analysis: Analysis, min_bytes: int) -> list[Region]
 
 
 def _halves(part: list[Node]) -> tuple[list[Node], list[Node]] | None:
-    """Cut a component in graph order where the fewest bytes cross, not too far from its middle."""
-    count = len(part)
-    place = {node: number for number, node in enumerate(part)}
-    last_use = [max((place[u] for u in node.users if u in place), default=-1) for node in part]
-    best: tuple[int, int] | None = None
+    """Cut a component in graph order where the fewest bytes cross, not too far from its middle.
+
+    Selections go with their operator: where they stand is an accident.
+    """
+    body = [node for node in part if not is_selection(node)]
+    count = len(body)
+    place = {node: number for number, node in enumerate(body)}
+    last_use = [max((place[u] for u in _users(node) if u in place), default=-1) for node in body]
+    sizes = [sum(map(size_in_bytes, (node, *filter(is_selection, node.users)))) for node in body]
     low, high = max(1, count // 5), max(2, count - count // 5)
+    best: tuple[int, int] | None = None
     for cut in range(low, min(high, count)):
-        if is_selection(part[cut]):
-            continue
-        crossing = sum(size_in_bytes(part[i]) for i in range(cut) if last_use[i] >= cut)
+        crossing = sum(sizes[i] for i in range(cut) if last_use[i] >= cut)
         if best is None or crossing < best[0]:
             best = (crossing, cut)
     if best is None:
         return None
-    return part[: best[1]], part[best[1] :]
+    place |= {n: place.get(n.all_input_nodes[0], 0) for n in part if is_selection(n)}
+    first = [node for node in part if place[node] < best[1]]
+    return first, [node for node in part if place[node] >= best[1]]
 
 
 def _region(part: list[Node], analysis: Analysis, min_bytes: int) -> Region | None:

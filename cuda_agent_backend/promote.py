@@ -173,12 +173,15 @@ def run_agent(
 
     policy = make_policy(setup.policy)
     bench: Any = WithRecorded(judge, recorded) if recorded else judge
-    result = run_episode(policy, Toolbox(task, bench), Budget(budget_s), say)
+    tools = Toolbox(task, bench)
+    result = run_episode(policy, tools, Budget(budget_s), say)
     folder = setup.cache_dir.with_name(f"{setup.cache_dir.name}-trajectories")
     save_trajectory(folder / f"{task.digest[:16]}.jsonl", result)
     if result.best is None:
+        unsettled = any(v.status in ("noisy", "failed") for v in tools.verdicts.values())
+        unsettled = unsettled or result.reason.startswith("baselines:")
         exhausted = result.seconds < budget_s
-        return NothingFound(result.reason, exhausted, result.turns)
+        return NothingFound(result.reason, exhausted, result.turns, keep=not unsettled)
     candidate, verdict = result.best
     compiled = judge.compile(candidate)
     if not isinstance(compiled, Compiled):

@@ -68,15 +68,21 @@ class Judges:
     def __init__(self) -> None:
         self._stack = contextlib.ExitStack()
         self._judges: dict[tuple[str, str], Any] = {}
+        self.starting_s = 0.0
+        """Seconds spent on starting judges, which no task's budget pays for."""
 
-    def get(self, target: str, setup: Setup) -> Any:
-        """The judge for a target under the setup's flags."""
+    def get(self, task: Task, setup: Setup) -> Any:
+        """The judge for a task's target under the setup's flags; a new one has the task's baselines already."""
         from cuda_agent_backend.promote import make_judge
 
-        key = (target, json.dumps(dict(setup.flags), sort_keys=True))
+        key = (task.target, json.dumps(dict(setup.flags), sort_keys=True))
         if key not in self._judges:
+            started = time.monotonic()
             scratch = self._stack.enter_context(TemporaryDirectory(prefix="cuda_agent-"))
-            self._judges[key] = self._stack.enter_context(make_judge(target, setup, scratch))
+            judge = self._stack.enter_context(make_judge(task.target, setup, scratch))
+            judge.baselines(task)
+            self._judges[key] = judge
+            self.starting_s += time.monotonic() - started
         return self._judges[key]
 
     def close(self) -> None:
@@ -99,7 +105,7 @@ def search_task(
     """Run the agent on one task; recorded: real inputs, if there are any."""
     from cuda_agent_backend.promote import run_agent
 
-    return run_agent(task, judges.get(task.target, setup), setup, budget_s, recorded, say)
+    return run_agent(task, judges.get(task, setup), setup, budget_s, recorded, say)
 
 
 class Service:
@@ -153,10 +159,11 @@ class Service:
         cache = _opened(setup)
         recorded = dict(request.get("recorded") or {})
         tasks = sorted(map(Task.from_json, request["tasks"]), key=_bytes, reverse=True)
-        deadline = time.monotonic() + float(request["budget_s"])
+        deadline = time.monotonic() + float(request["budget_s"]) - self.judges.starting_s
         results: dict[str, dict[str, Any]] = {}
         for done, task in enumerate(tasks):
-            share = (deadline - time.monotonic()) / (len(tasks) - done)
+            left = deadline + self.judges.starting_s - time.monotonic()
+            share = left / (len(tasks) - done)
             if share < LEAST_TASK_S and done:
                 results[task.digest] = {"reason": "the budget ended before its turn"}
                 continue

@@ -117,6 +117,26 @@ def test_a_whole_graph_replayed_falls_into_the_same_regions(tmp_path: Path) -> N
     torch.testing.assert_close(again(*ordered(whole))[0], network(*INPUTS))
 
 
+@pytest.mark.parametrize(("name", "training"), [("mamba_block", False), ("mobilenet_stage", True)])
+def test_a_network_replayed_falls_into_the_same_regions(
+    name: str, training: bool, tmp_path: Path
+) -> None:
+    from examples import models
+
+    model, inputs = getattr(models, name)()
+    model.train(training)
+    for found in capture(model, inputs, kit.options_in(tmp_path), training=training):
+        whole = graph_task(found.module.graph)
+        assert isinstance(whole, Task)
+        assert digests(found.module.graph) == digests(whole.to_graph_module().graph)
+
+
+def digests(graph: torch.fx.Graph) -> list[str]:
+    offered = [region for region in partition(graph) if region.reason is None]
+    forms = [canonical(region.nodes, region.outputs, region.target) for region in offered]
+    return sorted(form.task.digest for form in forms if isinstance(form, Canonical))
+
+
 def ordered(whole: Task) -> list[Tensor]:
     by_shape = {tuple(value.shape): value for value in INPUTS}
     return [by_shape[spec.shape] for spec in whole.inputs]
