@@ -36,7 +36,9 @@ class EpisodeResult:
     seconds: float = 0.0
 
 
-def run_episode(policy: Policy, tools: Toolbox, budget: Budget, progress: Progress = lambda _: None) -> EpisodeResult:
+def run_episode(
+    policy: Policy, tools: Toolbox, budget: Budget, progress: Progress = lambda _: None
+) -> EpisodeResult:
     """Let ``policy`` work with ``tools`` within ``budget``.
 
     A policy's exception is its own bug and ends the episode with what was found so far.
@@ -56,7 +58,12 @@ def run_episode(policy: Policy, tools: Toolbox, budget: Budget, progress: Progre
         turns += 1
         messages.append(turn.to_message())
         if turn.truncated:
-            messages.append({"role": "user", "content": "Your message was cut off; its tool calls were not run."})
+            messages.append(
+                {
+                    "role": "user",
+                    "content": "Your message was cut off; its tool calls were not run.",
+                }
+            )
         elif turn.calls:
             messages += tools.run(turn.calls)
             progress(_last_line(messages))
@@ -64,7 +71,9 @@ def run_episode(policy: Policy, tools: Toolbox, budget: Budget, progress: Progre
             reason = turn.content or "the policy stopped without a tool call"
             break
     best = tools.best()
-    return EpisodeResult(best, tools.finished or reason, messages, turns, time.monotonic() - started)
+    return EpisodeResult(
+        best, tools.finished or reason, messages, turns, time.monotonic() - started
+    )
 
 
 def _act(policy: Policy, messages: list[Message], tools: Toolbox) -> Turn:
@@ -78,7 +87,12 @@ def _task_message(tools: Toolbox) -> Message:
 
 def _last_line(messages: list[Message]) -> str:
     content: dict[str, Any] = json.loads(messages[-1]["content"])
-    return str(content.get("reason") or content.get("error") or content.get("sketch") or messages[-1]["name"])
+    return str(
+        content.get("reason")
+        or content.get("error")
+        or content.get("sketch")
+        or messages[-1]["name"]
+    )
 
 
 def save_trajectory(path: Path, result: EpisodeResult) -> None:

@@ -42,7 +42,11 @@ class Turn:
         message: Message = {"role": "assistant", "content": self.content}
         if self.calls:
             message["tool_calls"] = [
-                {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
+                {
+                    "id": c.id,
+                    "type": "function",
+                    "function": {"name": c.name, "arguments": c.arguments},
+                }
                 for c in self.calls
             ]
         return message
@@ -65,7 +69,12 @@ class BadArguments(ValueError):
 
 def tool_message(call: ToolCall, result: Mapping[str, Any]) -> Message:
     """A tool's answer to ``call``."""
-    return {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": json.dumps(result, sort_keys=True)}
+    return {
+        "role": "tool",
+        "tool_call_id": call.id,
+        "name": call.name,
+        "content": json.dumps(result, sort_keys=True),
+    }
 
 
 _TYPES: dict[str, type | tuple[type, ...]] = {
@@ -91,7 +100,9 @@ def parse_arguments(call: ToolCall, schema: Schema) -> dict[str, Any]:
             known = ", ".join(parameters["properties"]) or "none"
             raise BadArguments(f"{call.name} has no argument {name!r}; it takes: {known}")
         wanted = parameters["properties"][name]["type"]
-        if not isinstance(value, _TYPES[wanted]) or (isinstance(value, bool) and wanted != "boolean"):
+        if not isinstance(value, _TYPES[wanted]) or (
+            isinstance(value, bool) and wanted != "boolean"
+        ):
             raise BadArguments(f"argument {name!r} of {call.name} must be of type {wanted}")
     missing = [n for n in parameters.get("required", []) if n not in arguments]
     if missing:

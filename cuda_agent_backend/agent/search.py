@@ -57,7 +57,9 @@ class SearchPolicy:
         if not look.get("ok"):
             return self._give_up(f"baselines: {look.get('error')}")
         if look["room"] < LIMIT:
-            return self._give_up(f"at the limit: baseline within {look['room']:.2f}x of the roofline floor")
+            return self._give_up(
+                f"at the limit: baseline within {look['room']:.2f}x of the roofline floor"
+            )
         if look.get("sketch") is None:
             return self._give_up(f"no sketch covers it: {look.get('why_not')}")
         self._schedules = look["schedules"]
@@ -68,14 +70,18 @@ class SearchPolicy:
         self._tried += len(batch)
         if not batch:
             return self._submit_next()
-        return self._turn("Compile the next schedules.", *[("sketch", {"schedule": s}) for s in batch])
+        return self._turn(
+            "Compile the next schedules.", *[("sketch", {"schedule": s}) for s in batch]
+        )
 
     def _profile_round(self) -> Turn:
         if not self._queue:
             return self._next_round()
         return self._turn("Time them.", *[("profile", {"candidate": c}) for c in self._queue])
 
-    def _after_profile(self, messages: Sequence[Message], results: list[tuple[str, dict[str, Any]]]) -> Turn:
+    def _after_profile(
+        self, messages: Sequence[Message], results: list[tuple[str, dict[str, Any]]]
+    ) -> Turn:
         names = [json.loads(c["function"]["arguments"])["candidate"] for c in _last_calls(messages)]
         for name, (_, result) in zip(names, results, strict=True):
             if "speedup" in result:
@@ -90,14 +96,22 @@ class SearchPolicy:
         return self._submit_next()
 
     def _submit_next(self) -> Turn:
-        left = sorted((n for n in self._speed if n not in self._submitted), key=lambda n: -self._speed[n])
-        if left and self._speed[left[0]] >= WORTH_SUBMITTING and len(self._submitted) < self.submissions:
+        left = sorted(
+            (n for n in self._speed if n not in self._submitted), key=lambda n: -self._speed[n]
+        )
+        if (
+            left
+            and self._speed[left[0]] >= WORTH_SUBMITTING
+            and len(self._submitted) < self.submissions
+        ):
             self._submitted.append(left[0])
             return self._turn("Have the best one judged.", ("submit", {"candidate": left[0]}))
         if self._speed:
             best = max(self._speed.values())
             return self._give_up(f"nothing wins: best of {len(self._speed)} candidates {best:.2f}x")
-        return self._give_up(f"no candidate works: {self._errors[0] if self._errors else 'none could be made'}")
+        return self._give_up(
+            f"no candidate works: {self._errors[0] if self._errors else 'none could be made'}"
+        )
 
     def _give_up(self, reason: str) -> Turn:
         return self._turn(reason, ("submit", {"reason": reason}))

@@ -14,11 +14,24 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from cuda_agent_backend.agent.protocol import BadArguments, Message, Schema, ToolCall, parse_arguments, tool_message
-from cuda_agent_backend.sketch.api import Analysis, CpuFacts, NotCovered, analyse, generate, schedules
-from cuda_agent_backend.sketch.cuda import DeviceFacts
+from cuda_agent_backend.agent.protocol import (
+    BadArguments,
+    Message,
+    Schema,
+    ToolCall,
+    parse_arguments,
+    tool_message,
+)
+from cuda_agent_backend.sketch.api import (
+    Analysis,
+    NotCovered,
+    analyse,
+    generate,
+    schedules,
+)
+from cuda_agent_backend.sketch.device import DeviceFacts
 from cuda_agent_backend.sketch.schedule import Schedule
-from sandbox.candidate import Candidate
+from sandbox.candidate import Candidate, Language
 from sandbox.plan import Plan, PlanError
 from sandbox.task import Task
 from sandbox.verdict import Baselines, Failure, Outcome, Verdict
@@ -69,13 +82,20 @@ class Toolbox:
         """Run ``calls`` in order; candidates named by neighbouring ``sketch`` calls compile side by side."""
         drafts = [c for c in calls if c.name in ("sketch", "write")]
         with ThreadPoolExecutor(max_workers=max(1, self.compile_jobs)) as pool:
-            compiled = dict(zip((c.id for c in drafts), pool.map(self._guarded, drafts), strict=True))
-        return [tool_message(c, compiled[c.id] if c.id in compiled else self._guarded(c)) for c in calls]
+            compiled = dict(
+                zip((c.id for c in drafts), pool.map(self._guarded, drafts), strict=True)
+            )
+        return [
+            tool_message(c, compiled[c.id] if c.id in compiled else self._guarded(c)) for c in calls
+        ]
 
     def _guarded(self, call: ToolCall) -> dict[str, Any]:
         tool = self._tools.get(call.name)
         if tool is None:
-            return {"ok": False, "error": f"no tool {call.name!r}; there are: {', '.join(self._tools)}"}
+            return {
+                "ok": False,
+                "error": f"no tool {call.name!r}; there are: {', '.join(self._tools)}",
+            }
         schema = next(s for s in TOOL_SCHEMAS if s["function"]["name"] == call.name)
         try:
             started = time.monotonic()
@@ -101,14 +121,20 @@ class Toolbox:
         if isinstance(self.analysis, NotCovered):
             return {**answer, "sketch": None, "why_not": self.analysis.reason}
         proposed = schedules(self.analysis, self.facts)
-        return {**answer, "sketch": self.analysis.family, "schedules": [json.loads(s.to_json()) for s in proposed]}
+        return {
+            **answer,
+            "sketch": self.analysis.family,
+            "schedules": [json.loads(s.to_json()) for s in proposed],
+        }
 
     def _sketch(self, schedule: list[Any]) -> dict[str, Any]:
         if isinstance(self.analysis, NotCovered):
             return {"ok": False, "error": f"no sketch covers this task: {self.analysis.reason}"}
         try:
             parsed = Schedule.from_json(json.dumps(schedule))
-            made = generate(self.analysis, parsed, self.facts if isinstance(self.facts, DeviceFacts) else None)
+            made = generate(
+                self.analysis, parsed, self.facts if isinstance(self.facts, DeviceFacts) else None
+            )
         except (ValueError, KeyError) as error:
             return {"ok": False, "error": f"schedule does not fit: {error}"}
         if isinstance(made, NotCovered):
@@ -116,13 +142,16 @@ class Toolbox:
         return self._add(made)
 
     def _write(self, source: str, plan: str) -> dict[str, Any]:
-        language = "cuda" if self.task.target == "cuda" else "c++"
+        language: Language = "cuda" if self.task.target == "cuda" else "c++"
         try:
             parsed = Plan.from_json(plan)
         except PlanError as error:
             return {"ok": False, "error": f"plan: {error}"}
         if parsed.target != self.task.target:
-            return {"ok": False, "error": f"the plan is for {parsed.target}, the task for {self.task.target}"}
+            return {
+                "ok": False,
+                "error": f"the plan is for {parsed.target}, the task for {self.task.target}",
+            }
         return self._add(Candidate(parsed.target, language, source, parsed, "policy"))
 
     def _add(self, candidate: Candidate) -> dict[str, Any]:
@@ -157,11 +186,18 @@ class Toolbox:
         self.verdicts[candidate] = verdict
         if verdict.wins:
             self.finished = f"promoted: {verdict.reason}"
-        return {"ok": verdict.wins, "status": verdict.status, "reason": verdict.reason, "reward": verdict.reward}
+        return {
+            "ok": verdict.wins,
+            "status": verdict.status,
+            "reason": verdict.reason,
+            "reward": verdict.reward,
+        }
 
     def best(self) -> tuple[Candidate, Verdict] | None:
         """The winning candidate with the largest proven speed-up."""
-        won = [(v.speed.speedup.low if v.speed else 0.0, n) for n, v in self.verdicts.items() if v.wins]
+        won = [
+            (v.speed.speedup.low if v.speed else 0.0, n) for n, v in self.verdicts.items() if v.wins
+        ]
         if not won:
             return None
         name = max(won)[1]
@@ -169,10 +205,18 @@ class Toolbox:
 
 
 def _describe(outcome: Outcome) -> dict[str, Any]:
-    answer: dict[str, Any] = {"ok": outcome.status in ("correct", "too_slow"), "status": outcome.status, "reason": outcome.reason}
+    answer: dict[str, Any] = {
+        "ok": outcome.status in ("correct", "too_slow"),
+        "status": outcome.status,
+        "reason": outcome.reason,
+    }
     speed = getattr(outcome, "speed", None)
     if speed is not None:
-        answer["speedup"] = {"median": speed.speedup.median, "low": speed.speedup.low, "high": speed.speedup.high}
+        answer["speedup"] = {
+            "median": speed.speedup.median,
+            "low": speed.speedup.low,
+            "high": speed.speedup.high,
+        }
         answer["baseline"] = speed.baseline
     if getattr(outcome, "log", ""):
         answer["log"] = _cut(outcome.log)  # type: ignore[union-attr]
@@ -187,7 +231,9 @@ def _cut(text: str) -> str:
     return f"{text[:half]}\n[... {len(text) - 2 * half} of {len(text)} characters left out ...]\n{text[-half:]}"
 
 
-def _schema(name: str, description: str, required: Sequence[str] = (), **properties: tuple[str, str]) -> Schema:
+def _schema(
+    name: str, description: str, required: Sequence[str] = (), **properties: tuple[str, str]
+) -> Schema:
     return {
         "type": "function",
         "function": {
@@ -196,7 +242,11 @@ def _schema(name: str, description: str, required: Sequence[str] = (), **propert
             "parameters": {
                 "type": "object",
                 "properties": {
-                    k: {"type": t, "description": d, **({"items": {"type": "object"}} if t == "array" else {})}
+                    k: {
+                        "type": t,
+                        "description": d,
+                        **({"items": {"type": "object"}} if t == "array" else {}),
+                    }
                     for k, (t, d) in properties.items()
                 },
                 "required": list(required),

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass
 from functools import lru_cache
 
-from cuda_agent_backend.sketch import cpu, cuda
+from cuda_agent_backend.sketch import cpu
+from cuda_agent_backend.sketch.device import CpuFacts, DeviceFacts, cpu_facts
 from cuda_agent_backend.sketch.lower import LoweredRegion, lower
 from cuda_agent_backend.sketch.nest import Kernel, group
 from cuda_agent_backend.sketch.schedule import Schedule
 from cuda_agent_backend.sketch.ssa import Unsupported
-from sandbox.candidate import Candidate
+from sandbox.candidate import Candidate, Language
 from sandbox.plan import PlanError
 from sandbox.task import Task
 
@@ -37,7 +37,9 @@ class Analysis:
         kinds = []
         for kernel in self.kernels:
             own = [f"{s.combine} {s.kind}" if s.kind != "map" else "map" for s in kernel.stages]
-            kinds.append("map" if kernel.is_map else "+".join(k for k in dict.fromkeys(own) if k != "map"))
+            kinds.append(
+                "map" if kernel.is_map else "+".join(k for k in dict.fromkeys(own) if k != "map")
+            )
         return ", ".join(kinds)
 
     @property
@@ -45,26 +47,6 @@ class Analysis:
         """Bytes of inputs and outputs, each once."""
         specs = (*self.task.inputs, *self.task.output_specs)
         return sum(s.extent * s.itemsize for s in specs)
-
-
-@dataclass(frozen=True)
-class CpuFacts:
-    """What the cpu sketches need to know of a processor: vector width in floats and last-level cache in bytes."""
-
-    width: int = 8
-    cache_bytes: int = 32 << 20
-
-
-def cpu_facts() -> CpuFacts:
-    """Facts of this machine's processor, from the operating system."""
-    flags = ""
-    try:
-        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as f:
-            flags = next((line for line in f if line.startswith("flags")), "")
-    except OSError:
-        pass
-    cache = os.sysconf("SC_LEVEL3_CACHE_SIZE") if "SC_LEVEL3_CACHE_SIZE" in os.sysconf_names else 0
-    return CpuFacts(16 if " avx512f" in flags else 8, cache if cache > 0 else 32 << 20)
 
 
 @lru_cache(maxsize=256)
@@ -84,26 +66,33 @@ def analyse(task: Task) -> Analysis | NotCovered:
     return _analyse(task.to_json())
 
 
-def schedules(analysis: Analysis, device: cuda.DeviceFacts | CpuFacts | None = None) -> list[Schedule]:
+def schedules(analysis: Analysis, device: DeviceFacts | CpuFacts | None = None) -> list[Schedule]:
     """Schedules worth trying for this machine (or ``device``), best guess first."""
     if analysis.task.target == "cuda":
-        facts = device if isinstance(device, cuda.DeviceFacts) else cuda.DeviceFacts()
-        return cuda.schedules(analysis.region, analysis.kernels, facts)
+        from cuda_agent_backend.sketch import cuda
+
+        facts = DeviceFacts() if device is None or isinstance(device, CpuFacts) else device
+        proposed: list[Schedule] = cuda.schedules(analysis.region, analysis.kernels, facts)
+        return proposed
     host = device if isinstance(device, CpuFacts) else cpu_facts()
     return cpu.schedules(analysis.kernels, host.width, analysis.bytes_moved, host.cache_bytes)
 
 
 def generate(
-    analysis: Analysis, schedule: Schedule, device: cuda.DeviceFacts | None = None
+    analysis: Analysis, schedule: Schedule, device: DeviceFacts | None = None
 ) -> Candidate | NotCovered:
     """The candidate that ``schedule`` stands for."""
     target = analysis.task.target
     try:
         if target == "cuda":
-            source, plan = cuda.emit(analysis.region, analysis.kernels, schedule, device or cuda.DeviceFacts())
+            from cuda_agent_backend.sketch import cuda
+
+            source, plan = cuda.emit(
+                analysis.region, analysis.kernels, schedule, device or DeviceFacts()
+            )
         else:
             source, plan = cpu.emit(analysis.region, analysis.kernels, schedule)
     except (Unsupported, PlanError) as error:
         return NotCovered(str(error))
-    language = "cuda" if target == "cuda" else "c++"
-    return Candidate(target, language, source, plan, "sketch", schedule.to_json())
+    language: Language = "cuda" if target == "cuda" else "c++"
+    return Candidate(plan.target, language, source, plan, "sketch", schedule.to_json())

@@ -67,7 +67,9 @@ class _KernelWriter:
         self.passes = passes(self.kernel)
         self.scratch = scratch(self.kernel, self.passes)
         self._types = {
-            s.buffer: COMPUTE_TYPES[_dtype(st)] for st in self.kernel.stages for s in st.local_stores
+            s.buffer: COMPUTE_TYPES[_dtype(st)]
+            for st in self.kernel.stages
+            for s in st.local_stores
         }
         self._lane: sympy.Symbol | None = None
         self._forwarded: dict[str, str] = {}
@@ -81,7 +83,13 @@ class _KernelWriter:
     # --- shared pieces ---
 
     def _printer(self, indent: str = "") -> Printer:
-        return Printer(self._lane, lambda b: b, self._local_read, lambda b: self.region.buffers[b].dtype, indent)
+        return Printer(
+            self._lane,
+            lambda b: b,
+            self._local_read,
+            lambda b: self.region.buffers[b].dtype,
+            indent,
+        )
 
     def _local_read(self, i: Instruction) -> str:
         assert i.buffer is not None and i.index is not None
@@ -89,7 +97,11 @@ class _KernelWriter:
             return self._forwarded[i.buffer]
         name, scalar = f"l_{i.buffer}", self.kernel.locals[i.buffer].size == 1
         if self.mode == "outer":
-            return f"{name}[u]" if scalar else f"ca::load<L>({name} + ({c_index(i.index)}) * span + u * L)"
+            return (
+                f"{name}[u]"
+                if scalar
+                else f"ca::load<L>({name} + ({c_index(i.index)}) * span + u * L)"
+            )
         if scalar:
             return f"ca::splat<L>({name})"
         step = 0 if self._lane is None else coefficient(i.index, self._lane)
@@ -117,7 +129,9 @@ class _KernelWriter:
     def _memory_stores(self, stage: RowStage, value: str) -> list[str]:
         printer = self._printer()
         return [
-            printer.store(s.buffer, s.index, value, stream=self.stream and s.buffer not in self._read_back)
+            printer.store(
+                s.buffer, s.index, value, stream=self.stream and s.buffer not in self._read_back
+            )
             for s in stage.stores
         ]
 
@@ -161,11 +175,17 @@ class _KernelWriter:
         add("  {")
         for name in sorted(self.scratch):
             local, ctype = self.kernel.locals[name], self._types[name]
-            add(f"    ca::vec<{ctype}, 1> l_{name}{{}};" if local.size == 1 else f"    alignas(64) {ctype} l_{name}[{local.size}];")
+            add(
+                f"    ca::vec<{ctype}, 1> l_{name}{{}};"
+                if local.size == 1
+                else f"    alignas(64) {ctype} l_{name}[{local.size}];"
+            )
         for p in self.passes:
             add("    {  // " + ", ".join(f"{s.name} {s.combine or s.kind}" for s in p.stages))
             self._lane = p.inner[-1][0] if p.inner else None
-            {"map": self._inner_map, "reduce": self._inner_reduce, "scan": self._inner_scan}[p.kind](p)
+            {"map": self._inner_map, "reduce": self._inner_reduce, "scan": self._inner_scan}[
+                p.kind
+            ](p)
             add("    }")
         add("  }")
         return self.lines
@@ -195,7 +215,11 @@ class _KernelWriter:
     def _inner_map(self, p: Pass) -> None:
         body = self._step(self._body(p, lambda _, stage, value: self._all_stores(stage, value)))
         self._loops(p.inner[:-1], "      ")
-        call = self._lane_loop("0", str(p.inner[-1][1]), self.width) if p.inner else ["      step(ca::lanes<1>{}, 0);"]
+        call = (
+            self._lane_loop("0", str(p.inner[-1][1]), self.width)
+            if p.inner
+            else ["      step(ca::lanes<1>{}, 0);"]
+        )
         self.lines += ["      {", *body, *call, "      }"]
 
     def _parallel_map(self, p: Pass) -> None:
@@ -210,7 +234,9 @@ class _KernelWriter:
         step = -(-min(size, self.chunk) // 64) * 64
         self._parallel_for((*outside, (sympy.Symbol("piece"), -(-size // step))))
         body = self._step(self._body(p, lambda _, stage, value: self._all_stores(stage, value)))
-        loop = self._lane_loop(f"piece * {step}", f"ca::imin((piece + 1) * {step}, {size})", self.width)
+        loop = self._lane_loop(
+            f"piece * {step}", f"ca::imin((piece + 1) * {step}, {size})", self.width
+        )
         self.lines += ["  {", *body, *loop, "  }"]
 
     def _inner_reduce(self, p: Pass) -> None:
@@ -228,9 +254,13 @@ class _KernelWriter:
 
         body = self._step(self._body(p, at_end), "".join(f", auto& acc{n}" for n, _ in reductions))
         calls = " ".join(
-            f"step(ca::lanes<{width}>{{}}, i + {u * width}{''.join(f', a{n}[{u}]' for n, _ in reductions)});" for u in range(unroll)
+            f"step(ca::lanes<{width}>{{}}, i + {u * width}{''.join(f', a{n}[{u}]' for n, _ in reductions)});"
+            for u in range(unroll)
         )
-        firsts, tails = "".join(f", a{n}[0]" for n, _ in reductions), "".join(f", t{n}" for n, _ in reductions)
+        firsts, tails = (
+            "".join(f", a{n}[0]" for n, _ in reductions),
+            "".join(f", t{n}" for n, _ in reductions),
+        )
         flush = " ".join(f"a{n}[{u}].flush();" for n, _ in reductions for u in range(unroll))
         block = width * unroll * max(1, FLUSH_ELEMENTS // (width * unroll))
         self._loops(p.inner[:-1], "      ")
@@ -289,16 +319,26 @@ class _KernelWriter:
         add("      constexpr int64_t span = L * U; (void)span;")
         for name in sorted(self.scratch):
             local, ctype = self.kernel.locals[name], self._types[name]
-            add(f"      ca::vec<{ctype}, L> l_{name}[U];" if local.size == 1 else f"      alignas(64) {ctype} l_{name}[{local.size} * span];")
+            add(
+                f"      ca::vec<{ctype}, L> l_{name}[U];"
+                if local.size == 1
+                else f"      alignas(64) {ctype} l_{name}[{local.size} * span];"
+            )
         for p in self.passes:
             add("      {  // " + ", ".join(f"{s.name} {s.combine or s.kind}" for s in p.stages))
-            {"map": self._outer_map, "reduce": self._outer_reduce, "scan": self._outer_scan}[p.kind](p)
+            {"map": self._outer_map, "reduce": self._outer_reduce, "scan": self._outer_scan}[
+                p.kind
+            ](p)
             add("      }")
         add("    };")
         add(f"    int64_t first = block * {block};")
         add(f"    const int64_t stop = ca::imin(first + {block}, {size});")
-        add(f"    if (first + {block} <= stop) {{ rows(ca::lanes<{width}>{{}}, ca::lanes<{unroll}>{{}}, first); first = stop; }}")
-        add(f"    for (; first + {width} <= stop; first += {width}) rows(ca::lanes<{width}>{{}}, ca::lanes<1>{{}}, first);")
+        add(
+            f"    if (first + {block} <= stop) {{ rows(ca::lanes<{width}>{{}}, ca::lanes<{unroll}>{{}}, first); first = stop; }}"
+        )
+        add(
+            f"    for (; first + {width} <= stop; first += {width}) rows(ca::lanes<{width}>{{}}, ca::lanes<1>{{}}, first);"
+        )
         add("    for (; first < stop; ++first) rows(ca::lanes<1>{}, ca::lanes<1>{}, first);")
         add("  }")
         return self.lines
@@ -339,7 +379,9 @@ class _KernelWriter:
                 return [f"a{number}[u].template update<0>({value}, {_position(stage)});"]
             return [f"a{number}[u].update({value}, 0);"]
 
-        self._outer_loop(p, self._body(p, at_end), " ".join(f"a{n}[u].flush();" for n, _ in reductions))
+        self._outer_loop(
+            p, self._body(p, at_end), " ".join(f"a{n}[u].flush();" for n, _ in reductions)
+        )
         for n, stage in reductions:
             finish = [f"const auto r{n} = a{n}[u].result();", *self._all_stores(stage, f"r{n}")]
             self.lines += ["        " + line for line in self._side_by_side(finish)]
@@ -387,7 +429,9 @@ def _compared_type(stage: RowStage, writer: _KernelWriter) -> str:
             types[i.result.number] = "bool"
         else:
             operands = i.operands[1:] if i.op == "where" else i.operands
-            known = [types[o.number] for o in operands if isinstance(o, Value) and o.number in types]
+            known = [
+                types[o.number] for o in operands if isinstance(o, Value) and o.number in types
+            ]
             if i.op == "masked" and i.body is not None:
                 known = [types[i.body.results[0].number]]
             if not known:
@@ -396,21 +440,34 @@ def _compared_type(stage: RowStage, writer: _KernelWriter) -> str:
     return types[stage.body.results[0].number]
 
 
-def emit(region: LoweredRegion, kernels: tuple[Kernel, ...], schedule: Schedule) -> tuple[str, Plan]:
+def emit(
+    region: LoweredRegion, kernels: tuple[Kernel, ...], schedule: Schedule
+) -> tuple[str, Plan]:
     """Source and plan of ``region`` under ``schedule``.
 
     Raises:
         Unsupported: the schedule does not fit a kernel, with the reason.
     """
     if len(schedule.kernels) != len(kernels):
-        raise Unsupported(f"schedule for {len(schedule.kernels)} kernels where there are {len(kernels)}")
+        raise Unsupported(
+            f"schedule for {len(schedule.kernels)} kernels where there are {len(kernels)}"
+        )
     plan = _plan(region, kernels)
-    out = [_PRELUDE.read_text(encoding="utf-8"), f'extern "C" void {ENTRY}(void* const* buffers) {{']
+    out = [
+        _PRELUDE.read_text(encoding="utf-8"),
+        f'extern "C" void {ENTRY}(void* const* buffers) {{',
+    ]
     for number, buffer in enumerate(plan.buffers):
         ctype = STORAGE_TYPES[getattr(torch, buffer.spec.dtype)]
         const = "const " if buffer.kind == "input" else ""
-        out.append(f"  {const}{ctype}* __restrict__ {buffer.name} = static_cast<{const}{ctype}*>(buffers[{number}]); (void){buffer.name};")
-    threads = "" if any(schedule.parameters(n).get("threads", 1) for n in range(len(kernels))) else " if(0)"
+        out.append(
+            f"  {const}{ctype}* __restrict__ {buffer.name} = static_cast<{const}{ctype}*>(buffers[{number}]); (void){buffer.name};"
+        )
+    threads = (
+        ""
+        if any(schedule.parameters(n).get("threads", 1) for n in range(len(kernels)))
+        else " if(0)"
+    )
     out.append(f"  #pragma omp parallel{threads}")
     out.append("  {")
     streamed = False
@@ -419,8 +476,15 @@ def emit(region: LoweredRegion, kernels: tuple[Kernel, ...], schedule: Schedule)
         stream = bool(p.get("stream", 0))
         streamed |= stream
         _check_stack(kernel, region, p)
-        writer = _KernelWriter(kernel, region, str(p.get("lanes", "inner")), int(p.get("width", 8)),
-                               int(p.get("unroll", 1)), stream, int(p.get("chunk", 16384)))
+        writer = _KernelWriter(
+            kernel,
+            region,
+            str(p.get("lanes", "inner")),
+            int(p.get("width", 8)),
+            int(p.get("unroll", 1)),
+            stream,
+            int(p.get("chunk", 16384)),
+        )
         out += writer.emit()
     if streamed:
         out.append("  ca::stream_fence();")
@@ -438,15 +502,20 @@ def _check_stack(kernel: Kernel, region: LoweredRegion, p: dict[str, int | str])
 def _plan(region: LoweredRegion, kernels: tuple[Kernel, ...]) -> Plan:
     """Buffers in plan order: inputs, outputs, and the temporaries that pass from kernel to kernel."""
     written = {s.buffer for k in kernels for st in k.stages for s in st.stores}
-    temporaries = [b for b in region.buffers.values() if b.role == "temporary" and b.name in written]
+    temporaries = [
+        b for b in region.buffers.values() if b.role == "temporary" and b.name in written
+    ]
 
     def entry(name: str, kind: Literal["input", "output"]) -> PlanBuffer:
         b = region.buffers[name]
         return PlanBuffer(name, kind, TensorSpec(_name(b.dtype), b.shape, b.stride))
 
-    buffers = [entry(n, "input") for n in region.inputs] + [entry(n, "output") for n in region.outputs]
+    buffers = [entry(n, "input") for n in region.inputs] + [
+        entry(n, "output") for n in region.outputs
+    ]
     buffers += [
-        PlanBuffer(b.name, "temporary", TensorSpec(_name(b.dtype), (b.extent,), (1,))) for b in temporaries
+        PlanBuffer(b.name, "temporary", TensorSpec(_name(b.dtype), (b.extent,), (1,)))
+        for b in temporaries
     ]
     return Plan("cpu", tuple(buffers), (Launch(ENTRY),))
 
@@ -474,7 +543,9 @@ def _lane_modes(kernel: Kernel) -> list[str]:
     return modes if inner >= outer else modes[::-1]
 
 
-def schedules(kernels: tuple[Kernel, ...], width: int, bytes_moved: int, cache_bytes: int) -> list[Schedule]:
+def schedules(
+    kernels: tuple[Kernel, ...], width: int, bytes_moved: int, cache_bytes: int
+) -> list[Schedule]:
     """Schedules worth trying, best guess first. Streaming stores pay once outputs exceed the caches."""
     points = estimated_points(kernels)
     threads = [0] if points < ONE_THREAD_POINTS else [1] if points > MANY_THREADS_POINTS else [1, 0]
@@ -486,12 +557,18 @@ def schedules(kernels: tuple[Kernel, ...], width: int, bytes_moved: int, cache_b
             unrolls = [4, 2, 8] if mode == "inner" else [4, 8, 2, 16]
             if kernel.is_map and mode == "inner":
                 unrolls = [1]
-            for stream in [1, 0] if big else [0]:
-                options += [{"lanes": mode, "width": width, "unroll": u, "stream": stream} for u in unrolls]
+            streams = [1, 0] if big else [0]
+            options += [
+                {"lanes": mode, "width": width, "unroll": u, "stream": stream}
+                for u in unrolls
+                for stream in streams
+            ]
         if kernel.is_map:
             options += [{**o, "chunk": 4096} for o in options]
         per_kernel.append(options)
-    return [s for t in threads for s in _combine([[{**o, "threads": t} for o in k] for k in per_kernel])]
+    return [
+        s for t in threads for s in _combine([[{**o, "threads": t} for o in k] for k in per_kernel])
+    ]
 
 
 def _combine(per_kernel: list[list[dict[str, int | str]]]) -> list[Schedule]:
@@ -500,11 +577,12 @@ def _combine(per_kernel: list[list[dict[str, int | str]]]) -> list[Schedule]:
     result = [Schedule.of(*first)]
     for position, options in enumerate(per_kernel):
         for option in options[1:]:
-            result.append(Schedule.of(*[option if j == position else f for j, f in enumerate(first)]))
+            result.append(
+                Schedule.of(*[option if j == position else f for j, f in enumerate(first)])
+            )
     return result
 
 
 def estimated_points(kernels: tuple[Kernel, ...]) -> int:
     """Loop points over all stages: what decides whether threads pay."""
     return sum(k.rows * s.points for k in kernels for s in k.stages)
-

@@ -18,6 +18,7 @@ from torch._inductor import config as inductor_config
 from torch._inductor import ir
 from torch._inductor.codegen.common import BackendFeature
 from torch._inductor.graph import GraphLowering
+from torch._inductor.ops_handler import DefaultHandler
 from torch._inductor.virtualized import V
 
 from cuda_agent_backend.sketch.ssa import Body, Unsupported, trace
@@ -87,7 +88,7 @@ class LoweredRegion:
     outputs: tuple[str, ...]
 
 
-class _RegionLowering(GraphLowering):  # type: ignore[misc]
+class _RegionLowering(GraphLowering):
     """Graph lowering that also accepts scans, which Inductor's CPU backend hands to ATen."""
 
     def has_feature(self, device: Any, feature: BackendFeature) -> bool:
@@ -113,7 +114,9 @@ def _integer(x: Any) -> int:
         raise Unsupported(f"symbolic size {x}") from error
 
 
-def _variables(prefix: str, sizes: Sequence[Any]) -> tuple[list[sympy.Expr], list[tuple[sympy.Symbol, int]]]:
+def _variables(
+    prefix: str, sizes: Sequence[Any]
+) -> tuple[list[sympy.Expr], list[tuple[sympy.Symbol, int]]]:
     """Loop variables for ``sizes``; a dimension of one gets the constant 0 instead."""
     index: list[sympy.Expr] = []
     loops: list[tuple[sympy.Symbol, int]] = []
@@ -131,9 +134,9 @@ def _scan_combine(data: ir.Scan) -> str:
     if len(data.inner_fns) != 1:
         raise Unsupported("scan over tuples")
 
-    class Recorder:
-        def __getattr__(self, name: str) -> Any:
-            return lambda *a, **k: name
+    class Recorder(DefaultHandler):
+        def _default(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            return name
 
     with V.set_ops_handler(Recorder()):
         (result,) = data.combine_fn(("left",), ("right",))
@@ -144,7 +147,8 @@ def _scan_combine(data: ir.Scan) -> str:
 
 
 def _stage(buffer: ir.ComputedBuffer) -> Stage:
-    data, name, layout = buffer.data, buffer.get_name(), buffer.layout
+    data, name = buffer.data, buffer.get_name()
+    layout = buffer.get_layout()
     indexer = layout.make_indexer()
     if isinstance(data, ir.Scan):
         index, outer = _variables("o", data.ranges)
@@ -152,7 +156,16 @@ def _stage(buffer: ir.ComputedBuffer) -> Stage:
         full = data.reindex(index, rindex)
         body = trace([data.inner_fn], full)
         stores = (Store(name, sympy.sympify(indexer(full))),)
-        return Stage(name, "scan", _scan_combine(data), layout.dtype, tuple(outer), tuple(inner), body, stores)
+        return Stage(
+            name,
+            "scan",
+            _scan_combine(data),
+            layout.dtype,
+            tuple(outer),
+            tuple(inner),
+            body,
+            stores,
+        )
     if isinstance(data, ir.WelfordReduction):
         if data.reduction_type != "welford_reduce":
             raise Unsupported(f"reduction {data.reduction_type}")
@@ -162,7 +175,16 @@ def _stage(buffer: ir.ComputedBuffer) -> Stage:
     elif isinstance(data, ir.Pointwise):
         index, outer = _variables("o", data.ranges)
         body = trace([data.inner_fn], index)
-        return Stage(name, "map", "", layout.dtype, tuple(outer), (), body, (Store(name, sympy.sympify(indexer(index))),))
+        return Stage(
+            name,
+            "map",
+            "",
+            layout.dtype,
+            tuple(outer),
+            (),
+            body,
+            (Store(name, sympy.sympify(indexer(index))),),
+        )
     else:
         raise Unsupported(f"loop kind {type(data).__name__}")
     if combine not in REDUCTIONS:
@@ -247,7 +269,9 @@ def _read(graph: GraphLowering, task: Task) -> LoweredRegion:
     for b in graph.buffers:
         if not isinstance(b, ir.ComputedBuffer):
             raise Unsupported(f"external kernel {type(b).__name__}")
-        if hasattr(b.layout, "target") or not isinstance(b.layout, ir.FixedLayout | ir.FlexibleLayout):
+        if hasattr(b.layout, "target") or not isinstance(
+            b.layout, ir.FixedLayout | ir.FlexibleLayout
+        ):
             raise Unsupported(f"buffer with layout {type(b.layout).__name__}")
         stages.append(_stage(b))
         buffers[b.get_name()] = _buffer(b.get_name(), "temporary", b.layout)
@@ -256,7 +280,9 @@ def _read(graph: GraphLowering, task: Task) -> LoweredRegion:
     names = _place_outputs(outputs, task, buffers, inputs)
     stages = _drop_dead(_merge_welford(stages), set(names))
     used = set(names) | set(inputs) | {b for s in stages for b in s.writes()}
-    return LoweredRegion(tuple(stages), {n: b for n, b in buffers.items() if n in used}, inputs, names)
+    return LoweredRegion(
+        tuple(stages), {n: b for n, b in buffers.items() if n in used}, inputs, names
+    )
 
 
 def _place_outputs(
@@ -274,7 +300,7 @@ def _place_outputs(
         viewed = Buffer(name, "output", getattr(torch, spec.dtype), spec.shape, spec.stride)
         if viewed.dtype != buffers[name].dtype or viewed.extent != buffers[name].extent:
             raise Unsupported("output that shows only part of a buffer")
-        buffers[name] = dataclasses.replace(buffers[name], role="output")
+        buffers[name] = viewed
         names.append(name)
     return tuple(names)
 

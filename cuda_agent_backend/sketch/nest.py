@@ -8,6 +8,7 @@ within its row is decided symbolically, never assumed.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -98,14 +99,16 @@ def refine(chains: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
             cuts.add(product)
     ordered = sorted(cuts)
     sizes = []
-    for low, high in zip(ordered, ordered[1:], strict=False):
+    for low, high in itertools.pairwise(ordered):
         if high % low:
             return None
         sizes.append(high // low)
     return tuple(reversed(sizes))
 
 
-def prefix_split(dims: Sequence[Dim], rows: int) -> tuple[list[Dim], list[Dim], dict[sympy.Symbol, sympy.Expr]] | None:
+def prefix_split(
+    dims: Sequence[Dim], rows: int
+) -> tuple[list[Dim], list[Dim], dict[sympy.Symbol, sympy.Expr]] | None:
     """Split dimensions in order into rows and the rest, cutting one dimension in two where needed."""
     outer: list[Dim] = []
     rest = list(dims)
@@ -129,9 +132,15 @@ def prefix_split(dims: Sequence[Dim], rows: int) -> tuple[list[Dim], list[Dim], 
     return outer, rest, cut
 
 
-def split_by_load(dims: Sequence[Dim], index: sympy.Expr, rows: int) -> tuple[list[Dim], list[Dim]] | None:
+def split_by_load(
+    dims: Sequence[Dim], index: sympy.Expr, rows: int
+) -> tuple[list[Dim], list[Dim]] | None:
     """Take as rows the dimensions by which a row-sized buffer is read: ``index`` numbers the rows."""
-    used = [(symbol, size, coefficient(index, symbol)) for symbol, size in dims if symbol in index.free_symbols]
+    used = [
+        (symbol, size, coefficient(index, symbol))
+        for symbol, size in dims
+        if symbol in index.free_symbols
+    ]
     if any(c is None for *_, c in used):
         return None
     used.sort(key=lambda item: -(item[2] or 0))
@@ -189,7 +198,9 @@ def _common(placed: _Placed, outer: Sequence[Dim]) -> dict[sympy.Symbol, sympy.E
     return replacements
 
 
-def _rename_inner(placed: _Placed, tag: str) -> tuple[tuple[Dim, ...], dict[sympy.Symbol, sympy.Expr]]:
+def _rename_inner(
+    placed: _Placed, tag: str
+) -> tuple[tuple[Dim, ...], dict[sympy.Symbol, sympy.Expr]]:
     inner, names = [], {}
     for position, (symbol, size) in enumerate(placed.inner):
         fresh = sympy.Symbol(f"{tag}r{position}", integer=True, nonnegative=True)
@@ -286,7 +297,9 @@ def local_index(
     return sympy.expand(total) if constant == 0 else None
 
 
-def _localise(body: Body, arrays: dict[str, _RowArray], outer: Sequence[Dim], inner: Sequence[Dim]) -> Body | None:
+def _localise(
+    body: Body, arrays: dict[str, _RowArray], outer: Sequence[Dim], inner: Sequence[Dim]
+) -> Body | None:
     """Rewrite reads of buffers made in this kernel to row indices; None if one may leave its row."""
     instructions = []
     for i in body.instructions:
@@ -338,8 +351,10 @@ def _order_inner(placed: _Placed) -> _Placed:
     stage = placed.stage
     if stage.kind == "scan" or len(placed.inner) < 2:
         return placed
-    index = stage.stores[0].index if stage.kind == "map" else next(
-        (i.index for i in stage.body.loads() if i.index is not None), None
+    index = (
+        stage.stores[0].index
+        if stage.kind == "map"
+        else next((i.index for i in stage.body.loads() if i.index is not None), None)
     )
     if index is None:
         return placed
@@ -403,13 +418,22 @@ def _place(placed: tuple[_Placed, ...], keep: set[str]) -> Kernel | None:
             local_stores.append(replace(s, index=_dense(p, inner)))
         result.append(
             merge_inner(
-                RowStage(p.stage.name, p.stage.kind, p.stage.combine, p.stage.dtype, inner, local_body,
-                         tuple(stores), tuple(local_stores))
+                RowStage(
+                    p.stage.name,
+                    p.stage.kind,
+                    p.stage.combine,
+                    p.stage.dtype,
+                    inner,
+                    local_body,
+                    tuple(stores),
+                    tuple(local_stores),
+                )
             )
         )
     read = {i.buffer for s in result for i in s.body.walk() if i.op == "local"}
     final = tuple(
-        replace(s, local_stores=tuple(t for t in s.local_stores if t.buffer in read)) for s in result
+        replace(s, local_stores=tuple(t for t in s.local_stores if t.buffer in read))
+        for s in result
     )
     locals_ = {b: Local(b, a.size) for b, a in arrays.items() if b in read}
     return Kernel(outer, final, locals_)
@@ -453,7 +477,9 @@ def _try(stages: Sequence[Stage], keep: set[str]) -> Kernel | None:
         return _build(stages, wanted, keep)
     if len(stages) == 1:
         return _build(stages, 1, keep)
-    if any(math.prod(n for _, n in s.outer) != math.prod(n for _, n in stages[0].outer) for s in stages):
+    if any(
+        math.prod(n for _, n in s.outer) != math.prod(n for _, n in stages[0].outer) for s in stages
+    ):
         return None
     for rows in _map_rows(stages):
         kernel = _build(stages, rows, keep)

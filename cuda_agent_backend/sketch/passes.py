@@ -28,7 +28,7 @@ class Pass:
 
     @property
     def kind(self) -> str:
-        """"scan" (always alone), "reduce" if any stage reduces, else "map"."""
+        """ "scan" (always alone), "reduce" if any stage reduces, else "map"."""
         kinds = {s.kind for s in self.stages}
         return "scan" if "scan" in kinds else "reduce" if "reduce" in kinds else "map"
 
@@ -60,20 +60,22 @@ def _welford_stages(stage: RowStage, total: str, mean: str) -> list[RowStage]:
     assert isinstance(dtype, torch.dtype)
     count = Instruction(Value(1), "constant", (repr(float(stage.points)),), dtype)
 
-    def pick(field: int) -> dict[str, tuple[Store, ...]]:
-        return {
-            "stores": tuple(replace(s, field=0) for s in stage.stores if s.field == field),
-            "local_stores": tuple(replace(s, field=0) for s in stage.local_stores if s.field == field),
-        }
+    def pick(stores: tuple[Store, ...], field: int) -> tuple[Store, ...]:
+        return tuple(replace(s, field=0) for s in stores if s.field == field)
 
     sum_stage = replace(stage, combine="sum", stores=(), local_stores=(Store(total, zero),))
     read = Instruction(Value(0), "local", dtype=dtype, buffer=total, index=zero)
     divide = Instruction(Value(2), "truediv", (Value(0), Value(1)))
-    at_mean = pick(0)
     mean_stage = RowStage(
-        f"{stage.name}_mean", "map", "", dtype, (), Body([read, count, divide], (Value(2),)),
-        at_mean["stores"], (*at_mean["local_stores"], Store(mean, zero)),
-    )  # fmt: skip
+        f"{stage.name}_mean",
+        "map",
+        "",
+        dtype,
+        (),
+        Body([read, count, divide], (Value(2),)),
+        pick(stage.stores, 0),
+        (*pick(stage.local_stores, 0), Store(mean, zero)),
+    )
     value, fresh = stage.body.results[0], 1 + max(i.result.number for i in stage.body.walk())
     tail = [
         Instruction(Value(fresh), "local", dtype=dtype, buffer=mean, index=zero),
@@ -82,12 +84,22 @@ def _welford_stages(stage: RowStage, total: str, mean: str) -> list[RowStage]:
     ]
     deviations = Body([*stage.body.instructions, *tail], (Value(fresh + 2),))
     result = [sum_stage, mean_stage]
-    at_m2, at_count = pick(1), pick(2)
-    if any(at_m2.values()):
-        result.append(replace(stage, name=f"{stage.name}_m2", combine="sum", body=deviations, **at_m2))
-    if any(at_count.values()):
+    m2 = pick(stage.stores, 1), pick(stage.local_stores, 1)
+    if any(m2):
+        result.append(
+            replace(
+                stage,
+                name=f"{stage.name}_m2",
+                combine="sum",
+                body=deviations,
+                stores=m2[0],
+                local_stores=m2[1],
+            )
+        )
+    counts = pick(stage.stores, 2), pick(stage.local_stores, 2)
+    if any(counts):
         body = Body([count], (Value(1),))
-        result.append(RowStage(f"{stage.name}_count", "map", "", dtype, (), body, **at_count))
+        result.append(RowStage(f"{stage.name}_count", "map", "", dtype, (), body, *counts))
     return result
 
 
@@ -139,5 +151,10 @@ def scratch(kernel: Kernel, grouped: tuple[Pass, ...]) -> set[str]:
     kept = {name for name, local in kernel.locals.items() if local.size == 1}
     for p in grouped:
         made = p.made()
-        kept |= {i.buffer for s in p.stages for i in s.body.walk() if i.op == "local" and i.buffer and i.buffer not in made}
+        kept |= {
+            i.buffer
+            for s in p.stages
+            for i in s.body.walk()
+            if i.op == "local" and i.buffer and i.buffer not in made
+        }
     return kept

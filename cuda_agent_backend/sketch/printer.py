@@ -155,7 +155,13 @@ class Printer:
 
     @staticmethod
     def _other(text: str) -> str:
-        value = {"True": "1.0", "False": "0.0", "inf": "INFINITY", "-inf": "-INFINITY", "nan": "NAN"}
+        value = {
+            "True": "1.0",
+            "False": "0.0",
+            "inf": "INFINITY",
+            "-inf": "-INFINITY",
+            "nan": "NAN",
+        }
         return f"double({value.get(text, text)})"
 
     def _operand(self, operand: object, prefix: str) -> str:
@@ -203,8 +209,10 @@ class Printer:
         assert i.buffer is not None and i.index is not None
         pointer, step = self.pointer(i.buffer), Access.of(i.index, self.lane).step
         if mask is not None:
-            index = self.vector_index(i.index) if step is None or step != 0 else (
-                f"ca::splat<int64_t, L>({c_index(i.index)})"
+            index = (
+                self.vector_index(i.index)
+                if step is None or step != 0
+                else (f"ca::splat<int64_t, L>({c_index(i.index)})")
             )
             return f"ca::gather_masked<L>({pointer}, {index}, {mask})"
         if step is None:

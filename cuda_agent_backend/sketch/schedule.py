@@ -43,5 +43,7 @@ class Schedule:
         for k in data:
             for name, value in k.items():
                 if isinstance(value, bool) or not isinstance(value, int | str):
-                    raise ValueError(f"schedule parameter {name!r} is {value!r}, not an integer or a string")
+                    raise ValueError(
+                        f"schedule parameter {name!r} is {value!r}, not an integer or a string"
+                    )
         return Schedule.of(*data)

@@ -8,7 +8,7 @@ expression over the loop variables. Both emitters print from this form.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sympy
@@ -72,7 +72,7 @@ class Body:
         return Body([one(i) for i in self.instructions], self.results)
 
 
-class Tracer(DefaultHandler):  # type: ignore[misc]
+class Tracer(DefaultHandler):
     """Ops handler that records instructions, with common subexpressions recorded once."""
 
     def __init__(self) -> None:
@@ -84,8 +84,9 @@ class Tracer(DefaultHandler):  # type: ignore[misc]
         key = (op, operands, rest.get("dtype"), rest.get("buffer"), rest.get("index"))
         if rest.get("body") is None:
             for seen in reversed(self._seen):
-                if key in seen:
-                    return seen[key]
+                known = seen.get(key)
+                if known is not None:
+                    return known
         value = Value(self._counter)
         self._counter += 1
         self._bodies[-1].instructions.append(Instruction(value, op, operands, **rest))
@@ -165,4 +166,50 @@ def trace(inner_fns: Sequence[Callable[..., Any]], *index: Sequence[sympy.Expr])
     with V.set_ops_handler(tracer):
         results = tuple(unwrap(fn(*index)) for fn in inner_fns)
     tracer.body.results = results
-    return tracer.body
+    return narrow_comparisons(tracer.body)
+
+
+COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+
+
+def narrow_comparisons(body: Body) -> Body:
+    """Compare index values in 32 bits where nothing else uses them: twice the lanes, same truth.
+
+    Index values and sizes stay below 2**31 in every tensor a plan may describe that has that many elements;
+    constants are looked at.
+    """
+    users: dict[Value, list[Instruction]] = {}
+    for i in body.walk():
+        for o in i.operands:
+            if isinstance(o, Value):
+                users.setdefault(o, []).append(i)
+    makers = {i.result: i for i in body.walk()}
+
+    def fits(value: object) -> bool:
+        maker = makers.get(value) if isinstance(value, Value) else None
+        if maker is None or maker.dtype != torch.int64:
+            return False
+        small = maker.op == "constant" and abs(int(float(maker.operands[0]))) < 2**31
+        return (small or maker.op == "index_expr") and all(
+            u.op in COMPARISONS for u in users[maker.result]
+        )
+
+    narrow = {v for v in makers if v in users and fits(v)}
+    while True:  # a comparison narrows both sides or none
+        mixed = {v for v in narrow if any(o not in narrow for u in users[v] for o in u.operands)}
+        if not mixed:
+            break
+        narrow -= mixed
+
+    def one(b: Body) -> Body:
+        changed = [
+            replace(
+                i,
+                dtype=torch.int32 if i.result in narrow else i.dtype,
+                body=one(i.body) if i.body is not None else None,
+            )
+            for i in b.instructions
+        ]
+        return Body(changed, b.results)
+
+    return one(body) if narrow else body

@@ -205,6 +205,9 @@ template <int L, class S, class T> CA_INLINE void store_stream(S* p, vec<T, L> v
   if constexpr (std::is_same_v<S, float> && std::is_same_v<T, float> && L == 8) {
     if ((reinterpret_cast<uintptr_t>(p) & 31) == 0) { _mm256_stream_ps(p, (__m256)v.x); return; }
   }
+  if constexpr (std::is_same_v<S, float> && std::is_same_v<T, float> && L == 4) {
+    if ((reinterpret_cast<uintptr_t>(p) & 15) == 0) { _mm_stream_ps(p, (__m128)v.x); return; }
+  }
 #endif
 #if defined(__AVX512F__)
   if constexpr (std::is_same_v<S, float> && std::is_same_v<T, float> && L == 16) {
@@ -483,9 +486,12 @@ template <int L> CA_INLINE vec<float, L> exp_float(vec<float, L> x) {
   const float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
   F z = y.x * 1.44269504f + magic;
   F n = z - magic;
-  vec<float, L> r = {y.x - n * 0.693359375f};  // exact: the constant has 9 bits
-  r.x = r.x + n * 2.12194440e-4f;
-  F p = horner(r, c).x * (r.x * r.x) + r.x + 1.0f;
+  const F high_part = y.x - n * 0.693359375f;  // exact: the constant has 9 bits
+  const vec<float, L> r = {high_part + n * 2.12194440e-4f};
+  // What rounding took from r and from 1 + r comes back in with the small terms: half a unit instead of one.
+  const F one_r = r.x + 1.0f;
+  const F lost = (r.x - (one_r - 1.0f)) + ((high_part - r.x) + n * 2.12194440e-4f);
+  F p = one_r + (horner(r, c).x * (r.x * r.x) + lost);
   vec<float, L> result = {(F)((I)p + ((I)z << 23))};  // the bits of magic leave the word
   result = where(lt(x, low), splat<float, L>(0.0f), result);  // below the normal range: 0
   result = where(gt(x, high), splat<float, L>(limits<float>::inf()), result);
@@ -534,7 +540,7 @@ template <class T, int L> CA_INLINE vec<T, L> log1p(vec<T, L> a) {
     const auto one = splat<float, L>(1.0f);
     const vec<float, L> u = add(one, a);
     const vec<float, L> r = {log(u).x * (a.x / (u.x - 1.0f))};
-    return where(eq(u, one), a, where(isinf(u), u, r));
+    return where(eq(u, one), a, where(eq(u, splat<float, L>(limits<float>::inf())), u, r));
   } else {
     return log1p_(a);
   }
@@ -705,6 +711,7 @@ template <class T, int L> CA_INLINE auto across(argmin_acc<T, L> a, argmin_acc<T
 
 template <class T> struct scan_type { typedef std::conditional_t<std::is_same_v<T, float>, double, T> type; };
 template <class T> using scan_t = typename scan_type<T>::type;
+
 struct scan_sum {
   template <class T> static constexpr T identity() { return T(0); }
   template <class V> static CA_INLINE V combine(V a, V b) { return add(a, b); }

@@ -1,0 +1,77 @@
+"""Tasks from plain functions, and candidates of sketches compiled and run in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._inductor.decomposition import select_decomp_table
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from cuda_agent_backend.canonical import Canonical, canonical
+from cuda_agent_backend.sketch.api import Analysis, analyse
+from cuda_agent_backend.sketch.cpu import emit
+from cuda_agent_backend.sketch.schedule import Schedule
+from sandbox import launcher
+from sandbox.candidate import Candidate
+from sandbox.compile import Compiled, compile_candidate
+from sandbox.task import Task
+
+KEY = 7
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A function as a task, with its inputs and eager's outputs in the task's order."""
+
+    task: Task
+    inputs: tuple[torch.Tensor, ...]
+    want: tuple[torch.Tensor, ...]
+
+    @property
+    def analysis(self) -> Analysis:
+        """Fails where no sketch covers the task."""
+        found = analyse(self.task)
+        assert isinstance(found, Analysis), found
+        return found
+
+
+def sample(function: Callable[..., Any], *inputs: torch.Tensor, target: str = "cpu") -> Sample:
+    """Trace, decompose as Inductor does, and take all nodes as one region."""
+    module = make_fx(function, decomposition_table=select_decomp_table(), tracing_mode="fake")(
+        *inputs
+    )
+    placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
+    *nodes, output = [n for n in module.graph.nodes if n.op != "placeholder"]
+    results = output.args[0] if isinstance(output.args[0], list | tuple) else [output.args[0]]
+    found = canonical(nodes, results, target)
+    assert isinstance(found, Canonical), found
+    value = function(*inputs)
+    values = [value] if isinstance(value, torch.Tensor) else list(value)
+    by_node = dict(zip(results, values, strict=True))
+    return Sample(
+        found.task,
+        tuple(inputs[placeholders.index(n)] for n in found.inputs),
+        tuple(by_node[same[0]] for same in found.outputs),
+    )
+
+
+def run_cpu(
+    analysis: Analysis, schedule: Schedule, inputs: Sequence[torch.Tensor], folder: Path
+) -> list[torch.Tensor]:
+    """Outputs of the candidate that ``schedule`` stands for, through the launcher."""
+    source, plan = emit(analysis.region, analysis.kernels, schedule)
+    compiled = compile_candidate(Candidate("cpu", "c++", source, plan, "sketch"), folder, "native")
+    assert isinstance(compiled, Compiled), compiled
+    program = launcher.load_program(compiled.path, plan)
+    assert not isinstance(program, launcher.LoadFailed), program
+    launcher.define_ops()
+    launcher.bind(KEY, program)
+    try:
+        result = launcher.op_for(len(plan.input_specs), len(plan.output_specs))(KEY, *inputs)
+    finally:
+        launcher.unbind(KEY)
+    return [result] if isinstance(result, torch.Tensor) else list(result)
