@@ -12,7 +12,7 @@ from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
 from cuda_agent_backend.sketch.cuda_map import emit_map
 from cuda_agent_backend.sketch.cuda_parts import Emitted, dtype_name, temporary
 from cuda_agent_backend.sketch.cuda_rows import emit_rows
-from cuda_agent_backend.sketch.cuda_schedules import kernel_schedules
+from cuda_agent_backend.sketch.cuda_schedules import MOST, kernel_schedules
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Kernel
 from cuda_agent_backend.sketch.schedule import Parameter, Schedule
@@ -36,9 +36,12 @@ def emit(
         Unsupported: the schedule does not fit a kernel or the device, with the reason.
     """
     if len(schedule.kernels) != len(kernels):
-        raise Unsupported(f"schedule for {len(schedule.kernels)} kernels where there are {len(kernels)}")
+        raise Unsupported(
+            f"schedule for {len(schedule.kernels)} kernels where there are {len(kernels)}"
+        )
     emitted = [
-        _emit_kernel(kernel, region, schedule.parameters(n), f"k{n}", device) for n, kernel in enumerate(kernels)
+        _emit_kernel(kernel, region, schedule.parameters(n), f"k{n}", device)
+        for n, kernel in enumerate(kernels)
     ]
     halves = any(b.dtype in _HALF for b in region.buffers.values())
     parts = ["#define CA_HALF" if halves else "", _PRELUDE.read_text(encoding="utf-8")]
@@ -47,7 +50,11 @@ def emit(
 
 
 def _emit_kernel(
-    kernel: Kernel, region: LoweredRegion, parameters: Mapping[str, Parameter], name: str, device: DeviceFacts
+    kernel: Kernel,
+    region: LoweredRegion,
+    parameters: Mapping[str, Parameter],
+    name: str,
+    device: DeviceFacts,
 ) -> Emitted:
     sketch = parameters.get("sketch")
     if sketch == "map":
@@ -64,7 +71,9 @@ def _plan(region: LoweredRegion, kernels: tuple[Kernel, ...], emitted: list[Emit
         b = region.buffers[name]
         return PlanBuffer(name, kind, TensorSpec(dtype_name(b.dtype), b.shape, b.stride))
 
-    buffers = [entry(n, "input") for n in region.inputs] + [entry(n, "output") for n in region.outputs]
+    buffers = [entry(n, "input") for n in region.inputs] + [
+        entry(n, "output") for n in region.outputs
+    ]
     buffers += [
         temporary(b.name, b.dtype, b.extent)
         for b in region.buffers.values()
@@ -74,12 +83,16 @@ def _plan(region: LoweredRegion, kernels: tuple[Kernel, ...], emitted: list[Emit
     return Plan("cuda", tuple(buffers), tuple(launch for e in emitted for launch in e.launches))
 
 
-def schedules(region: LoweredRegion, kernels: tuple[Kernel, ...], device: DeviceFacts) -> list[Schedule]:
+def schedules(
+    region: LoweredRegion, kernels: tuple[Kernel, ...], device: DeviceFacts, most: int = MOST
+) -> list[Schedule]:
     """Schedules worth trying, best guess first: all kernels at their best, then one kernel's choice changed."""
-    options = [kernel_schedules(kernel, region, device) for kernel in kernels]
+    options = [kernel_schedules(kernel, region, device, most) for kernel in kernels]
     first = [o[0] for o in options]
     result = [Schedule.of(*first)]
     for position, own in enumerate(options):
         for option in own[1:]:
-            result.append(Schedule.of(*[option if n == position else f for n, f in enumerate(first)]))
+            result.append(
+                Schedule.of(*[option if n == position else f for n, f in enumerate(first)])
+            )
     return result

@@ -85,9 +85,9 @@ class LanePrinter(Printer):
 
     def load_text(self, buffer: str, index: sympy.Expr) -> str:
         """The load of ``buffer`` at ``index``, from memory."""
-        return LanePrinter(self.lane, self.pointer, self.local, self.dtype_of, "", self.width)._load(
-            Instruction(Value(0), "load", buffer=buffer, index=index), None
-        )
+        return LanePrinter(
+            self.lane, self.pointer, self.local, self.dtype_of, "", self.width
+        )._load(Instruction(Value(0), "load", buffer=buffer, index=index), None)
 
     def _unit(self, buffer: str) -> int:
         return max(1, min(self.width, WORD_BYTES // self.dtype_of(buffer).itemsize))

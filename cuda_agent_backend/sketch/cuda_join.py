@@ -14,12 +14,16 @@ def join(layout: Layout, memory: SharedMemory, reductions: Reductions, cluster: 
 
     ``cluster``: the row's segments are in the blocks of this cluster; else only this block's part is joined.
     """
-    return _join_inner(layout, memory, reductions, cluster) if layout.inner else _join_outer(
-        layout, memory, reductions, cluster
+    return (
+        _join_inner(layout, memory, reductions, cluster)
+        if layout.inner
+        else _join_outer(layout, memory, reductions, cluster)
     )
 
 
-def _join_inner(layout: Layout, memory: SharedMemory, reductions: Reductions, cluster: bool) -> list[str]:
+def _join_inner(
+    layout: Layout, memory: SharedMemory, reductions: Reductions, cluster: bool
+) -> list[str]:
     width, warps = min(layout.team, WARP), layout.warps
     out = [f"auto f{n} = ca::warp_join<{width}>(ca::across<L>(a{n}));" for n, _ in reductions]
     if warps == 1 and not cluster:
@@ -45,7 +49,9 @@ def _join_inner(layout: Layout, memory: SharedMemory, reductions: Reductions, cl
     return [*out, *sends, *barrier, *gathers]
 
 
-def _join_outer(layout: Layout, memory: SharedMemory, reductions: Reductions, cluster: bool) -> list[str]:
+def _join_outer(
+    layout: Layout, memory: SharedMemory, reductions: Reductions, cluster: bool
+) -> list[str]:
     team, across, lanes = layout.team, layout.across, layout.vector
     out = [f"auto f{n} = a{n};" for n, _ in reductions]
     if team > 1:
@@ -56,7 +62,8 @@ def _join_outer(layout: Layout, memory: SharedMemory, reductions: Reductions, cl
         step = team // 2
         while step:
             inside = " ".join(
-                f"f{n}.merge(slot{n}[(t + {step}) * {across} + x]); slot{n}[t * {across} + x] = f{n};" for n, _ in reductions
+                f"f{n}.merge(slot{n}[(t + {step}) * {across} + x]); slot{n}[t * {across} + x] = f{n};"
+                for n, _ in reductions
             )
             out += [f"if (t < {step}) {{ {inside} }}", "__syncthreads();"]
             step //= 2

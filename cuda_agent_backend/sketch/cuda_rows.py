@@ -64,7 +64,7 @@ class RowProgram:
     """A kernel as passes, prepared for one layout, and where its arrays live.
 
     ``own``: arrays whose elements only the thread that makes them reads; ``shared``: the others. ``kept``: loads that
-    several passes do, by name.
+    several passes do, by name. ``reuse``: own arrays that may overwrite a kept load, which nobody needs by then.
     """
 
     kernel: Kernel
@@ -74,20 +74,28 @@ class RowProgram:
     own: frozenset[str]
     shared: frozenset[str]
     kept: dict[Key, str]
+    reuse: dict[str, str]
 
     @staticmethod
     def of(kernel: Kernel, layout: Layout, region: LoweredRegion) -> RowProgram:
         kernel = expand_welford(kernel)
         if layout.keep == "none":
-            scanned = frozenset(s.buffer for st in kernel.stages if st.kind == "scan" for s in st.local_stores)
+            scanned = frozenset(
+                s.buffer for st in kernel.stages if st.kind == "scan" for s in st.local_stores
+            )
             kernel = inline_arrays(kernel, scanned)
         grouped = passes(kernel)
         flats = tuple(flatten(p.inner, layout.index_type) for p in grouped)
         kept = frozenset(scratch(kernel, grouped))
         arrays = {n for n in kept if kernel.locals[n].size > 1}
-        own = frozenset(n for n in arrays if layout.keep != "none" and _only_own(n, grouped, flats, layout.points))
+        own = frozenset(
+            n
+            for n in arrays
+            if layout.keep != "none" and _only_own(n, grouped, flats, layout.points)
+        )
         loads = _repeated_loads(grouped, flats, layout.points) if layout.keep != "none" else {}
-        return RowProgram(kernel, grouped, flats, kept, own, frozenset(arrays - own), loads)
+        reuse = _overwritten(own, loads, grouped, flats, region) if layout.keep == "shared" else {}
+        return RowProgram(kernel, grouped, flats, kept, own, frozenset(arrays - own), loads, reuse)
 
 
 def _only_own(name: str, grouped: Sequence[Pass], flats: Sequence[Flat], points: int) -> bool:
@@ -95,7 +103,11 @@ def _only_own(name: str, grouped: Sequence[Pass], flats: Sequence[Flat], points:
     for p, flat in zip(grouped, flats, strict=True):
         for stage in p.stages:
             indices = [s.index for s in stage.local_stores if s.buffer == name]
-            indices += [i.index for i in stage.body.walk() if i.op == "local" and i.buffer == name and i.index is not None]
+            indices += [
+                i.index
+                for i in stage.body.walk()
+                if i.op == "local" and i.buffer == name and i.index is not None
+            ]
             if indices and not is_full(p, points):
                 return False
             if any(flat.of(index) != POSITION for index in indices):
@@ -113,12 +125,44 @@ def _repeated_loads(grouped: Sequence[Pass], flats: Sequence[Flat], points: int)
             for i in stage.body.instructions:
                 if i.op == "load" and i.index is not None and i.buffer is not None:
                     index = flat.of(i.index)
-                    if POSITION in index.free_symbols and not index.free_symbols & set(dict(p.inner)):
+                    if POSITION in index.free_symbols and not index.free_symbols & set(
+                        dict(p.inner)
+                    ):
                         mine.add((i.buffer, index))
         for key in mine:
             seen[key] = seen.get(key, 0) + 1
     repeated = sorted((key for key, count in seen.items() if count > 1), key=str)
     return {key: f"kept{n}" for n, key in enumerate(repeated)}
+
+
+def _overwritten(
+    own: frozenset[str],
+    kept: dict[Key, str],
+    grouped: Sequence[Pass],
+    flats: Sequence[Flat],
+    region: LoweredRegion,
+) -> dict[str, str]:
+    """Own arrays that can lie where a kept load lay: it has elements of that size, and is not read after."""
+    stages = [(stage, flat) for p, flat in zip(grouped, flats, strict=True) for stage in p.stages]
+    last = {
+        name: max(n for n, (st, flat) in enumerate(stages)
+                  if any(i.op == "load" and i.buffer == buffer and i.index is not None and flat.of(i.index) == index
+                         for i in st.body.walk()))
+        for (buffer, index), name in kept.items()
+    }  # fmt: skip
+    width = {name: region.buffers[buffer].dtype.itemsize for (buffer, _), name in kept.items()}
+    result: dict[str, str] = {}
+    for number, (stage, _) in enumerate(stages):
+        for s in stage.local_stores:
+            size = BYTES[COMPUTE_TYPES[stage_dtype(stage)]]
+            free = [
+                n
+                for n in last
+                if n not in result.values() and last[n] <= number and width[n] == size
+            ]
+            if s.buffer in own and free:
+                result[s.buffer] = free[0]
+    return result
 
 
 @dataclass
@@ -142,7 +186,9 @@ class RowWriter:
 
     # --- one launch ---
 
-    def function(self, name: str, items: Iterable[tuple[str, int]], extra: Sequence[str] = ()) -> tuple[str, Launch]:
+    def function(
+        self, name: str, items: Iterable[tuple[str, int]], extra: Sequence[str] = ()
+    ) -> tuple[str, Launch]:
         """The function that does ``items`` (("pass" | "partial" | "combine", pass number)...), and its launch."""
         layout = self.layout
         self.memory = SharedMemory()
@@ -151,7 +197,11 @@ class RowWriter:
         if layout.stages == 1:
             body += self._fetch_kept()
         for what, number in items:
-            body += [f"  {{  // {what} {number}", *["    " + s for s in self._item(what, number)], "  }"]
+            body += [
+                f"  {{  // {what} {number}",
+                *["    " + s for s in self._item(what, number)],
+                "  }",
+            ]
         parameters = [*parameters_of(self.region, self.reads, self.writes), *extra]
         head = [
             f'extern "C" __global__ void __launch_bounds__({layout.threads}, {max(1, layout.blocks)}) {name}({", ".join(parameters)}) {{',
@@ -167,9 +217,23 @@ class RowWriter:
         groups = ceildiv(layout.rows, layout.across) if layout.inner else self._column_groups()[0]
         grid = groups * layout.segments
         if layout.stages > 1:
-            grid = min(groups, max(1, layout.blocks * self.device.sm_count // layout.segments)) * layout.segments
-        cluster = (layout.segments, 1, 1) if layout.exchange == "cluster" and layout.segments > 1 else None
-        return Launch(name, (grid, 1, 1), (layout.threads, 1, 1), self.memory.size, (*self.reads, *self.writes), cluster)
+            grid = (
+                min(groups, max(1, layout.blocks * self.device.sm_count // layout.segments))
+                * layout.segments
+            )
+        cluster = (
+            (layout.segments, 1, 1)
+            if layout.exchange == "cluster" and layout.segments > 1
+            else None
+        )
+        return Launch(
+            name,
+            (grid, 1, 1),
+            (layout.threads, 1, 1),
+            self.memory.size,
+            (*self.reads, *self.writes),
+            cluster,
+        )
 
     @property
     def clustered(self) -> bool:
@@ -179,13 +243,21 @@ class RowWriter:
         layout = self.layout
         out = ["  const int tid = threadIdx.x; (void)tid;"]
         if layout.inner:
-            out.append(f"  const int t = tid % {layout.team}, r = tid / {layout.team}; (void)t; (void)r;")
+            out.append(
+                f"  const int t = tid % {layout.team}, r = tid / {layout.team}; (void)t; (void)r;"
+            )
         else:
-            out.append(f"  const int x = tid % {layout.across}, t = tid / {layout.across}; (void)t;")
+            out.append(
+                f"  const int x = tid % {layout.across}, t = tid / {layout.across}; (void)t;"
+            )
         segment = "ca::cluster_rank()" if self.clustered else f"blockIdx.x % {layout.segments}"
         out.append(f"  const int segment = {segment}; (void)segment;")
         first = f"  const {layout.index_type} first = {layout.index_type}(segment) * {layout.segment}; (void)first;"
-        limit = f"{layout.segment}" if layout.even else f"min({layout.segment}, {layout.points} - int(segment) * {layout.segment})"
+        limit = (
+            f"{layout.segment}"
+            if layout.even
+            else f"min({layout.segment}, {layout.points} - int(segment) * {layout.segment})"
+        )
         return [*out, first, f"  const int limit = {limit}; (void)limit;"]
 
     def _column_groups(self) -> tuple[int, int]:
@@ -200,9 +272,14 @@ class RowWriter:
         if layout.stages > 1:
             return [*start, *self._staged_rows(group, body)]
         if layout.inner:
-            out = [f"  int row = int({group}) * {layout.across} + r;", "  const bool live = true; (void)live;"]
+            out = [
+                f"  int row = int({group}) * {layout.across} + r;",
+                "  const bool live = true; (void)live;",
+            ]
             if layout.rows % layout.across:
-                out[1] = f"  const bool live = row < {layout.rows}; row = live ? row : {layout.rows - 1};"
+                out[1] = (
+                    f"  const bool live = row < {layout.rows}; row = live ? row : {layout.rows - 1};"
+                )
             return [*start, *out, *self._decompose("row"), *body]
         size, (_, per_line) = kernel.outer[-1][1], self._column_groups()
         width = layout.across * layout.vector
@@ -269,12 +346,20 @@ class RowWriter:
             for (buffer, _), name in self.program.kept.items():
                 ctype = STORAGE_TYPES[self.region.buffers[buffer].dtype]
                 self.memory.take(name, ctype, self._own_size() * layout.stages, BYTES[ctype])
-            for name in sorted(self.program.own):
+            for name in sorted(self.program.own - set(self.program.reuse)):
                 ctype = self.types[name]
                 self.memory.take(f"l_{name}", ctype, self._own_size(), BYTES[ctype])
 
     def _own_size(self) -> int:
         return self.layout.threads * self.layout.chunks * self.layout.vector
+
+    def _own_place(self, name: str) -> str:
+        """This thread's ``k``-th vector of an own array in shared memory."""
+        if name not in self.program.reuse:
+            return f"l_{name} + {self._own_at}"
+        stage = f"turn * {self._own_size()} + " if self.layout.stages > 1 else ""
+        place = f"{self.program.reuse[name]} + {stage}{self._own_at}"
+        return f"reinterpret_cast<{self.types[name]}*>({place})"
 
     @property
     def _own_at(self) -> str:
@@ -286,9 +371,13 @@ class RowWriter:
         out = []
         for name in sorted(program.scratch):
             if program.kernel.locals[name].size == 1:
-                out.append(f"  ca::vec<{self.types[name]}, {layout.scalar_lanes}> l_{name}; (void)l_{name};")
+                out.append(
+                    f"  ca::vec<{self.types[name]}, {layout.scalar_lanes}> l_{name}; (void)l_{name};"
+                )
             elif name in program.own and layout.keep == "registers":
-                out.append(f"  ca::vec<{self.types[name]}, {layout.vector}> l_{name}[{layout.chunks}];")
+                out.append(
+                    f"  ca::vec<{self.types[name]}, {layout.vector}> l_{name}[{layout.chunks}];"
+                )
         return out
 
     def _fetch_kept(self) -> list[str]:
@@ -316,11 +405,17 @@ class RowWriter:
             dtype = self.region.buffers[buffer].dtype
             place = f"{name} + {stage}{self._own_at}"
             bytes_, step = layout.vector * dtype.itemsize, coefficient(index, self.lane)
-            whole = bytes_ % 16 == 0 and step == 1 and is_aligned(index, self.lane, 1, layout.vector, 16 // dtype.itemsize)
+            whole = (
+                bytes_ % 16 == 0
+                and step == 1
+                and is_aligned(index, self.lane, 1, layout.vector, 16 // dtype.itemsize)
+            )
             if whole:
                 for part in range(bytes_ // 16):
                     off = part * 16 // dtype.itemsize
-                    copies.append(f"ca::copy_async({place} + {off}, m_{buffer} + {c_index(index)} + {off});")
+                    copies.append(
+                        f"ca::copy_async({place} + {off}, m_{buffer} + {c_index(index)} + {off});"
+                    )
             else:
                 copies.append(f"ca::store<L>({place}, {printer.load_text(buffer, index)});")
         return ["  {", *["    " + s for s in self.loop(copies)], "  }"]
@@ -341,7 +436,12 @@ class RowWriter:
         layout = self.layout
         lane_count = f"constexpr int L = {layout.vector}; (void)L;"
         chunks = layout.chunks
-        inside = [lane_count, f"const {layout.index_type} j = first + q; (void)j;", *statements, *body]
+        inside = [
+            lane_count,
+            f"const {layout.index_type} j = first + q; (void)j;",
+            *statements,
+            *body,
+        ]
         step = ["auto step = [&](const int k, const int q) {", *["  " + s for s in inside], "};"]
         if layout.blocked:
             at, full = f"t * {chunks} + k", chunks if layout.team * chunks == layout.segment else 0
@@ -353,7 +453,11 @@ class RowWriter:
             full = 0
         if layout.keep == "registers":
             guard = f"if (k < {full} || q < limit) " if full < chunks else ""
-            return [*step, "#pragma unroll", f"for (int k = 0; k < {chunks}; ++k) {{ const int q = {at}; {guard}step(k, q); }}"]
+            return [
+                *step,
+                "#pragma unroll",
+                f"for (int k = 0; k < {chunks}; ++k) {{ const int q = {at}; {guard}step(k, q); }}",
+            ]
         unroll = f"#pragma unroll {max(1, min(layout.unroll, chunks))}"
         if layout.even or layout.blocked:
             whole = str(full)
@@ -363,8 +467,13 @@ class RowWriter:
             *step,
             unroll,
             f"for (int k = 0; k < {whole}; ++k) step(k, {at});",
-            *([f"for (int k = {whole}; k < {chunks}; ++k) {{ const int q = {at}; if (q < limit) step(k, q); }}"]
-              if full < chunks else []),
+            *(
+                [
+                    f"for (int k = {whole}; k < {chunks}; ++k) {{ const int q = {at}; if (q < limit) step(k, q); }}"
+                ]
+                if full < chunks
+                else []
+            ),
         ]
 
     # --- bodies ---
@@ -387,7 +496,11 @@ class RowWriter:
         if self.program.kernel.locals[i.buffer].size == 1:
             return f"ca::splat<L>({name})"
         if i.buffer in self.program.own:
-            return f"{name}[k]" if self.layout.keep == "registers" else f"ca::load<L>({name} + {self._own_at})"
+            return (
+                f"{name}[k]"
+                if self.layout.keep == "registers"
+                else f"ca::load<L>({self._own_place(i.buffer)})"
+            )
         return self._shared_read(name, i)
 
     def _shared_read(self, name: str, i: Instruction) -> str:
@@ -395,7 +508,11 @@ class RowWriter:
         layout = self.layout
         if not layout.inner:
             return f"ca::load<L>({name} + (({c_index(i.index)}) * {layout.across} + x) * {layout.vector})"
-        base = f"{name} + r * {self.program.kernel.locals[i.buffer].size}" if layout.across > 1 else name
+        base = (
+            f"{name} + r * {self.program.kernel.locals[i.buffer].size}"
+            if layout.across > 1
+            else name
+        )
         step = coefficient(i.index, POSITION)
         if step is None:
             return f"ca::gather<L>({base}, {self._printer(POSITION, 1).vector_index(i.index)})"
@@ -408,7 +525,7 @@ class RowWriter:
         if s.buffer in self.program.own:
             if layout.keep == "registers":
                 return f"{name}[k] = ca::to<{ctype}>({value});"
-            return f"ca::store<L>({name} + {self._own_at}, {value});"
+            return f"ca::store<L>({self._own_place(s.buffer)}, {value});"
         index = c_index(flat.of(s.index))
         if not layout.inner:
             return f"ca::store<L>({name} + (({index}) * {layout.across} + x) * {layout.vector}, {value});"
@@ -420,10 +537,17 @@ class RowWriter:
         printer = self._pass_printer(p)
         if stage.kind == "reduce" and self.layout.inner:
             printer = self._printer(None, 1)
-        to_memory = [printer.store(s.buffer, flat.of(s.index), value, stream=bool(self.layout.stream)) for s in stage.stores]
+        to_memory = [
+            printer.store(s.buffer, flat.of(s.index), value, stream=bool(self.layout.stream))
+            for s in stage.stores
+        ]
         if guard and to_memory:
             to_memory = [f"if ({guard}) {{ {' '.join(to_memory)} }}"]
-        local = [self._local_store(s, flat, value) for s in stage.local_stores if s.buffer in self.program.scratch]
+        local = [
+            self._local_store(s, flat, value)
+            for s in stage.local_stores
+            if s.buffer in self.program.scratch
+        ]
         return [*to_memory, *local]
 
     def bodies(self, number: int, at_end: Callable[[int, RowStage, str], list[str]]) -> list[str]:
@@ -438,13 +562,17 @@ class RowWriter:
             value = f"{prefix}{stage.body.results[0].number}"
             out += at_end(n, stage, value)
             if stage.kind == "map":
-                self._made |= {s.buffer: f"ca::to<{self.types[s.buffer]}>({value})" for s in stage.local_stores}
+                self._made |= {
+                    s.buffer: f"ca::to<{self.types[s.buffer]}>({value})" for s in stage.local_stores
+                }
         self._made = {}
         return out
 
     def accumulator(self, stage: RowStage, flat: Flat) -> Accumulator:
         if stage.combine in ("argmax", "argmin"):
-            ctype = value_type(stage.body, lambda b: self.region.buffers[b].dtype, lambda b: self.types[b])
+            ctype = value_type(
+                stage.body, lambda b: self.region.buffers[b].dtype, lambda b: self.types[b]
+            )
         else:
             ctype = COMPUTE_TYPES[stage_dtype(stage)]
         return Accumulator(stage.combine, ctype)
@@ -453,7 +581,8 @@ class RowWriter:
     def row_guard(self) -> str:
         """Condition for stores of a full pass."""
         partial = (
-            self.layout.rows % self.layout.across if self.layout.inner
+            self.layout.rows % self.layout.across
+            if self.layout.inner
             else self.program.kernel.outer[-1][1] % (self.layout.across * self.layout.vector)
         )
         return "live" if partial else ""
@@ -477,12 +606,16 @@ class RowWriter:
     def _scalar_pass(self, number: int) -> list[str]:
         p, flat = self.program.passes[number], self.program.flats[number]
         guard = "t == 0 && segment == 0 && live"
-        body = self.bodies(number, lambda n, stage, value: self.stores(p, flat, stage, value, guard))
+        body = self.bodies(
+            number, lambda n, stage, value: self.stores(p, flat, stage, value, guard)
+        )
         return [f"constexpr int L = {self.layout.scalar_lanes}; (void)L;", *body]
 
     def _at_end(self, number: int, guard: str) -> Callable[[int, RowStage, str], list[str]]:
         p, flat = self.program.passes[number], self.program.flats[number]
-        accumulators = {n: self.accumulator(s, flat) for n, s in enumerate(p.stages) if s.kind == "reduce"}
+        accumulators = {
+            n: self.accumulator(s, flat) for n, s in enumerate(p.stages) if s.kind == "reduce"
+        }
 
         def at_end(n: int, stage: RowStage, value: str) -> list[str]:
             if stage.kind == "map":
@@ -494,7 +627,11 @@ class RowWriter:
 
     def reductions(self, number: int) -> list[tuple[str, Accumulator]]:
         p, flat = self.program.passes[number], self.program.flats[number]
-        return [(f"{number}_{n}", self.accumulator(s, flat)) for n, s in enumerate(p.stages) if s.kind == "reduce"]
+        return [
+            (f"{number}_{n}", self.accumulator(s, flat))
+            for n, s in enumerate(p.stages)
+            if s.kind == "reduce"
+        ]
 
     def _results(self, number: int) -> list[str]:
         p, flat = self.program.passes[number], self.program.flats[number]
@@ -515,7 +652,16 @@ class RowWriter:
             raise Unsupported("an array read across the segments of a row")
         reductions = self.reductions(number)
         out = [f"{acc.of(layout.vector)} a{n};" for n, acc in reductions]
-        out += ["{", *["  " + s for s in self.loop(self.bodies(number, self._at_end(number, self.row_guard)), flat.statements)], "}"]
+        out += [
+            "{",
+            *[
+                "  " + s
+                for s in self.loop(
+                    self.bodies(number, self._at_end(number, self.row_guard)), flat.statements
+                )
+            ],
+            "}",
+        ]
         if made:
             out.append("__syncthreads();")
         if not reductions:
@@ -549,7 +695,10 @@ class RowWriter:
         if not reductions:
             return out
         lane_line = f"constexpr int L = {lanes}; (void)L;"
-        out += [lane_line, *join(replace(layout, vector=lanes), self.memory, reductions, cluster=False)]
+        out += [
+            lane_line,
+            *join(replace(layout, vector=lanes), self.memory, reductions, cluster=False),
+        ]
         return [*out, "{", *["  " + s for s in self._results(number)], "}"]
 
     def _combine(self, number: int) -> list[str]:
@@ -565,11 +714,17 @@ class RowWriter:
 
 
 def emit_rows(
-    kernel: Kernel, region: LoweredRegion, parameters: Mapping[str, Parameter], name: str, device: DeviceFacts
+    kernel: Kernel,
+    region: LoweredRegion,
+    parameters: Mapping[str, Parameter],
+    name: str,
+    device: DeviceFacts,
 ) -> Emitted:
     """Raises Unsupported where the schedule does not fit."""
     ordered = any(s.kind == "scan" for s in kernel.stages)
-    layout = read_layout(parameters, row_points(kernel), kernel.rows, ordered, needs_wide(region, kernel))
+    layout = read_layout(
+        parameters, row_points(kernel), kernel.rows, ordered, needs_wide(region, kernel)
+    )
     split = layout.exchange == "split" and layout.segments > 1
     if split:
         layout = replace(layout, keep="none")  # nothing stays on the chip from launch to launch
@@ -586,11 +741,17 @@ def emit_rows(
     return Emitted((text,), (launch,))
 
 
-def partial_buffers(name: str, reductions: list[tuple[str, Accumulator]], size: int) -> list[tuple[str, str, PlanBuffer]]:
+def partial_buffers(
+    name: str, reductions: list[tuple[str, Accumulator]], size: int
+) -> list[tuple[str, str, PlanBuffer]]:
     """(parameter name, C type, plan buffer) for the partial results of ``reductions``."""
     result = []
     for n, acc in reductions:
-        result.append((f"part{n}", acc.word, temporary(f"{name}_part{n}", PARTIAL_TYPES[acc.word], size)))
+        result.append(
+            (f"part{n}", acc.word, temporary(f"{name}_part{n}", PARTIAL_TYPES[acc.word], size))
+        )
         if acc.is_arg:
-            result.append((f"place{n}", "int", temporary(f"{name}_place{n}", PARTIAL_TYPES["int"], size)))
+            result.append(
+                (f"place{n}", "int", temporary(f"{name}_place{n}", PARTIAL_TYPES["int"], size))
+            )
     return result

@@ -24,20 +24,31 @@ def scan_pass(writer: RowWriter, number: int) -> list[str]:
     if made and layout.segments > 1:
         raise Unsupported("an array read across the segments of a row")
     ctype = COMPUTE_TYPES[stage_dtype(stage)]
-    text = _inner(writer, number, stage, ctype) if layout.inner else _outer(writer, number, stage, ctype)
+    text = (
+        _inner(writer, number, stage, ctype)
+        if layout.inner
+        else _outer(writer, number, stage, ctype)
+    )
     return [*text, *(["__syncthreads();"] if made else [])]
 
 
 def _values(writer: RowWriter, number: int, ctype: str, use: str) -> list[str]:
     """The body at one position, its value as ``value`` in statement ``use``."""
     flat = writer.program.flats[number]
-    return [*flat.statements, *writer.bodies(number, lambda n, stage, value: [use.replace("VALUE", f"ca::to<{ctype}>({value})")])]
+    return [
+        *flat.statements,
+        *writer.bodies(
+            number, lambda n, stage, value: [use.replace("VALUE", f"ca::to<{ctype}>({value})")]
+        ),
+    ]
 
 
 def _inner(writer: RowWriter, number: int, stage: RowStage, ctype: str) -> list[str]:
     layout, memory = writer.layout, writer.memory
     op, width, warps = f"ca::scan_{stage.combine}", min(layout.team, WARP), layout.warps
-    held = layout.chunks if layout.keep == "registers" else max(1, min(layout.unroll, layout.chunks))
+    held = (
+        layout.chunks if layout.keep == "registers" else max(1, min(layout.unroll, layout.chunks))
+    )
     p, flat = writer.program.passes[number], writer.program.flats[number]
     identity = f"{op}::identity<{ctype}>()"
     at = f"const int k = base + h, q = (k * {layout.team} + t) * {layout.vector}; const {layout.index_type} j = first + q; (void)j; (void)k;"
@@ -53,7 +64,10 @@ def _inner(writer: RowWriter, number: int, stage: RowStage, ctype: str) -> list[
         f"    held[h] = ca::splat<{ctype}, L>({identity});",
         f"    {at}",
         "    if (q < limit) {",
-        *["      " + s for s in _values(writer, number, ctype, f"held[h] = ca::scan_lanes<{op}>(VALUE);")],
+        *[
+            "      " + s
+            for s in _values(writer, number, ctype, f"held[h] = ca::scan_lanes<{op}>(VALUE);")
+        ],
         "    }",
         f"    {total}",
         "  }",
@@ -165,9 +179,19 @@ def _outer(writer: RowWriter, number: int, stage: RowStage, ctype: str) -> list[
             "ca::cluster_wait();",
             f"for (int c = 0; c < segment; ++c) before = ca::scan_join<{op}>(before, whole{number}[c * {layout.across} + x]);",
         ]
-    out.append(f"for (int c = 0; c < t; ++c) before = ca::scan_join<{op}>(before, totals{number}[c * {layout.across} + x]);")
+    out.append(
+        f"for (int c = 0; c < t; ++c) before = ca::scan_join<{op}>(before, totals{number}[c * {layout.across} + x]);"
+    )
     if registers:
-        second = ["const auto scanned = ca::scan_join<" + op + ">(before, held[k]);", *flat.statements, *stores]
+        second = [
+            "const auto scanned = ca::scan_join<" + op + ">(before, held[k]);",
+            *flat.statements,
+            *stores,
+        ]
     else:
-        second = [*_values(writer, number, ctype, f"before = ca::scan_join<{op}>(before, VALUE);"), "const auto scanned = before;", *stores]
+        second = [
+            *_values(writer, number, ctype, f"before = ca::scan_join<{op}>(before, VALUE);"),
+            "const auto scanned = before;",
+            *stores,
+        ]
     return [*out, "{", *writer.loop(second), "}"]

@@ -10,10 +10,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cuda_agent_backend.sketch.cuda_layout import DeviceFacts, Layout, ceildiv
+from cuda_agent_backend.sketch.cuda_layout import WARP, DeviceFacts, Layout, ceildiv
 from cuda_agent_backend.sketch.cuda_map import map_dims, single_pass
 from cuda_agent_backend.sketch.cuda_parts import needs_wide
-from cuda_agent_backend.sketch.cuda_rows import RowProgram, is_full, row_points
+from cuda_agent_backend.sketch.cuda_rows import RowProgram, emit_rows, is_full, row_points
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Kernel, coefficient
 from cuda_agent_backend.sketch.schedule import Parameter
@@ -29,11 +29,13 @@ WANTED_IN_FLIGHT = 56 << 10
 MOST = 14
 
 
-def kernel_schedules(kernel: Kernel, region: LoweredRegion, device: DeviceFacts) -> list[Parameters]:
-    """At least one schedule; raises Unsupported where no sketch fits."""
+def kernel_schedules(
+    kernel: Kernel, region: LoweredRegion, device: DeviceFacts, most: int = MOST
+) -> list[Parameters]:
+    """One to ``most`` schedules; raises Unsupported where no sketch fits."""
     if single_pass(kernel) is not None:
-        return _map_schedules(kernel, region)
-    found = _row_schedules(kernel, region, device)
+        return _map_schedules(kernel, region)[:most]
+    found = _row_schedules(kernel, region, device, most)
     if not found:
         raise Unsupported("no schedule fits the rows of this kernel")
     return found
@@ -58,12 +60,14 @@ def _map_schedules(kernel: Kernel, region: LoweredRegion) -> list[Parameters]:
         ):  # fmt: skip
             result.append({"sketch": "map", "vector": vector, "unroll": unroll, "threads": threads,
                            "blocks": blocks, "stream": stream})  # fmt: skip
-    return result[:MOST]
+    return result
 
 
 def _item_bytes(kernel: Kernel, region: LoweredRegion) -> int:
     """Bytes of the widest element in the largest buffers: they set the vector width."""
-    names = {i.buffer for s in kernel.stages for i in s.body.loads()} | {s.buffer for st in kernel.stages for s in st.stores}
+    names = {i.buffer for s in kernel.stages for i in s.body.loads()} | {
+        s.buffer for st in kernel.stages for s in st.stores
+    }
     buffers = [region.buffers[n] for n in names if n is not None]
     most = max((b.extent for b in buffers), default=1)
     return max((b.dtype.itemsize for b in buffers if b.extent * 2 > most), default=4)
@@ -111,11 +115,15 @@ def _facts(kernel: Kernel, region: LoweredRegion) -> _Facts:
     )  # fmt: skip
 
 
-def _row_schedules(kernel: Kernel, region: LoweredRegion, device: DeviceFacts) -> list[Parameters]:
+def _row_schedules(
+    kernel: Kernel, region: LoweredRegion, device: DeviceFacts, most: int
+) -> list[Parameters]:
     facts = _facts(kernel, region)
     scored: list[tuple[float, int, Parameters]] = []
     for parameters in _candidates(facts):
-        layout = Layout(facts.points, facts.rows, ordered=facts.scans, wide=facts.wide, **parameters)  # type: ignore[arg-type]
+        layout = Layout(
+            facts.points, facts.rows, ordered=facts.scans, wide=facts.wide, **parameters
+        )  # type: ignore[arg-type]
         try:
             layout.check(device)
         except Unsupported:
@@ -123,19 +131,35 @@ def _row_schedules(kernel: Kernel, region: LoweredRegion, device: DeviceFacts) -
         score = _score(layout, facts, device)
         if score > 0:
             scored.append((-score, len(scored), {"sketch": "row", **parameters}))
-    return _diverse([p for *_, p in sorted(scored, key=lambda item: item[:2])])
+    ordered = (p for *_, p in sorted(scored, key=lambda item: item[:2]))
+    chosen = _diverse((p for p in ordered if _fits(kernel, region, p, device)), most)
+    if facts.writes:
+        chosen[2:2] = [{**p, "stream": 1} for p in chosen[:2]]
+    return chosen[:most]
 
 
-def _diverse(ordered: list[Parameters]) -> list[Parameters]:
+def _fits(
+    kernel: Kernel, region: LoweredRegion, parameters: Parameters, device: DeviceFacts
+) -> bool:
+    try:
+        emit_rows(kernel, region, parameters, "k", device)
+    except Unsupported:
+        return False
+    return True
+
+
+def _diverse(ordered: Iterator[Parameters], most: int) -> list[Parameters]:
     """The best few of every way to keep and to meet, in order of the estimate."""
     counts: dict[tuple[object, ...], int] = {}
     chosen = []
     for p in ordered:
         way = (p.get("keep"), p.get("exchange", "block"), p.get("stages", 1) == 1)
         counts[way] = counts.get(way, 0) + 1
-        if counts[way] <= 5:
+        if counts[way] <= max(5, most // 3):
             chosen.append(p)
-    return chosen[:MOST]
+        if len(chosen) == most:
+            break
+    return chosen
 
 
 def _powers(low: int, high: int) -> list[int]:
@@ -158,11 +182,21 @@ def _exchanges(most: int) -> Iterator[tuple[str, int]]:
 
 
 def _inner_candidates(facts: _Facts) -> Iterator[Parameters]:
-    widest = max(v for v in (16 // facts.item, 8 // facts.item, 4 // facts.item, 1) if v >= 1 and facts.line % v == 0)
+    widest = max(
+        v
+        for v in (16 // facts.item, 8 // facts.item, 4 // facts.item, 1)
+        if v >= 1 and facts.line % v == 0
+    )
     for exchange, segments in _exchanges(1024):
-        for team in _powers(1 if facts.points < 256 else 8, 1024):
+        for team in _powers(WARP if facts.points > 1024 else 1 if facts.points < 256 else 8, 1024):
             across = max(1, (256 if facts.points <= 1024 else 128) // team)
-            base: Parameters = {"vector": widest, "team": team, "across": across, "segments": segments, "exchange": exchange}
+            base: Parameters = {
+                "vector": widest,
+                "team": team,
+                "across": across,
+                "segments": segments,
+                "exchange": exchange,
+            }
             per_thread = ceildiv(facts.points, team * segments)
             if exchange == "cluster" and across > 1:
                 continue
@@ -173,14 +207,23 @@ def _inner_candidates(facts: _Facts) -> Iterator[Parameters]:
                     yield {**base, "keep": "shared", "stages": stages, "unroll": 4}
             if not (facts.scans and exchange != "block"):
                 yield {**base, "keep": "none", "unroll": 8 if facts.arrays == 0 else 4}
+                if facts.arrays == 0 and not facts.scans and exchange == "block":
+                    yield {**base, "keep": "none", "unroll": 4}
+                    yield {**base, "keep": "none", "unroll": 16}
 
 
 def _outer_candidates(facts: _Facts) -> Iterator[Parameters]:
-    widest = [v for v in (16 // facts.item, 8 // facts.item, 1) if v >= 1 and facts.columns % v == 0]
+    widest = [
+        v for v in (16 // facts.item, 8 // facts.item, 1) if v >= 1 and facts.columns % v == 0
+    ]
     for exchange, segments in _exchanges(256):
         for team in _powers(1, 32):
             for vector in sorted(set(widest), reverse=True):
-                for across in (32, 64) if facts.columns > 32 else (min(32, 1 << (facts.columns - 1).bit_length()),):
+                for across in (
+                    (32, 64)
+                    if facts.columns > 32
+                    else (min(32, 1 << (facts.columns - 1).bit_length()),)
+                ):
                     base: Parameters = {"lanes": "outer", "vector": vector, "team": team, "across": across,
                                         "segments": segments, "exchange": exchange}  # fmt: skip
                     per_thread = ceildiv(facts.points, team * segments) * vector
@@ -193,22 +236,37 @@ def _outer_candidates(facts: _Facts) -> Iterator[Parameters]:
 def _score(layout: Layout, facts: _Facts, device: DeviceFacts) -> float:
     """Expected share of the memory bandwidth, about; 0 where the schedule makes no sense."""
     threads, per_thread = layout.threads, layout.chunks * layout.vector
-    if layout.exchange == "split" and (facts.scans or layout.segments > ceildiv(facts.points, layout.tile)):
+    if layout.exchange == "split" and (
+        facts.scans or layout.segments > ceildiv(facts.points, layout.tile)
+    ):
         return 0.0
-    held = per_thread * max(1, facts.arrays) if layout.keep == "registers" else layout.unroll * layout.vector
+    held = (
+        per_thread * max(1, facts.arrays)
+        if layout.keep == "registers"
+        else layout.unroll * layout.vector
+    )
     registers = BASE_REGISTERS + held * max(1, facts.item // 4) + 2 * layout.vector
     if layout.keep == "registers" and registers > 128:
         return 0.0
     by_registers = REGISTERS // (threads * max(32, -(-registers // 8) * 8))
     by_warps = WARP_SLOTS * 32 // threads
-    shared = threads * layout.chunks * layout.vector * facts.item * facts.arrays * layout.stages if layout.keep == "shared" else 0
+    shared = (
+        threads * layout.chunks * layout.vector * facts.item * facts.arrays * layout.stages
+        if layout.keep == "shared"
+        else 0
+    )
     by_shared = SHARED_BYTES // (shared + 1024) if shared else 32
     blocks = min(by_registers, by_warps, by_shared, 32)
     if blocks < 1:
         return 0.0
-    groups = ceildiv(layout.rows, layout.across * (1 if layout.inner else layout.vector)) * layout.segments
+    groups = (
+        ceildiv(layout.rows, layout.across * (1 if layout.inner else layout.vector))
+        * layout.segments
+    )
     resident = min(blocks, max(1.0, groups / device.sm_count))
-    under_way = per_thread if layout.keep != "none" else min(per_thread, layout.unroll * layout.vector)
+    under_way = (
+        per_thread if layout.keep != "none" else min(per_thread, layout.unroll * layout.vector)
+    )
     in_flight = resident * threads * under_way * facts.item * max(1, facts.arrays)
     score = min(1.0, in_flight / WANTED_IN_FLIGHT) ** 0.5
     score *= min(1.0, groups / device.sm_count)
@@ -222,11 +280,11 @@ def _score(layout: Layout, facts: _Facts, device: DeviceFacts) -> float:
     if layout.keep == "none" and facts.arrays:
         score /= 1 + 0.45 * (facts.passes - 1)
     score *= 0.97 if layout.keep == "shared" else 1.0
-    score *= {"block": 1.0, "cluster": 0.97 - 0.004 * layout.segments, "split": 0.9}[layout.exchange]
+    score *= {"block": 1.0, "cluster": 0.97 - 0.004 * layout.segments, "split": 0.9}[
+        layout.exchange
+    ]
     if layout.exchange == "split":
         score /= 1 + 2.0 * layout.segments / max(1, facts.points // max(1, layout.tile))
     if layout.inner and facts.reductions:
         score *= 1 - 0.004 * math.log2(max(1, layout.team))
     return score
-
-

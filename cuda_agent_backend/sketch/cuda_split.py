@@ -30,14 +30,18 @@ def emit_split(
     launches: list[Launch] = []
     temporaries: dict[str, PlanBuffer] = {}
     for number, items in enumerate(_launches(program.passes)):
-        finishing = not any(what in ("pass", "partial") and program.passes[n].inner for what, n in items)
+        finishing = not any(
+            what in ("pass", "partial") and program.passes[n].inner for what, n in items
+        )
         own = _finishing_layout(layout) if finishing else layout
         writer = RowWriter(region, own, program, name, device, layout.segments)
         parameters, names = [], []
         for what, n in items:
             if what == "pass":
                 continue
-            for parameter, ctype, buffer in partial_buffers(name, writer.reductions(n), layout.rows * layout.segments):
+            for parameter, ctype, buffer in partial_buffers(
+                name, writer.reductions(n), layout.rows * layout.segments
+            ):
                 const = "const " if what == "combine" else ""
                 parameters.append(f"{const}{ctype}* __restrict__ {parameter}")
                 names.append(buffer.name)
@@ -49,7 +53,12 @@ def emit_split(
 
 
 def _reads(p: Pass) -> set[str]:
-    return {i.buffer for s in p.stages for i in s.body.walk() if i.op == "local" and i.buffer is not None}
+    return {
+        i.buffer
+        for s in p.stages
+        for i in s.body.walk()
+        if i.op == "local" and i.buffer is not None
+    }
 
 
 def _made(p: Pass) -> set[str]:
@@ -84,6 +93,14 @@ def _finishing_layout(layout: Layout) -> Layout:
     if layout.inner:
         wanted = min(256, max(WARP, ceildiv(layout.segments, 4)))
         team = 1 << (wanted - 1).bit_length()
-        return replace(layout, segments=1, exchange="block", team=team, across=max(1, 128 // team), vector=1, blocks=1)
+        return replace(
+            layout,
+            segments=1,
+            exchange="block",
+            team=team,
+            across=max(1, 128 // team),
+            vector=1,
+            blocks=1,
+        )
     team = 1 << max(0, min(5, (layout.segments // 4).bit_length() - 1))
     return replace(layout, segments=1, exchange="block", team=team, across=WARP, vector=1, blocks=1)

@@ -1,0 +1,488 @@
+"""Measure the CUDA sketches on one GPU: every schedule of every family, checked and timed against eager and Inductor.
+
+    python -m benchmarks.sketch_cuda --out FOLDER [--families softmax,argmax] [--sizes 64MB,2GB] [--most 14]
+
+A tool for whoever works on the sketches. The judge's verdicts are made elsewhere, pair by pair; here kernels run in
+one process, interleaved, with the L2 cache overwritten before each run, and medians are compared. Needs the launcher
+extension (`python setup.py build_ext --inplace`) and nvcc. Prints one line for each case and writes all to FOLDER.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import random
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.cases import Case, cases
+
+LAUNCH_NAME = re.compile(r"\b(k\d+(?:_\d+)?)\(")
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """One schedule of one case, compiled. ``plan`` is JSON."""
+
+    schedule: str
+    plan: str
+    cubin: str
+    registers: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Built:
+    """A case's variants, or why there are none."""
+
+    case: str
+    variants: tuple[Variant, ...]
+    problem: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Traced:
+    """As much of a task as lowering needs."""
+
+    inputs: tuple[Any, ...]
+    output_specs: tuple[Any, ...]
+    module: Any
+    target: str = "cuda"
+
+    def to_graph_module(self) -> Any:
+        return self.module
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """A function and its inputs, made on a device. ``values``: whether positions that it returns index its input."""
+
+    name: str
+    function: Callable[..., Any]
+    make: Callable[[str], tuple[Tensor, ...]]
+
+
+def subject_of(case: Case) -> Subject:
+    def make(device: str) -> tuple[Tensor, ...]:
+        return tuple(torch.randn(shape, device=device) for shape in case.shapes)
+
+    return Subject(case.name, case.family.function, make)
+
+
+def probes() -> tuple[Subject, ...]:
+    """Small regions of awkward shapes, dtypes and layouts: for correctness only."""
+    randn = torch.randn
+
+    def of(
+        *shapes: tuple[int, ...], dtype: torch.dtype = torch.float32
+    ) -> Callable[[str], tuple[Tensor, ...]]:
+        return lambda device: tuple(randn(s, device=device).to(dtype) for s in shapes)
+
+    def layer_norm_backward(x: Tensor, w: Tensor, b: Tensor, g: Tensor) -> Any:
+        mean, rstd = (
+            x.mean(-1, keepdim=True),
+            torch.rsqrt(x.var(-1, keepdim=True, unbiased=False) + 1e-5),
+        )
+        return torch.ops.aten.native_layer_norm_backward(
+            g, x, w.shape, mean, rstd, w, b, [True, True, True]
+        )
+
+    def group_norm(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return torch.nn.functional.group_norm(x, 8, w, b)
+
+    def integers(device: str) -> tuple[Tensor, ...]:
+        return (torch.randint(-9, 9, (130, 264), device=device),)
+
+    def holes(device: str) -> tuple[Tensor, ...]:
+        x = randn(66, 1030, device=device)
+        x[3, 77] = float("nan")
+        x[5, 9], x[6, 1000], x[7] = float("inf"), float("-inf"), float("-inf")
+        return (x,)
+
+    half, brain = torch.float16, torch.bfloat16
+    return (
+        Subject("softmax odd", lambda x: x.softmax(-1), of((37, 1001))),
+        Subject("softmax holes", lambda x: x.softmax(-1), holes),
+        Subject("softmax bf16", lambda x: x.softmax(-1), of((64, 1536), dtype=brain)),
+        Subject("softmax middle", lambda x: x.softmax(1), of((6, 300, 132))),
+        Subject("softmax short", lambda x: x.softmax(-1), of((5000, 17))),
+        Subject("layer norm fp16", lambda x, w, b: torch.nn.functional.layer_norm(x, w.shape, w, b),
+                of((130, 3000), (3000,), (3000,), dtype=half)),
+        Subject("layer norm long", lambda x, w, b: torch.nn.functional.layer_norm(x, w.shape, w, b),
+                of((3, 600000), (600000,), (600000,))),
+        Subject("layer norm backward", layer_norm_backward, of((640, 768), (768,), (768,), (640, 768))),
+        Subject("group norm", group_norm, of((9, 32, 14, 14), (32,), (32,))),
+        Subject("group norm odd", group_norm, of((3, 24, 15, 15), (24,), (24,))),
+        Subject("batch statistics", lambda x: (x.mean((0, 2, 3)), x.var((0, 2, 3))), of((16, 48, 20, 20))),
+        Subject("sum all", lambda x: (x.sum(), x.abs().max()), of((1000, 3001))),
+        Subject("sum integers", lambda x: (x.sum(-1), x.prod(0), x.min(), (x > 8).any(-1)), integers),
+        Subject("max holes", lambda x: (x.amax(-1), x.argmax(-1), x.argmin(-1)), holes),
+        Subject("argmax columns", lambda x: x.argmax(0), of((3000, 132))),
+        Subject("argmax all", lambda x: x.argmax(), of((1000, 257))),
+        Subject("argmax integers", lambda x: x.argmax(-1), integers),
+        Subject("cumsum odd", lambda x: x.cumsum(-1), of((33, 5003))),
+        Subject("cumsum long", lambda x: x.cumsum(-1), of((3, 200000))),
+        Subject("cumsum middle", lambda x: x.cumsum(1), of((5, 700, 96))),
+        Subject("cumsum reversed", lambda x: x.flip(-1).cumsum(-1).flip(-1), of((64, 2048))),
+        Subject("cumsum integers", lambda x: x.cumsum(-1), integers),
+        Subject("cumprod", lambda x: (1 + 0.01 * x).cumprod(-1), of((64, 1000))),
+        Subject("cumsum masked", lambda x: (x * (x > 0)).cumsum(0), of((900, 68))),
+        Subject("mean of transposed", lambda x: x.t().mean(-1), of((512, 300))),
+        Subject("cat and pad", lambda x, y: torch.nn.functional.pad(torch.cat([x, y], -1), (1, 3)).sin(), of((50, 16), (50, 9))),
+        Subject("transposed add", lambda x, y: (x.t() + y).exp(), of((128, 96), (96, 128))),
+        Subject("gelu bf16", lambda x, b: torch.nn.functional.gelu(x + b), of((100, 136), (136,), dtype=brain)),
+        Subject("many functions", lambda x: torch.erf(x) + torch.tanh(x) * torch.sigmoid(x) + torch.log1p(x.abs()) + x.pow(3) + torch.expm1(x), of((100, 1001))),
+        Subject("softmax then column sum", lambda x: (lambda s: (s, s.sum(0)))(torch.nn.functional.gelu(x.softmax(-1))), of((640, 520))),
+        Subject("double", lambda x: (x.double().softmax(-1), x.double().sum(0)), of((77, 300))),
+    )  # fmt: skip
+
+
+def lower_case(case: Subject) -> Any:
+    """The region and kernels of a subject, from its function alone."""
+    from torch._inductor import config as inductor_config
+    from torch._inductor.decomposition import select_decomp_table
+    from torch._subclasses import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    from cuda_agent_backend.sketch.lower import lower
+    from cuda_agent_backend.sketch.nest import group
+    from sandbox.specs import TensorSpec
+
+    def spec(t: Tensor) -> TensorSpec:
+        return TensorSpec(str(t.dtype).removeprefix("torch."), tuple(t.shape), tuple(t.stride()))
+
+    with FakeTensorMode():
+        inputs = case.make("cpu")
+    module = make_fx(case.function, select_decomp_table(), "fake")(*inputs)
+    (result,) = list(module.graph.nodes)[-1].args
+    results = result if isinstance(result, list | tuple) else (result,)
+    outputs = tuple(spec(n.meta["val"]) for n in results)
+    with inductor_config.patch(comprehensive_padding=False):
+        region = lower(_Traced(tuple(spec(t) for t in inputs), outputs, module))  # type: ignore[arg-type]
+    return region, group(region)
+
+
+def build(case: Subject, folder: Path, most: int) -> Built:
+    """Emit and compile all schedules of a case, several to a file."""
+    from cuda_agent_backend.sketch import cuda
+    from sandbox.compile_cuda import ptxas_facts
+
+    try:
+        region, kernels = lower_case(case)
+        device = cuda.DeviceFacts()
+        sources, plans, schedules, prelude = [], [], [], ""
+        for number, schedule in enumerate(cuda.schedules(region, kernels, device, most)):
+            source, plan = cuda.emit(region, kernels, schedule, device)
+            cut = source.index('extern "C" __global__')
+            prelude = source[:cut]
+            sources.append(LAUNCH_NAME.sub(rf"v{number}_\1(", source[cut:]))
+            steps = tuple(
+                dataclasses.replace(s, kernel=f"v{number}_{s.kernel}") for s in plan.steps
+            )  # type: ignore[union-attr]
+            plans.append(dataclasses.replace(plan, steps=steps))
+            schedules.append(schedule.to_json())
+    except Exception as error:  # a tool reports and goes on
+        return Built(case.name, (), repr(error)[:300])
+    path = folder / f"{case.name.replace(' ', '_')}.cu"
+    path.write_text(prelude + "\n".join(sources))
+    cubin = path.with_suffix(".cubin")
+    command = [
+        "nvcc",
+        "-cubin",
+        "-O3",
+        "-arch=sm_90a",
+        "-std=c++17",
+        "-Xptxas",
+        "-v",
+        str(path),
+        "-o",
+        str(cubin),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return Built(case.name, (), (done.stdout + done.stderr)[-600:])
+    facts = ptxas_facts(done.stdout + done.stderr)
+
+    def registers(number: int) -> str:
+        mine = [f for name, f in facts.items() if name.startswith(f"v{number}_")]
+        return "+".join(f"{f['registers']}{'s' if f['spill_store_bytes'] else ''}" for f in mine)
+
+    variants = (
+        Variant(s, p.to_json(), str(cubin), registers(n))
+        for n, (s, p) in enumerate(zip(schedules, plans, strict=True))
+    )
+    return Built(case.name, tuple(variants))
+
+
+# --- running -------------------------------------------------------------------------------------------------------
+
+Run = Callable[[], None]
+
+
+@dataclasses.dataclass
+class Timer:
+    """Medians of interleaved runs in microseconds, each with a cold L2."""
+
+    flush: Tensor
+
+    def measure(self, runs: dict[str, Run], rounds: int) -> dict[str, float]:
+        times: dict[str, list[float]] = {name: [] for name in runs}
+        order = list(runs)
+        for run in runs.values():
+            run()
+        torch.cuda.synchronize()
+        for _ in range(rounds):
+            random.shuffle(order)
+            events = []
+            for name in order:
+                self.flush.fill_(1)
+                start, end = (
+                    torch.cuda.Event(enable_timing=True),
+                    torch.cuda.Event(enable_timing=True),
+                )
+                start.record()
+                runs[name]()
+                end.record()
+                events.append((name, start, end))
+            torch.cuda.synchronize()
+            for name, start, end in events:
+                times[name].append(start.elapsed_time(end) * 1000)
+        return {name: statistics.median(t) for name, t in times.items()}
+
+
+def launcher(variant: Variant, inputs: tuple[Tensor, ...], outputs: list[Tensor]) -> Run:
+    """A function that runs the variant on these tensors."""
+    from sandbox.launcher.program import LoadFailed, load_program
+    from sandbox.plan import Plan
+
+    plan = Plan.from_json(variant.plan)
+    program = load_program(Path(variant.cubin), plan)
+    if isinstance(program, LoadFailed):
+        raise RuntimeError(program.reason)
+    temporaries = [
+        torch.empty(s.shape, dtype=getattr(torch, s.dtype), device="cuda")
+        for s in plan.temporary_specs
+    ]
+    pointers = [t.data_ptr() for t in (*inputs, *outputs, *temporaries)]
+
+    def run() -> None:
+        assert not isinstance(program, LoadFailed)
+        program.launch(pointers, torch.cuda.current_stream().cuda_stream, 0)
+
+    run.keep = temporaries  # type: ignore[attr-defined]
+    return run
+
+
+def error_of(result: Tensor, expected: Tensor, values: Tensor) -> tuple[float, float]:
+    """Root mean square and maximum of the error relative to the expected root mean square.
+
+    Positions are judged by the values found there. Infinite and NaN elements must agree, else the error is NaN.
+    """
+    if not result.is_floating_point():
+        if values.is_floating_point() and result.shape == values.shape[:-1]:
+            in_range = (result >= 0) & (result < values.shape[-1])
+            if not bool(in_range.all()):
+                return float("nan"), float("nan")
+            result = values.gather(-1, result.unsqueeze(-1)).squeeze(-1).double()
+            expected = values.gather(-1, expected.unsqueeze(-1)).squeeze(-1).double()
+        else:
+            bad = float((result != expected).sum())
+            return bad, bad
+    total = largest = size = 0.0
+    a_parts, b_parts = result.reshape(-1).split(1 << 27), expected.reshape(-1).split(1 << 27)
+    for a, b in zip(a_parts, b_parts, strict=True):
+        a, finite = a.double(), torch.isfinite(b)
+        if not bool(
+            torch.where(finite, torch.isfinite(a), (a == b) | (a.isnan() & b.isnan())).all()
+        ):
+            return float("nan"), float("nan")
+        e = torch.where(finite, a - b, 0.0).abs_()
+        total, largest = total + float(e.square().sum()), max(largest, float(e.max()))
+        size += float(torch.where(finite, b, 0.0).square().sum())
+    return (total / max(size, 1e-300)) ** 0.5, largest
+
+
+def tensors(result: Any) -> list[Tensor]:
+    return list(result) if isinstance(result, tuple | list) else [result]
+
+
+def worst(
+    results: list[Tensor], expected: list[Tensor], values: Tensor, eager: list[float]
+) -> float:
+    """Largest error over the outputs, as a multiple of eager's plus a rounding floor."""
+    ratios = []
+    for r, x, e in zip(results, expected, eager, strict=True):
+        floor = torch.finfo(r.dtype).eps / 4 if r.is_floating_point() else 1e-9
+        ratio = error_of(r, x, values)[0] / (e + floor)
+        ratios.append(float("inf") if ratio != ratio else ratio)
+    return max(ratios)
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What one case gave. ``times`` in microseconds; ``errors`` as multiples of eager's."""
+
+    case: str
+    bytes: int
+    times: dict[str, float]
+    errors: dict[str, float]
+    variants: dict[str, dict[str, str]]
+    problem: str = ""
+
+    @property
+    def fair(self) -> list[str]:
+        return [v for v in self.variants if self.errors.get(v, 9.0) <= 2]
+
+
+def run_case(case: Subject, built: Built, timer: Timer | None, rounds: int) -> Outcome:
+    inputs = case.make("cuda")
+    eager = tensors(case.function(*inputs))
+    # the oracle: float64 throughout
+    expected = tensors(case.function(*(t.double() if t.is_floating_point() else t for t in inputs)))
+    own = [error_of(r, x, inputs[0])[0] for r, x in zip(eager, expected, strict=True)]
+    moved = sum(t.numel() * t.element_size() for t in (*inputs, *eager))
+    outcome = Outcome(case.name, moved, {}, {}, {}, built.problem)
+    runs: dict[str, Run] = {"eager": lambda: case.function(*inputs)}
+    if timer is not None:
+        torch._dynamo.reset()
+        compiled = torch.compile(case.function, dynamic=False)
+        outcome.errors["inductor"] = worst(tensors(compiled(*inputs)), expected, inputs[0], own)
+        runs["inductor"] = lambda: compiled(*inputs)
+        source, target = inputs[0], torch.empty_like(inputs[0])
+        runs["copy"] = lambda: target.copy_(source)
+    outputs = [torch.empty_like(t) for t in eager]
+    for number, variant in enumerate(built.variants):
+        name = f"v{number}"
+        outcome.variants[name] = {"schedule": variant.schedule, "registers": variant.registers}
+        try:
+            run = launcher(variant, inputs, outputs)
+            for o in outputs:
+                o.fill_(
+                    float("nan") if o.is_floating_point() else -1 if o.dtype != torch.bool else True
+                )
+            run()
+            torch.cuda.synchronize()
+            outcome.errors[name] = worst(outputs, expected, inputs[0], own)
+            runs[name] = run
+        except RuntimeError as error:
+            outcome.variants[name]["problem"] = str(error)[:200]
+            if "illegal" in str(error) or "misaligned" in str(error):
+                raise RuntimeError(f"{case.name} {variant.schedule}") from error
+    del expected
+    if timer is not None:
+        outcome.times = timer.measure(runs, rounds)
+        outcome.times["copy"] *= moved / (2 * source.numel() * source.element_size())
+    return outcome
+
+
+def complaint(outcome: Outcome) -> str:
+    """What is wrong with a case's variants; empty if nothing."""
+    bad = [v for v in outcome.variants if v not in outcome.fair]
+    texts = [
+        f"    {v} {outcome.errors.get(v)} {outcome.variants[v].get('problem', '')} {outcome.variants[v]['schedule']}"
+        for v in bad[:3]
+    ]
+    head = f"{outcome.case}: {len(bad)} of {len(outcome.variants)} wrong {outcome.problem}"
+    return "\n".join([head, *texts]) if bad or not outcome.variants else ""
+
+
+def line(outcome: Outcome) -> str:
+    """One row of the table: times in microseconds, speed-up over the faster baseline, share of a copy's speed."""
+    t, fair = outcome.times, outcome.fair
+    wrong = len(outcome.variants) - len(fair)
+    if not fair:
+        return (
+            f"{outcome.case:28} none of {len(outcome.variants)} is right; {outcome.problem[:200]}"
+        )
+    best = min(fair, key=lambda v: t[v])
+    base = min(t["eager"], t["inductor"])
+    first = t[fair[0]]
+    settings = {
+        k: v for k, v in json.loads(outcome.variants[best]["schedule"])[0].items() if k != "sketch"
+    }
+    return (
+        f"{outcome.case:28}{t['eager']:9.1f}{t['inductor']:9.1f}{t[best]:9.1f}{first:9.1f}  x{base / t[best]:5.3f} "
+        f"room {base / t['copy']:5.2f} roof {t['copy'] / t[best]:5.2f} err {outcome.errors[best]:5.2f} "
+        f"wrong {wrong} {best} r{outcome.variants[best]['registers']} {json.dumps(settings).replace(' ', '')}"
+    )
+
+
+def summary(outcomes: list[Outcome]) -> dict[str, float]:
+    """Counts as the project's table asks for them."""
+    gains, room = [], 0
+    for o in outcomes:
+        fair = [o.times[v] for v in o.fair]
+        base = min(o.times["eager"], o.times["inductor"])
+        if base / o.times["copy"] < 1.10:
+            continue
+        room += 1
+        if fair and base / min(fair) >= 1.05:
+            gains.append(base / min(fair))
+    mean = statistics.geometric_mean(gains) if gains else 0.0
+    return {"cases": len(outcomes), "with_room": room, "wins": len(gains), "geomean_of_wins": mean}
+
+
+def main() -> int:
+    """Exit status 0 when every case ran."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--families", default="")
+    parser.add_argument("--sizes", default="64MB,512MB,2GB")
+    parser.add_argument("--most", type=int, default=14)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--no-probes", action="store_true")
+    parser.add_argument("--jobs", type=int, default=14)
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="sketch-cuda-"))
+    names, sizes = set(filter(None, options.families.split(","))), options.sizes.split(",")
+    chosen = [
+        subject_of(c)
+        for c in cases("cuda")
+        if c.size in sizes and (not names or c.family.name in names)
+    ]
+    small = [p for p in probes() if not options.no_probes and (not names or p.name in names)]
+    started = time.monotonic()
+    outcomes = []
+    with ProcessPoolExecutor(options.jobs) as pool, torch.no_grad():
+        futures = {
+            s.name: pool.submit(_build_named, s.name, folder, options.most)
+            for s in (*chosen, *small)
+        }
+        timer = Timer(torch.empty(256 << 20, dtype=torch.uint8, device="cuda"))
+        print(f"{'case':28}{'eager':>9}{'inductor':>9}{'best':>9}{'first':>9}")
+        for case in chosen:
+            outcome = run_case(case, futures[case.name].result(), timer, options.rounds)
+            outcomes.append(outcome)
+            print("\n".join(filter(None, [line(outcome), complaint(outcome)])), flush=True)
+            torch.cuda.empty_cache()
+            document = {
+                "outcomes": [dataclasses.asdict(o) for o in outcomes],
+                "summary": summary(outcomes),
+            }
+            (options.out / "sketch_cuda.json").write_text(json.dumps(document))
+        for case in small:
+            outcome = run_case(case, futures[case.name].result(), None, 0)
+            print(complaint(outcome) or f"{case.name}: {len(outcome.variants)} right", flush=True)
+    print(summary(outcomes), f"{time.monotonic() - started:.0f} s")
+    return 0
+
+
+def _build_named(name: str, folder: Path, most: int) -> Built:
+    subjects = (*probes(), *(subject_of(c) for c in cases("cuda")))
+    return build(next(s for s in subjects if s.name == name), folder, most)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
