@@ -8,6 +8,7 @@ splitting): splitting is a decision of our schedules.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,7 @@ from torch._inductor.graph import GraphLowering
 from torch._inductor.ops_handler import DefaultHandler
 from torch._inductor.virtualized import V
 
-from cuda_agent_backend.sketch.ssa import Body, Unsupported, trace
+from cuda_agent_backend.sketch.ssa import Body, Unsupported, narrow_comparisons, trace
 from sandbox.task import Task
 
 ARG_REDUCTIONS = ("argmax", "argmin")
@@ -214,6 +215,11 @@ def _merge_welford(stages: list[Stage]) -> list[Stage]:
     return merged
 
 
+def _narrowed(stage: Stage) -> Stage:
+    points = math.prod(n for _, n in (*stage.outer, *stage.inner))
+    return dataclasses.replace(stage, body=narrow_comparisons(stage.body, points))
+
+
 def _drop_dead(stages: list[Stage], needed: set[str]) -> list[Stage]:
     """Remove stores and stages that nothing reads."""
     live: list[Stage] = []
@@ -278,7 +284,7 @@ def _read(graph: GraphLowering, task: Task) -> LoweredRegion:
     if graph.constants:
         raise Unsupported("constants captured by value")
     names = _place_outputs(outputs, task, buffers, inputs)
-    stages = _drop_dead(_merge_welford(stages), set(names))
+    stages = [_narrowed(s) for s in _drop_dead(_merge_welford(stages), set(names))]
     used = set(names) | set(inputs) | {b for s in stages for b in s.writes()}
     return LoweredRegion(
         tuple(stages), {n: b for n, b in buffers.items() if n in used}, inputs, names

@@ -203,6 +203,8 @@ class Printer:
         step = Access.of(i.index, self.lane).step
         if step == 0:
             return f"ca::splat<{ctype}, L>({ctype}({c_index(i.index)}))"
+        if step == 1 and i.dtype == torch.int32:
+            return f"ca::iota32<L>({c_index(i.index)})"
         return f"ca::to<{ctype}>({self.vector_index(i.index)})"
 
     def _load(self, i: Instruction, mask: str | None) -> str:

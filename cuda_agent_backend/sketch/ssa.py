@@ -166,50 +166,63 @@ def trace(inner_fns: Sequence[Callable[..., Any]], *index: Sequence[sympy.Expr])
     with V.set_ops_handler(tracer):
         results = tuple(unwrap(fn(*index)) for fn in inner_fns)
     tracer.body.results = results
-    return narrow_comparisons(tracer.body)
+    return tracer.body
 
 
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+NARROW_POINTS = 1 << 28
+"""Loop points up to which sums and differences of a few index values surely fit 32 bits."""
 
 
-def narrow_comparisons(body: Body) -> Body:
+def narrow_comparisons(body: Body, points: int) -> Body:
     """Compare index values in 32 bits where nothing else uses them: twice the lanes, same truth.
 
-    Index values and sizes stay below 2**31 in every tensor a plan may describe that has that many elements;
-    constants are looked at.
+    ``points``: number of points of the loops, which bounds every index value.
     """
+    if points > NARROW_POINTS:
+        return body
     users: dict[Value, list[Instruction]] = {}
     for i in body.walk():
         for o in i.operands:
             if isinstance(o, Value):
                 users.setdefault(o, []).append(i)
-    makers = {i.result: i for i in body.walk()}
-
-    def fits(value: object) -> bool:
-        maker = makers.get(value) if isinstance(value, Value) else None
-        if maker is None or maker.dtype != torch.int64:
-            return False
-        small = maker.op == "constant" and abs(int(float(maker.operands[0]))) < 2**31
-        return (small or maker.op == "index_expr") and all(
-            u.op in COMPARISONS for u in users[maker.result]
-        )
-
-    narrow = {v for v in makers if v in users and fits(v)}
-    while True:  # a comparison narrows both sides or none
-        mixed = {v for v in narrow if any(o not in narrow for u in users[v] for o in u.operands)}
+    narrow = {i.result for i in body.walk() if i.result in users and _index_like(i)}
+    while True:  # an operation narrows all of its operands and its result, or nothing
+        mixed = {
+            v
+            for v in narrow
+            for u in users[v]
+            if (u.op not in COMPARISONS and u.result not in narrow)
+            or any(o not in narrow for o in u.operands)
+        }
+        mixed |= {
+            i.result
+            for i in body.walk()
+            if i.result in narrow
+            and any(o not in narrow for o in i.operands if isinstance(o, Value))
+        }
         if not mixed:
-            break
+            return _with_dtype(body, narrow, torch.int32) if narrow else body
         narrow -= mixed
 
-    def one(b: Body) -> Body:
-        changed = [
-            replace(
-                i,
-                dtype=torch.int32 if i.result in narrow else i.dtype,
-                body=one(i.body) if i.body is not None else None,
-            )
-            for i in b.instructions
-        ]
-        return Body(changed, b.results)
 
-    return one(body) if narrow else body
+def _index_like(i: Instruction) -> bool:
+    if i.op in ("add", "sub"):
+        return True
+    if i.dtype != torch.int64:
+        return False
+    return i.op == "index_expr" or (
+        i.op == "constant" and abs(int(float(i.operands[0]))) < NARROW_POINTS
+    )
+
+
+def _with_dtype(body: Body, values: set[Value], dtype: torch.dtype) -> Body:
+    changed = [
+        replace(
+            i,
+            dtype=dtype if i.result in values and i.dtype is not None else i.dtype,
+            body=_with_dtype(i.body, values, dtype) if i.body is not None else None,
+        )
+        for i in body.instructions
+    ]
+    return Body(changed, body.results)

@@ -95,6 +95,12 @@ template <int L> CA_INLINE vec<int64_t, L> iota(int64_t start) {
   if constexpr (L > 1) for (int i = 0; i < L; ++i) r.x[i] = start + i;
   return r;
 }
+template <int L> CA_INLINE vec<int32_t, L> iota32(int64_t start) {
+  vec<int32_t, L> r = splat<int32_t, L>(0);
+  if constexpr (L > 1) for (int i = 0; i < L; ++i) r.x[i] = i;
+  r.x = r.x + int32_t(start);
+  return r;
+}
 template <int L> CA_INLINE vec<int64_t, L> idiv(vec<int64_t, L> a, int64_t b) { return {a.x / b}; }
 template <int L> CA_INLINE vec<int64_t, L> imod(vec<int64_t, L> a, int64_t b) { return {a.x % b}; }
 template <int L> CA_INLINE vec<int64_t, L> imin(vec<int64_t, L> a, vec<int64_t, L> b) {
