@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
 WIDTH = 120
 """Columns where output goes to no terminal."""
-UNBROKEN = ("key", "kind", "target", "graph", "speed-up", "error ratio", "made")
-UNBROKEN += ("model", "kernels", "over Inductor", "2nd process", "cold", "cached")
+UNBROKEN = frozenset(
+    ("key", "kind", "target", "graph", "speed-up", "error ratio", "made")
+    + ("model", "kernels", "over Inductor", "2nd process", "cold", "cached")
+)
 STATUS_STYLE = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
