@@ -13,7 +13,7 @@ from sandbox.oracle import index_rules, run_eager, run_oracle
 from sandbox.sharedmemory import Segment, layout
 from sandbox.specs import TensorSpec
 from sandbox.task import Task
-from sandbox.verdict import Refused
+from sandbox.verdict import Failed
 
 if TYPE_CHECKING:
     import torch
@@ -120,14 +120,14 @@ def expect(
     module: torch.fx.GraphModule,
     inputs: Sequence[torch.Tensor],
     user_flags: Mapping[str, Any],
-) -> Expected | Refused:
-    """Run eager under the user's flags and the oracle. A task that eager cannot run is refused."""
+) -> Expected | Failed:
+    """Run eager under the user's flags and the oracle. What torch raises is a value."""
     with flags.applied(user_flags):
         try:
             eager = run_eager(module, inputs)
             oracle = run_oracle(task, module, inputs)
         except Exception as error:  # whatever torch raises is about the task
-            return Refused(f"the task does not run in eager mode: {type(error).__name__}: {error}")
+            return Failed("eager mode", f"{type(error).__name__}: {error}")
     indices = {
         number: IndexCheck(oracle.operands[number], rule.dim, rule.largest, rule.exact)
         for number, rule in index_rules(task).items()

@@ -18,7 +18,7 @@ from sandbox.session import CANDIDATE, EAGER, INDUCTOR, TIMED_SETS, Session
 from sandbox.supervisor import Trouble, WorkerProcess
 from sandbox.task import Task
 from sandbox.timing import Control, SpeedReport
-from sandbox.verdict import Baselines, Failed, Failure, Noisy, Outcome, Refused, Wrong
+from sandbox.verdict import Baselines, Failed, Failure, Noisy, Outcome, Wrong
 
 if TYPE_CHECKING:
     import torch
@@ -204,11 +204,11 @@ class Race:
         time.sleep(SETTLE_SECONDS)
         return None
 
-    def _check_fetched(self, evidence: dict[str, Any]) -> Wrong | Refused | None:
+    def _check_fetched(self, evidence: dict[str, Any]) -> Wrong | Failed | None:
         evidence["checked_runs"] = len(self._fetched)
         for inputs, outputs in self._fetched:
             expected = self.session.expected(inputs)
-            if isinstance(expected, Refused):
+            if isinstance(expected, Failed):
                 return expected
             draw = Draw(outputs, expected.eager, expected.oracle, expected.indices)
             report = compare_draws([draw])

@@ -24,7 +24,7 @@ class Contestant:
     rounds: int | None = None
 
 
-@dataclass
+@dataclass(frozen=True)
 class Effort:
     """How long to measure. Rounds stop at `seconds` but not before `min_rounds`."""
 

@@ -18,7 +18,7 @@ from sandbox.sharedmemory import Segment, layout
 from sandbox.specs import TensorSpec
 from sandbox.supervisor import Trouble, WorkerProcess
 from sandbox.task import InputRef, Node, NodeRef, Ref, Task
-from sandbox.verdict import Baselines, CompileFailed, Failed, Refused, Wrong
+from sandbox.verdict import Baselines, CompileFailed, Failed, Wrong
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,7 +81,7 @@ class Session:
         self.sets[number].fill(source, self.bounds)
         return self.sets[number]
 
-    def expected(self, inputs: InputSet) -> Expected | Refused:
+    def expected(self, inputs: InputSet) -> Expected | Failed:
         """What the task computes on a set as it is now."""
         known = self._expected.get(inputs.number)
         if known is not None and known[0] == inputs.version:

@@ -12,7 +12,7 @@ from sandbox.expected import Expected, InputSet, Source, draws_per_distribution
 from sandbox.inputs import DISTRIBUTIONS
 from sandbox.session import CANDIDATE, Session
 from sandbox.supervisor import RunTime, WorkerProcess
-from sandbox.verdict import Correct, Outcome, Refused, Wrong
+from sandbox.verdict import Correct, Failed, Outcome, Wrong
 
 if TYPE_CHECKING:
     import torch
@@ -87,7 +87,7 @@ def _check_group(
     for index, source in enumerate(sources):
         inputs = _input_set(session, check, source, group * 8 + index)
         expected = session.expected(inputs)
-        if isinstance(expected, Refused):
+        if isinstance(expected, Failed):
             return expected
         first = group == 0 and index == 0
         poisons = POISONS[: check.poisons] if first else (POISONS[group % check.poisons],)

@@ -19,12 +19,13 @@ from process_kit import family, gone
 
 from sandbox.judge import Judge
 from sandbox.rounds import Effort
-from sandbox.task import InputRef, Node, NodeRef, Task
+from sandbox.task import Arg, DType, InputRef, Node, NodeRef, Task
 from sandbox.verdict import (
     Baselines,
     CompileFailed,
     Correct,
     Crashed,
+    Failed,
     Outcome,
     Refused,
     TimedOut,
@@ -161,20 +162,33 @@ def test_a_plan_for_other_shapes_is_refused(judge: Judge) -> None:
     assert isinstance(found, Refused)
 
 
-def test_a_task_that_eager_cannot_run_is_refused(judge: Judge) -> None:
+NOTHING = 'extern "C" void kernel(void* const* p) {}'
+
+
+def test_a_task_that_eager_cannot_run_is_no_fault_of_the_candidate(judge: Judge) -> None:
+    far: dict[str, Arg] = {"size": (4, 1), "fill_value": 99, "dtype": DType("int64")}
     task = Task(
         "cpu",
         (spec(4, 4),),
         (
-            Node("aten.cholesky_inverse.default", {"self": InputRef(0)}),
-            Node("aten.nonzero_static.default", {"self": InputRef(0), "size": -1}),
+            Node("aten.full.default", far),
+            Node("aten.gather.default", {"self": InputRef(0), "dim": 1, "index": NodeRef(0)}),
         ),
-        (NodeRef(0),),
-        (spec(4, 4),),
+        (NodeRef(1),),
+        (spec(4, 1),),
     )
-    source = 'extern "C" void kernel(void* const* p) {}'
-    found = judge.verify(task, candidate(task, source))
+    found = judge.verify(task, candidate(task, NOTHING))
+    assert isinstance(found, Failed)
+    assert "99" in found.reason
+    assert judge.judge(task, candidate(task, NOTHING)).reward is None
+
+
+def test_a_task_that_torch_does_not_know_is_refused(judge: Judge) -> None:
+    node = Node("aten.no_such_thing.default", {"self": InputRef(0)})
+    task = Task("cpu", (spec(4),), (node,), (NodeRef(0),), (spec(4),))
+    found = judge.verify(task, candidate(task, NOTHING))
     assert isinstance(found, Refused)
+    assert "no_such_thing" in found.reason
 
 
 def test_a_task_for_another_target_is_refused(judge: Judge) -> None:
