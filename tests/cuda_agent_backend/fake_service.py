@@ -16,7 +16,9 @@ from cuda_agent_backend.service import main
 from sandbox.task import Task
 
 
-def search(task: Task, judges: Any, setup: Any, budget_s: float, recorded: Any, say: Any) -> Searched:
+def search(
+    task: Task, judges: Any, setup: Any, budget_s: float, recorded: Any, say: Any
+) -> Searched:
     """Promote exp(a) for tasks of one exp, plainly; hang or die where the test says so."""
     wish = os.environ.get("FAKE_SEARCH", "")
     say(f"recorded {len(recorded)}" if recorded else "nothing recorded")
