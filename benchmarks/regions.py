@@ -6,9 +6,9 @@ Each case goes the way of any model: Inductor's post-grad graph, region, task, a
 from __future__ import annotations
 
 import statistics
+import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,16 +17,15 @@ from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from benchmarks.cases import Case, cases
-from benchmarks.store import ROOT, Facts, Results, arguments
+from benchmarks.store import Facts, Results, arguments
 from cuda_agent_backend.agent.loop import Budget, run_episode
 from cuda_agent_backend.agent.search import SearchPolicy
 from cuda_agent_backend.agent.tools import Toolbox
 from cuda_agent_backend.canonical import Canonical, canonical, linear
 from cuda_agent_backend.capture import capture
+from cuda_agent_backend.machine import arch_of
 from cuda_agent_backend.options import Options
 from cuda_agent_backend.partition import partition
-from cuda_agent_backend.promote import make_judge
-from cuda_agent_backend.service import Setup
 from cuda_agent_backend.settings import Settings
 from cuda_agent_backend.warm import wishes_of
 from sandbox.candidate import Candidate
@@ -130,7 +129,9 @@ def run_case(case: Case, judge: Judge, options: Options, budget_s: float) -> Fac
     found = offered(case, options)
     if isinstance(found, str):
         return {"wins": False, "reason": found}
-    tools = Toolbox(found.task, WithEager(judge, found.eager))
+    bench = WithEager(judge, found.eager)
+    bench.baselines(found.task)  # compiling the baselines is not charged to the agent
+    tools = Toolbox(found.task, bench)
     result = run_episode(SearchPolicy(), tools, Budget(budget_s))
     verdicts = [v for v in tools.verdicts.values() if v.speed is not None]
     verdict = result.best[1] if result.best else max(verdicts, key=_low, default=None)
@@ -143,6 +144,7 @@ def run_case(case: Case, judge: Judge, options: Options, budget_s: float) -> Fac
         "reason": result.reason,
         "turns": result.turns,
         "candidates": len(tools.candidates),
+        "best_profile": max(tools.profiles.values(), default=None),
         "search_seconds": round(result.seconds, 1),
     }
     if tools.baselines is not None:
@@ -200,14 +202,20 @@ def main() -> None:
     """Run the cases that are not done."""
     parser = arguments(__doc__.partition("\n")[0])
     parser.add_argument("--budget", type=float, default=90.0, help="seconds of search per case")
-    parser.add_argument("--build-dir", type=Path, default=ROOT / "build" / "benchmarks")
     args = parser.parse_args()
     chosen = {case.name: case for case in cases(args.target) if args.only in case.name}
     settings = Settings.from_environment()
     options = replace(wishes_of(None, None), search="cached", min_bytes=0)
-    setup = Setup(args.build_dir / "kernels", settings.native_dir, {})
     results = Results(FILES[args.target], summarise, args.folder)
-    with make_judge(args.target, setup) as judge:
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        Judge(
+            args.target,
+            scratch_dir=scratch,
+            native_dir=settings.native_dir,
+            arch=arch_of(args.target),
+        ) as judge,
+    ):
 
         def run(name: str) -> Facts:
             return run_case(chosen[name], judge, options, args.budget)
