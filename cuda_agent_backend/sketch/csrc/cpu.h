@@ -534,6 +534,25 @@ template <> CA_INLINE vec<float, 1> log_float<1>(vec<float, 1> x) {
   return {log_float<4>(splat<float, 4>(x.x)).x[0]};
 }
 
+// exp(-y) for y in [0, 17] to about two units: for terms that are small beside what they are added to.
+template <int L> CA_INLINE vec<float, L> exp_below_zero(vec<float, L> y) {
+  typedef typename raw<float, L>::type F;
+  typedef typename raw<int32_t, L>::type I;
+  static constexpr float c[] = {0.5f, 0.16666518f, 0.041666206f, 0.00836893f, 0.0013950551f};
+  const float magic = 12582912.0f;
+  F z = y.x * -1.44269504f + magic;
+  F n = z - magic;
+  const vec<float, L> r = {n * -0.693147182f - y.x};
+  F p = horner(r, c).x * (r.x * r.x) + r.x + 1.0f;
+  if constexpr (L == 1) return {std::ldexp(p, int(n))};
+  else return {(F)((I)p + ((I)z << 23))};
+}
+template <> CA_INLINE vec<float, 1> exp_below_zero<1>(vec<float, 1> y) {
+  return {exp_below_zero<4>(splat<float, 4>(y.x)).x[0]};
+}
+// The smaller one; NaN where the first is NaN or both are not comparable.
+template <int L> CA_INLINE vec<float, L> minimum_(vec<float, L> a, vec<float, L> b) { return where(gt(a, b), b, a); }
+
 template <class T, int L> CA_INLINE vec<T, L> exp(vec<T, L> a) {
   if constexpr (std::is_same_v<T, float>) return exp_float<L>(a); else return exp_(a);
 }
@@ -580,13 +599,12 @@ template <class T, int L> CA_INLINE vec<T, L> tanh(vec<T, L> a) {
 template <class T, int L> CA_INLINE vec<T, L> erf(vec<T, L> a) {
   if constexpr (std::is_same_v<T, float>) {
     // erf(x) = x + x P(x^2) on |x| < 0.95, else 1 - exp(-Q(|x|)) with Q = -log(erfc)
-    static constexpr float p[] = {0.12837917f, -0.37612632f, 0.11283668f, -0.026857857f,
-                                  0.005197207f, -0.00080995914f, 8.189791e-05f};
-    static constexpr float q[] = {-0.00010052162f, 1.1290644f, 0.63453877f, 0.106478915f, -0.023407508f,
-                                  0.0031107534f, -6.8445115e-06f, -8.71055e-05f, 1.5575512e-05f, -9.7116708e-07f};
-    const vec<float, L> m = minimum(abs(a), splat<float, L>(4.0f)), t = mul(a, a);
+    static constexpr float p[] = {0.12837915f, -0.37612456f, 0.11281395f, -0.026750794f, 0.0049694981f, -0.0005868973f};
+    static constexpr float q[] = {0.00023922273f, 1.1274958f, 0.63748497f, 0.103666f, -0.022098929f, 0.0030111184f,
+                                  -0.00019266609f};
+    const vec<float, L> m = minimum_(abs(a), splat<float, L>(4.0f)), t = mul(a, a);
     const vec<float, L> small = {a.x + a.x * horner(t, p).x};
-    const vec<float, L> big = {1.0f - exp(neg(horner(m, q))).x};
+    const vec<float, L> big = {1.0f - exp_below_zero(horner(m, q)).x};
     const vec<float, L> signed_big = where(lt(a, splat<float, L>(0.0f)), neg(big), big);
     return where(lt(m, splat<float, L>(0.95f)), small, where(ne(a, a), a, signed_big));
   } else {
