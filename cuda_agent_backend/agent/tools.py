@@ -29,7 +29,8 @@ from cuda_agent_backend.sketch.api import (
     generate,
     schedules,
 )
-from cuda_agent_backend.sketch.device import DeviceFacts
+from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
+from cuda_agent_backend.sketch.device import CpuFacts
 from cuda_agent_backend.sketch.schedule import Schedule
 from sandbox.candidate import Candidate, Language
 from sandbox.plan import Plan, PlanError
@@ -264,7 +265,8 @@ TOOL_SCHEMAS: list[Schema] = [
     _schema("write", "Compile a candidate from source and a launch plan.", ["source", "plan"],
             source=("string", "CUDA or C++ source"), plan=("string", "launch plan as JSON text")),
     _schema("verify", "Check a candidate's results against the float64 oracle.", ["candidate"], candidate=_CANDIDATE),
-    _schema("profile", "Check a candidate and time it against the faster baseline.", ["candidate"], candidate=_CANDIDATE),
+    _schema("profile", "Check a candidate and time it against the faster baseline.", ["candidate"],
+            candidate=_CANDIDATE),
     _schema("submit", "Have a candidate judged for promotion; without one, end the episode with a reason.",
             candidate=_CANDIDATE, reason=("string", "why nothing is submitted")),
 ]  # fmt: skip

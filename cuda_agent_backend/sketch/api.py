@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
-from cuda_agent_backend.sketch import cpu
-from cuda_agent_backend.sketch.device import CpuFacts, DeviceFacts, cpu_facts
+from cuda_agent_backend.sketch import cpu, cuda
+from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
+from cuda_agent_backend.sketch.device import CpuFacts, cpu_facts, gpu_facts
 from cuda_agent_backend.sketch.lower import LoweredRegion, lower
 from cuda_agent_backend.sketch.nest import Kernel, group
 from cuda_agent_backend.sketch.schedule import Schedule
@@ -69,10 +70,8 @@ def analyse(task: Task) -> Analysis | NotCovered:
 def schedules(analysis: Analysis, device: DeviceFacts | CpuFacts | None = None) -> list[Schedule]:
     """Schedules worth trying for this machine (or ``device``), best guess first."""
     if analysis.task.target == "cuda":
-        from cuda_agent_backend.sketch import cuda
-
-        facts = DeviceFacts() if device is None or isinstance(device, CpuFacts) else device
-        proposed: list[Schedule] = cuda.schedules(analysis.region, analysis.kernels, facts)
+        facts = device if isinstance(device, DeviceFacts) else gpu_facts()
+        proposed = cuda.schedules(analysis.region, analysis.kernels, facts)
         return proposed
     host = device if isinstance(device, CpuFacts) else cpu_facts()
     return cpu.schedules(analysis.kernels, host.width, analysis.bytes_moved, host.cache_bytes)
@@ -85,10 +84,8 @@ def generate(
     target = analysis.task.target
     try:
         if target == "cuda":
-            from cuda_agent_backend.sketch import cuda
-
             source, plan = cuda.emit(
-                analysis.region, analysis.kernels, schedule, device or DeviceFacts()
+                analysis.region, analysis.kernels, schedule, device or gpu_facts()
             )
         else:
             source, plan = cpu.emit(analysis.region, analysis.kernels, schedule)

@@ -199,7 +199,8 @@ class _KernelWriter:
 
     def _step(self, body: list[str], arguments: str = "") -> list[str]:
         return [
-            f"      auto step = [&](auto width_, int64_t {self._lane or 'unused_'}{arguments}) __attribute__((always_inline)) {{",
+            f"      auto step = [&](auto width_, int64_t {self._lane or 'unused_'}{arguments}) "
+            "__attribute__((always_inline)) {",
             "        constexpr int L = decltype(width_)::value; (void)L;",
             *["        " + line for line in body],
             "      };",
@@ -334,10 +335,12 @@ class _KernelWriter:
         add(f"    int64_t first = block * {block};")
         add(f"    const int64_t stop = ca::imin(first + {block}, {size});")
         add(
-            f"    if (first + {block} <= stop) {{ rows(ca::lanes<{width}>{{}}, ca::lanes<{unroll}>{{}}, first); first = stop; }}"
+            f"    if (first + {block} <= stop) {{ "
+            f"rows(ca::lanes<{width}>{{}}, ca::lanes<{unroll}>{{}}, first); first = stop; }}"
         )
         add(
-            f"    for (; first + {width} <= stop; first += {width}) rows(ca::lanes<{width}>{{}}, ca::lanes<1>{{}}, first);"
+            f"    for (; first + {width} <= stop; first += {width}) "
+            f"rows(ca::lanes<{width}>{{}}, ca::lanes<1>{{}}, first);"
         )
         add("    for (; first < stop; ++first) rows(ca::lanes<1>{}, ca::lanes<1>{}, first);")
         add("  }")
@@ -391,7 +394,8 @@ class _KernelWriter:
         ctype, op = COMPUTE_TYPES[_dtype(stage)], f"ca::scan_{stage.combine}"
         wide = f"ca::scan_t<{ctype}>"
         self.lines.append(
-            f"        ca::vec<{wide}, L> carry[U]; for (int u = 0; u < U; ++u) carry[u] = ca::splat<{wide}, L>({op}::identity<{wide}>());"
+            f"        ca::vec<{wide}, L> carry[U]; for (int u = 0; u < U; ++u) "
+            f"carry[u] = ca::splat<{wide}, L>({op}::identity<{wide}>());"
         )
 
         def at_end(number: int, stage: RowStage, value: str) -> list[str]:
@@ -461,7 +465,8 @@ def emit(
         ctype = STORAGE_TYPES[getattr(torch, buffer.spec.dtype)]
         const = "const " if buffer.kind == "input" else ""
         out.append(
-            f"  {const}{ctype}* __restrict__ {buffer.name} = static_cast<{const}{ctype}*>(buffers[{number}]); (void){buffer.name};"
+            f"  {const}{ctype}* __restrict__ {buffer.name} = "
+            f"static_cast<{const}{ctype}*>(buffers[{number}]); (void){buffer.name};"
         )
     threads = (
         ""

@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
+
 
 @dataclass(frozen=True)
 class CpuFacts:
@@ -13,16 +15,6 @@ class CpuFacts:
 
     width: int = 8
     cache_bytes: int = 32 << 20
-
-
-@dataclass(frozen=True)
-class DeviceFacts:
-    """A GPU; the defaults are an H200's."""
-
-    sm_count: int = 132
-    l2_bytes: int = 60 << 20
-    shared_per_block_bytes: int = 227 << 10
-    arch: str = "sm_90a"
 
 
 def cpu_facts() -> CpuFacts:
@@ -34,3 +26,19 @@ def cpu_facts() -> CpuFacts:
     name = "SC_LEVEL3_CACHE_SIZE"
     cache = os.sysconf(name) if name in os.sysconf_names else 0
     return CpuFacts(16 if " avx512f" in flags else 8, cache if cache > 0 else 32 << 20)
+
+
+def gpu_facts() -> DeviceFacts:
+    """Facts of the current GPU; those of an H200 where there is none (kernels can be written anywhere)."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return DeviceFacts()
+    properties = torch.cuda.get_device_properties()
+    major, minor = properties.major, properties.minor
+    return DeviceFacts(
+        sm_count=properties.multi_processor_count,
+        l2_bytes=properties.L2_cache_size,
+        shared_per_block_bytes=properties.shared_memory_per_block_optin,
+        arch=f"sm_{major}{minor}" + ("a" if major >= 9 else ""),
+    )

@@ -84,7 +84,7 @@ class Tracer(DefaultHandler):
         key = (op, operands, rest.get("dtype"), rest.get("buffer"), rest.get("index"))
         if rest.get("body") is None:
             for seen in reversed(self._seen):
-                known = seen.get(key)
+                known: Value | None = seen.get(key)
                 if known is not None:
                     return known
         value = Value(self._counter)

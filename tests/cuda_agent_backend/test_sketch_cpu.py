@@ -22,6 +22,10 @@ def randn(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(len(shape) + shape[-1]))
 
 
+def with_nan(x: torch.Tensor) -> torch.Tensor:
+    return x.masked_fill(x > 2, float("nan"))
+
+
 Case = tuple[Callable[..., Any], tuple[torch.Tensor, ...]]
 # odd sizes, so that vectors, unrolled vectors and their scalar tails all run
 CASES: dict[str, Case] = {
@@ -30,7 +34,7 @@ CASES: dict[str, Case] = {
     "softmax over a middle dimension": (lambda x: torch.softmax(x, 1), (randn(3, 13, 45),)),
     "layer norm": (lambda x, w, b: F.layer_norm(x, (131,), w, b), (randn(9, 131), randn(131), randn(131))),
     "sums with a tail": (lambda x: x.exp().sum((0, 2)), (randn(5, 6, 7),)),
-    "maximum with NaN": (lambda x: (x.amax(-1), x.amin(-1)), (randn(4, 37).masked_fill_(randn(4, 37) > 2, float("nan")),)),
+    "maximum with NaN": (lambda x: (x.amax(-1), x.amin(-1)), (with_nan(randn(4, 37)),)),
     "argmax and argmin": (lambda x: (x.argmax(-1), x.argmin(0)), (randn(9, 41).round(),)),
     "cumulative sum": (lambda x: x.cumsum(-1), (randn(5, 131),)),
     "cumulative product along rows": (lambda x: x.cumprod(0), (randn(6, 21),)),
@@ -39,7 +43,7 @@ CASES: dict[str, Case] = {
     "transposed operand": (lambda x, y: F.gelu(x.t() + y), (randn(13, 21), randn(21, 13))),
     "concatenation and padding": (lambda a, b: F.pad(torch.cat([a, b], -1).sin(), (1, 2)), (randn(4, 16), randn(4, 9))),
     "pooling": (lambda x: (F.max_pool2d(x, 2), F.avg_pool2d(x, 3, 1, 1)), (randn(2, 3, 8, 8),)),
-    "activations": (lambda x: torch.tanh(x) * torch.sigmoid(x) + F.softplus(x) + F.elu(x) + x.erf(), (randn(7, 37) * 3,)),
+    "activations": (lambda x: x.tanh() * x.sigmoid() + F.softplus(x) + F.elu(x) + x.erf(), (randn(7, 37) * 3,)),
     "integers and truth values": (lambda x: torch.where((x > 0) & (x < 1), x, -x).to(torch.int64), (randn(6, 29),)),
     "everything at once": (lambda x: x.square().mean(), (randn(7, 19),)),
     "two kernels": (lambda x: (torch.softmax(x, -1), torch.softmax(x, -1).sum(0)), (randn(6, 40),)),
