@@ -71,8 +71,7 @@ def schedules(analysis: Analysis, device: DeviceFacts | CpuFacts | None = None) 
     """Schedules worth trying for this machine (or ``device``), best guess first."""
     if analysis.task.target == "cuda":
         facts = device if isinstance(device, DeviceFacts) else gpu_facts()
-        proposed = cuda.schedules(analysis.region, analysis.kernels, facts)
-        return proposed
+        return cuda.schedules(analysis.region, analysis.kernels, facts)
     host = device if isinstance(device, CpuFacts) else cpu_facts()
     return cpu.schedules(analysis.kernels, host.width, analysis.bytes_moved, host.cache_bytes)
 

@@ -39,6 +39,6 @@ def gpu_facts() -> DeviceFacts:
     return DeviceFacts(
         sm_count=properties.multi_processor_count,
         l2_bytes=properties.L2_cache_size,
-        shared_per_block_bytes=properties.shared_memory_per_block_optin,
+        shared_per_block_bytes=int(getattr(properties, "shared_memory_per_block_optin", 227 << 10)),
         arch=f"sm_{major}{minor}" + ("a" if major >= 9 else ""),
     )
