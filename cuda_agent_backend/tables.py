@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 WIDTH = 120
 """Columns where output goes to no terminal."""
 UNBROKEN = frozenset(
-    ("key", "kind", "target", "graph", "speed-up", "error ratio", "made")
-    + ("model", "kernels", "over Inductor", "2nd process", "cold", "cached")
+    (
+        *("key", "kind", "target", "graph", "speed-up", "error ratio", "made"),
+        *("model", "kernels", "over Inductor", "2nd process", "cold", "cached"),
+    )
 )
 STATUS_STYLE = {"ok": "green", "warn": "yellow", "fail": "red"}
 
@@ -59,7 +61,7 @@ def region_table(graphs: Iterable[GraphReport], title: str = "", room: bool = Fa
 
 def region_cells(region: RegionReport) -> tuple[str, str, str, str, str]:
     """Region, sketch, speed-up with its interval, error ratio, why not."""
-    speedup = interval((region.low, region.speedup, getattr(region, "high", None)))
+    speedup = interval((region.low, region.speedup, region.high))
     error = "-" if region.error_ratio is None else f"{region.error_ratio:.2f}"
     return region_name(region), region.label or "-", speedup, error, region.reason
 
