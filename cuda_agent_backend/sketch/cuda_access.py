@@ -8,7 +8,7 @@ memory in row order becomes ``base + j`` whatever loops it was written with, and
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sympy
 import torch
@@ -66,6 +66,29 @@ def flat_body(body: Body, flat: Flat) -> Body:
     return Body([one(i) for i in body.instructions], body.results)
 
 
+def share_divisors(body: Body, scalars: set[str]) -> Body:
+    """``body`` with divisions of what varies along the row by what does not marked as ``divide_row``.
+
+    ``scalars``: row-local buffers of one element.
+    """
+    shared: set[int] = set()
+    instructions = []
+    for i in body.instructions:
+        operands = [o.number for o in i.operands if isinstance(o, Value)]
+        if i.op == "local":
+            fixed = i.buffer in scalars
+        elif i.op == "index_expr":
+            fixed = i.index is not None and not i.index.free_symbols
+        else:
+            fixed = i.op not in ("load", "masked") and all(o in shared for o in operands)
+        if fixed:
+            shared.add(i.result.number)
+        elif i.op in ("truediv", "div") and len(operands) == 2 and operands[1] in shared:
+            i = replace(i, op="divide_row")
+        instructions.append(i)
+    return Body(instructions, body.results)
+
+
 def is_aligned(index: sympy.Expr, lane: sympy.Symbol, step: int, width: int, unit: int) -> bool:
     """Whether ``index`` (``step`` per lane) starts at a multiple of ``unit`` when the lane is one of ``width``."""
     rest = sympy.expand(index - step * lane)
@@ -82,6 +105,12 @@ class LanePrinter(Printer):
 
     width: int = 1
     kept: Callable[[Instruction], str | None] = lambda i: None
+
+    def _expression(self, i: Instruction, prefix: str, mask: str | None) -> str:
+        if i.op == "divide_row":
+            a, b = (self._operand(o, prefix) for o in i.operands)
+            return f"ca::divide_row({a}, {b})"
+        return super()._expression(i, prefix, mask)
 
     def load_text(self, buffer: str, index: sympy.Expr) -> str:
         """The load of ``buffer`` at ``index``, from memory."""

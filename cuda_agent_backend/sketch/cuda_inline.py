@@ -31,7 +31,7 @@ def inline_arrays(kernel: Kernel, keep: frozenset[str] = frozenset()) -> Kernel:
         if mine:
             if stage.kind != "map":
                 raise Unsupported(f"array of a {stage.kind} that does not stay on the chip")
-            makers |= {name: stage for name in mine}
+            makers |= dict.fromkeys(mine, stage)
             stage = replace(
                 stage, local_stores=tuple(s for s in stage.local_stores if s.buffer not in mine)
             )

@@ -94,9 +94,7 @@ def store_partial(layout: Layout, n: str, acc: Accumulator) -> list[str]:
         at, lanes = f"row * {layout.segments} + segment", 1
     else:
         at, lanes = f"segment * {layout.rows} + row", layout.vector
-    stores = [f"part{n}[{at} + i] = f{n}.v[i];"]
-    if acc.is_arg:
-        stores.append(f"place{n}[{at} + i] = f{n}.at[i];")
+    stores = [f"{member}{n}[{at} + i] = f{n}.{member}[i];" for member, _ in acc.fields]
     return [
         "if (t == 0 && live) {",
         "#pragma unroll",
@@ -109,9 +107,7 @@ def load_partials(layout: Layout, segments: int, n: str, acc: Accumulator) -> li
     """``a<n>`` of this thread's share of the row's ``segments`` partial results."""
     lanes = layout.scalar_lanes
     at = f"row * {segments} + s" if layout.inner else f"s * {layout.rows} + row"
-    reads = [f"one.v[i] = part{n}[{at} + i];"]
-    if acc.is_arg:
-        reads.append(f"one.at[i] = place{n}[{at} + i];")
+    reads = [f"one.{member}[i] = {member}{n}[{at} + i];" for member, _ in acc.fields]
     return [
         f"{acc.of(lanes)} a{n};",
         "#pragma unroll 4",

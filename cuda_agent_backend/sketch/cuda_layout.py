@@ -97,6 +97,14 @@ class Layout:
         return self.ordered and not self.inner
 
     @property
+    def clustered(self) -> bool:
+        return self.exchange == "cluster" and self.segments > 1
+
+    @property
+    def is_split(self) -> bool:
+        return self.exchange == "split" and self.segments > 1
+
+    @property
     def scalar_lanes(self) -> int:
         """Lanes of a value that a row has one of."""
         return 1 if self.inner else self.vector

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -16,6 +17,7 @@ from sandbox.specs import TensorSpec
 
 BYTES = {"float": 4, "double": 8, "int64_t": 8, "int32_t": 4, "int16_t": 2, "int8_t": 1, "uint8_t": 1,
          "bool": 1, "ca::f16": 2, "ca::bf16": 2}  # fmt: skip
+WORD_BYTES = {**BYTES, "int": 4}
 PARTIAL_TYPES = {"float": torch.float32, "double": torch.float64, "int64_t": torch.int64, "int": torch.int32,
                  "int32_t": torch.int32}  # fmt: skip
 
@@ -60,17 +62,31 @@ class Accumulator:
         return self.combine in ("argmax", "argmin")
 
     @property
+    def is_welford(self) -> bool:
+        return self.combine == "welford"
+
+    @property
+    def is_real_sum(self) -> bool:
+        return self.combine == "sum" and self.value in ("float", "double")
+
+    @property
     def word(self) -> str:
         """Type of the running value."""
         if self.combine == "any" or BYTES[self.value] < 4:
             return "int"
         return self.value
 
+    @property
+    def fields(self) -> tuple[tuple[str, str], ...]:
+        """Arrays over the lanes that make up the accumulator: (member, C type)."""
+        if self.is_welford:
+            return (("mean", self.word), ("m2", self.word), ("n", self.word))
+        return (("v", self.word), ("at", "int")) if self.is_arg else (("v", self.word),)
+
     def size(self, lanes: int) -> int:
         """sizeof in bytes."""
-        width = {"int": 4}.get(self.word) or BYTES[self.word]
-        total = lanes * (width + 4 * self.is_arg)
-        return -(-total // width) * width
+        widths = [WORD_BYTES[ctype] for _, ctype in self.fields]
+        return -(-lanes * sum(widths) // max(widths)) * max(widths)
 
 
 def stage_dtype(stage: RowStage) -> torch.dtype:
@@ -115,3 +131,14 @@ def needs_wide(region: LoweredRegion, kernel: Kernel) -> bool:
     reads, writes = buffers_of(kernel)
     points = max((kernel.rows * s.points for s in kernel.stages), default=0)
     return max([points, *(region.buffers[b].extent for b in (*reads, *writes))]) >= 2**31 - 2**20
+
+
+def partial_buffers(
+    name: str, reductions: Sequence[tuple[str, Accumulator]], size: int
+) -> list[tuple[str, str, PlanBuffer]]:
+    """(parameter, C type, plan buffer) for ``size`` partial results of each of ``reductions``."""
+    return [
+        (f"{member}{n}", ctype, temporary(f"{name}_{member}{n}", PARTIAL_TYPES[ctype], size))
+        for n, acc in reductions
+        for member, ctype in acc.fields
+    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cuda_agent_backend.sketch.cuda_frame import position_loop
 from cuda_agent_backend.sketch.cuda_layout import WARP
 from cuda_agent_backend.sketch.cuda_parts import BYTES, stage_dtype
 from cuda_agent_backend.sketch.nest import RowStage
@@ -51,7 +52,7 @@ def _inner(writer: RowWriter, number: int, stage: RowStage, ctype: str) -> list[
     )
     p, flat = writer.program.passes[number], writer.program.flats[number]
     identity = f"{op}::identity<{ctype}>()"
-    at = f"const int k = base + h, q = (k * {layout.team} + t) * {layout.vector}; const {layout.index_type} j = first + q; (void)j; (void)k;"
+    at = f"const int k = base + h, q = (k * {layout.team} + t) * {layout.vector}; const {layout.index_type} j = first + q;"
     stores = writer.stores(p, flat, stage, "scanned", writer.row_guard)
     total = f"kept_total[h] = held[h].v[{layout.vector - 1}];"
     out = [
@@ -99,9 +100,9 @@ def _across_warps(
     """``before[h]`` grows by all that goes before this warp's part, and ``carry`` by the whole."""
     layout, memory = writer.layout, writer.memory
     looped = held < layout.chunks
-    if writer.clustered and looped:
+    if writer.layout.clustered and looped:
         raise Unsupported("a scan across a cluster whose segments do not stay in registers")
-    if warps == 1 and not writer.clustered:
+    if warps == 1 and not writer.layout.clustered:
         return [
             "#pragma unroll",
             f"for (int h = 0; h < {held}; ++h) {{",
@@ -119,7 +120,7 @@ def _across_warps(
         "if (t < 32) {",
         f"  const {ctype} all = ca::scan_shared<{op}, {count}>({slots});",
     ]
-    if writer.clustered:
+    if writer.layout.clustered:
         words = "ca::sum_acc" if BYTES[ctype] >= 4 else ""
         if not words:
             raise Unsupported("a scan of small integers across a cluster")
@@ -148,17 +149,22 @@ def _outer(writer: RowWriter, number: int, stage: RowStage, ctype: str) -> list[
     p, flat = writer.program.passes[number], writer.program.flats[number]
     lanes = f"constexpr int L = {layout.vector}; (void)L;"
     stores = writer.stores(p, flat, stage, "scanned", writer.row_guard)
-    alone = layout.team == 1 and not writer.clustered
+    alone = layout.team == 1 and not writer.layout.clustered
     start = [lanes, f"auto run = ca::splat<{ctype}, L>({identity});"]
     forward = f"run = ca::scan_join<{op}>(run, VALUE);"
     if alone:
         body = _values(writer, number, ctype, forward)
-        return [*start, "{", *writer.loop([*body, "const auto scanned = run;", *stores]), "}"]
+        return [
+            *start,
+            "{",
+            *position_loop(layout, [*body, "const auto scanned = run;", *stores]),
+            "}",
+        ]
     registers = layout.keep == "registers"
     if registers:
         start.append(f"ca::vec<{ctype}, L> held[{layout.chunks}];")
     first = _values(writer, number, ctype, forward + (" held[k] = run;" if registers else ""))
-    out = [*start, "{", *writer.loop(first), "}"]
+    out = [*start, *position_loop(layout, first)]
     lane_bytes = BYTES[ctype] * layout.vector
     kind = f"ca::vec<{ctype}, {layout.vector}>"
     memory.take(f"totals{number}", kind, layout.team * layout.across, lane_bytes)
@@ -167,7 +173,7 @@ def _outer(writer: RowWriter, number: int, stage: RowStage, ctype: str) -> list[
         "__syncthreads();",
         f"auto before = ca::splat<{ctype}, L>({identity});",
     ]
-    if writer.clustered:
+    if writer.layout.clustered:
         memory.take(f"whole{number}", kind, layout.segments * layout.across, lane_bytes)
         out += [
             f"if (t == {layout.team - 1}) {{",
@@ -194,4 +200,4 @@ def _outer(writer: RowWriter, number: int, stage: RowStage, ctype: str) -> list[
             "const auto scanned = before;",
             *stores,
         ]
-    return [*out, "{", *writer.loop(second), "}"]
+    return [*out, *position_loop(layout, second)]

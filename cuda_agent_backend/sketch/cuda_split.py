@@ -9,15 +9,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cuda_agent_backend.sketch.cuda_layout import WARP, DeviceFacts, Layout, ceildiv
-from cuda_agent_backend.sketch.cuda_parts import Emitted
-from cuda_agent_backend.sketch.cuda_rows import RowProgram, RowWriter, is_full, partial_buffers
+from cuda_agent_backend.sketch.cuda_parts import Emitted, partial_buffers
+from cuda_agent_backend.sketch.cuda_program import RowProgram, is_full
+from cuda_agent_backend.sketch.cuda_rows import Item, RowWriter
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.passes import Pass
 from cuda_agent_backend.sketch.ssa import Unsupported
 from sandbox.plan import Buffer as PlanBuffer
 from sandbox.plan import Launch
-
-Item = tuple[str, int]
 
 
 def emit_split(
@@ -34,7 +33,7 @@ def emit_split(
             what in ("pass", "partial") and program.passes[n].inner for what, n in items
         )
         own = _finishing_layout(layout) if finishing else layout
-        writer = RowWriter(region, own, program, name, device, layout.segments)
+        writer = RowWriter(region, own, program, device, layout.segments)
         parameters, names = [], []
         for what, n in items:
             if what == "pass":

@@ -108,6 +108,7 @@ CA_INLINE int64_t imod(int64_t a, int b) { return imod(a, int64_t(b)); }
 CA_INDEX(imax, a > b ? a : b) CA_INDEX(imin, a < b ? a : b) CA_INDEX(plus_, a + b) CA_INDEX(times_, a * b)
 #undef CA_INDEX
 template <int L, class I> CA_INLINE vec<I, L> iota(I start) { vec<I, L> r; CA_LANES r.v[i] = start + i; return r; }
+template <int L, class I> CA_INLINE vec<int32_t, L> iota32(I start) { vec<int32_t, L> r; CA_LANES r.v[i] = int32_t(start) + i; return r; }
 #define CA_INDEX(NAME)                                                                                               \
   template <int L, class I> CA_INLINE vec<I, L> NAME(vec<I, L> a, int b) {                                            \
     vec<I, L> r; CA_LANES r.v[i] = I(NAME(a.v[i], b)); return r;                                                      \
@@ -325,6 +326,19 @@ CA_UNARY(sigmoid, sigmoid_(x))
     if constexpr (is_real<T>) { vec<T, L> r; CA_LANES r.v[i] = CALL(a.v[i]); return r; } else return a;               \
   }
 CA_ROUND(floor, ::floor) CA_ROUND(ceil, ::ceil) CA_ROUND(trunc, ::trunc) CA_ROUND(round, ::rint)
+// Division by a value that a whole row shares: one reciprocal for the row, where that loses nothing but a rounding.
+template <class T, class U, int L> CA_INLINE auto divide_row(vec<T, L> a, vec<U, L> b) {
+  if constexpr (same<T, float>::value && same<U, float>::value) {
+    vec<float, L> r;
+    bool normal = true;
+    CA_LANES { const float m = ::fabs(b.v[i]); normal = normal && m > 1.2e-38f && m < 8e37f; }
+    if (normal) { CA_LANES r.v[i] = a.v[i] * __frcp_rn(b.v[i]); }
+    else { CA_LANES r.v[i] = a.v[i] / b.v[i]; }
+    return r;
+  } else {
+    return truediv(a, b);
+  }
+}
 template <class T, int L> CA_INLINE vec<T, L> fma(vec<T, L> a, vec<T, L> b, vec<T, L> c) {
   vec<T, L> r; CA_LANES r.v[i] = ::fma(a.v[i], b.v[i], c.v[i]); return r;
 }
@@ -398,6 +412,34 @@ template <class T, int L, bool Max> struct arg_acc {
 template <class T, int L> using argmax_acc = arg_acc<T, L, true>;
 template <class T, int L> using argmin_acc = arg_acc<T, L, false>;
 
+// Mean and sum of squared deviations; parts join as Chan, Golub and LeVeque do.
+template <class T, int L> struct welford_acc {
+  T mean[L], m2[L], n[L];
+  CA_INLINE welford_acc() { CA_LANES mean[i] = m2[i] = n[i] = T(0); }
+  CA_INLINE void update(vec<T, L> a, int = 0, int = 0) {
+    const T next = n[0] + T(1), share = T(1) / next;
+    CA_LANES { const T d = a.v[i] - mean[i]; mean[i] += d * share; m2[i] += d * (a.v[i] - mean[i]); n[i] = next; }
+  }
+  // The same in two passes over values at hand: first their sum, then deviations from their own mean.
+  CA_INLINE void count(vec<T, L> a) { CA_LANES { mean[i] += a.v[i]; n[i] += T(1); } }
+  CA_INLINE void center() { CA_LANES mean[i] = n[i] > T(0) ? mean[i] / n[i] : T(0); }
+  CA_INLINE void deviate(vec<T, L> a) { CA_LANES { const T d = a.v[i] - mean[i]; m2[i] += d * d; } }
+  CA_INLINE void merge(const welford_acc& o) {
+    CA_LANES {
+      const T both = n[i] + o.n[i], share = both > T(0) ? o.n[i] / both : T(0), d = o.mean[i] - mean[i];
+      mean[i] += d * share;
+      m2[i] += o.m2[i] + d * d * n[i] * share;
+      n[i] = both;
+    }
+  }
+  CA_INLINE vec<T, L> result(int field) const {
+    vec<T, L> r; CA_LANES r.v[i] = field == 0 ? mean[i] : field == 1 ? m2[i] : n[i]; return r;
+  }
+  CA_INLINE welford_acc<T, 1> lane(int i) const {
+    welford_acc<T, 1> r; r.mean[0] = mean[i]; r.m2[0] = m2[i]; r.n[0] = n[i]; return r;
+  }
+};
+
 // The accumulator of all lanes, joined as a tree.
 template <int L, class A> CA_INLINE auto across(A a) {
   auto lanes = [&](int i) { return a.lane(i); };
@@ -434,7 +476,7 @@ template <class A> CA_INLINE A shuffle_up(const A& x, int distance) {
 template <int Width, class A> CA_INLINE A warp_join(A a) {
 #pragma unroll
   for (int mask = Width / 2; mask > 0; mask /= 2) {
-    a.merge(shuffle_xor(a, mask));  // `merge` is commutative to the bit, so all threads agree
+    a.merge(shuffle_xor(a, mask));
   }
   return a;
 }
@@ -449,8 +491,10 @@ template <int Count, class A> CA_INLINE A gather_join(const A* shared) {
   return warp_join<32>(a);
 }
 CA_INLINE unsigned cluster_rank() { unsigned r; asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(r)); return r; }
-CA_INLINE void cluster_arrive() { asm volatile("barrier.cluster.arrive.aligned;" ::: "memory"); }
-CA_INLINE void cluster_wait() { asm volatile("barrier.cluster.wait.aligned;" ::: "memory"); }
+CA_INLINE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+CA_INLINE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+// To say that this block runs; nothing it wrote is meant.
+CA_INLINE void cluster_here() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 // Stores `a` to where `shared` is in the block `rank` of this cluster.
 template <class A> CA_INLINE void store_remote(A* shared, unsigned rank, const A& a) {
   bits<A> b; b.a = a;

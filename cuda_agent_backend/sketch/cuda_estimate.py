@@ -1,0 +1,171 @@
+"""How well a layout of a row kernel should use a GPU: an estimate that orders schedules, not a model.
+
+The measure is memory: bytes that a multiprocessor moves while its blocks take turns, against the time in which they
+move none (starting, meeting, waiting). The constants were fitted to runs on one H200.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from cuda_agent_backend.sketch.cuda_layout import WARP, DeviceFacts, Layout, ceildiv
+from cuda_agent_backend.sketch.cuda_parts import needs_wide
+from cuda_agent_backend.sketch.cuda_program import Key, RowProgram, is_full, row_points
+from cuda_agent_backend.sketch.lower import LoweredRegion
+from cuda_agent_backend.sketch.nest import Kernel, coefficient
+
+REGISTERS, MOST_WARPS, MOST_BLOCKS, SHARED_BYTES = 65536, 64, 32, 227 << 10
+"""Of one multiprocessor."""
+BASE_REGISTERS = 30
+"""Registers of a thread beside the elements it keeps."""
+MOST_REGISTERS = 128
+BYTES_PER_MICROSECOND = 32600
+"""Memory traffic of one multiprocessor when all are busy."""
+LATENCY_BYTES = 20 << 10
+"""Bytes of loads under way at which half the bandwidth would be reached."""
+LONE_WARPS = 24
+"""Warps of a multiprocessor below which arithmetic waits for itself."""
+
+
+@dataclass(frozen=True)
+class RowFacts:
+    """What the estimate needs to know of a kernel's rows.
+
+    ``item``: bytes of an element; ``arrays``: arrays over the row that are kept at the same time; ``passes``: loops
+    over the row; ``loose``: loads over the row that only one pass does; ``line``: what a vector must divide; ``inner``/``outer``: which lanes find neighbours in memory.
+    """
+
+    points: int
+    rows: int
+    columns: int
+    item: int
+    arrays: int
+    passes: int
+    loose: int
+    scans: bool
+    writes: bool
+    line: int
+    inner: bool
+    outer: bool
+    wide: bool
+
+
+def item_bytes(kernel: Kernel, region: LoweredRegion) -> int:
+    """Bytes of the widest element in the largest buffers: they set the vector width."""
+    names = {i.buffer for s in kernel.stages for i in s.body.loads() if i.buffer is not None}
+    names |= {s.buffer for st in kernel.stages for s in st.stores}
+    buffers = [region.buffers[n] for n in names]
+    most = max((b.extent for b in buffers), default=1)
+    return max((b.dtype.itemsize for b in buffers if b.extent * 2 > most), default=4)
+
+
+def row_facts(kernel: Kernel, region: LoweredRegion) -> RowFacts:
+    """Raises Unsupported where the kernel has no row form."""
+    points = row_points(kernel)
+    scans = any(s.kind == "scan" for s in kernel.stages)
+    program = RowProgram.of(kernel, Layout(points, kernel.rows, ordered=scans), region)
+    full = [p for p in program.passes if is_full(p, points)]
+    inner = outer = loose = 0
+    for stage in (s for p in full for s in p.stages):
+        for index in (i.index for i in stage.body.loads() if i.index is not None):
+            loose += 1
+            inner += abs(coefficient(index, stage.inner[-1][0]) or 0) == 1
+            outer += bool(kernel.outer) and coefficient(index, kernel.outer[-1][0]) == 1
+    return RowFacts(
+        points=points,
+        rows=kernel.rows,
+        columns=kernel.outer[-1][1] if kernel.outer else 1,
+        item=item_bytes(kernel, region),
+        arrays=max(len(program.kept), len(program.own)),
+        passes=len(full),
+        loose=loose - sum(_uses(program, key) for key in program.kept),
+        scans=scans,
+        writes=any(s.stores for p in full for s in p.stages if s.kind != "reduce"),
+        line=math.gcd(*(p.inner[-1][1] for p in full)) if full else 1,
+        inner=inner >= outer,
+        outer=outer > inner,
+        wide=needs_wide(region, kernel),
+    )
+
+
+def _uses(program: RowProgram, key: Key) -> int:
+    """How often the bodies of full passes load ``key``."""
+    pairs = zip(program.passes, program.flats, strict=True)
+    loads = ((i, flat) for p, flat in pairs for s in p.stages for i in s.body.loads())
+    return sum(
+        i.buffer == key[0] and i.index is not None and flat.of(i.index) == key[1]
+        for i, flat in loads
+    )
+
+
+def registers_of(layout: Layout, facts: RowFacts) -> int:
+    """Registers of a thread, about."""
+    words = max(1, facts.item // 4)
+    kept = layout.chunks * layout.vector * max(1, facts.arrays)
+    kept += 2 * layout.chunks * facts.scans  # totals of vectors, and what goes before them
+    held = kept if layout.keep == "registers" else layout.unroll * layout.vector
+    return max(32, BASE_REGISTERS + (held + 2 * layout.vector) * words)
+
+
+def resident_blocks(layout: Layout, facts: RowFacts) -> int:
+    """Blocks that fit one multiprocessor."""
+    registers = ceildiv(registers_of(layout, facts), 8) * 8
+    by_registers = REGISTERS // (layout.threads * registers)
+    by_warps = MOST_WARPS * WARP // layout.threads
+    shared = (
+        layout.threads * layout.chunks * layout.vector * facts.item * facts.arrays * layout.stages
+    )
+    by_shared = SHARED_BYTES // (shared + 2048) if layout.keep == "shared" else MOST_BLOCKS
+    return min(by_registers, by_warps, by_shared, MOST_BLOCKS)
+
+
+def estimate(layout: Layout, facts: RowFacts, device: DeviceFacts) -> float:
+    """Share of the memory bandwidth that the layout should reach, about; 0 where it makes no sense."""
+    if layout.is_split and (facts.scans or layout.segments > ceildiv(facts.points, layout.tile)):
+        return 0.0
+    blocks = resident_blocks(layout, facts)
+    if blocks < 1 or (layout.keep == "registers" and registers_of(layout, facts) > MOST_REGISTERS):
+        return 0.0
+    lanes = 1 if layout.inner else layout.vector
+    groups = ceildiv(layout.rows, layout.across * lanes) * layout.segments
+    resident = min(blocks, max(1.0, groups / device.sm_count))
+    moved = layout.segment * layout.across * lanes * facts.item * (1 + facts.writes)
+    under_way = resident * layout.threads * facts.item * _loads_under_way(layout, facts)
+    warps = resident * layout.threads / WARP
+    score = resident * moved / (resident * moved + _idle(layout, facts) * BYTES_PER_MICROSECOND)
+    score *= under_way / (under_way + LATENCY_BYTES)
+    score *= 1 / (1 + 0.15 * max(0.0, LONE_WARPS / warps - 1))
+    score *= min(1.0, groups / device.sm_count)
+    score /= layout.chunks * layout.tile * layout.segments / facts.points
+    waves = groups / (device.sm_count * blocks)
+    if layout.stages == 1 and waves > 1:
+        score *= 0.6 + 0.4 * waves / math.ceil(waves)
+    if facts.arrays and (layout.keep == "none" or layout.is_split):
+        score /= 1 + 0.4 * (facts.passes - 1)
+    return score
+
+
+def _loads_under_way(layout: Layout, facts: RowFacts) -> int:
+    """Elements that a thread has asked for and not yet got."""
+    own = layout.chunks * layout.vector
+    if layout.keep == "none":
+        return min(own, layout.unroll * layout.vector)
+    return own * max(1, facts.arrays)
+
+
+def _idle(layout: Layout, facts: RowFacts) -> float:
+    """Microseconds of a block's life in which it moves nothing."""
+    meetings = max(1, facts.passes - 1)
+    trips = ceildiv(layout.chunks, layout.unroll) if layout.keep == "shared" and facts.loose else 0
+    return 0.4 * trips + _meeting_time(layout, meetings)
+
+
+def _meeting_time(layout: Layout, meetings: int) -> float:
+    if layout.clustered:
+        return 0.6 + (0.2 + 0.1 * layout.segments) * meetings
+    if layout.is_split:
+        return 0.5 + 0.02 * layout.segments
+    if layout.stages > 1:
+        return 0.4 + 0.15 * meetings
+    return 0.2 + 0.1 * meetings * (layout.team > WARP or not layout.inner)

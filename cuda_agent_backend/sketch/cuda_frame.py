@@ -1,0 +1,175 @@
+"""The frame of a row kernel: which row, which part of it, and the loops over a thread's positions there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cuda_agent_backend.sketch.cuda_layout import DeviceFacts, Layout, ceildiv
+from cuda_agent_backend.sketch.nest import Dim
+
+RUN = 64
+"""Positions of a thread that are summed in one go; longer sums go in two levels, which keeps their error low."""
+
+
+def indented(lines: Sequence[str], pad: str = "  ") -> list[str]:
+    return [pad + line for line in lines]
+
+
+def block(lines: Sequence[str]) -> list[str]:
+    return ["{", *indented(lines), "}"]
+
+
+def thread_lines(layout: Layout) -> list[str]:
+    """Who this thread is, and which part of the row is this block's."""
+    team, across, segments = layout.team, layout.across, layout.segments
+    names = (
+        f"t = tid % {team}, r = tid / {team}"
+        if layout.inner
+        else f"x = tid % {across}, t = tid / {across}"
+    )
+    segment = "ca::cluster_rank()" if layout.clustered else f"blockIdx.x % {segments}"
+    size = layout.segment
+    limit = f"{size}" if layout.even else f"min({size}, {layout.points} - segment * {size})"
+    return [
+        "const int tid = threadIdx.x;",
+        f"const int {names};",
+        f"const int segment = {segment};",
+        f"const {layout.index_type} first = {layout.index_type}(segment) * {size};",
+        f"const int limit = {limit};",
+        *(["ca::cluster_here();"] if layout.clustered else []),
+    ]
+
+
+def decompose(row: str, outer: Sequence[Dim], index_type: str) -> list[str]:
+    """The outer variables of row number ``row``."""
+    out, stride = [], 1
+    for number, (symbol, size) in reversed(list(enumerate(outer))):
+        value = row if stride == 1 else f"ca::idiv({row}, {stride})"
+        if number:
+            value = f"ca::imod({value}, {size})"
+        out.append(f"const {index_type} {symbol} = {value};")
+        stride *= size
+    return out[::-1]
+
+
+def column_groups(layout: Layout, outer: Sequence[Dim]) -> tuple[int, int]:
+    """Blocks that lie over all rows, and over one line of them (lanes outer)."""
+    size = outer[-1][1]
+    per_line = ceildiv(size, layout.across * layout.vector)
+    return layout.rows // size * per_line, per_line
+
+
+def is_partial(layout: Layout, outer: Sequence[Dim]) -> bool:
+    """Whether some block has threads without a row; they work on another's and store nothing."""
+    if layout.inner:
+        return layout.rows % layout.across != 0
+    return outer[-1][1] % (layout.across * layout.vector) != 0
+
+
+def row_lines(layout: Layout, outer: Sequence[Dim]) -> list[str]:
+    """The row of this thread, ``live`` and the outer variables."""
+    group, partial = f"int(blockIdx.x) / {layout.segments}", is_partial(layout, outer)
+    if layout.inner:
+        out = [f"int row = {group} * {layout.across} + r;"]
+        if partial:
+            out.append(
+                f"const bool live = row < {layout.rows}; row = live ? row : {layout.rows - 1};"
+            )
+    else:
+        size, (_, per_line) = outer[-1][1], column_groups(layout, outer)
+        out = [
+            f"const int group = {group};",
+            f"int column = (group % {per_line} * {layout.across} + x) * {layout.vector};",
+        ]
+        if partial:
+            out.append(f"const bool live = column < {size}; column = live ? column : 0;")
+        out.append(f"const int row = group / {per_line} * {size} + column;")
+    if not partial:
+        out.append("const bool live = true;")
+    return [*out, *decompose("row", outer, layout.index_type)]
+
+
+def staged_lines(
+    layout: Layout, outer: Sequence[Dim], copies: Sequence[str], body: Sequence[str], barrier: bool
+) -> list[str]:
+    """Rows in a loop; those to come are on their way to shared memory while one is worked on."""
+    stages, step = layout.stages, f"int(gridDim.x / {layout.segments})"
+    rows = decompose("row", outer, layout.index_type)
+    fetch = [f"if (row < {layout.rows}) {{", *indented([*rows, *copies]), "}", "ca::copy_commit();"]
+    turn = [
+        f"fetch(row + {stages - 1} * {step}, turn == 0 ? {stages - 1} : turn - 1);",
+        f"ca::copy_wait<{stages - 1}>();",
+        *rows,
+        *body,
+        *(["__syncthreads();"] if barrier else []),
+        f"turn = turn == {stages - 1} ? 0 : turn + 1;",
+    ]
+    start = f"int(blockIdx.x) / {layout.segments}"
+    return [
+        "auto fetch = [&](int row, int stage) {",
+        *indented(fetch),
+        "};",
+        "const bool live = true;",
+        "int turn = 0;",
+        f"for (int s = 0; s < {stages - 1}; ++s) fetch({start} + s * {step}, s);",
+        *(["ca::cluster_wait();"] if layout.clustered else []),
+        f"for (int row = {start}; row < {layout.rows}; row += {step}) {{",
+        *indented(turn),
+        "}",
+    ]
+
+
+def grid_size(layout: Layout, outer: Sequence[Dim], device: DeviceFacts) -> int:
+    """Blocks of the launch."""
+    if layout.inner:
+        groups = ceildiv(layout.rows, layout.across)
+    else:
+        groups = column_groups(layout, outer)[0]
+    if layout.stages > 1:
+        groups = min(groups, max(1, layout.blocks * device.sm_count // layout.segments))
+    return groups * layout.segments
+
+
+def position_loop(
+    layout: Layout, body: Sequence[str], statements: Sequence[str] = (), flush: Sequence[str] = ()
+) -> list[str]:
+    """``body`` at each position ``j`` of this thread, the ``k``-th of them; ``flush`` after each run of them."""
+    chunks, keep = layout.chunks, layout.keep
+    head = [f"constexpr int L = {layout.vector};", f"const {layout.index_type} j = first + q;"]
+    step = [
+        "auto step = [&](const int k, const int q) {",
+        *indented([*head, *statements, *body]),
+        "};",
+    ]
+    if layout.blocked:
+        at, full = f"t * {chunks} + k", chunks if layout.team * chunks == layout.segment else 0
+    elif layout.inner:
+        at, full = f"(k * {layout.team} + t) * {layout.vector}", layout.segment // layout.tile
+    else:
+        at, full = f"k * {layout.team} + t", layout.segment // layout.tile
+    if not layout.even:
+        full = 0
+    if keep == "registers":
+        guard = f"if (k < {full} || q < limit) " if full < chunks else ""
+        loop = f"for (int k = 0; k < {chunks}; ++k) {{ const int q = {at}; {guard}step(k, q); }}"
+        return block([*step, "#pragma unroll", loop])
+    whole = str(full) if layout.even or layout.blocked else f"limit / {layout.tile}"
+    rest = f"for (int k = {whole}; k < {chunks}; ++k) {{ const int q = {at}; if (q < limit) step(k, q); }}"
+    tail = [rest] if full < chunks else []
+    return block([*step, *_whole_tiles(layout, at, whole, flush), *tail, *flush])
+
+
+def _whole_tiles(layout: Layout, at: str, whole: str, flush: Sequence[str]) -> list[str]:
+    unroll = f"#pragma unroll {max(1, min(layout.unroll, layout.chunks))}"
+    if not flush:
+        return [unroll, f"for (int k = 0; k < {whole}; ++k) step(k, {at});"]
+    return [
+        "int done = 0;",
+        f"for (; done + {RUN} <= {whole}; done += {RUN}) {{",
+        f"  {unroll}",
+        f"  for (int i = 0; i < {RUN}; ++i) {{ const int k = done + i; step(k, {at}); }}",
+        *indented(flush),
+        "}",
+        unroll,
+        f"for (int k = done; k < {whole}; ++k) step(k, {at});",
+    ]

@@ -1,0 +1,178 @@
+"""What a row kernel keeps on the chip between its passes: loads that repeat, and row-local arrays and scalars."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import sympy
+
+from cuda_agent_backend.sketch.cuda_access import POSITION, Flat, LanePrinter, is_aligned
+from cuda_agent_backend.sketch.cuda_frame import position_loop
+from cuda_agent_backend.sketch.cuda_layout import Layout
+from cuda_agent_backend.sketch.cuda_parts import BYTES, SharedMemory, local_types
+from cuda_agent_backend.sketch.cuda_program import RowProgram
+from cuda_agent_backend.sketch.lower import LoweredRegion, Store
+from cuda_agent_backend.sketch.nest import coefficient
+from cuda_agent_backend.sketch.printer import COMPUTE_TYPES, STORAGE_TYPES, c_index
+from cuda_agent_backend.sketch.ssa import Instruction, Unsupported
+
+COPY_BYTES = 16
+
+
+@dataclass
+class Keeper:
+    """Declares, fills, reads and writes what is kept. ``made``: values of arrays made earlier in the same pass."""
+
+    region: LoweredRegion
+    layout: Layout
+    program: RowProgram
+    memory: SharedMemory
+    made: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        kernel = self.program.kernel
+        self.types = local_types(kernel)
+        self.lane: sympy.Symbol = POSITION if self.layout.inner else kernel.outer[-1][0]
+
+    def printer(self, lane: sympy.Symbol | None, width: int) -> LanePrinter:
+        """Prints bodies whose loads and local reads go to what is kept."""
+        return LanePrinter(lane, lambda b: f"m_{b}", self.read, lambda b: self.region.buffers[b].dtype,
+                           "", width, self._kept)  # fmt: skip
+
+    # --- declarations ---
+
+    def declare_shared(self) -> None:
+        """Take shared memory. Raises Unsupported where rows in flight do not fit their copies."""
+        layout, program = self.layout, self.program
+        for name in sorted(program.shared):
+            copies = layout.across * layout.scalar_lanes
+            ctype = self.types[name]
+            self.memory.take(
+                f"l_{name}", ctype, program.kernel.locals[name].size * copies, BYTES[ctype]
+            )
+        if layout.keep != "shared":
+            return
+        if not layout.even and layout.stages > 1:
+            raise Unsupported("rows in flight with uneven segments")
+        for (buffer, _), name in program.kept.items():
+            ctype = STORAGE_TYPES[self.region.buffers[buffer].dtype]
+            self.memory.take(name, ctype, self._own_size * layout.stages, BYTES[ctype])
+        for name in sorted(program.own - set(program.reuse)):
+            ctype = self.types[name]
+            self.memory.take(f"l_{name}", ctype, self._own_size, BYTES[ctype])
+
+    def declarations(self) -> list[str]:
+        """Scalars and register arrays of the row."""
+        layout, program = self.layout, self.program
+        out = []
+        for name in sorted(program.scratch):
+            if program.kernel.locals[name].size == 1:
+                out.append(f"ca::vec<{self.types[name]}, {layout.scalar_lanes}> l_{name};")
+            elif name in program.own and layout.keep == "registers":
+                out.append(
+                    f"ca::vec<{self.types[name]}, {layout.vector}> l_{name}[{layout.chunks}];"
+                )
+        return out
+
+    # --- loads that repeat ---
+
+    def fetch(self) -> list[str]:
+        """Bring the kept loads of the row in, all at once."""
+        layout = self.layout
+        if not self.program.kept:
+            return []
+        if layout.keep == "shared":
+            return [*self.copies(), "ca::copy_commit();", "ca::copy_wait<0>();"]
+        printer, out, loads = self.printer(self.lane, layout.vector), [], []
+        for (buffer, index), name in self.program.kept.items():
+            ctype = COMPUTE_TYPES[self.region.buffers[buffer].dtype]
+            out.append(f"ca::vec<{ctype}, {layout.vector}> {name}[{layout.chunks}];")
+            loads.append(f"{name}[k] = {printer.load_text(buffer, index)};")
+        return [*out, *position_loop(layout, loads)]
+
+    def copies(self) -> list[str]:
+        """Start the kept loads of a row on their way to this thread's place in shared memory."""
+        layout, out = self.layout, []
+        stage = f"stage * {self._own_size} + " if layout.stages > 1 else ""
+        printer = self.printer(self.lane, layout.vector)
+        for (buffer, index), name in self.program.kept.items():
+            item = self.region.buffers[buffer].dtype.itemsize
+            place, unit = f"{name} + {stage}{self._own_at}", COPY_BYTES // item
+            straight = coefficient(index, self.lane) == 1 and layout.vector % unit == 0
+            if straight and is_aligned(index, self.lane, 1, layout.vector, unit):
+                source = f"m_{buffer} + {c_index(index)}"
+                offsets = range(0, layout.vector, unit)
+                out += [f"ca::copy_async({place} + {o}, {source} + {o});" for o in offsets]
+            else:
+                out.append(f"ca::store<L>({place}, {printer.load_text(buffer, index)});")
+        return position_loop(layout, out)
+
+    def _kept(self, i: Instruction) -> str | None:
+        name = self.program.kept.get((i.buffer or "", i.index)) if i.index is not None else None
+        if name is None or self.layout.keep == "registers":
+            return name and f"{name}[k]"
+        return f"ca::load<L>({self._staged(name)})"
+
+    # --- this thread's own places in shared memory ---
+
+    @property
+    def _own_size(self) -> int:
+        return self.layout.threads * self.layout.chunks * self.layout.vector
+
+    @property
+    def _own_at(self) -> str:
+        return f"(k * {self.layout.threads} + tid) * {self.layout.vector}"
+
+    def _staged(self, name: str) -> str:
+        stage = f"turn * {self._own_size} + " if self.layout.stages > 1 else ""
+        return f"{name} + {stage}{self._own_at}"
+
+    def _own_place(self, name: str) -> str:
+        if name in self.program.reuse:
+            return (
+                f"reinterpret_cast<{self.types[name]}*>({self._staged(self.program.reuse[name])})"
+            )
+        return f"l_{name} + {self._own_at}"
+
+    # --- row-local arrays and scalars ---
+
+    def read(self, i: Instruction) -> str:
+        """The read of a row-local buffer."""
+        assert i.buffer is not None and i.index is not None
+        name, program = f"l_{i.buffer}", self.program
+        if i.buffer in self.made:
+            return self.made[i.buffer]
+        if program.kernel.locals[i.buffer].size == 1:
+            return f"ca::splat<L>({name})"
+        if i.buffer in program.own:
+            registers = self.layout.keep == "registers"
+            return f"{name}[k]" if registers else f"ca::load<L>({self._own_place(i.buffer)})"
+        if not self.layout.inner:
+            return f"ca::load<L>({self._shared_place(i.buffer, i.index)})"
+        step = coefficient(i.index, POSITION)
+        if step is None:
+            at = self.printer(POSITION, 1).vector_index(i.index)
+            return f"ca::gather<L>({name}{self._row_offset(i.buffer)}, {at})"
+        return f"ca::load_strided<L>({self._shared_place(i.buffer, i.index)}, {step})"
+
+    def write(self, s: Store, flat: Flat, value: str) -> str:
+        """The store of ``value`` to a row-local buffer."""
+        ctype, name = self.types[s.buffer], f"l_{s.buffer}"
+        if self.program.kernel.locals[s.buffer].size == 1:
+            return f"{name} = ca::to<{ctype}>({value});"
+        if s.buffer in self.program.own:
+            if self.layout.keep == "registers":
+                return f"{name}[k] = ca::to<{ctype}>({value});"
+            return f"ca::store<L>({self._own_place(s.buffer)}, {value});"
+        place = self._shared_place(s.buffer, flat.of(s.index))
+        return f"ca::store{'_unaligned' if self.layout.inner else ''}<L>({place}, {value});"
+
+    def _row_offset(self, buffer: str) -> str:
+        size = self.program.kernel.locals[buffer].size
+        return f" + r * {size}" if self.layout.inner and self.layout.across > 1 else ""
+
+    def _shared_place(self, buffer: str, index: sympy.Expr) -> str:
+        layout = self.layout
+        if layout.inner:
+            return f"l_{buffer}{self._row_offset(buffer)} + {c_index(index)}"
+        return f"l_{buffer} + (({c_index(index)}) * {layout.across} + x) * {layout.vector}"

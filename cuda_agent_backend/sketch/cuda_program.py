@@ -1,0 +1,128 @@
+"""A row kernel prepared for one layout: its passes, and where what they hand on is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import sympy
+
+from cuda_agent_backend.sketch.cuda_access import POSITION, Flat, flatten
+from cuda_agent_backend.sketch.cuda_inline import inline_arrays
+from cuda_agent_backend.sketch.cuda_layout import Layout
+from cuda_agent_backend.sketch.cuda_parts import BYTES, stage_dtype
+from cuda_agent_backend.sketch.lower import LoweredRegion
+from cuda_agent_backend.sketch.nest import Kernel, RowStage
+from cuda_agent_backend.sketch.passes import Pass, passes, scratch
+from cuda_agent_backend.sketch.printer import COMPUTE_TYPES
+
+Key = tuple[str, sympy.Expr]
+"""A load: buffer and flat index."""
+FlatPass = tuple[Pass, Flat]
+
+
+def row_points(kernel: Kernel) -> int:
+    """Elements of a row: those of the longest loop over it."""
+    return max((s.points for s in kernel.stages), default=1)
+
+
+def is_full(p: Pass, points: int) -> bool:
+    """Whether the pass runs over the whole row, its positions dealt to the team."""
+    return bool(p.inner) and p.stages[0].points == points
+
+
+@dataclass(frozen=True)
+class RowProgram:
+    """A kernel as passes, prepared for one layout, and where its arrays live.
+
+    ``own``: arrays whose elements only the thread that makes them reads; ``shared``: the others. ``kept``: loads that
+    several passes do, by name. ``reuse``: own arrays that may overwrite a kept load, which nobody needs by then.
+    """
+
+    kernel: Kernel
+    passes: tuple[Pass, ...]
+    flats: tuple[Flat, ...]
+    scratch: frozenset[str]
+    own: frozenset[str]
+    shared: frozenset[str]
+    kept: dict[Key, str]
+    reuse: dict[str, str]
+
+    @staticmethod
+    def of(kernel: Kernel, layout: Layout, region: LoweredRegion) -> RowProgram:
+        """Raises Unsupported where arrays cannot be kept as the layout asks."""
+        keeps = layout.keep != "none"
+        if not keeps:
+            scans = (st for st in kernel.stages if st.kind == "scan")
+            kernel = inline_arrays(
+                kernel, frozenset(s.buffer for st in scans for s in st.local_stores)
+            )
+        grouped = passes(kernel)
+        flat_passes = [(p, flatten(p.inner, layout.index_type)) for p in grouped]
+        kept = frozenset(scratch(kernel, grouped))
+        arrays = {n for n in kept if kernel.locals[n].size > 1}
+        own = frozenset(n for n in arrays if keeps and _only_own(n, flat_passes, layout.points))
+        loads = _repeated_loads(flat_passes, layout.points) if keeps else {}
+        reuse = _overwritten(own, loads, flat_passes, region) if layout.keep == "shared" else {}
+        flats = tuple(flat for _, flat in flat_passes)
+        return RowProgram(kernel, grouped, flats, kept, own, frozenset(arrays - own), loads, reuse)
+
+
+def _only_own(name: str, grouped: Sequence[FlatPass], points: int) -> bool:
+    """Whether array ``name`` is made and read at the current position only, by full passes."""
+    for p, flat in grouped:
+        for stage in p.stages:
+            indices = [s.index for s in stage.local_stores if s.buffer == name]
+            reads = (i for i in stage.body.walk() if i.op == "local" and i.buffer == name)
+            indices += [i.index for i in reads if i.index is not None]
+            if indices and not is_full(p, points):
+                return False
+            if any(flat.of(index) != POSITION for index in indices):
+                return False
+    return True
+
+
+def _loads(stage: RowStage, flat: Flat) -> Iterator[Key]:
+    """Loads that every point of a stage does, masked ones left out."""
+    for i in stage.body.instructions:
+        if i.op == "load" and i.index is not None and i.buffer is not None:
+            yield i.buffer, flat.of(i.index)
+
+
+def _repeated_loads(grouped: Sequence[FlatPass], points: int) -> dict[Key, str]:
+    seen: dict[Key, int] = {}
+    for p, flat in grouped:
+        if not is_full(p, points):
+            continue
+        loops = {symbol for symbol, _ in p.inner}
+        for key in {key for stage in p.stages for key in _loads(stage, flat)}:
+            if POSITION in key[1].free_symbols and not key[1].free_symbols & loops:
+                # deviations from a mean are a second loop over the same values
+                seen[key] = seen.get(key, 0) + 1 + any(s.combine == "welford" for s in p.stages)
+    repeated = sorted((key for key, count in seen.items() if count > 1), key=str)
+    return {key: f"kept{n}" for n, key in enumerate(repeated)}
+
+
+def _overwritten(
+    own: frozenset[str], kept: dict[Key, str], grouped: Sequence[FlatPass], region: LoweredRegion
+) -> dict[str, str]:
+    """Own arrays that can lie where a kept load lay: it has elements of that size, and is not read after."""
+    stages = [(stage, flat) for p, flat in grouped for stage in p.stages]
+    last = {name: _last_use(key, stages) for key, name in kept.items()}
+    width = {name: region.buffers[buffer].dtype.itemsize for (buffer, _), name in kept.items()}
+    result: dict[str, str] = {}
+    for number, (stage, _) in enumerate(stages):
+        for s in stage.local_stores:
+            size, used = BYTES[COMPUTE_TYPES[stage_dtype(stage)]], set(result.values())
+            free = [n for n in last if n not in used and last[n] <= number and width[n] == size]
+            if s.buffer in own and free:
+                result[s.buffer] = free[0]
+    return result
+
+
+def _last_use(key: Key, stages: Sequence[tuple[RowStage, Flat]]) -> int:
+    def uses(stage: RowStage, flat: Flat) -> bool:
+        reads = (i for i in stage.body.loads() if i.buffer == key[0] and i.index is not None)
+        return any(flat.of(i.index) == key[1] for i in reads if i.index is not None)
+
+    return max(number for number, (stage, flat) in enumerate(stages) if uses(stage, flat))
