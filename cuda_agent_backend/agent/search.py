@@ -15,6 +15,8 @@ from cuda_agent_backend.agent.protocol import Message, Schema, ToolCall, Turn
 
 WORTH_SUBMITTING = 1.04
 """A quick profile's median below this is not worth a full judgement, whose lower bound must exceed 1.05."""
+NOISY_TRIES = 3
+"""Judgements that a busy machine may spoil before the search goes on without them."""
 LIMIT = 1.05
 """Room below this leaves nothing that could be promoted."""
 
@@ -33,6 +35,7 @@ class SearchPolicy:
     _speed: dict[str, float] = field(default_factory=dict)
     _round_best: list[float] = field(default_factory=list)
     _submitted: list[str] = field(default_factory=list)
+    _noisy: int = 0
     _errors: list[str] = field(default_factory=list)
     _calls: int = 0
 
@@ -51,7 +54,7 @@ class SearchPolicy:
             return self._profile_round()
         if kind == "profile":
             return self._after_profile(messages, results)
-        return self._submit_next()
+        return self._after_submit(results[-1][1])
 
     def _after_look(self, look: dict[str, Any]) -> Turn:
         if not look.get("ok"):
@@ -93,6 +96,14 @@ class SearchPolicy:
         self._round_best.append(best)
         if improved and len(self._round_best) < self.rounds:
             return self._next_round()
+        return self._submit_next()
+
+    def _after_submit(self, result: dict[str, Any]) -> Turn:
+        if result.get("status") == "noisy" and self._noisy < NOISY_TRIES:
+            self._noisy += 1  # says nothing of the candidate: the same one again
+            return self._turn(
+                "The machine was busy; again.", ("submit", {"candidate": self._submitted[-1]})
+            )
         return self._submit_next()
 
     def _submit_next(self) -> Turn:
