@@ -318,12 +318,15 @@ class _Pool:
         relative = max(GROSS_RELATIVE, MAX_MULTIPLE * self.eps)
         filled = self.counts.nonzero().flatten()
         groups = (filled, self.counts[filled], self.tops[0][filled], self.tops[1][filled])
-        eager = 0.0
-        # From the largest numbers down; a well-filled group stands on its own.
+        eager = worst = 0.0
+        # From the largest numbers down; a well-filled group stands on its own. Exact zeros do not: what a
+        # ReLU or a clamp made zero was, before it, as uncertain as its neighbours.
         for bin_, count, found, own in reversed(
             list(zip(*(g.tolist() for g in groups), strict=True))
         ):
+            worst = max(worst, own)
             eager = own if count >= GROUP_SIZE else max(eager, own)
+            eager = eager if bin_ else worst
             size = math.ldexp(1.0, min(bin_ - _BIAS, 1000)) if bin_ else 0.0
             allowed = GROSS_MULTIPLE * eager + relative * size + self.tiny
             if found > allowed:

@@ -17,8 +17,8 @@ WORTH_SUBMITTING = 1.04
 """A quick profile's median below this is not worth a full judgement, whose lower bound must exceed 1.05."""
 NOISY_TRIES = 3
 """Judgements that a busy machine may spoil before the search goes on without them."""
-LIMIT = 1.05
-"""Room below this leaves nothing that could be promoted."""
+LIMIT = 1.10
+"""Room below this is not worth a search: winning by 5 % would take a kernel within a few percent of the floor."""
 
 
 @dataclass

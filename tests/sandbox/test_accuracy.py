@@ -255,3 +255,15 @@ def test_metadata_comes_before_values() -> None:
     assert "strides" in check_metadata([("float32", (2, 3), (1, 2))], [spec])
     thin = TensorSpec("float32", (2, 1), (1, 1))
     assert check_metadata([("float32", (2, 1), (1, 2))], [thin]) == ""
+
+
+def test_rounding_around_a_threshold_is_no_error() -> None:
+    before = torch.randn(4096, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    eager = (before + 1e-7 * torch.randn_like(before)).relu().float()
+    other = before.clone()
+    zeros = (before < 0).nonzero().flatten()
+    other[zeros[0]] = 2e-7  # rounded to the other side of zero
+    oracle = before.relu()
+    assert compare([other.relu().float()], [eager], [oracle]).passes
+    other[zeros[0]] = 1e-3
+    assert not compare([other.relu().float()], [eager], [oracle]).passes
