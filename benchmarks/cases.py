@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 MB = 1 << 20
 SIZES: dict[str, dict[str, int]] = {
-    "cpu": {"1MB": MB, "8MB": 8 * MB, "32MB": 32 * MB},
+    "cpu": {"2MB": 2 * MB, "8MB": 8 * MB, "24MB": 24 * MB},
     "cuda": {"64MB": 64 * MB, "512MB": 512 * MB, "2GB": 2048 * MB},
 }
 
