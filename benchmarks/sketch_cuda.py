@@ -125,7 +125,7 @@ def probes() -> tuple[Subject, ...]:
         Subject("group norm", group_norm, of((9, 32, 14, 14), (32,), (32,))),
         Subject("group norm odd", group_norm, of((3, 24, 15, 15), (24,), (24,))),
         Subject("batch statistics", lambda x: (x.mean((0, 2, 3)), x.var((0, 2, 3))), of((16, 48, 20, 20))),
-        Subject("sum all", lambda x: (x.sum(), x.abs().max()), of((1000, 3001))),
+        Subject("sum all", lambda x: (x.square().sum(), x.abs().max()), of((1000, 3001))),
         Subject("sum integers", lambda x: (x.sum(-1), x.prod(0), x.min(), (x > 8).any(-1)), integers),
         Subject("max holes", lambda x: (x.amax(-1), x.argmax(-1), x.argmin(-1)), holes),
         Subject("argmax columns", lambda x: x.argmax(0), of((3000, 132))),
@@ -331,6 +331,7 @@ def worst(
     ratios = []
     for r, x, e in zip(results, expected, eager, strict=True):
         floor = torch.finfo(r.dtype).eps / 4 if r.is_floating_point() else 1e-9
+        floor *= 64 if r.dtype == torch.float64 else 1  # the oracle's own error
         ratio = error_of(r, x, values)[0] / (e + floor)
         ratios.append(float("inf") if ratio != ratio else ratio)
     return max(ratios)

@@ -101,10 +101,14 @@ def is_aligned(index: sympy.Expr, lane: sympy.Symbol, step: int, width: int, uni
 
 @dataclass
 class LanePrinter(Printer):
-    """Prints for ``width`` lanes; knows which accesses are aligned, and which loads are already at hand."""
+    """Prints for ``width`` lanes; knows which accesses are aligned.
+
+    ``kept``: what to print for a load that is at hand. ``once``: memory that the whole kernel reads once.
+    """
 
     width: int = 1
     kept: Callable[[Instruction], str | None] = lambda i: None
+    once: frozenset[str] = frozenset()
 
     def _expression(self, i: Instruction, prefix: str, mask: str | None) -> str:
         if i.op == "divide_row":
@@ -115,7 +119,7 @@ class LanePrinter(Printer):
     def load_text(self, buffer: str, index: sympy.Expr) -> str:
         """The load of ``buffer`` at ``index``, from memory."""
         return LanePrinter(
-            self.lane, self.pointer, self.local, self.dtype_of, "", self.width
+            self.lane, self.pointer, self.local, self.dtype_of, "", self.width, once=self.once
         )._load(Instruction(Value(0), "load", buffer=buffer, index=index), None)
 
     def _unit(self, buffer: str) -> int:
@@ -128,6 +132,9 @@ class LanePrinter(Printer):
             if at_hand is not None:
                 return at_hand
             step = 0 if self.lane is None else coefficient(i.index, self.lane)
+            once = "_once" if i.buffer in self.once else ""
+            if once and self.width == 1 and step in (0, 1):
+                return f"ca::load_once<L>({self.pointer(i.buffer)} + {c_index(i.index)})"
             if self.lane is not None and self.width > 1 and step in (1, -1):
                 aligned = is_aligned(i.index, self.lane, step, self.width, self._unit(i.buffer))
                 at = f"{self.pointer(i.buffer)} + {c_index(i.index)}"
@@ -137,7 +144,7 @@ class LanePrinter(Printer):
                         if aligned
                         else f"ca::load_strided<L>({at}, -1)"
                     )
-                return f"ca::load{'' if aligned else '_unaligned'}<L>({at})"
+                return f"ca::load{once if aligned else '_unaligned'}<L>({at})"
         return super()._load(i, mask)
 
     def store(self, buffer: str, index: sympy.Expr, value: str, *, stream: bool = False) -> str:

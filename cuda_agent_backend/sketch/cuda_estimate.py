@@ -24,6 +24,8 @@ BYTES_PER_MICROSECOND = 32600
 """Memory traffic of one multiprocessor when all are busy."""
 LATENCY_BYTES = 20 << 10
 """Bytes of loads under way at which half the bandwidth would be reached."""
+SECOND_LAUNCH = 3.0
+"""Microseconds."""
 LONE_WARPS = 24
 """Warps of a multiprocessor below which arithmetic waits for itself."""
 
@@ -33,7 +35,8 @@ class RowFacts:
     """What the estimate needs to know of a kernel's rows.
 
     ``item``: bytes of an element; ``arrays``: arrays over the row that are kept at the same time; ``passes``: loops
-    over the row; ``loose``: loads over the row that only one pass does; ``line``: what a vector must divide; ``inner``/``outer``: which lanes find neighbours in memory.
+    over the row; ``loose``: loads over the row that only one pass does; ``line``: what a vector must divide;
+    ``inner``/``outer``: which lanes find neighbours in memory.
     """
 
     points: int
@@ -103,7 +106,7 @@ def registers_of(layout: Layout, facts: RowFacts) -> int:
     """Registers of a thread, about."""
     words = max(1, facts.item // 4)
     kept = layout.chunks * layout.vector * max(1, facts.arrays)
-    kept += 2 * layout.chunks * facts.scans  # totals of vectors, and what goes before them
+    kept -= 8 * facts.scans  # whose bodies are short
     held = kept if layout.keep == "registers" else layout.unroll * layout.vector
     return max(32, BASE_REGISTERS + (held + 2 * layout.vector) * words)
 
@@ -122,7 +125,7 @@ def resident_blocks(layout: Layout, facts: RowFacts) -> int:
 
 def estimate(layout: Layout, facts: RowFacts, device: DeviceFacts) -> float:
     """Share of the memory bandwidth that the layout should reach, about; 0 where it makes no sense."""
-    if layout.is_split and (facts.scans or layout.segments > ceildiv(facts.points, layout.tile)):
+    if layout.is_split and layout.segments > ceildiv(facts.points, layout.tile):
         return 0.0
     blocks = resident_blocks(layout, facts)
     if blocks < 1 or (layout.keep == "registers" and registers_of(layout, facts) > MOST_REGISTERS):
@@ -141,6 +144,9 @@ def estimate(layout: Layout, facts: RowFacts, device: DeviceFacts) -> float:
     waves = groups / (device.sm_count * blocks)
     if layout.stages == 1 and waves > 1:
         score *= 0.6 + 0.4 * waves / math.ceil(waves)
+    if layout.is_split:
+        alone = facts.points * facts.rows * facts.item / (BYTES_PER_MICROSECOND * device.sm_count)
+        score *= alone / (alone + SECOND_LAUNCH) / (1 + 0.5 * facts.scans)
     if facts.arrays and (layout.keep == "none" or layout.is_split):
         score /= 1 + 0.4 * (facts.passes - 1)
     return score
@@ -158,6 +164,8 @@ def _idle(layout: Layout, facts: RowFacts) -> float:
     """Microseconds of a block's life in which it moves nothing."""
     meetings = max(1, facts.passes - 1)
     trips = ceildiv(layout.chunks, layout.unroll) if layout.keep == "shared" and facts.loose else 0
+    if facts.scans and layout.keep == "none" and layout.inner:
+        meetings = ceildiv(layout.chunks, layout.unroll)
     return 0.4 * trips + _meeting_time(layout, meetings)
 
 

@@ -121,10 +121,9 @@ def staged_lines(
 
 def grid_size(layout: Layout, outer: Sequence[Dim], device: DeviceFacts) -> int:
     """Blocks of the launch."""
-    if layout.inner:
-        groups = ceildiv(layout.rows, layout.across)
-    else:
-        groups = column_groups(layout, outer)[0]
+    groups = (
+        ceildiv(layout.rows, layout.across) if layout.inner else column_groups(layout, outer)[0]
+    )
     if layout.stages > 1:
         groups = min(groups, max(1, layout.blocks * device.sm_count // layout.segments))
     return groups * layout.segments

@@ -72,8 +72,9 @@ def _join_outer(
         segments = layout.segments
         for n, acc in reductions:
             memory.take(f"far{n}", acc.of(lanes), segments * across, acc.size(lanes))
+            here = f"far{n} + segment * {across} + x"
             out.append(
-                f"for (int c = t; c < {segments}; c += {team}) ca::store_remote(far{n} + segment * {across} + x, c, f{n});"
+                f"for (int c = t; c < {segments}; c += {team}) ca::store_remote({here}, c, f{n});"
             )
         out += ["ca::cluster_arrive();", "ca::cluster_wait();"]
         for n, _ in reductions:
@@ -103,15 +104,17 @@ def store_partial(layout: Layout, n: str, acc: Accumulator) -> list[str]:
     ]
 
 
-def load_partials(layout: Layout, segments: int, n: str, acc: Accumulator) -> list[str]:
-    """``a<n>`` of this thread's share of the row's ``segments`` partial results."""
+def load_partials(
+    layout: Layout, segments: int, n: str, acc: Accumulator, count: str | None = None
+) -> list[str]:
+    """``a<n>`` of this thread's share of the first ``count`` (all) of the row's ``segments`` partial results."""
     lanes = layout.scalar_lanes
     at = f"row * {segments} + s" if layout.inner else f"s * {layout.rows} + row"
     reads = [f"one.{member}[i] = {member}{n}[{at} + i];" for member, _ in acc.fields]
     return [
         f"{acc.of(lanes)} a{n};",
         "#pragma unroll 4",
-        f"for (int s = t; s < {segments}; s += {layout.team}) {{",
+        f"for (int s = t; s < {count or segments}; s += {layout.team}) {{",
         f"  {acc.of(lanes)} one;",
         "#pragma unroll",
         f"  for (int i = 0; i < {lanes}; ++i) {{ {' '.join(reads)} }}",

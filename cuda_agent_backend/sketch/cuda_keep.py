@@ -37,7 +37,11 @@ class Keeper:
     def printer(self, lane: sympy.Symbol | None, width: int) -> LanePrinter:
         """Prints bodies whose loads and local reads go to what is kept."""
         return LanePrinter(lane, lambda b: f"m_{b}", self.read, lambda b: self.region.buffers[b].dtype,
-                           "", width, self._kept)  # fmt: skip
+                           "", width, self._kept, self._once)  # fmt: skip
+
+    @property
+    def _once(self) -> frozenset[str]:
+        return self.program.once if self.layout.once else frozenset()
 
     # --- declarations ---
 
@@ -102,7 +106,8 @@ class Keeper:
             if straight and is_aligned(index, self.lane, 1, layout.vector, unit):
                 source = f"m_{buffer} + {c_index(index)}"
                 offsets = range(0, layout.vector, unit)
-                out += [f"ca::copy_async({place} + {o}, {source} + {o});" for o in offsets]
+                once = "_once" if buffer in self._once else ""
+                out += [f"ca::copy_async{once}({place} + {o}, {source} + {o});" for o in offsets]
             else:
                 out.append(f"ca::store<L>({place}, {printer.load_text(buffer, index)});")
         return position_loop(layout, out)

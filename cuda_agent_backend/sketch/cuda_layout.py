@@ -43,6 +43,7 @@ class Layout:
     ``keep``: where what several passes read stays meanwhile: "registers", "shared" (memory), or "none" (read and
     computed again). ``unroll``: elements of a thread in flight where they are not all kept. ``blocks``: blocks for
     each multiprocessor that registers are limited to. ``stages``: rows in flight of a block that stays (with "shared").
+    ``stream``: 1 for stores, ``once``: 1 for loads that leave the L2 cache first.
     ``wide`` asks for 64-bit indices.
     """
 
@@ -59,6 +60,7 @@ class Layout:
     blocks: int = 1
     stages: int = 1
     stream: int = 0
+    once: int = 1
     ordered: bool = False
     wide: bool = False
 
@@ -148,7 +150,17 @@ def read_layout(
     known = {k: v for k, v in parameters.items() if k != "sketch"}
     texts = {"lanes": ("inner", "outer"), "exchange": ("block", "cluster", "split"),
              "keep": ("registers", "shared", "none")}  # fmt: skip
-    numbers = {"vector", "team", "across", "segments", "unroll", "blocks", "stages", "stream"}
+    numbers = {
+        "vector",
+        "team",
+        "across",
+        "segments",
+        "unroll",
+        "blocks",
+        "stages",
+        "stream",
+        "once",
+    }
     for name, value in known.items():
         if name in texts and value in texts[name]:
             continue

@@ -1,17 +1,14 @@
-"""Pointwise kernels: every thread makes ``unroll`` vectors of ``vector`` elements.
-
-Schedule parameters: ``vector``; ``unroll`` (vectors of a thread, a block apart); ``threads`` of a block; ``blocks``
-for each multiprocessor (0: as many as there is work, each makes one tile; else they stay and loop); ``stream`` (1:
-stores past the caches).
-"""
+"""Pointwise kernels: every thread makes ``unroll`` vectors of ``vector`` elements."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 
 from cuda_agent_backend.sketch.cuda_access import POSITION, LanePrinter, flat_body, flatten
-from cuda_agent_backend.sketch.cuda_layout import DeviceFacts, ceildiv
+from cuda_agent_backend.sketch.cuda_frame import indented
+from cuda_agent_backend.sketch.cuda_layout import MAX_THREADS, DeviceFacts, ceildiv
 from cuda_agent_backend.sketch.cuda_parts import (
     Emitted,
     buffers_of,
@@ -19,12 +16,31 @@ from cuda_agent_backend.sketch.cuda_parts import (
     needs_wide,
     parameters_of,
 )
+from cuda_agent_backend.sketch.cuda_program import read_once
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Dim, Kernel
 from cuda_agent_backend.sketch.passes import Pass, passes
 from cuda_agent_backend.sketch.schedule import Parameter
 from cuda_agent_backend.sketch.ssa import Instruction, Unsupported
 from sandbox.plan import Launch
+
+MAX_UNROLL = 16
+
+
+@dataclass(frozen=True)
+class MapLayout:
+    """Schedule parameters of a pointwise kernel.
+
+    ``unroll``: vectors of a thread, a block apart. ``blocks``: blocks for each multiprocessor that stay and loop; 0: as
+    many as there is work. ``stream``: 1 for stores, ``once``: 1 for loads that leave the L2 cache first.
+    """
+
+    vector: int = 1
+    unroll: int = 1
+    threads: int = 256
+    blocks: int = 0
+    stream: int = 0
+    once: int = 0
 
 
 def single_pass(kernel: Kernel) -> Pass | None:
@@ -36,7 +52,22 @@ def single_pass(kernel: Kernel) -> Pass | None:
 
 
 def map_dims(kernel: Kernel, p: Pass) -> tuple[Dim, ...]:
+    """All loops of the kernel, outermost first."""
     return (*kernel.outer, *p.inner)
+
+
+def _read(parameters: Mapping[str, Parameter], dims: Sequence[Dim]) -> MapLayout:
+    numbers = {k: v for k, v in parameters.items() if k != "sketch"}
+    known = {f.name for f in fields(MapLayout)}
+    for name, value in numbers.items():
+        if name not in known or not isinstance(value, int):
+            raise Unsupported(f"schedule parameter {name}={value!r} of a pointwise kernel")
+    layout = MapLayout(**{k: int(v) for k, v in numbers.items()})
+    line = dims[-1][1] if dims else 1
+    fits = 1 <= layout.threads <= MAX_THREADS and 1 <= layout.unroll <= MAX_UNROLL
+    if not fits or layout.vector < 1 or line % layout.vector or layout.blocks < 0:
+        raise Unsupported("a pointwise schedule that does not fit the sizes")
+    return layout
 
 
 def emit_map(
@@ -50,78 +81,66 @@ def emit_map(
     p = single_pass(kernel)
     if p is None:
         raise Unsupported("a pointwise schedule for a kernel of several passes")
-    numbers = {k: v for k, v in parameters.items() if k != "sketch"}
-    unknown = set(numbers) - {"vector", "unroll", "threads", "blocks", "stream"}
-    if unknown or not all(isinstance(v, int) for v in numbers.values()):
-        raise Unsupported(f"schedule parameters {sorted(numbers)} of a pointwise kernel")
-    vector, unroll, threads, blocks, stream = (
-        int(numbers.get(k, d))
-        for k, d in (("vector", 1), ("unroll", 1), ("threads", 256), ("blocks", 0), ("stream", 0))
-    )
     dims = map_dims(kernel, p)
-    points = math.prod(n for _, n in dims)
-    if not (1 <= threads <= 1024 and 1 <= unroll <= 16 and vector >= 1) or (
-        dims and dims[-1][1] % vector
-    ):
-        raise Unsupported("pointwise schedule that does not fit the sizes")
-    vectors = points // vector
-    tiles = ceildiv(vectors, threads * unroll)
+    layout = _read(parameters, dims)
+    vectors = math.prod(n for _, n in dims) // layout.vector
+    block = layout.threads * layout.unroll
+    tiles = ceildiv(vectors, block)
     index = "int64_t" if needs_wide(region, kernel) else "int"
-    body = _body(kernel, region, p, dims, vector, bool(stream), index)
-    whole = vectors % (threads * unroll) == 0
-    guard = "" if whole else f"if (at < {vectors}) "
-    loop = (
-        f"for (int tile = blockIdx.x; tile < {tiles}; tile += gridDim.x) {{"
-        if blocks
-        else "{ const int tile = blockIdx.x;"
-    )
+    body = [f"const {index} j = at * L;", *_body(kernel, region, p, layout, index)]
+    if vectors % block:
+        body = [f"if (at < {vectors}) {{", *indented(body), "}"]
+    start = f"const {index} at = ({index}(tile) * {layout.unroll} + u) * {layout.threads} + threadIdx.x;"
     reads, writes = buffers_of(kernel)
+    loop = f"for (int tile = blockIdx.x; tile < {tiles}; tile += gridDim.x) {{"
     text = [
-        f'extern "C" __global__ void __launch_bounds__({threads}) {name}({", ".join(parameters_of(region, reads, writes))}) {{',
-        f"  constexpr int L = {vector};",
-        f"  {loop}",
+        f'extern "C" __global__ void __launch_bounds__({layout.threads})',
+        f"{name}({', '.join(parameters_of(region, reads, writes))}) {{",
+        f"  constexpr int L = {layout.vector};",
+        f"  {loop}" if layout.blocks else "  { const int tile = blockIdx.x;",
         "#pragma unroll",
-        f"    for (int u = 0; u < {unroll}; ++u) {{",
-        f"      const {index} at = ({index}(tile) * {unroll} + u) * {threads} + threadIdx.x;",
-        f"      {guard}{{",
-        f"        const {index} j = at * L; (void)j;",
-        *["        " + line for line in body],
-        "      }",
+        f"    for (int u = 0; u < {layout.unroll}; ++u) {{",
+        *indented([start, *body], "      "),
         "    }",
         "  }",
         "}",
     ]
-    grid = min(tiles, blocks * device.sm_count) if blocks else tiles
-    return Emitted(
-        ("\n".join(text),), (Launch(name, (grid, 1, 1), (threads, 1, 1), 0, (*reads, *writes)),)
-    )
+    grid = min(tiles, layout.blocks * device.sm_count) if layout.blocks else tiles
+    launch = Launch(name, (grid, 1, 1), (layout.threads, 1, 1), 0, (*reads, *writes))
+    return Emitted(("\n".join(text),), (launch,))
 
 
 def _body(
-    kernel: Kernel,
-    region: LoweredRegion,
-    p: Pass,
-    dims: tuple[Dim, ...],
-    vector: int,
-    stream: bool,
-    index: str,
+    kernel: Kernel, region: LoweredRegion, p: Pass, layout: MapLayout, index: str
 ) -> list[str]:
+    dims = map_dims(kernel, p)
     flat = flatten(dims, index)
-    types, made = local_types(kernel), {}
+    types = local_types(kernel)
+    made: dict[str, str] = {}
 
     def local(i: Instruction) -> str:
-        if i.buffer not in made:
-            raise Unsupported("pointwise kernel with an array read out of order")
+        if i.buffer is None or i.buffer not in made:
+            raise Unsupported("a pointwise kernel with an array read out of order")
         return made[i.buffer]
 
+    elements = math.prod(n for _, n in dims)
+    once = read_once([(p, flat)], {}, elements, region) if layout.once else frozenset()
+    buffers = region.buffers
     printer = LanePrinter(
-        POSITION, lambda b: f"m_{b}", local, lambda b: region.buffers[b].dtype, "", vector
+        POSITION,
+        lambda b: f"m_{b}",
+        local,
+        lambda b: buffers[b].dtype,
+        "",
+        layout.vector,
+        once=once,
     )
     out = list(flat.statements)
     for number, stage in enumerate(p.stages):
         prefix = f"s{number}v"
         out += printer.lines(flat_body(stage.body, flat), prefix)
         value = f"{prefix}{stage.body.results[0].number}"
+        stream = bool(layout.stream)
         out += [
             printer.store(s.buffer, flat.of(s.index), value, stream=stream) for s in stage.stores
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -36,7 +37,8 @@ class RowProgram:
     """A kernel as passes, prepared for one layout, and where its arrays live.
 
     ``own``: arrays whose elements only the thread that makes them reads; ``shared``: the others. ``kept``: loads that
-    several passes do, by name. ``reuse``: own arrays that may overwrite a kept load, which nobody needs by then.
+    several passes do, by name. ``once``: buffers of which the kernel reads every element once.
+    ``reuse``: own arrays that may overwrite a kept load, which nobody needs by then.
     """
 
     kernel: Kernel
@@ -46,6 +48,7 @@ class RowProgram:
     own: frozenset[str]
     shared: frozenset[str]
     kept: dict[Key, str]
+    once: frozenset[str]
     reuse: dict[str, str]
 
     @staticmethod
@@ -64,8 +67,13 @@ class RowProgram:
         own = frozenset(n for n in arrays if keeps and _only_own(n, flat_passes, layout.points))
         loads = _repeated_loads(flat_passes, layout.points) if keeps else {}
         reuse = _overwritten(own, loads, flat_passes, region) if layout.keep == "shared" else {}
+        once = read_once(flat_passes, loads, kernel.rows * layout.points, region)
+        if layout.is_split and any(p.kind == "scan" for p in grouped):
+            once = frozenset()  # a split scan reads its row for the totals, then again
         flats = tuple(flat for _, flat in flat_passes)
-        return RowProgram(kernel, grouped, flats, kept, own, frozenset(arrays - own), loads, reuse)
+        return RowProgram(
+            kernel, grouped, flats, kept, own, frozenset(arrays - own), loads, once, reuse
+        )
 
 
 def _only_own(name: str, grouped: Sequence[FlatPass], points: int) -> bool:
@@ -101,6 +109,24 @@ def _repeated_loads(grouped: Sequence[FlatPass], points: int) -> dict[Key, str]:
                 seen[key] = seen.get(key, 0) + 1 + any(s.combine == "welford" for s in p.stages)
     repeated = sorted((key for key, count in seen.items() if count > 1), key=str)
     return {key: f"kept{n}" for n, key in enumerate(repeated)}
+
+
+def read_once(
+    grouped: Sequence[FlatPass], kept: dict[Key, str], elements: int, region: LoweredRegion
+) -> frozenset[str]:
+    """Buffers as large as all rows together that are read in one place, or kept from there on."""
+    places: dict[str, list[Key]] = {}
+    for p, flat in grouped:
+        for i in (i for stage in p.stages for i in stage.body.loads()):
+            if i.buffer is not None and i.index is not None:
+                places.setdefault(i.buffer, []).append((i.buffer, flat.of(i.index)))
+    return frozenset(
+        name
+        for name, keys in places.items()
+        if math.prod(region.buffers[name].shape) == elements
+        and len(set(keys)) == 1
+        and (len(keys) == 1 or keys[0] in kept)
+    )
 
 
 def _overwritten(

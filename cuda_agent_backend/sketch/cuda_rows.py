@@ -43,6 +43,7 @@ from cuda_agent_backend.sketch.cuda_parts import (
     stage_dtype,
 )
 from cuda_agent_backend.sketch.cuda_program import RowProgram, is_full, row_points
+from cuda_agent_backend.sketch.cuda_scan import scan_pass, scan_total
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Kernel, RowStage
 from cuda_agent_backend.sketch.passes import Pass
@@ -176,6 +177,11 @@ class RowWriter:
         stages = enumerate(self.program.passes[number].stages)
         return [(f"{number}_{n}", self._accumulator(s)) for n, s in stages if s.kind == "reduce"]
 
+    def totals(self, number: int) -> Reductions:
+        """The scan of pass ``number`` as the reduction that gives its last value."""
+        stages = enumerate(self.program.passes[number].stages)
+        return [(f"{number}_{n}", self._accumulator(s)) for n, s in stages if s.kind == "scan"]
+
     def _at_end(self, number: int, guard: str, prefix: str = "a", first: bool = True) -> AtEnd:
         """What becomes of values: stores, and accumulators ``prefix``. Not ``first``: deviations from means only."""
         p, flat = self.program.passes[number], self.program.flats[number]
@@ -222,9 +228,7 @@ class RowWriter:
         if what == "combine":
             return self._combine(number)
         if p.kind == "scan":
-            from cuda_agent_backend.sketch.cuda_scan import scan_pass
-
-            return scan_pass(self, number)
+            return scan_total(self, number) if what == "partial" else scan_pass(self, number)
         if not p.inner:
             return self._scalar_pass(number)
         if not is_full(p, self.layout.points):
@@ -306,6 +310,12 @@ class RowWriter:
         alone = replace(self.layout, vector=lanes)
         joined = join(alone, self.memory, self.reductions(number), cluster=False)
         return [f"constexpr int L = {lanes};", *joined, *self._results(number)]
+
+    def join_lanes(self, name: str, acc: Accumulator) -> list[str]:
+        """Join ``a<name>``, a single value of every thread, to ``f<name>`` within this block."""
+        alone = replace(self.layout, vector=self.layout.scalar_lanes)
+        lines = join(alone, self.memory, [(name, acc)], cluster=False)
+        return [line.replace("across<L>", f"across<{alone.vector}>") for line in lines]
 
 
 def emit_rows(

@@ -11,7 +11,7 @@ from cuda_agent_backend.sketch.cuda_estimate import (
     resident_blocks,
     row_facts,
 )
-from cuda_agent_backend.sketch.cuda_layout import WARP, DeviceFacts, Layout, ceildiv
+from cuda_agent_backend.sketch.cuda_layout import WARP, DeviceFacts, ceildiv, read_layout
 from cuda_agent_backend.sketch.cuda_map import map_dims, single_pass
 from cuda_agent_backend.sketch.cuda_rows import emit_rows
 from cuda_agent_backend.sketch.lower import LoweredRegion
@@ -43,30 +43,28 @@ def kernel_schedules(
 # --- pointwise ----------------------------------------------------------------------------------------------------
 
 _MAPS = (
-    # share of the widest vector, unroll, threads, blocks, stream; best first
-    (1, 2, 256, 0, 0), (1, 1, 256, 0, 0), (1, 1, 256, 0, 1), (1, 4, 256, 0, 0), (2, 4, 256, 0, 0), (2, 2, 256, 0, 0),
-    (1, 2, 256, 0, 1), (1, 1, 1024, 0, 0), (2, 8, 256, 0, 0), (1, 1, 512, 0, 0), (1, 2, 512, 4, 0), (4, 8, 256, 0, 0),
+    # share of the widest vector, then the parameters of MapLayout without the vector; best first
+    (1, 1, 256, 0, 0, 0), (1, 2, 256, 0, 0, 0), (1, 1, 256, 0, 1, 0), (1, 1, 256, 0, 0, 1), (2, 4, 256, 0, 0, 0),
+    (2, 8, 256, 0, 0, 0), (1, 4, 256, 0, 0, 0), (1, 2, 256, 0, 1, 1), (2, 2, 256, 0, 0, 0), (1, 1, 1024, 0, 0, 0),
+    (1, 2, 512, 4, 0, 0), (4, 8, 256, 0, 0, 0),
 )  # fmt: skip
 
 
 def _map_schedules(kernel: Kernel, region: LoweredRegion) -> list[Parameters]:
     p = single_pass(kernel)
     dims = map_dims(kernel, p) if p is not None else ()
-    widths = _vectors(item_bytes(kernel, region), dims[-1][1] if dims else 1)
+    widest = _vectors(item_bytes(kernel, region), dims[-1][1] if dims else 1)[0]
+    names = ("unroll", "threads", "blocks", "stream", "once")
     result: list[Parameters] = []
-    for share, unroll, threads, blocks, stream in _MAPS:
-        vector = max(1, widths[0] // share)
-        result.append(
-            {
-                "sketch": "map",
-                "vector": vector,
-                "unroll": unroll,
-                "threads": threads,
-                "blocks": blocks,
-                "stream": stream,
-            }
-        )
-    return list({tuple(r.items()): r for r in result}.values())
+    for share, *rest in _MAPS:
+        found: Parameters = {
+            "sketch": "map",
+            "vector": max(1, widest // share),
+            **dict(zip(names, rest, strict=True)),
+        }
+        if found not in result:
+            result.append(found)
+    return result
 
 
 def _vectors(item: int, size: int) -> list[int]:
@@ -83,9 +81,7 @@ def _row_schedules(
     facts = row_facts(kernel, region)
     scored: list[tuple[float, int, Parameters]] = []
     for number, parameters in enumerate(_candidates(facts)):
-        layout = Layout(
-            facts.points, facts.rows, ordered=facts.scans, wide=facts.wide, **parameters
-        )  # type: ignore[arg-type]
+        layout = read_layout(parameters, facts.points, facts.rows, facts.scans, facts.wide)
         try:
             layout.check(device)
         except Unsupported:
@@ -99,6 +95,7 @@ def _row_schedules(
     chosen = _diverse((p for *_, p in scored), kernel, region, device, most)
     if facts.writes:
         chosen[3:3] = [{**p, "stream": 1} for p in chosen[:1]]
+    chosen[5:5] = [{**p, "once": 0} for p in chosen[:1]]
     return chosen[:most]
 
 
@@ -191,7 +188,9 @@ def _ways(
     if several and not facts.scans and not split:
         for stages in (1, 2, 3) if base.get("lanes") != "outer" else (1,):
             yield {**base, "keep": "shared", "stages": stages, "unroll": 4}
-    if facts.scans and (base["exchange"] != "block" or int(base["team"]) > most_scan_team):
+    if facts.scans and (
+        base["exchange"] == "cluster" or (not split and int(base["team"]) > most_scan_team)
+    ):
         return
     for unroll in (
         (8, 16, 4) if not several and base["exchange"] == "block" else (4,) if several else (8,)

@@ -1,7 +1,8 @@
 """Row kernels whose rows are spread over many blocks that meet by launching again.
 
-Every reduction over the row ends a launch: its blocks leave partial results in memory, and whatever needs the whole
-result joins them first. Scalars of a row are computed again in each launch that needs them; arrays are not kept.
+Every reduction or scan over the row ends a launch: its blocks leave partial results in memory, and whatever needs the
+whole result joins them first. A scan is done in the launch after that. Scalars of a row are computed again in each
+launch that needs them; arrays are not kept.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ def emit_split(
     region: LoweredRegion, layout: Layout, program: RowProgram, name: str, device: DeviceFacts
 ) -> Emitted:
     """Raises Unsupported where a pass cannot be cut."""
-    if any(p.kind == "scan" or (p.inner and not is_full(p, layout.points)) for p in program.passes):
-        raise Unsupported("a split row with a scan or loops of its own over part of it")
+    if any(p.inner and not is_full(p, layout.points) for p in program.passes):
+        raise Unsupported("a split row with loops over part of it")
     functions: list[str] = []
     launches: list[Launch] = []
     temporaries: dict[str, PlanBuffer] = {}
@@ -36,12 +37,15 @@ def emit_split(
         writer = RowWriter(region, own, program, device, layout.segments)
         parameters, names = [], []
         for what, n in items:
-            if what == "pass":
+            scans = program.passes[n].kind == "scan"
+            if what == "pass" and not scans:
                 continue
             for parameter, ctype, buffer in partial_buffers(
-                name, writer.reductions(n), layout.rows * layout.segments
+                name,
+                writer.totals(n) if scans else writer.reductions(n),
+                layout.rows * layout.segments,
             ):
-                const = "const " if what == "combine" else ""
+                const = "" if what == "partial" else "const "
                 parameters.append(f"{const}{ctype}* __restrict__ {parameter}")
                 names.append(buffer.name)
                 temporaries[buffer.name] = buffer
@@ -66,14 +70,14 @@ def _made(p: Pass) -> set[str]:
 
 def _launches(grouped: tuple[Pass, ...]) -> list[list[Item]]:
     """What each launch does, in order. A reduction is "partial" in one and "combine" in those after it."""
-    cuts = [n for n, p in enumerate(grouped) if p.kind == "reduce"]
+    cuts = [n for n, p in enumerate(grouped) if p.kind in ("reduce", "scan")]
     result, low = [], 0
     for cut in (*cuts, len(grouped)):
         items: list[Item] = [("partial", cut)] if cut < len(grouped) else []
         needed = _reads(grouped[cut]) if items else set()
         for n in range(cut - 1, -1, -1):
             p = grouped[n]
-            stores = n >= low - 1 and any(s.stores for s in p.stages)
+            stores = n >= low and any(s.stores for s in p.stages)
             if p.kind == "reduce":
                 stores = n == low - 1 and any(s.stores for s in p.stages if s.kind == "reduce")
             elif p.inner and n < low:
@@ -83,7 +87,7 @@ def _launches(grouped: tuple[Pass, ...]) -> list[list[Item]]:
                 needed |= _reads(p)
         if items:
             result.append(items[::-1])
-        low = cut + 1
+        low = cut + (cut < len(grouped) and grouped[cut].kind == "reduce")
     return result
 
 

@@ -160,6 +160,41 @@ template <int L, class S> CA_INLINE vec<compute<S>, L> load(const S* p) {
   CA_LANES r.v[i] = widen(b.get(i));
   return r;
 }
+// What is read once leaves the L2 cache first: it need not push out what others left there, much of it unwritten.
+CA_INLINE uint64_t once_policy() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+#define CA_ONCE "ld.global.nc.L1::no_allocate.L2::cache_hint"
+CA_INLINE uint4 read_once(const uint4* p) {
+  uint4 r;
+  asm(CA_ONCE ".v4.b32 {%0, %1, %2, %3}, [%4], %5;"
+      : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "l"(p), "l"(once_policy()));
+  return r;
+}
+CA_INLINE uint2 read_once(const uint2* p) {
+  uint2 r;
+  asm(CA_ONCE ".v2.b32 {%0, %1}, [%2], %3;" : "=r"(r.x), "=r"(r.y) : "l"(p), "l"(once_policy()));
+  return r;
+}
+CA_INLINE unsigned read_once(const unsigned* p) {
+  unsigned r;
+  asm(CA_ONCE ".b32 %0, [%1], %2;" : "=r"(r) : "l"(p), "l"(once_policy()));
+  return r;
+}
+CA_INLINE unsigned short read_once(const unsigned short* p) { return *p; }
+CA_INLINE unsigned char read_once(const unsigned char* p) { return *p; }
+#undef CA_ONCE
+template <int L, class S> CA_INLINE vec<compute<S>, L> load_once(const S* p) {
+  typedef raw<S, L> R;
+  R b;
+#pragma unroll
+  for (int i = 0; i < R::count; ++i) b.w[i] = read_once(reinterpret_cast<const typename R::word*>(p) + i);
+  vec<compute<S>, L> r;
+  CA_LANES r.v[i] = widen(b.get(i));
+  return r;
+}
 template <int L, class S> CA_INLINE vec<compute<S>, L> load_unaligned(const S* p) {
   vec<compute<S>, L> r; CA_LANES r.v[i] = widen(p[i]); return r;
 }
@@ -205,6 +240,10 @@ template <int L, class S, class T, class I> CA_INLINE void scatter(S* p, vec<I, 
 CA_INLINE void copy_async(void* shared, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
                :: "r"(unsigned(__cvta_generic_to_shared(shared))), "l"(global) : "memory");
+}
+CA_INLINE void copy_async_once(void* shared, const void* global) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;"
+               :: "r"(unsigned(__cvta_generic_to_shared(shared))), "l"(global), "l"(once_policy()) : "memory");
 }
 CA_INLINE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int Pending> CA_INLINE void copy_wait() { asm volatile("cp.async.wait_group %0;" :: "n"(Pending) : "memory"); }
@@ -426,12 +465,15 @@ template <class T, int L> struct welford_acc {
   CA_INLINE void deviate(vec<T, L> a) { CA_LANES { const T d = a.v[i] - mean[i]; m2[i] += d * d; } }
   CA_INLINE void merge(const welford_acc& o) {
     CA_LANES {
-      const T both = n[i] + o.n[i], share = both > T(0) ? o.n[i] / both : T(0), d = o.mean[i] - mean[i];
+      const T both = n[i] + o.n[i], share = both > T(0) ? ratio(o.n[i], both) : T(0), d = o.mean[i] - mean[i];
       mean[i] += d * share;
       m2[i] += o.m2[i] + d * d * n[i] * share;
       n[i] = both;
     }
   }
+  // A weight within two roundings: it scales the difference of two means of the same row.
+  static CA_INLINE float ratio(float a, float b) { return __fdividef(a, b); }
+  static CA_INLINE double ratio(double a, double b) { return a / b; }
   CA_INLINE vec<T, L> result(int field) const {
     vec<T, L> r; CA_LANES r.v[i] = field == 0 ? mean[i] : field == 1 ? m2[i] : n[i]; return r;
   }

@@ -1,0 +1,205 @@
+"""The CUDA that sketches write: well formed on any machine, and (with a GPU) as eager computes under every schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from sketch_kit import Sample, sample
+from torch._inductor import config as inductor_config
+from torch.nn import functional as F
+
+from cuda_agent_backend.sketch import cuda
+from cuda_agent_backend.sketch.schedule import Schedule
+from cuda_agent_backend.sketch.ssa import Unsupported
+from sandbox.candidate import Candidate
+from sandbox.compilation import Compiled
+from sandbox.compile import compile_candidate
+from sandbox.launcher.program import LoadFailed, load_program
+from sandbox.plan import Launch, Plan
+from sandbox.toolchain import Missing, find_cuda
+
+DEVICE = cuda.DeviceFacts()
+
+
+def randn(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(len(shape) + shape[-1]))
+
+
+def holes(x: torch.Tensor) -> torch.Tensor:
+    return x.masked_fill(x > 2.5, float("nan")).masked_fill(x < -2.5, float("-inf"))
+
+
+Case = tuple[Callable[..., Any], tuple[torch.Tensor, ...]]
+CASES: dict[str, Case] = {
+    "softmax": (lambda x: torch.softmax(x, -1), (randn(37, 1001),)),
+    "softmax with holes": (lambda x: torch.softmax(x, -1), (holes(randn(66, 1030)),)),
+    "softmax over a middle dimension": (lambda x: torch.softmax(x, 1), (randn(6, 300, 132),)),
+    "softmax of short rows": (lambda x: torch.softmax(x, -1), (randn(500, 17),)),
+    "log softmax": (lambda x: torch.log_softmax(x, -1), (randn(9, 33000),)),
+    "group norm": (lambda x, w, b: F.group_norm(x, 8, w, b), (randn(9, 32, 14, 14), randn(32), randn(32))),
+    "layer norm": (lambda x, w, b: F.layer_norm(x, (768,), w, b), (randn(70, 768), randn(768), randn(768))),
+    "layer norm of few long rows": (lambda x: F.layer_norm(x, (90000,)), (randn(3, 90000),)),
+    "batch statistics": (lambda x: (x.mean((0, 2, 3)), x.var((0, 2, 3))), (randn(16, 48, 20, 20),)),
+    "sums of everything": (lambda x: (x.square().sum(), x.abs().max()), (randn(1000, 301),)),
+    "extremes with holes": (lambda x: (x.amax(-1), x.argmax(-1), x.argmin(-1)), (holes(randn(66, 1030)),)),
+    "argmax of columns": (lambda x: x.argmax(0), (randn(3000, 132),)),
+    "integers": (lambda x: (x.sum(-1), x.prod(0), x.min(), (x > 8).any(-1)), ((randn(13, 264) * 5).long(),)),
+    "cumsum": (lambda x: x.cumsum(-1), (randn(33, 5003),)),
+    "cumsum of few long rows": (lambda x: x.cumsum(-1), (randn(3, 200000),)),
+    "cumsum over a middle dimension": (lambda x: x.cumsum(1), (randn(5, 700, 96),)),
+    "cumprod": (lambda x: (1 + x / 100).cumprod(-1), (randn(64, 1000),)),
+    "sum of squares of columns": (lambda x: x.square().sum(0), (randn(3000, 136),)),
+    "transposed operand": (lambda x, y: (x.t() + y).exp(), (randn(128, 96), randn(96, 128))),
+    "concatenation": (lambda a, b: F.pad(torch.cat([a, b], -1).sin(), (1, 3)), (randn(50, 16), randn(50, 9))),
+    "activations": (lambda x: x.tanh() * x.sigmoid() + F.softplus(x) + x.erf() + x.abs().log1p(), (randn(7, 1001),)),
+    "bfloat16": (lambda x, b: F.gelu(torch.softmax(x, -1) + b), (randn(64, 1536).bfloat16(), randn(1536).bfloat16())),
+    "float16": (lambda x: F.layer_norm(x, (3000,)), (randn(30, 3000).half(),)),
+    "double": (lambda x: x.exp().sum(-1), (randn(40, 130).double(),)),
+    "two kernels": (lambda x: (lambda s: (s, s.sum(0)))(torch.softmax(x, -1)), (randn(640, 520),)),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _plain_layouts() -> Iterator[None]:
+    """Rows as long as they are: Inductor may pad odd ones, and outputs have the layout that the task says."""
+    with inductor_config.patch(comprehensive_padding=False):
+        yield
+
+
+@pytest.fixture(scope="module", params=CASES)
+def it(request: pytest.FixtureRequest) -> Sample:
+    function, inputs = CASES[request.param]
+    return sample(function, *inputs)
+
+
+def proposals(it: Sample) -> list[Schedule]:
+    return cuda.schedules(it.analysis.region, it.analysis.kernels, DEVICE)
+
+
+def emitted(it: Sample, schedule: Schedule) -> tuple[str, Plan]:
+    return cuda.emit(it.analysis.region, it.analysis.kernels, schedule, DEVICE)
+
+
+def test_every_proposed_schedule_gives_source_and_a_plan_that_survives_json(it: Sample) -> None:
+    found = proposals(it)
+    assert found and len(set(found)) == len(found)
+    for schedule in found:
+        source, plan = emitted(it, schedule)
+        assert Plan.from_json(plan.to_json()) == plan
+        for step in plan.steps:
+            assert isinstance(step, Launch) and f"{step.kernel}(" in source
+
+
+def test_proposals_and_text_are_the_same_each_time() -> None:
+    function, inputs = CASES["softmax"]
+    one, two = sample(function, *inputs), sample(function, *inputs)
+    assert proposals(one) == proposals(two)
+    assert emitted(one, proposals(one)[0]) == emitted(two, proposals(two)[0])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"sketch": "spiral"}, {"team": 96}, {"team": 4096}, {"vector": 3}, {"keep": "tape"}, {"speed": 11},
+        {"segments": 64, "exchange": "cluster"}, {"segments": 2, "exchange": "block"},
+        {"stages": 3, "keep": "registers"},
+    ],
+)  # fmt: skip
+def test_a_schedule_that_does_not_fit_is_unsupported_with_its_reason(
+    change: dict[str, Any],
+) -> None:
+    it = sample(lambda x: torch.softmax(x, -1), randn(64, 2048))
+    parameters = proposals(it)[0].parameters(0)
+    with pytest.raises(Unsupported, match=r".+"):
+        emitted(it, Schedule.of({**parameters, **change}))
+
+
+def test_clusters_are_not_proposed_where_the_device_has_none() -> None:
+    it = sample(lambda x: torch.softmax(x, -1), randn(64, 65536))
+    older = cuda.DeviceFacts(arch="sm_80", sm_count=108)
+    for schedule in cuda.schedules(it.analysis.region, it.analysis.kernels, older):
+        assert schedule.parameters(0).get("exchange") != "cluster"
+
+
+def test_the_result_of_a_split_reduction_passes_through_a_temporary() -> None:
+    it = sample(lambda x: x.square().sum(), randn(1000, 1000))
+    split = [s for s in proposals(it) if s.parameters(0).get("exchange") == "split"]
+    _, plan = emitted(it, split[0])
+    assert len(plan.steps) == 2 and len(plan.temporary_specs) == 1
+
+
+def test_a_value_read_by_several_passes_is_loaded_once() -> None:
+    it = sample(lambda x: torch.log_softmax(x, -1), randn(64, 2048))
+    registers = next(s for s in proposals(it) if s.parameters(0)["keep"] == "registers")
+    source, _ = emitted(it, registers)
+    kernel = source[source.index('extern "C"') :]
+    assert kernel.count("load_once") == 1
+
+
+# --- compiling, where there is a compiler -------------------------------------------------------------------------
+
+
+def built(it: Sample, schedule: Schedule, folder: Path) -> Compiled:
+    source, plan = emitted(it, schedule)
+    result = compile_candidate(
+        Candidate("cuda", "cuda", source, plan, "sketch"), folder, "sm_90a", 120
+    )
+    assert isinstance(result, Compiled), result
+    return result
+
+
+@pytest.mark.skipif(isinstance(find_cuda(), Missing), reason="no CUDA compiler")
+@pytest.mark.parametrize(
+    "name", ["softmax", "group norm", "cumsum over a middle dimension", "bfloat16", "two kernels"]
+)
+def test_the_first_schedule_compiles_without_spilling_registers(name: str, tmp_path: Path) -> None:
+    function, inputs = CASES[name]
+    it = sample(function, *inputs)
+    facts = built(it, proposals(it)[0], tmp_path).facts
+    assert facts and all(kernel["spill_store_bytes"] == 0 for kernel in facts.values())
+
+
+# --- running, where there is a GPU ----------------------------------------------------------------------------------
+
+
+def run_cuda(it: Sample, schedule: Schedule, folder: Path) -> list[torch.Tensor]:
+    folder.mkdir()
+    _, plan = emitted(it, schedule)
+    program = load_program(built(it, schedule, folder).path, plan)
+    assert not isinstance(program, LoadFailed), program
+    inputs = [t.cuda() for t in it.inputs]
+    outputs = [
+        torch.empty_strided(s.shape, s.stride, dtype=getattr(torch, s.dtype), device="cuda").fill_(
+            1
+        )
+        for s in plan.output_specs
+    ]
+    rest = [
+        torch.empty(s.shape, dtype=getattr(torch, s.dtype), device="cuda")
+        for s in plan.temporary_specs
+    ]
+    program.launch(
+        [t.data_ptr() for t in (*inputs, *outputs, *rest)],
+        torch.cuda.current_stream().cuda_stream,
+        0,
+    )
+    torch.cuda.synchronize()
+    return [t.cpu() for t in outputs]
+
+
+@pytest.mark.gpu
+def test_schedules_give_what_eager_gives(it: Sample, tmp_path: Path) -> None:
+    for number, schedule in enumerate(proposals(it)[:4]):
+        for got, want in zip(run_cuda(it, schedule, tmp_path / str(number)), it.want, strict=True):
+            loose = (
+                {"rtol": 2e-2, "atol": 1e-2}
+                if want.dtype in (torch.bfloat16, torch.float16)
+                else {}
+            )
+            if not loose and want.is_floating_point():
+                loose = {"rtol": 1e-4, "atol": 1e-4} if want.dtype == torch.float32 else {}
+            torch.testing.assert_close(got, want, equal_nan=True, **loose)
