@@ -191,7 +191,8 @@ def _edges(
     count = max(1, min(half.numel() // 64, 4 * half.shape[0]))
     device = generator.device
     where = torch.randint(0, half.numel(), (count,), generator=generator, device=device)
-    what = torch.randint(0, len(special), (count,), generator=generator, device=device)
+    where = where.unique()  # written twice, an element would be either value on a GPU
+    what = torch.randint(0, len(special), (len(where),), generator=generator, device=device)
     table = torch.tensor(special, dtype=dtype, device=device)
     half.view(-1)[where] = table[what]
     return values
@@ -221,7 +222,8 @@ def _sparse(
         return values
     count = max(1, flat.numel() // 61)
     where = torch.randint(0, flat.numel(), (count,), generator=generator, device=generator.device)
-    flat[where] = _normal((count,), dtype, limits, generator).mul_(8)
+    where = where.unique()  # written twice, an element would be either value on a GPU
+    flat[where] = _normal((len(where),), dtype, limits, generator).mul_(8)
     flat[-1] = 7.5
     return values
 

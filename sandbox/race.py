@@ -72,11 +72,11 @@ class Race:
         record = watch.rounds(contestants, Effort(6, 20, 2.0))
         if not isinstance(record, Record):
             return record
-        floor = roofline.floor_seconds(self.session.task, self.ceilings())
+        floor = roofline.reachable_seconds(self.session.task, self.ceilings())
         found = Baselines(
             _median(record.device["eager"]),
             _median(record.device["inductor"]),
-            _median(record.wall["harness"]),
+            0.0 if self.session.task.target == "cuda" else _median(record.wall["harness"]),
             floor,
         )
         self.session.baselines[self.eager_task.digest] = found

@@ -62,3 +62,12 @@ def floor_seconds(task: Task, ceilings: Ceilings) -> float:
     return read / ceilings.read_bytes_per_s + through / max(
         ceilings.bytes_per_s, ceilings.read_bytes_per_s
     )
+
+
+def reachable_seconds(task: Task, ceilings: Ceilings) -> float:
+    """What a kernel at the measured copy rate would take: everything written goes to memory too.
+
+    Not a bound (a small output may stay in the cache), but what a search can hope for.
+    """
+    read, written = floor_bytes(task)
+    return read / ceilings.read_bytes_per_s + written / ceilings.bytes_per_s

@@ -144,8 +144,8 @@ Outcome = Correct | Wrong | TooSlow | Failure
 class Baselines:
     """Median seconds of one call, through the same wrapper as candidates are timed in.
 
-    `overhead_seconds` is what the harness itself adds to every call. `floor_seconds` is the least
-    time the memory allows.
+    `overhead_seconds` is what the harness itself adds to every call. `floor_seconds` is what moving
+    the task's bytes takes at the measured rates (see `roofline.reachable_seconds`).
     """
 
     eager_seconds: float

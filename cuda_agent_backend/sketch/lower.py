@@ -255,6 +255,7 @@ def lower(task: Task) -> LoweredRegion:
     """
     cpu = dataclasses.replace(task, target="cpu")
     module = cpu.to_graph_module()
+    _expand_online_softmax(module.graph)
     placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
     fakes = [n.meta["val"] for n in placeholders]
     with inductor_config.patch(_LOWERING_CONFIG):
@@ -263,6 +264,37 @@ def lower(task: Task) -> LoweredRegion:
         with V.set_graph_handler(graph), V.set_fake_mode(fake_mode):
             graph.run(*fakes)
             return _read(graph, task)
+
+
+def _expand_online_softmax(graph: torch.fx.Graph) -> None:
+    """Write out maximum and sum, which Inductor joins on GPUs: our passes over a row join what pays."""
+    aten = torch.ops.aten
+    for node in graph.nodes:
+        if node.op != "call_function" or "prepare_softmax_online" not in str(node.target):
+            continue
+        x, dim = node.args
+        uses = {user.args[1]: user for user in node.users}
+        example = x.meta["val"]
+        with graph.inserting_before(node):
+            steps: list[torch.fx.Node] = []
+            for target, args in (
+                (aten.amax.default, lambda: (x, [dim], True)),
+                (aten.sub.Tensor, lambda: (x, steps[0])),
+                (aten.exp.default, lambda: (steps[1],)),
+                (aten.sum.dim_IntList, lambda: (steps[2], [dim], True)),
+            ):
+                step = graph.call_function(target, args())
+                reduced = example.new_empty(
+                    [1 if i == dim % example.dim() else n for i, n in enumerate(example.shape)]
+                )
+                step.meta["val"] = (
+                    reduced if target in (aten.amax.default, aten.sum.dim_IntList) else example
+                )
+                steps.append(step)
+        for output, user in uses.items():
+            user.replace_all_uses_with(steps[0] if output == 0 else steps[3])
+            graph.erase_node(user)
+        graph.erase_node(node)
 
 
 def _read(graph: GraphLowering, task: Task) -> LoweredRegion:
