@@ -106,8 +106,7 @@ class Keeper:
             if straight and is_aligned(index, self.lane, 1, layout.vector, unit):
                 source = f"m_{buffer} + {c_index(index)}"
                 offsets = range(0, layout.vector, unit)
-                once = "_once" if buffer in self._once else ""
-                out += [f"ca::copy_async{once}({place} + {o}, {source} + {o});" for o in offsets]
+                out += [f"ca::copy_async({place} + {o}, {source} + {o});" for o in offsets]
             else:
                 out.append(f"ca::store<L>({place}, {printer.load_text(buffer, index)});")
         return position_loop(layout, out)

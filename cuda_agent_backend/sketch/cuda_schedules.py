@@ -88,7 +88,7 @@ def _row_schedules(
             continue
         score = estimate(layout, facts, device)
         if score > 0:
-            if layout.keep == "registers" or layout.stages > 1:
+            if (layout.keep == "registers" and not facts.scans) or layout.stages > 1:
                 parameters["blocks"] = resident_blocks(layout, facts)
             scored.append((-score, number, {"sketch": "row", **parameters}))
     scored.sort(key=lambda item: item[:2])
