@@ -26,6 +26,8 @@ KEPT_PER_THREAD = 64
 """Elements that a thread may keep in registers."""
 MOST_SPLIT = 1024
 SHORT_ROW = 1024
+ONCE_L2 = 4
+"""Sizes of the L2 cache up to which reads of what is needed once are marked so."""
 
 
 def kernel_schedules(
@@ -95,7 +97,10 @@ def _row_schedules(
     chosen = _diverse((p for *_, p in scored), kernel, region, device, most)
     if facts.writes:
         chosen[3:3] = [{**p, "stream": 1} for p in chosen[:1]]
-    chosen[5:5] = [{**p, "once": 0} for p in chosen[:1]]
+    # reads that leave the cache first spare what others left there; beside much larger data that is nothing
+    once = int(facts.points * facts.rows * facts.item < ONCE_L2 * device.l2_bytes)
+    chosen = [{**p, "once": once} for p in chosen]
+    chosen[4:4] = [{**p, "once": 1 - once} for p in chosen[:1]]
     return chosen[:most]
 
 
@@ -111,7 +116,8 @@ def _diverse(
     chosen: list[Parameters] = []
     for p in ordered:
         way = (p["keep"], p["exchange"], p.get("stages", 1) == 1)
-        if counts.get(way, 0) >= max(4, most // 3):
+        usual = p["exchange"] == "block" and p.get("stages", 1) == 1
+        if counts.get(way, 0) >= (most // 2 if usual else max(2, most // 5)):
             continue
         try:
             emit_rows(kernel, region, p, "k", device)
