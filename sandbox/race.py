@@ -76,7 +76,7 @@ class Race:
         found = Baselines(
             _median(record.device["eager"]),
             _median(record.device["inductor"]),
-            0.0 if self.session.task.target == "cuda" else _median(record.wall["harness"]),
+            _median(record.device["harness"]),
             floor,
         )
         self.session.baselines[self.eager_task.digest] = found

@@ -551,11 +551,12 @@ def _lane_modes(kernel: Kernel) -> list[str]:
 def schedules(
     kernels: tuple[Kernel, ...], width: int, bytes_moved: int, cache_bytes: int
 ) -> list[Schedule]:
-    """Schedules worth trying, best guess first. Streaming stores pay once outputs exceed the caches."""
+    """Schedules worth trying, best guess first. Streaming stores pay once a region exceeds the caches;
+    below that, what reads the output next would have to fetch it again."""
     points = estimated_points(kernels)
     threads = [0] if points < ONE_THREAD_POINTS else [1] if points > MANY_THREADS_POINTS else [1, 0]
     per_kernel: list[list[dict[str, int | str]]] = []
-    big = bytes_moved > cache_bytes // 4
+    big = bytes_moved > cache_bytes
     for kernel in kernels:
         options: list[dict[str, int | str]] = []
         for mode in _lane_modes(kernel):
