@@ -62,9 +62,9 @@ def test_a_decision_that_the_budget_cut_short_is_not_final() -> None:
 @pytest.mark.parametrize(
     ("median", "low", "accurate", "wanted"),
     [
-        (1.0, 0.98, True, True),
-        (1.0, 0.97, True, False),
-        (0.999, 0.99, True, False),
+        (1.01, 1.0, True, True),
+        (1.01, 0.999, True, False),
+        (1.004, 1.0, True, False),
         (2, 2, False, False),
     ],
 )
