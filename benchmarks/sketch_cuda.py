@@ -139,11 +139,11 @@ def probes() -> tuple[Subject, ...]:
         Subject("cumprod", lambda x: (1 + 0.01 * x).cumprod(-1), of((64, 1000))),
         Subject("cumsum masked", lambda x: (x * (x > 0)).cumsum(0), of((900, 68))),
         Subject("mean of transposed", lambda x: x.t().mean(-1), of((512, 300))),
-        Subject("cat and pad", lambda x, y: torch.nn.functional.pad(torch.cat([x, y], -1), (1, 3)).sin(), of((50, 16), (50, 9))),
+        Subject("cat and pad", lambda x, y: torch.nn.functional.pad(torch.cat([x, y], -1), (1, 3)).sin(), of((50, 16), (50, 9))),  # noqa: E501
         Subject("transposed add", lambda x, y: (x.t() + y).exp(), of((128, 96), (96, 128))),
         Subject("gelu bf16", lambda x, b: torch.nn.functional.gelu(x + b), of((100, 136), (136,), dtype=brain)),
-        Subject("many functions", lambda x: torch.erf(x) + torch.tanh(x) * torch.sigmoid(x) + torch.log1p(x.abs()) + x.pow(3) + torch.expm1(x), of((100, 1001))),
-        Subject("softmax then column sum", lambda x: (lambda s: (s, s.sum(0)))(torch.nn.functional.gelu(x.softmax(-1))), of((640, 520))),
+        Subject("many functions", lambda x: torch.erf(x) + torch.tanh(x) * torch.sigmoid(x) + torch.log1p(x.abs()) + x.pow(3) + torch.expm1(x), of((100, 1001))),  # noqa: E501
+        Subject("softmax then column sum", lambda x: (lambda s: (s, s.sum(0)))(torch.nn.functional.gelu(x.softmax(-1))), of((640, 520))),  # noqa: E501
         Subject("double", lambda x: (x.double().softmax(-1), x.double().sum(0)), of((77, 300))),
     )  # fmt: skip
 

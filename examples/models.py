@@ -212,9 +212,11 @@ def _decay(log_a: Tensor) -> Tensor:
 
 
 class SelectiveScan(nn.Module):
-    """Mamba-style mixer: ``h[t] = a[t] h[t-1] + dt[t] B[t] x[t]``, ``y[t] = C[t] h[t] + D x[t]``, with input-dependent a, B, C.
+    """Mamba-style mixer: ``h[t] = a[t] h[t-1] + dt[t] B[t] x[t]``, ``y[t] = C[t] h[t] + D x[t]``, with
+    input-dependent a, B, C.
 
-    The scan runs in chunks: inside a chunk as a lower-triangular product, between chunks over the chunk states, so no loop
+    The scan runs in chunks: inside a chunk as a lower-triangular product, between chunks over the
+    chunk states, so no loop
     over time steps is left in the graph. Tokens must be a multiple of ``chunk``.
     """
 
@@ -233,7 +235,10 @@ class SelectiveScan(nn.Module):
         self.out_proj = nn.Linear(self.inner, width, bias=False)
 
     def scan(self, x: Tensor, log_a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-        """The recurrence. ``x``: (n, t, heads, p), ``log_a``: (n, t, heads), ``b`` and ``c``: (n, t, state); returns x's shape."""
+        """The recurrence; returns x's shape.
+
+        ``x``: (n, t, heads, p), ``log_a``: (n, t, heads), ``b`` and ``c``: (n, t, state).
+        """
         n, t, heads, p = x.shape
         chunks = t // self.chunk
         x = x.reshape(n, chunks, self.chunk, heads, p)

@@ -268,33 +268,32 @@ def lower(task: Task) -> LoweredRegion:
 
 def _expand_online_softmax(graph: torch.fx.Graph) -> None:
     """Write out maximum and sum, which Inductor joins on GPUs: our passes over a row join what pays."""
-    aten = torch.ops.aten
     for node in graph.nodes:
         if node.op != "call_function" or "prepare_softmax_online" not in str(node.target):
             continue
-        x, dim = node.args
-        uses = {user.args[1]: user for user in node.users}
-        example = x.meta["val"]
         with graph.inserting_before(node):
-            steps: list[torch.fx.Node] = []
-            for target, args in (
-                (aten.amax.default, lambda: (x, [dim], True)),
-                (aten.sub.Tensor, lambda: (x, steps[0])),
-                (aten.exp.default, lambda: (steps[1],)),
-                (aten.sum.dim_IntList, lambda: (steps[2], [dim], True)),
-            ):
-                step = graph.call_function(target, args())
-                reduced = example.new_empty(
-                    [1 if i == dim % example.dim() else n for i, n in enumerate(example.shape)]
-                )
-                step.meta["val"] = (
-                    reduced if target in (aten.amax.default, aten.sum.dim_IntList) else example
-                )
-                steps.append(step)
-        for output, user in uses.items():
-            user.replace_all_uses_with(steps[0] if output == 0 else steps[3])
+            results = _maximum_and_sum(graph, *node.args)
+        for user in list(node.users):
+            user.replace_all_uses_with(results[user.args[1]])
             graph.erase_node(user)
         graph.erase_node(node)
+
+
+def _maximum_and_sum(
+    graph: torch.fx.Graph, x: torch.fx.Node, dim: int
+) -> tuple[torch.fx.Node, ...]:
+    aten, example = torch.ops.aten, x.meta["val"]
+    kept = [1 if i == dim % example.dim() else n for i, n in enumerate(example.shape)]
+    row = example.new_empty(kept)
+
+    def call(target: Any, value: torch.Tensor, *args: Any) -> torch.fx.Node:
+        made = graph.call_function(target, args)
+        made.meta["val"] = value
+        return made
+
+    largest = call(aten.amax.default, row, x, [dim], True)
+    powers = call(aten.exp.default, example, call(aten.sub.Tensor, example, x, largest))
+    return largest, call(aten.sum.dim_IntList, row, powers, [dim], True)
 
 
 def _read(graph: GraphLowering, task: Task) -> LoweredRegion:
