@@ -147,6 +147,8 @@ def estimate(layout: Layout, facts: RowFacts, device: DeviceFacts) -> float:
     if layout.is_split:
         alone = facts.points * facts.rows * facts.item / (BYTES_PER_MICROSECOND * device.sm_count)
         score *= alone / (alone + SECOND_LAUNCH) / (1 + 0.5 * facts.scans)
+    if facts.scans and layout.keep == "none":
+        score *= 0.8  # its tiles wait for each other
     if facts.arrays and (layout.keep == "none" or layout.is_split):
         score /= 1 + 0.4 * (facts.passes - 1)
     return score
@@ -166,7 +168,7 @@ def _idle(layout: Layout, facts: RowFacts) -> float:
     trips = ceildiv(layout.chunks, layout.unroll) if layout.keep == "shared" and facts.loose else 0
     if facts.scans and layout.keep == "none" and layout.inner:
         meetings = ceildiv(layout.chunks, layout.unroll)
-    return 0.4 * trips + _meeting_time(layout, meetings)
+    return 1.5 * max(0, trips - 1) + _meeting_time(layout, meetings)
 
 
 def _meeting_time(layout: Layout, meetings: int) -> float:

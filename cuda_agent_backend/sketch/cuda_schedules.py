@@ -100,7 +100,8 @@ def _row_schedules(
     # reads that leave the cache first spare what others left there; beside much larger data that is nothing
     once = int(facts.points * facts.rows * facts.item < ONCE_L2 * device.l2_bytes)
     chosen = [{**p, "once": once} for p in chosen]
-    chosen[4:4] = [{**p, "once": 1 - once} for p in chosen[:1]]
+    marked = [p for p in chosen if p["keep"] != "shared"]  # copies to shared memory carry no mark
+    chosen[4:4] = [{**p, "once": 1 - once} for p in marked[:1]]
     return chosen[:most]
 
 
@@ -116,7 +117,7 @@ def _diverse(
     chosen: list[Parameters] = []
     for p in ordered:
         way = (p["keep"], p["exchange"], p.get("stages", 1) == 1)
-        usual = p["exchange"] == "block" and p.get("stages", 1) == 1
+        usual = not chosen or (p["exchange"] == chosen[0]["exchange"] and p.get("stages", 1) == 1)
         if counts.get(way, 0) >= (most // 2 if usual else max(2, most // 5)):
             continue
         try:
