@@ -105,6 +105,7 @@ _LOWERING_CONFIG: dict[str, Any] = {
     "post_grad_custom_post_pass": None,
     "max_autotune": False,
     "layout_optimization": False,
+    "comprehensive_padding": False,
 }
 
 
