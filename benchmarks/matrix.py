@@ -116,7 +116,10 @@ def main() -> None:
     kernels = args.build_dir / f"{args.target}-kernels"
 
     def run(name: str) -> Facts:
-        return run_case(name, args.target, kernels, args.budget)
+        try:
+            return run_case(name, args.target, kernels, args.budget)
+        except Exception as error:  # one case's failure is that case's result
+            return {"equal": False, "reason": f"{type(error).__name__}: {error}"[:500]}
 
     names = [name for name in CASES if args.only in name]
     results = Results(args.name, summarise, args.folder)

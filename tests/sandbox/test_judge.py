@@ -256,7 +256,7 @@ def test_a_kernel_that_is_wrong_only_when_timed_is_caught(judge: Judge) -> None:
     counting = silu_candidate(
         TASK,
         count='extern "C" => static long calls = 0;\nextern "C"',
-        skip="i < ROWS => i < ROWS - (calls > 40)",
+        skip="i < ROWS => i < ROWS - (calls > 30)",
         step="#pragma => ++calls;\n  #pragma",
     )
     found = judge.judge(TASK, counting, effort=Effort(24, 24, 5.0))
