@@ -1,8 +1,9 @@
-"""What an operator of a post-grad graph is to the partition: a view, something Inductor can fuse, or a barrier."""
+"""What an operator of a post-grad graph is to the partition: a view, fusible, a matrix product, or a barrier."""
 
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from enum import Enum
 from typing import Any
@@ -12,13 +13,17 @@ from torch.fx import Node
 
 
 class Kind(Enum):
-    """`SOURCE`: placeholder or attribute. `CONSTANT`: fusible without tensor inputs. `RANDOM`: not replayable."""
+    """`SOURCE`: placeholder or attribute. `CONSTANT`: fusible without tensor inputs. `RANDOM`: not replayable.
+
+    `PRODUCT`: a matrix product that our sketches fuse with what follows it, where Inductor calls a library.
+    """
 
     SOURCE = "source"
     VIEW = "view"
     COMPUTE = "compute"
     CONSTANT = "constant"
     RANDOM = "random"
+    PRODUCT = "product"
     BARRIER = "barrier"
     MUTATION = "mutation"
 
@@ -90,6 +95,11 @@ NOT_FUSED = frozenset(
 """Extern kernels, scatters (Inductor lowers them to mutations), uninitialised memory, and what has effects."""
 
 
+PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
+SMALLEST_PRODUCT = 1 << 20
+"""Multiplications below which a library's call is over before threads of ours have met."""
+
+
 @functools.cache
 def kind_of_target(target: Any) -> Kind:
     """The kind of a call's target, apart from what its arguments say."""
@@ -124,6 +134,8 @@ def kind_of(node: Node, kinds: dict[Node, Kind]) -> Kind:
         whole = node.args[0]
         return kinds[whole] if isinstance(whole, Node) else Kind.BARRIER
     kind = kind_of_target(node.target)
+    if kind is Kind.BARRIER and _is_product(node):
+        return Kind.PRODUCT
     if kind in (Kind.COMPUTE, Kind.VIEW) and _only_constants(node, kinds):
         return Kind.CONSTANT
     if kind is Kind.VIEW and not _is_view(node):
@@ -163,6 +175,22 @@ def _is_view(node: Node) -> bool:
     if not all(type(number) is int for number in numbers):
         return True
     return viewable(tuple(before.shape), tuple(before.stride()), tuple(after.shape))
+
+
+def _is_product(node: Node) -> bool:
+    """Whether a node is a matrix product for which there are sketches: on the cpu, in float32, of fixed size."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    if node.target._schema.name.partition("::")[2] not in PRODUCTS:
+        return False
+    left = node.args[-2].meta.get("val") if isinstance(node.args[-2], Node) else None
+    result = node.meta.get("val")
+    if not isinstance(left, torch.Tensor) or not isinstance(result, torch.Tensor):
+        return False
+    sizes = (*result.shape, left.shape[-1])
+    if result.device.type != "cpu" or result.dtype != torch.float32:
+        return False
+    return all(type(n) is int for n in sizes) and math.prod(sizes) >= SMALLEST_PRODUCT
 
 
 def _only_constants(node: Node, kinds: dict[Node, Kind]) -> bool:

@@ -2,8 +2,9 @@
 
 Every node gets a level: the number of barriers (extern kernels and the like) that must run before it. Fusible nodes of
 one level never have a barrier between them, so any connected set of them is convex, and replacing all such sets leaves
-the graph without cycles. A fusible node whose users all lie on higher levels is moved up to them when that saves
-traffic. Views on the fringe of a region stay outside, and no view is ever an output: what it views is put out instead.
+the graph without cycles. A matrix product that sketches cover waits like a barrier for what it reads, and is fused with
+what follows it, one to a region. A fusible node whose users all lie on higher levels is moved up to them when that
+saves traffic. Views on the fringe of a region stay outside, and no view is ever an output: what it views is put out instead.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from sandbox.specs import ITEM_SIZES
 MAX_INPUTS, MAX_OUTPUTS = 12, 4
 """The arities of the operators that stand for regions."""
 
-FUSIBLE = (Kind.COMPUTE, Kind.VIEW, Kind.RANDOM)
+FUSIBLE = (Kind.COMPUTE, Kind.VIEW, Kind.RANDOM, Kind.PRODUCT)
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,8 @@ def partition(graph: Graph, *, min_bytes: int = 0) -> list[Region]:
     analysis = Analysis(graph)
     regions: list[Region] = []
     for part in analysis.components(analysis.members, analysis.level):
-        regions.extend(_offer(part, analysis, min_bytes))
+        for piece in _one_product_each(part, analysis):
+            regions.extend(_offer(piece, analysis, min_bytes))
     return sorted(regions, key=lambda region: analysis.position[region.nodes[0]])
 
 
@@ -64,6 +66,10 @@ class Analysis:
 
     def fusible(self, node: Node) -> bool:
         return self.kinds[node] in FUSIBLE
+
+    def waits(self, node: Node) -> bool:
+        """Whether a node starts a level: all that it reads has been computed before."""
+        return not self.fusible(node) or self.kinds[node] is Kind.PRODUCT
 
     def in_order(self, nodes: Iterable[Node]) -> list[Node]:
         return sorted(nodes, key=self.position.__getitem__)
@@ -104,7 +110,7 @@ class Analysis:
         level: dict[Node, int] = {}
         floor = highest = 0
         for node in self.nodes:
-            below = not self.fusible(node)
+            below = self.waits(node)
             own = max(
                 (level[read] + (below and self.fusible(read)) for read in node.all_input_nodes),
                 default=floor,
@@ -134,7 +140,7 @@ class Analysis:
     def _latest(self, node: Node, user: Node) -> int:
         if user.op == "output" or user in self.trailing:
             return self.level[node]
-        return self.level[user] - (not self.fusible(user))
+        return self.level[user] - self.waits(user)
 
     def _worth_moving(self, node: Node, to: int) -> bool:
         """Whether its operands move with it, or are no larger than what would be cut otherwise."""
@@ -192,6 +198,16 @@ def _users(node: Node) -> list[Node]:
     return [
         found for user in node.users for found in (user.users if is_selection(user) else (user,))
     ]
+
+
+def _one_product_each(part: list[Node], analysis: Analysis) -> list[list[Node]]:
+    """Take all products but the last out of a component: each of them runs before the rest, which may fall apart."""
+    products = [node for node in part if analysis.kinds[node] is Kind.PRODUCT]
+    if len(products) < 2:
+        return [part]
+    apart = set(products[:-1])
+    rest = [node for node in part if node not in apart]
+    return [[node] for node in products[:-1]] + analysis.components(rest, analysis.level)
 
 
 def _offer(part: list[Node], analysis: Analysis, min_bytes: int) -> list[Region]:
@@ -296,11 +312,17 @@ def _why_not(region: Region, kinds: dict[Node, Kind], min_bytes: int) -> str | N
         return "views only"
     if not region.inputs:
         return "no inputs"
+    if all(kinds[n] in (Kind.VIEW, Kind.PRODUCT) and not _has_addend(n) for n in region.nodes):
+        return "a matrix product alone, which a library runs"
     if any(_overlapping(node.meta["val"]) for node in region.outputs):
         return "an output whose elements share memory"
     if region.moved < min_bytes:
         return f"it moves {region.moved} bytes, less than {min_bytes}"
     return None
+
+
+def _has_addend(node: Node) -> bool:
+    return node.target in (torch.ops.aten.addmm.default, torch.ops.aten.baddbmm.default)
 
 
 def _unfit(node: Node) -> str | None:

@@ -21,10 +21,12 @@ from typing import Literal
 import sympy
 import torch
 
+from cuda_agent_backend.sketch import cpu_product
 from cuda_agent_backend.sketch.lower import LoweredRegion, Store
 from cuda_agent_backend.sketch.nest import Dim, Kernel, RowStage, coefficient
 from cuda_agent_backend.sketch.passes import Pass, expand_welford, passes, scratch
 from cuda_agent_backend.sketch.printer import COMPUTE_TYPES, STORAGE_TYPES, Printer, c_index
+from cuda_agent_backend.sketch.product import Product, product_of
 from cuda_agent_backend.sketch.schedule import Schedule
 from cuda_agent_backend.sketch.ssa import Instruction, Unsupported, Value
 from sandbox.plan import Buffer as PlanBuffer
@@ -456,9 +458,11 @@ def emit(
         raise Unsupported(
             f"schedule for {len(schedule.kernels)} kernels where there are {len(kernels)}"
         )
-    plan = _plan(region, kernels)
+    products = _products(kernels, schedule)
+    plan = _plan(region, kernels, [t for _, p in products.values() for t in p.temporaries()])
     out = [
         _PRELUDE.read_text(encoding="utf-8"),
+        *([cpu_product.PRELUDE.read_text(encoding="utf-8")] if products else []),
         f'extern "C" void {ENTRY}(void* const* buffers) {{',
     ]
     for number, buffer in enumerate(plan.buffers):
@@ -478,6 +482,11 @@ def emit(
     streamed = False
     for number, kernel in enumerate(kernels):
         p = schedule.parameters(number)
+        if number in products:
+            product, panels = products[number]
+            width, rows = int(p.get("width", 8)), int(p.get("rows", cpu_product.ROWS[0]))
+            out += cpu_product.ProductWriter(kernel, product, region, panels, width, rows).emit()
+            continue
         stream = bool(p.get("stream", 0))
         streamed |= stream
         _check_stack(kernel, region, p)
@@ -497,6 +506,19 @@ def emit(
     return "\n".join(out), plan
 
 
+def _products(
+    kernels: tuple[Kernel, ...], schedule: Schedule
+) -> dict[int, tuple[Product, cpu_product.Panels]]:
+    """The kernels that are matrix products, by number, with the temporaries they need."""
+    found = {}
+    for number, kernel in enumerate(kernels):
+        product = product_of(kernel)
+        if product is not None:
+            width = int(schedule.parameters(number).get("width", 8))
+            found[number] = product, cpu_product.panels(product, number, width)
+    return found
+
+
 def _check_stack(kernel: Kernel, region: LoweredRegion, p: dict[str, int | str]) -> None:
     span = int(p.get("width", 8)) * int(p.get("unroll", 1)) if p.get("lanes") == "outer" else 1
     size = sum(v.size * region.buffers[n].dtype.itemsize * span for n, v in kernel.locals.items())
@@ -504,8 +526,10 @@ def _check_stack(kernel: Kernel, region: LoweredRegion, p: dict[str, int | str])
         raise Unsupported(f"row of {size} bytes does not stay on the core")
 
 
-def _plan(region: LoweredRegion, kernels: tuple[Kernel, ...]) -> Plan:
-    """Buffers in plan order: inputs, outputs, and the temporaries that pass from kernel to kernel."""
+def _plan(
+    region: LoweredRegion, kernels: tuple[Kernel, ...], panels: Sequence[tuple[str, int]]
+) -> Plan:
+    """Buffers in plan order: inputs, outputs, the temporaries that pass from kernel to kernel, panels of products."""
     written = {s.buffer for k in kernels for st in k.stages for s in st.stores}
     temporaries = [
         b for b in region.buffers.values() if b.role == "temporary" and b.name in written
@@ -521,6 +545,10 @@ def _plan(region: LoweredRegion, kernels: tuple[Kernel, ...]) -> Plan:
     buffers += [
         PlanBuffer(b.name, "temporary", TensorSpec(_name(b.dtype), (b.extent,), (1,)))
         for b in temporaries
+    ]
+    buffers += [
+        PlanBuffer(name, "temporary", TensorSpec("float32", (elements,), (1,)))
+        for name, elements in panels
     ]
     return Plan("cpu", tuple(buffers), (Launch(ENTRY),))
 
@@ -558,6 +586,9 @@ def schedules(
     per_kernel: list[list[dict[str, int | str]]] = []
     big = bytes_moved > cache_bytes
     for kernel in kernels:
+        if product_of(kernel) is not None:
+            per_kernel.append([{"rows": rows, "width": width} for rows in cpu_product.ROWS])
+            continue
         options: list[dict[str, int | str]] = []
         for mode in _lane_modes(kernel):
             unrolls = [4, 2, 8] if mode == "inner" else [4, 8, 2, 16]

@@ -22,6 +22,7 @@ from torch._inductor.graph import GraphLowering
 from torch._inductor.ops_handler import DefaultHandler
 from torch._inductor.virtualized import V
 
+from cuda_agent_backend.sketch.expand import expand
 from cuda_agent_backend.sketch.ssa import Body, Unsupported, narrow_comparisons, trace
 from sandbox.task import Task
 
@@ -256,7 +257,7 @@ def lower(task: Task) -> LoweredRegion:
     """
     cpu = dataclasses.replace(task, target="cpu")
     module = cpu.to_graph_module()
-    _expand_online_softmax(module.graph)
+    expand(module.graph, products=task.target == "cpu")
     placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
     fakes = [n.meta["val"] for n in placeholders]
     with inductor_config.patch(_LOWERING_CONFIG):
@@ -265,36 +266,6 @@ def lower(task: Task) -> LoweredRegion:
         with V.set_graph_handler(graph), V.set_fake_mode(fake_mode):
             graph.run(*fakes)
             return _read(graph, task)
-
-
-def _expand_online_softmax(graph: torch.fx.Graph) -> None:
-    """Write out maximum and sum, which Inductor joins on GPUs: our passes over a row join what pays."""
-    for node in graph.nodes:
-        if node.op != "call_function" or "prepare_softmax_online" not in str(node.target):
-            continue
-        with graph.inserting_before(node):
-            results = _maximum_and_sum(graph, *node.args)
-        for user in list(node.users):
-            user.replace_all_uses_with(results[user.args[1]])
-            graph.erase_node(user)
-        graph.erase_node(node)
-
-
-def _maximum_and_sum(
-    graph: torch.fx.Graph, x: torch.fx.Node, dim: int
-) -> tuple[torch.fx.Node, ...]:
-    aten, example = torch.ops.aten, x.meta["val"]
-    kept = [1 if i == dim % example.dim() else n for i, n in enumerate(example.shape)]
-    row = example.new_empty(kept)
-
-    def call(target: Any, value: torch.Tensor, *args: Any) -> torch.fx.Node:
-        made = graph.call_function(target, args)
-        made.meta["val"] = value
-        return made
-
-    largest = call(aten.amax.default, row, x, [dim], True)
-    powers = call(aten.exp.default, example, call(aten.sub.Tensor, example, x, largest))
-    return largest, call(aten.sum.dim_IntList, row, powers, [dim], True)
 
 
 def _read(graph: GraphLowering, task: Task) -> LoweredRegion:

@@ -34,9 +34,33 @@ def test_a_chain_of_pointwise_and_reductions_is_one_region() -> None:
     assert found.moved == 2 * X.numel() * 4
 
 
-def test_a_matmul_parts_regions_and_belongs_to_none() -> None:
+def test_a_small_matmul_parts_regions_and_belongs_to_none() -> None:
     found = regions(lambda x, w: torch.relu(torch.exp(x) @ w), X, W)
     assert [operators(region) for region in found] == [["exp"], ["relu"]]
+
+
+LARGE = torch.randn(256, 128)
+SQUARE = torch.randn(128, 128)
+
+
+def test_a_large_matmul_is_fused_with_what_follows_and_not_with_what_comes_before() -> None:
+    found = regions(lambda x, w: torch.relu(torch.exp(x) @ w), LARGE, SQUARE)
+    assert [operators(region) for region in found] == [["exp"], ["mm", "relu"]]
+    assert all(region.reason is None for region in found)
+
+
+def test_one_matmul_to_a_region() -> None:
+    found = regions(lambda x, v, w: torch.sigmoid(x @ v) * (x @ w), LARGE, SQUARE, SQUARE + 1)
+    assert [operators(region) for region in found] == [["mm"], ["mm", "sigmoid", "mul"]] or [
+        operators(region) for region in found
+    ] == [["mm"], ["sigmoid", "mm", "mul"]]
+    assert found[0].reason is not None and "library" in found[0].reason
+    assert found[0].outputs[0] in found[1].inputs
+
+
+def test_a_matmul_of_a_matmul_begins_a_region_of_its_own() -> None:
+    found = regions(lambda x, v, w: ((x @ v).tanh() @ w).tanh(), LARGE, SQUARE, SQUARE + 1)
+    assert [operators(region) for region in found] == [["mm", "tanh"], ["mm", "tanh"]]
 
 
 def test_replacing_all_regions_never_makes_a_cycle() -> None:
@@ -46,7 +70,11 @@ def test_replacing_all_regions_never_makes_a_cycle() -> None:
         c = a.sin() + b.cos()
         return c @ w + a.tanh() + b.sigmoid()
 
-    found = regions(tangled, X, W)
+    for inputs in ((X, W), (LARGE, SQUARE)):
+        _assert_no_cycle(regions(tangled, *inputs))
+
+
+def _assert_no_cycle(found: list[Region]) -> None:
     home = {node: number for number, region in enumerate(found) for node in region.nodes}
     for number, region in enumerate(found):
         seen, waiting = set(), list(region.outputs)

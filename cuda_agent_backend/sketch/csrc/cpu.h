@@ -638,6 +638,18 @@ template <class T, int L> struct sum_acc {
   CA_INLINE void merge(sum_acc o) { run = add(run, o.result()); flush(); }
   static CA_INLINE T combine(T a, T b) { return a + b; }
 };
+// For a mean that is then subtracted: what rounding of the terms' sum loses comes back in every difference.
+template <class T, int L> struct wide_sum_acc {
+  vec<double, L> total = splat<double, L>(0.0);
+  CA_INLINE void update(vec<T, L> v, int64_t) { total = add(total, to<double>(v)); }
+  CA_INLINE void flush() {}
+  CA_INLINE vec<T, L> result() { return to<T>(total); }
+  CA_INLINE void merge(wide_sum_acc o) { total = add(total, o.total); }
+};
+template <class T, int L> CA_INLINE vec<T, 1> across(wide_sum_acc<T, L> a, wide_sum_acc<T, 1> tail) {
+  for (int i = 0; i < L; ++i) tail.total.x += lane(a.total, i);
+  return tail.result();
+}
 template <class T, int L> struct prod_acc {
   vec<T, L> total = splat<T, L>(T(1));
   CA_INLINE void update(vec<T, L> v, int64_t) { total = mul(total, v); }

@@ -1,0 +1,86 @@
+"""Operators that Inductor hands to a library or treats as one -> operators whose lowering gives plain loops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+aten = torch.ops.aten
+
+PRODUCTS = (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default)
+
+
+def expand(graph: Graph, *, products: bool) -> None:
+    """Rewrite ``graph`` (with metadata) in place; matrix products of float32 only where ``products`` says so."""
+    _expand_online_softmax(graph)
+    if products:
+        _expand_products(graph)
+
+
+def _expand_products(graph: Graph) -> None:
+    """Write matrix products as a broadcast multiplication and a sum, whose large terms exist in loops only."""
+    for node in list(graph.nodes):
+        if node.target in PRODUCTS and node.meta["val"].dtype == torch.float32:
+            with graph.inserting_before(node):
+                made = _with_addend(graph, node)
+            node.replace_all_uses_with(made)
+            graph.erase_node(node)
+
+
+def _with_addend(graph: Graph, node: Node) -> Node:
+    *addend, left, right = node.args
+    result = _sum_of_products(graph, left, right)
+    if not addend:
+        return result
+    beta, alpha = node.kwargs.get("beta", 1), node.kwargs.get("alpha", 1)
+    if alpha != 1:
+        result = _call(graph, aten.mul.Tensor, result, alpha)
+    if beta == 0:  # eager does not even read the addend, so that a NaN in it is nothing
+        return result
+    scaled = addend[0] if beta == 1 else _call(graph, aten.mul.Tensor, addend[0], beta)
+    return _call(graph, aten.add.Tensor, scaled, result)
+
+
+def _sum_of_products(graph: Graph, left: object, right: object) -> Node:
+    assert isinstance(left, Node)
+    batched = left.meta["val"].dim() - 2
+    rows = _call(graph, aten.unsqueeze.default, left, batched + 2)
+    columns = _call(graph, aten.unsqueeze.default, right, batched)
+    terms = _call(graph, aten.mul.Tensor, rows, columns)
+    return _call(graph, aten.sum.dim_IntList, terms, [batched + 1])
+
+
+def _call(graph: Graph, target: torch._ops.OpOverload, *args: object) -> Node:
+    made = graph.call_function(target, args)  # type: ignore[arg-type]
+    made.meta["val"] = target(*(a.meta["val"] if isinstance(a, Node) else a for a in args))
+    return made
+
+
+def _expand_online_softmax(graph: Graph) -> None:
+    """Write out maximum and sum, which Inductor joins on GPUs: our passes over a row join what pays."""
+    for node in graph.nodes:
+        if node.op != "call_function" or "prepare_softmax_online" not in str(node.target):
+            continue
+        with graph.inserting_before(node):
+            results = _maximum_and_sum(graph, *node.args)
+        for user in list(node.users):
+            user.replace_all_uses_with(results[user.args[1]])
+            graph.erase_node(user)
+        graph.erase_node(node)
+
+
+def _maximum_and_sum(graph: Graph, x: Node, dim: int) -> tuple[Node, ...]:
+    aten, example = torch.ops.aten, x.meta["val"]
+    kept = [1 if i == dim % example.dim() else n for i, n in enumerate(example.shape)]
+    row = example.new_empty(kept)
+
+    def call(target: Any, value: torch.Tensor, *args: Any) -> Node:
+        made = graph.call_function(target, args)
+        made.meta["val"] = value
+        return made
+
+    largest = call(aten.amax.default, row, x, [dim], True)
+    powers = call(aten.exp.default, example, call(aten.sub.Tensor, example, x, largest))
+    return largest, call(aten.sum.dim_IntList, row, powers, [dim], True)
