@@ -216,8 +216,7 @@ class SelectiveScan(nn.Module):
     input-dependent a, B, C.
 
     The scan runs in chunks: inside a chunk as a lower-triangular product, between chunks over the
-    chunk states, so no loop
-    over time steps is left in the graph. Tokens must be a multiple of ``chunk``.
+    chunk states, so no loop over time steps is left in the graph. Tokens must be a multiple of ``chunk``.
     """
 
     def __init__(self, width: int, heads: int, state: int, chunk: int) -> None:
@@ -249,11 +248,13 @@ class SelectiveScan(nn.Module):
         scores = (c @ b.transpose(-1, -2)).unsqueeze(1) * _decay(log_a)
         inside = scores @ x.permute(0, 3, 1, 2, 4)
         to_end = (total[..., -1:] - total).exp()
-        states = torch.einsum("nzls,nhzl,nzlhp->nhzps", b, to_end, x)
+        # Two operands at most: to order three, einsum reads the sizes, and Dynamo of torch 2.11 then holds them fixed.
+        weighted = x * to_end.permute(0, 2, 3, 1).unsqueeze(-1)
+        states = torch.einsum("nzls,nzlhp->nhzps", b, weighted)
         # The state that enters chunk z is the sum over earlier chunks, each decayed by all that lies between.
         between = _decay(nn.functional.pad(total[..., -1], (1, 0)))[..., :-1, 1:]
         entering = torch.einsum("nhzy,nhyps->nhzps", between, states)
-        outside = torch.einsum("nzls,nhzps,nhzl->nhzlp", c, entering, total.exp())
+        outside = torch.einsum("nzls,nhzps->nhzlp", c, entering) * total.exp().unsqueeze(-1)
         return (inside + outside).permute(0, 2, 3, 1, 4).reshape(n, t, heads, p)
 
     def forward(self, hidden: Tensor) -> Tensor:
