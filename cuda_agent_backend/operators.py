@@ -16,6 +16,7 @@ class Kind(Enum):
     """`SOURCE`: placeholder or attribute. `CONSTANT`: fusible without tensor inputs. `RANDOM`: not replayable.
 
     `PRODUCT`: a matrix product that our sketches fuse with what follows it, where Inductor calls a library.
+    `ATTENTION`: an attention that our sketches cover as it stands, its one result that is used included.
     """
 
     SOURCE = "source"
@@ -24,6 +25,7 @@ class Kind(Enum):
     CONSTANT = "constant"
     RANDOM = "random"
     PRODUCT = "product"
+    ATTENTION = "attention"
     BARRIER = "barrier"
     MUTATION = "mutation"
 
@@ -98,6 +100,8 @@ NOT_FUSED = frozenset(
 PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
 SMALLEST_PRODUCT = 1 << 20
 """Multiplications below which a library's call is over before threads of ours have met."""
+ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
+LARGEST_HEAD = 256
 
 
 @functools.cache
@@ -136,6 +140,8 @@ def kind_of(node: Node, kinds: dict[Node, Kind]) -> Kind:
     kind = kind_of_target(node.target)
     if kind is Kind.BARRIER and _is_product(node):
         return Kind.PRODUCT
+    if kind is Kind.BARRIER and _is_attention(node):
+        return Kind.ATTENTION
     if kind in (Kind.COMPUTE, Kind.VIEW) and _only_constants(node, kinds):
         return Kind.CONSTANT
     if kind is Kind.VIEW and not _is_view(node):
@@ -191,6 +197,25 @@ def _is_product(node: Node) -> bool:
     if result.device.type != "cpu" or result.dtype != torch.float32:
         return False
     return all(type(n) is int for n in sizes) and math.prod(sizes) >= SMALLEST_PRODUCT
+
+
+def _is_attention(node: Node) -> bool:
+    """Whether a node is an attention for which there are sketches: float32 of fixed size, for inference only."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    if node.target._schema.name.partition("::")[2] != ATTENTION or len(node.args) < 3:
+        return False
+    operands = [a.meta.get("val") if isinstance(a, Node) else None for a in node.args[:3]]
+    tensors = [x for x in operands if isinstance(x, torch.Tensor) and x.dim() == 4]
+    if len(tensors) != 3 or any(x.dtype != torch.float32 for x in tensors):
+        return False
+    if not all(type(n) is int for x in tensors for n in (*x.shape, *x.stride())):
+        return False
+    if any(user.target is not operator.getitem or user.args[1] != 0 for user in node.users):
+        return False
+    dropout = node.args[3] if len(node.args) > 3 else node.kwargs.get("dropout_p", 0.0)
+    head, work = tensors[0].shape[3], tensors[0].numel() * tensors[1].shape[2]
+    return not dropout and head % 8 == 0 and head <= LARGEST_HEAD and work >= SMALLEST_PRODUCT
 
 
 def _only_constants(node: Node, kinds: dict[Node, Kind]) -> bool:

@@ -3,9 +3,9 @@
 Every node gets a level: the number of barriers (extern kernels and the like) that must run before it. Fusible nodes of
 one level never have a barrier between them, so any connected set of them is convex, and replacing all such sets leaves
 the graph without cycles. A matrix product that sketches cover waits like a barrier for what it reads, and is fused with
-what follows it, one to a region. A fusible node whose users all lie on higher levels is moved up to them when that
-saves traffic. Views on the fringe of a region stay outside, and no view is ever an output: what it views is put out
-instead.
+what follows it, one to a region; an attention waits too and is a region of its own. A fusible node whose users all lie
+on higher levels is moved up to them when that saves traffic. Views on the fringe of a region stay outside, and no view
+is ever an output: what it views is put out instead.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from sandbox.specs import ITEM_SIZES
 MAX_INPUTS, MAX_OUTPUTS = 12, 4
 """The arities of the operators that stand for regions."""
 
-FUSIBLE = (Kind.COMPUTE, Kind.VIEW, Kind.RANDOM, Kind.PRODUCT)
+WAITING = (Kind.PRODUCT, Kind.ATTENTION)
+FUSIBLE = (Kind.COMPUTE, Kind.VIEW, Kind.RANDOM, *WAITING)
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def partition(graph: Graph, *, min_bytes: int = 0) -> list[Region]:
     analysis = Analysis(graph)
     regions: list[Region] = []
     for part in analysis.components(analysis.members, analysis.level):
-        for piece in _one_product_each(part, analysis):
+        for piece in _pieces(part, analysis):
             regions.extend(_offer(piece, analysis, min_bytes))
     return sorted(regions, key=lambda region: analysis.position[region.nodes[0]])
 
@@ -70,7 +71,7 @@ class Analysis:
 
     def waits(self, node: Node) -> bool:
         """Whether a node starts a level: all that it reads has been computed before."""
-        return not self.fusible(node) or self.kinds[node] is Kind.PRODUCT
+        return not self.fusible(node) or (self.kinds[node] in WAITING and not is_selection(node))
 
     def in_order(self, nodes: Iterable[Node]) -> list[Node]:
         return sorted(nodes, key=self.position.__getitem__)
@@ -201,6 +202,22 @@ def _users(node: Node) -> list[Node]:
     ]
 
 
+def _pieces(part: list[Node], analysis: Analysis) -> list[list[Node]]:
+    """What a component is offered as: its attentions run before the rest, which may fall apart."""
+    attentions = [n for n in part if analysis.kinds[n] is Kind.ATTENTION and not is_selection(n)]
+    if not attentions:
+        return _one_product_each(part, analysis)
+    rest = [n for n in part if analysis.kinds[n] is not Kind.ATTENTION]
+    return [
+        *([node, *(n for n in node.users if n in part)] for node in attentions),
+        *(
+            piece
+            for found in analysis.components(rest, analysis.level)
+            for piece in _one_product_each(found, analysis)
+        ),
+    ]
+
+
 def _one_product_each(part: list[Node], analysis: Analysis) -> list[list[Node]]:
     """Take all products but the last out of a component: each of them runs before the rest, which may fall apart."""
     products = [node for node in part if analysis.kinds[node] is Kind.PRODUCT]
@@ -254,7 +271,8 @@ def _halves(part: list[Node]) -> tuple[list[Node], list[Node]] | None:
 
 
 def _region(part: list[Node], analysis: Analysis, min_bytes: int) -> Region | None:
-    nodes = _with_constants(part, analysis)
+    alone = any(analysis.kinds[node] is Kind.ATTENTION for node in part)
+    nodes = part if alone else _with_constants(part, analysis)
     own, inner = set(nodes), set(part)
     inputs = list(dict.fromkeys(r for n in nodes for r in n.all_input_nodes if r not in own))
     outputs = _outputs(part, inner, analysis.kinds)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Protocol, runtime_checkable
 
 from cuda_agent_backend.sketch import cpu, cuda
+from cuda_agent_backend.sketch.attention import attention_of, is_attention
+from cuda_agent_backend.sketch.cpu_attention import CpuAttention
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
 from cuda_agent_backend.sketch.device import CpuFacts, cpu_facts, gpu_facts
 from cuda_agent_backend.sketch.lower import LoweredRegion, lower
@@ -14,7 +17,7 @@ from cuda_agent_backend.sketch.nest import Kernel, group
 from cuda_agent_backend.sketch.schedule import Schedule
 from cuda_agent_backend.sketch.ssa import Unsupported
 from sandbox.candidate import Candidate, Language
-from sandbox.plan import PlanError
+from sandbox.plan import Plan, PlanError
 from sandbox.task import Task
 
 
@@ -25,9 +28,32 @@ class NotCovered:
     reason: str
 
 
+@runtime_checkable
+class Analysis(Protocol):
+    """A covered task, in whichever form a sketch knows it. ``family`` names what its kernels do, for people."""
+
+    @property
+    def task(self) -> Task: ...
+
+    @property
+    def family(self) -> str: ...
+
+    def schedules(self, device: DeviceFacts | CpuFacts | None = None) -> list[Schedule]:
+        """Schedules worth trying for ``device`` (None: this machine), best guess first."""
+
+    def emit(
+        self, schedule: Schedule, device: DeviceFacts | CpuFacts | None = None
+    ) -> tuple[str, Plan]:
+        """Source and plan under ``schedule``.
+
+        Raises:
+            Unsupported: the schedule does not fit, with the reason.
+        """
+
+
 @dataclass(frozen=True)
-class Analysis:
-    """A covered task as kernels. ``family`` names what its kernels do, for people."""
+class LoopNests:
+    """A task as kernels made of loop nests."""
 
     task: Task
     region: LoweredRegion
@@ -49,19 +75,36 @@ class Analysis:
         specs = (*self.task.inputs, *self.task.output_specs)
         return sum(s.extent * s.itemsize for s in specs)
 
+    def schedules(self, device: DeviceFacts | CpuFacts | None = None) -> list[Schedule]:
+        if self.task.target == "cuda":
+            facts = device if isinstance(device, DeviceFacts) else gpu_facts()
+            return cuda.schedules(self.region, self.kernels, facts)
+        host = device if isinstance(device, CpuFacts) else cpu_facts()
+        return cpu.schedules(self.kernels, host.width, self.bytes_moved, host.cache_bytes)
+
+    def emit(
+        self, schedule: Schedule, device: DeviceFacts | CpuFacts | None = None
+    ) -> tuple[str, Plan]:
+        if self.task.target == "cuda":
+            facts = device if isinstance(device, DeviceFacts) else gpu_facts()
+            return cuda.emit(self.region, self.kernels, schedule, facts)
+        return cpu.emit(self.region, self.kernels, schedule)
+
 
 @lru_cache(maxsize=256)
 def _analyse(text: str) -> Analysis | NotCovered:
     task = Task.from_json(text)
     try:
+        if task.target == "cpu" and is_attention(task):
+            return CpuAttention(task, attention_of(task))
         region = lower(task)
-        return Analysis(task, region, group(region))
+        return LoopNests(task, region, group(region))
     except Unsupported as error:
         return NotCovered(str(error))
 
 
 def analyse(task: Task) -> Analysis | NotCovered:
-    """Lower and group ``task``; the reason where no sketch covers it."""
+    """The form in which a sketch covers ``task``; the reason where none does."""
     if any(math.prod(s.shape) == 0 for s in (*task.inputs, *task.output_specs)):
         return NotCovered("a tensor without elements")
     return _analyse(task.to_json())
@@ -69,26 +112,16 @@ def analyse(task: Task) -> Analysis | NotCovered:
 
 def schedules(analysis: Analysis, device: DeviceFacts | CpuFacts | None = None) -> list[Schedule]:
     """Schedules worth trying for this machine (or ``device``), best guess first."""
-    if analysis.task.target == "cuda":
-        facts = device if isinstance(device, DeviceFacts) else gpu_facts()
-        return cuda.schedules(analysis.region, analysis.kernels, facts)
-    host = device if isinstance(device, CpuFacts) else cpu_facts()
-    return cpu.schedules(analysis.kernels, host.width, analysis.bytes_moved, host.cache_bytes)
+    return analysis.schedules(device)
 
 
 def generate(
     analysis: Analysis, schedule: Schedule, device: DeviceFacts | None = None
 ) -> Candidate | NotCovered:
     """The candidate that ``schedule`` stands for."""
-    target = analysis.task.target
     try:
-        if target == "cuda":
-            source, plan = cuda.emit(
-                analysis.region, analysis.kernels, schedule, device or gpu_facts()
-            )
-        else:
-            source, plan = cpu.emit(analysis.region, analysis.kernels, schedule)
+        source, plan = analysis.emit(schedule, device)
     except (Unsupported, PlanError) as error:
         return NotCovered(str(error))
-    language: Language = "cuda" if target == "cuda" else "c++"
+    language: Language = "cuda" if analysis.task.target == "cuda" else "c++"
     return Candidate(plan.target, language, source, plan, "sketch", schedule.to_json())

@@ -1,0 +1,114 @@
+"""Scaled dot-product attention among the tasks: recognised as one operator, for it is no loop nest that pays."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from cuda_agent_backend.sketch.ssa import Unsupported
+from sandbox.task import InputRef, NodeRef, Task, TensorSpec
+
+OPERATOR = "aten._scaled_dot_product_flash_attention_for_cpu.default"
+LARGEST_HEAD = 256
+
+Strides = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Matrices:
+    """One operand: the task's input, and elements between neighbours of each dimension (batch, head, row, column)."""
+
+    input: int
+    steps: Strides
+
+
+@dataclass(frozen=True)
+class Attention:
+    """``softmax(scale Q K^T + mask) V`` for each batch and head, in float32.
+
+    Heads of K and V serve ``heads // shared_heads`` neighbouring heads of Q each. Where ``causal``, query i sees the
+    keys up to i.
+    """
+
+    batches: int
+    heads: int
+    shared_heads: int
+    queries: int
+    keys: int
+    size: int
+    scale: float
+    causal: bool
+    query: Matrices
+    key: Matrices
+    value: Matrices
+    mask: Matrices | None
+    output_steps: Strides
+
+
+def is_attention(task: Task) -> bool:
+    return any(node.op == OPERATOR for node in task.nodes)
+
+
+def attention_of(task: Task) -> Attention:
+    """The attention that ``task`` is.
+
+    Raises:
+        Unsupported: it is more than that, or of a form that the kernel does not know, with the reason.
+    """
+    if len(task.nodes) != 1 or task.outputs != (NodeRef(0, 0),):
+        raise Unsupported("attention together with other operators, or its logarithms of sums")
+    args = task.nodes[0].args
+    query, key, value = (_matrices(task, args[name]) for name in ("query", "key", "value"))
+    batches, heads, queries, size = task.inputs[query.input].shape
+    shared_heads, keys = task.inputs[key.input].shape[1:3]
+    given, causal = args.get("scale"), bool(args.get("is_causal", False))
+    scale = float(given) if isinstance(given, float) else 1 / math.sqrt(size)
+    if args.get("dropout_p", 0.0) != 0.0:
+        raise Unsupported("attention with dropout")
+    if size % 8 or size > LARGEST_HEAD:
+        raise Unsupported(f"heads of {size} elements")
+    if heads % shared_heads or not (scale > 0 and math.isfinite(scale)):
+        raise Unsupported(f"{heads} heads for {shared_heads}, or scale {scale}")
+    mask = None
+    if args.get("attn_mask") is not None:
+        if causal:
+            raise Unsupported("a mask beside a causal one")
+        mask = _mask(task, args["attn_mask"], (batches, heads, queries, keys))
+    steps = task.output_specs[0].stride
+    if steps[3] != 1:
+        raise Unsupported("an output whose heads are not contiguous")
+    return Attention(
+        batches, heads, shared_heads, queries, keys, size, scale, causal,
+        query, key, value, mask, steps,
+    )  # fmt: skip
+
+
+def _matrices(task: Task, argument: object) -> Matrices:
+    number, spec = _input(task, argument)
+    if len(spec.shape) != 4 or spec.stride[3] != 1:
+        raise Unsupported(f"input {number} is not a batch of heads with contiguous rows")
+    return Matrices(number, _steps(spec.shape, spec.stride))
+
+
+def _mask(task: Task, argument: object, shape: tuple[int, ...]) -> Matrices:
+    number, spec = _input(task, argument)
+    if len(spec.shape) not in (2, 4):
+        raise Unsupported(f"mask of {len(spec.shape)} dimensions")
+    own = (*(1,) * (4 - len(spec.shape)), *spec.shape)
+    if any(a not in (1, b) for a, b in zip(own, shape, strict=True)):
+        raise Unsupported(f"mask of shape {spec.shape}")
+    return Matrices(number, _steps(own, (*(0,) * (4 - len(spec.shape)), *spec.stride)))
+
+
+def _steps(shape: tuple[int, ...], stride: tuple[int, ...]) -> Strides:
+    """Strides, 0 where there is nothing to step to."""
+    return tuple(s if n != 1 else 0 for n, s in zip(shape, stride, strict=True))
+
+
+def _input(task: Task, argument: object) -> tuple[int, TensorSpec]:
+    if not isinstance(argument, InputRef):
+        raise Unsupported("attention of something that is not an input")
+    spec = task.inputs[argument.index]
+    if spec.dtype != "float32":
+        raise Unsupported(f"attention in {spec.dtype}")
+    return argument.index, spec
