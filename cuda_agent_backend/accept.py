@@ -141,20 +141,22 @@ class Trial:
 def insert(module: torch.fx.GraphModule, kernels: frozenset[str]) -> frozenset[str]:
     """Splice the kernels (key digests, bound already) wherever their regions are; those that found no place."""
     from cuda_agent_backend.canonical import Canonical, canonical
+    from cuda_agent_backend.layouts import inductor_layouts
     from cuda_agent_backend.machine import key_of
     from cuda_agent_backend.partition import partition
     from cuda_agent_backend.splice import Replacement, splice
 
     found, placed = [], set()
-    for region in partition(module.graph):
-        form = None if region.reason else canonical(region.nodes, region.outputs, region.target)
-        if not isinstance(form, Canonical):
-            continue
-        key = key_of(form.task)
-        if key.digest in kernels:
-            placed.add(key.digest)
-            found.append(Replacement(region, form, key.op_key))
-    splice(module.graph, found)
+    with inductor_layouts(module.graph):
+        for region in partition(module.graph):
+            form = None if region.reason else canonical(region.nodes, region.outputs, region.target)
+            if not isinstance(form, Canonical):
+                continue
+            key = key_of(form.task)
+            if key.digest in kernels:
+                placed.add(key.digest)
+                found.append(Replacement(region, form, key.op_key))
+        splice(module.graph, found)
     module.recompile()
     return kernels - placed
 

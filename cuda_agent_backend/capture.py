@@ -18,6 +18,7 @@ from torch._inductor import custom_graph_pass
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
 from cuda_agent_backend.canonical import Canonical, canonical
+from cuda_agent_backend.layouts import inductor_layouts
 from cuda_agent_backend.options import Options
 from cuda_agent_backend.partition import partition
 from cuda_agent_backend.tensors import save
@@ -117,9 +118,15 @@ def _post_grad(
 def _interpret(found: Captured, arguments: Sequence[Any], folder: Path | None) -> Any:
     """Run a graph on real tensors, and the first time write down the inputs of its tasks."""
     if folder is None or found.recorded:
-        return _Recorder(found.module, frozenset()).run(*arguments)
-    forms = list(_forms(found.module.graph))
-    recorder = _Recorder(found.module, frozenset(n for form in forms for n in form.inputs))
+        return _Recorder(found.module, {}).run(*arguments)
+    with inductor_layouts(found.module.graph):
+        forms = list(_forms(found.module.graph))
+    wanted = {
+        node: spec.stride
+        for form in forms
+        for node, spec in zip(form.inputs, form.task.inputs, strict=True)
+    }
+    recorder = _Recorder(found.module, wanted)
     result = recorder.run(*arguments)
     for form in forms:
         place = folder / form.task.digest[:16]
@@ -141,16 +148,22 @@ def _forms(graph: Graph) -> Iterator[Canonical]:
 class _Recorder(Interpreter):
     """Interprets a graph and keeps copies of some values as they were when they were made."""
 
-    def __init__(self, module: GraphModule, wanted: frozenset[Node]) -> None:
+    def __init__(self, module: GraphModule, wanted: Mapping[Node, tuple[int, ...]]) -> None:
         super().__init__(module)
         self.wanted = wanted
         self.kept: dict[Node, torch.Tensor] = {}
 
     def run_node(self, n: Node) -> Any:
-        """Run a node and keep its value if it is wanted and as strided as the graph says."""
+        """Run a node and keep its value if it is wanted, with the strides that are wanted."""
         value = super().run_node(n)
-        if n in self.wanted and tuple(value.stride()) == tuple(n.meta["val"].stride()):
+        stride = self.wanted.get(n)
+        if stride is None:
+            return value
+        if tuple(value.stride()) == stride:
             self.kept[n] = value.detach().clone()
+        elif 0 not in stride:
+            laid_out = torch.empty_strided(value.shape, stride, dtype=value.dtype)
+            self.kept[n] = laid_out.copy_(value.detach())
         return value
 
 

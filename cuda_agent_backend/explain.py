@@ -8,6 +8,7 @@ from typing import Any
 
 from torch.fx import Graph, Node
 
+from cuda_agent_backend.layouts import inductor_layouts
 from cuda_agent_backend.operators import Kind, kind_of
 from cuda_agent_backend.partition import Region, partition, size_in_bytes
 from cuda_agent_backend.report import GraphReport
@@ -48,9 +49,9 @@ def explain(
     kernels = open_kernels(wishes.cache_dir, wishes.native_dir)
     reports: list[GraphReport] = []
     for found in captured:
-        rooms = [
-            room(region) for region in partition(found.module.graph, min_bytes=wishes.min_bytes)
-        ]
+        with inductor_layouts(found.module.graph):
+            offered = partition(found.module.graph, min_bytes=wishes.min_bytes)
+            rooms = [room(region) for region in offered]
         if isinstance(kernels, CacheUnavailable):
             reports.append(_without_cache(found.module.graph, wishes.min_bytes, str(kernels)))
         else:
@@ -124,7 +125,8 @@ def _reduces(node: Node) -> bool:
 def _without_cache(graph: Graph, min_bytes: int, problem: str) -> GraphReport:
     from cuda_agent_backend.report import LEFT, describe
 
-    regions = partition(graph, min_bytes=min_bytes)
+    with inductor_layouts(graph):
+        regions = partition(graph, min_bytes=min_bytes)
     return GraphReport(
         "", "forward", tuple(describe(region, LEFT, region.reason or problem) for region in regions)
     )

@@ -23,6 +23,7 @@ from torch.fx import Graph
 from cuda_agent_backend import log
 from cuda_agent_backend.canonical import Canonical, NotATask, canonical, graph_digest, linear
 from cuda_agent_backend.kernels import Hit, Kernels, NoKernel, lower_bound
+from cuda_agent_backend.layouts import inductor_layouts
 from cuda_agent_backend.machine import arch_of, key_of, precision_flags, toolchain_of
 from cuda_agent_backend.operators import Kind, kind_of
 from cuda_agent_backend.options import Options
@@ -133,7 +134,8 @@ class KernelPass(GraphPass):  # type: ignore[misc]
             )
             other(graph, is_inference) if aware else other(graph)
         try:
-            self._run(graph)
+            with inductor_layouts(graph):
+                self._run(graph)
         except Exception as error:
             log.once("hook", f"a graph is left to Inductor: {type(error).__name__}: {error}")
             log.logger("hook").debug("%s", traceback.format_exc())

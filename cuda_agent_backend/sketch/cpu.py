@@ -227,7 +227,7 @@ class _KernelWriter:
 
     def _parallel_map(self, p: Pass) -> None:
         """Maps without rows: threads share the outer loops, and pieces of the innermost one."""
-        dims = (*self.kernel.outer, *p.inner)
+        dims = _by_memory((*self.kernel.outer, *p.inner), p)
         if not dims:
             self.lines += ["  #pragma omp single", "  {"]
             self._inner_map(p)
@@ -265,6 +265,12 @@ class _KernelWriter:
             "".join(f", t{n}" for n, _ in reductions),
         )
         flush = " ".join(f"a{n}[{u}].flush();" for n, _ in reductions for u in range(unroll))
+        # what is left of an innermost loop is a run of its own: over many rounds its chain would grow long
+        short = [
+            *(["t{n}"] if size % width else []),
+            *(["a{n}[0]"] if size % (width * unroll) >= width else []),
+        ]
+        end = [f"{acc.format(n=n)}.flush();" for acc in short for n, _ in reductions]
         block = width * unroll * max(1, FLUSH_ELEMENTS // (width * unroll))
         self._loops(p.inner[:-1], "      ")
         self.lines += [
@@ -278,6 +284,7 @@ class _KernelWriter:
             "        }",
             f"        for (; i + {width} <= {size}; i += {width}) step(ca::lanes<{width}>{{}}, i{firsts});",
             f"        for (; i < {size}; ++i) step(ca::lanes<1>{{}}, i{tails});",
+            *(["        " + " ".join(end)] if len(p.inner) > 1 and end else []),
             "      }",
         ]
         for n, stage in reductions:
@@ -405,6 +412,15 @@ class _KernelWriter:
             return [combine, *self._all_stores(stage, f"ca::to<{ctype}>(carry[u])")]
 
         self._outer_loop(p, self._body(p, at_end))
+
+
+def _by_memory(dims: tuple[Dim, ...], p: Pass) -> tuple[Dim, ...]:
+    """Loops of a map in the order of memory, as its first store sees it: they may run in any order."""
+    index = next((s.index for stage in p.stages for s in stage.stores), None)
+    steps = {symbol: coefficient(index, symbol) for symbol, _ in dims} if index is not None else {}
+    if not steps or not all(steps.values()):
+        return dims
+    return tuple(sorted(dims, key=lambda dim: -(steps[dim[0]] or 0)))
 
 
 def _dtype(stage: RowStage) -> torch.dtype:
@@ -570,7 +586,7 @@ def _lane_modes(kernel: Kernel) -> list[str]:
                 inner += (coefficient(i.index, stage.inner[-1][0]) == 1) * stage.points
             if kernel.outer:
                 outer += (coefficient(i.index, kernel.outer[-1][0]) == 1) * stage.points
-    modes = ["inner"] if inner or not outer else []
+    modes = ["inner"] if inner or not outer or kernel.is_map else []
     if outer and not kernel.is_map:
         modes.append("outer")
     return modes if inner >= outer else modes[::-1]

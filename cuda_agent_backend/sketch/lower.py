@@ -258,6 +258,7 @@ def lower(task: Task) -> LoweredRegion:
     cpu = dataclasses.replace(task, target="cpu")
     module = cpu.to_graph_module()
     expand(module.graph, products=task.target == "cpu")
+    _promise_strides(module.graph, task)
     placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
     fakes = [n.meta["val"] for n in placeholders]
     with inductor_config.patch(_LOWERING_CONFIG):
@@ -266,6 +267,13 @@ def lower(task: Task) -> LoweredRegion:
         with V.set_graph_handler(graph), V.set_fake_mode(fake_mode):
             graph.run(*fakes)
             return _read(graph, task)
+
+
+def _promise_strides(graph: torch.fx.Graph, task: Task) -> None:
+    """Have Inductor lay outputs out as the task says, whatever eager would do."""
+    (output,) = graph.find_nodes(op="output")
+    output.meta["original_output_strides"] = [spec.stride for spec in task.output_specs]
+    output.meta["user_visible_output_idxs"] = list(range(len(task.output_specs)))
 
 
 def _read(graph: GraphLowering, task: Task) -> LoweredRegion:
