@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import subprocess
 import time
@@ -17,6 +18,7 @@ from cuda_agent_backend.tables import write_json
 
 FOLDER = Path(__file__).parent / "results"
 ROOT = Path(__file__).parents[1]
+COMMIT_VARIABLE = "BENCHMARK_COMMIT"
 PACKAGES = ("torch", "triton", "transformers", "numpy")
 
 Facts = dict[str, Any]
@@ -101,7 +103,12 @@ def brief(facts: Facts) -> str:
 
 
 def commit() -> str:
-    """The commit that is checked out, with "-dirty" where tracked source files differ from it."""
+    """The commit that is checked out, with "-dirty" where tracked source files differ from it.
+
+    ``BENCHMARK_COMMIT`` says it for a copy of the files without a repository.
+    """
+    if COMMIT_VARIABLE in os.environ:
+        return os.environ[COMMIT_VARIABLE]
     try:
         head = _git("rev-parse", "HEAD")
         changed = _git(
