@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.matrix import CASES, run_case
+from benchmarks.matrix import CASES, run_case, summarise
 
-BUDGET_S = 15.0
+BUDGET_S = 8.0
+"""Seconds of search per graph: enough for a few kernels, as what is checked here is the models, not the search."""
 TARGETS = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
@@ -26,6 +27,14 @@ def test_a_compiled_model_is_equal_to_eager(name: str, target: str, kernels: Pat
     found = run_case(name, target, kernels, BUDGET_S)
     assert found["equal"], found["reason"]
     assert found["dynamic"] or found["regions"] > 0
+
+
+def test_a_case_that_raised_is_in_the_summary_as_a_difference() -> None:
+    fine = {"equal": True, "error_ratio": 1.5, "as_inductor": (), "kernels": 2}
+    found = summarise({"fine": fine, "raised": {"equal": False, "reason": "RuntimeError: no"}})
+    assert found["different"] == {"raised": "RuntimeError: no"} and not found["all_equal"]
+    assert (found["cases"], found["equal"], found["cases_with_kernels"]) == (2, 1, 1)
+    assert found["worst_error_ratio"] == 1.5
 
 
 @pytest.mark.parametrize("name", sorted({name.split("-")[0] for name in CASES}))
