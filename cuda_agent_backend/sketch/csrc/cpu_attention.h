@@ -5,7 +5,8 @@ namespace ca {
 
 // What torch's kernel takes at a time: a query multiplies V by 0 for masked keys up to the end of such a block.
 constexpr int64_t EAGER_KEYS = 512;
-constexpr int64_t ATTENTION_RUN = 32;  // terms of a softmax's sum between two additions to its total
+// Terms between two additions to a total, of a softmax's sum and of P V.
+constexpr int64_t WEIGHT_RUN = 32, VALUE_RUN = 128;
 
 template <int W> using lanes_of = typename raw<float, W>::type;
 
@@ -20,16 +21,16 @@ template <int W> CA_INLINE lanes_of<W> larger(lanes_of<W> a, lanes_of<W> b) {
   return a > b ? a : b;
 }
 
-// 2^z for z <= 0 to about two units, 0 below the normal range. NaN stays.
-template <int W> CA_INLINE lanes_of<W> exp2_below_zero(lanes_of<W> z) {
+// exp(x) for x <= 0 to about two units, 0 below the normal range. NaN stays.
+template <int W> CA_INLINE lanes_of<W> exp_of_negative(lanes_of<W> x) {
   typedef typename raw<int32_t, W>::type I;
-  static constexpr float c[] = {0.6931470036506653f, 0.24022242426872253f, 0.05550733581185341f,
-                                0.009671512991189957f, 0.001326472731307149f};
+  static constexpr float c[] = {0.499992311000824f, 0.16667114198207855f, 0.041890159249305725f, 0.008312520571053028f};
   const float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
-  z = z < -126.0f ? lanes_of<W>{} - 127.0f : z;
-  const lanes_of<W> t = z + magic, f = z - (t - magic);
-  const lanes_of<W> p = horner(vec<float, W>{f}, c).x * f + 1.0f;
-  return (lanes_of<W>)((I)p + ((I)t << 23)) + z * 0.0f;
+  const lanes_of<W> z = x * 1.44269504f + magic;
+  const vec<float, W> r = {x - (z - magic) * 0.693147182f};
+  const lanes_of<W> p = horner(r, c).x * (r.x * r.x) + (r.x + 1.0f);
+  const lanes_of<W> e = (lanes_of<W>)((I)p + ((I)z << 23)) + x * 0.0f;  // NaN may have lost its bits
+  return x < -87.33654f ? lanes_of<W>{} : e;
 }
 
 // One task: `rows` queries of one head from `first` on. A holds sizes, strides and the schedule as constants:
@@ -52,7 +53,6 @@ template <class A> struct attention {
   alignas(64) float queries[kept][D * P];
   alignas(64) float sums[kept][D * P];
   alignas(64) float scores[block * P];
-  alignas(64) float extra[one_block ? 1 : D * P];
   alignas(64) float masks[A::masked ? block * P : 1];
   alignas(64) float values[groups * block * R + 16];
   alignas(64) float tainted[A::causal ? D : 1];
@@ -119,10 +119,9 @@ template <class A> struct attention {
 
   // scores <- exp(scores - top), and what came before is to be multiplied by `factor`.
   CA_INLINE void soften(state& own, int64_t seen, bool begins, V (&factor)[2]) {
-    constexpr float unit = 1.44269504f * (A::masked ? 1.0f : A::scale);
+    constexpr float unit = A::masked ? 1.0f : A::scale;
     const V none = V{} - limits<float>::inf();
-    V top[2] = {none, none}, next[2] = {none, none};
-    if (!begins) { top[0] = own.top[0]; top[1] = own.top[1]; }
+    V top[2] = {begins ? none : own.top[0], begins ? none : own.top[1]}, next[2] = {none, none};
     int64_t key = 0;
     for (; key + 2 <= seen; key += 2)
       for (int h = 0; h < 2; ++h) {
@@ -137,9 +136,9 @@ template <class A> struct attention {
     for (int h = 0; h < 2; ++h) low[h] = top[h] == none ? V{} : top[h];  // nothing but masked keys
     for (key = 0; key < seen;) {
       V run[2] = {V{}, V{}};
-      for (const int64_t stop = imin(key + ATTENTION_RUN, seen); key < stop; ++key)
+      for (const int64_t stop = imin(key + WEIGHT_RUN, seen); key < stop; ++key)
         for (int h = 0; h < 2; ++h) {
-          const V e = exp2_below_zero<W>((load<W>(scores + key * P + h * W).x - low[h]) * unit);
+          const V e = exp_of_negative<W>((load<W>(scores + key * P + h * W).x - low[h]) * unit);
           store<W>(scores + key * P + h * W, vec<float, W>{e});
           run[h] += e;
         }
@@ -147,7 +146,7 @@ template <class A> struct attention {
     }
     for (int h = 0; h < 2; ++h) {
       if (!begins) {
-        factor[h] = exp2_below_zero<W>((own.top[h] - low[h]) * unit);
+        factor[h] = exp_of_negative<W>((own.top[h] - low[h]) * unit);
         total[h] += own.sum[h] * factor[h];
       }
       own.top[h] = top[h];
@@ -155,15 +154,23 @@ template <class A> struct attention {
     }
   }
 
+  // sums <- sums * factor + V^T P, in runs of keys.
   CA_INLINE void accumulate(int64_t seen, bool begins, V (&factor)[2], int64_t place) {
-    float* to = begins || one_block ? sums[place] : extra;
+    alignas(64) float tile[R * P];
     for (int64_t g = 0; g < groups; ++g)
-      product_rows<R, W, 1, R>(imin(R, D - g * R), values + g * block * R, scores, seen, to + g * R * P);
-    if (begins || one_block) return;
-    for (int64_t d = 0; d < D; ++d)
-      for (int h = 0; h < 2; ++h) {
-        float* at = sums[place] + d * P + h * W;
-        store<W>(at, vec<float, W>{load<W>(at).x * factor[h] + load<W>(extra + d * P + h * W).x});
+      for (int64_t key = 0; key < seen; key += VALUE_RUN) {
+        const int64_t high = imin(R, D - g * R), run = imin(VALUE_RUN, seen - key);
+        const float* part = values + (g * block + key) * R;
+        float* to = sums[place] + g * R * P;
+        const bool starts = begins && key == 0;
+        product_rows<R, W, 1, R>(high, part, scores + key * P, run, starts ? to : tile);
+        if (starts) continue;
+        for (int64_t i = 0; i < high; ++i)
+          for (int h = 0; h < 2; ++h) {
+            float* at = to + i * P + h * W;
+            const V old = load<W>(at).x, more = load<W>(tile + i * P + h * W).x;
+            store<W>(at, vec<float, W>{key ? old + more : old * factor[h] + more});
+          }
       }
   }
 
