@@ -23,8 +23,9 @@ DISTRIBUTIONS = (
     "large",
     "small",
     "constant",
-    "zeros",
     "edges",
+    "zeros",
+    "masked",
     "offset",
     "ramp",
     "sparse",
@@ -37,7 +38,12 @@ edges: in half of the leading rows NaN, infinities, -0.0, denormals and huge num
 they cancel, even the float64 oracle keeps nothing but its own rounding).
 offset: N(1000, 1), which breaks a variance computed from squares. ramp: rises along the last
 dimension with alternating signs, so that order and neighbours matter. sparse: zero but for few
-large elements and the last one, which shows work that was left out.
+large elements and the last one, which shows work that was left out. masked: N(0, 1) with minus
+infinity up to or from a random place of each row, and in all of the first one: attention masks, the
+start value of a maximum.
+
+Groups of draws run on two poisons in turn. Those with NaN among their results (edges, masked) stand
+at odd places, where the poison is no NaN that an unwritten result could pass for.
 """
 
 
@@ -228,6 +234,22 @@ def _sparse(
     return values
 
 
+def _masked(
+    shape: tuple[int, ...], dtype: torch.dtype, limits: torch.finfo, generator: torch.Generator
+) -> torch.Tensor:
+    import torch
+
+    values = _normal(shape, dtype, limits, generator)
+    if values.numel() == 0 or len(shape) < 2:
+        return values
+    rows, device = values.view(-1, shape[-1]), generator.device
+    kept = torch.randint(1, shape[-1] + 2, (rows.shape[0], 1), generator=generator, device=device)
+    kept[:1] = 0
+    place = torch.arange(shape[-1], device=device).expand(rows.shape).clone()
+    place[1::2] = place[1::2].flip(1)
+    return rows.masked_fill_(place >= kept, float("-inf")).view(shape)
+
+
 _FILLS: dict[str, Fill] = {
     "normal": _normal,
     "uniform": _uniform,
@@ -239,4 +261,5 @@ _FILLS: dict[str, Fill] = {
     "offset": _offset,
     "ramp": _ramp,
     "sparse": _sparse,
+    "masked": _masked,
 }
