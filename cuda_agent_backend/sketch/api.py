@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol, runtime_checkable
 
-from cuda_agent_backend.sketch import cpu, cuda
+from cuda_agent_backend.sketch import cpu, cpu_schedules, cuda
 from cuda_agent_backend.sketch.attention import attention_of, is_attention
 from cuda_agent_backend.sketch.cpu_attention import CpuAttention
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
@@ -80,7 +80,7 @@ class LoopNests:
             facts = device if isinstance(device, DeviceFacts) else gpu_facts()
             return cuda.schedules(self.region, self.kernels, facts)
         host = device if isinstance(device, CpuFacts) else cpu_facts()
-        return cpu.schedules(self.kernels, host.width, self.bytes_moved, host.cache_bytes)
+        return cpu_schedules.schedules(self.kernels, host.width, self.bytes_moved, host.cache_bytes)
 
     def emit(
         self, schedule: Schedule, device: DeviceFacts | CpuFacts | None = None

@@ -28,7 +28,8 @@ from cuda_agent_backend.sketch.passes import Pass, expand_welford, passes, scrat
 from cuda_agent_backend.sketch.printer import COMPUTE_TYPES, STORAGE_TYPES, Printer, c_index
 from cuda_agent_backend.sketch.product import Product, product_of
 from cuda_agent_backend.sketch.schedule import Schedule
-from cuda_agent_backend.sketch.ssa import Instruction, Unsupported, Value
+from cuda_agent_backend.sketch.ssa import Instruction, Unsupported
+from cuda_agent_backend.sketch.valuetype import value_type
 from sandbox.plan import Buffer as PlanBuffer
 from sandbox.plan import Launch, Plan
 from sandbox.specs import TensorSpec
@@ -38,15 +39,11 @@ FLUSH_ELEMENTS = 1024
 """Elements of a sum between two flushes of its accumulators: the length of a run in the cascade."""
 RUN_ROWS = 32
 """The same for sums with one row in each lane."""
+MEAN_RUNS = 4
+"""How many times shorter the runs of a sum are whose mean is subtracted from every term."""
 MAX_STACK_BYTES = 512 * 1024
 """Row-local arrays of one thread; beyond this they would not stay in a core's caches anyway."""
 
-ONE_THREAD_POINTS, MANY_THREADS_POINTS = 4096, 262144
-"""Loop points below which one thread is enough, and above which all are surely wanted."""
-TRUTH_OPERATIONS = (
-    "eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "signbit",
-    "logical_and", "logical_or", "logical_not", "logical_xor",
-)  # fmt: skip
 
 _PRELUDE = Path(__file__).parent / "csrc" / "cpu.h"
 
@@ -164,7 +161,11 @@ class _KernelWriter:
     def _accumulator(self, stage: RowStage) -> str:
         # these keep the values compared, whose type differs from that of the result
         typed = stage.combine in ("argmax", "argmin", "any")
-        return f"ca::{stage.combine}_acc<{_compared_type(stage, self) if typed else COMPUTE_TYPES[_dtype(stage)]}"
+        ctype = COMPUTE_TYPES[_dtype(stage)]
+        if typed:
+            dtype_of = self.region.buffers.__getitem__
+            ctype = value_type(stage.body, lambda b: dtype_of(b).dtype, self._types.__getitem__)
+        return f"ca::{stage.combine}_acc<{ctype}"
 
     # --- lanes along the inner loop ---
 
@@ -271,7 +272,7 @@ class _KernelWriter:
             *(["a{n}[0]"] if size % (width * unroll) >= width else []),
         ]
         end = [f"{acc.format(n=n)}.flush();" for acc in short for n, _ in reductions]
-        block = width * unroll * max(1, FLUSH_ELEMENTS // (width * unroll))
+        block = width * unroll * max(1, FLUSH_ELEMENTS // _finer(p) // (width * unroll))
         self._loops(p.inner[:-1], "      ")
         self.lines += [
             "      {",
@@ -364,7 +365,7 @@ class _KernelWriter:
         inside = self._side_by_side(body)
         if p.inner:
             last, size = p.inner[-1]
-            run = min(RUN_ROWS, size) if flush else size
+            run = min(RUN_ROWS // _finer(p), size) if flush else size
             inside = [
                 f"for (int64_t run = 0; run < {size}; run += {run}) {{",
                 f"  const int64_t run_end = ca::imin(run + {run}, {size});",
@@ -414,6 +415,10 @@ class _KernelWriter:
         self._outer_loop(p, self._body(p, at_end))
 
 
+def _finer(p: Pass) -> int:
+    return MEAN_RUNS if any(stage.combine == "mean_sum" for stage in p.stages) else 1
+
+
 def _by_memory(dims: tuple[Dim, ...], p: Pass) -> tuple[Dim, ...]:
     """Loops of a map in the order of memory, as its first store sees it: they may run in any order."""
     index = next((s.index for stage in p.stages for s in stage.stores), None)
@@ -435,31 +440,6 @@ def _position(stage: RowStage) -> str:
         total += symbol * stride
         stride *= size
     return c_index(total)
-
-
-def _compared_type(stage: RowStage, writer: _KernelWriter) -> str:
-    """Compute type of a reduction's value, followed through the body."""
-    types: dict[int, str] = {}
-    for i in stage.body.walk():
-        if i.op == "load" and i.buffer is not None:
-            types[i.result.number] = COMPUTE_TYPES[writer.region.buffers[i.buffer].dtype]
-        elif i.op == "local" and i.buffer is not None:
-            types[i.result.number] = writer._types[i.buffer]
-        elif i.dtype is not None:
-            types[i.result.number] = COMPUTE_TYPES[i.dtype]
-        elif i.op in TRUTH_OPERATIONS:
-            types[i.result.number] = "bool"
-        else:
-            operands = i.operands[1:] if i.op == "where" else i.operands
-            known = [
-                types[o.number] for o in operands if isinstance(o, Value) and o.number in types
-            ]
-            if i.op == "masked" and i.body is not None:
-                known = [types[i.body.results[0].number]]
-            if not known:
-                raise Unsupported(f"type of {i.op} in a reduction of positions")
-            types[i.result.number] = known[0]
-    return types[stage.body.results[0].number]
 
 
 def emit(
@@ -571,71 +551,3 @@ def _plan(
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-# --- schedules ------------------------------------------------------------------------------------------------
-
-
-def _lane_modes(kernel: Kernel) -> list[str]:
-    """Lane modes that read memory contiguously, better one first."""
-    inner = outer = 0
-    for stage in kernel.stages:
-        for i in stage.body.loads():
-            assert i.index is not None
-            if stage.inner:
-                inner += (coefficient(i.index, stage.inner[-1][0]) == 1) * stage.points
-            if kernel.outer:
-                outer += (coefficient(i.index, kernel.outer[-1][0]) == 1) * stage.points
-    modes = ["inner"] if inner or not outer or kernel.is_map else []
-    if outer and not kernel.is_map:
-        modes.append("outer")
-    return modes if inner >= outer else modes[::-1]
-
-
-def schedules(
-    kernels: tuple[Kernel, ...], width: int, bytes_moved: int, cache_bytes: int
-) -> list[Schedule]:
-    """Schedules worth trying, best guess first. Streaming stores pay once a region exceeds the caches;
-    below that, what reads the output next would have to fetch it again."""
-    points = estimated_points(kernels)
-    threads = [0] if points < ONE_THREAD_POINTS else [1] if points > MANY_THREADS_POINTS else [1, 0]
-    per_kernel: list[list[dict[str, int | str]]] = []
-    big = bytes_moved > cache_bytes
-    for kernel in kernels:
-        if product_of(kernel) is not None:
-            per_kernel.append([{"rows": rows, "width": width} for rows in cpu_product.ROWS])
-            continue
-        options: list[dict[str, int | str]] = []
-        for mode in _lane_modes(kernel):
-            unrolls = [4, 2, 8] if mode == "inner" else [4, 8, 2, 16]
-            if kernel.is_map and mode == "inner":
-                unrolls = [1]
-            streams = [1, 0] if big else [0]
-            options += [
-                {"lanes": mode, "width": width, "unroll": u, "stream": stream}
-                for u in unrolls
-                for stream in streams
-            ]
-        if kernel.is_map:
-            options += [{**o, "chunk": 4096} for o in options]
-        per_kernel.append(options)
-    return [
-        s for t in threads for s in _combine([[{**o, "threads": t} for o in k] for k in per_kernel])
-    ]
-
-
-def _combine(per_kernel: list[list[dict[str, int | str]]]) -> list[Schedule]:
-    """All firsts, then one kernel's choice changed at a time: kernels of a region hardly interact."""
-    first = [options[0] for options in per_kernel]
-    result = [Schedule.of(*first)]
-    for position, options in enumerate(per_kernel):
-        for option in options[1:]:
-            result.append(
-                Schedule.of(*[option if j == position else f for j, f in enumerate(first)])
-            )
-    return result
-
-
-def estimated_points(kernels: tuple[Kernel, ...]) -> int:
-    """Loop points over all stages: what decides whether threads pay."""
-    return sum(k.rows * s.points for k in kernels for s in k.stages)

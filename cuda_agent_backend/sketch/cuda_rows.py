@@ -17,7 +17,6 @@ from cuda_agent_backend.sketch.cuda_access import (
     LanePrinter,
     flat_body,
     share_divisors,
-    value_type,
 )
 from cuda_agent_backend.sketch.cuda_frame import (
     RUN,
@@ -50,6 +49,7 @@ from cuda_agent_backend.sketch.passes import Pass
 from cuda_agent_backend.sketch.printer import COMPUTE_TYPES
 from cuda_agent_backend.sketch.schedule import Parameter
 from cuda_agent_backend.sketch.ssa import Unsupported
+from cuda_agent_backend.sketch.valuetype import value_type
 from sandbox.plan import Launch
 
 AtEnd = Callable[[int, RowStage, str], list[str]]

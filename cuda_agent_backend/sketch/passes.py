@@ -63,7 +63,7 @@ def _welford_stages(stage: RowStage, total: str, mean: str) -> list[RowStage]:
     def pick(stores: tuple[Store, ...], field: int) -> tuple[Store, ...]:
         return tuple(replace(s, field=0) for s in stores if s.field == field)
 
-    sum_stage = replace(stage, combine="wide_sum", stores=(), local_stores=(Store(total, zero),))
+    sum_stage = replace(stage, combine="mean_sum", stores=(), local_stores=(Store(total, zero),))
     read = Instruction(Value(0), "local", dtype=dtype, buffer=total, index=zero)
     divide = Instruction(Value(2), "truediv", (Value(0), Value(1)))
     mean_stage = RowStage(

@@ -11,7 +11,7 @@ import torch
 from sketch_kit import Sample, run_cpu, sample
 from torch.nn import functional as F
 
-from cuda_agent_backend.sketch import cpu
+from cuda_agent_backend.sketch import cpu, cpu_schedules
 from cuda_agent_backend.sketch.schedule import Schedule
 from cuda_agent_backend.sketch.ssa import Unsupported
 
@@ -60,7 +60,7 @@ CASES: dict[str, Case] = {
 
 
 def first_schedule(it: Sample) -> Schedule:
-    return cpu.schedules(it.analysis.kernels, 8, it.analysis.bytes_moved, 1 << 30)[0]
+    return cpu_schedules.schedules(it.analysis.kernels, 8, it.analysis.bytes_moved, 1 << 30)[0]
 
 
 def assert_as_eager(it: Sample, schedule: Schedule, folder: Path) -> None:

@@ -638,18 +638,6 @@ template <class T, int L> struct sum_acc {
   CA_INLINE void merge(sum_acc o) { run = add(run, o.result()); flush(); }
   static CA_INLINE T combine(T a, T b) { return a + b; }
 };
-// For a mean that is then subtracted: what rounding of the terms' sum loses comes back in every difference.
-template <class T, int L> struct wide_sum_acc {
-  vec<double, L> total = splat<double, L>(0.0);
-  CA_INLINE void update(vec<T, L> v, int64_t) { total = add(total, to<double>(v)); }
-  CA_INLINE void flush() {}
-  CA_INLINE vec<T, L> result() { return to<T>(total); }
-  CA_INLINE void merge(wide_sum_acc o) { total = add(total, o.total); }
-};
-template <class T, int L> CA_INLINE vec<T, 1> across(wide_sum_acc<T, L> a, wide_sum_acc<T, 1> tail) {
-  for (int i = 0; i < L; ++i) tail.total.x += lane(a.total, i);
-  return tail.result();
-}
 template <class T, int L> struct prod_acc {
   vec<T, L> total = splat<T, L>(T(1));
   CA_INLINE void update(vec<T, L> v, int64_t) { total = mul(total, v); }
@@ -735,6 +723,23 @@ template <class T, int L, bool Max> struct arg_acc {
 };
 template <class T, int L> struct argmax_acc : arg_acc<T, L, true> {};
 template <class T, int L> struct argmin_acc : arg_acc<T, L, false> {};
+// For a mean that is then subtracted: what rounding loses here comes back in every difference. Runs are shorter
+// (cpu.py's MEAN_RUNS), and what they add up to is kept whole until the end.
+template <class T, int L> struct mean_sum_acc : sum_acc<T, L> {
+  CA_INLINE void merge(mean_sum_acc o) {
+    o.flush();
+    this->run = add(this->run, o.total);
+    this->flush();
+    this->lost = add(this->lost, o.lost);
+  }
+};
+template <class T, int L> CA_INLINE vec<T, 1> across(mean_sum_acc<T, L> a, mean_sum_acc<T, 1> tail) {
+  a.flush();
+  tail.flush();
+  double sum = double(tail.total.x) + double(tail.lost.x);
+  for (int i = 0; i < L; ++i) sum += double(lane(a.total, i)) + double(lane(a.lost, i));
+  return {T(sum)};
+}
 template <class T, int L, bool Max> CA_INLINE vec<int64_t, 1> across_arg(arg_acc<T, L, Max> a, arg_acc<T, 1, Max> tail) {
   for (int i = 0; i < L; ++i) tail.merge({{lane(a.best, i)}, {lane(a.at, i)}});
   return tail.result();

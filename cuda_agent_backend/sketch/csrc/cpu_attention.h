@@ -5,8 +5,9 @@ namespace ca {
 
 // What torch's kernel takes at a time: a query multiplies V by 0 for masked keys up to the end of such a block.
 constexpr int64_t EAGER_KEYS = 512;
-// Terms between two additions to a total, of a softmax's sum and of P V.
-constexpr int64_t WEIGHT_RUN = 32, VALUE_RUN = 128;
+// Terms between two additions to a total, of a softmax's sum (where one weight may outweigh many others, each of which
+// is rounded the same way) and of P V.
+constexpr int64_t WEIGHT_RUN = 8, VALUE_RUN = 128;
 
 template <int W> using lanes_of = typename raw<float, W>::type;
 
@@ -132,7 +133,7 @@ template <class A> struct attention {
       if (key < seen) next[h] = larger<W>(load<W>(scores + key * P + h * W).x, next[h]);
       top[h] = larger<W>(next[h], top[h]);
     }
-    V low[2], total[2] = {V{}, V{}};
+    V low[2], total[2] = {V{}, V{}}, lost[2] = {V{}, V{}};
     for (int h = 0; h < 2; ++h) low[h] = top[h] == none ? V{} : top[h];  // nothing but masked keys
     for (key = 0; key < seen;) {
       V run[2] = {V{}, V{}};
@@ -142,9 +143,14 @@ template <class A> struct attention {
           store<W>(scores + key * P + h * W, vec<float, W>{e});
           run[h] += e;
         }
-      for (int h = 0; h < 2; ++h) total[h] += run[h];
+      for (int h = 0; h < 2; ++h) {
+        const V sum = total[h] + run[h], part = sum - total[h];
+        lost[h] += (total[h] - (sum - part)) + (run[h] - part);
+        total[h] = sum;
+      }
     }
     for (int h = 0; h < 2; ++h) {
+      total[h] += lost[h];
       if (!begins) {
         factor[h] = exp_of_negative<W>((own.top[h] - low[h]) * unit);
         total[h] += own.sum[h] * factor[h];
