@@ -64,16 +64,17 @@ def decide(
     kernels: Sequence[str],
     gain: Mapping[str, float],
     measure: Callable[[Sequence[str]], Measured],
-    time_left: Callable[[], bool],
+    trials_left: Callable[[], int],
 ) -> Acceptance:
-    """Start with all kernels and drop the least promising (a quarter at a time) until the rest is acceptable.
+    """Start with all kernels and drop the least promising until the rest is acceptable.
 
     gain: the seconds, or any measure of them, that each kernel promises. measure: may be costly; called once per set.
+    trials_left: for how many more calls of it there is time; the first one is made in any case.
     """
     left = sorted(kernels, key=lambda kernel: gain.get(kernel, 0.0), reverse=True)
-    reason, trials = "", 0
+    reason, trials, skipped = "", 0, False
     while left:
-        if trials and not time_left():
+        if trials and trials_left() < 1:
             return Acceptance((), "the budget ended before the whole graph was measured", False)
         found = measure(left)
         trials += 1
@@ -82,8 +83,20 @@ def decide(
         reason = found.reason or (
             f"the whole graph is {found.median:.3f}x with it ({found.low:.3f} to {found.high:.3f})"
         )
-        left = left[: len(left) - max(1, len(left) // 4)]
-    return Acceptance((), reason, True, None, trials)
+        keep = fewer(len(left), trials_left())
+        skipped = skipped or keep < len(left) - max(1, len(left) // 4)
+        left = left[:keep]
+    return Acceptance((), reason, not skipped, None, trials)
+
+
+def fewer(count: int, trials: int) -> int:
+    """How many of `count` kernels to try next: a quarter less, or as few as lead to one in the trials that are left.
+
+    Never less than a third of them, as one kernel of many seldom moves a whole graph.
+    """
+    step = count - max(1, count // 4)
+    hurried = int(count ** (1 - 1 / max(trials, 1)))
+    return min(step, max(hurried, -(-count // 3)))
 
 
 class Trial:
@@ -227,7 +240,10 @@ def run(request: Mapping[str, Any], say: Callable[[str], None]) -> Acceptance | 
         cost[0] = max(cost[0], time.monotonic() - started)
         return found
 
-    return decide(list(gain), gain, measure, lambda: time.monotonic() + cost[0] < deadline)
+    def trials_left() -> int:
+        return int((deadline - time.monotonic()) / max(cost[0], 1e-3))
+
+    return decide(list(gain), gain, measure, trials_left)
 
 
 def _gain(task: str, low: float) -> float:

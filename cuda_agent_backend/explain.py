@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from torch.fx import Graph, Node
+from torch.fx import Graph
 
+from cuda_agent_backend.estimate import room
 from cuda_agent_backend.layouts import inductor_layouts
-from cuda_agent_backend.operators import Kind, kind_of
-from cuda_agent_backend.partition import Region, partition, size_in_bytes
+from cuda_agent_backend.partition import partition
 from cuda_agent_backend.report import GraphReport
 
 
@@ -65,61 +65,6 @@ def explain(
         reports[-1] = replace(reports[-1], regions=regions)
     problem = str(kernels) if isinstance(kernels, CacheUnavailable) else ""
     return Explanation(tuple(reports), problem)
-
-
-def room(region: Region) -> float | None:
-    """Estimated bytes that Inductor's kernels move over those that one kernel must, None where sizes are not known.
-
-    Inductor starts another kernel, or another pass over its data, after each reduction that later values depend on;
-    what is needed in several passes is read in each of them. An estimate from the graph alone: caches may hide it.
-    """
-    if region.reason or not region.moved:
-        return None
-    kinds: dict[Node, Kind] = dict.fromkeys(region.inputs, Kind.SOURCE)
-    stage: dict[Node, int] = dict.fromkeys(region.inputs, 0)
-    reads: dict[Node, set[int]] = {}
-    for node in region.nodes:
-        kinds[node] = kind_of(node, kinds)
-        stage[node] = max(
-            (stage[read] + _reduces(read) for read in node.all_input_nodes), default=0
-        )
-        for read in node.all_input_nodes:
-            if read in region.inputs or stage[read] != stage[node]:
-                reads.setdefault(read, set()).add(stage[node])
-    moved = sum(map(size_in_bytes, region.outputs))
-    for read, stages in reads.items():
-        moved += len(stages) * min(size_in_bytes(read), _cheapest(read, region))
-    return max(1.0, moved / region.moved)
-
-
-def _cheapest(node: Node, region: Region) -> int:
-    """What it costs to have a value in a later pass: reading it, or reading anew what it is made of."""
-    inputs = set(region.inputs)
-    waiting, seen = [node], {node}
-    total = 0
-    while waiting:
-        current = waiting.pop()
-        if current in inputs or _reduces(current):
-            total += size_in_bytes(current)
-            continue
-        for read in current.all_input_nodes:
-            if read not in seen:
-                seen.add(read)
-                waiting.append(read)
-    return total
-
-
-def _reduces(node: Node) -> bool:
-    name = str(node.target).split(".")[1] if str(node.target).count(".") >= 2 else ""
-    return name in {"sum", "mean", "amax", "amin", "max", "min", "var_mean", "var", "prod"} | {
-        "argmax",
-        "argmin",
-        "any",
-        "all",
-        "cumsum",
-        "cumprod",
-        "logcumsumexp",
-    }
 
 
 def _without_cache(graph: Graph, min_bytes: int, problem: str) -> GraphReport:

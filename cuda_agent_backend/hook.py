@@ -11,6 +11,7 @@ import hashlib
 import logging
 import time
 import traceback
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +22,9 @@ from torch._inductor import custom_graph_pass
 from torch.fx import Graph
 
 from cuda_agent_backend import log
+from cuda_agent_backend.budget import kept_for_acceptance
 from cuda_agent_backend.canonical import Canonical, NotATask, canonical, graph_digest, linear
+from cuda_agent_backend.estimate import saving
 from cuda_agent_backend.kernels import Hit, Kernels, NoKernel, lower_bound
 from cuda_agent_backend.layouts import inductor_layouts
 from cuda_agent_backend.machine import arch_of, key_of, precision_flags, toolchain_of
@@ -64,9 +67,16 @@ class Searcher(Protocol):
     """What the pass asks of the search process. Neither method raises; both promote into the kernel cache."""
 
     def search(
-        self, tasks: Sequence[Task], budget_s: float, recorded: Mapping[str, str] | None = None
+        self,
+        tasks: Sequence[Task],
+        budget_s: float,
+        recorded: Mapping[str, str] | None = None,
+        promises: Mapping[str, float] | None = None,
     ) -> dict[str, Any]:
-        """Search kernels for tasks, coming back when all are done or the budget ends; what became of each."""
+        """Search kernels for tasks, coming back when all are done or the budget ends; what became of each.
+
+        promises: what kernels for a task may save, by its digest.
+        """
 
     def enqueue(self, tasks: Sequence[Task], later: Later | None) -> None:
         """Search later, without being waited for, and then measure the whole graph."""
@@ -186,12 +196,18 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         }
         if not missing or self.searcher is None or self.options.search == "cached":
             return
-        tasks = list(missing.values())
+        promises: dict[str, float] = defaultdict(float)
+        for offer in offers:
+            promises[offer.canonical.task.digest] += saving(offer.region)
+        tasks = sorted(missing.values(), key=lambda task: -promises[task.digest])
         if self.options.search == "background":
             self.later = self._later(graph, digest, offers)
             self.searcher.enqueue(tasks, self.later)
             return
-        became = self.searcher.search(tasks, self.options.budget_s, self.recorded)
+        budget = self.options.budget_s
+        if self.options.acceptance != "trust":
+            budget -= kept_for_acceptance(budget)
+        became = self.searcher.search(tasks, budget, self.recorded, promises)
         for offer in offers:
             if offer.key.digest in missing:
                 found = self.kernels.find(offer.key, self.options.min_speedup)
@@ -243,7 +259,8 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         if isinstance(whole, NotATask):
             return f"the whole graph cannot be measured: {whole.reason}"
         spent = time.perf_counter() - started
-        budget = max(self.options.budget_s - spent, self.options.budget_s / 4)
+        budget = self.options.budget_s
+        budget = max(budget - spent, kept_for_acceptance(budget))
         return self.searcher.accept(name, kernel_set_digest(keys), whole, keys, budget)
 
 

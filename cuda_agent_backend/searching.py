@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from cuda_agent_backend import log
+from cuda_agent_backend.budget import LEAST_TASK_S
 from cuda_agent_backend.hook import Later
 from cuda_agent_backend.machine import all_flags
 from cuda_agent_backend.options import Options
@@ -128,14 +129,22 @@ class Searching:
         self.process = process or search_process()
 
     def search(
-        self, tasks: Sequence[Task], budget_s: float, recorded: Mapping[str, str] | None = None
+        self,
+        tasks: Sequence[Task],
+        budget_s: float,
+        recorded: Mapping[str, str] | None = None,
+        promises: Mapping[str, float] | None = None,
     ) -> dict[str, Any]:
-        """Search kernels; recorded: folders with real inputs, by task digest. What became of each task, by digest."""
+        """Search kernels; what became of each task, by digest.
+
+        recorded: folders with real inputs, promises: what a kernel may save, in any unit; both by task digest.
+        """
         request = {
             "do": "search",
             "setup": self._setup(),
             "tasks": [task.to_json() for task in tasks],
             "recorded": dict(recorded or {}),
+            "promises": dict(promises or {}),
             "budget_s": budget_s,
         }
         title = f"searching kernels for {len(tasks)} regions, at most {budget_s:.0f} s"
@@ -155,7 +164,7 @@ class Searching:
         kernels = open_kernels(self.options.cache_dir)
         if isinstance(kernels, CacheUnavailable):
             return
-        share = self.options.budget_s / max(len(tasks), 1)
+        share = max(self.options.budget_s / max(len(tasks), 1), LEAST_TASK_S)
         for task in tasks:
             kernels.cache.enqueue(key_of(task), task.to_json(), {"budget_s": share})
         request = {"do": "drain", "setup": self._setup(), "later": None}

@@ -25,13 +25,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from cuda_agent_backend.budget import by_promise, share
 from cuda_agent_backend.promote import Searched, SearchResult, keep
 from cuda_agent_backend.wire import Child, own_stdout
 from kernel_cache import CacheUnavailable, KernelCache
 from sandbox.task import Task, TaskError
 
-LEAST_TASK_S = 5.0
-"""A task is not begun with less: what is found out in so little time is not worth a negative record."""
 EXIT_GRACE_S = 5.0
 ACCEPT_START_S = 60.0
 """What starting the measuring process and compiling the graph plainly may take beyond the budget."""
@@ -158,13 +157,16 @@ class Service:
     def _search(self, request: Mapping[str, Any], setup: Setup) -> dict[str, Any]:
         cache = _opened(setup)
         recorded = dict(request.get("recorded") or {})
-        tasks = sorted(map(Task.from_json, request["tasks"]), key=_bytes, reverse=True)
+        given = {task.digest: task for task in map(Task.from_json, request["tasks"])}
+        promises = {digest: float(_bytes(task)) for digest, task in given.items()}
+        promises |= request.get("promises") or {}
+        tasks = [given[digest] for digest in by_promise(list(given), promises)]
         deadline = time.monotonic() + float(request["budget_s"]) - self.judges.starting_s
         results: dict[str, dict[str, Any]] = {}
         for done, task in enumerate(tasks):
             left = deadline + self.judges.starting_s - time.monotonic()
-            share = left / (len(tasks) - done)
-            if share < LEAST_TASK_S and done:
+            seconds = share(left, [promises[t.digest] for t in tasks[done:]], first=not done)
+            if seconds is None:
                 results[task.digest] = {"reason": "the budget ended before its turn"}
                 continue
 
@@ -180,7 +182,7 @@ class Service:
                 )
 
             results[task.digest] = self._one(
-                cache, task, setup, share, recorded.get(task.digest), say
+                cache, task, setup, seconds, recorded.get(task.digest), say
             )
         return {"event": "result", "tasks": results}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,8 @@ UNBROKEN = frozenset(
         *("model", "kernels", "over Inductor", "2nd process", "cold", "cached"),
     )
 )
+DECIDING = ("keep", "rows", "keys", "vector", "chunk", "stages", "unroll", "threads")
+"""Parameters of schedules that are shown, those that say most first, unless they are 0 or 1."""
 STATUS_STYLE = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
@@ -60,10 +63,34 @@ def region_table(graphs: Iterable[GraphReport], title: str = "", room: bool = Fa
 
 
 def region_cells(region: RegionReport) -> tuple[str, str, str, str, str]:
-    """Region, sketch, speed-up with its interval, error ratio, why not."""
+    """Region, sketch (in short), speed-up with its interval, error ratio, why not."""
     speedup = interval((region.low, region.speedup, region.high))
     error = "-" if region.error_ratio is None else f"{region.error_ratio:.2f}"
-    return region_name(region), region.label or "-", speedup, error, region.reason
+    return region_name(region), sketch_name(region.label), speedup, error, region.reason
+
+
+def sketch_name(label: str, kernels: int = 2, parameters: int = 2) -> str:
+    """A schedule as people read it: each kernel's family and what decides about it. Other labels as they are."""
+    try:
+        schedule = json.loads(label)
+        names = [_kernel_name(kernel, parameters) for kernel in schedule]
+    except (ValueError, TypeError, AttributeError):
+        return label or "-"
+    counts = Counter(names)
+    shown = [f"{count}x {name}" if count > 1 else name for name, count in counts.items()]
+    more = f" + {len(shown) - kernels} more" if len(shown) > kernels else ""
+    return " + ".join(shown[:kernels]) + more or "-"
+
+
+def _kernel_name(kernel: Mapping[str, Any], parameters: int) -> str:
+    if "sketch" in kernel:
+        family = str(kernel["sketch"])
+    elif "lanes" in kernel:
+        family = str(kernel["lanes"])
+    else:
+        family = "attention" if "keys" in kernel else "product"
+    shown = [f"{name} {kernel[name]}" for name in DECIDING if kernel.get(name, 0) not in (0, 1)]
+    return " ".join([family, *shown[:parameters], *(["stream"] if kernel.get("stream") else [])])
 
 
 def region_name(region: RegionReport, shown: int = 4) -> str:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cuda_agent_backend import kernels
-from cuda_agent_backend.accept import Measured, decide, insert, less_accurate
+from cuda_agent_backend.accept import Measured, decide, fewer, insert, less_accurate
 from cuda_agent_backend.canonical import Canonical, canonical
 from cuda_agent_backend.capture import capture
 from cuda_agent_backend.hook import graph_task
@@ -36,27 +36,46 @@ def measuring(
 
 def test_all_kernels_are_used_where_the_graph_is_faster_with_them() -> None:
     measure, asked = measuring(lambda _: True)
-    found = decide(list(GAIN), GAIN, measure, lambda: True)
+    found = decide(list(GAIN), GAIN, measure, lambda: 99)
     assert (found.use, found.final, len(asked)) == (("a", "b", "c"), True, 1)
 
 
 def test_the_least_promising_kernel_is_dropped_first() -> None:
     measure, asked = measuring(lambda chosen: "c" not in chosen)
-    found = decide(list(GAIN), GAIN, measure, lambda: True)
+    found = decide(list(GAIN), GAIN, measure, lambda: 99)
     assert found.use == ("a", "b") and "0.950x" in found.reason
     assert asked == [["a", "b", "c"], ["a", "b"]]
 
 
 def test_no_kernel_is_used_where_none_helps() -> None:
     measure, _ = measuring(lambda _: False)
-    found = decide(list(GAIN), GAIN, measure, lambda: True)
+    found = decide(list(GAIN), GAIN, measure, lambda: 99)
     assert (found.use, found.final) == ((), True)
 
 
 def test_a_decision_that_the_budget_cut_short_is_not_final() -> None:
     measure, asked = measuring(lambda _: False)
-    found = decide(list(GAIN), GAIN, measure, lambda: False)
+    found = decide(list(GAIN), GAIN, measure, lambda: 0)
     assert (found.use, found.final, len(asked)) == ((), False, 1)
+
+
+def test_in_a_hurry_more_is_dropped_and_what_was_skipped_may_be_tried_later() -> None:
+    many = {str(i): 12.0 - i for i in range(12)}
+    measure, asked = measuring(lambda _: False)
+    trials = iter([2, 2, 1, 1, 0, 0])
+    found = decide(list(many), many, measure, lambda: next(trials))
+    assert [len(chosen) for chosen in asked] == [12, 4, 2]
+    assert (found.use, found.final) == ((), False)
+    measure, _ = measuring(lambda chosen: len(chosen) <= 4)
+    assert decide(list(many), many, measure, lambda: 2).use == ("0", "1", "2", "3")
+
+
+def test_with_time_a_quarter_is_dropped_at_a_time() -> None:
+    counts = [12]
+    while counts[-1]:
+        counts.append(fewer(counts[-1], 99))
+    assert counts == [12, 9, 7, 6, 5, 4, 3, 2, 1, 0]
+    assert [fewer(12, trials) for trials in (3, 2, 1, 0)] == [5, 4, 4, 4]
 
 
 @pytest.mark.parametrize(

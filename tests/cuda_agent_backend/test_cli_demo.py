@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cuda_agent_backend import cli
+from cuda_agent_backend import cli, tables
 from cuda_agent_backend.demo import Demo, DemoFailed, combine, run
 
 
@@ -99,3 +99,22 @@ def test_it_is_reached_from_the_command_line(
     assert cli.main([*words, "--json", str(tmp_path / "demo.json")]) == cli.USAGE
     assert "absent.py" in capsys.readouterr().err
     assert not (tmp_path / "demo.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("label", "shown"),
+    [
+        ("", "-"),
+        ("by hand", "by hand"),
+        ('[{"lanes":"inner","stream":0,"threads":1,"unroll":4,"width":8}]', "inner unroll 4"),
+        ('[{"rows":96,"threads":1,"width":8}]', "product rows 96"),
+        ('[{"rows":32,"keys":64,"width":8}]', "attention rows 32 keys 64"),
+        ('[{"sketch":"row","keep":"registers","threads":256}]', "row keep registers threads 256"),
+        ('[{"lanes":"inner"},{"lanes":"inner"},{"lanes":"outer"}]', "2x inner + outer"),
+        ('[{"lanes":"a"},{"lanes":"b"},{"lanes":"c"},{"lanes":"d"}]', "a + b + 2 more"),
+        ("[1]", "[1]"),
+        ("[]", "-"),
+    ],
+)
+def test_a_schedule_is_shown_in_short(label: str, shown: str) -> None:
+    assert tables.sketch_name(label) == shown

@@ -81,6 +81,19 @@ def test_a_search_process_killed_in_the_middle_loses_nothing_promoted(
     assert not alive(int((tmp_path / "note").read_text()))
 
 
+def test_what_promises_most_is_searched_first_whatever_the_order(
+    tmp_path: Path, process: SearchProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_SEARCH", "hang after the first")
+    monkeypatch.setenv("FAKE_NOTE", str(tmp_path / "note"))
+    monkeypatch.setattr(searching, "START_S", 0.0)
+    (small,), (large,) = tasks_of((EXP,)), tasks_of((SIN, SIN), size=4096)
+    cache = kit.cache_of(options(tmp_path))
+    promises = {small.digest: 2.0, large.digest: 1.0}
+    Searching(options(tmp_path), process).search([large, small], 25.0, None, promises)
+    assert isinstance(cache.get(key_of(small)), Record)
+
+
 def test_a_search_process_that_dies_is_a_reason_and_is_started_again(
     tmp_path: Path, process: SearchProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,33 @@
+"""How a graph's budget is spent: a part is kept for the whole graph, the rest goes where time may be saved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+LEAST_TASK_S = 8.0
+"""No task gets less: an episode that is cut before it has timed anything is a waste."""
+ACCEPT_PART, LEAST_ACCEPT_S = 0.3, 20.0
+"""What is kept for the measurement of the whole graph: it compiles the graph twice before it times anything."""
+
+
+def kept_for_acceptance(budget_s: float) -> float:
+    """Seconds of the budget that the search leaves over: without that measurement, no kernel is used."""
+    return max(ACCEPT_PART * budget_s, min(LEAST_ACCEPT_S, budget_s / 2))
+
+
+def by_promise(digests: Sequence[str], promises: Mapping[str, float]) -> list[str]:
+    """The tasks in the order in which to search them: the most promising first, else as they come."""
+    return sorted(digests, key=lambda digest: -promises.get(digest, 0.0))
+
+
+def share(left_s: float, promises: Sequence[float], first: bool = False) -> float | None:
+    """Seconds for the next task; None where too little is left to begin it.
+
+    promises: what this task and all after it may save. A task gets the part of the time that it has of what may be
+    saved, which others inherit where it ends early. first: it is begun whatever is left.
+    """
+    if left_s < LEAST_TASK_S:
+        return max(left_s, 0.0) if first else None
+    total = sum(promises)
+    part = promises[0] / total if total > 0 else 1 / len(promises)
+    return min(left_s, max(left_s * part, LEAST_TASK_S))

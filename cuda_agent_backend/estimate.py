@@ -1,0 +1,96 @@
+"""What a kernel for a region may save, estimated from the graph alone: no code is compiled and nothing is timed."""
+
+from __future__ import annotations
+
+import math
+
+from torch.fx import Node
+
+from cuda_agent_backend.operators import Kind, kind_of
+from cuda_agent_backend.partition import WAITING, Region, size_in_bytes
+
+SLACK = 0.1
+"""The part of a region's least traffic that may be saved where Inductor moves no byte too many."""
+PRODUCT_SLACK = 0.2
+MULTIPLICATIONS_PER_BYTE = 5
+"""How many multiplications a cpu's core makes in the time in which it moves a byte, to the nearest handful."""
+
+
+def saving(region: Region) -> float:
+    """What a kernel may save, in bytes that could be moved in that time: to order searches by, and no more.
+
+    It is what Inductor moves beyond the least, a little of that least, and a part of what matrix products take.
+    0 where sizes are not known.
+    """
+    estimate = room(region)
+    if estimate is None:
+        return 0.0
+    work = sum(map(_multiplications, region.nodes)) / MULTIPLICATIONS_PER_BYTE
+    return region.moved * (estimate - 1.0 + SLACK) + PRODUCT_SLACK * work
+
+
+def _multiplications(node: Node) -> int:
+    """Those of a matrix product or an attention, 0 for any other node."""
+    kind = kind_of(node, {})
+    if kind not in WAITING:
+        return 0
+    if kind is Kind.ATTENTION:
+        query, key = (node.args[i].meta["val"].shape for i in (0, 1))  # type: ignore[union-attr]
+        return int(2 * math.prod(query) * key[-2])
+    left = node.args[-2].meta["val"].shape  # type: ignore[union-attr]
+    return int(math.prod(node.meta["val"].shape) * left[-1])
+
+
+def room(region: Region) -> float | None:
+    """Estimated bytes that Inductor's kernels move over those that one kernel must, None where sizes are not known.
+
+    Inductor starts another kernel, or another pass over its data, after each reduction that later values depend on;
+    what is needed in several passes is read in each of them. An estimate from the graph alone: caches may hide it.
+    """
+    if region.reason or not region.moved:
+        return None
+    kinds: dict[Node, Kind] = dict.fromkeys(region.inputs, Kind.SOURCE)
+    stage: dict[Node, int] = dict.fromkeys(region.inputs, 0)
+    reads: dict[Node, set[int]] = {}
+    for node in region.nodes:
+        kinds[node] = kind_of(node, kinds)
+        stage[node] = max(
+            (stage[read] + _reduces(read) for read in node.all_input_nodes), default=0
+        )
+        for read in node.all_input_nodes:
+            if read in region.inputs or stage[read] != stage[node]:
+                reads.setdefault(read, set()).add(stage[node])
+    moved = sum(map(size_in_bytes, region.outputs))
+    for read, stages in reads.items():
+        moved += len(stages) * min(size_in_bytes(read), _cheapest(read, region))
+    return max(1.0, moved / region.moved)
+
+
+def _cheapest(node: Node, region: Region) -> int:
+    """What it costs to have a value in a later pass: reading it, or reading anew what it is made of."""
+    inputs = set(region.inputs)
+    waiting, seen = [node], {node}
+    total = 0
+    while waiting:
+        current = waiting.pop()
+        if current in inputs or _reduces(current):
+            total += size_in_bytes(current)
+            continue
+        for read in current.all_input_nodes:
+            if read not in seen:
+                seen.add(read)
+                waiting.append(read)
+    return total
+
+
+def _reduces(node: Node) -> bool:
+    name = str(node.target).split(".")[1] if str(node.target).count(".") >= 2 else ""
+    return name in {"sum", "mean", "amax", "amin", "max", "min", "var_mean", "var", "prod"} | {
+        "argmax",
+        "argmin",
+        "any",
+        "all",
+        "cumsum",
+        "cumprod",
+        "logcumsumexp",
+    }

@@ -1,0 +1,59 @@
+"""How a graph's budget is spent, and what regions promise."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from test_partition import graph_of
+
+from cuda_agent_backend.budget import LEAST_TASK_S, by_promise, kept_for_acceptance, share
+from cuda_agent_backend.estimate import saving
+from cuda_agent_backend.partition import partition
+
+
+@pytest.mark.parametrize(
+    ("budget_s", "kept"), [(120.0, 36.0), (60.0, 20.0), (30.0, 15.0), (2.0, 1.0)]
+)
+def test_a_part_of_every_budget_is_kept_for_the_whole_graph(budget_s: float, kept: float) -> None:
+    assert kept_for_acceptance(budget_s) == pytest.approx(kept)
+
+
+def test_the_time_goes_where_most_may_be_saved() -> None:
+    assert share(60.0, [30.0, 20.0, 10.0]) == pytest.approx(30.0)
+    assert share(60.0, [0.0, 0.0, 0.0]) == pytest.approx(20.0)
+    assert by_promise(["a", "b", "c", "d"], {"b": 1.0, "c": 5.0}) == ["c", "b", "a", "d"]
+
+
+def test_many_tasks_do_not_starve_each_other() -> None:
+    """Each gets enough to time something, as long as there is enough for one."""
+    left, begun = 30.0, 0
+    promises = [1.0] * 24
+    while promises and (seconds := share(left, promises, first=not begun)) is not None:
+        assert seconds >= LEAST_TASK_S
+        left, promises, begun = left - seconds, promises[1:], begun + 1
+    assert begun == 3
+
+
+def test_the_first_task_is_begun_however_small_the_budget() -> None:
+    assert share(1.0, [1.0, 1.0], first=True) == 1.0
+    assert share(-1.0, [1.0], first=True) == 0.0
+    assert share(1.0, [1.0, 1.0]) is None
+
+
+def savings(function: object, *inputs: torch.Tensor) -> list[float]:
+    return [saving(region) for region in partition(graph_of(function, *inputs))]
+
+
+def test_a_region_that_moves_too_much_promises_more_than_one_that_does_not() -> None:
+    x = torch.randn(256, 256)
+    (pointwise,) = savings(lambda x: (x * 2).tanh(), x)
+    (softmax,) = savings(lambda x: torch.softmax(x, -1), x)
+    (larger,) = savings(lambda x: torch.softmax(x, -1), torch.randn(512, 256))
+    assert 0 < pointwise < softmax < larger
+
+
+def test_a_matrix_product_promises_by_its_work() -> None:
+    x = torch.randn(256, 256)
+    narrow = savings(lambda a, b: (a @ b).relu(), x, torch.randn(256, 256))
+    deep = savings(lambda a, b: (a @ b).relu(), torch.randn(256, 4096), torch.randn(4096, 256))
+    assert max(deep) > max(narrow) > 0
