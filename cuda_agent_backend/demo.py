@@ -51,7 +51,10 @@ class DemoFailed:
 
 @dataclass(frozen=True)
 class DemoModel:
-    """One model. Both speed-ups are over Inductor, whole model; seconds are those of the first call."""
+    """One model. Both speed-ups are over Inductor, whole model; seconds are those of the first call.
+
+    kernels: of each region with a kernel its operators, the whole schedule, and whether and why not it is used.
+    """
 
     name: str
     regions: int
@@ -63,6 +66,7 @@ class DemoModel:
     cold_seconds: float
     cached_seconds: float
     cached_promoted: int
+    kernels: tuple[Mapping[str, Any], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """As ``build/demo.json`` has it; the speed-up is that of the second process."""
@@ -74,6 +78,7 @@ class DemoModel:
             "error_ratio": self.error_ratio,
             "cold_seconds": self.cold_seconds,
             "cached_seconds": self.cached_seconds,
+            "kernels": list(self.kernels),
         }
 
 
@@ -156,12 +161,29 @@ def combine(cold: Mapping[str, Any], cached: Mapping[str, Any]) -> DemoResult:
             cold_seconds=first["first_seconds"],
             cached_seconds=second["first_seconds"],
             cached_promoted=second["promoted"],
+            kernels=tuple(map(_kernel, _with_kernels(first))),
         )
         for (name, first), second in zip(
             cold["models"].items(), cached["models"].values(), strict=True
         )
     )
     return DemoResult(cold["target"], models, cold["machine"])
+
+
+def _with_kernels(model: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [r for graph in model.get("graphs", ()) for r in graph["regions"] if r["label"]]
+
+
+def _kernel(region: Mapping[str, Any]) -> dict[str, Any]:
+    from cuda_agent_backend.report import HIT
+
+    return {
+        "operators": region["operators"],
+        "schedule": region["label"],
+        "speedup": region["speedup"],
+        "used": region["status"] == HIT,
+        "why_not": region["reason"],
+    }
 
 
 def table(result: DemoResult) -> Any:

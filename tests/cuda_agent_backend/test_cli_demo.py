@@ -36,10 +36,20 @@ def test_the_result_has_the_promised_form() -> None:
                 "error_ratio": 1.5,
                 "cold_seconds": 50.0,
                 "cached_seconds": 4.0,
+                "kernels": [],
             }
         ],
         "machine": {"cores": 2},
     }
+
+
+def test_the_result_has_whole_schedules_and_why_a_kernel_is_not_used() -> None:
+    told = {"operators": {"exp": 1}, "speedup": 1.2, "status": "dropped", "reason": "slower"}
+    regions = [{**told, "label": '[{"lanes":"inner","unroll":4}]'}, {**told, "label": ""}]
+    (model,) = combine(phase(graphs=[{"regions": regions}]), phase()).to_json()["models"]
+    (kernel,) = model["kernels"]
+    assert kernel["schedule"] == '[{"lanes":"inner","unroll":4}]'
+    assert (kernel["used"], kernel["why_not"]) == (False, "slower")
 
 
 @pytest.mark.parametrize(
