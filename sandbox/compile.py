@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,9 +18,13 @@ from sandbox.compilation import (
     failure_of,
 )
 from sandbox.compile_cuda import compile_cuda
+from sandbox.confine import offered, policy
+from sandbox.isolation import Isolation
 from sandbox.limits import Finished, Limits, run_limited
 from sandbox.plan import LibraryCall
+from sandbox.privileges import next_uid
 from sandbox.toolchain import Missing, find_cxx
+from sandbox.views import compiler_view
 
 __all__ = [
     "CXX_FLAGS",
@@ -57,14 +62,17 @@ def compile_candidate(
     cxx_flags: Sequence[str] = (),
     include: Sequence[Path] = (),
     consent: bool = False,
+    isolation: Isolation | None = None,
 ) -> CompileResult:
     """Compile into out_dir, under a name made of the candidate's digest and arch. Built aside, then renamed.
 
     arch: `sm_90a` and the like for cuda; on cpu only a part of the file's name, as the code is for this machine.
     include: folders with headers. cxx_flags: more flags for the C++ compiler.
     consent: the user allows C++ code that a policy wrote to run in the process; without it such code is refused.
+    isolation: what this machine offers, found out where it is not given.
     """
-    reason = _why_refused(candidate, consent)
+    isolation = isolation or offered()
+    reason = _why_refused(candidate, consent, isolation)
     if reason is not None:
         return Refused(reason)
     limits = Limits(wall_s=timeout_s, cpu_s=int(2 * timeout_s) + 1)
@@ -73,38 +81,54 @@ def compile_candidate(
         with tempfile.TemporaryDirectory(dir=out_dir, prefix="compiling-") as name:
             folder = Path(name)
             if candidate.target == "cuda":
-                result = compile_cuda(candidate, folder, arch, limits, include)
+                result = compile_cuda(candidate, folder, arch, limits, include, isolation=isolation)
             else:
-                flags = [*cxx_flags, *(f"-I{path}" for path in include)]
-                result = _compile_cxx(candidate, folder, limits, flags)
+                result = _compile_cxx(candidate, folder, limits, cxx_flags, include, isolation)
             if not isinstance(result, Compiled):
                 return result
+            os.chown(result.path, os.geteuid(), os.getegid())
             path = out_dir / f"{candidate.digest[:32]}-{arch}{_SUFFIXES[candidate.target]}"
             return replace(result, path=result.path.replace(path))
     except OSError as error:
         return CompileFailed(f"cannot write to {out_dir}: {error}")
 
 
-def _why_refused(candidate: Candidate, consent: bool) -> str | None:
+def is_untrusted_host_code(candidate: Candidate) -> bool:
+    """Whether code that our own sketches did not write would run on the host: all C++ of a policy."""
+    return candidate.language == "c++" and candidate.origin != "sketch"
+
+
+def _why_refused(candidate: Candidate, consent: bool, isolation: Isolation) -> str | None:
     wanted = _LANGUAGES[candidate.target]
     if candidate.language != wanted or candidate.plan.target != candidate.target:
         return f"target {candidate.target} takes {wanted} source and a {candidate.target} plan"
-    if candidate.language == "c++" and candidate.origin == "policy" and not consent:
-        return "C++ source written by a policy runs unconfined; the user's consent is needed"
+    if is_untrusted_host_code(candidate):
+        if not consent:
+            return "C++ source written by a policy runs in your process once promoted; the user's consent is needed"
+        if isolation.why_no_untrusted_code is not None:
+            return f"C++ source written by a policy: {isolation.why_no_untrusted_code}"
     if any(isinstance(step, LibraryCall) for step in candidate.plan.steps):
         return "library calls in a plan are not supported"
     return None
 
 
 def _compile_cxx(
-    candidate: Candidate, folder: Path, limits: Limits, extra: Sequence[str]
+    candidate: Candidate,
+    folder: Path,
+    limits: Limits,
+    extra: Sequence[str],
+    include: Sequence[Path],
+    isolation: Isolation,
 ) -> CompileResult:
     toolchain = find_cxx()
     if isinstance(toolchain, Missing):
         return CompileFailed(f"{toolchain.reason}; {toolchain.remedy}")
     (folder / "kernel.cpp").write_text(candidate.source)
-    argv = [str(toolchain.path), *CXX_FLAGS, *extra, "kernel.cpp", "-o", "kernel.so"]
-    result = run_limited(argv, folder, limits)
+    folders = [f"-I{path}" for path in include]
+    argv = [str(toolchain.path), *CXX_FLAGS, *extra, *folders, "kernel.cpp", "-o", "kernel.so"]
+    view = compiler_view(folder, toolchain.path, include)
+    wanted = policy(isolation, view, {}, next_uid([str(toolchain.path)]))
+    result = run_limited(argv, folder, limits, policy=wanted)
     failure = failure_of(result)
     if failure is not None:
         return failure

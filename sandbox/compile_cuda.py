@@ -10,10 +10,15 @@ from pathlib import Path
 from sandbox import nvrtc
 from sandbox.candidate import Candidate
 from sandbox.compilation import Compiled, CompileFailed, CompileResult, Refused, failure_of
+from sandbox.confine import offered, policy
 from sandbox.cubin import CubinError, parse, why_refused
+from sandbox.isolation import Isolation
+from sandbox.landlock import View
 from sandbox.limits import SYSTEM_PATH, Finished, Limits, run_limited
 from sandbox.plan import Launch
+from sandbox.privileges import next_uid
 from sandbox.toolchain import Missing, Toolchain, find_cuda, find_cxx
+from sandbox.views import compiler_view
 
 SOURCE, BINARY = "kernel.cu", "kernel.cubin"
 COMMON_FLAGS = ("-std=c++17", "-DNDEBUG")
@@ -27,6 +32,7 @@ def compile_cuda(
     limits: Limits,
     include: Sequence[Path] = (),
     toolchain: Toolchain | Missing | None = None,
+    isolation: Isolation | None = None,
 ) -> CompileResult:
     """Compile into `folder` (which must be empty) for `arch`, such as sm_90a. The path in Compiled is within it."""
     if not _ARCH.fullmatch(arch):
@@ -36,7 +42,9 @@ def compile_cuda(
         return CompileFailed(f"{toolchain.reason}; {toolchain.remedy}")
     (folder / SOURCE).write_text(candidate.source)
     argv = _command(toolchain, arch, include)
-    result = run_limited(argv, folder, limits, {"PATH": _search_path(toolchain)})
+    view = _view(toolchain, folder, include)
+    wanted = policy(isolation or offered(), view, {}, next_uid([str(toolchain.path)]))
+    result = run_limited(argv, folder, limits, {"PATH": _search_path(toolchain)}, wanted)
     failure = failure_of(result)
     if failure is not None:
         return failure
@@ -54,6 +62,20 @@ def _command(toolchain: Toolchain, arch: str, include: Sequence[Path]) -> list[s
         folders.append(f"-I{toolchain.include}")
     front = [sys.executable, "-I", nvrtc.__file__, str(toolchain.path), SOURCE, BINARY]
     return [*front, f"--gpu-architecture={arch}", "--ptxas-options=-v", *COMMON_FLAGS, *folders]
+
+
+def _view(toolchain: Toolchain, folder: Path, include: Sequence[Path]) -> View:
+    extra = [*include]
+    if toolchain.include is not None:
+        extra.append(toolchain.include)
+    if toolchain.kind == "nvrtc":
+        # Python runs the library, from a file of this package.
+        extra += [Path(sys.prefix), Path(sys.base_prefix), Path(nvrtc.__file__)]
+        extra.append(toolchain.path.resolve().parent)
+    cxx = find_cxx()
+    if isinstance(cxx, Toolchain):
+        extra.append(cxx.path)
+    return compiler_view(folder, toolchain.path, extra)
 
 
 def _search_path(toolchain: Toolchain) -> str:

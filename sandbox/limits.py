@@ -2,8 +2,8 @@
 
 Threat model: the command is trusted (a compiler) but its input is not. It may loop, fill memory or disk, fork, or print
 without end. Each run gets its own session and process group, resource limits set before exec, an allow-listed
-environment, and a deadline after which the whole group is killed. Not covered here: what the command may read or
-connect to.
+environment, and a deadline after which the whole group is killed. What it may read or connect to is limited where a
+policy is given (see `confine`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
+
+from sandbox.confine import Policy, confined
 
 GIB = 1 << 30
 OUTPUT_LIMIT = 16_000
@@ -70,25 +72,26 @@ def run_limited(
     cwd: Path,
     limits: Limits,
     env: Mapping[str, str] | None = None,
+    policy: Policy | None = None,
 ) -> Finished | TimedOut | StartFailed:
     """Run argv in cwd and wait. stdout and stderr come back together, cut in the middle when long.
 
-    The environment is PATH, HOME, TMPDIR and LANG, plus `env`; nothing is inherited.
+    The environment is PATH, HOME, TMPDIR and LANG, plus `env`; nothing is inherited. policy: put in force first,
+    together with the limits.
     """
     environment = {
         "PATH": SYSTEM_PATH,
         "HOME": str(cwd),
-        "TMPDIR": str(cwd),
+        # As another user it may not be able to name the folder that it works in.
+        "TMPDIR": "." if policy is not None else str(cwd),
         "LANG": "C.UTF-8",
         **(env or {}),
     }
-    shell = ["/bin/sh", "-c", _WITH_LIMITS, "limited", str(limits.cpu_s)]
-    shell += [str(limits.memory_bytes // 1024), str(limits.file_bytes // 512), *argv]
     started = time.monotonic()
     with tempfile.TemporaryFile() as output:
         try:
             child = subprocess.Popen(
-                shell,
+                _command(argv, limits, policy),
                 cwd=cwd,
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -102,6 +105,19 @@ def run_limited(
         code = child.wait()
         text, seconds = _read(output), time.monotonic() - started
     return Finished(code, text, seconds) if in_time else TimedOut(text, seconds)
+
+
+def _command(argv: Sequence[str], limits: Limits, policy: Policy | None) -> list[str]:
+    if policy is None:
+        front = ["/bin/sh", "-c", _WITH_LIMITS, "limited", str(limits.cpu_s)]
+        return [*front, str(limits.memory_bytes // 1024), str(limits.file_bytes // 512), *argv]
+    resources = {
+        "core": 0,
+        "cpu": limits.cpu_s,
+        "as": limits.memory_bytes,
+        "fsize": limits.file_bytes,
+    }
+    return confined(argv, replace(policy, limits={**policy.limits, **resources}))
 
 
 def _wait_then_kill_group(pid: int, timeout_s: float) -> bool:

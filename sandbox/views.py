@@ -1,0 +1,108 @@
+"""What a compiler and a worker may see of the file system: system libraries and headers, their own sources, scratch.
+
+No home folders, no /etc but what the loader needs, no other process in /proc, no /tmp, and of this project only the
+package `sandbox`. Neither earlier candidates nor the kernel cache nor the oracle's values are in a view.
+"""
+
+from __future__ import annotations
+
+import os
+import site
+import sys
+import sysconfig
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from sandbox.landlock import View
+
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
+LOADER = (
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/alternatives",
+    "/etc/localtime",
+)
+MACHINE = (
+    "/proc/cpuinfo",
+    "/proc/meminfo",
+    "/proc/stat",
+    "/proc/self",
+    "/sys/devices/system",
+    "/sys/fs/cgroup",
+)
+NULLS = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+CUDA_FACTS = (
+    "/proc/driver",
+    "/proc/devices",
+    "/proc/modules",
+    "/proc/sys/vm",
+    "/proc/sys/kernel",
+    "/proc/version",
+    "/proc/filesystems",
+    "/sys/bus/pci",
+    "/sys/class",
+    "/sys/devices",
+    "/sys/module",
+    "/etc/nvidia",
+    "/etc/vulkan",
+    "/etc/OpenCL",
+)
+
+
+def compiler_view(folder: Path, compiler: Path, extra: Iterable[Path] = ()) -> View:
+    """For a compiler that works in `folder`. extra: folders with headers or libraries."""
+    folders = [*SYSTEM, *LOADER, *_installation(compiler), *map(str, extra)]
+    return View(read=_unique(folders), write=(str(folder),), devices=NULLS)
+
+
+def python_folders() -> tuple[str, ...]:
+    """Where Python and the installed packages are, as this process found them."""
+    import torch
+
+    packages = [
+        *site.getsitepackages(),
+        sysconfig.get_path("purelib"),
+        sysconfig.get_path("platlib"),
+    ]
+    shared = str(Path(torch.__file__).parents[1])
+    own = str(Path(__file__).resolve().parent)
+    return _unique([sys.prefix, sys.base_prefix, *packages, shared, own])
+
+
+def worker_view(
+    target: str, scratch: Path, inbox: Path, compilers: Sequence[Path], native: str
+) -> View:
+    """For a worker: Python, torch, the compilers that Inductor calls. inbox: where candidates' binaries are put.
+
+    native: the folder of the operator library, empty where there is none.
+    """
+    read = [*SYSTEM, *LOADER, *MACHINE, *python_folders(), str(inbox)]
+    for compiler in compilers:
+        read += _installation(compiler)
+    read += [native] if native else []
+    read += [path for path in os.environ.get("LD_LIBRARY_PATH", "").split(":") if path]
+    devices = list(NULLS)
+    if target == "cuda":
+        read += [*CUDA_FACTS, *_from_environment("CUDA_HOME", "CUDA_PATH")]
+        devices += _gpu_devices()
+    return View(_unique(read), (str(scratch),), _unique(devices))
+
+
+def _installation(program: Path) -> list[str]:
+    """The folder that a program is installed in, with its libraries: /opt/x of /opt/x/bin/g++."""
+    roots = {program.parent.parent, program.resolve().parent.parent}
+    return sorted(str(root) for root in roots if root != Path("/") and len(root.parts) > 2)
+
+
+def _from_environment(*names: str) -> list[str]:
+    return [os.environ[name] for name in names if os.environ.get(name)]
+
+
+def _gpu_devices() -> list[str]:
+    return sorted(str(path) for path in Path("/dev").glob("nvidia*"))
+
+
+def _unique(paths: Iterable[str]) -> tuple[str, ...]:
+    """Absolute paths, each once; the root folder is not for anyone to give."""
+    return tuple(dict.fromkeys(p for p in paths if p.startswith("/") and p.strip("/")))
