@@ -211,7 +211,9 @@ def _is_attention(node: Node) -> bool:
         return False
     if not all(type(n) is int for x in tensors for n in (*x.shape, *x.stride())):
         return False
-    if any(user.target is not operator.getitem or user.args[1] != 0 for user in node.users):
+    if any(
+        user.target is not operator.getitem or (user.args[1] and user.users) for user in node.users
+    ):
         return False
     dropout = node.args[3] if len(node.args) > 3 else node.kwargs.get("dropout_p", 0.0)
     head, work = tensors[0].shape[3], tensors[0].numel() * tensors[1].shape[2]

@@ -63,6 +63,56 @@ def test_a_matmul_of_a_matmul_begins_a_region_of_its_own() -> None:
     assert [operators(region) for region in found] == [["mm", "tanh"], ["mm", "tanh"]]
 
 
+QKV = torch.randn(2, 128, 3, 4, 32).permute(2, 0, 3, 1, 4).unbind(0)
+
+
+def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **how: Any) -> torch.Tensor:
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, **how)
+
+
+def test_an_attention_is_a_region_of_its_own() -> None:
+    def gated(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return attend(torch.tanh(q), k, v, is_causal=True) * torch.sigmoid(v)
+
+    first, attention, last = regions(gated, *QKV)
+    assert operators(first) == ["tanh"] and operators(last) == ["sigmoid", "mul"]
+    assert operators(attention) == ["_scaled_dot_product_flash_attention_for_cpu"]
+    assert attention.reason is None and len(attention.inputs) == 3
+    assert attention.outputs[0] in last.inputs
+    _assert_no_cycle([first, attention, last])
+
+
+def test_attentions_beside_each_other_are_two_regions() -> None:
+    found = regions(lambda q, k, v: attend(q, k, v) + attend(k, q, v), *QKV)
+    assert [len(region.inputs) for region in found] == [3, 3, 2]
+    _assert_no_cycle(found)
+
+
+def test_a_mask_of_constants_is_made_outside_of_the_attention() -> None:
+    def masked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        i = torch.arange(128)
+        near = (i[:, None] - i).abs() < 9
+        return attend(q, k, v, attn_mask=torch.where(near, 0.0, -1e4))
+
+    (found,) = regions(masked, *QKV)
+    assert [str(node.target).split(".")[1] for node in found.nodes[:1]] == [
+        "_scaled_dot_product_flash_attention_for_cpu"
+    ]
+    assert len(found.inputs) == 4
+
+
+def test_attention_in_training_or_half_precision_or_small_is_a_barrier() -> None:
+    def plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return attend(q, k, v)
+
+    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+    assert regions(lambda q, k, v: flash(q, k, v), *QKV) == []
+    assert len(regions(plain, *QKV)) == 1
+    assert regions(plain, *(x.bfloat16() for x in QKV)) == []
+    assert regions(plain, *(x[:, :, :16] for x in QKV)) == []
+    assert regions(plain, *(x[..., :12] for x in QKV)) == []
+
+
 def test_replacing_all_regions_never_makes_a_cycle() -> None:
     def tangled(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         a = x.exp()
