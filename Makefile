@@ -5,6 +5,8 @@
 #   make test-slow   slow and stress tests        make test-gpu   tests that need a GPU
 #   make check       format, lint, types, imports  make fmt        format and fix
 #   make bench       every benchmark for this machine, into benchmarks/results/
+#   make exploits    the corpus of exploits and wrong kernels, three times
+#   make fuzz        fuzz what is parsed from outside, FUZZ_SECONDS for each parser
 #   make clean       remove the environment and all that was built
 #
 # PYTHON       the Python to start from (3.11 to 3.13); its torch is used where it has one of 2.11 or above.
@@ -20,10 +22,11 @@ PIP := $(PY) -m pip --disable-pip-version-check
 SETUP := $(VENV)/.set-up
 NATIVE := $(wildcard sandbox/launcher/csrc/*)
 PYTEST_ARGS ?=
+FUZZ_SECONDS ?= 60
 BENCH_TARGET ?= $(shell $(PY) -c 'import torch; print("cuda" if torch.cuda.is_available() else "cpu")')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-gpu check fmt bench clean
+.PHONY: help setup demo test test-slow test-gpu check fmt bench exploits fuzz clean
 .DELETE_ON_ERROR:
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -92,6 +95,13 @@ bench: $(SETUP)
 	$(PY) -m benchmarks.models --target $(BENCH_TARGET)
 	$(PY) -m benchmarks.overhead --target $(BENCH_TARGET)
 	$(PY) -m benchmarks.matrix --target $(BENCH_TARGET)
+
+exploits: $(SETUP)
+	$(PY) -m benchmarks.exploits --target $(BENCH_TARGET)
+
+fuzz: $(SETUP)
+	@$(PY) -c 'import atheris' 2>/dev/null || $(PIP) install --quiet --no-build-isolation --editable '.[fuzz]'
+	$(PY) tests/fuzz/coverage_guided.py --seconds $(FUZZ_SECONDS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info sandbox/_launcher*.so .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -31,6 +31,7 @@ EXTRAS = {
     ],
     "train": ["accelerate>=1.10,<2", "transformers>=5.10,<6", "trl>=1.16,<2"],
     "scale": ["ray>=2.60,<3"],
+    "fuzz": ["atheris>=2.3,<4; python_version < '3.14'"],
     "dev": [
         "hypothesis>=6.100",
         "import-linter>=2.3,<3",

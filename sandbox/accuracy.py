@@ -3,15 +3,16 @@
 The yardstick is a float64 result (the oracle). With e the error of eager and c that of the
 candidate, over all elements that are finite in eager, candidate and oracle:
 
-* RMS: rms(c) <= 2 * rms(e) * slack + eps * rms(oracle)
+* RMS: rms(c) <= (2 * rms(e) + eps * rms(oracle)) * slack
 * maximum: max|c| <= 4 * max|e| * slack + 4 * eps * max|oracle|
 * gross errors: within each group of elements of similar size (powers of two),
   max|c| <= 16 * max|e| + max(2**-9, 4 * eps) * size, so that a wrong element is seen even where
   others are a million times larger. Groups of fewer than 64 elements borrow larger ones' errors.
 
 eps is that of the output's dtype (half of it for 16-bit types and less). slack is
-1 + 3 / sqrt(number of elements): an RMS over few elements is itself uncertain, and eager may have
-been lucky on one number; results of several draws are pooled to make it small.
+1 + 3 / sqrt(n): an RMS over few elements is itself uncertain, and eager may have been lucky on one
+number; results of several draws are pooled to make it small. n is the number of elements that count
+in rms(oracle): where one is a million times larger than all others, n is 1.
 
 Not finite: where eager is NaN or infinite the candidate must be the same (and so with the sign).
 Where only eager overflowed, that is, where the oracle is finite in the output's dtype, the
@@ -224,6 +225,7 @@ class _Pool:
         self.tiny = 4 * limits.tiny
         self.elements = 0
         self.squares = [0.0, 0.0, 0.0]  # candidate's error, eager's error, oracle
+        self.fourths = 0.0  # of the oracle
         self.maxima = [0.0, 0.0, 0.0]
         self.counts: torch.Tensor | None = None  # elements by power of two, int64 [bins]
         self.tops: list[torch.Tensor] = []  # largest error of candidate and eager in each, [bins]
@@ -272,7 +274,8 @@ class _Pool:
         errors = [(c - o).abs_(), (e - o).abs_()]
         for i, values in enumerate((*errors, size)):
             self.maxima[i] = max(self.maxima[i], float(values.max()))
-            self.squares[i] += float(torch.linalg.vector_norm(values)) ** 2
+            self.squares[i] += _squared(float(torch.linalg.vector_norm(values)))
+        self.fourths += _squared(_squared(float(torch.linalg.vector_norm(size, 4))))
         bins = torch.frexp(size)[1].long().add_(_BIAS).masked_fill_(size == 0, 0)
         if self.counts is None:
             self.counts = torch.zeros(_BINS, dtype=torch.int64, device=o.device)
@@ -285,8 +288,8 @@ class _Pool:
         """The decision on all that was added."""
         n = max(self.elements, 1)
         rms = [math.sqrt(total / n) for total in self.squares]
-        slack = 1 + 3 / math.sqrt(n)
-        floor = self.eps * rms[2] + self.tiny
+        slack = 1 + 3 / math.sqrt(self._counting(n))
+        floor = self.eps * rms[2] * slack + self.tiny
         rms_allowed = RMS_MULTIPLE * rms[1] * slack + floor
         max_allowed = MAX_MULTIPLE * (self.maxima[1] * slack + self.eps * self.maxima[2])
         max_allowed += self.tiny
@@ -311,6 +314,11 @@ class _Pool:
             max_allowed=_finite(max_allowed),
             error_ratio=_finite(rms[0] / max(rms[1], floor)),
         )
+
+    def _counting(self, n: int) -> float:
+        """How many of n elements make up the RMS of the oracle."""
+        ratio = self.squares[2] / math.sqrt(self.fourths) if self.fourths > 0 else math.nan
+        return min(max(ratio * ratio, 1.0), n) if math.isfinite(ratio) else n
 
     def _gross(self) -> str:
         if self.counts is None or self.elements < GROUP_SIZE:
@@ -337,6 +345,11 @@ class _Pool:
 def _same_class(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Both NaN, or both the same infinity."""
     return a.isnan() & b.isnan() | a.isinf() & (a == b)
+
+
+def _squared(value: float) -> float:
+    """Infinite where it is too large: a power of floats raises instead."""
+    return value * value
 
 
 def _finite(value: float) -> float:
