@@ -7,7 +7,7 @@ import math
 from torch.fx import Node
 
 from cuda_agent_backend.operators import Kind, kind_of
-from cuda_agent_backend.partition import WAITING, Region, size_in_bytes
+from cuda_agent_backend.partition import WAITING, Region, is_selection, size_in_bytes
 
 SLACK = 0.1
 """The part of a region's least traffic that may be saved where Inductor moves no byte too many."""
@@ -25,14 +25,23 @@ def saving(region: Region) -> float:
     estimate = room(region)
     if estimate is None:
         return 0.0
-    work = sum(map(_multiplications, region.nodes)) / MULTIPLICATIONS_PER_BYTE
-    return region.moved * (estimate - 1.0 + SLACK) + PRODUCT_SLACK * work
+    kinds = _kinds(region)
+    work = sum(_multiplications(node, kinds[node]) for node in region.nodes)
+    return region.moved * (estimate - 1.0 + SLACK) + (
+        PRODUCT_SLACK * work / MULTIPLICATIONS_PER_BYTE
+    )
 
 
-def _multiplications(node: Node) -> int:
+def _kinds(region: Region) -> dict[Node, Kind]:
+    kinds: dict[Node, Kind] = dict.fromkeys(region.inputs, Kind.SOURCE)
+    for node in region.nodes:
+        kinds[node] = kind_of(node, kinds)
+    return kinds
+
+
+def _multiplications(node: Node, kind: Kind) -> int:
     """Those of a matrix product or an attention, 0 for any other node."""
-    kind = kind_of(node, {})
-    if kind not in WAITING:
+    if kind not in WAITING or is_selection(node):
         return 0
     if kind is Kind.ATTENTION:
         query, key = (node.args[i].meta["val"].shape for i in (0, 1))  # type: ignore[union-attr]
@@ -49,11 +58,9 @@ def room(region: Region) -> float | None:
     """
     if region.reason or not region.moved:
         return None
-    kinds: dict[Node, Kind] = dict.fromkeys(region.inputs, Kind.SOURCE)
     stage: dict[Node, int] = dict.fromkeys(region.inputs, 0)
     reads: dict[Node, set[int]] = {}
     for node in region.nodes:
-        kinds[node] = kind_of(node, kinds)
         stage[node] = max(
             (stage[read] + _reduces(read) for read in node.all_input_nodes), default=0
         )

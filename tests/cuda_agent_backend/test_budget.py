@@ -57,3 +57,26 @@ def test_a_matrix_product_promises_by_its_work() -> None:
     narrow = savings(lambda a, b: (a @ b).relu(), x, torch.randn(256, 256))
     deep = savings(lambda a, b: (a @ b).relu(), torch.randn(256, 4096), torch.randn(4096, 256))
     assert max(deep) > max(narrow) > 0
+
+
+def test_what_operators_with_several_results_promise_is_known() -> None:
+    x = torch.randn(4, 4, 64, 64)
+    assert min(savings(lambda x: torch.nn.functional.layer_norm(x, (64,)).relu(), x)) > 0
+    assert min(savings(lambda x: torch.cat([y.exp() for y in x.split(32, -1)], -1), x)) > 0
+    attention = savings(torch.nn.functional.scaled_dot_product_attention, x, x, x)
+    assert min(attention) > 0
+
+
+def test_every_region_of_the_models_promises_something() -> None:
+    """Of those that are offered, and without a fault for the rest."""
+    from cuda_agent_backend.capture import capture
+    from cuda_agent_backend.options import parse
+    from cuda_agent_backend.settings import Settings
+    from examples.models import MODELS
+
+    wishes = parse(Settings.from_environment({}), None, {"cuda_agent.search": "cached"})
+    for name in ("bert_layer", "mamba_block", "groupnorm_resnet_stage"):
+        model, inputs = MODELS[name]()
+        for graph in capture(model, inputs, wishes):
+            for region in partition(graph.module.graph):
+                assert (saving(region) > 0) == (region.reason is None and region.moved > 0)
