@@ -1,8 +1,13 @@
 """The judge: what a candidate is worth, told by contracts C3 (accuracy) and C4 (speed).
 
-Three roles in three processes. This one holds seeds, expected values and the verdict. The baseline
-worker runs eager mode and Inductor's code, the candidate worker runs candidates; both are the same
-program, called through the same wrapper (see `workerloop`).
+Four roles in four processes. This one holds seeds, expected values and the verdict. The baseline
+worker runs eager mode and Inductor's code. The scratch worker runs candidates that are tried out (`verify`,
+`profile`), the candidate worker those that are judged; nothing that a candidate left in the former reaches a
+verdict. All workers are the same program, called through the same wrapper (see `workerloop`) and confined in
+the same way, so that confinement costs all the same.
+
+A binary that is judged was built from the candidate's source by this judge: source of a policy is compiled anew
+for the judgement, and binaries lie where no worker can see, let alone write them (each is handed a copy).
 
 Not covered: another user's load on the machine (the A/A control notices it); a candidate for cpu
 is native code in the candidate worker and limited only by what that process may do (see
@@ -24,6 +29,7 @@ from sandbox.accuracy import check_metadata
 from sandbox.candidate import Candidate
 from sandbox.compile import Compiled, CompileTimedOut, compile_candidate
 from sandbox.compile import Refused as CompileRefused
+from sandbox.confine import offered
 from sandbox.machine import Ceilings
 from sandbox.plan import MAX_INPUTS, MAX_OUTPUTS
 from sandbox.race import Race
@@ -92,12 +98,13 @@ class Judge:
             "inductor": self.inductor,
             "native": str(Path(native_dir).resolve()) if native_dir else "",
         }
-        self._baseline, self._candidate = (
+        self._baseline, self._scratch, self._candidate = self._workers = tuple(
             WorkerProcess(
                 WorkerSettings(role, self.scratch / role, self.threads, hello, self.timeouts.start)
             )
-            for role in ("baseline", "candidate")
+            for role in ("baseline", "scratch", "candidate")
         )
+        self._native = str(hello["native"])
         self._ceilings = ceilings
         self._session: Session | None = None
         self._preparing: threading.Thread | None = None
@@ -116,15 +123,24 @@ class Judge:
         self.close()
 
     def start(self) -> None:
-        """Start both workers without waiting for them."""
-        self._baseline.launch()
-        self._candidate.launch()
+        """Start the workers without waiting for them. The operator library is built first where it is missing."""
+        self._build_native()
+        for worker in self._workers:
+            worker.launch()
+
+    def _build_native(self) -> None:
+        """Workers may not write to its folder. Without it they serve in Python."""
+        if self._native:
+            from sandbox.launcher.native import find_or_build
+
+            find_or_build(Path(self._native))
+            self._native = ""
 
     def close(self) -> None:
-        """End both workers and give up all memory."""
+        """End the workers and give up all memory."""
         self._settle()
-        self._baseline.stop()
-        self._candidate.stop()
+        for worker in self._workers:
+            worker.stop()
         self._session = None
 
     def ceilings(self) -> Ceilings:
@@ -138,9 +154,12 @@ class Judge:
         known = self._compiled.get(candidate.digest)
         if known is not None and known.path.exists():
             return known
+        return self._build(candidate, "candidates")
+
+    def _build(self, candidate: Candidate, place: str) -> Compiled | Failure:
         result = compile_candidate(
             candidate,
-            self.scratch / "candidates",
+            self.scratch / place,
             self.arch,
             self.timeouts.compile,
             cxx_flags=self.cxx_flags,
@@ -166,7 +185,7 @@ class Judge:
         session = self._open(task)
         if not isinstance(session, Session):
             return session
-        return self._race(session, eager_task).baselines()
+        return self._race(session, eager_task, self._scratch).baselines()
 
     def verify(
         self,
@@ -180,11 +199,11 @@ class Judge:
 
         recorded_inputs: real inputs of the region, each a list as long as the task's inputs.
         """
-        session = self._load(task, candidate, recorded_inputs or ())
+        session = self._load(self._scratch, task, candidate, recorded_inputs or ())
         if not isinstance(session, Session):
             return session
         check = THOROUGH if thorough else QUICK
-        return check_candidate(session, self._candidate, check, recorded_inputs or ()).outcome
+        return check_candidate(session, self._scratch, check, recorded_inputs or ()).outcome
 
     def profile(
         self,
@@ -195,13 +214,13 @@ class Judge:
         eager_task: Task | None = None,
     ) -> Outcome:
         """A quick check and a quick timing without controls: for search, not for promotion."""
-        session = self._load(task, candidate)
+        session = self._load(self._scratch, task, candidate)
         if not isinstance(session, Session):
             return session
-        checked = check_candidate(session, self._candidate, QUICK, ())
+        checked = check_candidate(session, self._scratch, QUICK, ())
         if not isinstance(checked.outcome, Correct):
             return checked.outcome
-        record = self._race(session, eager_task).run(Effort(pairs, pairs))
+        record = self._race(session, eager_task, self._scratch).run(Effort(pairs, pairs))
         if not isinstance(record, Record):
             return record
         return Correct(checked.outcome.accuracy, timing.report(record.device))
@@ -226,6 +245,8 @@ class Judge:
         if isinstance(outcome, Correct) and speed is not None and speed.wins:
             status = "wins"
         evidence["speed"] = speed.to_dict() if speed else None
+        if self._candidate.holds:
+            self._candidate.renew()  # the next one imports torch while the judge goes on
         return Verdict(status, outcome.reason, reward(outcome), accuracy, speed, evidence)
 
     def _judge(
@@ -237,9 +258,18 @@ class Judge:
         effort: Effort,
         evidence: dict[str, Any],
     ) -> Outcome:
-        session = self._load(task, candidate, recorded)
+        if candidate.origin != "sketch":
+            rebuilt = self._build(candidate, "judged")
+            if not isinstance(rebuilt, Compiled):
+                return rebuilt
+        session = self._load(self._candidate, task, candidate, recorded)
         if not isinstance(session, Session):
             return session
+        evidence["isolation"] = {
+            "compiler": offered().to_dict(),
+            "worker": self._candidate.isolation.to_dict(),
+            "sealed": bool(self._candidate.holds),
+        }
         evidence["toolchain"] = self._compiled[candidate.digest].toolchain.version
         evidence["kernel_facts"] = dict(self._compiled[candidate.digest].facts)
         checked = check_candidate(session, self._candidate, THOROUGH, recorded)
@@ -247,7 +277,7 @@ class Judge:
         if not isinstance(checked.outcome, Correct):
             return checked.outcome
         for _ in range(NOISY_TRIES):
-            race = self._race(session, eager_task)
+            race = self._race(session, eager_task, self._candidate)
             speed = race.judge(effort, evidence)
             if not isinstance(speed, Noisy):
                 break
@@ -259,9 +289,12 @@ class Judge:
         accuracy = checked.outcome.accuracy
         return Correct(accuracy, speed) if speed.wins else TooSlow(accuracy, speed)
 
-    def _race(self, session: Session, eager_task: Task | None) -> Race:
+    def _race(self, session: Session, eager_task: Task | None, runner: WorkerProcess) -> Race:
         self._settle()
-        return Race(session, self._baseline, self._candidate, eager_task, self.ceilings)
+        for worker in self._workers:
+            if worker.running:
+                worker.ready()  # one that is still starting would disturb the timing; its trouble comes up when asked
+        return Race(session, self._baseline, runner, eager_task, self.ceilings)
 
     def _impossible(
         self, task: Task, speed: SpeedReport, evidence: dict[str, Any]
@@ -288,14 +321,18 @@ class Judge:
                 f"{inputs} inputs and {outputs} outputs; up to {MAX_INPUTS} and {MAX_OUTPUTS}"
             )
         self._settle()
+        self._build_native()
         before, self._session = self._session, None
         try:
             session = Session(task, self.flags, self.timeouts)
         except TaskError as error:
             return Refused(f"not a task: {error}")
         if before is not None:
-            for worker in (self._baseline, self._candidate):
-                worker.ask("forget", {"do": "forget"}, self.timeouts.run)
+            for worker in self._workers:
+                if worker.holds:
+                    worker.renew()
+                elif worker.running:
+                    worker.ask("forget", {"do": "forget"}, self.timeouts.run)
         self._session = session
         self._preparing = threading.Thread(target=self._prepare, args=(session,), daemon=True)
         self._preparing.start()
@@ -316,11 +353,12 @@ class Judge:
 
     def _load(
         self,
+        worker: WorkerProcess,
         task: Task,
         candidate: Candidate,
         recorded: Sequence[Sequence[torch.Tensor]] = (),
     ) -> Session | Failure:
-        """Compile the candidate and load it into its worker."""
+        """Compile the candidate and load it into a worker."""
         plan = candidate.plan
         for kind, mine, wanted in (
             ("input", plan.input_specs, task.inputs),
@@ -339,7 +377,7 @@ class Judge:
         compiled = self.compile(candidate)
         if not isinstance(compiled, Compiled):
             return compiled
-        trouble = session.load(self._candidate, candidate, compiled.path)
+        trouble = session.load(worker, candidate, compiled.path)
         return session if trouble is None else trouble
 
     def _provenance(self, task: Task, candidate: Candidate) -> dict[str, Any]:

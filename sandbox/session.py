@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 from sandbox import guarded
 from sandbox.bounds import integer_bounds
 from sandbox.candidate import Candidate
+from sandbox.compile import is_untrusted_host_code
 from sandbox.expected import Expected, InputSet, Source, expect
 from sandbox.sharedmemory import Segment, layout
 from sandbox.specs import TensorSpec
 from sandbox.supervisor import Trouble, WorkerProcess
 from sandbox.task import InputRef, Node, NodeRef, Ref, Task
-from sandbox.verdict import Baselines, CompileFailed, Failed, Wrong
+from sandbox.verdict import Baselines, CompileFailed, Failed, Refused, Wrong
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -113,29 +114,56 @@ class Session:
             trouble = self._once(worker, f"refresh {number}", inputs.version, again)
         return trouble
 
-    def prepare(self, worker: WorkerProcess, slot: int, task: Task, mode: str) -> Trouble | None:
-        """See to it that a slot of the worker holds the task's callable."""
+    def prepare(
+        self,
+        worker: WorkerProcess,
+        slot: int,
+        task: Task,
+        mode: str,
+        announced: Mapping[str, Any] | None = None,
+    ) -> Trouble | None:
+        """See to it that a slot of the worker holds the task's callable. announced: what it will call."""
         message = {
             "do": "prepare",
             "slot": slot,
             "mode": mode,
             "task": task.to_json(),
+            **(announced or {}),
         }
         state = (task.digest, mode)
         return self._once(worker, f"slot {slot}", state, message, timeout=self.timeouts.prepare)
 
     def load(
         self, worker: WorkerProcess, candidate: Candidate, path: Path
+    ) -> Trouble | CompileFailed | Refused | None:
+        """Bind the candidate's binary, after making the graph that calls it if there is none yet.
+
+        Untrusted host code gets a process that has held no other, and that does nothing but compute from then on.
+        """
+        if worker.holds not in ("", candidate.digest):
+            worker.renew()
+        key, untrusted = key_of(self.task), is_untrusted_host_code(candidate)
+        announced = {"key": key, "plan": candidate.plan.to_json()}
+        graph = one_op_task(self.task, key)
+        trouble = self.prepare(worker, CANDIDATE, graph, "inductor", announced)
+        if trouble is not None:
+            return trouble
+        refusal = worker.isolation.why_no_untrusted_code if untrusted else None
+        if refusal is not None:
+            return Refused(refusal)
+        return self._bind(worker, candidate, path, untrusted)
+
+    def _bind(
+        self, worker: WorkerProcess, candidate: Candidate, path: Path, untrusted: bool
     ) -> Trouble | CompileFailed | None:
-        """Bind the candidate's binary, and make the graph that calls it if there is none yet."""
-        plan, key = candidate.plan.to_json(), key_of(self.task)
-        message = {"do": "load", "key": key, "path": str(path), "plan": plan}
+        if untrusted:
+            worker.holds = candidate.digest
+        message: dict[str, Any] = {"do": "load", "key": key_of(self.task), "seal": untrusted}
+        message |= {"path": str(worker.deliver(path)), "plan": candidate.plan.to_json()}
         trouble = self._once(worker, "candidate", candidate.digest, message)
         if isinstance(trouble, Failed):
             return CompileFailed(trouble.message)  # an undefined symbol, for instance
-        if trouble is not None:
-            return trouble
-        return self.prepare(worker, CANDIDATE, one_op_task(self.task, key), "inductor")
+        return trouble
 
     def fetch(self, worker: WorkerProcess) -> list[torch.Tensor] | str | Trouble:
         """Copies of the worker's last outputs, or what is wrong with their metadata."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import signal
 import socket
 import struct
@@ -16,8 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sandbox import protocol
+from sandbox import confine, protocol
+from sandbox.isolation import Isolation
+from sandbox.privileges import next_uid
+from sandbox.toolchain import Toolchain, find_cuda, find_cxx
 from sandbox.verdict import Crashed, Failed, TimedOut
+from sandbox.views import worker_view
 from sandbox.worker import SIGNAL_BASE
 
 KEEP = (
@@ -37,6 +42,11 @@ KEEP = (
 """What a worker inherits of the environment. Everything else is left behind."""
 STOP_SECONDS = 10.0
 LOG_TAIL = 4000
+FILE_BYTES = 1 << 30
+"""Of each file that a worker writes, its log included."""
+OPEN_FILES = 1 << 14
+MEMORY_SHARE = 0.5
+"""Of the machine's memory: so much may a worker for cpu call its own."""
 
 Trouble = Crashed | TimedOut | Failed
 
@@ -51,13 +61,27 @@ class RunTime:
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """How to start a worker. `folder` holds its caches and log; `hello` is its first command."""
+    """How to start a worker. `folder` is its own; `hello` is its first command.
+
+    memory_bytes: what it may call its own, None for a share of the machine's; not limited on cuda.
+    """
 
     role: str
     folder: Path
     threads: int
     hello: dict[str, Any]
     start_seconds: float = 180.0
+    memory_bytes: int | None = None
+
+    @property
+    def scratch(self) -> Path:
+        """Where it may write: caches and temporary files."""
+        return self.folder / "scratch"
+
+    @property
+    def inbox(self) -> Path:
+        """Where it finds candidates' binaries."""
+        return self.folder / "inbox"
 
 
 def environment(settings: WorkerSettings) -> dict[str, str]:
@@ -66,14 +90,18 @@ def environment(settings: WorkerSettings) -> dict[str, str]:
     Between parallel regions threads spin for 0.1 to 0.3 ms only: enough that several regions in one
     call cost what they do in a user's process, too short to slow the other worker's next call.
     """
-    folder = settings.folder
+    folder = settings.scratch
     kept = {name: os.environ[name] for name in KEEP if name in os.environ}
     threads = str(settings.threads)
     return kept | {
         "HOME": str(folder),
-        "TMPDIR": str(folder),
+        "USER": "sandbox",
+        # As another user it may not be able to name the folder that it works in.
+        "TMPDIR": ".",
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
         "TRITON_CACHE_DIR": str(folder / "triton"),
+        "CUDA_CACHE_PATH": str(folder / "cuda"),
+        "PYTHONDONTWRITEBYTECODE": "1",
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
@@ -85,6 +113,26 @@ def environment(settings: WorkerSettings) -> dict[str, str]:
     }
 
 
+def limits(settings: WorkerSettings, memory: int) -> dict[str, int]:
+    """The worker's resource limits on a machine with so many bytes of memory."""
+    found = {"core": 0, "fsize": FILE_BYTES, "nofile": OPEN_FILES}
+    if settings.hello["target"] == "cuda":
+        return found  # the driver maps far more than it uses
+    return found | {"data": settings.memory_bytes or int(MEMORY_SHARE * memory)}
+
+
+def isolation_policy(settings: WorkerSettings, uid: int | None) -> confine.Policy:
+    """How to confine the worker on this machine. uid: an unused one, if this process may give it."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    target, native = settings.hello["target"], settings.hello["native"]
+    view = worker_view(target, settings.scratch, settings.inbox, _compilers(), native)
+    return confine.policy(confine.offered(), view, limits(settings, memory), uid)
+
+
+def _compilers() -> list[Path]:
+    return [tool.path for tool in (find_cxx(), find_cuda()) if isinstance(tool, Toolchain)]
+
+
 class WorkerProcess:
     """A worker, started by `launch`, and started anew after it died."""
 
@@ -93,6 +141,9 @@ class WorkerProcess:
         self.generation = 0
         """Counts starts: state given to an earlier process is gone."""
         self.facts: dict[str, Any] = {}
+        self.holds = ""
+        """Digest of the untrusted host code that the process has loaded; it runs no other candidate."""
+        self._uid: int | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._life = -1
@@ -113,7 +164,11 @@ class WorkerProcess:
         """Start the process without waiting for it. Nothing happens while one is running."""
         if self.running:
             return
-        self.settings.folder.mkdir(parents=True, exist_ok=True)
+        for folder in (self.settings.scratch, self.settings.inbox):
+            folder.mkdir(parents=True, exist_ok=True)
+        if self._uid is None:
+            self._uid = next_uid(map(str, _compilers()))
+        policy = isolation_policy(self.settings, self._uid)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         # A worker that stops in the middle of an answer must not stop the judge.
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 30, 0))
@@ -126,8 +181,9 @@ class WorkerProcess:
                     "sandbox.worker",
                     str(theirs.fileno()),
                     str(life_read),
+                    policy.to_json(),
                 ],
-                cwd=self.settings.folder,
+                cwd=self.settings.scratch,
                 env=environment(self.settings),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -140,6 +196,7 @@ class WorkerProcess:
         self._control, self._life = ours, life_write
         self.generation += 1
         self._greeted = False
+        self.holds = ""
         with suppress(OSError):
             protocol.send_command(ours, {"do": "hello", **self.settings.hello})
 
@@ -154,6 +211,28 @@ class WorkerProcess:
         self.facts, self._greeted = answer, True
         return None
 
+    @property
+    def isolation(self) -> Isolation:
+        """What is in force for the process; nothing before it is `ready`."""
+        return Isolation.from_dict(self.facts.get("isolation", {}))
+
+    def renew(self) -> None:
+        """Start anew with an empty folder, without waiting: nothing that was loaded or written is left."""
+        self.stop()
+        for folder in (self.settings.scratch, self.settings.inbox):
+            shutil.rmtree(folder, ignore_errors=True)
+        self.launch()
+
+    def deliver(self, binary: Path) -> Path:
+        """Put a copy of a candidate's binary, and no other, where the worker can read it."""
+        inbox = self.settings.inbox
+        for other in inbox.iterdir():
+            other.unlink()
+        copy = inbox / binary.name
+        shutil.copyfile(binary, copy)
+        copy.chmod(0o644)
+        return copy
+
     def ask_to_run(self, message: dict[str, Any], timeout_s: float) -> dict[str, Any] | Trouble:
         """A command that runs what is judged: an error in it is the candidate's."""
         answer = self.ask("run", message, timeout_s)
@@ -167,6 +246,9 @@ class WorkerProcess:
         if trouble is not None:
             return trouble
         assert self._control is not None
+        trouble = self._spoke_unasked(stage)
+        if trouble is not None:
+            return trouble
         try:
             protocol.send_command(self._control, message, fds)
         except OSError:
@@ -177,6 +259,9 @@ class WorkerProcess:
         """One timed call of a slot on an input set. The worker must be `ready`."""
         if self._control is None:
             return Crashed("run", "the worker is not running")
+        trouble = self._spoke_unasked("run")
+        if trouble is not None:
+            return trouble
         fd = self._control.fileno()
         poller = select.poll()
         poller.register(fd, select.POLLIN)
@@ -226,6 +311,22 @@ class WorkerProcess:
             return file.read().decode(errors="replace")
         return ""
 
+    def _spoke_unasked(self, stage: str) -> Trouble | None:
+        """An answer to no question: code in the process forged one earlier, and the true one came after it."""
+        assert self._control is not None
+        try:
+            waiting = self._control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return None
+        except OSError:
+            return self._died(stage)
+        if not waiting:
+            return self._died(stage)
+        self.stop()
+        self.launch()
+        how = "it answered what nobody had asked"
+        return Crashed(stage, how) if self._judged else Failed(stage, how)
+
     def _receive(self, stage: str, timeout_s: float) -> dict[str, Any] | Trouble:
         assert self._control is not None
         fd = self._control.fileno()
@@ -257,7 +358,7 @@ class WorkerProcess:
     @property
     def _judged(self) -> bool:
         """Whether what goes wrong here is a candidate's fault."""
-        return self.settings.role == "candidate"
+        return self.settings.role != "baseline"
 
     def _hung(self, stage: str, seconds: float) -> TimedOut | Failed:
         self.stop()

@@ -6,6 +6,7 @@ package `sandbox`. Neither earlier candidates nor the kernel cache nor the oracl
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import site
 import sys
@@ -58,14 +59,13 @@ def compiler_view(folder: Path, compiler: Path, extra: Iterable[Path] = ()) -> V
 
 def python_folders() -> tuple[str, ...]:
     """Where Python and the installed packages are, as this process found them."""
-    import torch
-
     packages = [
         *site.getsitepackages(),
         sysconfig.get_path("purelib"),
         sysconfig.get_path("platlib"),
     ]
-    shared = str(Path(torch.__file__).parents[1])
+    torch = importlib.util.find_spec("torch")
+    shared = str(Path(torch.origin).parents[1]) if torch and torch.origin else ""
     own = str(Path(__file__).resolve().parent)
     return _unique([sys.prefix, sys.base_prefix, *packages, shared, own])
 

@@ -1,8 +1,9 @@
-"""The worker process: `python -m sandbox.worker CONTROL LIFE`, two inherited descriptors.
+"""The worker process: `python -m sandbox.worker CONTROL LIFE POLICY`, two inherited descriptors and how to confine it.
 
 It first splits in two. The outer half stays tiny: it watches the inner one and the LIFE pipe, and
 when the judge closes that pipe, or dies, it kills the inner half's process group. So a hanging
-candidate never outlives the judge. The inner half imports torch and serves commands on CONTROL.
+candidate never outlives the judge. The inner half confines itself for good, while it is small and has one
+thread; then it imports torch and serves commands on CONTROL.
 """
 
 from __future__ import annotations
@@ -27,9 +28,12 @@ def main() -> None:
     os.close(life)
     with contextlib.suppress(PermissionError):
         os.setpgid(0, 0)
+    from sandbox.confine import Policy, apply
+
+    isolation = apply(Policy.from_json(sys.argv[3]))
     from sandbox.workerloop import serve
 
-    serve(control)
+    serve(control, isolation)
 
 
 def watch(child: int, life: int) -> NoReturn:

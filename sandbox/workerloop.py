@@ -5,12 +5,14 @@ Baseline and candidate workers are this same program. A slot holds a callable of
 an Inductor-compiled graph too, with one operator that calls the launcher, so wrapper, allocation
 and stride checks cost the same on both sides; another candidate only rebinds the operator's key.
 
-The expected values are never here. On cpu, inputs are mapped read-only.
+The expected values are never here. On cpu, inputs are mapped read-only. The process is confined from its
+start (see `confine`), and sealed before it loads host code that our own sketches did not write.
 
 Not covered on cpu: the candidate's code runs in this process and could forge replies or leave work
-to a thread. That is why outputs are fetched after the reply and why code that is not written by our
-own sketches needs consent. In guarded runs its outputs and temporaries lie between guard bands; a
-write beyond those that hits no mapped page kills the worker, one that hits the heap may go unseen.
+to a thread. That is why outputs are fetched after the reply, why an answer that nobody asked for ends the
+worker, and why code that is not written by our own sketches needs consent. In guarded runs its outputs and
+temporaries lie between guard bands; a write beyond those that hits no mapped page kills the worker, one that
+hits the heap may go unseen.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sandbox import protocol
+from sandbox import confine, protocol
+from sandbox.isolation import Isolation
 from sandbox.sharedmemory import Segment
 from sandbox.specs import TensorSpec
 
@@ -36,10 +39,10 @@ if TYPE_CHECKING:
 Run = Callable[[list["torch.Tensor"]], Sequence["torch.Tensor"]]
 
 
-def serve(control_fd: int) -> None:
-    """Serve until the judge closes the socket."""
+def serve(control_fd: int, isolation: Isolation) -> None:
+    """Serve until the judge closes the socket. isolation: what is in force for this process."""
     control = socket.socket(fileno=control_fd)
-    worker = Worker()
+    worker = Worker(control_fd, isolation)
     while True:
         try:
             kind, slot, number = protocol.read_exactly(control_fd, protocol.HEAD)
@@ -74,7 +77,9 @@ def _error() -> dict[str, Any]:
 class Worker:
     """The state behind the commands. Every public method that takes a message answers one."""
 
-    def __init__(self) -> None:
+    def __init__(self, control_fd: int, isolation: Isolation) -> None:
+        self.control_fd, self.isolation = control_fd, isolation
+        self.sealed = False
         self.target = "cpu"
         self.config: dict[str, Any] = {}
         self.sets: dict[int, list[torch.Tensor]] = {}
@@ -129,7 +134,11 @@ class Worker:
         gc.collect()
         gc.freeze()
         gc.disable()
-        return {"torch": torch.__version__, "native": type(native).__name__}
+        return {
+            "torch": torch.__version__,
+            "native": type(native).__name__,
+            "isolation": self.isolation.to_dict(),
+        }
 
     def inputs(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Map input set `number` from shared memory. The judge may write new values there later."""
@@ -166,9 +175,16 @@ class Worker:
         return {}
 
     def prepare(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Make a slot's callable from a task, in eager mode or through Inductor."""
+        """Make a slot's callable from a task, in eager mode or through Inductor.
+
+        key, plan (for the graph that calls a candidate): what will be loaded.
+        """
+        from sandbox.launcher import announce
+        from sandbox.plan import Plan
         from sandbox.task import Task
 
+        if "plan" in message:
+            announce(int(message["key"]), Plan.from_json(message["plan"]))
         module = Task.from_json(message["task"]).to_graph_module()
         slot = message["slot"]
         if message["mode"] == "inductor":
@@ -178,10 +194,13 @@ class Worker:
         return {}
 
     def load(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Load a candidate's binary and bind it to a key."""
+        """Load a candidate's binary and bind it to a key. seal: only compute from here on."""
         from sandbox.launcher import LoadFailed, bind, load_program
         from sandbox.plan import Plan
 
+        if message["seal"] and not self.sealed:
+            confine.seal(self.control_fd)
+            self.sealed = True
         program = load_program(message["path"], Plan.from_json(message["plan"]))
         if isinstance(program, LoadFailed):
             return {"error": program.reason}

@@ -8,6 +8,7 @@ from sandbox.launcher.ops import define_ops, op_for, op_name
 from sandbox.launcher.program import LoadFailed, Program, load_program
 from sandbox.launcher.registry import (
     UnknownKernelError,
+    announce,
     bind,
     is_bound,
     set_resolver,
@@ -21,6 +22,7 @@ __all__ = [
     "Native",
     "Program",
     "UnknownKernelError",
+    "announce",
     "bind",
     "define_ops",
     "ensure_native",

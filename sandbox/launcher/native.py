@@ -49,7 +49,7 @@ def ensure_native(cache_dir: Path | str) -> Native | Missing:
         if _native is not None:
             return _native
         ops.define_ops()
-        found = _find_or_build(Path(cache_dir))
+        found = find_or_build(Path(cache_dir))
         if isinstance(found, Missing):
             return found
         failure = _install(found.path)
@@ -59,7 +59,8 @@ def ensure_native(cache_dir: Path | str) -> Native | Missing:
         return found
 
 
-def _find_or_build(cache_dir: Path) -> Native | Missing:
+def find_or_build(cache_dir: Path) -> Native | Missing:
+    """The library, built if need be but not loaded."""
     toolchain = find_cxx()
     if isinstance(toolchain, Missing):
         return toolchain

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from sandbox.launcher.program import INPUT_ALIGNMENT, Program, temporary_layout
-from sandbox.launcher.registry import lookup
+from sandbox.launcher.registry import lookup, plan_of
 from sandbox.plan import MAX_INPUTS, MAX_OUTPUTS
 from sandbox.specs import TensorSpec, overlaps
 
@@ -63,8 +63,8 @@ def _define(library: torch.library.Library, inputs: int, outputs: int) -> None:
 
 
 def _fake(key: int, *inputs: torch.Tensor) -> Any:
-    plan = lookup(key).plan
-    return _result([_allocate(spec, inputs[0].device) for spec in plan.output_specs])
+    specs = plan_of(key).output_specs
+    return _result([_allocate(spec, inputs[0].device) for spec in specs])
 
 
 def _run(key: int, *inputs: torch.Tensor) -> Any:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from sandbox.launcher.program import Program
+from sandbox.plan import Plan
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +29,7 @@ class UnknownKernelError(RuntimeError):
 
 _lock = threading.RLock()
 _programs: dict[int, Program] = {}
+_announced: dict[int, Plan] = {}
 _mirror: Mirror | None = None
 _resolver: Resolver | None = None
 
@@ -40,6 +42,17 @@ def bind(key: int, program: Program) -> None:
         _programs[key] = program
         if _mirror is not None:
             _mirror.bind(key, program)
+
+
+def announce(key: int, plan: Plan) -> None:
+    """Say what a key's program will look like, so that calls of it can be compiled before there is one."""
+    _announced[key] = plan
+
+
+def plan_of(key: int) -> Plan:
+    """The plan of the key's program, or the one announced. Raises UnknownKernelError."""
+    announced = None if key in _programs else _announced.get(key)
+    return announced or lookup(key).plan
 
 
 def unbind(key: int) -> None:

@@ -324,13 +324,13 @@ def test_the_binding_words_are_those_the_operator_library_reads(native_dir: Path
 def test_the_library_is_built_once_and_then_found(native_dir: Path, tmp_path: Path) -> None:
     assert launcher.ensure_native(native_dir) == launcher.ensure_native(tmp_path)
     assert not list(tmp_path.glob("op-*"))
-    found = native._find_or_build(native_dir)
+    found = native.find_or_build(native_dir)
     assert not isinstance(found, Missing) and not found.built
 
 
 def test_two_builders_at_once_leave_one_whole_library(tmp_path: Path) -> None:
     with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(native._find_or_build, [tmp_path] * 2)
+        first, second = pool.map(native.find_or_build, [tmp_path] * 2)
     assert not isinstance(first, Missing) and not isinstance(second, Missing)
     assert first.path == second.path and first.path.is_file()
     assert [p.name for p in tmp_path.iterdir()] == [first.path.name]
@@ -344,14 +344,14 @@ def test_a_failed_build_is_a_value_with_its_log(
     (sources / "abi.h").write_text("")
     (sources / "op.cpp").write_text("no C++ at all")
     monkeypatch.setattr(native, "SOURCES", sources)
-    found = native._find_or_build(tmp_path / "cache")
+    found = native.find_or_build(tmp_path / "cache")
     assert isinstance(found, Missing) and "error" in found.log
     assert not list((tmp_path / "cache").iterdir())
 
 
 def test_a_cache_folder_that_cannot_be_written_is_a_value(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    found = native._find_or_build(tmp_path / "file")
+    found = native.find_or_build(tmp_path / "file")
     assert isinstance(found, Missing) and "writable" in found.remedy
 
 

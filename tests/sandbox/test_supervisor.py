@@ -125,4 +125,4 @@ def test_the_environment_is_allow_listed(tmp_path: Path, monkeypatch: pytest.Mon
     assert "SECRET_TOKEN" not in found
     assert "LD_PRELOAD" not in found
     assert found["OMP_NUM_THREADS"] == "3"
-    assert found["HOME"] == str(tmp_path)
+    assert found["HOME"] == str(tmp_path / "scratch")
