@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 LEAST_TASK_S = 8.0
-"""No task gets less: an episode that is cut before it has timed anything is a waste."""
+"""No task is begun with less: an episode that is cut before it has timed anything is a waste."""
+WHOLE_EPISODE_S = 20.0
+"""What a task may take in any case if there is so much: most episodes end by themselves in a part of it."""
 ACCEPT_PART, LEAST_ACCEPT_S = 0.3, 20.0
 """What is kept for the measurement of the whole graph: it compiles the graph twice before it times anything."""
 
@@ -30,4 +32,4 @@ def share(left_s: float, promises: Sequence[float], first: bool = False) -> floa
         return max(left_s, 0.0) if first else None
     total = sum(promises)
     part = promises[0] / total if total > 0 else 1 / len(promises)
-    return min(left_s, max(left_s * part, LEAST_TASK_S))
+    return min(left_s, max(left_s * part, WHOLE_EPISODE_S))

@@ -78,7 +78,9 @@ def seconds(text: str) -> float:
 
 
 def _demo_parser(demo: argparse.ArgumentParser) -> None:
-    demo.add_argument("--budget", type=seconds, default=45.0, help="seconds of search per graph")
+    demo.add_argument(
+        "--budget", type=seconds, default=120.0, help="most seconds of search per graph"
+    )
     demo.add_argument("--build-dir", type=Path, default=Path("build"), help="where it works")
     demo.add_argument(
         "--models", type=Path, default=Path("examples/models.py"), help="file with the models"

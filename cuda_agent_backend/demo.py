@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,11 +26,15 @@ PHASES = ("cold", "cached")
 LIMIT_S = {"cold": 420.0, "cached": 150.0}
 """After so many seconds a process is killed: the whole has to end within ten minutes, set-up included."""
 NOT_SLOWER = 0.98
+COLD_S = 270.0
+"""What the first process is to take: its models share what is left of it."""
+OVERHEAD_S, LEAST_BUDGET_S = 30.0, 20.0
+"""What compiling, checking and timing a model take beside the search; and the least seconds of search."""
 
 
 @dataclass(frozen=True)
 class Demo:
-    """What to run: the file with the models, the folder to work in, seconds of search per graph."""
+    """What to run: the file with the models, the folder to work in, the most seconds of search per graph."""
 
     models: Path
     build_dir: Path
@@ -127,6 +132,11 @@ def run(demo: Demo) -> DemoResult | DemoFailed:
     return result
 
 
+def budget_of(left_s: float, models: int, most_s: float) -> float:
+    """Seconds of search for the next of `models` models, where `left_s` seconds are left for all of them."""
+    return min(most_s, max(left_s / models - OVERHEAD_S, LEAST_BUDGET_S))
+
+
 def _child(demo: Demo, phase: str) -> str | None:
     """Run one phase in a process group of its own; what went wrong, or None."""
     words = [demo.models, demo.folder, demo.budget_s, *demo.names]
@@ -213,14 +223,16 @@ def child(phase: str, models: Path, folder: Path, budget_s: float, names: Sequen
     from sandbox.machine import facts
 
     target = "cuda" if torch.cuda.is_available() else "cpu"
-    options = {
+    options: dict[str, Any] = {
         "cuda_agent.cache_dir": folder / "kernels",
         "cuda_agent.search": "search" if phase == "cold" else "cached",
-        "cuda_agent.budget_s": budget_s,
     }
+    started = time.monotonic()
     out = tables.console()
     found: dict[str, Any] = {}
-    for name in names:
+    for number, name in enumerate(names):
+        left_s = COLD_S - (time.monotonic() - started)
+        options["cuda_agent.budget_s"] = budget_of(left_s, len(names) - number, budget_s)
         out.print(f"{name}: compiling" + (" and searching" if phase == "cold" else ""))
         loaded = load_model(f"{models}:{name}")
         if isinstance(loaded, BadTarget):

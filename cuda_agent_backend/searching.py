@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from cuda_agent_backend import log
-from cuda_agent_backend.budget import LEAST_TASK_S
+from cuda_agent_backend.budget import WHOLE_EPISODE_S
 from cuda_agent_backend.hook import Later
 from cuda_agent_backend.machine import all_flags
 from cuda_agent_backend.options import Options
@@ -164,7 +164,7 @@ class Searching:
         kernels = open_kernels(self.options.cache_dir)
         if isinstance(kernels, CacheUnavailable):
             return
-        share = max(self.options.budget_s / max(len(tasks), 1), LEAST_TASK_S)
+        share = max(self.options.budget_s / max(len(tasks), 1), WHOLE_EPISODE_S)
         for task in tasks:
             kernels.cache.enqueue(key_of(task), task.to_json(), {"budget_s": share})
         request = {"do": "drain", "setup": self._setup(), "later": None}

@@ -6,7 +6,13 @@ import pytest
 import torch
 from test_partition import graph_of
 
-from cuda_agent_backend.budget import LEAST_TASK_S, by_promise, kept_for_acceptance, share
+from cuda_agent_backend.budget import (
+    LEAST_TASK_S,
+    WHOLE_EPISODE_S,
+    by_promise,
+    kept_for_acceptance,
+    share,
+)
 from cuda_agent_backend.estimate import saving
 from cuda_agent_backend.partition import partition
 
@@ -26,12 +32,13 @@ def test_the_time_goes_where_most_may_be_saved() -> None:
 
 def test_many_tasks_do_not_starve_each_other() -> None:
     """Each gets enough to time something, as long as there is enough for one."""
-    left, begun = 30.0, 0
+    left, begun = 50.0, 0
     promises = [1.0] * 24
     while promises and (seconds := share(left, promises, first=not begun)) is not None:
         assert seconds >= LEAST_TASK_S
         left, promises, begun = left - seconds, promises[1:], begun + 1
-    assert begun == 3
+    assert begun == 3  # 20, 20 and 10 seconds
+    assert share(50.0, [1.0] * 24) == WHOLE_EPISODE_S
 
 
 def test_the_first_task_is_begun_however_small_the_budget() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cuda_agent_backend import cli, tables
-from cuda_agent_backend.demo import Demo, DemoFailed, combine, run
+from cuda_agent_backend.demo import Demo, DemoFailed, budget_of, combine, run
 
 
 def phase(**changes: Any) -> dict[str, Any]:
@@ -66,6 +66,14 @@ def test_a_second_process_that_does_worse_is_not_as_promised(
     change: dict[str, Any], good: bool
 ) -> None:
     assert combine(phase(), phase(**change)).as_promised is good
+
+
+def test_models_share_the_time_and_inherit_what_others_leave() -> None:
+    assert budget_of(270.0, 3, 120.0) == 60.0
+    assert budget_of(200.0, 2, 120.0) == 70.0
+    assert budget_of(270.0, 1, 120.0) == 120.0
+    assert budget_of(-30.0, 2, 120.0) == 20.0
+    assert budget_of(270.0, 3, 5.0) == 5.0
 
 
 def test_without_the_models_it_says_where_to_run_it(tmp_path: Path) -> None:
