@@ -7,9 +7,14 @@ from collections.abc import Mapping
 
 from kernel_cache.canonical import Json, is_digest, loads
 
+MAX_MESSAGE = 600
+
 
 class RecordError(ValueError):
-    """A record's text or field is not what the format says."""
+    """A record's text or field is not what the format says. The message is cut where it repeats a long value."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message if len(message) <= MAX_MESSAGE else f"{message[:MAX_MESSAGE]} ...")
 
 
 class Fields:
@@ -57,9 +62,13 @@ class Fields:
         value = self.take(name)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self._wrong(name, "a number", value)
-        if not math.isfinite(value):
+        try:
+            number = float(value)
+        except OverflowError:
+            raise self._wrong(name, "a finite number", "a huge one") from None
+        if not math.isfinite(number):
             raise self._wrong(name, "a finite number", value)
-        return float(value)
+        return number
 
     def count(self, name: str) -> int:
         value = self.take(name)

@@ -69,10 +69,12 @@ def _check_buffer(buffer: Buffer) -> None:
     where, spec = f"buffer {buffer.name!r}", buffer.spec
     require(_is_name(buffer.name), f"{where}: not an identifier")
     require(
-        buffer.kind in KIND_ORDER, f"{where}: kind {buffer.kind!r}; known: {', '.join(KIND_ORDER)}"
+        isinstance(buffer.kind, str) and buffer.kind in KIND_ORDER,
+        f"{where}: kind {buffer.kind!r}; known: {', '.join(KIND_ORDER)}",
     )
     require(
-        spec.dtype in ITEM_SIZES, f"{where}: dtype {spec.dtype!r}; known: {', '.join(ITEM_SIZES)}"
+        isinstance(spec.dtype, str) and spec.dtype in ITEM_SIZES,
+        f"{where}: dtype {spec.dtype!r}; known: {', '.join(ITEM_SIZES)}",
     )
     require(len(spec.shape) == len(spec.stride), f"{where}: shape and stride differ in length")
     require(all(n >= 0 for n in spec.shape + spec.stride), f"{where}: negative shape or stride")

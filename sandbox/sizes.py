@@ -11,13 +11,17 @@ from collections.abc import Callable, Mapping
 
 MAX_LENGTH = 400
 MAX_DEPTH = 32
+MAX_MESSAGE = 600
 LIMIT = 2**63
 
 Expression = int | str
 
 
 class ExpressionError(ValueError):
-    """The text is no valid size expression, or its value is not a 64-bit integer."""
+    """The text is no valid size expression, or its value is not a 64-bit integer. Long messages are cut."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message if len(message) <= MAX_MESSAGE else f"{message[:MAX_MESSAGE]} ...")
 
 
 def evaluate(expression: Expression, sizes: Mapping[str, int]) -> int:

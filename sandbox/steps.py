@@ -14,6 +14,7 @@ Kind = Literal["input", "output", "temporary", "prepacked"]
 KIND_ORDER = ("input", "output", "temporary", "prepacked")
 
 Triple = tuple[Expression, Expression, Expression]
+MAX_MESSAGE = 600
 ONES: Triple = (1, 1, 1)
 
 
@@ -74,7 +75,10 @@ class ResolvedLaunch:
 
 
 class PlanError(ValueError):
-    """The plan is malformed; the message says where."""
+    """The plan is malformed; the message says where, and is cut where it repeats a long value."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message if len(message) <= MAX_MESSAGE else f"{message[:MAX_MESSAGE]} ...")
 
 
 def require(condition: object, message: str) -> None:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+MAX_MESSAGE = 600
+
 
 class TaskError(ValueError):
     """A task that cannot be: malformed text, a dangling reference, an operator this torch does
-    not have.
+    not have. The message is cut where it repeats a long value.
     """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message if len(message) <= MAX_MESSAGE else f"{message[:MAX_MESSAGE]} ...")
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,11 @@ MEMORY_FORMATS = frozenset(
     ("contiguous_format", "preserve_format", "channels_last", "channels_last_3d")
 )
 
+MAX_EXTENT = 1 << 40
+"""Elements of a tensor, one by one or from the first to the last in memory."""
+MAX_DEPTH = 16
+"""How deep lists may lie in each other; no operator's schema goes beyond two."""
+
 
 def encode(task: Task) -> str:
     """Canonical JSON of a task."""
@@ -119,9 +124,12 @@ def _spec_in(item: Any, where: str) -> TensorSpec:
         raise TaskError(
             f"{where}: shape {list(shape)} and stride {list(stride)} do not describe a tensor"
         )
-    if fields["dtype"] not in ITEM_SIZES:
+    if not isinstance(fields["dtype"], str) or fields["dtype"] not in ITEM_SIZES:
         raise TaskError(f"{where}: unknown dtype {fields['dtype']!r}")
-    return TensorSpec(fields["dtype"], shape, stride)
+    spec = TensorSpec(fields["dtype"], shape, stride)
+    if max(*shape, *stride, spec.numel, spec.extent, 0) > MAX_EXTENT:
+        raise TaskError(f"{where}: larger than any memory")
+    return spec
 
 
 def _node_in(item: Any, where: str) -> Node:
@@ -164,9 +172,11 @@ def _arg_out(arg: Arg) -> Any:
             return [_arg_out(item) for item in arg]
 
 
-def _arg_in(item: Any, where: str) -> Arg:
+def _arg_in(item: Any, where: str, depth: int = 0) -> Arg:
     if isinstance(item, list):
-        return tuple(_arg_in(part, where) for part in item)
+        if depth > MAX_DEPTH:
+            raise TaskError(f"{where}: lists nested deeper than {MAX_DEPTH}")
+        return tuple(_arg_in(part, where, depth + 1) for part in item)
     if item is None or isinstance(item, bool | int | str):
         return item
     if not isinstance(item, dict) or len(item) != 1:
@@ -189,7 +199,7 @@ def _tagged(kind: str, value: Any, where: str) -> Arg:
             return DType(_dtype(value, where))
         case "device" if value is True:
             return Device()
-        case "memory_format" if value in MEMORY_FORMATS:
+        case "memory_format" if isinstance(value, str) and value in MEMORY_FORMATS:
             return MemoryFormat(value)
         case "layout" if value == "strided":
             return Layout(value)

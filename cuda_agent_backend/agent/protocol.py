@@ -13,6 +13,11 @@ from typing import Any, Protocol
 
 Message = dict[str, Any]
 Schema = dict[str, Any]
+MAX_MESSAGE = 600
+MAX_ARGUMENTS = 1 << 21
+"""Characters of one call's arguments."""
+MAX_DEPTH = 100
+"""How deep lists and objects in them may lie in each other."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,9 @@ class Policy(Protocol):
 class BadArguments(ValueError):
     """Arguments of a tool call do not fit its schema; the message tells the policy what to change."""
 
+    def __init__(self, message: str) -> None:
+        super().__init__(message if len(message) <= MAX_MESSAGE else f"{message[:MAX_MESSAGE]} ...")
+
 
 def tool_message(call: ToolCall, result: Mapping[str, Any]) -> Message:
     """A tool's answer to ``call``."""
@@ -82,18 +90,32 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 }  # fmt: skip
 
 
+def _depth(value: Any) -> int:
+    """How deep lists and objects lie in each other, looked at level by level."""
+    level, depth = [value], 0
+    while level and depth <= MAX_DEPTH:
+        inner = [v for v in level if isinstance(v, dict | list)]
+        level = [x for v in inner for x in (v.values() if isinstance(v, dict) else v)]
+        depth += 1
+    return depth
+
+
 def parse_arguments(call: ToolCall, schema: Schema) -> dict[str, Any]:
     """The call's arguments, checked against the flat JSON schema of its tool.
 
     Raises:
         BadArguments: not a JSON object, a missing, unknown or wrongly typed argument.
     """
+    if len(call.arguments) > MAX_ARGUMENTS:
+        raise BadArguments(f"arguments of {call.name} have more than {MAX_ARGUMENTS} characters")
     try:
         arguments = json.loads(call.arguments or "{}")
     except (ValueError, RecursionError) as error:
         raise BadArguments(f"arguments of {call.name} are not JSON: {error}") from None
     if not isinstance(arguments, dict):
         raise BadArguments(f"arguments of {call.name} must be a JSON object")
+    if _depth(arguments) > MAX_DEPTH:
+        raise BadArguments(f"arguments of {call.name} are nested deeper than {MAX_DEPTH}")
     parameters = schema["function"]["parameters"]
     for name, value in arguments.items():
         if name not in parameters["properties"]:
