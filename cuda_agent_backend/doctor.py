@@ -13,7 +13,10 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from sandbox.isolation import Isolation
 
 Status = Literal["ok", "warn", "fail"]
 
@@ -67,6 +70,7 @@ class Facts:
     native: Part
     cache_folder: Part
     entry_point: Part
+    isolation: Part = Found("not looked at")
 
 
 def version_pair(text: str) -> tuple[int, int]:
@@ -94,6 +98,7 @@ def diagnose(facts: Facts) -> tuple[Check, ...]:
         _part("native operators", facts.native, "warn"),
         _part("kernel cache folder", facts.cache_folder, "fail"),
         _part("torch.compile entry point", facts.entry_point, "warn"),
+        _part("isolation of candidates", facts.isolation, "warn"),
     )
 
 
@@ -165,6 +170,7 @@ def examine(cache_dir: Path, native_dir: Path, *, build: bool = True) -> Facts:
         native=_native(native_dir) if build else Absent("not looked at", "leave out --quick"),
         cache_folder=_cache_folder(cache_dir),
         entry_point=_entry_point(),
+        isolation=_isolation(),
     )
 
 
@@ -202,6 +208,22 @@ def _native(native_dir: Path) -> Part:
     if isinstance(found, Missing):
         return Absent(f"{found.reason}; the slower Python operators serve", found.remedy)
     return Found("built")
+
+
+def _isolation() -> Part:
+    from sandbox.confine import offered
+
+    return judge_isolation(offered())
+
+
+def judge_isolation(found: Isolation) -> Part:
+    """What the level in force means to the user."""
+    if found.level == "full":
+        return Found(found.describe())
+    because = f" ({found.why})" if found.why else ""
+    reason = f"{found.describe()}; lacking: {', '.join(found.lacking)}{because}"
+    remedy = "our sketches run; C++ of a policy is refused. Use Linux 5.13 or above with Landlock, outside of gVisor"
+    return Absent(reason, remedy)
 
 
 def _cache_folder(folder: Path) -> Part:

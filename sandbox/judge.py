@@ -108,7 +108,7 @@ class Judge:
         self._ceilings = ceilings
         self._session: Session | None = None
         self._preparing: threading.Thread | None = None
-        self._compiled: dict[str, Compiled] = {}
+        self._compiled: dict[tuple[str, str], Compiled] = {}
 
     def __enter__(self) -> Judge:
         self.start()
@@ -151,7 +151,7 @@ class Judge:
 
     def compile(self, candidate: Candidate) -> Compiled | Failure:
         """Compile the candidate in a child process; done once. Safe to call from several threads."""
-        known = self._compiled.get(candidate.digest)
+        known = self._compiled.get(_who_and_what(candidate))
         if known is not None and known.path.exists():
             return known
         return self._build(candidate, "candidates")
@@ -167,7 +167,7 @@ class Judge:
         )
         match result:
             case Compiled():
-                self._compiled[candidate.digest] = result
+                self._compiled[_who_and_what(candidate)] = result
                 return result
             case CompileTimedOut(seconds=seconds):
                 return TimedOut("compilation", seconds)
@@ -270,8 +270,9 @@ class Judge:
             "worker": self._candidate.isolation.to_dict(),
             "sealed": bool(self._candidate.holds),
         }
-        evidence["toolchain"] = self._compiled[candidate.digest].toolchain.version
-        evidence["kernel_facts"] = dict(self._compiled[candidate.digest].facts)
+        compiled = self._compiled[_who_and_what(candidate)]
+        evidence["toolchain"] = compiled.toolchain.version
+        evidence["kernel_facts"] = dict(compiled.facts)
         checked = check_candidate(session, self._candidate, THOROUGH, recorded)
         evidence["draws"] = checked.draws
         if not isinstance(checked.outcome, Correct):
@@ -395,6 +396,11 @@ class Judge:
             "driver": facts.get("driver"),
             "machine": facts,
         }
+
+
+def _who_and_what(candidate: Candidate) -> tuple[str, str]:
+    """What a compilation is remembered by: what may be compiled depends on who wrote it."""
+    return candidate.origin, candidate.digest
 
 
 def _same_specs(mine: Sequence[TensorSpec], wanted: Sequence[TensorSpec]) -> bool:

@@ -160,7 +160,8 @@ class Session:
             worker.holds = candidate.digest
         message: dict[str, Any] = {"do": "load", "key": key_of(self.task), "seal": untrusted}
         message |= {"path": str(worker.deliver(path)), "plan": candidate.plan.to_json()}
-        trouble = self._once(worker, "candidate", candidate.digest, message)
+        state = (candidate.digest, untrusted)  # who wrote it is no part of the digest
+        trouble = self._once(worker, "candidate", state, message)
         if isinstance(trouble, Failed):
             return CompileFailed(trouble.message)  # an undefined symbol, for instance
         return trouble

@@ -7,7 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from cuda_agent_backend.doctor import Absent, Check, Facts, Found, diagnose, examine, worst
+from cuda_agent_backend.doctor import (
+    Absent,
+    Check,
+    Facts,
+    Found,
+    diagnose,
+    examine,
+    judge_isolation,
+    worst,
+)
+from sandbox.isolation import Isolation
 
 GOOD = Facts(
     system="Linux",
@@ -53,6 +63,7 @@ def test_a_sound_machine_without_a_gpu_is_all_well() -> None:
         ({"native": ABSENT}, "native operators", "warn"),
         ({"cache_folder": ABSENT}, "kernel cache folder", "fail"),
         ({"entry_point": ABSENT}, "torch.compile entry point", "warn"),
+        ({"isolation": ABSENT}, "isolation of candidates", "warn"),
     ],
 )
 def test_what_is_wrong_is_graded_and_comes_with_a_remedy(
@@ -67,6 +78,15 @@ def test_a_gpu_of_the_right_kind_is_well() -> None:
     facts = replace(GOOD, gpu=("H200", (9, 0)), cuda=Found("nvcc 13.0"))
     assert check(facts, "GPU").status == "ok"
     assert worst(diagnose(facts)) == "ok"
+
+
+def test_isolation_that_lacks_something_says_what_and_what_follows() -> None:
+    full = Isolation(7, True, True, True, True, "other")
+    assert isinstance(judge_isolation(full), Found)
+    found = judge_isolation(replace(full, files=0, why="files: not enabled"))
+    assert isinstance(found, Absent)
+    assert "Landlock" in found.reason and "not enabled" in found.reason
+    assert "refused" in found.remedy
 
 
 def test_this_machine_can_be_examined(tmp_path: Path) -> None:

@@ -1,0 +1,272 @@
+"""Who does what in the sandbox: trying out and judging apart, expected values out of reach, sealed host code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from judge_kit import SILU_BIAS, candidate, silu_bias, silu_candidate, sized
+from process_kit import family
+
+from sandbox.candidate import Candidate
+from sandbox.confine import offered
+from sandbox.expected import Expected
+from sandbox.isolation import Isolation
+from sandbox.judge import Judge
+from sandbox.rounds import Effort
+from sandbox.session import Session, Timeouts
+from sandbox.supervisor import WorkerProcess
+from sandbox.verdict import Correct, Crashed, Outcome, Refused, Wrong
+
+TASK = silu_bias()
+SHORT = Effort(min_rounds=12, max_rounds=24, seconds=2.0)
+needs_isolation = pytest.mark.skipif(
+    offered().level != "full", reason=f"this machine: {offered().describe()} {offered().why}"
+)
+
+
+@pytest.fixture(scope="module")
+def consenting(tmp_path_factory: pytest.TempPathFactory, native_dir: Path) -> Iterator[Judge]:
+    """A judge that may run the C++ of a policy."""
+    with Judge(
+        "cpu",
+        scratch_dir=tmp_path_factory.mktemp("consenting"),
+        native_dir=native_dir,
+        inductor={"cpp_cache_precompile_headers": False},
+        consent=True,
+        timeouts=Timeouts(run=5.0),
+    ) as made:
+        yield made
+
+
+def pid_of(worker: WorkerProcess) -> int:
+    assert worker.pid is not None
+    return worker.pid
+
+
+def acting(act: str, headers: str = "", origin: Any = "policy") -> Candidate:
+    """Right only if the body of `act`, a C++ function, returns true on its first call."""
+    includes = "".join(f"#include <{name}>\n" for name in headers.split())
+    first = "static const bool done = act();\n  if (!done) return;\n  #pragma"
+    source = sized(SILU_BIAS, TASK).replace("#pragma", first)
+    made = candidate(TASK, f"{includes}static bool act() {{ {act} }}\n{source}")
+    return replace(made, origin=origin)
+
+
+SEALED = {
+    "reads a system file": ("fcntl.h", 'return open("/etc/passwd", O_RDONLY) >= 0;'),
+    "writes a file": ("fcntl.h", 'return open("x", O_CREAT | O_WRONLY, 0600) >= 0;'),
+    "opens a socket": ("sys/socket.h", "return socket(AF_INET, SOCK_STREAM, 0) >= 0;"),
+    "forks": ("unistd.h", "const int p = fork(); if (p == 0) _exit(0); return p > 0;"),
+    "starts a program": ("cstdlib", 'return system("true") == 0;'),
+    "signals its parent": ("signal.h unistd.h", "return kill(getppid(), 0) == 0;"),
+    "patches itself": ("fcntl.h", 'return open("/proc/self/mem", O_RDWR) >= 0;'),
+}
+
+
+@needs_isolation
+def test_sealed_code_can_do_nothing_but_compute(consenting: Judge) -> None:
+    # All acts in one candidate: each one needs a process of its own, and starting that takes seconds.
+    headers = " ".join(dict.fromkeys(" ".join(h for h, _ in SEALED.values()).split()))
+    parts = [f"[]() -> bool {{ {act} }}()" for _, act in SEALED.values()]
+    found = consenting.verify(TASK, acting(f"return {' || '.join(parts)};", headers))
+    assert isinstance(found, Wrong), found
+    control = consenting.verify(TASK, acting("return true;", headers))
+    assert isinstance(control, Correct), control
+
+
+@needs_isolation
+def test_each_untrusted_candidate_has_a_process_of_its_own(consenting: Judge) -> None:
+    first = acting("return true;")
+    assert isinstance(consenting.verify(TASK, first), Correct)
+    generation = consenting._scratch.generation
+    assert isinstance(consenting.profile(TASK, first, pairs=4), Correct)
+    assert consenting._scratch.generation == generation
+    assert isinstance(consenting.verify(TASK, silu_candidate(TASK)), Correct)
+    assert consenting._scratch.generation == generation + 1
+    assert consenting._scratch.holds == ""
+
+
+@needs_isolation
+def test_source_of_a_policy_is_sealed_though_a_sketch_wrote_the_same(consenting: Judge) -> None:
+    for origin in ("sketch", "policy"):
+        assert isinstance(consenting.verify(TASK, acting("return true;", "cmath", origin)), Correct)
+    assert consenting._scratch.holds == acting("return true;", "cmath").digest
+
+
+@needs_isolation
+def test_a_judgement_rebuilds_and_says_what_was_in_force(
+    consenting: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places: list[str] = []
+    build = Judge._build
+
+    def noted(self: Judge, made: Candidate, place: str) -> Any:
+        places.append(place)
+        return build(self, made, place)
+
+    monkeypatch.setattr(Judge, "_build", noted)
+    mine = acting("return 1 > 0;")
+    assert isinstance(consenting.verify(TASK, mine), Correct)
+    judging, trying = pid_of(consenting._candidate), pid_of(consenting._scratch)
+    found = consenting.judge(TASK, mine, effort=SHORT)
+    assert found.status in ("wins", "too_slow", "noisy"), found.reason
+    assert places == ["candidates", "judged"]
+    isolation = found.evidence["isolation"]
+    assert isolation["sealed"]
+    assert isolation["worker"]["level"] == isolation["compiler"]["level"] == "full"
+    assert pid_of(consenting._scratch) == trying
+    assert pid_of(consenting._candidate) != judging  # a new one awaits the next judgement
+
+
+def test_a_machine_that_cannot_confine_refuses_untrusted_host_code_and_runs_sketches(
+    consenting: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lacking = Isolation(syscalls=True, network=True, privileges=True, user="own, no rights")
+    monkeypatch.setattr("sandbox.compile.offered", lambda: lacking)
+    found = consenting.verify(TASK, acting("return 2 > 1;"))
+    assert isinstance(found, Refused)
+    assert "Landlock" in found.reason
+    assert isinstance(consenting.verify(TASK, silu_candidate(TASK)), Correct)
+
+
+def test_trying_out_and_judging_are_different_processes(judge: Judge) -> None:
+    judge.start()
+    pids = [pid_of(worker) for worker in judge._workers]
+    assert len(set(pids)) == 3
+    folders = {worker.settings.folder for worker in judge._workers}
+    assert len(folders) == 3
+    before = judge._candidate.generation
+    crashing = silu_candidate(TASK, change="#pragma => *(volatile int*)0 = 1;\n  #pragma")
+    assert isinstance(judge.verify(TASK, crashing), Crashed)
+    assert judge._candidate.generation == before
+
+
+def test_a_worker_sees_no_other_binary_than_its_own(judge: Judge) -> None:
+    for factor in ("1.0f", "1.00001f"):
+        judge.verify(TASK, silu_candidate(TASK, change=f"(1.0f + => ({factor} +"))
+    assert len(list(judge._scratch.settings.inbox.iterdir())) == 1
+
+
+FORGED = """#include <sys/socket.h>
+static void forge() {
+  unsigned char reply[17] = {1};
+  for (int fd = 3; fd < 64; ++fd) if (send(fd, reply, sizeof reply, 0) > 0) return;
+}
+"""
+
+
+def test_an_answer_that_nobody_asked_for_is_seen(judge: Judge) -> None:
+    forging = silu_candidate(
+        TASK,
+        act="#include <cmath> => #include <cmath>\n" + FORGED,
+        call="#pragma => forge();\n  #pragma",
+    )
+    found = judge.judge(TASK, forging, effort=SHORT)
+    assert found.status in ("crashed", "failed"), found.reason
+    assert found.reward in (-1, None)
+
+
+class Listening:
+    """Notes what a judge tells its workers, and what it keeps to itself."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.messages: list[dict[str, Any]] = []
+        self.descriptors = 0
+        self.expected: list[Expected] = []
+        ask, expect = WorkerProcess.ask, Session.expected
+
+        def noted(
+            worker: WorkerProcess,
+            stage: str,
+            message: dict[str, Any],
+            timeout: float,
+            fds: Any = (),
+        ) -> Any:
+            if worker.settings.role != "baseline":
+                self.messages.append(message)
+                self.descriptors += len(fds)
+            return ask(worker, stage, message, timeout, fds)
+
+        def kept(session: Session, inputs: Any) -> Any:
+            found = expect(session, inputs)
+            if isinstance(found, Expected):
+                self.expected.append(found)
+            return found
+
+        monkeypatch.setattr(WorkerProcess, "ask", noted)
+        monkeypatch.setattr(Session, "expected", kept)
+
+
+def test_expected_values_are_not_in_a_candidates_process(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard = Listening(monkeypatch)
+    idle = sized('extern "C" void kernel(void* const* p) {}', TASK)
+    found: Outcome = judge.verify(TASK, candidate(TASK, idle), recorded_inputs=None)
+    assert isinstance(found, Wrong)
+    worker = family(pid_of(judge._scratch))[-1]
+    session = judge._session
+    assert session is not None
+    given = next(iter(session.sets.values())).tensors[0]
+    assert in_memory(worker, given), "the search finds nothing: it would miss expected values too"
+    for expected in heard.expected:
+        for tensor in (*expected.eager, *expected.oracle):
+            assert not in_memory(worker, tensor)
+
+
+def in_memory(pid: int, tensor: torch.Tensor) -> bool:
+    """Whether 64 bytes from the middle of a tensor lie anywhere in a process's writable or shared memory."""
+    flat = tensor.detach().contiguous().view(-1).view(torch.uint8)
+    start = flat.numel() // 2 // 8 * 8
+    needle = bytes(flat[start : start + 64].tolist())
+    try:
+        maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
+        with Path(f"/proc/{pid}/mem").open("rb") as memory:
+            return any(needle in _region(memory, line) for line in maps)
+    except PermissionError:
+        pytest.skip("the memory of a child cannot be read on this machine")
+
+
+def _region(memory: Any, line: str) -> bytes:
+    match = re.match(r"([0-9a-f]+)-([0-9a-f]+) (\S+) \S+ \S+ \S+\s*(.*)", line)
+    assert match is not None
+    first, last = int(match[1], 16), int(match[2], 16)
+    shared = "memfd:" in match[4]
+    if not (shared or match[3].startswith("rw")) or match[4].startswith(("[vvar", "[vsyscall")):
+        return b""
+    try:
+        memory.seek(first)
+        return bytes(memory.read(last - first))
+    except (OSError, ValueError):
+        return b""
+
+
+def test_what_a_worker_is_told_holds_no_values(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard = Listening(monkeypatch)
+    task = silu_bias(32, 48)
+    judge.judge(task, silu_candidate(task), effort=SHORT)
+    judge.verify(task, silu_candidate(task))
+    allowed = {
+        "inputs": {"do", "number", "specs", "offsets"},
+        "outputs": {"do", "specs", "offsets"},
+        "prepare": {"do", "slot", "mode", "task", "key", "plan"},
+        "load": {"do", "key", "seal", "path", "plan"},
+        "guarded": {"do", "set", "poison"},
+        "fetch": {"do"},
+        "forget": {"do"},
+    }
+    assert heard.messages
+    for message in heard.messages:
+        assert set(message) <= allowed[message["do"]]
+        if message["do"] == "prepare":
+            assert (
+                "cuda_agent.run" in message["task"]
+            )  # the call of the candidate, not what it should compute
