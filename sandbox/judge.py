@@ -34,7 +34,7 @@ from sandbox.machine import Ceilings
 from sandbox.plan import MAX_INPUTS, MAX_OUTPUTS
 from sandbox.race import Race
 from sandbox.rounds import Effort, Record
-from sandbox.session import INDUCTOR, Session, Timeouts
+from sandbox.session import CANDIDATE, INDUCTOR, Session, Timeouts
 from sandbox.specs import TensorSpec
 from sandbox.supervisor import WorkerProcess, WorkerSettings
 from sandbox.task import Task, TaskError
@@ -68,6 +68,7 @@ class Judge:
     default the cores this process may use. flags: see `flags`; by default those of this process.
     inductor: a patch of Inductor's configuration for baseline and wrapper. consent: whether C++
     written by a policy may run. ceilings: of this machine, measured when first needed otherwise.
+    memory_bytes: what a worker for cpu may call its own, by default a share of the machine's.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class Judge:
         cxx_flags: Sequence[str] = (),
         timeouts: Timeouts | None = None,
         ceilings: Ceilings | None = None,
+        memory_bytes: int | None = None,
     ) -> None:
         self.target, self.arch, self.consent = target, arch, consent
         self.scratch = Path(scratch_dir).resolve()
@@ -100,7 +102,14 @@ class Judge:
         }
         self._baseline, self._scratch, self._candidate = self._workers = tuple(
             WorkerProcess(
-                WorkerSettings(role, self.scratch / role, self.threads, hello, self.timeouts.start)
+                WorkerSettings(
+                    role,
+                    self.scratch / role,
+                    self.threads,
+                    hello,
+                    self.timeouts.start,
+                    memory_bytes,
+                )
             )
             for role in ("baseline", "scratch", "candidate")
         )
@@ -248,6 +257,17 @@ class Judge:
         if self._candidate.holds:
             self._candidate.renew()  # the next one imports torch while the judge goes on
         return Verdict(status, outcome.reason, reward(outcome), accuracy, speed, evidence)
+
+    def judge_baseline(self, task: Task, *, effort: Effort | None = None) -> SpeedReport | Outcome:
+        """Inductor's own code in the candidate's place: how often does nothing changed look faster?"""
+        session = self._open(task)
+        if not isinstance(session, Session):
+            return session
+        trouble = session.prepare(self._candidate, CANDIDATE, task, "inductor")
+        if trouble is not None:
+            return trouble
+        race = self._race(session, None, self._candidate)
+        return race.judge(effort or Effort(), {})
 
     def _judge(
         self,

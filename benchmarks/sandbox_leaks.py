@@ -1,0 +1,83 @@
+"""What candidates may leave behind: processes, descriptors, files, shared memory, GPU memory."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from sandbox.judge import Judge
+from sandbox.privileges import UID_BASE
+
+GPU_GRAIN = 64 << 20
+"""Bytes. Contexts of processes differ by less."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Counts at one moment. processes: that work in the judge's folder, or run as a user of the sandbox."""
+
+    processes: int
+    zombies: int
+    descriptors: int
+    temporary_files: int
+    shared_memory_files: int
+    gpu_memory: int
+
+    def beyond(self, before: Snapshot) -> dict[str, int]:
+        """What there is more of, by kind."""
+        mine, theirs = asdict(self), asdict(before)
+        return {name: max(0, value - theirs[name]) for name, value in mine.items()}
+
+
+def snapshot(judge: Judge) -> Snapshot:
+    """Count, while all workers are at rest. GPU memory in use is in grains of 64 MiB."""
+    for worker in judge._workers:
+        worker.ready()
+    processes = [entry for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return Snapshot(
+        processes=sum(_is_ours(entry, judge.scratch) for entry in processes),
+        zombies=sum(_is_zombie(entry) for entry in processes),
+        descriptors=len(list(Path("/proc/self/fd").iterdir())),
+        temporary_files=_sandbox_files(Path(tempfile.gettempdir())),
+        shared_memory_files=_sandbox_files(Path("/dev/shm")),
+        gpu_memory=_gpu_grains() if judge.target == "cuda" else 0,
+    )
+
+
+def _is_ours(entry: Path, scratch: Path) -> bool:
+    try:
+        if _state(entry) == "Z":
+            return False
+        return entry.stat().st_uid >= UID_BASE or scratch in (entry / "cwd").readlink().parents
+    except OSError:
+        return False
+
+
+def _is_zombie(entry: Path) -> bool:
+    try:
+        text = (entry / "stat").read_text().rpartition(")")[2].split()
+        return text[0] == "Z" and int(text[1]) == os.getpid()
+    except OSError:
+        return False
+
+
+def _state(entry: Path) -> str:
+    return (entry / "stat").read_text().rpartition(")")[2].split()[0]
+
+
+def _sandbox_files(folder: Path) -> int:
+    """Of a user of the sandbox, or, where it has none, of this one."""
+    mine = UID_BASE if os.geteuid() == 0 else os.geteuid()
+    try:
+        return sum(entry.lstat().st_uid >= mine for entry in folder.iterdir())
+    except OSError:
+        return 0
+
+
+def _gpu_grains() -> int:
+    import torch
+
+    free, total = torch.cuda.mem_get_info()
+    return int((total - free) // GPU_GRAIN)
