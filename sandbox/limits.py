@@ -82,11 +82,13 @@ def run_limited(
     environment = {
         "PATH": SYSTEM_PATH,
         "HOME": str(cwd),
-        # As another user it may not be able to name the folder that it works in.
-        "TMPDIR": "." if policy is not None else str(cwd),
+        "TMPDIR": str(cwd),
         "LANG": "C.UTF-8",
         **(env or {}),
     }
+    if policy is not None:
+        # gcc asks whether it may use a folder in a way that knows no capabilities; this is its next choice.
+        environment["TMP"] = "."
     started = time.monotonic()
     with tempfile.TemporaryFile() as output:
         try:

@@ -96,8 +96,9 @@ def environment(settings: WorkerSettings) -> dict[str, str]:
     return kept | {
         "HOME": str(folder),
         "USER": "sandbox",
-        # As another user it may not be able to name the folder that it works in.
-        "TMPDIR": ".",
+        "TMPDIR": str(folder),
+        # gcc asks whether it may use a folder in a way that knows no capabilities; this is its next choice.
+        "TMP": ".",
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
         "TRITON_CACHE_DIR": str(folder / "triton"),
         "CUDA_CACHE_PATH": str(folder / "cuda"),

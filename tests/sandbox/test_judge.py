@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -288,3 +289,11 @@ def test_closing_leaves_no_process(judge: Judge) -> None:
     judge.close()
     assert gone(pids)
     assert isinstance(verify(judge), Correct)
+
+
+@pytest.mark.slow
+def test_inductor_compiles_in_its_default_configuration(tmp_path: Path) -> None:
+    # Precompiled headers, which the other tests do without, are made in temporary folders.
+    with Judge("cpu", scratch_dir=tmp_path) as default:
+        found = default.baselines(TASK)
+    assert isinstance(found, Baselines), found

@@ -126,3 +126,9 @@ def test_the_environment_is_allow_listed(tmp_path: Path, monkeypatch: pytest.Mon
     assert "LD_PRELOAD" not in found
     assert found["OMP_NUM_THREADS"] == "3"
     assert found["HOME"] == str(tmp_path / "scratch")
+
+
+def test_temporary_folders_have_absolute_names_that_another_user_may_use(tmp_path: Path) -> None:
+    found = environment(WorkerSettings("candidate", tmp_path, 3, HELLO))
+    assert Path(found["TMPDIR"]).is_absolute()
+    assert found["TMP"] == "."
