@@ -126,7 +126,7 @@ def _compile_cxx(
     (folder / "kernel.cpp").write_text(candidate.source)
     folders = [f"-I{path}" for path in include]
     argv = [str(toolchain.path), *CXX_FLAGS, *extra, *folders, "kernel.cpp", "-o", "kernel.so"]
-    view = compiler_view(folder, toolchain.path, include)
+    view = compiler_view(folder, [toolchain.path], include)
     wanted = policy(isolation, view, {}, next_uid([str(toolchain.path)]))
     result = run_limited(argv, folder, limits, policy=wanted)
     failure = failure_of(result)

@@ -72,10 +72,8 @@ def _view(toolchain: Toolchain, folder: Path, include: Sequence[Path]) -> View:
         # Python runs the library, from a file of this package.
         extra += [Path(sys.prefix), Path(sys.base_prefix), Path(nvrtc.__file__)]
         extra.append(toolchain.path.resolve().parent)
-    cxx = find_cxx()
-    if isinstance(cxx, Toolchain):
-        extra.append(cxx.path)
-    return compiler_view(folder, toolchain.path, extra)
+    compilers = [tool.path for tool in (toolchain, find_cxx()) if isinstance(tool, Toolchain)]
+    return compiler_view(folder, compilers, extra)
 
 
 def _search_path(toolchain: Toolchain) -> str:

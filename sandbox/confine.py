@@ -41,13 +41,14 @@ class Policy:
     """What to put in force.
 
     view: None leaves files unguarded. uid: whom to become, None to stay. keep_search: read what the view holds whatever
-    the files' modes say. filter: of system calls. limits: see `limit_resources`.
+    the files' modes say. filter: of system calls, with what CUDA needs if for_cuda. limits: see `limit_resources`.
     """
 
     view: View | None = None
     uid: int | None = None
     keep_search: bool = False
     filter: bool = False
+    for_cuda: bool = False
     limits: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> str:
@@ -95,7 +96,7 @@ def apply(wanted: Policy) -> Isolation:
         if wanted.view is not None:
             landlock.restrict(rules)
     if wanted.filter:
-        seccomp.install(seccomp.work_rules(), seccomp.ALLOW)
+        seccomp.install(seccomp.work_rules(wanted.for_cuda), seccomp.ALLOW)
     return Isolation(
         files=abi,
         network=wanted.filter or abi >= 4,

@@ -22,6 +22,9 @@ _TRUNCATE, _IOCTL_DEVICE = 1 << 14, 1 << 15
 _OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | _TRUNCATE | _IOCTL_DEVICE
 _ALL_BY_VERSION = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
 _READ = READ_FILE | READ_DIR
+_OF_DEVICES = (
+    _READ | WRITE_FILE | _TRUNCATE | _IOCTL_DEVICE
+)  # truncation: what `fopen(name, "w")` asks for
 _NOT_IN_SCRATCH = EXECUTE | (1 << 6) | (1 << 11)  # nor character and block devices
 _BIND_AND_CONNECT, _SIGNALS_AND_ABSTRACT_SOCKETS = 0b11, 0b11
 
@@ -58,7 +61,7 @@ def grants(view: View, abi: int) -> Iterator[tuple[str, int]]:
     for path in view.write:
         yield path, everything & ~_NOT_IN_SCRATCH
     for path in view.devices:
-        yield path, everything & (READ_FILE | WRITE_FILE | READ_DIR | _IOCTL_DEVICE)
+        yield path, everything & _OF_DEVICES
 
 
 @contextmanager

@@ -88,13 +88,23 @@ _FCNTL = {"F_DUPFD": 0, "F_GETFD": 1, "F_SETFD": 2, "F_GETFL": 3, "F_DUPFD_CLOEX
 _IOCTL = {"TCGETS": 0x5401, "FIONREAD": 0x541B, "FIONCLEX": 0x5450, "FIOCLEX": 0x5451}
 
 
-def work_rules() -> list[Rule]:
-    """WORK: what is refused, everything else being allowed."""
+_FOR_CUDA = ("bind", "listen", "accept", "accept4")
+AF_UNIX = 1
+
+
+def work_rules(for_cuda: bool = False) -> list[Rule]:
+    """WORK: what is refused, everything else being allowed.
+
+    for_cuda: CUDA's driver does not start unless it can make a Unix socket and listen on it; connecting stays refused.
+    """
     namespaces = [
         Rule("clone", refuse(), (Argument(0, bit, bit),)) for bit in _bits(CLONE_NAMESPACES)
     ]
+    never = [name for name in _NEVER.split() if not (for_cuda and name in _FOR_CUDA)]
+    unix = [Rule("socket", ALLOW, (Argument(0, AF_UNIX),))] if for_cuda else []
     return [
-        *(Rule(name, refuse()) for name in _NEVER.split()),
+        *unix,
+        *(Rule(name, refuse()) for name in never),
         *namespaces,
         Rule("clone3", refuse(errno.ENOSYS)),  # its flags lie in memory; libraries then use clone
         Rule("setsid", PRETEND),

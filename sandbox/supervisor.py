@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +127,8 @@ def isolation_policy(settings: WorkerSettings, uid: int | None) -> confine.Polic
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     target, native = settings.hello["target"], settings.hello["native"]
     view = worker_view(target, settings.scratch, settings.inbox, _compilers(), native)
-    return confine.policy(confine.offered(), view, limits(settings, memory), uid)
+    found = confine.policy(confine.offered(), view, limits(settings, memory), uid)
+    return replace(found, for_cuda=target == "cuda")
 
 
 def _compilers() -> list[Path]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import site
 import sys
 import sysconfig
@@ -32,6 +33,9 @@ MACHINE = (
     "/sys/devices/system",
     "/sys/fs/cgroup",
 )
+THREAD_NAMES = "/proc/self/task"
+"""CUDA's driver does not start unless it can name its threads there."""
+BY_NAME = ("cc", "gcc", "g++", "c++", "clang", "clang++", "ld", "as", "ptxas")
 NULLS = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 CUDA_FACTS = (
     "/proc/driver",
@@ -51,9 +55,10 @@ CUDA_FACTS = (
 )
 
 
-def compiler_view(folder: Path, compiler: Path, extra: Iterable[Path] = ()) -> View:
-    """For a compiler that works in `folder`. extra: folders with headers or libraries."""
-    folders = [*SYSTEM, *LOADER, *_installation(compiler), *map(str, extra)]
+def compiler_view(folder: Path, compilers: Sequence[Path], extra: Iterable[Path] = ()) -> View:
+    """For compilers that work in `folder`. extra: folders with headers or libraries."""
+    folders = [*SYSTEM, *LOADER, *map(str, extra)]
+    folders += [place for compiler in compilers for place in installation(compiler, Path.home())]
     return View(read=_unique(folders), write=(str(folder),), devices=NULLS)
 
 
@@ -73,26 +78,41 @@ def python_folders() -> tuple[str, ...]:
 def worker_view(
     target: str, scratch: Path, inbox: Path, compilers: Sequence[Path], native: str
 ) -> View:
-    """For a worker: Python, torch, the compilers that Inductor calls. inbox: where candidates' binaries are put.
+    """For a worker: Python, torch, and the compilers that Inductor calls, those given and those that it finds itself.
+
+    inbox: where candidates' binaries are put.
 
     native: the folder of the operator library, empty where there is none.
     """
     read = [*SYSTEM, *LOADER, *MACHINE, *python_folders(), str(inbox)]
-    for compiler in compilers:
-        read += _installation(compiler)
+    for compiler in (*compilers, *_found_by_name()):
+        read += installation(compiler, Path.home())
     read += [native] if native else []
     read += [path for path in os.environ.get("LD_LIBRARY_PATH", "").split(":") if path]
     devices = list(NULLS)
     if target == "cuda":
         read += [*CUDA_FACTS, *_from_environment("CUDA_HOME", "CUDA_PATH")]
-        devices += _gpu_devices()
+        devices += [*_gpu_devices(), THREAD_NAMES]
     return View(_unique(read), (str(scratch),), _unique(devices))
 
 
-def _installation(program: Path) -> list[str]:
-    """The folder that a program is installed in, with its libraries: /opt/x of /opt/x/bin/g++."""
-    roots = {program.parent.parent, program.resolve().parent.parent}
-    return sorted(str(root) for root in roots if root != Path("/") and len(root.parts) > 2)
+def installation(program: Path, home: Path) -> list[str]:
+    """The folder that a program is installed in, with its libraries: /opt/x of /opt/x/bin/g++.
+
+    Only the program's own folder where that would be a home folder, a top folder, or one that holds them.
+    """
+    found = []
+    for place in (program.parent, program.resolve().parent):
+        root = place.parent
+        too_much = len(root.parts) < 3 or home.is_relative_to(root) or root.parent == Path("/home")
+        found.append(str(place if too_much else root))
+    return sorted(set(found))
+
+
+def _found_by_name() -> list[Path]:
+    """What Inductor and Triton start by name or by a variable."""
+    names = [*BY_NAME, *_from_environment("CC", "CXX", "TRITON_PTXAS_PATH")]
+    return [Path(path) for path in map(shutil.which, names) if path]
 
 
 def _from_environment(*names: str) -> list[str]:

@@ -45,9 +45,8 @@ def test_a_syntax_error_comes_back_with_the_compilers_words(tmp_path: Path) -> N
 
 
 def test_an_endless_compilation_is_stopped(tmp_path: Path) -> None:
-    source = "#include <cstdio>\ntemplate<int N, class T> struct X { using A = typename X<N-1, X<N,T>>::A;"
-    source += "using B = typename X<N-1, X<N,int>>::B; }; template<class T> struct X<0,T> { using A=T; using B=T; };"
-    source += "using Y = X<200, int>::A;"
+    doublings = "".join(f"#define A{n + 1} A{n} A{n}\n" for n in range(34))
+    source = f"#define A0 ;\n{doublings}A34\n"
     result = compile_candidate(cpu(source), tmp_path, "native", timeout_s=0.3)
     assert isinstance(result, CompileTimedOut)
     assert not list(tmp_path.iterdir())

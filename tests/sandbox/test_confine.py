@@ -17,6 +17,7 @@ from sandbox.isolation import Isolation
 from sandbox.landlock import READ_FILE, WRITE_FILE, View, grants, handled
 from sandbox.limits import Finished, Limits, run_limited
 from sandbox.privileges import next_uid, unused_uid
+from sandbox.views import installation
 
 FULL = Isolation(7, True, True, True, True, "other")
 needs_isolation = pytest.mark.skipif(
@@ -237,3 +238,11 @@ def test_no_landlock_is_version_nought(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(landlock, "_libc", Old)
     assert landlock.version() == 0
+
+
+def test_a_compilers_folder_is_seen_but_never_a_home(tmp_path: Path) -> None:
+    home = Path("/root")
+    assert installation(Path("/opt/gcc/bin/gcc"), home) == ["/opt/gcc"]
+    assert installation(Path("/root/bin/gcc"), home) == ["/root/bin"]
+    assert installation(Path("/home/someone/bin/gcc"), home) == ["/home/someone/bin"]
+    assert installation(Path("/bin/no-such-program"), home)[0].endswith("bin")

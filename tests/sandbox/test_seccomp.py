@@ -68,6 +68,14 @@ def test_what_a_compiler_needs_is_allowed(name: str) -> None:
     assert decide(WORK, name) == ALLOW
 
 
+def test_cudas_driver_may_listen_on_a_unix_socket_and_nobody_may_connect() -> None:
+    program = assemble(work_rules(for_cuda=True), ALLOW, NATIVE)
+    assert decide(program, "socket", 1, 1) == decide(program, "listen") == ALLOW
+    for family in (2, 10, 16, 17):
+        assert decide(program, "socket", family, 1) == refuse()
+    assert decide(program, "connect") == refuse()
+
+
 def test_a_process_group_cannot_be_left() -> None:
     assert decide(WORK, "setsid") == decide(WORK, "setpgid") == PRETEND
 
