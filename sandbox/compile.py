@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from sandbox import hostcode
 from sandbox.candidate import Candidate
 from sandbox.compilation import (
     Compiled,
@@ -19,6 +20,7 @@ from sandbox.compilation import (
 )
 from sandbox.compile_cuda import compile_cuda
 from sandbox.confine import offered, policy
+from sandbox.elf import ElfError
 from sandbox.isolation import Isolation
 from sandbox.limits import Finished, Limits, run_limited
 from sandbox.plan import LibraryCall
@@ -133,4 +135,11 @@ def _compile_cxx(
     if failure is not None:
         return failure
     assert isinstance(result, Finished)
+    if is_untrusted_host_code(candidate):
+        try:
+            reason = hostcode.why_refused((folder / "kernel.so").read_bytes())
+        except ElfError as error:
+            return CompileFailed(f"{result.output}\nno usable library came out: {error}")
+        if reason is not None:
+            return Refused(reason)
     return Compiled(folder / "kernel.so", result.output, result.seconds, toolchain)

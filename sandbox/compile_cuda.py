@@ -11,7 +11,8 @@ from sandbox import nvrtc
 from sandbox.candidate import Candidate
 from sandbox.compilation import Compiled, CompileFailed, CompileResult, Refused, failure_of
 from sandbox.confine import offered, policy
-from sandbox.cubin import CubinError, parse, why_refused
+from sandbox.cubin import parse, why_refused
+from sandbox.elf import ElfError
 from sandbox.isolation import Isolation
 from sandbox.landlock import View
 from sandbox.limits import SYSTEM_PATH, Finished, Limits, run_limited
@@ -89,7 +90,7 @@ def _inspect(
 ) -> CompileResult:
     try:
         cubin = parse(binary.read_bytes())
-    except (OSError, CubinError) as error:
+    except (OSError, ElfError) as error:
         return CompileFailed(f"{run.output}\nno usable cubin came out: {error}")
     reason = why_refused(cubin, candidate.source, trusted=candidate.origin == "sketch")
     if reason is not None:

@@ -6,8 +6,9 @@ The check is made on the final machine code's ELF symbols, so neither macros nor
 from __future__ import annotations
 
 import re
-import struct
 from dataclasses import dataclass
+
+from sandbox.elf import SYMBOLS, UNDEFINED, ElfError, Section, Symbol, read_symbols
 
 # Tables of CUDA's own sin, cos and tan for large arguments; they lie in writable memory though nothing writes them.
 MATH_TABLES = {"__cudart_i2opi_f": 24, "__cudart_i2opi_d": 144, "__cudart_sin_cos_coeffs": 128}
@@ -22,10 +23,6 @@ _OBJECT, _FUNCTION, _GLOBAL_BINDING = 1, 2, 1
 _RESERVED = (".nv.", "__nv_reserved")
 
 
-class CubinError(ValueError):
-    """The bytes are no cubin."""
-
-
 @dataclass(frozen=True)
 class Cubin:
     """Names of kernels, sizes in bytes of device globals, and names defined nowhere in the file."""
@@ -35,62 +32,29 @@ class Cubin:
     undefined: frozenset[str]
 
 
-@dataclass(frozen=True)
-class _Section:
-    name: str
-    type: int
-    offset: int
-    size: int
-    link: int
-
-
 def parse(data: bytes) -> Cubin:
-    """Read the symbol table of a 64-bit little-endian ELF file. Raises CubinError."""
-    if data[:6] != b"\x7fELF\x02\x01":
-        raise CubinError("not a 64-bit ELF file")
-    try:
-        sections = _sections(data)
-        table = next(s for s in sections if s.type == 2)
-        return _classify(_symbols(data, table, sections[table.link]), sections)
-    except (struct.error, IndexError, StopIteration, OverflowError, ValueError) as error:
-        raise CubinError(f"broken ELF file: {error!r}") from None
+    """What a cubin's symbol table says. Raises ElfError."""
+    return _classify(*read_symbols(data, SYMBOLS))
 
 
-def _sections(data: bytes) -> list[_Section]:
-    (start,) = struct.unpack_from("<Q", data, 0x28)
-    size, count, names_index = struct.unpack_from("<HHH", data, 0x3A)
-    raw = [struct.unpack_from("<IIQQQQII", data, start + i * size) for i in range(count)]
-    names = raw[names_index][4]
-    return [_Section(_text(data, names + r[0]), r[1], r[4], r[5], r[6]) for r in raw]
-
-
-def _text(data: bytes, offset: int) -> str:
-    return data[offset : data.index(b"\0", offset)].decode(errors="replace")
-
-
-_Symbol = tuple[str, int, int, int, int]  # name, type, binding, section index, size
-
-
-def _symbols(data: bytes, table: _Section, names: _Section) -> list[_Symbol]:
-    symbols = []
-    for offset in range(table.offset, table.offset + table.size, 24):
-        name, info, _, section, _, size = struct.unpack_from("<IBBHQQ", data, offset)
-        symbols.append((_text(data, names.offset + name), info & 15, info >> 4, section, size))
-    return symbols
-
-
-def _classify(symbols: list[_Symbol], sections: list[_Section]) -> Cubin:
+def _classify(symbols: list[Symbol], sections: list[Section]) -> Cubin:
     kernels, variables, undefined = set(), {}, set()
-    for name, kind, binding, section, size in symbols:
-        if not name or name.startswith(_RESERVED):
+    for symbol in symbols:
+        if not symbol.name or symbol.name.startswith(_RESERVED):
             continue
-        if section == 0:
-            undefined.add(name)
-        elif kind == _FUNCTION and binding == _GLOBAL_BINDING:
-            kernels.add(name)
-        elif kind == _OBJECT and sections[section].name.startswith(".nv.global"):
-            variables[name] = size
+        if symbol.section == UNDEFINED:
+            undefined.add(symbol.name)
+        elif symbol.type == _FUNCTION and symbol.binding == _GLOBAL_BINDING:
+            kernels.add(symbol.name)
+        elif symbol.type == _OBJECT and _in_globals(symbol, sections):
+            variables[symbol.name] = symbol.size
     return Cubin(frozenset(kernels), variables, frozenset(undefined))
+
+
+def _in_globals(symbol: Symbol, sections: list[Section]) -> bool:
+    if symbol.section >= len(sections):
+        raise ElfError(f"{symbol.name} lies in a section that is not there")
+    return sections[symbol.section].name.startswith(".nv.global")
 
 
 def why_refused(cubin: Cubin, source: str, trusted: bool) -> str | None:

@@ -12,6 +12,7 @@ from sandbox.inputs import Bounds, make_inputs
 from sandbox.oracle import index_rules, run_eager, run_oracle
 from sandbox.sharedmemory import Segment, layout
 from sandbox.specs import TensorSpec
+from sandbox.stir import flat_storage, stir
 from sandbox.task import Task
 from sandbox.verdict import Failed
 
@@ -66,6 +67,8 @@ class InputSet:
         self.source = Source("none", 0)
         self.version = 0
         """Counts changes of the values."""
+        self.stirs: tuple[int, ...] = ()
+        """Seeds of `restir`, since the values were drawn."""
         self._shared: list[torch.Tensor] = []
         if target == "cpu":
             self._share(size)
@@ -79,7 +82,7 @@ class InputSet:
 
     def fill(self, source: Source, bounds: Sequence[Bounds | None]) -> None:
         """Give it new values."""
-        self.source = source
+        self.source, self.stirs = source, ()
         self.version += 1
         values = source.recorded
         if values is None:
@@ -92,9 +95,22 @@ class InputSet:
         if self.segment is None:
             self._share(layout(self.specs)[1])
         for tensor, value in zip(self._shared, values, strict=True):
-            _storage(tensor).copy_(_storage(_restrided(value, tensor)))
+            flat_storage(tensor).copy_(flat_storage(_restrided(value, tensor)))
         if self.target == "cuda":
             self.tensors = [tensor.to(self._device()) for tensor in self._shared]
+
+    def restir(self, seed: int) -> None:
+        """Change the values of a set that was drawn, in place (see `stir`)."""
+        stir(self.tensors, seed)
+        self.stirs += (seed,)
+        self.version += 1
+
+    def snapshot(self) -> list[torch.Tensor]:
+        """Copies of the values as they are now, with the same strides."""
+        return [
+            flat_storage(tensor).clone().as_strided(tensor.shape, tensor.stride())
+            for tensor in self.tensors
+        ]
 
     def _device(self) -> str:
         return "cuda:0" if self.target == "cuda" else "cpu"
@@ -107,12 +123,6 @@ def _restrided(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
     made = torch.empty_strided(like.shape, like.stride(), dtype=value.dtype)
     return made.copy_(value)
-
-
-def _storage(tensor: torch.Tensor) -> torch.Tensor:
-    """All memory of a strided tensor as one line, so that overlapping elements are copied once."""
-    spec = TensorSpec("uint8", tuple(tensor.shape), tuple(tensor.stride()))
-    return tensor.as_strided((spec.extent,), (1,))
 
 
 def expect(

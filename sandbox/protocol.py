@@ -1,7 +1,11 @@
 """What judge and worker say to each other over a Unix socket.
 
-Two kinds of request. RUN is on the timed path: three bytes there, seventeen back. Everything else
+Two kinds of request. RUN is on the timed path: a head there, some numbers back. Everything else
 is a COMMAND: a JSON object, with file descriptors where memory is shared, answered by one.
+
+Every request brings a ticket, eight random bytes that its answer must begin with. An answer that code in the
+worker forges has none, and one whose ticket it found in memory leaves the true answer behind, which then
+meets another request: either way the judge sees it.
 """
 
 from __future__ import annotations
@@ -16,16 +20,21 @@ from typing import Any
 RUN, DROP, COMMAND = 1, 2, 3
 NO_SLOT = 255
 """Runs nothing: what the harness itself costs."""
-HEAD = 3
-"""Bytes of a request's head: kind, slot, input set."""
-RUN_REPLY = struct.Struct("<Bdd")
-"""Reply to RUN: 1 (good) or 0, device seconds and wall seconds (0 where the judge measures)."""
+TICKET = 8
+HEAD = struct.Struct(f"<BBB{TICKET}s")
+"""A request's head: kind, slot, input set, ticket."""
+RUN_REPLY = struct.Struct(f"<{TICKET}sBdd")
+"""Reply to RUN: its ticket, 1 (good) or 0, device seconds and wall seconds (0 where the judge measures)."""
 LENGTH = struct.Struct("<I")
 MAX_LENGTH = 1 << 28
 
 
 class Closed(ConnectionError):
     """The other side is gone."""
+
+
+class Unasked(ValueError):
+    """An answer to another request, or to none."""
 
 
 def read_exactly(fd: int, count: int) -> bytes:
@@ -39,10 +48,10 @@ def read_exactly(fd: int, count: int) -> bytes:
     return data
 
 
-def send_json(fd: int, message: dict[str, Any]) -> None:
-    """A length and an object."""
+def send_json(fd: int, message: dict[str, Any], ticket: bytes = b"") -> None:
+    """An object after its length; in an answer, the ticket comes before both."""
     body = json.dumps(message).encode()
-    write_all(fd, LENGTH.pack(len(body)) + body)
+    write_all(fd, ticket + LENGTH.pack(len(body)) + body)
 
 
 def receive_json(fd: int) -> dict[str, Any]:
@@ -56,10 +65,19 @@ def receive_json(fd: int) -> dict[str, Any]:
     return message
 
 
-def send_command(control: socket.socket, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
+def receive_answer(fd: int, ticket: bytes) -> dict[str, Any]:
+    """What `send_json` sent with this ticket. Raises `Unasked` on another, ValueError on nonsense."""
+    if read_exactly(fd, TICKET) != ticket:
+        raise Unasked("it answered what nobody had asked")
+    return receive_json(fd)
+
+
+def send_command(
+    control: socket.socket, message: dict[str, Any], ticket: bytes, fds: Sequence[int] = ()
+) -> None:
     """A command, followed by the descriptors that it speaks of."""
     fd = control.fileno()
-    write_all(fd, bytes([COMMAND, len(fds), 0]))
+    write_all(fd, HEAD.pack(COMMAND, len(fds), 0, ticket))
     if fds:
         socket.send_fds(control, [b"f"], list(fds))
     send_json(fd, message)

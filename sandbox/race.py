@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sandbox import roofline, timing
@@ -23,8 +23,9 @@ from sandbox.verdict import Baselines, Failed, Failure, Noisy, Outcome, Wrong
 if TYPE_CHECKING:
     import torch
 
-CHECKED_RUNS = 4
-"""So many timed runs of the candidate, picked at random, have their outputs checked as well."""
+CHECKED_RUNS = 6
+"""So many timed runs of the candidate, picked at random, have their outputs checked as well, and one after them:
+who leaves out half of the work, the least that a median shows, passes once in a hundred times."""
 CONTROL = Effort(min_rounds=10, max_rounds=24, seconds=3.0)
 FAR_BEHIND = 1.5
 """A baseline slower than the other by this factor takes part in the first rounds only."""
@@ -48,8 +49,10 @@ class Race:
         self.session, self.ceilings = session, ceilings
         self.baseline, self.candidate = baseline, candidate
         self.eager_task = eager_task or session.task
-        self._fetched: list[tuple[InputSet, list[torch.Tensor]]] = []
-        self._share = 0.0
+        self._fetched: list[tuple[list[torch.Tensor], list[torch.Tensor]]] = []
+        """Inputs and outputs of timed runs."""
+        self._chosen: frozenset[int] = frozenset()
+        self._timed_runs = 0
 
     def baselines(self) -> Baselines | Failure:
         """Times of eager and Inductor alone; measured once per session and eager task."""
@@ -60,7 +63,7 @@ class Race:
         trouble = self._equip_baseline(sets)
         if trouble is not None:
             return trouble
-        watch = self._watch(sets)
+        watch = self._watch(sets, self.baseline)
         contestants = [
             Contestant("eager", self.baseline, EAGER),
             Contestant("inductor", self.baseline, INDUCTOR),
@@ -87,7 +90,7 @@ class Race:
         field = self._line_up(fresh)
         if not isinstance(field, list):
             return field
-        watch = self._watch(list(self.session.timed))
+        watch = self._watch(list(self.session.timed), self.baseline, self.candidate)
         trouble = watch.warm_up(field)
         if trouble is not None:
             return trouble
@@ -97,11 +100,13 @@ class Race:
     def judge(self, effort: Effort, evidence: dict[str, Any]) -> SpeedReport | Outcome:
         """The timing that promotion rests on: fresh inputs, controls, outputs checked."""
         self._fetched.clear()
-        self._share = CHECKED_RUNS / effort.min_rounds
+        rounds = range(effort.min_rounds)
+        picked = secrets.SystemRandom().sample(rounds, min(CHECKED_RUNS, len(rounds)))
+        self._chosen, self._timed_runs = frozenset(picked), 0
         field = self._line_up(fresh=True)
         if not isinstance(field, list):
             return field
-        watch = self._watch(list(self.session.timed))
+        watch = self._watch(list(self.session.timed), self.baseline, self.candidate)
         trouble = watch.warm_up(field)
         if trouble is not None:
             return trouble
@@ -126,7 +131,9 @@ class Race:
         control = timing.control(first, second)
         evidence["samples"] = {"device": record.device, "wall": record.wall}
         evidence["control"] = {"A": first, "A'": second}
-        evidence["timed_inputs"] = [inputs.source.to_dict() for inputs in self.session.timed]
+        evidence["timed_inputs"] = [
+            {**inputs.source.to_dict(), "stirs": len(inputs.stirs)} for inputs in self.session.timed
+        ]
         if not control.quiet:
             return Noisy(control.reason)
         wrong = self._check_fetched(evidence)
@@ -184,8 +191,19 @@ class Race:
             ]
         return session.timed
 
-    def _watch(self, sets: list[InputSet]) -> Stopwatch:
-        return Stopwatch(sets, self.session.timeouts.run, secrets.randbits(63))
+    def _watch(self, sets: list[InputSet], *workers: WorkerProcess) -> Stopwatch:
+        def renew(inputs: InputSet) -> Trouble | None:
+            return self._renew(inputs, workers)
+
+        return Stopwatch(sets, self.session.timeouts.run, secrets.randbits(63), renew)
+
+    def _renew(self, inputs: InputSet, workers: Sequence[WorkerProcess]) -> Trouble | None:
+        """Other values for the next round: what a candidate kept of earlier calls is of no use to it."""
+        inputs.restir(secrets.randbits(63))
+        trouble: Trouble | None = None
+        for worker in workers:
+            trouble = trouble or self.session.share(worker, inputs)
+        return trouble
 
     def _control(self, watch: Stopwatch) -> Record | Failure:
         slot = self._faster.slot
@@ -194,16 +212,17 @@ class Race:
 
     def _after_run(self, contestant: Contestant, inputs: InputSet) -> Trouble | None:
         """Keep the outputs of some timed runs; they are checked when the timing is over."""
-        if contestant.slot != CANDIDATE or len(self._fetched) >= CHECKED_RUNS:
+        if contestant.slot != CANDIDATE:
             return None
-        if secrets.randbelow(1000) >= 1000 * self._share:
+        self._timed_runs += 1
+        if self._timed_runs - 1 not in self._chosen:
             return None
         outputs = self.session.fetch(contestant.worker)
         if isinstance(outputs, str):
             return Failed("fetch", outputs)
         if not isinstance(outputs, list):
             return outputs
-        self._fetched.append((inputs, outputs))
+        self._fetched.append((inputs.snapshot(), outputs))
         time.sleep(SETTLE_SECONDS)
         return None
 
@@ -211,6 +230,9 @@ class Race:
         """One more run, always checked: what a candidate that counts its calls has come to by then."""
         mine = next(c for c in field if c.slot == CANDIDATE)
         inputs = self.session.timed[-1]
+        trouble = self._renew(inputs, [mine.worker])
+        if trouble is not None:
+            return trouble
         result = watch.once(mine, inputs)
         if not isinstance(result, RunTime):
             return result
@@ -219,13 +241,13 @@ class Race:
             return Failed("fetch", outputs)
         if not isinstance(outputs, list):
             return outputs
-        self._fetched.append((inputs, outputs))
+        self._fetched.append((inputs.snapshot(), outputs))
         return None
 
     def _check_fetched(self, evidence: dict[str, Any]) -> Wrong | Failed | None:
         evidence["checked_runs"] = len(self._fetched)
         for inputs, outputs in self._fetched:
-            expected = self.session.expected(inputs)
+            expected = self.session.expected_of(inputs)
             if isinstance(expected, Failed):
                 return expected
             draw = Draw(outputs, expected.eager, expected.oracle, expected.indices)

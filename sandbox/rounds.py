@@ -48,6 +48,7 @@ class Record:
 
 
 AfterRun = Callable[[Contestant, InputSet], Trouble | None]
+BeforeRound = Callable[[InputSet], Trouble | None]
 
 
 CALM_SECONDS = 0.0005
@@ -57,8 +58,15 @@ CALM_SECONDS = 0.0005
 class Stopwatch:
     """Times contestants on input sets."""
 
-    def __init__(self, sets: Sequence[InputSet], timeout_s: float, seed: int) -> None:
-        self.sets, self.timeout_s = list(sets), timeout_s
+    def __init__(
+        self,
+        sets: Sequence[InputSet],
+        timeout_s: float,
+        seed: int,
+        before_round: BeforeRound | None = None,
+    ) -> None:
+        """before_round: gives the set that a round will use other values."""
+        self.sets, self.timeout_s, self.before_round = list(sets), timeout_s, before_round
         self._cold = ColdCache()
         self._random = random.Random(seed)
 
@@ -85,6 +93,9 @@ class Stopwatch:
     ) -> dict[str, RunTime | None] | Trouble:
         """All contestants once, in random order, on one set."""
         inputs = self._random.choice(self.sets)
+        trouble = self.before_round(inputs) if self.before_round else None
+        if trouble is not None:
+            return trouble
         order = list(contestants)
         self._random.shuffle(order)
         results: dict[str, RunTime | None] = {c.name: None for c in contestants}

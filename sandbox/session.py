@@ -92,6 +92,10 @@ class Session:
             self._expected[inputs.number] = (inputs.version, found)
         return found
 
+    def expected_of(self, tensors: Sequence[torch.Tensor]) -> Expected | Failed:
+        """What the task computes on tensors that are no set of their own; not kept."""
+        return expect(self.task, self.module, tensors, self.flags)
+
     def forget_expected(self, inputs: InputSet) -> None:
         """Free the expected values of a set."""
         self._expected.pop(inputs.number, None)
@@ -104,6 +108,7 @@ class Session:
         if self.task.target == "cuda" and inputs.source.recorded is None:
             bounds = [list(b) if b else None for b in self.bounds]
             message |= {"do": "draw", "bounds": bounds, **inputs.source.to_dict()}
+            message["stirs"] = list(inputs.stirs)
             return self._once(worker, f"draw {number}", inputs.version, message)
         message |= {"do": "inputs", "offsets": inputs.offsets}
         assert inputs.segment is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import select
 import shutil
 import signal
@@ -149,6 +150,8 @@ class WorkerProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._life = -1
+        self._ticket = b""
+        """Of the last request: what its answer begins with."""
         self._greeted = False
         self._log = settings.folder / "worker.log"
 
@@ -200,7 +203,7 @@ class WorkerProcess:
         self._greeted = False
         self.holds = ""
         with suppress(OSError):
-            protocol.send_command(ours, {"do": "hello", **self.settings.hello})
+            protocol.send_command(ours, {"do": "hello", **self.settings.hello}, self._draw_ticket())
 
     def ready(self) -> Trouble | None:
         """Wait until the worker has imported what it needs."""
@@ -252,7 +255,7 @@ class WorkerProcess:
         if trouble is not None:
             return trouble
         try:
-            protocol.send_command(self._control, message, fds)
+            protocol.send_command(self._control, message, self._draw_ticket(), fds)
         except OSError:
             return self._died(stage)
         return self._receive(stage, timeout_s)
@@ -267,7 +270,8 @@ class WorkerProcess:
         fd = self._control.fileno()
         poller = select.poll()
         poller.register(fd, select.POLLIN)
-        request = bytes((protocol.RUN, slot, number))
+        ticket = self._draw_ticket()
+        request = protocol.HEAD.pack(protocol.RUN, slot, number, ticket)
         try:
             before = time.perf_counter_ns()
             os.write(fd, request)
@@ -279,7 +283,9 @@ class WorkerProcess:
             return self._died("run")
         if len(reply) != protocol.RUN_REPLY.size:
             return self._died("run")
-        good, device, host = protocol.RUN_REPLY.unpack(reply)
+        found, good, device, host = protocol.RUN_REPLY.unpack(reply)
+        if found != ticket:
+            return self._forged("run")
         if not good:
             answer = self._receive("run", timeout_s)
             return self._raised(answer)
@@ -289,7 +295,7 @@ class WorkerProcess:
         """Let the worker free the last outputs, outside of any timing."""
         if self._control is not None:
             with suppress(OSError):
-                os.write(self._control.fileno(), bytes((protocol.DROP, 0, 0)))
+                os.write(self._control.fileno(), protocol.HEAD.pack(protocol.DROP, 0, 0, b""))
 
     def stop(self) -> int | None:
         """End the process and all it started. Returns its exit status."""
@@ -314,7 +320,7 @@ class WorkerProcess:
         return ""
 
     def _spoke_unasked(self, stage: str) -> Trouble | None:
-        """An answer to no question: code in the process forged one earlier, and the true one came after it."""
+        """Whether an answer waits before there is a request."""
         assert self._control is not None
         try:
             waiting = self._control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
@@ -322,12 +328,18 @@ class WorkerProcess:
             return None
         except OSError:
             return self._died(stage)
-        if not waiting:
-            return self._died(stage)
+        return self._forged(stage) if waiting else self._died(stage)
+
+    def _forged(self, stage: str) -> Trouble:
+        """Code in the process answered in its place."""
         self.stop()
         self.launch()
         how = "it answered what nobody had asked"
         return Crashed(stage, how) if self._judged else Failed(stage, how)
+
+    def _draw_ticket(self) -> bytes:
+        self._ticket = secrets.token_bytes(protocol.TICKET)
+        return self._ticket
 
     def _receive(self, stage: str, timeout_s: float) -> dict[str, Any] | Trouble:
         assert self._control is not None
@@ -337,9 +349,11 @@ class WorkerProcess:
         if not poller.poll(timeout_s * 1000):
             return self._hung(stage, timeout_s)
         try:
-            answer = protocol.receive_json(fd)
+            answer = protocol.receive_answer(fd, self._ticket)
         except OSError:
             return self._died(stage)
+        except protocol.Unasked:
+            return self._forged(stage)
         except (ValueError, RecursionError):
             self.stop()
             return Crashed(stage, "it sent nonsense", self.log_tail())

@@ -8,11 +8,10 @@ and stride checks cost the same on both sides; another candidate only rebinds th
 The expected values are never here. On cpu, inputs are mapped read-only. The process is confined from its
 start (see `confine`), and sealed before it loads host code that our own sketches did not write.
 
-Not covered on cpu: the candidate's code runs in this process and could forge replies or leave work
-to a thread. That is why outputs are fetched after the reply, why an answer that nobody asked for ends the
-worker, and why code that is not written by our own sketches needs consent. In guarded runs its outputs and
-temporaries lie between guard bands; a write beyond those that hits no mapped page kills the worker, one that
-hits the heap may go unseen.
+Not covered on cpu: the candidate's code runs in this process and could leave work to a thread, or rewrite
+this loop. That is why outputs are fetched after the reply, why every answer needs its request's ticket, and why
+code that is not written by our own sketches needs consent. In guarded runs its outputs and temporaries lie between
+guard bands; a write beyond those that hits no mapped page kills the worker, one that hits the heap may go unseen.
 """
 
 from __future__ import annotations
@@ -45,27 +44,28 @@ def serve(control_fd: int, isolation: Isolation) -> None:
     worker = Worker(control_fd, isolation)
     while True:
         try:
-            kind, slot, number = protocol.read_exactly(control_fd, protocol.HEAD)
+            head = protocol.read_exactly(control_fd, protocol.HEAD.size)
         except (protocol.Closed, ConnectionError):
             return
+        kind, slot, number, ticket = protocol.HEAD.unpack(head)
         if kind == protocol.RUN:
-            _reply_to_run(worker, control_fd, slot, number)
+            _reply_to_run(worker, control_fd, slot, number, ticket)
         elif kind == protocol.DROP:
             worker.outputs = ()
         else:
             message, fds = protocol.receive_command(control, slot)
-            protocol.send_json(control_fd, worker.answer(message, fds))
+            protocol.send_json(control_fd, worker.answer(message, fds), ticket)
 
 
-def _reply_to_run(worker: Worker, fd: int, slot: int, number: int) -> None:
+def _reply_to_run(worker: Worker, fd: int, slot: int, number: int, ticket: bytes) -> None:
     try:
         device, wall = worker.run(slot, number)
     except Exception:
         error = _error()
-        os.write(fd, protocol.RUN_REPLY.pack(0, 0.0, 0.0))
-        protocol.send_json(fd, error)
+        os.write(fd, protocol.RUN_REPLY.pack(ticket, 0, 0.0, 0.0))
+        protocol.send_json(fd, error, ticket)
         return
-    os.write(fd, protocol.RUN_REPLY.pack(1, device, wall))
+    os.write(fd, protocol.RUN_REPLY.pack(ticket, 1, device, wall))
 
 
 def _error() -> dict[str, Any]:
@@ -84,6 +84,7 @@ class Worker:
         self.config: dict[str, Any] = {}
         self.sets: dict[int, list[torch.Tensor]] = {}
         self.shared: dict[int, list[torch.Tensor]] = {}
+        self.drawn: dict[int, tuple[Any, list[int]]] = {}
         self.slots: dict[int, Run] = {}
         self.outputs: Sequence[torch.Tensor] = ()
         self.segment: Segment | None = None
@@ -155,17 +156,22 @@ class Worker:
         return {}
 
     def draw(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Draw input set `number` on the device itself, as the judge does on its own."""
+        """Draw input set `number` on the device itself, as the judge does on its own; or go on stirring it."""
         from sandbox.inputs import make_inputs
+        from sandbox.stir import stir
 
-        self.sets.pop(message["number"], None)
-        self.sets[message["number"]] = make_inputs(
-            _specs(message["specs"]),
-            message["seed"],
-            message["distribution"],
-            message["bounds"],
-            self.target,
-        )
+        number, stirs = message["number"], message["stirs"]
+        source = message["seed"], message["distribution"]
+        known, done = self.drawn.get(number, (None, []))
+        if known != source or stirs[: len(done)] != done:
+            self.sets.pop(number, None)
+            self.sets[number] = make_inputs(
+                _specs(message["specs"]), *source, message["bounds"], self.target
+            )
+            done = []
+        for seed in stirs[len(done) :]:
+            stir(self.sets[number], seed)
+        self.drawn[number] = source, stirs
         return {}
 
     def output_buffers(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
@@ -213,6 +219,7 @@ class Worker:
         self.slots.clear()
         self.sets.clear()
         self.shared.clear()
+        self.drawn.clear()
         self.outputs, self.segment = (), None
         gc.collect()
         return {}

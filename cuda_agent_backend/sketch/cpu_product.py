@@ -175,18 +175,13 @@ class ProductWriter:
                 "    };",
             ]
         self.lines += [
-            # few rows: threads share the columns instead
-            f"    const int64_t share = ca::product_share({p.m}, {high}, {self.rows}, {p.batches});",
-            f"    const int64_t pieces = ({p.m} + share - 1) / share;",
-            "    const int64_t threads = omp_get_num_threads();",
-            f"    const int64_t groups = pieces * {p.batches} >= threads ? 1 : ca::imin(4 * threads, {column_panels});",
-            "    #pragma omp for schedule(static)",
-            f"    for (int64_t task = 0; task < pieces * groups * {p.batches}; ++task) {{",
-            "      const int64_t group = task % groups, batch = task / groups / pieces;",
-            f"      const int64_t first = task / groups % pieces * share, stop = ca::imin(first + share, {p.m});",
-            f"      const int64_t end = (group + 1) * {column_panels} / groups;",
-            f"      for (int64_t panel = group * {column_panels} / groups; panel < end; ++panel)",
-            f"        for (int64_t row = first; row < stop; row += {high}) {{",
+            f"    const ca::share mine = ca::product_share({p.batches}, {row_panels}, {column_panels});",
+            "    for (int64_t batch = mine.batch; batch < mine.batch_end; ++batch)",
+            f"    for (int64_t part = mine.tile; part < mine.tile_end; part += {self.rows // high})",
+            "      for (int64_t panel = mine.panel; panel < mine.panel_end; ++panel) {",
+            f"        const int64_t last = ca::imin(part + {self.rows // high}, mine.tile_end);",
+            f"        const int64_t stop = ca::imin(last * {high}, {p.m});",
+            f"        for (int64_t row = part * {high}; row < stop; row += {high}) {{",
             f"          alignas(64) float sums[{high * span}];",
             f"          const int64_t count = ca::imin({high}, stop - row);",
             f"          ca::product_rows<{high}, {width}, {steps}>(count, {a},",
@@ -200,5 +195,6 @@ class ProductWriter:
             f"              step(ca::lanes<1>{{}}, sums + r * {span} + c, batch, row + r, panel * {span} + c);",
             "          }",
             "        }",
-            "    }",
+            "      }",
+            "    #pragma omp barrier",
         ]

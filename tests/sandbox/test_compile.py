@@ -17,7 +17,8 @@ from sandbox.compile import (
     compile_candidate,
 )
 from sandbox.compile_cuda import compile_cuda, ptxas_facts
-from sandbox.cubin import CubinError, may_name_math_tables, parse
+from sandbox.cubin import may_name_math_tables, parse
+from sandbox.elf import ElfError
 from sandbox.limits import Limits
 from sandbox.plan import LibraryCall
 from sandbox.toolchain import Missing, Toolchain, find_cuda, find_cxx, find_nvrtc
@@ -215,7 +216,7 @@ ptxas info    : Used 12 registers
     "data", [b"", b"\x7fELF\x02\x01", b"MZ" * 100, b"\x7fELF\x02\x01" + b"\xff" * 200]
 )
 def test_what_is_no_cubin_is_said_to_be_none(data: bytes) -> None:
-    with pytest.raises(CubinError):
+    with pytest.raises(ElfError):
         parse(data)
 
 

@@ -103,3 +103,28 @@ def test_new_values_are_written_in_place_and_counted() -> None:
     assert inputs.tensors[0].data_ptr() == address
     assert not torch.equal(inputs.tensors[0], before)
     assert inputs.version == 2
+
+
+def test_every_round_has_values_of_its_own() -> None:
+    seen: list[list[float]] = []
+    worker = FakeWorker()
+    made = sets()
+    watch = Stopwatch(made, 1.0, 1, before_round=lambda inputs: inputs.restir(len(seen)))
+
+    def note(contestant: Contestant, inputs: InputSet) -> None:
+        seen.append(inputs.tensors[0].tolist())
+
+    watch.rounds([Contestant("a", worker, 0)], Effort(20, 20, 9.0), after=note)
+    assert len(seen) == 20
+    assert len({tuple(values) for values in seen}) == 20
+    assert sum(len(inputs.stirs) for inputs in made) == 20
+
+
+def test_a_snapshot_does_not_follow_the_set() -> None:
+    inputs = sets()[1]
+    before = inputs.snapshot()
+    assert torch.equal(before[0], inputs.tensors[0])
+    inputs.restir(4)
+    assert not torch.equal(before[0], inputs.tensors[0])
+    inputs.fill(Source("normal", 9), [None])
+    assert inputs.stirs == ()

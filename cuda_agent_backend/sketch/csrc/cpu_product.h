@@ -99,13 +99,26 @@ CA_INLINE void pack(const float* __restrict__ p, int64_t terms, int64_t valid, f
   }
 }
 
-// Rows of one task: at most `most`, a multiple of R, such that all threads get equally many tasks.
-CA_INLINE int64_t product_share(int64_t rows, int64_t R, int64_t most, int64_t batches) {
-  int64_t pieces = (rows + most - 1) / most;
-  const int64_t threads = omp_get_num_threads();
-  if (batches % threads != 0) pieces = (pieces + threads - 1) / threads * threads;
-  const int64_t share = (rows + pieces - 1) / pieces;
-  return (share + R - 1) / R * R;
+// What a thread does of a product: ranges of batches, of tiles of rows and of panels of columns.
+struct share {
+  int64_t batch, batch_end, tile, tile_end, panel, panel_end;
+};
+
+// Split along the dimension that leaves the threads the most equal parts; batches first, for they share nothing, then
+// rows, whose threads share the copied columns.
+CA_INLINE share product_share(int64_t batches, int64_t tiles, int64_t panels) {
+  const int64_t threads = omp_get_num_threads(), me = omp_get_thread_num();
+  const auto longest = [&](int64_t parts) { return double((parts + threads - 1) / threads) / double(parts); };
+  share r = {0, batches, 0, tiles, 0, panels};
+  const double by_batch = longest(batches), by_tile = longest(tiles), by_panel = longest(panels);
+  const auto take = [&](int64_t parts, int64_t& first, int64_t& end) {
+    first = parts * me / threads;
+    end = parts * (me + 1) / threads;
+  };
+  if (by_batch <= by_tile && by_batch <= by_panel) take(batches, r.batch, r.batch_end);
+  else if (by_tile <= by_panel) take(tiles, r.tile, r.tile_end);
+  else take(panels, r.panel, r.panel_end);
+  return r;
 }
 
 }  // namespace ca

@@ -1,0 +1,60 @@
+"""Change what input tensors hold between timed rounds, in place and at the cost of one copy.
+
+A kernel that keeps results and looks whether its input is one that it has met must not gain by it. Redrawing would
+take longer than most kernels that are timed; moving all elements by a random distance, and overwriting a few by
+others, keeps every value one that was drawn, and changes both what lies at any place and what all of it adds up to.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+REPLACED = 16
+"""Elements of each tensor that are overwritten by others of it."""
+
+
+def stir(tensors: Sequence[torch.Tensor], seed: int) -> None:
+    """Change the tensors in place. The same seed does the same to the same values, on any device."""
+    generator = random.Random(seed)
+    for tensor in tensors:
+        _stir(tensor, generator)
+
+
+def flat_storage(tensor: torch.Tensor) -> torch.Tensor:
+    """All memory between a strided tensor's first and last element, shape [extent]."""
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    extent = 1 + sum((size - 1) * stride for size, stride in steps) if tensor.numel() else 0
+    return tensor.as_strided((extent,), (1,))
+
+
+def _stir(tensor: torch.Tensor, generator: random.Random) -> None:
+    line = flat_storage(tensor)
+    if tensor.numel() < line.numel():  # what lies between the elements was never drawn
+        values = tensor.reshape(-1)
+        _stir(values, generator)
+        tensor.copy_(values.reshape(tensor.shape))
+        return
+    count = line.numel()
+    if count < 2:
+        return
+    by = generator.randrange(1, count)
+    to = [generator.randrange(count) for _ in range(REPLACED)]
+    source = [generator.randrange(count) for _ in range(REPLACED)]
+    elements: Any = line if tensor.is_cuda else _elements(line)
+    before = elements.clone() if tensor.is_cuda else elements.copy()
+    elements[: count - by], elements[count - by :] = before[by:], before[:by]
+    # one by one: written in one go, the last of two values for one place need not win on a GPU
+    for place, other in zip(to, source, strict=True):
+        elements[place] = before[other]
+
+
+def _elements(line: torch.Tensor) -> Any:
+    """A NumPy view, one row of bytes per element: NumPy copies in this thread, torch would wake others."""
+    import torch
+
+    return line.view(torch.uint8).numpy().reshape(line.numel(), line.element_size())

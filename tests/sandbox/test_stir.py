@@ -1,0 +1,68 @@
+"""Changing what input tensors hold between timed rounds."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sandbox.stir import REPLACED, stir
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.uint8, torch.bool)
+
+
+def drawn(dtype: torch.dtype, count: int = 4096) -> torch.Tensor:
+    values = torch.randint(0, 2 if dtype == torch.bool else 200, (count,))
+    return values.to(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_values_move_and_stay_values_that_were_drawn(dtype: torch.dtype) -> None:
+    before = drawn(dtype)
+    after = before.clone()
+    stir([after], 3)
+    assert (after != before).float().mean() > 0.3
+    assert set(after.tolist()) <= set(before.tolist())
+
+
+def test_few_elements_are_replaced_so_that_sums_change_too() -> None:
+    before = torch.randn(4096, dtype=torch.float64)
+    after = before.clone()
+    stir([after], 1)
+    kept = torch.isin(before, after).sum().item()
+    assert 4096 - REPLACED <= kept < 4096
+    assert abs(after.sum() - before.sum()) > 1e-6
+
+
+def test_the_same_seed_does_the_same_and_another_does_not() -> None:
+    first, second, third = (torch.arange(1000.0) for _ in range(3))
+    for tensor, seed in ((first, 7), (second, 7), (third, 8)):
+        stir([tensor], seed)
+    assert torch.equal(first, second)
+    assert not torch.equal(first, third)
+
+
+def test_memory_between_elements_stays_as_it_is() -> None:
+    storage = torch.full((20, 10), -1.0)
+    columns = storage[:, 2:5]
+    columns.copy_(torch.arange(60.0).reshape(20, 3))
+    stir([columns], 5)
+    assert (storage[:, :2] == -1).all() and (storage[:, 5:] == -1).all()
+    assert (columns >= 0).all()
+    assert not torch.equal(columns, torch.arange(60.0).reshape(20, 3))
+
+
+def test_shared_elements_stay_shared_and_small_tensors_are_left_alone() -> None:
+    row = torch.arange(100.0)
+    wide = row.expand(8, 100)
+    stir([wide, torch.empty(0), torch.tensor(3.0)], 2)
+    assert torch.equal(wide[0], wide[7])
+    assert not torch.equal(row, torch.arange(100.0))
+
+
+@pytest.mark.gpu
+def test_a_device_does_what_the_host_does() -> None:
+    host = torch.randn(64, 33)
+    device = host.cuda()
+    stir([host], 11)
+    stir([device], 11)
+    assert torch.equal(device.cpu(), host)
