@@ -1,7 +1,8 @@
 """What judge and worker say to each other over a Unix socket.
 
-Two kinds of request. RUN is on the timed path: a head there, some numbers back. Everything else
-is a COMMAND: a JSON object, with file descriptors where memory is shared, answered by one.
+Two kinds of request. RUN is on the timed path: a head there, the ticket back when the worker has read it, then GO,
+and some numbers back when it has run; the clock starts at GO, with the worker awake. Everything else is a COMMAND: a
+JSON object, with file descriptors where memory is shared, answered by one.
 
 Every request brings a ticket, eight random bytes that its answer must begin with. An answer that code in the
 worker forges has none, and one whose ticket it found in memory leaves the true answer behind, which then
@@ -18,6 +19,7 @@ from collections.abc import Sequence
 from typing import Any
 
 RUN, DROP, COMMAND = 1, 2, 3
+GO = b"g"
 NO_SLOT = 255
 """Runs nothing: what the harness itself costs."""
 TICKET = 8

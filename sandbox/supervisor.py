@@ -90,6 +90,9 @@ def environment(settings: WorkerSettings) -> dict[str, str]:
 
     Between parallel regions threads spin for 0.1 to 0.3 ms only: enough that several regions in one
     call cost what they do in a user's process, too short to slow the other worker's next call.
+
+    The allocator keeps what is freed: whether a large output lies in pages that are mapped already is otherwise an
+    accident of earlier allocations, differs between workers, and can cost more than the kernel.
     """
     folder = settings.scratch
     kept = {name: os.environ[name] for name in KEEP if name in os.environ}
@@ -111,6 +114,8 @@ def environment(settings: WorkerSettings) -> dict[str, str]:
         # A thread that wakes beside the one that woke it would make a call take twice its time, by chance.
         "OMP_PROC_BIND": "close",
         "OMP_PLACES": "threads",
+        "MALLOC_MMAP_MAX_": "0",
+        "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
         "PYTHONPATH": str(Path(__file__).resolve().parent.parent),
     }
 
@@ -273,19 +278,25 @@ class WorkerProcess:
         ticket = self._draw_ticket()
         request = protocol.HEAD.pack(protocol.RUN, slot, number, ticket)
         try:
-            before = time.perf_counter_ns()
             os.write(fd, request)
+            if not poller.poll(timeout_s * 1000):
+                return self._hung("run", timeout_s)
+            ready = os.read(fd, protocol.TICKET)
+            if ready != ticket:
+                return self._forged("run") if ready else self._died("run")
+            before = time.perf_counter_ns()
+            os.write(fd, protocol.GO)
             if not poller.poll(timeout_s * 1000):
                 return self._hung("run", timeout_s)
             reply = os.read(fd, protocol.RUN_REPLY.size)
             wall = (time.perf_counter_ns() - before) * 1e-9
         except OSError:
             return self._died("run")
-        if len(reply) != protocol.RUN_REPLY.size:
+        if not reply:
             return self._died("run")
-        found, good, device, host = protocol.RUN_REPLY.unpack(reply)
-        if found != ticket:
+        if len(reply) != protocol.RUN_REPLY.size or not reply.startswith(ticket):
             return self._forged("run")
+        _, good, device, host = protocol.RUN_REPLY.unpack(reply)
         if not good:
             answer = self._receive("run", timeout_s)
             return self._raised(answer)

@@ -58,7 +58,9 @@ def serve(control_fd: int, isolation: Isolation) -> None:
 
 
 def _reply_to_run(worker: Worker, fd: int, slot: int, number: int, ticket: bytes) -> None:
+    os.write(fd, ticket)
     try:
+        protocol.read_exactly(fd, len(protocol.GO))
         device, wall = worker.run(slot, number)
     except Exception:
         error = _error()

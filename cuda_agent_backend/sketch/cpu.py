@@ -6,6 +6,8 @@ Schedule parameters of one kernel:
             "outer": lanes run along the last row dimension, one row in each lane (rows next to each other in memory).
 ``width``   lanes of one vector (8 floats with AVX2, 16 with AVX-512).
 ``unroll``  vectors in flight: accumulators ("inner"), or neighbouring vectors of rows ("outer").
+``ahead``   elements ahead of a row's first reading that are fetched into the cache ("inner"; 0: none). Rows end where
+            pages do, and there the processor's own prefetcher stops.
 ``stream``  1: outputs that the kernel does not read back go past the caches.
 ``threads`` 0: one thread runs everything, where starting the others costs more than the work (all kernels alike).
 ``chunk``   longest piece of the innermost loop handed to one thread (maps only).
@@ -24,7 +26,7 @@ import torch
 from cuda_agent_backend.sketch import cpu_product
 from cuda_agent_backend.sketch.lower import LoweredRegion, Store
 from cuda_agent_backend.sketch.nest import Dim, Kernel, RowStage, coefficient
-from cuda_agent_backend.sketch.passes import Pass, expand_welford, passes, scratch
+from cuda_agent_backend.sketch.passes import Pass, expand_welford, mark_means, passes, scratch
 from cuda_agent_backend.sketch.printer import COMPUTE_TYPES, STORAGE_TYPES, Printer, c_index
 from cuda_agent_backend.sketch.product import Product, product_of
 from cuda_agent_backend.sketch.schedule import Schedule
@@ -59,10 +61,11 @@ class _KernelWriter:
     unroll: int
     stream: bool
     chunk: int
+    ahead: int
     lines: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.kernel = expand_welford(self.kernel)
+        self.kernel = mark_means(expand_welford(self.kernel))
         self.passes = passes(self.kernel)
         self.scratch = scratch(self.kernel, self.passes)
         self._types = {
@@ -256,7 +259,8 @@ class _KernelWriter:
                 return self._all_stores(stage, value)
             return [f"acc{number}.update({value}, {_position(stage)});"]
 
-        body = self._step(self._body(p, at_end), "".join(f", auto& acc{n}" for n, _ in reductions))
+        lines = [*self._fetches(p), *self._body(p, at_end)]
+        body = self._step(lines, "".join(f", auto& acc{n}" for n, _ in reductions))
         calls = " ".join(
             f"step(ca::lanes<{width}>{{}}, i + {u * width}{''.join(f', a{n}[{u}]' for n, _ in reductions)});"
             for u in range(unroll)
@@ -297,6 +301,22 @@ class _KernelWriter:
             self.lines += ["        " + line for line in self._all_stores(stage, f"r{n}")]
             self._lane = lane
             add("      }")
+
+    def _fetches(self, p: Pass) -> list[str]:
+        """Prefetches of what the first pass over a row reads of that row."""
+        if not self.ahead or p is not self.passes[0]:
+            return []
+        rows = {symbol for symbol, _ in self.kernel.outer}
+        found = {
+            f"ca::fetch<L>({i.buffer} + {c_index(i.index)} + {self.ahead});"
+            for stage in p.stages
+            for i in stage.body.loads()
+            if i.buffer not in self.kernel.locals
+            and i.index is not None
+            and coefficient(i.index, p.inner[-1][0]) == 1
+            and rows & i.index.free_symbols
+        }
+        return sorted(found)
 
     def _inner_scan(self, p: Pass) -> None:
         (stage,) = p.stages
@@ -494,6 +514,7 @@ def emit(
             int(p.get("unroll", 1)),
             stream,
             int(p.get("chunk", 16384)),
+            int(p.get("ahead", 0)),
         )
         out += writer.emit()
     if streamed:

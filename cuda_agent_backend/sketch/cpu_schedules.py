@@ -7,6 +7,8 @@ from cuda_agent_backend.sketch.nest import Kernel, coefficient
 from cuda_agent_backend.sketch.product import product_of
 from cuda_agent_backend.sketch.schedule import Schedule
 
+AHEAD = 1024
+"""Elements that the first reading of a row may be fetched ahead of."""
 ONE_THREAD_POINTS, MANY_THREADS_POINTS = 4096, 262144
 """Loop points below which one thread is enough, and above which all are surely wanted."""
 
@@ -46,9 +48,12 @@ def schedules(
             if kernel.is_map and mode == "inner":
                 unrolls = [1]
             streams = [1, 0] if big else [0]
+            fetched: list[tuple[int, int]] = [(u, 0) for u in unrolls]
+            if not kernel.is_map and mode == "inner":
+                fetched = [(4, AHEAD), (4, 0), (2, AHEAD), (8, AHEAD)]
             options += [
-                {"lanes": mode, "width": width, "unroll": u, "stream": stream}
-                for u in unrolls
+                {"lanes": mode, "width": width, "unroll": u, "ahead": ahead, "stream": stream}
+                for u, ahead in fetched
                 for stream in streams
             ]
         if kernel.is_map:

@@ -103,6 +103,50 @@ def _welford_stages(stage: RowStage, total: str, mean: str) -> list[RowStage]:
     return result
 
 
+def mark_means(kernel: Kernel) -> Kernel:
+    """Have sums that are divided by a number and then subtracted added up as ``mean_sum``.
+
+    What rounding loses of such a mean comes back in every difference, where the values lie far from zero.
+    """
+    sums = {
+        store.buffer: number
+        for number, stage in enumerate(kernel.stages)
+        if stage.combine == "sum" and stage.dtype == torch.float32
+        for store in stage.local_stores
+    }
+    means: dict[str, int] = {}
+    subtracted: set[int] = set()
+    for stage in kernel.stages:
+        found = _means_in(stage.body, sums, means, subtracted)
+        made = found.get(stage.body.results[0])
+        if made is not None and stage.kind == "map":
+            means |= {store.buffer: made for store in stage.local_stores}
+    stages = [
+        replace(stage, combine="mean_sum") if number in subtracted else stage
+        for number, stage in enumerate(kernel.stages)
+    ]
+    return replace(kernel, stages=tuple(stages))
+
+
+def _means_in(
+    body: Body, sums: dict[str, int], means: dict[str, int], subtracted: set[int]
+) -> dict[Value, int]:
+    """Values that are means, with the number of their sum's stage; adds to ``subtracted`` those of subtracted ones."""
+    totals: dict[Value, int] = {}
+    found: dict[Value, int] = {}
+    for i in body.instructions:
+        first, *others = i.operands or (None,)
+        if i.op == "local" and i.buffer in sums:
+            totals[i.result] = sums[i.buffer]
+        elif i.op == "local" and i.buffer in means:
+            found[i.result] = means[i.buffer]
+        elif i.op in ("truediv", "mul") and isinstance(first, Value) and first in totals:
+            found[i.result] = totals[first]
+        elif i.op == "sub" and isinstance(others[0], Value) and others[0] in found:
+            subtracted.add(found[others[0]])
+    return found
+
+
 def _rename(stage: RowStage, inner: tuple[Dim, ...]) -> RowStage:
     """The stage with its inner symbols replaced by those of ``inner`` (same sizes)."""
     names: dict[sympy.Symbol, sympy.Expr] = {

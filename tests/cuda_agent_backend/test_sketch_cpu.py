@@ -132,3 +132,18 @@ def test_a_schedule_for_other_kernels_is_refused() -> None:
     analysis = sample(lambda x: torch.softmax(x, -1), randn(4, 9)).analysis
     with pytest.raises(Unsupported, match="schedule for 2 kernels where there are 1"):
         cpu.emit(analysis.region, analysis.kernels, Schedule.of({}, {}))
+
+
+@pytest.mark.parametrize("columns", [64, 301, 1024, 5000])
+def test_a_mean_that_is_subtracted_is_as_good_as_eagers_far_from_zero(
+    columns: int, tmp_path: Path
+) -> None:
+    x = randn(64, columns) + 1000
+    found = sample(lambda x: F.layer_norm(x, (columns,)), x)
+    schedule = cpu_schedules.schedules(found.analysis.kernels, 8, 0, 1 << 20)[0]
+    (ours,) = run_cpu(found.analysis, schedule, found.inputs, tmp_path)
+    exact = F.layer_norm(x.double(), (columns,))
+    error, eagers = (
+        (y.double() - exact).square().mean().sqrt().item() for y in (ours, found.want[0])
+    )
+    assert error <= 1.5 * eagers + 1e-7

@@ -612,6 +612,11 @@ template <class T, int L> CA_INLINE vec<T, L> erf(vec<T, L> a) {
   }
 }
 
+// The line of memory that lanes from p on will be read from; p may lie beyond the end of what is there.
+template <int L> CA_INLINE void fetch(const void* p) {
+  if constexpr (L > 1) __builtin_prefetch(p);
+}
+
 // ---- reductions ---------------------------------------------------------------------------------------------
 // An accumulator takes vectors with `update`, is closed with `flush` now and then (sums cascade: short runs are
 // added to a second level, so that the error grows with the run, not with the row), and joins others with `merge`.
