@@ -35,7 +35,7 @@ def flat_storage(tensor: torch.Tensor) -> torch.Tensor:
 def _stir(tensor: torch.Tensor, generator: random.Random) -> None:
     line = flat_storage(tensor)
     if tensor.numel() < line.numel():  # what lies between the elements was never drawn
-        values = tensor.reshape(-1)
+        values = tensor.reshape(-1).contiguous()
         _stir(values, generator)
         tensor.copy_(values.reshape(tensor.shape))
         return

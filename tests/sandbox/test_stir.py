@@ -51,6 +51,19 @@ def test_memory_between_elements_stays_as_it_is() -> None:
     assert not torch.equal(columns, torch.arange(60.0).reshape(20, 3))
 
 
+@pytest.mark.parametrize("stride", [(2,), (200, 2), (1, 70)])
+def test_any_layout_with_gaps(stride: tuple[int, ...]) -> None:
+    shape = (64,) if len(stride) == 1 else (64, 50)
+    memory = torch.full((20000,), -1.0)
+    tensor = memory.as_strided(shape, stride)
+    tensor.copy_(torch.arange(float(tensor.numel())).reshape(shape))
+    before = tensor.clone()
+    stir([tensor], 6)
+    assert (tensor >= 0).all()
+    assert not torch.equal(tensor, before)
+    assert (memory == -1).sum() == 20000 - tensor.numel()
+
+
 def test_shared_elements_stay_shared_and_small_tensors_are_left_alone() -> None:
     row = torch.arange(100.0)
     wide = row.expand(8, 100)
