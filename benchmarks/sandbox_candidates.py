@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from sandbox.candidate import Candidate, Origin
 from sandbox.plan import Buffer, Launch, Plan, Scalar, Target
+from sandbox.plancheck import MAX_SHARED
 from sandbox.specs import TensorSpec, contiguous_stride
 from sandbox.task import InputRef, Node, NodeRef, Task
 
@@ -54,7 +55,8 @@ FAULTS: Mapping[str, Mapping[str, str]] = {
         "hang": "for (volatile long k = 0; k >= 0;) k = 1;",
         "trap": "__trap();",
         "misaligned": "*(volatile long long*)((char*)y + 1) = 1;",
-        "launch failure": "",  # more shared memory than there is
+        # with the dynamic shared memory of its launch, more than a block can have
+        "launch failure": "__shared__ volatile float more[64]; more[threadIdx.x % 64] = x[0];",
         "out of memory": "",  # a temporary that fits no GPU
     },
 }
@@ -86,8 +88,8 @@ def candidate(of: Task, fault: str = "", variant: int = 0, origin: Origin = "ske
         source = _CPU.format(rows=rows, columns=columns, **words)
         plan = Plan("cpu", (*inputs, *outputs), (Launch("kernel"),))
         return Candidate("cpu", "c++", source, plan, origin, fault or "honest")
-    more = [Buffer("much", "temporary", spec(1 << 44))] if fault == "out of memory" else []
-    shared = 1 << 20 if fault == "launch failure" else 0
+    more = [Buffer("much", "temporary", spec(1 << 39))] if fault == "out of memory" else []
+    shared = MAX_SHARED if fault == "launch failure" else 0
     sizes = (Scalar("i64", rows * columns), Scalar("i64", columns))
     launch = Launch(
         "kernel", (1024, 1, 1), (256, 1, 1), shared, args=("in0", "in1", "out0", *sizes)
