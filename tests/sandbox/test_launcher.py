@@ -154,6 +154,25 @@ def test_outputs_and_temporaries_are_as_the_plan_says(run: Run, binaries: Path) 
     assert seven.dtype == torch.int64 and seven.shape == () and seven.item() == 7
 
 
+def test_calls_at_the_same_time_have_temporaries_of_their_own(run: Run, binaries: Path) -> None:
+    source = """#include <unistd.h>
+    extern "C" void slow(void* const* b) {
+      const float* x = (const float*)b[0]; float* o = (float*)b[1]; float* t = (float*)b[2];
+      for (int i = 0; i < 32; ++i) t[i] = x[i];
+      usleep(2000);
+      for (int i = 0; i < 32; ++i) o[i] = t[i]; }"""
+    temporary = Buffer("t", "temporary", spec(32))
+    plan = Plan("cpu", (*buffers(1, (4, 8)), temporary), (Launch("slow"),))
+    bind(cpu(source, plan, "slow"), binaries)
+
+    def same(number: int) -> bool:
+        x = torch.full((4, 8), float(number))
+        return bool(torch.equal(run(x), x))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(same, range(40)))
+
+
 @pytest.mark.parametrize("dtype", list(ITEM_SIZES))
 def test_every_dtype_has_the_same_code_on_both_sides(run: Run, binaries: Path, dtype: str) -> None:
     source = """#include <cstring>

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -248,15 +249,55 @@ Device common_device(const Tensor* inputs, size_t count) {
   return device;
 }
 
-// Allocates the temporaries as one block and writes their addresses.
-void allocate_temporaries(const Binding& binding, Device device, Tensor* block, void** addresses) {
-  const int64_t size = binding.temporary_bytes, stride = 1;
+void allocate_bytes(int64_t size, Device device, Tensor* block) {
+  const int64_t stride = 1;
   check(
       aoti_torch_empty_strided(1, &size, &stride, aoti_torch_dtype_uint8(), device.type, device.index, &block->handle),
       "allocating temporaries");
-  auto* base = static_cast<char*>(block->address());
-  for (const int64_t offset : binding.temporary_offsets) *addresses++ = base + offset;
 }
+
+// Memory for a call's temporaries. On the CPU one block outlives the calls, as large as any of them needed: the C
+// library would return a large one to the system and map it anew, page by page, in each call. A call that finds the
+// block taken, by another thread, allocates its own.
+class Temporaries {
+ public:
+  Temporaries() = default;
+  Temporaries(const Temporaries&) = delete;
+  Temporaries& operator=(const Temporaries&) = delete;
+  ~Temporaries() {
+    if (borrowed_) kept().taken.store(false, std::memory_order_release);
+  }
+
+  void* get(int64_t bytes, Device device) {
+    Kept& shared = kept();
+    borrowed_ = device.type == aoti_torch_device_type_cpu() && !shared.taken.exchange(true, std::memory_order_acquire);
+    if (!borrowed_) {
+      allocate_bytes(bytes, device, &own_);
+      return own_.address();
+    }
+    if (shared.bytes < bytes) {
+      shared.bytes = 0;
+      shared.block = std::make_unique<Tensor>();
+      allocate_bytes(bytes, device, shared.block.get());
+      shared.bytes = bytes;
+    }
+    return shared.block->address();
+  }
+
+ private:
+  struct Kept {
+    std::atomic<bool> taken{false};
+    std::unique_ptr<Tensor> block;
+    int64_t bytes = 0;
+  };
+  static Kept& kept() {
+    static Kept* const one = new Kept;  // never destroyed: torch may be gone before this library's statics
+    return *one;
+  }
+
+  Tensor own_;
+  bool borrowed_ = false;
+};
 
 void check_call(const Binding& binding, bool cuda, size_t inputs, size_t outputs) {
   if (binding.cuda != cuda) fail(std::string("the kernel runs on ") + (binding.cuda ? "cuda" : "cpu"));
@@ -272,7 +313,7 @@ void run(StableIValue* stack, uint64_t argument_count, uint64_t output_count) {
   const auto input_count = static_cast<size_t>(argument_count - 1);
   std::array<Tensor, kMaxInputs> inputs;
   std::array<Tensor, kMaxOutputs> outputs;
-  Tensor temporaries;
+  Temporaries temporaries;
   std::array<void*, kMaxBuffers> addresses;
   int64_t key = 0;
   static_assert(sizeof(key) == sizeof(StableIValue) && sizeof(AtenTensorHandle) == sizeof(StableIValue));
@@ -288,7 +329,10 @@ void run(StableIValue* stack, uint64_t argument_count, uint64_t output_count) {
     allocate(binding->outputs[i], device, &outputs[i]);
     *next++ = outputs[i].address();
   }
-  if (binding->temporary_bytes > 0) allocate_temporaries(*binding, device, &temporaries, next);
+  if (binding->temporary_bytes > 0) {
+    auto* base = static_cast<char*>(temporaries.get(binding->temporary_bytes, device));
+    for (const int64_t offset : binding->temporary_offsets) *next++ = base + offset;
+  }
   void* stream = cuda ? current_stream(device.index) : nullptr;
   if (binding->launcher.launch(binding->program, addresses.data(), stream, device.index) != 0) {
     fail(binding->launcher.last_error());
