@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from sandbox.accuracy import AccuracyReport
 from sandbox.timing import THRESHOLD, SpeedReport
 
-VERIFIER_VERSION = "2"
+VERIFIER_VERSION = "3"
 """Changes whenever a judgement could come out differently; a record with another one is judged again."""
 
 
