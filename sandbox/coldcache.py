@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from sandbox.stir import flat_storage
+
 if TYPE_CHECKING:
     import torch
 
@@ -30,9 +32,7 @@ class ColdCache:
             return
         for tensor in tensors:
             if tensor.numel():
-                steps = zip(tensor.shape, tensor.stride(), strict=True)
-                extent = 1 + sum((size - 1) * stride for size, stride in steps)
-                self._flush(tensor.data_ptr(), extent * tensor.element_size())
+                self._flush(tensor.data_ptr(), flat_storage(tensor).nbytes)
 
     def _stream(self) -> None:
         import numpy

@@ -11,6 +11,8 @@ import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from sandbox.specs import TensorSpec
+
 if TYPE_CHECKING:
     import torch
 
@@ -27,9 +29,8 @@ def stir(tensors: Sequence[torch.Tensor], seed: int) -> None:
 
 def flat_storage(tensor: torch.Tensor) -> torch.Tensor:
     """All memory between a strided tensor's first and last element, shape [extent]."""
-    steps = zip(tensor.shape, tensor.stride(), strict=True)
-    extent = 1 + sum((size - 1) * stride for size, stride in steps) if tensor.numel() else 0
-    return tensor.as_strided((extent,), (1,))
+    spec = TensorSpec("uint8", tuple(tensor.shape), tuple(tensor.stride()))
+    return tensor.as_strided((spec.extent,), (1,))
 
 
 def _stir(tensor: torch.Tensor, generator: random.Random) -> None:

@@ -29,6 +29,7 @@ from sandbox import confine, protocol
 from sandbox.isolation import Isolation
 from sandbox.sharedmemory import Segment
 from sandbox.specs import TensorSpec
+from sandbox.stir import flat_storage, stir
 
 if TYPE_CHECKING:
     import torch
@@ -160,7 +161,6 @@ class Worker:
     def draw(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Draw input set `number` on the device itself, as the judge does on its own; or go on stirring it."""
         from sandbox.inputs import make_inputs
-        from sandbox.stir import stir
 
         number, stirs = message["number"], message["stirs"]
         source = message["seed"], message["distribution"]
@@ -293,10 +293,5 @@ def _on(tensor: torch.Tensor, target: str) -> torch.Tensor:
 
     if target == "cpu":
         return tensor
-    storage = tensor.as_strided((_extent(tensor),), (1,)).to("cuda")
+    storage = flat_storage(tensor).to("cuda")
     return torch.as_strided(storage, tensor.shape, tensor.stride())
-
-
-def _extent(tensor: torch.Tensor) -> int:
-    spec = TensorSpec("uint8", tuple(tensor.shape), tuple(tensor.stride()))
-    return spec.extent

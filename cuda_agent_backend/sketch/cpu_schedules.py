@@ -44,13 +44,11 @@ def schedules(
             continue
         options: list[dict[str, int | str]] = []
         for mode in _lane_modes(kernel):
-            unrolls = [4, 2, 8] if mode == "inner" else [4, 8, 2, 16]
-            if kernel.is_map and mode == "inner":
-                unrolls = [1]
+            fetched = [(u, 0) for u in (4, 8, 2, 16)]
+            if mode == "inner":
+                reducing = [(4, AHEAD), (4, 0), (2, AHEAD), (8, AHEAD)]
+                fetched = [(1, 0)] if kernel.is_map else reducing
             streams = [1, 0] if big else [0]
-            fetched: list[tuple[int, int]] = [(u, 0) for u in unrolls]
-            if not kernel.is_map and mode == "inner":
-                fetched = [(4, AHEAD), (4, 0), (2, AHEAD), (8, AHEAD)]
             options += [
                 {"lanes": mode, "width": width, "unroll": u, "ahead": ahead, "stream": stream}
                 for u, ahead in fetched
