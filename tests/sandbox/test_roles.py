@@ -156,7 +156,7 @@ def test_a_worker_sees_no_other_binary_than_its_own(judge: Judge) -> None:
 FORGED = """#include <sys/socket.h>
 static void forge() {
   unsigned char reply[17] = {1};
-  for (int fd = 3; fd < 64; ++fd) if (send(fd, reply, sizeof reply, 0) > 0) return;
+  for (int fd = 3; fd < 4096; ++fd) if (send(fd, reply, sizeof reply, 0) > 0) return;
 }
 """
 
