@@ -36,6 +36,7 @@ EXTRAS = {
         "hypothesis>=6.100",
         "import-linter>=2.3,<3",
         "mypy>=2.4,<3",
+        "nvidia-cuda-nvdisasm>=12.9,<14",
         "pre-commit>=4,<5",
         "pytest>=8.3,<10",
         "pytest-timeout>=2.3,<3",

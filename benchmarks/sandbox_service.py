@@ -71,8 +71,9 @@ def summarise(samples: dict[str, Facts]) -> Facts:
     overhead, rate = samples.get("overhead", {}), samples.get("rate", {})
     return {
         "isolation": next((f["isolation"] for f in samples.values() if "isolation" in f), None),
-        "aa_pairs": sum(facts["judged"] for facts in aa),
+        "aa_pairs": sum(facts["judged"] - facts["noisy"] - facts["failed"] for facts in aa),
         "aa_noisy": sum(facts["noisy"] for facts in aa),
+        "aa_failed": sum(facts["failed"] for facts in aa),
         "aa_faster": sum(facts["faster"] for facts in aa),
         "judged_repeatedly": len(flips),
         "clearly_faster_or_slower": len(clear),
@@ -116,7 +117,7 @@ def burn(seed: int) -> None:
 def against_itself(judge: Judge, cores: int) -> Facts:
     """A/A judgements under load: tasks of several sizes, Inductor's code in the candidate's place."""
     found: Counter[str] = Counter()
-    speedups = []
+    speedups, reasons = [], []
     sizes = [(256, 512), (1024, 1024), (2048, 2048)]
     with load(cores):
         for number in range(PAIRS_A_CASE):
@@ -126,12 +127,14 @@ def against_itself(judge: Judge, cores: int) -> Facts:
                 speedups.append(report.over["inductor"].median)
             else:
                 found[report.status] += 1
+                reasons.append(report.reason)
     return {
         "judged": PAIRS_A_CASE,
         "faster": found["faster"],
         "noisy": found["noisy"],
         "failed": PAIRS_A_CASE - found["faster"] - found["not faster"] - found["noisy"],
         "speedups": speedups,
+        "reasons": reasons,
     }
 
 

@@ -16,7 +16,8 @@ from sandbox.elf import ElfError
 from sandbox.isolation import Isolation
 from sandbox.landlock import View
 from sandbox.limits import SYSTEM_PATH, Finished, Limits, run_limited
-from sandbox.plan import Launch
+from sandbox.occupancy import limits_of, residency
+from sandbox.plan import Launch, ResolvedLaunch
 from sandbox.privileges import next_uid
 from sandbox.toolchain import Missing, Toolchain, find_cuda, find_cxx
 from sandbox.views import compiler_view
@@ -50,7 +51,7 @@ def compile_cuda(
     if failure is not None:
         return failure
     assert isinstance(result, Finished)
-    return _inspect(candidate, folder / BINARY, result, toolchain)
+    return _inspect(candidate, folder / BINARY, result, toolchain, arch)
 
 
 def _command(toolchain: Toolchain, arch: str, include: Sequence[Path]) -> list[str]:
@@ -86,7 +87,7 @@ def _search_path(toolchain: Toolchain) -> str:
 
 
 def _inspect(
-    candidate: Candidate, binary: Path, run: Finished, toolchain: Toolchain
+    candidate: Candidate, binary: Path, run: Finished, toolchain: Toolchain, arch: str
 ) -> CompileResult:
     try:
         cubin = parse(binary.read_bytes())
@@ -102,7 +103,20 @@ def _inspect(
         return CompileFailed(
             f'no extern "C" __global__ function named {", ".join(absent)} in the source; it has {has}'
         )
-    return Compiled(binary, run.output, run.seconds, toolchain, ptxas_facts(run.output))
+    facts = kernel_facts(run.output, candidate.plan.launches(), arch)
+    return Compiled(binary, run.output, run.seconds, toolchain, facts)
+
+
+def kernel_facts(
+    log: str, launches: Sequence[ResolvedLaunch], arch: str
+) -> dict[str, dict[str, int | float | str]]:
+    """Per kernel what `ptxas_facts` says, with the residency of its launch on an SM that holds fewest blocks."""
+    facts: dict[str, dict[str, int | float | str]] = {}
+    limits = limits_of(arch)
+    for name, used in ptxas_facts(log).items():
+        fits = [residency(ln, used, limits) for ln in launches if limits and ln.kernel == name]
+        facts[name] = {**used, **min(fits, key=lambda fit: fit["blocks_per_sm"], default={})}
+    return facts
 
 
 _ENTRY = re.compile(r"Compiling entry function '([^']+)'")

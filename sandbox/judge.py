@@ -30,15 +30,18 @@ from sandbox.candidate import Candidate
 from sandbox.compile import Compiled, CompileTimedOut, compile_candidate
 from sandbox.compile import Refused as CompileRefused
 from sandbox.confine import offered
+from sandbox.disassembly import Inspection, count_instructions
 from sandbox.machine import Ceilings
 from sandbox.plan import MAX_INPUTS, MAX_OUTPUTS
 from sandbox.race import Race
+from sandbox.roofline import Achieved
 from sandbox.rounds import Effort, Record
 from sandbox.session import CANDIDATE, INDUCTOR, Session, Timeouts
 from sandbox.specs import TensorSpec
 from sandbox.supervisor import WorkerProcess, WorkerSettings
 from sandbox.task import Task, TaskError
 from sandbox.timing import SpeedReport
+from sandbox.toolchain import Missing
 from sandbox.verdict import (
     VERIFIER_VERSION,
     Baselines,
@@ -185,6 +188,16 @@ class Judge:
             case _:
                 return CompileFailed(result.log)
 
+    def inspect(self, candidate: Candidate) -> Inspection | Failure:
+        """What the candidate's machine code consists of. Safe to call from several threads."""
+        compiled = self.compile(candidate)
+        if not isinstance(compiled, Compiled):
+            return compiled
+        counts = count_instructions(compiled.path, self.target)
+        if isinstance(counts, Missing):
+            return Inspection(dict(compiled.facts), {}, f"{counts.reason}; {counts.remedy}")
+        return Inspection(dict(compiled.facts), counts)
+
     def baselines(self, task: Task, *, eager_task: Task | None = None) -> Baselines | Failure:
         """Times of eager mode and Inductor. The first call for a task compiles it with Inductor.
 
@@ -232,7 +245,8 @@ class Judge:
         record = self._race(session, eager_task, self._scratch).run(Effort(pairs, pairs))
         if not isinstance(record, Record):
             return record
-        return Correct(checked.outcome.accuracy, timing.report(record.device))
+        speed = timing.report(record.device)
+        return Correct(checked.outcome.accuracy, speed, self._achieved(session, speed))
 
     def judge(
         self,
@@ -308,6 +322,7 @@ class Judge:
         if impossible is not None:
             return impossible
         accuracy = checked.outcome.accuracy
+        evidence["achieved"] = self._achieved(session, speed).to_dict()
         return Correct(accuracy, speed) if speed.wins else TooSlow(accuracy, speed)
 
     def _race(self, session: Session, eager_task: Task | None, runner: WorkerProcess) -> Race:
@@ -329,6 +344,10 @@ class Judge:
         if seconds >= limit * floor:
             return None
         return Refused(f"impossible: {seconds:.3g} s, where memory alone needs {floor:.3g} s")
+
+    def _achieved(self, session: Session, speed: SpeedReport) -> Achieved:
+        seconds = speed.seconds["candidate"]
+        return roofline.achieved(session.task, session.operations, seconds, self.ceilings())
 
     def _open(self, task: Task) -> Session | Failure:
         """The session of a task; that of another task is given up."""

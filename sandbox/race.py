@@ -154,7 +154,7 @@ class Race:
         baselines = self.baselines()
         if not isinstance(baselines, Baselines):
             return baselines
-        trouble = self._equip_baseline(sets)
+        trouble = self._equip_baseline(sets) or self.session.share_outputs(self.candidate)
         for inputs in sets:
             trouble = trouble or self.session.share(self.candidate, inputs)
         if trouble is not None:

@@ -7,8 +7,14 @@ On cuda, what fits into the L2 need not be written through before the call ends 
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
 from sandbox.machine import Ceilings
 from sandbox.task import InputRef, NodeRef, Ref, Task, references
+
+if TYPE_CHECKING:
+    import torch
 
 IMPOSSIBLE = 0.95
 """A time below this share of the floor is refused."""
@@ -71,3 +77,54 @@ def reachable_seconds(task: Task, ceilings: Ceilings) -> float:
     """
     read, written = floor_bytes(task)
     return read / ceilings.read_bytes_per_s + written / ceilings.bytes_per_s
+
+
+def operations(module: torch.fx.GraphModule) -> int:
+    """Floating-point operations of a task's products, convolutions and attention: a multiplication and an addition
+    are two. Everything else counts nothing, being bound by memory.
+
+    module: of `Task.to_graph_module`. Counted by torch's own `FlopCounterMode` on the fake values of its inputs.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.utils.flop_counter import FlopCounterMode
+
+    inputs = [node.meta["val"] for node in module.graph.nodes if node.op == "placeholder"]
+    mode = next((value.fake_mode for value in inputs), FakeTensorMode())
+    with mode, FlopCounterMode(display=False) as counter:
+        module(*inputs)
+    return int(counter.get_total_flops())
+
+
+@dataclass(frozen=True)
+class Achieved:
+    """The rates that a time amounts to, for the least traffic and the products of a task.
+
+    bytes: read and written at least. of_memory, of_arithmetic: shares of the machine's measured rates; the
+    higher one says what binds. Above 1 where outputs stay in the cache, or where the products are not in float32.
+    """
+
+    seconds: float
+    bytes: int
+    bytes_per_s: float
+    of_memory: float
+    operations: int
+    operations_per_s: float
+    of_arithmetic: float
+
+    def to_dict(self) -> dict[str, float]:
+        """As JSON."""
+        return asdict(self)
+
+
+def achieved(task: Task, work: int, seconds: float, ceilings: Ceilings) -> Achieved:
+    """What one call in so many seconds amounts to. work: the task's `operations`."""
+    moved = sum(floor_bytes(task))
+    return Achieved(
+        seconds=seconds,
+        bytes=moved,
+        bytes_per_s=moved / seconds,
+        of_memory=reachable_seconds(task, ceilings) / seconds,
+        operations=work,
+        operations_per_s=work / seconds,
+        of_arithmetic=work / seconds / ceilings.flops_per_s,
+    )

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from sandbox import guarded
+from sandbox import guarded, roofline
 from sandbox.bounds import integer_bounds
 from sandbox.candidate import Candidate
 from sandbox.compile import is_untrusted_host_code
@@ -91,6 +92,11 @@ class Session:
         if isinstance(found, Expected):
             self._expected[inputs.number] = (inputs.version, found)
         return found
+
+    @cached_property
+    def operations(self) -> int:
+        """Floating-point operations of the task's products: see `roofline.operations`."""
+        return roofline.operations(self.module)
 
     def expected_of(self, tensors: Sequence[torch.Tensor]) -> Expected | Failed:
         """What the task computes on tensors that are no set of their own; not kept."""
@@ -175,7 +181,7 @@ class Session:
         """Copies of the worker's last outputs, or what is wrong with their metadata."""
         from sandbox.accuracy import check_metadata
 
-        trouble = self._share_outputs(worker)
+        trouble = self.share_outputs(worker)
         if trouble is not None:
             return trouble
         answer = worker.ask("fetch", {"do": "fetch"}, self.timeouts.run)
@@ -189,7 +195,7 @@ class Session:
         self, worker: WorkerProcess, inputs: InputSet, poison: int
     ) -> list[torch.Tensor] | Wrong | Trouble:
         """Outputs of the loaded candidate from a run between guard bands, on poisoned memory."""
-        trouble = self._share_outputs(worker) or self.share(worker, inputs)
+        trouble = self.share_outputs(worker) or self.share(worker, inputs)
         if trouble is not None:
             return trouble
         segment = self._outputs[worker.settings.role]
@@ -211,7 +217,9 @@ class Session:
         shared = [segment.tensor(spec, offset) for spec, offset in pairs]
         return [t.clone() if device == "cpu" else t.to(device) for t in shared]
 
-    def _share_outputs(self, worker: WorkerProcess) -> Trouble | None:
+    def share_outputs(self, worker: WorkerProcess) -> Trouble | None:
+        """See to it that a worker has memory to copy outputs to. Any command makes it forget its last outputs, this
+        one too: so it comes before a run whose outputs are wanted."""
         role = worker.settings.role
         if role not in self._outputs:
             self._outputs[role] = Segment.create(self._output_bytes)

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
 from sandbox.accuracy import AccuracyReport
+from sandbox.roofline import Achieved
 from sandbox.timing import THRESHOLD, SpeedReport
 
 VERIFIER_VERSION = "3"
@@ -19,11 +20,12 @@ VERIFIER_VERSION = "3"
 
 @dataclass(frozen=True)
 class Correct:
-    """The candidate is accurate; with `speed` if it was timed too."""
+    """The candidate is accurate; with `speed`, and what rates that amounts to, if it was timed too."""
 
     status: ClassVar[str] = "correct"
     accuracy: AccuracyReport
     speed: SpeedReport | None = None
+    achieved: Achieved | None = None
 
     @property
     def reason(self) -> str:

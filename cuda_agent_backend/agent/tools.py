@@ -1,8 +1,9 @@
 """The tools of an episode: what a policy may do about one task.
 
 ``look`` tells of the task, its baselines and the room above the roofline floor; ``sketch`` and ``write`` make a
-candidate and compile it; ``verify`` and ``profile`` try one; ``submit`` has one judged, or ends with nothing. Every
-answer is a JSON object with ``ok``; what went wrong comes back as text the policy can act on, never as an exception.
+candidate and compile it; ``inspect`` tells what its machine code consists of; ``verify`` and ``profile`` try one;
+``submit`` has one judged, or ends with nothing. Every answer is a JSON object with ``ok``; what went wrong comes back
+as text the policy can act on, never as an exception.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
 from cuda_agent_backend.sketch.device import CpuFacts
 from cuda_agent_backend.sketch.schedule import Schedule
 from sandbox.candidate import Candidate, Language
+from sandbox.disassembly import Inspection
 from sandbox.plan import Plan, PlanError
+from sandbox.roofline import Achieved
 from sandbox.task import Task
 from sandbox.verdict import Baselines, Failure, Outcome, Verdict
 
@@ -46,6 +49,8 @@ class Bench(Protocol):
     def baselines(self, task: Task) -> Baselines | Failure: ...
 
     def compile(self, candidate: Candidate) -> Any: ...
+
+    def inspect(self, candidate: Candidate) -> Inspection | Failure: ...
 
     def verify(self, task: Task, candidate: Candidate) -> Outcome: ...
 
@@ -72,7 +77,7 @@ class Toolbox:
         self.analysis: Analysis | NotCovered = analyse(self.task)
         self._tools: dict[str, Callable[..., dict[str, Any]]] = {
             "look": self._look, "sketch": self._sketch, "write": self._write,
-            "verify": self._verify, "profile": self._profile, "submit": self._submit,
+            "inspect": self._inspect, "verify": self._verify, "profile": self._profile, "submit": self._submit,
         }  # fmt: skip
 
     @property
@@ -170,6 +175,13 @@ class Toolbox:
             raise BadArguments(f"no candidate {name!r}; there are: {known}")
         return self.candidates[name]
 
+    def _inspect(self, candidate: str) -> dict[str, Any]:
+        found = self.bench.inspect(self._candidate(candidate))
+        if not isinstance(found, Inspection):
+            return {"ok": False, "error": found.reason}
+        answer = {"ok": True, "kernels": found.kernels, "instructions": found.instructions}
+        return answer | ({"why_no_instructions": found.why_not} if found.why_not else {})
+
     def _verify(self, candidate: str) -> dict[str, Any]:
         return _describe(self.bench.verify(self.task, self._candidate(candidate)))
 
@@ -219,9 +231,23 @@ def _describe(outcome: Outcome) -> dict[str, Any]:
             "high": speed.speedup.high,
         }
         answer["baseline"] = speed.baseline
+    achieved = getattr(outcome, "achieved", None)
+    if achieved is not None:
+        answer["achieved"] = _rates(achieved)
     if getattr(outcome, "log", ""):
         answer["log"] = _cut(outcome.log)  # type: ignore[union-attr]
     return answer
+
+
+def _rates(achieved: Achieved) -> dict[str, float]:
+    """In the units that engineers speak in, and as shares of what the machine was measured to do."""
+    return {
+        "us": round(achieved.seconds * 1e6, 2),
+        "gb_per_s": round(achieved.bytes_per_s * 1e-9, 1),
+        "share_of_memory_rate": round(achieved.of_memory, 3),
+        "gflop_per_s": round(achieved.operations_per_s * 1e-9, 1),
+        "share_of_float32_rate": round(achieved.of_arithmetic, 3),
+    }
 
 
 def _cut(text: str) -> str:
@@ -264,9 +290,11 @@ TOOL_SCHEMAS: list[Schema] = [
             schedule=("array", "parameters, one object for each kernel")),
     _schema("write", "Compile a candidate from source and a launch plan.", ["source", "plan"],
             source=("string", "CUDA or C++ source"), plan=("string", "launch plan as JSON text")),
+    _schema("inspect", "Tell of a candidate's machine code: registers, spills, shared memory, residency, instructions.",
+            ["candidate"], candidate=_CANDIDATE),
     _schema("verify", "Check a candidate's results against the float64 oracle.", ["candidate"], candidate=_CANDIDATE),
-    _schema("profile", "Check a candidate and time it against the faster baseline.", ["candidate"],
-            candidate=_CANDIDATE),
+    _schema("profile", "Check a candidate, time it against the faster baseline, and say what rates it reached.",
+            ["candidate"], candidate=_CANDIDATE),
     _schema("submit", "Have a candidate judged for promotion; without one, end the episode with a reason.",
             candidate=_CANDIDATE, reason=("string", "why nothing is submitted")),
 ]  # fmt: skip

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 Parameter = int | str
+MAX_PARAMETER = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Schedule:
         """Parse what :meth:`to_json` wrote.
 
         Raises:
-            ValueError: not a list of objects whose values are integers or strings.
+            ValueError: not a list of objects whose values are strings or integers from 0 to ``MAX_PARAMETER``.
         """
         data = json.loads(text)
         if not isinstance(data, list) or not all(isinstance(k, dict) for k in data):
@@ -45,5 +46,9 @@ class Schedule:
                 if isinstance(value, bool) or not isinstance(value, int | str):
                     raise ValueError(
                         f"schedule parameter {name!r} is {value!r}, not an integer or a string"
+                    )
+                if isinstance(value, int) and not 0 <= value <= MAX_PARAMETER:
+                    raise ValueError(
+                        f"schedule parameter {name!r} is {value}, not within 0 and {MAX_PARAMETER}"
                     )
         return Schedule.of(*data)

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
+
 from sandbox.candidate import Candidate, Origin
 from sandbox.plan import Buffer, Launch, Plan, Scalar
 from sandbox.specs import TensorSpec, contiguous_stride
+from sandbox.toolchain import Missing, find_cuda
+
+ARCH = "sm_90a"
+
+needs_cuda_compiler = pytest.mark.skipif(
+    isinstance(find_cuda(), Missing), reason="neither nvcc nor NVRTC on this machine"
+)
 
 ADD = """
 extern "C" void add(void* const* b) {

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from launch_kit import CUDA_ADD, cpu, cuda, cuda_plan
+from launch_kit import ARCH, CUDA_ADD, cpu, cuda, cuda_plan, needs_cuda_compiler
 
 from sandbox.candidate import Candidate
 from sandbox.compile import (
@@ -21,13 +21,7 @@ from sandbox.cubin import may_name_math_tables, parse
 from sandbox.elf import ElfError
 from sandbox.limits import Limits
 from sandbox.plan import LibraryCall
-from sandbox.toolchain import Missing, Toolchain, find_cuda, find_cxx, find_nvrtc
-
-ARCH = "sm_90a"
-
-needs_cuda_compiler = pytest.mark.skipif(
-    isinstance(find_cuda(), Missing), reason="neither nvcc nor NVRTC on this machine"
-)
+from sandbox.toolchain import Toolchain, find_cuda, find_cxx, find_nvrtc
 
 
 def test_cpp_becomes_a_shared_object(tmp_path: Path) -> None:
@@ -111,6 +105,7 @@ def test_cuda_becomes_a_cubin_with_facts_about_each_kernel(tmp_path: Path) -> No
     facts = result.facts["add"]
     assert facts["registers"] > 0
     assert facts["spill_store_bytes"] == facts["spill_load_bytes"] == 0
+    assert facts["blocks_per_sm"] > 0
 
 
 @needs_cuda_compiler

@@ -18,15 +18,18 @@ from judge_kit import (
 )
 from process_kit import family, gone
 
+from sandbox.disassembly import Inspection
 from sandbox.judge import Judge
 from sandbox.rounds import Effort
 from sandbox.task import Arg, DType, InputRef, Node, NodeRef, Task
+from sandbox.timing import SpeedReport
 from sandbox.verdict import (
     Baselines,
     CompileFailed,
     Correct,
     Crashed,
     Failed,
+    Noisy,
     Outcome,
     Refused,
     TimedOut,
@@ -213,6 +216,30 @@ def test_a_profile_has_pairs_against_both_baselines(judge: Judge) -> None:
     assert found.speed is not None
     assert found.speed.over["inductor"].pairs == 8
     assert set(found.speed.seconds) == {"eager", "inductor", "candidate"}
+
+
+def test_nothing_changed_is_timed_and_does_not_win(judge: Judge) -> None:
+    found = judge.judge_baseline(TASK, effort=SHORT)
+    assert isinstance(found, SpeedReport | Noisy), found.reason
+    assert not getattr(found, "wins", False)
+
+
+def test_a_profile_says_what_rates_were_reached(judge: Judge) -> None:
+    found = judge.profile(TASK, silu_candidate(TASK), pairs=8)
+    assert isinstance(found, Correct) and found.achieved is not None
+    rates = found.achieved
+    assert rates.bytes == 4 * (2 * 256 * 512 + 512)
+    assert rates.bytes_per_s == pytest.approx(rates.bytes / rates.seconds)
+    assert rates.of_memory > 0
+    assert rates.operations == 0
+
+
+def test_machine_code_is_inspected(judge: Judge) -> None:
+    found = judge.inspect(silu_candidate(TASK))
+    assert isinstance(found, Inspection)
+    assert found.why_not or found.instructions["code"]["instructions"] > 10
+    broken = judge.inspect(silu_candidate(TASK, special="float v = => float v = oops + "))
+    assert isinstance(broken, CompileFailed)
 
 
 def test_a_verdict_carries_its_evidence_as_json(judge: Judge) -> None:

@@ -9,7 +9,7 @@ from judge_kit import silu_bias, spec
 
 from sandbox import machine
 from sandbox.machine import Ceilings
-from sandbox.roofline import floor_bytes, floor_seconds
+from sandbox.roofline import achieved, floor_bytes, floor_seconds, operations, reachable_seconds
 from sandbox.specs import TensorSpec
 from sandbox.task import InputRef, Node, NodeRef, Task
 
@@ -82,3 +82,30 @@ def test_facts_are_json_and_name_processor_and_torch() -> None:
     assert found["cpu"]
     assert found["torch"]
     assert found["cores"] >= 1
+
+
+def product(m: int, k: int, n: int) -> Task:
+    return Task(
+        "cpu",
+        (spec(m, k), spec(k, n)),
+        (
+            Node("aten.mm.default", {"self": InputRef(0), "mat2": InputRef(1)}),
+            Node("aten.relu.default", {"self": NodeRef(0)}),
+        ),
+        (NodeRef(1),),
+        (spec(m, n),),
+    )
+
+
+def test_products_are_counted_and_pointwise_work_is_not() -> None:
+    assert operations(product(8, 16, 32).to_graph_module()) == 2 * 8 * 16 * 32
+    assert operations(silu_bias(8, 16).to_graph_module()) == 0
+
+
+def test_rates_are_told_as_shares_of_the_ceilings() -> None:
+    task, seconds = product(8, 16, 32), 1e-3
+    found = achieved(task, 8192, seconds, CEILINGS)
+    assert found.bytes == 4 * (8 * 16 + 16 * 32 + 8 * 32)
+    assert found.of_memory == pytest.approx(reachable_seconds(task, CEILINGS) / seconds)
+    assert found.operations_per_s == pytest.approx(8192 / seconds)
+    assert found.of_arithmetic == pytest.approx(8192 / seconds / 1e12)

@@ -1,0 +1,148 @@
+"""The tools of an episode, on a bench that answers at once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from cuda_agent_backend.agent.protocol import ToolCall
+from cuda_agent_backend.agent.tools import LOG_CHARACTERS, TOOL_SCHEMAS, Toolbox
+from sandbox.accuracy import AccuracyReport
+from sandbox.candidate import Candidate
+from sandbox.disassembly import Inspection
+from sandbox.roofline import Achieved
+from sandbox.specs import TensorSpec
+from sandbox.task import InputRef, Node, NodeRef, Task
+from sandbox.timing import report
+from sandbox.verdict import Baselines, CompileFailed, Correct, Outcome, Verdict
+
+SPEC = TensorSpec("float32", (64, 64), (64, 1))
+TASK = Task(
+    "cpu", (SPEC,), (Node("aten.relu.default", {"self": InputRef(0)}),), (NodeRef(0),), (SPEC,)
+)
+
+
+@dataclass(frozen=True)
+class Built:
+    facts: Mapping[str, Any] = field(default_factory=lambda: {"k": {"registers": 40}})
+
+
+@dataclass
+class Scripted:
+    """A bench whose answers are set beforehand."""
+
+    compiled: Any = field(default_factory=Built)
+    judged: str = "wins"
+    asked: list[str] = field(default_factory=list)
+
+    def baselines(self, task: Task) -> Baselines:
+        return Baselines(3e-5, 2e-5, 1e-6, 1e-5)
+
+    def compile(self, candidate: Candidate) -> Any:
+        self.asked.append("compile")
+        return self.compiled
+
+    def inspect(self, candidate: Candidate) -> Inspection:
+        return Inspection({"k": {"registers": 40}}, {}, "no objdump; install binutils")
+
+    def verify(self, task: Task, candidate: Candidate) -> Outcome:
+        return Correct(AccuracyReport(()))
+
+    def profile(self, task: Task, candidate: Candidate) -> Outcome:
+        speed = report({"eager": [3e-5] * 12, "inductor": [2e-5] * 12, "candidate": [1e-5] * 12})
+        rates = Achieved(1e-5, 32768, 3.2768e9, 0.25, 0, 0.0, 0.0)
+        return Correct(AccuracyReport(()), speed, rates)
+
+    def judge(self, task: Task, candidate: Candidate) -> Verdict:
+        self.asked.append("judge")
+        return Verdict(self.judged, "1.99x", 3.0)
+
+
+def run(tools: Toolbox, name: str, **arguments: Any) -> dict[str, Any]:
+    (message,) = tools.run([ToolCall.of("1", name, **arguments)])
+    answer: dict[str, Any] = json.loads(message["content"])
+    return answer
+
+
+def made(tools: Toolbox) -> str:
+    schedule = run(tools, "look")["schedules"][0]
+    return str(run(tools, "sketch", schedule=schedule)["candidate"])
+
+
+def test_an_episode_by_hand() -> None:
+    tools = Toolbox(TASK, Scripted())
+    assert run(tools, "look")["room"] == pytest.approx(2e-5 / 1.1e-5)
+    name = made(tools)
+    assert run(tools, "verify", candidate=name)["status"] == "correct"
+    profile = run(tools, "profile", candidate=name)
+    assert profile["speedup"]["median"] == pytest.approx(2.0)
+    assert profile["baseline"] == "inductor"
+    assert profile["achieved"] == {
+        "us": 10.0,
+        "gb_per_s": 3.3,
+        "share_of_memory_rate": 0.25,
+        "gflop_per_s": 0.0,
+        "share_of_float32_rate": 0.0,
+    }
+    assert run(tools, "submit", candidate=name)["ok"]
+    assert tools.finished == "promoted: 1.99x"
+
+
+def test_what_is_known_of_the_machine_code_is_told() -> None:
+    tools = Toolbox(TASK, Scripted())
+    schedule = run(tools, "look")["schedules"][0]
+    answer = run(tools, "sketch", schedule=schedule)
+    assert answer["facts"] == {"k": {"registers": 40}}
+    found = run(tools, "inspect", candidate=answer["candidate"])
+    assert found["kernels"] == {"k": {"registers": 40}}
+    assert "binutils" in found["why_no_instructions"]
+
+
+def test_compiler_output_is_told_and_its_middle_is_cut() -> None:
+    log = "first error\n" + 9000 * "x" + "\nlast line"
+    tools = Toolbox(TASK, Scripted(compiled=CompileFailed(log)))
+    schedule = run(tools, "look")["schedules"][0]
+    answer = run(tools, "sketch", schedule=schedule)
+    assert not answer["ok"]
+    assert "first error" in answer["error"]
+    assert answer["log"].startswith("first error") and answer["log"].endswith("last line")
+    assert len(answer["log"]) < LOG_CHARACTERS + 100
+    assert str(len(log)) in answer["log"]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "complaint"),
+    [
+        ("look", {"deep": True}, "deep"),
+        ("profile", {"candidate": "0000"}, "no candidate"),
+        ("profile", {}, "candidate"),
+        ("inspect", {"candidate": 7}, "candidate"),
+        ("sketch", {"schedule": [{"width": -3}]}, "schedule"),
+        ("write", {"source": "x", "plan": "{"}, "plan"),
+        ("dance", {}, "no tool"),
+    ],
+)
+def test_a_wrong_call_is_answered_with_what_is_wrong(
+    name: str, arguments: dict[str, Any], complaint: str
+) -> None:
+    bench = Scripted()
+    answer = run(Toolbox(TASK, bench), name, **arguments)
+    assert not answer["ok"]
+    assert complaint in answer["error"]
+    assert bench.asked == []
+
+
+def test_giving_up_needs_no_candidate() -> None:
+    tools = Toolbox(TASK, Scripted())
+    assert run(tools, "submit", reason="at the limit")["ended"] == "at the limit"
+    assert tools.finished == "at the limit"
+    assert tools.best() is None
+
+
+def test_every_tool_has_a_schema_and_every_schema_a_tool() -> None:
+    tools = Toolbox(TASK, Scripted())
+    assert {s["function"]["name"] for s in TOOL_SCHEMAS} == set(tools._tools)
