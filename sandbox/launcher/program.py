@@ -62,7 +62,7 @@ def load_program(path: Path | str, plan: Plan) -> Program | LoadFailed:
         if plan.target == "cpu":
             handle = _launcher.load_cpu(str(Path(path).resolve()), plan.launches()[0].kernel)
         else:
-            handle = _launcher.load_cuda(Path(path).read_bytes(), _steps(plan))
+            handle = _launcher.load_cuda(Path(path).read_bytes(), steps_of(plan))
     except (OSError, RuntimeError) as error:
         return LoadFailed(str(error))
     return Program(plan, Path(path), handle)
@@ -102,15 +102,16 @@ def _encode_spec(spec: TensorSpec) -> list[int]:
     ]
 
 
-_Step = tuple[str, Sequence[int], Sequence[int], int, Sequence[int] | None, list[int | bytes]]
+Step = tuple[str, Sequence[int], Sequence[int], int, Sequence[int] | None, list[int | bytes]]
 
 
-def _steps(plan: Plan) -> list[_Step]:
+def steps_of(plan: Plan) -> list[Step]:
+    """The launches as `_launcher.load_cuda` takes them: of the arguments, buffers by number, scalars as bytes."""
     index = {b.name: i for i, b in enumerate(plan.buffers)}
     return [_step(launch, index) for launch in plan.launches()]
 
 
-def _step(launch: ResolvedLaunch, index: dict[str, int]) -> _Step:
+def _step(launch: ResolvedLaunch, index: dict[str, int]) -> Step:
     args = [_argument(a, index) for a in launch.args]
     return (launch.kernel, launch.grid, launch.block, launch.shared, launch.cluster, args)
 

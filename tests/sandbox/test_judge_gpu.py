@@ -5,17 +5,21 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from judge_kit import silu_bias
 
 from sandbox.candidate import Candidate
+from sandbox.compile import Compiled
 from sandbox.judge import Judge
 from sandbox.plan import Buffer, Launch, Plan, Scalar
 from sandbox.rounds import Effort
-from sandbox.session import Timeouts
-from sandbox.verdict import Baselines, Correct, Crashed, Outcome, TimedOut, Wrong
+from sandbox.sanitizer import find_sanitizer
+from sandbox.session import Session, Timeouts
+from sandbox.toolchain import Missing
+from sandbox.verdict import Baselines, Correct, Crashed, Outcome, Refused, TimedOut, Wrong
 
 pytestmark = pytest.mark.gpu
 
@@ -92,6 +96,27 @@ def test_a_fault_is_a_value_and_the_next_candidate_is_judged_right(gpu_judge: Ju
     found = verify(gpu_judge, "const float v => if (i == 7) *(volatile int*)8 = 1; const float v")
     assert isinstance(found, Crashed), found
     assert isinstance(verify(gpu_judge), Correct)
+    assert gpu_judge._scratch.facts["device_memory"]["free_bytes"] > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "found_by"),
+    [
+        ("", None),
+        ("const float v = x[i] => const float v = 0.f * x[i + n] + x[i]", "memcheck"),
+        ("const float v = x[i] => const float v = 0.f * y[i] + x[i]", "initcheck"),
+    ],
+)
+def test_a_winner_is_sanitized(gpu_judge: Judge, change: str, found_by: str | None) -> None:
+    if isinstance(find_sanitizer(), Missing):
+        pytest.skip("no compute-sanitizer on this machine")
+    mine, evidence = candidate(change), dict[str, Any]()
+    session, compiled = gpu_judge._open(TASK), gpu_judge.compile(mine)
+    assert isinstance(session, Session) and isinstance(compiled, Compiled)
+    refusal = gpu_judge._sanitize(session, mine, compiled, evidence)
+    bad = [r["tool"] for r in evidence["sanitizer"] if r["status"] == "errors"]
+    assert bad == ([found_by] if found_by else []), evidence
+    assert isinstance(refusal, Refused) is bool(found_by)
 
 
 def test_a_hang_is_a_value_and_the_next_candidate_is_judged_right(gpu_judge: Judge) -> None:

@@ -1,0 +1,83 @@
+"""Run a candidate's kernels once, under compute-sanitizer: `python sanitized.py FOLDER`.
+
+Every buffer is an allocation of exactly its size. The program imports no torch: all that the sanitizer watches is
+then the candidate's, and it starts in a second. The folder holds `job.json` (see `sanitizer.job_of`), the cubin and
+the inputs' bytes. Nothing is read back: a copy of an output that was not written would itself be an error.
+"""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+FINISHED = "the kernels ran"
+DEVICE = 0
+
+
+class DriverError(RuntimeError):
+    """A call of the CUDA driver failed."""
+
+
+class Device:
+    """The first device through libcuda's C interface, with its primary context current."""
+
+    def __init__(self) -> None:
+        self._cuda = ctypes.CDLL("libcuda.so.1")
+        context = ctypes.c_void_p()
+        self._call("cuInit", 0)
+        self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), DEVICE)
+        self._call("cuCtxSetCurrent", context)
+
+    def buffer(self, size: int, content: bytes | None) -> int:
+        """The address of fresh memory, uninitialised where there is no content."""
+        address = ctypes.c_uint64()
+        self._call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(max(1, size)))
+        if content:
+            self._call("cuMemcpyHtoD_v2", address, content, ctypes.c_size_t(len(content)))
+        return address.value
+
+    def synchronize(self) -> None:
+        """Wait for all work. Raises `DriverError` if some of it failed."""
+        self._call("cuCtxSynchronize")
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        status = getattr(self._cuda, name)(*arguments)
+        if status != 0:
+            raise DriverError(f"{name} returned {status}")
+
+
+def run(folder: Path) -> None:
+    """Carry out the job in the folder."""
+    from sandbox import _launcher
+
+    job = json.loads((folder / "job.json").read_text())
+    device = Device()
+    addresses = [
+        device.buffer(entry["bytes"], (folder / name).read_bytes() if name else None)
+        for entry in job["buffers"]
+        for name in [entry["content"]]
+    ]
+    steps = [
+        (kernel, grid, block, shared, cluster, [_argument(item) for item in arguments])
+        for kernel, grid, block, shared, cluster, arguments in job["steps"]
+    ]
+    program = _launcher.load_cuda((folder / job["binary"]).read_bytes(), steps)
+    program.launch(addresses, 0, DEVICE)
+    device.synchronize()
+    print(FINISHED)
+
+
+def _argument(item: int | str) -> int | bytes:
+    """A buffer's number, or a scalar's bytes."""
+    return item if isinstance(item, int) else base64.b64decode(item)
+
+
+if __name__ == "__main__":
+    run(Path(sys.argv[1]))

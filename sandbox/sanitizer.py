@@ -1,0 +1,163 @@
+"""compute-sanitizer on a candidate that is about to be promoted: memcheck, racecheck and initcheck.
+
+It sees what comparing outputs cannot: reads out of bounds whose values are not used, memory that is read before it is
+written, and races between threads that this time went well. A tool that cannot run here, or not in time,
+is recorded with the reason and refuses nothing; an error that one reports does.
+
+The kernels run in a process of their own, with the file system that a worker sees and no rights. It has no filter of
+system calls: the sanitizer talks to what it watches over a socket. Only machine code for the GPU
+is the candidate's there; nothing of it runs on the host.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from sandbox import sanitized
+from sandbox.confine import offered, policy
+from sandbox.launcher.program import steps_of
+from sandbox.limits import Finished, Limits, TimedOut, run_limited
+from sandbox.plan import Plan
+from sandbox.privileges import next_uid
+from sandbox.stir import flat_storage
+from sandbox.toolchain import CUDA_ROOTS, Missing, Toolchain, find_cuda, wheel_roots
+from sandbox.views import installation, worker_view
+
+if TYPE_CHECKING:
+    import torch
+
+TOOLS = ("memcheck", "racecheck", "initcheck")
+SECONDS = 60.0
+"""For one tool; kernels run some ten to a hundred times slower under it."""
+ADDRESS_SPACE = 1 << 46
+MAX_INPUT_BYTES = 1 << 30
+FOLDERS = ("bin", "compute-sanitizer", "extras/compute-sanitizer")
+DETAIL_LINES = 6
+
+Status = Literal["clean", "errors", "not run"]
+
+
+@dataclass(frozen=True)
+class ToolReport:
+    """What one tool said. detail: its first errors, or why it was not run."""
+
+    tool: str
+    status: Status
+    detail: str = ""
+    seconds: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+
+@lru_cache
+def find_sanitizer() -> Path | Missing:
+    """The compute-sanitizer program of the toolkit or of its wheel. Looked up once per process."""
+    name = "compute-sanitizer"
+    on_path = shutil.which(name)
+    nvcc = find_cuda()
+    roots = [*CUDA_ROOTS, *wheel_roots()]
+    if isinstance(nvcc, Toolchain) and nvcc.kind == "nvcc":
+        roots.insert(0, nvcc.path.resolve().parents[1])
+    places = [Path(on_path)] if on_path else []
+    places += [root / folder / name for root in roots for folder in FOLDERS]
+    for place in places:
+        if place.is_file():
+            return place
+    return Missing(
+        f"no {name}", "install the CUDA toolkit, or the package nvidia-cuda-sanitizer-api"
+    )
+
+
+def sanitize(binary: Path, plan: Plan, inputs: Sequence[torch.Tensor]) -> list[ToolReport]:
+    """Run a cubin under each tool on these inputs (CPU tensors in the plan's layout)."""
+    tool = find_sanitizer()
+    if isinstance(tool, Missing):
+        return [ToolReport(name, "not run", f"{tool.reason}; {tool.remedy}") for name in TOOLS]
+    size = sum(spec.extent * spec.itemsize for spec in plan.input_specs)
+    if size > MAX_INPUT_BYTES:
+        return [ToolReport(name, "not run", f"inputs of {size} bytes") for name in TOOLS]
+    with tempfile.TemporaryDirectory(prefix="sanitizing-") as place:
+        folder = Path(place)
+        write_job(folder, binary, plan, inputs)
+        return [_run(tool, name, folder) for name in TOOLS]
+
+
+def write_job(folder: Path, binary: Path, plan: Plan, inputs: Sequence[torch.Tensor]) -> None:
+    """What `sanitized` reads: job.json, the cubin, one file of bytes for each input."""
+    import torch
+
+    shutil.copyfile(binary, folder / "kernel.cubin")
+    for number, tensor in enumerate(inputs):
+        content = flat_storage(tensor).contiguous().view(torch.uint8).numpy()
+        (folder / f"input-{number}").write_bytes(content.tobytes())
+    (folder / "job.json").write_text(json.dumps(job_of(plan)))
+
+
+def job_of(plan: Plan) -> dict[str, Any]:
+    """The plan as `sanitized` wants it: sizes in bytes in plan order, and launches with their arguments."""
+    buffers, inputs = [], 0
+    for buffer in plan.buffers:
+        content = ""
+        if buffer.kind == "input":
+            content, inputs = f"input-{inputs}", inputs + 1
+        buffers.append({"bytes": buffer.spec.extent * buffer.spec.itemsize, "content": content})
+    steps = [
+        (*front, [item if isinstance(item, int) else _text(item) for item in arguments])
+        for *front, arguments in steps_of(plan)
+    ]
+    return {"binary": "kernel.cubin", "buffers": buffers, "steps": steps}
+
+
+def _text(scalar: bytes) -> str:
+    return base64.b64encode(scalar).decode()
+
+
+def _run(tool: Path, name: str, folder: Path) -> ToolReport:
+    argv = [str(tool), "--tool", name, "--report-api-errors", "no", "--print-limit", "10"]
+    argv += ["--padding", "512"] if name == "memcheck" else []
+    argv += [sys.executable, "-I", "-S", sanitized.__file__, "."]
+    view = worker_view("cuda", folder, folder, [], "")
+    view = replace(view, read=(*view.read, *installation(tool, Path.home())))
+    wanted = replace(policy(offered(), view, {}, next_uid([str(tool)])), filter=False)
+    limits = Limits(SECONDS, int(4 * SECONDS), ADDRESS_SPACE)
+    done = run_limited(argv, folder, limits, policy=wanted)
+    match done:
+        case Finished(_, output, seconds):
+            return read_report(name, output, seconds)
+        case TimedOut(_, seconds):
+            return ToolReport(name, "not run", f"not done within {SECONDS:g} s", seconds)
+        case _:
+            return ToolReport(name, "not run", done.reason)
+
+
+_ERRORS = re.compile(r"ERROR SUMMARY: (\d+) error")
+_HAZARDS = re.compile(r"RACECHECK SUMMARY: .*\((\d+) error")
+
+
+def read_report(name: str, output: str, seconds: float) -> ToolReport:
+    """What a tool's output says. Without a summary, or where the kernels did not come to their end, it was not run."""
+    summary = (_HAZARDS if name == "racecheck" else _ERRORS).search(output)
+    if summary is not None and int(summary.group(1)):
+        return ToolReport(name, "errors", _first_error(output), seconds)
+    if summary is None or sanitized.FINISHED not in output:
+        return ToolReport(name, "not run", output.strip()[-600:] or "it said nothing", seconds)
+    return ToolReport(name, "clean", "", seconds)
+
+
+def _first_error(output: str) -> str:
+    """The lines of the first error, without the prefix and the host's stack."""
+    lines = [line.lstrip("= ").strip() for line in output.splitlines() if line.startswith("=====")]
+    told = [line for line in lines[1:] if line and "Host Frame" not in line]
+    return "\n".join(told[:DETAIL_LINES])

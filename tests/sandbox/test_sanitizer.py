@@ -1,0 +1,158 @@
+"""compute-sanitizer as a step before promotion: its job, its words, and what it finds on a device."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+import torch
+from launch_kit import ARCH, CUDA_ADD, cuda, cuda_plan
+
+from sandbox import sanitized, sanitizer
+from sandbox.compile import Compiled, compile_candidate
+from sandbox.sanitizer import TOOLS, job_of, read_report, sanitize, write_job
+from sandbox.toolchain import Missing
+
+CLEAN = f"""========= COMPUTE-SANITIZER
+{sanitized.FINISHED}
+========= ERROR SUMMARY: 0 errors
+"""
+READ_BEYOND = f"""========= COMPUTE-SANITIZER
+========= Invalid __global__ read of size 4 bytes
+=========     at add+0xb0
+=========     by thread (0,0,0) in block (1,0,0)
+=========     Access at 0x7f is out of bounds
+=========         Host Frame: main
+{sanitized.FINISHED}
+========= ERROR SUMMARY: 3 errors
+"""
+RACE = f"""========= COMPUTE-SANITIZER
+========= Error: Race reported between Write access at add+0x90 and Read access at add+0xa0 [128 hazards]
+{sanitized.FINISHED}
+========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)
+"""
+RACE_FREE = (
+    f"{sanitized.FINISHED}\n========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"
+)
+
+
+@pytest.mark.parametrize(
+    ("tool", "output", "status", "detail"),
+    [
+        ("memcheck", CLEAN, "clean", ""),
+        ("memcheck", READ_BEYOND, "errors", "Invalid __global__ read of size 4 bytes\nat add+0xb0"),
+        ("racecheck", RACE, "errors", "Race reported"),
+        ("racecheck", RACE_FREE, "clean", ""),
+        ("racecheck", CLEAN, "not run", "ERROR SUMMARY"),
+        ("memcheck", CLEAN.replace(sanitized.FINISHED, ""), "not run", "0 errors"),
+        ("initcheck", "========= Error: no device", "not run", "no device"),
+        ("initcheck", "", "not run", "nothing"),
+    ],
+)
+def test_the_tools_words_are_read(tool: str, output: str, status: str, detail: str) -> None:
+    found = read_report(tool, output, 1.0)
+    assert (found.tool, found.status, found.seconds) == (tool, status, 1.0)
+    assert detail in found.detail
+    assert "Host Frame" not in found.detail
+
+
+def test_a_job_holds_sizes_bytes_and_launches(tmp_path: Path) -> None:
+    plan = cuda_plan()
+    job = job_of(plan)
+    assert [entry["bytes"] for entry in job["buffers"]] == [
+        b.spec.extent * b.spec.itemsize for b in plan.buffers
+    ]
+    assert [entry["content"] for entry in job["buffers"]] == ["input-0", "input-1", ""]
+    ((kernel, grid, block, shared, cluster, arguments),) = job["steps"]
+    assert (kernel, shared, cluster) == ("add", 0, None)
+    assert len(grid) == len(block) == 3
+    assert arguments[:3] == [0, 1, 2]
+    assert all(isinstance(sanitized._argument(item), bytes) for item in arguments[3:])
+
+    (tmp_path / "binary").write_bytes(b"cubin")
+    tensors = [torch.arange(s.numel, dtype=torch.float32).view(s.shape) for s in plan.input_specs]
+    folder = tmp_path / "job"
+    folder.mkdir()
+    write_job(folder, tmp_path / "binary", plan, tensors)
+    assert json.loads((folder / "job.json").read_text()) == json.loads(json.dumps(job))
+    assert (folder / "input-1").read_bytes() == tensors[1].numpy().tobytes()
+
+
+def test_without_the_tool_nothing_is_run_and_why_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sanitizer, "find_sanitizer", lambda: Missing("no tool", "install it"))
+    found = sanitize(tmp_path / "binary", cuda_plan(), [])
+    assert [report.tool for report in found] == list(TOOLS)
+    assert {report.status for report in found} == {"not run"}
+    assert found[0].detail == "no tool; install it"
+
+
+def test_a_tool_runs_confined_in_the_jobs_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a stand-in for the tool, as there is no device here."""
+    tool = tmp_path / "compute-sanitizer"
+    tool.write_text(
+        f"#!/bin/sh\ncat /etc/passwd\ncat job.json\necho '{sanitized.FINISHED}' $2\n"
+        'echo "========= ERROR SUMMARY: 0 errors"\n'
+        'echo "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"\n'
+    )
+    tool.chmod(tool.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+    monkeypatch.setattr(sanitizer, "find_sanitizer", lambda: tool)
+    (tmp_path / "binary").write_bytes(b"cubin")
+    plan = cuda_plan()
+    inputs = [torch.zeros(s.shape) for s in plan.input_specs]
+    found = sanitize(tmp_path / "binary", plan, inputs)
+    assert [(report.tool, report.status) for report in found] == [(t, "clean") for t in TOOLS], (
+        found
+    )
+
+
+def test_a_machine_without_a_driver_is_no_error_of_the_candidate(tmp_path: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a driver")
+    with pytest.raises(OSError, match="libcuda"):
+        sanitized.Device()
+
+
+def built(source: str, folder: Path) -> Path:
+    made = compile_candidate(cuda(source), folder, _arch())
+    assert isinstance(made, Compiled), made
+    return made.path
+
+
+def _arch() -> str:
+    major, minor = torch.cuda.get_device_capability()
+    return ARCH if (major, minor) == (9, 0) else f"sm_{major}{minor}"
+
+
+GUARD = "if (i < n) o[i] = x[i] + scale * y[i];"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("change", "tool"),
+    [
+        (GUARD, None),
+        ("if (i < n) o[i] = x[i] + scale * y[i] + 0.f * x[i + 64];", "memcheck"),
+        (
+            "__shared__ float s[32]; s[threadIdx.x % 32] = x[i % 32];"
+            "if (i < n) o[i] = s[(threadIdx.x + 1) % 32];",
+            "racecheck",
+        ),
+        ("if (i < n) o[i] = o[i] * 0.f + x[i];", "initcheck"),
+    ],
+)
+def test_what_the_tools_find_on_a_device(tmp_path: Path, change: str, tool: str | None) -> None:
+    if isinstance(sanitizer.find_sanitizer(), Missing):
+        pytest.skip("no compute-sanitizer on this machine")
+    plan = cuda_plan()
+    inputs = [torch.rand(s.shape) for s in plan.input_specs]
+    found = sanitize(built(CUDA_ADD.replace(GUARD, change), tmp_path), plan, inputs)
+    assert "not run" not in {report.status for report in found}, found
+    assert [report.tool for report in found if report.status == "errors"] == (
+        [tool] if tool else []
+    )
