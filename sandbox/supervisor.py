@@ -9,8 +9,6 @@ import shutil
 import signal
 import socket
 import struct
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -21,6 +19,7 @@ from typing import Any
 from sandbox import confine, protocol
 from sandbox.isolation import Isolation
 from sandbox.privileges import next_uid
+from sandbox.starter import ForkServer, Started
 from sandbox.toolchain import Toolchain, find_cuda, find_cxx
 from sandbox.verdict import Crashed, Failed, TimedOut
 from sandbox.views import worker_view
@@ -152,7 +151,8 @@ class WorkerProcess:
         self.holds = ""
         """Digest of the untrusted host code that the process has loaded; it runs no other candidate."""
         self._uid: int | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._server = ForkServer(settings.folder)
+        self._process: Started | None = None
         self._control: socket.socket | None = None
         self._life = -1
         self._ticket = b""
@@ -167,8 +167,8 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int | None:
-        """Process id of the watching half."""
-        return self._process.pid if self._process else None
+        """Process id of the watching half, waited for; None where there is none."""
+        return self._process.pid(self.settings.start_seconds) if self._process else None
 
     def launch(self) -> None:
         """Start the process without waiting for it. Nothing happens while one is running."""
@@ -184,23 +184,9 @@ class WorkerProcess:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 30, 0))
         life_read, life_write = os.pipe()
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "sandbox.worker",
-                    str(theirs.fileno()),
-                    str(life_read),
-                    policy.to_json(),
-                ],
-                cwd=self.settings.scratch,
-                env=environment(self.settings),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=(theirs.fileno(), life_read),
-                start_new_session=True,
-            )
+            fds = (theirs.fileno(), life_read, log.fileno())
+            folder, variables = self.settings.scratch, environment(self.settings)
+            self._process = self._server.start(policy.to_json(), folder, variables, fds)
         theirs.close()
         os.close(life_read)
         self._control, self._life = ours, life_write
@@ -228,7 +214,7 @@ class WorkerProcess:
 
     def renew(self) -> None:
         """Start anew with an empty folder, without waiting: nothing that was loaded or written is left."""
-        self.stop()
+        self._end()
         for folder in (self.settings.scratch, self.settings.inbox):
             shutil.rmtree(folder, ignore_errors=True)
         self.launch()
@@ -309,25 +295,42 @@ class WorkerProcess:
                 os.write(self._control.fileno(), protocol.HEAD.pack(protocol.DROP, 0, 0, b""))
 
     def stop(self) -> int | None:
-        """End the process and all it started. Returns its exit status."""
+        """End the process and all it started, for good. Returns its exit status."""
+        status = self._end()
+        self._server.stop()
+        return status
+
+    def _end(self, died: bool = False) -> int | None:
+        """End the process and all it started; another one starts soon after. Returns its exit status.
+
+        died: it closed the socket. It gets a moment to be dead, so that the status is its own.
+        """
         process, control = self._process, self._control
         self._process = self._control = None
         if process is None or control is None:
             return None
+        status = None
+        if died:
+            with suppress(TimeoutError):
+                status = process.wait(STOP_SECONDS)
         os.close(self._life)  # the watching half kills the group on this
         control.close()
         try:
-            return process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            with suppress(ProcessLookupError):
-                process.kill()
-            return process.wait()
+            return process.wait(STOP_SECONDS) if status is None else status
+        except TimeoutError:
+            process.kill()
+            return -signal.SIGKILL
+        finally:
+            process.close()
 
     def log_tail(self) -> str:
-        """The end of what the worker printed."""
-        with suppress(OSError), self._log.open("rb") as file:
-            file.seek(max(0, self._log.stat().st_size - LOG_TAIL))
-            return file.read().decode(errors="replace")
+        """The end of what the worker printed, or, where it printed nothing, of what its server did."""
+        for log in (self._log, self._server.log):
+            with suppress(OSError), log.open("rb") as file:
+                file.seek(max(0, log.stat().st_size - LOG_TAIL))
+                text = file.read().decode(errors="replace")
+                if text:
+                    return text
         return ""
 
     def _spoke_unasked(self, stage: str) -> Trouble | None:
@@ -343,7 +346,7 @@ class WorkerProcess:
 
     def _forged(self, stage: str) -> Trouble:
         """Code in the process answered in its place."""
-        self.stop()
+        self._end()
         self.launch()
         how = "it answered what nobody had asked"
         return Crashed(stage, how) if self._judged else Failed(stage, how)
@@ -366,7 +369,7 @@ class WorkerProcess:
         except protocol.Unasked:
             return self._forged(stage)
         except (ValueError, RecursionError):
-            self.stop()
+            self._end()
             return Crashed(stage, "it sent nonsense", self.log_tail())
         if "error" in answer:
             return Failed(stage, f"{answer.get('trace', '')}\n{answer['error']}")
@@ -378,7 +381,7 @@ class WorkerProcess:
             answer = Failed("run", "no reason given")
         if not isinstance(answer, Failed) or not self._judged:
             return answer
-        self.stop()
+        self._end()
         self.launch()
         return Crashed("run", answer.reason, answer.message)
 
@@ -388,17 +391,13 @@ class WorkerProcess:
         return self.settings.role != "baseline"
 
     def _hung(self, stage: str, seconds: float) -> TimedOut | Failed:
-        self.stop()
+        self._end()
         self.launch()
         found = TimedOut(stage, seconds)
         return found if self._judged else Failed(stage, found.reason)
 
     def _died(self, stage: str) -> Crashed | Failed:
-        # It closed the socket; give it a moment to be dead, so that the status is its own.
-        if self._process is not None:
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(STOP_SECONDS)
-        found = Crashed(stage, _how(self.stop()), self.log_tail())
+        found = Crashed(stage, _how(self._end(died=True)), self.log_tail())
         self.launch()  # the next one imports torch while the judge goes on
         return found if self._judged else Failed(stage, f"{found.log}\n{found.reason}")
 

@@ -1,9 +1,11 @@
-"""The worker process: `python -m sandbox.worker CONTROL LIFE POLICY`, two inherited descriptors and how to confine it.
+"""The worker process, which a fork server makes (see `forkserver`): what it does before it serves.
 
-It first splits in two. The outer half stays tiny: it watches the inner one and the LIFE pipe, and
+It first splits in two. The outer half only watches the inner one and the LIFE pipe, and
 when the judge closes that pipe, or dies, it kills the inner half's process group. So a hanging
-candidate never outlives the judge. The inner half confines itself for good, while it is small and has one
-thread; then it imports torch and serves commands on CONTROL.
+candidate never outlives the judge. The inner half confines itself for good, while it has one
+thread; then it serves commands on CONTROL.
+
+As a program, `python -m sandbox.worker CONTROL LIFE STATUS POLICY`: three inherited descriptors, how to confine it.
 """
 
 from __future__ import annotations
@@ -12,31 +14,46 @@ import contextlib
 import os
 import select
 import signal
+import struct
 import sys
+import traceback
 from pathlib import Path
 from typing import NoReturn
 
 SIGNAL_BASE = 128
+NUMBER = struct.Struct("<i")
 
 
 def main() -> None:
-    """Entry point."""
-    control, life = int(sys.argv[1]), int(sys.argv[2])
+    """Entry point of the program."""
+    control, life, status = map(int, sys.argv[1:4])
+    begin(control, life, status, sys.argv[4])
+
+
+def begin(control: int, life: int, status: int, policy: str) -> NoReturn:
+    """Split, watch, confine, serve. status: a pipe that is told the watching half's process id and its exit status."""
+    os.write(status, NUMBER.pack(os.getpid()))
     child = os.fork()
     if child:
         os.close(control)
-        watch(child, life)
+        watch(child, life, status)
     os.close(life)
+    os.close(status)
     with contextlib.suppress(PermissionError):
         os.setpgid(0, 0)
     from sandbox.confine import Policy, apply
 
-    policy = Policy.from_json(sys.argv[3])
+    wanted = Policy.from_json(policy)
     hide_command_line()
-    isolation = apply(policy)
+    isolation = apply(wanted)
     from sandbox.workerloop import serve
 
-    serve(control, isolation)
+    try:
+        serve(control, isolation)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
 
 
 def hide_command_line() -> None:
@@ -50,7 +67,7 @@ def hide_command_line() -> None:
         ctypes.memset(begin, 0, end - begin)
 
 
-def watch(child: int, life: int) -> NoReturn:
+def watch(child: int, life: int, status: int) -> NoReturn:
     """Wait for the child's end or for the judge's, then end the whole group and report the status.
 
     Exit status: that of the child, or 128 + the number of the signal that ended it.
@@ -65,9 +82,11 @@ def watch(child: int, life: int) -> NoReturn:
     # Not reaped yet, so the number cannot belong to anyone else.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    code = os.waitstatus_to_exitcode(status)
-    os._exit(code if code >= 0 else SIGNAL_BASE - code)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    code = code if code >= 0 else SIGNAL_BASE - code
+    with contextlib.suppress(OSError):
+        os.write(status, NUMBER.pack(code))
+    os._exit(code)
 
 
 if __name__ == "__main__":

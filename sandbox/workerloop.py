@@ -130,9 +130,12 @@ class Worker:
         flags.apply(message["flags"])
         define_ops()
         native = ensure_native(Path(message["native"])) if message["native"] else None
+        memory: dict[str, int] = {}
         if self.target == "cuda":
             from sandbox.cudaclock import CudaClock
+            from sandbox.deviceprobe import probe
 
+            memory = probe()
             self.clock = CudaClock()
             self._small = torch.zeros(32, device="cuda")
         gc.collect()
@@ -142,6 +145,7 @@ class Worker:
             "torch": torch.__version__,
             "native": type(native).__name__,
             "isolation": self.isolation.to_dict(),
+            "device_memory": memory,
         }
 
     def inputs(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:

@@ -132,3 +132,44 @@ def test_temporary_folders_have_absolute_names_that_another_user_may_use(tmp_pat
     found = environment(WorkerSettings("candidate", tmp_path, 3, HELLO))
     assert Path(found["TMPDIR"]).is_absolute()
     assert found["TMP"] == "."
+
+
+def test_a_worker_is_started_again_from_the_same_server(worker: WorkerProcess) -> None:
+    server, first = worker._server._process, worker.pid
+    worker.renew()
+    assert worker.ready() is None
+    assert worker.pid != first
+    assert worker._server._process is server
+
+
+def test_a_server_that_died_is_started_again(worker: WorkerProcess) -> None:
+    server = worker._server._process
+    assert server is not None
+    server.kill()
+    server.wait()
+    assert worker.ask("trial", {"do": "forget"}, 5) == {}  # its workers live on
+    worker.renew()
+    assert worker.ready() is None
+
+
+NOT_ASLEEP = "int cuDeviceGetCount(int* count) { *count = 1; return 0; }"
+
+
+def test_where_cuda_is_awake_a_worker_loads_its_program_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that has woken CUDA's driver cannot be forked. With a stand-in for the driver."""
+    (tmp_path / "driver.c").write_text(NOT_ASLEEP)
+    library = tmp_path / "libcuda.so.1"
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", str(tmp_path / "driver.c"), "-o", str(library)], check=True
+    )
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    made = WorkerProcess(WorkerSettings("candidate", tmp_path / "worker", 1, HELLO))
+    try:
+        assert made.ready() is None
+        pid = made.pid
+        assert pid is not None
+        assert b"sandbox.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    finally:
+        made.stop()
