@@ -11,12 +11,13 @@ for the judgement, and binaries lie where no worker can see, let alone write the
 
 Not covered: another user's load on the machine (the A/A control notices it); a candidate for cpu
 is native code in the candidate worker and limited only by what that process may do (see
-`workerloop`). Not safe for use from several threads, but for `compile`.
+`workerloop`). Not safe for use from several threads, but for compiling: see `pool`.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,13 +25,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from sandbox import flags as torch_flags
-from sandbox import machine, roofline, timing
+from sandbox import machine, roofline, sanitizer, timing
 from sandbox.accuracy import check_metadata
 from sandbox.candidate import Candidate
 from sandbox.compile import Compiled, CompileTimedOut, compile_candidate
 from sandbox.compile import Refused as CompileRefused
 from sandbox.confine import offered
 from sandbox.disassembly import Inspection, count_instructions
+from sandbox.inputs import make_inputs
 from sandbox.machine import Ceilings
 from sandbox.plan import MAX_INPUTS, MAX_OUTPUTS
 from sandbox.race import Race
@@ -168,6 +170,12 @@ class Judge:
             return known
         return self._build(candidate, "candidates")
 
+    def build_to_judge(self, candidate: Candidate) -> Compiled | Failure:
+        """The binary that a judgement is about: of a policy's source always a new one. Safe for several threads."""
+        if candidate.origin == "sketch":
+            return self.compile(candidate)
+        return self._build(candidate, "judged")
+
     def _build(self, candidate: Candidate, place: str) -> Compiled | Failure:
         result = compile_candidate(
             candidate,
@@ -256,12 +264,19 @@ class Judge:
         recorded_inputs: Sequence[Sequence[torch.Tensor]] | None = None,
         eager_task: Task | None = None,
         effort: Effort | None = None,
+        built: Compiled | Failure | None = None,
     ) -> Verdict:
-        """The full judgement that promotion rests on, with its evidence."""
+        """The full judgement that promotion rests on, with its evidence.
+
+        built: what `build_to_judge` gave for this judgement, where it was called before.
+        """
         evidence = self._provenance(task, candidate)
-        outcome = self._judge(
-            task, candidate, recorded_inputs or (), eager_task, effort or Effort(), evidence
-        )
+        outcome: Outcome | Compiled = built or self.build_to_judge(candidate)
+        if isinstance(outcome, Compiled):
+            recorded = recorded_inputs or ()
+            outcome = self._judge(
+                task, candidate, recorded, eager_task, effort or Effort(), evidence
+            )
         accuracy = getattr(outcome, "accuracy", None)
         speed = getattr(outcome, "speed", None)
         status = outcome.status
@@ -292,10 +307,6 @@ class Judge:
         effort: Effort,
         evidence: dict[str, Any],
     ) -> Outcome:
-        if candidate.origin != "sketch":
-            rebuilt = self._build(candidate, "judged")
-            if not isinstance(rebuilt, Compiled):
-                return rebuilt
         session = self._load(self._candidate, task, candidate, recorded)
         if not isinstance(session, Session):
             return session
@@ -321,6 +332,10 @@ class Judge:
         impossible = self._impossible(task, speed, evidence)
         if impossible is not None:
             return impossible
+        if speed.wins and self.target == "cuda":
+            harmful = self._sanitize(session, candidate, compiled, evidence)
+            if harmful is not None:
+                return harmful
         accuracy = checked.outcome.accuracy
         evidence["achieved"] = self._achieved(session, speed).to_dict()
         return Correct(accuracy, speed) if speed.wins else TooSlow(accuracy, speed)
@@ -344,6 +359,19 @@ class Judge:
         if seconds >= limit * floor:
             return None
         return Refused(f"impossible: {seconds:.3g} s, where memory alone needs {floor:.3g} s")
+
+    def _sanitize(
+        self, session: Session, candidate: Candidate, compiled: Compiled, evidence: dict[str, Any]
+    ) -> Refused | None:
+        """The last step before promotion on cuda: what compute-sanitizer says goes into the evidence."""
+        seed, distribution = secrets.randbits(63), "normal"
+        inputs = make_inputs(session.task.inputs, seed, distribution, session.bounds, "cpu")
+        reports = sanitizer.sanitize(compiled.path, candidate.plan, inputs)
+        evidence["sanitizer"] = [report.to_dict() for report in reports]
+        for report in reports:
+            if report.status == "errors":
+                return Refused(f"compute-sanitizer, {report.tool}: {report.detail}")
+        return None
 
     def _achieved(self, session: Session, speed: SpeedReport) -> Achieved:
         seconds = speed.seconds["candidate"]

@@ -23,9 +23,10 @@ from sandbox.verdict import Baselines, Failed, Failure, Noisy, Outcome, Wrong
 if TYPE_CHECKING:
     import torch
 
-CHECKED_RUNS = 6
-"""So many timed runs of the candidate, picked at random, have their outputs checked as well, and one after them:
-who leaves out half of the work, the least that a median shows, passes once in a hundred times."""
+CHECKED_RUNS, CHECKED_LATER = 6, 2
+"""So many timed runs of the candidate, picked at random, have their outputs checked as well: of the first rounds, of
+those between any two looks after them, and one run after all. Who leaves out half of the work, the least that a median
+shows, passes once in a hundred times; who begins with it later has to leave out more to move the median."""
 CONTROL = Effort(min_rounds=10, max_rounds=24, seconds=3.0)
 FAR_BEHIND = 1.5
 """A baseline slower than the other by this factor takes part in the first rounds only."""
@@ -50,9 +51,10 @@ class Race:
         self.baseline, self.candidate = baseline, candidate
         self.eager_task = eager_task or session.task
         self._fetched: list[tuple[list[torch.Tensor], list[torch.Tensor]]] = []
-        """Inputs and outputs of timed runs."""
+        """Inputs and outputs of timed runs that are not checked yet."""
         self._chosen: frozenset[int] = frozenset()
-        self._timed_runs = 0
+        self._timed_runs = self._checked_runs = 0
+        self._wrong: Wrong | Failed | None = None
 
     def baselines(self) -> Baselines | Failure:
         """Times of eager and Inductor alone; measured once per session and eager task."""
@@ -99,10 +101,8 @@ class Race:
 
     def judge(self, effort: Effort, evidence: dict[str, Any]) -> SpeedReport | Outcome:
         """The timing that promotion rests on: fresh inputs, controls, outputs checked."""
-        self._fetched.clear()
-        rounds = range(effort.min_rounds)
-        picked = secrets.SystemRandom().sample(rounds, min(CHECKED_RUNS, len(rounds)))
-        self._chosen, self._timed_runs = frozenset(picked), 0
+        self._timed_runs = 0
+        self._choose(range(effort.min_rounds), CHECKED_RUNS)
         field = self._line_up(fresh=True)
         if not isinstance(field, list):
             return field
@@ -113,9 +113,11 @@ class Race:
         before = self._control(watch)
         if not isinstance(before, Record):
             return before
-        record = watch.rounds(field, effort, lambda r: timing.settled(r.device), self._after_run)
+        record = watch.rounds(field, effort, self._look, self._after_run)
         if not isinstance(record, Record):
             return record
+        if self._wrong is not None:
+            return self._wrong
         trouble = self._last_run(watch, field)
         if trouble is not None:
             return trouble
@@ -123,6 +125,19 @@ class Race:
         if not isinstance(after, Record):
             return after
         return self._decide(before, record, after, evidence)
+
+    def _choose(self, runs: range, count: int) -> None:
+        """Which of these timed runs are checked."""
+        self._chosen = frozenset(secrets.SystemRandom().sample(runs, min(count, len(runs))))
+
+    def _look(self, record: Record) -> bool:
+        """Between rounds: whether to stop. What was fetched is checked and given up; the next look is at twice as many
+        rounds."""
+        self._check_fetched()
+        time.sleep(SETTLE_SECONDS)
+        done = self._timed_runs
+        self._choose(range(done, 2 * done), CHECKED_LATER)
+        return self._wrong is not None or timing.settled(record.device)
 
     def _decide(
         self, before: Record, record: Record, after: Record, evidence: dict[str, Any]
@@ -134,11 +149,12 @@ class Race:
         evidence["timed_inputs"] = [
             {**inputs.source.to_dict(), "stirs": len(inputs.stirs)} for inputs in self.session.timed
         ]
+        self._check_fetched()
+        evidence["checked_runs"] = self._checked_runs
+        if self._wrong is not None:
+            return self._wrong
         if not control.quiet:
             return Noisy(control.reason)
-        wrong = self._check_fetched(evidence)
-        if wrong is not None:
-            return wrong
         return self._report(record, control)
 
     def _report(self, record: Record, control: Control) -> SpeedReport:
@@ -244,17 +260,21 @@ class Race:
         self._fetched.append((inputs.snapshot(), outputs))
         return None
 
-    def _check_fetched(self, evidence: dict[str, Any]) -> Wrong | Failed | None:
-        evidence["checked_runs"] = len(self._fetched)
+    def _check_fetched(self) -> None:
+        """Check the outputs fetched so far, and give them up."""
         for inputs, outputs in self._fetched:
-            expected = self.session.expected_of(inputs)
-            if isinstance(expected, Failed):
-                return expected
-            draw = Draw(outputs, expected.eager, expected.oracle, expected.indices)
-            report = compare_draws([draw])
-            if not report.passes:
-                return Wrong("a timed run", report.reason, report)
-        return None
+            self._checked_runs += 1
+            self._wrong = self._wrong or self._compare(inputs, outputs)
+        self._fetched.clear()
+
+    def _compare(
+        self, inputs: list[torch.Tensor], outputs: list[torch.Tensor]
+    ) -> Wrong | Failed | None:
+        expected = self.session.expected_of(inputs)
+        if isinstance(expected, Failed):
+            return expected
+        report = compare_draws([Draw(outputs, expected.eager, expected.oracle, expected.indices)])
+        return None if report.passes else Wrong("a timed run", report.reason, report)
 
 
 def _median(samples: list[float | None]) -> float:

@@ -29,7 +29,7 @@ class Effort:
     """How long to measure. Rounds stop at `seconds` but not before `min_rounds`."""
 
     min_rounds: int = 12
-    max_rounds: int = 120
+    max_rounds: int = 480
     seconds: float = 15.0
 
 

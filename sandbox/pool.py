@@ -1,0 +1,88 @@
+"""One judge for many threads: their candidates compile side by side, their judgements have the device alone.
+
+A pool answers as a `Judge` does, so an episode does not know which of the two it works with. What a candidate is worth
+does not depend on who came before it: inputs and seeds are new in each judgement, what is tried out and what is
+judged are different processes, and a process that held untrusted host code holds no other.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import Any
+
+from sandbox.candidate import Candidate
+from sandbox.compilation import Compiled
+from sandbox.disassembly import Inspection
+from sandbox.judge import Judge
+from sandbox.task import Task
+from sandbox.turns import Turns
+from sandbox.verdict import Baselines, Failure, Outcome, Verdict
+
+JUDGES_CORES = 2
+"""Left to the judge and its worker while a GPU is measured."""
+
+
+class Pool:
+    """A judge, shared. The judge stays its owner's, who opens and closes it, and nobody else may use it meanwhile.
+
+    compile_jobs: compilers at once; by default all cores, but two for cuda.
+    """
+
+    def __init__(self, judge: Judge, compile_jobs: int | None = None) -> None:
+        cores = len(os.sched_getaffinity(0))
+        spare = max(1, cores - JUDGES_CORES) if judge.target == "cuda" else cores
+        self._judge = judge
+        self._turns = Turns(compile_jobs or spare, alone=judge.target == "cpu")
+
+    @property
+    def compile_jobs(self) -> int:
+        """Compilers at once."""
+        return self._turns.jobs
+
+    def compile(self, candidate: Candidate) -> Compiled | Failure:
+        """See `Judge.compile`."""
+        with self._turns.compiling():
+            return self._judge.compile(candidate)
+
+    def inspect(self, candidate: Candidate) -> Inspection | Failure:
+        """See `Judge.inspect`."""
+        with self._turns.compiling():
+            return self._judge.inspect(candidate)
+
+    def baselines(self, task: Task, **options: Any) -> Baselines | Failure:
+        """See `Judge.baselines`."""
+        with self._turns.device(task.digest):
+            return self._judge.baselines(task, **options)
+
+    def verify(self, task: Task, candidate: Candidate, **options: Any) -> Outcome:
+        """See `Judge.verify`."""
+        self.compile(candidate)
+        with self._turns.device(task.digest):
+            return self._judge.verify(task, candidate, **options)
+
+    def profile(self, task: Task, candidate: Candidate, **options: Any) -> Outcome:
+        """See `Judge.profile`."""
+        self.compile(candidate)
+        with self._turns.device(task.digest):
+            return self._judge.profile(task, candidate, **options)
+
+    def judge(self, task: Task, candidate: Candidate, **options: Any) -> Verdict:
+        """See `Judge.judge`. What has to be compiled anew for it is, before the turn on the device."""
+        with self._turns.compiling():
+            built = self._judge.build_to_judge(candidate)
+        with self._turns.device(task.digest):
+            return self._judge.judge(task, candidate, built=built, **options)
+
+    def judge_all(
+        self, work: Sequence[tuple[Task, Candidate]], **options: Any
+    ) -> Iterator[tuple[int, Verdict]]:
+        """Judge all; verdicts come as they are ready, each with its number in `work`."""
+        with ThreadPoolExecutor(max_workers=2 * self.compile_jobs + 1) as threads:
+            futures = {
+                threads.submit(self.judge, task, candidate, **options): number
+                for number, (task, candidate) in enumerate(work)
+            }
+            for future in as_completed(futures):
+                yield futures[future], future.result()
