@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from cuda_agent_backend.machine import arch_of
 from cuda_agent_backend.settings import Settings
 from sandbox.candidate import Candidate
 from sandbox.judge import Judge
+from sandbox.pool import Pool
 from sandbox.privileges import next_uid
 from sandbox.session import Timeouts
 from sandbox.timing import SpeedReport
@@ -84,6 +86,7 @@ def summarise(samples: dict[str, Facts]) -> Facts:
         "faults_accepted": sum(facts["accepted"] for facts in faults),
         "leaked": dict(sum((Counter(facts["leaked"]) for facts in faults), Counter())),
         "verdicts_a_minute": rate.get("verdicts_a_minute"),
+        "one_after_another_a_minute": rate.get("one_after_another_a_minute"),
     }
 
 
@@ -206,26 +209,37 @@ def overhead(judge: Judge) -> Facts:
 
 
 def rate(judge: Judge) -> Facts:
-    """Full verdicts on new candidates of a small region, one after another."""
+    """Full verdicts on new candidates of a small region: one after another, and through a pool."""
     of = task(_target(judge))
     judge.judge(of, candidate(of, variant=-1))
-    statuses: Counter[str] = Counter()
+    variants = count(10_000)
     started = time.monotonic()
+    alone: Counter[str] = Counter()
     while time.monotonic() - started < RATE_SECONDS:
-        variant = 10_000 + statuses.total()
-        statuses[judge.judge(of, candidate(of, variant=variant)).status] += 1
+        alone[judge.judge(of, candidate(of, variant=next(variants))).status] += 1
     minutes = (time.monotonic() - started) / 60
-    return {"verdicts_a_minute": statuses.total() / minutes, "statuses": dict(statuses)}
+    pool = Pool(judge)
+    work = [(of, candidate(of, variant=next(variants))) for _ in range(alone.total())]
+    started = time.monotonic()
+    pooled = Counter(verdict.status for _, verdict in pool.judge_all(work))
+    pooled_minutes = (time.monotonic() - started) / 60
+    return {
+        "verdicts_a_minute": pooled.total() / pooled_minutes,
+        "one_after_another_a_minute": alone.total() / minutes,
+        "compile_jobs": pool.compile_jobs,
+        "statuses": dict(pooled),
+        "statuses_one_after_another": dict(alone),
+    }
 
 
-def faulty(judge: Judge, number: int, count: int) -> Facts:
+def faulty(judge: Judge, number: int, batch: int) -> Facts:
     """Faulty candidates in a row, sealed ones and others by turns, then an honest one, and what is left of them."""
     of = task(_target(judge))
     judge.verify(of, candidate(of))
     before = snapshot(judge)
     statuses: Counter[str] = Counter()
     kinds = list(FAULTS[of.target])
-    for index in range(number * count, (number + 1) * count):
+    for index in range(number * batch, (number + 1) * batch):
         kind = kinds[index % len(kinds)]
         own_user = kind != "fork bomb" or next_uid() is not None
         sealed = of.target == "cpu" and (index // len(kinds) % 2 == 0 or not own_user)
@@ -234,7 +248,7 @@ def faulty(judge: Judge, number: int, count: int) -> Facts:
         statuses[f"{kind}{', sealed' * sealed}: {outcome.status}"] += 1
     honest = judge.verify(of, candidate(of))
     return {
-        "candidates": count,
+        "candidates": batch,
         "statuses": dict(statuses),
         "accepted": sum(n for name, n in statuses.items() if name.endswith(": correct")),
         "honest_refused": int(not isinstance(honest, Correct)),

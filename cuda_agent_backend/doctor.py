@@ -71,6 +71,8 @@ class Facts:
     cache_folder: Part
     entry_point: Part
     isolation: Part = Found("not looked at")
+    disassembler: Part = Found("not looked at")
+    sanitizer: Part = Found("not looked at")
 
 
 def version_pair(text: str) -> tuple[int, int]:
@@ -99,6 +101,8 @@ def diagnose(facts: Facts) -> tuple[Check, ...]:
         _part("kernel cache folder", facts.cache_folder, "fail"),
         _part("torch.compile entry point", facts.entry_point, "warn"),
         _part("isolation of candidates", facts.isolation, "warn"),
+        _part("disassembler", facts.disassembler, "warn"),
+        _part("compute-sanitizer", facts.sanitizer, "warn" if has_gpu else "ok"),
     )
 
 
@@ -171,6 +175,8 @@ def examine(cache_dir: Path, native_dir: Path, *, build: bool = True) -> Facts:
         cache_folder=_cache_folder(cache_dir),
         entry_point=_entry_point(),
         isolation=_isolation(),
+        disassembler=_tool("cuda" if gpu else "cpu"),
+        sanitizer=_tool("sanitizer"),
     )
 
 
@@ -180,6 +186,16 @@ def _compiler(kind: Literal["c++", "cuda"]) -> Part:
     found = find_cxx() if kind == "c++" else find_cuda()
     if isinstance(found, Toolchain):
         return Found(found.version)
+    return Absent(found.reason, found.remedy)
+
+
+def _tool(kind: Literal["cpu", "cuda", "sanitizer"]) -> Part:
+    from sandbox.disassembly import find_disassembler
+    from sandbox.sanitizer import find_sanitizer
+
+    found = find_sanitizer() if kind == "sanitizer" else find_disassembler(kind)
+    if isinstance(found, Path):
+        return Found(str(found))
     return Absent(found.reason, found.remedy)
 
 

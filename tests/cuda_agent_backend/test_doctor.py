@@ -64,6 +64,8 @@ def test_a_sound_machine_without_a_gpu_is_all_well() -> None:
         ({"cache_folder": ABSENT}, "kernel cache folder", "fail"),
         ({"entry_point": ABSENT}, "torch.compile entry point", "warn"),
         ({"isolation": ABSENT}, "isolation of candidates", "warn"),
+        ({"disassembler": ABSENT}, "disassembler", "warn"),
+        ({"sanitizer": ABSENT, "gpu": ("H200", (9, 0))}, "compute-sanitizer", "warn"),
     ],
 )
 def test_what_is_wrong_is_graded_and_comes_with_a_remedy(
@@ -72,6 +74,10 @@ def test_what_is_wrong_is_graded_and_comes_with_a_remedy(
     found = check(replace(GOOD, **change), name)  # type: ignore[arg-type]
     assert found.status == status
     assert found.remedy
+
+
+def test_without_a_gpu_nobody_misses_the_sanitizer() -> None:
+    assert check(replace(GOOD, sanitizer=ABSENT), "compute-sanitizer").status == "ok"
 
 
 def test_a_gpu_of_the_right_kind_is_well() -> None:

@@ -38,7 +38,11 @@ def mixed() -> list[tuple[Task, Candidate, str]]:
                 silu_candidate(task, change="#pragma => *(volatile int*)0 = 1;\n  #pragma"),
                 "crashed",
             ),
-            (task, silu_candidate(task, special=f"const float v = => {SLOW} const float v ="), "too_slow"),
+            (
+                task,
+                silu_candidate(task, special=f"const float v = => {SLOW} const float v ="),
+                "too_slow",
+            ),
         ]
     found.append((TASK, silu_candidate(OTHER), "refused"))
     return found
