@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -36,9 +37,11 @@ def snapshot(judge: Judge) -> Snapshot:
     for worker in judge._workers:
         worker.ready()
     processes = [entry for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    servers = (worker._server.process_id for worker in judge._workers)
+    parents = {os.getpid(), *filter(None, servers)}
     return Snapshot(
         processes=sum(_is_ours(entry, judge.scratch) for entry in processes),
-        zombies=sum(_is_zombie(entry) for entry in processes),
+        zombies=sum(_is_zombie(entry, parents) for entry in processes),
         descriptors=len(list(Path("/proc/self/fd").iterdir())),
         temporary_files=_sandbox_files(Path(tempfile.gettempdir())),
         shared_memory_files=_sandbox_files(Path("/dev/shm")),
@@ -55,10 +58,12 @@ def _is_ours(entry: Path, scratch: Path) -> bool:
         return False
 
 
-def _is_zombie(entry: Path) -> bool:
+def _is_zombie(entry: Path, parents: Collection[int]) -> bool:
+    """One that a process of the judge has left, or that ran as a user of the sandbox, whoever should reap it."""
     try:
         text = (entry / "stat").read_text().rpartition(")")[2].split()
-        return text[0] == "Z" and int(text[1]) == os.getpid()
+        mine = int(text[1]) in parents or entry.stat().st_uid >= UID_BASE
+        return text[0] == "Z" and mine
     except OSError:
         return False
 

@@ -78,7 +78,7 @@ def start(request: str, fds: Sequence[int], warm: bool) -> NoReturn:
     numbers = [str(fd) for fd in (control, life, status)]
     for fd in (control, life, status):
         os.set_inheritable(fd, True)
-    os.execv(sys.executable, [sys.executable, "-m", "sandbox.worker", *numbers, policy])
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "sandbox.worker", *numbers, policy])
 
 
 def cuda_is_initialized() -> bool:

@@ -56,6 +56,7 @@ from sandbox.verdict import (
     TimedOut,
     TooSlow,
     Verdict,
+    Wrong,
     reward,
 )
 from sandbox.verify import QUICK, THOROUGH, check_candidate
@@ -233,7 +234,8 @@ class Judge:
         if not isinstance(session, Session):
             return session
         check = THOROUGH if thorough else QUICK
-        return check_candidate(session, self._scratch, check, recorded_inputs or ()).outcome
+        outcome = check_candidate(session, self._scratch, check, recorded_inputs or ()).outcome
+        return self._rid(self._scratch, outcome)
 
     def profile(
         self,
@@ -249,7 +251,7 @@ class Judge:
             return session
         checked = check_candidate(session, self._scratch, QUICK, ())
         if not isinstance(checked.outcome, Correct):
-            return checked.outcome
+            return self._rid(self._scratch, checked.outcome)
         record = self._race(session, eager_task, self._scratch).run(Effort(pairs, pairs))
         if not isinstance(record, Record):
             return record
@@ -271,12 +273,15 @@ class Judge:
         built: what `build_to_judge` gave for this judgement, where it was called before.
         """
         evidence = self._provenance(task, candidate)
-        outcome: Outcome | Compiled = built or self.build_to_judge(candidate)
-        if isinstance(outcome, Compiled):
+        compiled = built or self.build_to_judge(candidate)
+        outcome: Outcome
+        if isinstance(compiled, Compiled):
             recorded = recorded_inputs or ()
             outcome = self._judge(
-                task, candidate, recorded, eager_task, effort or Effort(), evidence
+                task, candidate, compiled, recorded, eager_task, effort or Effort(), evidence
             )
+        else:
+            outcome = compiled
         accuracy = getattr(outcome, "accuracy", None)
         speed = getattr(outcome, "speed", None)
         status = outcome.status
@@ -284,8 +289,16 @@ class Judge:
             status = "wins"
         evidence["speed"] = speed.to_dict() if speed else None
         if self._candidate.holds:
-            self._candidate.renew()  # the next one imports torch while the judge goes on
+            self._candidate.renew()  # the next one is ready when it is needed
+        else:
+            self._rid(self._candidate, outcome)
         return Verdict(status, outcome.reason, reward(outcome), accuracy, speed, evidence)
+
+    def _rid(self, worker: WorkerProcess, outcome: Outcome) -> Outcome:
+        """After a wrong candidate nothing of it may be left in a process, such as a thread that still works."""
+        if self.target == "cpu" and isinstance(outcome, Wrong):
+            worker.renew()
+        return outcome
 
     def judge_baseline(self, task: Task, *, effort: Effort | None = None) -> SpeedReport | Outcome:
         """Inductor's own code in the candidate's place: how often does nothing changed look faster?"""
@@ -302,12 +315,13 @@ class Judge:
         self,
         task: Task,
         candidate: Candidate,
+        compiled: Compiled,
         recorded: Sequence[Sequence[torch.Tensor]],
         eager_task: Task | None,
         effort: Effort,
         evidence: dict[str, Any],
     ) -> Outcome:
-        session = self._load(self._candidate, task, candidate, recorded)
+        session = self._load(self._candidate, task, candidate, recorded, compiled)
         if not isinstance(session, Session):
             return session
         evidence["isolation"] = {
@@ -315,7 +329,6 @@ class Judge:
             "worker": self._candidate.isolation.to_dict(),
             "sealed": bool(self._candidate.holds),
         }
-        compiled = self._compiled[_who_and_what(candidate)]
         evidence["toolchain"] = compiled.toolchain.version
         evidence["kernel_facts"] = dict(compiled.facts)
         checked = check_candidate(session, self._candidate, THOROUGH, recorded)
@@ -364,9 +377,12 @@ class Judge:
         self, session: Session, candidate: Candidate, compiled: Compiled, evidence: dict[str, Any]
     ) -> Refused | None:
         """The last step before promotion on cuda: what compute-sanitizer says goes into the evidence."""
-        seed, distribution = secrets.randbits(63), "normal"
-        inputs = make_inputs(session.task.inputs, seed, distribution, session.bounds, "cpu")
-        reports = sanitizer.sanitize(compiled.path, candidate.plan, inputs)
+
+        def draw() -> list[torch.Tensor]:
+            task, seed = session.task, secrets.randbits(63)
+            return make_inputs(task.inputs, seed, "normal", session.bounds, "cpu")
+
+        reports = sanitizer.sanitize(compiled.path, candidate.plan, draw)
         evidence["sanitizer"] = [report.to_dict() for report in reports]
         for report in reports:
             if report.status == "errors":
@@ -425,8 +441,9 @@ class Judge:
         task: Task,
         candidate: Candidate,
         recorded: Sequence[Sequence[torch.Tensor]] = (),
+        compiled: Compiled | None = None,
     ) -> Session | Failure:
-        """Compile the candidate and load it into a worker."""
+        """Compile the candidate, unless that is done, and load it into a worker."""
         plan = candidate.plan
         for kind, mine, wanted in (
             ("input", plan.input_specs, task.inputs),
@@ -442,10 +459,10 @@ class Judge:
         session = self._open(task)
         if not isinstance(session, Session):
             return session
-        compiled = self.compile(candidate)
-        if not isinstance(compiled, Compiled):
-            return compiled
-        trouble = session.load(worker, candidate, compiled.path)
+        made = compiled or self.compile(candidate)
+        if not isinstance(made, Compiled):
+            return made
+        trouble = session.load(worker, candidate, made.path)
         return session if trouble is None else trouble
 
     def _provenance(self, task: Task, candidate: Candidate) -> dict[str, Any]:

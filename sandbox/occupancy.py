@@ -16,6 +16,8 @@ WARP = 32
 REGISTER_UNIT = 256
 """Registers are given to warps in such portions."""
 SHARED_UNIT = 128
+SIDES = 4
+"""Parts of an SM, each with its share of the registers; a warp lies in one."""
 RESERVED_SHARED = 1024
 """Bytes of shared memory that the system takes of each block."""
 
@@ -60,12 +62,11 @@ def residency(
     """
     threads = prod(launch.block)
     warps = -(-threads // WARP)
-    per_warp = -(-facts["registers"] * WARP // REGISTER_UNIT) * REGISTER_UNIT
     shared = facts["shared_bytes"] + launch.shared + RESERVED_SHARED
     shared = -(-shared // SHARED_UNIT) * SHARED_UNIT
     fits = {
         "threads": limits.threads // (warps * WARP),
-        "registers": limits.registers // per_warp // warps if per_warp else limits.blocks,
+        "registers": _by_registers(warps, facts["registers"], limits),
         "shared memory": limits.shared_bytes // shared,
         "blocks": limits.blocks,
     }
@@ -76,3 +77,13 @@ def residency(
         "occupancy": round(blocks * warps * WARP / limits.threads, 3),
         "limited_by": scarce,
     }
+
+
+def _by_registers(warps: int, registers: int, limits: SmLimits) -> int:
+    """Blocks for which the registers suffice. A block of which all warps do not fit at all is none."""
+    per_warp = -(-registers * WARP // REGISTER_UNIT) * REGISTER_UNIT
+    if not per_warp:
+        return limits.blocks
+    if per_warp * -(-warps // SIDES) * SIDES > limits.registers:
+        return 0
+    return limits.registers // SIDES // per_warp * SIDES // warps

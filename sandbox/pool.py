@@ -58,13 +58,17 @@ class Pool:
 
     def verify(self, task: Task, candidate: Candidate, **options: Any) -> Outcome:
         """See `Judge.verify`."""
-        self.compile(candidate)
+        built = self.compile(candidate)
+        if not isinstance(built, Compiled):
+            return built
         with self._turns.device(task.digest):
             return self._judge.verify(task, candidate, **options)
 
     def profile(self, task: Task, candidate: Candidate, **options: Any) -> Outcome:
         """See `Judge.profile`."""
-        self.compile(candidate)
+        built = self.compile(candidate)
+        if not isinstance(built, Compiled):
+            return built
         with self._turns.device(task.digest):
             return self._judge.profile(task, candidate, **options)
 
@@ -78,11 +82,15 @@ class Pool:
     def judge_all(
         self, work: Sequence[tuple[Task, Candidate]], **options: Any
     ) -> Iterator[tuple[int, Verdict]]:
-        """Judge all; verdicts come as they are ready, each with its number in `work`."""
-        with ThreadPoolExecutor(max_workers=2 * self.compile_jobs + 1) as threads:
+        """Judge all; verdicts come as they are ready, each with its number in `work`. Whoever stops listening, stops
+        what has not begun."""
+        threads = ThreadPoolExecutor(max_workers=2 * self.compile_jobs + 1)
+        try:
             futures = {
                 threads.submit(self.judge, task, candidate, **options): number
                 for number, (task, candidate) in enumerate(work)
             }
             for future in as_completed(futures):
                 yield futures[future], future.result()
+        finally:
+            threads.shutdown(cancel_futures=True)

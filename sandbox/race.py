@@ -4,36 +4,36 @@ from __future__ import annotations
 
 import secrets
 import statistics
-import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import Any
 
 from sandbox import roofline, timing
-from sandbox.accuracy import Draw, compare_draws
 from sandbox.expected import InputSet, Source
 from sandbox.machine import Ceilings
 from sandbox.protocol import NO_SLOT
 from sandbox.rounds import Contestant, Effort, Record, Stopwatch
 from sandbox.session import CANDIDATE, EAGER, INDUCTOR, TIMED_SETS, Session
+from sandbox.spotcheck import SpotCheck
 from sandbox.supervisor import RunTime, Trouble, WorkerProcess
 from sandbox.task import Task
 from sandbox.timing import Control, SpeedReport
-from sandbox.verdict import Baselines, Failed, Failure, Noisy, Outcome, Wrong
+from sandbox.verdict import Baselines, Failure, Noisy, Outcome
 
-if TYPE_CHECKING:
-    import torch
-
-CHECKED_RUNS, CHECKED_LATER = 6, 2
-"""So many timed runs of the candidate, picked at random, have their outputs checked as well: of the first rounds, of
-those between any two looks after them, and one run after all. Who leaves out half of the work, the least that a median
-shows, passes once in a hundred times; who begins with it later has to leave out more to move the median."""
 CONTROL = Effort(min_rounds=10, max_rounds=24, seconds=3.0)
 FAR_BEHIND = 1.5
 """A baseline slower than the other by this factor takes part in the first rounds only."""
 FIRST_ROUNDS = 12
-SETTLE_SECONDS = 0.005
-"""Lets threads of this process, which spin a while after their work, go to sleep."""
 TIMED_DISTRIBUTIONS = ("normal", "uniform", "normal")
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Samples of a race, and of the control before and after: the baseline against itself."""
+
+    record: Record
+    first: list[float]
+    second: list[float]
 
 
 class Race:
@@ -50,11 +50,6 @@ class Race:
         self.session, self.ceilings = session, ceilings
         self.baseline, self.candidate = baseline, candidate
         self.eager_task = eager_task or session.task
-        self._fetched: list[tuple[list[torch.Tensor], list[torch.Tensor]]] = []
-        """Inputs and outputs of timed runs that are not checked yet."""
-        self._chosen: frozenset[int] = frozenset()
-        self._timed_runs = self._checked_runs = 0
-        self._wrong: Wrong | Failed | None = None
 
     def baselines(self) -> Baselines | Failure:
         """Times of eager and Inductor alone; measured once per session and eager task."""
@@ -101,8 +96,22 @@ class Race:
 
     def judge(self, effort: Effort, evidence: dict[str, Any]) -> SpeedReport | Outcome:
         """The timing that promotion rests on: fresh inputs, controls, outputs checked."""
-        self._timed_runs = 0
-        self._choose(range(effort.min_rounds), CHECKED_RUNS)
+        check = SpotCheck(self.session, effort.min_rounds)
+        found = self._timed(effort, check)
+        check.compare()
+        evidence["checked_runs"] = check.checked
+        evidence["timed_inputs"] = [
+            {**inputs.source.to_dict(), "stirs": len(inputs.stirs)} for inputs in self.session.timed
+        ]
+        if isinstance(found, Timed):
+            evidence["samples"] = {"device": found.record.device, "wall": found.record.wall}
+            evidence["control"] = {"A": found.first, "A'": found.second}
+        if check.wrong is not None:
+            return check.wrong
+        return self._decide(found) if isinstance(found, Timed) else found
+
+    def _timed(self, effort: Effort, check: SpotCheck) -> Timed | Failure:
+        """All samples; without those after the race where outputs were wrong in it."""
         field = self._line_up(fresh=True)
         if not isinstance(field, list):
             return field
@@ -113,54 +122,35 @@ class Race:
         before = self._control(watch)
         if not isinstance(before, Record):
             return before
-        record = watch.rounds(field, effort, self._look, self._after_run)
+
+        def stop(record: Record) -> bool:
+            check.look()
+            return check.wrong is not None or timing.settled(record.device)
+
+        def after_run(contestant: Contestant, inputs: InputSet) -> Trouble | None:
+            mine = contestant.slot == CANDIDATE
+            return check.after_run(contestant.worker, inputs) if mine else None
+
+        record = watch.rounds(field, effort, stop, after_run)
         if not isinstance(record, Record):
             return record
-        if self._wrong is not None:
-            return self._wrong
-        trouble = self._last_run(watch, field)
+        if check.wrong is not None:
+            return Timed(record, _known(before, "A"), _known(before, "A'"))
+        trouble = self._last_run(watch, field, check)
         if trouble is not None:
             return trouble
         after = self._control(watch)
         if not isinstance(after, Record):
             return after
-        return self._decide(before, record, after, evidence)
-
-    def _choose(self, runs: range, count: int) -> None:
-        """Which of these timed runs are checked."""
-        self._chosen = frozenset(secrets.SystemRandom().sample(runs, min(count, len(runs))))
-
-    def _look(self, record: Record) -> bool:
-        """Between rounds: whether to stop. What was fetched is checked and given up; the next look is at twice as many
-        rounds."""
-        self._check_fetched()
-        time.sleep(SETTLE_SECONDS)
-        done = self._timed_runs
-        self._choose(range(done, 2 * done), CHECKED_LATER)
-        return self._wrong is not None or timing.settled(record.device)
-
-    def _decide(
-        self, before: Record, record: Record, after: Record, evidence: dict[str, Any]
-    ) -> SpeedReport | Outcome:
         first, second = (_known(before, name) + _known(after, name) for name in ("A", "A'"))
-        control = timing.control(first, second)
-        evidence["samples"] = {"device": record.device, "wall": record.wall}
-        evidence["control"] = {"A": first, "A'": second}
-        evidence["timed_inputs"] = [
-            {**inputs.source.to_dict(), "stirs": len(inputs.stirs)} for inputs in self.session.timed
-        ]
-        self._check_fetched()
-        evidence["checked_runs"] = self._checked_runs
-        if self._wrong is not None:
-            return self._wrong
-        if not control.quiet:
-            return Noisy(control.reason)
-        return self._report(record, control)
+        return Timed(record, first, second)
+
+    def _decide(self, timed: Timed) -> SpeedReport | Noisy:
+        control = timing.control(timed.first, timed.second)
+        return self._report(timed.record, control) if control.quiet else Noisy(control.reason)
 
     def _report(self, record: Record, control: Control) -> SpeedReport:
         """On cuda, device time decides and wall time must not be worse."""
-        from dataclasses import replace
-
         found = timing.report(record.device, aa=control)
         wall = timing.report(record.wall)
         return found if wall.speedup.median >= 1 else replace(found, wins=False)
@@ -226,55 +216,17 @@ class Race:
         pair = [Contestant(name, self.baseline, slot) for name in ("A", "A'")]
         return watch.rounds(pair, CONTROL)
 
-    def _after_run(self, contestant: Contestant, inputs: InputSet) -> Trouble | None:
-        """Keep the outputs of some timed runs; they are checked when the timing is over."""
-        if contestant.slot != CANDIDATE:
-            return None
-        self._timed_runs += 1
-        if self._timed_runs - 1 not in self._chosen:
-            return None
-        outputs = self.session.fetch(contestant.worker)
-        if isinstance(outputs, str):
-            return Failed("fetch", outputs)
-        if not isinstance(outputs, list):
-            return outputs
-        self._fetched.append((inputs.snapshot(), outputs))
-        time.sleep(SETTLE_SECONDS)
-        return None
-
-    def _last_run(self, watch: Stopwatch, field: list[Contestant]) -> Trouble | None:
-        """One more run, always checked: what a candidate that counts its calls has come to by then."""
+    def _last_run(
+        self, watch: Stopwatch, field: list[Contestant], check: SpotCheck
+    ) -> Trouble | None:
+        """One more run, always looked at: what a candidate that counts its calls has come to by then."""
         mine = next(c for c in field if c.slot == CANDIDATE)
         inputs = self.session.timed[-1]
         trouble = self._renew(inputs, [mine.worker])
         if trouble is not None:
             return trouble
         result = watch.once(mine, inputs)
-        if not isinstance(result, RunTime):
-            return result
-        outputs = self.session.fetch(mine.worker)
-        if isinstance(outputs, str):
-            return Failed("fetch", outputs)
-        if not isinstance(outputs, list):
-            return outputs
-        self._fetched.append((inputs.snapshot(), outputs))
-        return None
-
-    def _check_fetched(self) -> None:
-        """Check the outputs fetched so far, and give them up."""
-        for inputs, outputs in self._fetched:
-            self._checked_runs += 1
-            self._wrong = self._wrong or self._compare(inputs, outputs)
-        self._fetched.clear()
-
-    def _compare(
-        self, inputs: list[torch.Tensor], outputs: list[torch.Tensor]
-    ) -> Wrong | Failed | None:
-        expected = self.session.expected_of(inputs)
-        if isinstance(expected, Failed):
-            return expected
-        report = compare_draws([Draw(outputs, expected.eager, expected.oracle, expected.indices)])
-        return None if report.passes else Wrong("a timed run", report.reason, report)
+        return check.take(mine.worker, inputs) if isinstance(result, RunTime) else result
 
 
 def _median(samples: list[float | None]) -> float:

@@ -118,7 +118,8 @@ class Stopwatch:
         stop: Callable[[Record], bool] | None = None,
         after: AfterRun | None = None,
     ) -> Record | Trouble:
-        """Rounds until the effort is spent, or `stop` says so; it is asked at 12, 24, 48, ... rounds."""
+        """Rounds until the effort is spent, or `stop` says so; it is asked at 12, 24, 48, ... rounds, at no cost to
+        the effort."""
         record, deadline = Record(), time.monotonic() + effort.seconds
         look = effort.min_rounds
         for number in range(effort.max_rounds):
@@ -130,6 +131,8 @@ class Stopwatch:
                 break
             if number + 1 == look:
                 look *= 2
+                asked = time.monotonic()
                 if stop is not None and stop(record):
                     break
+                deadline += time.monotonic() - asked
         return record

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -43,6 +44,8 @@ ADDRESS_SPACE = 1 << 46
 MAX_INPUT_BYTES = 1 << 30
 FOLDERS = ("bin", "compute-sanitizer", "extras/compute-sanitizer")
 DETAIL_LINES = 6
+DEVICES = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES")
+"""Variables that say which device is the first one."""
 
 Status = Literal["clean", "errors", "not run"]
 
@@ -80,18 +83,25 @@ def find_sanitizer() -> Path | Missing:
     )
 
 
-def sanitize(binary: Path, plan: Plan, inputs: Sequence[torch.Tensor]) -> list[ToolReport]:
-    """Run a cubin under each tool on these inputs (CPU tensors in the plan's layout)."""
+def sanitize(binary: Path, plan: Plan, draw: Callable[[], list[torch.Tensor]]) -> list[ToolReport]:
+    """Run a cubin under each tool. draw: gives inputs, CPU tensors in the plan's layout; asked only if they serve."""
     tool = find_sanitizer()
     if isinstance(tool, Missing):
-        return [ToolReport(name, "not run", f"{tool.reason}; {tool.remedy}") for name in TOOLS]
+        return _not_run(f"{tool.reason}; {tool.remedy}")
     size = sum(spec.extent * spec.itemsize for spec in plan.input_specs)
     if size > MAX_INPUT_BYTES:
-        return [ToolReport(name, "not run", f"inputs of {size} bytes") for name in TOOLS]
-    with tempfile.TemporaryDirectory(prefix="sanitizing-") as place:
-        folder = Path(place)
-        write_job(folder, binary, plan, inputs)
-        return [_run(tool, name, folder) for name in TOOLS]
+        return _not_run(f"inputs of {size} bytes; at most {MAX_INPUT_BYTES}")
+    try:
+        with tempfile.TemporaryDirectory(prefix="sanitizing-") as place:
+            folder = Path(place)
+            write_job(folder, binary, plan, draw())
+            return [_run(tool, name, folder) for name in TOOLS]
+    except (OSError, RuntimeError) as error:  # a full disk, memory that is not there
+        return _not_run(f"{type(error).__name__}: {error}")
+
+
+def _not_run(reason: str) -> list[ToolReport]:
+    return [ToolReport(name, "not run", reason) for name in TOOLS]
 
 
 def write_job(folder: Path, binary: Path, plan: Plan, inputs: Sequence[torch.Tensor]) -> None:
@@ -132,7 +142,8 @@ def _run(tool: Path, name: str, folder: Path) -> ToolReport:
     view = replace(view, read=(*view.read, *installation(tool, Path.home())))
     wanted = replace(policy(offered(), view, {}, next_uid([str(tool)])), filter=False)
     limits = Limits(SECONDS, int(4 * SECONDS), ADDRESS_SPACE)
-    done = run_limited(argv, folder, limits, policy=wanted)
+    variables = {name: os.environ[name] for name in DEVICES if name in os.environ}
+    done = run_limited(argv, folder, limits, variables, wanted)
     match done:
         case Finished(_, output, seconds):
             return read_report(name, output, seconds)

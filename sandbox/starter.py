@@ -15,6 +15,9 @@ from pathlib import Path
 
 from sandbox.worker import NUMBER
 
+SEND_SECONDS = 5.0
+"""A server that does not take a request for so long, with many of them waiting, is started anew."""
+
 
 class Started:
     """A worker's watching half: a process that is not this one's child."""
@@ -22,6 +25,11 @@ class Started:
     def __init__(self, status_fd: int) -> None:
         self._status = status_fd
         self._pid: int | None = None
+
+    @property
+    def began(self) -> bool:
+        """Whether it came to be, as far as is known now."""
+        return self.pid(0.0) is not None
 
     def pid(self, timeout_s: float) -> int | None:
         """Its process id, waited for; None if it never came to be."""
@@ -72,6 +80,11 @@ class ForkServer:
         """What it printed."""
         return self.folder / "forkserver.log"
 
+    @property
+    def process_id(self) -> int | None:
+        """Of the server; None where none was started."""
+        return self._process.pid if self._process else None
+
     def start(
         self, policy: str, cwd: Path, environment: Mapping[str, str], fds: tuple[int, int, int]
     ) -> Started:
@@ -97,7 +110,7 @@ class ForkServer:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with self.log.open("wb") as log:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "sandbox.forkserver", str(theirs.fileno())],
+                    [sys.executable, "-P", "-m", "sandbox.forkserver", str(theirs.fileno())],
                     cwd=self.folder,
                     env=environment,
                     stdin=subprocess.DEVNULL,
@@ -107,6 +120,7 @@ class ForkServer:
                     start_new_session=True,
                 )
             theirs.close()
+            ours.settimeout(SEND_SECONDS)
             self._requests = ours
         return self._requests
 

@@ -158,6 +158,8 @@ class WorkerProcess:
         self._ticket = b""
         """Of the last request: what its answer begins with."""
         self._greeted = False
+        self._came_to_be = False
+        """Whether the last process was there at all."""
         self._log = settings.folder / "worker.log"
 
     @property
@@ -203,6 +205,8 @@ class WorkerProcess:
             return None
         answer = self._receive("start", self.settings.start_seconds)
         if not isinstance(answer, dict):
+            if self.running and isinstance(answer, Failed):
+                self._end()  # it said why it cannot serve; who asks again gets another one
             return answer
         self.facts, self._greeted = answer, True
         return None
@@ -296,6 +300,8 @@ class WorkerProcess:
 
     def stop(self) -> int | None:
         """End the process and all it started, for good. Returns its exit status."""
+        if self._process is not None and not self._process.began:
+            self._server.stop()  # it may still be importing
         status = self._end()
         self._server.stop()
         return status
@@ -313,6 +319,7 @@ class WorkerProcess:
         if died:
             with suppress(TimeoutError):
                 status = process.wait(STOP_SECONDS)
+        self._came_to_be = process.began
         os.close(self._life)  # the watching half kills the group on this
         control.close()
         try:
@@ -324,13 +331,11 @@ class WorkerProcess:
             process.close()
 
     def log_tail(self) -> str:
-        """The end of what the worker printed, or, where it printed nothing, of what its server did."""
-        for log in (self._log, self._server.log):
-            with suppress(OSError), log.open("rb") as file:
-                file.seek(max(0, log.stat().st_size - LOG_TAIL))
-                text = file.read().decode(errors="replace")
-                if text:
-                    return text
+        """The end of what the worker printed; of what its server did, where the worker never came to be."""
+        log = self._log if self._came_to_be else self._server.log
+        with suppress(OSError), log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - LOG_TAIL))
+            return file.read().decode(errors="replace")
         return ""
 
     def _spoke_unasked(self, stage: str) -> Trouble | None:
@@ -391,6 +396,8 @@ class WorkerProcess:
         return self.settings.role != "baseline"
 
     def _hung(self, stage: str, seconds: float) -> TimedOut | Failed:
+        if self._process is not None and not self._process.began:
+            self._server.stop()  # it hangs itself
         self._end()
         self.launch()
         found = TimedOut(stage, seconds)
@@ -398,12 +405,14 @@ class WorkerProcess:
 
     def _died(self, stage: str) -> Crashed | Failed:
         found = Crashed(stage, _how(self._end(died=True)), self.log_tail())
-        self.launch()  # the next one imports torch while the judge goes on
+        self.launch()  # the next one is ready when it is needed
         return found if self._judged else Failed(stage, f"{found.log}\n{found.reason}")
 
 
 def _how(status: int | None) -> str:
-    if status is not None and status > SIGNAL_BASE:
+    if status is None:
+        return "it could not be started"
+    if status < 0 or status > SIGNAL_BASE:
         with suppress(ValueError):
-            return signal.Signals(status - SIGNAL_BASE).name
+            return signal.Signals(-status if status < 0 else status - SIGNAL_BASE).name
     return f"exit status {status}"

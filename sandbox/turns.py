@@ -41,9 +41,12 @@ class Turns:
         """A compiler's turn."""
         with self._changed:
             self._compilers_waiting += 1
-            self._changed.wait_for(self._may_compile)
-            self._compilers_waiting -= 1
-            self._granted = max(0, self._granted - 1)
+            try:
+                self._changed.wait_for(self._may_compile)
+            finally:
+                self._compilers_waiting -= 1
+                self._granted = min(self._granted, self._compilers_waiting)
+                self._changed.notify_all()
             self._compiling += 1
         try:
             yield
@@ -58,8 +61,11 @@ class Turns:
         mine = _Request(task)
         with self._changed:
             self._waiting.append(mine)
-            self._changed.wait_for(lambda: self._may_use_device(mine))
-            self._waiting.remove(mine)
+            try:
+                self._changed.wait_for(lambda: self._may_use_device(mine))
+            finally:
+                self._waiting.remove(mine)
+                self._changed.notify_all()
             self._streak = self._streak + 1 if task == self._task else 1
             self._task, self._busy = task, True
         try:

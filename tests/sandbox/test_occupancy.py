@@ -24,6 +24,8 @@ def launch(threads: int, shared: int = 0) -> ResolvedLaunch:
         (128, 16, 0, 227 * 1024, 1, "shared memory"),
         (128, 16, 1024, 227 * 1024, 0, "shared memory"),
         (33, 255, 0, 0, 4, "registers"),
+        (64, 40, 0, 0, 24, "registers"),
+        (32, 88, 0, 0, 20, "registers"),
     ],
 )
 def test_blocks_on_an_sm_of_an_h200(

@@ -102,6 +102,19 @@ def test_products_are_counted_and_pointwise_work_is_not() -> None:
     assert operations(silu_bias(8, 16).to_graph_module()) == 0
 
 
+def test_attention_on_cpu_is_counted() -> None:
+    shape = (2, 4, 16, 8)
+    names = {f"{name}": InputRef(i) for i, name in enumerate(("query", "key", "value"))}
+    task = Task(
+        "cpu",
+        (spec(*shape),) * 3,
+        (Node("aten._scaled_dot_product_flash_attention_for_cpu.default", names),),
+        (NodeRef(0, 0),),
+        (TensorSpec("float32", shape, (512, 8, 32, 1)),),
+    )
+    assert operations(task.to_graph_module()) == 2 * (2 * 4 * 16 * 16 * 8) * 2
+
+
 def test_rates_are_told_as_shares_of_the_ceilings() -> None:
     task, seconds = product(8, 16, 32), 1e-3
     found = achieved(task, 8192, seconds, CEILINGS)

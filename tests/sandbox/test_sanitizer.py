@@ -84,7 +84,7 @@ def test_without_the_tool_nothing_is_run_and_why_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sanitizer, "find_sanitizer", lambda: Missing("no tool", "install it"))
-    found = sanitize(tmp_path / "binary", cuda_plan(), [])
+    found = sanitize(tmp_path / "binary", cuda_plan(), list)
     assert [report.tool for report in found] == list(TOOLS)
     assert {report.status for report in found} == {"not run"}
     assert found[0].detail == "no tool; install it"
@@ -96,19 +96,38 @@ def test_a_tool_runs_confined_in_the_jobs_folder(
     """With a stand-in for the tool, as there is no device here."""
     tool = tmp_path / "compute-sanitizer"
     tool.write_text(
-        f"#!/bin/sh\ncat /etc/passwd\ncat job.json\necho '{sanitized.FINISHED}' $2\n"
+        "#!/bin/sh\ntest -s job.json || exit 1\n"
+        "cat /etc/passwd >/dev/null 2>&1 && echo 'ERROR SUMMARY: 1 error' && exit 1\n"
+        "echo $CUDA_VISIBLE_DEVICES | grep -q 7 || exit 1\n"
+        f"echo '{sanitized.FINISHED}'\n"
         'echo "========= ERROR SUMMARY: 0 errors"\n'
         'echo "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"\n'
     )
     tool.chmod(tool.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
     monkeypatch.setattr(sanitizer, "find_sanitizer", lambda: tool)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
     (tmp_path / "binary").write_bytes(b"cubin")
     plan = cuda_plan()
     inputs = [torch.zeros(s.shape) for s in plan.input_specs]
-    found = sanitize(tmp_path / "binary", plan, inputs)
+    found = sanitize(tmp_path / "binary", plan, lambda: inputs)
     assert [(report.tool, report.status) for report in found] == [(t, "clean") for t in TOOLS], (
         found
     )
+
+
+def test_inputs_that_cannot_be_had_are_no_error_of_the_candidate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def draw() -> list[torch.Tensor]:
+        raise RuntimeError("not enough memory")
+
+    monkeypatch.setattr(sanitizer, "find_sanitizer", lambda: tmp_path / "tool")
+    (tmp_path / "binary").write_bytes(b"cubin")
+    found = sanitize(tmp_path / "binary", cuda_plan(), draw)
+    assert {report.status for report in found} == {"not run"}
+    assert "not enough memory" in found[0].detail
+    monkeypatch.setattr(sanitizer, "MAX_INPUT_BYTES", 1)
+    assert "at most 1" in sanitize(tmp_path / "binary", cuda_plan(), draw)[0].detail
 
 
 def test_a_machine_without_a_driver_is_no_error_of_the_candidate(tmp_path: Path) -> None:
@@ -151,7 +170,7 @@ def test_what_the_tools_find_on_a_device(tmp_path: Path, change: str, tool: str 
         pytest.skip("no compute-sanitizer on this machine")
     plan = cuda_plan()
     inputs = [torch.rand(s.shape) for s in plan.input_specs]
-    found = sanitize(built(CUDA_ADD.replace(GUARD, change), tmp_path), plan, inputs)
+    found = sanitize(built(CUDA_ADD.replace(GUARD, change), tmp_path), plan, lambda: inputs)
     assert "not run" not in {report.status for report in found}, found
     assert [report.tool for report in found if report.status == "errors"] == (
         [tool] if tool else []

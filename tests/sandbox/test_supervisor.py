@@ -84,8 +84,8 @@ def test_a_silent_worker_times_out_and_is_killed(worker: WorkerProcess) -> None:
 
 
 def test_stopping_leaves_no_process(worker: WorkerProcess) -> None:
-    assert worker.pid is not None
-    pids = family(worker.pid)
+    assert worker.pid is not None and worker._server.process_id is not None
+    pids = [*family(worker.pid), worker._server.process_id]
     assert len(pids) >= 2
     worker.stop()
     assert gone(pids)
@@ -99,15 +99,19 @@ from sandbox.supervisor import WorkerProcess, WorkerSettings
 hello = {"target": "cpu", "threads": 1, "flags": {}, "inductor": {}, "native": ""}
 worker = WorkerProcess(WorkerSettings("candidate", Path(sys.argv[1]), 1, hello))
 worker.launch()
-print(worker.pid, flush=True)
+if sys.argv[2] == "ready":
+    assert worker.ready() is None
+    print(worker.pid, end=" ")
+print(worker._server.process_id, flush=True)
 os.kill(os.getpid(), 9)
 """
 
 
-def test_workers_end_when_the_judge_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("when", ["ready", "importing"])
+def test_workers_and_servers_end_when_the_judge_is_killed(tmp_path: Path, when: str) -> None:
     root = Path(__file__).parents[2]
     found = subprocess.run(
-        [sys.executable, "-c", JUDGE_THAT_DIES, str(tmp_path)],
+        [sys.executable, "-c", JUDGE_THAT_DIES, str(tmp_path), when],
         env={**os.environ, "PYTHONPATH": str(root)},
         capture_output=True,
         text=True,
@@ -115,7 +119,7 @@ def test_workers_end_when_the_judge_is_killed(tmp_path: Path) -> None:
         check=False,
     )
     assert found.returncode == -9, found.stderr
-    assert gone([int(found.stdout)])
+    assert gone([int(pid) for pid in found.stdout.split()], seconds=60)
 
 
 def test_the_environment_is_allow_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,6 +144,28 @@ def test_a_worker_is_started_again_from_the_same_server(worker: WorkerProcess) -
     assert worker.ready() is None
     assert worker.pid != first
     assert worker._server._process is server
+
+
+def test_one_that_cannot_serve_says_why_and_does_not_keep_anyone_waiting(tmp_path: Path) -> None:
+    made = WorkerProcess(WorkerSettings("candidate", tmp_path, 1, {**HELLO, "flags": {"no": 1}}))
+    try:
+        for _ in range(2):
+            found = made.ready()
+            assert isinstance(found, Failed)
+            assert found.stage == "start"
+            assert not made.running
+    finally:
+        made.stop()
+
+
+def test_stopping_one_that_is_still_importing_takes_no_time(tmp_path: Path) -> None:
+    made = WorkerProcess(WorkerSettings("candidate", tmp_path, 1, HELLO))
+    made.launch()
+    server = made._server.process_id
+    assert server is not None
+    made.stop()
+    assert gone([server])
+    assert made.pid is None
 
 
 def test_a_server_that_died_is_started_again(worker: WorkerProcess) -> None:

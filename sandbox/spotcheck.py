@@ -1,0 +1,80 @@
+"""Outputs of timed runs, looked at by surprise: a candidate must be right while it is timed, too.
+
+Whether a run is looked at is drawn for each by itself: a candidate can notice that its outputs were fetched, and must
+not learn from it that it is safe for a while.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import TYPE_CHECKING
+
+from sandbox.accuracy import Draw, compare_draws
+from sandbox.expected import InputSet
+from sandbox.session import Session
+from sandbox.supervisor import Trouble, WorkerProcess
+from sandbox.verdict import Failed, Wrong
+
+if TYPE_CHECKING:
+    import torch
+
+FIRST, LATER = 6, 3
+"""Runs looked at on average: of the first rounds, and of those between any two looks at the samples after them. Who
+leaves out half of the work, the least that a median shows, passes once in a hundred times (with the last run, which is
+always looked at); who begins with it later has to leave out more to move the median."""
+SETTLE_SECONDS = 0.005
+"""Lets threads of this process, which spin a while after their work, go to sleep."""
+
+
+class SpotCheck:
+    """Of one race. `wrong` is what was found, `checked` how many runs were compared."""
+
+    def __init__(self, session: Session, first_rounds: int) -> None:
+        self._session = session
+        self._random = secrets.SystemRandom()
+        self._share = FIRST / max(1, first_rounds)
+        self._fetched: list[tuple[list[torch.Tensor], list[torch.Tensor]]] = []
+        self._runs = 0
+        self.checked = 0
+        self.wrong: Wrong | Failed | None = None
+
+    def after_run(self, worker: WorkerProcess, inputs: InputSet) -> Trouble | None:
+        """Perhaps take the outputs of the run that was just timed."""
+        self._runs += 1
+        return self.take(worker, inputs) if self._random.random() < self._share else None
+
+    def take(self, worker: WorkerProcess, inputs: InputSet) -> Trouble | None:
+        """Take the outputs of the last run. They are compared later, while nothing is timed."""
+        outputs = self._session.fetch(worker)
+        if isinstance(outputs, str):
+            return Failed("fetch", outputs)
+        if not isinstance(outputs, list):
+            return outputs
+        self._fetched.append((inputs.snapshot(), outputs))
+        time.sleep(SETTLE_SECONDS)
+        return None
+
+    def look(self) -> None:
+        """Between rounds: compare what was taken. The next look is at twice as many rounds."""
+        self.compare()
+        self._share = LATER / max(1, self._runs)
+        time.sleep(SETTLE_SECONDS)
+
+    def compare(self) -> None:
+        """Compare all that was taken, and give it up. Wrong outputs count for more than a comparison that failed."""
+        for inputs, outputs in self._fetched:
+            self.checked += 1
+            found = self._compare(inputs, outputs)
+            if not isinstance(self.wrong, Wrong):
+                self.wrong = found or self.wrong
+        self._fetched.clear()
+
+    def _compare(
+        self, inputs: list[torch.Tensor], outputs: list[torch.Tensor]
+    ) -> Wrong | Failed | None:
+        expected = self._session.expected_of(inputs)
+        if isinstance(expected, Failed):
+            return expected
+        report = compare_draws([Draw(outputs, expected.eager, expected.oracle, expected.indices)])
+        return None if report.passes else Wrong("a timed run", report.reason, report)

@@ -1,0 +1,110 @@
+"""Timed runs looked at by surprise, with a session and a worker that only count."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+
+from sandbox import spotcheck
+from sandbox.expected import Expected, InputSet
+from sandbox.session import Session
+from sandbox.spotcheck import SpotCheck
+from sandbox.supervisor import WorkerProcess
+from sandbox.verdict import Crashed, Failed, Wrong
+
+RIGHT = torch.arange(8.0)
+
+
+class Candidate:
+    """Its outputs, and what the judge expects of it."""
+
+    def __init__(self) -> None:
+        self.output: Any = [RIGHT.clone()]
+        self.fetched = 0
+        self.fails = False
+
+    def fetch(self, worker: WorkerProcess) -> Any:
+        self.fetched += 1
+        return self.output
+
+    def expected_of(self, inputs: Any) -> Expected | Failed:
+        if self.fails:
+            return Failed("oracle", "no memory")
+        return Expected([RIGHT], [RIGHT.double()])
+
+
+INPUTS = cast("InputSet", SimpleNamespace(snapshot=list))
+WORKER = cast("WorkerProcess", None)
+
+
+@pytest.fixture
+def mine(monkeypatch: pytest.MonkeyPatch) -> Candidate:
+    monkeypatch.setattr(spotcheck, "SETTLE_SECONDS", 0.0)
+    return Candidate()
+
+
+def check_of(mine: Candidate, rounds: int = 12) -> SpotCheck:
+    return SpotCheck(cast("Session", mine), rounds)
+
+
+def test_on_average_six_of_the_first_runs_and_three_of_each_later_stretch(mine: Candidate) -> None:
+    first, later = [], []
+    for _ in range(200):
+        check, mine.fetched = check_of(mine), 0
+        for _ in range(12):
+            assert check.after_run(WORKER, INPUTS) is None
+        first.append(mine.fetched)
+        check.look()
+        for _ in range(12):
+            check.after_run(WORKER, INPUTS)
+        later.append(mine.fetched - first[-1])
+        check.compare()
+        assert check.checked == mine.fetched
+        assert check.wrong is None
+    assert 5.0 < sum(first) / 200 < 7.0
+    assert 2.2 < sum(later) / 200 < 3.8
+    assert len(set(first)) > 3  # how many were looked at says nothing of the rest
+
+
+def test_who_begins_to_cheat_later_is_caught(mine: Candidate) -> None:
+    caught = 0
+    for _ in range(100):
+        check = check_of(mine)
+        mine.output = [RIGHT.clone()]
+        for _ in range(12):
+            check.after_run(WORKER, INPUTS)
+        check.look()
+        mine.output = [RIGHT + 1]
+        for length in (12, 24):
+            for _ in range(length):
+                check.after_run(WORKER, INPUTS)
+            check.look()
+        mine.output = [RIGHT.clone()]  # right again by the time of the last run
+        check.take(WORKER, INPUTS)
+        check.compare()
+        caught += isinstance(check.wrong, Wrong)
+    assert caught > 90
+
+
+def test_wrong_outputs_count_for_more_than_a_comparison_that_failed(mine: Candidate) -> None:
+    check = check_of(mine)
+    mine.fails = True
+    check.take(WORKER, INPUTS)
+    check.compare()
+    assert isinstance(check.wrong, Failed)
+    mine.fails, mine.output = False, [RIGHT + 1]
+    check.take(WORKER, INPUTS)
+    mine.output = [RIGHT]
+    check.take(WORKER, INPUTS)
+    check.compare()
+    assert isinstance(check.wrong, Wrong)
+
+
+def test_a_worker_that_dies_at_it_is_told(mine: Candidate) -> None:
+    mine.output = Crashed("fetch", "SIGSEGV")
+    assert check_of(mine).take(WORKER, INPUTS) == mine.output
+    mine.output = "3 outputs instead of 1"
+    assert isinstance(check_of(mine).take(WORKER, INPUTS), Failed)
