@@ -13,7 +13,7 @@ from unittest import mock
 PLACES = {
     "compile": ("sandbox.judge.Judge._build",),
     "prepare": ("sandbox.session.Session.prepare",),
-    "reference": ("sandbox.session.Session.expected",),
+    "reference": ("sandbox.session.Session.expected", "sandbox.session.Session.expected_of"),
     "run": ("sandbox.supervisor.WorkerProcess.run", "sandbox.supervisor.WorkerProcess.ask_to_run"),
 }
 """Parts of a verdict that are compiling or running something; what they contain of each other counts once."""
