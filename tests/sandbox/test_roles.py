@@ -148,9 +148,19 @@ def test_trying_out_and_judging_are_different_processes(judge: Judge) -> None:
 
 
 def test_a_worker_sees_no_other_binary_than_its_own(judge: Judge) -> None:
-    for factor in ("1.0f", "1.00001f"):
+    for factor in ("1.0f", "1.00f"):
         judge.verify(TASK, silu_candidate(TASK, change=f"(1.0f + => ({factor} +"))
     assert len(list(judge._scratch.settings.inbox.iterdir())) == 1
+
+
+def test_a_process_that_held_a_wrong_candidate_is_given_up(judge: Judge) -> None:
+    assert isinstance(judge.verify(TASK, silu_candidate(TASK)), Correct)
+    generation = judge._scratch.generation
+    assert isinstance(judge.verify(TASK, silu_candidate(TASK)), Correct)
+    assert judge._scratch.generation == generation
+    wrong = silu_candidate(TASK, special="float v = => float v = 0.01f + ")
+    assert isinstance(judge.verify(TASK, wrong), Wrong)
+    assert judge._scratch.generation == generation + 1
 
 
 FORGED = """#include <sys/socket.h>
@@ -207,6 +217,8 @@ def test_expected_values_are_not_in_a_candidates_process(
     judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard = Listening(monkeypatch)
+    # the process of a wrong candidate is given up at once; here it has to be searched
+    monkeypatch.setattr(Judge, "_rid", lambda judge, worker, outcome: outcome)
     idle = sized('extern "C" void kernel(void* const* p) {}', TASK)
     found: Outcome = judge.verify(TASK, candidate(TASK, idle), recorded_inputs=None)
     assert isinstance(found, Wrong)
