@@ -45,7 +45,7 @@ FASTER, SLOWER = 1.10, 1.00
 """Only candidates whose true speed-up lies outside must always get the same answer."""
 FLIP_FAMILIES = ("silu_bias", "masked_softmax", "sum_squares_columns", "log_softmax")
 FAULTY, FAULTY_A_CASE = 1000, 50
-OVERHEADS = 5
+OVERHEADS = 15
 RATE_SECONDS = 60.0
 MEMORY = 6 << 30
 FAULT_TIMEOUTS = Timeouts(run=1.0)
