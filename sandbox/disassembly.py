@@ -18,7 +18,7 @@ from pathlib import Path
 from sandbox.confine import offered, policy
 from sandbox.limits import Finished, Limits, run_limited
 from sandbox.privileges import next_uid
-from sandbox.toolchain import CUDA_ROOTS, Missing, Toolchain, find_cuda, wheel_roots
+from sandbox.toolchain import Missing, find_cuda_tool
 from sandbox.views import compiler_view
 
 LIMITS = Limits(wall_s=30.0, cpu_s=60)
@@ -50,14 +50,10 @@ REMEDIES = {
 @lru_cache
 def find_disassembler(target: str) -> Path | Missing:
     """nvdisasm for cuda, objdump for cpu. Looked up once per process."""
-    name = "nvdisasm" if target == "cuda" else "objdump"
-    places = [found] if (found := shutil.which(name)) else []
     if target == "cuda":
-        nvcc = find_cuda()
-        beside = [nvcc.path.parent] if isinstance(nvcc, Toolchain) and nvcc.kind == "nvcc" else []
-        folders = [*beside, *(root / "bin" for root in (*CUDA_ROOTS, *wheel_roots()))]
-        places += [str(folder / name) for folder in folders if (folder / name).is_file()]
-    return Path(places[0]) if places else REMEDIES[target]
+        return find_cuda_tool("nvdisasm") or REMEDIES[target]
+    path = shutil.which("objdump")
+    return Path(path) if path else REMEDIES[target]
 
 
 def count_instructions(binary: Path, target: str) -> Counts | Missing:

@@ -8,7 +8,7 @@ judged are different processes, and a process that held untrusted host code hold
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
@@ -58,19 +58,25 @@ class Pool:
 
     def verify(self, task: Task, candidate: Candidate, **options: Any) -> Outcome:
         """See `Judge.verify`."""
-        built = self.compile(candidate)
-        if not isinstance(built, Compiled):
-            return built
-        with self._turns.device(task.digest):
-            return self._judge.verify(task, candidate, **options)
+        return self._try_out(self._judge.verify, task, candidate, options)
 
     def profile(self, task: Task, candidate: Candidate, **options: Any) -> Outcome:
         """See `Judge.profile`."""
+        return self._try_out(self._judge.profile, task, candidate, options)
+
+    def _try_out(
+        self,
+        run: Callable[..., Outcome],
+        task: Task,
+        candidate: Candidate,
+        options: Mapping[str, Any],
+    ) -> Outcome:
+        """What does not compile needs no turn on the device."""
         built = self.compile(candidate)
         if not isinstance(built, Compiled):
             return built
         with self._turns.device(task.digest):
-            return self._judge.profile(task, candidate, **options)
+            return run(task, candidate, **options)
 
     def judge(self, task: Task, candidate: Candidate, **options: Any) -> Verdict:
         """See `Judge.judge`. What has to be compiled anew for it is, before the turn on the device."""

@@ -31,7 +31,7 @@ from sandbox.limits import Finished, Limits, TimedOut, run_limited
 from sandbox.plan import Plan
 from sandbox.privileges import next_uid
 from sandbox.stir import flat_storage
-from sandbox.toolchain import CUDA_ROOTS, Missing, Toolchain, find_cuda, wheel_roots
+from sandbox.toolchain import Missing, find_cuda_tool
 from sandbox.views import installation, worker_view
 
 if TYPE_CHECKING:
@@ -67,19 +67,9 @@ class ToolReport:
 @lru_cache
 def find_sanitizer() -> Path | Missing:
     """The compute-sanitizer program of the toolkit or of its wheel. Looked up once per process."""
-    name = "compute-sanitizer"
-    on_path = shutil.which(name)
-    nvcc = find_cuda()
-    roots = [*CUDA_ROOTS, *wheel_roots()]
-    if isinstance(nvcc, Toolchain) and nvcc.kind == "nvcc":
-        roots.insert(0, nvcc.path.resolve().parents[1])
-    places = [Path(on_path)] if on_path else []
-    places += [root / folder / name for root in roots for folder in FOLDERS]
-    for place in places:
-        if place.is_file():
-            return place
-    return Missing(
-        f"no {name}", "install the CUDA toolkit, or the package nvidia-cuda-sanitizer-api"
+    return find_cuda_tool("compute-sanitizer", FOLDERS) or Missing(
+        "no compute-sanitizer",
+        "install the CUDA toolkit, or the package nvidia-cuda-sanitizer-api",
     )
 
 

@@ -6,7 +6,7 @@ import importlib.util
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -72,6 +72,21 @@ def find_nvrtc() -> Toolchain | None:
     for library, include in _nvrtc_paths():
         return Toolchain("nvrtc", library, f"NVRTC {library.resolve().name}", include)
     return None
+
+
+def find_cuda_tool(name: str, folders: Sequence[str] = ("bin",)) -> Path | None:
+    """A program of the CUDA toolkit: on the path, in nvcc's toolkit, in the usual places, in the wheels.
+
+    folders: where to look for it below a root.
+    """
+    on_path = shutil.which(name)
+    nvcc = find_cuda()
+    roots = [*CUDA_ROOTS, *wheel_roots()]
+    if isinstance(nvcc, Toolchain) and nvcc.kind == "nvcc":
+        roots = [nvcc.path.parents[1], nvcc.path.resolve().parents[1], *roots]
+    places = [Path(on_path)] if on_path else []
+    places += [root / folder / name for root in roots for folder in folders]
+    return next((place for place in places if place.is_file()), None)
 
 
 def _nvcc_paths() -> Iterator[Path]:

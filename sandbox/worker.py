@@ -39,6 +39,15 @@ def begin(control: int, life: int, status: int, policy: str) -> NoReturn:
         watch(child, life, status)
     os.close(life)
     os.close(status)
+    try:
+        _confine_and_serve(control, policy)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+
+def _confine_and_serve(control: int, policy: str) -> None:
     with contextlib.suppress(PermissionError):
         os.setpgid(0, 0)
     from sandbox.confine import Policy, apply
@@ -48,12 +57,7 @@ def begin(control: int, life: int, status: int, policy: str) -> NoReturn:
     isolation = apply(wanted)
     from sandbox.workerloop import serve
 
-    try:
-        serve(control, isolation)
-    except BaseException:
-        traceback.print_exc()
-        os._exit(1)
-    os._exit(0)
+    serve(control, isolation)
 
 
 def hide_command_line() -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from judge_kit import silu_bias
 
+from cuda_agent_backend.machine import arch_of
 from sandbox.candidate import Candidate
 from sandbox.compile import Compiled
 from sandbox.judge import Judge
@@ -51,8 +52,7 @@ def candidate(change: str = "") -> Candidate:
 
 @pytest.fixture(scope="module")
 def gpu_judge(tmp_path_factory: pytest.TempPathFactory, native_dir: Path) -> Iterator[Judge]:
-    major, minor = torch.cuda.get_device_capability()
-    arch = f"sm_{major}{minor}" + ("a" if major >= 9 else "")
+    arch = arch_of("cuda")
     folder = tmp_path_factory.mktemp("judge")
     timeouts = Timeouts(run=10.0)
     with Judge(

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from launch_kit import ARCH, CUDA_ADD, cuda, cuda_plan
+from launch_kit import CUDA_ADD, cuda, cuda_plan
 
+from cuda_agent_backend.machine import arch_of
 from sandbox import sanitized, sanitizer
 from sandbox.compile import Compiled, compile_candidate
 from sandbox.sanitizer import TOOLS, job_of, read_report, sanitize, write_job
@@ -138,14 +139,9 @@ def test_a_machine_without_a_driver_is_no_error_of_the_candidate(tmp_path: Path)
 
 
 def built(source: str, folder: Path) -> Path:
-    made = compile_candidate(cuda(source), folder, _arch())
+    made = compile_candidate(cuda(source), folder, arch_of("cuda"))
     assert isinstance(made, Compiled), made
     return made.path
-
-
-def _arch() -> str:
-    major, minor = torch.cuda.get_device_capability()
-    return ARCH if (major, minor) == (9, 0) else f"sm_{major}{minor}"
 
 
 GUARD = "if (i < n) o[i] = x[i] + scale * y[i];"
