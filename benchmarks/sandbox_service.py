@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import count
@@ -237,15 +238,17 @@ def faulty(judge: Judge, number: int, batch: int) -> Facts:
     of = task(_target(judge))
     judge.verify(of, candidate(of))
     before = snapshot(judge)
-    statuses: Counter[str] = Counter()
     kinds = list(FAULTS[of.target])
+    made: list[tuple[str, Candidate]] = []
     for index in range(number * batch, (number + 1) * batch):
         kind = kinds[index % len(kinds)]
         own_user = kind != "fork bomb" or next_uid() is not None
         sealed = of.target == "cpu" and (index // len(kinds) % 2 == 0 or not own_user)
-        made = candidate(of, kind, index, "policy" if sealed else "sketch")
-        outcome = judge.verify(of, made)
-        statuses[f"{kind}{', sealed' * sealed}: {outcome.status}"] += 1
+        one = candidate(of, kind, index, "policy" if sealed else "sketch")
+        made.append((f"{kind}{', sealed' * sealed}", one))
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as compilers:
+        list(compilers.map(judge.compile, [one for _, one in made]))
+    statuses = Counter(f"{name}: {judge.verify(of, one).status}" for name, one in made)
     honest = judge.verify(of, candidate(of))
     return {
         "candidates": batch,

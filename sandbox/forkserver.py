@@ -34,6 +34,8 @@ PRELOADED = (
     "torch._inductor.graph",
     "torch._inductor.codegen.cpp",
 )
+ASK_NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
+"""With it torch, which asks whether there is a GPU while it is imported, does not wake CUDA's driver for that."""
 NOT_INITIALIZED = 3
 """CUDA_ERROR_NOT_INITIALIZED."""
 
@@ -41,8 +43,10 @@ NOT_INITIALIZED = 3
 def main() -> None:
     """Entry point."""
     requests = socket.socket(fileno=int(sys.argv[1]))
+    os.environ[ASK_NVML] = "1"
     for name in PRELOADED:
         __import__(name)
+    del os.environ[ASK_NVML]
     warm = not cuda_is_initialized()
     gc.collect()
     gc.freeze()

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sandbox import sanitized
 from sandbox.confine import offered, policy
+from sandbox.landlock import View
 from sandbox.launcher.program import steps_of
 from sandbox.limits import Finished, Limits, TimedOut, run_limited
 from sandbox.plan import Plan
@@ -107,6 +108,8 @@ def write_job(folder: Path, binary: Path, plan: Plan, inputs: Sequence[torch.Ten
 
 def job_of(plan: Plan) -> dict[str, Any]:
     """The plan as `sanitized` wants it: sizes in bytes in plan order, and launches with their arguments."""
+    from sandbox import _launcher
+
     buffers, inputs = [], 0
     for buffer in plan.buffers:
         content = ""
@@ -117,7 +120,12 @@ def job_of(plan: Plan) -> dict[str, Any]:
         (*front, [item if isinstance(item, int) else _text(item) for item in arguments])
         for *front, arguments in steps_of(plan)
     ]
-    return {"binary": "kernel.cubin", "buffers": buffers, "steps": steps}
+    return {
+        "launcher": _launcher.__file__,
+        "binary": "kernel.cubin",
+        "buffers": buffers,
+        "steps": steps,
+    }
 
 
 def _text(scalar: bytes) -> str:
@@ -128,9 +136,9 @@ def _run(tool: Path, name: str, folder: Path) -> ToolReport:
     argv = [str(tool), "--tool", name, "--report-api-errors", "no", "--print-limit", "10"]
     argv += ["--padding", "512"] if name == "memcheck" else []
     argv += [sys.executable, "-I", "-S", sanitized.__file__, "."]
-    view = worker_view("cuda", folder, folder, [], "")
-    view = replace(view, read=(*view.read, *installation(tool, Path.home())))
-    wanted = replace(policy(offered(), view, {}, next_uid([str(tool)])), filter=False)
+    wanted = replace(
+        policy(offered(), _view(tool, folder), {}, next_uid([str(tool)])), filter=False
+    )
     limits = Limits(SECONDS, int(4 * SECONDS), ADDRESS_SPACE)
     variables = {name: os.environ[name] for name in DEVICES if name in os.environ}
     done = run_limited(argv, folder, limits, variables, wanted)
@@ -141,6 +149,13 @@ def _run(tool: Path, name: str, folder: Path) -> ToolReport:
             return ToolReport(name, "not run", f"not done within {SECONDS:g} s", seconds)
         case _:
             return ToolReport(name, "not run", done.reason)
+
+
+def _view(tool: Path, folder: Path) -> View:
+    """A worker's, with the tool, and all of /proc: "self" there would be the tool, and what it starts needs its own."""
+    view = worker_view("cuda", folder, folder, [], "")
+    read = (*view.read, *installation(tool, Path.home()), "/proc")
+    return replace(view, read=read, devices=(*view.devices, "/proc"))
 
 
 _ERRORS = re.compile(r"ERROR SUMMARY: (\d+) error")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from sandbox.compilation import Compiled
 from sandbox.compile import compile_candidate
 from sandbox.launcher.program import LoadFailed, load_program
 from sandbox.plan import Launch, Plan
+from sandbox.sanitizer import find_sanitizer, sanitize
 from sandbox.toolchain import Missing, find_cuda
 
 DEVICE = cuda.DeviceFacts()
@@ -203,3 +204,24 @@ def test_schedules_give_what_eager_gives(it: Sample, tmp_path: Path) -> None:
             if not loose and want.is_floating_point():
                 loose = {"rtol": 1e-4, "atol": 1e-4} if want.dtype == torch.float32 else {}
             torch.testing.assert_close(got, want, equal_nan=True, **loose)
+
+
+@pytest.mark.gpu
+def test_the_sanitizer_finds_nothing_in_what_sketches_write(it: Sample, tmp_path: Path) -> None:
+    if isinstance(find_sanitizer(), Missing):
+        pytest.skip("no compute-sanitizer on this machine")
+    for number, schedule in enumerate(one_of_each_kind(proposals(it))):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        _, plan = emitted(it, schedule)
+        found = sanitize(built(it, schedule, folder).path, plan, lambda: list(it.inputs))
+        assert {report.status for report in found} == {"clean"}, (schedule, found)
+
+
+def one_of_each_kind(schedules: Sequence[Schedule]) -> list[Schedule]:
+    """The first schedule of each sketch, place for what is kept, and way in which partial results meet."""
+    kinds: dict[Any, Schedule] = {}
+    for schedule in schedules:
+        first = schedule.parameters(0)
+        kinds.setdefault(tuple(first.get(k) for k in ("sketch", "keep", "exchange")), schedule)
+    return list(kinds.values())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -133,3 +135,14 @@ def test_baselines_and_a_verdict(gpu_judge: Judge) -> None:
     found = gpu_judge.judge(TASK, candidate(), effort=Effort(12, 24, 5.0))
     assert found.status in ("wins", "too_slow", "noisy"), found.reason
     assert found.evidence["machine"]["gpu"]
+
+
+def test_what_fork_servers_import_leaves_the_driver_asleep() -> None:
+    """Otherwise every worker would import it all anew: 10 s instead of one."""
+    code = (
+        "import os; from sandbox import forkserver as f; os.environ[f.ASK_NVML] = '1'\n"
+        "for name in f.PRELOADED: __import__(name)\n"
+        "print(f.cuda_is_initialized())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
