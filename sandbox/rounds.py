@@ -16,12 +16,17 @@ Samples = dict[str, list[float | None]]
 
 @dataclass(frozen=True)
 class Contestant:
-    """Something to be timed: a slot of a worker. `rounds`: it sits out all later ones."""
+    """Something to be timed: a slot of a worker.
+
+    rounds: it sits out all later ones. former: it runs on the values that a round's set had before the round, so that
+    what it leaves in memory is of no use to those that come after it.
+    """
 
     name: str
     worker: WorkerProcess
     slot: int
     rounds: int | None = None
+    former: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,24 +96,26 @@ class Stopwatch:
     def round(
         self, contestants: Sequence[Contestant], number: int, after: AfterRun | None = None
     ) -> dict[str, RunTime | None] | Trouble:
-        """All contestants once, in random order, on one set."""
+        """All contestants once, in random order, on one set; those of its former values first."""
         inputs = self._random.choice(self.sets)
-        trouble = self.before_round(inputs) if self.before_round else None
-        if trouble is not None:
-            return trouble
-        order = list(contestants)
-        self._random.shuffle(order)
         results: dict[str, RunTime | None] = {c.name: None for c in contestants}
-        for contestant in order:
-            if contestant.rounds is not None and number >= contestant.rounds:
-                continue
-            result = self.once(contestant, inputs)
-            if not isinstance(result, RunTime):
-                return result
-            results[contestant.name] = result
-            trouble = after(contestant, inputs) if after else None
-            if trouble is not None:
-                return trouble
+        order = [c for c in contestants if c.rounds is None or number < c.rounds]
+        self._random.shuffle(order)
+        for former in (True, False):
+            if not former and self.before_round is not None:
+                trouble = self.before_round(inputs)
+                if trouble is not None:
+                    return trouble
+            for contestant in order:
+                if contestant.former is not former:
+                    continue
+                result = self.once(contestant, inputs)
+                if not isinstance(result, RunTime):
+                    return result
+                results[contestant.name] = result
+                trouble = after(contestant, inputs) if after else None
+                if trouble is not None:
+                    return trouble
         return results
 
     def rounds(

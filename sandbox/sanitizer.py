@@ -145,8 +145,8 @@ def _run(tool: Path, name: str, folder: Path) -> ToolReport:
     match done:
         case Finished(_, output, seconds):
             return read_report(name, output, seconds)
-        case TimedOut(_, seconds):
-            return ToolReport(name, "not run", f"not done within {SECONDS:g} s", seconds)
+        case TimedOut(output, seconds):
+            return read_unfinished(name, output, seconds)
         case _:
             return ToolReport(name, "not run", done.reason)
 
@@ -170,6 +170,18 @@ def read_report(name: str, output: str, seconds: float) -> ToolReport:
     if summary is None or sanitized.FINISHED not in output:
         return ToolReport(name, "not run", output.strip()[-600:] or "it said nothing", seconds)
     return ToolReport(name, "clean", "", seconds)
+
+
+_FOUND = re.compile(
+    r"^=+ (Invalid |Misaligned |Uninitialized |Error: (Race|Potential|.*hazard))", re.MULTILINE
+)
+
+
+def read_unfinished(name: str, output: str, seconds: float) -> ToolReport:
+    """What the output of a tool that was ended says: reporting very many errors takes it very long."""
+    if _FOUND.search(output):
+        return ToolReport(name, "errors", _first_error(output), seconds)
+    return ToolReport(name, "not run", f"not done within {SECONDS:g} s", seconds)
 
 
 def _first_error(output: str) -> str:

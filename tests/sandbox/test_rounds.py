@@ -120,6 +120,20 @@ def test_every_round_has_values_of_its_own() -> None:
     assert sum(len(inputs.stirs) for inputs in made) == 20
 
 
+def test_one_of_former_values_runs_before_the_set_is_renewed() -> None:
+    seen: dict[str, list[tuple[int, int]]] = {"candidate": [], "beside": []}
+    worker = FakeWorker()
+    watch = Stopwatch(sets(), 1.0, 1, before_round=lambda inputs: inputs.restir(7))
+
+    def note(contestant: Contestant, inputs: InputSet) -> None:
+        seen[contestant.name].append((inputs.number, len(inputs.stirs)))
+
+    field = [Contestant("candidate", worker, 0), Contestant("beside", worker, 1, former=True)]
+    record = watch.rounds(field, Effort(20, 20, 9.0), after=note)
+    assert [(n, stirs - 1) for n, stirs in seen["candidate"]] == seen["beside"]
+    assert len(record.device["beside"]) == len(record.device["candidate"]) == 20  # type: ignore[union-attr]
+
+
 def test_a_snapshot_does_not_follow_the_set() -> None:
     inputs = sets()[1]
     before = inputs.snapshot()
