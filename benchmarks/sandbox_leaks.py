@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -32,28 +32,31 @@ class Snapshot:
         return {name: max(0, value - theirs[name]) for name, value in mine.items()}
 
 
-def snapshot(judge: Judge) -> Snapshot:
+def snapshot(judges: Sequence[Judge]) -> Snapshot:
     """Count, while all workers are at rest. GPU memory in use is in grains of 64 MiB."""
-    for worker in judge._workers:
+    workers = [worker for judge in judges for worker in judge._workers]
+    for worker in workers:
         worker.ready()
     processes = [entry for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-    servers = (worker._server.process_id for worker in judge._workers)
+    servers = (worker._server.process_id for worker in workers)
+    folders = [judge.scratch for judge in judges]
     parents = {os.getpid(), *filter(None, servers)}
     return Snapshot(
-        processes=sum(_is_ours(entry, judge.scratch) for entry in processes),
+        processes=sum(_is_ours(entry, folders) for entry in processes),
         zombies=sum(_is_zombie(entry, parents) for entry in processes),
         descriptors=len(list(Path("/proc/self/fd").iterdir())),
         temporary_files=_sandbox_files(Path(tempfile.gettempdir())),
         shared_memory_files=_sandbox_files(Path("/dev/shm")),
-        gpu_memory=_gpu_grains() if judge.target == "cuda" else 0,
+        gpu_memory=_gpu_grains() if judges[0].target == "cuda" else 0,
     )
 
 
-def _is_ours(entry: Path, scratch: Path) -> bool:
+def _is_ours(entry: Path, folders: Sequence[Path]) -> bool:
     try:
         if _state(entry) == "Z":
             return False
-        return entry.stat().st_uid >= UID_BASE or scratch in (entry / "cwd").readlink().parents
+        place = (entry / "cwd").readlink()
+        return entry.stat().st_uid >= UID_BASE or any(place.is_relative_to(f) for f in folders)
     except OSError:
         return False
 

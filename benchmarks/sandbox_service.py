@@ -15,7 +15,7 @@ import statistics
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -35,6 +35,7 @@ from sandbox.judge import Judge
 from sandbox.pool import Pool
 from sandbox.privileges import next_uid
 from sandbox.session import Timeouts
+from sandbox.task import Task
 from sandbox.timing import SpeedReport
 from sandbox.verdict import Correct, Verdict
 
@@ -233,36 +234,51 @@ def rate(judge: Judge) -> Facts:
     }
 
 
-def faulty(judge: Judge, number: int, batch: int) -> Facts:
-    """Faulty candidates in a row, sealed ones and others by turns, then an honest one, and what is left of them."""
-    of = task(_target(judge))
-    judge.verify(of, candidate(of))
-    before = snapshot(judge)
-    kinds = list(FAULTS[of.target])
-    made: list[tuple[str, Candidate]] = []
-    for index in range(number * batch, (number + 1) * batch):
-        kind = kinds[index % len(kinds)]
-        own_user = kind != "fork bomb" or next_uid() is not None
-        sealed = of.target == "cpu" and (index // len(kinds) % 2 == 0 or not own_user)
-        one = candidate(of, kind, index, "policy" if sealed else "sketch")
-        made.append((f"{kind}{', sealed' * sealed}", one))
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as compilers:
-        list(compilers.map(judge.compile, [one for _, one in made]))
-    statuses = Counter(f"{name}: {judge.verify(of, one).status}" for name, one in made)
-    honest = judge.verify(of, candidate(of))
+def faulty(judges: Sequence[Judge], number: int, batch: int) -> Facts:
+    """Faulty candidates in a row, sealed ones and others by turns, an honest one for each judge, and what is left.
+
+    Several judges share the candidates and one device: what one judge's worker does there must not reach the others'.
+    """
+    of = task(_target(judges[0]))
+    for judge in judges:
+        judge.verify(of, candidate(of))
+    before = snapshot(judges)
+    made = [faulty_one(of, index) for index in range(number * batch, (number + 1) * batch)]
+
+    def one_judge(place: int) -> tuple[Counter[str], bool]:
+        judge, mine = judges[place], made[place :: len(judges)]
+        found = Counter(f"{name}: {judge.verify(of, one).status}" for name, one in mine)
+        return found, isinstance(judge.verify(of, candidate(of)), Correct)
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+        for judge in judges:
+            list(threads.map(judge.compile, [one for _, one in made]))
+        done = list(threads.map(one_judge, range(len(judges))))
+    statuses = sum((found for found, _ in done), Counter[str]())
     return {
         "candidates": batch,
+        "judges": len(judges),
         "statuses": dict(statuses),
         "accepted": sum(n for name, n in statuses.items() if name.endswith(": correct")),
-        "honest_refused": int(not isinstance(honest, Correct)),
-        "leaked": leaked(before, judge),
+        "honest_refused": sum(not honest for _, honest in done),
+        "leaked": leaked(before, judges),
     }
 
 
-def leaked(before: Snapshot, judge: Judge) -> dict[str, int]:
+def faulty_one(of: Task, index: int) -> tuple[str, Candidate]:
+    """Number ``index`` of the faulty candidates, and what it is."""
+    kinds = list(FAULTS[of.target])
+    kind = kinds[index % len(kinds)]
+    own_user = kind != "fork bomb" or next_uid() is not None
+    sealed = of.target == "cpu" and (index // len(kinds) % 2 == 0 or not own_user)
+    made = candidate(of, kind, index, "policy" if sealed else "sketch")
+    return f"{kind}{', sealed' * sealed}", made
+
+
+def leaked(before: Snapshot, judges: Sequence[Judge]) -> dict[str, int]:
     """What there is more of than before, by kind, once processes that were killed have had time to go."""
     for _ in range(20):
-        found = snapshot(judge).beyond(before)
+        found = snapshot(judges).beyond(before)
         if not any(found.values()):
             break
         time.sleep(0.25)
@@ -277,38 +293,42 @@ def main() -> None:
     """Run the cases that are not done."""
     parser = arguments(__doc__.partition("\n")[0])
     parser.add_argument("--batch", type=int, default=FAULTY_A_CASE, help="faulty candidates a case")
+    parser.add_argument("--judges", type=int, default=1, help="that meet faults at the same time")
     args = parser.parse_args()
     chosen = [name for name in names(args.target) if name.startswith(args.only)]
     results = Results(FILES[args.target], summarise, args.folder)
     settings, cores = Settings.from_environment(), len(os.sched_getaffinity(0))
 
     with ExitStack() as stack:
-        judges: dict[bool, Judge] = {}
+        judges: dict[bool, list[Judge]] = {}
 
-        def judge_for(faults: bool) -> Judge:
-            if faults not in judges:
-                scratch = stack.enter_context(tempfile.TemporaryDirectory())
-                made = Judge(
+        def judges_for(faults: bool) -> list[Judge]:
+            def made() -> Judge:
+                judge = Judge(
                     args.target,
-                    scratch_dir=Path(scratch),
+                    scratch_dir=Path(stack.enter_context(tempfile.TemporaryDirectory())),
                     native_dir=settings.native_dir,
                     arch=arch_of(args.target),
                     consent=faults,
                     timeouts=FAULT_TIMEOUTS if faults else None,
                     memory_bytes=MEMORY if faults else None,
                 )
-                judges[faults] = stack.enter_context(made)
+                return stack.enter_context(judge)
+
+            if faults not in judges:
+                judges[faults] = [made() for _ in range(args.judges if faults else 1)]
             return judges[faults]
 
         def run(name: str) -> Facts:
             part, _, rest = name.partition("-")
-            judge = judge_for(part == "faults")
+            chosen = judges_for(part == "faults")
+            judge = chosen[0]
             parts: dict[str, Callable[[], Facts]] = {
                 "aa": lambda: against_itself(judge, cores),
                 "flips": lambda: repeated(judge, rest),
                 "overhead": lambda: overhead(judge),
                 "rate": lambda: rate(judge),
-                "faults": lambda: faulty(judge, int(rest), args.batch),
+                "faults": lambda: faulty(chosen, int(rest), args.batch),
             }
             facts = parts[part]()
             return {**facts, "isolation": judge._candidate.isolation.to_dict()}

@@ -13,7 +13,7 @@ from launch_kit import CUDA_ADD, cuda, cuda_plan
 from cuda_agent_backend.machine import arch_of
 from sandbox import sanitized, sanitizer
 from sandbox.compile import Compiled, compile_candidate
-from sandbox.sanitizer import TOOLS, job_of, read_report, sanitize, write_job
+from sandbox.sanitizer import TOOLS, job_of, read_report, read_unfinished, sanitize, write_job
 from sandbox.toolchain import Missing
 
 CLEAN = f"""========= COMPUTE-SANITIZER
@@ -37,6 +37,30 @@ RACE = f"""========= COMPUTE-SANITIZER
 RACE_FREE = (
     f"{sanitized.FINISHED}\n========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"
 )
+
+
+UNINITIALIZED = """========= COMPUTE-SANITIZER
+========= Uninitialized __global__ memory read of size 4 bytes
+=========     at kernel+0xa30
+"""
+
+
+@pytest.mark.parametrize(
+    ("tool", "output", "status"),
+    [
+        ("initcheck", UNINITIALIZED, "errors"),
+        ("memcheck", READ_BEYOND, "errors"),
+        ("racecheck", RACE, "errors"),
+        ("memcheck", "========= COMPUTE-SANITIZER\n", "not run"),
+        ("memcheck", "", "not run"),
+    ],
+)
+def test_errors_count_though_the_tool_did_not_come_to_its_end(
+    tool: str, output: str, status: str
+) -> None:
+    found = read_unfinished(tool, output, 60.0)
+    assert found.status == status
+    assert found.detail
 
 
 @pytest.mark.parametrize(
