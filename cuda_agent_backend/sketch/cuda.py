@@ -8,6 +8,8 @@ from typing import Literal
 
 import torch
 
+from cuda_agent_backend.sketch import cuda_contract
+from cuda_agent_backend.sketch.contraction import contraction_of
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
 from cuda_agent_backend.sketch.cuda_map import emit_map
 from cuda_agent_backend.sketch.cuda_parts import Emitted, dtype_name, temporary
@@ -45,6 +47,8 @@ def emit(
     ]
     halves = any(b.dtype in _HALF for b in region.buffers.values())
     parts = ["#define CA_HALF" if halves else "", _PRELUDE.read_text(encoding="utf-8")]
+    if '"contract"' in schedule.to_json():
+        parts.append(cuda_contract.PRELUDE.read_text(encoding="utf-8"))
     parts += [text for e in emitted for text in e.functions]
     return "\n".join(parts) + "\n", _plan(region, kernels, emitted)
 
@@ -61,7 +65,10 @@ def _emit_kernel(
         return emit_map(kernel, region, parameters, name, device)
     if sketch == "row":
         return emit_rows(kernel, region, parameters, name, device)
-    raise Unsupported(f"sketch {sketch!r}; known: map, row")
+    if sketch == cuda_contract.SKETCH:
+        found = contraction_of(kernel)
+        return cuda_contract.emit_contraction(kernel, found, region, parameters, name, device)
+    raise Unsupported(f"sketch {sketch!r}; known: map, row, {cuda_contract.SKETCH}")
 
 
 def _plan(region: LoweredRegion, kernels: tuple[Kernel, ...], emitted: list[Emitted]) -> Plan:

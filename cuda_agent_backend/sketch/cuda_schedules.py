@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from cuda_agent_backend.sketch.contraction import contraction_of
+from cuda_agent_backend.sketch.cuda_contract_schedules import contract_schedules
 from cuda_agent_backend.sketch.cuda_estimate import (
     RowFacts,
     estimate,
@@ -22,6 +24,8 @@ from cuda_agent_backend.sketch.ssa import Unsupported
 Parameters = dict[str, Parameter]
 
 MOST = 14
+FEW = 8
+"""Rows or columns below which a sum of products is done as one reduction for each result."""
 KEPT_PER_THREAD = 64
 """Elements that a thread may keep in registers."""
 MOST_SPLIT = 1024
@@ -36,6 +40,9 @@ def kernel_schedules(
     """One to ``most`` schedules; raises Unsupported where no sketch fits."""
     if single_pass(kernel) is not None:
         return _map_schedules(kernel, region)[:most]
+    contraction = contraction_of(kernel)
+    if contraction is not None and min(contraction.m, contraction.n) >= FEW:
+        return contract_schedules(kernel, contraction, region, device, most)
     found = _row_schedules(kernel, region, device, most)
     if not found:
         raise Unsupported("no schedule fits the rows of this kernel")

@@ -12,11 +12,61 @@ aten = torch.ops.aten
 PRODUCTS = (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default)
 
 
-def expand(graph: Graph, *, products: bool) -> None:
-    """Rewrite ``graph`` (with metadata) in place; matrix products of float32 only where ``products`` says so."""
+def expand(graph: Graph) -> None:
+    """Rewrite ``graph`` (with metadata) in place; matrix products and convolutions of float32 only."""
     _expand_online_softmax(graph)
-    if products:
-        _expand_products(graph)
+    _expand_products(graph)
+    for node in list(graph.nodes):
+        if is_direct_convolution(node) and node.meta["val"].dtype == torch.float32:
+            with graph.inserting_before(node):
+                made = _convolution(graph, node)
+            node.replace_all_uses_with(made)
+            graph.erase_node(node)
+
+
+def is_direct_convolution(node: Node) -> bool:
+    """Whether a node is a convolution that is not transposed, in one to three dimensions."""
+    if node.target != aten.convolution.default:
+        return False
+    transposed, dims = node.args[6], node.meta["val"].dim() - 2
+    return not transposed and 1 <= dims <= 3
+
+
+def _convolution(graph: Graph, node: Node) -> Node:
+    """A convolution as a sum over windows of its padded input, which exist in loops only."""
+    x, weight, bias, stride, padding, dilation, _, _, groups = node.args
+    assert isinstance(x, Node) and isinstance(weight, Node) and isinstance(groups, int)
+    dims, size = x.meta["val"].dim() - 2, weight.meta["val"].shape
+    steps, edges, spread = (_each(v, dims) for v in (stride, padding, dilation))
+    if any(edges):
+        sides = [side for edge in reversed(edges) for side in (edge, edge)]
+        x = _call(graph, aten.constant_pad_nd.default, x, sides, 0.0)
+    for d in range(dims):
+        x = _call(graph, aten.unfold.default, x, 2 + d, spread[d] * (size[2 + d] - 1) + 1, steps[d])
+        if spread[d] > 1:
+            last = x.meta["val"].dim() - 1
+            x = _call(graph, aten.slice.Tensor, x, last, 0, 1 << 62, spread[d])
+    n, _, *rest = x.meta["val"].shape
+    windows = _call(graph, aten.view.default, x, [n, groups, 1, size[1], *rest])
+    weights = _call(
+        graph,
+        aten.view.default,
+        weight,
+        [groups, size[0] // groups, size[1], *[1] * dims, *size[2:]],
+    )
+    terms = _call(graph, aten.mul.Tensor, windows, weights)
+    inner = [3, *range(4 + dims, 4 + 2 * dims)]
+    result = _call(graph, aten.sum.dim_IntList, terms, inner)
+    result = _call(graph, aten.view.default, result, list(node.meta["val"].shape))
+    if isinstance(bias, Node):
+        shown = _call(graph, aten.view.default, bias, [-1, *[1] * dims])
+        result = _call(graph, aten.add.Tensor, result, shown)
+    return result
+
+
+def _each(value: Any, dims: int) -> list[int]:
+    """A number for each dimension, where one may stand for all."""
+    return list(value) * dims if len(value) == 1 else list(value)
 
 
 def _expand_products(graph: Graph) -> None:

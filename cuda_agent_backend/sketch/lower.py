@@ -257,7 +257,7 @@ def lower(task: Task) -> LoweredRegion:
     """
     cpu = dataclasses.replace(task, target="cpu")
     module = cpu.to_graph_module()
-    expand(module.graph, products=task.target == "cpu")
+    expand(module.graph)
     _promise_strides(module.graph, task)
     placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
     fakes = [n.meta["val"] for n in placeholders]

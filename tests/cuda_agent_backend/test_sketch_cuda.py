@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import cuda_emulator
 import pytest
 import torch
 from sketch_kit import Sample, sample
@@ -164,6 +165,24 @@ def test_the_first_schedule_compiles_without_spilling_registers(name: str, tmp_p
     assert facts and all(kernel["spill_store_bytes"] == 0 for kernel in facts.values())
 
 
+# --- running, on the CPU in an emulator ---------------------------------------------------------------------------
+
+
+def test_what_an_emulator_runs_gives_what_eager_gives(it: Sample, tmp_path: Path) -> None:
+    tried = 0
+    for schedule in one_of_each_kind(proposals(it)):
+        source, plan = emitted(it, schedule)
+        try:
+            outputs = cuda_emulator.run(source, plan, it.inputs, tmp_path)
+        except cuda_emulator.NotEmulated:
+            continue
+        tried += 1
+        assert_close(outputs, it)
+        if tried == 2:
+            return
+    assert tried or it.analysis.kernels[0].rows <= 1024  # what needs clusters has few long rows
+
+
 # --- running, where there is a GPU ----------------------------------------------------------------------------------
 
 
@@ -195,15 +214,17 @@ def run_cuda(it: Sample, schedule: Schedule, folder: Path) -> list[torch.Tensor]
 @pytest.mark.gpu
 def test_schedules_give_what_eager_gives(it: Sample, tmp_path: Path) -> None:
     for number, schedule in enumerate(proposals(it)[:4]):
-        for got, want in zip(run_cuda(it, schedule, tmp_path / str(number)), it.want, strict=True):
-            loose = (
-                {"rtol": 2e-2, "atol": 1e-2}
-                if want.dtype in (torch.bfloat16, torch.float16)
-                else {}
-            )
-            if not loose and want.is_floating_point():
-                loose = {"rtol": 1e-4, "atol": 1e-4} if want.dtype == torch.float32 else {}
-            torch.testing.assert_close(got, want, equal_nan=True, **loose)
+        assert_close(run_cuda(it, schedule, tmp_path / str(number)), it)
+
+
+def assert_close(outputs: Sequence[torch.Tensor], it: Sample) -> None:
+    for got, want in zip(outputs, it.want, strict=True):
+        loose = (
+            {"rtol": 2e-2, "atol": 1e-2} if want.dtype in (torch.bfloat16, torch.float16) else {}
+        )
+        if not loose and want.is_floating_point():
+            loose = {"rtol": 1e-4, "atol": 1e-4} if want.dtype == torch.float32 else {}
+        torch.testing.assert_close(got, want, equal_nan=True, **loose)
 
 
 @pytest.mark.gpu

@@ -1,0 +1,182 @@
+"""Sums of products of two tensors among the kernels: matrix products of any layout, and convolutions.
+
+:func:`contraction_of` recognises ``C[b, m, n] = sum over k of A[b, m, k] B[b, n, k]`` where b, m, n and k each stand
+for any number of loops, in any order in memory. An operand may be masked, as what lies beside an image is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import sympy
+import torch
+
+from cuda_agent_backend.sketch.nest import Dim, Kernel, coefficient, mergeable
+from cuda_agent_backend.sketch.ssa import Body, Instruction, Value
+
+LOADS = ("load", "masked", "local")
+
+
+@dataclass(frozen=True)
+class Factor:
+    """An operand: the load of ``buffer`` at ``index``, 0 where ``mask`` (a body with one result) is false."""
+
+    buffer: str
+    index: sympy.Expr
+    mask: Body | None
+
+    @property
+    def symbols(self) -> set[sympy.Symbol]:
+        return set(self.index.free_symbols) | self.mask_symbols
+
+    @property
+    def mask_symbols(self) -> set[sympy.Symbol]:
+        """What the mask depends on."""
+        found: set[sympy.Symbol] = set()
+        for i in self.mask.walk() if self.mask is not None else ():
+            found |= i.index.free_symbols if i.index is not None else set()
+        return found
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """``left`` has the rows, ``right`` the columns; all dimensions are in the kernel's symbols.
+
+    Rows and columns are in the order of what is stored, inner dimensions in that of the operand with more elements, so
+    that the last of them is the one whose neighbours are nearest in memory.
+    """
+
+    left: Factor
+    right: Factor
+    batch: tuple[Dim, ...]
+    rows: tuple[Dim, ...]
+    columns: tuple[Dim, ...]
+    inner: tuple[Dim, ...]
+
+    @property
+    def batches(self) -> int:
+        return points(self.batch)
+
+    @property
+    def m(self) -> int:
+        return points(self.rows)
+
+    @property
+    def n(self) -> int:
+        return points(self.columns)
+
+    @property
+    def k(self) -> int:
+        return points(self.inner)
+
+
+def points(dims: Sequence[Dim]) -> int:
+    """How many points the loops have."""
+    return math.prod(n for _, n in dims)
+
+
+def contraction_of(kernel: Kernel) -> Contraction | None:
+    """The sum of products that ``kernel`` begins with, if everything after it works on its results one by one."""
+    first, *rest = kernel.stages
+    if first.kind != "reduce" or first.combine != "sum" or first.dtype != torch.float32:
+        return None
+    if not first.inner or any(stage.kind != "map" or stage.inner for stage in rest):
+        return None
+    factors = _factors(first.body)
+    if factors is None:
+        return None
+    left, right = factors
+    kinds = [(s in left.symbols, s in right.symbols) for s, _ in kernel.outer]
+    if (False, False) in kinds:
+        return None
+
+    def dims(kind: tuple[bool, bool]) -> tuple[Dim, ...]:
+        return tuple(d for d, k in zip(kernel.outer, kinds, strict=True) if k == kind)
+
+    rows, columns = dims((True, False)), dims((False, True))
+    if not rows or not columns:
+        return None
+    stored = [s.index for stage in reversed(kernel.stages) for s in stage.stores]
+    larger = left if points(rows) >= points(columns) else right
+    return Contraction(
+        left,
+        right,
+        dims((True, True)),
+        by_memory(rows, stored[0]),
+        by_memory(columns, stored[0]),
+        by_memory(first.inner, larger.index),
+    )
+
+
+def by_memory(dims: Sequence[Dim], index: sympy.Expr) -> tuple[Dim, ...]:
+    """``dims`` from the widest step of ``index`` to the narrowest; as they are where one has none."""
+    steps = [coefficient(index, symbol) for symbol, _ in dims]
+    if not all(steps):
+        return tuple(dims)
+    ranked = sorted(zip(steps, dims, strict=True), key=lambda item: -abs(item[0] or 0))
+    return tuple(dim for _, dim in ranked)
+
+
+def _factors(body: Body) -> tuple[Factor, Factor] | None:
+    made = {i.result: i for i in body.instructions}
+    product = made[body.results[0]]
+    if product.op != "mul" or len(product.operands) != 2:
+        return None
+    found = [_factor(made[o], made) for o in product.operands if isinstance(o, Value)]
+    known = [f for f in found if f is not None]
+    return (known[0], known[1]) if len(known) == 2 else None
+
+
+def _factor(value: Instruction, made: dict[Value, Instruction]) -> Factor | None:
+    if value.op == "load" and value.buffer is not None and value.index is not None:
+        return Factor(value.buffer, value.index, None)
+    if value.op != "masked" or value.body is None or float(value.operands[1]) != 0.0:
+        return None
+    *others, load = value.body.instructions
+    if others or load.op != "load" or load.buffer is None or load.index is None:
+        return None
+    mask = _closure(value.operands[0], made)
+    return None if mask is None else Factor(load.buffer, load.index, mask)
+
+
+def _closure(value: Value, made: dict[Value, Instruction]) -> Body | None:
+    """All that ``value`` is computed from; None where that is more than indices."""
+    needed = {value}
+    for i in reversed(list(made.values())):
+        if i.result in needed:
+            if i.op in LOADS:
+                return None
+            needed |= {o for o in i.operands if isinstance(o, Value)}
+    return Body([i for i in made.values() if i.result in needed], (value,))
+
+
+# --- loops that an operand sees as one ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Loops of an operand with neighbours that are evenly spaced in memory merged, and its index over them."""
+
+    dims: tuple[Dim, ...]
+    index: sympy.Expr
+
+    @property
+    def step(self) -> int | None:
+        """Elements from one point of the last loop to the next; None where that is not constant."""
+        return coefficient(self.index, self.dims[-1][0])
+
+
+def merged(dims: Sequence[Dim], factor: Factor, tag: str) -> Lines:
+    """``dims`` of a factor, merged where its mask does not tell them apart."""
+    index, out, masked = factor.index, [dims[0]], factor.mask_symbols
+    for number, dim in enumerate(dims[1:]):
+        last = out[-1]
+        if not {last[0], dim[0]} & masked and mergeable(last, dim, [index]):
+            both = sympy.Symbol(f"{tag}{number}", integer=True, nonnegative=True)
+            index = sympy.expand(index.xreplace({last[0]: sympy.S.Zero, dim[0]: both}))
+            out[-1] = (both, last[1] * dim[1])
+        else:
+            out.append(dim)
+    return Lines(tuple(out), index)

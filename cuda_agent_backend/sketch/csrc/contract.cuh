@@ -1,0 +1,169 @@
+// Sums of products on tensor cores: C[m, n] = sum over k of A[m, k] * B[n, k], for float32 at float32's accuracy.
+//
+// Each operand is split into two TF32 numbers, and three of the four products are added up: what is left out is below
+// float32's own rounding. Infinities and NaN do not survive the split: whoever uses a sum that is not finite must
+// compute that one anew, term by term.
+
+namespace ca {
+
+template <int V> CA_INLINE void copy_async_if(float* shared, const float* global, bool there) {
+  const unsigned to = unsigned(__cvta_generic_to_shared(shared));
+  if constexpr (V == 4)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(to), "l"(global), "r"(there ? 16 : 0) : "memory");
+  else if constexpr (V == 2)
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" :: "r"(to), "l"(global), "r"(there ? 8 : 0) : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" :: "r"(to), "l"(global), "r"(there ? 4 : 0) : "memory");
+}
+CA_INLINE unsigned round_tf32(float x) {
+  unsigned r;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));
+  return r;
+}
+// d += a * b, of 16 x 8, 8 x 8 and 16 x 8; which elements a thread holds is the instruction's.
+CA_INLINE void multiply_tf32(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// A number as the sum of two TF32 numbers.
+template <int N> struct split_tf32 {
+  unsigned high[N], low[N];
+  CA_INLINE void set(int i, float x) {
+    high[i] = round_tf32(x);
+    low[i] = round_tf32(x - __uint_as_float(high[i]));
+  }
+};
+
+// Rows: of this operand in a block's tile. Adjacent: whether consecutive threads copy along k, so that shared memory
+// is [row][k], or along the rows, [k][row]. Vector: elements in one copy. The padding spreads what the 32 threads of
+// a warp read at a time over all banks.
+template <int Rows, int Depth, bool AlongK, int Vector, int Threads> struct operand {
+  static constexpr int stride = AlongK ? Depth + 4 : Rows + 8;
+  static constexpr int floats = (AlongK ? Rows : Depth) * stride;
+  static constexpr int along = (AlongK ? Depth : Rows) / Vector, total = Rows * Depth / Vector;
+  template <class Copy> static CA_INLINE void fetch(float* shared, int k0, Copy copy) {
+#pragma unroll
+    for (int i = 0; i < (total + Threads - 1) / Threads; ++i) {
+      const int number = threadIdx.x + i * Threads;
+      if (total % Threads == 0 || number < total) {
+        const int x = number % along * Vector, y = number / along;
+        const int row = AlongK ? y : x, k = AlongK ? x : y;
+        copy(shared + (AlongK ? row * stride + k : k * stride + row), row, k0 + k);
+      }
+    }
+  }
+  static CA_INLINE float at(const float* shared, int row, int k) {
+    return shared[AlongK ? row * stride + k : k * stride + row];
+  }
+};
+
+// The tile of one block, [BlockM, BlockN], by warps of [WarpM, WarpN] each; Depth: terms of a stage. Every Run terms the
+// running sums are added to others, as the tensor core cuts off what it adds (0: never).
+template <int BlockM, int BlockN, int Depth, int WarpM, int WarpN, int Stages, int Run, class A, class B>
+struct contraction {
+  static constexpr int warps_n = BlockN / WarpN, threads = BlockM / WarpM * warps_n * 32;
+  static constexpr int fragments_m = WarpM / 16, fragments_n = WarpN / 8;
+  static constexpr int stage_floats = A::floats + B::floats;
+  float sum[fragments_m][fragments_n][4];
+
+  CA_INLINE contraction() {
+#pragma unroll
+    for (int i = 0; i < fragments_m; ++i)
+#pragma unroll
+      for (int j = 0; j < fragments_n; ++j)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) sum[i][j][e] = 0.f;
+  }
+  static CA_INLINE int warp_row() { return int(threadIdx.x) / 32 / warps_n * WarpM; }
+  static CA_INLINE int warp_column() { return int(threadIdx.x) / 32 % warps_n * WarpN; }
+
+  // Adds the terms from first to end. copy_a and copy_b: (to, row or column of the tile, k).
+  template <class CopyA, class CopyB>
+  CA_INLINE void add(float* shared, int first, int end, CopyA copy_a, CopyB copy_b) {
+    const int tiles = (end - first + Depth - 1) / Depth;
+    auto fetch = [&](int tile) {
+      if (tile < tiles) {
+        float* const to = shared + tile % Stages * stage_floats;
+        A::fetch(to, first + tile * Depth, copy_a);
+        B::fetch(to + A::floats, first + tile * Depth, copy_b);
+      }
+      copy_commit();
+    };
+#pragma unroll
+    for (int s = 0; s < Stages - 1; ++s) fetch(s);
+    if constexpr (Run == 0) {
+      for (int tile = 0; tile < tiles; ++tile) turn(shared, tile, fetch);
+    } else {
+      for (int tile = 0; tile < tiles;) {
+        contraction run;
+        for (int i = 0; i < Run / Depth && tile < tiles; ++i, ++tile) run.turn(shared, tile, fetch);
+#pragma unroll
+        for (int i = 0; i < fragments_m; ++i)
+#pragma unroll
+          for (int j = 0; j < fragments_n; ++j)
+#pragma unroll
+            for (int e = 0; e < 4; ++e) sum[i][j][e] += run.sum[i][j][e];
+      }
+    }
+    copy_wait<0>();
+    __syncthreads();
+  }
+
+  template <class Fetch> CA_INLINE void turn(const float* shared, int tile, Fetch fetch) {
+    copy_wait<Stages - 2>();
+    __syncthreads();
+    fetch(tile + Stages - 1);
+    const float* const a = shared + tile % Stages * stage_floats;
+    multiply(a, a + A::floats);
+  }
+
+  CA_INLINE void multiply(const float* a, const float* b) {
+    const int lane = threadIdx.x % 32, group = lane / 4, member = lane % 4;
+    const int row = warp_row() + group, column = warp_column() + group;
+#pragma unroll
+    for (int k = 0; k < Depth; k += 8) {
+      split_tf32<2> right[fragments_n];
+#pragma unroll
+      for (int j = 0; j < fragments_n; ++j)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) right[j].set(e, B::at(b, column + 8 * j, k + member + 4 * e));
+#pragma unroll
+      for (int i = 0; i < fragments_m; ++i) {
+        split_tf32<4> left;
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          left.set(e, A::at(a, row + 16 * i + 8 * (e % 2), k + member + 4 * (e / 2)));
+#pragma unroll
+        for (int j = 0; j < fragments_n; ++j) multiply_tf32(sum[i][j], left.low, right[j].high);
+#pragma unroll
+        for (int j = 0; j < fragments_n; ++j) multiply_tf32(sum[i][j], left.high, right[j].low);
+#pragma unroll
+        for (int j = 0; j < fragments_n; ++j) multiply_tf32(sum[i][j], left.high, right[j].high);
+      }
+    }
+  }
+
+  // Hands every sum on, with its row and column in the tile.
+  template <class Take> CA_INLINE void each(Take take) const {
+    const int lane = threadIdx.x % 32, row = warp_row() + lane / 4, column = warp_column() + lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < fragments_m; ++i)
+#pragma unroll
+      for (int j = 0; j < fragments_n; ++j)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) take(row + 16 * i + 8 * (e / 2), column + 8 * j + e % 2, sum[i][j][e]);
+  }
+};
+
+// Which tile a block works on: `group` rows of tiles at a time, so that blocks that run together share what they read.
+template <int TilesM, int TilesN, int Group> CA_INLINE void place_of(int number, int& m, int& n) {
+  const int whole = Group * TilesN, first = number / whole * Group;
+  const int high = TilesM - first < Group ? TilesM - first : Group;
+  m = first + number % whole % high;
+  n = number % whole / high;
+}
+
+}  // namespace ca

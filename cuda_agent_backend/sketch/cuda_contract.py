@@ -1,0 +1,473 @@
+"""Sums of products -> CUDA on tensor cores, with the pointwise tail on what a block has summed up.
+
+Schedule parameters: a block's tile has ``tile_m`` by ``tile_n`` results, a warp's ``warp_m`` by ``warp_n``; ``depth``
+terms are copied to shared memory at a time, ``stages`` of them under way; after ``run`` terms sums move on to others
+(0: never); ``split`` blocks share the terms of a tile, and a second kernel adds up what they found.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import sympy
+import torch
+
+from cuda_agent_backend.sketch.contraction import Contraction, Factor, Lines, merged
+from cuda_agent_backend.sketch.cuda_access import LanePrinter, is_aligned
+from cuda_agent_backend.sketch.cuda_frame import decompose, indented
+from cuda_agent_backend.sketch.cuda_layout import MAX_THREADS, DeviceFacts, ceildiv
+from cuda_agent_backend.sketch.cuda_parts import (
+    Emitted,
+    buffers_of,
+    local_types,
+    needs_wide,
+    parameters_of,
+    temporary,
+)
+from cuda_agent_backend.sketch.lower import LoweredRegion
+from cuda_agent_backend.sketch.nest import Dim, Kernel, coefficient
+from cuda_agent_backend.sketch.printer import c_index
+from cuda_agent_backend.sketch.schedule import Parameter
+from cuda_agent_backend.sketch.ssa import Instruction, Unsupported
+from sandbox.plan import Buffer as PlanBuffer
+from sandbox.plan import Launch
+
+PRELUDE = Path(__file__).parent / "csrc" / "contract.cuh"
+SKETCH = "contract"
+GROUP = 8
+"""Rows of tiles that are worked on together."""
+TAIL_THREADS = 256
+MAX_SPLIT = 64
+MAX_BATCHES = 65535
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """The schedule's parameters; see the module's description."""
+
+    tile_m: int
+    tile_n: int
+    depth: int
+    warp_m: int
+    warp_n: int
+    stages: int
+    run: int = 0
+    split: int = 1
+
+    @property
+    def threads(self) -> int:
+        return (self.tile_m // self.warp_m) * (self.tile_n // self.warp_n) * 32
+
+    def check(self, shared: int, device: DeviceFacts) -> None:
+        """Raises Unsupported where the parameters do not fit each other or the device."""
+        whole = all(
+            value > 0 and part > 0 and value % part == 0
+            for value, part in (
+                (self.tile_m, self.warp_m), (self.tile_n, self.warp_n), (self.warp_m, 16), (self.warp_n, 8),
+                (self.depth, 8),
+            )
+        )  # fmt: skip
+        if not whole or self.stages < 2 or not 1 <= self.split <= MAX_SPLIT:
+            raise Unsupported("tiles that do not divide into warps, or warps into products")
+        if self.run % self.depth or self.threads > MAX_THREADS:
+            raise Unsupported("a depth that does not divide the run, or too many threads")
+        if shared > device.shared_per_block_bytes:
+            raise Unsupported(f"{shared} bytes of shared memory")
+
+
+def read_tiles(parameters: Mapping[str, Parameter]) -> Tiles:
+    """Raises Unsupported where a parameter is missing or unknown."""
+    known = {f.name for f in fields(Tiles)}
+    given = {k: v for k, v in parameters.items() if k != "sketch"}
+    if not all(k in known and isinstance(v, int) for k, v in given.items()):
+        raise Unsupported(f"parameters of a sum of products: {sorted(known)}")
+    try:
+        return Tiles(**{k: int(v) for k, v in given.items()})
+    except TypeError as error:
+        raise Unsupported(str(error)) from error
+
+
+@dataclass(frozen=True)
+class Side:
+    """One operand as a block copies it: ``rows`` of a tile, along ``k`` or along the rows, ``vector`` at a time."""
+
+    name: str
+    factor: Factor
+    rows: Lines
+    inner: Lines
+    along_k: bool
+    vector: int
+
+    @property
+    def index(self) -> sympy.Expr:
+        return self.rows.index
+
+
+def side_of(name: str, factor: Factor, rows: Sequence[Dim], inner: Sequence[Dim]) -> Side:
+    """How to copy an operand: along the loop whose neighbours are nearest in memory, as wide as alignment allows."""
+    lines = merged(rows, factor, f"{name}r")
+    inner_lines = merged(inner, Factor(factor.buffer, lines.index, factor.mask), f"{name}k")
+    lines = Lines(lines.dims, inner_lines.index)
+    along_k = _nearness(inner_lines) <= _nearness(lines)
+    chosen = inner_lines if along_k else lines
+    return Side(name, factor, lines, inner_lines, along_k, _vector(factor, chosen))
+
+
+def _nearness(lines: Lines) -> tuple[int, int]:
+    """Sorts loops by how near in memory their neighbours are, and how many follow each other so."""
+    return abs(lines.step or 1 << 40), -lines.dims[-1][1]
+
+
+def _vector(factor: Factor, lines: Lines) -> int:
+    symbol, size = lines.dims[-1]
+    if symbol in factor.mask_symbols or lines.step != 1:
+        return 1
+    return next(
+        (v for v in (4, 2) if size % v == 0 and is_aligned(lines.index, symbol, 1, v, v)), 1
+    )
+
+
+@dataclass(frozen=True)
+class Output:
+    """How results leave: along ``lane`` (rows or columns), ``vector`` at a time."""
+
+    by_rows: bool
+    vector: int
+
+
+def output_of(kernel: Kernel, c: Contraction) -> Output:
+    """Along the loop by which most stores are contiguous."""
+    stores = [s.index for stage in kernel.stages for s in stage.stores]
+    last_row, last_column = c.rows[-1], c.columns[-1]
+
+    def near(dim: Dim) -> int:
+        return sum(coefficient(index, dim[0]) == 1 for index in stores)
+
+    by_rows = near(last_row) > near(last_column)
+    symbol, size = last_row if by_rows else last_column
+    for vector in (4, 2):
+        aligned = all(
+            coefficient(i, symbol) == 1 and is_aligned(i, symbol, 1, vector, vector) for i in stores
+        )
+        if size % vector == 0 and aligned:
+            return Output(by_rows, vector)
+    return Output(by_rows, 1)
+
+
+@dataclass
+class Writer:
+    """Writes the kernels of one sum of products."""
+
+    kernel: Kernel
+    contraction: Contraction
+    region: LoweredRegion
+    tiles: Tiles
+    name: str
+    device: DeviceFacts
+
+    def __post_init__(self) -> None:
+        c = self.contraction
+        self.left = side_of("a", c.left, c.rows, c.inner)
+        self.right = side_of("b", c.right, c.columns, c.inner)
+        self.output = output_of(self.kernel, c)
+        self.index = "int64_t" if needs_wide(self.region, self.kernel) else "int"
+        self.reads, self.writes = buffers_of(self.kernel)
+
+    def emit(self) -> Emitted:
+        """Raises Unsupported where the schedule does not fit."""
+        self.tiles.check(self.shared_bytes, self.device)
+        if self.contraction.batches > MAX_BATCHES:
+            raise Unsupported(f"{self.contraction.batches} batches; at most {MAX_BATCHES}")
+        if self.tiles.split == 1:
+            return Emitted(
+                (self._text(self.name, self._store_tail(), self.writes),), (self._launch(),)
+            )
+        return self._split()
+
+    # --- sizes ---
+
+    @property
+    def shared_bytes(self) -> int:
+        """Of a block: the stages, or the tile of results that takes their place."""
+        t = self.tiles
+        high, wide = (t.tile_n, t.tile_m) if self.output.by_rows else (t.tile_m, t.tile_n)
+        stage = self._floats(self.left, t.tile_m) + self._floats(self.right, t.tile_n)
+        return 4 * max(t.stages * stage, high * (wide + 4))
+
+    def _floats(self, side: Side, rows: int) -> int:
+        depth = self.tiles.depth
+        return rows * (depth + 4) if side.along_k else depth * (rows + 8)
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Tiles by rows and columns."""
+        c, t = self.contraction, self.tiles
+        return ceildiv(c.m, t.tile_m), ceildiv(c.n, t.tile_n)
+
+    def _launch(self) -> Launch:
+        high, wide = self.grid
+        blocks = (high * wide, self.tiles.split, self.contraction.batches)
+        outputs = [self._partial] if self.tiles.split > 1 else self.writes
+        reads = self._operands if self.tiles.split > 1 else self.reads
+        return Launch(
+            self.name, blocks, (self.tiles.threads, 1, 1), self.shared_bytes, (*reads, *outputs)
+        )
+
+    # --- text ---
+
+    def _text(self, name: str, tail: Sequence[str], writes: Sequence[str]) -> str:
+        c, t = self.contraction, self.tiles
+        high, wide = self.grid
+        share = ceildiv(ceildiv(c.k, t.depth), t.split) * t.depth
+        bounds = (
+            [f"const int first = blockIdx.y * {share}, end = min(first + {share}, {c.k});"]
+            if t.split > 1
+            else [f"const int first = 0, end = {c.k};"]
+        )
+        parameters = (
+            parameters_of(self.region, self.reads, self.writes)
+            if t.split == 1
+            else [
+                *parameters_of(self.region, self._operands, []),
+                f"float* __restrict__ {self._partial}",
+            ]
+        )
+        threads = t.threads
+        kinds = [
+            f"ca::operand<{rows}, {t.depth}, {str(side.along_k).lower()}, {side.vector}, {threads}>"
+            for side, rows in ((self.left, t.tile_m), (self.right, t.tile_n))
+        ]
+        parts = [t.tile_m, t.tile_n, t.depth, t.warp_m, t.warp_n, t.stages, t.run]
+        template = ", ".join([*map(str, parts), "A", "B"])
+        to = "n * stride + m" if self.output.by_rows else "m * stride + n"
+        body = [
+            "extern __shared__ __align__(16) float shared[];",
+            f"typedef {kinds[0]} A;",
+            f"typedef {kinds[1]} B;",
+            "int tile_m, tile_n;",
+            f"ca::place_of<{high}, {wide}, {min(GROUP, high)}>(blockIdx.x, tile_m, tile_n);",
+            f"const int row0 = tile_m * {t.tile_m}, column0 = tile_n * {t.tile_n}, batch = blockIdx.z;",
+            *decompose("batch", c.batch, self.index),
+            *bounds,
+            *self._find(self.left, c.m),
+            *self._find(self.right, c.n),
+            f"ca::contraction<{template}> sums;",
+            *self._add(),
+            f"constexpr int stride = {(t.tile_m if self.output.by_rows else t.tile_n) + 4};",
+            f"sums.each([&](int m, int n, float v) {{ shared[{to}] = v; }});",
+            "__syncthreads();",
+            *tail,
+        ]
+        head = f'extern "C" __global__ void __launch_bounds__({threads})'
+        return "\n".join([head, f"{name}({', '.join(parameters)}) {{", *indented(body), "}"])
+
+    def _add(self) -> list[str]:
+        def copy(side: Side, start: str) -> str:
+            place = (
+                f"bool there; const float* const from = find_{side.name}({start} + x, k, there);"
+            )
+            return f"[&](float* to, int x, int k) {{ {place} ca::copy_async_if<{side.vector}>(to, from, there); }}"
+
+        return [
+            "sums.add(shared, first, end,",
+            f"  {copy(self.left, 'row0')},",
+            f"  {copy(self.right, 'column0')});",
+        ]
+
+    def _find(self, side: Side, size: int) -> list[str]:
+        """A function from row (or column) and term to the element's place, and whether there is one."""
+        tile = self.tiles.tile_m if side.name == "a" else self.tiles.tile_n
+        guards = [f"x < {size}"] if size % tile else []
+        guards += (
+            ["k < end"] if self.contraction.k % self.tiles.depth or self.tiles.split > 1 else []
+        )
+        buffer = side.factor.buffer
+        lines = [
+            *decompose("x", side.rows.dims, self.index),
+            *decompose("k", side.inner.dims, self.index),
+            f"there = {' && '.join(guards) or 'true'};",
+        ]
+        if side.factor.mask is not None:
+            printer = LanePrinter(None, lambda b: f"m_{b}", _no_local, self._dtype, "")
+            result = side.factor.mask.results[0].number
+            lines += [
+                "constexpr int L = 1;",
+                *printer.lines(side.factor.mask, "q"),
+                f"there = there && q{result}.v[0];",
+            ]
+        lines.append(f"return m_{buffer} + {c_index(side.index)};")
+        return [
+            f"auto find_{side.name} = [&](int x, int k, bool& there) {{",
+            *indented(lines),
+            "};",
+        ]
+
+    def _dtype(self, buffer: str) -> torch.dtype:
+        return self.region.buffers[buffer].dtype
+
+    def _exact(self) -> list[str]:
+        """A sum anew, term by term: for those that are not finite, as infinities do not survive the tensor cores."""
+        return [
+            "auto exact = [&](int m, int n) {",
+            "  float total = 0.f;",
+            "#pragma unroll 1",
+            f"  for (int k = 0; k < {self.contraction.k}; ++k) {{",
+            "    bool a, b;",
+            "    const float* const x = find_a(m, k, a);",
+            "    const float* const y = find_b(n, k, b);",
+            "    total = fmaf(a ? *x : 0.f, b ? *y : 0.f, total);",
+            "  }",
+            "  return total;",
+            "};",
+        ]
+
+    def _store_tail(self) -> list[str]:
+        """The tail on a block's tile of results."""
+        c, t = self.contraction, self.tiles
+        high, wide = (t.tile_n, t.tile_m) if self.output.by_rows else (t.tile_m, t.tile_n)
+        v = self.output.vector
+        slow, fast = f"i / {wide // v}", f"i % {wide // v} * {v}"
+        m, n = (fast, slow) if self.output.by_rows else (slow, fast)
+        inside = [f"row < {c.m}"] if c.m % t.tile_m else []
+        inside += [f"column < {c.n}"] if c.n % t.tile_n else []
+        total = "shared + n * stride + m" if self.output.by_rows else "shared + m * stride + n"
+        body = [
+            f"const int m = {m}, n = {n}, row = row0 + m, column = column0 + n;",
+            *([f"if (!({' && '.join(inside)})) continue;"] if inside else []),
+            f"auto total = ca::load<L>({total});",
+            *self._tail(),
+        ]
+        return [
+            *self._exact(),
+            f"constexpr int L = {v};",
+            f"for (int i = threadIdx.x; i < {high * wide // v}; i += {t.threads}) {{",
+            *indented(body),
+            "}",
+        ]
+
+    def _tail(self) -> list[str]:
+        c = self.contraction
+        lane = (c.rows if self.output.by_rows else c.columns)[-1][0]
+        step = ("row + i", "column") if self.output.by_rows else ("row", "column + i")
+        forwarded: dict[str, str] = {}
+
+        def local(i: Instruction) -> str:
+            if i.buffer is None or i.buffer not in forwarded:
+                raise Unsupported("a value of the tail that is not there")
+            return forwarded[i.buffer]
+
+        types = local_types(self.kernel)
+        printer = LanePrinter(lane, lambda b: f"m_{b}", local, self._dtype, "", self.output.vector)
+        out = [
+            "#pragma unroll",
+            "for (int i = 0; i < L; ++i)",
+            f"  if (!(fabsf(total.v[i]) <= 3.402823466e38f)) total.v[i] = exact({', '.join(step)});",
+            *decompose("row", c.rows, self.index),
+            *decompose("column", c.columns, self.index),
+        ]
+        for number, stage in enumerate(self.kernel.stages):
+            value = "total"
+            if number:
+                prefix = f"s{number}v"
+                out += printer.lines(stage.body, prefix)
+                value = f"{prefix}{stage.body.results[0].number}"
+            out += [printer.store(s.buffer, s.index, value) for s in stage.stores]
+            forwarded |= {
+                s.buffer: f"ca::to<{types[s.buffer]}>({value})" for s in stage.local_stores
+            }
+        return out
+
+    # --- sums shared by several blocks ---
+
+    @property
+    def _operands(self) -> list[str]:
+        return sorted({self.left.factor.buffer, self.right.factor.buffer})
+
+    @property
+    def _partial(self) -> str:
+        return f"{self.name}_partial"
+
+    def _split(self) -> Emitted:
+        c, t = self.contraction, self.tiles
+        elements = c.batches * c.m * c.n
+        partial: PlanBuffer = temporary(self._partial, torch.float32, elements * t.split)
+        high, wide = (c.n, c.m) if self.output.by_rows else (c.m, c.n)
+        keep = self._keep(high, wide)
+        joined, launch = self._join(elements, high, wide)
+        return Emitted(
+            (self._text(self.name, keep, [self._partial]), joined),
+            (self._launch(), launch),
+            (partial,),
+        )
+
+    def _keep(self, high: int, wide: int) -> list[str]:
+        """Partial sums to memory, as the second kernel will read them."""
+        c, t = self.contraction, self.tiles
+        tile_high, tile_wide = (t.tile_n, t.tile_m) if self.output.by_rows else (t.tile_m, t.tile_n)
+        slow, fast = ("column0", "row0") if self.output.by_rows else ("row0", "column0")
+        at = f"((int64_t(blockIdx.y) * {c.batches} + batch) * {high} + y) * {wide} + x"
+        return [
+            f"for (int i = threadIdx.x; i < {tile_high * tile_wide}; i += {t.threads}) {{",
+            f"  const int own_y = i / {tile_wide}, own_x = i % {tile_wide}, y = {slow} + own_y, x = {fast} + own_x;",
+            f"  if (y < {high} && x < {wide}) {self._partial}[{at}] = shared[own_y * stride + own_x];",
+            "}",
+        ]
+
+    def _join(self, elements: int, high: int, wide: int) -> tuple[str, Launch]:
+        c, t, v = self.contraction, self.tiles, self.output.vector
+        name, extra = f"{self.name}_join", self.reads
+        place = (
+            ["const int row = x, column = y;"]
+            if self.output.by_rows
+            else ["const int row = y, column = x;"]
+        )
+        body = [
+            f"constexpr int L = {v};",
+            f"const {self.index} at = ({self.index}(blockIdx.x) * {TAIL_THREADS} + threadIdx.x) * L;",
+            f"if (at >= {elements}) return;",
+            f"const int x = at % {wide}, y = at / {wide} % {high}, end = {c.k};",
+            f"const int batch = at / (int64_t({wide}) * {high});",
+            *place,
+            *decompose("batch", c.batch, self.index),
+            *self._find(self.left, c.m),
+            *self._find(self.right, c.n),
+            *self._exact(),
+            "auto total = ca::splat<float, L>(0.f);",
+            "#pragma unroll",
+            f"for (int s = 0; s < {t.split}; ++s)",
+            f"  total = ca::add(total, ca::load<L>({self._partial} + int64_t(s) * {elements} + at));",
+            *self._tail(),
+        ]
+        parameters = [
+            *parameters_of(self.region, extra, []),
+            f"const float* __restrict__ {self._partial}",
+            *parameters_of(self.region, [], self.writes),
+        ]
+        head = f'extern "C" __global__ void __launch_bounds__({TAIL_THREADS})'
+        text = "\n".join([head, f"{name}({', '.join(parameters)}) {{", *indented(body), "}"])
+        blocks = ceildiv(math.ceil(elements / v), TAIL_THREADS)
+        launch = Launch(
+            name, (blocks, 1, 1), (TAIL_THREADS, 1, 1), 0, (*extra, self._partial, *self.writes)
+        )
+        return text, launch
+
+
+def _no_local(i: Instruction) -> str:
+    raise Unsupported("a factor that is made in the kernel")
+
+
+def emit_contraction(
+    kernel: Kernel,
+    contraction: Contraction | None,
+    region: LoweredRegion,
+    parameters: Mapping[str, Parameter],
+    name: str,
+    device: DeviceFacts,
+) -> Emitted:
+    """Raises Unsupported where the kernel is no sum of products, or the schedule does not fit."""
+    if contraction is None:
+        raise Unsupported("no sum of products")
+    return Writer(kernel, contraction, region, read_tiles(parameters), name, device).emit()

@@ -1,0 +1,86 @@
+"""Which tiles of a sum of products are worth trying on a device, best guess first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from cuda_agent_backend.sketch.contraction import Contraction
+from cuda_agent_backend.sketch.cuda_contract import MAX_SPLIT, SKETCH, Tiles, Writer
+from cuda_agent_backend.sketch.cuda_layout import DeviceFacts, ceildiv
+from cuda_agent_backend.sketch.lower import LoweredRegion
+from cuda_agent_backend.sketch.nest import Kernel
+from cuda_agent_backend.sketch.schedule import Parameter
+from cuda_agent_backend.sketch.ssa import Unsupported
+
+RUN = 256
+"""Terms after which sums move on: see `contract.cuh`. Shorter sums than two of it do not."""
+TILES = (
+    # rows, columns, depth, rows and columns of a warp, stages; the share of its peak that the tile can reach
+    (128, 128, 16, 64, 32, 4, 1.0), (128, 128, 32, 64, 32, 3, 1.0), (128, 256, 16, 64, 64, 3, 0.95),
+    (256, 128, 16, 64, 64, 3, 0.95), (128, 64, 16, 64, 32, 4, 0.9), (64, 128, 16, 32, 64, 4, 0.9),
+    (128, 64, 32, 32, 32, 3, 0.88), (64, 128, 32, 32, 32, 3, 0.88), (64, 64, 32, 32, 32, 4, 0.75),
+    (64, 64, 16, 32, 32, 4, 0.7), (256, 32, 16, 64, 16, 4, 0.6), (32, 256, 16, 32, 32, 4, 0.6),
+    (128, 32, 32, 32, 16, 4, 0.5), (32, 128, 32, 16, 32, 4, 0.5), (32, 64, 32, 16, 32, 4, 0.4),
+    (64, 32, 32, 32, 16, 4, 0.4), (16, 128, 32, 16, 32, 4, 0.3), (128, 16, 32, 32, 16, 4, 0.3),
+    (32, 32, 32, 16, 16, 4, 0.3),
+)  # fmt: skip
+JOIN_COST = 0.02
+"""What a second kernel costs, as a share of the time of a wave of blocks for each share of a tile."""
+
+
+def contract_schedules(
+    kernel: Kernel, contraction: Contraction, region: LoweredRegion, device: DeviceFacts, most: int
+) -> list[dict[str, Parameter]]:
+    """One to ``most`` schedules that fit; raises Unsupported where none does."""
+    scored: list[tuple[float, int, Tiles]] = []
+    for number, (tiles, share) in enumerate(_candidates(contraction, device)):
+        try:
+            writer = Writer(kernel, contraction, region, tiles, "k", device)
+            tiles.check(writer.shared_bytes, device)
+        except Unsupported:
+            continue
+        scored.append((_seconds(contraction, tiles, share, device), number, tiles))
+    if not scored:
+        raise Unsupported("no tiles fit this sum of products")
+    scored.sort(key=lambda item: item[:2])
+    return [_parameters(tiles) for *_, tiles in scored[:most]]
+
+
+def _candidates(c: Contraction, device: DeviceFacts) -> Iterator[tuple[Tiles, float]]:
+    for rows, columns, depth, warp_rows, warp_columns, stages, share in TILES:
+        run = RUN if c.k >= 2 * RUN else 0
+        one = Tiles(rows, columns, depth, warp_rows, warp_columns, stages, run)
+        yield one, share
+        blocks = _blocks(c, one)
+        if blocks < device.sm_count and c.k >= 4 * one.depth:
+            for split in _splits(blocks, c.k // one.depth, device):
+                yield replace(one, split=split), share
+
+
+def _splits(blocks: int, turns: int, device: DeviceFacts) -> list[int]:
+    """Shares of a tile that fill the device once or twice, each long enough to be worth a block."""
+    wanted = {ceildiv(waves * device.sm_count, blocks) for waves in (1, 2)}
+    wanted |= {2, 4} if blocks * 4 <= device.sm_count else {2}
+    return sorted(s for s in wanted if 2 <= s <= min(MAX_SPLIT, turns // 2))
+
+
+def _blocks(c: Contraction, t: Tiles) -> int:
+    return c.batches * ceildiv(c.m, t.tile_m) * ceildiv(c.n, t.tile_n)
+
+
+def _seconds(c: Contraction, t: Tiles, share: float, device: DeviceFacts) -> float:
+    """Relative: waves of blocks by the work of one of them."""
+    resident = max(1, min(3, 65536 // (160 * t.threads)))
+    waves = max(1.0, _blocks(c, t) * t.split / (device.sm_count * resident))
+    whole = ceildiv(_blocks(c, t) * t.split, device.sm_count) / resident
+    work = t.tile_m * t.tile_n * ceildiv(c.k, t.split) / share
+    return work * (0.5 * waves + 0.5 * max(whole, 1.0)) * (1 + JOIN_COST * t.split * (t.split > 1))
+
+
+def _parameters(t: Tiles) -> dict[str, Parameter]:
+    found: dict[str, Parameter] = {
+        "sketch": SKETCH, "tile_m": t.tile_m, "tile_n": t.tile_n, "depth": t.depth, "warp_m": t.warp_m,
+        "warp_n": t.warp_n, "stages": t.stages, "run": t.run, "split": t.split,
+    }  # fmt: skip
+    return found

@@ -1,0 +1,235 @@
+"""Sums of products for cuda: recognised, written, and right, as an emulator on the CPU runs them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import cuda_emulator
+import pytest
+import torch
+from sketch_kit import Sample, sample
+from torch import Tensor
+from torch._inductor import config as inductor_config
+from torch.nn import functional as F
+
+from cuda_agent_backend.sketch import cuda
+from cuda_agent_backend.sketch.contraction import Contraction, contraction_of
+from cuda_agent_backend.sketch.cuda_contract import Writer, read_tiles
+from cuda_agent_backend.sketch.schedule import Schedule
+from cuda_agent_backend.sketch.ssa import Unsupported
+from sandbox.candidate import Candidate
+from sandbox.compilation import Compiled
+from sandbox.compile import compile_candidate
+from sandbox.toolchain import Missing, find_cuda
+
+DEVICE = cuda.DeviceFacts()
+TILES = {"sketch": "contract", "tile_m": 32, "tile_n": 32, "depth": 16, "warp_m": 16, "warp_n": 16, "stages": 3,
+         "run": 64, "split": 1}  # fmt: skip
+
+
+def randn(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(len(shape) + shape[-1]))
+
+
+def last(x: Tensor) -> Tensor:
+    return x.to(memory_format=torch.channels_last)
+
+
+def head_major(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return F.linear(x, w, b).view(2, 33, 4, 16).permute(0, 2, 1, 3).contiguous()
+
+
+Case = tuple[Callable[..., Any], tuple[Tensor, ...]]
+# sizes that are no multiple of a tile, so that the edges of rows, columns and terms are all met
+CASES: dict[str, Case] = {
+    "product": (lambda a, b: a @ b, (randn(61, 70), randn(70, 50))),
+    "whole tiles": (lambda a, b: a @ b, (randn(64, 64), randn(64, 32))),
+    "bias and GELU": (lambda *a: F.gelu(F.linear(*a)), (randn(2, 31, 72), randn(44, 72), randn(44))),
+    "residual": (lambda x, w, h: F.linear(x, w) + h, (randn(61, 70), randn(45, 70), randn(61, 45))),
+    "long sums": (F.linear, (randn(13, 1501), randn(19, 1501), randn(19))),
+    "batches": (lambda a, b: torch.bmm(a, b) * 0.5, (randn(5, 33, 64), randn(5, 64, 41))),
+    "both transposed": (lambda a, b: torch.relu(a.t() @ b.t()), (randn(70, 33), randn(45, 70))),
+    "stored head by head": (head_major, (randn(2, 33, 70), randn(64, 70), randn(64))),
+    "stored by columns": (lambda a, b: (a @ b).t().contiguous(), (randn(61, 70), randn(70, 50))),
+    "scaled addend": (
+        lambda b, x, w: torch.addmm(b, x, w, beta=0.5, alpha=2.0).tanh(),
+        (randn(45), randn(61, 70), randn(70, 45)),
+    ),
+    "convolution": (lambda x, w: F.conv2d(x, w, padding=1), (randn(2, 8, 13, 11), randn(20, 8, 3, 3))),
+    "convolution, bias and ReLU": (
+        lambda *a: F.relu(F.conv2d(*a, padding=1)), (randn(2, 8, 12, 12), randn(20, 8, 3, 3), randn(20)),
+    ),
+    "strided and dilated": (
+        lambda x, w: F.conv2d(x, w, stride=2, padding=2, dilation=2), (randn(2, 8, 17, 15), randn(20, 8, 3, 3)),
+    ),
+    "pointwise convolution": (F.conv2d, (randn(2, 24, 8, 12), randn(20, 24, 1, 1))),
+    "channels last": (
+        lambda *a: F.gelu(F.conv2d(*a, padding=1)), (last(randn(2, 16, 9, 11)), last(randn(24, 16, 3, 3)), randn(24)),
+    ),
+    "convolution 1D": (lambda x, w: F.conv1d(x, w, stride=3, padding=4), (randn(3, 12, 50), randn(16, 12, 7))),
+    "convolution 3D": (
+        lambda *a: F.conv3d(*a, padding=1).sigmoid(), (randn(2, 5, 6, 7, 5), randn(12, 5, 3, 3, 3), randn(12)),
+    ),
+    "groups": (lambda x, w: F.conv2d(x, w, padding=1, groups=2), (randn(2, 16, 9, 9), randn(24, 8, 3, 3))),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _plain_layouts() -> Iterator[None]:
+    with inductor_config.patch(comprehensive_padding=False):
+        yield
+
+
+def case(name: str) -> Sample:
+    function, inputs = CASES[name]
+    return sample(function, *inputs, target="cuda")
+
+
+def first(it: Sample) -> Contraction:
+    found = contraction_of(it.analysis.kernels[0])
+    assert found is not None
+    return found
+
+
+def with_tiles(it: Sample, **change: Any) -> Schedule:
+    rest = cuda.schedules(it.analysis.region, it.analysis.kernels, DEVICE)[0]
+    others = [rest.parameters(n) for n in range(1, len(rest.kernels))]
+    return Schedule.of({**TILES, **change}, *others)
+
+
+def emulated(it: Sample, schedule: Schedule, folder: Path) -> list[Tensor]:
+    source, plan = cuda.emit(it.analysis.region, it.analysis.kernels, schedule, DEVICE)
+    return cuda_emulator.run(source, plan, it.inputs, folder)
+
+
+def relative(got: Tensor, want: Tensor) -> float:
+    return float((got.double() - want.double()).norm() / want.double().norm())
+
+
+def in_float64(name: str) -> list[Tensor]:
+    function, inputs = CASES[name]
+    found = function(*(x.double() for x in inputs))
+    return [found] if isinstance(found, Tensor) else list(found)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_sums_are_as_accurate_as_eagers(name: str, tmp_path: Path) -> None:
+    it = case(name)
+    (want,) = in_float64(name)
+    own = relative(it.want[0], want)
+    best = cuda.schedules(it.analysis.region, it.analysis.kernels, DEVICE)[0]
+    for schedule in (best, with_tiles(it), with_tiles(it, split=3)):
+        (got,) = emulated(it, schedule, tmp_path)
+        assert relative(got, want) < 2 * own + 1e-7, schedule
+
+
+def test_long_sums_that_move_on_after_a_run_are_more_accurate(tmp_path: Path) -> None:
+    it = case("long sums")
+    (want,) = in_float64("long sums")
+    moving, staying = (
+        relative(emulated(it, with_tiles(it, run=run), tmp_path)[0], want) for run in (64, 0)
+    )
+    assert moving < 0.7 * staying
+
+
+@pytest.mark.parametrize("split", [1, 3])
+@pytest.mark.parametrize("special", [math.inf, -math.inf, math.nan, 3e38])
+def test_what_is_not_finite_is_as_in_eager(special: float, split: int, tmp_path: Path) -> None:
+    a, b = randn(40, 70), randn(70, 36)
+    a[3, 5], b[69, 7] = special, special
+    a[9] = 0.0
+    it = sample(lambda a, b: a @ b, a, b, target="cuda")
+    (got,) = emulated(it, with_tiles(it, split=split), tmp_path)
+    torch.testing.assert_close(got, it.want[0], equal_nan=True, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("product", (1, 61, 50, 70)),
+        ("batches", (5, 33, 41, 64)),
+        ("convolution", (1, 286, 20, 72)),
+        ("groups", (2, 162, 12, 72)),
+    ],
+)
+def test_products_and_convolutions_are_recognised(
+    name: str, sizes: tuple[int, int, int, int]
+) -> None:
+    c = first(case(name))
+    assert (c.batches, *sorted((c.m, c.n)), c.k) == (sizes[0], *sorted(sizes[1:3]), sizes[3])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a, b: (a @ b).softmax(-1),  # something else comes after it: another kernel
+        lambda a, b: (a.unsqueeze(2) + b).sum(1),
+        lambda a, b: (a.unsqueeze(2) * b).amax(1),
+    ],
+)
+def test_nothing_else_is_taken_for_one(function: Callable[..., Any]) -> None:
+    it = sample(function, randn(40, 30), randn(30, 20), target="cuda")
+    for number, kernel in enumerate(it.analysis.kernels):
+        found = contraction_of(kernel)
+        assert found is None or (number == 0 and len(it.analysis.kernels) > 1)
+
+
+def test_copies_are_as_wide_as_memory_allows() -> None:
+    def vectors(name: str) -> tuple[int, int]:
+        it = case(name)
+        kernel = it.analysis.kernels[0]
+        w = Writer(kernel, first(it), it.analysis.region, read_tiles(TILES), "k", DEVICE)
+        return w.left.vector, w.right.vector
+
+    assert vectors("channels last") == (4, 4)
+    assert vectors("pointwise convolution") == (4, 4)
+    assert vectors("product") == (2, 2)
+    assert vectors("convolution")[0] == 1  # what lies beside the image is masked one by one
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tile_m": 40}, {"warp_m": 24}, {"depth": 12}, {"stages": 1}, {"split": 0}, {"split": 100}, {"run": 40},
+        {"tile_m": 1024, "tile_n": 1024}, {"stages": 60}, {"speed": 1}, {"depth": "deep"},
+    ],
+)  # fmt: skip
+def test_tiles_that_do_not_fit_are_unsupported_with_a_reason(change: dict[str, Any]) -> None:
+    it = case("product")
+    with pytest.raises(Unsupported, match=r".+"):
+        cuda.emit(it.analysis.region, it.analysis.kernels, Schedule.of({**TILES, **change}), DEVICE)
+
+
+def test_a_sum_of_products_needs_its_own_sketch() -> None:
+    it = sample(lambda x: x.softmax(-1), randn(40, 30), target="cuda")
+    with pytest.raises(Unsupported, match="no sum of products"):
+        cuda.emit(it.analysis.region, it.analysis.kernels, Schedule.of(TILES), DEVICE)
+
+
+LARGE: dict[str, Case] = {
+    "product": (lambda *a: F.gelu(F.linear(*a)), (randn(512, 1024), randn(768, 1024), randn(768))),
+    "convolution": (
+        lambda *a: F.relu(F.conv2d(*a, padding=1)), (randn(2, 64, 56, 56), randn(128, 64, 3, 3), randn(128)),
+    ),
+    "channels last": (
+        lambda *a: F.relu(F.conv2d(*a, padding=1)),
+        (last(randn(2, 64, 56, 56)), last(randn(128, 64, 3, 3)), randn(128)),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.skipif(isinstance(find_cuda(), Missing), reason="no CUDA compiler")
+@pytest.mark.parametrize("name", LARGE)
+def test_the_largest_tiles_compile_without_spilling(name: str, tmp_path: Path) -> None:
+    function, inputs = LARGE[name]
+    it = sample(function, *inputs, target="cuda")
+    schedule = with_tiles(it, tile_m=128, tile_n=128, warp_m=64, warp_n=32, run=256, stages=4)
+    source, plan = cuda.emit(it.analysis.region, it.analysis.kernels, schedule, DEVICE)
+    built = compile_candidate(
+        Candidate("cuda", "cuda", source, plan, "sketch"), tmp_path, "sm_90a", 120
+    )
+    assert isinstance(built, Compiled), built
+    assert all(kernel["spill_store_bytes"] == 0 for kernel in built.facts.values())

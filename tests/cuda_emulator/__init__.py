@@ -1,0 +1,122 @@
+"""CUDA kernels of our sketches on a machine without a GPU: compiled by g++ with `emulator.h`, run thread by thread.
+
+What it shows is that the arithmetic, the indices, the barriers and the copies are right. What it cannot show: speed,
+races that depend on time, clusters of blocks, what the assembler makes of it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import re
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from sandbox.plan import Launch, Plan
+
+HEADER = Path(__file__).parent / "emulator.h"
+FUNCTION = re.compile(r"^(?:template <[^\n]*> )?CA_INLINE[^\n]*\{", re.MULTILINE)
+KERNEL = re.compile(
+    r'extern "C" __global__ void(?: __launch_bounds__\([^)]*\))?\s+(\w+)\(([^)]*)\)\s*\{'
+)
+
+
+class NotEmulated(Exception):
+    """The kernel does something that is not emulated."""
+
+
+def run(
+    source: str, plan: Plan, inputs: Sequence[torch.Tensor], folder: Path
+) -> list[torch.Tensor]:
+    """The plan's outputs, CPU tensors. Outputs and temporaries are NaN, or all ones in integers, to begin with."""
+    if any(isinstance(step, Launch) and step.cluster is not None for step in plan.steps):
+        raise NotEmulated("clusters of blocks")
+    library = ctypes.CDLL(str(build(source, folder)))
+    memory: dict[str, torch.Tensor] = {}
+    given = iter(inputs)
+    for buffer in plan.buffers:
+        if buffer.kind == "input":
+            memory[buffer.name] = next(given)
+        else:
+            size = buffer.spec.extent * buffer.spec.itemsize
+            raw = torch.full((size,), 0xFF, dtype=torch.uint8)
+            flat = raw.view(getattr(torch, buffer.spec.dtype))
+            memory[buffer.name] = flat.as_strided(buffer.spec.shape, buffer.spec.stride)
+    for step in plan.steps:
+        assert isinstance(step, Launch)
+        _launch(library, step, memory)
+    return [memory[b.name] for b in plan.buffers if b.kind == "output"]
+
+
+def _launch(library: ctypes.CDLL, step: Launch, memory: dict[str, torch.Tensor]) -> None:
+    pointers = [memory[a].data_ptr() for a in step.args if isinstance(a, str)]
+    if len(pointers) != len(step.args):
+        raise NotEmulated("scalar arguments")
+    sizes = [(ctypes.c_uint * 3)(*map(int, x)) for x in (step.grid, step.block)]
+    getattr(library, f"launch_{step.kernel}")(*sizes, (ctypes.c_void_p * len(pointers))(*pointers))
+
+
+def build(source: str, folder: Path) -> Path:
+    """The source as a library with a function ``launch_NAME(grid, block, pointers)`` for each kernel."""
+    text = translate(source)
+    folder.mkdir(parents=True, exist_ok=True)
+    name = hashlib.sha256(text.encode()).hexdigest()[:16]
+    (folder / f"{name}.cpp").write_text(text)
+    library = folder / f"{name}.so"
+    command = ["g++", "-std=c++20", "-O1", "-fPIC", "-shared", "-w", "-fno-strict-aliasing"]
+    done = subprocess.run(
+        [*command, "-include", str(HEADER), f"{name}.cpp", "-o", library.name],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(done.stderr[-4000:])
+    return library
+
+
+def translate(source: str) -> str:
+    """C++ for g++: functions in PTX are left out, as the header has them, and kernels get functions to call."""
+    text = _without_assembly(source)
+    text = re.sub(r"#include <cuda_\w+\.h>", "", text)
+    text = re.sub(
+        r"extern __shared__ (?:__align__\(\d+\) )?([\w ]+?) (\w+)\[\];",
+        r"\1* const \2 = reinterpret_cast<\1*>(shared_memory);",
+        text,
+    )
+    return text + "\n" + "\n".join(_glue(*found.groups()) for found in KERNEL.finditer(source))
+
+
+def _without_assembly(source: str) -> str:
+    kept, at = [], 0
+    for found in FUNCTION.finditer(source):
+        if found.start() < at:
+            continue
+        end = _closing(source, found.end() - 1)
+        body = source[found.start() : end]
+        if re.search(r"\basm\b", body) and "__CUDA_ARCH__" not in body:
+            kept.append(source[at : found.start()])
+            at = end
+    return "".join([*kept, source[at:]])
+
+
+def _closing(text: str, opening: int) -> int:
+    depth = 0
+    for place in range(opening, len(text)):
+        depth += {"{": 1, "}": -1}.get(text[place], 0)
+        if depth == 0:
+            return place + 1
+    raise ValueError("a function without an end")
+
+
+def _glue(name: str, parameters: str) -> str:
+    types = [p.replace("__restrict__", "").rsplit(None, 1)[0] for p in parameters.split(",")]
+    arguments = ", ".join(f"({ctype})pointers[{n}]" for n, ctype in enumerate(types))
+    return (
+        f'extern "C" void launch_{name}(const unsigned* grid, const unsigned* block, void** pointers) {{\n'
+        f"  emulator::launch(grid, block, [=] {{ {name}({arguments}); }});\n}}"
+    )

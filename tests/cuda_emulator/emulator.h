@@ -1,0 +1,212 @@
+// Runs CUDA kernels of our sketches on the CPU: one block at a time, every thread a fiber, switched at barriers and at
+// what a warp does together. Copies to shared memory take place when they are waited for and not before, unset memory
+// is NaN, so that a wait or a barrier that is missing shows. What holds for memory models and timing is not shown.
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+#include <ucontext.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <limits>
+#include <type_traits>
+#include <vector>
+
+#define __CUDACC_RTC__
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __noinline__ __attribute__((noinline))
+#define __launch_bounds__(...)
+#define __shared__ static
+#define __align__(n) alignas(n)
+using std::max;
+using std::min;
+
+struct dim3 { unsigned x, y, z; };
+struct uint2 { unsigned x, y; };
+struct alignas(16) uint4 { unsigned x, y, z, w; };
+struct alignas(8) float2 { float x, y; };
+struct alignas(16) float4 { float x, y, z, w; };
+static dim3 threadIdx, blockIdx, blockDim, gridDim;
+alignas(1024) unsigned char shared_memory[1 << 18];
+
+typedef _Float16 __half;
+struct __nv_bfloat16 { uint16_t bits; };
+template <class To, class From> inline To bits_of(From x) { To r; static_assert(sizeof r == sizeof x); memcpy(&r, &x, sizeof r); return r; }
+inline float __half2float(__half x) { return float(x); }
+inline __half __float2half_rn(float x) { return __half(x); }
+inline float __bfloat162float(__nv_bfloat16 x) { return bits_of<float>(uint32_t(x.bits) << 16); }
+inline __nv_bfloat16 __float2bfloat16_rn(float x) {
+  if (x != x) return {0x7fff};
+  const uint32_t b = bits_of<uint32_t>(x);
+  return {uint16_t((b + 0x7fff + (b >> 16 & 1)) >> 16)};
+}
+inline float __int_as_float(int x) { return bits_of<float>(x); }
+inline float __uint_as_float(unsigned x) { return bits_of<float>(x); }
+inline int __float_as_int(float x) { return bits_of<int>(x); }
+inline double __longlong_as_double(long long x) { return bits_of<double>(x); }
+inline long long __double_as_longlong(double x) { return bits_of<long long>(x); }
+inline float __fdividef(float a, float b) { return a / b; }
+inline float __frcp_rn(float a) { return 1.f / a; }
+inline float rsqrt(float a) { return 1.f / sqrtf(a); }
+inline double rsqrt(double a) { return 1. / sqrt(a); }
+template <class T> inline void __stcs(T* to, T value) { *to = value; }
+template <class T> inline T __ldg(const T* from) { return *from; }
+
+namespace emulator {
+
+struct Copy { void* to; const void* from; int bytes, filled; };
+struct Fiber {
+  ucontext_t context;
+  std::vector<char> stack;
+  int waits_for = 0;  // 0: runs, 1: its warp, 2: the block, 3: it is over
+  std::vector<std::vector<Copy>> groups{1};
+  alignas(16) unsigned char slot[64];
+};
+static std::vector<Fiber> fibers;
+static ucontext_t scheduler;
+static int current;
+static std::function<void()> body;
+
+inline Fiber& self() { return fibers[current]; }
+inline void wait_for(int whom) {
+  const int me = current;
+  fibers[me].waits_for = whom;
+  swapcontext(&fibers[me].context, &scheduler);
+}
+inline void warp_barrier() { wait_for(1); }
+inline void run_body() {
+  body();
+  self().waits_for = 3;
+  swapcontext(&self().context, &scheduler);
+}
+inline void resume(int number) {
+  current = number;
+  threadIdx = {unsigned(number) % blockDim.x, unsigned(number) / blockDim.x % blockDim.y, unsigned(number) / blockDim.x / blockDim.y};
+  swapcontext(&scheduler, &fibers[number].context);
+}
+// Lets all of a group go on if nobody of it still runs.
+inline bool release(int first, int last, int whom) {
+  bool any = false;
+  for (int i = first; i < last; ++i) {
+    if (fibers[i].waits_for < whom) return false;
+    any = any || fibers[i].waits_for == whom;
+  }
+  for (int i = first; i < last; ++i) if (fibers[i].waits_for == whom) fibers[i].waits_for = 0;
+  return any;
+}
+inline void run_block(int threads) {
+  fibers.resize(threads);
+  for (int i = 0; i < threads; ++i) {
+    Fiber& f = fibers[i];
+    if (f.stack.empty()) f.stack.resize(1 << 16);
+    f.waits_for = 0;
+    f.groups.assign(1, {});
+    getcontext(&f.context);
+    f.context.uc_stack = {.ss_sp = f.stack.data(), .ss_flags = 0, .ss_size = f.stack.size()};
+    f.context.uc_link = &scheduler;
+    makecontext(&f.context, run_body, 0);
+  }
+  memset(shared_memory, 0xff, sizeof shared_memory);
+  for (;;) {
+    bool alive = false, went_on = false;
+    for (int i = 0; i < threads; ++i) {
+      if (fibers[i].waits_for == 0) { resume(i); went_on = true; }
+      alive = alive || fibers[i].waits_for != 3;
+    }
+    if (!alive) return;
+    bool released = false;
+    for (int w = 0; w < threads; w += 32) released |= release(w, min(w + 32, threads), 1);
+    released |= release(0, threads, 2);
+    if (!released && !went_on) { fprintf(stderr, "emulator: threads wait for each other\n"); abort(); }
+  }
+}
+template <class Kernel> void launch(const unsigned* grid, const unsigned* block, Kernel kernel) {
+  gridDim = {grid[0], grid[1], grid[2]};
+  blockDim = {block[0], block[1], block[2]};
+  body = kernel;
+  for (unsigned z = 0; z < grid[2]; ++z)
+    for (unsigned y = 0; y < grid[1]; ++y)
+      for (unsigned x = 0; x < grid[0]; ++x) {
+        blockIdx = {x, y, z};
+        run_block(int(block[0] * block[1] * block[2]));
+      }
+}
+// What the thread `from(lane)` of this warp hands in.
+template <class T, class From> T exchange(T mine, From from) {
+  static_assert(sizeof(T) <= sizeof(Fiber::slot));
+  memcpy(self().slot, &mine, sizeof mine);
+  const int warp = current / 32 * 32, lane = current % 32;
+  warp_barrier();
+  T found;
+  memcpy(&found, fibers[warp + from(lane)].slot, sizeof found);
+  warp_barrier();
+  return found;
+}
+
+}  // namespace emulator
+
+inline void __syncthreads() { emulator::wait_for(2); }
+inline void __syncwarp(unsigned = 0) { emulator::warp_barrier(); }
+template <class T> T __shfl_xor_sync(unsigned, T x, int mask, int = 32) { return emulator::exchange(x, [=](int l) { return l ^ mask; }); }
+template <class T> T __shfl_sync(unsigned, T x, int from, int width = 32) {
+  return emulator::exchange(x, [=](int l) { return l / width * width + from % width; });
+}
+template <class T> T __shfl_up_sync(unsigned, T x, int by, int width = 32) {
+  return emulator::exchange(x, [=](int l) { return l % width < by ? l : l - by; });
+}
+
+// In place of what the sketches write in PTX.
+namespace ca {
+
+inline uint64_t once_policy() { return 0; }
+template <class W> inline W read_once(const W* p) { return *p; }
+inline void queue_copy(void* to, const void* from, int bytes, int filled) {
+  if (uintptr_t(to) % bytes || uintptr_t(from) % bytes) { fprintf(stderr, "emulator: a copy that is not aligned\n"); abort(); }
+  emulator::self().groups.back().push_back({to, from, bytes, filled});
+}
+inline void copy_async(void* shared, const void* global) { queue_copy(shared, global, 16, 16); }
+template <int V> inline void copy_async_if(float* shared, const float* global, bool there) {
+  queue_copy(shared, there ? global : reinterpret_cast<const float*>(shared_memory), 4 * V, there ? 4 * V : 0);
+}
+inline void copy_commit() { emulator::self().groups.emplace_back(); }
+template <int Pending> inline void copy_wait() {
+  auto& groups = emulator::self().groups;
+  const int ready = int(groups.size()) - 1 - Pending;
+  for (int g = 0; g < ready; ++g) {
+    for (const auto& c : groups[g]) {
+      memset(c.to, 0, c.bytes);
+      memcpy(c.to, c.from, c.filled);
+    }
+    groups[g].clear();
+  }
+  if (ready > 0) groups.erase(groups.begin(), groups.begin() + ready);
+}
+inline unsigned round_tf32(float x) {
+  const unsigned b = bits_of<unsigned>(x);
+  if ((b & 0x7f800000u) == 0x7f800000u) return b & 0xffffe000u | ((b & 0x7fffffu) ? 0x400000u : 0u);
+  return (b + 0x1000u) & 0xffffe000u;
+}
+inline void multiply_tf32(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  struct Part { unsigned a[4], b[2]; } mine;
+  memcpy(mine.a, a, sizeof mine.a);
+  memcpy(mine.b, b, sizeof mine.b);
+  memcpy(emulator::self().slot, &mine, sizeof mine);
+  const int warp = emulator::current / 32 * 32, lane = emulator::current % 32;
+  emulator::warp_barrier();
+  auto part = [&](int l) { Part p; memcpy(&p, emulator::fibers[warp + l].slot, sizeof p); return p; };
+  auto number = [](unsigned bits) { return double(bits_of<float>(bits & 0xffffe000u)); };
+  for (int e = 0; e < 4; ++e) {
+    const int row = lane / 4 + 8 * (e / 2), column = lane % 4 * 2 + e % 2;
+    double total = d[e];
+    for (int k = 0; k < 8; ++k)
+      total += number(part(row % 8 * 4 + k % 4).a[row / 8 + 2 * (k / 4)]) * number(part(column * 4 + k % 4).b[k / 4]);
+    d[e] = float(total);
+  }
+  emulator::warp_barrier();
+}
+
+}  // namespace ca
