@@ -6,7 +6,7 @@ import math
 
 from torch.fx import Node
 
-from cuda_agent_backend.operators import Kind, kind_of
+from cuda_agent_backend.operators import Kind, kind_of, product_sizes
 from cuda_agent_backend.partition import WAITING, Region, is_selection, size_in_bytes
 
 SLACK = 0.1
@@ -40,14 +40,13 @@ def _kinds(region: Region) -> dict[Node, Kind]:
 
 
 def _multiplications(node: Node, kind: Kind) -> int:
-    """Those of a matrix product or an attention, 0 for any other node."""
+    """Those of a matrix product, a convolution or an attention, 0 for any other node."""
     if kind not in WAITING or is_selection(node):
         return 0
     if kind is Kind.ATTENTION:
         query, key = (node.args[i].meta["val"].shape for i in (0, 1))  # type: ignore[union-attr]
         return int(2 * math.prod(query) * key[-2])
-    left = node.args[-2].meta["val"].shape  # type: ignore[union-attr]
-    return int(math.prod(node.meta["val"].shape) * left[-1])
+    return int(math.prod(product_sizes(node)))
 
 
 def room(region: Region) -> float | None:

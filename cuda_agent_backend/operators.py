@@ -15,7 +15,8 @@ from torch.fx import Node
 class Kind(Enum):
     """`SOURCE`: placeholder or attribute. `CONSTANT`: fusible without tensor inputs. `RANDOM`: not replayable.
 
-    `PRODUCT`: a matrix product that our sketches fuse with what follows it, where Inductor calls a library.
+    `PRODUCT`: a matrix product, or on cuda a convolution, that our sketches fuse with what follows it, where Inductor
+    calls a library.
     `ATTENTION`: an attention that our sketches cover as it stands, its one result that is used included.
     """
 
@@ -184,19 +185,41 @@ def _is_view(node: Node) -> bool:
 
 
 def _is_product(node: Node) -> bool:
-    """Whether a node is a matrix product for which there are sketches: on the cpu, in float32, of fixed size."""
+    """Whether there are sketches for a node as a matrix product, or on cuda a convolution: float32 of fixed size."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return False
-    if node.target._schema.name.partition("::")[2] not in PRODUCTS:
-        return False
-    left = node.args[-2].meta.get("val") if isinstance(node.args[-2], Node) else None
     result = node.meta.get("val")
-    if not isinstance(left, torch.Tensor) or not isinstance(result, torch.Tensor):
+    if not isinstance(result, torch.Tensor) or result.dtype != torch.float32:
         return False
-    sizes = (*result.shape, left.shape[-1])
-    if result.device.type != "cpu" or result.dtype != torch.float32:
+    targets = ("cuda",) if is_direct_convolution(node) else ("cpu", "cuda")
+    sizes = product_sizes(node)
+    if not sizes or result.device.type not in targets:
         return False
     return all(type(n) is int for n in sizes) and math.prod(sizes) >= SMALLEST_PRODUCT
+
+
+def is_direct_convolution(node: Node) -> bool:
+    """Whether a node is a convolution that is not transposed, in one to three dimensions."""
+    result = node.meta.get("val")
+    if node.target is not torch.ops.aten.convolution.default or not isinstance(
+        result, torch.Tensor
+    ):
+        return False
+    return not node.args[6] and 1 <= result.dim() - 2 <= 3
+
+
+def product_sizes(node: Node) -> tuple[int, ...]:
+    """Whose product is the number of multiplications of a matrix product or a convolution; () of any other node."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return ()
+    direct = is_direct_convolution(node)
+    if not direct and node.target._schema.name.partition("::")[2] not in PRODUCTS:
+        return ()
+    operand = node.args[1 if direct else -2]
+    value = operand.meta.get("val") if isinstance(operand, Node) else None
+    if not isinstance(value, torch.Tensor):
+        return ()
+    return (*node.meta["val"].shape, *(value.shape[1:] if direct else value.shape[-1:]))
 
 
 def _is_attention(node: Node) -> bool:

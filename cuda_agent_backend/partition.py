@@ -331,7 +331,8 @@ def _why_not(region: Region, kinds: dict[Node, Kind], min_bytes: int) -> str | N
         return "views only"
     if not region.inputs:
         return "no inputs"
-    if all(kinds[n] in (Kind.VIEW, Kind.PRODUCT) and not _has_addend(n) for n in region.nodes):
+    alone = all(kinds[n] in (Kind.VIEW, Kind.PRODUCT) and not _has_addend(n) for n in region.nodes)
+    if alone and region.target == "cpu":
         return "a matrix product alone, which a library runs"
     if any(_overlapping(node.meta["val"]) for node in region.outputs):
         return "an output whose elements share memory"

@@ -2,7 +2,8 @@
 
 Schedule parameters: a block's tile has ``tile_m`` by ``tile_n`` results, a warp's ``warp_m`` by ``warp_n``; ``depth``
 terms are copied to shared memory at a time, ``stages`` of them under way; after ``run`` terms sums move on to others
-(0: never); ``split`` blocks share the terms of a tile, and a second kernel adds up what they found.
+(0: never); ``split`` blocks share the terms of a tile, and a second kernel adds up what they found. ``products``: 3 for
+float32's accuracy, 1 for TF32's, which is right where the user's flags make eager as inaccurate.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ class Tiles:
     stages: int
     run: int = 0
     split: int = 1
+    products: int = 3
 
     @property
     def threads(self) -> int:
@@ -72,6 +74,8 @@ class Tiles:
         )  # fmt: skip
         if not whole or self.stages < 2 or not 1 <= self.split <= MAX_SPLIT:
             raise Unsupported("tiles that do not divide into warps, or warps into products")
+        if self.products not in (1, 3):
+            raise Unsupported(f"{self.products} products; 1 or 3")
         if self.run % self.depth or self.threads > MAX_THREADS:
             raise Unsupported("a depth that does not divide the run, or too many threads")
         if shared > device.shared_per_block_bytes:
@@ -240,7 +244,7 @@ class Writer:
             f"ca::operand<{rows}, {t.depth}, {str(side.along_k).lower()}, {side.vector}, {threads}>"
             for side, rows in ((self.left, t.tile_m), (self.right, t.tile_n))
         ]
-        parts = [t.tile_m, t.tile_n, t.depth, t.warp_m, t.warp_n, t.stages, t.run]
+        parts = [t.tile_m, t.tile_n, t.depth, t.warp_m, t.warp_n, t.stages, t.run, t.products]
         template = ", ".join([*map(str, parts), "A", "B"])
         to = "n * stride + m" if self.output.by_rows else "m * stride + n"
         body = [

@@ -20,12 +20,16 @@ MAX_THREADS = 1024
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """What the sketches need to know of a GPU; the defaults are an H200's."""
+    """What the sketches need to know of a GPU, and what the user's flags allow there; the defaults are an H200's.
+
+    tf32: float32 products or convolutions may be computed in TF32.
+    """
 
     sm_count: int = 132
     l2_bytes: int = 60 << 20
     shared_per_block_bytes: int = 227 << 10
     arch: str = "sm_90a"
+    tf32: bool = False
 
     @property
     def has_clusters(self) -> bool:

@@ -29,14 +29,17 @@ def cpu_facts() -> CpuFacts:
 
 
 def gpu_facts() -> DeviceFacts:
-    """Facts of the current GPU; those of an H200 where there is none (kernels can be written anywhere)."""
+    """Facts of the current GPU under the flags that are set; those of an H200 where there is none (kernels can be
+    written anywhere)."""
     import torch
 
     if not torch.cuda.is_available():
         return DeviceFacts()
     properties = torch.cuda.get_device_properties()
     major, minor = properties.major, properties.minor
+    allowed = torch.get_float32_matmul_precision() != "highest" or torch.backends.cudnn.allow_tf32
     return DeviceFacts(
+        tf32=bool(allowed),
         sm_count=properties.multi_processor_count,
         l2_bytes=properties.L2_cache_size,
         shared_per_block_bytes=int(getattr(properties, "shared_memory_per_block_optin", 227 << 10)),

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
+from cuda_agent_backend.operators import is_direct_convolution
+
 aten = torch.ops.aten
 
 PRODUCTS = (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default)
@@ -22,14 +24,6 @@ def expand(graph: Graph) -> None:
                 made = _convolution(graph, node)
             node.replace_all_uses_with(made)
             graph.erase_node(node)
-
-
-def is_direct_convolution(node: Node) -> bool:
-    """Whether a node is a convolution that is not transposed, in one to three dimensions."""
-    if node.target != aten.convolution.default:
-        return False
-    transposed, dims = node.args[6], node.meta["val"].dim() - 2
-    return not transposed and 1 <= dims <= 3
 
 
 def _convolution(graph: Graph, node: Node) -> Node:

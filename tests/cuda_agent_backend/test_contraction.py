@@ -135,6 +135,17 @@ def test_long_sums_that_move_on_after_a_run_are_more_accurate(tmp_path: Path) ->
     assert moving < 0.7 * staying
 
 
+def test_one_product_is_as_accurate_as_tf32_and_tried_where_that_is_allowed(tmp_path: Path) -> None:
+    it = case("bias and GELU")
+    (want,) = in_float64("bias and GELU")
+    (got,) = emulated(it, with_tiles(it, products=1), tmp_path)
+    assert 1e-5 < relative(got, want) < 1e-3
+    for allowed in (False, True):
+        device = cuda.DeviceFacts(tf32=allowed)
+        found = cuda.schedules(it.analysis.region, it.analysis.kernels, device)
+        assert {s.parameters(0)["products"] for s in found} == ({1, 3} if allowed else {3})
+
+
 @pytest.mark.parametrize("split", [1, 3])
 @pytest.mark.parametrize("special", [math.inf, -math.inf, math.nan, 3e38])
 def test_what_is_not_finite_is_as_in_eager(special: float, split: int, tmp_path: Path) -> None:
@@ -194,7 +205,7 @@ def test_copies_are_as_wide_as_memory_allows() -> None:
     "change",
     [
         {"tile_m": 40}, {"warp_m": 24}, {"depth": 12}, {"stages": 1}, {"split": 0}, {"split": 100}, {"run": 40},
-        {"tile_m": 1024, "tile_n": 1024}, {"stages": 60}, {"speed": 1}, {"depth": "deep"},
+        {"tile_m": 1024, "tile_n": 1024}, {"stages": 60}, {"products": 2}, {"speed": 1}, {"depth": "deep"},
     ],
 )  # fmt: skip
 def test_tiles_that_do_not_fit_are_unsupported_with_a_reason(change: dict[str, Any]) -> None:

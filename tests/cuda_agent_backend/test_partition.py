@@ -4,8 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._inductor.decomposition import select_decomp_table
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn import functional as F
 
 from cuda_agent_backend.operators import viewable
 from cuda_agent_backend.partition import Region, partition
@@ -56,6 +59,35 @@ def test_one_matmul_to_a_region() -> None:
     ] == [["mm"], ["sigmoid", "mm", "mul"]]
     assert found[0].reason is not None and "library" in found[0].reason
     assert found[0].outputs[0] in found[1].inputs
+
+
+def on_cuda(function: Callable[..., Any], *shapes: tuple[int, ...]) -> list[Region]:
+    """Regions of a graph on a GPU that need not be there."""
+    with FakeTensorMode():
+        inputs = [torch.empty(shape, device="cuda") for shape in shapes]
+        traced = make_fx(function, decomposition_table=select_decomp_table())(*inputs)
+    return partition(traced.graph)
+
+
+def test_on_cuda_convolutions_and_products_alone_are_offered() -> None:
+    def block(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return F.relu(F.conv2d(x, w, b, padding=1) * 2 + 1)
+
+    image, weight = (8, 16, 56, 56), (32, 16, 3, 3)
+    (found,) = on_cuda(block, image, weight, (32,))
+    assert operators(found) == ["convolution", "mul", "add", "relu"] and found.reason is None
+    (found,) = on_cuda(lambda a, b: a @ b, (512, 300), (300, 256))
+    assert operators(found) == ["mm"] and found.reason is None
+    (found,) = on_cuda(lambda a, b: (a @ b).sum(1), (512, 300), (300, 256))
+    assert operators(found) == ["mm", "sum"] and found.reason is None
+
+
+def test_what_no_sketch_covers_is_a_barrier_on_cuda() -> None:
+    image, weight = (8, 16, 56, 56), (16, 32, 3, 3)
+    assert on_cuda(lambda x, w: F.conv_transpose2d(x, w), image, weight) == []
+    halves = on_cuda(lambda a, b: a.half() @ b.half(), (512, 300), (300, 256))
+    assert all("mm" not in operators(found) for found in halves)
+    assert on_cuda(lambda x, w: F.conv2d(x, w), (1, 2, 8, 8), (2, 2, 3, 3)) == []  # too small
 
 
 def test_a_matmul_of_a_matmul_begins_a_region_of_its_own() -> None:

@@ -1,8 +1,8 @@
-// Sums of products on tensor cores: C[m, n] = sum over k of A[m, k] * B[n, k], for float32 at float32's accuracy.
+// Sums of products of float32 on tensor cores: C[m, n] = sum over k of A[m, k] * B[n, k].
 //
-// Each operand is split into two TF32 numbers, and three of the four products are added up: what is left out is below
-// float32's own rounding. Infinities and NaN do not survive the split: whoever uses a sum that is not finite must
-// compute that one anew, term by term.
+// With three products each operand is split into two TF32 numbers, and three of the four products of these are added
+// up: what is left out is below float32's own rounding. Infinities and NaN do not survive the split: whoever uses a sum
+// that is not finite must compute that one anew, term by term. With one product the accuracy is TF32's.
 
 namespace ca {
 
@@ -62,7 +62,7 @@ template <int Rows, int Depth, bool AlongK, int Vector, int Threads> struct oper
 
 // The tile of one block, [BlockM, BlockN], by warps of [WarpM, WarpN] each; Depth: terms of a stage. Every Run terms the
 // running sums are added to others, as the tensor core cuts off what it adds (0: never).
-template <int BlockM, int BlockN, int Depth, int WarpM, int WarpN, int Stages, int Run, class A, class B>
+template <int BlockM, int BlockN, int Depth, int WarpM, int WarpN, int Stages, int Run, int Products, class A, class B>
 struct contraction {
   static constexpr int warps_n = BlockN / WarpN, threads = BlockM / WarpM * warps_n * 32;
   static constexpr int fragments_m = WarpM / 16, fragments_n = WarpN / 8;
@@ -136,10 +136,12 @@ struct contraction {
 #pragma unroll
         for (int e = 0; e < 4; ++e)
           left.set(e, A::at(a, row + 16 * i + 8 * (e % 2), k + member + 4 * (e / 2)));
+        if constexpr (Products == 3) {
 #pragma unroll
-        for (int j = 0; j < fragments_n; ++j) multiply_tf32(sum[i][j], left.low, right[j].high);
+          for (int j = 0; j < fragments_n; ++j) multiply_tf32(sum[i][j], left.low, right[j].high);
 #pragma unroll
-        for (int j = 0; j < fragments_n; ++j) multiply_tf32(sum[i][j], left.high, right[j].low);
+          for (int j = 0; j < fragments_n; ++j) multiply_tf32(sum[i][j], left.high, right[j].low);
+        }
 #pragma unroll
         for (int j = 0; j < fragments_n; ++j) multiply_tf32(sum[i][j], left.high, right[j].high);
       }
