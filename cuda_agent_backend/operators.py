@@ -191,35 +191,38 @@ def _is_product(node: Node) -> bool:
     result = node.meta.get("val")
     if not isinstance(result, torch.Tensor) or result.dtype != torch.float32:
         return False
-    targets = ("cuda",) if is_direct_convolution(node) else ("cpu", "cuda")
+    targets = ("cuda",) if is_convolution(node) else ("cpu", "cuda")
     sizes = product_sizes(node)
     if not sizes or result.device.type not in targets:
         return False
     return all(type(n) is int for n in sizes) and math.prod(sizes) >= SMALLEST_PRODUCT
 
 
-def is_direct_convolution(node: Node) -> bool:
-    """Whether a node is a convolution that is not transposed, in one to three dimensions."""
+def is_convolution(node: Node) -> bool:
+    """Whether a node is a convolution in one to three dimensions; a transposed one without dilation."""
     result = node.meta.get("val")
-    if node.target is not torch.ops.aten.convolution.default or not isinstance(
-        result, torch.Tensor
-    ):
+    if node.target is not torch.ops.aten.convolution.default:
         return False
-    return not node.args[6] and 1 <= result.dim() - 2 <= 3
+    dilation, transposed = node.args[5], node.args[6]
+    plain = isinstance(dilation, list | tuple) and all(d == 1 for d in dilation)
+    dims = result.dim() - 2 if isinstance(result, torch.Tensor) else 0
+    return 1 <= dims <= 3 and (plain or not transposed)
 
 
 def product_sizes(node: Node) -> tuple[int, ...]:
     """Whose product is the number of multiplications of a matrix product or a convolution; () of any other node."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return ()
-    direct = is_direct_convolution(node)
-    if not direct and node.target._schema.name.partition("::")[2] not in PRODUCTS:
+    convolution = is_convolution(node)
+    if not convolution and node.target._schema.name.partition("::")[2] not in PRODUCTS:
         return ()
-    operand = node.args[1 if direct else -2]
-    value = operand.meta.get("val") if isinstance(operand, Node) else None
-    if not isinstance(value, torch.Tensor):
+    left, right = node.args[:2] if convolution else node.args[-2:]
+    if not isinstance(left, Node) or not isinstance(right, Node):
         return ()
-    return (*node.meta["val"].shape, *(value.shape[1:] if direct else value.shape[-1:]))
+    sizes, result = right.meta["val"].shape, node.meta["val"].shape
+    if not convolution:
+        return (*result, sizes[-2])
+    return (*(left.meta["val"].shape if node.args[6] else result), *sizes[1:])
 
 
 def _is_attention(node: Node) -> bool:

@@ -73,6 +73,24 @@ CASES: dict[str, Case] = {
     "convolution 3D": (
         lambda *a: F.conv3d(*a, padding=1).sigmoid(), (randn(2, 5, 6, 7, 5), randn(12, 5, 3, 3, 3), randn(12)),
     ),
+    "transposed, stride 2": (
+        lambda *a: F.relu(F.conv_transpose2d(*a, stride=2, padding=1)),
+        (randn(2, 9, 7, 6), randn(9, 10, 4, 4), randn(10)),
+    ),
+    "transposed, stride 2, one more": (
+        lambda x, w: F.conv_transpose2d(x, w, stride=2, padding=1, output_padding=1),
+        (randn(2, 9, 7, 6), randn(9, 10, 3, 3)),
+    ),
+    "transposed, cut off": (
+        lambda *a: F.conv_transpose1d(*a, stride=3, padding=2).tanh(), (randn(3, 10, 19), randn(10, 12, 5), randn(12)),
+    ),
+    "transposed 3D, groups": (
+        lambda x, w: F.conv_transpose3d(x, w, stride=(1, 2, 1), padding=(0, 1, 1), groups=2),
+        (randn(2, 8, 3, 4, 5), randn(8, 6, 2, 4, 3)),
+    ),
+    "transposed, wide padding": (
+        lambda x, w: F.conv_transpose2d(x, w, padding=2), (randn(2, 9, 9, 8), randn(9, 12, 3, 3)),
+    ),
     "groups": (lambda x, w: F.conv2d(x, w, padding=1, groups=2), (randn(2, 16, 9, 9), randn(24, 8, 3, 3))),
 }  # fmt: skip
 

@@ -1,0 +1,112 @@
+"""Convolutions as sums of products over windows of their padded input, all of which exist in loops only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+aten = torch.ops.aten
+
+
+def call(graph: Graph, target: torch._ops.OpOverload, *args: object) -> Node:
+    """A node for a call, with its metadata."""
+    made = graph.call_function(target, args)  # type: ignore[arg-type]
+    made.meta["val"] = target(*(a.meta["val"] if isinstance(a, Node) else a for a in args))
+    return made
+
+
+def convolution(graph: Graph, node: Node) -> Node:
+    """What computes the same as ``node``, a convolution that `operators.is_convolution` takes."""
+    result = _transposed(graph, node) if node.args[6] else _direct(graph, node)
+    bias = node.args[2]
+    if not isinstance(bias, Node):
+        return result
+    dims = result.meta["val"].dim() - 2
+    shown = call(graph, aten.view.default, bias, [-1, *[1] * dims])
+    return call(graph, aten.add.Tensor, result, shown)
+
+
+def _direct(graph: Graph, node: Node) -> Node:
+    x, weight, _, stride, padding, dilation, _, _, groups = node.args
+    assert isinstance(x, Node) and isinstance(weight, Node) and isinstance(groups, int)
+    outputs, channels, *size = weight.meta["val"].shape
+    dims = len(size)
+    steps, edges, spread = (_each(v, dims) for v in (stride, padding, dilation))
+    x = _padded(graph, x, [(edge, edge) for edge in edges])
+    for d in range(dims):
+        x = call(graph, aten.unfold.default, x, 2 + d, spread[d] * (size[d] - 1) + 1, steps[d])
+        if spread[d] > 1:
+            last = x.meta["val"].dim() - 1
+            x = call(graph, aten.slice.Tensor, x, last, 0, 1 << 62, spread[d])
+    n, _, *rest = x.meta["val"].shape
+    windows = call(graph, aten.view.default, x, [n, groups, 1, channels, *rest])
+    weights = [groups, outputs // groups, channels, *[1] * dims, *size]
+    terms = call(graph, aten.mul.Tensor, windows, call(graph, aten.view.default, weight, weights))
+    inner = [3, *range(4 + dims, 4 + 2 * dims)]
+    result = call(graph, aten.sum.dim_IntList, terms, inner)
+    return call(graph, aten.view.default, result, list(node.meta["val"].shape))
+
+
+def _transposed(graph: Graph, node: Node) -> Node:
+    """All phases of the stride in one sum.
+
+    In one dimension, with stride s and padding p, output s * q + r is the sum over j of x[q - j] w[s * j + r + p]: a
+    convolution by windows of x, whose channels are those of the output times the s phases r.
+    """
+    x, weight, _, stride, padding, _, _, _, groups = node.args
+    assert isinstance(x, Node) and isinstance(weight, Node) and isinstance(groups, int)
+    wanted = node.meta["val"].shape[2:]
+    n, channels, *lengths = x.meta["val"].shape
+    _, outputs, *size = weight.meta["val"].shape
+    dims = len(size)
+    steps, edges, ones = _each(stride, dims), _each(padding, dims), [1] * dims
+    first = [-((s - 1 + p) // s) for s, p in zip(steps, edges, strict=True)]
+    last = [(k - 1 - p) // s for k, s, p in zip(size, steps, edges, strict=True)]
+    taps = [b - a + 1 for a, b in zip(first, last, strict=True)]
+    parts = [-(-w // s) for w, s in zip(wanted, steps, strict=True)]
+
+    behind = [parts[d] - first[d] - lengths[d] for d in range(dims)]
+    x = _padded(graph, x, list(zip(last, behind, strict=True)))
+    for d in range(dims):
+        x = call(graph, aten.unfold.default, x, 2 + d, taps[d], 1)
+    shape = [n, groups, 1, channels // groups, *_by_turns(parts, ones), *taps]
+    windows = call(graph, aten.view.default, x, shape)
+
+    before = [-steps[d] * first[d] - edges[d] for d in range(dims)]
+    after = [steps[d] * taps[d] - size[d] - before[d] for d in range(dims)]
+    weight = _padded(graph, weight, list(zip(before, after, strict=True)))
+    shape = [groups, channels // groups, outputs, *_by_turns(taps, steps)]
+    weight = call(graph, aten.view.default, weight, shape)
+    weight = call(graph, torch.ops.prims.rev.default, weight, [3 + 2 * d for d in range(dims)])
+    phases, places = ([o + 2 * d for d in range(dims)] for o in (4, 3))
+    weight = call(graph, aten.permute.default, weight, [0, 2, 1, *phases, *places])
+    shape = [1, groups, outputs, channels // groups, *_by_turns(ones, steps), *taps]
+    terms = call(graph, aten.mul.Tensor, windows, call(graph, aten.view.default, weight, shape))
+
+    inner = [3, *range(4 + 2 * dims, 4 + 3 * dims)]
+    result = call(graph, aten.sum.dim_IntList, terms, inner)
+    whole = [p * s for p, s in zip(parts, steps, strict=True)]
+    result = call(graph, aten.view.default, result, [n, groups * outputs, *whole])
+    for d in range(dims):
+        if whole[d] != wanted[d]:
+            result = call(graph, aten.slice.Tensor, result, 2 + d, 0, wanted[d])
+    return result
+
+
+def _padded(graph: Graph, x: Node, sides: list[tuple[int, int]]) -> Node:
+    """``x`` with zeros before and after in its last dimensions; negative sides cut off."""
+    if not any(side for pair in sides for side in pair):
+        return x
+    flat = [side for pair in reversed(sides) for side in pair]
+    return call(graph, aten.constant_pad_nd.default, x, flat, 0.0)
+
+
+def _each(value: Any, dims: int) -> list[int]:
+    """A number for each dimension, where one may stand for all."""
+    return list(value) * dims if len(value) == 1 else list(value)
+
+
+def _by_turns(first: list[int], second: list[int]) -> list[int]:
+    return [size for pair in zip(first, second, strict=True) for size in pair]
