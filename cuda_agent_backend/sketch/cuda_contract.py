@@ -248,12 +248,14 @@ class Writer:
         template = ", ".join([*map(str, parts), "A", "B"])
         to = "n * stride + m" if self.output.by_rows else "m * stride + n"
         body = [
-            "extern __shared__ __align__(16) float shared[];",
+            "extern __shared__ __align__(16) unsigned char shared[];",  # as in every kernel of a source
+            "float* const memory = reinterpret_cast<float*>(shared);",
             f"typedef {kinds[0]} A;",
             f"typedef {kinds[1]} B;",
             "int tile_m, tile_n;",
             f"ca::place_of<{high}, {wide}, {min(GROUP, high)}>(blockIdx.x, tile_m, tile_n);",
-            f"const int row0 = tile_m * {t.tile_m}, column0 = tile_n * {t.tile_n}, batch = blockIdx.z;",
+            f"const int row0 = tile_m * {t.tile_m}, column0 = tile_n * {t.tile_n};",
+            *(["const int batch = blockIdx.z;"] if c.batch or t.split > 1 else []),
             *decompose("batch", c.batch, self.index),
             *bounds,
             *self._find(self.left, c.m),
@@ -261,7 +263,7 @@ class Writer:
             f"ca::contraction<{template}> sums;",
             *self._add(),
             f"constexpr int stride = {(t.tile_m if self.output.by_rows else t.tile_n) + 4};",
-            f"sums.each([&](int m, int n, float v) {{ shared[{to}] = v; }});",
+            f"sums.each([&](int m, int n, float v) {{ memory[{to}] = v; }});",
             "__syncthreads();",
             *tail,
         ]
@@ -276,7 +278,7 @@ class Writer:
             return f"[&](float* to, int x, int k) {{ {place} ca::copy_async_if<{side.vector}>(to, from, there); }}"
 
         return [
-            "sums.add(shared, first, end,",
+            "sums.add(memory, first, end,",
             f"  {copy(self.left, 'row0')},",
             f"  {copy(self.right, 'column0')});",
         ]
@@ -337,7 +339,7 @@ class Writer:
         m, n = (fast, slow) if self.output.by_rows else (slow, fast)
         inside = [f"row < {c.m}"] if c.m % t.tile_m else []
         inside += [f"column < {c.n}"] if c.n % t.tile_n else []
-        total = "shared + n * stride + m" if self.output.by_rows else "shared + m * stride + n"
+        total = "memory + n * stride + m" if self.output.by_rows else "memory + m * stride + n"
         body = [
             f"const int m = {m}, n = {n}, row = row0 + m, column = column0 + n;",
             *([f"if (!({' && '.join(inside)})) continue;"] if inside else []),
@@ -416,7 +418,7 @@ class Writer:
         return [
             f"for (int i = threadIdx.x; i < {tile_high * tile_wide}; i += {t.threads}) {{",
             f"  const int own_y = i / {tile_wide}, own_x = i % {tile_wide}, y = {slow} + own_y, x = {fast} + own_x;",
-            f"  if (y < {high} && x < {wide}) {self._partial}[{at}] = shared[own_y * stride + own_x];",
+            f"  if (y < {high} && x < {wide}) {self._partial}[{at}] = memory[own_y * stride + own_x];",
             "}",
         ]
 
@@ -433,7 +435,7 @@ class Writer:
             f"const {self.index} at = ({self.index}(blockIdx.x) * {TAIL_THREADS} + threadIdx.x) * L;",
             f"if (at >= {elements}) return;",
             f"const int x = at % {wide}, y = at / {wide} % {high}, end = {c.k};",
-            f"const int batch = at / (int64_t({wide}) * {high});",
+            *([f"const int batch = at / (int64_t({wide}) * {high});"] if c.batch else []),
             *place,
             *decompose("batch", c.batch, self.index),
             *self._find(self.left, c.m),

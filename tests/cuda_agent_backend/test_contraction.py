@@ -91,6 +91,9 @@ CASES: dict[str, Case] = {
     "transposed, wide padding": (
         lambda x, w: F.conv_transpose2d(x, w, padding=2), (randn(2, 9, 9, 8), randn(9, 12, 3, 3)),
     ),
+    "a norm behind it": (
+        lambda x, w, b: F.layer_norm(F.linear(x, w, b), (40,)), (randn(61, 70), randn(40, 70), randn(40)),
+    ),
     "groups": (lambda x, w: F.conv2d(x, w, padding=1, groups=2), (randn(2, 16, 9, 9), randn(24, 8, 3, 3))),
 }  # fmt: skip
 
