@@ -2,8 +2,9 @@
 
 Schedule parameters: a block's tile has ``tile_m`` by ``tile_n`` results, a warp's ``warp_m`` by ``warp_n``; ``depth``
 terms are copied to shared memory at a time, ``stages`` of them under way; after ``run`` terms sums move on to others
-(0: never); ``split`` blocks share the terms of a tile, and a second kernel adds up what they found. ``products``: 3 for
-float32's accuracy, 1 for TF32's, which is right where the user's flags make eager as inaccurate.
+(0: never). With ``group`` 1 the warps work in groups of four (sm_90a; the warps' tiles then say nothing). ``split``
+blocks share the terms of a tile, and a second kernel adds up what they found. ``products``: 3 for float32's accuracy,
+1 for TF32's, which is right where the user's flags make eager as inaccurate.
 """
 
 from __future__ import annotations
@@ -36,11 +37,16 @@ from cuda_agent_backend.sketch.ssa import Instruction, Unsupported
 from sandbox.plan import Buffer as PlanBuffer
 from sandbox.plan import Launch
 
-PRELUDE = Path(__file__).parent / "csrc" / "contract.cuh"
+PRELUDES = tuple(
+    Path(__file__).parent / "csrc" / name for name in ("contract.cuh", "contract_wide.cuh")
+)
 SKETCH = "contract"
 GROUP = 8
 """Rows of tiles that are worked on together."""
 TAIL_THREADS = 256
+GROUP_ROWS, GROUP_COLUMNS, GROUP_DEPTH = 64, (64, 128), 32
+SWIZZLE_BYTES = 1024
+"""What the tensor core's tiles are aligned to."""
 MAX_SPLIT = 64
 MAX_BATCHES = 65535
 
@@ -58,14 +64,24 @@ class Tiles:
     run: int = 0
     split: int = 1
     products: int = 3
+    group: int = 0
 
     @property
     def threads(self) -> int:
+        if self.group:
+            return self.tile_m // GROUP_ROWS * 128
         return (self.tile_m // self.warp_m) * (self.tile_n // self.warp_n) * 32
+
+    @property
+    def step(self) -> int:
+        """Terms that are added at a time, whether they are there or not."""
+        return self.run if self.group else self.depth
 
     def check(self, shared: int, device: DeviceFacts) -> None:
         """Raises Unsupported where the parameters do not fit each other or the device."""
-        whole = all(
+        if self.group:
+            self._check_group(device)
+        whole = self.group or all(
             value > 0 and part > 0 and value % part == 0
             for value, part in (
                 (self.tile_m, self.warp_m), (self.tile_n, self.warp_n), (self.warp_m, 16), (self.warp_n, 8),
@@ -80,6 +96,13 @@ class Tiles:
             raise Unsupported("a depth that does not divide the run, or too many threads")
         if shared > device.shared_per_block_bytes:
             raise Unsupported(f"{shared} bytes of shared memory")
+
+    def _check_group(self, device: DeviceFacts) -> None:
+        if device.arch != "sm_90a" or self.group != 1:
+            raise Unsupported(f"warp groups on {device.arch}")
+        fits = self.tile_m > 0 and self.tile_m % GROUP_ROWS == 0 and self.tile_n in GROUP_COLUMNS
+        if not fits or self.depth != GROUP_DEPTH or not self.run or self.run % (2 * GROUP_DEPTH):
+            raise Unsupported("tiles that do not divide into the products of warp groups")
 
 
 def read_tiles(parameters: Mapping[str, Parameter]) -> Tiles:
@@ -199,7 +222,10 @@ class Writer:
         t = self.tiles
         high, wide = (t.tile_n, t.tile_m) if self.output.by_rows else (t.tile_m, t.tile_n)
         stage = self._floats(self.left, t.tile_m) + self._floats(self.right, t.tile_n)
-        return 4 * max(t.stages * stage, high * (wide + 4))
+        needed = t.stages * stage
+        if t.group:
+            needed += SWIZZLE_BYTES // 4 + 2 * (2 if t.products == 3 else 1) * t.tile_n * t.depth
+        return 4 * max(needed, high * (wide + 4))
 
     def _floats(self, side: Side, rows: int) -> int:
         depth = self.tiles.depth
@@ -225,7 +251,7 @@ class Writer:
     def _text(self, name: str, tail: Sequence[str], writes: Sequence[str]) -> str:
         c, t = self.contraction, self.tiles
         high, wide = self.grid
-        share = ceildiv(ceildiv(c.k, t.depth), t.split) * t.depth
+        share = ceildiv(ceildiv(c.k, t.step), t.split) * t.step
         bounds = (
             [f"const int first = blockIdx.y * {share}, end = min(first + {share}, {c.k});"]
             if t.split > 1
@@ -245,7 +271,9 @@ class Writer:
             for side, rows in ((self.left, t.tile_m), (self.right, t.tile_n))
         ]
         parts = [t.tile_m, t.tile_n, t.depth, t.warp_m, t.warp_n, t.stages, t.run, t.products]
+        parts = [t.tile_m, t.tile_n, t.stages, t.run, t.products] if t.group else parts
         template = ", ".join([*map(str, parts), "A", "B"])
+        kind = "wide_contraction" if t.group else "contraction"
         to = "n * stride + m" if self.output.by_rows else "m * stride + n"
         body = [
             "extern __shared__ __align__(16) unsigned char shared[];",  # as in every kernel of a source
@@ -260,7 +288,7 @@ class Writer:
             *bounds,
             *self._find(self.left, c.m),
             *self._find(self.right, c.n),
-            f"ca::contraction<{template}> sums;",
+            f"ca::{kind}<{template}> sums;",
             *self._add(),
             f"constexpr int stride = {(t.tile_m if self.output.by_rows else t.tile_n) + 4};",
             f"sums.each([&](int m, int n, float v) {{ memory[{to}] = v; }});",
@@ -287,9 +315,8 @@ class Writer:
         """A function from row (or column) and term to the element's place, and whether there is one."""
         tile = self.tiles.tile_m if side.name == "a" else self.tiles.tile_n
         guards = [f"x < {size}"] if size % tile else []
-        guards += (
-            ["k < end"] if self.contraction.k % self.tiles.depth or self.tiles.split > 1 else []
-        )
+        whole = self.contraction.k % self.tiles.step == 0 and self.tiles.split == 1
+        guards += [] if whole else ["k < end"]
         buffer = side.factor.buffer
         lines = [
             *decompose("x", side.rows.dims, self.index),

@@ -28,6 +28,7 @@ from sandbox.toolchain import Missing, find_cuda
 DEVICE = cuda.DeviceFacts()
 TILES = {"sketch": "contract", "tile_m": 32, "tile_n": 32, "depth": 16, "warp_m": 16, "warp_n": 16, "stages": 3,
          "run": 64, "split": 1}  # fmt: skip
+GROUPS = {"group": 1, "tile_m": 128, "tile_n": 64, "depth": 32, "stages": 3, "run": 64}
 
 
 def randn(*shape: int) -> Tensor:
@@ -147,6 +148,21 @@ def test_sums_are_as_accurate_as_eagers(name: str, tmp_path: Path) -> None:
         assert relative(got, want) < 2 * own + 1e-7, schedule
 
 
+@pytest.mark.parametrize(
+    "name", ["whole tiles", "bias and GELU", "both transposed", "long sums", "channels last"]
+)
+@pytest.mark.parametrize(("products", "split"), [(3, 1), (3, 2), (1, 1)])
+def test_warp_groups_compute_the_same(name: str, products: int, split: int, tmp_path: Path) -> None:
+    it = case(name)
+    (want,) = in_float64(name)
+    wide = with_tiles(it, **GROUPS, products=products, split=split)
+    (got,) = emulated(it, wide, tmp_path)
+    if products == 3:
+        assert relative(got, want) < 2 * relative(it.want[0], want) + 1e-7
+    else:
+        assert relative(got, want) < 1e-3
+
+
 def test_long_sums_that_move_on_after_a_run_are_more_accurate(tmp_path: Path) -> None:
     it = case("long sums")
     (want,) = in_float64("long sums")
@@ -226,7 +242,9 @@ def test_copies_are_as_wide_as_memory_allows() -> None:
     "change",
     [
         {"tile_m": 40}, {"warp_m": 24}, {"depth": 12}, {"stages": 1}, {"split": 0}, {"split": 100}, {"run": 40},
-        {"tile_m": 1024, "tile_n": 1024}, {"stages": 60}, {"products": 2}, {"speed": 1}, {"depth": "deep"},
+        {"tile_m": 1024, "tile_n": 1024}, {"stages": 60}, {"products": 2},
+        {"group": 2}, {"group": 1}, {**GROUPS, "run": 0}, {**GROUPS, "run": 96},
+        {**GROUPS, "tile_n": 48}, {"speed": 1}, {"depth": "deep"},
     ],
 )  # fmt: skip
 def test_tiles_that_do_not_fit_are_unsupported_with_a_reason(change: dict[str, Any]) -> None:

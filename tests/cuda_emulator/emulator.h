@@ -208,5 +208,35 @@ inline void multiply_tf32(float (&d)[4], const unsigned (&a)[4], const unsigned 
   }
   emulator::warp_barrier();
 }
+inline void wide_fence() {}
+inline void wide_commit() {}
+template <int Pending> inline void wide_wait() {}
+inline void publish_shared() {}
+inline void keep_register(float&) {}
+inline unsigned shared_address(const void* p) { return unsigned(reinterpret_cast<const unsigned char*>(p) - shared_memory); }
+inline uint64_t wide_operand(const float* tile, int k) {
+  if (uintptr_t(tile) % 1024) { fprintf(stderr, "emulator: a tile that is not aligned\n"); abort(); }
+  return uintptr_t(tile) + k;
+}
+template <int N> inline void multiply_wide(float (&d)[N], const unsigned (&a)[4], uint64_t b, int more) {
+  struct Part { unsigned a[4]; } mine;
+  memcpy(mine.a, a, sizeof mine.a);
+  memcpy(emulator::self().slot, &mine, sizeof mine);
+  const int warp = emulator::current / 32 * 32, lane = emulator::current % 32;
+  emulator::warp_barrier();
+  auto part = [&](int l) { Part p; memcpy(&p, emulator::fibers[warp + l].slot, sizeof p); return p; };
+  auto number = [](unsigned bits) { return double(bits_of<float>(bits & 0xffffe000u)); };
+  const unsigned* const tile = reinterpret_cast<const unsigned*>(b & ~uint64_t(1023));
+  for (int i = 0; i < N; ++i) {
+    const int row = lane / 4 + 8 * (i % 4 / 2), column = lane % 4 * 2 + 8 * (i / 4) + i % 2;
+    double total = more ? d[i] : 0.;
+    for (int k = 0; k < 8; ++k) {
+      const int term = int(b & 1023) + k, piece = column * 8 + (term / 4 ^ column % 8);
+      total += number(part(row % 8 * 4 + k % 4).a[row / 8 + 2 * (k / 4)]) * number(tile[4 * piece + term % 4]);
+    }
+    d[i] = float(total);
+  }
+  emulator::warp_barrier();
+}
 
 }  // namespace ca

@@ -41,6 +41,7 @@ template <int N> struct split_tf32 {
 // is [row][k], or along the rows, [k][row]. Vector: elements in one copy. The padding spreads what the 32 threads of
 // a warp read at a time over all banks.
 template <int Rows, int Depth, bool AlongK, int Vector, int Threads> struct operand {
+  static constexpr bool along_k = AlongK;
   static constexpr int stride = AlongK ? Depth + 4 : Rows + 8;
   static constexpr int floats = (AlongK ? Rows : Depth) * stride;
   static constexpr int along = (AlongK ? Depth : Rows) / Vector, total = Rows * Depth / Vector;

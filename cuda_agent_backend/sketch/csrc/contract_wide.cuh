@@ -1,0 +1,180 @@
+// Sums of products of float32 by warp groups (sm_90a): as `contraction`, with the tensor core reading B from shared memory.
+//
+// A goes through registers, where it is split. B is split once for all warps of the block and written back in the
+// layout that the instruction wants: rows of 128 bytes along k, their 16-byte pieces exchanged by the row's number.
+
+namespace ca {
+
+CA_INLINE void wide_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+CA_INLINE void wide_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int Pending> CA_INLINE void wide_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(Pending) : "memory"); }
+// What threads wrote to shared memory is seen by the tensor core.
+CA_INLINE void publish_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+CA_INLINE unsigned shared_address(const void* p) { unsigned r = unsigned(__cvta_generic_to_shared(p)); asm volatile("" : "+r"(r)); return r; }
+CA_INLINE void keep_register(float& x) { asm volatile("" : "+f"(x) :: "memory"); }
+// Where eight terms of B begin, from term k on, in a tile whose address is a multiple of 1024.
+CA_INLINE uint64_t wide_operand(const float* tile, int k) {
+  uint64_t r = 1ull << 62 | 64ull << 32 | 1ull << 16 | (shared_address(tile) + 4 * k) >> 4;
+  asm volatile("" : "+l"(r));
+  return r;
+}
+// d (+)= a * b for 64 rows of a warp group and as many columns as d stands for.
+CA_INLINE void multiply_wide(float (&d)[32], const unsigned (&a)[4], uint64_t b, int more) {
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, %37, 0; "
+      "wgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+      "}, {%32, %33, %34, %35}, %36, p, 1, 1; }"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+        "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+        "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+        "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));
+}
+CA_INLINE void multiply_wide(float (&d)[64], const unsigned (&a)[4], uint64_t b, int more) {
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, %69, 0; "
+      "wgmma.mma_async.sync.aligned.m64n128k8.f32.tf32.tf32 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+      "}, {%64, %65, %66, %67}, %68, p, 1, 1; }"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+        "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+        "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+        "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+        "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
+        "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
+        "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
+        "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));
+}
+
+template <int BlockM, int BlockN, int Stages, int Run, int Products, class A, class B> struct wide_contraction {
+  static constexpr int depth = 32, turns = Run / depth, threads = BlockM / 64 * 128;
+  static constexpr int stage_floats = A::floats + B::floats, tile_floats = BlockN * depth;
+  static constexpr int tiles_of_b = Products == 3 ? 2 : 1;
+  float sum[BlockN / 2];
+
+  CA_INLINE wide_contraction() {
+#pragma unroll
+    for (int i = 0; i < BlockN / 2; ++i) sum[i] = 0.f;
+  }
+  struct fragments { unsigned high[4][4], low[4][4]; };
+
+  // As `contraction::add`; the copies give zeros beyond `end`.
+  template <class CopyA, class CopyB>
+  CA_INLINE void add(float* memory, int first, int end, CopyA copy_a, CopyB copy_b) {
+    float* const tiles = memory + (-shared_address(memory) & 1023) / 4;
+    float* const raw = tiles + 2 * tiles_of_b * tile_floats;
+    const int runs = (end - first + Run - 1) / Run;
+    auto fetch = [&](int number) {
+      if (number < runs * turns) {
+        float* const to = raw + number % Stages * stage_floats;
+        A::fetch(to, first + number * depth, copy_a);
+        B::fetch(to + A::floats, first + number * depth, copy_b);
+      }
+      copy_commit();
+    };
+#pragma unroll
+    for (int s = 0; s < Stages - 1; ++s) fetch(s);
+    float own[BlockN / 2];
+#pragma unroll
+    for (int i = 0; i < BlockN / 2; ++i) own[i] = 0.f;
+    for (int run = 0; run < runs; ++run) {
+      fragments a[turns];
+#pragma unroll
+      for (int turn = 0; turn < turns; ++turn) {
+        float* const tile = tiles + turn % 2 * tiles_of_b * tile_floats;
+        const int number = run * turns + turn;
+        copy_wait<Stages - 2>();
+        __syncthreads();
+        fetch(number + Stages - 1);
+        const float* const from = raw + number % Stages * stage_floats;
+        take_a(from, a[turn]);
+        split_b(from + A::floats, tile);
+        publish_shared();
+        __syncthreads();
+        if (turn == 0) move(own);  // of the run before, which went on meanwhile
+        multiply(tile, a[turn], own, turn > 0);
+        wide_wait<1>();
+      }
+    }
+    move(own);
+    copy_wait<0>();
+    __syncthreads();
+  }
+
+  CA_INLINE void move(float (&own)[BlockN / 2]) {
+    wide_wait<0>();
+#pragma unroll
+    for (int i = 0; i < BlockN / 2; ++i) { keep_register(own[i]); sum[i] += own[i]; }
+  }
+
+  static CA_INLINE void multiply(const float* tile, const fragments& a, float (&own)[BlockN / 2], bool more) {
+    wide_fence();
+#pragma unroll
+    for (int i = 0; i < depth / 8; ++i) {
+      const uint64_t high = wide_operand(tile, 8 * i);
+      const int adds = more || i > 0;
+      if constexpr (Products == 3) {
+        const uint64_t low = wide_operand(tile + tile_floats, 8 * i);
+        multiply_wide(own, a.low[i], high, adds);
+        multiply_wide(own, a.high[i], low, 1);
+        multiply_wide(own, a.high[i], high, 1);
+      } else {
+        multiply_wide(own, a.high[i], high, adds);
+      }
+    }
+    wide_commit();
+  }
+
+  static CA_INLINE int first_row() { return int(threadIdx.x) / 32 * 16 + int(threadIdx.x) % 32 / 4; }
+
+  static CA_INLINE void take_a(const float* from, fragments& a) {
+    const int row = first_row(), member = threadIdx.x % 4;
+#pragma unroll
+    for (int i = 0; i < depth / 8; ++i)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const float x = A::at(from, row + 8 * (e % 2), 8 * i + member + 4 * (e / 2));
+        a.high[i][e] = round_tf32(x);
+        if constexpr (Products == 3) a.low[i][e] = round_tf32(x - __uint_as_float(a.high[i][e]));
+      }
+  }
+
+  // Threads of a warp take what lies in different banks: neighbouring pieces of a row, or neighbouring rows.
+  static CA_INLINE void split_b(const float* from, float* tile) {
+    constexpr int pieces = depth / 4, count = BlockN * pieces;
+#pragma unroll
+    for (int i = 0; i < (count + threads - 1) / threads; ++i) {
+      const int number = threadIdx.x + i * threads;
+      if (count % threads == 0 || number < count) {
+        const int row = B::along_k ? number / pieces : number % BlockN;
+        const int piece = B::along_k ? number % pieces : number / BlockN;
+        uint4 high, low;
+        unsigned* const h = &high.x;
+        unsigned* const l = &low.x;
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const float x = B::at(from, row, 4 * piece + e);
+          h[e] = round_tf32(x);
+          l[e] = round_tf32(x - __uint_as_float(h[e]));
+        }
+        const int at = row * pieces + (piece ^ row % 8);
+        reinterpret_cast<uint4*>(tile)[at] = high;
+        if constexpr (Products == 3) reinterpret_cast<uint4*>(tile + tile_floats)[at] = low;
+      }
+    }
+  }
+
+  template <class Take> CA_INLINE void each(Take take) const {
+    const int row = first_row(), column = threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < BlockN / 2; ++i) take(row + 8 * (i % 4 / 2), column + 8 * (i / 4) + i % 2, sum[i]);
+  }
+};
+
+}  // namespace ca
