@@ -1,6 +1,7 @@
 """Measure the CUDA sketches on one GPU: every schedule of every family, checked and timed against eager and Inductor.
 
     python -m benchmarks.sketch_cuda --out FOLDER [--families softmax,argmax] [--sizes 64MB,2GB] [--most 14]
+    python -m benchmarks.sketch_cuda --out FOLDER --products [--tf32] [--families "gemm 4096,conv 3d"]
 
 A tool for whoever works on the sketches. The judge's verdicts are made elsewhere, pair by pair; here kernels run in
 one process, interleaved, with the L2 cache overwritten before each run, and medians are compared. Needs the launcher
@@ -28,8 +29,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.cases import Case, cases
+from benchmarks.products import products
 
-LAUNCH_NAME = re.compile(r"\b(k\d+(?:_\d+)?)\(")
+LAUNCH_NAME = re.compile(r"\b(k\d+(?:_\w+)?)\(")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +73,7 @@ class Subject:
     name: str
     function: Callable[..., Any]
     make: Callable[[str], tuple[Tensor, ...]]
+    multiplications: int = 0
 
 
 def subject_of(case: Case) -> Subject:
@@ -78,6 +81,10 @@ def subject_of(case: Case) -> Subject:
         return tuple(torch.randn(shape, device=device) for shape in case.shapes)
 
     return Subject(case.name, case.family.function, make)
+
+
+def product_subjects() -> tuple[Subject, ...]:
+    return tuple(Subject(p.name, p.function, p.make, p.multiplications) for p in products())
 
 
 def probes() -> tuple[Subject, ...]:
@@ -173,14 +180,14 @@ def lower_case(case: Subject) -> Any:
     return region, group(region)
 
 
-def build(case: Subject, folder: Path, most: int) -> Built:
-    """Emit and compile all schedules of a case, several to a file."""
+def build(case: Subject, folder: Path, most: int, tf32: bool) -> Built:
+    """Emit and compile all schedules of a case, several to a file. tf32: such products are tried too."""
     from cuda_agent_backend.sketch import cuda
     from sandbox.compile_cuda import ptxas_facts
 
     try:
         region, kernels = lower_case(case)
-        device = cuda.DeviceFacts()
+        device = cuda.DeviceFacts(tf32=tf32)
         sources, plans, schedules, prelude = [], [], [], ""
         for number, schedule in enumerate(cuda.schedules(region, kernels, device, most)):
             source, plan = cuda.emit(region, kernels, schedule, device)
@@ -343,6 +350,7 @@ class Outcome:
 
     case: str
     bytes: int
+    multiplications: int
     times: dict[str, float]
     errors: dict[str, float]
     variants: dict[str, dict[str, str]]
@@ -360,7 +368,7 @@ def run_case(case: Subject, built: Built, timer: Timer | None, rounds: int) -> O
     expected = tensors(case.function(*(t.double() if t.is_floating_point() else t for t in inputs)))
     own = [error_of(r, x, inputs[0])[0] for r, x in zip(eager, expected, strict=True)]
     moved = sum(t.numel() * t.element_size() for t in (*inputs, *eager))
-    outcome = Outcome(case.name, moved, {}, {}, {}, built.problem)
+    outcome = Outcome(case.name, moved, case.multiplications, {}, {}, {}, built.problem)
     runs: dict[str, Run] = {"eager": lambda: case.function(*inputs)}
     if timer is not None:
         torch._dynamo.reset()
@@ -419,8 +427,11 @@ def line(outcome: Outcome) -> str:
     settings = {
         k: v for k, v in json.loads(outcome.variants[best]["schedule"])[0].items() if k != "sketch"
     }
+    rate = (
+        f"{outcome.multiplications * 2e-6 / t[best]:5.1f} TF/s " if outcome.multiplications else ""
+    )
     return (
-        f"{outcome.case:28}{t['eager']:9.1f}{t['inductor']:9.1f}{t[best]:9.1f}{first:9.1f}  x{base / t[best]:5.3f} "
+        f"{rate}{outcome.case:20}{t['eager']:9.1f}{t['inductor']:9.1f}{t[best]:9.1f}{first:9.1f}  x{base / t[best]:5.3f} "
         f"room {base / t['copy']:5.2f} roof {t['copy'] / t[best]:5.2f} err {outcome.errors[best]:5.2f} "
         f"wrong {wrong} {best} r{outcome.variants[best]['registers']} {json.dumps(settings).replace(' ', '')}"
     )
@@ -453,6 +464,8 @@ def main() -> int:
         "--clean", action="store_true", help="leave the L2 cache without dirty lines"
     )
     parser.add_argument("--no-probes", action="store_true")
+    parser.add_argument("--products", action="store_true", help="products and convolutions instead")
+    parser.add_argument("--tf32", action="store_true", help="torch may use TF32, and so do we")
     parser.add_argument("--jobs", type=int, default=14)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -463,12 +476,17 @@ def main() -> int:
         for c in cases("cuda")
         if c.size in sizes and (not names or c.family.name in names)
     ]
+    torch.backends.cudnn.allow_tf32 = options.tf32
+    torch.set_float32_matmul_precision("high" if options.tf32 else "highest")
+    if options.products:
+        chosen = [p for p in product_subjects() if not names or p.name in names]
+        options.no_probes = True
     small = [p for p in probes() if not options.no_probes and (not names or p.name in names)]
     started = time.monotonic()
     outcomes = []
     with ProcessPoolExecutor(options.jobs) as pool, torch.no_grad():
         futures = {
-            s.name: pool.submit(_build_named, s.name, folder, options.most)
+            s.name: pool.submit(_build_named, s.name, folder, options.most, options.tf32)
             for s in (*chosen, *small)
         }
         timer = Timer(torch.empty(64 << 20, dtype=torch.int32, device="cuda"), options.clean)
@@ -490,9 +508,9 @@ def main() -> int:
     return 0
 
 
-def _build_named(name: str, folder: Path, most: int) -> Built:
-    subjects = (*probes(), *(subject_of(c) for c in cases("cuda")))
-    return build(next(s for s in subjects if s.name == name), folder, most)
+def _build_named(name: str, folder: Path, most: int, tf32: bool) -> Built:
+    subjects = (*probes(), *product_subjects(), *(subject_of(c) for c in cases("cuda")))
+    return build(next(s for s in subjects if s.name == name), folder, most, tf32)
 
 
 if __name__ == "__main__":

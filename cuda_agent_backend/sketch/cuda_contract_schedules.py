@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
 from cuda_agent_backend.sketch.contraction import Contraction
-from cuda_agent_backend.sketch.cuda_contract import MAX_SPLIT, SKETCH, Tiles, Writer
+from cuda_agent_backend.sketch.cuda_contract import (
+    GROUP_DEPTH,
+    GROUP_ROWS,
+    MAX_SPLIT,
+    SKETCH,
+    Tiles,
+    Writer,
+)
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts, ceildiv
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Kernel
@@ -17,14 +25,22 @@ RUN = 256
 """Terms after which sums move on: see `contract.cuh`. Shorter sums than two of it do not."""
 TILES = (
     # rows, columns, depth, rows and columns of a warp, stages; the share of its peak that the tile can reach
-    (128, 128, 16, 64, 32, 4, 1.0), (128, 128, 32, 64, 32, 3, 1.0), (128, 256, 16, 64, 64, 3, 0.95),
-    (256, 128, 16, 64, 64, 3, 0.95), (128, 64, 16, 64, 32, 4, 0.9), (64, 128, 16, 32, 64, 4, 0.9),
+    (128, 64, 16, 64, 32, 4, 0.9), (64, 128, 16, 32, 64, 4, 0.9),
     (128, 64, 32, 32, 32, 3, 0.88), (64, 128, 32, 32, 32, 3, 0.88), (64, 64, 32, 32, 32, 4, 0.75),
     (64, 64, 16, 32, 32, 4, 0.7), (256, 32, 16, 64, 16, 4, 0.6), (32, 256, 16, 32, 32, 4, 0.6),
     (128, 32, 32, 32, 16, 4, 0.5), (32, 128, 32, 16, 32, 4, 0.5), (32, 64, 32, 16, 32, 4, 0.4),
     (64, 32, 32, 32, 16, 4, 0.4), (16, 128, 32, 16, 32, 4, 0.3), (128, 16, 32, 32, 16, 4, 0.3),
     (32, 32, 32, 16, 16, 4, 0.3),
 )  # fmt: skip
+GROUP_TILES = (
+    # rows, columns, stages; the share of the other tiles' peak that the tile can reach
+    (128, 128, 3, 1.8), (128, 128, 4, 1.8), (128, 64, 4, 1.4), (64, 128, 4, 1.2), (64, 64, 4, 0.9),
+)  # fmt: skip
+GROUP_RUNS = (256, 128, 64)
+WASTE = 1.12
+"""What may be added in zeros, as the terms are no multiple of a run, before a shorter run is taken."""
+ENOUGH_THREADS = 256
+"""On a multiprocessor, to hide what one of them waits for."""
 JOIN_COST = 0.02
 """What a second kernel costs, as a share of the time of a wave of blocks for each share of a tile."""
 
@@ -52,18 +68,31 @@ def contract_schedules(
 
 
 def _in_tf32(tiles: list[Tiles]) -> list[Tiles]:
-    return [replace(t, products=1, run=0) for t in tiles]
+    return [replace(t, products=1, run=t.run if t.group else 0) for t in tiles]
 
 
 def _candidates(c: Contraction, device: DeviceFacts) -> Iterator[tuple[Tiles, float]]:
-    for rows, columns, depth, warp_rows, warp_columns, stages, share in TILES:
-        run = RUN if c.k >= 2 * RUN else 0
-        one = Tiles(rows, columns, depth, warp_rows, warp_columns, stages, run)
+    for one, share in (*_group_tiles(c, device), *_warp_tiles(c)):
         yield one, share
         blocks = _blocks(c, one)
-        if blocks < device.sm_count and c.k >= 4 * one.depth:
-            for split in _splits(blocks, c.k // one.depth, device):
+        if blocks < device.sm_count and c.k >= 4 * one.step:
+            for split in _splits(blocks, c.k // one.step, device):
                 yield replace(one, split=split), share
+
+
+def _warp_tiles(c: Contraction) -> Iterator[tuple[Tiles, float]]:
+    run = RUN if c.k >= 2 * RUN else 0
+    for rows, columns, depth, warp_rows, warp_columns, stages, share in TILES:
+        yield Tiles(rows, columns, depth, warp_rows, warp_columns, stages, run), share
+
+
+def _group_tiles(c: Contraction, device: DeviceFacts) -> Iterator[tuple[Tiles, float]]:
+    if device.arch != "sm_90a":
+        return
+    whole = [run for run in GROUP_RUNS if ceildiv(c.k, run) * run <= WASTE * c.k]
+    run = whole[0] if whole else GROUP_RUNS[-1]
+    for rows, columns, stages, share in GROUP_TILES:
+        yield Tiles(rows, columns, GROUP_DEPTH, GROUP_ROWS, columns, stages, run, group=1), share
 
 
 def _splits(blocks: int, turns: int, device: DeviceFacts) -> list[int]:
@@ -78,18 +107,23 @@ def _blocks(c: Contraction, t: Tiles) -> int:
 
 
 def _seconds(c: Contraction, t: Tiles, share: float, device: DeviceFacts) -> float:
-    """Relative: waves of blocks by the work of one of them."""
-    resident = max(1, min(3, 65536 // (160 * t.threads)))
-    waves = max(1.0, _blocks(c, t) * t.split / (device.sm_count * resident))
-    whole = ceildiv(_blocks(c, t) * t.split, device.sm_count) / resident
-    work = t.tile_m * t.tile_n * ceildiv(c.k, t.split) / share
-    return work * (0.5 * waves + 0.5 * max(whole, 1.0)) * (1 + JOIN_COST * t.split * (t.split > 1))
+    """Relative: the work of the busiest multiprocessor, whose blocks share its rate."""
+    blocks = _blocks(c, t) * t.split / device.sm_count
+    terms = ceildiv(ceildiv(c.k, t.split), t.step) * t.step
+    resident = 1 if t.group else max(1, min(3, 65536 // (160 * t.threads)))
+    threads = min(resident, max(1.0, blocks)) * t.threads
+    busy = share * min(1.0, threads / ENOUGH_THREADS) ** 0.5
+    # a block that finishes early makes room for the next, so that less than a whole wave may be lost
+    waves = max(1.0, (blocks + math.ceil(blocks)) / 2)
+    return float(
+        waves * t.tile_m * t.tile_n * terms / busy * (1 + JOIN_COST * t.split * (t.split > 1))
+    )
 
 
 def _parameters(t: Tiles) -> dict[str, Parameter]:
     found: dict[str, Parameter] = {
         "sketch": SKETCH, "tile_m": t.tile_m, "tile_n": t.tile_n, "depth": t.depth, "warp_m": t.warp_m,
         "warp_n": t.warp_n, "stages": t.stages, "run": t.run, "split": t.split,
-        "products": t.products,
+        "products": t.products, "group": t.group,
     }  # fmt: skip
     return found

@@ -46,7 +46,7 @@ template <int Rows, int Depth, bool AlongK, int Vector, int Threads> struct oper
   static constexpr int floats = (AlongK ? Rows : Depth) * stride;
   static constexpr int along = (AlongK ? Depth : Rows) / Vector, total = Rows * Depth / Vector;
   template <class Copy> static CA_INLINE void fetch(float* shared, int k0, Copy copy) {
-#pragma unroll
+#pragma unroll Vector == 1 ? 4 : 16  // single elements are many, and the places of all of them too many for registers
     for (int i = 0; i < (total + Threads - 1) / Threads; ++i) {
       const int number = threadIdx.x + i * Threads;
       if (total % Threads == 0 || number < total) {
