@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from judge_kit import silu_bias, silu_candidate
 
 from sandbox.compilation import Compiled
