@@ -11,13 +11,16 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from cuda_agent_backend.bench.request import Request
 
 Answer = dict[str, Any]
+MODEL_LIMIT_S = 300.0
+"""What building a task, and calling it once, may take."""
 
 
 def machine(request: Request) -> Answer:
@@ -37,12 +40,17 @@ def machine(request: Request) -> Answer:
 def search(request: Request) -> Answer:
     """Search kernels for a task, as search mode does for a user's model."""
     from cuda_agent_backend.warm import warm
+    from sandbox.devicelock import DeviceLock
 
-    task = _built(request)
-    if isinstance(task, str):
-        return {"failed": task}
+    with limited(MODEL_LIMIT_S, request):
+        task = _built(request)
+        if isinstance(task, str):
+            return {"failed": task}
+        inputs = task.draw(request.wishes.seed)
+    # Once on its own first: whatever hangs in a turn keeps all others from theirs.
+    with DeviceLock(Path(request.device_lock)).turn(), limited(MODEL_LIMIT_S, request):
+        _call(task.model, inputs)
     options = {**request.options("search"), "cuda_agent.device_lock": request.device_lock}
-    inputs = task.draw(request.wishes.seed)
     report = warm(task.model, inputs, budget_s=request.wishes.budget_s, options=options)
     return {"failed": report.problem} if report.problem else report.to_json()
 
@@ -68,6 +76,34 @@ def _built(request: Request) -> Any:
     place = Place(wishes.target, getattr(torch, wishes.dtype))
     found = build(Path(request.file), place, wishes.seed)
     return found.reason if isinstance(found, BadTarget) else found
+
+
+def _call(model: Any, inputs: tuple[Any, ...]) -> None:
+    import torch
+
+    with torch.no_grad():
+        model(*inputs)
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+@contextmanager
+def limited(seconds: float, request: Request) -> Iterator[None]:
+    """End this process, with an answer, where what is done within takes longer."""
+    from cuda_agent_backend import tables
+
+    def end() -> None:
+        reason = f"the task's own code was not done after {seconds:.0f} s"
+        tables.write_json(Path(request.result), {"timed_out": reason})
+        os._exit(1)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 PHASES: dict[str, Callable[[Request], Answer]] = {

@@ -117,6 +117,8 @@ def answer(phase: str, code: int, result: Path, log: Path) -> dict[str, Any] | F
         found: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return Failed(phase, how_it_ended(code), tail(log))
+    if "timed_out" in found:
+        return TimedOut(phase, str(found["timed_out"]), tail(log))
     if "failed" in found:
         return Failed(phase, str(found["failed"]), tail(log))
     return found

@@ -83,7 +83,6 @@ def draw(tasks: Sequence[TaskFigures], folder: Path) -> list[Path] | NoPlots:
 def _over_inductor(axes: Any, tasks: Sequence[TaskFigures]) -> None:
     bars = sorted_bars(tasks)
     places, medians = range(len(bars)), [bar.median for bar in bars]
-    # Of noise a median may lie on its own bound, never beyond it.
     errors = [
         [bar.median - bar.low for bar in bars],
         [bar.high - bar.median for bar in bars],
@@ -127,8 +126,8 @@ def _names(axes: Any, names: Sequence[str], most: int = 40) -> None:
 
 def _speedup_ticks(axis: Any) -> None:
     """Plain numbers on a logarithmic axis."""
-    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+    from matplotlib.ticker import MaxNLocator, NullFormatter, StrMethodFormatter
 
-    axis.set_major_locator(LogLocator(base=10, subs=(1.0, 1.5, 2.0, 3.0, 5.0, 7.0)))
+    axis.set_major_locator(MaxNLocator(8))
     axis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axis.set_minor_formatter(NullFormatter())
