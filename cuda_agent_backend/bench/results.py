@@ -16,6 +16,7 @@ from typing import Any
 from cuda_agent_backend import tables
 from cuda_agent_backend.bench.discovery import TaskFile
 from cuda_agent_backend.bench.figures import MEASURED
+from cuda_agent_backend.bench.provenance import commit
 from cuda_agent_backend.bench.request import Wishes
 
 Facts = dict[str, Any]
@@ -72,6 +73,8 @@ class Results:
             "group": task.group,
             "file": str(task.path),
             "identity": self.identity.of(task),
+            "commit": commit(),
+            "wishes": asdict(self.identity.wishes),
         }
         tables.write_json(self.path(task), {**known, **facts})
         found: Facts = json.loads(self.path(task).read_text(encoding="utf-8"))
