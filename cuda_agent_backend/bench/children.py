@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from cuda_agent_backend.bench.request import Request
 from cuda_agent_backend.wire import child_environment
+from sandbox.supervisor import STEADY_THREADS
 
 CHILD = "cuda_agent_backend.bench.child"
 TAIL_LINES, TAIL_BYTES = 30, 1 << 14
@@ -61,16 +63,19 @@ class Children:
         Path(request.result).unlink(missing_ok=True)
         words, log = folder / f"{phase}.request.json", folder / f"{phase}.log"
         words.write_text(request.to_text(), encoding="utf-8")
-        code = self._run([sys.executable, "-m", CHILD, phase, str(words)], log, limit_s)
+        command = [sys.executable, "-m", CHILD, phase, str(words)]
+        code = self._run(command, log, limit_s, STEADY_THREADS if phase == "measure" else {})
         if self._stopped:
             raise Interrupted
         if code is None:
             return TimedOut(phase, f"not done after {limit_s:.0f} s", tail(log))
         return answer(phase, code, Path(request.result), log)
 
-    def _run(self, command: list[str], log: Path, limit_s: float) -> int | None:
-        """The exit status; None where it was killed at the limit."""
-        with log.open("wb") as out, self._started(command, out) as process:
+    def _run(
+        self, command: list[str], log: Path, limit_s: float, more: Mapping[str, str]
+    ) -> int | None:
+        """The exit status; None where it was killed at the limit. more: of the environment."""
+        with log.open("wb") as out, self._started(command, out, more) as process:
             try:
                 return process.wait(limit_s)
             except subprocess.TimeoutExpired:
@@ -80,7 +85,9 @@ class Children:
                 with self._lock:
                     self._running.discard(process)
 
-    def _started(self, command: list[str], out: Any) -> subprocess.Popen[bytes]:
+    def _started(
+        self, command: list[str], out: Any, more: Mapping[str, str]
+    ) -> subprocess.Popen[bytes]:
         with self._lock:
             if self._stopped:
                 raise Interrupted
@@ -89,7 +96,7 @@ class Children:
                 stdin=subprocess.PIPE,
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                env=self._environment,
+                env={**self._environment, **more},
                 start_new_session=True,
             )
             self._running.add(process)
