@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
+    from sandbox.devicelock import DeviceLock
     from sandbox.task import Task
 
 LOWER_BOUND, MEDIAN = 1.0, 1.005
@@ -100,27 +101,32 @@ def fewer(count: int, trials: int) -> int:
 
 
 class Trial:
-    """The graph without and with kernels, compiled, on common inputs. Used in a process of its own."""
+    """The graph without and with kernels, compiled, on common inputs. Used in a process of its own.
 
-    def __init__(self, task: Task, inductor: Mapping[str, Any], seed: int) -> None:
+    lock: by which it takes turns on the device with other processes.
+    """
+
+    def __init__(
+        self, task: Task, inductor: Mapping[str, Any], seed: int, lock: DeviceLock
+    ) -> None:
         from sandbox.bounds import integer_bounds
         from sandbox.inputs import make_inputs
         from sandbox.oracle import run_eager, run_oracle
         from sandbox.taskgraph import device_of
 
         self.task, self.inductor, self.device = task, dict(inductor), device_of(task.target)
-        module = task.to_graph_module()
-        self.inputs = make_inputs(task.inputs, seed, "normal", integer_bounds(task), self.device)
-        self.oracle = run_oracle(task, module, self.inputs).outputs
-        self.eager = run_eager(module, self.inputs)
+        self.lock = lock
+        module, bounds = task.to_graph_module(), integer_bounds(task)
+        with lock.turn():
+            self.inputs = make_inputs(task.inputs, seed, "normal", bounds, self.device)
+            self.oracle = run_oracle(task, module, self.inputs).outputs
+            self.eager = run_eager(module, self.inputs)
         self.plain = self._compile(task.to_graph_module())
-        self.reference = self.plain()
+        with lock.turn():
+            self.reference = self.plain()
 
     def measure(self, kernels: Sequence[str]) -> Measured:
         """Compile the graph with these kernels and compare it with plain Inductor."""
-        from cuda_agent_backend.measure import paired_samples
-        from sandbox.timing import interval, ratios
-
         module = self.task.to_graph_module()
         missing = insert(module, frozenset(kernels))
         if missing:
@@ -128,6 +134,13 @@ class Trial:
                 0, 0, 0, False, f"{len(missing)} kernels have no place in the rebuilt graph"
             )
         spliced = self._compile(module)
+        with self.lock.turn():
+            return self._compare(spliced, seed=len(kernels))
+
+    def _compare(self, spliced: Callable[[], list[torch.Tensor]], seed: int) -> Measured:
+        from cuda_agent_backend.measure import paired_samples
+        from sandbox.timing import interval, ratios
+
         wrong, ratio = less_accurate(spliced(), self.reference, self.eager, self.oracle)
         if wrong:
             return Measured(0, 0, 0, False, f"the whole graph is less accurate: {wrong}", ratio)
@@ -136,7 +149,7 @@ class Trial:
             rounds=ROUNDS,
             limit_s=ROUND_LIMIT_S,
             device=self.task.target,
-            seed=len(kernels),
+            seed=seed,
         )
         found = interval(ratios(samples["plain"], samples["spliced"]))
         return Measured(found.median, found.low, found.high, True, "", ratio)
@@ -208,7 +221,8 @@ def _differing(left: torch.Tensor, right: torch.Tensor) -> float:
 
 
 def run(request: Mapping[str, Any], say: Callable[[str], None]) -> Acceptance | str:
-    """Carry a request out: {"graph", "kernels": key digests, "cache_dir", "inductor", "budget_s", "flags", "seed"}."""
+    """Carry a request out: {"graph", "kernels": key digests, "cache_dir", "inductor", "budget_s", "flags", "seed",
+    "device_lock"}."""
     from pathlib import Path
 
     from cuda_agent_backend.kernels import Hit, lower_bound, open_kernels
@@ -216,8 +230,10 @@ def run(request: Mapping[str, Any], say: Callable[[str], None]) -> Acceptance | 
     from kernel_cache import CacheUnavailable
     from kernel_cache.fields import Fields
     from kernel_cache.record import key_from
+    from sandbox.devicelock import DeviceLock
     from sandbox.task import Task
 
+    lock = DeviceLock(Path(request["device_lock"]) if request.get("device_lock") else None)
     deadline = time.monotonic() + float(request["budget_s"])
     apply_flags(request["flags"])
     kernels = open_kernels(Path(request["cache_dir"]))
@@ -230,18 +246,19 @@ def run(request: Mapping[str, Any], say: Callable[[str], None]) -> Acceptance | 
         if not isinstance(found, Hit):
             return f"a kernel is gone: {found.reason}"
         gain[key.digest] = _gain(found.record.task, lower_bound(found.record) or 1.0)
-    trial = Trial(Task.from_json(request["graph"]), request["inductor"], int(request["seed"]))
+    graph, seed = Task.from_json(request["graph"]), int(request["seed"])
+    trial = Trial(graph, request["inductor"], seed, lock)
     cost = [0.0]
 
     def measure(chosen: Sequence[str]) -> Measured:
         say(f"the whole graph with {len(chosen)} kernels")
-        started = time.monotonic()
+        started = time.monotonic() - lock.waited_s
         found = trial.measure(chosen)
-        cost[0] = max(cost[0], time.monotonic() - started)
+        cost[0] = max(cost[0], time.monotonic() - lock.waited_s - started)
         return found
 
     def trials_left() -> int:
-        return int((deadline - time.monotonic()) / max(cost[0], 1e-3))
+        return int((deadline + lock.waited_s - time.monotonic()) / max(cost[0], 1e-3))
 
     return decide(list(gain), gain, measure, trials_left)
 

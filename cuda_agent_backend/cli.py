@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cuda_agent_backend import cli_cache, tables
+from cuda_agent_backend.bench import command as bench_command
 from cuda_agent_backend.cli_cache import CliError, Result
 from cuda_agent_backend.settings import Settings, SettingsError
 
@@ -59,6 +60,10 @@ def parser() -> argparse.ArgumentParser:
         "explain", parents=[common], help="what would be replaced in a model, and why not the rest"
     )
     _model_arguments(explain)
+    bench = commands.add_parser(
+        "bench", parents=[common], help="search and measure folders of tasks, unattended"
+    )
+    bench_command.add_arguments(bench, seconds)
     doctor = commands.add_parser("doctor", parents=[common], help="what works on this machine")
     doctor.add_argument("--quick", action="store_true", help="build nothing")
     cache = commands.add_parser("cache", help="look at, check and clean the kernel cache")
@@ -192,6 +197,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace, Settings], Result]] = {
     "demo": _demo,
     "warm": _warm,
     "explain": _explain,
+    "bench": bench_command.run,
     "doctor": _doctor,
     "cache": cli_cache.run,
 }

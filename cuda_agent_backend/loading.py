@@ -47,7 +47,7 @@ def load_model(target: str) -> LoadedModel | BadTarget:
     path = Path(file)
     if not path.is_file():
         return BadTarget(f"no file {file}")
-    module = _import(path)
+    module = import_file(path)
     if isinstance(module, BadTarget):
         return module
     make = getattr(module, function, None)
@@ -56,7 +56,8 @@ def load_model(target: str) -> LoadedModel | BadTarget:
     return _call(target, make)
 
 
-def _import(path: Path) -> ModuleType | BadTarget:
+def import_file(path: Path) -> ModuleType | BadTarget:
+    """Run a Python file as a module, with its folder on ``sys.path``; what it raises becomes a `BadTarget`."""
     name = f"cuda_agent_user_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:

@@ -27,6 +27,7 @@ class Options:
     min_bytes: a region that moves fewer bytes is left to Inductor.
     acceptance: "measure" uses kernels only as far as the whole graph was measured with them; "trust" does not ask.
     policy: what writes the kernels. allow_policy_cpp: consent to run C++ that a policy wrote itself (target cpu).
+    device_lock: a file by which processes that search on one device take turns on it; None where this one is alone.
     """
 
     cache_dir: Path
@@ -39,6 +40,7 @@ class Options:
     policy: str = "search"
     allow_policy_cpp: bool = False
     progress: str = "auto"
+    device_lock: Path | None = None
     disable: bool = False
     inductor: Mapping[str, Any] = field(default_factory=dict)
 
@@ -78,6 +80,7 @@ OURS: dict[str, tuple[Callable[[Any], bool], str, Callable[[Any], Any]]] = {
     "policy": (lambda v: isinstance(v, str) and bool(v), "the name of a policy", str),
     "allow_policy_cpp": (lambda v: isinstance(v, bool), "True or False", bool),
     "progress": (lambda v: v in ("auto", "on", "off"), "one of auto, on, off", str),
+    "device_lock": (lambda v: isinstance(v, str | Path) and bool(str(v)), "a path", Path),
 }
 """Our keys without their prefix: (is it valid, what is allowed in words, conversion)."""
 

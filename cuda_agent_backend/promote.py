@@ -70,6 +70,8 @@ class HasFolders(Protocol):
     def allow_policy_cpp(self) -> bool: ...
     @property
     def flags(self) -> Mapping[str, Any]: ...
+    @property
+    def device_lock(self) -> Path | None: ...
 
 
 def stands(known: object, target: str) -> bool:
@@ -155,6 +157,7 @@ def make_judge(target: str, setup: HasFolders, scratch: str) -> Any:
         threads=int(setup.flags["threads"]),
         flags=setup.flags["torch"],
         consent=setup.allow_policy_cpp,
+        device_lock=setup.device_lock,
     )
 
 
@@ -174,7 +177,9 @@ def run_agent(
     policy = make_policy(setup.policy)
     bench: Any = WithRecorded(judge, recorded) if recorded else judge
     tools = Toolbox(task, bench)
-    result = run_episode(policy, tools, Budget(budget_s), say)
+    result = run_episode(
+        policy, tools, Budget(budget_s), say, lambda: time.monotonic() - judge.waited_s
+    )
     folder = setup.cache_dir.with_name(f"{setup.cache_dir.name}-trajectories")
     save_trajectory(folder / f"{task.digest[:16]}.jsonl", result)
     if result.best is None:

@@ -18,7 +18,7 @@ from cuda_agent_backend.budget import WHOLE_EPISODE_S
 from cuda_agent_backend.hook import Later
 from cuda_agent_backend.machine import all_flags
 from cuda_agent_backend.options import Options
-from cuda_agent_backend.wire import Child
+from cuda_agent_backend.wire import WAITING_S, Child
 from kernel_cache import KernelKey
 from sandbox.task import Task
 
@@ -200,11 +200,13 @@ class Searching:
         return f"the whole graph was not measured: {answer['reason']}"
 
     def _ask(self, request: Mapping[str, Any], limit_s: float, title: str) -> dict[str, Any]:
+        limit_s += WAITING_S if self.options.device_lock else 0.0
         with ExitStack() as stack:
             show = stack.enter_context(Progress(title, self.options.progress))
             return self.process.ask(request, limit_s, show.update)
 
     def _setup(self) -> dict[str, Any]:
+        lock = self.options.device_lock
         return {
             "cache_dir": str(self.options.cache_dir.absolute()),
             "native_dir": str(self.options.native_dir.absolute()),
@@ -212,6 +214,7 @@ class Searching:
             "policy": self.options.policy,
             "allow_policy_cpp": self.options.allow_policy_cpp,
             "inductor": _jsonable(self.options.inductor),
+            "device_lock": lock and str(lock.absolute()),
         }
 
 

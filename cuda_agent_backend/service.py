@@ -27,7 +27,7 @@ from typing import Any
 
 from cuda_agent_backend.budget import by_promise, share
 from cuda_agent_backend.promote import Searched, SearchResult, keep
-from cuda_agent_backend.wire import Child, own_stdout
+from cuda_agent_backend.wire import WAITING_S, Child, own_stdout
 from kernel_cache import CacheUnavailable, KernelCache
 from sandbox.task import Task, TaskError
 
@@ -48,17 +48,14 @@ class Setup:
     policy: str = "search"
     allow_policy_cpp: bool = False
     inductor: Mapping[str, Any] | None = None
+    device_lock: Path | None = None
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> Setup:
         """From the "setup" of a request."""
-        return Setup(
-            **{
-                **value,
-                "cache_dir": Path(value["cache_dir"]),
-                "native_dir": Path(value["native_dir"]),
-            }
-        )
+        names = ("cache_dir", "native_dir", "device_lock")
+        paths = {name: Path(value[name]) for name in names if value.get(name)}
+        return Setup(**{**value, **paths})
 
 
 class Judges:
@@ -67,8 +64,13 @@ class Judges:
     def __init__(self) -> None:
         self._stack = contextlib.ExitStack()
         self._judges: dict[tuple[str, str], Any] = {}
-        self.starting_s = 0.0
-        """Seconds spent on starting judges, which no task's budget pays for."""
+        self._starting_s = 0.0
+
+    @property
+    def unpaid_s(self) -> float:
+        """Seconds that no task's budget pays for: judges started, and other processes' turns on the device."""
+        waited = (float(judge.waited_s) for judge in self._judges.values())
+        return self._starting_s + sum(waited)
 
     def get(self, task: Task, setup: Setup) -> Any:
         """The judge for a task's target under the setup's flags; a new one has the task's baselines already."""
@@ -80,8 +82,8 @@ class Judges:
             scratch = self._stack.enter_context(TemporaryDirectory(prefix="cuda_agent-"))
             judge = self._stack.enter_context(make_judge(task.target, setup, scratch))
             judge.baselines(task)
+            self._starting_s += time.monotonic() - started - judge.waited_s
             self._judges[key] = judge
-            self.starting_s += time.monotonic() - started
         return self._judges[key]
 
     def close(self) -> None:
@@ -161,10 +163,10 @@ class Service:
         promises = {digest: float(_bytes(task)) for digest, task in given.items()}
         promises |= request.get("promises") or {}
         tasks = [given[digest] for digest in by_promise(list(given), promises)]
-        deadline = time.monotonic() + float(request["budget_s"]) - self.judges.starting_s
+        deadline = time.monotonic() + float(request["budget_s"]) - self.judges.unpaid_s
         results: dict[str, dict[str, Any]] = {}
         for done, task in enumerate(tasks):
-            left = deadline + self.judges.starting_s - time.monotonic()
+            left = deadline + self.judges.unpaid_s - time.monotonic()
             seconds = share(left, [promises[t.digest] for t in tasks[done:]], first=not done)
             if seconds is None:
                 results[task.digest] = {"reason": "the budget ended before its turn"}
@@ -272,9 +274,11 @@ class Service:
                     "budget_s": budget_s,
                     "flags": setup.flags,
                     "seed": int.from_bytes(os.urandom(4)),
+                    "device_lock": setup.device_lock and str(setup.device_lock),
                 }
             )
-            answer = self._await(child, request["id"], budget_s + ACCEPT_START_S)
+            waiting = WAITING_S if setup.device_lock else 0.0
+            answer = self._await(child, request["id"], budget_s + ACCEPT_START_S + waiting)
         finally:
             child.kill()
         if answer["event"] == "result" and answer.get("final"):

@@ -96,6 +96,13 @@ VARIABLES = (
         "progress bars: on a terminal (auto), always (on), never (off)",
         _one_of("auto", "on", "off"),
     ),
+    Variable(
+        "CUDA_AGENT_DEVICE_LOCK",
+        "device_lock",
+        "",
+        "file by which processes that share a device take turns on it",
+        _folder,
+    ),
     Variable("CUDA_AGENT_LOGS", "logs", "", "log topics, as in +hook,search,-splice", _topics),
 )
 """Every variable, in the order in which the documentation lists them. An empty default means: see `Settings`."""
@@ -111,6 +118,7 @@ class Settings:
     budget_s: float = 120.0
     disable: bool = False
     progress: str = "auto"
+    device_lock: Path | None = None
     logs: tuple[tuple[str, str], ...] = ()
 
     @staticmethod

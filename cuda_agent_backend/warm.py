@@ -55,6 +55,7 @@ def warm(
     from cuda_agent_backend.kernels import open_kernels
     from cuda_agent_backend.searching import Searching
     from kernel_cache import CacheUnavailable
+    from sandbox.devicelock import DeviceLock
 
     started = time.perf_counter()
     wishes = replace(wishes_of(mode, options), search="search")
@@ -65,7 +66,8 @@ def warm(
         return WarmReport((), time.perf_counter() - started, str(kernels))
     reports: list[GraphReport] = []
     with tempfile.TemporaryDirectory(prefix="cuda_agent-") as folder:
-        graphs = capture(model, inputs, wishes, training=training, record_in=Path(folder))
+        with DeviceLock(wishes.device_lock).turn():
+            graphs = capture(model, inputs, wishes, training=training, record_in=Path(folder))
         for found in graphs:
             hook = KernelPass(wishes, kernels, Searching(wishes), recorded=found.recorded)
             hook(found.module.graph)

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 STOP_GRACE_S = 3.0
+WAITING_S = 3600.0
+"""What a child may wait for other processes' turns on the device, beyond the time that its work may take."""
 
 
 def own_stdout() -> TextIO:

@@ -19,18 +19,20 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from sandbox import flags as torch_flags
 from sandbox import machine, roofline, sanitizer, timing
-from sandbox.accuracy import check_metadata
+from sandbox.accuracy import AccuracyReport, check_metadata
 from sandbox.candidate import Candidate
 from sandbox.compile import Compiled, CompileTimedOut, compile_candidate
 from sandbox.compile import Refused as CompileRefused
 from sandbox.confine import offered
+from sandbox.devicelock import DeviceLock
 from sandbox.disassembly import Inspection, count_instructions
 from sandbox.inputs import make_inputs
 from sandbox.machine import Ceilings
@@ -75,6 +77,7 @@ class Judge:
     inductor: a patch of Inductor's configuration for baseline and wrapper. consent: whether C++
     written by a policy may run. ceilings: of this machine, measured when first needed otherwise.
     memory_bytes: what a worker for cpu may call its own, by default a share of the machine's.
+    device_lock: a file by which processes take turns on the device (see `devicelock`); None where this one is alone.
     """
 
     def __init__(
@@ -92,6 +95,7 @@ class Judge:
         timeouts: Timeouts | None = None,
         ceilings: Ceilings | None = None,
         memory_bytes: int | None = None,
+        device_lock: Path | None = None,
     ) -> None:
         self.target, self.arch, self.consent = target, arch, consent
         self.scratch = Path(scratch_dir).resolve()
@@ -121,6 +125,7 @@ class Judge:
         )
         self._native = str(hello["native"])
         self._ceilings = ceilings
+        self._device = DeviceLock(device_lock)
         self._session: Session | None = None
         self._preparing: threading.Thread | None = None
         self._compiled: dict[tuple[str, str], Compiled] = {}
@@ -157,6 +162,11 @@ class Judge:
         for worker in self._workers:
             worker.stop()
         self._session = None
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds spent waiting for other processes' turns on the device."""
+        return self._device.waited_s
 
     def ceilings(self) -> Ceilings:
         """What this machine can do at most; measured once."""
@@ -216,7 +226,8 @@ class Judge:
         session = self._open(task)
         if not isinstance(session, Session):
             return session
-        return self._race(session, eager_task, self._scratch).baselines()
+        with self._alone():
+            return self._race(session, eager_task, self._scratch).baselines()
 
     def verify(
         self,
@@ -234,7 +245,8 @@ class Judge:
         if not isinstance(session, Session):
             return session
         check = THOROUGH if thorough else QUICK
-        outcome = check_candidate(session, self._scratch, check, recorded_inputs or ()).outcome
+        with self._device.turn():
+            outcome = check_candidate(session, self._scratch, check, recorded_inputs or ()).outcome
         return self._rid(self._scratch, outcome)
 
     def profile(
@@ -249,10 +261,12 @@ class Judge:
         session = self._load(self._scratch, task, candidate)
         if not isinstance(session, Session):
             return session
-        checked = check_candidate(session, self._scratch, QUICK, ())
+        with self._device.turn():
+            checked = check_candidate(session, self._scratch, QUICK, ())
         if not isinstance(checked.outcome, Correct):
             return self._rid(self._scratch, checked.outcome)
-        record = self._race(session, eager_task, self._scratch).run(Effort(pairs, pairs))
+        with self._alone():
+            record = self._race(session, eager_task, self._scratch).run(Effort(pairs, pairs))
         if not isinstance(record, Record):
             return record
         speed = timing.report(record.device)
@@ -308,8 +322,8 @@ class Judge:
         trouble = session.prepare(self._candidate, CANDIDATE, task, "inductor")
         if trouble is not None:
             return trouble
-        race = self._race(session, None, self._candidate)
-        return race.judge(effort or Effort(), {})
+        with self._alone():
+            return self._race(session, None, self._candidate).judge(effort or Effort(), {})
 
     def _judge(
         self,
@@ -331,10 +345,27 @@ class Judge:
         }
         evidence["toolchain"] = compiled.toolchain.version
         evidence["kernel_facts"] = dict(compiled.facts)
-        checked = check_candidate(session, self._candidate, THOROUGH, recorded)
+        with self._device.turn():
+            checked = check_candidate(session, self._candidate, THOROUGH, recorded)
         evidence["draws"] = checked.draws
         if not isinstance(checked.outcome, Correct):
             return checked.outcome
+        with self._alone():
+            return self._time(
+                session, candidate, compiled, eager_task, effort, evidence, checked.outcome.accuracy
+            )
+
+    def _time(
+        self,
+        session: Session,
+        candidate: Candidate,
+        compiled: Compiled,
+        eager_task: Task | None,
+        effort: Effort,
+        evidence: dict[str, Any],
+        accuracy: AccuracyReport,
+    ) -> Outcome:
+        """What follows when the outputs are right."""
         for _ in range(NOISY_TRIES):
             race = self._race(session, eager_task, self._candidate)
             speed = race.judge(effort, evidence)
@@ -342,22 +373,27 @@ class Judge:
                 break
         if not isinstance(speed, SpeedReport):
             return speed
-        impossible = self._impossible(task, speed, evidence)
+        impossible = self._impossible(session.task, speed, evidence)
         if impossible is not None:
             return impossible
         if speed.wins and self.target == "cuda":
             harmful = self._sanitize(session, candidate, compiled, evidence)
             if harmful is not None:
                 return harmful
-        accuracy = checked.outcome.accuracy
         evidence["achieved"] = self._achieved(session, speed).to_dict()
         return Correct(accuracy, speed) if speed.wins else TooSlow(accuracy, speed)
 
-    def _race(self, session: Session, eager_task: Task | None, runner: WorkerProcess) -> Race:
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """A turn on the device for a race, with nothing of this judge in the background."""
         self._settle()
         for worker in self._workers:
             if worker.running:
                 worker.ready()  # one that is still starting would disturb the timing; its trouble comes up when asked
+        with self._device.turn():
+            yield
+
+    def _race(self, session: Session, eager_task: Task | None, runner: WorkerProcess) -> Race:
         return Race(session, self._baseline, runner, eager_task, self.ceilings)
 
     def _impossible(

@@ -21,7 +21,7 @@ REPEATS = 5
 @dataclass(frozen=True)
 class Ceilings:
     """Best rates seen. Bytes per second: `bytes_per_s` copying (read plus written), `read_bytes_per_s`
-    reading only. `flops_per_s`: float32 multiplications and additions of a large matrix product."""
+    reading only. `flops_per_s`: multiplications and additions of a large matrix product, in float32 unless said."""
 
     bytes_per_s: float
     read_bytes_per_s: float
@@ -119,8 +119,11 @@ def cache_bytes(target: str) -> int:
     return max(sizes, default=1 << 25)
 
 
-def ceilings(target: str) -> Ceilings:
-    """Measure the ceilings; a second or two. The best of some repeats, as noise only slows down."""
+def ceilings(target: str, dtype: str = "float32") -> Ceilings:
+    """Measure the ceilings; a second or two. The best of some repeats, as noise only slows down.
+
+    dtype: of the matrix product.
+    """
     import torch
 
     device = torch.device("cuda", 0) if target == "cuda" else torch.device("cpu")
@@ -128,7 +131,7 @@ def ceilings(target: str) -> Ceilings:
     source = torch.ones(size // 4, device=device)
     sink = torch.empty_like(source)
     width = 8192 if target == "cuda" else 1024
-    a, b = (torch.randn(width, width, device=device) for _ in range(2))
+    a, b = (torch.randn(width, width, device=device, dtype=getattr(torch, dtype)) for _ in range(2))
     copy = _best(lambda: sink.copy_(source), target)
     # Eight partial maxima keep the reduction from being bound by arithmetic.
     read = _best(lambda: source.view(torch.int32).amax(), target)

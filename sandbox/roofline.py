@@ -7,6 +7,7 @@ On cuda, what fits into the L2 need not be written through before the call ends 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -85,18 +86,24 @@ def operations(module: torch.fx.GraphModule) -> int:
 
     module: of `Task.to_graph_module`. Counted by torch's own `FlopCounterMode` on the fake values of its inputs.
     """
-    import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
+
+    inputs = [node.meta["val"] for node in module.graph.nodes if node.op == "placeholder"]
+    with next((value.fake_mode for value in inputs), FakeTensorMode()):
+        return operations_of(lambda: module(*inputs))
+
+
+def operations_of(call: Callable[[], Any]) -> int:
+    """The same for whatever a call runs in eager mode."""
+    import torch
     from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
     def attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
         return int(sdpa_flop_count(query, key, value))
 
     lacking = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: attention}
-    inputs = [node.meta["val"] for node in module.graph.nodes if node.op == "placeholder"]
-    mode = next((value.fake_mode for value in inputs), FakeTensorMode())
-    with mode, FlopCounterMode(display=False, custom_mapping=lacking) as counter:
-        module(*inputs)
+    with FlopCounterMode(display=False, custom_mapping=lacking) as counter:
+        call()
     return int(counter.get_total_flops())
 
 

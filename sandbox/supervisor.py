@@ -40,6 +40,9 @@ KEEP = (
     "TRITON_PTXAS_PATH",
 )
 """What a worker inherits of the environment. Everything else is left behind."""
+STEADY_THREADS = {"GOMP_SPINCOUNT": "5000", "OMP_PROC_BIND": "close", "OMP_PLACES": "threads"}
+"""Keeps each OpenMP thread where it is: one that wakes beside the one that woke it would make a call take twice its
+time, by chance."""
 STOP_SECONDS = 10.0
 LOG_TAIL = 4000
 FILE_BYTES = 1 << 30
@@ -109,10 +112,7 @@ def environment(settings: WorkerSettings) -> dict[str, str]:
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
-        "GOMP_SPINCOUNT": "5000",
-        # A thread that wakes beside the one that woke it would make a call take twice its time, by chance.
-        "OMP_PROC_BIND": "close",
-        "OMP_PLACES": "threads",
+        **STEADY_THREADS,
         "MALLOC_MMAP_MAX_": "0",
         "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
         "PYTHONPATH": str(Path(__file__).resolve().parent.parent),

@@ -19,7 +19,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits of one episode: wall seconds and policy turns."""
+    """Limits of one episode: seconds (see the clock of `run_episode`) and policy turns."""
 
     seconds: float
     turns: int = 200
@@ -37,13 +37,17 @@ class EpisodeResult:
 
 
 def run_episode(
-    policy: Policy, tools: Toolbox, budget: Budget, progress: Progress = lambda _: None
+    policy: Policy,
+    tools: Toolbox,
+    budget: Budget,
+    progress: Progress = lambda _: None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> EpisodeResult:
-    """Let ``policy`` work with ``tools`` within ``budget``.
+    """Let ``policy`` work with ``tools`` within ``budget``, of which only what ``clock`` counts is spent.
 
     A policy's exception is its own bug and ends the episode with what was found so far.
     """
-    started = time.monotonic()
+    started = clock()
     messages: list[Message] = [_task_message(tools)]
     turns = 0
     reason = ""
@@ -51,7 +55,7 @@ def run_episode(
         if turns >= budget.turns:
             reason = f"{budget.turns} turns are used up"
             break
-        if time.monotonic() - started > budget.seconds:
+        if clock() - started > budget.seconds:
             reason = f"{budget.seconds:g} s are used up"
             break
         turn = _act(policy, messages, tools)
@@ -71,9 +75,7 @@ def run_episode(
             reason = turn.content or "the policy stopped without a tool call"
             break
     best = tools.best()
-    return EpisodeResult(
-        best, tools.finished or reason, messages, turns, time.monotonic() - started
-    )
+    return EpisodeResult(best, tools.finished or reason, messages, turns, clock() - started)
 
 
 def _act(policy: Policy, messages: list[Message], tools: Toolbox) -> Turn:

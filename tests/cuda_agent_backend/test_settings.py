@@ -22,6 +22,7 @@ def test_every_variable_changes_its_field(tmp_path: Path) -> None:
             "CUDA_AGENT_BUDGET_S": "7.5",
             "CUDA_AGENT_DISABLE": "1",
             "CUDA_AGENT_PROGRESS": "off",
+            "CUDA_AGENT_DEVICE_LOCK": str(tmp_path / "lock"),
             "CUDA_AGENT_LOGS": "+hook,search,-splice",
         }
     )
@@ -32,6 +33,7 @@ def test_every_variable_changes_its_field(tmp_path: Path) -> None:
         7.5,
         True,
         "off",
+        tmp_path / "lock",
         (("hook", "DEBUG"), ("search", "INFO"), ("splice", "ERROR")),
     )
     assert {v.field for v in VARIABLES} == set(Settings.__dataclass_fields__)

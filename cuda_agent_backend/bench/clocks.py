@@ -1,0 +1,78 @@
+"""Seconds of one call with cold caches, and rounds of paired samples."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from sandbox.coldcache import ColdCache
+
+Call = Callable[[], Any]
+Samples = dict[str, dict[str, list[float]]]
+"""By kind ("device", "wall"), then by contestant."""
+LEAST_ROUNDS = 10
+WARM_UP = 3
+
+
+class Clock(Protocol):
+    """What times one call."""
+
+    def time(self, call: Call) -> tuple[float, float]:
+        """Device and wall seconds."""
+
+
+class CpuClock:
+    """Wall time after the model's tensors were evicted from the caches. Both figures are the same."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._tensors, self._cold = list(tensors), ColdCache()
+
+    def time(self, call: Call) -> tuple[float, float]:
+        """See `Clock`."""
+        self._cold.evict(self._tensors)
+        before = time.perf_counter()
+        outputs = call()
+        seconds = time.perf_counter() - before
+        del outputs
+        return seconds, seconds
+
+
+class GpuClock:
+    """Two calls, each after the L2 was flushed: one between events, one by the wall clock. See `cudaclock`."""
+
+    def __init__(self) -> None:
+        from sandbox.cudaclock import CudaClock
+
+        self._clock = CudaClock()
+
+    def time(self, call: Call) -> tuple[float, float]:
+        """See `Clock`."""
+        outputs, device, wall = self._clock.time(lambda _: call(), [])
+        del outputs
+        return device, wall
+
+
+def take(
+    contestants: Mapping[str, Call], clock: Clock, *, rounds: int, seconds: float, seed: int
+) -> Samples:
+    """In each round every contestant runs once, in random order. It ends after so many rounds or seconds, whichever
+    comes first, but not before ten rounds."""
+    for name in [*contestants] * WARM_UP:
+        contestants[name]()
+    order = list(contestants)
+    samples: Samples = {kind: {name: [] for name in order} for kind in ("device", "wall")}
+    shuffle = random.Random(seed).shuffle
+    deadline = time.monotonic() + seconds
+    for done in range(max(rounds, LEAST_ROUNDS)):
+        if done >= LEAST_ROUNDS and time.monotonic() > deadline:
+            break
+        shuffle(order)
+        for name in order:
+            device, wall = clock.time(contestants[name])
+            samples["device"][name].append(device)
+            samples["wall"][name].append(wall)
+    return samples

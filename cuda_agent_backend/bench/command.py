@@ -1,0 +1,158 @@
+"""``cuda-agent bench``: its arguments, and what it does with them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cuda_agent_backend import tables
+from cuda_agent_backend.bench.children import Children, Failed
+from cuda_agent_backend.bench.discovery import NoSuchPath, discover
+from cuda_agent_backend.bench.figures import task_figures
+from cuda_agent_backend.bench.request import DTYPES, Wishes
+from cuda_agent_backend.cli_cache import CliError, Result
+from cuda_agent_backend.settings import Settings
+
+
+def add_arguments(parser: argparse.ArgumentParser, seconds: Callable[[str], float]) -> None:
+    """The arguments. seconds: what parses a number of seconds."""
+    parser.add_argument(
+        "paths", nargs="+", type=Path, metavar="PATH", help="task files, or folders of them"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("build/bench"), metavar="FOLDER", help="where results go"
+    )
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda if there is one")
+    parser.add_argument("--dtype", choices=DTYPES, default=DTYPES[0], help="of floating tensors")
+    parser.add_argument(
+        "--budget", type=seconds, default=120.0, metavar="S", help="seconds of search per graph"
+    )
+    parser.add_argument(
+        "--seconds", type=seconds, default=10.0, metavar="S", help="of timing per task"
+    )
+    parser.add_argument(
+        "--rounds", type=positive, default=100, metavar="N", help="most rounds of timing per task"
+    )
+    parser.add_argument(
+        "--limit", type=seconds, metavar="S", help="kill a phase of a task after so many seconds"
+    )
+    parser.add_argument(
+        "--jobs", type=positive, metavar="N", help="searches side by side (default: by cores)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of weights and inputs")
+    parser.add_argument(
+        "--max-autotune", action="store_true", help="also against Inductor's max-autotune"
+    )
+    parser.add_argument(
+        "--again",
+        nargs="?",
+        const="all",
+        default="",
+        choices=("all", "failed"),
+        help="do tasks again that are done: all, or those that failed",
+    )
+
+
+def positive(text: str) -> int:
+    """A whole number above 0."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return int(text)
+
+
+def run(args: argparse.Namespace, settings: Settings) -> Result:
+    """Run the tasks that are not done, and show all. Raises `CliError` where nothing can be run."""
+    from cuda_agent_backend.bench import provenance, report
+    from cuda_agent_backend.bench.runner import look_at_machine
+    from cuda_agent_backend.bench.runner import run as run_tasks
+
+    found = discover(args.paths)
+    if isinstance(found, NoSuchPath):
+        raise CliError(found.reason)
+    if not found.tasks and not found.refused:
+        raise CliError("there is no Python file in these folders")
+    bench, out = plan(args, settings), tables.console()
+    for file in found.refused:
+        out.print(f"{file.name}: refused: {file.reason}", markup=False)
+    bench.out.mkdir(parents=True, exist_ok=True)
+    children = Children(bench.out / "torch")
+    machine = look_at_machine(bench, children)
+    if isinstance(machine, Failed):
+        raise CliError(f"this machine cannot be measured: {machine.reason}\n{machine.log}")
+    sources = provenance.sources()
+    facts: Sequence[Mapping[str, Any]] = ()
+    try:
+        facts = run_tasks(
+            bench,
+            found.tasks,
+            machine,
+            sources,
+            children,
+            lambda one: out.print(report.said(one), markup=False),
+        )
+    finally:
+        children.stop()
+    done = {one["name"] for one in facts}
+    missing = [task.name for task in found.tasks if task.name not in done]
+    whole = report.whole(bench, machine, sources, facts, found.refused, missing)
+    tables.write_json(bench.out / "bench.json", whole)
+    show(whole, bench.out)
+    return (0 if report.as_it_should_be(whole) else 1), whole
+
+
+def show(whole: Mapping[str, Any], folder: Path) -> None:
+    """The tables, and the plots as far as they can be drawn."""
+    from cuda_agent_backend.bench import report
+    from cuda_agent_backend.bench.plots import NoPlots, draw
+
+    figures = [task_figures(one) for one in whole["tasks"].values()]
+    out = tables.console()
+    out.print(report.task_table(figures))
+    for figure in figures:
+        if figure.reason:
+            out.print(f"{figure.name}: {figure.reason}", markup=False)
+    out.print(report.summary_table(whole["summary"]))
+    drawn = draw(figures, folder / "plots")
+    text = drawn.reason if isinstance(drawn, NoPlots) else f"{len(drawn)} plots"
+    out.print(f"{folder / 'bench.json'}; {text}", markup=False)
+
+
+def plan(args: argparse.Namespace, settings: Settings) -> Any:
+    """The arguments as a `runner.Bench`."""
+    from cuda_agent_backend.bench.runner import Bench, jobs_of, limit_of
+
+    target = args.device or _target()
+    jobs = args.jobs or jobs_of(target, len(os.sched_getaffinity(0)))
+    return Bench(
+        out=args.out,
+        wishes=Wishes(
+            target=target,
+            dtype=args.dtype,
+            budget_s=args.budget,
+            seconds=args.seconds,
+            rounds=args.rounds,
+            max_autotune=args.max_autotune,
+            seed=args.seed,
+        ),
+        jobs=jobs,
+        limit_s=args.limit or limit_of(args.budget, jobs),
+        native_dir=settings.native_dir,
+        device_lock=settings.device_lock or default_lock(target),
+        cache_dir=args.cache_dir,
+        again=args.again,
+    )
+
+
+def default_lock(target: str) -> Path:
+    """One per machine, user and target, whatever folder a run works in."""
+    return Path(tempfile.gettempdir()) / f"cuda_agent-{os.getuid()}-{target}.lock"
+
+
+def _target() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"

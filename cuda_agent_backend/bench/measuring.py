@@ -1,0 +1,201 @@
+"""The measure phase: one task compiled in each way, its results against a float64 oracle, and its times."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cuda_agent_backend.bench.clocks import Clock, CpuClock, GpuClock, Samples, take
+from cuda_agent_backend.bench.floor import Floor, floor_of, unique_bytes, weights
+from cuda_agent_backend.bench.request import Request
+from cuda_agent_backend.bench.taskfile import BuiltTask
+from cuda_agent_backend.measure import oracle, tensors
+from cuda_agent_backend.report import HIT
+from sandbox.accuracy import AccuracyReport, compare
+from sandbox.roofline import operations_of
+from sandbox.timing import control
+
+DRAWS = 3
+"""Inputs on which results are compared."""
+NOISY_TRIES = 3
+EAGER, INDUCTOR, AGAIN, OURS, AUTOTUNED = (
+    "eager",
+    "inductor",
+    "inductor_again",
+    "cuda_agent",
+    "max_autotune",
+)
+
+Call = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Checked:
+    """One draw. wrong: what is less accurate than both eager and Inductor, or of another shape; "" if nothing.
+
+    as_inductor: less accurate than eager allows, but no more so than Inductor.
+    """
+
+    wrong: str
+    as_inductor: bool
+    error_ratio: float
+    accuracy: AccuracyReport | None = None
+
+
+@dataclass
+class Contestants:
+    """The compiled forms of a model, and why one could not be had.
+
+    first_seconds: of each one's first call; torch's caches are shared, so these are no compile times to compare.
+    """
+
+    calls: dict[str, Call] = field(default_factory=dict)
+    first_seconds: dict[str, float] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+
+
+def measure(task: BuiltTask, request: Request) -> dict[str, Any]:
+    """All facts of one task, as JSON values. The device is ours alone meanwhile."""
+    from cuda_agent_backend.explain import explain
+
+    wishes = request.wishes
+    inputs = task.draw(wishes.seed)
+    with torch.no_grad():
+        contestants = compiled(task.model, inputs, request)
+        draws = [check(task, contestants.calls, wishes.seed + draw) for draw in range(DRAWS)]
+        floor = model_floor(task.model, inputs, request.ceilings or {})
+        clock = _clock(wishes.target, [*weights(task.model), *tensors(inputs)])
+        calls = {name: _bound(call, inputs) for name, call in contestants.calls.items()}
+        samples = samples_of(calls, clock, request)
+    graphs = explain(task.model, *inputs, options=request.options("cached")).graphs
+    return {
+        "draws": [asdict(draw) for draw in draws],
+        "samples": samples,
+        "floor": floor.to_json(),
+        "first_seconds": contestants.first_seconds,
+        "missing": contestants.missing,
+        "regions": sum(len(graph.regions) for graph in graphs),
+        "kernels": sum(graph.count(HIT) for graph in graphs),
+        "graphs": [graph.to_json() for graph in graphs],
+    }
+
+
+def compiled(model: nn.Module, inputs: Sequence[Any], request: Request) -> Contestants:
+    """Eager, Inductor, ours in cached mode, and Inductor's max-autotune where it is asked for and works."""
+    found = Contestants({EAGER: model})
+    ways: dict[str, dict[str, Any]] = {
+        OURS: {"backend": "cuda_agent", "options": request.options("cached")},
+        INDUCTOR: {"backend": "inductor"},
+    }
+    for name, way in ways.items():
+        _first_call(found, name, torch.compile(model, **way), inputs)
+    if request.wishes.max_autotune:
+        try:
+            _first_call(found, AUTOTUNED, torch.compile(model, mode="max-autotune"), inputs)
+        except Exception as error:
+            found.missing[AUTOTUNED] = f"{type(error).__name__}: {error}"
+    return found
+
+
+def _first_call(found: Contestants, name: str, call: Call, inputs: Sequence[Any]) -> None:
+    started = time.perf_counter()
+    call(*inputs)
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    found.first_seconds[name] = time.perf_counter() - started
+    found.calls[name] = call
+
+
+def check(task: BuiltTask, calls: Mapping[str, Call], seed: int) -> Checked:
+    """Our outputs on one draw of inputs against eager's, Inductor's and the oracle's."""
+    inputs = task.draw(seed)
+    ours, eager, plain = (_copied(calls[name](*inputs)) for name in (OURS, EAGER, INDUCTOR))
+    wrong = differs(ours, eager)
+    if wrong:
+        return Checked(wrong, False, 0.0)
+    exact = _oracle(task.model, inputs)
+    if exact and exact[0].device != ours[0].device:
+        ours, eager, plain = (
+            [t.to(exact[0].device) for t in each] for each in (ours, eager, plain)
+        )
+    return judged(ours, eager, plain, exact)
+
+
+def judged(
+    ours: Sequence[Tensor],
+    eager: Sequence[Tensor],
+    plain: Sequence[Tensor],
+    exact: Sequence[Tensor],
+) -> Checked:
+    """The rule: eager's error is the yardstick, or Inductor's where Inductor itself is beyond eager's."""
+    report = compare(ours, eager, exact)
+    if report.passes:
+        return Checked("", False, report.error_ratio, report)
+    as_inductor = not differs(ours, plain) and compare(ours, plain, exact).passes
+    return Checked("" if as_inductor else report.reason, as_inductor, report.error_ratio, report)
+
+
+def differs(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> str:
+    """What is wrong with number, dtype or shape of outputs; "" if nothing."""
+    if len(found) != len(wanted):
+        return f"{len(found)} outputs instead of {len(wanted)}"
+    for number, (one, other) in enumerate(zip(found, wanted, strict=True)):
+        if (one.dtype, one.shape) != (other.dtype, other.shape):
+            mine, theirs = ((t.dtype, tuple(t.shape)) for t in (one, other))
+            return f"output {number} is {mine} instead of {theirs}"
+    return ""
+
+
+def _copied(outputs: Any) -> list[Tensor]:
+    """Copies: CUDA graphs, which max-autotune uses, write to the same memory again."""
+    return [tensor.clone() for tensor in tensors(outputs)]
+
+
+def _oracle(model: nn.Module, inputs: Sequence[Any]) -> list[Tensor]:
+    """The outputs in float64; computed on the CPU where the device has no room for them."""
+    try:
+        return oracle(model, inputs)
+    except torch.OutOfMemoryError:
+        torch.cuda.empty_cache()
+    on_cpu = [x.cpu() if isinstance(x, Tensor) else x for x in inputs]
+    return oracle(copy.deepcopy(model).cpu(), on_cpu)
+
+
+def model_floor(model: nn.Module, inputs: Sequence[Any], ceilings: Mapping[str, Any]) -> Floor:
+    """The roofline floor of one call."""
+    outputs: list[Tensor] = []
+    operations = operations_of(lambda: outputs.extend(tensors(model(*inputs))))
+    return floor_of(
+        unique_bytes([*weights(model), *tensors(inputs), *outputs]), operations, ceilings
+    )
+
+
+def samples_of(calls: Mapping[str, Callable[[], Any]], clock: Clock, request: Request) -> Samples:
+    """Paired samples; taken anew, some times, while Inductor differs from itself."""
+    wishes = request.wishes
+    contestants = {**calls, AGAIN: calls[INDUCTOR]}
+    for number in range(NOISY_TRIES):
+        samples = take(
+            contestants,
+            clock,
+            rounds=wishes.rounds,
+            seconds=wishes.seconds,
+            seed=wishes.seed + number,
+        )
+        if control(samples["device"][INDUCTOR], samples["device"][AGAIN]).quiet:
+            break
+    return samples
+
+
+def _bound(call: Call, inputs: Sequence[Any]) -> Callable[[], Any]:
+    return lambda: call(*inputs)
+
+
+def _clock(target: str, cold: Sequence[Tensor]) -> Clock:
+    return GpuClock() if target == "cuda" else CpuClock(cold)

@@ -1,0 +1,61 @@
+"""What a result was made with: the commit, the sources, the versions."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+
+import cuda_agent_backend
+import kernel_cache
+import sandbox
+
+PACKAGES = ("torch", "triton", "numpy", "cuda_agent")
+PATTERNS = ("*.py", "*.cpp", "*.h")
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that timings depend on."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def commit() -> str:
+    """The commit that our sources are checked out from, "-dirty" where they differ from it; "unknown" without one."""
+    root = _folder(cuda_agent_backend).parent
+    ours = [_folder(package).name for package in (cuda_agent_backend, sandbox, kernel_cache)]
+    head = _git(root, "rev-parse", "HEAD")
+    inside = _git(root, "ls-files", "--", *ours)
+    if not head or not inside:
+        return "unknown"
+    return head + ("-dirty" if _git(root, "status", "--porcelain", "--", *ours) else "")
+
+
+def _git(root: Path, *words: str) -> str:
+    try:
+        done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return done.stdout.strip()
+
+
+def sources() -> str:
+    """A digest of all code that a result depends on: the same with and without a repository."""
+    hasher = hashlib.sha256()
+    for package in (cuda_agent_backend, kernel_cache, sandbox):
+        folder = _folder(package)
+        for path in sorted(path for pattern in PATTERNS for path in folder.rglob(pattern)):
+            hasher.update(str(path.relative_to(folder.parent)).encode())
+            hasher.update(path.read_bytes())
+    return hasher.hexdigest()
+
+
+def _folder(package: object) -> Path:
+    return Path(str(getattr(package, "__file__", ""))).parent

@@ -1,0 +1,59 @@
+"""What a child is asked to do: plain data, ready for JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+DTYPES = ("float32", "float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the result of a task depends on, beside the task: another wish makes another result.
+
+    dtype: of floating tensors. budget_s: seconds of search per graph. seconds, rounds: of timing, whichever ends first.
+    """
+
+    target: str
+    dtype: str = "float32"
+    budget_s: float = 120.0
+    seconds: float = 10.0
+    rounds: int = 100
+    max_autotune: bool = False
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Request:
+    """One child's work. result: the file that it writes. ceilings: see `sandbox.machine.Ceilings`, for measuring."""
+
+    file: str
+    result: str
+    cache_dir: str
+    native_dir: str
+    device_lock: str
+    wishes: Wishes
+    ceilings: Mapping[str, Any] | None = None
+
+    def to_text(self) -> str:
+        """As JSON."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @staticmethod
+    def from_text(text: str) -> Request:
+        """From JSON."""
+        value = json.loads(text)
+        return Request(**{**value, "wishes": Wishes(**value["wishes"])})
+
+    def options(self, search: str) -> dict[str, Any]:
+        """The options that `torch.compile` gets."""
+        return {
+            "cuda_agent.search": search,
+            "cuda_agent.cache_dir": Path(self.cache_dir),
+            "cuda_agent.native_dir": Path(self.native_dir),
+            "cuda_agent.progress": "off",
+        }

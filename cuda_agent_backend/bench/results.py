@@ -1,0 +1,88 @@
+"""What came of each task: one JSON file each, written at once, below the output folder.
+
+A result counts as done as long as what it depends on is the same: our sources, the wishes, the machine, and the task's
+own text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from cuda_agent_backend import tables
+from cuda_agent_backend.bench.discovery import TaskFile
+from cuda_agent_backend.bench.figures import MEASURED
+from cuda_agent_backend.bench.provenance import commit
+from cuda_agent_backend.bench.request import Wishes
+
+Facts = dict[str, Any]
+VARYING = ("load",)
+"""Facts of a machine that do not make it another one."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What results of a run depend on, beside the tasks: the same identity, the same results."""
+
+    sources: str
+    wishes: Wishes
+    machine: Mapping[str, Any]
+    cache_dir: str = ""
+
+    @property
+    def digest(self) -> str:
+        """One name for it."""
+        steady = {name: value for name, value in self.machine.items() if name not in VARYING}
+        whole = [self.sources, asdict(self.wishes), steady, self.cache_dir]
+        return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
+
+    def of(self, task: TaskFile) -> str:
+        """One name for a task's result."""
+        text = hashlib.sha256(task.path.read_bytes()).hexdigest()
+        return hashlib.sha256(f"{self.digest}:{text}".encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Results:
+    """The results below a folder."""
+
+    folder: Path
+    identity: Identity
+
+    def path(self, task: TaskFile) -> Path:
+        """Where a task's result is."""
+        return self.folder / "tasks" / f"{task.name}.json"
+
+    def done(self, task: TaskFile) -> Facts | None:
+        """A result that counts, if there is one."""
+        try:
+            found = json.loads(self.path(task).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        same = isinstance(found, dict) and found.get("identity") == self.identity.of(task)
+        return found if same else None
+
+    def keep(self, task: TaskFile, facts: Mapping[str, Any]) -> Facts:
+        """Write a task's result."""
+        known = {
+            "name": task.name,
+            "group": task.group,
+            "file": str(task.path),
+            "identity": self.identity.of(task),
+            "commit": commit(),
+            "wishes": asdict(self.identity.wishes),
+        }
+        tables.write_json(self.path(task), {**known, **facts})
+        found: Facts = json.loads(self.path(task).read_text(encoding="utf-8"))
+        return found
+
+
+def wanted_again(known: Facts | None, again: str) -> bool:
+    """Whether a task is to be run. again: "" what is not done, "failed" also what was not measured, "all" all."""
+    if known is None or again == "all":
+        return True
+    return again == "failed" and known["status"] != MEASURED

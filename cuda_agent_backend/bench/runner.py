@@ -1,0 +1,141 @@
+"""The run: tasks searched side by side, measured one by one, and kept as soon as they are done."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from cuda_agent_backend.bench.children import Children, Failed
+from cuda_agent_backend.bench.discovery import TaskFile
+from cuda_agent_backend.bench.figures import MEASURED
+from cuda_agent_backend.bench.request import Request, Wishes
+from cuda_agent_backend.bench.results import Facts, Identity, Results, wanted_again
+from sandbox.turns import Turns
+
+MACHINE_LIMIT_S = 600.0
+CORES_PER_JOB, MOST_JOBS = 4, 8
+START_S, PER_BUDGET = 600.0, 4.0
+"""What a task may take beside its search, and how many graphs' budgets."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What to run. jobs: searches side by side. limit_s: seconds of each phase of a task. again: see `wanted_again`.
+
+    cache_dir: a kernel cache to use instead of one below `out` that begins empty.
+    """
+
+    out: Path
+    wishes: Wishes
+    jobs: int
+    limit_s: float
+    native_dir: Path
+    device_lock: Path
+    cache_dir: Path | None = None
+    again: str = ""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the machine phase found."""
+
+    facts: Mapping[str, Any]
+    ceilings: Mapping[str, Any]
+
+
+def jobs_of(target: str, cores: int) -> int:
+    """Searches side by side by default. On cpu compilers disturb what is timed, so there is one."""
+    return 1 if target == "cpu" else min(max(1, cores // CORES_PER_JOB), MOST_JOBS)
+
+
+def limit_of(budget_s: float, jobs: int) -> float:
+    """Seconds that a phase may take by default; with more jobs each waits longer for its turns on the device."""
+    return START_S + PER_BUDGET * budget_s * jobs
+
+
+def look_at_machine(bench: Bench, children: Children) -> Machine | Failed:
+    """The machine's facts and ceilings, from a child."""
+    request = _request(bench, None, Path(), bench.out / "kernels")
+    found = children.run("machine", request, bench.out / "work", MACHINE_LIMIT_S)
+    return found if isinstance(found, Failed) else Machine(found["facts"], found["ceilings"])
+
+
+def run(
+    bench: Bench,
+    tasks: Sequence[TaskFile],
+    machine: Machine,
+    sources: str,
+    children: Children,
+    tell: Callable[[Facts], None],
+) -> list[Facts]:
+    """Run what is not done; all results of these tasks. tell: is told of each task when it is done.
+
+    An interruption stops all children and goes on upwards; the results so far are on disk.
+    """
+    own = str(bench.cache_dir.absolute()) if bench.cache_dir else ""
+    results = Results(bench.out, Identity(sources, bench.wishes, machine.facts, own))
+    cache = bench.cache_dir or bench.out / "kernels" / results.identity.digest[:16]
+    if bench.again == "all" and not bench.cache_dir:
+        shutil.rmtree(cache, ignore_errors=True)
+    known = {task.name: results.done(task) for task in tasks}
+    turns = Turns(bench.jobs, alone=bench.wishes.target == "cpu")
+
+    def work(task: TaskFile) -> Facts:
+        return results.keep(task, _one(bench, task, machine, cache, children, turns))
+
+    # Enough threads that all jobs search while others measure or wait for it.
+    with ThreadPoolExecutor(max_workers=2 * bench.jobs + 1) as threads:
+        todo = [task for task in tasks if wanted_again(known[task.name], bench.again)]
+        futures = [threads.submit(work, task) for task in todo]
+        try:
+            for future in as_completed(futures):
+                known[future.result()["name"]] = future.result()
+                tell(future.result())
+        except BaseException:
+            _give_up(futures, children)
+            raise
+    return [facts for facts in known.values() if facts is not None]
+
+
+def _give_up(futures: Sequence[Future[Facts]], children: Children) -> None:
+    for future in futures:
+        future.cancel()
+    children.stop()
+
+
+def _one(
+    bench: Bench,
+    task: TaskFile,
+    machine: Machine,
+    cache: Path,
+    children: Children,
+    turns: Turns,
+) -> Facts:
+    """Both phases of one task."""
+    folder = bench.out / "work" / task.name
+    request = _request(bench, machine, task.path, cache)
+    with turns.compiling():
+        searched = children.run("search", request, folder, bench.limit_s)
+    if isinstance(searched, Failed):
+        return asdict(searched)
+    with turns.device("measure"):
+        measured = children.run("measure", request, folder, bench.limit_s)
+    if isinstance(measured, Failed):
+        return {**asdict(measured), "search": searched}
+    return {"status": MEASURED, "search": searched, "measure": measured}
+
+
+def _request(bench: Bench, machine: Machine | None, file: Path, cache: Path) -> Request:
+    return Request(
+        file=str(file.absolute()),
+        result="",
+        cache_dir=str(cache.absolute()),
+        native_dir=str(bench.native_dir.absolute()),
+        device_lock=str(bench.device_lock.absolute()),
+        wishes=bench.wishes,
+        ceilings=dict(machine.ceilings) if machine else None,
+    )

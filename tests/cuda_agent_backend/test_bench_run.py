@@ -1,0 +1,391 @@
+"""Runs of tasks: what is kept, what is skipped, what a bad task does to the others. Nothing here depends on a time."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cuda_agent_backend import cli
+from cuda_agent_backend.bench import children as children_module
+from cuda_agent_backend.bench import runner
+from cuda_agent_backend.bench.children import Children, Failed, Interrupted, TimedOut, how_it_ended
+from cuda_agent_backend.bench.discovery import TaskFile
+from cuda_agent_backend.bench.measuring import differs, judged
+from cuda_agent_backend.bench.request import Request, Wishes
+from cuda_agent_backend.bench.results import Identity, Results, wanted_again
+from cuda_agent_backend.bench.runner import Bench, Machine, jobs_of, limit_of
+from cuda_agent_backend.bench.taskfile import BuiltTask, Place, build
+
+GOOD = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self, scale):
+        super().__init__()
+        self.scale, self.bias = scale, nn.Parameter(torch.randn(64))
+        self.register_buffer("steps", torch.arange(3))
+
+    def forward(self, x, count):
+        return torch.softmax(torch.tanh(x * self.scale) + self.bias, dim=-1) * count
+
+def get_inputs():
+    return [torch.randn(256, 64), 2]
+
+def get_init_inputs():
+    return [0.5]
+"""
+RAISES = GOOD.replace(
+    "return torch.softmax", "raise RuntimeError('never works')\n        return torch"
+)
+DIES = GOOD.replace(
+    "super().__init__()", "import os; print('last words', flush=True); os.kill(os.getpid(), 9)"
+)
+WISHES = Wishes("cpu", budget_s=10.0, seconds=0.5, rounds=10)
+
+
+def task(path: Path, text: str = GOOD) -> TaskFile:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return TaskFile(path.stem, path.parent.name, path)
+
+
+def request(tmp_path: Path) -> Request:
+    return Request("", "", str(tmp_path), str(tmp_path), str(tmp_path / "lock"), WISHES)
+
+
+def bench_of(tmp_path: Path, **change: Any) -> Bench:
+    known = {"out": tmp_path / "out", "wishes": WISHES, "jobs": 2, "limit_s": 60.0}
+    folders = {"native_dir": tmp_path / "native", "device_lock": tmp_path / "lock"}
+    return Bench(**{**known, **folders, **change})
+
+
+# What one task is.
+
+
+def test_a_task_is_built_by_its_seed_in_the_asked_type(tmp_path: Path) -> None:
+    file = task(tmp_path / "good.py").path
+    one, other = (build(file, Place("cpu", torch.bfloat16), seed=3) for _ in range(2))
+    assert isinstance(one, BuiltTask) and isinstance(other, BuiltTask)
+    assert not one.model.training
+    assert one.model.bias.dtype == torch.bfloat16 and one.model.steps.dtype == torch.int64
+    torch.testing.assert_close(one.model.bias, other.model.bias)
+    x, count = one.draw(7)
+    assert x.dtype == torch.bfloat16 and count == 2
+    torch.testing.assert_close(x, other.draw(7)[0])
+    assert not torch.equal(x, one.draw(8)[0])
+
+
+def test_a_result_may_be_as_inexact_as_eager_or_as_inductor() -> None:
+    exact = [torch.randn(1000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))]
+    near, off = [exact[0].float()], [exact[0].float() * 1.001]
+    assert judged(near, near, off, exact).wrong == ""
+    assert "RMS" in judged(off, near, near, exact).wrong
+    as_inductor = judged(off, near, off, exact)
+    assert as_inductor.wrong == "" and as_inductor.as_inductor
+
+
+def test_outputs_of_another_number_type_or_shape_differ() -> None:
+    x = torch.zeros(2, 3)
+    assert differs([x], [x]) == ""
+    assert "1 outputs instead of 2" in differs([x], [x, x])
+    assert "output 0" in differs([x.double()], [x]) and "output 0" in differs([x.T], [x])
+
+
+# Children.
+
+
+def test_a_request_survives_its_way(tmp_path: Path) -> None:
+    sent = replace(request(tmp_path), ceilings={"bytes_per_s": 1.0})
+    assert Request.from_text(sent.to_text()) == sent
+
+
+def test_how_a_process_ended_is_said() -> None:
+    assert how_it_ended(-11) == "killed by SIGSEGV"
+    assert how_it_ended(-99) == "killed by signal 99"
+    assert how_it_ended(3) == "ended with status 3 and without an answer"
+
+
+def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> Children:
+    """Children that run a given program instead of a phase."""
+    (tmp_path / "played.py").write_text(text)
+    monkeypatch.setattr(children_module, "CHILD", "played")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return Children(tmp_path / "torch")
+
+
+def test_a_child_that_hangs_is_killed_with_all_that_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note = tmp_path / "pid"
+    text = f"""
+import subprocess, sys, time, pathlib
+other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+pathlib.Path({str(note)!r}).write_text(str(other.pid))
+print("it hangs", flush=True)
+time.sleep(600)
+"""
+    made = child(tmp_path, monkeypatch, text)
+    found = made.run("search", request(tmp_path), tmp_path / "work", 3.0)
+    assert isinstance(found, TimedOut) and found.status == "timed_out"
+    assert "not done after 3 s" in found.reason and found.log == "it hangs"
+    assert _ended(int(note.read_text()))
+
+
+def test_a_task_whose_own_code_hangs_ends_before_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = """
+import sys
+from pathlib import Path
+from cuda_agent_backend.bench import child
+child.MODEL_LIMIT_S = 1.0
+child.main(sys.argv[1], child.Request.from_text(Path(sys.argv[2]).read_text()))
+"""
+    hangs = GOOD.replace("return [0.5]", "import time; print('hm', flush=True); time.sleep(600)")
+    asked = replace(request(tmp_path), file=str(task(tmp_path / "t" / "hangs.py", hangs).path))
+    found = child(tmp_path, monkeypatch, text).run("search", asked, tmp_path / "work", 300.0)
+    assert isinstance(found, TimedOut) and "after 1 s" in found.reason
+
+
+def test_an_old_answer_is_not_taken_for_a_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "search.json").write_text('{"seconds": 1}')
+    made = child(tmp_path, monkeypatch, "raise SystemExit(4)")
+    found = made.run("search", request(tmp_path), folder, 60.0)
+    assert isinstance(found, Failed) and "status 4" in found.reason
+
+
+def test_stopping_ends_what_runs_and_lets_nothing_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = child(tmp_path, monkeypatch, "import time; time.sleep(600)")
+    threading.Timer(1.0, made.stop).start()
+    for name in ("one", "two"):
+        with pytest.raises(Interrupted):
+            made.run("search", request(tmp_path), tmp_path / name, 300.0)
+
+
+def _ended(pid: int) -> bool:
+    for _ in range(100):
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+# Results.
+
+
+def test_a_result_counts_as_long_as_nothing_that_it_depends_on_changes(tmp_path: Path) -> None:
+    made = task(tmp_path / "tasks" / "a.py")
+    identity = Identity("sources", WISHES, {"cpu": "x", "load": [1.0]})
+    results = Results(tmp_path / "out", identity)
+    assert results.done(made) is None
+    results.keep(made, {"status": "measured"})
+    assert (results.done(made) or {})["status"] == "measured"
+    calmer = replace(identity, machine={"cpu": "x", "load": [9.0]})
+    assert Results(tmp_path / "out", calmer).done(made)
+    for other in (
+        replace(identity, sources="others"),
+        replace(identity, wishes=replace(WISHES, dtype="float16")),
+        replace(identity, machine={"cpu": "y"}),
+        replace(identity, cache_dir="elsewhere"),
+    ):
+        assert Results(tmp_path / "out", other).done(made) is None
+    made.path.write_text(GOOD + "# another task")
+    assert results.done(made) is None
+    results.path(made).write_text("half of it {")
+    assert results.done(made) is None
+
+
+@pytest.mark.parametrize(
+    ("status", "again", "wanted"),
+    [
+        (None, "", True),
+        ("measured", "", False),
+        ("failed", "", False),
+        ("failed", "failed", True),
+        ("timed_out", "failed", True),
+        ("measured", "failed", False),
+        ("measured", "all", True),
+    ],
+)
+def test_what_is_done_again(status: str | None, again: str, wanted: bool) -> None:
+    assert wanted_again({"status": status} if status else None, again) is wanted
+
+
+def test_jobs_and_limits_grow_with_the_machine_and_the_budget() -> None:
+    assert [jobs_of("cuda", cores) for cores in (1, 4, 16, 128)] == [1, 1, 4, 8]
+    assert jobs_of("cpu", 64) == 1
+    assert limit_of(120.0, 1) < limit_of(240.0, 1) < limit_of(240.0, 4)
+
+
+# The run.
+
+
+class Played:
+    """Children that answer at once. Phases of tasks whose name begins with "bad" fail."""
+
+    def __init__(self, die_at: str = "") -> None:
+        self.ran: list[str] = []
+        self.die_at = die_at
+        self.stopped = False
+        self.lock = threading.Lock()
+        self.measuring = 0
+
+    def run(self, phase: str, request: Request, folder: Path, limit_s: float) -> Any:
+        with self.lock:
+            self.ran.append(f"{phase} {folder.name}")
+            self.measuring += phase == "measure"
+            assert self.measuring < 2, "two were measured at once"
+        time.sleep(0.02)
+        with self.lock:
+            self.measuring -= phase == "measure"
+        if folder.name == self.die_at:
+            raise KeyboardInterrupt
+        if folder.name.startswith("bad"):
+            return Failed(phase, "it broke", "log")
+        return {"seconds": 1.0} if phase == "search" else {"samples": {}}
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+def run_played(bench: Bench, tasks: list[TaskFile], played: Played) -> list[dict[str, Any]]:
+    machine = Machine({"cpu": "x"}, {})
+    return runner.run(bench, tasks, machine, "sources", played, lambda one: None)  # type: ignore[arg-type]
+
+
+def test_one_bad_task_harms_no_other_and_a_second_run_does_nothing(tmp_path: Path) -> None:
+    tasks = [task(tmp_path / "t" / f"{name}.py") for name in ("a", "bad", "c", "d")]
+    played = Played()
+    found = run_played(bench_of(tmp_path), tasks, played)
+    assert [one["status"] for one in found] == ["measured", "failed", "measured", "measured"]
+    assert found[1]["reason"] == "it broke" and found[1]["log"] == "log"
+    assert "measure bad" not in played.ran
+    second = Played()
+    assert run_played(bench_of(tmp_path), tasks, second) == found and not second.ran
+    run_played(bench_of(tmp_path, again="failed"), tasks, second)
+    assert second.ran == ["search bad"]
+
+
+def test_an_interruption_loses_nothing_that_is_done(tmp_path: Path) -> None:
+    tasks = [task(tmp_path / "t" / f"{name}.py") for name in ("a", "b", "c")]
+    played = Played(die_at="c")
+    with pytest.raises(KeyboardInterrupt):
+        run_played(bench_of(tmp_path, jobs=1), tasks, played)
+    assert played.stopped
+    second = Played()
+    found = run_played(bench_of(tmp_path, jobs=1), tasks, second)
+    assert [one["status"] for one in found] == ["measured"] * 3
+    assert "search c" in second.ran and "search a" not in second.ran
+
+
+def test_only_a_run_of_everything_begins_with_an_empty_cache_of_its_own(tmp_path: Path) -> None:
+    tasks = [task(tmp_path / "t" / "a.py")]
+    given = tmp_path / "given"
+    given.mkdir()
+    run_played(bench_of(tmp_path, again="all", cache_dir=given), tasks, Played())
+    assert given.exists()
+
+
+# All of it.
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "tasks"
+    task(made / "easy" / "1_good.py")
+    task(made / "easy" / "2_raises.py", RAISES)
+    task(made / "hard" / "3_dies.py", DIES)
+    (made / "hard" / "notes.py").write_text("x = 1")
+    return made
+
+
+def bench(folder: Path, out: Path, *more: str) -> int:
+    words = ["bench", str(folder), "--out", str(out), "--device", "cpu", "--budget", "10"]
+    return cli.main([*words, "--seconds", "0.5", "--rounds", "10", *more])
+
+
+@pytest.mark.slow
+def test_a_run_from_end_to_end(folder: Path, tmp_path: Path) -> None:
+    out, told = tmp_path / "out", tmp_path / "told.json"
+    assert bench(folder, out, "--max-autotune", "--json", str(told)) == 1
+    found = json.loads((out / "bench.json").read_text())
+    assert json.loads(told.read_text()) == found
+    tasks = found["tasks"]
+    assert {name: one["status"] for name, one in tasks.items()} == {
+        "easy/1_good": "measured",
+        "easy/2_raises": "failed",
+        "hard/3_dies": "failed",
+    }
+    good = tasks["easy/1_good"]
+    assert good["figures"]["correct"], good["figures"]["reason"]
+    samples = good["measure"]["samples"]["wall"]
+    assert {len(values) for values in samples.values()} == {10}
+    assert set(samples) == {"eager", "inductor", "inductor_again", "cuda_agent", "max_autotune"}
+    assert "never works" in tasks["easy/2_raises"]["reason"]
+    assert tasks["hard/3_dies"]["reason"] == "killed by SIGKILL"
+    assert "last words" in tasks["hard/3_dies"]["log"]
+    assert [file["name"] for file in found["refused"]] == ["hard/notes"]
+    assert found["summary"]["overall"]["tasks"] == 3
+    assert set(found["summary"]["groups"]) == {"easy", "hard"}
+    before = (out / "tasks/easy/1_good.json").stat().st_mtime_ns
+    assert bench(folder, out, "--max-autotune") == 1
+    assert (out / "tasks/easy/1_good.json").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_a_command_that_ends_early_ends_its_children(
+    folder: Path, tmp_path: Path, number: int, status: int
+) -> None:
+    (folder / "easy" / "1_good.py").write_text(
+        GOOD
+        + f"""
+import os, time, pathlib
+pathlib.Path({str(tmp_path / "pid")!r}).write_text(str(os.getpid()))
+time.sleep(600)
+"""
+    )
+    words = ["bench", str(folder / "easy"), "--out", str(tmp_path / "out"), "--device", "cpu"]
+    process = subprocess.Popen([sys.executable, "-m", "cuda_agent_backend", *words])
+    for _ in range(1200):
+        if (tmp_path / "pid").exists():
+            break
+        time.sleep(0.1)
+    process.send_signal(number)
+    assert process.wait(60) == status
+    assert _ended(int((tmp_path / "pid").read_text()))
+
+
+def test_paths_without_a_task_are_wrong_input(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench(tmp_path / "nowhere", tmp_path / "out") == 2
+    assert "nowhere" in capsys.readouterr().err
+    assert bench(tmp_path, tmp_path / "out") == 2
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("words", [["--jobs", "0"], ["--budget", "-1"], ["--dtype", "int8"]])
+def test_wrong_arguments_are_refused(words: list[str], tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as ended:
+        bench(tmp_path, tmp_path / "out", *words)
+    assert ended.value.code == 2

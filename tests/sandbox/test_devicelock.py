@@ -1,0 +1,117 @@
+"""Turns on a device among processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from judge_kit import silu_bias, silu_candidate
+
+from sandbox.compilation import Compiled
+from sandbox.devicelock import DeviceLock
+from sandbox.judge import Judge
+from sandbox.verdict import Correct, Outcome
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from sandbox.devicelock import DeviceLock
+with DeviceLock(Path(sys.argv[1])).turn():
+    print("mine", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds the lock until it is killed."""
+    command = [sys.executable, "-c", HOLD, str(tmp_path / "lock")]
+    root = Path(__file__).parents[2]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as process:
+        assert process.stdout and process.stdout.readline() == "mine\n"
+        yield process
+        process.kill()
+
+
+def take(lock: DeviceLock, seen: list[str], name: str) -> threading.Thread:
+    def work() -> None:
+        with lock.turn():
+            seen.append(name)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_without_a_path_turns_begin_at_once_even_within_one_another() -> None:
+    lock = DeviceLock(None)
+    with lock.turn(), lock.turn():
+        assert lock.waited_s == 0
+
+
+def test_a_process_that_is_killed_in_its_turn_gives_it_up(
+    holder: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    lock, seen = DeviceLock(tmp_path / "lock"), list[str]()
+    waiting = take(lock, seen, "after")
+    waiting.join(0.3)
+    assert waiting.is_alive() and not seen
+    holder.kill()
+    waiting.join(30)
+    assert seen == ["after"] and lock.waited_s > 0
+
+
+def test_who_waits_comes_before_who_comes_back(tmp_path: Path) -> None:
+    path, seen = tmp_path / "folder" / "lock", list[str]()
+    mine = DeviceLock(path)
+    with mine.turn():
+        other = take(DeviceLock(path), seen, "other")
+        while not _is_next(path):
+            time.sleep(0.01)
+    with mine.turn():
+        seen.append("mine")
+    other.join(30)
+    assert seen == ["other", "mine"]
+
+
+def test_a_turn_ends_with_an_exception(tmp_path: Path) -> None:
+    lock = DeviceLock(tmp_path / "lock")
+    with pytest.raises(KeyboardInterrupt), lock.turn():
+        raise KeyboardInterrupt
+    with lock.turn():
+        pass
+
+
+def test_a_judge_compiles_at_any_time_and_runs_in_its_turn(
+    judge: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, found = DeviceLock(tmp_path / "lock"), list[Outcome]()
+    monkeypatch.setattr(judge, "_device", lock)
+    task = silu_bias()
+    candidate = silu_candidate(task)
+    with DeviceLock(tmp_path / "lock").turn():
+        assert isinstance(judge.compile(candidate), Compiled)
+        thread = threading.Thread(target=lambda: found.append(judge.verify(task, candidate)))
+        thread.start()
+        while not _is_next(tmp_path / "lock"):
+            time.sleep(0.01)
+        assert not found
+    thread.join(60)
+    assert isinstance(found[0], Correct) and judge.waited_s > 0
+
+
+def _is_next(path: Path) -> bool:
+    """Whether somebody holds the turnstile."""
+    import fcntl
+
+    with path.with_name(f"{path.name}.next").open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False
