@@ -431,7 +431,8 @@ def line(outcome: Outcome) -> str:
         f"{outcome.multiplications * 2e-6 / t[best]:5.1f} TF/s " if outcome.multiplications else ""
     )
     return (
-        f"{rate}{outcome.case:20}{t['eager']:9.1f}{t['inductor']:9.1f}{t[best]:9.1f}{first:9.1f}  x{base / t[best]:5.3f} "
+        f"{rate}{outcome.case:20}{t['eager']:9.1f}{t['inductor']:9.1f}{t[best]:9.1f}{first:9.1f} "
+        f" x{base / t[best]:5.3f} "
         f"room {base / t['copy']:5.2f} roof {t['copy'] / t[best]:5.2f} err {outcome.errors[best]:5.2f} "
         f"wrong {wrong} {best} r{outcome.variants[best]['registers']} {json.dumps(settings).replace(' ', '')}"
     )
