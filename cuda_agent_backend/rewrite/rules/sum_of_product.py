@@ -6,6 +6,9 @@ In real numbers it always holds. With infinities it does not: where X[m, k] is i
 infinite with the signs of W[k, :], and its sum NaN unless all of these are equal, whereas X[m, k] s[k] is infinite. So
 infinite factors are multiplied with t[k] = sum over n of W[k, n] * infinity, which is just that: infinite of one sign,
 or NaN. t comes from the same pass over W as s.
+
+s and what follows from it are added up in double. The product's elements may be small where s is large, or s small where
+its terms are large; in single precision what is lost of s is then many times what eager loses.
 """
 
 from __future__ import annotations
@@ -44,22 +47,20 @@ class SummedProduct:
         else:
             terms = _terms(at, right, left, -2, -1)
             dims = {d for d in self.dims if d != rank - 2} | {rank - 2}
-        return at.call(aten.sum.dim_IntList, terms, sorted(dims))
+        return at.cast(at.call(aten.sum.dim_IntList, terms, sorted(dims)), wide)
 
 
 def _terms(at: Editor, kept: Node, summed: Node, away: int, put: int) -> Node:
-    """Each element of ``kept`` times the sum of what it meets in ``summed``."""
-    infinity = float("inf")
-    sums = at.call(aten.sum.dim_IntList, summed, [away])
-    blown = at.call(aten.mul.Tensor, summed, infinity)
-    signs = at.call(aten.sum.dim_IntList, blown, [away])
-    finite, infinite = (
-        at.call(aten.mul.Tensor, kept, at.call(aten.unsqueeze.default, vector, put))
-        for vector in (sums, signs)
+    """Each element of ``kept`` times the sum of what it meets in ``summed``, in double."""
+    infinity, double = float("inf"), torch.float64
+    sums = at.call(aten.sum.dim_IntList, at.cast(summed, double), [away])
+    signs = at.call(aten.sum.dim_IntList, at.call(aten.mul.Tensor, summed, infinity), [away])
+    finite = at.call(
+        aten.mul.Tensor, at.cast(kept, double), at.call(aten.unsqueeze.default, sums, put)
     )
-    size = at.call(aten.abs.default, kept)
-    is_infinite = at.call(aten.eq.Scalar, size, infinity)
-    return at.call(aten.where.self, is_infinite, infinite, finite)
+    infinite = at.call(aten.mul.Tensor, kept, at.call(aten.unsqueeze.default, signs, put))
+    is_infinite = at.call(aten.eq.Scalar, at.call(aten.abs.default, kept), infinity)
+    return at.call(aten.where.self, is_infinite, at.cast(infinite, double), finite)
 
 
 def summed_product(node: Node, dims: Dims) -> Term | None:
