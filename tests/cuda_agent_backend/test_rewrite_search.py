@@ -29,11 +29,14 @@ from cuda_agent_backend.rewrite.edit import replace as put
 from cuda_agent_backend.rewrite.forms import rewritten
 from cuda_agent_backend.rewrite.rule import Rule
 from cuda_agent_backend.sketch.api import NotCovered, analyse, as_it_stands, generate, schedules
+from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
 from cuda_agent_backend.sketch.schedule import Schedule
 from sandbox.candidate import Candidate
+from sandbox.compile import Compiled, compile_candidate
 from sandbox.judge import Judge
 from sandbox.session import Timeouts
 from sandbox.task import Task
+from sandbox.toolchain import Missing, find_cuda
 from sandbox.verdict import Correct, Outcome, Wrong
 
 Function = Callable[..., Any]
@@ -262,3 +265,15 @@ def test_on_cuda_a_product_is_covered_only_where_it_vanishes() -> None:
     found = analyse(task)
     assert isinstance(found, Alternatives)
     assert [name for name, _ in found.forms] == ["sum_of_product"]
+
+
+@pytest.mark.skipif(isinstance(find_cuda(), Missing), reason="no CUDA compiler")
+@pytest.mark.parametrize("name", ["sum_of_product", "diagonal_product"])
+def test_rewritten_forms_compile_for_cuda(name: str, tmp_path: Path) -> None:
+    task = replace(task_of(*RIGHT[name]), target="cuda")
+    analysis, device = analyse(task), DeviceFacts()
+    assert isinstance(analysis, Alternatives), analysis
+    made = generate(analysis, schedules(analysis, device)[0], device)
+    assert isinstance(made, Candidate), made
+    found = compile_candidate(made, tmp_path, "sm_90a", 120)
+    assert isinstance(found, Compiled), found

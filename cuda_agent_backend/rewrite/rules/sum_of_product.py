@@ -7,8 +7,8 @@ infinite with the signs of W[k, :], and its sum NaN unless all of these are equa
 infinite factors are multiplied with t[k] = sum over n of W[k, n] * infinity, which is just that: infinite of one sign,
 or NaN. t comes from the same pass over W as s.
 
-s and what follows from it are added up in double. The product's elements may be small where s is large, or s small where
-its terms are large; in single precision what is lost of s is then many times what eager loses.
+s and what follows from it are added up in double. The product's elements may be small where s is large, or s small
+where its terms are large; in single precision what is lost of s is then many times what eager loses.
 """
 
 from __future__ import annotations
