@@ -85,6 +85,8 @@ def eager_task(
     """
     if sorted(order) != list(range(len(inputs))) or len(task.output_specs) != 1:
         return None
+    if any(inputs[i].numel() != spec.numel for i, spec in zip(order, task.inputs, strict=True)):
+        return None  # the graph takes its inputs in another order than the module
 
     def eager(*given: Tensor) -> Tensor:
         own = [_shaped(given[order.index(i)], x.shape) for i, x in enumerate(inputs)]

@@ -26,10 +26,8 @@ def saving(region: Region) -> float:
     if estimate is None:
         return 0.0
     kinds = _kinds(region)
-    work = sum(_multiplications(node, kinds[node]) for node in region.nodes)
-    return region.moved * (estimate - 1.0 + SLACK) + (
-        PRODUCT_SLACK * work / MULTIPLICATIONS_PER_BYTE
-    )
+    work = sum(_saved_multiplications(node, kinds[node]) for node in region.nodes)
+    return region.moved * (estimate - 1.0 + SLACK) + work / MULTIPLICATIONS_PER_BYTE
 
 
 def _kinds(region: Region) -> dict[Node, Kind]:
@@ -39,9 +37,16 @@ def _kinds(region: Region) -> dict[Node, Kind]:
     return kinds
 
 
+def _saved_multiplications(node: Node, kind: Kind) -> float:
+    """A part of those of a matrix product or an attention, all of a product that a rewrite does away with."""
+    if kind is Kind.VANISHING:
+        return _multiplications(node, kind)
+    return PRODUCT_SLACK * _multiplications(node, kind) if kind in WAITING else 0
+
+
 def _multiplications(node: Node, kind: Kind) -> int:
-    """Those of a matrix product, a convolution or an attention, 0 for any other node."""
-    if kind not in WAITING or is_selection(node):
+    """Those of a matrix product, a convolution or an attention, 0 for a selection from it."""
+    if is_selection(node):
         return 0
     if kind is Kind.ATTENTION:
         query, key = (node.args[i].meta["val"].shape for i in (0, 1))  # type: ignore[union-attr]

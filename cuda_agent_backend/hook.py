@@ -310,7 +310,8 @@ def source_digest() -> str:
 
     here, there = Path(__file__).parent, Path(launcher.__file__).parent
     hasher = hashlib.sha256()
-    for path in sorted([*here.glob("*.py"), *there.glob("*.py"), *there.glob("csrc/*")]):
+    own = (*here.glob("*.py"), *here.glob("rewrite/**/*.py"))
+    for path in sorted([*own, *there.glob("*.py"), *there.glob("csrc/*")]):
         if path.is_file():
             hasher.update(path.read_bytes())
     return hasher.hexdigest()

@@ -11,12 +11,15 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from cuda_agent_backend.rewrite.vanishing import vanishes
+
 
 class Kind(Enum):
     """`SOURCE`: placeholder or attribute. `CONSTANT`: fusible without tensor inputs. `RANDOM`: not replayable.
 
     `PRODUCT`: a matrix product, or on cuda a convolution, that our sketches fuse with what follows it, where Inductor
     calls a library.
+    `VANISHING`: a matrix product that a rewrite does away with: fusible, whatever its size, dtype and device.
     `ATTENTION`: an attention that our sketches cover as it stands, its one result that is used included.
     """
 
@@ -26,6 +29,7 @@ class Kind(Enum):
     CONSTANT = "constant"
     RANDOM = "random"
     PRODUCT = "product"
+    VANISHING = "vanishing"
     ATTENTION = "attention"
     BARRIER = "barrier"
     MUTATION = "mutation"
@@ -139,6 +143,8 @@ def kind_of(node: Node, kinds: dict[Node, Kind]) -> Kind:
         whole = node.args[0]
         return kinds[whole] if isinstance(whole, Node) else Kind.BARRIER
     kind = kind_of_target(node.target)
+    if kind is Kind.BARRIER and vanishes(node):
+        return Kind.VANISHING
     if kind is Kind.BARRIER and _is_product(node):
         return Kind.PRODUCT
     if kind is Kind.BARRIER and _is_attention(node):

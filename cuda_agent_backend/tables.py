@@ -74,12 +74,14 @@ def sketch_name(label: str, kernels: int = 2, parameters: int = 2) -> str:
     try:
         schedule = json.loads(label)
         names = [_kernel_name(kernel, parameters) for kernel in schedule]
+        rewrite = "".join(str(kernel["rewrite"]) for kernel in schedule if "rewrite" in kernel)
     except (ValueError, TypeError, AttributeError):
         return label or "-"
     counts = Counter(names)
     shown = [f"{count}x {name}" if count > 1 else name for name, count in counts.items()]
     more = f" + {len(shown) - kernels} more" if len(shown) > kernels else ""
-    return " + ".join(shown[:kernels]) + more or "-"
+    how = f"{rewrite.replace('+', ', ')}: " if rewrite else ""
+    return how + " + ".join(shown[:kernels]) + more or "-"
 
 
 def _kernel_name(kernel: Mapping[str, Any], parameters: int) -> str:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol, runtime_checkable
 
+from cuda_agent_backend.rewrite.alternatives import Alternatives
+from cuda_agent_backend.rewrite.forms import forms
 from cuda_agent_backend.sketch import cpu, cpu_schedules, cuda
 from cuda_agent_backend.sketch.attention import attention_of, is_attention
 from cuda_agent_backend.sketch.cpu_attention import CpuAttention
@@ -94,6 +96,17 @@ class LoopNests:
 @lru_cache(maxsize=256)
 def _analyse(text: str) -> Analysis | NotCovered:
     task = Task.from_json(text)
+    found = as_it_stands(task)
+    rewritten = [(form.name, as_it_stands(form.task)) for form in forms(task)]
+    ways = [(name, way) for name, way in rewritten if not isinstance(way, NotCovered)]
+    if not ways:
+        return found
+    own = () if isinstance(found, NotCovered) else (("", found),)
+    return Alternatives(task, (*ways, *own))
+
+
+def as_it_stands(task: Task) -> Analysis | NotCovered:
+    """The form in which a sketch covers ``task``, without rewriting it."""
     try:
         if task.target == "cpu" and is_attention(task):
             return CpuAttention(task, attention_of(task))
@@ -104,7 +117,7 @@ def _analyse(text: str) -> Analysis | NotCovered:
 
 
 def analyse(task: Task) -> Analysis | NotCovered:
-    """The form in which a sketch covers ``task``; the reason where none does."""
+    """The forms in which sketches cover ``task``, rewritten ones included; the reason where none does."""
     if any(math.prod(s.shape) == 0 for s in (*task.inputs, *task.output_specs)):
         return NotCovered("a tensor without elements")
     return _analyse(task.to_json())

@@ -12,7 +12,7 @@ from torch._inductor.decomposition import select_decomp_table
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from cuda_agent_backend.canonical import Canonical, canonical
-from cuda_agent_backend.sketch.api import Analysis, analyse
+from cuda_agent_backend.sketch.api import Analysis, as_it_stands
 from cuda_agent_backend.sketch.cpu import emit
 from cuda_agent_backend.sketch.schedule import Schedule
 from sandbox import launcher
@@ -34,7 +34,7 @@ class Sample:
     @property
     def analysis(self) -> Analysis:
         """Fails where no sketch covers the task."""
-        found = analyse(self.task)
+        found = as_it_stands(self.task)
         assert isinstance(found, Analysis), found
         return found
 

@@ -1,0 +1,119 @@
+"""Regions that algebraic rewrites make cheap, against the faster of eager and Inductor: ``cpu-rewrites.json`` or
+``h200-rewrites.json``.
+
+Each case goes the way of any model, as in ``benchmarks.regions``; the facts also say which rewrite the best candidate
+uses.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from benchmarks.cases import Case, Family
+from benchmarks.regions import run_case, summarise
+from benchmarks.store import Facts, Results, arguments
+from cuda_agent_backend.machine import arch_of
+from cuda_agent_backend.rewrite.alternatives import PARAMETER
+from cuda_agent_backend.settings import Settings
+from cuda_agent_backend.warm import wishes_of
+from sandbox.judge import Judge
+
+FILES = {"cpu": "cpu-rewrites", "cuda": "h200-rewrites"}
+SIZES = {"cpu": ("2MB", "8MB"), "cuda": ("64MB", "512MB")}
+Shape = tuple[int, ...]
+
+
+def _square(shape: Shape) -> tuple[Shape, ...]:
+    """A weight as wide as the rows are long."""
+    return ((shape[-1], shape[-1]),)
+
+
+def _with_bias(shape: Shape) -> tuple[Shape, ...]:
+    return (*_square(shape), shape[-1:])
+
+
+def _rows(shape: Shape) -> tuple[Shape, ...]:
+    return (shape[:1],)
+
+
+def _columns(shape: Shape) -> tuple[Shape, ...]:
+    return (shape[-1:],)
+
+
+def _channels(shape: Shape) -> tuple[Shape, ...]:
+    return (shape[1:2],) * 6
+
+
+def linear_chain(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    """A sum over a linear map's results, and reductions over what is one number by then."""
+    y = F.linear(x, w, b).sum(1, keepdim=True)
+    return y.max(1, keepdim=True)[0].logsumexp(1, keepdim=True)
+
+
+def norms(x: Tensor, *of: Tensor) -> Tensor:
+    """A batch norm in evaluation, scaled once more."""
+    mean, variance, weight, bias, scale, shift = (v[:, None, None] for v in of)
+    y = (x - mean) * torch.rsqrt(variance.abs() + 1e-5) * weight + bias + shift
+    return F.hardtanh(y.clamp(min=0), 0, 6) * scale * 0.5 * 2.0
+
+
+ROWS = {"cpu": (1024,), "cuda": (4096,)}
+IMAGES = {"cpu": (64, 64, 64), "cuda": (256, 128, 128)}
+REWRITES = (
+    Family("sum_of_columns", lambda x, w: (x @ w).sum(1), ROWS, _square),
+    Family("sum_of_rows", lambda x, w: (x @ w).sum(0), ROWS, _square),
+    Family("scaled_mean", lambda x, w, b: F.linear(x, w, b).mean(1) / 2 * 1.5, ROWS, _with_bias),
+    Family("linear_chain", linear_chain, ROWS, _with_bias),
+    Family("diagonal_left", lambda x, v: torch.diag(v) @ x, ROWS, _rows),
+    Family("diagonal_right", lambda x, v: x @ torch.diag(v), ROWS, _columns),
+    Family("pooling_mean", lambda x: F.avg_pool2d(x, 4).mean((2, 3)), IMAGES),
+    Family("mean_of_mean", lambda x: x.mean(-1).mean(-1), IMAGES),
+    Family("channels", norms, IMAGES, _channels),
+)
+
+
+def cases(target: str) -> tuple[Case, ...]:
+    """The families at two sizes each."""
+    return tuple(Case(family, target, size) for family in REWRITES for size in SIZES[target])
+
+
+def with_rewrite(facts: Facts) -> Facts:
+    """Also which rewrite won; None where the task as it stands did, or nothing."""
+    schedule = json.loads(facts["schedule"]) if facts.get("schedule") else []
+    return {**facts, "rewrite": schedule[0].get(PARAMETER) if schedule else None}
+
+
+def main() -> None:
+    """Run the cases that are not done."""
+    parser = arguments(__doc__.partition("\n\n")[0])
+    parser.add_argument("--budget", type=float, default=90.0, help="seconds of search per case")
+    args = parser.parse_args()
+    chosen = {case.name: case for case in cases(args.target) if args.only in case.name}
+    settings = Settings.from_environment()
+    options = replace(wishes_of(None, None), search="cached", min_bytes=0)
+    results = Results(FILES[args.target], summarise, args.folder)
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        Judge(
+            args.target,
+            scratch_dir=scratch,
+            native_dir=settings.native_dir,
+            arch=arch_of(args.target),
+        ) as judge,
+    ):
+
+        def run(name: str) -> Facts:
+            return with_rewrite(run_case(chosen[name], judge, options, args.budget))
+
+        samples = results.collect(chosen, run, keep=args.keep, limit_s=args.limit)
+    print(summarise(samples))
+
+
+if __name__ == "__main__":
+    main()

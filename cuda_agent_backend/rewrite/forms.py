@@ -1,0 +1,87 @@
+"""The rewritten forms of a task."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from torch.fx import Graph
+
+from cuda_agent_backend.canonical import NotATask, linear
+from cuda_agent_backend.rewrite.catalogue import RULES
+from cuda_agent_backend.rewrite.edit import aten, is_view, name_of
+from cuda_agent_backend.rewrite.rule import Rule
+from cuda_agent_backend.rewrite.work import Work, work_of
+from sandbox.task import Task
+
+ROUNDS = 8
+"""Rules make room for each other; more rounds than this no task has needed."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """A task rewritten: the names of the rules that held, in the order of the catalogue, and its work."""
+
+    rules: tuple[str, ...]
+    task: Task
+    work: Work
+
+    @property
+    def name(self) -> str:
+        """Such as "merged_scales+sum_of_product"."""
+        return "+".join(self.rules)
+
+
+def forms(task: Task) -> tuple[Form, ...]:
+    """The forms that save work, the cheapest first: by all rules, and by those that change no bit of a result."""
+    graph = _graph(task)
+    before = work_of(graph)
+    found: dict[str, Form] = {}
+    for chosen in (RULES, [rule for rule in RULES if rule.exact]):
+        form = rewritten(task, chosen)
+        if form is not None and form.work.saves_over(before):
+            found.setdefault(form.task.digest, form)
+    return tuple(sorted(found.values(), key=lambda form: form.work))
+
+
+def rewritten(task: Task, rules: Sequence[Rule]) -> Form | None:
+    """The task rewritten by these rules until none holds any more; None if none ever did."""
+    graph = _graph(task)
+    fired = _apply(graph, rules)
+    if not fired:
+        return None
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    body = [node for node in graph.nodes if node.op == "call_function"]
+    made = linear(body, inputs, graph.output_node().args[0], "cpu")  # type: ignore[arg-type]
+    if isinstance(made, NotATask):
+        return None
+    made = replace(made, target=task.target, output_specs=task.output_specs)
+    return Form(tuple(rule.name for rule in rules if rule.name in fired), made, work_of(graph))
+
+
+def _graph(task: Task) -> Graph:
+    """The task's graph with fake values on the cpu: no device is needed to rewrite it."""
+    graph: Graph = replace(task, target="cpu").to_graph_module().graph
+    for node in graph.nodes:
+        if name_of(node) in ("view", "_unsafe_view") and is_view(node):
+            node.target = (
+                aten.reshape.default
+            )  # which holds for any strides, whatever is dropped before it
+    return graph
+
+
+def _apply(graph: Graph, rules: Sequence[Rule]) -> Collection[str]:
+    fired: set[str] = set()
+    for _ in range(ROUNDS):
+        held = {rule.name for rule in rules if _holds(rule, graph)}
+        fired |= held
+        if not held:
+            break
+    return fired
+
+
+def _holds(rule: Rule, graph: Graph) -> bool:
+    """Apply a rule and take away what nothing reads any more."""
+    held = rule.apply(graph)
+    graph.eliminate_dead_code()
+    return held
