@@ -25,7 +25,6 @@ from cuda_agent_backend.sketch.cuda_parts import (
     Emitted,
     buffers_of,
     local_types,
-    needs_wide,
     parameters_of,
     temporary,
 )
@@ -49,6 +48,8 @@ SWIZZLE_BYTES = 1024
 """What the tensor core's tiles are aligned to."""
 MAX_SPLIT = 64
 MAX_BATCHES = 65535
+WIDE = 2**31 - 2**20
+"""Elements from which on an index needs 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -200,8 +201,9 @@ class Writer:
         self.left = side_of("a", c.left, c.rows, c.inner)
         self.right = side_of("b", c.right, c.columns, c.inner)
         self.output = output_of(self.kernel, c)
-        self.index = "int64_t" if needs_wide(self.region, self.kernel) else "int"
         self.reads, self.writes = buffers_of(self.kernel)
+        sizes = [self.region.buffers[b].extent for b in (*self.reads, *self.writes)]
+        self.index = "int64_t" if max(*sizes, c.batches * c.m * c.n) >= WIDE else "int"
 
     def emit(self) -> Emitted:
         """Raises Unsupported where the schedule does not fit."""

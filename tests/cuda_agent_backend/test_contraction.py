@@ -225,6 +225,12 @@ def test_nothing_else_is_taken_for_one(function: Callable[..., Any]) -> None:
         assert found is None or (number == 0 and len(it.analysis.kernels) > 1)
 
 
+def test_indices_are_as_wide_as_memory_needs_not_as_the_number_of_terms() -> None:
+    it = sample(lambda a, b: a @ b, randn(2048, 1024), randn(1024, 2048), target="cuda")
+    source, _ = cuda.emit(it.analysis.region, it.analysis.kernels, with_tiles(it), DEVICE)
+    assert "int64_t" not in source[source.index('extern "C"') :]
+
+
 def test_copies_are_as_wide_as_memory_allows() -> None:
     def vectors(name: str) -> tuple[int, int]:
         it = case(name)
