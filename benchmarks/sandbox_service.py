@@ -250,9 +250,8 @@ def faulty(judges: Sequence[Judge], number: int, batch: int) -> Facts:
         found = Counter(f"{name}: {judge.verify(of, one).status}" for name, one in mine)
         return found, isinstance(judge.verify(of, candidate(of)), Correct)
 
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
-        for judge in judges:
-            list(threads.map(judge.compile, [one for _, one in made]))
+    with ThreadPoolExecutor(max(len(judges), len(os.sched_getaffinity(0)))) as threads:
+        list(threads.map(lambda n: judges[n % len(judges)].compile(made[n][1]), range(len(made))))
         done = list(threads.map(one_judge, range(len(judges))))
     statuses = sum((found for found, _ in done), Counter[str]())
     return {

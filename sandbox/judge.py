@@ -350,6 +350,10 @@ class Judge:
         evidence["draws"] = checked.draws
         if not isinstance(checked.outcome, Correct):
             return checked.outcome
+        if (
+            self.target == "cuda"
+        ):  # what the race runs beside the candidate: compiling takes no turn
+            session.prepare(self._candidate, INDUCTOR, task, "inductor")
         with self._alone():
             return self._time(
                 session, candidate, compiled, eager_task, effort, evidence, checked.outcome.accuracy

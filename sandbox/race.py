@@ -18,7 +18,7 @@ from sandbox.spotcheck import SpotCheck
 from sandbox.supervisor import RunTime, Trouble, WorkerProcess
 from sandbox.task import Task
 from sandbox.timing import Control, SpeedReport
-from sandbox.verdict import Baselines, Failure, Noisy, Outcome
+from sandbox.verdict import Baselines, Failed, Failure, Noisy, Outcome
 
 CONTROL = Effort(min_rounds=10, max_rounds=24, seconds=3.0)
 FAR_BEHIND = 1.5
@@ -189,14 +189,19 @@ class Race:
         """The faster baseline once more, in the candidate's process.
 
         Where memory lies differs from process to process, and with it the time of a small kernel, by up to 7 % on an
-        H200. A candidate wins over its neighbour too, or has won by its place only.
+        H200. A candidate wins over its neighbour too, or has won by its place only. It does not run in random order
+        with the others but before them, on the values that the set had before.
         """
         name, slot = self._faster.name, self._faster.slot
         task = self.eager_task if slot == EAGER else self.session.task
         trouble = self.session.prepare(self.candidate, slot, task, name)
-        return trouble or Contestant(
-            f"{name} (candidate's process)", self.candidate, slot, former=True
-        )
+        if trouble is not None:
+            return (
+                replace(trouble, stage="baseline in the candidate's process")
+                if isinstance(trouble, Failed)
+                else trouble
+            )
+        return Contestant(f"{name} (candidate's process)", self.candidate, slot, former=True)
 
     def _equip_baseline(self, sets: list[InputSet]) -> Trouble | None:
         session = self.session

@@ -193,10 +193,16 @@ def reward(outcome: Outcome) -> float | None:
         case Noisy() | Failed():
             return None
         case Correct(speed=SpeedReport() as speed) | TooSlow(speed=speed):
-            if not speed.beats("eager", THRESHOLD):
+            if not _beats(speed, "eager"):
                 return 1.0
-            return 3.0 if speed.beats("inductor", THRESHOLD) else 2.0
+            return 3.0 if _beats(speed, "inductor") else 2.0
         case Correct():
             return 1.0
         case _:
             return -1.0
+
+
+def _beats(speed: SpeedReport, baseline: str) -> bool:
+    """Wherever that baseline ran: on cuda perhaps in the candidate's process too."""
+    where = [name for name in speed.over if name == baseline or name.startswith(f"{baseline} (")]
+    return bool(where) and all(speed.beats(name, THRESHOLD) for name in where)

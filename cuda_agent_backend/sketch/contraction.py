@@ -21,11 +21,15 @@ LOADS = ("load", "masked", "local")
 
 @dataclass(frozen=True)
 class Factor:
-    """An operand: the load of ``buffer`` at ``index``, 0 where ``mask`` (a body with one result) is false."""
+    """An operand: the load of ``buffer`` at ``index``, 0 where ``mask`` (a body with one result) is false.
+
+    absent: there the whole term is missing, rather than 0 times the other factor (see `expand_convolution`).
+    """
 
     buffer: str
     index: sympy.Expr
     mask: Body | None
+    absent: bool = False
 
     @property
     def symbols(self) -> set[sympy.Symbol]:
@@ -138,7 +142,8 @@ def _factor(value: Instruction, made: dict[Value, Instruction]) -> Factor | None
     if others or load.op != "load" or load.buffer is None or load.index is None:
         return None
     mask = _closure(value.operands[0], made)
-    return None if mask is None else Factor(load.buffer, load.index, mask)
+    absent = math.copysign(1.0, float(value.operands[1])) < 0
+    return None if mask is None else Factor(load.buffer, load.index, mask, absent)
 
 
 def _closure(value: Value, made: dict[Value, Instruction]) -> Body | None:

@@ -47,7 +47,7 @@ def emit(
     ]
     halves = any(b.dtype in _HALF for b in region.buffers.values())
     parts = ["#define CA_HALF" if halves else "", _PRELUDE.read_text(encoding="utf-8")]
-    if '"contract"' in schedule.to_json():
+    if any(dict(p).get("sketch") == cuda_contract.SKETCH for p in schedule.kernels):
         parts += [text.read_text(encoding="utf-8") for text in cuda_contract.PRELUDES]
     parts += [text for e in emitted for text in e.functions]
     return "\n".join(parts) + "\n", _plan(region, kernels, emitted)

@@ -91,6 +91,8 @@ class Tiles:
         )  # fmt: skip
         if not whole or self.stages < 2 or not 1 <= self.split <= MAX_SPLIT:
             raise Unsupported("tiles that do not divide into warps, or warps into products")
+        if self.run < 0:
+            raise Unsupported(f"a run of {self.run} terms")
         if self.products not in (1, 3):
             raise Unsupported(f"{self.products} products; 1 or 3")
         if self.run % self.depth or self.threads > MAX_THREADS:
@@ -345,6 +347,8 @@ class Writer:
 
     def _exact(self) -> list[str]:
         """A sum anew, term by term: for those that are not finite, as infinities do not survive the tensor cores."""
+        sides = ((self.left, "a"), (self.right, "b"))
+        present = [name for side, name in sides if side.factor.absent]
         return [
             "auto exact = [&](int m, int n) {",
             "  float total = 0.f;",
@@ -353,7 +357,7 @@ class Writer:
             "    bool a, b;",
             "    const float* const x = find_a(m, k, a);",
             "    const float* const y = find_b(n, k, b);",
-            "    total = fmaf(a ? *x : 0.f, b ? *y : 0.f, total);",
+            f"    if ({' && '.join(present) or 'true'}) total = fmaf(a ? *x : 0.f, b ? *y : 0.f, total);",
             "  }",
             "  return total;",
             "};",

@@ -10,6 +10,7 @@ from cuda_agent_backend.sketch.contraction import Contraction
 from cuda_agent_backend.sketch.cuda_contract import (
     GROUP_DEPTH,
     GROUP_ROWS,
+    MAX_BATCHES,
     MAX_SPLIT,
     SKETCH,
     Tiles,
@@ -34,9 +35,9 @@ TILES = (
 )  # fmt: skip
 GROUP_TILES = (
     # rows, columns, stages; the share of the other tiles' peak that the tile can reach
-    (128, 128, 3, 1.8), (128, 128, 4, 1.8), (128, 64, 4, 1.4), (64, 128, 4, 1.2), (64, 64, 4, 0.9),
+    (128, 128, 4, 1.8), (128, 128, 3, 1.79), (128, 64, 4, 1.4), (64, 128, 4, 1.2), (64, 64, 4, 0.9),
 )  # fmt: skip
-GROUP_RUNS = (256, 128, 64)
+GROUP_RUNS = (128, 256, 64)
 WASTE = 1.12
 """What may be added in zeros, as the terms are no multiple of a run, before a shorter run is taken."""
 ENOUGH_THREADS = 256
@@ -48,7 +49,9 @@ JOIN_COST = 0.02
 def contract_schedules(
     kernel: Kernel, contraction: Contraction, region: LoweredRegion, device: DeviceFacts, most: int
 ) -> list[dict[str, Parameter]]:
-    """One to ``most`` schedules that fit; raises Unsupported where none does."""
+    """Up to ``most`` schedules that fit, none where the device does not take so many batches."""
+    if contraction.batches > MAX_BATCHES:
+        return []
     scored: list[tuple[float, int, Tiles]] = []
     for number, (tiles, share) in enumerate(_candidates(contraction, device)):
         try:
@@ -57,13 +60,11 @@ def contract_schedules(
         except Unsupported:
             continue
         scored.append((_seconds(contraction, tiles, share, device), number, tiles))
-    if not scored:
-        raise Unsupported("no tiles fit this sum of products")
     scored.sort(key=lambda item: item[:2])
     best = [tiles for *_, tiles in scored[:most]]
     if device.tf32:  # by turns: only the judge knows what eager's own accuracy is for this task
         half = best[: ceildiv(most, 2)]
-        best = [t for pair in zip(_in_tf32(half), half, strict=True) for t in pair][:most]
+        best = [t for pair in zip(half, _in_tf32(half), strict=True) for t in pair][:most]
     return [_parameters(tiles) for tiles in best]
 
 

@@ -42,7 +42,9 @@ def kernel_schedules(
         return _map_schedules(kernel, region)[:most]
     contraction = contraction_of(kernel)
     if contraction is not None and min(contraction.m, contraction.n) >= FEW:
-        return contract_schedules(kernel, contraction, region, device, most)
+        tiled = contract_schedules(kernel, contraction, region, device, most)
+        if tiled:
+            return tiled
     found = _row_schedules(kernel, region, device, most)
     if not found:
         raise Unsupported("no schedule fits the rows of this kernel")

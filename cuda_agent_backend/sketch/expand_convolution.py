@@ -8,6 +8,9 @@ import torch
 from torch.fx import Graph, Node
 
 aten = torch.ops.aten
+ABSENT = -0.0
+"""Padding that is no term of a sum: a convolution multiplies the zeros beside an image, even with infinities; a
+transposed one has nothing there. As a number it is a zero; `contraction` knows it by its sign."""
 
 
 def call(graph: Graph, target: torch._ops.OpOverload, *args: object) -> Node:
@@ -68,7 +71,7 @@ def _transposed(graph: Graph, node: Node) -> Node:
     parts = [-(-w // s) for w, s in zip(wanted, steps, strict=True)]
 
     behind = [parts[d] - first[d] - lengths[d] for d in range(dims)]
-    x = _padded(graph, x, list(zip(last, behind, strict=True)))
+    x = _padded(graph, x, list(zip(last, behind, strict=True)), ABSENT)
     for d in range(dims):
         x = call(graph, aten.unfold.default, x, 2 + d, taps[d], 1)
     shape = [n, groups, 1, channels // groups, *_by_turns(parts, ones), *taps]
@@ -76,7 +79,7 @@ def _transposed(graph: Graph, node: Node) -> Node:
 
     before = [-steps[d] * first[d] - edges[d] for d in range(dims)]
     after = [steps[d] * taps[d] - size[d] - before[d] for d in range(dims)]
-    weight = _padded(graph, weight, list(zip(before, after, strict=True)))
+    weight = _padded(graph, weight, list(zip(before, after, strict=True)), ABSENT)
     shape = [groups, channels // groups, outputs, *_by_turns(taps, steps)]
     weight = call(graph, aten.view.default, weight, shape)
     weight = call(graph, torch.ops.prims.rev.default, weight, [3 + 2 * d for d in range(dims)])
@@ -89,18 +92,19 @@ def _transposed(graph: Graph, node: Node) -> Node:
     result = call(graph, aten.sum.dim_IntList, terms, inner)
     whole = [p * s for p, s in zip(parts, steps, strict=True)]
     result = call(graph, aten.view.default, result, [n, groups * outputs, *whole])
+    if whole == list(wanted):
+        return result
     for d in range(dims):
-        if whole[d] != wanted[d]:
-            result = call(graph, aten.slice.Tensor, result, 2 + d, 0, wanted[d])
-    return result
+        result = call(graph, aten.slice.Tensor, result, 2 + d, 0, wanted[d])
+    return call(graph, aten.clone.default, result)
 
 
-def _padded(graph: Graph, x: Node, sides: list[tuple[int, int]]) -> Node:
-    """``x`` with zeros before and after in its last dimensions; negative sides cut off."""
+def _padded(graph: Graph, x: Node, sides: list[tuple[int, int]], value: float = 0.0) -> Node:
+    """``x`` with a value before and after in its last dimensions; negative sides cut off."""
     if not any(side for pair in sides for side in pair):
         return x
     flat = [side for pair in reversed(sides) for side in pair]
-    return call(graph, aten.constant_pad_nd.default, x, flat, 0.0)
+    return call(graph, aten.constant_pad_nd.default, x, flat, value)
 
 
 def _each(value: Any, dims: int) -> list[int]:

@@ -1,7 +1,7 @@
 """CUDA kernels of our sketches on a machine without a GPU: compiled by g++ with `emulator.h`, run thread by thread.
 
 What it shows is that the arithmetic, the indices, the barriers and the copies are right. What it cannot show: speed,
-races that depend on time, clusters of blocks, what the assembler makes of it.
+races that depend on time, fences between kinds of memory access, clusters of blocks, what the assembler makes of it.
 """
 
 from __future__ import annotations
@@ -56,11 +56,12 @@ def _launch(library: ctypes.CDLL, step: Launch, memory: dict[str, torch.Tensor])
     if len(pointers) != len(step.args):
         raise NotEmulated("scalar arguments")
     sizes = [(ctypes.c_uint * 3)(*map(int, x)) for x in (step.grid, step.block)]
-    getattr(library, f"launch_{step.kernel}")(*sizes, (ctypes.c_void_p * len(pointers))(*pointers))
+    launch = getattr(library, f"launch_{step.kernel}")
+    launch(*sizes, ctypes.c_uint(int(step.shared)), (ctypes.c_void_p * len(pointers))(*pointers))
 
 
 def build(source: str, folder: Path) -> Path:
-    """The source as a library with a function ``launch_NAME(grid, block, pointers)`` for each kernel."""
+    """The source as a library with a function ``launch_NAME(grid, block, shared, pointers)`` for each kernel."""
     text = translate(source)
     folder.mkdir(parents=True, exist_ok=True)
     name = hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -117,6 +118,7 @@ def _glue(name: str, parameters: str) -> str:
     types = [p.replace("__restrict__", "").rsplit(None, 1)[0] for p in parameters.split(",")]
     arguments = ", ".join(f"({ctype})pointers[{n}]" for n, ctype in enumerate(types))
     return (
-        f'extern "C" void launch_{name}(const unsigned* grid, const unsigned* block, void** pointers) {{\n'
-        f"  emulator::launch(grid, block, [=] {{ {name}({arguments}); }});\n}}"
+        f'extern "C" void launch_{name}(\n'
+        "  const unsigned* grid, const unsigned* block, unsigned shared, void** pointers) {\n"
+        f"  emulator::launch(grid, block, shared, [=] {{ {name}({arguments}); }});\n}}"
     )

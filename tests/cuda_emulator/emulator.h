@@ -64,6 +64,7 @@ struct Fiber {
   std::vector<char> stack;
   int waits_for = 0;  // 0: runs, 1: its warp, 2: the block, 3: it is over
   std::vector<std::vector<Copy>> groups{1};
+  std::vector<std::vector<std::function<void()>>> products{1};
   alignas(16) unsigned char slot[64];
 };
 static std::vector<Fiber> fibers;
@@ -105,6 +106,7 @@ inline void run_block(int threads) {
     if (f.stack.empty()) f.stack.resize(1 << 16);
     f.waits_for = 0;
     f.groups.assign(1, {});
+    f.products.assign(1, {});
     getcontext(&f.context);
     f.context.uc_stack = {.ss_sp = f.stack.data(), .ss_flags = 0, .ss_size = f.stack.size()};
     f.context.uc_link = &scheduler;
@@ -124,7 +126,8 @@ inline void run_block(int threads) {
     if (!released && !went_on) { fprintf(stderr, "emulator: threads wait for each other\n"); abort(); }
   }
 }
-template <class Kernel> void launch(const unsigned* grid, const unsigned* block, Kernel kernel) {
+// shared: bytes of dynamic shared memory that the block asked for; what lies behind them must not change.
+template <class Kernel> void launch(const unsigned* grid, const unsigned* block, unsigned shared, Kernel kernel) {
   gridDim = {grid[0], grid[1], grid[2]};
   blockDim = {block[0], block[1], block[2]};
   body = kernel;
@@ -133,6 +136,8 @@ template <class Kernel> void launch(const unsigned* grid, const unsigned* block,
       for (unsigned x = 0; x < grid[0]; ++x) {
         blockIdx = {x, y, z};
         run_block(int(block[0] * block[1] * block[2]));
+        for (size_t i = shared; i < sizeof shared_memory; ++i)
+          if (shared_memory[i] != 0xff) { fprintf(stderr, "emulator: a write beyond the %u bytes of shared memory\n", shared); abort(); }
       }
 }
 // What the thread `from(lane)` of this warp hands in.
@@ -208,9 +213,16 @@ inline void multiply_tf32(float (&d)[4], const unsigned (&a)[4], const unsigned 
   }
   emulator::warp_barrier();
 }
+// Products of warp groups take place when they are waited for: registers and shared memory that they read must not have
+// changed by then.
 inline void wide_fence() {}
-inline void wide_commit() {}
-template <int Pending> inline void wide_wait() {}
+inline void wide_commit() { emulator::self().products.emplace_back(); }
+template <int Pending> inline void wide_wait() {
+  auto& products = emulator::self().products;
+  const int ready = int(products.size()) - 1 - Pending;
+  for (int g = 0; g < ready; ++g) for (auto& product : products[g]) product();
+  if (ready > 0) products.erase(products.begin(), products.begin() + ready);
+}
 inline void publish_shared() {}
 inline void keep_register(float&) {}
 inline unsigned shared_address(const void* p) { return unsigned(reinterpret_cast<const unsigned char*>(p) - shared_memory); }
@@ -218,7 +230,7 @@ inline uint64_t wide_operand(const float* tile, int k) {
   if (uintptr_t(tile) % 1024) { fprintf(stderr, "emulator: a tile that is not aligned\n"); abort(); }
   return uintptr_t(tile) + k;
 }
-template <int N> inline void multiply_wide(float (&d)[N], const unsigned (&a)[4], uint64_t b, int more) {
+template <int N> inline void multiply_now(float (&d)[N], const unsigned (&a)[4], uint64_t b, int more) {
   struct Part { unsigned a[4]; } mine;
   memcpy(mine.a, a, sizeof mine.a);
   memcpy(emulator::self().slot, &mine, sizeof mine);
@@ -237,6 +249,9 @@ template <int N> inline void multiply_wide(float (&d)[N], const unsigned (&a)[4]
     d[i] = float(total);
   }
   emulator::warp_barrier();
+}
+template <int N> inline void multiply_wide(float (&d)[N], const unsigned (&a)[4], uint64_t b, int more) {
+  emulator::self().products.back().push_back([&d, &a, b, more] { multiply_now(d, a, b, more); });
 }
 
 }  // namespace ca
