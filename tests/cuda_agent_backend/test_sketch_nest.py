@@ -77,8 +77,9 @@ def test_data_dependent_indexing_is_refused_with_its_reason() -> None:
     assert isinstance(found, NotCovered) and "bounds checks" in found.reason
 
 
-def test_a_matrix_product_on_a_gpu_is_refused_with_its_reason() -> None:
-    task = sample(lambda a, b: a @ b, torch.randn(3, 4), torch.randn(4, 5), target="cuda").task
+def test_a_matrix_product_in_half_precision_is_refused_with_its_reason() -> None:
+    a, b = torch.randn(3, 4).half(), torch.randn(4, 5).half()
+    task = sample(lambda a, b: a @ b, a, b, target="cuda").task
     found = analyse(task)
     assert isinstance(found, NotCovered) and "external kernel" in found.reason
 
