@@ -365,7 +365,11 @@ time.sleep(600)
 """
     )
     words = ["bench", str(folder / "easy"), "--out", str(tmp_path / "out"), "--device", "cpu"]
-    process = subprocess.Popen([sys.executable, "-m", "cuda_agent_backend", *words])
+    # whoever runs the tests in the background of a shell ignores interrupts, and so would the command
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cuda_agent_backend", *words],
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
     for _ in range(1200):
         if (tmp_path / "pid").exists():
             break
