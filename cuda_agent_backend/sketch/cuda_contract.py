@@ -1,26 +1,22 @@
 """Sums of products -> CUDA on tensor cores, with the pointwise tail on what a block has summed up.
 
-Schedule parameters: a block's tile has ``tile_m`` by ``tile_n`` results, a warp's ``warp_m`` by ``warp_n``; ``depth``
-terms are copied to shared memory at a time, ``stages`` of them under way; after ``run`` terms sums move on to others
-(0: never). With ``group`` 1 the warps work in groups of four (sm_90a; the warps' tiles then say nothing). ``split``
-blocks share the terms of a tile, and a second kernel adds up what they found. ``products``: 3 for float32's accuracy,
-1 for TF32's, which is right where the user's flags make eager as inaccurate.
+Schedule parameters: see `cuda_tiles`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
-import sympy
 import torch
 
-from cuda_agent_backend.sketch.contraction import Contraction, Factor, Lines, merged
-from cuda_agent_backend.sketch.cuda_access import LanePrinter, is_aligned
+from cuda_agent_backend.sketch.contraction import Contraction
+from cuda_agent_backend.sketch.cuda_access import LanePrinter
 from cuda_agent_backend.sketch.cuda_frame import decompose, indented
-from cuda_agent_backend.sketch.cuda_layout import MAX_THREADS, DeviceFacts, ceildiv
+from cuda_agent_backend.sketch.cuda_layout import DeviceFacts, ceildiv
+from cuda_agent_backend.sketch.cuda_operands import Side, output_of, side_of
 from cuda_agent_backend.sketch.cuda_parts import (
     Emitted,
     buffers_of,
@@ -28,8 +24,9 @@ from cuda_agent_backend.sketch.cuda_parts import (
     parameters_of,
     temporary,
 )
+from cuda_agent_backend.sketch.cuda_tiles import Tiles, read_tiles
 from cuda_agent_backend.sketch.lower import LoweredRegion
-from cuda_agent_backend.sketch.nest import Dim, Kernel, coefficient
+from cuda_agent_backend.sketch.nest import Kernel
 from cuda_agent_backend.sketch.printer import c_index
 from cuda_agent_backend.sketch.schedule import Parameter
 from cuda_agent_backend.sketch.ssa import Instruction, Unsupported
@@ -43,148 +40,11 @@ SKETCH = "contract"
 GROUP = 8
 """Rows of tiles that are worked on together."""
 TAIL_THREADS = 256
-GROUP_ROWS, GROUP_COLUMNS, GROUP_DEPTH = 64, (64, 128), 32
 SWIZZLE_BYTES = 1024
 """What the tensor core's tiles are aligned to."""
-MAX_SPLIT = 64
 MAX_BATCHES = 65535
 WIDE = 2**31 - 2**20
 """Elements from which on an index needs 64 bits."""
-
-
-@dataclass(frozen=True)
-class Tiles:
-    """The schedule's parameters; see the module's description."""
-
-    tile_m: int
-    tile_n: int
-    depth: int
-    warp_m: int
-    warp_n: int
-    stages: int
-    run: int = 0
-    split: int = 1
-    products: int = 3
-    group: int = 0
-
-    @property
-    def threads(self) -> int:
-        if self.group:
-            return self.tile_m // GROUP_ROWS * 128
-        return (self.tile_m // self.warp_m) * (self.tile_n // self.warp_n) * 32
-
-    @property
-    def step(self) -> int:
-        """Terms that are added at a time, whether they are there or not."""
-        return self.run if self.group else self.depth
-
-    def check(self, shared: int, device: DeviceFacts) -> None:
-        """Raises Unsupported where the parameters do not fit each other or the device."""
-        if self.group:
-            self._check_group(device)
-        whole = self.group or all(
-            value > 0 and part > 0 and value % part == 0
-            for value, part in (
-                (self.tile_m, self.warp_m), (self.tile_n, self.warp_n), (self.warp_m, 16), (self.warp_n, 8),
-                (self.depth, 8),
-            )
-        )  # fmt: skip
-        if not whole or self.stages < 2 or not 1 <= self.split <= MAX_SPLIT:
-            raise Unsupported("tiles that do not divide into warps, or warps into products")
-        if self.run < 0:
-            raise Unsupported(f"a run of {self.run} terms")
-        if self.products not in (1, 3):
-            raise Unsupported(f"{self.products} products; 1 or 3")
-        if self.run % self.depth or self.threads > MAX_THREADS:
-            raise Unsupported("a depth that does not divide the run, or too many threads")
-        if shared > device.shared_per_block_bytes:
-            raise Unsupported(f"{shared} bytes of shared memory")
-
-    def _check_group(self, device: DeviceFacts) -> None:
-        if device.arch != "sm_90a" or self.group != 1:
-            raise Unsupported(f"warp groups on {device.arch}")
-        fits = self.tile_m > 0 and self.tile_m % GROUP_ROWS == 0 and self.tile_n in GROUP_COLUMNS
-        if not fits or self.depth != GROUP_DEPTH or not self.run or self.run % (2 * GROUP_DEPTH):
-            raise Unsupported("tiles that do not divide into the products of warp groups")
-
-
-def read_tiles(parameters: Mapping[str, Parameter]) -> Tiles:
-    """Raises Unsupported where a parameter is missing or unknown."""
-    known = {f.name for f in fields(Tiles)}
-    given = {k: v for k, v in parameters.items() if k != "sketch"}
-    if not all(k in known and isinstance(v, int) for k, v in given.items()):
-        raise Unsupported(f"parameters of a sum of products: {sorted(known)}")
-    try:
-        return Tiles(**{k: int(v) for k, v in given.items()})
-    except TypeError as error:
-        raise Unsupported(str(error)) from error
-
-
-@dataclass(frozen=True)
-class Side:
-    """One operand as a block copies it: ``rows`` of a tile, along ``k`` or along the rows, ``vector`` at a time."""
-
-    name: str
-    factor: Factor
-    rows: Lines
-    inner: Lines
-    along_k: bool
-    vector: int
-
-    @property
-    def index(self) -> sympy.Expr:
-        return self.rows.index
-
-
-def side_of(name: str, factor: Factor, rows: Sequence[Dim], inner: Sequence[Dim]) -> Side:
-    """How to copy an operand: along the loop whose neighbours are nearest in memory, as wide as alignment allows."""
-    lines = merged(rows, factor, f"{name}r")
-    inner_lines = merged(inner, Factor(factor.buffer, lines.index, factor.mask), f"{name}k")
-    lines = Lines(lines.dims, inner_lines.index)
-    along_k = _nearness(inner_lines) <= _nearness(lines)
-    chosen = inner_lines if along_k else lines
-    return Side(name, factor, lines, inner_lines, along_k, _vector(factor, chosen))
-
-
-def _nearness(lines: Lines) -> tuple[int, int]:
-    """Sorts loops by how near in memory their neighbours are, and how many follow each other so."""
-    return abs(lines.step or 1 << 40), -lines.dims[-1][1]
-
-
-def _vector(factor: Factor, lines: Lines) -> int:
-    symbol, size = lines.dims[-1]
-    if symbol in factor.mask_symbols or lines.step != 1:
-        return 1
-    return next(
-        (v for v in (4, 2) if size % v == 0 and is_aligned(lines.index, symbol, 1, v, v)), 1
-    )
-
-
-@dataclass(frozen=True)
-class Output:
-    """How results leave: along ``lane`` (rows or columns), ``vector`` at a time."""
-
-    by_rows: bool
-    vector: int
-
-
-def output_of(kernel: Kernel, c: Contraction) -> Output:
-    """Along the loop by which most stores are contiguous."""
-    stores = [s.index for stage in kernel.stages for s in stage.stores]
-    last_row, last_column = c.rows[-1], c.columns[-1]
-
-    def near(dim: Dim) -> int:
-        return sum(coefficient(index, dim[0]) == 1 for index in stores)
-
-    by_rows = near(last_row) > near(last_column)
-    symbol, size = last_row if by_rows else last_column
-    for vector in (4, 2):
-        aligned = all(
-            coefficient(i, symbol) == 1 and is_aligned(i, symbol, 1, vector, vector) for i in stores
-        )
-        if size % vector == 0 and aligned:
-            return Output(by_rows, vector)
-    return Output(by_rows, 1)
 
 
 @dataclass

@@ -7,16 +7,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from cuda_agent_backend.sketch.contraction import Contraction
-from cuda_agent_backend.sketch.cuda_contract import (
-    GROUP_DEPTH,
-    GROUP_ROWS,
-    MAX_BATCHES,
-    MAX_SPLIT,
-    SKETCH,
-    Tiles,
-    Writer,
-)
+from cuda_agent_backend.sketch.cuda_contract import MAX_BATCHES, SKETCH, Writer
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts, ceildiv
+from cuda_agent_backend.sketch.cuda_tiles import GROUP_DEPTH, GROUP_ROWS, MAX_SPLIT, Tiles
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Kernel
 from cuda_agent_backend.sketch.schedule import Parameter

@@ -17,7 +17,8 @@ from torch.nn import functional as F
 
 from cuda_agent_backend.sketch import cuda
 from cuda_agent_backend.sketch.contraction import Contraction, contraction_of
-from cuda_agent_backend.sketch.cuda_contract import Writer, read_tiles
+from cuda_agent_backend.sketch.cuda_contract import Writer
+from cuda_agent_backend.sketch.cuda_tiles import read_tiles
 from cuda_agent_backend.sketch.schedule import Schedule
 from cuda_agent_backend.sketch.ssa import Unsupported
 from sandbox.candidate import Candidate

@@ -1,0 +1,88 @@
+"""The schedule of a sum of products on cuda, and what fits a device.
+
+A block's tile has ``tile_m`` by ``tile_n`` results, a warp's ``warp_m`` by ``warp_n``; ``depth`` terms are copied to
+shared memory at a time, ``stages`` of them under way; after ``run`` terms sums move on to others (0: never). With
+``group`` 1 the warps work in groups of four (sm_90a; the warps' tiles then say nothing). ``split`` blocks share the
+terms of a tile, and a second kernel adds up what they found. ``products``: 3 for float32's accuracy, 1 for TF32's,
+which is right where the user's flags make eager as inaccurate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from cuda_agent_backend.sketch.cuda_layout import MAX_THREADS, DeviceFacts
+from cuda_agent_backend.sketch.schedule import Parameter
+from cuda_agent_backend.sketch.ssa import Unsupported
+
+GROUP_ROWS, GROUP_COLUMNS, GROUP_DEPTH = 64, (64, 128), 32
+MAX_SPLIT = 64
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """The schedule's parameters; see the module's description."""
+
+    tile_m: int
+    tile_n: int
+    depth: int
+    warp_m: int
+    warp_n: int
+    stages: int
+    run: int = 0
+    split: int = 1
+    products: int = 3
+    group: int = 0
+
+    @property
+    def threads(self) -> int:
+        if self.group:
+            return self.tile_m // GROUP_ROWS * 128
+        return (self.tile_m // self.warp_m) * (self.tile_n // self.warp_n) * 32
+
+    @property
+    def step(self) -> int:
+        """Terms that are added at a time, whether they are there or not."""
+        return self.run if self.group else self.depth
+
+    def check(self, shared: int, device: DeviceFacts) -> None:
+        """Raises Unsupported where the parameters do not fit each other or the device."""
+        if self.group:
+            self._check_group(device)
+        whole = self.group or all(
+            value > 0 and part > 0 and value % part == 0
+            for value, part in (
+                (self.tile_m, self.warp_m), (self.tile_n, self.warp_n), (self.warp_m, 16), (self.warp_n, 8),
+                (self.depth, 8),
+            )
+        )  # fmt: skip
+        if not whole or self.stages < 2 or not 1 <= self.split <= MAX_SPLIT:
+            raise Unsupported("tiles that do not divide into warps, or warps into products")
+        if self.run < 0:
+            raise Unsupported(f"a run of {self.run} terms")
+        if self.products not in (1, 3):
+            raise Unsupported(f"{self.products} products; 1 or 3")
+        if self.run % self.depth or self.threads > MAX_THREADS:
+            raise Unsupported("a depth that does not divide the run, or too many threads")
+        if shared > device.shared_per_block_bytes:
+            raise Unsupported(f"{shared} bytes of shared memory")
+
+    def _check_group(self, device: DeviceFacts) -> None:
+        if device.arch != "sm_90a" or self.group != 1:
+            raise Unsupported(f"warp groups on {device.arch}")
+        fits = self.tile_m > 0 and self.tile_m % GROUP_ROWS == 0 and self.tile_n in GROUP_COLUMNS
+        if not fits or self.depth != GROUP_DEPTH or not self.run or self.run % (2 * GROUP_DEPTH):
+            raise Unsupported("tiles that do not divide into the products of warp groups")
+
+
+def read_tiles(parameters: Mapping[str, Parameter]) -> Tiles:
+    """Raises Unsupported where a parameter is missing or unknown."""
+    known = {f.name for f in fields(Tiles)}
+    given = {k: v for k, v in parameters.items() if k != "sketch"}
+    if not all(k in known and isinstance(v, int) for k, v in given.items()):
+        raise Unsupported(f"parameters of a sum of products: {sorted(known)}")
+    try:
+        return Tiles(**{k: int(v) for k, v in given.items()})
+    except TypeError as error:
+        raise Unsupported(str(error)) from error
