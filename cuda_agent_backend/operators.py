@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from cuda_agent_backend.rewrite.products import PRODUCTS
 from cuda_agent_backend.rewrite.vanishing import vanishes
 
 
@@ -102,7 +103,6 @@ NOT_FUSED = frozenset(
 """Extern kernels, scatters (Inductor lowers them to mutations), uninitialised memory, and what has effects."""
 
 
-PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
 SMALLEST_PRODUCT = 1 << 20
 """Multiplications below which a library's call is over before threads of ours have met."""
 ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"

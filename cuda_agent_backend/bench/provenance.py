@@ -13,7 +13,7 @@ import kernel_cache
 import sandbox
 
 PACKAGES = ("torch", "triton", "numpy", "cuda_agent")
-PATTERNS = ("*.py", "*.cpp", "*.h")
+PATTERNS = ("*.py", "*.cpp", "*.h", "*.cuh")
 
 
 def versions() -> dict[str, str]:

@@ -73,9 +73,7 @@ class Writer:
         if self.contraction.batches > MAX_BATCHES:
             raise Unsupported(f"{self.contraction.batches} batches; at most {MAX_BATCHES}")
         if self.tiles.split == 1:
-            return Emitted(
-                (self._text(self.name, self._store_tail(), self.writes),), (self._launch(),)
-            )
+            return Emitted((self._text(self._store_tail()),), (self._launch(),))
         return self._split()
 
     # --- sizes ---
@@ -112,7 +110,7 @@ class Writer:
 
     # --- text ---
 
-    def _text(self, name: str, tail: Sequence[str], writes: Sequence[str]) -> str:
+    def _text(self, tail: Sequence[str]) -> str:
         c, t = self.contraction, self.tiles
         high, wide = self.grid
         share = ceildiv(ceildiv(c.k, t.step), t.split) * t.step
@@ -160,7 +158,7 @@ class Writer:
             *tail,
         ]
         head = f'extern "C" __global__ void __launch_bounds__({threads})'
-        return "\n".join([head, f"{name}({', '.join(parameters)}) {{", *indented(body), "}"])
+        return "\n".join([head, f"{self.name}({', '.join(parameters)}) {{", *indented(body), "}"])
 
     def _add(self) -> list[str]:
         def copy(side: Side, start: str) -> str:
@@ -297,7 +295,7 @@ class Writer:
         keep = self._keep(high, wide)
         joined, launch = self._join(elements, high, wide)
         return Emitted(
-            (self._text(self.name, keep, [self._partial]), joined),
+            (self._text(keep), joined),
             (self._launch(), launch),
             (partial,),
         )
