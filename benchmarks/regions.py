@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -202,13 +202,24 @@ def summarise(samples: dict[str, Facts]) -> Facts:
 
 def main() -> None:
     """Run the cases that are not done."""
-    parser = arguments(__doc__.partition("\n")[0])
+    run_cases(__doc__.partition("\n")[0], cases, FILES, summarise)
+
+
+def run_cases(
+    description: str,
+    cases_of: Callable[[str], Sequence[Case]],
+    files: Mapping[str, str],
+    summary: Callable[[dict[str, Facts]], Facts],
+    also: Callable[[Facts], Facts] = lambda facts: facts,
+) -> None:
+    """Judge the cases of a target that are not done. files: result file by target. also: what is added to the facts."""
+    parser = arguments(description)
     parser.add_argument("--budget", type=float, default=90.0, help="seconds of search per case")
     args = parser.parse_args()
-    chosen = {case.name: case for case in cases(args.target) if args.only in case.name}
+    chosen = {case.name: case for case in cases_of(args.target) if args.only in case.name}
     settings = Settings.from_environment()
     options = replace(wishes_of(None, None), search="cached", min_bytes=0)
-    results = Results(FILES[args.target], summarise, args.folder)
+    results = Results(files[args.target], summary, args.folder)
     with (
         tempfile.TemporaryDirectory() as scratch,
         Judge(
@@ -220,10 +231,10 @@ def main() -> None:
     ):
 
         def run(name: str) -> Facts:
-            return run_case(chosen[name], judge, options, args.budget)
+            return also(run_case(chosen[name], judge, options, args.budget))
 
         samples = results.collect(chosen, run, keep=args.keep, limit_s=args.limit)
-    print(summarise(samples))
+    print(summary(samples))
 
 
 if __name__ == "__main__":

@@ -8,21 +8,15 @@ uses.
 from __future__ import annotations
 
 import json
-import tempfile
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.cases import Case, Family
-from benchmarks.regions import run_case, summarise
-from benchmarks.store import Facts, Results, arguments
-from cuda_agent_backend.machine import arch_of
+from benchmarks.regions import run_cases, summarise
+from benchmarks.store import Facts
 from cuda_agent_backend.rewrite.alternatives import PARAMETER
-from cuda_agent_backend.settings import Settings
-from cuda_agent_backend.warm import wishes_of
-from sandbox.judge import Judge
 
 FILES = {"cpu": "cpu-rewrites", "cuda": "h200-rewrites"}
 SIZES = {"cpu": ("2MB", "8MB"), "cuda": ("64MB", "512MB")}
@@ -91,28 +85,7 @@ def with_rewrite(facts: Facts) -> Facts:
 
 def main() -> None:
     """Run the cases that are not done."""
-    parser = arguments(__doc__.partition("\n\n")[0])
-    parser.add_argument("--budget", type=float, default=90.0, help="seconds of search per case")
-    args = parser.parse_args()
-    chosen = {case.name: case for case in cases(args.target) if args.only in case.name}
-    settings = Settings.from_environment()
-    options = replace(wishes_of(None, None), search="cached", min_bytes=0)
-    results = Results(FILES[args.target], summarise, args.folder)
-    with (
-        tempfile.TemporaryDirectory() as scratch,
-        Judge(
-            args.target,
-            scratch_dir=scratch,
-            native_dir=settings.native_dir,
-            arch=arch_of(args.target),
-        ) as judge,
-    ):
-
-        def run(name: str) -> Facts:
-            return with_rewrite(run_case(chosen[name], judge, options, args.budget))
-
-        samples = results.collect(chosen, run, keep=args.keep, limit_s=args.limit)
-    print(summarise(samples))
+    run_cases(__doc__.partition("\n\n")[0], cases, FILES, summarise, with_rewrite)
 
 
 if __name__ == "__main__":

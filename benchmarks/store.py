@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import subprocess
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from cuda_agent_backend.bench import provenance
 from cuda_agent_backend.tables import write_json
 
 FOLDER = Path(__file__).parent / "results"
@@ -138,10 +137,4 @@ def same_machine(one: Facts, other: Facts) -> bool:
 
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that timings depend on."""
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+    return provenance.versions(PACKAGES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 import subprocess
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -16,10 +17,10 @@ PACKAGES = ("torch", "triton", "numpy", "cuda_agent")
 PATTERNS = ("*.py", "*.cpp", "*.h", "*.cuh")
 
 
-def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that timings depend on."""
+def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
+    """Versions of Python and of the packages that timings depend on, as far as they are installed."""
     found = {"python": platform.python_version()}
-    for name in PACKAGES:
+    for name in packages:
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
