@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from sandbox.judge import Judge
-from sandbox.privileges import UID_BASE
+from sandbox.privileges import uids_of
 
 GPU_GRAIN = 64 << 20
 """Bytes. Contexts of processes differ by less."""
@@ -17,7 +17,10 @@ GPU_GRAIN = 64 << 20
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Counts at one moment. processes: that work in the judge's folder, or run as a user of the sandbox."""
+    """Counts at one moment. processes: in the judge's folder, or of users that this process's sandbox took.
+
+    Other processes' sandboxes on the machine are not looked at.
+    """
 
     processes: int
     zombies: int
@@ -56,7 +59,9 @@ def _is_ours(entry: Path, folders: Sequence[Path]) -> bool:
         if _state(entry) == "Z":
             return False
         place = (entry / "cwd").readlink()
-        return entry.stat().st_uid >= UID_BASE or any(place.is_relative_to(f) for f in folders)
+        return entry.stat().st_uid in uids_of(os.getpid()) or any(
+            place.is_relative_to(f) for f in folders
+        )
     except OSError:
         return False
 
@@ -65,7 +70,7 @@ def _is_zombie(entry: Path, parents: Collection[int]) -> bool:
     """One that a process of the judge has left, or that ran as a user of the sandbox, whoever should reap it."""
     try:
         text = (entry / "stat").read_text().rpartition(")")[2].split()
-        mine = int(text[1]) in parents or entry.stat().st_uid >= UID_BASE
+        mine = int(text[1]) in parents or entry.stat().st_uid in uids_of(os.getpid())
         return text[0] == "Z" and mine
     except OSError:
         return False
@@ -77,9 +82,9 @@ def _state(entry: Path) -> str:
 
 def _sandbox_files(folder: Path) -> int:
     """Of a user of the sandbox, or, where it has none, of this one."""
-    mine = UID_BASE if os.geteuid() == 0 else os.geteuid()
+    mine = uids_of(os.getpid()) if os.geteuid() == 0 else (os.geteuid(),)
     try:
-        return sum(entry.lstat().st_uid >= mine for entry in folder.iterdir())
+        return sum(entry.lstat().st_uid in mine for entry in folder.iterdir())
     except OSError:
         return 0
 

@@ -294,7 +294,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=FAULTY_A_CASE, help="faulty candidates a case")
     parser.add_argument("--judges", type=int, default=1, help="that meet faults at the same time")
     args = parser.parse_args()
-    chosen = [name for name in names(args.target) if name.startswith(args.only)]
+    chosen = [name for name in names(args.target) if name.startswith(tuple(args.only.split(",")))]
     results = Results(FILES[args.target], summarise, args.folder)
     settings, cores = Settings.from_environment(), len(os.sched_getaffinity(0))
 

@@ -32,9 +32,15 @@ def unused_uid(pid: int, count: int, uid_map: str) -> int | None:
     def known(uid: int) -> bool:
         return any(first <= uid < first + size for first, size in ranges)
 
-    wanted = UID_BASE + (pid * _PER_PROCESS + count % _PER_PROCESS) % (1 << 28)
+    wanted = uids_of(pid)[count % _PER_PROCESS]
     within_a_container = 10_000 + (pid * _PER_PROCESS + count) % 50_000
     return next((uid for uid in (wanted, within_a_container) if known(uid)), None)
+
+
+def uids_of(pid: int) -> range:
+    """The user ids that children of this process get, where all ids are known; no other running process's do."""
+    first = UID_BASE + pid * _PER_PROCESS % (1 << 28)
+    return range(first, first + _PER_PROCESS)
 
 
 def next_uid(programs: Iterable[str] = ()) -> int | None:

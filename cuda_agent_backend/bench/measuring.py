@@ -6,6 +6,7 @@ import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -61,13 +62,15 @@ class Contestants:
 
 
 def measure(task: BuiltTask, request: Request) -> dict[str, Any]:
-    """All facts of one task, as JSON values. The device is ours alone meanwhile."""
+    """All facts of one task, as JSON values. Compiling takes no turn on the device, though it ends in one call."""
     from cuda_agent_backend.explain import explain
+    from sandbox.devicelock import DeviceLock
 
     wishes = request.wishes
     inputs = task.draw(wishes.seed)
     with torch.no_grad():
         contestants = compiled(task.model, inputs, request)
+    with torch.no_grad(), DeviceLock(Path(request.device_lock)).turn():
         draws = [check(task, contestants.calls, wishes.seed + draw) for draw in range(DRAWS)]
         floor = model_floor(task.model, inputs, request.ceilings or {})
         clock = _clock(wishes.target, [*weights(task.model), *tensors(inputs)])

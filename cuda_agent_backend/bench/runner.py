@@ -1,4 +1,4 @@
-"""The run: tasks searched side by side, measured one by one, and kept as soon as they are done."""
+"""The run: tasks searched and measured side by side, by turns on the device, and kept as soon as they are done."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _one(
         searched = children.run("search", request, folder, bench.limit_s)
     if isinstance(searched, Failed):
         return asdict(searched)
-    with turns.device("measure"):
+    with turns.device("measure") if turns.alone else turns.compiling():
         measured = children.run("measure", request, folder, bench.limit_s)
     if isinstance(measured, Failed):
         return {**asdict(measured), "search": searched}
