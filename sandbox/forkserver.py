@@ -19,10 +19,12 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
-from sandbox.worker import begin
+from sandbox.worker import begin, places
 
 DESCRIPTORS = ("control", "life", "status", "log")
 MAX_REQUEST = 1 << 18
@@ -74,6 +76,9 @@ def start(request: str, fds: Sequence[int], warm: bool) -> NoReturn:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
     os.chdir(folder)
+    os.environ.update(places(Path(folder)))
+    tempfile.tempdir = None
+    sys.dont_write_bytecode = True
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)

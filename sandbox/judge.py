@@ -42,6 +42,7 @@ from sandbox.roofline import Achieved
 from sandbox.rounds import Effort, Record
 from sandbox.session import CANDIDATE, INDUCTOR, Session, Timeouts
 from sandbox.specs import TensorSpec
+from sandbox.starter import ForkServer
 from sandbox.supervisor import WorkerProcess, WorkerSettings
 from sandbox.task import Task, TaskError
 from sandbox.timing import SpeedReport
@@ -110,6 +111,7 @@ class Judge:
             "inductor": self.inductor,
             "native": str(Path(native_dir).resolve()) if native_dir else "",
         }
+        server = ForkServer(self.scratch / "forkserver")
         self._baseline, self._scratch, self._candidate = self._workers = tuple(
             WorkerProcess(
                 WorkerSettings(
@@ -119,7 +121,8 @@ class Judge:
                     hello,
                     self.timeouts.start,
                     memory_bytes,
-                )
+                ),
+                server,
             )
             for role in ("baseline", "scratch", "candidate")
         )

@@ -90,7 +90,7 @@ class ForkServer:
     ) -> Started:
         """Have a worker started, without waiting for it. fds: its control, life and log.
 
-        environment: counts when the server itself is started.
+        environment: counts when the server itself is started; a worker's own folders follow from `cwd`.
         """
         read, write = os.pipe()
         control, life, log = fds
@@ -107,6 +107,7 @@ class ForkServer:
         if self._process is not None and self._process.poll() is not None:
             self.stop()
         if self._requests is None:
+            self.folder.mkdir(parents=True, exist_ok=True)
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with self.log.open("wb") as log:
                 self._process = subprocess.Popen(

@@ -23,7 +23,7 @@ from sandbox.starter import ForkServer, Started
 from sandbox.toolchain import Toolchain, find_cuda, find_cxx
 from sandbox.verdict import Crashed, Failed, TimedOut
 from sandbox.views import worker_view
-from sandbox.worker import SIGNAL_BASE
+from sandbox.worker import SIGNAL_BASE, places
 
 KEEP = (
     "PATH",
@@ -96,19 +96,13 @@ def environment(settings: WorkerSettings) -> dict[str, str]:
     The allocator keeps what is freed: whether a large output lies in pages that are mapped already is otherwise an
     accident of earlier allocations, differs between workers, and can cost more than the kernel.
     """
-    folder = settings.scratch
     kept = {name: os.environ[name] for name in KEEP if name in os.environ}
     threads = str(settings.threads)
     return kept | {
-        "HOME": str(folder),
+        **places(settings.scratch),
         "USER": "sandbox",
-        "TMPDIR": str(folder),
         # gcc asks whether it may use a folder in a way that knows no capabilities; this is its next choice.
         "TMP": ".",
-        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
-        "TRITON_CACHE_DIR": str(folder / "triton"),
-        "CUDA_CACHE_PATH": str(folder / "cuda"),
-        "PYTHONDONTWRITEBYTECODE": "1",
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
@@ -141,9 +135,12 @@ def _compilers() -> list[Path]:
 
 
 class WorkerProcess:
-    """A worker, started by `launch`, and started anew after it died."""
+    """A worker, started by `launch`, and started anew after it died.
 
-    def __init__(self, settings: WorkerSettings) -> None:
+    server: what it is forked from, shared with other workers of as many threads; they end together.
+    """
+
+    def __init__(self, settings: WorkerSettings, server: ForkServer | None = None) -> None:
         self.settings = settings
         self.generation = 0
         """Counts starts: state given to an earlier process is gone."""
@@ -151,7 +148,7 @@ class WorkerProcess:
         self.holds = ""
         """Digest of the untrusted host code that the process has loaded; it runs no other candidate."""
         self._uid: int | None = None
-        self._server = ForkServer(settings.folder)
+        self._server = server or ForkServer(settings.folder)
         self._process: Started | None = None
         self._control: socket.socket | None = None
         self._life = -1

@@ -24,6 +24,17 @@ SIGNAL_BASE = 128
 NUMBER = struct.Struct("<i")
 
 
+def places(folder: Path) -> dict[str, str]:
+    """Where a worker keeps what: variables of its environment, all below a folder of its own."""
+    return {
+        "HOME": str(folder),
+        "TMPDIR": str(folder),
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+        "TRITON_CACHE_DIR": str(folder / "triton"),
+        "CUDA_CACHE_PATH": str(folder / "cuda"),
+    }
+
+
 def main() -> None:
     """Entry point of the program."""
     control, life, status = map(int, sys.argv[1:4])
