@@ -1,22 +1,30 @@
-"""What a child process does: ``python -m cuda_agent_backend.bench.child PHASE REQUEST``. It writes one JSON file.
+"""What a child process does: ``python -m cuda_agent_backend.bench.child PHASE REQUEST DONE``. It writes one JSON file.
 
 What the task's own code raises is an answer, {"failed": reason}, with the traceback in the log; what ends the process
 is noticed by the parent. When the parent is gone, which standard input tells, this process ends with its group.
+
+A task that leaves torch as it found it may be followed by another: a byte goes to the descriptor DONE, and the next
+request's path is read from standard input.
 """
 
 from __future__ import annotations
 
+import gc
 import os
+import queue
 import signal
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cuda_agent_backend.bench.request import Request
+from cuda_agent_backend.bench.request import FLOAT32, Request
+from sandbox import flags
+from sandbox.machine import Ceilings
 
 Answer = dict[str, Any]
 MODEL_LIMIT_S = 300.0
@@ -34,7 +42,18 @@ def machine(request: Request) -> Answer:
     find_or_build(Path(request.native_dir))
     with DeviceLock(Path(request.device_lock)).turn():
         measured = ceilings(target, dtype)
+        if target == "cuda" and dtype == "float32":
+            with flags.applied(FLOAT32["tf32"]):
+                fast = ceilings(target, dtype)
+            measured = replace(measured, flops_per_s=_product_rate(request, measured, fast))
     return {"facts": facts(), "arch": arch_of(target), "ceilings": measured.to_dict()}
+
+
+def _product_rate(request: Request, usual: Ceilings, fast: Ceilings) -> float:
+    """Operations a second that products of float32 can reach: three in TF32 make one that is exact enough."""
+    if request.wishes.float32 != "ieee":
+        return fast.flops_per_s
+    return max(usual.flops_per_s, fast.flops_per_s / 3)
 
 
 def search(request: Request) -> Answer:
@@ -126,15 +145,67 @@ def main(phase: str, request: Request) -> None:
     tables.write_json(Path(request.result), answer)
 
 
-def end_with_parent() -> None:
-    """Wait for the end of standard input, and then end this process's group."""
-    while os.read(0, 4096):
-        pass
+def serve(phase: str, first: Path, done: int, requests: queue.SimpleQueue[Path]) -> None:
+    """Carry out requests until one fails or changes this process."""
+    path = first
+    while True:
+        request = Request.from_text(path.read_text(encoding="utf-8"))
+        flags.apply(FLOAT32[request.wishes.float32])
+        before = _global_state()
+        main(phase, request)
+        if _global_state() != before or not _forget():
+            return
+        os.write(done, b".")
+        path = requests.get()
+        _log_to(
+            Path(Request.from_text(path.read_text(encoding="utf-8")).result).with_suffix(".log")
+        )
+
+
+def _global_state() -> tuple[Any, ...]:
+    """What a task could change for those that follow it."""
+    import torch
+
+    from cuda_agent_backend.machine import all_flags
+
+    return all_flags(), torch.get_default_dtype(), torch.get_default_device(), Path.cwd()
+
+
+def _forget() -> bool:
+    """Give up what is left of a task; whether that worked."""
+    import torch
+
+    torch._dynamo.reset()
+    gc.collect()
+    try:
+        if torch.cuda.is_initialized():
+            torch.cuda.empty_cache()
+            torch.cuda.synchronize()
+    except RuntimeError:  # a fault of the task's own kernels ends with this process
+        return False
+    return True
+
+
+def _log_to(path: Path) -> None:
+    """Let what is printed go to another file."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with path.open("wb") as file:
+        for descriptor in (1, 2):
+            os.dup2(file.fileno(), descriptor)
+
+
+def listen(requests: queue.SimpleQueue[Path]) -> None:
+    """Read requests from standard input; at its end, end this process's group."""
+    for line in sys.stdin:
+        requests.put(Path(line.rstrip("\n")))
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
 
 
 if __name__ == "__main__":
-    threading.Thread(target=end_with_parent, daemon=True).start()
-    main(sys.argv[1], Request.from_text(Path(sys.argv[2]).read_text(encoding="utf-8")))
+    asked: queue.SimpleQueue[Path] = queue.SimpleQueue()
+    threading.Thread(target=listen, args=(asked,), daemon=True).start()
+    os.set_inheritable(int(sys.argv[3]), False)
+    serve(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), asked)

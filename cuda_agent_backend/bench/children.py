@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from sandbox.supervisor import STEADY_THREADS
 
 CHILD = "cuda_agent_backend.bench.child"
 TAIL_LINES, TAIL_BYTES = 30, 1 << 14
+TASKS_PER_CHILD = 32
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,11 @@ class Interrupted(Exception):
 
 
 class Children:
-    """Runs phases. Several threads may use it; torch_dir: where torch's own caches are to be."""
+    """Runs phases. Several threads may use it; torch_dir: where torch's own caches are to be.
+
+    Starting a process and its search costs more than most tasks, so one that has answered well takes the next task of
+    its kind, up to `TASKS_PER_CHILD`; one that failed, or says that a task changed it (see `child`), takes none.
+    """
 
     def __init__(self, torch_dir: Path) -> None:
         self._environment = {
@@ -51,7 +58,8 @@ class Children:
             "TORCHINDUCTOR_CACHE_DIR": str(torch_dir.absolute()),
         }
         self._lock = threading.Lock()
-        self._running: set[subprocess.Popen[bytes]] = set()
+        self._running: set[_Process] = set()
+        self._idle: dict[str, list[_Process]] = {}
         self._stopped = False
 
     def run(
@@ -63,59 +71,119 @@ class Children:
         Path(request.result).unlink(missing_ok=True)
         words, log = folder / f"{phase}.request.json", folder / f"{phase}.log"
         words.write_text(request.to_text(), encoding="utf-8")
-        command = [sys.executable, "-m", CHILD, phase, str(words)]
-        code = self._run(command, log, limit_s, STEADY_THREADS if phase == "measure" else {})
-        if self._stopped:
-            raise Interrupted
-        if code is None:
-            return TimedOut(phase, f"not done after {limit_s:.0f} s", tail(log))
-        return answer(phase, code, Path(request.result), log)
+        process = self._give(phase, words, log)
+        ended = process.wait(limit_s)
+        with self._lock:
+            if self._stopped:
+                process.close()
+                raise Interrupted
+        found = answer(phase, process.code, Path(request.result), log)
+        if ended is None:
+            found = TimedOut(phase, f"not done after {limit_s:.0f} s", tail(log))
+        self._take_back(phase, process, good=ended is False and not isinstance(found, Failed))
+        return found
 
-    def _run(
-        self, command: list[str], log: Path, limit_s: float, more: Mapping[str, str]
-    ) -> int | None:
-        """The exit status; None where it was killed at the limit. more: of the environment."""
-        with log.open("wb") as out, self._started(command, out, more) as process:
-            try:
-                return process.wait(limit_s)
-            except subprocess.TimeoutExpired:
-                return None
-            finally:
-                _kill(process)
-                with self._lock:
-                    self._running.discard(process)
-
-    def _started(
-        self, command: list[str], out: Any, more: Mapping[str, str]
-    ) -> subprocess.Popen[bytes]:
+    def _give(self, phase: str, words: Path, log: Path) -> _Process:
+        """A process that works on the request: one that waits for work, or a new one."""
         with self._lock:
             if self._stopped:
                 raise Interrupted
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                env={**self._environment, **more},
-                start_new_session=True,
-            )
+            idle = self._idle.get(phase, [])
+            while idle:
+                process = idle.pop()
+                if process.ask(words):
+                    return process
+                self._end(process)
+            more = STEADY_THREADS if phase == "measure" else {}
+            process = _Process(phase, words, log, {**self._environment, **more})
             self._running.add(process)
             return process
+
+    def _take_back(self, phase: str, process: _Process, good: bool) -> None:
+        with self._lock:
+            if good and not self._stopped and process.tasks < TASKS_PER_CHILD:
+                self._idle.setdefault(phase, []).append(process)
+            else:
+                self._end(process)
+
+    def _end(self, process: _Process) -> None:
+        process.kill()
+        process.close()
+        self._running.discard(process)
 
     def stop(self) -> None:
         """Kill all that run, and start no other."""
         with self._lock:
             self._stopped = True
-            for process in self._running:
-                _kill(process)
+            for waiting in self._idle.values():
+                while waiting:
+                    self._end(waiting.pop())
+            for process in self._running:  # whoever waits for it closes it
+                process.kill()
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Whatever is left of its group."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
+class _Process:
+    """One child. It writes a byte to a pipe when a task is done and it could take another."""
+
+    def __init__(self, phase: str, words: Path, log: Path, environment: Mapping[str, str]) -> None:
+        self._done, theirs = os.pipe()
+        command = [sys.executable, "-m", CHILD, phase, str(words), str(theirs)]
+        with log.open("wb") as out:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+                pass_fds=(theirs,),
+            )
+        os.close(theirs)
+        self._ended = os.pidfd_open(self._process.pid)
+        self.tasks = 1
+
+    @property
+    def code(self) -> int:
+        """The exit status; 0 while it runs."""
+        return self._process.poll() or 0
+
+    def ask(self, words: Path) -> bool:
+        """Give it another request; False if it is gone."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(f"{words.absolute()}\n".encode())
+            self._process.stdin.flush()
+        except OSError:
+            return False
+        self.tasks += 1
+        return self._process.poll() is None
+
+    def wait(self, limit_s: float) -> bool | None:
+        """Whether it ended, once it is done with the request or ended; None if neither came in time."""
+        poller = select.poll()
+        for descriptor in (self._done, self._ended):
+            poller.register(descriptor, select.POLLIN)
+        ready = {descriptor for descriptor, _ in poller.poll(limit_s * 1000)}
+        if not ready:
+            return None
+        if self._done in ready and os.read(self._done, 1):
+            return False
+        self._process.wait()
+        return True
+
+    def kill(self) -> None:
+        """End whatever is left of its group."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def close(self) -> None:
+        """Give the descriptors up; nobody waits for it any more."""
+        assert self._process.stdin is not None
+        with suppress(OSError):
+            self._process.stdin.close()
+        os.close(self._ended)
+        os.close(self._done)
 
 
 def answer(phase: str, code: int, result: Path, log: Path) -> dict[str, Any] | Failed:

@@ -13,7 +13,7 @@ from cuda_agent_backend import tables
 from cuda_agent_backend.bench.children import Children, Failed
 from cuda_agent_backend.bench.discovery import NoSuchPath, discover
 from cuda_agent_backend.bench.figures import task_figures
-from cuda_agent_backend.bench.request import DTYPES, Wishes
+from cuda_agent_backend.bench.request import DTYPES, FLOAT32, Wishes
 from cuda_agent_backend.cli_cache import CliError, Result
 from cuda_agent_backend.settings import Settings
 
@@ -28,6 +28,12 @@ def add_arguments(parser: argparse.ArgumentParser, seconds: Callable[[str], floa
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda if there is one")
     parser.add_argument("--dtype", choices=DTYPES, default=DTYPES[0], help="of floating tensors")
+    parser.add_argument(
+        "--float32",
+        choices=tuple(FLOAT32),
+        default="torch",
+        help="how it is multiplied (torch: as torch does by default)",
+    )
     parser.add_argument(
         "--budget", type=seconds, default=120.0, metavar="S", help="seconds of search per graph"
     )
@@ -132,6 +138,7 @@ def plan(args: argparse.Namespace, settings: Settings) -> Any:
         wishes=Wishes(
             target=target,
             dtype=args.dtype,
+            float32=args.float32,
             budget_s=args.budget,
             seconds=args.seconds,
             rounds=args.rounds,

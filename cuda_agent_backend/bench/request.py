@@ -9,17 +9,25 @@ from pathlib import Path
 from typing import Any
 
 DTYPES = ("float32", "float16", "bfloat16")
+FLOAT32: dict[str, dict[str, Any]] = {
+    "torch": {},
+    "ieee": {"float32_matmul_precision": "highest", "cudnn_allow_tf32": False},
+    "tf32": {"float32_matmul_precision": "high", "cudnn_allow_tf32": True},
+}
+"""How float32 is multiplied, as `sandbox.flags`. torch: as set by default, with TF32 in convolutions only."""
 
 
 @dataclass(frozen=True)
 class Wishes:
     """What the result of a task depends on, beside the task: another wish makes another result.
 
-    dtype: of floating tensors. budget_s: seconds of search per graph. seconds, rounds: of timing, whichever ends first.
+    dtype: of floating tensors. float32: how it is multiplied. budget_s: seconds of search per graph. seconds, rounds:
+    of timing, whichever ends first.
     """
 
     target: str
     dtype: str = "float32"
+    float32: str = "torch"
     budget_s: float = 120.0
     seconds: float = 10.0
     rounds: int = 100
