@@ -15,8 +15,11 @@ from cuda_agent_backend.sketch.nest import Kernel
 from cuda_agent_backend.sketch.schedule import Parameter
 from cuda_agent_backend.sketch.ssa import Unsupported
 
-RUN = 256
-"""Terms after which sums move on: see `contract.cuh`. Shorter sums than two of it do not."""
+RUNS, GROUP_RUNS = (16, 64, 128), (32, 64, 128)
+"""Terms after which sums move on (see `contract.cuh`), of warps and of warp groups."""
+LONGER_FROM = (1025, 4096)
+"""Terms from which on the second and the third of the runs are as accurate as eager, whose error grows with the terms
+while that of a run does not (see test_contraction_accuracy)."""
 TILES = (
     # rows, columns, depth, rows and columns of a warp, stages; the share of its peak that the tile can reach
     (128, 64, 16, 64, 32, 4, 0.9), (64, 128, 16, 32, 64, 4, 0.9),
@@ -30,7 +33,8 @@ GROUP_TILES = (
     # rows, columns, stages; the share of the other tiles' peak that the tile can reach
     (128, 128, 4, 1.8), (128, 128, 3, 1.79), (128, 64, 4, 1.4), (64, 128, 4, 1.2), (64, 64, 4, 0.9),
 )  # fmt: skip
-GROUP_RUNS = (128, 256, 64)
+LESS = 0.005
+"""By how much longer runs of the best tile come behind those that are accurate for sure."""
 WASTE = 1.12
 """What may be added in zeros, as the terms are no multiple of a run, before a shorter run is taken."""
 ENOUGH_THREADS = 256
@@ -57,12 +61,23 @@ def contract_schedules(
     best = [tiles for *_, tiles in scored[:most]]
     if device.tf32:  # by turns: only the judge knows what eager's own accuracy is for this task
         half = best[: ceildiv(most, 2)]
-        best = [t for pair in zip(half, _in_tf32(half), strict=True) for t in pair][:most]
+        pairs = zip(half, _in_tf32(half, contraction.k), strict=True)
+        best = list(dict.fromkeys(t for pair in pairs for t in pair))[:most]
     return [_parameters(tiles) for tiles in best]
 
 
-def _in_tf32(tiles: list[Tiles]) -> list[Tiles]:
-    return [replace(t, products=1, run=t.run if t.group else 0) for t in tiles]
+def _in_tf32(tiles: list[Tiles], k: int) -> list[Tiles]:
+    """Eager's sums do not move on then, so ours need not."""
+    whole = [run for run in reversed(GROUP_RUNS) if ceildiv(k, run) * run <= WASTE * k]
+    run = whole[0] if whole else GROUP_RUNS[0]
+    return [replace(t, products=1, run=run if t.group else 0) for t in tiles]
+
+
+def runs_for(k: int, group: bool) -> tuple[int, ...]:
+    """The run that keeps sums of ``k`` terms as accurate as eager's, and the next longer one if it may do too."""
+    runs = GROUP_RUNS if group else RUNS
+    number = sum(k >= first for first in LONGER_FROM)
+    return (runs[number], *(run for run in runs[number + 1 : number + 2] if 2 * run <= k))
 
 
 def _candidates(c: Contraction, device: DeviceFacts) -> Iterator[tuple[Tiles, float]]:
@@ -75,18 +90,23 @@ def _candidates(c: Contraction, device: DeviceFacts) -> Iterator[tuple[Tiles, fl
 
 
 def _warp_tiles(c: Contraction) -> Iterator[tuple[Tiles, float]]:
-    run = RUN if c.k >= 2 * RUN else 0
-    for rows, columns, depth, warp_rows, warp_columns, stages, share in TILES:
-        yield Tiles(rows, columns, depth, warp_rows, warp_columns, stages, run), share
+    run, *longer = runs_for(c.k, group=False)
+    for number, (rows, columns, depth, warp_rows, warp_columns, stages, share) in enumerate(TILES):
+        tiles = Tiles(rows, columns, depth, warp_rows, warp_columns, stages, run)
+        yield tiles, share
+        for other in longer if number == 0 else ():
+            yield replace(tiles, run=other), share - LESS
 
 
 def _group_tiles(c: Contraction, device: DeviceFacts) -> Iterator[tuple[Tiles, float]]:
     if device.arch != "sm_90a":
         return
-    whole = [run for run in GROUP_RUNS if ceildiv(c.k, run) * run <= WASTE * c.k]
-    run = whole[0] if whole else GROUP_RUNS[-1]
-    for rows, columns, stages, share in GROUP_TILES:
-        yield Tiles(rows, columns, GROUP_DEPTH, GROUP_ROWS, columns, stages, run, group=1), share
+    run, *longer = runs_for(c.k, group=True)
+    for number, (rows, columns, stages, share) in enumerate(GROUP_TILES):
+        tiles = Tiles(rows, columns, GROUP_DEPTH, GROUP_ROWS, columns, stages, run, group=1)
+        yield tiles, share
+        for other in longer if number == 0 else ():
+            yield replace(tiles, run=other), share - LESS
 
 
 def _splits(blocks: int, turns: int, device: DeviceFacts) -> list[int]:

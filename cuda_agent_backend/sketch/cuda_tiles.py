@@ -1,7 +1,8 @@
 """The schedule of a sum of products on cuda, and what fits a device.
 
 A block's tile has ``tile_m`` by ``tile_n`` results, a warp's ``warp_m`` by ``warp_n``; ``depth`` terms are copied to
-shared memory at a time, ``stages`` of them under way; after ``run`` terms sums move on to others (0: never). With
+shared memory at a time, ``stages`` of them under way; after ``run`` terms, a multiple or a part of ``depth``, sums move
+on to others, as the tensor core cuts off what it adds instead of rounding it (0: never). With
 ``group`` 1 the warps work in groups of four (sm_90a; the warps' tiles then say nothing). ``split`` blocks share the
 terms of a tile, and a second kernel adds up what they found. ``products``: 3 for float32's accuracy, 1 for TF32's,
 which is right where the user's flags make eager as inaccurate.
@@ -44,7 +45,7 @@ class Tiles:
     @property
     def step(self) -> int:
         """Terms that are added at a time, whether they are there or not."""
-        return self.run if self.group else self.depth
+        return max(self.run, 2 * GROUP_DEPTH) if self.group else self.depth
 
     def check(self, shared: int, device: DeviceFacts) -> None:
         """Raises Unsupported where the parameters do not fit each other or the device."""
@@ -59,12 +60,13 @@ class Tiles:
         )  # fmt: skip
         if not whole or self.stages < 2 or not 1 <= self.split <= MAX_SPLIT:
             raise Unsupported("tiles that do not divide into warps, or warps into products")
-        if self.run < 0:
+        if self.run < 0 or self.run % 8:
             raise Unsupported(f"a run of {self.run} terms")
         if self.products not in (1, 3):
             raise Unsupported(f"{self.products} products; 1 or 3")
-        if self.run % self.depth or self.threads > MAX_THREADS:
-            raise Unsupported("a depth that does not divide the run, or too many threads")
+        uneven = self.run and max(self.run, self.depth) % min(self.run, self.depth)
+        if uneven or self.threads > MAX_THREADS:
+            raise Unsupported("a run that does not end with a stage, or too many threads")
         if shared > device.shared_per_block_bytes:
             raise Unsupported(f"{shared} bytes of shared memory")
 
@@ -72,7 +74,8 @@ class Tiles:
         if device.arch != "sm_90a" or self.group != 1:
             raise Unsupported(f"warp groups on {device.arch}")
         fits = self.tile_m > 0 and self.tile_m % GROUP_ROWS == 0 and self.tile_n in GROUP_COLUMNS
-        if not fits or self.depth != GROUP_DEPTH or not self.run or self.run % (2 * GROUP_DEPTH):
+        runs = self.run == GROUP_DEPTH or (self.run and self.run % (2 * GROUP_DEPTH) == 0)
+        if not fits or self.depth != GROUP_DEPTH or not runs:
             raise Unsupported("tiles that do not divide into the products of warp groups")
 
 

@@ -28,7 +28,7 @@ from sandbox.toolchain import Missing, find_cuda
 
 DEVICE = cuda.DeviceFacts()
 TILES = {"sketch": "contract", "tile_m": 32, "tile_n": 32, "depth": 16, "warp_m": 16, "warp_n": 16, "stages": 3,
-         "run": 64, "split": 1}  # fmt: skip
+         "run": 16, "split": 1}  # fmt: skip
 GROUPS = {"group": 1, "tile_m": 128, "tile_n": 64, "depth": 32, "stages": 3, "run": 64}
 
 
@@ -155,16 +155,21 @@ def test_sums_are_as_accurate_as_eagers(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["whole tiles", "bias and GELU", "both transposed", "long sums", "channels last"]
 )
-@pytest.mark.parametrize(("products", "split", "tile_n"), [(3, 1, 128), (3, 2, 64), (1, 1, 64)])
+@pytest.mark.parametrize(
+    ("products", "split", "tile_n", "run"),
+    [(3, 1, 128, 32), (3, 2, 64, 32), (3, 1, 64, 128), (1, 1, 64, 64)],
+)
 def test_warp_groups_compute_the_same(
-    name: str, products: int, split: int, tile_n: int, tmp_path: Path
+    name: str, products: int, split: int, tile_n: int, run: int, tmp_path: Path
 ) -> None:
     it = case(name)
     (want,) = in_float64(name)
-    wide = with_tiles(it, **GROUPS | {"tile_n": tile_n}, products=products, split=split)
+    wide = with_tiles(it, **GROUPS | {"tile_n": tile_n, "run": run}, products=products, split=split)
     (got,) = emulated(it, wide, tmp_path)
-    if products == 3:
+    if products == 3 and run == 32:
         assert relative(got, want) < 2 * relative(it.want[0], want) + 1e-7
+    elif products == 3:
+        assert relative(got, want) < 2e-6  # a short sum that is cut off all the way
     else:
         assert relative(got, want) < 1e-3
 
@@ -175,7 +180,7 @@ def test_long_sums_that_move_on_after_a_run_are_more_accurate(tmp_path: Path) ->
     moving, staying = (
         relative(emulated(it, with_tiles(it, run=run), tmp_path)[0], want) for run in (64, 0)
     )
-    assert moving < 0.7 * staying
+    assert moving < 0.1 * staying
 
 
 def test_one_product_is_as_accurate_as_tf32_and_tried_where_that_is_allowed(tmp_path: Path) -> None:

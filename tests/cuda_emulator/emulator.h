@@ -195,6 +195,11 @@ inline unsigned round_tf32(float x) {
   if ((b & 0x7f800000u) == 0x7f800000u) return b & 0xffffe000u | ((b & 0x7fffffu) ? 0x400000u : 0u);
   return (b + 0x1000u) & 0xffffe000u;
 }
+// As the tensor core stores a sum: towards zero.
+inline float cut_off(double x) {
+  const float r = float(x);
+  return fabs(double(r)) > fabs(x) ? nextafterf(r, 0.f) : r;
+}
 inline void multiply_tf32(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
   struct Part { unsigned a[4], b[2]; } mine;
   memcpy(mine.a, a, sizeof mine.a);
@@ -209,7 +214,7 @@ inline void multiply_tf32(float (&d)[4], const unsigned (&a)[4], const unsigned 
     double total = d[e];
     for (int k = 0; k < 8; ++k)
       total += number(part(row % 8 * 4 + k % 4).a[row / 8 + 2 * (k / 4)]) * number(part(column * 4 + k % 4).b[k / 4]);
-    d[e] = float(total);
+    d[e] = cut_off(total);
   }
   emulator::warp_barrier();
 }
@@ -246,7 +251,7 @@ template <int N> inline void multiply_now(float (&d)[N], const unsigned (&a)[4],
       const int term = int(b & 1023) + k, piece = column * 8 + (term / 4 ^ column % 8);
       total += number(part(row % 8 * 4 + k % 4).a[row / 8 + 2 * (k / 4)]) * number(tile[4 * piece + term % 4]);
     }
-    d[i] = float(total);
+    d[i] = cut_off(total);
   }
   emulator::warp_barrier();
 }

@@ -62,12 +62,15 @@ template <int Rows, int Depth, bool AlongK, int Vector, int Threads> struct oper
 };
 
 // The tile of one block, [BlockM, BlockN], by warps of [WarpM, WarpN] each; Depth: terms of a stage. Every Run terms the
-// running sums are added to others, as the tensor core cuts off what it adds (0: never).
+// running sums are added to others, as the tensor core cuts off what it adds (0: never). For the same reason the small
+// products of a chunk of terms come before the large ones: what is cut off is then in proportion to a small sum.
 template <int BlockM, int BlockN, int Depth, int WarpM, int WarpN, int Stages, int Run, int Products, class A, class B>
 struct contraction {
   static constexpr int warps_n = BlockN / WarpN, threads = BlockM / WarpM * warps_n * 32;
   static constexpr int fragments_m = WarpM / 16, fragments_n = WarpN / 8;
   static constexpr int stage_floats = A::floats + B::floats;
+  static constexpr bool within = Run > 0 && Run <= Depth;  // runs end within a stage: their sums are few at a time
+  static constexpr int chunk = within ? Run : Depth % 16 ? 8 : 16;
   float sum[fragments_m][fragments_n][4];
 
   CA_INLINE contraction() {
@@ -95,7 +98,7 @@ struct contraction {
     };
 #pragma unroll
     for (int s = 0; s < Stages - 1; ++s) fetch(s);
-    if constexpr (Run == 0) {
+    if constexpr (Run <= Depth) {
       for (int tile = 0; tile < tiles; ++tile) turn(shared, tile, fetch);
     } else {
       for (int tile = 0; tile < tiles;) {
@@ -125,28 +128,51 @@ struct contraction {
     const int lane = threadIdx.x % 32, group = lane / 4, member = lane % 4;
     const int row = warp_row() + group, column = warp_column() + group;
 #pragma unroll
-    for (int k = 0; k < Depth; k += 8) {
-      split_tf32<2> right[fragments_n];
+    for (int k = 0; k < Depth; k += chunk) {
+      split_tf32<2> right[chunk / 8][fragments_n];
 #pragma unroll
-      for (int j = 0; j < fragments_n; ++j)
+      for (int c = 0; c < chunk / 8; ++c)
 #pragma unroll
-        for (int e = 0; e < 2; ++e) right[j].set(e, B::at(b, column + 8 * j, k + member + 4 * e));
+        for (int j = 0; j < fragments_n; ++j)
+#pragma unroll
+          for (int e = 0; e < 2; ++e) right[c][j].set(e, B::at(b, column + 8 * j, k + 8 * c + member + 4 * e));
 #pragma unroll
       for (int i = 0; i < fragments_m; ++i) {
-        split_tf32<4> left;
+        split_tf32<4> left[chunk / 8];
 #pragma unroll
-        for (int e = 0; e < 4; ++e)
-          left.set(e, A::at(a, row + 16 * i + 8 * (e % 2), k + member + 4 * (e / 2)));
-        if constexpr (Products == 3) {
+        for (int c = 0; c < chunk / 8; ++c)
 #pragma unroll
-          for (int j = 0; j < fragments_n; ++j) multiply_tf32(sum[i][j], left.low, right[j].high);
-#pragma unroll
-          for (int j = 0; j < fragments_n; ++j) multiply_tf32(sum[i][j], left.high, right[j].low);
-        }
-#pragma unroll
-        for (int j = 0; j < fragments_n; ++j) multiply_tf32(sum[i][j], left.high, right[j].high);
+          for (int e = 0; e < 4; ++e)
+            left[c].set(e, A::at(a, row + 16 * i + 8 * (e % 2), k + 8 * c + member + 4 * (e / 2)));
+        add_chunk(sum[i], left, right);
       }
     }
+  }
+
+  static CA_INLINE void add_chunk(
+      float (&sum)[fragments_n][4], const split_tf32<4> (&left)[chunk / 8], const split_tf32<2> (&right)[chunk / 8][fragments_n]) {
+    float own[fragments_n][4];
+#pragma unroll
+    for (int j = 0; j < fragments_n; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) own[j][e] = within ? 0.f : sum[j][e];
+    if constexpr (Products == 3) {
+#pragma unroll
+      for (int c = 0; c < chunk / 8; ++c) {
+#pragma unroll
+        for (int j = 0; j < fragments_n; ++j) multiply_tf32(own[j], left[c].low, right[c][j].high);
+#pragma unroll
+        for (int j = 0; j < fragments_n; ++j) multiply_tf32(own[j], left[c].high, right[c][j].low);
+      }
+    }
+#pragma unroll
+    for (int c = 0; c < chunk / 8; ++c)
+#pragma unroll
+      for (int j = 0; j < fragments_n; ++j) multiply_tf32(own[j], left[c].high, right[c][j].high);
+#pragma unroll
+    for (int j = 0; j < fragments_n; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) sum[j][e] = within ? sum[j][e] + own[j][e] : own[j][e];
   }
 
   // Hands every sum on, with its row and column in the tile.

@@ -53,7 +53,9 @@ CA_INLINE void multiply_wide(float (&d)[64], const unsigned (&a)[4], uint64_t b,
 }
 
 template <int BlockM, int BlockN, int Stages, int Run, int Products, class A, class B> struct wide_contraction {
-  static constexpr int depth = 32, turns = Run / depth, threads = BlockM / 64 * 128;
+  static constexpr int depth = 32, threads = BlockM / 64 * 128;
+  // Stages of a run, and those of a loop: two at least, as the tensor core still reads registers of the stage before.
+  static constexpr int stages_of_run = Run / depth, turns = stages_of_run == 1 ? 2 : stages_of_run;
   static constexpr int stage_floats = A::floats + B::floats, tile_floats = BlockN * depth;
   static constexpr int tiles_of_b = Products == 3 ? 2 : 1;
   float sum[BlockN / 2];
@@ -69,9 +71,9 @@ template <int BlockM, int BlockN, int Stages, int Run, int Products, class A, cl
   CA_INLINE void add(float* memory, int first, int end, CopyA copy_a, CopyB copy_b) {
     float* const tiles = memory + (-shared_address(memory) & 1023) / 4;
     float* const raw = tiles + 2 * tiles_of_b * tile_floats;
-    const int runs = (end - first + Run - 1) / Run;
+    const int rounds = (end - first + turns * depth - 1) / (turns * depth);
     auto fetch = [&](int number) {
-      if (number < runs * turns) {
+      if (number < rounds * turns) {
         float* const to = raw + number % Stages * stage_floats;
         A::fetch(to, first + number * depth, copy_a);
         B::fetch(to + A::floats, first + number * depth, copy_b);
@@ -83,12 +85,12 @@ template <int BlockM, int BlockN, int Stages, int Run, int Products, class A, cl
     float own[BlockN / 2];
 #pragma unroll
     for (int i = 0; i < BlockN / 2; ++i) own[i] = 0.f;
-    for (int run = 0; run < runs; ++run) {
+    for (int round = 0; round < rounds; ++round) {
       fragments a[turns];
 #pragma unroll
       for (int turn = 0; turn < turns; ++turn) {
         float* const tile = tiles + turn % 2 * tiles_of_b * tile_floats;
-        const int number = run * turns + turn;
+        const int number = round * turns + turn;
         copy_wait<Stages - 2>();
         __syncthreads();
         fetch(number + Stages - 1);
@@ -97,8 +99,8 @@ template <int BlockM, int BlockN, int Stages, int Run, int Products, class A, cl
         split_b(from + A::floats, tile);
         publish_shared();
         __syncthreads();
-        if (turn == 0) move(own);  // of the run before, which went on meanwhile
-        multiply(tile, a[turn], own, turn > 0);
+        if (turn % stages_of_run == 0) move(own);  // of the run before, which went on meanwhile
+        multiply(tile, a[turn], own, turn % stages_of_run > 0);
         wide_wait<1>();
       }
     }
@@ -113,21 +115,19 @@ template <int BlockM, int BlockN, int Stages, int Run, int Products, class A, cl
     for (int i = 0; i < BlockN / 2; ++i) { keep_register(own[i]); sum[i] += own[i]; }
   }
 
+  // The small products come first: what the tensor core cuts off is in proportion to the sum.
   static CA_INLINE void multiply(const float* tile, const fragments& a, float (&own)[BlockN / 2], bool more) {
     wide_fence();
+    if constexpr (Products == 3) {
 #pragma unroll
-    for (int i = 0; i < depth / 8; ++i) {
-      const uint64_t high = wide_operand(tile, 8 * i);
-      const int adds = more || i > 0;
-      if constexpr (Products == 3) {
-        const uint64_t low = wide_operand(tile + tile_floats, 8 * i);
-        multiply_wide(own, a.low[i], high, adds);
-        multiply_wide(own, a.high[i], low, 1);
-        multiply_wide(own, a.high[i], high, 1);
-      } else {
-        multiply_wide(own, a.high[i], high, adds);
+      for (int i = 0; i < depth / 8; ++i) {
+        multiply_wide(own, a.low[i], wide_operand(tile, 8 * i), more || i > 0);
+        multiply_wide(own, a.high[i], wide_operand(tile + tile_floats, 8 * i), 1);
       }
     }
+#pragma unroll
+    for (int i = 0; i < depth / 8; ++i)
+      multiply_wide(own, a.high[i], wide_operand(tile, 8 * i), more || i > 0 || Products == 3);
     wide_commit();
   }
 
