@@ -101,7 +101,8 @@ class Children:
 
     def _take_back(self, phase: str, process: _Process, good: bool) -> None:
         with self._lock:
-            if good and not self._stopped and process.tasks < TASKS_PER_CHILD:
+            more_to_come = phase != "machine" and process.tasks < TASKS_PER_CHILD
+            if good and more_to_come and not self._stopped:
                 self._idle.setdefault(phase, []).append(process)
             else:
                 self._end(process)
