@@ -221,8 +221,8 @@ def _differing(left: torch.Tensor, right: torch.Tensor) -> float:
 
 
 def run(request: Mapping[str, Any], say: Callable[[str], None]) -> Acceptance | str:
-    """Carry a request out: {"graph", "kernels": key digests, "cache_dir", "inductor", "budget_s", "flags", "seed",
-    "device_lock"}."""
+    """Carry a request out: {"graph", "kernels": key digests, "cache_dir", "native_dir", "inductor", "budget_s",
+    "flags", "seed", "device_lock"}."""
     from pathlib import Path
 
     from cuda_agent_backend.kernels import Hit, lower_bound, open_kernels
@@ -236,7 +236,7 @@ def run(request: Mapping[str, Any], say: Callable[[str], None]) -> Acceptance | 
     lock = DeviceLock(Path(request["device_lock"]) if request.get("device_lock") else None)
     deadline = time.monotonic() + float(request["budget_s"])
     apply_flags(request["flags"])
-    kernels = open_kernels(Path(request["cache_dir"]))
+    kernels = open_kernels(Path(request["cache_dir"]), Path(request["native_dir"]))
     if isinstance(kernels, CacheUnavailable):
         return str(kernels)
     gain: dict[str, float] = {}

@@ -270,6 +270,7 @@ class Service:
                     "graph": request["graph"],
                     "kernels": request["kernels"],
                     "cache_dir": str(setup.cache_dir),
+                    "native_dir": str(setup.native_dir),
                     "inductor": setup.inductor or {},
                     "budget_s": budget_s,
                     "flags": setup.flags,

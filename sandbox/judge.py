@@ -358,15 +358,15 @@ class Judge:
         ):  # what the race runs beside the candidate: compiling takes no turn
             session.prepare(self._candidate, INDUCTOR, task, "inductor")
         with self._alone():
-            return self._time(
-                session, candidate, compiled, eager_task, effort, evidence, checked.outcome.accuracy
-            )
+            outcome = self._time(session, eager_task, effort, evidence, checked.outcome.accuracy)
+        if isinstance(outcome, Correct) and self.target == "cuda":
+            # Its tools take seconds to start and run the kernels once: no turn for that.
+            return self._sanitize(session, candidate, compiled, evidence) or outcome
+        return outcome
 
     def _time(
         self,
         session: Session,
-        candidate: Candidate,
-        compiled: Compiled,
         eager_task: Task | None,
         effort: Effort,
         evidence: dict[str, Any],
@@ -383,10 +383,6 @@ class Judge:
         impossible = self._impossible(session.task, speed, evidence)
         if impossible is not None:
             return impossible
-        if speed.wins and self.target == "cuda":
-            harmful = self._sanitize(session, candidate, compiled, evidence)
-            if harmful is not None:
-                return harmful
         evidence["achieved"] = self._achieved(session, speed).to_dict()
         return Correct(accuracy, speed) if speed.wins else TooSlow(accuracy, speed)
 

@@ -19,6 +19,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -85,10 +86,23 @@ def sanitize(binary: Path, plan: Plan, draw: Callable[[], list[torch.Tensor]]) -
     try:
         with tempfile.TemporaryDirectory(prefix="sanitizing-") as place:
             folder = Path(place)
+            folder.chmod(0o711)  # the tools' users pass through it
             write_job(folder, binary, plan, draw())
-            return [_run(tool, name, folder) for name in TOOLS]
+            places = [_linked(folder, name) for name in TOOLS]
+            with ThreadPoolExecutor(len(TOOLS)) as threads:
+                return list(threads.map(_run, [tool] * len(TOOLS), TOOLS, places))
     except (OSError, RuntimeError) as error:  # a full disk, memory that is not there
         return _not_run(f"{type(error).__name__}: {error}")
+
+
+def _linked(folder: Path, name: str) -> Path:
+    """A folder with the same files: each tool runs as another user, to whom its own folder is given."""
+    place = folder / name
+    place.mkdir()
+    for file in folder.iterdir():
+        if file.is_file():
+            os.link(file, place / file.name)
+    return place
 
 
 def _not_run(reason: str) -> list[ToolReport]:

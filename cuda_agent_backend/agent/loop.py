@@ -15,6 +15,9 @@ from sandbox.candidate import Candidate
 from sandbox.verdict import Verdict
 
 Progress = Callable[[str], None]
+OUT_OF_TIME = "The time is up. Submit what is best; nothing else is done any more."
+LAST_TURNS = 2
+"""Turns in which a policy may submit what it has after the time is up."""
 
 
 @dataclass(frozen=True)
@@ -45,22 +48,31 @@ def run_episode(
 ) -> EpisodeResult:
     """Let ``policy`` work with ``tools`` within ``budget``, of which only what ``clock`` counts is spent.
 
-    A policy's exception is its own bug and ends the episode with what was found so far.
+    What it has found by then may still be judged: a judgement is not cut short. A policy's exception is its own bug and
+    ends the episode with what was found so far.
     """
     started = clock()
     messages: list[Message] = [_task_message(tools)]
     turns = 0
     reason = ""
+    last: int | None = None
     while tools.finished is None:
         if turns >= budget.turns:
             reason = f"{budget.turns} turns are used up"
             break
-        if clock() - started > budget.seconds:
-            reason = f"{budget.seconds:g} s are used up"
+        if last is None and clock() - started > budget.seconds:
+            reason = f"{budget.seconds:.0f} s are used up"
+            if not tools.profiles:
+                break
+            last = turns + LAST_TURNS
+            messages.append({"role": "user", "content": OUT_OF_TIME})
+        if turns == last:
             break
         turn = _act(policy, messages, tools)
         turns += 1
         messages.append(turn.to_message())
+        if last is not None and any(call.name != "submit" for call in turn.calls):
+            break
         if turn.truncated:
             messages.append(
                 {

@@ -43,6 +43,8 @@ class SearchPolicy:
         """The next step of the plan, read off the last tool results."""
         last = messages[-1]
         if last["role"] != "tool":
+            if self._calls:
+                return self._time_is_up(messages[:-1])
             return self._turn("Look at the task first.", ("look", {}))
         results = self._last_results(messages)
         kind = results[-1][0]
@@ -85,17 +87,28 @@ class SearchPolicy:
     def _after_profile(
         self, messages: Sequence[Message], results: list[tuple[str, dict[str, Any]]]
     ) -> Turn:
+        self._note_speeds(messages, results)
+        best = max(self._speed.values(), default=0.0)
+        improved = best > 1.03 * max(self._round_best, default=0.0)
+        self._round_best.append(best)
+        if improved and len(self._round_best) < self.rounds:
+            return self._next_round()
+        return self._submit_next()
+
+    def _note_speeds(
+        self, messages: Sequence[Message], results: list[tuple[str, dict[str, Any]]]
+    ) -> None:
         names = [json.loads(c["function"]["arguments"])["candidate"] for c in _last_calls(messages)]
         for name, (_, result) in zip(names, results, strict=True):
             if "speedup" in result:
                 self._speed[name] = result["speedup"]["median"]
             else:
                 self._errors.append(str(result.get("reason") or result.get("error")))
-        best = max(self._speed.values(), default=0.0)
-        improved = best > 1.03 * max(self._round_best, default=0.0)
-        self._round_best.append(best)
-        if improved and len(self._round_best) < self.rounds:
-            return self._next_round()
+
+    def _time_is_up(self, messages: Sequence[Message]) -> Turn:
+        results = self._last_results(messages)
+        if results and results[-1][0] == "profile":
+            self._note_speeds(messages, results)
         return self._submit_next()
 
     def _after_submit(self, result: dict[str, Any]) -> Turn:

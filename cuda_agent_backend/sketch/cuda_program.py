@@ -106,9 +106,13 @@ def _repeated_loads(grouped: Sequence[FlatPass], points: int) -> dict[Key, str]:
         for key in {key for stage in p.stages for key in _loads(stage, flat)}:
             if POSITION in key[1].free_symbols and not key[1].free_symbols & loops:
                 # deviations from a mean are a second loop over the same values
-                seen[key] = seen.get(key, 0) + 1 + any(s.combine == "welford" for s in p.stages)
+                seen[key] = seen.get(key, 0) + 1 + _goes_twice(p)
     repeated = sorted((key for key, count in seen.items() if count > 1), key=str)
     return {key: f"kept{n}" for n, key in enumerate(repeated)}
+
+
+def _goes_twice(p: Pass) -> bool:
+    return any(stage.combine == "welford" for stage in p.stages)
 
 
 def read_once(
@@ -132,15 +136,25 @@ def read_once(
 def _overwritten(
     own: frozenset[str], kept: dict[Key, str], grouped: Sequence[FlatPass], region: LoweredRegion
 ) -> dict[str, str]:
-    """Own arrays that can lie where a kept load lay: it has elements of that size, and is not read after."""
+    """Own arrays that can lie where a kept load lay: it has elements of that size, and is not read after.
+
+    A pass that computes deviations goes over its values twice, so its loads are needed to its end.
+    """
     stages = [(stage, flat) for p, flat in grouped for stage in p.stages]
+    begins = [
+        sum(len(before.stages) for before, _ in grouped[:number]) if _goes_twice(p) else None
+        for number, (p, _) in enumerate(grouped)
+        for _ in p.stages
+    ]
     last = {name: _last_use(key, stages) for key, name in kept.items()}
     width = {name: region.buffers[buffer].dtype.itemsize for (buffer, _), name in kept.items()}
     result: dict[str, str] = {}
     for number, (stage, _) in enumerate(stages):
+        begin = begins[number]
+        until = number if begin is None else begin - 1
         for s in stage.local_stores:
             size, used = BYTES[COMPUTE_TYPES[stage_dtype(stage)]], set(result.values())
-            free = [n for n in last if n not in used and last[n] <= number and width[n] == size]
+            free = [n for n in last if n not in used and last[n] <= until and width[n] == size]
             if s.buffer in own and free:
                 result[s.buffer] = free[0]
     return result

@@ -10,13 +10,14 @@ import pytest
 import splice_kit as kit
 import torch
 
-from cuda_agent_backend import searching
+from cuda_agent_backend import accept, kernels, searching, service
 from cuda_agent_backend.canonical import Canonical
-from cuda_agent_backend.machine import key_of
+from cuda_agent_backend.machine import all_flags, key_of
 from cuda_agent_backend.options import Options
 from cuda_agent_backend.searching import Searching, SearchProcess
 from cuda_agent_backend.wire import Child
-from kernel_cache import Miss, NegativeRecord, Record
+from kernel_cache import CacheUnavailable, Miss, NegativeRecord, Record
+from kernel_cache.values import Fault
 from sandbox.task import Task
 
 
@@ -155,3 +156,35 @@ def alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+
+
+def test_a_graph_is_measured_with_kernels_called_as_in_the_users_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Called through Python a small kernel costs more than it saves, and no graph would keep it."""
+    sent: list[dict[str, Any]] = []
+
+    class Silent:
+        def __init__(self, *_: Any, **__: Any) -> None: ...
+
+        def send(self, message: dict[str, Any]) -> None:
+            sent.append(message)
+
+        def receive(self, _: float) -> dict[str, Any]:
+            return {"event": "failed", "reason": "nothing"}
+
+        def kill(self) -> None: ...
+
+    monkeypatch.setattr(service, "Child", Silent)
+    setup = service.Setup(tmp_path / "kernels", tmp_path / "native", {})
+    asked = {"id": 1, "budget_s": 1.0, "graph": "g", "kernels": []}
+    service.Service(lambda _: None, service.search_task)._accept(asked, setup)
+    assert sent[0]["native_dir"] == str(tmp_path / "native")
+    opened: list[tuple[Path, Path]] = []
+    monkeypatch.setattr(kernels, "open_kernels", lambda *a: opened.append(a) or unavailable())
+    accept.run({**sent[0], "flags": all_flags()}, lambda _: None)
+    assert opened == [(tmp_path / "kernels", tmp_path / "native")]
+
+
+def unavailable() -> CacheUnavailable:
+    return CacheUnavailable(Fault.NO_ACCESS, "not there", "none")

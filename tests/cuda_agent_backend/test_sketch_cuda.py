@@ -45,6 +45,8 @@ CASES: dict[str, Case] = {
     "group norm": (lambda x, w, b: F.group_norm(x, 8, w, b), (randn(9, 32, 14, 14), randn(32), randn(32))),
     "layer norm": (lambda x, w, b: F.layer_norm(x, (768,), w, b), (randn(70, 768), randn(768), randn(768))),
     "layer norm of few long rows": (lambda x: F.layer_norm(x, (90000,)), (randn(3, 90000),)),
+    "layer norm of a sum that is a result": (lambda x, y, w: (lambda h: (h, F.layer_norm(h, (2200,), w)))(x + y),
+                                             (randn(5, 2200), randn(5, 2200) + 1, randn(2200))),
     "batch statistics": (lambda x: (x.mean((0, 2, 3)), x.var((0, 2, 3))), (randn(16, 48, 20, 20),)),
     "sums of everything": (lambda x: (x.square().sum(), x.abs().max()), (randn(1000, 301),)),
     "extremes with holes": (lambda x: (x.amax(-1), x.argmax(-1), x.argmin(-1)), (holes(randn(66, 1030)),)),

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from cuda_agent_backend.agent.protocol import ToolCall
+from cuda_agent_backend.agent.loop import LAST_TURNS, OUT_OF_TIME, Budget, run_episode
+from cuda_agent_backend.agent.protocol import ToolCall, Turn
+from cuda_agent_backend.agent.search import SearchPolicy
 from cuda_agent_backend.agent.tools import LOG_CHARACTERS, TOOL_SCHEMAS, Toolbox
 from sandbox.accuracy import AccuracyReport
 from sandbox.candidate import Candidate
@@ -90,6 +92,41 @@ def test_an_episode_by_hand() -> None:
     }
     assert run(tools, "submit", candidate=name)["ok"]
     assert tools.finished == "promoted: 1.99x"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "judged", "won"),
+    [(3.0, "wins", True), (3.0, "too_slow", False), (1e9, "wins", True), (0.5, "wins", False)],
+)
+def test_what_was_found_in_time_is_judged(seconds: float, judged: str, won: bool) -> None:
+    bench, now = Scripted(judged=judged), iter(range(1000))
+    tools = Toolbox(TASK, bench)
+    found = run_episode(SearchPolicy(), tools, Budget(seconds), clock=lambda: float(next(now)))
+    assert (found.best is not None) is won
+    assert ("judge" in bench.asked) is (seconds > 1)
+    assert bench.asked.count("judge") <= LAST_TURNS
+    if not won:
+        assert found.reason == f"{seconds:.0f} s are used up"
+
+
+def test_nothing_but_submissions_is_done_when_the_time_is_up() -> None:
+    class Stubborn:
+        name = "stubborn"
+
+        def __init__(self) -> None:
+            self.search, self.over = SearchPolicy(), 0
+
+        def act(self, messages: Any, tools: Any) -> Turn:
+            self.over += messages[-1].get("content") == OUT_OF_TIME
+            if self.over:
+                return Turn("", (ToolCall.of("x", "look"),))
+            return self.search.act(messages, tools)
+
+    bench, policy, now = Scripted(), Stubborn(), iter(range(1000))
+    tools = Toolbox(TASK, bench)
+    found = run_episode(policy, tools, Budget(3.0), clock=lambda: float(next(now)))
+    assert policy.over == 1 and "judge" not in bench.asked
+    assert found.reason == "3 s are used up"
 
 
 def test_what_is_known_of_the_machine_code_is_told() -> None:
