@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -176,7 +177,7 @@ def run_agent(
 
     policy = make_policy(setup.policy)
     bench: Any = WithRecorded(judge, recorded) if recorded else judge
-    tools = Toolbox(task, bench)
+    tools = Toolbox(task, bench, compile_jobs=compile_jobs())
     result = run_episode(
         policy, tools, Budget(budget_s), say, lambda: time.monotonic() - judge.waited_s
     )
@@ -200,6 +201,11 @@ def run_agent(
         result.reason,
         result.turns,
     )
+
+
+def compile_jobs() -> int:
+    """Compilers that one search runs at once: several searches may go side by side on a large machine."""
+    return min(4, max(2, len(os.sched_getaffinity(0)) // 4))
 
 
 def make_policy(name: str) -> Any:

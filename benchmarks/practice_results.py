@@ -1,0 +1,171 @@
+"""The result file of the practice set, from the folders of one or several runs of `cuda-agent bench` on parts of it.
+
+    python -m benchmarks.practice_results --name h200-practice FOLDER...
+
+A folder needs `tasks/` and `work/machine.json` only. Results of other sources than this checkout's are refused, by the
+identity that each one carries: so the commit written is the one that was measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.store import FOLDER, ROOT, commit
+from cuda_agent_backend.bench import provenance
+from cuda_agent_backend.bench.discovery import TaskFile, discover
+from cuda_agent_backend.bench.figures import (
+    BOTH,
+    TaskFigures,
+    geomean,
+    grouped,
+    is_faster,
+    speedup,
+    summary,
+    task_figures,
+)
+from cuda_agent_backend.bench.request import Wishes
+from cuda_agent_backend.bench.results import Identity
+from cuda_agent_backend.tables import write_json
+
+PRACTICE = Path(__file__).parent / "practice"
+ROOM, MARGIN = 1.10, 0.05
+PRODUCTS = re.compile(r"Linear|Conv|mm\b|matmul|linear|einsum|conv|@")
+"""Words of a task that holds a product or a convolution."""
+DIGITS = 5
+
+Facts = dict[str, Any]
+
+
+class Foreign(ValueError):
+    """A result of other sources, of another task text, or made in another way than the rest."""
+
+
+def results_in(folder: Path, tasks: Mapping[str, TaskFile], sources: str) -> list[Facts]:
+    """All results in a run's folder. Raises `Foreign`."""
+    machine = json.loads((folder / "work" / "machine.json").read_text(encoding="utf-8"))["facts"]
+    found = []
+    for path in sorted((folder / "tasks").rglob("*.json")):
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        task = tasks[Path(facts["file"]).stem]
+        identity = Identity(sources, Wishes(**facts["wishes"]), machine)
+        if facts["identity"] != identity.of(task):
+            raise Foreign(f"{path}: not measured with these sources, or not as {task.path} is now")
+        found.append({**facts, "name": task.name, "group": task.group})
+    return found
+
+
+def one_way(results: Sequence[Facts]) -> Facts:
+    """The wishes that all results share. Raises `Foreign` where they differ."""
+    ways = {json.dumps(facts["wishes"], sort_keys=True) for facts in results}
+    if len(ways) != 1:
+        raise Foreign(f"{len(ways)} ways of measuring in one file: {sorted(ways)}")
+    wishes: Facts = json.loads(ways.pop())
+    return wishes
+
+
+def whole(
+    results: Sequence[Facts], tasks: Iterable[TaskFile], folders: Sequence[Path]
+) -> dict[str, Any]:
+    """The content of the file."""
+    figures = [task_figures(facts) for facts in results]
+    done = {facts["name"] for facts in results}
+    return {
+        "machine": machines(folders),
+        "versions": provenance.versions(),
+        "commit": commit(),
+        "wishes": one_way(results),
+        "tasks": {
+            facts["name"]: brief(facts) | {"figures": figure.to_json()}
+            for facts, figure in zip(results, figures, strict=True)
+        },
+        "missing": [task.name for task in tasks if task.name not in done],
+        "summary": {
+            "overall": summary(figures),
+            "groups": grouped(figures),
+            "table": table(figures),
+        },
+    }
+
+
+def machines(folders: Sequence[Path]) -> list[Facts]:
+    """The facts and ceilings of each run's machine."""
+    texts = ((f / "work" / "machine.json").read_text(encoding="utf-8") for f in folders)
+    return [
+        {name: found[name] for name in ("facts", "ceilings")} for found in map(json.loads, texts)
+    ]
+
+
+def brief(facts: Facts) -> Facts:
+    """A result without what the head of the file says, and samples to as many digits as mean anything."""
+    known = ("status", "phase", "reason", "search", "measure")
+    kept = {name: facts[name] for name in known if name in facts}
+    rounded: Facts = json.loads(
+        json.dumps(kept), parse_float=lambda x: float(f"{float(x):.{DIGITS}g}")
+    )
+    return rounded
+
+
+def table(tasks: Sequence[TaskFigures]) -> Facts:
+    """The rows that the project asks for."""
+    single = [t for t in tasks if t.group == "single"]
+    with_room = [t for t in single if t.timed and (t.room or 0) >= ROOM]
+    fused = [t for t in tasks if t.group == "fused" and holds_product(t.name)]
+    networks = [t for t in tasks if t.group == "networks"]
+    return {
+        "correct": part(tasks, lambda t: t.correct),
+        "single_with_room_faster": part(with_room, faster),
+        "fused_with_product_faster": part(fused, faster),
+        "networks_faster": part(networks, faster),
+        "geomean_over_inductor": {
+            group: geomean(speedup(t, "inductor") for t in tasks if t.group == group)
+            for group in ("single", "fused", "networks")
+        },
+        "slower_than_inductor": [
+            t.name for t in tasks if t.timed and not t.fallback and t.over["inductor"].high < 1
+        ],
+    }
+
+
+def faster(task: TaskFigures) -> bool:
+    """By 5 % than the faster of eager and Inductor, by the lower bound."""
+    return is_faster(task, BOTH, MARGIN, lambda found: found.low)
+
+
+def part(tasks: Sequence[TaskFigures], test: Any) -> Facts:
+    """How many of how many."""
+    return {"of": len(tasks), "are": sum(bool(test(task)) for task in tasks)}
+
+
+def holds_product(name: str) -> bool:
+    """Whether a fused task's text has a matrix product or a convolution."""
+    return bool(PRODUCTS.search((PRACTICE / "fused" / f"{name.rpartition('/')[2]}.py").read_text()))
+
+
+def main() -> int:
+    """Exit status 1 where a result does not belong."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER")
+    parser.add_argument("--name", default="h200-practice")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where the file is written")
+    args = parser.parse_args()
+    found = discover([PRACTICE.relative_to(ROOT)])
+    tasks = {task.path.stem: task for task in getattr(found, "tasks", ())}
+    try:
+        lists = [results_in(folder, tasks, provenance.sources()) for folder in args.folders]
+        content = whole([facts for one in lists for facts in one], tasks.values(), args.folders)
+    except Foreign as error:
+        print(error, file=sys.stderr)
+        return 1
+    write_json(args.folder / f"{args.name}.json", content)
+    print(json.dumps(content["summary"]["table"], indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

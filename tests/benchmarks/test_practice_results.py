@@ -1,0 +1,101 @@
+"""The practice set's result file: what belongs into it, and its rows."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import practice_results as subject
+from cuda_agent_backend.bench.discovery import TaskFile
+from cuda_agent_backend.bench.request import Wishes
+from cuda_agent_backend.bench.results import Identity
+
+MACHINE = {"gpu": "some"}
+NAMES = ("single/softmax_tiny_rows", "fused/layer_norm_linear_silu", "networks/tabular_mlp")
+
+
+def task(name: str) -> TaskFile:
+    group, _, stem = name.partition("/")
+    return TaskFile(stem, group, subject.PRACTICE / group / f"{stem}.py")
+
+
+def measured(ours: float, kernels: int) -> dict[str, Any]:
+    times = {"eager": 3e-3, "inductor": 2e-3, "inductor_again": 2e-3, "cuda_agent": ours}
+    samples = {name: [seconds] * 12 for name, seconds in times.items()}
+    draws = [{"wrong": "", "as_inductor": False, "error_ratio": 0.123456789}]
+    return {
+        "draws": draws,
+        "samples": {"device": samples, "wall": samples},
+        "floor": {"bytes": 1, "operations": 0, "seconds": 1e-3},
+        "kernels": kernels,
+        "regions": 1,
+    }
+
+
+def run_of(folder: Path, wishes: Wishes | None = None, ours: float = 1e-3) -> Path:
+    (folder / "work").mkdir(parents=True)
+    (folder / "tasks").mkdir()
+    (folder / "work" / "machine.json").write_text(json.dumps({"facts": MACHINE, "ceilings": {}}))
+    wishes = wishes or Wishes("cuda")
+    identity = Identity("sources", wishes, MACHINE)
+    for name in NAMES:
+        one = task(name)
+        facts = {
+            "name": one.name,
+            "group": one.group,
+            "file": str(one.path),
+            "identity": identity.of(one),
+            "wishes": asdict(wishes),
+            "status": "measured",
+            "measure": measured(ours, 1),
+            "search": {"seconds": 1.0},
+        }
+        (folder / "tasks" / f"{one.name}.json").write_text(json.dumps(facts))
+    return folder
+
+
+TASKS = {task(name).path.stem: task(name) for name in NAMES}
+
+
+def test_the_rows_count_what_is_faster_than_both_by_the_lower_bound(tmp_path: Path) -> None:
+    for ours, expected in ((1e-3, 1), (1.95e-3, 0)):
+        folder = run_of(tmp_path / str(ours), ours=ours)
+        results = subject.results_in(folder, TASKS, "sources")
+        content = subject.whole(results, TASKS.values(), [folder])
+        rows = content["summary"]["table"]
+        assert rows["correct"] == {"of": 3, "are": 3}
+        for row in ("single_with_room_faster", "fused_with_product_faster", "networks_faster"):
+            assert rows[row] == {"of": 1, "are": expected}
+        assert rows["geomean_over_inductor"]["single"] == pytest.approx(2e-3 / ours)
+        assert content["missing"] == [] and len(content["machine"]) == 1
+    draw = content["tasks"]["softmax_tiny_rows"]["measure"]["draws"][0]
+    assert draw["error_ratio"] == 0.12346
+
+
+def test_results_of_other_sources_or_ways_are_refused(tmp_path: Path) -> None:
+    one = run_of(tmp_path / "one")
+    with pytest.raises(subject.Foreign, match="these sources"):
+        subject.results_in(one, TASKS, "other sources")
+    other = run_of(tmp_path / "other", Wishes("cuda", float32="ieee"))
+    both = [
+        *subject.results_in(one, TASKS, "sources"),
+        *subject.results_in(other, TASKS, "sources"),
+    ]
+    with pytest.raises(subject.Foreign, match="2 ways"):
+        subject.one_way(both)
+
+
+def test_tasks_without_a_result_are_named(tmp_path: Path) -> None:
+    folder = run_of(tmp_path / "run")
+    more = [*TASKS.values(), TaskFile("unmeasured", "single", Path("unmeasured.py"))]
+    content = subject.whole(subject.results_in(folder, TASKS, "sources"), more, [folder])
+    assert content["missing"] == ["unmeasured"]
+
+
+def test_which_fused_tasks_hold_a_product() -> None:
+    assert subject.holds_product("layer_norm_linear_silu")
+    assert not subject.holds_product("focal_loss_of_pixels")
