@@ -34,7 +34,8 @@ from sandbox.plan import Buffer as PlanBuffer
 from sandbox.plan import Launch
 
 PRELUDES = tuple(
-    Path(__file__).parent / "csrc" / name for name in ("contract.cuh", "contract_wide.cuh")
+    Path(__file__).parent / "csrc" / name
+    for name in ("contract.cuh", "contract_wide.cuh", "contract_relay.cuh")
 )
 SKETCH = "contract"
 GROUP = 8
@@ -128,14 +129,16 @@ class Writer:
             ]
         )
         threads = t.threads
+        copying = t.preparing or threads
         kinds = [
-            f"ca::operand<{rows}, {t.depth}, {str(side.along_k).lower()}, {side.vector}, {threads}>"
+            f"ca::operand<{rows}, {t.depth}, {str(side.along_k).lower()}, {side.vector}, {copying}>"
             for side, rows in ((self.left, t.tile_m), (self.right, t.tile_n))
         ]
         parts = [t.tile_m, t.tile_n, t.depth, t.warp_m, t.warp_n, t.stages, t.run, t.products]
         parts = [t.tile_m, t.tile_n, t.stages, t.run, t.products] if t.group else parts
+        parts += [t.preparing] if t.preparing else []
         template = ", ".join([*map(str, parts), "A", "B"])
-        kind = "wide_contraction" if t.group else "contraction"
+        kind = ("contraction", "wide_contraction", "relay_contraction")[min(t.group, 2)]
         to = "n * stride + m" if self.output.by_rows else "m * stride + n"
         body = [
             "extern __shared__ __align__(16) unsigned char shared[];",  # as in every kernel of a source
@@ -152,9 +155,10 @@ class Writer:
             *self._find(self.right, c.n),
             f"ca::{kind}<{template}> sums;",
             *self._add(),
+            f"constexpr int first_thread = {t.preparing}, own_threads = {threads - t.preparing};",
             f"constexpr int stride = {(t.tile_m if self.output.by_rows else t.tile_n) + 4};",
             f"sums.each([&](int m, int n, float v) {{ memory[{to}] = v; }});",
-            "__syncthreads();",
+            "sums.meet_multiplying();" if t.preparing else "__syncthreads();",
             *tail,
         ]
         head = f'extern "C" __global__ void __launch_bounds__({threads})'
@@ -167,11 +171,16 @@ class Writer:
             )
             return f"[&](float* to, int x, int k) {{ {place} ca::copy_async_if<{side.vector}>(to, from, there); }}"
 
-        return [
-            "sums.add(memory, first, end,",
+        copies = [
             f"  {copy(self.left, 'row0')},",
             f"  {copy(self.right, 'column0')});",
         ]
+        if not self.tiles.preparing:
+            return ["sums.add(memory, first, end,", *copies]
+        prepare = ["sums.prepare(memory, first, end,", *copies, "return;"]
+        return [
+            "if (sums.prepares()) {", *indented(prepare), "}", "sums.add(memory, first, end);"
+        ]  # fmt: skip
 
     def _find(self, side: Side, size: int) -> list[str]:
         """A function from row (or column) and term to the element's place, and whether there is one."""
@@ -240,7 +249,7 @@ class Writer:
         return [
             *self._exact(),
             f"constexpr int L = {v};",
-            f"for (int i = threadIdx.x; i < {high * wide // v}; i += {t.threads}) {{",
+            f"for (int i = threadIdx.x - first_thread; i < {high * wide // v}; i += own_threads) {{",
             *indented(body),
             "}",
         ]
@@ -307,7 +316,7 @@ class Writer:
         slow, fast = ("column0", "row0") if self.output.by_rows else ("row0", "column0")
         at = f"((int64_t(blockIdx.y) * {c.batches} + batch) * {high} + y) * {wide} + x"
         return [
-            f"for (int i = threadIdx.x; i < {tile_high * tile_wide}; i += {t.threads}) {{",
+            f"for (int i = threadIdx.x - first_thread; i < {tile_high * tile_wide}; i += own_threads) {{",
             f"  const int own_y = i / {tile_wide}, own_x = i % {tile_wide}, y = {slow} + own_y, x = {fast} + own_x;",
             f"  if (y < {high} && x < {wide}) {self._partial}[{at}] = memory[own_y * stride + own_x];",
             "}",
