@@ -10,13 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import sympy
 import torch
 
-from cuda_agent_backend.sketch.contraction import Contraction
+from cuda_agent_backend.sketch.contraction import Contraction, points
 from cuda_agent_backend.sketch.cuda_access import LanePrinter
 from cuda_agent_backend.sketch.cuda_frame import decompose, indented
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts, ceildiv
-from cuda_agent_backend.sketch.cuda_operands import Side, output_of, side_of
+from cuda_agent_backend.sketch.cuda_operands import Gather, Side, gather_of, output_of, side_of
 from cuda_agent_backend.sketch.cuda_parts import (
     Emitted,
     buffers_of,
@@ -29,7 +30,7 @@ from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Kernel
 from cuda_agent_backend.sketch.printer import c_index
 from cuda_agent_backend.sketch.schedule import Parameter
-from cuda_agent_backend.sketch.ssa import Instruction, Unsupported
+from cuda_agent_backend.sketch.ssa import Body, Instruction, Unsupported
 from sandbox.plan import Buffer as PlanBuffer
 from sandbox.plan import Launch
 
@@ -153,6 +154,8 @@ class Writer:
             *bounds,
             *self._find(self.left, c.m),
             *self._find(self.right, c.n),
+            *self._rows_and_terms(self.left, c.m),
+            *self._rows_and_terms(self.right, c.n),
             f"ca::{kind}<{template}> sums;",
             *self._add(),
             f"constexpr int first_thread = {t.preparing}, own_threads = {threads - t.preparing};",
@@ -166,6 +169,10 @@ class Writer:
 
     def _add(self) -> list[str]:
         def copy(side: Side, start: str) -> str:
+            name = side.name
+            if self._gather(side) is not None:
+                own = f"{start} + {name.upper()}::own_row()"
+                return f"ca::gathered(row_{name}({own}), term_{name})"
             place = (
                 f"bool there; const float* const from = find_{side.name}({start} + x, k, there);"
             )
@@ -184,8 +191,7 @@ class Writer:
 
     def _find(self, side: Side, size: int) -> list[str]:
         """A function from row (or column) and term to the element's place, and whether there is one."""
-        tile = self.tiles.tile_m if side.name == "a" else self.tiles.tile_n
-        guards = [f"x < {size}"] if size % tile else []
+        guards = [f"x < {size}"] if size % self._tile(side) else []
         whole = self.contraction.k % self.tiles.step == 0 and self.tiles.split == 1
         guards += [] if whole else ["k < end"]
         buffer = side.factor.buffer
@@ -195,19 +201,61 @@ class Writer:
             f"there = {' && '.join(guards) or 'true'};",
         ]
         if side.factor.mask is not None:
-            printer = LanePrinter(None, lambda b: f"m_{b}", _no_local, self._dtype, "")
-            result = side.factor.mask.results[0].number
-            lines += [
-                "constexpr int L = 1;",
-                *printer.lines(side.factor.mask, "q"),
-                f"there = there && q{result}.v[0];",
-            ]
+            lines += [*self._mask(side.factor.mask), "there = there && present;"]
         lines.append(f"return m_{buffer} + {c_index(side.index)};")
         return [
             f"auto find_{side.name} = [&](int x, int k, bool& there) {{",
             *indented(lines),
             "};",
         ]
+
+    def _mask(self, mask: Body) -> list[str]:
+        printer = LanePrinter(None, lambda b: f"m_{b}", _no_local, self._dtype, "")
+        lines = printer.lines(mask, "q")
+        return [
+            "constexpr int L = 1;",
+            *lines,
+            f"const bool present = q{mask.results[0].number}.v[0];",
+        ]
+
+    def _tile(self, side: Side) -> int:
+        return self.tiles.tile_m if side.name == "a" else self.tiles.tile_n
+
+    def _gather(self, side: Side) -> Gather | None:
+        """Where each thread copies elements of one row only, what is the row's is worked out once."""
+        t, rows = self.tiles, self._tile(side)
+        threads = t.preparing or t.threads
+        one_row = threads % rows == 0 and t.depth % (threads // rows) == 0 and t.depth <= 32
+        return gather_of(side) if one_row else None
+
+    def _rows_and_terms(self, side: Side, size: int) -> list[str]:
+        """Functions that give a row's and a term's part of a place (`Gather`)."""
+        found = self._gather(side)
+        if found is None:
+            return []
+        taps, mask = points(found.taps), side.factor.mask
+        present = [*decompose("tap", found.taps, self.index), *self._mask(mask)] if mask else []
+        row = [
+            *decompose("x", side.rows.dims, self.index),
+            f"const float* const base = m_{side.factor.buffer} + {c_index(found.base)};",
+            f"{found.bits} bits = 0;",
+            "#pragma unroll 1",
+            f"for (int tap = 0; x < {size} && tap < {taps}; ++tap) {{",
+            *indented([*present, f"bits |= {found.bits}({'present' if mask else '1'}) << tap;"]),
+            "}",
+            f"return ca::gather_row<{found.bits}>{{base, bits}};",
+        ]
+        tap, stride = sympy.Integer(0), 1
+        for symbol, count in reversed(found.taps):
+            tap, stride = tap + stride * symbol, stride * count
+        term = [
+            *decompose("k", side.inner.dims, self.index),
+            f"return ca::gather_term<{self.index}>{{{c_index(found.offset)}, k < end ? int({c_index(tap)}) : {taps}}};",
+        ]
+        return [
+            f"auto row_{side.name} = [&](int x) {{", *indented(row), "};",
+            f"auto term_{side.name} = [&](int k) {{", *indented(term), "};",
+        ]  # fmt: skip
 
     def _dtype(self, buffer: str) -> torch.dtype:
         return self.region.buffers[buffer].dtype

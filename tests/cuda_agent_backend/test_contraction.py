@@ -16,8 +16,9 @@ from torch._inductor import config as inductor_config
 from torch.nn import functional as F
 
 from cuda_agent_backend.sketch import cuda
-from cuda_agent_backend.sketch.contraction import Contraction, contraction_of
+from cuda_agent_backend.sketch.contraction import Contraction, contraction_of, points
 from cuda_agent_backend.sketch.cuda_contract import Writer
+from cuda_agent_backend.sketch.cuda_operands import gather_of
 from cuda_agent_backend.sketch.cuda_tiles import read_tiles
 from cuda_agent_backend.sketch.schedule import Schedule
 from cuda_agent_backend.sketch.ssa import Unsupported
@@ -153,7 +154,15 @@ def test_sums_are_as_accurate_as_eagers(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["whole tiles", "bias and GELU", "both transposed", "long sums", "channels last"]
+    "name",
+    [
+        "whole tiles",
+        "bias and GELU",
+        "both transposed",
+        "long sums",
+        "channels last",
+        "convolution",
+    ],
 )
 @pytest.mark.parametrize(
     ("products", "split", "tile_n", "run", "group"),
@@ -291,6 +300,27 @@ def test_copies_are_as_wide_as_memory_allows() -> None:
     assert vectors("pointwise convolution") == (4, 4)
     assert vectors("product") == (2, 2)
     assert vectors("convolution")[0] == 1  # what lies beside the image is masked one by one
+
+
+@pytest.mark.parametrize(
+    ("name", "taps"),
+    [
+        ("convolution", [9]),
+        ("convolution 3D", [27]),
+        ("transposed, stride 2", [9, 9]),  # weights are masked too
+        ("channels last", []),
+        ("product", []),
+    ],
+)
+def test_what_is_copied_one_by_one_has_its_places_worked_out_once(
+    name: str, taps: list[int]
+) -> None:
+    it = case(name)
+    w = Writer(
+        it.analysis.kernels[0], first(it), it.analysis.region, read_tiles(TILES), "k", DEVICE
+    )
+    found = [g for g in map(gather_of, (w.left, w.right)) if g is not None and g.taps]
+    assert [points(g.taps) for g in found] == taps
 
 
 @pytest.mark.parametrize(

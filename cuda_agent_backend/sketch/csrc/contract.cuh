@@ -37,6 +37,13 @@ template <int N> struct split_tf32 {
   }
 };
 
+// Where the elements of one row lie whose places are a sum of what the row and what the term says: from `base` on, and
+// which of the term's taps there are. A tap: what the mask knows of a term, as a convolution's place in its window.
+template <class Bits> struct gather_row { const float* base; Bits bits; };
+template <class Index> struct gather_term { Index offset; int tap; };
+template <class Bits, class Term> struct gather_places { gather_row<Bits> row; Term term; };
+template <class Bits, class Term> CA_INLINE gather_places<Bits, Term> gathered(gather_row<Bits> row, Term term) { return {row, term}; }
+
 // Rows: of this operand in a block's tile. Adjacent: whether consecutive threads copy along k, so that shared memory
 // is [row][k], or along the rows, [k][row]. Vector: elements in one copy. The padding spreads what the 32 threads of
 // a warp read at a time over all banks.
@@ -54,6 +61,19 @@ template <int Rows, int Depth, bool AlongK, int Vector, int Threads> struct oper
         const int row = AlongK ? y : x, k = AlongK ? x : y;
         copy(shared + (AlongK ? row * stride + k : k * stride + row), row, k0 + k);
       }
+    }
+  }
+  // A thread's elements are all of its own row. Each lane works out one term of the stage, and tells the others.
+  static CA_INLINE int own_row() { return threadIdx.x % along; }
+  template <class Bits, class Term> static CA_INLINE void fetch(float* shared, int k0, const gather_places<Bits, Term>& from) {
+    static_assert(!AlongK && Vector == 1 && (Threads % along == 0 && total % Threads == 0 && Depth <= 32), "a row for each thread");
+    const auto own = from.term(k0 + int(threadIdx.x) % 32);
+#pragma unroll 8
+    for (int i = 0; i < total / Threads; ++i) {
+      const int k = threadIdx.x / along + i * (Threads / along);
+      const auto by = __shfl_sync(~0u, own.offset, k);
+      const bool there = from.row.bits >> __shfl_sync(~0u, own.tap, k) & 1;
+      copy_async_if<1>(shared + k * stride + own_row(), from.row.base + by, there);
     }
   }
   static CA_INLINE float at(const float* shared, int row, int k) {
