@@ -10,13 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import sympy
 import torch
 
-from cuda_agent_backend.sketch.contraction import Contraction
+from cuda_agent_backend.sketch.contraction import Contraction, points
 from cuda_agent_backend.sketch.cuda_access import LanePrinter
 from cuda_agent_backend.sketch.cuda_frame import decompose, indented
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts, ceildiv
-from cuda_agent_backend.sketch.cuda_operands import Side, output_of, side_of
+from cuda_agent_backend.sketch.cuda_operands import Gather, Side, gather_of, output_of, side_of
 from cuda_agent_backend.sketch.cuda_parts import (
     Emitted,
     buffers_of,
@@ -29,12 +30,13 @@ from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Kernel
 from cuda_agent_backend.sketch.printer import c_index
 from cuda_agent_backend.sketch.schedule import Parameter
-from cuda_agent_backend.sketch.ssa import Instruction, Unsupported
+from cuda_agent_backend.sketch.ssa import Body, Instruction, Unsupported
 from sandbox.plan import Buffer as PlanBuffer
 from sandbox.plan import Launch
 
 PRELUDES = tuple(
-    Path(__file__).parent / "csrc" / name for name in ("contract.cuh", "contract_wide.cuh")
+    Path(__file__).parent / "csrc" / name
+    for name in ("contract.cuh", "contract_wide.cuh", "contract_relay.cuh")
 )
 SKETCH = "contract"
 GROUP = 8
@@ -83,10 +85,13 @@ class Writer:
         """Of a block: the stages, or the tile of results that takes their place."""
         t = self.tiles
         high, wide = (t.tile_n, t.tile_m) if self.output.by_rows else (t.tile_m, t.tile_n)
-        stage = self._floats(self.left, t.tile_m) + self._floats(self.right, t.tile_n)
+        stage = self._floats(self.left, t.tile_m)
+        stage += 0 if t.direct else self._floats(self.right, t.tile_n)
         needed = t.stages * stage
         if t.group:
-            needed += SWIZZLE_BYTES // 4 + 2 * (2 if t.products == 3 else 1) * t.tile_n * t.depth
+            needed += (
+                SWIZZLE_BYTES // 4 + t.slots * (2 if t.products == 3 else 1) * t.tile_n * t.depth
+            )
         return 4 * max(needed, high * (wide + 4))
 
     def _floats(self, side: Side, rows: int) -> int:
@@ -128,14 +133,16 @@ class Writer:
             ]
         )
         threads = t.threads
+        copying = t.preparing or threads
         kinds = [
-            f"ca::operand<{rows}, {t.depth}, {str(side.along_k).lower()}, {side.vector}, {threads}>"
+            f"ca::operand<{rows}, {t.depth}, {str(side.along_k).lower()}, {side.vector}, {copying}>"
             for side, rows in ((self.left, t.tile_m), (self.right, t.tile_n))
         ]
         parts = [t.tile_m, t.tile_n, t.depth, t.warp_m, t.warp_n, t.stages, t.run, t.products]
         parts = [t.tile_m, t.tile_n, t.stages, t.run, t.products] if t.group else parts
+        parts += [t.preparing, int(t.direct)] if t.preparing else []
         template = ", ".join([*map(str, parts), "A", "B"])
-        kind = "wide_contraction" if t.group else "contraction"
+        kind = ("contraction", "wide_contraction", "relay_contraction")[min(t.group, 2)]
         to = "n * stride + m" if self.output.by_rows else "m * stride + n"
         body = [
             "extern __shared__ __align__(16) unsigned char shared[];",  # as in every kernel of a source
@@ -150,11 +157,14 @@ class Writer:
             *bounds,
             *self._find(self.left, c.m),
             *self._find(self.right, c.n),
+            *self._rows_and_terms(self.left, c.m),
+            *self._rows_and_terms(self.right, c.n),
             f"ca::{kind}<{template}> sums;",
             *self._add(),
+            f"constexpr int first_thread = {t.preparing}, own_threads = {threads - t.preparing};",
             f"constexpr int stride = {(t.tile_m if self.output.by_rows else t.tile_n) + 4};",
             f"sums.each([&](int m, int n, float v) {{ memory[{to}] = v; }});",
-            "__syncthreads();",
+            "sums.meet_multiplying();" if t.preparing else "__syncthreads();",
             *tail,
         ]
         head = f'extern "C" __global__ void __launch_bounds__({threads})'
@@ -162,21 +172,32 @@ class Writer:
 
     def _add(self) -> list[str]:
         def copy(side: Side, start: str) -> str:
+            name = side.name
+            if self._gather(side) is not None:
+                own = f"{start} + {name.upper()}::own_row()"
+                return f"ca::gathered(row_{name}({own}), term_{name})"
+            if side is self.right and self.tiles.direct:
+                found = f"find_{name}({start} + x, k, there)"
+                return f"[&](int x, int k, bool& there) {{ return {found}; }}"
             place = (
                 f"bool there; const float* const from = find_{side.name}({start} + x, k, there);"
             )
             return f"[&](float* to, int x, int k) {{ {place} ca::copy_async_if<{side.vector}>(to, from, there); }}"
 
-        return [
-            "sums.add(memory, first, end,",
+        copies = [
             f"  {copy(self.left, 'row0')},",
             f"  {copy(self.right, 'column0')});",
         ]
+        if not self.tiles.preparing:
+            return ["sums.add(memory, first, end,", *copies]
+        prepare = ["sums.prepare(memory, first, end,", *copies, "return;"]
+        return [
+            "if (sums.prepares()) {", *indented(prepare), "}", "sums.add(memory, first, end);"
+        ]  # fmt: skip
 
     def _find(self, side: Side, size: int) -> list[str]:
         """A function from row (or column) and term to the element's place, and whether there is one."""
-        tile = self.tiles.tile_m if side.name == "a" else self.tiles.tile_n
-        guards = [f"x < {size}"] if size % tile else []
+        guards = [f"x < {size}"] if size % self._tile(side) else []
         whole = self.contraction.k % self.tiles.step == 0 and self.tiles.split == 1
         guards += [] if whole else ["k < end"]
         buffer = side.factor.buffer
@@ -186,19 +207,61 @@ class Writer:
             f"there = {' && '.join(guards) or 'true'};",
         ]
         if side.factor.mask is not None:
-            printer = LanePrinter(None, lambda b: f"m_{b}", _no_local, self._dtype, "")
-            result = side.factor.mask.results[0].number
-            lines += [
-                "constexpr int L = 1;",
-                *printer.lines(side.factor.mask, "q"),
-                f"there = there && q{result}.v[0];",
-            ]
+            lines += [*self._mask(side.factor.mask), "there = there && present;"]
         lines.append(f"return m_{buffer} + {c_index(side.index)};")
         return [
             f"auto find_{side.name} = [&](int x, int k, bool& there) {{",
             *indented(lines),
             "};",
         ]
+
+    def _mask(self, mask: Body) -> list[str]:
+        printer = LanePrinter(None, lambda b: f"m_{b}", _no_local, self._dtype, "")
+        lines = printer.lines(mask, "q")
+        return [
+            "constexpr int L = 1;",
+            *lines,
+            f"const bool present = q{mask.results[0].number}.v[0];",
+        ]
+
+    def _tile(self, side: Side) -> int:
+        return self.tiles.tile_m if side.name == "a" else self.tiles.tile_n
+
+    def _gather(self, side: Side) -> Gather | None:
+        """Where each thread copies elements of one row only, what is the row's is worked out once."""
+        t, rows = self.tiles, self._tile(side)
+        threads = t.preparing or t.threads
+        one_row = threads % rows == 0 and t.depth % (threads // rows) == 0 and t.depth <= 32
+        return gather_of(side) if one_row else None
+
+    def _rows_and_terms(self, side: Side, size: int) -> list[str]:
+        """Functions that give a row's and a term's part of a place (`Gather`)."""
+        found = self._gather(side)
+        if found is None:
+            return []
+        taps, mask = points(found.taps), side.factor.mask
+        present = [*decompose("tap", found.taps, self.index), *self._mask(mask)] if mask else []
+        row = [
+            *decompose("x", side.rows.dims, self.index),
+            f"const float* const base = m_{side.factor.buffer} + {c_index(found.base)};",
+            f"{found.bits} bits = 0;",
+            "#pragma unroll 1",
+            f"for (int tap = 0; x < {size} && tap < {taps}; ++tap) {{",
+            *indented([*present, f"bits |= {found.bits}({'present' if mask else '1'}) << tap;"]),
+            "}",
+            f"return ca::gather_row<{found.bits}>{{base, bits}};",
+        ]
+        tap, stride = sympy.Integer(0), 1
+        for symbol, count in reversed(found.taps):
+            tap, stride = tap + stride * symbol, stride * count
+        term = [
+            *decompose("k", side.inner.dims, self.index),
+            f"return ca::gather_term<{self.index}>{{{c_index(found.offset)}, k < end ? int({c_index(tap)}) : {taps}}};",
+        ]
+        return [
+            f"auto row_{side.name} = [&](int x) {{", *indented(row), "};",
+            f"auto term_{side.name} = [&](int k) {{", *indented(term), "};",
+        ]  # fmt: skip
 
     def _dtype(self, buffer: str) -> torch.dtype:
         return self.region.buffers[buffer].dtype
@@ -240,7 +303,7 @@ class Writer:
         return [
             *self._exact(),
             f"constexpr int L = {v};",
-            f"for (int i = threadIdx.x; i < {high * wide // v}; i += {t.threads}) {{",
+            f"for (int i = threadIdx.x - first_thread; i < {high * wide // v}; i += own_threads) {{",
             *indented(body),
             "}",
         ]
@@ -307,7 +370,7 @@ class Writer:
         slow, fast = ("column0", "row0") if self.output.by_rows else ("row0", "column0")
         at = f"((int64_t(blockIdx.y) * {c.batches} + batch) * {high} + y) * {wide} + x"
         return [
-            f"for (int i = threadIdx.x; i < {tile_high * tile_wide}; i += {t.threads}) {{",
+            f"for (int i = threadIdx.x - first_thread; i < {tile_high * tile_wide}; i += own_threads) {{",
             f"  const int own_y = i / {tile_wide}, own_x = i % {tile_wide}, y = {slow} + own_y, x = {fast} + own_x;",
             f"  if (y < {high} && x < {wide}) {self._partial}[{at}] = memory[own_y * stride + own_x];",
             "}",

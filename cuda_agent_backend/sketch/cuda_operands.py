@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import sympy
 
-from cuda_agent_backend.sketch.contraction import Contraction, Factor, Lines, merged
+from cuda_agent_backend.sketch.contraction import Contraction, Factor, Lines, merged, points
 from cuda_agent_backend.sketch.cuda_access import is_aligned
 from cuda_agent_backend.sketch.nest import Dim, Kernel, coefficient
 
@@ -26,6 +26,35 @@ class Side:
     @property
     def index(self) -> sympy.Expr:
         return self.rows.index
+
+
+MAX_TAPS = 63
+"""As many bits as a row's mask has, less one for terms that are not there."""
+
+
+@dataclass(frozen=True)
+class Gather:
+    """An operand whose places are the row's ``base`` plus the term's ``offset``; ``taps``: what the mask sees of k."""
+
+    base: sympy.Expr
+    offset: sympy.Expr
+    taps: tuple[Dim, ...]
+
+    @property
+    def bits(self) -> str:
+        """The type of a row's mask."""
+        return "unsigned" if points(self.taps) < 32 else "uint64_t"
+
+
+def gather_of(side: Side) -> Gather | None:
+    """For operands copied element by element along their rows, if row and term are independent."""
+    if side.along_k or side.vector > 1:
+        return None
+    base = side.index.xreplace(dict.fromkeys((s for s, _ in side.inner.dims), sympy.S.Zero))
+    offset = sympy.expand(side.index - base)
+    taps = tuple(d for d in side.inner.dims if d[0] in side.factor.mask_symbols)
+    mixed = offset.free_symbols - {s for s, _ in side.inner.dims}
+    return None if mixed or points(taps) > MAX_TAPS else Gather(base, offset, taps)
 
 
 def side_of(name: str, factor: Factor, rows: Sequence[Dim], inner: Sequence[Dim]) -> Side:

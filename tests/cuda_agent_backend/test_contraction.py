@@ -16,8 +16,9 @@ from torch._inductor import config as inductor_config
 from torch.nn import functional as F
 
 from cuda_agent_backend.sketch import cuda
-from cuda_agent_backend.sketch.contraction import Contraction, contraction_of
+from cuda_agent_backend.sketch.contraction import Contraction, contraction_of, points
 from cuda_agent_backend.sketch.cuda_contract import Writer
+from cuda_agent_backend.sketch.cuda_operands import gather_of
 from cuda_agent_backend.sketch.cuda_tiles import read_tiles
 from cuda_agent_backend.sketch.schedule import Schedule
 from cuda_agent_backend.sketch.ssa import Unsupported
@@ -153,18 +154,40 @@ def test_sums_are_as_accurate_as_eagers(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["whole tiles", "bias and GELU", "both transposed", "long sums", "channels last"]
+    "name",
+    [
+        "whole tiles",
+        "bias and GELU",
+        "both transposed",
+        "long sums",
+        "channels last",
+        "convolution",
+    ],
 )
 @pytest.mark.parametrize(
-    ("products", "split", "tile_n", "run"),
-    [(3, 1, 128, 32), (3, 2, 64, 32), (3, 1, 64, 128), (1, 1, 64, 64)],
+    ("products", "split", "tile_n", "run", "group"),
+    [
+        (3, 1, 128, 32, 1),
+        (3, 2, 64, 32, 1),
+        (3, 1, 64, 128, 1),
+        (1, 1, 64, 64, 1),
+        (3, 1, 128, 32, 2),
+        (3, 2, 64, 32, 3),
+        (3, 1, 64, 128, 2),
+        (1, 1, 64, 64, 2),
+        (3, 1, 128, 32, 4),
+        (3, 2, 64, 32, 5),
+        (1, 1, 64, 64, 4),
+    ],
 )
 def test_warp_groups_compute_the_same(
-    name: str, products: int, split: int, tile_n: int, run: int, tmp_path: Path
+    name: str, products: int, split: int, tile_n: int, run: int, group: int, tmp_path: Path
 ) -> None:
     it = case(name)
     (want,) = in_float64(name)
-    wide = with_tiles(it, **GROUPS | {"tile_n": tile_n, "run": run}, products=products, split=split)
+    change = {"tile_n": tile_n, "run": run, "products": products, "split": split, "group": group}
+    change["stages"] = 4
+    wide = with_tiles(it, **GROUPS | change)
     (got,) = emulated(it, wide, tmp_path)
     if products == 3 and run == 32:
         assert relative(got, want) < 2 * relative(it.want[0], want) + 1e-7
@@ -284,11 +307,33 @@ def test_copies_are_as_wide_as_memory_allows() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "taps"),
+    [
+        ("convolution", [9]),
+        ("convolution 3D", [27]),
+        ("transposed, stride 2", [9, 9]),  # weights are masked too
+        ("channels last", []),
+        ("product", []),
+    ],
+)
+def test_what_is_copied_one_by_one_has_its_places_worked_out_once(
+    name: str, taps: list[int]
+) -> None:
+    it = case(name)
+    w = Writer(
+        it.analysis.kernels[0], first(it), it.analysis.region, read_tiles(TILES), "k", DEVICE
+    )
+    found = [g for g in map(gather_of, (w.left, w.right)) if g is not None and g.taps]
+    assert [points(g.taps) for g in found] == taps
+
+
+@pytest.mark.parametrize(
     "change",
     [
         {"tile_m": 40}, {"warp_m": 24}, {"depth": 12}, {"stages": 1}, {"split": 0}, {"split": 100}, {"run": 40},
         {"tile_m": 1024, "tile_n": 1024}, {"stages": 60}, {"products": 2}, {"run": -16},
-        {"group": 2}, {"group": 1}, {**GROUPS, "run": 0}, {**GROUPS, "run": 96},
+        {"group": 6}, {"group": 1}, {**GROUPS, "run": 0}, {**GROUPS, "run": 96},
+        {**GROUPS, "group": 2, "stages": 2}, {**GROUPS, "group": 2, "tile_m": 192},
         {**GROUPS, "tile_n": 48}, {"speed": 1}, {"depth": "deep"},
     ],
 )  # fmt: skip
@@ -328,6 +373,8 @@ WIDEST = {**GROUPS, "tile_n": 128, "run": 128, "stages": 4}
         ("product", WIDEST),
         ("product", {**WIDEST, "tile_n": 64}),
         ("product", {**WIDEST, "products": 1}),
+        *(("product", {**WIDEST, "group": group, "run": 32}) for group in (2, 3, 4, 5)),
+        *(("convolution", {**WIDEST, "group": group, "run": 32}) for group in (2, 3, 4, 5)),
         ("convolution", WIDEST),
     ],
 )

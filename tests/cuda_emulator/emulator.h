@@ -46,6 +46,7 @@ inline __nv_bfloat16 __float2bfloat16_rn(float x) {
 }
 inline float __int_as_float(int x) { return bits_of<float>(x); }
 inline float __uint_as_float(unsigned x) { return bits_of<float>(x); }
+inline unsigned __float_as_uint(float x) { return bits_of<unsigned>(x); }
 inline int __float_as_int(float x) { return bits_of<int>(x); }
 inline double __longlong_as_double(long long x) { return bits_of<double>(x); }
 inline long long __double_as_longlong(double x) { return bits_of<long long>(x); }
@@ -62,7 +63,7 @@ struct Copy { void* to; const void* from; int bytes, filled; };
 struct Fiber {
   ucontext_t context;
   std::vector<char> stack;
-  int waits_for = 0;  // 0: runs, 1: its warp, 2: the block, 3: it is over
+  int waits_for = 0;  // 0: runs, 1: its warp, 2: the block, 3: it is over, below 0: the barrier of this number
   std::vector<std::vector<Copy>> groups{1};
   std::vector<std::vector<std::function<void()>>> products{1};
   alignas(16) unsigned char slot[64];
@@ -70,6 +71,7 @@ struct Fiber {
 static std::vector<Fiber> fibers;
 static ucontext_t scheduler;
 static int current;
+static int arrived[16];  // at named barriers
 static std::function<void()> body;
 
 inline Fiber& self() { return fibers[current]; }
@@ -79,6 +81,14 @@ inline void wait_for(int whom) {
   swapcontext(&fibers[me].context, &scheduler);
 }
 inline void warp_barrier() { wait_for(1); }
+// Whether this thread was the last of `threads`.
+inline bool arrive(int barrier, int threads) {
+  if (barrier < 1 || barrier > 15 || threads % 32) { fprintf(stderr, "emulator: no such barrier\n"); abort(); }
+  if (++arrived[barrier] < threads) return false;
+  arrived[barrier] = 0;
+  for (Fiber& f : fibers) if (f.waits_for == -barrier) f.waits_for = 0;
+  return true;
+}
 inline void run_body() {
   body();
   self().waits_for = 3;
@@ -113,13 +123,17 @@ inline void run_block(int threads) {
     makecontext(&f.context, run_body, 0);
   }
   memset(shared_memory, 0xff, sizeof shared_memory);
+  memset(arrived, 0, sizeof arrived);
   for (;;) {
     bool alive = false, went_on = false;
     for (int i = 0; i < threads; ++i) {
       if (fibers[i].waits_for == 0) { resume(i); went_on = true; }
       alive = alive || fibers[i].waits_for != 3;
     }
-    if (!alive) return;
+    if (!alive) {
+      for (int left : arrived) if (left) { fprintf(stderr, "emulator: a barrier that is not complete at the end\n"); abort(); }
+      return;
+    }
     bool released = false;
     for (int w = 0; w < threads; w += 32) released |= release(w, min(w + 32, threads), 1);
     released |= release(0, threads, 2);
@@ -195,10 +209,10 @@ inline unsigned round_tf32(float x) {
   if ((b & 0x7f800000u) == 0x7f800000u) return b & 0xffffe000u | ((b & 0x7fffffu) ? 0x400000u : 0u);
   return (b + 0x1000u) & 0xffffe000u;
 }
-// As the tensor core stores a sum: towards zero.
+// As the tensor core stores a sum: towards zero, but what is too large is infinite.
 inline float cut_off(double x) {
   const float r = float(x);
-  return fabs(double(r)) > fabs(x) ? nextafterf(r, 0.f) : r;
+  return !isinf(r) && fabs(double(r)) > fabs(x) ? nextafterf(r, 0.f) : r;
 }
 inline void multiply_tf32(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
   struct Part { unsigned a[4], b[2]; } mine;
@@ -229,6 +243,10 @@ template <int Pending> inline void wide_wait() {
   if (ready > 0) products.erase(products.begin(), products.begin() + ready);
 }
 inline void publish_shared() {}
+inline void meet(int barrier, int threads) { if (!emulator::arrive(barrier, threads)) emulator::wait_for(-barrier); }
+inline void announce(int barrier, int threads) { emulator::arrive(barrier, threads); }
+template <int N> inline void take_registers() {}
+template <int N> inline void give_registers() {}
 inline void keep_register(float&) {}
 inline unsigned shared_address(const void* p) { return unsigned(reinterpret_cast<const unsigned char*>(p) - shared_memory); }
 inline uint64_t wide_operand(const float* tile, int k) {

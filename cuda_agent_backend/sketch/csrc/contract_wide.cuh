@@ -52,67 +52,30 @@ CA_INLINE void multiply_wide(float (&d)[64], const unsigned (&a)[4], uint64_t b,
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));
 }
 
-template <int BlockM, int BlockN, int Stages, int Run, int Products, class A, class B> struct wide_contraction {
-  static constexpr int depth = 32, threads = BlockM / 64 * 128;
-  // Stages of a run, and those of a loop: two at least, as the tensor core still reads registers of the stage before.
-  static constexpr int stages_of_run = Run / depth, turns = stages_of_run == 1 ? 2 : stages_of_run;
-  static constexpr int stage_floats = A::floats + B::floats, tile_floats = BlockN * depth;
-  static constexpr int tiles_of_b = Products == 3 ? 2 : 1;
+// What both kinds of blocks below share: the first of the threads that multiply is number First.
+template <int BlockN, int Products, int First, class A, class B> struct wide_parts {
+  static constexpr int depth = 32, tile_floats = BlockN * depth, tiles_of_b = Products == 3 ? 2 : 1;
+  static constexpr int stage_floats = A::floats + B::floats;
   float sum[BlockN / 2];
+  struct fragments { unsigned high[4][4], low[4][4]; };
 
-  CA_INLINE wide_contraction() {
+  CA_INLINE wide_parts() {
 #pragma unroll
     for (int i = 0; i < BlockN / 2; ++i) sum[i] = 0.f;
   }
-  struct fragments { unsigned high[4][4], low[4][4]; };
-
-  // As `contraction::add`; the copies give zeros beyond `end`.
-  template <class CopyA, class CopyB>
-  CA_INLINE void add(float* memory, int first, int end, CopyA copy_a, CopyB copy_b) {
-    float* const tiles = memory + (-shared_address(memory) & 1023) / 4;
-    float* const raw = tiles + 2 * tiles_of_b * tile_floats;
-    const int rounds = (end - first + turns * depth - 1) / (turns * depth);
-    auto fetch = [&](int number) {
-      if (number < rounds * turns) {
-        float* const to = raw + number % Stages * stage_floats;
-        A::fetch(to, first + number * depth, copy_a);
-        B::fetch(to + A::floats, first + number * depth, copy_b);
-      }
-      copy_commit();
-    };
-#pragma unroll
-    for (int s = 0; s < Stages - 1; ++s) fetch(s);
-    float own[BlockN / 2];
-#pragma unroll
-    for (int i = 0; i < BlockN / 2; ++i) own[i] = 0.f;
-    for (int round = 0; round < rounds; ++round) {
-      fragments a[turns];
-#pragma unroll
-      for (int turn = 0; turn < turns; ++turn) {
-        float* const tile = tiles + turn % 2 * tiles_of_b * tile_floats;
-        const int number = round * turns + turn;
-        copy_wait<Stages - 2>();
-        __syncthreads();
-        fetch(number + Stages - 1);
-        const float* const from = raw + number % Stages * stage_floats;
-        take_a(from, a[turn]);
-        split_b(from + A::floats, tile);
-        publish_shared();
-        __syncthreads();
-        if (turn % stages_of_run == 0) move(own);  // of the run before, which went on meanwhile
-        multiply(tile, a[turn], own, turn % stages_of_run > 0);
-        wide_wait<1>();
-      }
-    }
-    move(own);
-    copy_wait<0>();
-    __syncthreads();
-  }
+  // Slots for split tiles of B, one after the other, with the raw stages behind them.
+  static CA_INLINE float* tiles_in(float* memory) { return memory + (-shared_address(memory) & 1023) / 4; }
+  static CA_INLINE float* tile_of(float* tiles, int slot) { return tiles + slot * tiles_of_b * tile_floats; }
 
   CA_INLINE void move(float (&own)[BlockN / 2]) {
+#pragma unroll
+    for (int i = 0; i < BlockN / 2; ++i) sum[i] += own[i];
+  }
+  // Waits for the products that add to `own`.
+  static CA_INLINE void finish(float (&own)[BlockN / 2]) {
     wide_wait<0>();
 #pragma unroll
-    for (int i = 0; i < BlockN / 2; ++i) { keep_register(own[i]); sum[i] += own[i]; }
+    for (int i = 0; i < BlockN / 2; ++i) keep_register(own[i]);
   }
 
   // The small products come first: what the tensor core cuts off is in proportion to the sum.
@@ -131,7 +94,7 @@ template <int BlockM, int BlockN, int Stages, int Run, int Products, class A, cl
     wide_commit();
   }
 
-  static CA_INLINE int first_row() { return int(threadIdx.x) / 32 * 16 + int(threadIdx.x) % 32 / 4; }
+  static CA_INLINE int first_row() { return (int(threadIdx.x) - First) / 32 * 16 + int(threadIdx.x) % 32 / 4; }
 
   static CA_INLINE void take_a(const float* from, fragments& a) {
     const int row = first_row(), member = threadIdx.x % 4;
@@ -140,40 +103,98 @@ template <int BlockM, int BlockN, int Stages, int Run, int Products, class A, cl
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const float x = A::at(from, row + 8 * (e % 2), 8 * i + member + 4 * (e / 2));
-        a.high[i][e] = round_tf32(x);
-        if constexpr (Products == 3) a.low[i][e] = round_tf32(x - __uint_as_float(a.high[i][e]));
+        split_number<Products>(x, a.high[i][e], a.low[i][e]);
       }
   }
 
   // Threads of a warp take what lies in different banks: neighbouring pieces of a row, or neighbouring rows.
-  static CA_INLINE void split_b(const float* from, float* tile) {
+  template <int Threads> static CA_INLINE void split_b(const float* from, float* tile) {
     constexpr int pieces = depth / 4, count = BlockN * pieces;
 #pragma unroll
-    for (int i = 0; i < (count + threads - 1) / threads; ++i) {
-      const int number = threadIdx.x + i * threads;
-      if (count % threads == 0 || number < count) {
+    for (int i = 0; i < (count + Threads - 1) / Threads; ++i) {
+      const int number = threadIdx.x + i * Threads;
+      if (count % Threads == 0 || number < count) {
         const int row = B::along_k ? number / pieces : number % BlockN;
         const int piece = B::along_k ? number % pieces : number / BlockN;
-        uint4 high, low;
-        unsigned* const h = &high.x;
-        unsigned* const l = &low.x;
+        float x[4];
 #pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const float x = B::at(from, row, 4 * piece + e);
-          h[e] = round_tf32(x);
-          l[e] = round_tf32(x - __uint_as_float(h[e]));
-        }
-        const int at = row * pieces + (piece ^ row % 8);
-        reinterpret_cast<uint4*>(tile)[at] = high;
-        if constexpr (Products == 3) reinterpret_cast<uint4*>(tile + tile_floats)[at] = low;
+        for (int e = 0; e < 4; ++e) x[e] = B::at(from, row, 4 * piece + e);
+        put_piece(tile, row, piece, x);
       }
     }
+  }
+  // Splits four terms of a row.
+  static CA_INLINE void put_piece(float* tile, int row, int piece, const float (&x)[4]) {
+    uint4 high, low;
+    unsigned* const h = &high.x;
+    unsigned* const l = &low.x;
+#pragma unroll
+    for (int e = 0; e < 4; ++e) split_number<Products>(x[e], h[e], l[e]);
+    const int at = row * (depth / 4) + (piece ^ row % 8);
+    reinterpret_cast<uint4*>(tile)[at] = high;
+    if constexpr (Products == 3) reinterpret_cast<uint4*>(tile + tile_floats)[at] = low;
   }
 
   template <class Take> CA_INLINE void each(Take take) const {
     const int row = first_row(), column = threadIdx.x % 4 * 2;
 #pragma unroll
     for (int i = 0; i < BlockN / 2; ++i) take(row + 8 * (i % 4 / 2), column + 8 * (i / 4) + i % 2, sum[i]);
+  }
+};
+
+// All warps copy, split and multiply by turns.
+template <int BlockM, int BlockN, int Stages, int Run, int Products, class A, class B>
+struct wide_contraction : wide_parts<BlockN, Products, 0, A, B> {
+  typedef wide_parts<BlockN, Products, 0, A, B> parts;
+  static constexpr int depth = parts::depth, threads = BlockM / 64 * 128;
+  // Stages of a run, and those of a loop: two at least, as the tensor core still reads registers of the stage before.
+  static constexpr int stages_of_run = Run / depth, turns = stages_of_run == 1 ? 2 : stages_of_run;
+
+  // As `contraction::add`; the copies give zeros beyond `end`.
+  template <class CopyA, class CopyB>
+  CA_INLINE void add(float* memory, int first, int end, CopyA copy_a, CopyB copy_b) {
+    float* const tiles = parts::tiles_in(memory);
+    float* const raw = parts::tile_of(tiles, 2);
+    const int rounds = (end - first + turns * depth - 1) / (turns * depth);
+    auto fetch = [&](int number) {
+      if (number < rounds * turns) {
+        float* const to = raw + number % Stages * parts::stage_floats;
+        A::fetch(to, first + number * depth, copy_a);
+        B::fetch(to + A::floats, first + number * depth, copy_b);
+      }
+      copy_commit();
+    };
+#pragma unroll
+    for (int s = 0; s < Stages - 1; ++s) fetch(s);
+    float own[BlockN / 2];
+#pragma unroll
+    for (int i = 0; i < BlockN / 2; ++i) own[i] = 0.f;
+    for (int round = 0; round < rounds; ++round) {
+      typename parts::fragments a[turns];
+#pragma unroll
+      for (int turn = 0; turn < turns; ++turn) {
+        float* const tile = parts::tile_of(tiles, turn % 2);
+        const int number = round * turns + turn;
+        copy_wait<Stages - 2>();
+        __syncthreads();
+        fetch(number + Stages - 1);
+        const float* const from = raw + number % Stages * parts::stage_floats;
+        parts::take_a(from, a[turn]);
+        parts::template split_b<threads>(from + A::floats, tile);
+        publish_shared();
+        __syncthreads();
+        if (turn % stages_of_run == 0) {  // the run before went on meanwhile
+          parts::finish(own);
+          this->move(own);
+        }
+        parts::multiply(tile, a[turn], own, turn % stages_of_run > 0);
+        wide_wait<1>();
+      }
+    }
+    parts::finish(own);
+    this->move(own);
+    copy_wait<0>();
+    __syncthreads();
   }
 };
 
