@@ -23,7 +23,7 @@ from torch._inductor.ops_handler import DefaultHandler
 from torch._inductor.virtualized import V
 
 from cuda_agent_backend.sketch.expand import expand
-from cuda_agent_backend.sketch.ssa import Body, Unsupported, narrow_comparisons, trace
+from cuda_agent_backend.sketch.ssa import PLACE, Body, Unsupported, narrow_comparisons, trace
 from sandbox.task import Task
 
 ARG_REDUCTIONS = ("argmax", "argmin")
@@ -74,7 +74,7 @@ class Stage:
     stores: tuple[Store, ...]
 
     def reads(self) -> set[str]:
-        return {i.buffer for i in self.body.loads() if i.buffer is not None}
+        return {i.buffer for i in self.body.accesses() if i.buffer is not None}
 
     def writes(self) -> set[str]:
         return {s.buffer for s in self.stores}
@@ -291,6 +291,7 @@ def _read(graph: GraphLowering, task: Task) -> LoweredRegion:
         ):
             raise Unsupported(f"buffer with layout {type(b.layout).__name__}")
         stages.append(_stage(b))
+        _refuse_checks(stages[-1].body, task.target)
         buffers[b.get_name()] = _buffer(b.get_name(), "temporary", b.layout)
     if graph.constants:
         raise Unsupported("constants captured by value")
@@ -300,6 +301,13 @@ def _read(graph: GraphLowering, task: Task) -> LoweredRegion:
     return LoweredRegion(
         tuple(stages), {n: b for n, b in buffers.items() if n in used}, inputs, names
     )
+
+
+def _refuse_checks(body: Body, target: str) -> None:
+    """On cuda an index out of range stops the kernel, and with it the context, as in eager mode; on the cpu eager mode
+    raises what can be caught, and so does Inductor's code, which a kernel of ours could not."""
+    if target == "cpu" and any(i.op == PLACE and i.operands[2] for i in body.walk()):
+        raise Unsupported("data-dependent indexing, which is left to Inductor's bounds checks")
 
 
 def _place_outputs(

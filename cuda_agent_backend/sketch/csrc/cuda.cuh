@@ -207,6 +207,17 @@ template <int L, class S> CA_INLINE vec<compute<S>, L> broadcast(const S* p) { r
 template <int L, class S> CA_INLINE vec<compute<S>, L> load_strided(const S* p, int64_t step) {
   vec<compute<S>, L> r; CA_LANES r.v[i] = widen(p[i * step]); return r;
 }
+// Integers as indices: negative ones count from the end, and one out of range stops the kernel, where that is asked for.
+template <bool Check, bool Wrap, class T, int L>
+CA_INLINE vec<int64_t, L> place(vec<T, L> x, int64_t size, vec<bool, L> m = splat<bool, L>(true)) {
+  vec<int64_t, L> r;
+  CA_LANES {
+    const int64_t at = int64_t(x.v[i]);
+    r.v[i] = Wrap && at < 0 ? at + size : at;
+    if (Check && m.v[i] && (r.v[i] < 0 || r.v[i] >= size)) __trap();
+  }
+  return r;
+}
 template <int L, class S, class I> CA_INLINE vec<compute<S>, L> gather(const S* p, vec<I, L> at) {
   vec<compute<S>, L> r; CA_LANES r.v[i] = widen(p[at.v[i]]); return r;
 }
