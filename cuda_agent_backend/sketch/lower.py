@@ -22,6 +22,7 @@ from torch._inductor.graph import GraphLowering
 from torch._inductor.ops_handler import DefaultHandler
 from torch._inductor.virtualized import V
 
+from cuda_agent_backend.sketch import windows
 from cuda_agent_backend.sketch.expand import expand
 from cuda_agent_backend.sketch.ssa import PLACE, Body, Unsupported, narrow_comparisons, trace
 from sandbox.task import Task
@@ -91,7 +92,14 @@ class LoweredRegion:
 
 
 class _RegionLowering(GraphLowering):
-    """Graph lowering that also accepts scans, which Inductor's CPU backend hands to ATen."""
+    """Graph lowering that also accepts scans and poolings that Inductor hands to ATen."""
+
+    meant_for = "cpu"
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        with windows.small_windows(target, self.meant_for):
+            found = windows.lowered(self.current_node, args, kwargs)
+            return found if found is not None else super().call_function(target, args, kwargs)
 
     def has_feature(self, device: Any, feature: BackendFeature) -> bool:
         if feature == BackendFeature.SCAN:
@@ -263,6 +271,7 @@ def lower(task: Task) -> LoweredRegion:
     fakes = [n.meta["val"] for n in placeholders]
     with inductor_config.patch(_LOWERING_CONFIG):
         graph = _RegionLowering(module, example_inputs=fakes, is_inference=True)
+        graph.meant_for = task.target
         fake_mode = fakes[0].fake_mode if fakes else None
         with V.set_graph_handler(graph), V.set_fake_mode(fake_mode):
             graph.run(*fakes)

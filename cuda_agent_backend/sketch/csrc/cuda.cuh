@@ -222,7 +222,13 @@ template <int L, class S, class I> CA_INLINE vec<compute<S>, L> gather(const S* 
   vec<compute<S>, L> r; CA_LANES r.v[i] = widen(p[at.v[i]]); return r;
 }
 template <int L, class S, class I> CA_INLINE vec<compute<S>, L> gather_masked(const S* p, vec<I, L> at, vec<bool, L> m) {
-  vec<compute<S>, L> r; CA_LANES r.v[i] = m.v[i] ? compute<S>(widen(p[at.v[i]])) : compute<S>(0); return r;
+  vec<compute<S>, L> r;
+  CA_LANES {
+    // Always a load, of the first element where there is none: without branches, taps that windows share are read once.
+    const compute<S> v = widen(p[m.v[i] ? at.v[i] : I(0)]);
+    r.v[i] = m.v[i] ? v : compute<S>(0);
+  }
+  return r;
 }
 template <int L, bool Stream, class S, class T> CA_INLINE void store_(S* p, vec<T, L> v) {
   typedef raw<S, L> R;
