@@ -22,14 +22,20 @@ from torch._inductor.graph import GraphLowering
 from torch._inductor.ops_handler import DefaultHandler
 from torch._inductor.virtualized import V
 
-from cuda_agent_backend.sketch import windows
+from cuda_agent_backend.sketch import running, windows
 from cuda_agent_backend.sketch.expand import expand
 from cuda_agent_backend.sketch.ssa import PLACE, Body, Unsupported, narrow_comparisons, trace
 from sandbox.task import Task
 
 ARG_REDUCTIONS = ("argmax", "argmin")
 REDUCTIONS = ("sum", "prod", "max", "min", "any", "xor_sum", "welford", *ARG_REDUCTIONS)
-SCANS = {"add": "sum", "mul": "prod", "maximum": "max", "minimum": "min"}
+SCANS = {
+    "add": "sum",
+    "mul": "prod",
+    "maximum": "max",
+    "minimum": "min",
+    "logaddexp": "logaddexp",
+}
 
 
 @dataclass(frozen=True)
@@ -99,6 +105,8 @@ class _RegionLowering(GraphLowering):
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         with windows.small_windows(target, self.meant_for):
             found = windows.lowered(self.current_node, args, kwargs)
+            if found is None:
+                found = running.lowered(self.current_node, args, kwargs, self.meant_for)
             return found if found is not None else super().call_function(target, args, kwargs)
 
     def has_feature(self, device: Any, feature: BackendFeature) -> bool:

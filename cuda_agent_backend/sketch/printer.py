@@ -38,7 +38,12 @@ STORAGE_TYPES = {
     torch.uint8: "uint8_t",
     torch.bool: "bool",
 }
-COMPUTE_TYPES = {**STORAGE_TYPES, torch.float16: "float", torch.bfloat16: "float"}
+COMPUTE_TYPES = {
+    **STORAGE_TYPES,
+    torch.float16: "float",
+    torch.bfloat16: "float",
+    torch.uint16: "uint16_t",
+}
 
 #: operations of Inductor's loop IR that have a function of the same meaning in both preludes
 OPERATIONS = {

@@ -571,6 +571,14 @@ template <class A> CA_INLINE void store_remote(A* shared, unsigned rank, const A
 CA_SCAN(scan_sum, T(0), T(x + y)) CA_SCAN(scan_prod, T(1), T(x * y))
 CA_SCAN(scan_max, lowest<T>(), max_(x, y)) CA_SCAN(scan_min, highest<T>(), min_(x, y))
 #undef CA_SCAN
+// log(exp(x) + exp(y)); equal infinities, whose difference is NaN, stay what they are.
+struct scan_logaddexp {
+  template <class T> static CA_INLINE T identity() { return -limits<T>::inf(); }
+  template <class T> static CA_INLINE T join(T x, T y) {
+    const T high = max_(x, y), low = min_(x, y);
+    return high == low && high - low != T(0) ? high : high + T(::log1p(::exp(low - high)));
+  }
+};
 template <class Op, class T, int L> CA_INLINE vec<T, L> scan_join(vec<T, L> a, vec<T, L> b) {
   vec<T, L> r; CA_LANES r.v[i] = Op::join(a.v[i], b.v[i]); return r;
 }
