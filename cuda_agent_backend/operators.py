@@ -103,6 +103,13 @@ NOT_FUSED = frozenset(
 """Extern kernels, scatters (Inductor lowers them to mutations), uninitialised memory, and what has effects."""
 
 
+ADAPTIVE_POOLINGS = (
+    torch.ops.aten._adaptive_avg_pool2d.default,
+    torch.ops.aten._adaptive_avg_pool3d.default,
+    torch.ops.aten.adaptive_max_pool2d.default,
+    torch.ops.aten.adaptive_max_pool3d.default,
+)
+"""Those of the larger windows are extern kernels to Inductor."""
 SMALLEST_PRODUCT = 1 << 20
 """Multiplications below which a library's call is over before threads of ours have met."""
 ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
@@ -143,6 +150,8 @@ def kind_of(node: Node, kinds: dict[Node, Kind]) -> Kind:
         whole = node.args[0]
         return kinds[whole] if isinstance(whole, Node) else Kind.BARRIER
     kind = kind_of_target(node.target)
+    if kind is Kind.BARRIER and is_adaptive_pooling(node):
+        return Kind.COMPUTE
     if kind is Kind.BARRIER and vanishes(node):
         return Kind.VANISHING
     if kind is Kind.BARRIER and _is_product(node):
@@ -213,6 +222,29 @@ def is_convolution(node: Node) -> bool:
     plain = isinstance(dilation, list | tuple) and all(d == 1 for d in dilation)
     dims = result.dim() - 2 if isinstance(result, torch.Tensor) else 0
     return 1 <= dims <= 3 and (plain or not transposed)
+
+
+def is_adaptive_pooling(node: Node) -> bool:
+    """Whether a node is an adaptive pooling for which there are sketches: of real numbers, without their places."""
+    if node.target not in ADAPTIVE_POOLINGS or not isinstance(node.args[0], Node):
+        return False
+    value = node.args[0].meta.get("val")
+    if not isinstance(value, torch.Tensor) or not value.dtype.is_floating_point:
+        return False
+    return "max" not in str(node.target) or values_only(node)
+
+
+def values_only(node: Node) -> bool:
+    """Whether nobody wants to know where the maxima of a pooling are."""
+    return all(u.target is operator.getitem and (u.args[1] == 0 or not u.users) for u in node.users)
+
+
+def is_depthwise(node: Node) -> bool:
+    """Whether a node is a convolution of float32 with one input channel to a filter and several in all."""
+    if not is_convolution(node) or node.args[6] or node.meta["val"].dtype != torch.float32:
+        return False
+    weight = node.args[1].meta["val"]  # type: ignore[union-attr]
+    return bool(weight.shape[1] == 1 and node.args[8] != 1)
 
 
 def product_sizes(node: Node) -> tuple[int, ...]:

@@ -14,9 +14,9 @@ import sympy
 import torch
 
 from cuda_agent_backend.sketch.nest import Dim, Kernel, coefficient, mergeable
-from cuda_agent_backend.sketch.ssa import Body, Instruction, Value
+from cuda_agent_backend.sketch.ssa import GATHER, Body, Instruction, Value
 
-LOADS = ("load", "masked", "local")
+LOADS = ("load", GATHER, "masked", "local")
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ class _KernelWriter:
         self._lane: sympy.Symbol | None = None
         self._forwarded: dict[str, str] = {}
         # memory that this kernel reads back should stay in the caches
-        self._read_back = {i.buffer for s in self.kernel.stages for i in s.body.loads()}
+        self._read_back = {i.buffer for s in self.kernel.stages for i in s.body.accesses()}
 
     def emit(self) -> list[str]:
         """The kernel's statements, inside a parallel region."""

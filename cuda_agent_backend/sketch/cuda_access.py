@@ -8,13 +8,13 @@ memory in row order becomes ``base + j`` whatever loops it was written with, and
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import sympy
 
 from cuda_agent_backend.sketch.nest import Dim, coefficient
 from cuda_agent_backend.sketch.printer import Printer, c_index
-from cuda_agent_backend.sketch.ssa import Body, Instruction, Value
+from cuda_agent_backend.sketch.ssa import GATHER, Body, Instruction, Value, place_symbol
 
 POSITION = sympy.Symbol("j", integer=True, nonnegative=True)
 WORD_BYTES = 16
@@ -74,7 +74,7 @@ def share_divisors(body: Body, scalars: set[str]) -> Body:
         elif i.op == "index_expr":
             fixed = i.index is not None and not i.index.free_symbols
         else:
-            fixed = i.op not in ("load", "masked") and all(o in shared for o in operands)
+            fixed = i.op not in ("load", GATHER, "masked") and all(o in shared for o in operands)
         if fixed:
             shared.add(i.result.number)
         elif i.op in ("truediv", "div") and len(operands) == 2 and operands[1] in shared:
@@ -103,6 +103,39 @@ class LanePrinter(Printer):
     width: int = 1
     kept: Callable[[Instruction], str | None] = lambda i: None
     once: frozenset[str] = frozenset()
+    uniform: set[str] = field(default_factory=set)
+    """Names of values that are the same in all lanes."""
+
+    def lines(self, body: Body, prefix: str = "v", mask: str | None = None) -> list[str]:
+        self._mark(body, prefix)
+        return super().lines(body, prefix, mask)
+
+    def _mark(self, body: Body, prefix: str) -> None:
+        for i in body.instructions:
+            if i.body is not None:
+                self._mark(i.body, prefix)
+            needed = [o for o in i.operands if isinstance(o, Value)]
+            needed += i.body.results if i.body is not None else ()
+            across = self.lane is not None and i.index is not None and i.index.has(self.lane)
+            same = all(f"{prefix}{o.number}" in self.uniform for o in needed)
+            if same and not across and i.op != "local":
+                self.uniform.add(f"{prefix}{i.result.number}")
+
+    def _gather(self, i: Instruction, prefix: str, mask: str | None) -> str:
+        """A vector where only the lane tells the elements apart, as in a row of a table."""
+        assert i.buffer is not None and i.index is not None
+        names = [self._operand(o, prefix) for o in i.operands]
+        step = None if self.lane is None else coefficient(i.index, self.lane)
+        same = all(name in self.uniform for name in names)
+        if mask is not None or not same or step not in (0, 1) or self.width == 1:
+            return super()._gather(i, prefix, mask)
+        assert self.lane is not None
+        first = {place_symbol(n): sympy.Symbol(f"{name}.v[0]") for n, name in enumerate(names)}
+        at = f"{self.pointer(i.buffer)} + {c_index(i.index.xreplace(first))}"
+        if step == 0:
+            return f"ca::broadcast<L>({at})"
+        aligned = is_aligned(i.index, self.lane, 1, self.width, self._unit(i.buffer))
+        return f"ca::load{'' if aligned else '_unaligned'}<L>({at})"
 
     def _expression(self, i: Instruction, prefix: str, mask: str | None) -> str:
         if i.op == "divide_row":

@@ -56,7 +56,7 @@ class RowFacts:
 
 def item_bytes(kernel: Kernel, region: LoweredRegion) -> int:
     """Bytes of the widest element in the largest buffers: they set the vector width."""
-    names = {i.buffer for s in kernel.stages for i in s.body.loads() if i.buffer is not None}
+    names = {i.buffer for s in kernel.stages for i in s.body.accesses() if i.buffer is not None}
     names |= {s.buffer for st in kernel.stages for s in st.stores}
     buffers = [region.buffers[n] for n in names]
     most = max((b.extent for b in buffers), default=1)
@@ -71,10 +71,17 @@ def row_facts(kernel: Kernel, region: LoweredRegion) -> RowFacts:
     full = [p for p in program.passes if is_full(p, points)]
     inner = outer = loose = 0
     for stage in (s for p in full for s in p.stages):
-        for index in (i.index for i in stage.body.loads() if i.index is not None):
+        for i in stage.body.accesses():
+            if i.index is None:
+                continue
+            weight = (
+                1 if i.op == "load" else 2
+            )  # what is gathered is more than what says from where
             loose += 1
-            inner += abs(coefficient(index, stage.inner[-1][0]) or 0) == 1
-            outer += bool(kernel.outer) and coefficient(index, kernel.outer[-1][0]) == 1
+            inner += weight * (abs(coefficient(i.index, stage.inner[-1][0]) or 0) == 1)
+            outer += weight * (
+                bool(kernel.outer) and coefficient(i.index, kernel.outer[-1][0]) == 1
+            )
     return RowFacts(
         points=points,
         rows=kernel.rows,

@@ -104,7 +104,7 @@ def temporary(name: str, dtype: torch.dtype, size: int) -> PlanBuffer:
 
 def buffers_of(kernel: Kernel) -> tuple[list[str], list[str]]:
     """Names of memory buffers that ``kernel`` reads, and that it writes, each sorted."""
-    reads = {i.buffer for s in kernel.stages for i in s.body.loads() if i.buffer is not None}
+    reads = {i.buffer for s in kernel.stages for i in s.body.accesses() if i.buffer is not None}
     writes = {s.buffer for st in kernel.stages for s in st.stores}
     if reads & writes:
         raise Unsupported("a buffer that is read and written by one kernel")

@@ -330,6 +330,8 @@ def emit_rows(
     layout = read_layout(
         parameters, row_points(kernel), kernel.rows, ordered, needs_wide(region, kernel)
     )
+    if layout.is_split and any(s.combine == "logaddexp" for s in kernel.stages):
+        raise Unsupported("a split scan of exponentials, for which there is no reduction")
     if layout.is_split:
         layout = replace(layout, keep="none")  # nothing stays on the chip from launch to launch
     layout.check(device)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from cuda_agent_backend.operators import is_convolution
+from cuda_agent_backend.operators import is_convolution, is_depthwise
 from cuda_agent_backend.sketch.expand_convolution import call, convolution
 
 aten = torch.ops.aten
@@ -20,6 +20,8 @@ def expand(graph: Graph) -> None:
     _expand_online_softmax(graph)
     _expand_products(graph)
     for node in list(graph.nodes):
+        if is_depthwise(node):
+            continue
         if is_convolution(node) and node.meta["val"].dtype == torch.float32:
             with graph.inserting_before(node):
                 made = convolution(graph, node)

@@ -22,13 +22,20 @@ from torch._inductor.graph import GraphLowering
 from torch._inductor.ops_handler import DefaultHandler
 from torch._inductor.virtualized import V
 
+from cuda_agent_backend.sketch import running, windows
 from cuda_agent_backend.sketch.expand import expand
-from cuda_agent_backend.sketch.ssa import Body, Unsupported, narrow_comparisons, trace
+from cuda_agent_backend.sketch.ssa import PLACE, Body, Unsupported, narrow_comparisons, trace
 from sandbox.task import Task
 
 ARG_REDUCTIONS = ("argmax", "argmin")
 REDUCTIONS = ("sum", "prod", "max", "min", "any", "xor_sum", "welford", *ARG_REDUCTIONS)
-SCANS = {"add": "sum", "mul": "prod", "maximum": "max", "minimum": "min"}
+SCANS = {
+    "add": "sum",
+    "mul": "prod",
+    "maximum": "max",
+    "minimum": "min",
+    "logaddexp": "logaddexp",
+}
 
 
 @dataclass(frozen=True)
@@ -74,7 +81,7 @@ class Stage:
     stores: tuple[Store, ...]
 
     def reads(self) -> set[str]:
-        return {i.buffer for i in self.body.loads() if i.buffer is not None}
+        return {i.buffer for i in self.body.accesses() if i.buffer is not None}
 
     def writes(self) -> set[str]:
         return {s.buffer for s in self.stores}
@@ -91,7 +98,16 @@ class LoweredRegion:
 
 
 class _RegionLowering(GraphLowering):
-    """Graph lowering that also accepts scans, which Inductor's CPU backend hands to ATen."""
+    """Graph lowering that also accepts scans and poolings that Inductor hands to ATen."""
+
+    meant_for = "cpu"
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        with windows.small_windows(target, self.meant_for):
+            found = windows.lowered(self.current_node, args, kwargs)
+            if found is None:
+                found = running.lowered(self.current_node, args, kwargs, self.meant_for)
+            return found if found is not None else super().call_function(target, args, kwargs)
 
     def has_feature(self, device: Any, feature: BackendFeature) -> bool:
         if feature == BackendFeature.SCAN:
@@ -263,6 +279,7 @@ def lower(task: Task) -> LoweredRegion:
     fakes = [n.meta["val"] for n in placeholders]
     with inductor_config.patch(_LOWERING_CONFIG):
         graph = _RegionLowering(module, example_inputs=fakes, is_inference=True)
+        graph.meant_for = task.target
         fake_mode = fakes[0].fake_mode if fakes else None
         with V.set_graph_handler(graph), V.set_fake_mode(fake_mode):
             graph.run(*fakes)
@@ -291,6 +308,7 @@ def _read(graph: GraphLowering, task: Task) -> LoweredRegion:
         ):
             raise Unsupported(f"buffer with layout {type(b.layout).__name__}")
         stages.append(_stage(b))
+        _refuse_checks(stages[-1].body, task.target)
         buffers[b.get_name()] = _buffer(b.get_name(), "temporary", b.layout)
     if graph.constants:
         raise Unsupported("constants captured by value")
@@ -300,6 +318,13 @@ def _read(graph: GraphLowering, task: Task) -> LoweredRegion:
     return LoweredRegion(
         tuple(stages), {n: b for n, b in buffers.items() if n in used}, inputs, names
     )
+
+
+def _refuse_checks(body: Body, target: str) -> None:
+    """On cuda an index out of range stops the kernel, and with it the context, as in eager mode; on the cpu eager mode
+    raises what can be caught, and so does Inductor's code, which a kernel of ours could not."""
+    if target == "cpu" and any(i.op == PLACE and i.operands[2] for i in body.walk()):
+        raise Unsupported("data-dependent indexing, which is left to Inductor's bounds checks")
 
 
 def _place_outputs(

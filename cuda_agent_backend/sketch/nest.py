@@ -18,7 +18,7 @@ from torch._inductor.sizevars import SizeVarAllocator
 from torch.utils._sympy.functions import Identity
 
 from cuda_agent_backend.sketch.lower import LoweredRegion, Stage, Store
-from cuda_agent_backend.sketch.ssa import Body, Unsupported
+from cuda_agent_backend.sketch.ssa import GATHER, Body, Unsupported
 
 Dim = tuple[sympy.Symbol, int]
 
@@ -309,6 +309,8 @@ def _localise(
             if index is None:
                 return None
             i = replace(i, op="local", index=index)
+        elif i.op == GATHER and i.buffer in arrays:
+            return None
         elif i.body is not None:
             sub = _localise(i.body, arrays, outer, inner)
             if sub is None:

@@ -16,7 +16,15 @@ import torch
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
 from cuda_agent_backend.sketch.nest import coefficient
-from cuda_agent_backend.sketch.ssa import Body, Instruction, Unsupported, Value
+from cuda_agent_backend.sketch.ssa import (
+    GATHER,
+    PLACE,
+    Body,
+    Instruction,
+    Unsupported,
+    Value,
+    place_symbol,
+)
 
 STORAGE_TYPES = {
     torch.float32: "float",
@@ -30,7 +38,12 @@ STORAGE_TYPES = {
     torch.uint8: "uint8_t",
     torch.bool: "bool",
 }
-COMPUTE_TYPES = {**STORAGE_TYPES, torch.float16: "float", torch.bfloat16: "float"}
+COMPUTE_TYPES = {
+    **STORAGE_TYPES,
+    torch.float16: "float",
+    torch.bfloat16: "float",
+    torch.uint16: "uint16_t",
+}
 
 #: operations of Inductor's loop IR that have a function of the same meaning in both preludes
 OPERATIONS = {
@@ -174,6 +187,10 @@ class Printer:
     def _expression(self, i: Instruction, prefix: str, mask: str | None) -> str:
         if i.op == "load":
             return self._load(i, mask)
+        if i.op == GATHER:
+            return self._gather(i, prefix, mask)
+        if i.op == PLACE:
+            return self._place(i, prefix, mask)
         if i.op == "local":
             return self.local(i)
         if i.op == "constant":
@@ -206,6 +223,25 @@ class Printer:
         if step == 1 and i.dtype == torch.int32:
             return f"ca::iota32<L>({c_index(i.index)})"
         return f"ca::to<{ctype}>({self.vector_index(i.index)})"
+
+    def _place(self, i: Instruction, prefix: str, mask: str | None) -> str:
+        x, size, check, wraps = i.operands
+        flags = f"{str(check).lower()}, {str(wraps).lower()}"
+        condition = "" if mask is None or not check else f", {mask}"
+        return f"ca::place<{flags}>({self._operand(x, prefix)}, {size}{condition})"
+
+    def _gather(self, i: Instruction, prefix: str, mask: str | None) -> str:
+        assert i.buffer is not None and i.index is not None
+        names = {
+            place_symbol(number): sympy.Symbol(self._operand(o, prefix))
+            for number, o in enumerate(i.operands)
+        }
+        if self.lane is not None:
+            names[self.lane] = sympy.Symbol(f"ca::iota<L>(int64_t({self.lane.name}))")
+        index = c_index(i.index.xreplace(names))
+        if mask is None:
+            return f"ca::gather<L>({self.pointer(i.buffer)}, {index})"
+        return f"ca::gather_masked<L>({self.pointer(i.buffer)}, {index}, {mask})"
 
     def _load(self, i: Instruction, mask: str | None) -> str:
         assert i.buffer is not None and i.index is not None

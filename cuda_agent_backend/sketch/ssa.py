@@ -16,6 +16,17 @@ import torch
 from torch._inductor.ops_handler import DefaultHandler
 from torch._inductor.virtualized import V
 
+GATHER = "gather"
+"""A load whose index holds, beside loop variables, the symbols of `place_symbol` for the values of its operands."""
+PLACE = "place"
+"""An integer as an index: operands are the integer, the size, whether to check it, whether negative ones count from the
+end."""
+
+
+def place_symbol(number: int) -> sympy.Symbol:
+    """What stands for the value of a gather's operand in its index."""
+    return sympy.Symbol(f"gather{number}", integer=True, nonnegative=True)
+
 
 class Unsupported(Exception):
     """A construct that no sketch covers; carries the reason shown to the user."""
@@ -61,6 +72,10 @@ class Body:
     def loads(self) -> Iterator[Instruction]:
         return (i for i in self.walk() if i.op == "load")
 
+    def accesses(self) -> Iterator[Instruction]:
+        """All reads of memory, those at places that depend on data included."""
+        return (i for i in self.walk() if i.op in ("load", GATHER))
+
     def substitute(self, replacements: dict[sympy.Symbol, sympy.Expr]) -> Body:
         """The same body with loop variables replaced in every index."""
 
@@ -79,6 +94,7 @@ class Tracer(DefaultHandler):
         self._counter = 0
         self._bodies: list[Body] = [Body()]
         self._seen: list[dict[Any, Value]] = [{}]
+        self._places: dict[sympy.Symbol, Value] = {}
 
     def _add(self, op: str, operands: tuple[Any, ...] = (), **rest: Any) -> Value:
         key = (op, operands, rest.get("dtype"), rest.get("buffer"), rest.get("index"))
@@ -104,6 +120,8 @@ class Tracer(DefaultHandler):
         return self._add("constant", (repr(value),), dtype=dtype)
 
     def index_expr(self, expr: sympy.Expr, dtype: torch.dtype) -> Value:
+        if sympy.sympify(expr).free_symbols & self._places.keys():
+            raise Unsupported("a number made of an index that depends on data")
         return self._add("index_expr", dtype=dtype, index=sympy.sympify(expr))
 
     def to_dtype(
@@ -119,7 +137,13 @@ class Tracer(DefaultHandler):
         raise Unsupported("bit casts between dtypes")
 
     def load(self, name: str, index: sympy.Expr) -> Value:
-        return self._add("load", buffer=name, index=sympy.sympify(index))
+        expression = sympy.sympify(index)
+        places = sorted(expression.free_symbols & self._places.keys(), key=str)
+        if not places:
+            return self._add("load", buffer=name, index=expression)
+        names = {symbol: place_symbol(number) for number, symbol in enumerate(places)}
+        values = tuple(self._places[symbol] for symbol in places)
+        return self._add(GATHER, values, buffer=name, index=expression.xreplace(names))
 
     def masked(self, mask: Value, body: Callable[[], Any], other: Any) -> Value:
         self._bodies.append(Body())
@@ -130,9 +154,16 @@ class Tracer(DefaultHandler):
         inner.results = (unwrap(result),)
         return self._add("masked", (mask, repr(other)), body=inner)
 
-    def indirect_indexing(self, *args: Any, **kwargs: Any) -> sympy.Symbol:
-        # eager raises on an index out of range, and Inductor's code checks it; a kernel of ours would not
-        raise Unsupported("data-dependent indexing, which is left to Inductor's bounds checks")
+    def indirect_indexing(
+        self, x: Value, size: sympy.Expr, check: bool = True, wrap_neg: bool = True
+    ) -> sympy.Symbol:
+        """A symbol for the value ``x`` in an index of a dimension of ``size``."""
+        if not isinstance(x, Value) or not sympy.sympify(size).is_Integer:
+            raise Unsupported("an index that is no value, or into a dimension of symbolic size")
+        place = self._add(PLACE, (x, int(size), bool(check), bool(wrap_neg)))
+        symbol = sympy.Symbol(f"place{place.number}", integer=True, nonnegative=True)
+        self._places[symbol] = place
+        return symbol
 
     def check_bounds(self, *args: Any, **kwargs: Any) -> None:
         """Indices are checked by the framework before a region starts, not inside kernels."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from cuda_agent_backend.sketch.printer import COMPUTE_TYPES
-from cuda_agent_backend.sketch.ssa import Body, Instruction, Unsupported, Value
+from cuda_agent_backend.sketch.ssa import GATHER, PLACE, Body, Instruction, Unsupported, Value
 
 TRUTH_OPERATIONS = frozenset(
     ["eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "signbit",
@@ -38,7 +38,9 @@ def _type_of(
     dtype_of: Callable[[str], torch.dtype],
     local_type: Callable[[str], str],
 ) -> str:
-    if i.op == "load" and i.buffer is not None:
+    if i.op == PLACE:
+        return COMPUTE_TYPES[torch.int64]
+    if i.op in ("load", GATHER) and i.buffer is not None:
         return COMPUTE_TYPES[dtype_of(i.buffer)]
     if i.op == "local" and i.buffer is not None:
         return local_type(i.buffer)

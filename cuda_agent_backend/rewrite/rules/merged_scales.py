@@ -96,9 +96,10 @@ def apply(graph: Graph) -> bool:
     changed = False
     for node in reversed(calls(graph, "mul", "div", "neg")):
         chain = chain_of(node)
+        if chain.count < 2 or not node.users:  # a chain of two is of floating-point numbers
+            continue
         numbers = (chain.times, chain.over, chain.factor)
-        normal = all(is_normal(value, dtype_of(node)) for value in numbers)
-        if chain.count < 2 or not node.users or not normal:
+        if not all(is_normal(value, dtype_of(node)) for value in numbers):
             continue
         at = Editor(graph, node)
         replace(node, at.shaped(_scaled(at, chain), shape_of(node)))

@@ -181,6 +181,13 @@ template <int L, class S> CA_INLINE vec<compute_t<S>, L> load_strided(const S* p
   for (int i = 0; i < L; ++i) set_lane(r, i, compute_t<S>(widen(p[i * step])));
   return r;
 }
+// Integers as indices; negative ones count from the end where that is asked for.
+template <bool Check, bool Wrap, class T, int L> CA_INLINE vec<int64_t, L> place(vec<T, L> x, int64_t size) {
+  static_assert(!Check);
+  vec<int64_t, L> r = to<int64_t>(x);
+  for (int i = 0; Wrap && i < L; ++i) set_lane(r, i, lane(r, i) < 0 ? lane(r, i) + size : lane(r, i));
+  return r;
+}
 template <int L, class S> CA_INLINE vec<compute_t<S>, L> gather(const S* p, vec<int64_t, L> at) {
   vec<compute_t<S>, L> r{};
   for (int i = 0; i < L; ++i) set_lane(r, i, compute_t<S>(widen(p[lane(at, i)])));

@@ -207,11 +207,28 @@ template <int L, class S> CA_INLINE vec<compute<S>, L> broadcast(const S* p) { r
 template <int L, class S> CA_INLINE vec<compute<S>, L> load_strided(const S* p, int64_t step) {
   vec<compute<S>, L> r; CA_LANES r.v[i] = widen(p[i * step]); return r;
 }
+// Integers as indices: negative ones count from the end, and one out of range stops the kernel, where that is asked for.
+template <bool Check, bool Wrap, class T, int L>
+CA_INLINE vec<int64_t, L> place(vec<T, L> x, int64_t size, vec<bool, L> m = splat<bool, L>(true)) {
+  vec<int64_t, L> r;
+  CA_LANES {
+    const int64_t at = int64_t(x.v[i]);
+    r.v[i] = Wrap && at < 0 ? at + size : at;
+    if (Check && m.v[i] && (r.v[i] < 0 || r.v[i] >= size)) __trap();
+  }
+  return r;
+}
 template <int L, class S, class I> CA_INLINE vec<compute<S>, L> gather(const S* p, vec<I, L> at) {
   vec<compute<S>, L> r; CA_LANES r.v[i] = widen(p[at.v[i]]); return r;
 }
 template <int L, class S, class I> CA_INLINE vec<compute<S>, L> gather_masked(const S* p, vec<I, L> at, vec<bool, L> m) {
-  vec<compute<S>, L> r; CA_LANES r.v[i] = m.v[i] ? compute<S>(widen(p[at.v[i]])) : compute<S>(0); return r;
+  vec<compute<S>, L> r;
+  CA_LANES {
+    // Always a load, of the first element where there is none: without branches, taps that windows share are read once.
+    const compute<S> v = widen(p[m.v[i] ? at.v[i] : I(0)]);
+    r.v[i] = m.v[i] ? v : compute<S>(0);
+  }
+  return r;
 }
 template <int L, bool Stream, class S, class T> CA_INLINE void store_(S* p, vec<T, L> v) {
   typedef raw<S, L> R;
@@ -554,6 +571,14 @@ template <class A> CA_INLINE void store_remote(A* shared, unsigned rank, const A
 CA_SCAN(scan_sum, T(0), T(x + y)) CA_SCAN(scan_prod, T(1), T(x * y))
 CA_SCAN(scan_max, lowest<T>(), max_(x, y)) CA_SCAN(scan_min, highest<T>(), min_(x, y))
 #undef CA_SCAN
+// log(exp(x) + exp(y)); equal infinities, whose difference is NaN, stay what they are.
+struct scan_logaddexp {
+  template <class T> static CA_INLINE T identity() { return -limits<T>::inf(); }
+  template <class T> static CA_INLINE T join(T x, T y) {
+    const T high = max_(x, y), low = min_(x, y);
+    return high == low && high - low != T(0) ? high : high + T(::log1p(::exp(low - high)));
+  }
+};
 template <class Op, class T, int L> CA_INLINE vec<T, L> scan_join(vec<T, L> a, vec<T, L> b) {
   vec<T, L> r; CA_LANES r.v[i] = Op::join(a.v[i], b.v[i]); return r;
 }

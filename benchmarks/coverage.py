@@ -1,0 +1,290 @@
+"""What the sketches cover of the practice set on cuda, and why not the rest. Needs no GPU: tensors hold no memory.
+
+    python -m benchmarks.coverage [FOLDER] [--json FILE] [--only max_pool,conv] [--workers 2]
+
+Each task of FOLDER (the practice set) goes the way of any model: Dynamo, Inductor's passes, partition, task, sketch.
+For each it prints the regions with operators, bytes, family and number of schedules, and what is in no region; at the
+end, how many tasks are covered in full, in part or not at all, and the reasons by frequency.
+
+Where torch without CUDA does not trace a task on cuda, it is traced on the cpu and its graph moved; attention and
+recurrences are then other operators than on a GPU. Such tasks are marked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import functools
+import importlib.util
+import json
+import operator
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx import Graph, Node
+
+from cuda_agent_backend.canonical import Canonical, canonical
+from cuda_agent_backend.capture import _no_caches, _post_grad
+from cuda_agent_backend.layouts import inductor_layouts
+from cuda_agent_backend.operators import Kind, kind_of
+from cuda_agent_backend.options import Options, parse
+from cuda_agent_backend.partition import Region, partition, size_in_bytes
+from cuda_agent_backend.settings import Settings
+from cuda_agent_backend.sketch.api import NotCovered, analyse, generate, schedules
+
+PRACTICE = Path(__file__).parent / "practice"
+LIMIT_S = 240
+OUTSIDE = (Kind.BARRIER, Kind.MUTATION, Kind.RANDOM)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A region. ``reason``: why it has no kernel of ours, or ""; ``family`` and ``schedules`` where it has."""
+
+    operators: tuple[str, ...]
+    moved: int
+    family: str = ""
+    schedules: int = 0
+    kernels: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Outside:
+    """Operators of one name in no region: how many, and the bytes of their results."""
+
+    operator: str
+    count: int
+    made: int
+
+
+@dataclass
+class Covered:
+    """A task: its regions, and what is in none. ``problem``: why nothing is known of it, or ""."""
+
+    name: str
+    parts: list[Part] = field(default_factory=list)
+    outside: list[Outside] = field(default_factory=list)
+    problem: str = ""
+    traced_on_cpu: bool = False
+
+    @property
+    def verdict(self) -> str:
+        """full: every operator is in a region with a kernel of ours; part; none."""
+        good = [p for p in self.parts if not p.reason]
+        whole = len(good) == len(self.parts) and not self.outside
+        return "full" if good and whole else "part" if good else "none"
+
+    def reasons(self) -> set[str]:
+        """Why not all of it is covered."""
+        found = {p.reason for p in self.parts if p.reason}
+        found |= {f"in no region: {o.operator}" for o in self.outside}
+        return found | ({self.problem} if self.problem else set())
+
+
+class _TooLong(Exception):
+    pass
+
+
+def graphs_of(path: Path, options: Options, device: str = "cuda") -> list[Graph]:
+    """The post-grad graphs of a task on a device that need not be there."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found: list[Graph] = []
+
+    def inner(gm: torch.fx.GraphModule, example_inputs: Any, **kwargs: Any) -> Any:
+        found.append(_post_grad(gm, example_inputs, options, kwargs).module.graph)
+        (results,) = gm.graph.output_node().args
+        values = [n.meta["val"] if isinstance(n, Node) else n for n in results]  # type: ignore[union-attr]
+
+        def run(arguments: Any) -> Any:
+            return values
+
+        run._boxed_call = True  # type: ignore[attr-defined]
+        return run
+
+    def backend(gm: torch.fx.GraphModule, example_inputs: Any, **_: Any) -> Any:
+        from torch._inductor.compile_fx import compile_fx
+
+        return compile_fx(gm, example_inputs, inner_compile=inner)
+
+    _prepare_patterns()
+    torch._dynamo.reset()
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), _no_caches():
+        model = module.Model(*module.get_init_inputs()).eval()
+        for part in model.modules():
+            for name, value in part._parameters.items():
+                if value is not None:
+                    part._parameters[name] = torch.nn.Parameter(_like(value, device), False)
+            for name, value in part._buffers.items():
+                if value is not None:
+                    part._buffers[name] = _like(value, device)
+        inputs = [_like(x, device) for x in module.get_inputs()]
+        torch.compile(model, backend=backend)(*inputs)  # type: ignore[no-untyped-call]
+    return found
+
+
+def _like(x: torch.Tensor, device: str) -> torch.Tensor:
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device)
+
+
+def _moved(graph: Graph) -> Graph:
+    """A graph of the cpu as one of cuda, in place."""
+
+    def there(value: Any) -> Any:
+        if isinstance(value, FakeTensor):
+            with value.fake_mode:
+                return _like(value, "cuda")
+        if isinstance(value, list | tuple):
+            return type(value)(map(there, value))
+        return torch.device("cuda", 0) if isinstance(value, torch.device) else value
+
+    for node in graph.nodes:
+        if "val" in node.meta:
+            node.meta["val"] = there(node.meta["val"])
+        node.args = tuple(map(there, node.args))
+        node.kwargs = {name: there(value) for name, value in node.kwargs.items()}
+    return graph
+
+
+@functools.cache
+def _prepare_patterns() -> None:
+    """Have Inductor make its patterns on tensors of the cpu."""
+    from torch._inductor.fx_passes import joint_graph, post_grad
+
+    for place in (joint_graph, post_grad):
+        made: Any = place.lazy_init
+        made(torch.device("cpu"))
+        vars(place)["lazy_init"] = functools.partial(lambda f, *_: f(torch.device("cpu")), made)
+
+
+def covered(path: Path) -> Covered:
+    """What is covered of one task; whatever goes wrong is its problem."""
+    result = Covered(f"{path.parent.name}/{path.stem}")
+    options = parse(Settings.from_environment(), None, None)
+
+    def stop(*_: object) -> None:
+        raise _TooLong
+
+    signal.signal(signal.SIGALRM, stop)
+    signal.alarm(LIMIT_S)
+    try:
+        for graph in _graphs(path, options, result):
+            with inductor_layouts(graph):
+                regions = partition(graph)
+                result.outside += _outside(graph, regions)
+                result.parts += [_part(region) for region in regions]
+    except _TooLong:
+        result.problem = f"not done in {LIMIT_S} s"
+    except Exception as error:  # a table of all tasks is worth more than a stack of one
+        result.problem = f"{type(error).__name__}: {chr(32).join(str(error).split())[:700]}"
+    finally:
+        signal.alarm(0)
+    return result
+
+
+def _graphs(path: Path, options: Options, result: Covered) -> list[Graph]:
+    try:
+        return graphs_of(path, options)
+    except _TooLong:
+        raise
+    except Exception:
+        found = [_moved(graph) for graph in graphs_of(path, options, "cpu")]
+    result.traced_on_cpu = True
+    return found
+
+
+def _outside(graph: Graph, regions: list[Region]) -> list[Outside]:
+    inside = {node for region in regions for node in region.nodes}
+    kinds: dict[Node, Kind] = {}
+    found: dict[str, list[int]] = collections.defaultdict(list)
+    for node in graph.nodes:
+        kinds[node] = kind_of(node, kinds)
+        wanted = node.op == "call_function" and kinds[node] in OUTSIDE
+        if wanted and node not in inside and node.target is not operator.getitem:
+            parts = [node, *(u for u in node.users if u.target is operator.getitem)]
+            found[_name(node)].append(sum(map(size_in_bytes, parts)))
+    return [Outside(name, len(sizes), sum(sizes)) for name, sizes in sorted(found.items())]
+
+
+def _name(node: Node) -> str:
+    return str(node.target).removeprefix("aten.").removesuffix(".default")
+
+
+def _part(region: Region) -> Part:
+    chosen = [n for n in region.nodes if n.target is not operator.getitem]
+    part = Part(tuple(map(_name, chosen)), region.moved)
+
+    def without(reason: str) -> Part:
+        return Part(part.operators, part.moved, reason=reason)
+
+    if region.reason:
+        return without(region.reason)
+    form = canonical(region.nodes, region.outputs, region.target)
+    if not isinstance(form, Canonical):
+        return without(form.reason)
+    found = analyse(form.task)
+    if isinstance(found, NotCovered):
+        return without(found.reason)
+    try:
+        ways = schedules(found)
+    except Exception as error:
+        return without(f"{type(error).__name__}: {error}")
+    if not ways:
+        return without("no schedule")
+    made = generate(found, ways[0])
+    if isinstance(made, NotCovered):
+        return without(made.reason)
+    kernels = len(ways[0].kernels)
+    return Part(part.operators, part.moved, found.family, len(ways), kernels)
+
+
+def _lines(one: Covered) -> Iterator[str]:
+    said = "traced on the cpu" if one.traced_on_cpu else ""
+    said = one.problem or said
+    yield f"{one.name}: {one.verdict}{f' ({said})' if said else ''}"
+    for part in one.parts:
+        names = collections.Counter(part.operators)
+        shown = ", ".join(f"{n} x{c}" if c > 1 else n for n, c in names.items())
+        what = part.reason and f"NOT: {part.reason}"
+        what = what or f"{part.schedules} schedules, {part.kernels} kernels: {part.family}"
+        yield f"    {part.moved / 1e6:.1f} MB [{shown}]\n        {what}"
+    for out in one.outside:
+        yield f"    in no region: {out.operator} x{out.count}, {out.made / 1e6:.1f} MB"
+
+
+def main() -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", nargs="?", type=Path, default=PRACTICE)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--only", default="", help="parts of names, by commas")
+    parser.add_argument("--workers", type=int, default=2)
+    options = parser.parse_args()
+    wanted = options.only.split(",")
+    paths = [p for p in sorted(options.folder.rglob("*.py")) if any(w in p.stem for w in wanted)]
+    found: list[Covered] = []
+    with ProcessPoolExecutor(options.workers, mp_context=get_context("spawn")) as pool:
+        for one in pool.map(covered, paths):
+            found.append(one)
+            print("\n".join(_lines(one)), flush=True)
+            if options.json:
+                rows = [{**asdict(c), "verdict": c.verdict} for c in found]
+                options.json.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+    verdicts = collections.Counter(one.verdict for one in found)
+    print("\n" + ", ".join(f"{verdicts[v]} {v}" for v in ("full", "part", "none")))
+    for reason, count in collections.Counter(r for c in found for r in c.reasons()).most_common():
+        print(f"{count:5}  {reason}")
+
+
+if __name__ == "__main__":
+    main()

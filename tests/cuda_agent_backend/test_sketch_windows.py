@@ -1,0 +1,139 @@
+"""Poolings and depthwise convolutions as loops: what the emulator and the cpu run is what eager computes."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import cuda_emulator
+import pytest
+import torch
+from sketch_kit import Sample, run_cpu, sample
+from torch._inductor import config as inductor_config
+from torch.nn import functional as F
+
+from cuda_agent_backend.sketch import api
+from sandbox.candidate import Candidate
+
+
+def randn(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(len(shape) + shape[-1]))
+
+
+def holes(x: torch.Tensor) -> torch.Tensor:
+    x = x.clone()
+    x[0, 1, 5, 7], x[1, 2, 20, 3], x[1, 0] = math.nan, math.inf, -math.inf
+    return x
+
+
+IMAGES, VOLUMES, LINES = randn(2, 3, 23, 26), randn(2, 3, 9, 14, 13), randn(3, 4, 203)
+Case = tuple[Callable[..., Any], tuple[torch.Tensor, ...]]
+CASES: dict[str, Case] = {
+    "box": (lambda x: F.avg_pool2d(x, 7, stride=1, padding=3, count_include_pad=False), (IMAGES,)),
+    "box, cut windows": (lambda x: F.avg_pool2d(x, (6, 5), stride=4, padding=2, ceil_mode=True), (IMAGES,)),
+    "box in a loop": (
+        lambda x: F.avg_pool2d(x, 11, stride=2, padding=4, ceil_mode=True, count_include_pad=False), (IMAGES,),
+    ),
+    "box by another number": (lambda x: F.avg_pool2d(x, 7, stride=2, divisor_override=3), (IMAGES,)),
+    "box of halves": (lambda x: F.avg_pool2d(x, 7, stride=2, padding=3), (IMAGES.half(),)),
+    "box with holes": (lambda x: F.avg_pool2d(x, 7, stride=2, padding=3), (holes(IMAGES),)),
+    "volumes": (lambda x: F.avg_pool3d(x, (4, 3, 3), stride=(2, 3, 3)).relu(), (VOLUMES,)),
+    "uneven averages": (lambda x: F.adaptive_avg_pool2d(x * 2, (5, 4)), (IMAGES,)),
+    "averages that divide": (lambda x: F.adaptive_avg_pool2d(x, (23, 2)), (IMAGES,)),
+    "uneven averages of volumes": (lambda x: F.adaptive_avg_pool3d(x, (4, 5, 3)), (VOLUMES,)),
+    "uneven maxima of volumes": (lambda x: F.adaptive_max_pool3d(x, (4, 5, 3)), (VOLUMES,)),
+    "uneven maxima with holes": (lambda x: F.adaptive_max_pool2d(x, (5, 4)), (holes(IMAGES),)),
+    "large maxima with holes": (lambda x: F.max_pool2d(x, 7, stride=2, padding=3, ceil_mode=True), (holes(IMAGES),)),
+    "dilated maxima": (lambda x: F.max_pool2d(x, 3, stride=2, padding=1, dilation=3), (holes(IMAGES),)),
+    "maxima of lines": (lambda x: F.max_pool1d(x, 25, stride=5, padding=12), (LINES,)),
+}  # fmt: skip
+
+
+def depthwise(**how: Any) -> Callable[..., torch.Tensor]:
+    def run(x: torch.Tensor, w: torch.Tensor, *bias: torch.Tensor) -> torch.Tensor:
+        made = (F.conv1d, F.conv2d, F.conv3d)[x.dim() - 3](x, w, *bias, groups=x.shape[1], **how)
+        return made if bias else made * 2
+
+    return run
+
+
+FILTERS: dict[str, Case] = {
+    "lines": (depthwise(padding=6, dilation=2), (LINES, randn(4, 1, 7))),
+    "images": (depthwise(padding=1), (IMAGES, randn(3, 1, 3, 3), randn(3))),
+    "images by steps": (depthwise(padding=(4, 0), stride=(1, 2)), (IMAGES, randn(3, 1, 9, 5), randn(3))),
+    "images, twice the channels": (depthwise(), (IMAGES, randn(6, 1, 3, 2))),
+    "images, channels last": (
+        depthwise(padding=1),
+        (IMAGES.contiguous(memory_format=torch.channels_last), randn(3, 1, 3, 3)),
+    ),
+    "images in a loop": (depthwise(padding=5), (IMAGES, randn(3, 1, 11, 11))),
+    "volumes": (depthwise(padding=1), (VOLUMES, randn(3, 1, 3, 3, 3), randn(3))),
+}  # fmt: skip
+
+
+def for_cuda(case: Case) -> Sample:
+    function, inputs = case
+    with inductor_config.patch(comprehensive_padding=False):
+        it = sample(function, *inputs)
+    return dataclasses.replace(it, task=dataclasses.replace(it.task, target="cuda"))
+
+
+def emulated(it: Sample, folder: Path, most: int = 2) -> list[list[torch.Tensor]]:
+    results = []
+    for schedule in it.analysis.schedules()[:8]:
+        made = api.generate(it.analysis, schedule)
+        assert isinstance(made, Candidate), made
+        try:
+            results.append(cuda_emulator.run(made.source, made.plan, it.inputs, folder))
+        except cuda_emulator.NotEmulated:
+            continue
+        if len(results) == most:
+            break
+    assert results
+    return results
+
+
+def assert_close(outputs: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> None:
+    for got, want in zip(outputs, wanted, strict=True):
+        loose = 2e-3 if want.dtype == torch.float16 else 1e-4
+        torch.testing.assert_close(got, want, rtol=loose, atol=loose, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_emulator_pools_as_eager_does(name: str, tmp_path: Path) -> None:
+    it = for_cuda(CASES[name])
+    for outputs in emulated(it, tmp_path):
+        assert_close(outputs, it.want)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_cpu_pools_as_eager_does(name: str, tmp_path: Path) -> None:
+    function, inputs = CASES[name]
+    it = sample(function, *inputs)
+    assert_close(run_cpu(it.analysis, it.analysis.schedules()[0], it.inputs, tmp_path), it.want)
+
+
+def test_where_maxima_are_is_left_to_inductor() -> None:
+    it = sample(lambda x: F.adaptive_max_pool2d(x, (5, 4), return_indices=True), IMAGES)
+    found = api.analyse(it.task)
+    assert isinstance(found, api.NotCovered) and "external kernel" in found.reason
+
+
+@pytest.mark.parametrize("name", FILTERS)
+def test_an_emulator_filters_channels_as_eager_does(name: str, tmp_path: Path) -> None:
+    it = for_cuda(FILTERS[name])
+    for outputs in emulated(it, tmp_path, 1):
+        assert_close(outputs, it.want)
+
+
+def test_what_lies_beside_an_image_is_no_term_whatever_the_filter(tmp_path: Path) -> None:
+    weight = randn(3, 1, 3, 3)
+    weight[1, 0, 0, 0] = math.inf
+    it = for_cuda((depthwise(padding=1), (IMAGES.abs() + 1, weight)))
+    (outputs,) = emulated(it, tmp_path, 1)
+    (got,) = outputs
+    assert not got.isnan().any()
+    assert got[:, 1, 1:, 1:].isinf().all() and got[:, 1, 0].isfinite().all()
