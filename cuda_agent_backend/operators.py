@@ -214,12 +214,16 @@ def _is_product(node: Node) -> bool:
 
 
 def is_convolution(node: Node) -> bool:
-    """Whether a node is a convolution in one to three dimensions; a transposed one without dilation."""
+    """Whether a node is a convolution in one to three dimensions; a transposed one has a stride or a dilation of 1."""
     result = node.meta.get("val")
     if node.target is not torch.ops.aten.convolution.default:
         return False
     dilation, transposed = node.args[5], node.args[6]
-    plain = isinstance(dilation, list | tuple) and all(d == 1 for d in dilation)
+    stride = node.args[3]
+    plain = any(
+        isinstance(numbers, list | tuple) and all(n == 1 for n in numbers)
+        for numbers in (stride, dilation)
+    )
     dims = result.dim() - 2 if isinstance(result, torch.Tensor) else 0
     return 1 <= dims <= 3 and (plain or not transposed)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,13 +23,56 @@ def call(graph: Graph, target: torch._ops.OpOverload, *args: object) -> Node:
 
 def convolution(graph: Graph, node: Node) -> Node:
     """What computes the same as ``node``, a convolution that `operators.is_convolution` takes."""
-    result = _transposed(graph, node) if node.args[6] else _direct(graph, node)
+    result = _in_its_direction(node)(graph, node)
     bias = node.args[2]
     if not isinstance(bias, Node):
         return result
     dims = result.meta["val"].dim() - 2
     shown = call(graph, aten.view.default, bias, [-1, *[1] * dims])
     return call(graph, aten.add.Tensor, result, shown)
+
+
+def _in_its_direction(node: Node) -> Callable[[Graph, Node], Node]:
+    if not node.args[6]:
+        return _direct
+    spread = _each(node.args[5], node.meta["val"].dim() - 2)
+    return _transposed if all(d == 1 for d in spread) else _turned
+
+
+def _turned(graph: Graph, node: Node) -> Node:
+    """A transposed convolution without steps, dilated: a convolution with the filter turned round.
+
+    In one dimension, with dilation d and padding p, output q is the sum over j of x[q + p - d j] w[j].
+    """
+    x, weight, _, _, padding, dilation, _, _, groups = node.args
+    assert isinstance(x, Node) and isinstance(weight, Node) and isinstance(groups, int)
+    wanted = node.meta["val"].shape[2:]
+    n, channels, *lengths = x.meta["val"].shape
+    _, outputs, *size = weight.meta["val"].shape
+    dims = len(size)
+    edges, spread = _each(padding, dims), _each(dilation, dims)
+    reach = [d * (k - 1) for d, k in zip(spread, size, strict=True)]
+    sides = [
+        (r - p, w + p - length)
+        for r, p, w, length in zip(reach, edges, wanted, lengths, strict=True)
+    ]
+    x = _padded(graph, x, sides, ABSENT)
+    for d in range(dims):
+        x = call(graph, aten.unfold.default, x, 2 + d, reach[d] + 1, 1)
+        if spread[d] > 1:
+            last = x.meta["val"].dim() - 1
+            x = call(graph, aten.slice.Tensor, x, last, 0, 1 << 62, spread[d])
+    windows = call(graph, aten.view.default, x, [n, groups, 1, channels // groups, *wanted, *size])
+    weight = call(graph, aten.view.default, weight, [groups, channels // groups, outputs, *size])
+    turned = call(graph, torch.ops.prims.rev.default, weight, list(range(3, 3 + dims)))
+    order = [0, 2, 1, *range(3, 3 + dims)]
+    weight = call(graph, aten.permute.default, turned, order)
+    for d in range(dims):
+        weight = call(graph, aten.unsqueeze.default, weight, 3 + d)
+    terms = call(graph, aten.mul.Tensor, windows, weight)
+    inner = [3, *range(4 + dims, 4 + 2 * dims)]
+    result = call(graph, aten.sum.dim_IntList, terms, inner)
+    return call(graph, aten.view.default, result, list(node.meta["val"].shape))
 
 
 def _direct(graph: Graph, node: Node) -> Node:

@@ -19,6 +19,7 @@ from cuda_agent_backend.sketch.nest import coefficient
 from cuda_agent_backend.sketch.ssa import (
     GATHER,
     PLACE,
+    PLACE_EXPR,
     Body,
     Instruction,
     Unsupported,
@@ -189,6 +190,9 @@ class Printer:
             return self._load(i, mask)
         if i.op == GATHER:
             return self._gather(i, prefix, mask)
+        if i.op == PLACE_EXPR:
+            assert i.dtype is not None
+            return f"ca::to<{COMPUTE_TYPES[i.dtype]}>({self._gathered(i, prefix)})"
         if i.op == PLACE:
             return self._place(i, prefix, mask)
         if i.op == "local":
@@ -231,17 +235,22 @@ class Printer:
         return f"ca::place<{flags}>({self._operand(x, prefix)}, {size}{condition})"
 
     def _gather(self, i: Instruction, prefix: str, mask: str | None) -> str:
-        assert i.buffer is not None and i.index is not None
+        assert i.buffer is not None
+        index = self._gathered(i, prefix)
+        if mask is None:
+            return f"ca::gather<L>({self.pointer(i.buffer)}, {index})"
+        return f"ca::gather_masked<L>({self.pointer(i.buffer)}, {index}, {mask})"
+
+    def _gathered(self, i: Instruction, prefix: str) -> str:
+        """An index with places that depend on data, as 64-bit integers."""
+        assert i.index is not None
         names = {
             place_symbol(number): sympy.Symbol(self._operand(o, prefix))
             for number, o in enumerate(i.operands)
         }
         if self.lane is not None:
             names[self.lane] = sympy.Symbol(f"ca::iota<L>(int64_t({self.lane.name}))")
-        index = c_index(i.index.xreplace(names))
-        if mask is None:
-            return f"ca::gather<L>({self.pointer(i.buffer)}, {index})"
-        return f"ca::gather_masked<L>({self.pointer(i.buffer)}, {index}, {mask})"
+        return c_index(i.index.xreplace(names))
 
     def _load(self, i: Instruction, mask: str | None) -> str:
         assert i.buffer is not None and i.index is not None

@@ -35,7 +35,8 @@ def _scan(operation: str, x: Any, dim: int) -> Any:
         return None
 
     def join(a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...]:
-        return (V.get_ops_handler()._default(operation, (a[0], b[0]), {}),)
+        handler: Any = V.get_ops_handler()
+        return (handler._default(operation, (a[0], b[0]), {}),)
 
     inner = lowering._make_scan_inner(x, axis=dim, dtype=x.get_dtype())
     (found,) = ir.Scan.create(**inner, combine_fn=join)

@@ -18,6 +18,8 @@ from torch._inductor.virtualized import V
 
 GATHER = "gather"
 """A load whose index holds, beside loop variables, the symbols of `place_symbol` for the values of its operands."""
+PLACE_EXPR = "place_expr"
+"""The same as a number."""
 PLACE = "place"
 """An integer as an index: operands are the integer, the size, whether to check it, whether negative ones count from the
 end."""
@@ -120,9 +122,14 @@ class Tracer(DefaultHandler):
         return self._add("constant", (repr(value),), dtype=dtype)
 
     def index_expr(self, expr: sympy.Expr, dtype: torch.dtype) -> Value:
-        if sympy.sympify(expr).free_symbols & self._places.keys():
-            raise Unsupported("a number made of an index that depends on data")
-        return self._add("index_expr", dtype=dtype, index=sympy.sympify(expr))
+        index, values = self._gathered(sympy.sympify(expr))
+        return self._add(PLACE_EXPR if values else "index_expr", values, dtype=dtype, index=index)
+
+    def _gathered(self, index: sympy.Expr) -> tuple[sympy.Expr, tuple[Value, ...]]:
+        """An index with the symbols of a gather, and the values that they stand for."""
+        places = sorted(index.free_symbols & self._places.keys(), key=str)
+        names = {symbol: place_symbol(number) for number, symbol in enumerate(places)}
+        return index.xreplace(names), tuple(self._places[symbol] for symbol in places)
 
     def to_dtype(
         self,
@@ -137,13 +144,8 @@ class Tracer(DefaultHandler):
         raise Unsupported("bit casts between dtypes")
 
     def load(self, name: str, index: sympy.Expr) -> Value:
-        expression = sympy.sympify(index)
-        places = sorted(expression.free_symbols & self._places.keys(), key=str)
-        if not places:
-            return self._add("load", buffer=name, index=expression)
-        names = {symbol: place_symbol(number) for number, symbol in enumerate(places)}
-        values = tuple(self._places[symbol] for symbol in places)
-        return self._add(GATHER, values, buffer=name, index=expression.xreplace(names))
+        expression, values = self._gathered(sympy.sympify(index))
+        return self._add(GATHER if values else "load", values, buffer=name, index=expression)
 
     def masked(self, mask: Value, body: Callable[[], Any], other: Any) -> Value:
         self._bodies.append(Body())

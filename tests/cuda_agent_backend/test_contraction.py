@@ -97,6 +97,13 @@ CASES: dict[str, Case] = {
     "transposed, wide padding": (
         lambda x, w: F.conv_transpose2d(x, w, padding=2), (randn(2, 9, 9, 8), randn(9, 12, 3, 3)),
     ),
+    "transposed and dilated": (
+        lambda *a: F.conv_transpose1d(*a, dilation=3).relu(), (randn(3, 10, 19), randn(10, 12, 5), randn(12)),
+    ),
+    "transposed and dilated, groups and padding": (
+        lambda x, w: F.conv_transpose2d(x, w, padding=(3, 1), dilation=(2, 1), groups=2),
+        (randn(2, 16, 9, 8), randn(16, 9, 3, 2)),
+    ),
     "a norm behind it": (
         lambda x, w, b: F.layer_norm(F.linear(x, w, b), (40,)), (randn(61, 70), randn(40, 70), randn(40)),
     ),

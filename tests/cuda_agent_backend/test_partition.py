@@ -84,7 +84,7 @@ def test_on_cuda_convolutions_and_products_alone_are_offered() -> None:
 
 def test_what_no_sketch_covers_is_a_barrier_on_cuda() -> None:
     image, weight = (8, 16, 56, 56), (16, 32, 3, 3)
-    assert on_cuda(lambda x, w: F.conv_transpose2d(x, w, dilation=2), image, weight) == []
+    assert on_cuda(lambda x, w: F.conv_transpose2d(x, w, stride=2, dilation=2), image, weight) == []
     halves = on_cuda(lambda a, b: a.half() @ b.half(), (512, 300), (300, 256))
     assert all("mm" not in operators(found) for found in halves)
     assert on_cuda(lambda x, w: F.conv2d(x, w), (1, 2, 8, 8), (2, 2, 3, 3)) == []  # too small
