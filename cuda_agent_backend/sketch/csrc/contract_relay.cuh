@@ -60,7 +60,7 @@ struct relay_contraction : wide_parts<BlockN, Products, Preparing, A, B> {
   static constexpr int stages_of_run = Run / depth;
   // Registers are dealt out evenly at first. Sums need more of them than copies do.
   static constexpr bool uneven = BlockN == 128 && groups == 2;
-  static constexpr int registers = Preparing == 128 ? 184 : 176, others = Preparing == 128 ? 136 : 80;
+  static constexpr int registers = Preparing == 128 ? 200 : 176, others = Preparing == 128 ? 104 : 80;
 
   // Barriers; 0 is __syncthreads'. ready: a stage, for one group. free: its tile of B may be written again.
   // turn: a group may multiply; one after the other, so that one prepares while the other keeps the tensor core busy.
