@@ -85,13 +85,10 @@ class Writer:
         """Of a block: the stages, or the tile of results that takes their place."""
         t = self.tiles
         high, wide = (t.tile_n, t.tile_m) if self.output.by_rows else (t.tile_m, t.tile_n)
-        stage = self._floats(self.left, t.tile_m)
-        stage += 0 if t.direct else self._floats(self.right, t.tile_n)
+        stage = self._floats(self.left, t.tile_m) + self._floats(self.right, t.tile_n)
         needed = t.stages * stage
         if t.group:
-            needed += (
-                SWIZZLE_BYTES // 4 + t.slots * (2 if t.products == 3 else 1) * t.tile_n * t.depth
-            )
+            needed += SWIZZLE_BYTES // 4 + 2 * (2 if t.products == 3 else 1) * t.tile_n * t.depth
         return 4 * max(needed, high * (wide + 4))
 
     def _floats(self, side: Side, rows: int) -> int:
@@ -140,7 +137,7 @@ class Writer:
         ]
         parts = [t.tile_m, t.tile_n, t.depth, t.warp_m, t.warp_n, t.stages, t.run, t.products]
         parts = [t.tile_m, t.tile_n, t.stages, t.run, t.products] if t.group else parts
-        parts += [t.preparing, int(t.direct)] if t.preparing else []
+        parts += [t.preparing] if t.preparing else []
         template = ", ".join([*map(str, parts), "A", "B"])
         kind = ("contraction", "wide_contraction", "relay_contraction")[min(t.group, 2)]
         to = "n * stride + m" if self.output.by_rows else "m * stride + n"
@@ -176,9 +173,6 @@ class Writer:
             if self._gather(side) is not None:
                 own = f"{start} + {name.upper()}::own_row()"
                 return f"ca::gathered(row_{name}({own}), term_{name})"
-            if side is self.right and self.tiles.direct:
-                found = f"find_{name}({start} + x, k, there)"
-                return f"[&](int x, int k, bool& there) {{ return {found}; }}"
             place = (
                 f"bool there; const float* const from = find_{side.name}({start} + x, k, there);"
             )

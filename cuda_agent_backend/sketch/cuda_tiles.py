@@ -2,11 +2,11 @@
 
 A block's tile has ``tile_m`` by ``tile_n`` results, a warp's ``warp_m`` by ``warp_n``; ``depth`` terms are copied to
 shared memory at a time, ``stages`` of them under way; after ``run`` terms, a multiple or a part of ``depth``, sums move
-on to others, as the tensor core cuts off what it adds instead of rounding it (0: never). With ``group`` 1 the warps
-work in groups of four (sm_90a; the warps' tiles then say nothing), with 2 or 3 one or two groups copy and split what
-the others multiply, with 4 or 5 they do so without a copy of B in shared memory. ``split`` blocks share the terms of a
-tile, and a second kernel adds up what they found. ``products``: 3 for float32's accuracy, 1 for TF32's, which is right
-where the user's flags make eager as inaccurate.
+on to others, as the tensor core cuts off what it adds instead of rounding it (0: never). With
+``group`` 1 the warps work in groups of four (sm_90a; the warps' tiles then say nothing), with 2 or 3 one or two groups
+copy and split what the others multiply. ``split`` blocks share the
+terms of a tile, and a second kernel adds up what they found. ``products``: 3 for float32's accuracy, 1 for TF32's,
+which is right where the user's flags make eager as inaccurate.
 """
 
 from __future__ import annotations
@@ -46,17 +46,7 @@ class Tiles:
     @property
     def preparing(self) -> int:
         """Threads that copy and split for the others."""
-        return 128 * (0, 0, 1, 2, 1, 2)[self.group]
-
-    @property
-    def direct(self) -> bool:
-        """Whether B goes through registers to be split."""
-        return self.group >= 4
-
-    @property
-    def slots(self) -> int:
-        """Tiles of B that are split ahead, with warp groups."""
-        return 3 if self.direct else 2
+        return 128 * max(0, self.group - 1)
 
     @property
     def step(self) -> int:
@@ -87,12 +77,12 @@ class Tiles:
             raise Unsupported(f"{shared} bytes of shared memory")
 
     def _check_group(self, device: DeviceFacts) -> None:
-        if device.arch != "sm_90a" or self.group not in range(1, 6):
+        if device.arch != "sm_90a" or self.group not in (1, 2, 3):
             raise Unsupported(f"warp groups on {device.arch}")
         fits = self.tile_m > 0 and self.tile_m % GROUP_ROWS == 0 and self.tile_n in GROUP_COLUMNS
         runs = self.run == GROUP_DEPTH or (self.run and self.run % (2 * GROUP_DEPTH) == 0)
         if self.group > 1:
-            fits = fits and self.tile_m // GROUP_ROWS <= 2 and self.stages > self.slots
+            fits = fits and self.tile_m // GROUP_ROWS <= 2 and self.stages > 2
         if not fits or self.depth != GROUP_DEPTH or not runs:
             raise Unsupported("tiles that do not divide into the products of warp groups")
 

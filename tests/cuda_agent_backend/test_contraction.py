@@ -182,9 +182,6 @@ def test_sums_are_as_accurate_as_eagers(name: str, tmp_path: Path) -> None:
         (3, 2, 64, 32, 3),
         (3, 1, 64, 128, 2),
         (1, 1, 64, 64, 2),
-        (3, 1, 128, 32, 4),
-        (3, 2, 64, 32, 5),
-        (1, 1, 64, 64, 4),
     ],
 )
 def test_warp_groups_compute_the_same(
@@ -193,7 +190,6 @@ def test_warp_groups_compute_the_same(
     it = case(name)
     (want,) = in_float64(name)
     change = {"tile_n": tile_n, "run": run, "products": products, "split": split, "group": group}
-    change["stages"] = 4
     wide = with_tiles(it, **GROUPS | change)
     (got,) = emulated(it, wide, tmp_path)
     if products == 3 and run == 32:
@@ -339,7 +335,7 @@ def test_what_is_copied_one_by_one_has_its_places_worked_out_once(
     [
         {"tile_m": 40}, {"warp_m": 24}, {"depth": 12}, {"stages": 1}, {"split": 0}, {"split": 100}, {"run": 40},
         {"tile_m": 1024, "tile_n": 1024}, {"stages": 60}, {"products": 2}, {"run": -16},
-        {"group": 6}, {"group": 1}, {**GROUPS, "run": 0}, {**GROUPS, "run": 96},
+        {"group": 4}, {"group": 1}, {**GROUPS, "run": 0}, {**GROUPS, "run": 96},
         {**GROUPS, "group": 2, "stages": 2}, {**GROUPS, "group": 2, "tile_m": 192},
         {**GROUPS, "tile_n": 48}, {"speed": 1}, {"depth": "deep"},
     ],
@@ -380,8 +376,8 @@ WIDEST = {**GROUPS, "tile_n": 128, "run": 128, "stages": 4}
         ("product", WIDEST),
         ("product", {**WIDEST, "tile_n": 64}),
         ("product", {**WIDEST, "products": 1}),
-        *(("product", {**WIDEST, "group": group, "run": 32}) for group in (2, 3, 4, 5)),
-        *(("convolution", {**WIDEST, "group": group, "run": 32}) for group in (2, 3, 4, 5)),
+        *(("product", {**WIDEST, "group": group, "run": 32}) for group in (2, 3)),
+        *(("convolution", {**WIDEST, "group": group, "run": 32}) for group in (2, 3)),
         ("convolution", WIDEST),
     ],
 )

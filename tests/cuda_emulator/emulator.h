@@ -46,7 +46,6 @@ inline __nv_bfloat16 __float2bfloat16_rn(float x) {
 }
 inline float __int_as_float(int x) { return bits_of<float>(x); }
 inline float __uint_as_float(unsigned x) { return bits_of<float>(x); }
-inline unsigned __float_as_uint(float x) { return bits_of<unsigned>(x); }
 inline int __float_as_int(float x) { return bits_of<int>(x); }
 inline double __longlong_as_double(long long x) { return bits_of<double>(x); }
 inline long long __double_as_longlong(double x) { return bits_of<long long>(x); }
@@ -210,10 +209,10 @@ inline unsigned round_tf32(float x) {
   if ((b & 0x7f800000u) == 0x7f800000u) return b & 0xffffe000u | ((b & 0x7fffffu) ? 0x400000u : 0u);
   return (b + 0x1000u) & 0xffffe000u;
 }
-// As the tensor core stores a sum: towards zero, but what is too large is infinite.
+// As the tensor core stores a sum: towards zero.
 inline float cut_off(double x) {
   const float r = float(x);
-  return !isinf(r) && fabs(double(r)) > fabs(x) ? nextafterf(r, 0.f) : r;
+  return fabs(double(r)) > fabs(x) ? nextafterf(r, 0.f) : r;
 }
 inline void multiply_tf32(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
   struct Part { unsigned a[4], b[2]; } mine;

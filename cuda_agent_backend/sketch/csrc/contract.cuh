@@ -28,19 +28,13 @@ CA_INLINE void multiply_tf32(float (&d)[4], const unsigned (&a)[4], const unsign
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// A number as the sum of two TF32 numbers, or the nearest one. `low` keeps bits that the tensor core does not read.
-// What is not finite makes `low` NaN, whatever becomes of `high`.
-template <int Products> CA_INLINE void split_number(float x, unsigned& high, unsigned& low) {
-  if constexpr (Products == 3) {
-    high = (__float_as_uint(x) + 0x1000u) & 0xffffe000u;  // round_tf32 takes three times as long, for NaN's sake
-    low = __float_as_uint(x - __uint_as_float(high));
-  } else {
-    high = round_tf32(x);
-  }
-}
-template <int N, int Products> struct split_tf32 {
+// A number as the sum of two TF32 numbers.
+template <int N> struct split_tf32 {
   unsigned high[N], low[N];
-  CA_INLINE void set(int i, float x) { split_number<Products>(x, high[i], low[i]); }
+  CA_INLINE void set(int i, float x) {
+    high[i] = round_tf32(x);
+    low[i] = round_tf32(x - __uint_as_float(high[i]));
+  }
 };
 
 // Where the elements of one row lie whose places are a sum of what the row and what the term says: from `base` on, and
@@ -55,7 +49,6 @@ template <class Bits, class Term> CA_INLINE gather_places<Bits, Term> gathered(g
 // a warp read at a time over all banks.
 template <int Rows, int Depth, bool AlongK, int Vector, int Threads> struct operand {
   static constexpr bool along_k = AlongK;
-  static constexpr int vector = Vector;
   static constexpr int stride = AlongK ? Depth + 4 : Rows + 8;
   static constexpr int floats = (AlongK ? Rows : Depth) * stride;
   static constexpr int along = (AlongK ? Depth : Rows) / Vector, total = Rows * Depth / Vector;
@@ -156,7 +149,7 @@ struct contraction {
     const int row = warp_row() + group, column = warp_column() + group;
 #pragma unroll
     for (int k = 0; k < Depth; k += chunk) {
-      split_tf32<2, Products> right[chunk / 8][fragments_n];
+      split_tf32<2> right[chunk / 8][fragments_n];
 #pragma unroll
       for (int c = 0; c < chunk / 8; ++c)
 #pragma unroll
@@ -165,7 +158,7 @@ struct contraction {
           for (int e = 0; e < 2; ++e) right[c][j].set(e, B::at(b, column + 8 * j, k + 8 * c + member + 4 * e));
 #pragma unroll
       for (int i = 0; i < fragments_m; ++i) {
-        split_tf32<4, Products> left[chunk / 8];
+        split_tf32<4> left[chunk / 8];
 #pragma unroll
         for (int c = 0; c < chunk / 8; ++c)
 #pragma unroll
@@ -177,7 +170,7 @@ struct contraction {
   }
 
   static CA_INLINE void add_chunk(
-      float (&sum)[fragments_n][4], const split_tf32<4, Products> (&left)[chunk / 8], const split_tf32<2, Products> (&right)[chunk / 8][fragments_n]) {
+      float (&sum)[fragments_n][4], const split_tf32<4> (&left)[chunk / 8], const split_tf32<2> (&right)[chunk / 8][fragments_n]) {
     float own[fragments_n][4];
 #pragma unroll
     for (int j = 0; j < fragments_n; ++j)

@@ -9,54 +9,12 @@ CA_INLINE void announce(int barrier, int threads) { asm volatile("bar.arrive %0,
 template <int N> CA_INLINE void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(N)); }
 template <int N> CA_INLINE void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(N)); }
 
-// What a thread takes of B to split it: pieces of four terms, straight from memory, as they need not change hands.
-template <int Rows, int Threads, class B> struct pieces {
-  static constexpr int count = Rows * 8 / Threads;
-  float x[count][4];
-
-  static CA_INLINE int number(int i) { return int(threadIdx.x) + i * Threads; }
-  // As in `wide_parts::split_b`: neighbouring threads take what is near in memory.
-  static CA_INLINE int row(int i) { return B::along_k ? number(i) / 8 : number(i) % Rows; }
-  static CA_INLINE int piece(int i) { return B::along_k ? number(i) % 8 : number(i) / Rows; }
-
-  template <class Find> CA_INLINE void load(int k0, Find find) {
-    constexpr int width = B::along_k ? B::vector : 1;
-    struct alignas(4 * width) vector { float v[width]; };
-#pragma unroll
-    for (int i = 0; i < count; ++i)
-#pragma unroll
-      for (int e = 0; e < 4; e += width) {
-        bool there;
-        const float* const from = find(row(i), k0 + 4 * piece(i) + e, there);
-        vector found = {};
-        if (there) found = *reinterpret_cast<const vector*>(from);
-#pragma unroll
-        for (int w = 0; w < width; ++w) x[i][e + w] = found.v[w];
-      }
-  }
-  template <class Bits, class Term> CA_INLINE void load(int k0, const gather_places<Bits, Term>& from) {
-    const auto own = from.term(k0 + int(threadIdx.x) % 32);
-#pragma unroll
-    for (int i = 0; i < count; ++i)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int k = 4 * piece(i) + e;
-        const auto by = __shfl_sync(~0u, own.offset, k);
-        const bool there = from.row.bits >> __shfl_sync(~0u, own.tap, k) & 1;
-        x[i][e] = there ? from.row.base[by] : 0.f;
-      }
-  }
-};
-
-// Direct: B goes through registers of those who prepare, and not through shared memory, to be split.
-//
 // The first Preparing threads only prepare, and leave the kernel: where paths join again, both would be held to the
 // fewer registers.
-template <int BlockM, int BlockN, int Stages, int Run, int Products, int Preparing, bool Direct, class A, class B>
+template <int BlockM, int BlockN, int Stages, int Run, int Products, int Preparing, class A, class B>
 struct relay_contraction : wide_parts<BlockN, Products, Preparing, A, B> {
   typedef wide_parts<BlockN, Products, Preparing, A, B> parts;
-  static constexpr int depth = parts::depth, groups = BlockM / 64, multiplying = groups * 128;
-  static constexpr int slots = Direct ? 3 : 2, ahead = Stages - slots, stage_floats = A::floats + (Direct ? 0 : B::floats);
+  static constexpr int depth = parts::depth, groups = BlockM / 64, multiplying = groups * 128, ahead = Stages - 2;
   static constexpr int stages_of_run = Run / depth;
   // Registers are dealt out evenly at first. Sums need more of them than copies do.
   static constexpr bool uneven = BlockN == 128 && groups == 2;
@@ -64,16 +22,13 @@ struct relay_contraction : wide_parts<BlockN, Products, Preparing, A, B> {
 
   // Barriers; 0 is __syncthreads'. ready: a stage, for one group. free: its tile of B may be written again.
   // turn: a group may multiply; one after the other, so that one prepares while the other keeps the tensor core busy.
-  static CA_INLINE int ready(int number, int group) { return 1 + number % slots * groups + group; }
-  static CA_INLINE int free(int number) { return 7 + number % slots; }
-  static CA_INLINE int turn(int group) { return 10 + group; }
-  static constexpr int among_preparing = 12, among_multiplying = 13;
+  static CA_INLINE int ready(int number, int group) { return 1 + number % 2 * groups + group; }
+  static CA_INLINE int free(int number) { return 9 + number % 2; }
+  static CA_INLINE int turn(int group) { return 11 + group; }
+  static constexpr int among_preparing = 15, among_multiplying = 14;
 
   static CA_INLINE void meet_multiplying() { meet(among_multiplying, multiplying); }
   static CA_INLINE bool prepares() { return threadIdx.x < Preparing; }
-  static CA_INLINE float* raw_of(float* tiles, int number) {
-    return parts::tile_of(tiles, slots) + number % Stages * stage_floats;
-  }
   static CA_INLINE int stages_in(int first, int end) { return (end - first + depth - 1) / depth; }
 
   // What the first Preparing threads do; the copies give zeros beyond `end`.
@@ -82,36 +37,28 @@ struct relay_contraction : wide_parts<BlockN, Products, Preparing, A, B> {
     if constexpr (uneven) give_registers<others>();
     const int count = stages_in(first, end);
     float* const tiles = parts::tiles_in(memory);
+    float* const raw = parts::raw_in(tiles);
     auto fetch = [&](int number) {
       if (number < count) {
-        float* const to = raw_of(tiles, number);
+        float* const to = raw + number % Stages * parts::stage_floats;
         A::fetch(to, first + number * depth, copy_a);
-        if constexpr (!Direct) B::fetch(to + A::floats, first + number * depth, copy_b);
+        B::fetch(to + A::floats, first + number * depth, copy_b);
       }
       copy_commit();
     };
-    pieces<BlockN, Preparing, B> own;
-    if constexpr (Direct) own.load(first, copy_b);
 #pragma unroll
     for (int s = 0; s < ahead; ++s) fetch(s);
 #pragma unroll 1
     for (int number = 0; number < count; ++number) {
-      float* const tile = parts::tile_of(tiles, number % slots);
       copy_wait<ahead - 1>();
-      if constexpr (!Direct) meet(among_preparing, Preparing);
-      if (number >= slots) meet(free(number), Preparing + multiplying);
-      if constexpr (Direct) {
-#pragma unroll
-        for (int i = 0; i < own.count; ++i) parts::put_piece(tile, own.row(i), own.piece(i), own.x[i]);
-      } else {
-        parts::template split_b<Preparing>(raw_of(tiles, number) + A::floats, tile);
-      }
+      meet(among_preparing, Preparing);
+      if (number >= 2) meet(free(number), Preparing + multiplying);
+      const float* const from = raw + number % Stages * parts::stage_floats;
+      parts::template split_b<Preparing>(from + A::floats, parts::tile_of(tiles, number));
       publish_shared();
 #pragma unroll
       for (int g = 0; g < groups; ++g) announce(ready(number, g), Preparing + 128);
-      if constexpr (Direct)
-        if (number + 1 < count) own.load(first + (number + 1) * depth, copy_b);
-      fetch(number + ahead);  // takes the place of a stage whose tile was free just now
+      fetch(number + ahead);  // takes the place of the stage two before this one, which is free as its tile is
     }
     copy_wait<0>();
   }
@@ -130,12 +77,12 @@ struct relay_contraction : wide_parts<BlockN, Products, Preparing, A, B> {
     for (int number = 0; number < count; ++number) {
       typename parts::fragments a;
       meet(ready(number, group), Preparing + 128);
-      parts::take_a(raw_of(tiles, number), a);
+      parts::take_a(parts::raw_in(tiles) + number % Stages * parts::stage_floats, a);
       if (groups > 1) meet(turn(group), 256);
-      parts::multiply(parts::tile_of(tiles, number % slots), a, own, number % stages_of_run > 0);
+      parts::multiply(parts::tile_of(tiles, number), a, own, number % stages_of_run > 0);
       if (groups > 1 && (group < groups - 1 || number + 1 < count)) announce(turn((group + 1) % groups), 256);
       parts::finish(own);
-      if (number + slots < count) announce(free(number), Preparing + multiplying);
+      if (number + 2 < count) announce(free(number), Preparing + multiplying);
       if ((number + 1) % stages_of_run == 0 || number + 1 == count) this->move(own);
     }
     meet_multiplying();

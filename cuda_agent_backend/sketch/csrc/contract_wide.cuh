@@ -63,9 +63,10 @@ template <int BlockN, int Products, int First, class A, class B> struct wide_par
 #pragma unroll
     for (int i = 0; i < BlockN / 2; ++i) sum[i] = 0.f;
   }
-  // Slots for split tiles of B, one after the other, with the raw stages behind them.
+  // Two split tiles of B, one after the other, with the raw stages behind them.
   static CA_INLINE float* tiles_in(float* memory) { return memory + (-shared_address(memory) & 1023) / 4; }
-  static CA_INLINE float* tile_of(float* tiles, int slot) { return tiles + slot * tiles_of_b * tile_floats; }
+  static CA_INLINE float* tile_of(float* tiles, int number) { return tiles + number % 2 * tiles_of_b * tile_floats; }
+  static CA_INLINE float* raw_in(float* tiles) { return tiles + 2 * tiles_of_b * tile_floats; }
 
   CA_INLINE void move(float (&own)[BlockN / 2]) {
 #pragma unroll
@@ -103,7 +104,8 @@ template <int BlockN, int Products, int First, class A, class B> struct wide_par
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const float x = A::at(from, row + 8 * (e % 2), 8 * i + member + 4 * (e / 2));
-        split_number<Products>(x, a.high[i][e], a.low[i][e]);
+        a.high[i][e] = round_tf32(x);
+        if constexpr (Products == 3) a.low[i][e] = round_tf32(x - __uint_as_float(a.high[i][e]));
       }
   }
 
@@ -116,23 +118,20 @@ template <int BlockN, int Products, int First, class A, class B> struct wide_par
       if (count % Threads == 0 || number < count) {
         const int row = B::along_k ? number / pieces : number % BlockN;
         const int piece = B::along_k ? number % pieces : number / BlockN;
-        float x[4];
+        uint4 high, low;
+        unsigned* const h = &high.x;
+        unsigned* const l = &low.x;
 #pragma unroll
-        for (int e = 0; e < 4; ++e) x[e] = B::at(from, row, 4 * piece + e);
-        put_piece(tile, row, piece, x);
+        for (int e = 0; e < 4; ++e) {
+          const float x = B::at(from, row, 4 * piece + e);
+          h[e] = round_tf32(x);
+          l[e] = round_tf32(x - __uint_as_float(h[e]));
+        }
+        const int at = row * pieces + (piece ^ row % 8);
+        reinterpret_cast<uint4*>(tile)[at] = high;
+        if constexpr (Products == 3) reinterpret_cast<uint4*>(tile + tile_floats)[at] = low;
       }
     }
-  }
-  // Splits four terms of a row.
-  static CA_INLINE void put_piece(float* tile, int row, int piece, const float (&x)[4]) {
-    uint4 high, low;
-    unsigned* const h = &high.x;
-    unsigned* const l = &low.x;
-#pragma unroll
-    for (int e = 0; e < 4; ++e) split_number<Products>(x[e], h[e], l[e]);
-    const int at = row * (depth / 4) + (piece ^ row % 8);
-    reinterpret_cast<uint4*>(tile)[at] = high;
-    if constexpr (Products == 3) reinterpret_cast<uint4*>(tile + tile_floats)[at] = low;
   }
 
   template <class Take> CA_INLINE void each(Take take) const {
@@ -154,7 +153,7 @@ struct wide_contraction : wide_parts<BlockN, Products, 0, A, B> {
   template <class CopyA, class CopyB>
   CA_INLINE void add(float* memory, int first, int end, CopyA copy_a, CopyB copy_b) {
     float* const tiles = parts::tiles_in(memory);
-    float* const raw = parts::tile_of(tiles, 2);
+    float* const raw = parts::raw_in(tiles);
     const int rounds = (end - first + turns * depth - 1) / (turns * depth);
     auto fetch = [&](int number) {
       if (number < rounds * turns) {
@@ -173,7 +172,7 @@ struct wide_contraction : wide_parts<BlockN, Products, 0, A, B> {
       typename parts::fragments a[turns];
 #pragma unroll
       for (int turn = 0; turn < turns; ++turn) {
-        float* const tile = parts::tile_of(tiles, turn % 2);
+        float* const tile = parts::tile_of(tiles, turn);
         const int number = round * turns + turn;
         copy_wait<Stages - 2>();
         __syncthreads();
