@@ -269,7 +269,10 @@ class Writer:
         return self.region.buffers[buffer].dtype
 
     def _exact(self) -> list[str]:
-        """A sum anew, term by term: for those that are not finite, as infinities do not survive the tensor cores."""
+        """A sum anew, term by term: for those that are not finite, as infinities do not survive the tensor cores.
+
+        And for those that are the largest number, which is what cutting off may make of an overflow.
+        """
         sides = ((self.left, "a"), (self.right, "b"))
         present = [name for side, name in sides if side.factor.absent]
         return [
@@ -326,7 +329,7 @@ class Writer:
         out = [
             "#pragma unroll",
             "for (int i = 0; i < L; ++i)",
-            f"  if (!(fabsf(total.v[i]) <= 3.402823466e38f)) total.v[i] = exact({', '.join(step)});",
+            f"  if (!(fabsf(total.v[i]) < 3.402823466e38f)) total.v[i] = exact({', '.join(step)});",
             *decompose("row", c.rows, self.index),
             *decompose("column", c.columns, self.index),
         ]

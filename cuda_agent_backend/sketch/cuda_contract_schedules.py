@@ -16,8 +16,12 @@ from cuda_agent_backend.sketch.schedule import Parameter
 from cuda_agent_backend.sketch.ssa import Unsupported
 
 GROUP_RUNS = (32, 64)
-"""Terms after which sums of warp groups move on (see `contract.cuh`); those of warps do after each stage, which costs
-no registers. After longer runs sums that cancel are less accurate than eager's (test_contraction_accuracy)."""
+"""Terms after which sums of warp groups move on (see `contract.cuh`). After longer runs sums that cancel are less
+accurate than eager's (test_contraction_accuracy)."""
+WARP_RUNS = (16, 32)
+"""Those of warps. The operands of a run lie split in registers, so the longer one is for small tiles."""
+SMALL = 32 * 16
+"""Results of a warp up to which the longer one leaves enough registers."""
 TF32_RUNS = (128, 64, 32)
 """The same where one TF32 product is right."""
 TILES = (
@@ -79,6 +83,11 @@ def runs_for(k: int) -> tuple[int, ...]:
     return tuple(run for run in GROUP_RUNS if run == GROUP_RUNS[0] or 2 * run <= k)
 
 
+def warp_run(results: int, depth: int) -> int:
+    """The run of a warp with so many results, within a stage: moving sums on then costs few registers."""
+    return min(depth, WARP_RUNS[results <= SMALL])
+
+
 def _candidates(c: Contraction, device: DeviceFacts) -> Iterator[tuple[Tiles, float]]:
     for one, share in (*_group_tiles(c, device), *_warp_tiles()):
         yield one, share
@@ -90,7 +99,8 @@ def _candidates(c: Contraction, device: DeviceFacts) -> Iterator[tuple[Tiles, fl
 
 def _warp_tiles() -> Iterator[tuple[Tiles, float]]:
     for rows, columns, depth, warp_rows, warp_columns, stages, share in TILES:
-        yield Tiles(rows, columns, depth, warp_rows, warp_columns, stages, run=depth), share
+        run = warp_run(warp_rows * warp_columns, depth)
+        yield Tiles(rows, columns, depth, warp_rows, warp_columns, stages, run), share
 
 
 def _group_tiles(c: Contraction, device: DeviceFacts) -> Iterator[tuple[Tiles, float]]:

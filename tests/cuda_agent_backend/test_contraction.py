@@ -202,6 +202,20 @@ def test_long_sums_that_move_on_after_a_run_are_more_accurate(tmp_path: Path) ->
     assert moving < 0.1 * staying
 
 
+@pytest.mark.parametrize("change", [{}, {**GROUPS, "run": 32, "group": 2}])
+def test_sums_that_cancel_are_as_accurate_as_eagers(change: dict[str, Any], tmp_path: Path) -> None:
+    step = torch.arange(512)
+    line = (1 - 2 * (step % 2)) * (1 + step / 512 * 7)
+    a, b = 0.01 * randn(64, 512) + line, 0.01 * randn(512, 64) + line[:64]
+    it = sample(lambda a, b: a @ b, a, b, target="cuda")
+    want = a.double() @ b.double()
+    (got,) = emulated(it, with_tiles(it, **change), tmp_path)
+    one_by_one = torch.zeros(64, 64)
+    for k in range(512):
+        one_by_one = (one_by_one.double() + a[:, k, None].double() * b[k].double()).float()
+    assert relative(got, want) < relative(one_by_one, want)
+
+
 def test_one_product_is_as_accurate_as_tf32_and_tried_where_that_is_allowed(tmp_path: Path) -> None:
     it = case("bias and GELU")
     (want,) = in_float64("bias and GELU")
@@ -359,6 +373,7 @@ LARGE: dict[str, Case] = {
 
 
 LARGEST = {"tile_m": 128, "tile_n": 128, "warp_m": 64, "warp_n": 32, "run": 256, "stages": 4}
+SMALLER = {"tile_m": 64, "tile_n": 64, "depth": 32, "warp_m": 32, "warp_n": 32, "stages": 4}
 WIDEST = {**GROUPS, "tile_n": 128, "run": 128, "stages": 4}
 
 
@@ -373,6 +388,7 @@ WIDEST = {**GROUPS, "tile_n": 128, "run": 128, "stages": 4}
         *(("product", {**WIDEST, "group": group, "run": 32}) for group in (2, 3)),
         *(("convolution", {**WIDEST, "group": group, "run": 32}) for group in (2, 3)),
         ("convolution", WIDEST),
+        ("convolution", SMALLER),
     ],
 )
 def test_the_largest_tiles_compile_without_spilling(

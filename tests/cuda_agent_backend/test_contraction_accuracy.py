@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from cuda_agent_backend.sketch.cuda_contract_schedules import GROUP_RUNS, TILES, runs_for
+from cuda_agent_backend.sketch.cuda_contract_schedules import GROUP_RUNS, WARP_RUNS, runs_for
 from cuda_agent_backend.sketch.cuda_tiles import GROUP_DEPTH
 from sandbox.accuracy import RMS_MULTIPLE
 
@@ -60,14 +60,14 @@ def instructions(start: int, end: int) -> Iterator[tuple[int, int, slice]]:
                 yield number, both - number, slice(k, min(k + TERMS, end))
 
 
-def on_tensor_cores(a: Floats, b: Floats, run: int, stage: int, guard: int) -> Floats:
+def on_tensor_cores(a: Floats, b: Floats, run: int, chunk: int, guard: int) -> Floats:
     left, right, k = split(a), split(b), a.shape[1]
     total = np.zeros((len(a), len(b)), np.float32)
     own = total
-    for start in range(0, k, stage):
-        for i, j, terms in instructions(start, min(start + stage, k)):
+    for start in range(0, k, chunk):
+        for i, j, terms in instructions(start, min(start + chunk, k)):
             own = product(own, left[i][:, terms], right[j][:, terms], guard)
-        if (start + stage) % run == 0 or start + stage >= k:
+        if (start + chunk) % run == 0 or start + chunk >= k:
             total, own = total + own, np.zeros_like(own)
     return total
 
@@ -96,19 +96,19 @@ def ramp(random: Generator, k: int) -> tuple[Floats, Floats]:
     return line(SIZE, k), np.ascontiguousarray(line(k, SIZE).T)
 
 
-def share_of_what_is_allowed(a: Floats, b: Floats, run: int, stage: int) -> float:
+def share_of_what_is_allowed(a: Floats, b: Floats, run: int, chunk: int) -> float:
     exact = a.astype(np.float64) @ b.T.astype(np.float64)
 
     def error(found: Floats) -> float:
         return float(np.sqrt(((found - exact) ** 2).mean()))
 
     allowed = RMS_MULTIPLE * error(one_by_one(a, b)) + EPS * float(np.sqrt((exact**2).mean()))
-    return max(error(on_tensor_cores(a, b, run, stage, guard)) for guard in GUARD_BITS) / allowed
+    return max(error(on_tensor_cores(a, b, run, chunk, guard)) for guard in GUARD_BITS) / allowed
 
 
 def chosen_runs(k: int) -> set[tuple[int, int]]:
-    """(run, terms of a stage), of warps, whose sums move on after each stage, and of warp groups."""
-    return {(depth, depth) for _, _, depth, *_ in TILES} | {(r, GROUP_DEPTH) for r in runs_for(k)}
+    """(run, terms whose small products come first), of warps and of warp groups."""
+    return {(run, run) for run in WARP_RUNS} | {(run, GROUP_DEPTH) for run in runs_for(k)}
 
 
 @pytest.mark.parametrize("inputs", [normal, ramp])
@@ -117,8 +117,8 @@ def test_the_chosen_runs_are_accurate_enough(
     k: int, inputs: Callable[[Generator, int], tuple[Floats, Floats]]
 ) -> None:
     a, b = inputs(np.random.default_rng(k), k)
-    for run, stage in chosen_runs(k):
-        assert share_of_what_is_allowed(a, b, run, stage) < 1 / MARGIN, (run, stage)
+    for run, chunk in chosen_runs(k):
+        assert share_of_what_is_allowed(a, b, run, chunk) < 1 / MARGIN, (run, chunk)
 
 
 def test_longer_runs_would_not_be() -> None:
