@@ -88,12 +88,18 @@ class Writer:
         stage = self._floats(self.left, t.tile_m) + self._floats(self.right, t.tile_n)
         needed = t.stages * stage
         if t.group:
-            needed += SWIZZLE_BYTES // 4 + 2 * (2 if t.products == 3 else 1) * t.tile_n * t.depth
+            needed += SWIZZLE_BYTES // 4 + 2 * t.tile_n * t.depth * t.split_bytes // 4
         return 4 * max(needed, high * (wide + 4))
 
     def _floats(self, side: Side, rows: int) -> int:
-        depth = self.tiles.depth
-        return rows * (depth + 4) if side.along_k else depth * (rows + 8)
+        depth, pairs = self.tiles.depth, self._pairs(side)
+        if side.along_k:
+            return rows * (depth + (8 if pairs else 4))
+        return depth * (rows + (4 if pairs else 8))
+
+    def _pairs(self, side: Side) -> bool:
+        """Whether threads read two neighbouring terms at a time; warp groups split what is their B in longer pieces."""
+        return self.tiles.products == 6 and not (self.tiles.group and side is self.right)
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -130,11 +136,7 @@ class Writer:
             ]
         )
         threads = t.threads
-        copying = t.preparing or threads
-        kinds = [
-            f"ca::operand<{rows}, {t.depth}, {str(side.along_k).lower()}, {side.vector}, {copying}>"
-            for side, rows in ((self.left, t.tile_m), (self.right, t.tile_n))
-        ]
+        kinds = [self._kind(self.left, t.tile_m), self._kind(self.right, t.tile_n)]
         parts = [t.tile_m, t.tile_n, t.depth, t.warp_m, t.warp_n, t.stages, t.run, t.products]
         parts = [t.tile_m, t.tile_n, t.stages, t.run, t.products] if t.group else parts
         parts += [t.preparing] if t.preparing else []
@@ -166,6 +168,12 @@ class Writer:
         ]
         head = f'extern "C" __global__ void __launch_bounds__({threads})'
         return "\n".join([head, f"{self.name}({', '.join(parameters)}) {{", *indented(body), "}"])
+
+    def _kind(self, side: Side, rows: int) -> str:
+        t = self.tiles
+        along, pairs = (str(flag).lower() for flag in (side.along_k, self._pairs(side)))
+        copying = t.preparing or t.threads
+        return f"ca::operand<{rows}, {t.depth}, {along}, {side.vector}, {copying}, {pairs}>"
 
     def _add(self) -> list[str]:
         def copy(side: Side, start: str) -> str:
@@ -261,7 +269,10 @@ class Writer:
         return self.region.buffers[buffer].dtype
 
     def _exact(self) -> list[str]:
-        """A sum anew, term by term: for those that are not finite, as infinities do not survive the tensor cores."""
+        """A sum anew, term by term: for those that are not finite, as infinities do not survive the tensor cores.
+
+        And for those that are the largest number, which is what cutting off may make of an overflow.
+        """
         sides = ((self.left, "a"), (self.right, "b"))
         present = [name for side, name in sides if side.factor.absent]
         return [
@@ -318,7 +329,7 @@ class Writer:
         out = [
             "#pragma unroll",
             "for (int i = 0; i < L; ++i)",
-            f"  if (!(fabsf(total.v[i]) <= 3.402823466e38f)) total.v[i] = exact({', '.join(step)});",
+            f"  if (!(fabsf(total.v[i]) < 3.402823466e38f)) total.v[i] = exact({', '.join(step)});",
             *decompose("row", c.rows, self.index),
             *decompose("column", c.columns, self.index),
         ]

@@ -15,11 +15,15 @@ from cuda_agent_backend.sketch.nest import Kernel
 from cuda_agent_backend.sketch.schedule import Parameter
 from cuda_agent_backend.sketch.ssa import Unsupported
 
-RUNS, GROUP_RUNS = (16, 64, 128), (32, 64, 128)
-"""Terms after which sums move on (see `contract.cuh`), of warps and of warp groups."""
-LONGER_FROM = (1025, 4096)
-"""Terms from which on the second and the third of the runs are as accurate as eager, whose error grows with the terms
-while that of a run does not (see test_contraction_accuracy)."""
+GROUP_RUNS = (32, 64)
+"""Terms after which sums of warp groups move on (see `contract.cuh`). After longer runs sums that cancel are less
+accurate than eager's (test_contraction_accuracy)."""
+WARP_RUNS = (16, 32)
+"""Those of warps. The operands of a run lie split in registers, so the longer one is for small tiles."""
+SMALL = 32 * 16
+"""Results of a warp up to which the longer one leaves enough registers."""
+TF32_RUNS = (128, 64, 32)
+"""The same where one TF32 product is right."""
 TILES = (
     # rows, columns, depth, rows and columns of a warp, stages; the share of its peak that the tile can reach
     (128, 64, 16, 64, 32, 4, 0.9), (64, 128, 16, 32, 64, 4, 0.9),
@@ -35,7 +39,7 @@ GROUP_TILES = (
     (64, 128, 4, 2, 1.3), (64, 64, 4, 2, 1.0),
 )  # fmt: skip
 LESS = 0.005
-"""By how much longer runs of the best tile come behind those that are accurate for sure."""
+"""By how much the longer run of the best tile comes behind the more accurate one."""
 WASTE = 1.12
 """What may be added in zeros, as the terms are no multiple of a run, before a shorter run is taken."""
 ENOUGH_THREADS = 256
@@ -69,20 +73,23 @@ def contract_schedules(
 
 def _in_tf32(tiles: list[Tiles], k: int) -> list[Tiles]:
     """Eager's sums do not move on then, so ours need not."""
-    whole = [run for run in reversed(GROUP_RUNS) if ceildiv(k, run) * run <= WASTE * k]
-    run = whole[0] if whole else GROUP_RUNS[0]
+    whole = [run for run in TF32_RUNS if ceildiv(k, run) * run <= WASTE * k]
+    run = whole[0] if whole else TF32_RUNS[-1]
     return [replace(t, products=1, run=run if t.group else 0) for t in tiles]
 
 
-def runs_for(k: int, group: bool) -> tuple[int, ...]:
-    """The run that keeps sums of ``k`` terms as accurate as eager's, and the next longer one if it may do too."""
-    runs = GROUP_RUNS if group else RUNS
-    number = sum(k >= first for first in LONGER_FROM)
-    return (runs[number], *(run for run in runs[number + 1 : number + 2] if 2 * run <= k))
+def runs_for(k: int) -> tuple[int, ...]:
+    """Runs of warp groups that keep sums of ``k`` terms as accurate as eager's."""
+    return tuple(run for run in GROUP_RUNS if run == GROUP_RUNS[0] or 2 * run <= k)
+
+
+def warp_run(results: int, depth: int) -> int:
+    """The run of a warp with so many results, within a stage: moving sums on then costs few registers."""
+    return min(depth, WARP_RUNS[results <= SMALL])
 
 
 def _candidates(c: Contraction, device: DeviceFacts) -> Iterator[tuple[Tiles, float]]:
-    for one, share in (*_group_tiles(c, device), *_warp_tiles(c)):
+    for one, share in (*_group_tiles(c, device), *_warp_tiles()):
         yield one, share
         blocks = _blocks(c, one)
         if blocks < device.sm_count and c.k >= 4 * one.step:
@@ -90,22 +97,19 @@ def _candidates(c: Contraction, device: DeviceFacts) -> Iterator[tuple[Tiles, fl
                 yield replace(one, split=split), share
 
 
-def _warp_tiles(c: Contraction) -> Iterator[tuple[Tiles, float]]:
-    run, *longer = runs_for(c.k, group=False)
-    for number, (rows, columns, depth, warp_rows, warp_columns, stages, share) in enumerate(TILES):
-        tiles = Tiles(rows, columns, depth, warp_rows, warp_columns, stages, run)
-        yield tiles, share
-        for other in longer if number == 0 else ():
-            yield replace(tiles, run=other), share - LESS
+def _warp_tiles() -> Iterator[tuple[Tiles, float]]:
+    for rows, columns, depth, warp_rows, warp_columns, stages, share in TILES:
+        run = warp_run(warp_rows * warp_columns, depth)
+        yield Tiles(rows, columns, depth, warp_rows, warp_columns, stages, run), share
 
 
 def _group_tiles(c: Contraction, device: DeviceFacts) -> Iterator[tuple[Tiles, float]]:
     if device.arch != "sm_90a":
         return
-    runs = runs_for(c.k, group=True)
+    runs = runs_for(c.k)
     for number, (rows, columns, stages, group, share) in enumerate(GROUP_TILES):
         # where others prepare, moving sums on costs nothing
-        run = GROUP_RUNS[0] if group > 1 else runs[0]
+        run = runs[0] if group > 1 else runs[-1]
         tiles = Tiles(rows, columns, GROUP_DEPTH, GROUP_ROWS, columns, stages, run, group=group)
         yield tiles, share
         if number == 0 and runs[-1] != run:

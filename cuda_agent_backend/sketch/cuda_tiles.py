@@ -5,7 +5,7 @@ shared memory at a time, ``stages`` of them under way; after ``run`` terms, a mu
 on to others, as the tensor core cuts off what it adds instead of rounding it (0: never). With
 ``group`` 1 the warps work in groups of four (sm_90a; the warps' tiles then say nothing), with 2 or 3 one or two groups
 copy and split what the others multiply. ``split`` blocks share the
-terms of a tile, and a second kernel adds up what they found. ``products``: 3 for float32's accuracy, 1 for TF32's,
+terms of a tile, and a second kernel adds up what they found. ``products``: 6 for float32's accuracy, 1 for TF32's,
 which is right where the user's flags make eager as inaccurate.
 """
 
@@ -34,7 +34,7 @@ class Tiles:
     stages: int
     run: int = 0
     split: int = 1
-    products: int = 3
+    products: int = 6
     group: int = 0
 
     @property
@@ -47,6 +47,11 @@ class Tiles:
     def preparing(self) -> int:
         """Threads that copy and split for the others."""
         return 128 * max(0, self.group - 1)
+
+    @property
+    def split_bytes(self) -> int:
+        """Of a number that is split: three bfloat16 numbers, or one TF32 number."""
+        return 6 if self.products == 6 else 4
 
     @property
     def step(self) -> int:
@@ -66,10 +71,11 @@ class Tiles:
         )  # fmt: skip
         if not whole or self.stages < 2 or not 1 <= self.split <= MAX_SPLIT:
             raise Unsupported("tiles that do not divide into warps, or warps into products")
-        if self.run < 0 or self.run % 8:
-            raise Unsupported(f"a run of {self.run} terms")
-        if self.products not in (1, 3):
-            raise Unsupported(f"{self.products} products; 1 or 3")
+        if self.products not in (1, 6):
+            raise Unsupported(f"{self.products} products; 1 or 6")
+        terms = 16 if self.products == 6 else 8
+        if self.run < 0 or self.run % terms or self.depth % terms:
+            raise Unsupported(f"a run of {self.run} terms, {self.depth} at a time")
         uneven = self.run and max(self.run, self.depth) % min(self.run, self.depth)
         if uneven or self.threads > MAX_THREADS:
             raise Unsupported("a run that does not end with a stage, or too many threads")

@@ -209,12 +209,23 @@ inline unsigned round_tf32(float x) {
   if ((b & 0x7f800000u) == 0x7f800000u) return b & 0xffffe000u | ((b & 0x7fffffu) ? 0x400000u : 0u);
   return (b + 0x1000u) & 0xffffe000u;
 }
-// As the tensor core stores a sum: towards zero.
+// As the tensor core stores a sum: towards zero, and what is too large as an infinity.
 inline float cut_off(double x) {
   const float r = float(x);
-  return fabs(double(r)) > fabs(x) ? nextafterf(r, 0.f) : r;
+  return fabs(double(r)) > fabs(x) && !isinf(r) ? nextafterf(r, 0.f) : r;
 }
-inline void multiply_tf32(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+inline unsigned round_bf16(float x, float y) { return __float2bfloat16_rn(x).bits | unsigned(__float2bfloat16_rn(y).bits) << 16; }
+// The terms of a fragment's register: one TF32 number, or two of bfloat16.
+template <int Width> inline double term(unsigned bits, int number) {
+  return bits_of<float>(Width == 1 ? bits & 0xffffe000u : number ? bits & 0xffff0000u : bits << 16);
+}
+// One of the 8 * Width products of an element: four registers of neighbouring threads, and then the next four.
+template <int Width, class PartA, class PartB> inline double add_products(double total, PartA a, PartB b) {
+  for (int k = 0; k < 8; ++k)
+    for (int w = 0; w < Width; ++w) total += term<Width>(a(k % 4, k / 4), w) * b(k % 4, k / 4, w);
+  return total;
+}
+template <int Width> inline void multiply_fragments(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
   struct Part { unsigned a[4], b[2]; } mine;
   memcpy(mine.a, a, sizeof mine.a);
   memcpy(mine.b, b, sizeof mine.b);
@@ -222,16 +233,16 @@ inline void multiply_tf32(float (&d)[4], const unsigned (&a)[4], const unsigned 
   const int warp = emulator::current / 32 * 32, lane = emulator::current % 32;
   emulator::warp_barrier();
   auto part = [&](int l) { Part p; memcpy(&p, emulator::fibers[warp + l].slot, sizeof p); return p; };
-  auto number = [](unsigned bits) { return double(bits_of<float>(bits & 0xffffe000u)); };
   for (int e = 0; e < 4; ++e) {
     const int row = lane / 4 + 8 * (e / 2), column = lane % 4 * 2 + e % 2;
-    double total = d[e];
-    for (int k = 0; k < 8; ++k)
-      total += number(part(row % 8 * 4 + k % 4).a[row / 8 + 2 * (k / 4)]) * number(part(column * 4 + k % 4).b[k / 4]);
-    d[e] = cut_off(total);
+    d[e] = cut_off(add_products<Width>(
+        d[e], [&](int thread, int half) { return part(row % 8 * 4 + thread).a[row / 8 + 2 * half]; },
+        [&](int thread, int half, int w) { return term<Width>(part(column * 4 + thread).b[half], w); }));
   }
   emulator::warp_barrier();
 }
+inline void multiply_tf32(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { multiply_fragments<1>(d, a, b); }
+inline void multiply_bf16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { multiply_fragments<2>(d, a, b); }
 // Products of warp groups take place when they are waited for: registers and shared memory that they read must not have
 // changed by then.
 inline void wide_fence() {}
@@ -249,32 +260,37 @@ template <int N> inline void take_registers() {}
 template <int N> inline void give_registers() {}
 inline void keep_register(float&) {}
 inline unsigned shared_address(const void* p) { return unsigned(reinterpret_cast<const unsigned char*>(p) - shared_memory); }
-inline uint64_t wide_operand(const float* tile, int k) {
+template <int RowBytes> inline uint64_t wide_operand(const float* tile, int byte) {
   if (uintptr_t(tile) % 1024) { fprintf(stderr, "emulator: a tile that is not aligned\n"); abort(); }
-  return uintptr_t(tile) + k;
+  return uintptr_t(tile) + byte;
 }
-template <int N> inline void multiply_now(float (&d)[N], const unsigned (&a)[4], uint64_t b, int more) {
+// Rows of B have 128 bytes of TF32 or 64 of bfloat16; the tensor core takes bits 4 and up of an address exclusive or bits
+// 7 and up: three of them, or two.
+template <int Width> inline double wide_term(uint64_t b, int column, int k) {
+  const int bytes = 128 / Width, size = 4 / Width;
+  unsigned at = column * bytes + unsigned(b & 1023) + k * size;
+  at ^= (at >> 7) % (bytes / 16) << 4;
+  unsigned bits = 0;
+  memcpy(&bits, reinterpret_cast<const char*>(b & ~uint64_t(1023)) + at, size);
+  return term<Width>(bits, 0);
+}
+template <int Width, int N> inline void multiply_now(float (&d)[N], const unsigned (&a)[4], uint64_t b, int more) {
   struct Part { unsigned a[4]; } mine;
   memcpy(mine.a, a, sizeof mine.a);
   memcpy(emulator::self().slot, &mine, sizeof mine);
   const int warp = emulator::current / 32 * 32, lane = emulator::current % 32;
   emulator::warp_barrier();
   auto part = [&](int l) { Part p; memcpy(&p, emulator::fibers[warp + l].slot, sizeof p); return p; };
-  auto number = [](unsigned bits) { return double(bits_of<float>(bits & 0xffffe000u)); };
-  const unsigned* const tile = reinterpret_cast<const unsigned*>(b & ~uint64_t(1023));
   for (int i = 0; i < N; ++i) {
     const int row = lane / 4 + 8 * (i % 4 / 2), column = lane % 4 * 2 + 8 * (i / 4) + i % 2;
-    double total = more ? d[i] : 0.;
-    for (int k = 0; k < 8; ++k) {
-      const int term = int(b & 1023) + k, piece = column * 8 + (term / 4 ^ column % 8);
-      total += number(part(row % 8 * 4 + k % 4).a[row / 8 + 2 * (k / 4)]) * number(tile[4 * piece + term % 4]);
-    }
-    d[i] = cut_off(total);
+    d[i] = cut_off(add_products<Width>(
+        more ? d[i] : 0., [&](int thread, int half) { return part(row % 8 * 4 + thread).a[row / 8 + 2 * half]; },
+        [&](int thread, int half, int w) { return wide_term<Width>(b, column, (thread + 4 * half) * Width + w); }));
   }
   emulator::warp_barrier();
 }
-template <int N> inline void multiply_wide(float (&d)[N], const unsigned (&a)[4], uint64_t b, int more) {
-  emulator::self().products.back().push_back([&d, &a, b, more] { multiply_now(d, a, b, more); });
+template <int Products, int N> inline void multiply_wide(float (&d)[N], const unsigned (&a)[4], uint64_t b, int more) {
+  emulator::self().products.back().push_back([&d, &a, b, more] { multiply_now<Products == 1 ? 1 : 2>(d, a, b, more); });
 }
 
 }  // namespace ca

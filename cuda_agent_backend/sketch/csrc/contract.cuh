@@ -1,8 +1,10 @@
 // Sums of products of float32 on tensor cores: C[m, n] = sum over k of A[m, k] * B[n, k].
 //
-// With three products each operand is split into two TF32 numbers, and three of the four products of these are added
-// up: what is left out is below float32's own rounding. Infinities and NaN do not survive the split: whoever uses a sum
-// that is not finite must compute that one anew, term by term. With one product the accuracy is TF32's.
+// With six products each operand is split into three bfloat16 numbers, which hold all of its 24 bits, and six of the nine
+// products of these are added up: what is left out is below 2^-24 of a product. Infinities and NaN do not survive the
+// split, nor does what bfloat16 rounds to infinity (the rest is NaN then): whoever uses a sum that is not finite must
+// compute that one anew, term by term. Numbers below 2^-110 lose bits of their last part, as that gets below the smallest
+// number there is. With one product the accuracy is TF32's.
 
 namespace ca {
 
@@ -20,6 +22,12 @@ CA_INLINE unsigned round_tf32(float x) {
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));
   return r;
 }
+// Two numbers as bfloat16, the first in the lower half.
+CA_INLINE unsigned round_bf16(float x, float y) {
+  unsigned r;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(y), "f"(x));
+  return r;
+}
 // d += a * b, of 16 x 8, 8 x 8 and 16 x 8; which elements a thread holds is the instruction's.
 CA_INLINE void multiply_tf32(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
   asm volatile(
@@ -27,13 +35,33 @@ CA_INLINE void multiply_tf32(float (&d)[4], const unsigned (&a)[4], const unsign
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
+// The same of 16 x 16 and 16 x 8.
+CA_INLINE void multiply_bf16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
 
-// A number as the sum of two TF32 numbers.
-template <int N> struct split_tf32 {
-  unsigned high[N], low[N];
-  CA_INLINE void set(int i, float x) {
-    high[i] = round_tf32(x);
-    low[i] = round_tf32(x - __uint_as_float(high[i]));
+// N registers of a fragment for each of the parts that numbers are split into. Terms: of one instruction. Width:
+// neighbouring terms in a register.
+template <int Products, int N> struct split;
+template <int N> struct split<1, N> {
+  static constexpr int parts = 1, terms = 8, width = 1;
+  unsigned part[parts][N];
+  CA_INLINE void set(int i, const float* x) { part[0][i] = round_tf32(*x); }
+};
+template <int N> struct split<6, N> {
+  static constexpr int parts = 3, terms = 16, width = 2;
+  unsigned part[parts][N];
+  CA_INLINE void set(int i, const float* of) {
+    float x = of[0], y = of[1];
+#pragma unroll
+    for (int p = 0; p < parts; ++p) {
+      const unsigned both = part[p][i] = round_bf16(x, y);
+      x -= __uint_as_float(both << 16);  // exact
+      y -= __uint_as_float(both & 0xffff0000u);
+    }
   }
 };
 
@@ -46,10 +74,10 @@ template <class Bits, class Term> CA_INLINE gather_places<Bits, Term> gathered(g
 
 // Rows: of this operand in a block's tile. Adjacent: whether consecutive threads copy along k, so that shared memory
 // is [row][k], or along the rows, [k][row]. Vector: elements in one copy. The padding spreads what the 32 threads of
-// a warp read at a time over all banks.
-template <int Rows, int Depth, bool AlongK, int Vector, int Threads> struct operand {
+// a warp read at a time over all banks; pairs: they read two neighbouring terms each, of 4 such pairs and 8 rows.
+template <int Rows, int Depth, bool AlongK, int Vector, int Threads, bool Pairs> struct operand {
   static constexpr bool along_k = AlongK;
-  static constexpr int stride = AlongK ? Depth + 4 : Rows + 8;
+  static constexpr int stride = AlongK ? Depth + (Pairs ? 8 : 4) : Rows + (Pairs ? 4 : 8);
   static constexpr int floats = (AlongK ? Rows : Depth) * stride;
   static constexpr int along = (AlongK ? Depth : Rows) / Vector, total = Rows * Depth / Vector;
   template <class Copy> static CA_INLINE void fetch(float* shared, int k0, Copy copy) {
@@ -76,8 +104,22 @@ template <int Rows, int Depth, bool AlongK, int Vector, int Threads> struct oper
       copy_async_if<1>(shared + k * stride + own_row(), from.row.base + by, there);
     }
   }
-  static CA_INLINE float at(const float* shared, int row, int k) {
-    return shared[AlongK ? row * stride + k : k * stride + row];
+  // N neighbouring terms of a row, from a multiple of N on.
+  template <int N> static CA_INLINE void take(float (&x)[N], const float* shared, int row, int k) {
+    const float* const from = shared + (AlongK ? row * stride + k : k * stride + row);
+    constexpr int together = !AlongK || N % 2 ? 1 : N % 4 ? 2 : 4;
+#pragma unroll
+    for (int i = 0; i < N; i += together) {
+      if constexpr (together == 1) {
+        x[i] = from[i * (AlongK ? 1 : stride)];
+      } else if constexpr (together == 2) {
+        const float2 v = *reinterpret_cast<const float2*>(from + i);
+        x[i] = v.x, x[i + 1] = v.y;
+      } else {
+        const float4 v = *reinterpret_cast<const float4*>(from + i);
+        x[i] = v.x, x[i + 1] = v.y, x[i + 2] = v.z, x[i + 3] = v.w;
+      }
+    }
   }
 };
 
@@ -90,7 +132,10 @@ struct contraction {
   static constexpr int fragments_m = WarpM / 16, fragments_n = WarpN / 8;
   static constexpr int stage_floats = A::floats + B::floats;
   static constexpr bool within = Run > 0 && Run <= Depth;  // runs end within a stage: their sums are few at a time
-  static constexpr int chunk = within ? Run : Depth % 16 ? 8 : 16;
+  typedef split<Products, 4> left_split;
+  typedef split<Products, 2> right_split;
+  static constexpr int terms = left_split::terms, width = left_split::width;
+  static constexpr int chunk = within ? Run : Depth % (2 * terms) ? terms : 2 * terms, steps = chunk / terms;
   float sum[fragments_m][fragments_n][4];
 
   CA_INLINE contraction() {
@@ -149,46 +194,51 @@ struct contraction {
     const int row = warp_row() + group, column = warp_column() + group;
 #pragma unroll
     for (int k = 0; k < Depth; k += chunk) {
-      split_tf32<2> right[chunk / 8][fragments_n];
+      right_split right[steps][fragments_n];
 #pragma unroll
-      for (int c = 0; c < chunk / 8; ++c)
+      for (int c = 0; c < steps; ++c)
 #pragma unroll
         for (int j = 0; j < fragments_n; ++j)
 #pragma unroll
-          for (int e = 0; e < 2; ++e) right[c][j].set(e, B::at(b, column + 8 * j, k + 8 * c + member + 4 * e));
+          for (int e = 0; e < 2; ++e) {
+            float x[width];
+            B::take(x, b, column + 8 * j, k + terms * c + width * (member + 4 * e));
+            right[c][j].set(e, x);
+          }
 #pragma unroll
       for (int i = 0; i < fragments_m; ++i) {
-        split_tf32<4> left[chunk / 8];
+        left_split left[steps];
 #pragma unroll
-        for (int c = 0; c < chunk / 8; ++c)
+        for (int c = 0; c < steps; ++c)
 #pragma unroll
-          for (int e = 0; e < 4; ++e)
-            left[c].set(e, A::at(a, row + 16 * i + 8 * (e % 2), k + 8 * c + member + 4 * (e / 2)));
+          for (int e = 0; e < 4; ++e) {
+            float x[width];
+            A::take(x, a, row + 16 * i + 8 * (e % 2), k + terms * c + width * (member + 4 * (e / 2)));
+            left[c].set(e, x);
+          }
         add_chunk(sum[i], left, right);
       }
     }
   }
 
   static CA_INLINE void add_chunk(
-      float (&sum)[fragments_n][4], const split_tf32<4> (&left)[chunk / 8], const split_tf32<2> (&right)[chunk / 8][fragments_n]) {
+      float (&sum)[fragments_n][4], const left_split (&left)[steps], const right_split (&right)[steps][fragments_n]) {
     float own[fragments_n][4];
 #pragma unroll
     for (int j = 0; j < fragments_n; ++j)
 #pragma unroll
       for (int e = 0; e < 4; ++e) own[j][e] = within ? 0.f : sum[j][e];
-    if constexpr (Products == 3) {
 #pragma unroll
-      for (int c = 0; c < chunk / 8; ++c) {
+    for (int both = left_split::parts - 1; both >= 0; --both)
 #pragma unroll
-        for (int j = 0; j < fragments_n; ++j) multiply_tf32(own[j], left[c].low, right[c][j].high);
+      for (int p = 0; p <= both; ++p)
 #pragma unroll
-        for (int j = 0; j < fragments_n; ++j) multiply_tf32(own[j], left[c].high, right[c][j].low);
-      }
-    }
+        for (int c = 0; c < steps; ++c)
 #pragma unroll
-    for (int c = 0; c < chunk / 8; ++c)
-#pragma unroll
-      for (int j = 0; j < fragments_n; ++j) multiply_tf32(own[j], left[c].high, right[c][j].high);
+          for (int j = 0; j < fragments_n; ++j) {
+            if constexpr (Products == 1) multiply_tf32(own[j], left[c].part[p], right[c][j].part[both - p]);
+            else multiply_bf16(own[j], left[c].part[p], right[c][j].part[both - p]);
+          }
 #pragma unroll
     for (int j = 0; j < fragments_n; ++j)
 #pragma unroll

@@ -1,7 +1,8 @@
 // Sums of products of float32 by warp groups (sm_90a): as `contraction`, with the tensor core reading B from shared memory.
 //
 // A goes through registers, where it is split. B is split once for all warps of the block and written back in the
-// layout that the instruction wants: rows of 128 bytes along k, their 16-byte pieces exchanged by the row's number.
+// layout that the instruction wants: rows along k, of 128 bytes (TF32) or 64 (bfloat16), their 16-byte pieces exchanged
+// by the number of the 128 bytes that they are in.
 
 namespace ca {
 
@@ -12,52 +13,63 @@ template <int Pending> CA_INLINE void wide_wait() { asm volatile("wgmma.wait_gro
 CA_INLINE void publish_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 CA_INLINE unsigned shared_address(const void* p) { unsigned r = unsigned(__cvta_generic_to_shared(p)); asm volatile("" : "+r"(r)); return r; }
 CA_INLINE void keep_register(float& x) { asm volatile("" : "+f"(x) :: "memory"); }
-// Where eight terms of B begin, from term k on, in a tile whose address is a multiple of 1024.
-CA_INLINE uint64_t wide_operand(const float* tile, int k) {
-  uint64_t r = 1ull << 62 | 64ull << 32 | 1ull << 16 | (shared_address(tile) + 4 * k) >> 4;
+// Where the terms of one instruction begin, from this byte of a row of B on; the tile's address is a multiple of 1024.
+template <int RowBytes> CA_INLINE uint64_t wide_operand(const float* tile, int byte) {
+  constexpr uint64_t swizzle = RowBytes == 128 ? 1 : 2, eight_rows = 8 * RowBytes;
+  uint64_t r = swizzle << 62 | eight_rows >> 4 << 32 | 1ull << 16 | (shared_address(tile) + byte) >> 4;
   asm volatile("" : "+l"(r));
   return r;
 }
+#define CA_WIDE_NAMES_32 \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, " \
+  "{%32, %33, %34, %35}, %36, "
+#define CA_WIDE_SUMS_32(d) \
+  "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), \
+  "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), \
+  "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), \
+  "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+#define CA_WIDE_NAMES_64 \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, " \
+  "{%64, %65, %66, %67}, %68, "
+#define CA_WIDE_SUMS_64(d) \
+  "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), \
+  "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), \
+  "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), \
+  "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), \
+  "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), \
+  "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), \
+  "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), \
+  "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
 // d (+)= a * b for 64 rows of a warp group and as many columns as d stands for.
-CA_INLINE void multiply_wide(float (&d)[32], const unsigned (&a)[4], uint64_t b, int more) {
-  asm volatile(
-      "{ .reg .pred p; setp.ne.b32 p, %37, 0; "
-      "wgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-      "}, {%32, %33, %34, %35}, %36, p, 1, 1; }"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
-        "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
-        "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
-        "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));
+template <int Products> CA_INLINE void multiply_wide(float (&d)[32], const unsigned (&a)[4], uint64_t b, int more) {
+  if constexpr (Products == 1)
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %37, 0; wgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32 " CA_WIDE_NAMES_32 "p, 1, 1; }"
+                 : CA_WIDE_SUMS_32(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));
+  else
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %37, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " CA_WIDE_NAMES_32 "p, 1, 1, 0; }"
+                 : CA_WIDE_SUMS_32(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));
 }
-CA_INLINE void multiply_wide(float (&d)[64], const unsigned (&a)[4], uint64_t b, int more) {
-  asm volatile(
-      "{ .reg .pred p; setp.ne.b32 p, %69, 0; "
-      "wgmma.mma_async.sync.aligned.m64n128k8.f32.tf32.tf32 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-      "}, {%64, %65, %66, %67}, %68, p, 1, 1; }"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
-        "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
-        "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
-        "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
-        "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
-        "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
-        "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
-        "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));
+template <int Products> CA_INLINE void multiply_wide(float (&d)[64], const unsigned (&a)[4], uint64_t b, int more) {
+  if constexpr (Products == 1)
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %69, 0; wgmma.mma_async.sync.aligned.m64n128k8.f32.tf32.tf32 " CA_WIDE_NAMES_64 "p, 1, 1; }"
+                 : CA_WIDE_SUMS_64(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));
+  else
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %69, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " CA_WIDE_NAMES_64 "p, 1, 1, 0; }"
+                 : CA_WIDE_SUMS_64(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));
 }
 
 // What both kinds of blocks below share: the first of the threads that multiply is number First.
 template <int BlockN, int Products, int First, class A, class B> struct wide_parts {
-  static constexpr int depth = 32, tile_floats = BlockN * depth, tiles_of_b = Products == 3 ? 2 : 1;
+  typedef split<Products, 4> numbers;
+  static constexpr int depth = 32, terms = numbers::terms, width = numbers::width, steps = depth / terms;
+  static constexpr int row_bytes = 32 * steps, tile_floats = BlockN * row_bytes / 4;
   static constexpr int stage_floats = A::floats + B::floats;
   float sum[BlockN / 2];
-  struct fragments { unsigned high[4][4], low[4][4]; };
+  struct fragments { numbers of[steps]; };
 
   CA_INLINE wide_parts() {
 #pragma unroll
@@ -65,8 +77,8 @@ template <int BlockN, int Products, int First, class A, class B> struct wide_par
   }
   // Two split tiles of B, one after the other, with the raw stages behind them.
   static CA_INLINE float* tiles_in(float* memory) { return memory + (-shared_address(memory) & 1023) / 4; }
-  static CA_INLINE float* tile_of(float* tiles, int number) { return tiles + number % 2 * tiles_of_b * tile_floats; }
-  static CA_INLINE float* raw_in(float* tiles) { return tiles + 2 * tiles_of_b * tile_floats; }
+  static CA_INLINE float* tile_of(float* tiles, int number) { return tiles + number % 2 * numbers::parts * tile_floats; }
+  static CA_INLINE float* raw_in(float* tiles) { return tiles + 2 * numbers::parts * tile_floats; }
 
   CA_INLINE void move(float (&own)[BlockN / 2]) {
 #pragma unroll
@@ -82,16 +94,15 @@ template <int BlockN, int Products, int First, class A, class B> struct wide_par
   // The small products come first: what the tensor core cuts off is in proportion to the sum.
   static CA_INLINE void multiply(const float* tile, const fragments& a, float (&own)[BlockN / 2], bool more) {
     wide_fence();
-    if constexpr (Products == 3) {
 #pragma unroll
-      for (int i = 0; i < depth / 8; ++i) {
-        multiply_wide(own, a.low[i], wide_operand(tile, 8 * i), more || i > 0);
-        multiply_wide(own, a.high[i], wide_operand(tile + tile_floats, 8 * i), 1);
-      }
-    }
+    for (int both = numbers::parts - 1; both >= 0; --both)
 #pragma unroll
-    for (int i = 0; i < depth / 8; ++i)
-      multiply_wide(own, a.high[i], wide_operand(tile, 8 * i), more || i > 0 || Products == 3);
+      for (int p = 0; p <= both; ++p)
+#pragma unroll
+        for (int i = 0; i < steps; ++i) {
+          const uint64_t b = wide_operand<row_bytes>(tile + (both - p) * tile_floats, 32 * i);
+          multiply_wide<Products>(own, a.of[i].part[p], b, more || both < numbers::parts - 1 || p > 0 || i > 0);
+        }
     wide_commit();
   }
 
@@ -100,36 +111,33 @@ template <int BlockN, int Products, int First, class A, class B> struct wide_par
   static CA_INLINE void take_a(const float* from, fragments& a) {
     const int row = first_row(), member = threadIdx.x % 4;
 #pragma unroll
-    for (int i = 0; i < depth / 8; ++i)
+    for (int i = 0; i < steps; ++i)
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const float x = A::at(from, row + 8 * (e % 2), 8 * i + member + 4 * (e / 2));
-        a.high[i][e] = round_tf32(x);
-        if constexpr (Products == 3) a.low[i][e] = round_tf32(x - __uint_as_float(a.high[i][e]));
+        float x[width];
+        A::take(x, from, row + 8 * (e % 2), terms * i + width * (member + 4 * (e / 2)));
+        a.of[i].set(e, x);
       }
   }
 
   // Threads of a warp take what lies in different banks: neighbouring pieces of a row, or neighbouring rows.
   template <int Threads> static CA_INLINE void split_b(const float* from, float* tile) {
-    constexpr int pieces = depth / 4, count = BlockN * pieces;
+    constexpr int pieces = row_bytes / 16, length = depth / pieces, count = BlockN * pieces;
 #pragma unroll
     for (int i = 0; i < (count + Threads - 1) / Threads; ++i) {
       const int number = threadIdx.x + i * Threads;
       if (count % Threads == 0 || number < count) {
         const int row = B::along_k ? number / pieces : number % BlockN;
         const int piece = B::along_k ? number % pieces : number / BlockN;
-        uint4 high, low;
-        unsigned* const h = &high.x;
-        unsigned* const l = &low.x;
+        float x[length];
+        B::take(x, from, row, length * piece);
+        numbers found;
 #pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const float x = B::at(from, row, 4 * piece + e);
-          h[e] = round_tf32(x);
-          l[e] = round_tf32(x - __uint_as_float(h[e]));
-        }
-        const int at = row * pieces + (piece ^ row % 8);
-        reinterpret_cast<uint4*>(tile)[at] = high;
-        if constexpr (Products == 3) reinterpret_cast<uint4*>(tile + tile_floats)[at] = low;
+        for (int e = 0; e < 4; ++e) found.set(e, x + width * e);
+        const int at = row * pieces + (piece ^ row * row_bytes / 128 % pieces);
+#pragma unroll
+        for (int p = 0; p < numbers::parts; ++p)
+          reinterpret_cast<uint4*>(tile + p * tile_floats)[at] = {found.part[p][0], found.part[p][1], found.part[p][2], found.part[p][3]};
       }
     }
   }
