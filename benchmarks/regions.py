@@ -116,8 +116,8 @@ class WithEager:
     def baselines(self, task: Task) -> Any:
         return self.judge_.baselines(task, eager_task=self.eager)
 
-    def profile(self, task: Task, candidate: Candidate) -> Any:
-        return self.judge_.profile(task, candidate, eager_task=self.eager)
+    def profile(self, task: Task, candidate: Candidate, **options: Any) -> Any:
+        return self.judge_.profile(task, candidate, eager_task=self.eager, **options)
 
     def judge(self, task: Task, candidate: Candidate) -> Verdict:
         return self.judge_.judge(task, candidate, eager_task=self.eager)

@@ -58,6 +58,7 @@ from sandbox.verdict import (
     Refused,
     TimedOut,
     TooSlow,
+    Unchecked,
     Verdict,
     Wrong,
     reward,
@@ -259,21 +260,28 @@ class Judge:
         *,
         pairs: int = 12,
         eager_task: Task | None = None,
+        worth: float = 0.0,
     ) -> Outcome:
-        """A quick check and a quick timing without controls: for search, not for promotion."""
+        """A quick timing without controls and a quick check: for search, not for promotion.
+
+        worth: a candidate whose speed-up is below that is not checked (`Unchecked`).
+        """
         session = self._load(self._scratch, task, candidate)
         if not isinstance(session, Session):
             return session
-        with self._device.turn():
-            checked = check_candidate(session, self._scratch, QUICK, ())
-        if not isinstance(checked.outcome, Correct):
-            return self._rid(self._scratch, checked.outcome)
         with self._alone():
             record = self._race(session, eager_task, self._scratch).run(Effort(pairs, pairs))
         if not isinstance(record, Record):
             return record
         speed = timing.report(record.device)
-        return Correct(checked.outcome.accuracy, speed, self._achieved(session, speed))
+        achieved = self._achieved(session, speed)
+        if speed.speedup.median < worth:
+            return Unchecked(speed, achieved)
+        with self._device.turn():
+            checked = check_candidate(session, self._scratch, QUICK, ())
+        if not isinstance(checked.outcome, Correct):
+            return self._rid(self._scratch, checked.outcome)
+        return Correct(checked.outcome.accuracy, speed, achieved)
 
     def judge(
         self,

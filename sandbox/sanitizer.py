@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     import torch
 
 TOOLS = ("memcheck", "racecheck", "initcheck")
-SECONDS = 60.0
+SECONDS = 20.0
 """For one tool; kernels run some ten to a hundred times slower under it."""
 ADDRESS_SPACE = 1 << 46
 MAX_INPUT_BYTES = 1 << 30

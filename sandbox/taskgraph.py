@@ -25,7 +25,7 @@ def resolve(op: str) -> OpOverload:
         from sandbox.launcher import define_ops
 
         define_ops()
-    elif namespace == "inductor" or name.startswith("inductor_"):
+    elif namespace in ("inductor", "prims") or name.startswith("inductor_"):
         import torch._inductor.inductor_prims
         import torch._inductor.lowering
     try:

@@ -138,8 +138,23 @@ class TooSlow:
         return f"{over.median:.2f}x ({over.low:.2f} to {over.high:.2f}) over {self.speed.baseline}"
 
 
+@dataclass(frozen=True)
+class Unchecked:
+    """Timed, but too slow for its results to matter: nothing is known of them."""
+
+    status: ClassVar[str] = "unchecked"
+    speed: SpeedReport
+    achieved: Achieved | None = None
+
+    @property
+    def reason(self) -> str:
+        """One line."""
+        over = self.speed.speedup
+        return f"{over.median:.2f}x over {self.speed.baseline}, and so not checked"
+
+
 Failure = Crashed | TimedOut | CompileFailed | Refused | Failed | Noisy
-Outcome = Correct | Wrong | TooSlow | Failure
+Outcome = Correct | Wrong | TooSlow | Unchecked | Failure
 
 
 @dataclass(frozen=True)
@@ -190,7 +205,7 @@ class Verdict:
 def reward(outcome: Outcome) -> float | None:
     """-1 wrong, 1 correct, 2 also 5 % over eager, 3 also 5 % over Inductor; None: not known."""
     match outcome:
-        case Noisy() | Failed():
+        case Noisy() | Failed() | Unchecked():
             return None
         case Correct(speed=SpeedReport() as speed) | TooSlow(speed=speed):
             if not _beats(speed, "eager"):

@@ -41,6 +41,8 @@ from sandbox.task import Task
 from sandbox.verdict import Baselines, Failure, Outcome, Verdict
 
 LOG_CHARACTERS = 2000
+WORTH_CHECKING = 1.0
+"""What is slower than the faster baseline is timed only: checking takes longer than that."""
 
 
 class Bench(Protocol):
@@ -54,7 +56,7 @@ class Bench(Protocol):
 
     def verify(self, task: Task, candidate: Candidate) -> Outcome: ...
 
-    def profile(self, task: Task, candidate: Candidate) -> Outcome: ...
+    def profile(self, task: Task, candidate: Candidate, *, worth: float) -> Outcome: ...
 
     def judge(self, task: Task, candidate: Candidate) -> Verdict: ...
 
@@ -186,7 +188,8 @@ class Toolbox:
         return _describe(self.bench.verify(self.task, self._candidate(candidate)))
 
     def _profile(self, candidate: str) -> dict[str, Any]:
-        answer = _describe(self.bench.profile(self.task, self._candidate(candidate)))
+        found = self.bench.profile(self.task, self._candidate(candidate), worth=WORTH_CHECKING)
+        answer = _describe(found)
         if "speedup" in answer:
             self.profiles[candidate] = answer["speedup"]["median"]
         return answer
@@ -219,7 +222,7 @@ class Toolbox:
 
 def _describe(outcome: Outcome) -> dict[str, Any]:
     answer: dict[str, Any] = {
-        "ok": outcome.status in ("correct", "too_slow"),
+        "ok": outcome.status in ("correct", "too_slow", "unchecked"),
         "status": outcome.status,
         "reason": outcome.reason,
     }
@@ -293,7 +296,7 @@ TOOL_SCHEMAS: list[Schema] = [
     _schema("inspect", "Tell of a candidate's machine code: registers, spills, shared memory, residency, instructions.",
             ["candidate"], candidate=_CANDIDATE),
     _schema("verify", "Check a candidate's results against the float64 oracle.", ["candidate"], candidate=_CANDIDATE),
-    _schema("profile", "Check a candidate, time it against the faster baseline, and say what rates it reached.",
+    _schema("profile", "Time a candidate against the faster baseline, say what rates it reached; unless it is slower, check it.",
             ["candidate"], candidate=_CANDIDATE),
     _schema("submit", "Have a candidate judged for promotion; without one, end the episode with a reason.",
             candidate=_CANDIDATE, reason=("string", "why nothing is submitted")),

@@ -54,7 +54,7 @@ class Scripted:
     def verify(self, task: Task, candidate: Candidate) -> Outcome:
         return Correct(AccuracyReport(()))
 
-    def profile(self, task: Task, candidate: Candidate) -> Outcome:
+    def profile(self, task: Task, candidate: Candidate, *, worth: float) -> Outcome:
         speed = report({"eager": [3e-5] * 12, "inductor": [2e-5] * 12, "candidate": [1e-5] * 12})
         rates = Achieved(1e-5, 32768, 3.2768e9, 0.25, 0, 0.0, 0.0)
         return Correct(AccuracyReport(()), speed, rates)

@@ -49,7 +49,7 @@ inline float __uint_as_float(unsigned x) { return bits_of<float>(x); }
 inline int __float_as_int(float x) { return bits_of<int>(x); }
 inline double __longlong_as_double(long long x) { return bits_of<double>(x); }
 inline long long __double_as_longlong(double x) { return bits_of<long long>(x); }
-inline float __fdividef(float a, float b) { return a / b; }
+inline float __fdividef(float a, float b) { return a * (1.f / b); }  // within two roundings, as the hardware
 inline float __frcp_rn(float a) { return 1.f / a; }
 inline float rsqrt(float a) { return 1.f / sqrtf(a); }
 inline double rsqrt(double a) { return 1. / sqrt(a); }

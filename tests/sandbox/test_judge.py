@@ -33,7 +33,9 @@ from sandbox.verdict import (
     Outcome,
     Refused,
     TimedOut,
+    Unchecked,
     Wrong,
+    reward,
 )
 
 TASK = silu_bias()
@@ -216,6 +218,12 @@ def test_a_profile_has_pairs_against_both_baselines(judge: Judge) -> None:
     assert found.speed is not None
     assert found.speed.over["inductor"].pairs == 8
     assert set(found.speed.seconds) == {"eager", "inductor", "candidate"}
+
+
+def test_what_is_too_slow_to_matter_is_not_checked(judge: Judge) -> None:
+    found = judge.profile(TASK, silu_candidate(TASK), pairs=8, worth=1e9)
+    assert isinstance(found, Unchecked) and found.speed.over["inductor"].pairs == 8
+    assert "not checked" in found.reason and reward(found) is None
 
 
 def test_nothing_changed_is_timed_and_does_not_win(judge: Judge) -> None:

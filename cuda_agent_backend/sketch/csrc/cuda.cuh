@@ -379,13 +379,19 @@ CA_UNARY(sigmoid, sigmoid_(x))
     if constexpr (is_real<T>) { vec<T, L> r; CA_LANES r.v[i] = CALL(a.v[i]); return r; } else return a;               \
   }
 CA_ROUND(floor, ::floor) CA_ROUND(ceil, ::ceil) CA_ROUND(trunc, ::trunc) CA_ROUND(round, ::rint)
-// Division by a value that a whole row shares: one reciprocal for the row, where that loses nothing but a rounding.
+// Division by a value that a whole row shares: one reciprocal for the row, and for each element what it left over, so
+// that what divides exactly does so here too.
 template <class T, class U, int L> CA_INLINE auto divide_row(vec<T, L> a, vec<U, L> b) {
   if constexpr (same<T, float>::value && same<U, float>::value) {
     vec<float, L> r;
     bool normal = true;
     CA_LANES { const float m = ::fabs(b.v[i]); normal = normal && m > 1.2e-38f && m < 8e37f; }
-    if (normal) { CA_LANES r.v[i] = a.v[i] * __frcp_rn(b.v[i]); }
+    if (normal) {
+      CA_LANES {
+        const float share = __frcp_rn(b.v[i]), near = a.v[i] * share, rest = ::fma(-near, b.v[i], a.v[i]);
+        r.v[i] = ::fabs(rest) <= 3.402823466e38f ? ::fma(rest, share, near) : near;
+      }
+    }
     else { CA_LANES r.v[i] = a.v[i] / b.v[i]; }
     return r;
   } else {
@@ -485,8 +491,8 @@ template <class T, int L> struct welford_acc {
       n[i] = both;
     }
   }
-  // A weight within two roundings: it scales the difference of two means of the same row.
-  static CA_INLINE float ratio(float a, float b) { return __fdividef(a, b); }
+  // A weight within two roundings: it scales the difference of two means of the same row. Exact where one part is all.
+  static CA_INLINE float ratio(float a, float b) { return a == b ? 1.f : __fdividef(a, b); }
   static CA_INLINE double ratio(double a, double b) { return a / b; }
   CA_INLINE vec<T, L> result(int field) const {
     vec<T, L> r; CA_LANES r.v[i] = field == 0 ? mean[i] : field == 1 ? m2[i] : n[i]; return r;
