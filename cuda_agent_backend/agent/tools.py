@@ -296,7 +296,7 @@ TOOL_SCHEMAS: list[Schema] = [
     _schema("inspect", "Tell of a candidate's machine code: registers, spills, shared memory, residency, instructions.",
             ["candidate"], candidate=_CANDIDATE),
     _schema("verify", "Check a candidate's results against the float64 oracle.", ["candidate"], candidate=_CANDIDATE),
-    _schema("profile", "Time a candidate against the faster baseline, say what rates it reached; unless it is slower, check it.",
+    _schema("profile", "Time a candidate against the faster baseline, say its rates, and check it unless it is slower.",
             ["candidate"], candidate=_CANDIDATE),
     _schema("submit", "Have a candidate judged for promotion; without one, end the episode with a reason.",
             candidate=_CANDIDATE, reason=("string", "why nothing is submitted")),
