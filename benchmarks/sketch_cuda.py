@@ -30,6 +30,8 @@ from torch import Tensor
 
 from benchmarks.cases import Case, cases
 from benchmarks.products import products
+from benchmarks.store import commit, machine, versions
+from cuda_agent_backend.tables import write_json
 
 LAUNCH_NAME = re.compile(r"\b(k\d+(?:_\w+)?)\(")
 
@@ -239,7 +241,7 @@ Run = Callable[[], None]
 
 @dataclasses.dataclass
 class Timer:
-    """Medians of interleaved runs in microseconds, each with a cold L2."""
+    """Microseconds of interleaved runs, each with a cold L2."""
 
     flush: Tensor
     clean: bool = False
@@ -250,7 +252,7 @@ class Timer:
         if self.clean:
             self.flush.sum()
 
-    def measure(self, runs: dict[str, Run], rounds: int) -> dict[str, float]:
+    def measure(self, runs: dict[str, Run], rounds: int) -> dict[str, list[float]]:
         times: dict[str, list[float]] = {name: [] for name in runs}
         order = list(runs)
         for run in runs.values():
@@ -272,7 +274,7 @@ class Timer:
             torch.cuda.synchronize()
             for name, start, end in events:
                 times[name].append(start.elapsed_time(end) * 1000)
-        return {name: statistics.median(t) for name, t in times.items()}
+        return times
 
 
 def launcher(variant: Variant, inputs: tuple[Tensor, ...], outputs: list[Tensor]) -> Run:
@@ -346,7 +348,10 @@ def worst(
 
 @dataclasses.dataclass
 class Outcome:
-    """What one case gave. ``times`` in microseconds; ``errors`` as multiples of eager's."""
+    """What one case gave. ``times``: medians in microseconds; ``errors`` as multiples of eager's.
+
+    ``samples``: of the baselines and the fastest variant that is right.
+    """
 
     case: str
     bytes: int
@@ -355,6 +360,7 @@ class Outcome:
     errors: dict[str, float]
     variants: dict[str, dict[str, str]]
     problem: str = ""
+    samples: dict[str, list[float]] = dataclasses.field(default_factory=dict)
 
     @property
     def fair(self) -> list[str]:
@@ -397,7 +403,10 @@ def run_case(case: Subject, built: Built, timer: Timer | None, rounds: int) -> O
                 raise RuntimeError(f"{case.name} {variant.schedule}") from error
     del expected
     if timer is not None:
-        outcome.times = timer.measure(runs, rounds)
+        samples = timer.measure(runs, rounds)
+        outcome.times = {name: statistics.median(t) for name, t in samples.items()}
+        best = sorted(outcome.fair, key=outcome.times.__getitem__)[:1]
+        outcome.samples = {name: samples[name] for name in ("eager", "inductor", "copy", *best)}
         outcome.times["copy"] *= moved / (2 * source.numel() * source.element_size())
     return outcome
 
@@ -453,6 +462,19 @@ def summary(outcomes: list[Outcome]) -> dict[str, float]:
     return {"cases": len(outcomes), "with_room": room, "wins": len(gains), "geomean_of_wins": mean}
 
 
+def document(outcomes: list[Outcome], options: argparse.Namespace) -> dict[str, Any]:
+    """All results, with what they were measured on and how."""
+    return {
+        "machine": machine(),
+        "versions": versions(),
+        "commit": commit(),
+        "float32": "tf32" if options.tf32 else "ieee",
+        "rounds": options.rounds,
+        "outcomes": [dataclasses.asdict(o) for o in outcomes],
+        "summary": summary(outcomes),
+    }
+
+
 def main() -> int:
     """Exit status 0 when every case ran."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
@@ -468,6 +490,7 @@ def main() -> int:
     parser.add_argument("--products", action="store_true", help="products and convolutions instead")
     parser.add_argument("--tf32", action="store_true", help="torch may use TF32, and so do we")
     parser.add_argument("--jobs", type=int, default=14)
+    parser.add_argument("--name", default="sketch_cuda", help="of the file in FOLDER")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="sketch-cuda-"))
@@ -497,11 +520,7 @@ def main() -> int:
             outcomes.append(outcome)
             print("\n".join(filter(None, [line(outcome), complaint(outcome)])), flush=True)
             torch.cuda.empty_cache()
-            document = {
-                "outcomes": [dataclasses.asdict(o) for o in outcomes],
-                "summary": summary(outcomes),
-            }
-            (options.out / "sketch_cuda.json").write_text(json.dumps(document))
+            write_json(options.out / f"{options.name}.json", document(outcomes, options))
         for case in small:
             outcome = run_case(case, futures[case.name].result(), None, 0)
             print(complaint(outcome) or f"{case.name}: {len(outcome.variants)} right", flush=True)
