@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -356,8 +357,10 @@ class Judge:
         }
         evidence["toolchain"] = compiled.toolchain.version
         evidence["kernel_facts"] = dict(compiled.facts)
+        clock = _Laps(self._device)
         with self._device.turn():
             checked = check_candidate(session, self._candidate, THOROUGH, recorded)
+        evidence["seconds"] = {"check": clock.lap()}
         evidence["draws"] = checked.draws
         if not isinstance(checked.outcome, Correct):
             return checked.outcome
@@ -367,9 +370,11 @@ class Judge:
             session.prepare(self._candidate, INDUCTOR, task, "inductor")
         with self._alone():
             outcome = self._time(session, eager_task, effort, evidence, checked.outcome.accuracy)
+        evidence["seconds"]["race"] = clock.lap()
         if isinstance(outcome, Correct) and self.target == "cuda":
             # Its tools take seconds to start and run the kernels once: no turn for that.
-            return self._sanitize(session, candidate, compiled, evidence) or outcome
+            outcome = self._sanitize(session, candidate, compiled, evidence) or outcome
+            evidence["seconds"]["sanitizer"] = clock.lap()
         return outcome
 
     def _time(
@@ -527,6 +532,21 @@ class Judge:
             "driver": facts.get("driver"),
             "machine": facts,
         }
+
+
+class _Laps:
+    """Seconds from one call to the next, without those spent waiting for turns on the device."""
+
+    def __init__(self, device: DeviceLock) -> None:
+        self._device = device
+        self._last = self._now()
+
+    def _now(self) -> float:
+        return time.monotonic() - self._device.waited_s
+
+    def lap(self) -> float:
+        before, self._last = self._last, self._now()
+        return round(self._last - before, 3)
 
 
 def _who_and_what(candidate: Candidate) -> tuple[str, str]:

@@ -106,11 +106,15 @@ class Toolbox:
             }
         schema = next(s for s in TOOL_SCHEMAS if s["function"]["name"] == call.name)
         try:
-            started = time.monotonic()
+            started = self._worked()
             answer = tool(**parse_arguments(call, schema))
-            return {**answer, "seconds": round(time.monotonic() - started, 3)}
+            return {**answer, "seconds": round(self._worked() - started, 3)}
         except BadArguments as error:
             return {"ok": False, "error": str(error)}
+
+    def _worked(self) -> float:
+        """A clock that stands still while other processes have their turn on the device."""
+        return time.monotonic() - float(getattr(self.bench, "waited_s", 0.0))
 
     # --- tools ---
 
