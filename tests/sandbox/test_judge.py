@@ -255,6 +255,7 @@ def test_a_verdict_carries_its_evidence_as_json(judge: Judge) -> None:
     assert found.status in ("wins", "too_slow", "noisy"), found.reason
     evidence = json.loads(found.to_json())["evidence"]
     assert evidence["verifier"]
+    assert set(evidence["seconds"]) == {"check", "race"}
     assert evidence["task"] == TASK.digest
     assert evidence["machine"]["cpu"]
     assert len(evidence["samples"]["wall"]["candidate"]) >= 12
