@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -68,10 +69,14 @@ class Started:
 
 
 class ForkServer:
-    """A process that forks workers (see `forkserver`), started when first needed and again after it died."""
+    """A process that forks workers (see `forkserver`), started when first needed and again after it died.
+
+    Several threads may use it.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._lock = threading.RLock()
         self._process: subprocess.Popen[bytes] | None = None
         self._requests: socket.socket | None = None
 
@@ -92,6 +97,12 @@ class ForkServer:
 
         environment: counts when the server itself is started; a worker's own folders follow from `cwd`.
         """
+        with self._lock:
+            return self._start(policy, cwd, environment, fds)
+
+    def _start(
+        self, policy: str, cwd: Path, environment: Mapping[str, str], fds: tuple[int, int, int]
+    ) -> Started:
         read, write = os.pipe()
         control, life, log = fds
         request = f"{cwd}\n{policy}".encode()
@@ -127,8 +138,9 @@ class ForkServer:
 
     def stop(self) -> None:
         """End it; its workers live on."""
-        process, requests = self._process, self._requests
-        self._process = self._requests = None
+        with self._lock:
+            process, requests = self._process, self._requests
+            self._process = self._requests = None
         if requests is not None:
             requests.close()
         if process is not None:

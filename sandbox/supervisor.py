@@ -44,6 +44,8 @@ STEADY_THREADS = {"GOMP_SPINCOUNT": "5000", "OMP_PROC_BIND": "close", "OMP_PLACE
 """Keeps each OpenMP thread where it is: one that wakes beside the one that woke it would make a call take twice its
 time, by chance."""
 STOP_SECONDS = 10.0
+START = "start"
+"""The stage before anything of a candidate is there, so that nothing in it is a candidate's fault."""
 LOG_TAIL = 4000
 FILE_BYTES = 1 << 30
 """Of each file that a worker writes, its log included."""
@@ -200,7 +202,7 @@ class WorkerProcess:
         self.launch()
         if self._greeted:
             return None
-        answer = self._receive("start", self.settings.start_seconds)
+        answer = self._receive(START, self.settings.start_seconds)
         if not isinstance(answer, dict):
             if self.running and isinstance(answer, Failed):
                 self._end()  # it said why it cannot serve; who asks again gets another one
@@ -398,12 +400,13 @@ class WorkerProcess:
         self._end()
         self.launch()
         found = TimedOut(stage, seconds)
-        return found if self._judged else Failed(stage, found.reason)
+        return found if self._judged and stage != START else Failed(stage, found.reason)
 
     def _died(self, stage: str) -> Crashed | Failed:
         found = Crashed(stage, _how(self._end(died=True)), self.log_tail())
         self.launch()  # the next one is ready when it is needed
-        return found if self._judged else Failed(stage, f"{found.log}\n{found.reason}")
+        mine = self._judged and stage != START
+        return found if mine else Failed(stage, f"{found.log}\n{found.reason}")
 
 
 def _how(status: int | None) -> str:

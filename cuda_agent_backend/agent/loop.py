@@ -61,7 +61,7 @@ def run_episode(
             reason = f"{budget.turns} turns are used up"
             break
         if last is None and clock() - started > budget.seconds:
-            reason = f"{budget.seconds:.0f} s are used up"
+            reason = f"{budget.seconds:.3g} s are used up"
             if not tools.profiles:
                 break
             last = turns + LAST_TURNS

@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -151,10 +151,12 @@ def serve(phase: str, first: Path, done: int, requests: queue.SimpleQueue[Path])
     while True:
         request = Request.from_text(path.read_text(encoding="utf-8"))
         flags.apply(FLOAT32[request.wishes.float32])
-        before = _global_state()
+        before, places, modules = _global_state(), list(sys.path), set(sys.modules)
         main(phase, request)
         if _global_state() != before or not _forget():
             return
+        sys.path[:] = places
+        _forget_modules(modules, Path(request.file).resolve().parent)
         os.write(done, b".")
         path = requests.get()
         _log_to(
@@ -165,10 +167,28 @@ def serve(phase: str, first: Path, done: int, requests: queue.SimpleQueue[Path])
 def _global_state() -> tuple[Any, ...]:
     """What a task could change for those that follow it."""
     import torch
+    from torch._dynamo import config as dynamo_config
+    from torch._inductor import config as inductor_config
+    from torch.backends import cuda, cudnn
 
     from cuda_agent_backend.machine import all_flags
 
-    return all_flags(), torch.get_default_dtype(), torch.get_default_device(), Path.cwd()
+    return (
+        all_flags(),
+        (torch.get_default_dtype(), torch.get_default_device(), torch.is_grad_enabled()),
+        (cudnn.enabled, cudnn.benchmark, cudnn.deterministic),
+        (cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled()),
+        (inductor_config.get_hash(), dynamo_config.get_hash()),
+        Path.cwd(),
+    )
+
+
+def _forget_modules(known: Collection[str], folder: Path) -> None:
+    """Another task may have a module of the same name in its own folder."""
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if name not in known and file and Path(file).resolve().is_relative_to(folder):
+            del sys.modules[name]
 
 
 def _forget() -> bool:

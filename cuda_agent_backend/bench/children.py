@@ -71,8 +71,13 @@ class Children:
         Path(request.result).unlink(missing_ok=True)
         words, log = folder / f"{phase}.request.json", folder / f"{phase}.log"
         words.write_text(request.to_text(), encoding="utf-8")
+        log.unlink(missing_ok=True)
         process = self._give(phase, words, log)
         ended = process.wait(limit_s)
+        if ended and process.tasks > 1 and not log.exists():  # it had died before it began this one
+            self._take_back(phase, process, good=False)
+            process = self._give(phase, words, log)
+            ended = process.wait(limit_s)
         with self._lock:
             if self._stopped:
                 process.close()

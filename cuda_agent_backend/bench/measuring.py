@@ -62,15 +62,14 @@ class Contestants:
 
 
 def measure(task: BuiltTask, request: Request) -> dict[str, Any]:
-    """All facts of one task, as JSON values. Compiling takes no turn on the device, though it ends in one call."""
+    """All facts of one task, as JSON values. Compiling is within the turn, as Inductor times kernels' variants then."""
     from cuda_agent_backend.explain import explain
     from sandbox.devicelock import DeviceLock
 
     wishes = request.wishes
     inputs = task.draw(wishes.seed)
-    with torch.no_grad():
-        contestants = compiled(task.model, inputs, request)
     with torch.no_grad(), DeviceLock(Path(request.device_lock)).turn():
+        contestants = compiled(task.model, inputs, request)
         draws = [check(task, contestants.calls, wishes.seed + draw) for draw in range(DRAWS)]
         floor = model_floor(task.model, inputs, request.ceilings or {})
         clock = _clock(wishes.target, [*weights(task.model), *tensors(inputs)])

@@ -169,6 +169,46 @@ def test_an_old_answer_is_not_taken_for_a_new_one(
     assert isinstance(found, Failed) and "status 4" in found.reason
 
 
+SERVES = """
+import os, queue, sys, threading
+from pathlib import Path
+from cuda_agent_backend.bench import child
+from cuda_agent_backend.bench.taskfile import Place, build
+
+def played(request):
+    import torch
+    built = build(Path(request.file), Place("cpu", torch.float32), 0)
+    print("said by", request.file, flush=True)
+    return {"pid": os.getpid(), "scale": built.model.scale}
+
+child.PHASES["search"] = played
+asked = queue.SimpleQueue()
+threading.Thread(target=child.listen, args=(asked,), daemon=True).start()
+child.serve("search", Path(sys.argv[2]), int(sys.argv[3]), asked)
+"""
+USES_ANOTHER = GOOD.replace("import torch\n", "import torch, common\n", 1).replace(
+    "[0.5]", "[common.SCALE]"
+)
+
+
+def test_a_child_takes_the_next_task_unless_one_changed_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = child(tmp_path, monkeypatch, SERVES)
+    changes = GOOD + "\ntorch.backends.cudnn.benchmark = True\n"
+    found = {}
+    for name, text in (("a", USES_ANOTHER), ("b", USES_ANOTHER), ("c", changes), ("d", GOOD)):
+        file = task(tmp_path / name / f"{name}.py", text).path
+        (file.parent / "common.py").write_text(f"SCALE = {float(ord(name))}")
+        asked = replace(request(tmp_path), file=str(file))
+        found[name] = made.run("search", asked, tmp_path / "work" / name, 120.0)
+        assert isinstance(found[name], dict), found[name]
+        assert f"{name}.py" in (tmp_path / "work" / name / "search.log").read_text()
+    made.stop()
+    assert found["a"]["pid"] == found["b"]["pid"] == found["c"]["pid"] != found["d"]["pid"]
+    assert [found[name]["scale"] for name in "ab"] == [float(ord("a")), float(ord("b"))]
+
+
 def test_stopping_ends_what_runs_and_lets_nothing_begin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -106,7 +106,7 @@ def test_what_was_found_in_time_is_judged(seconds: float, judged: str, won: bool
     assert ("judge" in bench.asked) is (seconds > 1)
     assert bench.asked.count("judge") <= LAST_TURNS
     if not won:
-        assert found.reason == f"{seconds:.0f} s are used up"
+        assert found.reason == f"{seconds:.3g} s are used up"
 
 
 def test_nothing_but_submissions_is_done_when_the_time_is_up() -> None:

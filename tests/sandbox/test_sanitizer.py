@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 from pathlib import Path
 
@@ -138,6 +139,19 @@ def test_a_tool_runs_confined_in_the_jobs_folder(
     assert [(report.tool, report.status) for report in found] == [(t, "clean") for t in TOOLS], (
         found
     )
+
+
+def test_each_tool_has_a_folder_of_its_own_that_its_user_reads(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        (tmp_path / "kernel.cubin").write_bytes(b"code")
+        places = [sanitizer._linked(tmp_path, name) for name in TOOLS]
+    finally:
+        os.umask(before)
+    assert len(set(places)) == len(TOOLS)
+    for place in places:
+        file = place / "kernel.cubin"
+        assert file.read_bytes() == b"code" and file.stat().st_mode & 0o444 == 0o444
 
 
 def test_inputs_that_cannot_be_had_are_no_error_of_the_candidate(

@@ -389,7 +389,8 @@ template <class T, class U, int L> CA_INLINE auto divide_row(vec<T, L> a, vec<U,
     if (normal) {
       CA_LANES {
         const float share = __frcp_rn(b.v[i]), near = a.v[i] * share, rest = ::fma(-near, b.v[i], a.v[i]);
-        r.v[i] = ::fabs(rest) <= 3.402823466e38f ? ::fma(rest, share, near) : near;
+        // a rest of zero would turn -0 into 0, one that is not finite says nothing
+        r.v[i] = rest != 0.f && ::fabs(rest) <= 3.402823466e38f ? ::fma(rest, share, near) : near;
       }
     }
     else { CA_LANES r.v[i] = a.v[i] / b.v[i]; }
