@@ -17,6 +17,7 @@ from cuda_agent_backend.sketch.cuda_parts import (
     parameters_of,
 )
 from cuda_agent_backend.sketch.cuda_program import read_once
+from cuda_agent_backend.sketch.cuda_stencil import tile_body
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Dim, Kernel
 from cuda_agent_backend.sketch.passes import Pass, passes
@@ -32,7 +33,8 @@ class MapLayout:
     """Schedule parameters of a pointwise kernel.
 
     ``unroll``: vectors of a thread, a block apart. ``blocks``: blocks for each multiprocessor that stay and loop; 0: as
-    many as there is work. ``stream``: 1 for stores, ``once``: 1 for loads that leave the L2 cache first.
+    many as there is work. ``stream``: 1 for stores, ``once``: 1 for loads that leave the L2 cache first. ``rows``: rows
+    of a vector that a thread makes together, as cuda_stencil says; 0: vectors on their own.
     """
 
     vector: int = 1
@@ -41,6 +43,7 @@ class MapLayout:
     blocks: int = 0
     stream: int = 0
     once: int = 0
+    rows: int = 0
 
 
 def single_pass(kernel: Kernel) -> Pass | None:
@@ -65,6 +68,7 @@ def _read(parameters: Mapping[str, Parameter], dims: Sequence[Dim]) -> MapLayout
     layout = MapLayout(**{k: int(v) for k, v in numbers.items()})
     line = dims[-1][1] if dims else 1
     fits = 1 <= layout.threads <= MAX_THREADS and 1 <= layout.unroll <= MAX_UNROLL
+    fits = fits and 0 <= layout.rows <= (dims[-2][1] if len(dims) > 1 else 0)
     if not fits or layout.vector < 1 or line % layout.vector or layout.blocks < 0:
         raise Unsupported("a pointwise schedule that does not fit the sizes")
     return layout
@@ -84,10 +88,15 @@ def emit_map(
     dims = map_dims(kernel, p)
     layout = _read(parameters, dims)
     vectors = math.prod(n for _, n in dims) // layout.vector
+    if layout.rows:
+        vectors = vectors // dims[-2][1] * ceildiv(dims[-2][1], layout.rows)
     block = layout.threads * layout.unroll
     tiles = ceildiv(vectors, block)
     index = "int64_t" if needs_wide(region, kernel) else "int"
-    body = [f"const {index} j = at * L;", *_body(kernel, region, p, layout, index)]
+    if layout.rows:
+        body = tile_body(kernel, region, p, dims, (layout.rows, layout.vector), index)
+    else:
+        body = [f"const {index} j = at * L;", *_body(kernel, region, p, layout, index)]
     if vectors % block:
         body = [f"if (at < {vectors}) {{", *indented(body), "}"]
     start = f"const {index} at = ({index}(tile) * {layout.unroll} + u) * {layout.threads} + threadIdx.x;"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Sequence
 
 from cuda_agent_backend.sketch.contraction import contraction_of
 from cuda_agent_backend.sketch.cuda_contract_schedules import contract_schedules
@@ -16,8 +17,10 @@ from cuda_agent_backend.sketch.cuda_estimate import (
 from cuda_agent_backend.sketch.cuda_layout import WARP, DeviceFacts, ceildiv, read_layout
 from cuda_agent_backend.sketch.cuda_map import map_dims, single_pass
 from cuda_agent_backend.sketch.cuda_rows import emit_rows
+from cuda_agent_backend.sketch.cuda_stencil import has_taps, tile_rows
 from cuda_agent_backend.sketch.lower import LoweredRegion
-from cuda_agent_backend.sketch.nest import Kernel
+from cuda_agent_backend.sketch.nest import Dim, Kernel
+from cuda_agent_backend.sketch.passes import Pass
 from cuda_agent_backend.sketch.schedule import Parameter
 from cuda_agent_backend.sketch.ssa import Unsupported
 
@@ -30,6 +33,8 @@ KEPT_PER_THREAD = 64
 """Elements that a thread may keep in registers."""
 MOST_SPLIT = 1024
 SHORT_ROW = 1024
+MANY_VECTORS = 1 << 18
+"""Vectors of a pointwise kernel from which a thread may make several."""
 ONCE_L2 = 4
 """Sizes of the L2 cache up to which reads of what is needed once are marked so."""
 
@@ -66,7 +71,7 @@ def _map_schedules(kernel: Kernel, region: LoweredRegion) -> list[Parameters]:
     dims = map_dims(kernel, p) if p is not None else ()
     widest = _vectors(item_bytes(kernel, region), dims[-1][1] if dims else 1)[0]
     names = ("unroll", "threads", "blocks", "stream", "once")
-    result: list[Parameters] = []
+    result = _tile_schedules(p, dims, widest) if p is not None else []
     for share, *rest in _MAPS:
         found: Parameters = {
             "sketch": "map",
@@ -76,6 +81,20 @@ def _map_schedules(kernel: Kernel, region: LoweredRegion) -> list[Parameters]:
         if found not in result:
             result.append(found)
     return result
+
+
+def _tile_schedules(p: Pass, dims: Sequence[Dim], widest: int) -> list[Parameters]:
+    """Tiles of several rows where results share what they read; smaller ones first where there would be few threads."""
+    if not has_taps(p):
+        return []
+    possible = tile_rows(dims, p)
+    vectors = math.prod(n for _, n in dims) // widest
+    order = (4, 2, 1, 8) if vectors >= MANY_VECTORS else (1, 2, 4)
+    base: Parameters = {"sketch": "map", "unroll": 1, "blocks": 0, "stream": 0, "once": 0}
+    tiles = [(widest, rows, 128) for rows in order if rows in possible]
+    if widest > 1:
+        tiles += [(widest // 2, rows, 128) for rows in (4, 2) if rows in possible]
+    return [{**base, "vector": v, "rows": r, "threads": threads} for v, r, threads in tiles]
 
 
 def _vectors(item: int, size: int) -> list[int]:

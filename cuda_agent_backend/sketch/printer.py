@@ -160,7 +160,7 @@ class Printer:
     def _masked(self, i: Instruction, prefix: str, mask: str | None) -> list[str]:
         assert i.body is not None
         own = self._operand(i.operands[0], prefix)
-        name = f"m{i.result.number}"
+        name = f"{prefix}{i.result.number}m"
         combined = own if mask is None else f"ca::logical_and({mask}, {own})"
         inner = self.lines(i.body, prefix, name)
         result = f"{prefix}{i.body.results[0].number}"

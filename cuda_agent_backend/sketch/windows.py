@@ -85,7 +85,7 @@ def _average(
         return None
     total, ceiled = sliding.reduce(x, ceil_mode, "sum", 0.0, _compute_dtype(x))
     dims, dtype = sliding.dims, x.get_dtype()
-    if divisor_override or not (ceiled or any(sliding.padding)):
+    if divisor_override or not (ceiled or (any(sliding.padding) and not count_include_pad)):
         return _cast(lowering.div_prim(total, divisor_override or math.prod(sliding.kernel)), dtype)
     size = [int(n) for n in x.get_size()[-dims:]]
 
