@@ -85,10 +85,11 @@ class Writer:
         """Of a block: the stages, or the tile of results that takes their place."""
         t = self.tiles
         high, wide = (t.tile_n, t.tile_m) if self.output.by_rows else (t.tile_m, t.tile_n)
-        stage = self._floats(self.left, t.tile_m) + self._floats(self.right, t.tile_n)
+        stage = self._floats(self.left, t.tile_m)
+        stage += 0 if t.direct else self._floats(self.right, t.tile_n)
         needed = t.stages * stage
         if t.group:
-            needed += SWIZZLE_BYTES // 4 + 2 * t.tile_n * t.depth * t.split_bytes // 4
+            needed += SWIZZLE_BYTES // 4 + t.slots * t.tile_n * t.depth * t.split_bytes // 4
         return 4 * max(needed, high * (wide + 4))
 
     def _floats(self, side: Side, rows: int) -> int:
@@ -138,10 +139,9 @@ class Writer:
         threads = t.threads
         kinds = [self._kind(self.left, t.tile_m), self._kind(self.right, t.tile_n)]
         parts = [t.tile_m, t.tile_n, t.depth, t.warp_m, t.warp_n, t.stages, t.run, t.products]
-        parts = [t.tile_m, t.tile_n, t.stages, t.run, t.products] if t.group else parts
-        parts += [t.preparing] if t.preparing else []
-        template = ", ".join([*map(str, parts), "A", "B"])
-        kind = ("contraction", "wide_contraction", "relay_contraction")[min(t.group, 2)]
+        wide_parts = [t.tile_m, t.tile_n, t.stages, t.run, t.products, int(t.direct)]
+        template = ", ".join([*map(str, wide_parts if t.group else parts), "A", "B"])
+        kind = "relay_contraction" if t.group else "contraction"
         to = "n * stride + m" if self.output.by_rows else "m * stride + n"
         body = [
             "extern __shared__ __align__(16) unsigned char shared[];",  # as in every kernel of a source
@@ -181,6 +181,9 @@ class Writer:
             if self._gather(side) is not None:
                 own = f"{start} + {name.upper()}::own_row()"
                 return f"ca::gathered(row_{name}({own}), term_{name})"
+            if side is self.right and self.tiles.direct:
+                found = f"find_{name}({start} + x, k, there)"
+                return f"[&](int x, int k, bool& there) {{ return {found}; }}"
             place = (
                 f"bool there; const float* const from = find_{side.name}({start} + x, k, there);"
             )

@@ -9,7 +9,15 @@ from dataclasses import replace
 from cuda_agent_backend.sketch.contraction import Contraction
 from cuda_agent_backend.sketch.cuda_contract import MAX_BATCHES, SKETCH, Writer
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts, ceildiv
-from cuda_agent_backend.sketch.cuda_tiles import GROUP_DEPTH, GROUP_ROWS, MAX_SPLIT, Tiles
+from cuda_agent_backend.sketch.cuda_operands import side_of
+from cuda_agent_backend.sketch.cuda_tiles import (
+    GROUP_DEPTH,
+    GROUP_ROWS,
+    MAX_SPLIT,
+    THROUGH_REGISTERS,
+    THROUGH_SHARED,
+    Tiles,
+)
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Kernel
 from cuda_agent_backend.sketch.schedule import Parameter
@@ -34,10 +42,12 @@ TILES = (
     (32, 32, 32, 16, 16, 4, 0.3),
 )  # fmt: skip
 GROUP_TILES = (
-    # rows, columns, stages, the schedule's `group`; the share of the other tiles' peak that the tile can reach
-    (128, 128, 4, 2, 2.4), (128, 128, 4, 3, 2.35), (128, 128, 4, 1, 1.8), (128, 64, 4, 2, 1.7), (128, 64, 4, 1, 1.4),
-    (64, 128, 4, 2, 1.3), (64, 64, 4, 2, 1.0),
+    # rows, columns; the share of the other tiles' peak that the tile can reach
+    (128, 128, 1.5), (128, 64, 1.1), (64, 64, 1.0), (64, 128, 0.97),
 )  # fmt: skip
+GROUP_STAGES = {THROUGH_SHARED: 4, THROUGH_REGISTERS: 5}
+OTHER_WAY = 0.1
+"""The share that the best tile loses where B takes the way that is the slower one for its layout."""
 LESS = 0.005
 """By how much the longer run of the best tile comes behind the more accurate one."""
 WASTE = 1.12
@@ -107,13 +117,26 @@ def _group_tiles(c: Contraction, device: DeviceFacts) -> Iterator[tuple[Tiles, f
     if device.arch != "sm_90a":
         return
     runs = runs_for(c.k)
-    for number, (rows, columns, stages, group, share) in enumerate(GROUP_TILES):
-        # where others prepare, moving sums on costs nothing
-        run = runs[0] if group > 1 else runs[-1]
-        tiles = Tiles(rows, columns, GROUP_DEPTH, GROUP_ROWS, columns, stages, run, group=group)
+    for number, (rows, columns, group, share) in enumerate(_ways(c)):
+        stages = GROUP_STAGES[group]
+        tiles = Tiles(rows, columns, GROUP_DEPTH, GROUP_ROWS, columns, stages, runs[0], group=group)
         yield tiles, share
-        if number == 0 and runs[-1] != run:
+        if number == 0 and len(runs) > 1:  # moving sums on costs next to nothing, as others prepare
             yield replace(tiles, run=runs[-1]), share - LESS
+
+
+def _ways(c: Contraction) -> Iterator[tuple[int, int, int, float]]:
+    """Rows, columns, ``group`` and share: the best tile both ways, the others by the one that was measured."""
+    right = side_of("b", c.right, c.columns, c.inner)
+    ways = [THROUGH_SHARED, THROUGH_REGISTERS]
+    # only wide copies along the rows are cheaper when they go to shared memory first
+    if right.along_k or right.vector == 1:
+        ways.reverse()
+    (rows, columns, share), *others = GROUP_TILES
+    yield rows, columns, ways[0], share
+    yield rows, columns, ways[1], share - OTHER_WAY
+    for rows, columns, share in others:
+        yield rows, columns, THROUGH_REGISTERS, share
 
 
 def _splits(blocks: int, turns: int, device: DeviceFacts) -> list[int]:

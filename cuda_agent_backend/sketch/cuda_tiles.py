@@ -2,11 +2,11 @@
 
 A block's tile has ``tile_m`` by ``tile_n`` results, a warp's ``warp_m`` by ``warp_n``; ``depth`` terms are copied to
 shared memory at a time, ``stages`` of them under way; after ``run`` terms, a multiple or a part of ``depth``, sums move
-on to others, as the tensor core cuts off what it adds instead of rounding it (0: never). With
-``group`` 1 the warps work in groups of four (sm_90a; the warps' tiles then say nothing), with 2 or 3 one or two groups
-copy and split what the others multiply. ``split`` blocks share the
-terms of a tile, and a second kernel adds up what they found. ``products``: 6 for float32's accuracy, 1 for TF32's,
-which is right where the user's flags make eager as inaccurate.
+on to others, as the tensor core cuts off what it adds instead of rounding it (0: never). ``group``:
+whether warps work in groups of four (sm_90a; their own tiles then say nothing), half of which copy and split what the
+others multiply: 1 where B goes through shared memory to be split, 2 where it goes through registers. ``split`` blocks
+share the terms of a tile, and a second kernel adds up what they found. ``products``: 6 for float32's accuracy, 1 for
+TF32's, which is right where the user's flags make eager as inaccurate.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from cuda_agent_backend.sketch.schedule import Parameter
 from cuda_agent_backend.sketch.ssa import Unsupported
 
 GROUP_ROWS, GROUP_COLUMNS, GROUP_DEPTH = 64, (64, 128), 32
+THROUGH_SHARED, THROUGH_REGISTERS = 1, 2
+"""Values of ``group``."""
+MAX_GROUP_ROWS = 2 * GROUP_ROWS
 MAX_SPLIT = 64
 
 
@@ -40,13 +43,23 @@ class Tiles:
     @property
     def threads(self) -> int:
         if self.group:
-            return self.tile_m // GROUP_ROWS * 128 + self.preparing
+            return 2 * self.preparing
         return (self.tile_m // self.warp_m) * (self.tile_n // self.warp_n) * 32
 
     @property
     def preparing(self) -> int:
-        """Threads that copy and split for the others."""
-        return 128 * max(0, self.group - 1)
+        """Threads that copy and split for the others, of whom there are as many."""
+        return self.tile_m // GROUP_ROWS * 128 if self.group else 0
+
+    @property
+    def direct(self) -> bool:
+        """Whether B goes through registers to be split."""
+        return self.group == THROUGH_REGISTERS
+
+    @property
+    def slots(self) -> int:
+        """Tiles of B that are split at a time."""
+        return 3 if self.direct else 2
 
     @property
     def split_bytes(self) -> int:
@@ -56,7 +69,7 @@ class Tiles:
     @property
     def step(self) -> int:
         """Terms that are added at a time, whether they are there or not."""
-        return max(self.run, 2 * GROUP_DEPTH) if self.group == 1 else self.depth
+        return self.depth
 
     def check(self, shared: int, device: DeviceFacts) -> None:
         """Raises Unsupported where the parameters do not fit each other or the device."""
@@ -83,13 +96,11 @@ class Tiles:
             raise Unsupported(f"{shared} bytes of shared memory")
 
     def _check_group(self, device: DeviceFacts) -> None:
-        if device.arch != "sm_90a" or self.group not in (1, 2, 3):
+        if device.arch != "sm_90a" or self.group not in (THROUGH_SHARED, THROUGH_REGISTERS):
             raise Unsupported(f"warp groups on {device.arch}")
-        fits = self.tile_m > 0 and self.tile_m % GROUP_ROWS == 0 and self.tile_n in GROUP_COLUMNS
-        runs = self.run == GROUP_DEPTH or (self.run and self.run % (2 * GROUP_DEPTH) == 0)
-        if self.group > 1:
-            fits = fits and self.tile_m // GROUP_ROWS <= 2 and self.stages > 2
-        if not fits or self.depth != GROUP_DEPTH or not runs:
+        fits = self.tile_m in (GROUP_ROWS, MAX_GROUP_ROWS) and self.tile_n in GROUP_COLUMNS
+        runs = self.run > 0 and self.run % GROUP_DEPTH == 0
+        if not fits or not runs or self.depth != GROUP_DEPTH or self.stages <= self.slots:
             raise Unsupported("tiles that do not divide into the products of warp groups")
 
 

@@ -30,7 +30,7 @@ from sandbox.toolchain import Missing, find_cuda
 DEVICE = cuda.DeviceFacts()
 TILES = {"sketch": "contract", "tile_m": 32, "tile_n": 32, "depth": 16, "warp_m": 16, "warp_n": 16, "stages": 3,
          "run": 16, "split": 1}  # fmt: skip
-GROUPS = {"group": 1, "tile_m": 128, "tile_n": 64, "depth": 32, "stages": 3, "run": 64}
+GROUPS = {"group": 1, "tile_m": 128, "tile_n": 64, "depth": 32, "stages": 4, "run": 64}
 
 
 def randn(*shape: int) -> Tensor:
@@ -172,24 +172,31 @@ def test_sums_are_as_accurate_as_eagers(name: str, tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize(
-    ("products", "split", "tile_n", "run", "group"),
+    ("products", "split", "tile", "run", "group"),
     [
-        (6, 1, 128, 32, 1),
-        (6, 2, 64, 32, 1),
-        (6, 1, 64, 128, 1),
-        (1, 1, 64, 64, 1),
-        (6, 1, 128, 32, 2),
-        (6, 2, 64, 32, 3),
-        (6, 1, 64, 128, 2),
-        (1, 1, 64, 64, 2),
+        (6, 1, (128, 128), 32, 1),
+        (6, 2, (64, 64), 32, 1),
+        (6, 1, (128, 64), 128, 1),
+        (1, 1, (128, 64), 64, 1),
+        (6, 1, (128, 128), 32, 2),
+        (6, 2, (64, 64), 32, 2),
+        (6, 1, (128, 64), 128, 2),
+        (1, 1, (64, 128), 64, 2),
     ],
 )
 def test_warp_groups_compute_the_same(
-    name: str, products: int, split: int, tile_n: int, run: int, group: int, tmp_path: Path
+    name: str,
+    products: int,
+    split: int,
+    tile: tuple[int, int],
+    run: int,
+    group: int,
+    tmp_path: Path,
 ) -> None:
     it = case(name)
     (want,) = in_float64(name)
-    change = {"tile_n": tile_n, "run": run, "products": products, "split": split, "group": group}
+    change = {"tile_m": tile[0], "tile_n": tile[1], "stages": 3 + group, "run": run}
+    change |= {"products": products, "split": split, "group": group}
     wide = with_tiles(it, **GROUPS | change)
     (got,) = emulated(it, wide, tmp_path)
     if products == 6 and run == 32:
@@ -350,8 +357,8 @@ def test_what_is_copied_one_by_one_has_its_places_worked_out_once(
         {"tile_m": 40}, {"warp_m": 24}, {"depth": 12}, {"stages": 1}, {"split": 0}, {"split": 100}, {"run": 40},
         {"tile_m": 1024, "tile_n": 1024}, {"stages": 60}, {"products": 3}, {"run": -16}, {"run": 8},
         {"depth": 24, "run": 48},
-        {"group": 4}, {"group": 1}, {**GROUPS, "run": 0}, {**GROUPS, "run": 96},
-        {**GROUPS, "group": 2, "stages": 2}, {**GROUPS, "group": 2, "tile_m": 192},
+        {"group": 3}, {"group": 1}, {**GROUPS, "run": 0}, {**GROUPS, "run": 48},
+        {**GROUPS, "stages": 2}, {**GROUPS, "group": 2, "stages": 3}, {**GROUPS, "group": 2, "tile_m": 192},
         {**GROUPS, "tile_n": 48}, {"speed": 1}, {"depth": "deep"},
     ],
 )  # fmt: skip
@@ -381,7 +388,8 @@ LARGE: dict[str, Case] = {
 
 LARGEST = {"tile_m": 128, "tile_n": 128, "warp_m": 64, "warp_n": 32, "run": 256, "stages": 4}
 SMALLER = {"tile_m": 64, "tile_n": 64, "depth": 32, "warp_m": 32, "warp_n": 32, "stages": 4}
-WIDEST = {**GROUPS, "tile_n": 128, "run": 128, "stages": 4}
+WIDEST = {**GROUPS, "tile_n": 128, "run": 32}
+DIRECT = {**WIDEST, "group": 2, "stages": 5}
 
 
 @pytest.mark.skipif(isinstance(find_cuda(), Missing), reason="no CUDA compiler")
@@ -389,12 +397,12 @@ WIDEST = {**GROUPS, "tile_n": 128, "run": 128, "stages": 4}
     ("name", "tiles"),
     [
         *((name, LARGEST) for name in LARGE),
-        ("product", WIDEST),
-        ("product", {**WIDEST, "tile_n": 64}),
+        *((name, tiles) for name in LARGE for tiles in (WIDEST, DIRECT)),
         ("product", {**WIDEST, "products": 1}),
-        *(("product", {**WIDEST, "group": group, "run": 32}) for group in (2, 3)),
-        *(("convolution", {**WIDEST, "group": group, "run": 32}) for group in (2, 3)),
-        ("convolution", WIDEST),
+        ("product", {**DIRECT, "products": 1, "run": 128}),
+        ("convolution", {**DIRECT, "tile_n": 64}),
+        ("convolution", {**DIRECT, "tile_m": 64}),
+        ("convolution", {**DIRECT, "tile_m": 64, "tile_n": 64}),
         ("convolution", SMALLER),
     ],
 )

@@ -77,6 +77,7 @@ template <class Bits, class Term> CA_INLINE gather_places<Bits, Term> gathered(g
 // a warp read at a time over all banks; pairs: they read two neighbouring terms each, of 4 such pairs and 8 rows.
 template <int Rows, int Depth, bool AlongK, int Vector, int Threads, bool Pairs> struct operand {
   static constexpr bool along_k = AlongK;
+  static constexpr int vector = Vector;
   static constexpr int stride = AlongK ? Depth + (Pairs ? 8 : 4) : Rows + (Pairs ? 4 : 8);
   static constexpr int floats = (AlongK ? Rows : Depth) * stride;
   static constexpr int along = (AlongK ? Depth : Rows) / Vector, total = Rows * Depth / Vector;

@@ -62,12 +62,13 @@ template <int Products> CA_INLINE void multiply_wide(float (&d)[64], const unsig
                  : CA_WIDE_SUMS_64(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));
 }
 
-// What both kinds of blocks below share: the first of the threads that multiply is number First.
+// The sums of a block's warp groups, and its tiles in shared memory. The first of the threads that multiply is number
+// First.
 template <int BlockN, int Products, int First, class A, class B> struct wide_parts {
   typedef split<Products, 4> numbers;
   static constexpr int depth = 32, terms = numbers::terms, width = numbers::width, steps = depth / terms;
   static constexpr int row_bytes = 32 * steps, tile_floats = BlockN * row_bytes / 4;
-  static constexpr int stage_floats = A::floats + B::floats;
+  static constexpr int pieces = row_bytes / 16, length = depth / pieces;  // of a row; terms of each
   float sum[BlockN / 2];
   struct fragments { numbers of[steps]; };
 
@@ -75,10 +76,9 @@ template <int BlockN, int Products, int First, class A, class B> struct wide_par
 #pragma unroll
     for (int i = 0; i < BlockN / 2; ++i) sum[i] = 0.f;
   }
-  // Two split tiles of B, one after the other, with the raw stages behind them.
+  // Slots for split tiles of B, one after the other, with the raw stages behind them.
   static CA_INLINE float* tiles_in(float* memory) { return memory + (-shared_address(memory) & 1023) / 4; }
-  static CA_INLINE float* tile_of(float* tiles, int number) { return tiles + number % 2 * numbers::parts * tile_floats; }
-  static CA_INLINE float* raw_in(float* tiles) { return tiles + 2 * numbers::parts * tile_floats; }
+  static CA_INLINE float* tile_of(float* tiles, int slot) { return tiles + slot * numbers::parts * tile_floats; }
 
   CA_INLINE void move(float (&own)[BlockN / 2]) {
 #pragma unroll
@@ -121,87 +121,32 @@ template <int BlockN, int Products, int First, class A, class B> struct wide_par
   }
 
   // Threads of a warp take what lies in different banks: neighbouring pieces of a row, or neighbouring rows.
+  static CA_INLINE int row_of(int number) { return B::along_k ? number / pieces : number % BlockN; }
+  static CA_INLINE int piece_of(int number) { return B::along_k ? number % pieces : number / BlockN; }
   template <int Threads> static CA_INLINE void split_b(const float* from, float* tile) {
-    constexpr int pieces = row_bytes / 16, length = depth / pieces, count = BlockN * pieces;
+    constexpr int count = BlockN * pieces / Threads;
 #pragma unroll
-    for (int i = 0; i < (count + Threads - 1) / Threads; ++i) {
+    for (int i = 0; i < count; ++i) {
       const int number = threadIdx.x + i * Threads;
-      if (count % Threads == 0 || number < count) {
-        const int row = B::along_k ? number / pieces : number % BlockN;
-        const int piece = B::along_k ? number % pieces : number / BlockN;
-        float x[length];
-        B::take(x, from, row, length * piece);
-        numbers found;
-#pragma unroll
-        for (int e = 0; e < 4; ++e) found.set(e, x + width * e);
-        const int at = row * pieces + (piece ^ row * row_bytes / 128 % pieces);
-#pragma unroll
-        for (int p = 0; p < numbers::parts; ++p)
-          reinterpret_cast<uint4*>(tile + p * tile_floats)[at] = {found.part[p][0], found.part[p][1], found.part[p][2], found.part[p][3]};
-      }
+      float x[length];
+      B::take(x, from, row_of(number), length * piece_of(number));
+      put_piece(tile, number, x);
     }
+  }
+  static CA_INLINE void put_piece(float* tile, int number, const float (&x)[length]) {
+    numbers found;
+#pragma unroll
+    for (int e = 0; e < 4; ++e) found.set(e, x + width * e);
+    const int row = row_of(number), at = row * pieces + (piece_of(number) ^ row * row_bytes / 128 % pieces);
+#pragma unroll
+    for (int p = 0; p < numbers::parts; ++p)
+      reinterpret_cast<uint4*>(tile + p * tile_floats)[at] = {found.part[p][0], found.part[p][1], found.part[p][2], found.part[p][3]};
   }
 
   template <class Take> CA_INLINE void each(Take take) const {
     const int row = first_row(), column = threadIdx.x % 4 * 2;
 #pragma unroll
     for (int i = 0; i < BlockN / 2; ++i) take(row + 8 * (i % 4 / 2), column + 8 * (i / 4) + i % 2, sum[i]);
-  }
-};
-
-// All warps copy, split and multiply by turns.
-template <int BlockM, int BlockN, int Stages, int Run, int Products, class A, class B>
-struct wide_contraction : wide_parts<BlockN, Products, 0, A, B> {
-  typedef wide_parts<BlockN, Products, 0, A, B> parts;
-  static constexpr int depth = parts::depth, threads = BlockM / 64 * 128;
-  // Stages of a run, and those of a loop: two at least, as the tensor core still reads registers of the stage before.
-  static constexpr int stages_of_run = Run / depth, turns = stages_of_run == 1 ? 2 : stages_of_run;
-
-  // As `contraction::add`; the copies give zeros beyond `end`.
-  template <class CopyA, class CopyB>
-  CA_INLINE void add(float* memory, int first, int end, CopyA copy_a, CopyB copy_b) {
-    float* const tiles = parts::tiles_in(memory);
-    float* const raw = parts::raw_in(tiles);
-    const int rounds = (end - first + turns * depth - 1) / (turns * depth);
-    auto fetch = [&](int number) {
-      if (number < rounds * turns) {
-        float* const to = raw + number % Stages * parts::stage_floats;
-        A::fetch(to, first + number * depth, copy_a);
-        B::fetch(to + A::floats, first + number * depth, copy_b);
-      }
-      copy_commit();
-    };
-#pragma unroll
-    for (int s = 0; s < Stages - 1; ++s) fetch(s);
-    float own[BlockN / 2];
-#pragma unroll
-    for (int i = 0; i < BlockN / 2; ++i) own[i] = 0.f;
-    for (int round = 0; round < rounds; ++round) {
-      typename parts::fragments a[turns];
-#pragma unroll
-      for (int turn = 0; turn < turns; ++turn) {
-        float* const tile = parts::tile_of(tiles, turn);
-        const int number = round * turns + turn;
-        copy_wait<Stages - 2>();
-        __syncthreads();
-        fetch(number + Stages - 1);
-        const float* const from = raw + number % Stages * parts::stage_floats;
-        parts::take_a(from, a[turn]);
-        parts::template split_b<threads>(from + A::floats, tile);
-        publish_shared();
-        __syncthreads();
-        if (turn % stages_of_run == 0) {  // the run before went on meanwhile
-          parts::finish(own);
-          this->move(own);
-        }
-        parts::multiply(tile, a[turn], own, turn % stages_of_run > 0);
-        wide_wait<1>();
-      }
-    }
-    parts::finish(own);
-    this->move(own);
-    copy_wait<0>();
-    __syncthreads();
   }
 };
 
