@@ -112,8 +112,11 @@ ADAPTIVE_POOLINGS = (
 """Those of the larger windows are extern kernels to Inductor."""
 SMALLEST_PRODUCT = 1 << 20
 """Multiplications below which a library's call is over before threads of ours have met."""
-ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
-LARGEST_HEAD = 256
+ATTENTION = {
+    "_scaled_dot_product_flash_attention_for_cpu": 256,
+    "_scaled_dot_product_efficient_attention": 128,
+}
+"""Operators for which there are sketches, and the largest heads there."""
 
 
 @functools.cache
@@ -271,7 +274,8 @@ def _is_attention(node: Node) -> bool:
     """Whether a node is an attention for which there are sketches: float32 of fixed size, for inference only."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return False
-    if node.target._schema.name.partition("::")[2] != ATTENTION or len(node.args) < 3:
+    largest = ATTENTION.get(node.target._schema.name.partition("::")[2])
+    if largest is None or len(node.args) < 3:
         return False
     operands = [a.meta.get("val") if isinstance(a, Node) else None for a in node.args[:3]]
     tensors = [x for x in operands if isinstance(x, torch.Tensor) and x.dim() == 4]
@@ -283,9 +287,15 @@ def _is_attention(node: Node) -> bool:
         user.target is not operator.getitem or (user.args[1] and user.users) for user in node.users
     ):
         return False
-    dropout = node.args[3] if len(node.args) > 3 else node.kwargs.get("dropout_p", 0.0)
+    names = (argument.name for argument in node.target._schema.arguments)
+    given = dict(zip(names, node.args, strict=False)) | node.kwargs
     head, work = tensors[0].shape[3], tensors[0].numel() * tensors[1].shape[2]
-    return not dropout and head % 8 == 0 and head <= LARGEST_HEAD and work >= SMALLEST_PRODUCT
+    return (
+        not given.get("dropout_p")
+        and head % 8 == 0
+        and head <= largest
+        and work >= SMALLEST_PRODUCT
+    )
 
 
 def _only_constants(node: Node, kinds: dict[Node, Kind]) -> bool:

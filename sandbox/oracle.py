@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _VALUE_KEEPING = ("view", "unsqueeze", "squeeze", "reshape", "clone", "alias", "_unsafe_view")
 _OF_BITS = frozenset(("aten.view.dtype", "aten.nextafter.default"))
 """Operators whose meaning lies in the bits of a dtype."""
+_ATTENTION = "aten._scaled_dot_product_efficient_attention.default"
+"""Has no kernel for float64."""
 _INDEX_OPS = {"argmax": True, "argmin": False}
 _PAIR_OPS = {"max": True, "min": False}
 
@@ -117,6 +119,36 @@ def _widen(value: Any) -> Any:
     return value
 
 
+def _attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    bias: torch.Tensor | None,
+    _: bool,
+    dropout: float = 0.0,
+    causal: bool = False,
+    *,
+    scale: float | None = None,
+) -> tuple[torch.Tensor]:
+    """The first result of `_ATTENTION` head by head; 0 where a query sees no key, as there."""
+    import torch
+
+    if dropout:
+        raise ValueError("a result that is random")
+    factor = query.shape[-1] ** -0.5 if scale is None else scale
+    out = query.new_empty(*query.shape[:3], value.shape[3])
+    hidden = query.new_ones(query.shape[2], key.shape[2], dtype=torch.bool).triu(1)
+    for place in ((b, h) for b in range(query.shape[0]) for h in range(query.shape[1])):
+        score = query[place] @ key[place].t() * factor
+        if bias is not None:
+            score += bias.expand(*query.shape[:3], -1)[place]
+        if causal:
+            score.masked_fill_(hidden, -torch.inf)
+        none = (score == -torch.inf).all(-1, keepdim=True)
+        out[place] = score.softmax(-1).masked_fill_(none, 0.0) @ value[place]
+    return (out,)
+
+
 def _interpreter(module: torch.fx.GraphModule, keep: set[Ref]) -> Any:
     """An interpreter that widens; `kept` and `narrow` hold what it found on the way."""
     import torch
@@ -138,6 +170,8 @@ def _interpreter(module: torch.fx.GraphModule, keep: set[Ref]) -> Any:
             return result
 
         def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+            if str(target) == _ATTENTION and all(user.args[1] == 0 for user in self.current.users):
+                return _attention(*map_aggregate(args, _widen), **kwargs)
             if str(target) not in _OF_BITS:
                 with suppress(RuntimeError, TypeError, ValueError):
                     return target(*map_aggregate(args, _widen), **map_aggregate(kwargs, _widen))

@@ -12,6 +12,7 @@ from cuda_agent_backend.rewrite.forms import forms
 from cuda_agent_backend.sketch import cpu, cpu_schedules, cuda
 from cuda_agent_backend.sketch.attention import attention_of, is_attention
 from cuda_agent_backend.sketch.cpu_attention import CpuAttention
+from cuda_agent_backend.sketch.cuda_attention import CudaAttention
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
 from cuda_agent_backend.sketch.device import CpuFacts, cpu_facts, gpu_facts
 from cuda_agent_backend.sketch.lower import LoweredRegion, lower
@@ -108,8 +109,9 @@ def _analyse(text: str) -> Analysis | NotCovered:
 def as_it_stands(task: Task) -> Analysis | NotCovered:
     """The form in which a sketch covers ``task``, without rewriting it."""
     try:
-        if task.target == "cpu" and is_attention(task):
-            return CpuAttention(task, attention_of(task))
+        if is_attention(task):
+            made = CpuAttention if task.target == "cpu" else CudaAttention
+            return made(task, attention_of(task))
         region = lower(task)
         return LoopNests(task, region, group(region))
     except Unsupported as error:

@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from cuda_agent_backend.sketch.ssa import Unsupported
 from sandbox.task import InputRef, NodeRef, Task, TensorSpec
 
-OPERATOR = "aten._scaled_dot_product_flash_attention_for_cpu.default"
-LARGEST_HEAD = 256
+OPERATORS = {
+    "cpu": "aten._scaled_dot_product_flash_attention_for_cpu.default",
+    "cuda": "aten._scaled_dot_product_efficient_attention.default",
+}
+LARGEST_HEAD = {"cpu": 256, "cuda": 128}
 
 Strides = tuple[int, ...]
 
@@ -46,7 +49,7 @@ class Attention:
 
 
 def is_attention(task: Task) -> bool:
-    return any(node.op == OPERATOR for node in task.nodes)
+    return any(node.op == OPERATORS[task.target] for node in task.nodes)
 
 
 def attention_of(task: Task) -> Attention:
@@ -61,19 +64,22 @@ def attention_of(task: Task) -> Attention:
     query, key, value = (_matrices(task, args[name]) for name in ("query", "key", "value"))
     batches, heads, queries, size = task.inputs[query.input].shape
     shared_heads, keys = task.inputs[key.input].shape[1:3]
+    if task.inputs[value.input].shape[3] != size:
+        raise Unsupported("values whose heads are not of the size of the keys'")
     given, causal = args.get("scale"), bool(args.get("is_causal", False))
     scale = float(given) if isinstance(given, float) else 1 / math.sqrt(size)
     if args.get("dropout_p", 0.0) != 0.0:
         raise Unsupported("attention with dropout")
-    if size % 8 or size > LARGEST_HEAD:
+    if size % 8 or size > LARGEST_HEAD[task.target]:
         raise Unsupported(f"heads of {size} elements")
     if heads % shared_heads or not (scale > 0 and math.isfinite(scale)):
         raise Unsupported(f"{heads} heads for {shared_heads}, or scale {scale}")
     mask = None
-    if args.get("attn_mask") is not None:
+    given_mask = args.get("attn_mask", args.get("attn_bias"))
+    if given_mask is not None:
         if causal:
             raise Unsupported("a mask beside a causal one")
-        mask = _mask(task, args["attn_mask"], (batches, heads, queries, keys))
+        mask = _mask(task, given_mask, (batches, heads, queries, keys))
     steps = task.output_specs[0].stride
     if steps[3] != 1:
         raise Unsupported("an output whose heads are not contiguous")

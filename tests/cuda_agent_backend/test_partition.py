@@ -292,3 +292,23 @@ def test_viewability_is_what_torch_says() -> None:
         except RuntimeError:
             allowed = False
         assert viewable(shape, stride, wanted) == allowed, (shape, stride, wanted)
+
+
+def test_on_cuda_an_attention_in_float32_is_a_region() -> None:
+    efficient = torch.ops.aten._scaled_dot_product_efficient_attention.default
+
+    def attend(*x: torch.Tensor, dropout: float = 0.0) -> torch.Tensor:
+        return efficient(x[0] * 2, x[1], x[2], None, True, dropout)[0] + 1
+
+    def halves(*x: torch.Tensor) -> torch.Tensor:
+        return attend(*(tensor.half() for tensor in x))
+
+    shapes = ((2, 4, 256, 64),) * 3
+    found = on_cuda(attend, *shapes)
+    assert [operators(region) for region in found] == [
+        ["mul"], ["_scaled_dot_product_efficient_attention"], ["add"]
+    ]  # fmt: skip
+    assert found[1].reason is None and found[1].target == "cuda"
+    for other in (halves, lambda *x: attend(*x, dropout=0.1)):
+        assert all(len(region.nodes) < 4 and "_scaled_dot_product_efficient_attention" not in operators(region)
+                   for region in on_cuda(other, *shapes))  # fmt: skip

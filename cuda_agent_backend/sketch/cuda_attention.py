@@ -1,0 +1,218 @@
+"""Attention -> CUDA on tensor cores, with the softmax corrected from one tile of keys to the next.
+
+Schedule parameters: ``rows``, the queries of a block; ``warp``, those of a warp (16 or 32); ``keys``, the keys of a
+tile; ``stages``, the tiles under way; ``kept``, 1 where queries stay in registers, split as the products want them, and
+0 where in shared memory; ``split``, 1 where a block splits each tile of keys and values once, and 0 where each warp
+does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from cuda_agent_backend.sketch.attention import Attention, Matrices, Strides
+from cuda_agent_backend.sketch.cuda_layout import MAX_THREADS, DeviceFacts, ceildiv
+from cuda_agent_backend.sketch.device import CpuFacts, gpu_facts
+from cuda_agent_backend.sketch.schedule import Schedule
+from cuda_agent_backend.sketch.ssa import Unsupported
+from sandbox.plan import Buffer, Launch, Plan
+from sandbox.task import Task
+
+MAX_BLOCKS = 2**31 - 1
+WIDE = 2**31 - 2**20
+"""Elements of a head from which on an index needs 64 bits."""
+ENTRY = "k0"
+PRELUDES = tuple(
+    Path(__file__).parent / "csrc" / name for name in ("cuda.cuh", "contract.cuh", "attention.cuh")
+)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The schedule's parameters; see the module's description."""
+
+    rows: int
+    warp: int
+    keys: int
+    stages: int
+    kept: int
+    split: int
+
+    @property
+    def threads(self) -> int:
+        return self.rows // self.warp * 32
+
+    def shared_bytes(self, size: int) -> int:
+        """Of a block, as `ca::attention` in the CUDA source counts it."""
+        depth = ceildiv(size, 16) * 16
+        stages = 4 * self.stages * self.keys * self._of_key(size)
+        apart = 6 * self.keys * (depth + size) * self.split
+        return stages + apart + 6 * self.rows * depth * (1 - self.kept)
+
+    def _of_key(self, size: int) -> int:
+        """Elements that a key and a value take, padding included."""
+        return ceildiv(size, 16) * 16 + 8 + size + 4
+
+    def check(self, size: int, device: DeviceFacts) -> None:
+        """Raises Unsupported where the parameters do not fit each other or the device."""
+        if self.warp not in (16, 32) or self.rows <= 0 or self.rows % 64:
+            raise Unsupported(f"{self.rows} queries for warps of {self.warp}")
+        if (
+            self.keys <= 0
+            or self.keys % 16
+            or self.stages < 2
+            or not {self.kept, self.split} <= {0, 1}
+        ):
+            raise Unsupported(f"tiles of {self.keys} keys, {self.stages} at a time")
+        if self.rows * (ceildiv(size, 16) * 16 + 8) > self.stages * self.keys * self._of_key(size):
+            raise Unsupported("queries that do not fit where keys and values pass through")
+        if self.threads > MAX_THREADS or self.shared_bytes(size) > device.shared_per_block_bytes:
+            raise Unsupported(
+                f"{self.threads} threads, {self.shared_bytes(size)} bytes of shared memory"
+            )
+
+
+SMALL = (Blocks(64, 16, 32, 2, 0, 1), Blocks(64, 16, 64, 2, 1, 1), Blocks(64, 16, 32, 2, 1, 0))  # fmt: skip
+"""For heads up to ``KEPT``, better guesses first."""
+LARGE = (Blocks(64, 16, 32, 2, 0, 1), Blocks(64, 16, 32, 2, 0, 0), Blocks(64, 16, 64, 2, 0, 0))  # fmt: skip
+"""For those that would leave too few registers if their queries stayed there."""
+KEPT = 64
+
+
+@dataclass(frozen=True)
+class CudaAttention:
+    """A task that is an attention, as one kernel (see ``api.Analysis``)."""
+
+    task: Task
+    form: Attention
+    family = "attention"
+
+    def schedules(self, device: DeviceFacts | CpuFacts | None = None) -> list[Schedule]:
+        facts = device if isinstance(device, DeviceFacts) else gpu_facts()
+        found = []
+        for blocks in SMALL if self.form.size <= KEPT else LARGE:
+            made = Schedule.of(dict(blocks.__dict__))
+            if self._reason(blocks, facts) is None:
+                found.append(made)
+        return found
+
+    def _reason(self, blocks: Blocks, device: DeviceFacts) -> str | None:
+        try:
+            blocks.check(self.form.size, device)
+            self._check()
+        except Unsupported as error:
+            return str(error)
+        return None
+
+    def _check(self) -> None:
+        if any(step % 2 for step in self.form.output_steps[:3]):
+            raise Unsupported("an output whose rows are not aligned")
+
+    def emit(
+        self, schedule: Schedule, device: DeviceFacts | CpuFacts | None = None
+    ) -> tuple[str, Plan]:
+        """Source and plan.
+
+        Raises:
+            Unsupported: the schedule does not fit, with the reason.
+        """
+        if len(schedule.kernels) != 1:
+            raise Unsupported(f"schedule for {len(schedule.kernels)} kernels where there is one")
+        given = schedule.parameters(0)
+        try:
+            blocks = Blocks(**{name: int(value) for name, value in given.items()})
+        except (TypeError, ValueError) as error:
+            raise Unsupported(f"parameters of an attention: {error}") from error
+        facts = device if isinstance(device, DeviceFacts) else gpu_facts()
+        blocks.check(self.form.size, facts)
+        self._check()
+        count = self.form.batches * self.form.heads * ceildiv(self.form.queries, blocks.rows)
+        if count > MAX_BLOCKS:
+            raise Unsupported(f"{count} blocks")
+        inputs = [Buffer(f"in{i}", "input", spec) for i, spec in enumerate(self.task.inputs)]
+        buffers = (*inputs, Buffer("out", "output", self.task.output_specs[0]))
+        launch = Launch(
+            ENTRY,
+            (count, 1, 1),
+            (blocks.threads, 1, 1),
+            blocks.shared_bytes(self.form.size),
+            tuple(b.name for b in buffers),
+        )
+        text = [path.read_text(encoding="utf-8") for path in PRELUDES]
+        lines = _source(self.task, self.form, blocks, _vector(self.form))
+        return "\n".join([*text, *lines]), Plan("cuda", buffers, (launch,))
+
+
+def _vector(form: Attention) -> int:
+    """Elements of a copy that every row's alignment allows."""
+    steps = [s for m in (form.query, form.key, form.value) for s in m.steps[:3]]
+    return next(v for v in (4, 2, 1) if all(s % v == 0 for s in steps))
+
+
+def _source(task: Task, form: Attention, blocks: Blocks, vector: int) -> list[str]:
+    bias = form.mask.steps if form.mask else (0, 0, 0, 0)
+    pieces, heads = ceildiv(form.queries, blocks.rows), form.batches * form.heads
+    reach = max(abs(n * s) for n, s in _rows(form))
+    operands = {"q": form.query, "k": form.key, "v": form.value, "bias": form.mask}
+    # the last queries of a causal head are the most work, so they come first
+    place = (
+        f"number = blockIdx.x % {heads}, piece = {pieces - 1} - blockIdx.x / {heads}"
+        if form.causal
+        else f"number = blockIdx.x / {pieces}, piece = blockIdx.x % {pieces}"
+    )
+    inputs = [f"const float* __restrict__ in{i}" for i in range(len(task.inputs))]
+    return [
+        "struct sizes {",
+        f"  typedef {'int64_t' if reach >= WIDE else 'int'} index;",
+        f"  static constexpr int size = {form.size}, queries = {form.queries}, keys = {form.keys};",
+        f"  static constexpr int rows = {blocks.rows}, block = {blocks.keys}, stages = {blocks.stages};",
+        f"  static constexpr int fragments = {blocks.warp // 16}, vector = {vector};",
+        f"  static constexpr index q_row = {form.query.steps[2]}, k_row = {form.key.steps[2]};",
+        f"  static constexpr index v_row = {form.value.steps[2]}, o_row = {form.output_steps[2]};",
+        f"  static constexpr index bias_row = {bias[2]}, bias_key = {bias[3]};",
+        f"  static constexpr bool kept = {_word(bool(blocks.kept))}, apart = {_word(bool(blocks.split))};",
+        f"  static constexpr bool causal = {_word(form.causal)};",
+        f"  static constexpr bool biased = {_word(form.mask is not None)};",
+        f"  static constexpr float scale = float({form.scale!r});",
+        "};",
+        f'extern "C" __global__ void __launch_bounds__({blocks.threads})',
+        f"{ENTRY}({', '.join(inputs)}, float* __restrict__ out) {{",
+        "  extern __shared__ __align__(16) unsigned char shared[];",
+        f"  const int {place};",
+        f"  const int64_t batch = number / {form.heads}, head = number % {form.heads};",
+        f"  const int64_t shared_head = head / {form.heads // form.shared_heads};",
+        "  ca::attention<sizes> one;",
+        "  one.shared = reinterpret_cast<float*>(shared);",
+        *(_operand(name, m) for name, m in operands.items() if m is not None),
+        f"  one.head.out = out + {_offset(form.output_steps, 'head')};",
+        f"  one.first = piece * {blocks.rows};",
+        "  one.run();",
+        "}",
+        "",
+    ]
+
+
+def _rows(form: Attention) -> list[tuple[int, int]]:
+    """Counts and strides of what is stepped through within a head."""
+    bias = form.mask.steps if form.mask else (0, 0, 0, 0)
+    return [
+        (form.queries, form.query.steps[2]),
+        (form.keys, form.key.steps[2]),
+        (form.keys, form.value.steps[2]),
+        (form.queries, form.output_steps[2]),
+        (form.queries, bias[2] + form.keys * bias[3]),
+    ]
+
+
+def _operand(name: str, operand: Matrices) -> str:
+    at = _offset(operand.steps, "shared_head" if name in ("k", "v") else "head")
+    return f"  one.head.{name} = in{operand.input} + {at};"
+
+
+def _offset(steps: Strides, head: str) -> str:
+    return f"batch * {steps[0]} + {head} * {steps[1]}"
+
+
+def _word(value: bool) -> str:
+    return "true" if value else "false"
