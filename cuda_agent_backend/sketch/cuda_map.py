@@ -17,7 +17,7 @@ from cuda_agent_backend.sketch.cuda_parts import (
     parameters_of,
 )
 from cuda_agent_backend.sketch.cuda_program import read_once
-from cuda_agent_backend.sketch.cuda_stencil import tile_body
+from cuda_agent_backend.sketch.cuda_stencil import tile_body, tile_loop
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Dim, Kernel
 from cuda_agent_backend.sketch.passes import Pass, passes
@@ -59,7 +59,7 @@ def map_dims(kernel: Kernel, p: Pass) -> tuple[Dim, ...]:
     return (*kernel.outer, *p.inner)
 
 
-def _read(parameters: Mapping[str, Parameter], dims: Sequence[Dim]) -> MapLayout:
+def _read(parameters: Mapping[str, Parameter], dims: Sequence[Dim], loop: int | None) -> MapLayout:
     numbers = {k: v for k, v in parameters.items() if k != "sketch"}
     known = {f.name for f in fields(MapLayout)}
     for name, value in numbers.items():
@@ -68,7 +68,8 @@ def _read(parameters: Mapping[str, Parameter], dims: Sequence[Dim]) -> MapLayout
     layout = MapLayout(**{k: int(v) for k, v in numbers.items()})
     line = dims[-1][1] if dims else 1
     fits = 1 <= layout.threads <= MAX_THREADS and 1 <= layout.unroll <= MAX_UNROLL
-    fits = fits and 0 <= layout.rows <= (dims[-2][1] if len(dims) > 1 else 0)
+    if layout.rows:
+        fits = fits and 0 <= layout.rows <= (dims[loop][1] if loop is not None else 0)
     if not fits or layout.vector < 1 or line % layout.vector or layout.blocks < 0:
         raise Unsupported("a pointwise schedule that does not fit the sizes")
     return layout
@@ -86,10 +87,11 @@ def emit_map(
     if p is None:
         raise Unsupported("a pointwise schedule for a kernel of several passes")
     dims = map_dims(kernel, p)
-    layout = _read(parameters, dims)
+    loop = tile_loop(dims, p) if parameters.get("rows") else None
+    layout = _read(parameters, dims, loop)
     vectors = math.prod(n for _, n in dims) // layout.vector
-    if layout.rows:
-        vectors = vectors // dims[-2][1] * ceildiv(dims[-2][1], layout.rows)
+    if layout.rows and loop is not None:
+        vectors = vectors // dims[loop][1] * ceildiv(dims[loop][1], layout.rows)
     block = layout.threads * layout.unroll
     tiles = ceildiv(vectors, block)
     index = "int64_t" if needs_wide(region, kernel) else "int"
@@ -101,12 +103,12 @@ def emit_map(
         body = [f"if (at < {vectors}) {{", *indented(body), "}"]
     start = f"const {index} at = ({index}(tile) * {layout.unroll} + u) * {layout.threads} + threadIdx.x;"
     reads, writes = buffers_of(kernel)
-    loop = f"for (int tile = blockIdx.x; tile < {tiles}; tile += gridDim.x) {{"
+    around = f"for (int tile = blockIdx.x; tile < {tiles}; tile += gridDim.x) {{"
     text = [
         f'extern "C" __global__ void __launch_bounds__({layout.threads})',
         f"{name}({', '.join(parameters_of(region, reads, writes))}) {{",
         f"  constexpr int L = {layout.vector};",
-        f"  {loop}" if layout.blocks else "  { const int tile = blockIdx.x;",
+        f"  {around}" if layout.blocks else "  { const int tile = blockIdx.x;",
         "#pragma unroll",
         f"    for (int u = 0; u < {layout.unroll}; ++u) {{",
         *indented([start, *body], "      "),

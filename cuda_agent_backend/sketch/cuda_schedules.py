@@ -17,7 +17,7 @@ from cuda_agent_backend.sketch.cuda_estimate import (
 from cuda_agent_backend.sketch.cuda_layout import WARP, DeviceFacts, ceildiv, read_layout
 from cuda_agent_backend.sketch.cuda_map import map_dims, single_pass
 from cuda_agent_backend.sketch.cuda_rows import emit_rows
-from cuda_agent_backend.sketch.cuda_stencil import has_taps, tile_rows
+from cuda_agent_backend.sketch.cuda_stencil import tile_loop, tile_rows
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Dim, Kernel
 from cuda_agent_backend.sketch.passes import Pass
@@ -85,7 +85,7 @@ def _map_schedules(kernel: Kernel, region: LoweredRegion) -> list[Parameters]:
 
 def _tile_schedules(p: Pass, dims: Sequence[Dim], widest: int) -> list[Parameters]:
     """Tiles of several rows where results share what they read; smaller ones first where there would be few threads."""
-    if not has_taps(p):
+    if tile_loop(dims, p) is None:
         return []
     possible = tile_rows(dims, p)
     vectors = math.prod(n for _, n in dims) // widest

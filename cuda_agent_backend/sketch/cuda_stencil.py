@@ -29,7 +29,7 @@ from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Dim, Kernel, coefficient
 from cuda_agent_backend.sketch.passes import Pass
 from cuda_agent_backend.sketch.printer import COMPUTE_TYPES, c_index
-from cuda_agent_backend.sketch.ssa import Body, Instruction, Unsupported, Value
+from cuda_agent_backend.sketch.ssa import GATHER, Body, Instruction, Unsupported, Value
 
 Ranges = dict[sympy.Symbol, tuple[int, int]]
 """First and last value of loop variables."""
@@ -58,9 +58,27 @@ def has_taps(p: Pass) -> bool:
     return any(len(distances) >= FEWEST_TAPS for distances in places.values())
 
 
+def tile_loop(dims: Sequence[Dim], p: Pass) -> int | None:
+    """The loop, but for the innermost, along which results have most in common: taps, or the places they read from."""
+    if len(dims) < 2:
+        return None
+    if has_taps(p):
+        return len(dims) - 2
+    body = [i for stage in p.stages for i in stage.body.walk()]
+    if not any(i.op == GATHER for i in body):
+        return None
+    told: set[sympy.Basic] = set()
+    for i in body:
+        if i.op in ("index_expr", "load") and i.index is not None:
+            told |= i.index.free_symbols
+    apart = [n for n, (symbol, _) in enumerate(dims[:-1]) if symbol not in told]
+    return max(apart, key=lambda n: dims[n][1], default=None)
+
+
 def tile_rows(dims: Sequence[Dim], p: Pass) -> list[int]:
     """Numbers of rows that a tile may have."""
-    size = dims[-2][1] if len(dims) > 1 else 1
+    loop = tile_loop(dims, p)
+    size = dims[loop][1] if loop is not None else 0
     work = sum(1 for stage in p.stages for _ in stage.body.walk())
     return [r for r in (1, 2, 4, 8) if r <= size and r * work <= MOST_INSTRUCTIONS]
 
@@ -306,12 +324,15 @@ def tile_body(
 ) -> list[str]:
     """Statements that make the tile number ``at`` of ``rows`` by ``vector`` results; ``stream`` is for plain maps."""
     rows, vector = tile
-    (row, height), (lane, width) = dims[-2:]
+    loop = tile_loop(dims, p)
+    assert loop is not None
+    (row, height), (lane, width) = dims[loop], dims[-1]
     ranges: Ranges = {symbol: (0, size - 1) for symbol, size in dims}
     ranges[lane] = (0, width - vector)
     out, step = [], 1
-    sizes = [*(n for _, n in dims[:-2]), ceildiv(height, rows), width // vector]
-    names = [*(str(s) for s, _ in dims[:-2]), "first", str(lane)]
+    sizes = [*(n for _, n in dims[:-1]), width // vector]
+    sizes[loop] = ceildiv(height, rows)
+    names = ["first" if n == loop else str(s) for n, (s, _) in enumerate(dims)]
     for name, size in zip(reversed(names), reversed(sizes), strict=True):
         value = f"ca::idiv(at, {step})" if step > 1 else "at"
         if name != names[0]:

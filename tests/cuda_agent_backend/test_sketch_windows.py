@@ -16,6 +16,7 @@ from torch._inductor import config as inductor_config
 from torch.nn import functional as F
 
 from cuda_agent_backend.sketch import api
+from cuda_agent_backend.sketch.schedule import Schedule
 from sandbox.candidate import Candidate
 
 
@@ -137,3 +138,32 @@ def test_what_lies_beside_an_image_is_no_term_whatever_the_filter(tmp_path: Path
     (got,) = outputs
     assert not got.isnan().any()
     assert got[:, 1, 1:, 1:].isinf().all() and got[:, 1, 0].isfinite().all()
+
+
+TILED: dict[str, Case] = {
+    **{n: CASES[n] for n in ("box", "box, cut windows", "large maxima with holes", "volumes")},
+    "sharing rows": (lambda x: F.max_pool2d(x, (3, 4), stride=(1, 2), padding=(1, 2)), (holes(randn(2, 3, 24, 32)),)),
+    "images": (lambda x, w: F.conv2d(x, w, padding=1, groups=3), (randn(2, 3, 24, 32), randn(3, 1, 3, 3))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TILED)
+def test_tiles_of_rows_give_what_eager_gives_where_rows_are_left_over(
+    name: str, tmp_path: Path
+) -> None:
+    it = for_cuda(TILED[name])
+    first = it.analysis.schedules()[0].parameters(0)
+    assert first["rows"] and len(it.analysis.kernels) == 1
+    made = api.generate(it.analysis, Schedule.of({**first, "rows": 3}))
+    assert isinstance(made, Candidate), made
+    assert_close(cuda_emulator.run(made.source, made.plan, it.inputs, tmp_path), it.want)
+
+
+def test_a_tile_reads_what_its_results_share_once() -> None:
+    it = for_cuda(TILED["images"])
+    first = it.analysis.schedules()[0].parameters(0)
+    made = api.generate(it.analysis, Schedule.of({**first, "rows": 4, "vector": 4}))
+    assert isinstance(made, Candidate), made
+    kernel = made.source[made.source.index('extern "C"') :]
+    inside = kernel[: kernel.index("} else {")]
+    assert inside.count("ca::load<4>") == 6 and inside.count("ca::widen(") == 2 * 6 + 9
