@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,9 @@ aten = torch.ops.aten
 ABSENT = -0.0
 """Padding that is no term of a sum: a convolution multiplies the zeros beside an image, even with infinities; a
 transposed one has nothing there. As a number it is a zero; `contraction` knows it by its sign."""
+
+NARROWEST = 16
+"""Columns of the narrowest tile of a sum of products."""
 
 
 def call(graph: Graph, target: torch._ops.OpOverload, *args: object) -> Node:
@@ -97,10 +101,11 @@ def _direct(graph: Graph, node: Node) -> Node:
 
 
 def _transposed(graph: Graph, node: Node) -> Node:
-    """All phases of the stride in one sum.
+    """A convolution by windows of x, whose channels are those of the output times the s phases r of the stride.
 
-    In one dimension, with stride s and padding p, output s * q + r is the sum over j of x[q - j] w[s * j + r + p]: a
-    convolution by windows of x, whose channels are those of the output times the s phases r.
+    In one dimension, with stride s and padding p, output s * q + r is the sum over j of x[q - j] w[s * j + r + p]. Of
+    which j there are weights depends on r; the sum is over those of any phase. With shifted phases it is that of
+    x[q + r - j] w[2 * j + p - r], where all phases have the same j: fewer terms, but a sum of products for each phase.
     """
     x, weight, _, stride, padding, _, _, _, groups = node.args
     assert isinstance(x, Node) and isinstance(weight, Node) and isinstance(groups, int)
@@ -109,24 +114,31 @@ def _transposed(graph: Graph, node: Node) -> Node:
     _, outputs, *size = weight.meta["val"].shape
     dims = len(size)
     steps, edges, ones = _each(stride, dims), _each(padding, dims), [1] * dims
-    first = [-((s - 1 + p) // s) for s, p in zip(steps, edges, strict=True)]
-    last = [(k - 1 - p) // s for k, s, p in zip(size, steps, edges, strict=True)]
+    shifts = _shifted(outputs, size, steps, edges)
+    shown = [1 + shift for shift in shifts]  # phases that x sees
+    first = [-((s - 1 - f + p) // s) for s, p, f in zip(steps, edges, shifts, strict=True)]
+    last = [(k - 1 - p + f) // s for k, s, p, f in zip(size, steps, edges, shifts, strict=True)]
     taps = [b - a + 1 for a, b in zip(first, last, strict=True)]
     parts = [-(-w // s) for w, s in zip(wanted, steps, strict=True)]
 
-    behind = [parts[d] - first[d] - lengths[d] for d in range(dims)]
+    behind = [parts[d] + shifts[d] - first[d] - lengths[d] for d in range(dims)]
     x = _padded(graph, x, list(zip(last, behind, strict=True)), ABSENT)
-    for d in range(dims):
-        x = call(graph, aten.unfold.default, x, 2 + d, taps[d], 1)
-    shape = [n, groups, 1, channels // groups, *_by_turns(parts, ones), *taps]
+    for sizes in (shown, taps):
+        for d in range(dims):
+            x = call(graph, aten.unfold.default, x, 2 + d, sizes[d], 1)
+    shape = [n, groups, 1, channels // groups, *parts, *shown, *taps]
     windows = call(graph, aten.view.default, x, shape)
+    turns = _by_turns(list(range(4, 4 + dims)), list(range(4 + dims, 4 + 2 * dims)))
+    order = [*range(4), *turns, *range(4 + 2 * dims, 4 + 3 * dims)]
+    windows = call(graph, aten.permute.default, windows, order)
 
-    before = [-steps[d] * first[d] - edges[d] for d in range(dims)]
+    before = [-steps[d] * first[d] - edges[d] + shifts[d] for d in range(dims)]
     after = [steps[d] * taps[d] - size[d] - before[d] for d in range(dims)]
     weight = _padded(graph, weight, list(zip(before, after, strict=True)), ABSENT)
     shape = [groups, channels // groups, outputs, *_by_turns(taps, steps)]
     weight = call(graph, aten.view.default, weight, shape)
-    weight = call(graph, torch.ops.prims.rev.default, weight, [3 + 2 * d for d in range(dims)])
+    reverse = [3 + 2 * d for d in range(dims)] + [4 + 2 * d for d in range(dims) if shifts[d]]
+    weight = call(graph, torch.ops.prims.rev.default, weight, reverse)
     phases, places = ([o + 2 * d for d in range(dims)] for o in (4, 3))
     weight = call(graph, aten.permute.default, weight, [0, 2, 1, *phases, *places])
     shape = [1, groups, outputs, channels // groups, *_by_turns(ones, steps), *taps]
@@ -141,6 +153,28 @@ def _transposed(graph: Graph, node: Node) -> Node:
     for d in range(dims):
         result = call(graph, aten.slice.Tensor, result, 2 + d, 0, wanted[d])
     return call(graph, aten.clone.default, result)
+
+
+def _shifted(outputs: int, size: list[int], steps: list[int], edges: list[int]) -> list[int]:
+    """For each dimension 1 where phases of x that are shifted make sums so much shorter that it pays, else 0."""
+    together = [
+        (s - 1 + p) // s + (k - 1 - p) // s + 1 for k, s, p in zip(size, steps, edges, strict=True)
+    ]
+    alone = [-(-k // s) for k, s in zip(size, steps, strict=True)]
+    shifts = [
+        int(s == 2 and p % 2 == 1 and a < t)
+        for s, p, a, t in zip(steps, edges, alone, together, strict=True)
+    ]
+    phases = 2 ** sum(shifts)
+    others = outputs * math.prod(steps) // phases
+    shorter = math.prod(a if f else t for a, t, f in zip(alone, together, shifts, strict=True))
+    pays = phases * _whole(others) * shorter < _whole(others * phases) * math.prod(together)
+    return shifts if pays else [0] * len(size)
+
+
+def _whole(columns: int) -> int:
+    """With those that fill the narrowest tile."""
+    return -(-columns // NARROWEST) * NARROWEST
 
 
 def _padded(graph: Graph, x: Node, sides: list[tuple[int, int]], value: float = 0.0) -> Node:

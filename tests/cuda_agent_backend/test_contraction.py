@@ -94,6 +94,10 @@ CASES: dict[str, Case] = {
         lambda x, w: F.conv_transpose3d(x, w, stride=(1, 2, 1), padding=(0, 1, 1), groups=2),
         (randn(2, 8, 3, 4, 5), randn(8, 6, 2, 4, 3)),
     ),
+    "transposed 3D, one dimension shifted, groups": (
+        lambda x, w: F.conv_transpose3d(x, w, stride=(1, 2, 2), padding=(1, 3, 0), groups=2),
+        (randn(2, 8, 3, 5, 4), randn(8, 16, 2, 6, 2)),
+    ),
     "transposed, wide padding": (
         lambda x, w: F.conv_transpose2d(x, w, padding=2), (randn(2, 9, 9, 8), randn(9, 12, 3, 3)),
     ),
@@ -255,18 +259,19 @@ def test_what_is_not_finite_is_as_in_eager(special: float, split: int, tmp_path:
 @pytest.mark.parametrize("where", ["image", "weight"])
 @pytest.mark.parametrize("special", [math.inf, math.nan])
 @pytest.mark.parametrize(
-    "function",
+    ("function", "size"),
     [
-        lambda x, w: F.conv2d(x, w, padding=1),
-        lambda x, w: F.conv_transpose2d(x, w, stride=2, padding=1, output_padding=1),
-        lambda x, w: F.conv_transpose2d(x, w, padding=1),
-        lambda x, w: F.conv_transpose2d(x, w, stride=4),
+        (lambda x, w: F.conv2d(x, w, padding=1), 3),
+        (lambda x, w: F.conv_transpose2d(x, w, stride=2, padding=1, output_padding=1), 3),
+        (lambda x, w: F.conv_transpose2d(x, w, stride=2, padding=1), 4),
+        (lambda x, w: F.conv_transpose2d(x, w, padding=1), 3),
+        (lambda x, w: F.conv_transpose2d(x, w, stride=4), 3),
     ],
 )
 def test_infinities_spread_as_far_as_in_eager(
-    function: Callable[..., Tensor], special: float, where: str, tmp_path: Path
+    function: Callable[..., Tensor], size: int, special: float, where: str, tmp_path: Path
 ) -> None:
-    x, w = randn(2, 8, 6, 5), randn(8, 8, 3, 3)
+    x, w = randn(2, 8, 6, 5), randn(8, 8, size, size)
     (x if where == "image" else w)[1, 2, 0, 1] = special
     it = sample(function, x, w, target="cuda")
     (got,) = emulated(it, with_tiles(it), tmp_path)
@@ -335,7 +340,8 @@ def test_copies_are_as_wide_as_memory_allows() -> None:
     [
         ("convolution", [9]),
         ("convolution 3D", [27]),
-        ("transposed, stride 2", [9, 9]),  # weights are masked too
+        ("transposed, stride 2", [4]),
+        ("transposed, cut off", [2, 2]),  # weights are masked too
         ("channels last", []),
         ("product", []),
     ],
