@@ -1,7 +1,6 @@
 """Turns on a device among processes: `turns` is the same among the threads of one.
 
-What runs or times something on the device takes a turn; compiling does not, nor do the sanitizer's tools, which run a
-kernel once in some seconds of starting. A turn ends with its process at the
+Only what runs or times something on the device takes a turn; compiling does not. A turn ends with its process at the
 latest, however that ends, since the system gives up the locks of a dead process.
 
 Not covered: processes that take no turns. The A/A control notices them.

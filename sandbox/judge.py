@@ -372,8 +372,8 @@ class Judge:
             outcome = self._time(session, eager_task, effort, evidence, checked.outcome.accuracy)
         evidence["seconds"]["race"] = clock.lap()
         if isinstance(outcome, Correct) and self.target == "cuda":
-            # Its tools take seconds to start and run the kernels once: no turn for that.
-            outcome = self._sanitize(session, candidate, compiled, evidence) or outcome
+            with self._device.turn():  # under its tools kernels take as long as a hundred runs
+                outcome = self._sanitize(session, candidate, compiled, evidence) or outcome
             evidence["seconds"]["sanitizer"] = clock.lap()
         return outcome
 

@@ -141,7 +141,7 @@ def test_what_lies_beside_an_image_is_no_term_whatever_the_filter(tmp_path: Path
 
 
 TILED: dict[str, Case] = {
-    **{n: CASES[n] for n in ("box", "box, cut windows", "large maxima with holes", "volumes")},
+    **{n: CASES[n] for n in ("box", "box, cut windows", "large maxima with holes")},
     "sharing rows": (lambda x: F.max_pool2d(x, (3, 4), stride=(1, 2), padding=(1, 2)), (holes(randn(2, 3, 24, 32)),)),
     "images": (lambda x, w: F.conv2d(x, w, padding=1, groups=3), (randn(2, 3, 24, 32), randn(3, 1, 3, 3))),
 }  # fmt: skip
