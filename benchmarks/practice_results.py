@@ -12,7 +12,8 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,9 @@ def results_in(folder: Path, tasks: Mapping[str, TaskFile], sources: str) -> lis
     found = []
     for path in sorted((folder / "tasks").rglob("*.json")):
         facts = json.loads(path.read_text(encoding="utf-8"))
-        task = tasks[Path(facts["file"]).stem]
+        task = tasks.get(Path(facts["file"]).stem)
+        if task is None:
+            raise Foreign(f"{path}: there is no task {facts['file']}")
         identity = Identity(sources, Wishes(**facts["wishes"]), machine)
         if facts["identity"] != identity.of(task):
             raise Foreign(f"{path}: not measured with these sources, or not as {task.path} is now")
@@ -70,15 +73,18 @@ def one_way(results: Sequence[Facts]) -> Facts:
 
 
 def whole(
-    results: Sequence[Facts], tasks: Iterable[TaskFile], folders: Sequence[Path]
+    results: Sequence[Facts], tasks: Sequence[TaskFile], folders: Sequence[Path]
 ) -> dict[str, Any]:
     """The content of the file."""
     figures = [task_figures(facts) for facts in results]
     done = {facts["name"] for facts in results}
+    if len(done) < len(results):
+        names = Counter(facts["name"] for facts in results)
+        raise Foreign(f"more than one result: {[name for name, n in names.items() if n > 1]}")
     return {
         "machine": machines(folders),
-        "versions": provenance.versions(),
         "commit": commit(),
+        "sources": provenance.sources(),
         "wishes": one_way(results),
         "tasks": {
             facts["name"]: brief(facts) | {"figures": figure.to_json()}
@@ -88,7 +94,7 @@ def whole(
         "summary": {
             "overall": summary(figures),
             "groups": grouped(figures),
-            "table": table(figures),
+            "table": table(figures, [task.group for task in tasks]),
         },
     }
 
@@ -111,15 +117,19 @@ def brief(facts: Facts) -> Facts:
     return rounded
 
 
-def table(tasks: Sequence[TaskFigures]) -> Facts:
-    """The rows that the project asks for."""
+def table(tasks: Sequence[TaskFigures], groups: Sequence[str]) -> Facts:
+    """The rows that the project asks for. groups: of all tasks of the set, those without a result included.
+
+    A task without a result, a wrong one and a noisy one are not faster. Room is known of tasks with times only.
+    """
     single = [t for t in tasks if t.group == "single"]
-    with_room = [t for t in single if t.timed and (t.room or 0) >= ROOM]
     fused = [t for t in tasks if t.group == "fused" and holds_product(t.name)]
     networks = [t for t in tasks if t.group == "networks"]
     return {
+        "measured": {"of": len(groups), "are": len(tasks)},
         "correct": part(tasks, lambda t: t.correct),
-        "single_with_room_faster": part(with_room, faster),
+        "single_without_times": sum(not t.timed for t in single),
+        "single_with_room_faster": part([t for t in single if (t.room or 0) >= ROOM], faster),
         "fused_with_product_faster": part(fused, faster),
         "networks_faster": part(networks, faster),
         "geomean_over_inductor": {
@@ -158,7 +168,8 @@ def main() -> int:
     tasks = {task.path.stem: task for task in getattr(found, "tasks", ())}
     try:
         lists = [results_in(folder, tasks, provenance.sources()) for folder in args.folders]
-        content = whole([facts for one in lists for facts in one], tasks.values(), args.folders)
+        every = [facts for one in lists for facts in one]
+        content = whole(every, list(tasks.values()), args.folders)
     except Foreign as error:
         print(error, file=sys.stderr)
         return 1

@@ -70,7 +70,7 @@ class _Traced:
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-    """A function and its inputs, made on a device. ``values``: whether positions that it returns index its input."""
+    """A function and its inputs, made on a device. ``multiplications``: what its products take, 0 where it has none."""
 
     name: str
     function: Callable[..., Any]
@@ -470,6 +470,8 @@ def document(outcomes: list[Outcome], options: argparse.Namespace) -> dict[str, 
         "commit": commit(),
         "float32": "tf32" if options.tf32 else "ieee",
         "rounds": options.rounds,
+        "most": options.most,
+        "clean": options.clean,
         "outcomes": [dataclasses.asdict(o) for o in outcomes],
         "summary": summary(outcomes),
     }

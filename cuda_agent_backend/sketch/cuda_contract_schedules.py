@@ -103,7 +103,7 @@ def _candidates(c: Contraction, device: DeviceFacts) -> Iterator[tuple[Tiles, fl
         yield one, share
         blocks = _blocks(c, one)
         if blocks < device.sm_count and c.k >= 4 * one.step:
-            for split in _splits(blocks, c.k // one.step, device):
+            for split in _splits(blocks, ceildiv(c.k, one.step), device):
                 yield replace(one, split=split), share
 
 
@@ -140,10 +140,11 @@ def _ways(c: Contraction) -> Iterator[tuple[int, int, int, float]]:
 
 
 def _splits(blocks: int, turns: int, device: DeviceFacts) -> list[int]:
-    """Shares of a tile that fill the device once or twice, each long enough to be worth a block."""
+    """Shares of a tile that fill the device once or twice, none of them empty, each long enough to be worth a block."""
     wanted = {ceildiv(waves * device.sm_count, blocks) for waves in (1, 2)}
     wanted |= {2, 4} if blocks * 4 <= device.sm_count else {2}
-    return sorted(s for s in wanted if 2 <= s <= min(MAX_SPLIT, turns // 2))
+    possible = (s for s in wanted if 2 <= s <= min(MAX_SPLIT, turns // 2))
+    return sorted({ceildiv(turns, ceildiv(turns, s)) for s in possible})
 
 
 def _blocks(c: Contraction, t: Tiles) -> int:

@@ -65,7 +65,7 @@ def test_the_rows_count_what_is_faster_than_both_by_the_lower_bound(tmp_path: Pa
     for ours, expected in ((1e-3, 1), (1.95e-3, 0)):
         folder = run_of(tmp_path / str(ours), ours=ours)
         results = subject.results_in(folder, TASKS, "sources")
-        content = subject.whole(results, TASKS.values(), [folder])
+        content = subject.whole(results, list(TASKS.values()), [folder])
         rows = content["summary"]["table"]
         assert rows["correct"] == {"of": 3, "are": 3}
         for row in ("single_with_room_faster", "fused_with_product_faster", "networks_faster"):
@@ -89,11 +89,21 @@ def test_results_of_other_sources_or_ways_are_refused(tmp_path: Path) -> None:
         subject.one_way(both)
 
 
+def test_a_task_has_one_result_and_is_one_of_the_set(tmp_path: Path) -> None:
+    folder = run_of(tmp_path / "run")
+    results = subject.results_in(folder, TASKS, "sources")
+    with pytest.raises(subject.Foreign, match=r"more than one result.*tabular_mlp"):
+        subject.whole([*results, results[-1]], list(TASKS.values()), [folder])
+    with pytest.raises(subject.Foreign, match="there is no task"):
+        subject.results_in(folder, {}, "sources")
+
+
 def test_tasks_without_a_result_are_named(tmp_path: Path) -> None:
     folder = run_of(tmp_path / "run")
     more = [*TASKS.values(), TaskFile("unmeasured", "single", Path("unmeasured.py"))]
     content = subject.whole(subject.results_in(folder, TASKS, "sources"), more, [folder])
     assert content["missing"] == ["unmeasured"]
+    assert content["summary"]["table"]["measured"] == {"of": 4, "are": 3}
 
 
 def test_which_fused_tasks_hold_a_product() -> None:

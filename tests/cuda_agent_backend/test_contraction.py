@@ -211,6 +211,22 @@ def test_warp_groups_compute_the_same(
         assert relative(got, want) < 1e-3
 
 
+@pytest.mark.parametrize("group", [1, 2])
+def test_shares_without_terms_leave_nothing_open(group: int, tmp_path: Path) -> None:
+    it = case("convolution")  # 72 terms: three turns for four shares
+    (want,) = in_float64("convolution")
+    change = {"tile_m": 128, "tile_n": 64, "stages": 3 + group, "split": 4, "group": group}
+    (got,) = emulated(it, with_tiles(it, **GROUPS | change), tmp_path)
+    assert relative(got, want) < 1e-6
+
+
+def test_no_share_that_is_offered_is_empty() -> None:
+    it = sample(lambda a, b: a @ b, randn(128, 288), randn(288, 128))
+    offered = cuda.schedules(it.analysis.region, it.analysis.kernels, DEVICE, 40)
+    splits = {s.parameters(0)["split"] for s in offered if s.parameters(0)["depth"] == 32}
+    assert 3 in splits and 4 not in splits  # nine turns
+
+
 def test_long_sums_that_move_on_after_a_run_are_more_accurate(tmp_path: Path) -> None:
     it = case("long sums")
     (want,) = in_float64("long sums")

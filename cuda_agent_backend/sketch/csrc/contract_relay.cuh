@@ -123,7 +123,7 @@ struct relay_contraction : wide_parts<BlockN, Products, BlockM / 64 * 128, A, B>
     float own[BlockN / 2];
 #pragma unroll
     for (int i = 0; i < BlockN / 2; ++i) own[i] = 0.f;
-    if (groups > 1 && group == groups - 1) announce(turn(0), 256);
+    if (groups > 1 && group == groups - 1 && count > 0) announce(turn(0), 256);  // without terms nobody comes to meet it
 #pragma unroll 1
     for (int number = 0; number < count; ++number) {
       typename parts::fragments a;
