@@ -113,10 +113,11 @@ ADAPTIVE_POOLINGS = (
 SMALLEST_PRODUCT = 1 << 20
 """Multiplications below which a library's call is over before threads of ours have met."""
 ATTENTION = {
-    "_scaled_dot_product_flash_attention_for_cpu": 256,
-    "_scaled_dot_product_efficient_attention": 128,
+    "cpu": "_scaled_dot_product_flash_attention_for_cpu",
+    "cuda": "_scaled_dot_product_efficient_attention",
 }
-"""Operators for which there are sketches, and the largest heads there."""
+"""The operator of each target for which there are sketches."""
+LARGEST_HEADS = {ATTENTION["cpu"]: 256, ATTENTION["cuda"]: 128}
 
 
 @functools.cache
@@ -274,7 +275,7 @@ def _is_attention(node: Node) -> bool:
     """Whether a node is an attention for which there are sketches: float32 of fixed size, for inference only."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return False
-    largest = ATTENTION.get(node.target._schema.name.partition("::")[2])
+    largest = LARGEST_HEADS.get(node.target._schema.name.partition("::")[2])
     if largest is None or len(node.args) < 3:
         return False
     operands = [a.meta.get("val") if isinstance(a, Node) else None for a in node.args[:3]]

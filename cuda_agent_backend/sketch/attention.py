@@ -5,14 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from cuda_agent_backend.operators import ATTENTION, LARGEST_HEADS
 from cuda_agent_backend.sketch.ssa import Unsupported
 from sandbox.task import InputRef, NodeRef, Task, TensorSpec
-
-OPERATORS = {
-    "cpu": "aten._scaled_dot_product_flash_attention_for_cpu.default",
-    "cuda": "aten._scaled_dot_product_efficient_attention.default",
-}
-LARGEST_HEAD = {"cpu": 256, "cuda": 128}
 
 Strides = tuple[int, ...]
 
@@ -48,8 +43,18 @@ class Attention:
     output_steps: Strides
 
 
+def offset(steps: Strides, head: str) -> str:
+    """Where, in C, a head of a batch begins; ``head`` is the name of its number."""
+    return f"batch * {steps[0]} + {head} * {steps[1]}"
+
+
+def word(value: bool) -> str:
+    """In C."""
+    return "true" if value else "false"
+
+
 def is_attention(task: Task) -> bool:
-    return any(node.op == OPERATORS[task.target] for node in task.nodes)
+    return any(node.op == f"aten.{ATTENTION[task.target]}.default" for node in task.nodes)
 
 
 def attention_of(task: Task) -> Attention:
@@ -70,7 +75,7 @@ def attention_of(task: Task) -> Attention:
     scale = float(given) if isinstance(given, float) else 1 / math.sqrt(size)
     if args.get("dropout_p", 0.0) != 0.0:
         raise Unsupported("attention with dropout")
-    if size % 8 or size > LARGEST_HEAD[task.target]:
+    if size % 8 or size > LARGEST_HEADS[ATTENTION[task.target]]:
         raise Unsupported(f"heads of {size} elements")
     if heads % shared_heads or not (scale > 0 and math.isfinite(scale)):
         raise Unsupported(f"{heads} heads for {shared_heads}, or scale {scale}")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cuda_agent_backend.sketch import cpu_product
-from cuda_agent_backend.sketch.attention import Attention, Matrices, Strides
+from cuda_agent_backend.sketch.attention import Attention, Matrices, offset, word
 from cuda_agent_backend.sketch.cpu import ENTRY, MAX_STACK_BYTES
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
 from cuda_agent_backend.sketch.device import CpuFacts, cpu_facts
@@ -100,7 +100,7 @@ def _source(task: Task, form: Attention, rows: int, keys: int, width: int) -> li
         f"  static constexpr int64_t q_row = {form.query.steps[2]}, k_row = {form.key.steps[2]};",
         f"  static constexpr int64_t v_row = {form.value.steps[2]}, o_row = {form.output_steps[2]};",
         f"  static constexpr int64_t mask_query = {mask[2]}, mask_key = {mask[3]};",
-        f"  static constexpr bool causal = {_word(form.causal)}, masked = {_word(form.mask is not None)};",
+        f"  static constexpr bool causal = {word(form.causal)}, masked = {word(form.mask is not None)};",
         f"  static constexpr float scale = float({form.scale!r});",
         "};",
         f'extern "C" void {ENTRY}(void* const* buffers) {{',
@@ -112,7 +112,7 @@ def _source(task: Task, form: Attention, rows: int, keys: int, width: int) -> li
         f"      const int64_t head = task / {pieces} % {form.heads}, batch = task / {pieces * form.heads};",
         f"      const int64_t shared = head / {heads};",
         *(_operand(name, m) for name, m in operands.items() if m is not None),
-        f"      one.out = static_cast<float*>(buffers[{len(task.inputs)}]) + {_offset(form.output_steps, 'head')};",
+        f"      one.out = static_cast<float*>(buffers[{len(task.inputs)}]) + {offset(form.output_steps, 'head')};",
         # the last queries of a causal head are the most work
         f"      one.run(({pieces - 1} - task % {pieces}) * {rows});",
         "    }",
@@ -123,13 +123,5 @@ def _source(task: Task, form: Attention, rows: int, keys: int, width: int) -> li
 
 
 def _operand(name: str, operand: Matrices) -> str:
-    at = _offset(operand.steps, "shared" if name in ("k", "v") else "head")
+    at = offset(operand.steps, "shared" if name in ("k", "v") else "head")
     return f"      one.{name} = static_cast<const float*>(buffers[{operand.input}]) + {at};"
-
-
-def _offset(steps: Strides, head: str) -> str:
-    return f"batch * {steps[0]} + {head} * {steps[1]}"
-
-
-def _word(value: bool) -> str:
-    return "true" if value else "false"

@@ -7,14 +7,21 @@ memory in row order becomes ``base + j`` whatever loops it was written with, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import sympy
 
 from cuda_agent_backend.sketch.nest import Dim, coefficient
 from cuda_agent_backend.sketch.printer import Printer, c_index
-from cuda_agent_backend.sketch.ssa import GATHER, Body, Instruction, Value, place_symbol
+from cuda_agent_backend.sketch.ssa import (
+    GATHER,
+    Body,
+    Instruction,
+    Unsupported,
+    Value,
+    place_symbol,
+)
 
 POSITION = sympy.Symbol("j", integer=True, nonnegative=True)
 WORD_BYTES = 16
@@ -29,6 +36,17 @@ class Flat:
 
     def of(self, index: sympy.Expr) -> sympy.Expr:
         return sympy.expand(index.xreplace(self.change))
+
+
+def local_reader(made: Mapping[str, str]) -> Callable[[Instruction], str]:
+    """Reads arrays of a pointwise kernel by the values that stages before made of them."""
+
+    def local(i: Instruction) -> str:
+        if i.buffer is None or i.buffer not in made:
+            raise Unsupported("a pointwise kernel with an array read out of order")
+        return made[i.buffer]
+
+    return local
 
 
 def flatten(dims: Sequence[Dim], index_type: str) -> Flat:

@@ -11,8 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from cuda_agent_backend.sketch.attention import Attention, Matrices, Strides
+from cuda_agent_backend.sketch.attention import Attention, Matrices, offset, word
 from cuda_agent_backend.sketch.cuda_layout import MAX_THREADS, DeviceFacts, ceildiv
+from cuda_agent_backend.sketch.cuda_parts import WIDE
 from cuda_agent_backend.sketch.device import CpuFacts, gpu_facts
 from cuda_agent_backend.sketch.schedule import Schedule
 from cuda_agent_backend.sketch.ssa import Unsupported
@@ -20,8 +21,6 @@ from sandbox.plan import Buffer, Launch, Plan
 from sandbox.task import Task
 
 MAX_BLOCKS = 2**31 - 1
-WIDE = 2**31 - 2**20
-"""Elements of a head from which on an index needs 64 bits."""
 ENTRY = "k0"
 PRELUDES = tuple(
     Path(__file__).parent / "csrc" / name for name in ("cuda.cuh", "contract.cuh", "attention.cuh")
@@ -171,9 +170,9 @@ def _source(task: Task, form: Attention, blocks: Blocks, vector: int) -> list[st
         f"  static constexpr index q_row = {form.query.steps[2]}, k_row = {form.key.steps[2]};",
         f"  static constexpr index v_row = {form.value.steps[2]}, o_row = {form.output_steps[2]};",
         f"  static constexpr index bias_row = {bias[2]}, bias_key = {bias[3]};",
-        f"  static constexpr bool kept = {_word(bool(blocks.kept))}, apart = {_word(bool(blocks.split))};",
-        f"  static constexpr bool causal = {_word(form.causal)};",
-        f"  static constexpr bool biased = {_word(form.mask is not None)};",
+        f"  static constexpr bool kept = {word(bool(blocks.kept))}, apart = {word(bool(blocks.split))};",
+        f"  static constexpr bool causal = {word(form.causal)};",
+        f"  static constexpr bool biased = {word(form.mask is not None)};",
         f"  static constexpr float scale = float({form.scale!r});",
         "};",
         f'extern "C" __global__ void __launch_bounds__({blocks.threads})',
@@ -185,7 +184,7 @@ def _source(task: Task, form: Attention, blocks: Blocks, vector: int) -> list[st
         "  ca::attention<sizes> one;",
         "  one.shared = reinterpret_cast<float*>(shared);",
         *(_operand(name, m) for name, m in operands.items() if m is not None),
-        f"  one.head.out = out + {_offset(form.output_steps, 'head')};",
+        f"  one.head.out = out + {offset(form.output_steps, 'head')};",
         f"  one.first = piece * {blocks.rows};",
         "  one.run();",
         "}",
@@ -206,13 +205,5 @@ def _rows(form: Attention) -> list[tuple[int, int]]:
 
 
 def _operand(name: str, operand: Matrices) -> str:
-    at = _offset(operand.steps, "shared_head" if name in ("k", "v") else "head")
+    at = offset(operand.steps, "shared_head" if name in ("k", "v") else "head")
     return f"  one.head.{name} = in{operand.input} + {at};"
-
-
-def _offset(steps: Strides, head: str) -> str:
-    return f"batch * {steps[0]} + {head} * {steps[1]}"
-
-
-def _word(value: bool) -> str:
-    return "true" if value else "false"

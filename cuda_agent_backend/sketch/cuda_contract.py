@@ -19,6 +19,7 @@ from cuda_agent_backend.sketch.cuda_frame import decompose, indented
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts, ceildiv
 from cuda_agent_backend.sketch.cuda_operands import Gather, Side, gather_of, output_of, side_of
 from cuda_agent_backend.sketch.cuda_parts import (
+    WIDE,
     Emitted,
     buffers_of,
     local_types,
@@ -45,8 +46,6 @@ TAIL_THREADS = 256
 SWIZZLE_BYTES = 1024
 """What the tensor core's tiles are aligned to."""
 MAX_BATCHES = 65535
-WIDE = 2**31 - 2**20
-"""Elements from which on an index needs 64 bits."""
 
 
 @dataclass

@@ -6,7 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
-from cuda_agent_backend.sketch.cuda_access import POSITION, LanePrinter, flat_body, flatten
+from cuda_agent_backend.sketch.cuda_access import (
+    POSITION,
+    LanePrinter,
+    flat_body,
+    flatten,
+    local_reader,
+)
 from cuda_agent_backend.sketch.cuda_frame import indented
 from cuda_agent_backend.sketch.cuda_layout import MAX_THREADS, DeviceFacts, ceildiv
 from cuda_agent_backend.sketch.cuda_parts import (
@@ -22,7 +28,7 @@ from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Dim, Kernel
 from cuda_agent_backend.sketch.passes import Pass, passes
 from cuda_agent_backend.sketch.schedule import Parameter
-from cuda_agent_backend.sketch.ssa import Instruction, Unsupported
+from cuda_agent_backend.sketch.ssa import Unsupported
 from sandbox.plan import Launch
 
 MAX_UNROLL = 16
@@ -128,19 +134,13 @@ def _body(
     flat = flatten(dims, index)
     types = local_types(kernel)
     made: dict[str, str] = {}
-
-    def local(i: Instruction) -> str:
-        if i.buffer is None or i.buffer not in made:
-            raise Unsupported("a pointwise kernel with an array read out of order")
-        return made[i.buffer]
-
     elements = math.prod(n for _, n in dims)
     once = read_once([(p, flat)], {}, elements, region) if layout.once else frozenset()
     buffers = region.buffers
     printer = LanePrinter(
         POSITION,
         lambda b: f"m_{b}",
-        local,
+        local_reader(made),
         lambda b: buffers[b].dtype,
         "",
         layout.vector,

@@ -126,11 +126,15 @@ def local_types(kernel: Kernel) -> dict[str, str]:
     }
 
 
+WIDE = 2**31 - 2**20
+"""Elements from which on an index needs 64 bits."""
+
+
 def needs_wide(region: LoweredRegion, kernel: Kernel) -> bool:
     """Whether an index of ``kernel`` may exceed 31 bits."""
     reads, writes = buffers_of(kernel)
     points = max((kernel.rows * s.points for s in kernel.stages), default=0)
-    return max([points, *(region.buffers[b].extent for b in (*reads, *writes))]) >= 2**31 - 2**20
+    return max([points, *(region.buffers[b].extent for b in (*reads, *writes))]) >= WIDE
 
 
 def partial_buffers(

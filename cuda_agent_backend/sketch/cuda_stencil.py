@@ -20,6 +20,7 @@ from cuda_agent_backend.sketch.cuda_access import (
     Flat,
     LanePrinter,
     flat_body,
+    local_reader,
     share_divisors,
 )
 from cuda_agent_backend.sketch.cuda_frame import indented
@@ -29,7 +30,7 @@ from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Dim, Kernel, coefficient
 from cuda_agent_backend.sketch.passes import Pass
 from cuda_agent_backend.sketch.printer import COMPUTE_TYPES, c_index
-from cuda_agent_backend.sketch.ssa import GATHER, Body, Instruction, Unsupported, Value
+from cuda_agent_backend.sketch.ssa import GATHER, Body, Instruction, Value
 
 Ranges = dict[sympy.Symbol, tuple[int, int]]
 """First and last value of loop variables."""
@@ -412,16 +413,10 @@ def _rows(
     """Statements for ``rows`` rows from ``row`` on, and the conditions they test."""
     types, buffers = local_types(kernel), region.buffers
     made: dict[str, str] = {}
-
-    def local(i: Instruction) -> str:
-        if i.buffer is None or i.buffer not in made:
-            raise Unsupported("a pointwise kernel with an array read out of order")
-        return made[i.buffer]
-
     printer = TilePrinter(
         lane,
         lambda b: f"m_{b}",
-        local,
+        local_reader(made),
         lambda b: buffers[b].dtype,
         "",
         vector,

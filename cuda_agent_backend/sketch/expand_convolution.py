@@ -39,7 +39,7 @@ def convolution(graph: Graph, node: Node) -> Node:
 def _in_its_direction(node: Node) -> Callable[[Graph, Node], Node]:
     if not node.args[6]:
         return _direct
-    spread = _each(node.args[5], node.meta["val"].dim() - 2)
+    spread = each(node.args[5], node.meta["val"].dim() - 2)
     return _transposed if all(d == 1 for d in spread) else _turned
 
 
@@ -54,7 +54,7 @@ def _turned(graph: Graph, node: Node) -> Node:
     n, channels, *lengths = x.meta["val"].shape
     _, outputs, *size = weight.meta["val"].shape
     dims = len(size)
-    edges, spread = _each(padding, dims), _each(dilation, dims)
+    edges, spread = each(padding, dims), each(dilation, dims)
     reach = [d * (k - 1) for d, k in zip(spread, size, strict=True)]
     sides = [
         (r - p, w + p - length)
@@ -84,7 +84,7 @@ def _direct(graph: Graph, node: Node) -> Node:
     assert isinstance(x, Node) and isinstance(weight, Node) and isinstance(groups, int)
     outputs, channels, *size = weight.meta["val"].shape
     dims = len(size)
-    steps, edges, spread = (_each(v, dims) for v in (stride, padding, dilation))
+    steps, edges, spread = (each(v, dims) for v in (stride, padding, dilation))
     x = _padded(graph, x, [(edge, edge) for edge in edges])
     for d in range(dims):
         x = call(graph, aten.unfold.default, x, 2 + d, spread[d] * (size[d] - 1) + 1, steps[d])
@@ -113,7 +113,7 @@ def _transposed(graph: Graph, node: Node) -> Node:
     n, channels, *lengths = x.meta["val"].shape
     _, outputs, *size = weight.meta["val"].shape
     dims = len(size)
-    steps, edges, ones = _each(stride, dims), _each(padding, dims), [1] * dims
+    steps, edges, ones = each(stride, dims), each(padding, dims), [1] * dims
     shifts = _shifted(outputs, size, steps, edges)
     shown = [1 + shift for shift in shifts]  # phases that x sees
     first = [-((s - 1 - f + p) // s) for s, p, f in zip(steps, edges, shifts, strict=True)]
@@ -185,9 +185,10 @@ def _padded(graph: Graph, x: Node, sides: list[tuple[int, int]], value: float = 
     return call(graph, aten.constant_pad_nd.default, x, flat, value)
 
 
-def _each(value: Any, dims: int) -> list[int]:
+def each(value: Any, dims: int) -> list[int]:
     """A number for each dimension, where one may stand for all."""
-    return list(value) * dims if len(value) == 1 else list(value)
+    numbers = [value] if isinstance(value, int) else list(value)
+    return [int(n) for n in (numbers * dims if len(numbers) == 1 else numbers)]
 
 
 def _by_turns(first: list[int], second: list[int]) -> list[int]:

@@ -29,6 +29,7 @@ from cuda_agent_backend.operators import (
     is_depthwise,
     values_only,
 )
+from cuda_agent_backend.sketch.expand_convolution import each
 
 aten = torch.ops.aten
 MOST_TAPS = 96
@@ -135,7 +136,7 @@ def _depthwise(
     outputs, _one, *kernel = map(int, weight.get_size())
     dims = len(kernel)
     batch, channels, *size = map(int, x.get_size())
-    steps, edges, spread = (_each(v, dims) for v in (stride, padding, dilation))
+    steps, edges, spread = (each(v, dims) for v in (stride, padding, dilation))
     sizes = [
         (n + 2 * p - d * (k - 1) - 1) // s + 1
         for n, p, d, k, s in zip(size, edges, spread, kernel, steps, strict=True)
@@ -185,7 +186,7 @@ class _Sliding:
     @staticmethod
     def of(dims: int, kernel: Any, stride: Any, padding: Any, dilation: Any) -> _Sliding:
         given = (kernel, stride or kernel, padding or (0,), dilation or (1,))
-        return _Sliding(*(_each(value, dims) for value in given))
+        return _Sliding(*(tuple(each(value, dims)) for value in given))
 
     def reduce(
         self, x: Any, ceil_mode: bool, kind: str, beside: float, dtype: torch.dtype
@@ -305,9 +306,3 @@ def _compute_dtype(x: Any) -> torch.dtype:
 
 def _cast(x: Any, dtype: torch.dtype) -> Any:
     return lowering.to_dtype(x, dtype)
-
-
-def _each(value: Any, dims: int) -> tuple[int, ...]:
-    """A number for each dimension, where one may stand for all."""
-    numbers = [value] if isinstance(value, int) else list(value)
-    return tuple(int(n) for n in (numbers * dims if len(numbers) == 1 else numbers))
