@@ -79,10 +79,10 @@ def sanitize(binary: Path, plan: Plan, draw: Callable[[], list[torch.Tensor]]) -
     """Run a cubin under each tool. draw: gives inputs, CPU tensors in the plan's layout; asked only if they serve."""
     tool = find_sanitizer()
     if isinstance(tool, Missing):
-        return _not_run(f"{tool.reason}; {tool.remedy}")
+        return not_run(f"{tool.reason}; {tool.remedy}")
     size = sum(spec.extent * spec.itemsize for spec in plan.input_specs)
     if size > MAX_INPUT_BYTES:
-        return _not_run(f"inputs of {size} bytes; at most {MAX_INPUT_BYTES}")
+        return not_run(f"inputs of {size} bytes; at most {MAX_INPUT_BYTES}")
     try:
         with tempfile.TemporaryDirectory(prefix="sanitizing-") as place:
             folder = Path(place)
@@ -92,7 +92,7 @@ def sanitize(binary: Path, plan: Plan, draw: Callable[[], list[torch.Tensor]]) -
             with ThreadPoolExecutor(len(TOOLS)) as threads:
                 return list(threads.map(_run, [tool] * len(TOOLS), TOOLS, places))
     except (OSError, RuntimeError) as error:  # a full disk, memory that is not there
-        return _not_run(f"{type(error).__name__}: {error}")
+        return not_run(f"{type(error).__name__}: {error}")
 
 
 def _linked(folder: Path, name: str) -> Path:
@@ -108,7 +108,8 @@ def _linked(folder: Path, name: str) -> Path:
     return place
 
 
-def _not_run(reason: str) -> list[ToolReport]:
+def not_run(reason: str) -> list[ToolReport]:
+    """What every tool's report is where none is run."""
     return [ToolReport(name, "not run", reason) for name in TOOLS]
 
 

@@ -42,7 +42,7 @@ from sandbox.verdict import Baselines, Failure, Outcome, Verdict
 
 LOG_CHARACTERS = 2000
 WORTH_CHECKING = 1.0
-"""What is slower than the faster baseline is timed only: checking takes longer than that."""
+"""What is slower than the faster baseline, or than the best so far, is timed only: checking takes longer than that."""
 
 
 class Bench(Protocol):
@@ -192,7 +192,8 @@ class Toolbox:
         return _describe(self.bench.verify(self.task, self._candidate(candidate)))
 
     def _profile(self, candidate: str) -> dict[str, Any]:
-        found = self.bench.profile(self.task, self._candidate(candidate), worth=WORTH_CHECKING)
+        worth = max([WORTH_CHECKING, *self.profiles.values()])
+        found = self.bench.profile(self.task, self._candidate(candidate), worth=worth)
         answer = _describe(found)
         if "speedup" in answer:
             self.profiles[candidate] = answer["speedup"]["median"]
@@ -300,7 +301,7 @@ TOOL_SCHEMAS: list[Schema] = [
     _schema("inspect", "Tell of a candidate's machine code: registers, spills, shared memory, residency, instructions.",
             ["candidate"], candidate=_CANDIDATE),
     _schema("verify", "Check a candidate's results against the float64 oracle.", ["candidate"], candidate=_CANDIDATE),
-    _schema("profile", "Time a candidate against the faster baseline, say its rates, and check it unless it is slower.",
+    _schema("profile", "Time a candidate against the faster baseline, say its rates, and check it if none was faster.",
             ["candidate"], candidate=_CANDIDATE),
     _schema("submit", "Have a candidate judged for promotion; without one, end the episode with a reason.",
             candidate=_CANDIDATE, reason=("string", "why nothing is submitted")),

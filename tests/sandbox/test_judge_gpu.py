@@ -14,13 +14,14 @@ import torch
 from judge_kit import silu_bias
 
 from cuda_agent_backend.machine import arch_of
-from sandbox.candidate import Candidate
+from sandbox.candidate import Candidate, Origin
 from sandbox.compile import Compiled
 from sandbox.judge import Judge
 from sandbox.plan import Buffer, Launch, Plan, Scalar
 from sandbox.rounds import Effort
 from sandbox.sanitizer import find_sanitizer
 from sandbox.session import Session, Timeouts
+from sandbox.task import Task
 from sandbox.toolchain import Missing
 from sandbox.verdict import Baselines, Correct, Crashed, Outcome, Refused, TimedOut, Wrong
 
@@ -38,18 +39,19 @@ extern "C" __global__ void kernel(const float* x, const float* b, float* y, long
 """
 
 
-def candidate(change: str = "") -> Candidate:
+def candidate(change: str = "", task: Task = TASK, origin: Origin = "sketch") -> Candidate:
     """The good kernel, or one spoilt by "old => new"."""
     source = SOURCE
     if change:
         old, new = change.split(" => ")
         assert old in source
         source = source.replace(old, new)
-    inputs = [Buffer(f"in{i}", "input", spec) for i, spec in enumerate(TASK.inputs)]
-    outputs = [Buffer(f"out{i}", "output", spec) for i, spec in enumerate(TASK.output_specs)]
-    sizes = (Scalar("i64", ROWS * COLUMNS), Scalar("i64", COLUMNS))
+    inputs = [Buffer(f"in{i}", "input", spec) for i, spec in enumerate(task.inputs)]
+    outputs = [Buffer(f"out{i}", "output", spec) for i, spec in enumerate(task.output_specs)]
+    rows, columns = task.inputs[0].shape
+    sizes = (Scalar("i64", rows * columns), Scalar("i64", columns))
     launch = Launch("kernel", (1024, 1, 1), (256, 1, 1), args=("in0", "in1", "out0", *sizes))
-    return Candidate("cuda", "cuda", source, Plan("cuda", (*inputs, *outputs), (launch,)), "sketch")
+    return Candidate("cuda", "cuda", source, Plan("cuda", (*inputs, *outputs), (launch,)), origin)
 
 
 @pytest.fixture(scope="module")
@@ -112,13 +114,18 @@ def test_a_fault_is_a_value_and_the_next_candidate_is_judged_right(gpu_judge: Ju
 def test_a_winner_is_sanitized(gpu_judge: Judge, change: str, found_by: str | None) -> None:
     if isinstance(find_sanitizer(), Missing):
         pytest.skip("no compute-sanitizer on this machine")
-    mine, evidence = candidate(change), dict[str, Any]()
-    session, compiled = gpu_judge._open(TASK), gpu_judge.compile(mine)
+    small = dataclasses.replace(silu_bias(64, 256), target="cuda")  # initcheck tells of every read
+    mine, evidence = candidate(change, small, "policy"), dict[str, Any]()
+    session, compiled = gpu_judge._open(small), gpu_judge.compile(mine)
     assert isinstance(session, Session) and isinstance(compiled, Compiled)
     refusal = gpu_judge._sanitize(session, mine, compiled, evidence)
     bad = [r["tool"] for r in evidence["sanitizer"] if r["status"] == "errors"]
     assert bad == ([found_by] if found_by else []), evidence
     assert isinstance(refusal, Refused) is bool(found_by)
+    evidence.clear()
+    sketched = dataclasses.replace(mine, origin="sketch")
+    assert gpu_judge._sanitize(session, sketched, compiled, evidence) is None
+    assert {r["status"] for r in evidence["sanitizer"]} == {"not run"}
 
 
 def test_a_hang_is_a_value_and_the_next_candidate_is_judged_right(gpu_judge: Judge) -> None:

@@ -1,0 +1,123 @@
+"""What every CUDA sketch writes, on a GPU: as eager computes, and clean under compute-sanitizer.
+
+At promotion kernels of sketches are not run under the sanitizer's tools (see `Judge._sanitize`), so they are here: one
+of each kind that a sketch proposes, for each case that the other tests have of its family.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import test_contraction
+import test_sketch_cuda
+import test_sketch_cuda_attention as attention
+import test_sketch_gather
+import test_sketch_running
+import test_sketch_windows
+import torch
+from sketch_kit import sample
+from torch._inductor import config as inductor_config
+
+from cuda_agent_backend.sketch import api
+from cuda_agent_backend.sketch.schedule import Schedule
+from sandbox.candidate import Candidate
+from sandbox.compile import Compiled, compile_candidate
+from sandbox.launcher.program import LoadFailed, load_program
+from sandbox.plan import Plan
+from sandbox.sanitizer import find_sanitizer, sanitize
+from sandbox.toolchain import Missing
+
+pytestmark = pytest.mark.gpu
+
+KINDS = ("sketch", "keep", "exchange", "group", "products", "once")
+"""Parameters that change how a kernel works, not only how much of it there is."""
+MOST = 4
+"""Kernels of a case."""
+LOOSE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 2e-2}
+
+Case = tuple[Callable[..., Any], tuple[torch.Tensor, ...]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A covered task, with its inputs and what eager gives, on the CPU."""
+
+    analysis: api.Analysis
+    inputs: tuple[torch.Tensor, ...]
+    want: tuple[torch.Tensor, ...]
+
+
+NESTS: dict[str, Case] = {
+    **{f"nests, {name}": case for name, case in test_sketch_cuda.CASES.items()},
+    **{f"products, {name}": case for name, case in test_contraction.CASES.items()},
+    **{f"windows, {name}": case for name, case in test_sketch_windows.CASES.items()},
+    **{f"filters, {name}": case for name, case in test_sketch_windows.FILTERS.items()},
+    **{f"gathers, {name}": case for name, case in test_sketch_gather.CASES.items()},
+    **{f"places, {name}": case for name, case in test_sketch_gather.UNCHECKED.items()},
+    **{
+        f"running, {name}": (function, (test_sketch_running.values(),))
+        for name, function in test_sketch_running.CASES.items()
+    },
+}
+ATTENTION = {f"attention, {name}": case for name, case in attention.CASES.items()}
+
+
+def job(name: str) -> Job:
+    if name in ATTENTION:
+        inputs, how = ATTENTION[name]
+        want = attention.wide(inputs, how).float()
+        distinct = tuple({id(x): x for x in inputs}.values())
+        return Job(attention.analysed(*inputs, **how), distinct, (want,))
+    function, inputs = NESTS[name]
+    with inductor_config.patch(comprehensive_padding=False):
+        it = sample(function, *inputs)
+    on_cuda = dataclasses.replace(it, task=dataclasses.replace(it.task, target="cuda"))
+    return Job(on_cuda.analysis, it.inputs, it.want)
+
+
+def kinds(schedules: Sequence[Schedule]) -> list[Schedule]:
+    """The first schedule of each kind."""
+    found: dict[Any, Schedule] = {}
+    for schedule in schedules:
+        first = schedule.parameters(0)
+        kind = (*(first.get(name) for name in KINDS), int(first.get("split", 1)) > 1)
+        found.setdefault(kind, schedule)
+    return list(found.values())[:MOST]
+
+
+@pytest.mark.parametrize("name", [*NESTS, *ATTENTION])
+def test_kernels_give_what_eager_gives_and_are_clean(name: str, tmp_path: Path) -> None:
+    it = job(name)
+    tools = not isinstance(find_sanitizer(), Missing)
+    for number, schedule in enumerate(kinds(it.analysis.schedules())):
+        made = api.generate(it.analysis, schedule)
+        assert isinstance(made, Candidate), made
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        built = compile_candidate(made, folder, "sm_90a", 120)
+        assert isinstance(built, Compiled), built
+        for got, want in zip(run(built, made.plan, it.inputs), it.want, strict=True):
+            loose = LOOSE.get(want.dtype)
+            within = {} if loose is None else {"rtol": loose, "atol": loose}
+            torch.testing.assert_close(got, want, equal_nan=True, **within)
+        if tools:
+            found = sanitize(built.path, made.plan, lambda: list(it.inputs))
+            assert {report.status for report in found} == {"clean"}, (schedule, found)
+
+
+def run(built: Compiled, plan: Plan, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    program = load_program(built.path, plan)
+    assert not isinstance(program, LoadFailed), program
+    device = [x.cuda() for x in inputs]
+    empty = [
+        torch.empty_strided(s.shape, s.stride, dtype=getattr(torch, s.dtype), device="cuda")
+        for s in (*plan.output_specs, *plan.temporary_specs)
+    ]
+    pointers = [x.data_ptr() for x in (*device, *empty)]
+    program.launch(pointers, torch.cuda.current_stream().cuda_stream, 0)
+    torch.cuda.synchronize()
+    return [x.cpu() for x in empty[: len(plan.output_specs)]]
