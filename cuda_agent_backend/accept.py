@@ -225,6 +225,7 @@ def run(request: Mapping[str, Any], say: Callable[[str], None]) -> Acceptance | 
     "flags", "seed", "device_lock"}."""
     from pathlib import Path
 
+    from cuda_agent_backend.inductor_timing import in_turns
     from cuda_agent_backend.kernels import Hit, lower_bound, open_kernels
     from cuda_agent_backend.machine import apply_flags
     from kernel_cache import CacheUnavailable
@@ -247,7 +248,15 @@ def run(request: Mapping[str, Any], say: Callable[[str], None]) -> Acceptance | 
             return f"a kernel is gone: {found.reason}"
         gain[key.digest] = _gain(found.record.task, lower_bound(found.record) or 1.0)
     graph, seed = Task.from_json(request["graph"]), int(request["seed"])
-    trial = Trial(graph, request["inductor"], seed, lock)
+    with in_turns(lock):
+        return _decide(gain, Trial(graph, request["inductor"], seed, lock), deadline, say)
+
+
+def _decide(
+    gain: Mapping[str, float], trial: Trial, deadline: float, say: Callable[[str], None]
+) -> Acceptance:
+    """`decide` on a trial, with the time that other processes' turns take left out. deadline: of `time.monotonic`."""
+    lock = trial.lock
     cost = [0.0]
 
     def measure(chosen: Sequence[str]) -> Measured:

@@ -18,10 +18,13 @@ from torch._inductor import custom_graph_pass
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
 from cuda_agent_backend.canonical import Canonical, canonical
+from cuda_agent_backend.inductor_timing import compiling
 from cuda_agent_backend.layouts import inductor_layouts
+from cuda_agent_backend.measure import device_of
 from cuda_agent_backend.options import Options
 from cuda_agent_backend.partition import partition
 from cuda_agent_backend.tensors import save
+from sandbox.devicelock import DeviceLock
 
 RECORD_LIMIT = 1 << 30
 """Bytes of real inputs kept per task; a task with more is verified on drawn inputs only."""
@@ -64,20 +67,23 @@ def capture(
     *,
     training: bool = False,
     record_in: Path | None = None,
+    lock: DeviceLock | None = None,
 ) -> list[Captured]:
     """Run the model once and return its graphs in the order in which they were compiled.
 
     training: with gradients and a backward pass from the sum of the outputs; gradients and buffers are put back
-    afterwards. record_in: an empty folder for the real inputs of tasks; None records none. Code that torch compiled
-    before is forgotten (`torch._dynamo.reset`), so that nothing of this run stays behind.
+    afterwards. record_in: an empty folder for the real inputs of tasks; None records none. lock: graphs take turns on
+    the device with other processes. Code that torch compiled before is forgotten (`torch._dynamo.reset`), so that
+    nothing of this run stays behind.
     """
     graphs: list[Captured] = []
+    turns = lock or DeviceLock(None)
 
     def inner(gm: GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Any:
         found = _post_grad(gm, example_inputs, options, kwargs)
         graphs.append(found)
         folder = record_in / str(len(graphs)) if record_in else None
-        return _boxed(lambda arguments: _interpret(found, arguments, folder))
+        return _boxed(lambda arguments: _interpret(found, arguments, folder, turns))
 
     def backend(gm: GraphModule, example_inputs: Sequence[Any], **_: Any) -> Any:
         from torch._inductor.compile_fx import compile_fx
@@ -87,7 +93,7 @@ def capture(
     torch._dynamo.reset()
     compiled = torch.compile(getattr(model, "_orig_mod", model), backend=backend)
     try:
-        with _no_caches(), _unchanged(model):
+        with _no_caches(), _unchanged(model), compiling(turns, device_of(inputs)):
             if training:
                 _backward(compiled(*inputs))
             else:
@@ -115,10 +121,13 @@ def _post_grad(
     return Captured(take.module)
 
 
-def _interpret(found: Captured, arguments: Sequence[Any], folder: Path | None) -> Any:
+def _interpret(
+    found: Captured, arguments: Sequence[Any], folder: Path | None, lock: DeviceLock
+) -> Any:
     """Run a graph on real tensors, and the first time write down the inputs of its tasks."""
     if folder is None or found.recorded:
-        return _Recorder(found.module, {}).run(*arguments)
+        with lock.turn():
+            return _Recorder(found.module, {}).run(*arguments)
     with inductor_layouts(found.module.graph):
         forms = list(_forms(found.module.graph))
     wanted = {
@@ -127,7 +136,8 @@ def _interpret(found: Captured, arguments: Sequence[Any], folder: Path | None) -
         for node, spec in zip(form.inputs, form.task.inputs, strict=True)
     }
     recorder = _Recorder(found.module, wanted)
-    result = recorder.run(*arguments)
+    with lock.turn():
+        result = recorder.run(*arguments)
     for form in forms:
         place = folder / form.task.digest[:16]
         if not place.exists() and all(node in recorder.kept for node in form.inputs):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -52,13 +53,29 @@ def in_float64(value: Any) -> Any:
 
 def oracle(model: nn.Module, inputs: Sequence[Any]) -> list[Tensor]:
     """The model's outputs, computed in float64 without gradients."""
-    with torch.no_grad(), Widened():
+    with torch.no_grad(), Widened(), _default(torch.float64):
         return tensors(in_float64(model)(*in_float64(tuple(inputs))))
+
+
+@contextmanager
+def _default(dtype: torch.dtype) -> Iterator[None]:
+    """What models make without a dtype has this one."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def tensors(value: Any) -> list[Tensor]:
     """All tensors of a model's result, in order."""
     return [x for x in pytree.tree_leaves(value) if isinstance(x, Tensor)]
+
+
+def device_of(inputs: Sequence[Any]) -> str:
+    """The type of the device that a model's inputs are on; that of the first tensor."""
+    return next((x.device.type for x in tensors(tuple(inputs))), "cpu")
 
 
 def paired_samples(
@@ -144,7 +161,7 @@ def measure_model(
     """
     from cuda_agent_backend.explain import explain
 
-    device = next((x.device.type for x in inputs if isinstance(x, Tensor)), "cpu")
+    device = device_of(inputs)
     with torch.no_grad():
         ours, first_seconds, outputs = _first_call(model, inputs, "cuda_agent", dict(options))
         plain, inductor_seconds, _ = _first_call(model, inputs, "inductor", None)

@@ -66,8 +66,10 @@ def warm(
         return WarmReport((), time.perf_counter() - started, str(kernels))
     reports: list[GraphReport] = []
     with tempfile.TemporaryDirectory(prefix="cuda_agent-") as folder:
-        with DeviceLock(wishes.device_lock).turn():
-            graphs = capture(model, inputs, wishes, training=training, record_in=Path(folder))
+        lock = DeviceLock(wishes.device_lock)
+        graphs = capture(
+            model, inputs, wishes, training=training, record_in=Path(folder), lock=lock
+        )
         for found in graphs:
             hook = KernelPass(wishes, kernels, Searching(wishes), recorded=found.recorded)
             hook(found.module.graph)

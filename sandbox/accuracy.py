@@ -14,9 +14,9 @@ eps is that of the output's dtype (half of it for 16-bit types and less). slack 
 number; results of several draws are pooled to make it small. n is the number of elements that count
 in rms(oracle): where one is a million times larger than all others, n is 1.
 
-Not finite: where eager is NaN or infinite the candidate must be the same (and so with the sign).
-Where only eager overflowed, that is, where the oracle is finite in the output's dtype, the
-candidate may follow eager or the oracle. Where eager is finite the candidate must be.
+Not finite: where eager is NaN or infinite the candidate must be the same (and so with the sign), or
+what the oracle is: finite, where only eager overflowed, or infinite, where eager made a NaN of it. Where
+eager is finite the candidate must be. The oracle counts as rounded to the output's dtype.
 
 Integers and booleans are equal to eager's. Positions of an extremum may differ where the values
 there are equal (see `IndexCheck`).
@@ -251,7 +251,7 @@ class _Pool:
         if not bool(torch.isfinite(c.sum() + e.sum())):
             narrow = o.to(self.dtype).double()
             fine = c.isfinite() & e.isfinite() | _same_class(c, e)
-            fine |= narrow.isfinite() & ~e.isfinite() & c.isfinite()
+            fine |= ~e.isfinite() & (narrow.isfinite() & c.isfinite() | _same_class(c, narrow))
             if not bool(fine.all()):
                 return int((~fine).nonzero()[0])
             keep = c.isfinite() & narrow.isfinite()

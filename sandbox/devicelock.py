@@ -9,6 +9,7 @@ Not covered: processes that take no turns. The A/A control notices them.
 from __future__ import annotations
 
 import fcntl
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,18 +20,19 @@ class DeviceLock:
     """A file that processes lock for their turn; without a path every turn begins at once.
 
     A second file beside it is the turnstile: who is next holds it while the turn before goes on, so a process that
-    comes back at once is not served before those that wait. A turn is not to be taken within a turn.
+    comes back at once is not served before those that wait. A turn within a turn of the same thread is part of it.
     """
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
         self.waited_s = 0.0
         """Seconds spent waiting for turns."""
+        self._thread = threading.local()
 
     @contextmanager
     def turn(self) -> Iterator[None]:
         """The device alone. May raise OSError where the files cannot be opened."""
-        if self.path is None:
+        if self.path is None or getattr(self._thread, "has_turn", False):
             yield
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -41,7 +43,11 @@ class DeviceLock:
             fcntl.flock(second, fcntl.LOCK_EX)
             fcntl.flock(first, fcntl.LOCK_UN)
             self.waited_s += time.monotonic() - started
-            yield
+            self._thread.has_turn = True
+            try:
+                yield
+            finally:
+                self._thread.has_turn = False
 
 
 @contextmanager

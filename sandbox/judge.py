@@ -271,7 +271,7 @@ class Judge:
         if not isinstance(session, Session):
             return session
         with self._alone():
-            record = self._race(session, eager_task, self._scratch).run(Effort(pairs, pairs))
+            record = self._race(session, eager_task, self._scratch).glance(Effort(pairs, pairs))
         if not isinstance(record, Record):
             return record
         speed = timing.report(record.device)

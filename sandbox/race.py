@@ -82,17 +82,15 @@ class Race:
         self.session.baselines[self.eager_task.digest] = found
         return found
 
-    def run(self, effort: Effort, *, fresh: bool = False, early: bool = False) -> Record | Failure:
-        """Samples of the candidate and both baselines. early: stop when the answer is clear."""
-        field = self._line_up(fresh)
+    def glance(self, effort: Effort) -> Record | Failure:
+        """Samples of the candidate and the faster baseline, which was measured before."""
+        field = self._line_up(fresh=False)
         if not isinstance(field, list):
             return field
+        pair = [c for c in field if c is self._faster or c.slot == CANDIDATE]
         watch = self._watch(list(self.session.timed), self.baseline, self.candidate)
-        trouble = watch.warm_up(field)
-        if trouble is not None:
-            return trouble
-        stop = (lambda record: timing.settled(record.device)) if early else None
-        return watch.rounds(field, effort, stop)
+        trouble = watch.warm_up(pair, repeats=1)
+        return trouble if trouble is not None else watch.rounds(pair, effort)
 
     def judge(self, effort: Effort, evidence: dict[str, Any]) -> SpeedReport | Outcome:
         """The timing that promotion rests on: fresh inputs, controls, outputs checked."""

@@ -16,6 +16,7 @@ from cuda_agent_backend.bench.clocks import Clock, CpuClock, GpuClock, Samples, 
 from cuda_agent_backend.bench.floor import Floor, floor_of, unique_bytes, weights
 from cuda_agent_backend.bench.request import Request
 from cuda_agent_backend.bench.taskfile import BuiltTask
+from cuda_agent_backend.inductor_timing import compiling
 from cuda_agent_backend.measure import oracle, tensors
 from cuda_agent_backend.report import HIT
 from sandbox.accuracy import AccuracyReport, compare
@@ -62,14 +63,18 @@ class Contestants:
 
 
 def measure(task: BuiltTask, request: Request) -> dict[str, Any]:
-    """All facts of one task, as JSON values. Compiling is within the turn, as Inductor times kernels' variants then."""
+    """All facts of one task, as JSON values."""
     from cuda_agent_backend.explain import explain
     from sandbox.devicelock import DeviceLock
 
     wishes = request.wishes
     inputs = task.draw(wishes.seed)
-    with torch.no_grad(), DeviceLock(Path(request.device_lock)).turn():
+    lock = DeviceLock(Path(request.device_lock))
+    # Max-autotune times in ways of its own, in other processes too.
+    alone = lock.turn() if wishes.max_autotune else compiling(lock, wishes.target)
+    with torch.no_grad(), alone:
         contestants = compiled(task.model, inputs, request)
+    with torch.no_grad(), lock.turn():
         draws = [check(task, contestants.calls, wishes.seed + draw) for draw in range(DRAWS)]
         floor = model_floor(task.model, inputs, request.ceilings or {})
         clock = _clock(wishes.target, [*weights(task.model), *tensors(inputs)])

@@ -173,6 +173,21 @@ def test_where_only_eager_overflowed_both_ways_pass_but_no_other() -> None:
         assert not passes(found, eager, oracle)
 
 
+def test_where_eager_is_nan_and_the_oracle_infinite_both_ways_pass_but_no_other() -> None:
+    oracle = torch.tensor([-INF, 2.0, 3.0, 4.0] * 20, dtype=torch.float64)
+    eager = oracle.float()
+    eager[0] = NAN
+    assert passes(eager.clone(), eager, oracle)
+    assert passes(oracle.float(), eager, oracle)
+    for value in (INF, 0.0, -3e38):
+        found = eager.clone()
+        found[0] = value
+        assert not passes(found, eager, oracle)
+    found = eager.clone()
+    found[1] = NAN
+    assert not passes(found, eager, oracle)
+
+
 def test_where_the_exact_result_does_not_fit_the_dtype_infinity_is_right() -> None:
     oracle = torch.tensor([1e39, 1.0], dtype=torch.float64)
     eager = oracle.float()

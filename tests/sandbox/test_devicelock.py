@@ -54,6 +54,17 @@ def test_without_a_path_turns_begin_at_once_even_within_one_another() -> None:
         assert lock.waited_s == 0
 
 
+def test_a_turn_within_a_turn_is_part_of_it_and_others_wait_for_its_end(tmp_path: Path) -> None:
+    lock, seen = DeviceLock(tmp_path / "lock"), list[str]()
+    with lock.turn():
+        with lock.turn():
+            other = take(lock, seen, "other")
+        assert not seen
+        seen.append("mine")
+    other.join(10)
+    assert seen == ["mine", "other"]
+
+
 def test_a_process_that_is_killed_in_its_turn_gives_it_up(
     holder: subprocess.Popen[str], tmp_path: Path
 ) -> None:
