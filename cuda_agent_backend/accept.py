@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -109,16 +110,17 @@ class Trial:
     def __init__(
         self, task: Task, inductor: Mapping[str, Any], seed: int, lock: DeviceLock
     ) -> None:
-        from sandbox.bounds import integer_bounds
+        from sandbox.bounds import input_bounds
         from sandbox.inputs import make_inputs
         from sandbox.oracle import run_eager, run_oracle
         from sandbox.taskgraph import device_of
 
         self.task, self.inductor, self.device = task, dict(inductor), device_of(task.target)
         self.lock = lock
-        module, bounds = task.to_graph_module(), integer_bounds(task)
+        module, bounds = task.to_graph_module(), input_bounds(task)
         with lock.turn():
             self.inputs = make_inputs(task.inputs, seed, "normal", bounds, self.device)
+            calm(self.inputs)
             self.oracle = run_oracle(task, module, self.inputs).outputs
             self.eager = run_eager(module, self.inputs)
         self.plain = self._compile(task.to_graph_module())
@@ -162,6 +164,19 @@ class Trial:
             compiled: Any = compile_fx_inner(module, self.inputs, is_inference=True)
         call = getattr(compiled, "current_callable", None) or compiled
         return lambda: list(call(list(self.inputs)))
+
+
+def calm(inputs: Sequence[torch.Tensor]) -> None:
+    """Scale matrices and filters in place as networks initialise them, by the root of a row's length.
+
+    Weights of size one let activations grow from layer to layer until they are infinite: then nothing is compared, and
+    what is timed is how kernels deal with NaN.
+    """
+    from sandbox.stir import flat_storage
+
+    for tensor in inputs:
+        if tensor.is_floating_point() and tensor.dim() > 1 and tensor.numel():
+            flat_storage(tensor).div_(math.sqrt(tensor[0].numel()))
 
 
 def insert(module: torch.fx.GraphModule, kernels: frozenset[str]) -> frozenset[str]:

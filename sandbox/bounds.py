@@ -1,10 +1,11 @@
-"""Which integers an integer input may hold, from how the task uses it."""
+"""Which values an input may hold, from how the task uses it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sandbox.inputs import SAFE_BOUNDS, Bounds
+from sandbox.domains import not_negative
+from sandbox.inputs import NOT_NEGATIVE, SAFE_BOUNDS, Bounds
 from sandbox.specs import TensorSpec
 from sandbox.task import InputRef, Node, NodeRef, Ref, Task, references
 from sandbox.taskargs import Arg
@@ -65,19 +66,22 @@ _PASS_ON = frozenset(
 """Operators whose result holds values of their operands and nothing else."""
 
 
-def integer_bounds(task: Task) -> tuple[Bounds | None, ...]:
-    """Per input the bounds that keep every use valid; None for floating-point and boolean inputs.
+def input_bounds(task: Task) -> tuple[Bounds | None, ...]:
+    """Per input the bounds that keep every use valid; None for booleans, and for floating-point inputs but those of
+    roots and logarithms, which are `NOT_NEGATIVE` (see `domains`).
 
     An input that reaches an index operand only through operators that keep values gets the size it
     points into; one that reaches it in another way gets {0, 1}; one that is never an index gets a
     wide range.
     """
-    found = _uses(task)
-    kinds = ("float", "bfloat", "bool")
-    return tuple(
-        None if spec.dtype.startswith(kinds) else _bound(index, spec, found)
-        for index, spec in enumerate(task.inputs)
-    )
+    found, positive = _uses(task), not_negative(task)
+
+    def bounds(index: int, spec: TensorSpec) -> Bounds | None:
+        if spec.dtype.startswith(("float", "bfloat", "bool")):
+            return NOT_NEGATIVE if index in positive else None
+        return _bound(index, spec, found)
+
+    return tuple(bounds(index, spec) for index, spec in enumerate(task.inputs))
 
 
 def _bound(index: int, spec: TensorSpec, uses: dict[int, list[Bounds | None]]) -> Bounds:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 Bounds = tuple[int, int]
 """Least integer and one above the greatest."""
 SAFE_BOUNDS: Bounds = (0, 2)
+NOT_NEGATIVE: Bounds = (0, 1 << 62)
+"""Of a floating-point input: what is drawn for it has its sign taken off, except under `BEYOND`."""
+BEYOND = ("edges", "masked")
+"""Distributions that leave the domain of roots and logarithms on purpose."""
 
 DISTRIBUTIONS = (
     "normal",
@@ -51,23 +55,27 @@ def make_inputs(
     specs: Sequence[TensorSpec],
     seed: int,
     distribution: str,
-    integer_bounds: Sequence[Bounds | None] | None = None,
+    bounds: Sequence[Bounds | None] | None = None,
     device: str | torch.device = "cpu",
 ) -> list[torch.Tensor]:
     """Tensors with the dtype, shape and stride of each spec.
 
-    `integer_bounds` (one per spec, None for the default of {0, 1}) keeps integers usable as
-    indices. Booleans are random under every distribution. Raises KeyError for an unknown one.
+    `bounds` (one per spec; None for {0, 1} where it is of integers) keeps integers usable as indices, and
+    floating-point numbers in the domain of roots. Booleans are random under every distribution. Raises KeyError for
+    an unknown one.
     """
     import torch
 
     fill = _FILLS[distribution]
     generator = torch.Generator(device=device).manual_seed(seed)
-    bounds = integer_bounds or [None] * len(specs)
-    return [
-        _strided(spec, _fill(spec, fill, bound or SAFE_BOUNDS, generator))
-        for spec, bound in zip(specs, bounds, strict=True)
-    ]
+    made = []
+    for spec, bound in zip(specs, bounds or [None] * len(specs), strict=True):
+        values = _fill(spec, fill, bound or SAFE_BOUNDS, generator)
+        floats = bound is not None and values.is_floating_point()
+        made.append(
+            _strided(spec, values.abs_() if floats and distribution not in BEYOND else values)
+        )
+    return made
 
 
 def _fill(spec: TensorSpec, fill: Fill, bounds: Bounds, generator: torch.Generator) -> torch.Tensor:

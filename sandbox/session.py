@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from sandbox import guarded, roofline
-from sandbox.bounds import integer_bounds
+from sandbox.bounds import input_bounds
 from sandbox.candidate import Candidate
 from sandbox.compile import is_untrusted_host_code
 from sandbox.expected import Expected, InputSet, Source, expect
@@ -67,7 +67,7 @@ class Session:
     def __init__(self, task: Task, flags: Mapping[str, Any], timeouts: Timeouts) -> None:
         self.task, self.flags, self.timeouts = task, flags, timeouts
         self.module: torch.fx.GraphModule = task.to_graph_module()
-        self.bounds = integer_bounds(task)
+        self.bounds = input_bounds(task)
         self.output_offsets, self._output_bytes = layout(task.output_specs, guarded.GUARD)
         self.sets: dict[int, InputSet] = {}
         self._outputs: dict[str, Segment] = {}

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cuda_agent_backend import kernels
-from cuda_agent_backend.accept import Measured, decide, fewer, insert, less_accurate
+from cuda_agent_backend.accept import Measured, calm, decide, fewer, insert, less_accurate
 from cuda_agent_backend.canonical import Canonical, canonical
 from cuda_agent_backend.capture import capture
 from cuda_agent_backend.hook import graph_task
@@ -186,3 +186,15 @@ def test_a_kernel_that_makes_the_graph_wrong_is_dropped_by_measurement(
     assert decision["use"] == [] and "less accurate" in decision["reason"]
     kept = cache.get_acceptance("name", "set")
     assert isinstance(kept, dict) and kept["use"] == []
+
+
+def test_calm_inputs_keep_activations_of_a_deep_network_finite() -> None:
+    layers = [torch.randn(500, 500) for _ in range(30)]
+    bias, few = torch.randn(500), torch.randn(4, 500).t()
+    before = bias.clone()
+    calm([*layers, bias, few])
+    x = torch.ones(2, 500)
+    for layer in layers:
+        x = x @ layer.t()
+    assert x.isfinite().all() and x.abs().max() < 1e3
+    assert torch.equal(bias, before) and few.stride() == (1, 500)

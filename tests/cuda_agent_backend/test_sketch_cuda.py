@@ -183,6 +183,16 @@ def test_what_an_emulator_runs_gives_what_eager_gives(it: Sample, tmp_path: Path
     assert tried or it.analysis.kernels[0].rows <= 1024  # what needs clusters has few long rows
 
 
+def test_a_variance_that_overflows_is_infinite_though_threads_had_no_part_of_it(
+    tmp_path: Path,
+) -> None:
+    it = sample(lambda x: x.var(-1), randn(40, 1031) * 1e25)
+    kept_nowhere = next(s for s in proposals(it) if s.parameters(0)["keep"] == "none")
+    source, plan = emitted(it, kept_nowhere)
+    (found,) = cuda_emulator.run(source, plan, it.inputs, tmp_path)
+    assert found.isinf().all() and torch.equal(found, it.want[0])
+
+
 def assert_close(outputs: Sequence[torch.Tensor], it: Sample) -> None:
     for got, want in zip(outputs, it.want, strict=True):
         loose = (

@@ -8,8 +8,8 @@ import pytest
 import torch
 from judge_kit import spec
 
-from sandbox.bounds import integer_bounds
-from sandbox.inputs import DISTRIBUTIONS, make_inputs
+from sandbox.bounds import input_bounds
+from sandbox.inputs import BEYOND, DISTRIBUTIONS, NOT_NEGATIVE, make_inputs
 from sandbox.specs import TensorSpec
 from sandbox.task import Arg, InputRef, Node, NodeRef, Task
 
@@ -126,7 +126,7 @@ def test_an_index_is_bounded_by_what_it_points_into(
     op: str, args: dict[str, Arg], output: TensorSpec, bound: tuple[int, int]
 ) -> None:
     made = Task("cpu", (spec(10, 20), INDICES), (Node(op, args),), (NodeRef(0),), (output,))
-    assert integer_bounds(made) == (None, bound)
+    assert input_bounds(made) == (None, bound)
 
 
 def test_an_index_is_followed_through_views_and_masks() -> None:
@@ -146,7 +146,7 @@ def test_an_index_is_followed_through_views_and_masks() -> None:
         (NodeRef(4),),
         (spec(4, 1),),
     )
-    assert integer_bounds(made) == (None, (0, 30))
+    assert input_bounds(made) == (None, (0, 30))
 
 
 def test_an_index_that_is_computed_with_gets_the_safe_range() -> None:
@@ -160,14 +160,14 @@ def test_an_index_that_is_computed_with_gets_the_safe_range() -> None:
         (NodeRef(1),),
         (spec(4, 1),),
     )
-    assert integer_bounds(made) == (None, (0, 2))
+    assert input_bounds(made) == (None, (0, 2))
 
 
 def test_integers_that_are_only_computed_with_get_a_wide_range() -> None:
     node = Node("aten.add.Tensor", {"self": InputRef(0), "other": InputRef(1)})
     whole = spec(4, dtype="int32")
     made = Task("cpu", (whole, whole), (node,), (NodeRef(0),), (whole,))
-    assert integer_bounds(made) == ((-1000, 1000), (-1000, 1000))
+    assert input_bounds(made) == ((-1000, 1000), (-1000, 1000))
 
 
 def test_divisors_are_never_zero() -> None:
@@ -176,6 +176,61 @@ def test_divisors_are_never_zero() -> None:
     made = Task(
         "cpu", (whole, whole), (Node("aten.div.Tensor_mode", args),), (NodeRef(0),), (whole,)
     )
-    bound = integer_bounds(made)[1]
+    bound = input_bounds(made)[1]
     assert bound is not None
     assert bound[0] > 0
+
+
+def test_what_roots_are_taken_of_is_not_negative_but_beyond_their_domain() -> None:
+    made = Task(
+        "cpu",
+        (spec(9, 30), spec(30), spec(30)),
+        (
+            Node("aten.add.Tensor", {"self": InputRef(1), "other": 1e-5}),
+            Node("aten.sqrt.default", {"self": NodeRef(0)}),
+            Node("aten.unsqueeze.default", {"self": NodeRef(1), "dim": 0}),
+            Node("aten.mul.Tensor", {"self": InputRef(0), "other": NodeRef(2)}),
+            Node("aten.add.Tensor", {"self": NodeRef(3), "other": InputRef(2)}),
+        ),
+        (NodeRef(4),),
+        (spec(9, 30),),
+    )
+    bounds = input_bounds(made)
+    assert bounds == (None, NOT_NEGATIVE, None)
+    for distribution in DISTRIBUTIONS:
+        x, variance, _ = make_inputs(made.inputs, 3, distribution, bounds)
+        if distribution not in BEYOND:
+            assert (variance >= 0).all(), distribution
+        elif distribution == "edges":
+            assert (variance < 0).any()
+        if distribution == "normal":
+            assert (x < 0).any()
+
+
+@pytest.mark.parametrize(
+    ("node", "root"),
+    [
+        (Node("aten.pow.Tensor_Scalar", {"self": InputRef(0), "exponent": 0.5}), True),
+        (Node("aten.pow.Tensor_Scalar", {"self": InputRef(0), "exponent": 2}), False),
+        (Node("aten.pow.Tensor_Scalar", {"self": InputRef(0), "exponent": 3.0}), False),
+        (Node("aten.log.default", {"self": InputRef(0)}), True),
+        (Node("aten.exp.default", {"self": InputRef(0)}), False),
+    ],
+)
+def test_which_operators_are_roots(node: Node, root: bool) -> None:
+    made = Task("cpu", (spec(5),), (node,), (NodeRef(0),), (spec(5),))
+    assert input_bounds(made) == (NOT_NEGATIVE if root else None,)
+
+
+def test_a_difference_may_be_negative() -> None:
+    made = Task(
+        "cpu",
+        (spec(5),),
+        (
+            Node("aten.sub.Tensor", {"self": InputRef(0), "other": 1.0}),
+            Node("aten.log.default", {"self": NodeRef(0)}),
+        ),
+        (NodeRef(1),),
+        (spec(5),),
+    )
+    assert input_bounds(made) == (None,)

@@ -488,7 +488,7 @@ template <class T, int L> struct welford_acc {
     CA_LANES {
       const T both = n[i] + o.n[i], share = both > T(0) ? ratio(o.n[i], both) : T(0), d = o.mean[i] - mean[i];
       mean[i] += d * share;
-      m2[i] += o.m2[i] + d * d * n[i] * share;
+      m2[i] += o.m2[i] + d * (d * (n[i] * share));  // nothing where this part is empty, even if d * d overflows
       n[i] = both;
     }
   }

@@ -1,0 +1,65 @@
+"""Which floating-point inputs a task takes roots and logarithms of: variances, probabilities, counts.
+
+Drawn from all numbers, half of such an input would make NaN of most results: little would be compared, and what would
+be timed is how NaN is computed with, which may take another way through a kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sandbox.task import InputRef, Node, Ref, Task, references
+from sandbox.taskargs import Arg
+
+_ROOTS = frozenset(["sqrt", "rsqrt", "log", "log2", "log10"])
+_VIEWS = frozenset(
+    [
+        "view", "reshape", "_unsafe_view", "unsqueeze", "squeeze", "expand", "permute", "transpose", "t", "clone",
+        "alias", "slice", "select", "_to_copy", "convert_element_type", "contiguous", "detach", "clamp_min",
+    ]
+)  # fmt: skip
+_SCALED = {"add": "other", "mul": "other", "div": "other"}
+"""With a positive number, these keep the sign of what is not negative."""
+
+
+def not_negative(task: Task) -> frozenset[int]:
+    """Inputs that reach a root or a logarithm through views, and positive numbers added or multiplied with."""
+    found: set[int] = set()
+    for node in task.nodes:
+        if _needs_domain(node):
+            found.update(_sources(task, node.args.get("self")))
+    return frozenset(
+        index for index in found if task.inputs[index].dtype.startswith(("float", "bfloat"))
+    )
+
+
+def _needs_domain(node: Node) -> bool:
+    name = _name(node)
+    if name == "pow":
+        exponent = node.args.get("exponent")
+        return isinstance(exponent, float) and not exponent.is_integer()
+    return name in _ROOTS
+
+
+def _sources(task: Task, value: Arg) -> Iterator[int]:
+    todo: list[Ref] = list(references(value))
+    while todo:
+        reference = todo.pop()
+        if isinstance(reference, InputRef):
+            yield reference.index
+            continue
+        node = task.nodes[reference.node]
+        if _keeps_sign(node):
+            todo.extend(references(node.args.get("self")))
+
+
+def _keeps_sign(node: Node) -> bool:
+    name = _name(node)
+    if name in _VIEWS:
+        return True
+    number = node.args.get(_SCALED.get(name, ""))
+    return isinstance(number, int | float) and number > 0
+
+
+def _name(node: Node) -> str:
+    return node.op.split(".")[1]
