@@ -32,6 +32,8 @@ from cuda_agent_backend.bench.figures import (
 )
 from cuda_agent_backend.bench.request import Wishes
 from cuda_agent_backend.bench.results import Identity
+from cuda_agent_backend.report import HIT
+from cuda_agent_backend.rewrite.alternatives import PARAMETER
 from cuda_agent_backend.tables import write_json
 
 PRACTICE = Path(__file__).parent / "practice"
@@ -95,6 +97,7 @@ def whole(
             "overall": summary(figures),
             "groups": grouped(figures),
             "table": table(figures, [task.group for task in tasks]),
+            "brought": brought(results, figures),
         },
     }
 
@@ -140,6 +143,38 @@ def table(tasks: Sequence[TaskFigures], groups: Sequence[str]) -> Facts:
             t.name for t in tasks if t.timed and not t.fallback and t.over["inductor"].high < 1
         ],
     }
+
+
+def brought(results: Sequence[Facts], figures: Sequence[TaskFigures]) -> Facts:
+    """What each sketch and rewrite brings: the geometric mean over Inductor where all tasks that use it fall back.
+
+    A bound from above, as another sketch might serve some of these tasks. used: tasks with a kernel of it.
+    """
+    used = [kinds(facts) for facts in results]
+    names = sorted(set().union(*used))
+    return {"all": geomean(speedup(t, "inductor") for t in figures)} | {
+        name: {
+            "used": sum(name in mine for mine in used),
+            "without": geomean(
+                1.0 if name in mine and task.timed else speedup(task, "inductor")
+                for mine, task in zip(used, figures, strict=True)
+            ),
+        }
+        for name in names
+    }
+
+
+def kinds(facts: Facts) -> set[str]:
+    """Sketches ("sketch NAME") and rewrites ("rewrite NAME") of the kernels that ran in a task."""
+    graphs = facts.get("measure", {}).get("graphs", [])
+    regions = (region for graph in graphs for region in graph["regions"])
+    schedules = (json.loads(region["label"]) for region in regions if region["status"] == HIT)
+    found = set()
+    for kernels in schedules:
+        found |= {f"sketch {kernel.get('sketch', 'attention')}" for kernel in kernels}
+        rules = kernels[0].get(PARAMETER, "") if kernels else ""
+        found |= {f"rewrite {rule}" for rule in rules.split("+") if rule}
+    return found
 
 
 def faster(task: TaskFigures) -> bool:

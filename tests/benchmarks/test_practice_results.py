@@ -109,3 +109,17 @@ def test_tasks_without_a_result_are_named(tmp_path: Path) -> None:
 def test_which_fused_tasks_hold_a_product() -> None:
     assert subject.holds_product("layer_norm_linear_silu")
     assert not subject.holds_product("focal_loss_of_pixels")
+
+
+def test_what_a_sketch_or_rewrite_brings_is_what_is_lost_without_its_tasks(tmp_path: Path) -> None:
+    folder = run_of(tmp_path)
+    results = subject.results_in(folder, TASKS, "sources")
+    label = json.dumps([{"sketch": "contract", "rewrite": "merged_scales"}, {"sketch": "row"}])
+    hit = {"status": "hit", "label": label}
+    results[0]["measure"]["graphs"] = [{"regions": [hit, {"status": "miss", "label": ""}]}]
+    found = subject.whole(results, list(TASKS.values()), [folder])["summary"]["brought"]
+    assert found["all"] == pytest.approx(2.0)
+    left = pytest.approx(2.0 ** (2 / 3))
+    for name in ("sketch contract", "sketch row", "rewrite merged_scales"):
+        assert found[name] == {"used": 1, "without": left}
+    assert len(found) == 4
