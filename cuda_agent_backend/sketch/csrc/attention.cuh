@@ -99,7 +99,10 @@ template <class A> struct attention {
   static CA_INLINE int member() { return lane() % 4; }
   static CA_INLINE int warp_row() { return int(threadIdx.x) / 32 * 16 * F; }
 
-  CA_INLINE void run() {
+  // find(block): what this block's head is.
+  template <class Find> CA_INLINE void run(float* memory, Find find) {
+    shared = memory;
+    head = find(blockIdx.x);
 #pragma unroll
     for (int f = 0; f < F; ++f) {
 #pragma unroll
