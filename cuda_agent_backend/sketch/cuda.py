@@ -12,7 +12,8 @@ from cuda_agent_backend.sketch import cuda_contract
 from cuda_agent_backend.sketch.contraction import contraction_of
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
 from cuda_agent_backend.sketch.cuda_map import emit_map
-from cuda_agent_backend.sketch.cuda_parts import Emitted, dtype_name, temporary
+from cuda_agent_backend.sketch.cuda_narrow import narrowed
+from cuda_agent_backend.sketch.cuda_parts import Emitted, dtype_name, needs_wide, temporary
 from cuda_agent_backend.sketch.cuda_rows import emit_rows
 from cuda_agent_backend.sketch.cuda_schedules import MOST, kernel_schedules
 from cuda_agent_backend.sketch.lower import LoweredRegion
@@ -61,6 +62,7 @@ def _emit_kernel(
     device: DeviceFacts,
 ) -> Emitted:
     sketch = parameters.get("sketch")
+    kernel = narrowed(kernel, needs_wide(region, kernel))
     if sketch == "map":
         return emit_map(kernel, region, parameters, name, device)
     if sketch == "row":

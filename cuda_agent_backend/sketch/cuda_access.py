@@ -145,11 +145,15 @@ class LanePrinter(Printer):
         names = [self._operand(o, prefix) for o in i.operands]
         step = None if self.lane is None else coefficient(i.index, self.lane)
         same = all(name in self.uniform for name in names)
-        if mask is not None or not same or step not in (0, 1) or self.width == 1:
+        if mask is None and self.width == 1:
+            distance, rest = i.index.as_coeff_Add()
+            at = self._gathered(replace(i, index=rest), prefix)
+            return f"ca::gather<L>({self.pointer(i.buffer)}, {at}, {distance})"
+        if mask is not None or not same or step not in (0, 1):
             return super()._gather(i, prefix, mask)
         assert self.lane is not None
         first = {place_symbol(n): sympy.Symbol(f"{name}.v[0]") for n, name in enumerate(names)}
-        at = f"{self.pointer(i.buffer)} + {c_index(i.index.xreplace(first))}"
+        at = self.address(i.buffer, i.index.xreplace(first))
         if step == 0:
             return f"ca::broadcast<L>({at})"
         aligned = is_aligned(i.index, self.lane, 1, self.width, self._unit(i.buffer))
@@ -167,6 +171,13 @@ class LanePrinter(Printer):
             self.lane, self.pointer, self.local, self.dtype_of, "", self.width, once=self.once
         )._load(Instruction(Value(0), "load", buffer=buffer, index=index), None)
 
+    def address(self, buffer: str, index: sympy.Expr) -> str:
+        """Constants last: what differs by them shares an address, and they are part of the access."""
+        distance, rest = index.as_coeff_Add()
+        if not distance or not rest:
+            return super().address(buffer, index)
+        return f"{self.pointer(buffer)} + {c_index(rest)} + {distance}"
+
     def _unit(self, buffer: str) -> int:
         return max(1, min(self.width, WORD_BYTES // self.dtype_of(buffer).itemsize))
 
@@ -179,10 +190,10 @@ class LanePrinter(Printer):
             step = 0 if self.lane is None else coefficient(i.index, self.lane)
             once = "_once" if i.buffer in self.once else ""
             if once and self.width == 1 and step in (0, 1):
-                return f"ca::load_once<L>({self.pointer(i.buffer)} + {c_index(i.index)})"
+                return f"ca::load_once<L>({self.address(i.buffer, i.index)})"
             if self.lane is not None and self.width > 1 and step in (1, -1):
                 aligned = is_aligned(i.index, self.lane, step, self.width, self._unit(i.buffer))
-                at = f"{self.pointer(i.buffer)} + {c_index(i.index)}"
+                at = self.address(i.buffer, i.index)
                 if step == -1:
                     return (
                         f"ca::load_reversed<L>({at})"
@@ -196,7 +207,7 @@ class LanePrinter(Printer):
         step = 0 if self.lane is None else coefficient(index, self.lane)
         if self.lane is not None and self.width > 1 and step in (1, -1):
             aligned = is_aligned(index, self.lane, step, self.width, self._unit(buffer))
-            at = f"{self.pointer(buffer)} + {c_index(index)}"
+            at = self.address(buffer, index)
             if not aligned:
                 return f"ca::store_strided<L>({at}, {step}, {value});"
             if step == -1:

@@ -13,7 +13,8 @@ from cuda_agent_backend.sketch.cuda_layout import WARP, DeviceFacts, Layout, cei
 from cuda_agent_backend.sketch.cuda_parts import needs_wide
 from cuda_agent_backend.sketch.cuda_program import Key, RowProgram, is_full, row_points
 from cuda_agent_backend.sketch.lower import LoweredRegion
-from cuda_agent_backend.sketch.nest import Kernel, coefficient
+from cuda_agent_backend.sketch.nest import Kernel, RowStage, coefficient
+from cuda_agent_backend.sketch.ssa import GATHER, Instruction
 
 REGISTERS, MOST_WARPS, MOST_BLOCKS, SHARED_BYTES = 65536, 64, 32, 227 << 10
 """Of one multiprocessor."""
@@ -36,7 +37,7 @@ class RowFacts:
 
     ``item``: bytes of an element; ``arrays``: arrays over the row that are kept at the same time; ``passes``: loops
     over the row; ``loose``: loads over the row that only one pass does; ``line``: what a vector must divide;
-    ``inner``/``outer``: which lanes find neighbours in memory.
+    ``inner``/``outer``: which lanes find neighbours in memory, for most of what is read.
     """
 
     points: int
@@ -74,9 +75,7 @@ def row_facts(kernel: Kernel, region: LoweredRegion) -> RowFacts:
         for i in stage.body.accesses():
             if i.index is None:
                 continue
-            weight = (
-                1 if i.op == "load" else 2
-            )  # what is gathered is more than what says from where
+            weight = _reached(i, kernel, stage)
             loose += 1
             inner += weight * (abs(coefficient(i.index, stage.inner[-1][0]) or 0) == 1)
             outer += weight * (
@@ -97,6 +96,14 @@ def row_facts(kernel: Kernel, region: LoweredRegion) -> RowFacts:
         outer=outer > inner,
         wide=needs_wide(region, kernel),
     )
+
+
+def _reached(i: Instruction, kernel: Kernel, stage: RowStage) -> int:
+    """Elements that all points of a stage read by ``i``: what is read for every row or every column again is near."""
+    loops = (*kernel.outer, *stage.inner)
+    if i.op == GATHER or i.index is None:
+        return math.prod(n for _, n in loops)
+    return math.prod(n for symbol, n in loops if symbol in i.index.free_symbols)
 
 
 def _uses(program: RowProgram, key: Key) -> int:

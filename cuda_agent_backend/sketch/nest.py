@@ -491,19 +491,58 @@ def _try(stages: Sequence[Stage], keep: set[str]) -> Kernel | None:
     return None
 
 
+def _ancestors(stage: Stage, waiting: Sequence[Stage]) -> list[Stage]:
+    """Those of ``waiting``, in order, that ``stage`` needs."""
+    wanted = stage.reads()
+    found: list[Stage] = []
+    for other in reversed(waiting):
+        if other.writes() & wanted:
+            wanted = wanted | other.reads()
+            found.append(other)
+    return found[::-1]
+
+
+def _by_rows(stages: Sequence[Stage]) -> tuple[Stage, ...]:
+    """``stages`` in an order in which a reduction follows those before over as many rows, with the maps it needs."""
+    waiting = list(stages)
+    ordered: list[Stage] = []
+    while waiting:
+        rows = _rows_wanted([s for s in ordered if s.kind != "map"][-1:])
+        taken = waiting[:1]
+        for number, stage in enumerate(waiting):
+            if stage.kind == "map" or _rows_wanted([stage]) != rows:
+                continue
+            needed = _ancestors(stage, waiting[:number])
+            if all(s.kind == "map" for s in needed):
+                taken = [*needed, stage]
+                break
+        ordered += taken
+        waiting = [s for s in waiting if not any(s is t for t in taken)]
+    return tuple(ordered)
+
+
 def group(region: LoweredRegion) -> tuple[Kernel, ...]:
-    """Cut the region's stages into kernels, greedily as long as possible, in order.
+    """Cut the region's stages into kernels, in the order that takes fewer.
 
     Raises:
         Unsupported: a single stage fits no kernel.
     """
+    found = _group(region.stages, region.outputs)
+    ordered = _by_rows(region.stages)
+    if len(found) == 1 or all(a is b for a, b in zip(ordered, region.stages, strict=True)):
+        return found
+    other = _group(ordered, region.outputs)
+    return other if len(other) < len(found) else found
+
+
+def _group(stages: Sequence[Stage], outputs: Sequence[str]) -> tuple[Kernel, ...]:
+    """Kernels greedily as long as possible, in order."""
     kernels: list[Kernel] = []
     start = 0
-    stages = region.stages
     while start < len(stages):
         best: tuple[int, Kernel] | None = None
         for end in range(len(stages), start, -1):
-            outside = {b for s in stages[end:] for b in s.reads()} | set(region.outputs)
+            outside = {b for s in stages[end:] for b in s.reads()} | set(outputs)
             kernel = _try(stages[start:end], outside)
             if kernel is not None:
                 best = (end, kernel)

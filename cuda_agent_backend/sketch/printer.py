@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import sympy
 import torch
@@ -146,6 +146,8 @@ class Printer:
     local: Callable[[Instruction], str]
     dtype_of: Callable[[str], torch.dtype]
     indent: str = "    "
+    narrow_places: set[str] = field(default_factory=set, kw_only=True)
+    """Names of places that are 32-bit integers."""
 
     def lines(self, body: Body, prefix: str = "v", mask: str | None = None) -> list[str]:
         """Statements ``auto v0 = ...;`` for every instruction, in order."""
@@ -192,7 +194,7 @@ class Printer:
             return self._gather(i, prefix, mask)
         if i.op == PLACE_EXPR:
             assert i.dtype is not None
-            return f"ca::to<{COMPUTE_TYPES[i.dtype]}>({self._gathered(i, prefix)})"
+            return f"ca::to<{COMPUTE_TYPES[i.dtype]}>({self._gathered(i, prefix, wide=True)})"
         if i.op == PLACE:
             return self._place(i, prefix, mask)
         if i.op == "local":
@@ -232,7 +234,11 @@ class Printer:
         x, size, check, wraps = i.operands
         flags = f"{str(check).lower()}, {str(wraps).lower()}"
         condition = "" if mask is None or not check else f", {mask}"
-        return f"ca::place<{flags}>({self._operand(x, prefix)}, {size}{condition})"
+        text = f"ca::place<{flags}>({self._operand(x, prefix)}, {size}{condition})"
+        if i.dtype != torch.int32:
+            return text
+        self.narrow_places.add(f"{prefix}{i.result.number}")
+        return f"ca::to<int32_t>({text if check or wraps else self._operand(x, prefix)})"
 
     def _gather(self, i: Instruction, prefix: str, mask: str | None) -> str:
         assert i.buffer is not None
@@ -241,16 +247,26 @@ class Printer:
             return f"ca::gather<L>({self.pointer(i.buffer)}, {index})"
         return f"ca::gather_masked<L>({self.pointer(i.buffer)}, {index}, {mask})"
 
-    def _gathered(self, i: Instruction, prefix: str) -> str:
-        """An index with places that depend on data, as 64-bit integers."""
+    def _gathered(self, i: Instruction, prefix: str, *, wide: bool = False) -> str:
+        """An index with places that depend on data, as 64-bit integers unless all places are narrow (and not ``wide``,
+        for what is no place in memory may exceed 32 bits)."""
         assert i.index is not None
+        places = [self._operand(o, prefix) for o in i.operands]
+        narrow = not wide and all(name in self.narrow_places for name in places)
         names = {
-            place_symbol(number): sympy.Symbol(self._operand(o, prefix))
-            for number, o in enumerate(i.operands)
+            place_symbol(number): sympy.Symbol(
+                f"ca::to<int64_t>({name})" if name in self.narrow_places and not narrow else name
+            )
+            for number, name in enumerate(places)
         }
         if self.lane is not None:
-            names[self.lane] = sympy.Symbol(f"ca::iota<L>(int64_t({self.lane.name}))")
+            ctype = "int" if narrow else "int64_t"
+            names[self.lane] = sympy.Symbol(f"ca::iota<L>({ctype}({self.lane.name}))")
         return c_index(i.index.xreplace(names))
+
+    def address(self, buffer: str, index: sympy.Expr) -> str:
+        """Pointer to the element of ``buffer`` at ``index``."""
+        return f"{self.pointer(buffer)} + {c_index(index)}"
 
     def _load(self, i: Instruction, mask: str | None) -> str:
         assert i.buffer is not None and i.index is not None
@@ -264,7 +280,7 @@ class Printer:
             return f"ca::gather_masked<L>({pointer}, {index}, {mask})"
         if step is None:
             return f"ca::gather<L>({pointer}, {self.vector_index(i.index)})"
-        at = f"{pointer} + {c_index(i.index)}"
+        at = self.address(i.buffer, i.index)
         if step == 0:
             return f"ca::broadcast<L>({at})"
         return f"ca::load<L>({at})" if step == 1 else f"ca::load_strided<L>({at}, {step})"
@@ -274,7 +290,7 @@ class Printer:
         pointer, step = self.pointer(buffer), Access.of(index, self.lane).step
         if step is None:
             return f"ca::scatter<L>({pointer}, {self.vector_index(index)}, {value});"
-        at = f"{pointer} + {c_index(index)}"
+        at = self.address(buffer, index)
         if step == 1:
             return f"ca::store{'_stream' if stream else ''}<L>({at}, {value});"
         if step == 0:

@@ -39,7 +39,7 @@ def _type_of(
     local_type: Callable[[str], str],
 ) -> str:
     if i.op == PLACE:
-        return COMPUTE_TYPES[torch.int64]
+        return COMPUTE_TYPES[i.dtype or torch.int64]
     if i.op in ("load", GATHER) and i.buffer is not None:
         return COMPUTE_TYPES[dtype_of(i.buffer)]
     if i.op == "local" and i.buffer is not None:

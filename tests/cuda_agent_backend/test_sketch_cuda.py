@@ -61,6 +61,8 @@ CASES: dict[str, Case] = {
     "bfloat16": (lambda x, b: F.gelu(torch.softmax(x, -1) + b), (randn(64, 1536).bfloat16(), randn(1536).bfloat16())),
     "float16": (lambda x: F.layer_norm(x, (3000,)), (randn(30, 3000).half(),)),
     "double": (lambda x: x.exp().sum(-1), (randn(40, 130).double(),)),
+    "weighted sum of columns": (lambda x, w: (torch.softmax(w, 1)[:, :, None] * x).sum(1),
+                                (randn(3, 200, 96), randn(3, 200))),
     "two kernels": (lambda x: (lambda s: (s, s.sum(0)))(torch.softmax(x, -1)), (randn(640, 520),)),
 }  # fmt: skip
 
@@ -94,6 +96,20 @@ def test_every_proposed_schedule_gives_source_and_a_plan_that_survives_json(it: 
         assert Plan.from_json(plan.to_json()) == plan
         for step in plan.steps:
             assert isinstance(step, Launch) and f"{step.kernel}(" in source
+
+
+@pytest.mark.parametrize(
+    ("function", "lanes"),
+    [
+        (lambda x, w, b: (x - w[:, :, None] - b[:, :, None]).sum(-1), "inner"),
+        (lambda x, w, b: ((w - b)[:, :, None] * x).sum(1), "outer"),
+    ],
+)
+def test_lanes_lie_along_the_neighbours_in_what_is_large(
+    function: Callable[..., Any], lanes: str
+) -> None:
+    it = sample(function, randn(4, 200, 160), randn(4, 200), randn(4, 200))
+    assert {s.parameters(0).get("lanes", "inner") for s in proposals(it)} == {lanes}
 
 
 def test_proposals_and_text_are_the_same_each_time() -> None:

@@ -40,6 +40,10 @@ CASES: dict[str, Case] = {
     "within rows": (lambda x, i: torch.gather(x, 1, i), (randn(6, 20), places(20, 6, 13))),
     "from the end": (lambda x, i: x[i].sin(), (randn(20, 12), places(20, 31, low=-20))),
     "two dimensions": (lambda x, i, j: x[:, i, j], (randn(3, 20, 12), places(20, 31), places(12, 31))),
+    "smoothed cross entropy": (
+        lambda x, i: F.cross_entropy(x, i, label_smoothing=0.1),
+        (randn(60, 1000), places(1000, 60)),
+    ),
     "of what is padded": (lambda x, i: F.pad(x, (2, 1))[:, i] * 2, (randn(5, 20), places(23, 31))),
     "several tables and a norm": (
         lambda v, w, i, j: F.layer_norm(F.embedding(i, v) + F.embedding(j, w), (36,)),

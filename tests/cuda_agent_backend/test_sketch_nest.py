@@ -41,6 +41,17 @@ def test_group_norm_splits_channels_into_groups_and_merges_the_rest() -> None:
     assert [n for _, n in kernel.stages[0].inner] == [240]
 
 
+def test_reductions_over_the_same_rows_share_a_kernel_whatever_lies_between() -> None:
+    def between(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        high = x.amax(1)
+        total = high.sum()
+        return high, total, (x - high[:, None]).sum(1)
+
+    kernels = sample(between, torch.randn(40, 300)).analysis.kernels
+    assert [k.rows for k in kernels] == [40, 1]
+    assert [s.combine for s in kernels[0].stages] == ["max", "sum"]
+
+
 def test_welford_becomes_a_mean_and_a_sum_of_squares() -> None:
     x, w = torch.randn(2, 6, 32, 33), torch.randn(6)
     (kernel,) = sample(

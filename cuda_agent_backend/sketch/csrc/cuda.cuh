@@ -218,8 +218,9 @@ CA_INLINE vec<int64_t, L> place(vec<T, L> x, int64_t size, vec<bool, L> m = spla
   }
   return r;
 }
-template <int L, class S, class I> CA_INLINE vec<compute<S>, L> gather(const S* p, vec<I, L> at) {
-  vec<compute<S>, L> r; CA_LANES r.v[i] = widen(p[at.v[i]]); return r;
+// The distance comes last: places that differ by it alone share an address.
+template <int L, class S, class I> CA_INLINE vec<compute<S>, L> gather(const S* p, vec<I, L> at, int64_t distance = 0) {
+  vec<compute<S>, L> r; CA_LANES r.v[i] = widen((p + at.v[i])[distance]); return r;
 }
 template <int L, class S, class I> CA_INLINE vec<compute<S>, L> gather_masked(const S* p, vec<I, L> at, vec<bool, L> m) {
   vec<compute<S>, L> r;
