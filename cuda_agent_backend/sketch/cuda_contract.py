@@ -297,6 +297,8 @@ class Writer:
         high, wide = (t.tile_n, t.tile_m) if self.output.by_rows else (t.tile_m, t.tile_n)
         v = self.output.vector
         slow, fast = f"i / {wide // v}", f"i % {wide // v} * {v}"
+        if self.output.across:
+            slow, fast = f"i % {high}", f"i / {high} * {v}"
         m, n = (fast, slow) if self.output.by_rows else (slow, fast)
         inside = [f"row < {c.m}"] if c.m % t.tile_m else []
         inside += [f"column < {c.n}"] if c.n % t.tile_n else []
