@@ -109,7 +109,7 @@ def contraction_of(kernel: Kernel) -> Contraction | None:
         right,
         dims((True, True)),
         by_memory(rows, stored[0]),
-        by_memory(columns, stored[0]),
+        phases_first(by_memory(columns, stored[0]), rows[-1], right, stored[0]),
         by_memory(first.inner, larger.index),
     )
 
@@ -121,6 +121,19 @@ def by_memory(dims: Sequence[Dim], index: sympy.Expr) -> tuple[Dim, ...]:
         return tuple(dims)
     ranked = sorted(zip(steps, dims, strict=True), key=lambda item: -abs(item[0] or 0))
     return tuple(dim for _, dim in ranked)
+
+
+def phases_first(
+    columns: tuple[Dim, ...], row: Dim, right: Factor, stored: sympy.Expr
+) -> tuple[Dim, ...]:
+    """``columns`` such that those which lack the same terms lie next to each other.
+
+    The last stays where its results lie nearer to each other than those of neighbouring rows: stores are wide by that.
+    """
+    steps = [coefficient(stored, d[0]) or 0 for d in (columns[-1], row)]
+    others = columns[:-1] if abs(steps[0]) < abs(steps[1]) else columns
+    lacking = [d for d in others if right.absent and d[0] in right.mask_symbols]
+    return (*lacking, *(d for d in columns if d not in lacking))
 
 
 def _factors(body: Body) -> tuple[Factor, Factor] | None:

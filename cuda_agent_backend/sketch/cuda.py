@@ -9,13 +9,13 @@ from typing import Literal
 import torch
 
 from cuda_agent_backend.sketch import cuda_contract
-from cuda_agent_backend.sketch.contraction import contraction_of
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
 from cuda_agent_backend.sketch.cuda_map import emit_map
 from cuda_agent_backend.sketch.cuda_narrow import narrowed
 from cuda_agent_backend.sketch.cuda_parts import Emitted, dtype_name, needs_wide, temporary
 from cuda_agent_backend.sketch.cuda_rows import emit_rows
 from cuda_agent_backend.sketch.cuda_schedules import MOST, kernel_schedules
+from cuda_agent_backend.sketch.cuda_taps import with_taps_apart
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Kernel
 from cuda_agent_backend.sketch.schedule import Parameter, Schedule
@@ -68,8 +68,8 @@ def _emit_kernel(
     if sketch == "row":
         return emit_rows(kernel, region, parameters, name, device)
     if sketch == cuda_contract.SKETCH:
-        found = contraction_of(kernel)
-        return cuda_contract.emit_contraction(kernel, found, region, parameters, name, device)
+        split, found = with_taps_apart(kernel)
+        return cuda_contract.emit_contraction(split, found, region, parameters, name, device)
     raise Unsupported(f"sketch {sketch!r}; known: map, row, {cuda_contract.SKETCH}")
 
 

@@ -5,6 +5,7 @@ Schedule parameters: see `cuda_tiles`.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from cuda_agent_backend.sketch.cuda_parts import (
     parameters_of,
     temporary,
 )
+from cuda_agent_backend.sketch.cuda_taps import MOST_TILES, Taps, taps_of
 from cuda_agent_backend.sketch.cuda_tiles import Tiles, read_tiles
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Kernel
@@ -66,6 +68,7 @@ class Writer:
         self.output = output_of(self.kernel, c)
         self.reads, self.writes = buffers_of(self.kernel)
         sizes = [self.region.buffers[b].extent for b in (*self.reads, *self.writes)]
+        self.taps = self._taps()
         self.index = "int64_t" if max(*sizes, c.batches * c.m * c.n) >= WIDE else "int"
 
     def emit(self) -> Emitted:
@@ -76,6 +79,13 @@ class Writer:
         if self.tiles.split == 1:
             return Emitted((self._text(self._store_tail()),), (self._launch(),))
         return self._split()
+
+    def _taps(self) -> Taps | None:
+        """Of a tile's columns, where some tile can do without one."""
+        found = taps_of(self.contraction)
+        if found is None or self.grid[1] > MOST_TILES or found.share(self.tiles.tile_n) == 1.0:
+            return None
+        return found
 
     # --- sizes ---
 
@@ -89,7 +99,10 @@ class Writer:
         needed = t.stages * stage
         if t.group:
             needed += SWIZZLE_BYTES // 4 + t.slots * t.tile_n * t.depth * t.split_bytes // 4
-        return 4 * max(needed, high * (wide + 4))
+        shared = (
+            t.warps_k // 2 * t.tile_m * t.tile_n
+        )  # sums on the way to the warps that add them up
+        return 4 * max(needed, shared, high * (wide + 4))
 
     def _floats(self, side: Side, rows: int) -> int:
         depth, pairs = self.tiles.depth, self._pairs(side)
@@ -121,12 +134,6 @@ class Writer:
     def _text(self, tail: Sequence[str]) -> str:
         c, t = self.contraction, self.tiles
         high, wide = self.grid
-        share = ceildiv(ceildiv(c.k, t.step), t.split) * t.step
-        bounds = (
-            [f"const int first = blockIdx.y * {share}, end = min(first + {share}, {c.k});"]
-            if t.split > 1
-            else [f"const int first = 0, end = {c.k};"]
-        )
         parameters = (
             parameters_of(self.region, self.reads, self.writes)
             if t.split == 1
@@ -137,7 +144,17 @@ class Writer:
         )
         threads = t.threads
         kinds = [self._kind(self.left, t.tile_m), self._kind(self.right, t.tile_n)]
-        parts = [t.tile_m, t.tile_n, t.depth, t.warp_m, t.warp_n, t.stages, t.run, t.products]
+        parts = [
+            t.tile_m,
+            t.tile_n,
+            t.depth,
+            t.warp_m,
+            t.warp_n,
+            t.warps_k,
+            t.stages,
+            t.run,
+            t.products,
+        ]
         wide_parts = [t.tile_m, t.tile_n, t.stages, t.run, t.products, int(t.direct)]
         template = ", ".join([*map(str, wide_parts if t.group else parts), "A", "B"])
         kind = "relay_contraction" if t.group else "contraction"
@@ -152,7 +169,7 @@ class Writer:
             f"const int row0 = tile_m * {t.tile_m}, column0 = tile_n * {t.tile_n};",
             *(["const int batch = blockIdx.z;"] if c.batch or t.split > 1 else []),
             *decompose("batch", c.batch, self.index),
-            *bounds,
+            *self._bounds(),
             *self._find(self.left, c.m),
             *self._find(self.right, c.n),
             *self._rows_and_terms(self.left, c.m),
@@ -168,6 +185,29 @@ class Writer:
         head = f'extern "C" __global__ void __launch_bounds__({threads})'
         return "\n".join([head, f"{self.name}({', '.join(parameters)}) {{", *indented(body), "}"])
 
+    def _bounds(self) -> list[str]:
+        """The block's terms. Where it leaves some out, their numbers are those of the others, in order."""
+        k, t, taps = self.contraction.k, self.tiles, self.taps
+        if taps is None:
+            share = ceildiv(ceildiv(k, t.step), t.split) * t.step
+            first = f"blockIdx.y * {share}" if t.split > 1 else "0"
+            end = f"min(first + {share}, {k})" if t.split > 1 else str(k)
+            return [f"const int first = {first}, end = {end};"]
+        tiles = taps.of_tiles(t.tile_n)
+        listed = [sum(tap << 4 * n for n, tap in enumerate(tile)) for tile in tiles]
+        terms = f"tap_count * {k // taps.count}"
+        part = f"({terms} + {t.step * t.split - 1}) / {t.step * t.split} * {t.step}"
+        first = f"blockIdx.y * ({part})" if t.split > 1 else "0"
+        end = f"min(first + {part}, {terms})" if t.split > 1 else terms
+        return [
+            f"const uint64_t taps = {_by_tile([f'0x{number:x}ull' for number in listed])};",
+            f"const int tap_count = {_by_tile([str(len(tile)) for tile in tiles])};",
+            f"const int first = {first}, end = {end};",
+            "auto term_of = [&](int k) {",
+            f"  return k < end ? k / tap_count * {taps.count} + int(taps >> k % tap_count * 4 & 15) : {k};",
+            "};",
+        ]
+
     def _kind(self, side: Side, rows: int) -> str:
         t = self.tiles
         along, pairs = (str(flag).lower() for flag in (side.along_k, self._pairs(side)))
@@ -180,12 +220,11 @@ class Writer:
             if self._gather(side) is not None:
                 own = f"{start} + {name.upper()}::own_row()"
                 return f"ca::gathered(row_{name}({own}), term_{name})"
+            term = "k" if self.taps is None else "term_of(k)"
             if side is self.right and self.tiles.direct:
-                found = f"find_{name}({start} + x, k, there)"
+                found = f"find_{name}({start} + x, {term}, there)"
                 return f"[&](int x, int k, bool& there) {{ return {found}; }}"
-            place = (
-                f"bool there; const float* const from = find_{side.name}({start} + x, k, there);"
-            )
+            place = f"bool there; const float* const from = find_{side.name}({start} + x, {term}, there);"
             return f"[&](float* to, int x, int k) {{ {place} ca::copy_async_if<{side.vector}>(to, from, there); }}"
 
         copies = [
@@ -203,7 +242,10 @@ class Writer:
         """A function from row (or column) and term to the element's place, and whether there is one."""
         guards = [f"x < {size}"] if size % self._tile(side) else []
         whole = self.contraction.k % self.tiles.step == 0 and self.tiles.split == 1
-        guards += [] if whole else ["k < end"]
+        if self.taps is not None:
+            guards.append(f"k < {self.contraction.k}")
+        elif not whole:
+            guards.append("k < end")
         buffer = side.factor.buffer
         lines = [
             *decompose("x", side.rows.dims, self.index),
@@ -258,13 +300,16 @@ class Writer:
         tap, stride = sympy.Integer(0), 1
         for symbol, count in reversed(found.taps):
             tap, stride = tap + stride * symbol, stride * count
+        end = "end" if self.taps is None else str(self.contraction.k)
         term = [
+            *([] if self.taps is None else ["const int k = term_of(n);"]),
             *decompose("k", side.inner.dims, self.index),
-            f"return ca::gather_term<{self.index}>{{{c_index(found.offset)}, k < end ? int({c_index(tap)}) : {taps}}};",
+            f"const int tap = k < {end} ? int({c_index(tap)}) : {taps};",
+            f"return ca::gather_term<{self.index}>{{{c_index(found.offset)}, tap}};",
         ]
         return [
             f"auto row_{side.name} = [&](int x) {{", *indented(row), "};",
-            f"auto term_{side.name} = [&](int k) {{", *indented(term), "};",
+            f"auto term_{side.name} = [&](int {'k' if self.taps is None else 'n'}) {{", *indented(term), "};",
         ]  # fmt: skip
 
     def _dtype(self, buffer: str) -> torch.dtype:
@@ -297,6 +342,8 @@ class Writer:
         high, wide = (t.tile_n, t.tile_m) if self.output.by_rows else (t.tile_m, t.tile_n)
         v = self.output.vector
         slow, fast = f"i / {wide // v}", f"i % {wide // v} * {v}"
+        if self.output.across:
+            slow, fast = f"i % {high}", f"i / {high} * {v}"
         m, n = (fast, slow) if self.output.by_rows else (slow, fast)
         inside = [f"row < {c.m}"] if c.m % t.tile_m else []
         inside += [f"column < {c.n}"] if c.n % t.tile_n else []
@@ -420,6 +467,14 @@ class Writer:
             name, (blocks, 1, 1), (TAIL_THREADS, 1, 1), 0, (*extra, self._partial, *self.writes)
         )
         return text, launch
+
+
+def _by_tile(values: list[str]) -> str:
+    """An expression for the value of the block's tile by columns."""
+    runs = [(v, len(list(same))) for v, same in itertools.groupby(values)]
+    ends = itertools.accumulate(count for _, count in runs)
+    cases = [f"tile_n < {end} ? {v} : " for (v, _), end in zip(runs[:-1], ends, strict=False)]
+    return "".join([*cases, runs[-1][0]])
 
 
 def _no_local(i: Instruction) -> str:

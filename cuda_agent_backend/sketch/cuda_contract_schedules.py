@@ -41,9 +41,22 @@ TILES = (
     (64, 32, 32, 32, 16, 4, 0.4), (16, 128, 32, 16, 32, 4, 0.3), (128, 16, 32, 32, 16, 4, 0.3),
     (32, 32, 32, 16, 16, 4, 0.3),
 )  # fmt: skip
+FEW = 32
+"""Rows (or columns) up to which reading the other operand is what takes the time."""
+FEW_TILES = (
+    # few, many; depth, few and many of a warp, warps that share terms, stages; the share of its peak that it can reach
+    (32, 64, 64, 32, 32, 4, 4, 0.8), (32, 64, 64, 16, 32, 4, 4, 0.78), (32, 128, 32, 32, 32, 2, 4, 0.75),
+    (32, 32, 128, 32, 32, 8, 3, 0.6),
+    (16, 64, 64, 16, 32, 4, 4, 0.6), (16, 128, 32, 16, 32, 2, 4, 0.55), (16, 32, 128, 16, 32, 8, 3, 0.45),
+)  # fmt: skip
+"""Stages of 128 bytes of a row and more, and room for two blocks in shared memory; warps share the terms of a stage, as
+there are too few others to hide how long one product waits for the one before it."""
+FEW_RUN = 16
+FEW_RESIDENT = 2
+"""Blocks of such tiles that a multiprocessor runs without either getting slower."""
 GROUP_TILES = (
     # rows, columns; the share of the other tiles' peak that the tile can reach
-    (128, 128, 1.5), (128, 64, 1.1), (64, 64, 1.0), (64, 128, 0.97),
+    (128, 128, 1.5), (128, 64, 1.1), (64, 64, 1.0), (64, 128, 0.97), (128, 32, 0.75), (64, 32, 0.7),
 )  # fmt: skip
 GROUP_STAGES = {THROUGH_SHARED: 4, THROUGH_REGISTERS: 5}
 OTHER_WAY = 0.1
@@ -71,7 +84,8 @@ def contract_schedules(
             tiles.check(writer.shared_bytes, device)
         except Unsupported:
             continue
-        scored.append((_seconds(contraction, tiles, share, device), number, tiles))
+        part = 1.0 if writer.taps is None else writer.taps.share(tiles.tile_n)
+        scored.append((part * _seconds(contraction, tiles, share, device), number, tiles))
     scored.sort(key=lambda item: item[:2])
     best = [tiles for *_, tiles in scored[:most]]
     if device.tf32:  # by turns: only the judge knows what eager's own accuracy is for this task
@@ -99,7 +113,7 @@ def warp_run(results: int, depth: int) -> int:
 
 
 def _candidates(c: Contraction, device: DeviceFacts) -> Iterator[tuple[Tiles, float]]:
-    for one, share in (*_group_tiles(c, device), *_warp_tiles()):
+    for one, share in (*_group_tiles(c, device), *_warp_tiles(), *_few_tiles(c)):
         yield one, share
         blocks = _blocks(c, one)
         if blocks < device.sm_count and c.k >= 4 * one.step:
@@ -111,6 +125,23 @@ def _warp_tiles() -> Iterator[tuple[Tiles, float]]:
     for rows, columns, depth, warp_rows, warp_columns, stages, share in TILES:
         run = warp_run(warp_rows * warp_columns, depth)
         yield Tiles(rows, columns, depth, warp_rows, warp_columns, stages, run), share
+
+
+def _few_tiles(c: Contraction) -> Iterator[tuple[Tiles, float]]:
+    """Where one operand is short, and the other lies in memory as it is read."""
+    short = min(c.m, c.n)
+    if short > FEW or c.left.mask is not None or c.right.mask is not None:
+        return
+    for few, many, depth, warp_few, warp_many, sharing, stages, share in FEW_TILES:
+        if c.k < 2 * depth or (few < FEW) != (short <= FEW // 2):
+            continue
+        rows, columns, warp_rows, warp_columns = few, many, warp_few, warp_many
+        if c.n == short:
+            rows, columns, warp_rows, warp_columns = many, few, warp_many, warp_few
+        yield (
+            Tiles(rows, columns, depth, warp_rows, warp_columns, stages, FEW_RUN, warps_k=sharing),
+            share,
+        )
 
 
 def _group_tiles(c: Contraction, device: DeviceFacts) -> Iterator[tuple[Tiles, float]]:
@@ -142,6 +173,9 @@ def _ways(c: Contraction) -> Iterator[tuple[int, int, int, float]]:
 def _splits(blocks: int, turns: int, device: DeviceFacts) -> list[int]:
     """Shares of a tile that fill the device once or twice, none of them empty, each long enough to be worth a block."""
     wanted = {ceildiv(waves * device.sm_count, blocks) for waves in (1, 2)}
+    wanted |= {
+        waves * device.sm_count // blocks for waves in (1, 2)
+    }  # no block has to wait for another
     wanted |= {2, 4} if blocks * 4 <= device.sm_count else {2}
     possible = (s for s in wanted if 2 <= s <= min(MAX_SPLIT, turns // 2))
     return sorted({ceildiv(turns, ceildiv(turns, s)) for s in possible})
@@ -160,6 +194,8 @@ def _seconds(c: Contraction, t: Tiles, share: float, device: DeviceFacts) -> flo
     busy = share * min(1.0, threads / ENOUGH_THREADS) ** 0.5
     # a block that finishes early makes room for the next, so that less than a whole wave may be lost
     waves = max(1.0, (blocks + math.ceil(blocks)) / 2)
+    if t.warps_k > 1:
+        waves = max(1.0, math.ceil(blocks / FEW_RESIDENT))
     return float(
         waves * t.tile_m * t.tile_n * terms / busy * (1 + JOIN_COST * t.split * (t.split > 1))
     )
@@ -169,6 +205,6 @@ def _parameters(t: Tiles) -> dict[str, Parameter]:
     found: dict[str, Parameter] = {
         "sketch": SKETCH, "tile_m": t.tile_m, "tile_n": t.tile_n, "depth": t.depth, "warp_m": t.warp_m,
         "warp_n": t.warp_n, "stages": t.stages, "run": t.run, "split": t.split,
-        "products": t.products, "group": t.group,
+        "products": t.products, "group": t.group, "warps_k": t.warps_k,
     }  # fmt: skip
     return found

@@ -83,26 +83,40 @@ def _vector(factor: Factor, lines: Lines) -> int:
 
 @dataclass(frozen=True)
 class Output:
-    """How results leave: along ``lane`` (rows or columns), ``vector`` at a time."""
+    """How results leave: ``vector`` rows (``by_rows``) or columns together, and the next ones by the next thread.
+
+    across: the next thread takes the next of the other dimension, where that is what lies nearer: the phases of a
+    transposed convolution are columns next to each other, but few.
+    """
 
     by_rows: bool
     vector: int
+    across: bool = False
 
 
 def output_of(kernel: Kernel, c: Contraction) -> Output:
-    """Along the loop by which most stores are contiguous."""
+    """Along the loop by which stores are nearest to each other, contiguous or not."""
     stores = [s.index for stage in kernel.stages for s in stage.stores]
-    last_row, last_column = c.rows[-1], c.columns[-1]
+    by_rows = _step(c.rows[-1], stores) < _step(c.columns[-1], stores)
+    own, other = (c.rows, c.columns) if by_rows else (c.columns, c.rows)
+    vector = next((v for v in (4, 2) if _in_vectors(own[-1], stores, v)), 1)
+    following = _step(own[-2], stores) if len(own) > 1 else FAR
+    short = own[-1][1] == vector and _step(other[-1], stores) < following
+    return Output(by_rows, vector, short)
 
-    def near(dim: Dim) -> int:
-        return sum(coefficient(index, dim[0]) == 1 for index in stores)
 
-    by_rows = near(last_row) > near(last_column)
-    symbol, size = last_row if by_rows else last_column
-    for vector in (4, 2):
-        aligned = all(
-            coefficient(i, symbol) == 1 and is_aligned(i, symbol, 1, vector, vector) for i in stores
-        )
-        if size % vector == 0 and aligned:
-            return Output(by_rows, vector)
-    return Output(by_rows, 1)
+FAR = 1 << 40
+"""A step that is not constant, or that there is none of."""
+
+
+def _step(dim: Dim, stores: Sequence[sympy.Expr]) -> int:
+    """Elements from one point of a loop to the next, where stores take the longest."""
+    steps = [coefficient(index, dim[0]) for index in stores]
+    return max((abs(step or FAR) for step in steps), default=FAR)
+
+
+def _in_vectors(dim: Dim, stores: Sequence[sympy.Expr], vector: int) -> bool:
+    symbol, size = dim
+    return size % vector == 0 and all(
+        coefficient(i, symbol) == 1 and is_aligned(i, symbol, 1, vector, vector) for i in stores
+    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
-from cuda_agent_backend.sketch.contraction import contraction_of
 from cuda_agent_backend.sketch.cuda_contract_schedules import contract_schedules
 from cuda_agent_backend.sketch.cuda_estimate import (
     RowFacts,
@@ -18,6 +17,7 @@ from cuda_agent_backend.sketch.cuda_layout import WARP, DeviceFacts, ceildiv, re
 from cuda_agent_backend.sketch.cuda_map import map_dims, single_pass
 from cuda_agent_backend.sketch.cuda_rows import emit_rows
 from cuda_agent_backend.sketch.cuda_stencil import tile_loop, tile_rows
+from cuda_agent_backend.sketch.cuda_taps import with_taps_apart
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Dim, Kernel
 from cuda_agent_backend.sketch.passes import Pass
@@ -45,9 +45,9 @@ def kernel_schedules(
     """One to ``most`` schedules; raises Unsupported where no sketch fits."""
     if single_pass(kernel) is not None:
         return _map_schedules(kernel, region)[:most]
-    contraction = contraction_of(kernel)
+    split, contraction = with_taps_apart(kernel)
     if contraction is not None and min(contraction.m, contraction.n) >= FEW:
-        tiled = contract_schedules(kernel, contraction, region, device, most)
+        tiled = contract_schedules(split, contraction, region, device, most)
         if tiled:
             return tiled
     found = _row_schedules(kernel, region, device, most)

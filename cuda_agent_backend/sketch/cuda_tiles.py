@@ -5,8 +5,9 @@ shared memory at a time, ``stages`` of them under way; after ``run`` terms, a mu
 on to others, as the tensor core cuts off what it adds instead of rounding it (0: never). ``group``:
 whether warps work in groups of four (sm_90a; their own tiles then say nothing), half of which copy and split what the
 others multiply: 1 where B goes through shared memory to be split, 2 where it goes through registers. ``split`` blocks
-share the terms of a tile, and a second kernel adds up what they found. ``products``: 6 for float32's accuracy, 1 for
-TF32's, which is right where the user's flags make eager as inaccurate.
+share the terms of a tile, and a second kernel adds up what they found; ``warps_k`` warps of a block share those of a
+stage. ``products``: 6 for float32's accuracy, 1 for TF32's, which is right where the user's flags make eager as
+inaccurate.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from cuda_agent_backend.sketch.cuda_layout import MAX_THREADS, DeviceFacts
 from cuda_agent_backend.sketch.schedule import Parameter
 from cuda_agent_backend.sketch.ssa import Unsupported
 
-GROUP_ROWS, GROUP_COLUMNS, GROUP_DEPTH = 64, (64, 128), 32
+GROUP_ROWS, GROUP_COLUMNS, GROUP_DEPTH = 64, (32, 64, 128), 32
 THROUGH_SHARED, THROUGH_REGISTERS = 1, 2
 """Values of ``group``."""
 MAX_GROUP_ROWS = 2 * GROUP_ROWS
 MAX_SPLIT = 64
+SHARING = (2, 4, 8)
+"""How many warps may share the terms of a stage."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +42,13 @@ class Tiles:
     split: int = 1
     products: int = 6
     group: int = 0
+    warps_k: int = 1
 
     @property
     def threads(self) -> int:
         if self.group:
             return 2 * self.preparing
-        return (self.tile_m // self.warp_m) * (self.tile_n // self.warp_n) * 32
+        return (self.tile_m // self.warp_m) * (self.tile_n // self.warp_n) * self.warps_k * 32
 
     @property
     def preparing(self) -> int:
@@ -87,6 +91,7 @@ class Tiles:
         if self.products not in (1, 6):
             raise Unsupported(f"{self.products} products; 1 or 6")
         terms = 16 if self.products == 6 else 8
+        self._check_shared_terms(terms)
         if self.run < 0 or self.run % terms or self.depth % terms:
             raise Unsupported(f"a run of {self.run} terms, {self.depth} at a time")
         uneven = self.run and max(self.run, self.depth) % min(self.run, self.depth)
@@ -94,6 +99,15 @@ class Tiles:
             raise Unsupported("a run that does not end with a stage, or too many threads")
         if shared > device.shared_per_block_bytes:
             raise Unsupported(f"{shared} bytes of shared memory")
+
+    def _check_shared_terms(self, terms: int) -> None:
+        """Each warp of those that share a stage's terms has as many chunks of them (see `contract.cuh`)."""
+        if self.warps_k == 1:
+            return
+        within = 0 < self.run <= self.depth
+        chunk = self.run if within else terms if self.depth % (2 * terms) else 2 * terms
+        if self.group or self.warps_k not in SHARING or self.depth % (self.warps_k * chunk):
+            raise Unsupported(f"{self.warps_k} warps for {self.depth} terms")
 
     def _check_group(self, device: DeviceFacts) -> None:
         if device.arch != "sm_90a" or self.group not in (THROUGH_SHARED, THROUGH_REGISTERS):

@@ -224,6 +224,26 @@ def _apply(body: Body, change: dict[sympy.Symbol, sympy.Expr], ranges: Sequence[
     return one(body)
 
 
+def split_outer(kernel: Kernel, symbol: sympy.Symbol, part: int) -> Kernel:
+    """The same kernel with one outer loop as two: over parts of that many points, and within one."""
+    high, low = (
+        sympy.Symbol(f"{symbol}{end}", integer=True, nonnegative=True) for end in ("h", "l")
+    )
+    outer: list[Dim] = []
+    for dim in kernel.outer:
+        outer += [(high, dim[1] // part), (low, part)] if dim[0] == symbol else [dim]
+    change = {symbol: high * part + low}
+
+    def stage(s: RowStage) -> RowStage:
+        ranges = (*outer, *s.inner)
+        stores = tuple(
+            replace(t, index=simplify(t.index.xreplace(change), ranges)) for t in s.stores
+        )
+        return replace(s, body=_apply(s.body, change, ranges), stores=stores)
+
+    return replace(kernel, outer=tuple(outer), stages=tuple(map(stage, kernel.stages)))
+
+
 # --- rows and locals ------------------------------------------------------------------------------------------
 
 

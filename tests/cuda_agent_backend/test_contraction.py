@@ -18,7 +18,8 @@ from torch.nn import functional as F
 from cuda_agent_backend.sketch import cuda
 from cuda_agent_backend.sketch.contraction import Contraction, contraction_of, points
 from cuda_agent_backend.sketch.cuda_contract import Writer
-from cuda_agent_backend.sketch.cuda_operands import gather_of
+from cuda_agent_backend.sketch.cuda_operands import Output, gather_of, output_of
+from cuda_agent_backend.sketch.cuda_taps import taps_of, with_taps_apart
 from cuda_agent_backend.sketch.cuda_tiles import read_tiles
 from cuda_agent_backend.sketch.schedule import Schedule
 from cuda_agent_backend.sketch.ssa import Unsupported
@@ -89,6 +90,18 @@ CASES: dict[str, Case] = {
     ),
     "transposed, cut off and nothing after it": (
         lambda x, w: F.conv_transpose2d(x, w, stride=2, padding=1), (randn(2, 9, 7, 6), randn(9, 10, 3, 3)),
+    ),
+    "transposed, each phase by itself": (
+        lambda x, w: F.conv_transpose2d(x, w, stride=2, padding=1), (randn(2, 9, 6, 7), randn(9, 16, 4, 4)),
+    ),
+    "transposed, phases with the same taps": (
+        lambda *a: F.conv_transpose1d(*a, stride=8, padding=4).relu(), (randn(3, 10, 19), randn(10, 6, 16), randn(6)),
+    ),
+    "transposed, fewer taps than phases": (
+        lambda x, w: F.conv_transpose2d(x, w, stride=(4, 1)), (randn(2, 20, 6, 7), randn(20, 8, 3, 2)),
+    ),
+    "transposed, no taps for some columns": (
+        lambda x, w: F.conv_transpose2d(x, w, stride=(4, 1)), (randn(2, 9, 6, 7), randn(9, 32, 3, 1)),
     ),
     "transposed 3D, groups": (
         lambda x, w: F.conv_transpose3d(x, w, stride=(1, 2, 1), padding=(0, 1, 1), groups=2),
@@ -186,6 +199,9 @@ def test_sums_are_as_accurate_as_eagers(name: str, tmp_path: Path) -> None:
         (6, 2, (64, 64), 32, 2),
         (6, 1, (128, 64), 128, 2),
         (1, 1, (64, 128), 64, 2),
+        (6, 1, (128, 32), 32, 1),
+        (6, 2, (64, 32), 32, 2),
+        (6, 1, (128, 32), 32, 2),
     ],
 )
 def test_warp_groups_compute_the_same(
@@ -218,6 +234,80 @@ def test_shares_without_terms_leave_nothing_open(group: int, tmp_path: Path) -> 
     change = {"tile_m": 128, "tile_n": 64, "stages": 3 + group, "split": 4, "group": group}
     (got,) = emulated(it, with_tiles(it, **GROUPS | change), tmp_path)
     assert relative(got, want) < 1e-6
+
+
+@pytest.mark.parametrize("name", ["product", "both transposed", "long sums", "convolution"])
+@pytest.mark.parametrize(
+    ("tile", "depth", "run", "sharing", "split"),
+    [
+        ((32, 32, 32, 32), 64, 16, 4, 1),
+        ((16, 32, 16, 16), 64, 16, 4, 2),
+        ((32, 16, 16, 16), 128, 32, 2, 1),
+        ((32, 32, 32, 16), 64, 128, 2, 1),
+        ((16, 16, 16, 16), 128, 16, 8, 1),
+    ],
+)
+def test_warps_that_share_the_terms_of_a_stage_compute_the_same(
+    name: str, tile: tuple[int, ...], depth: int, run: int, sharing: int, split: int, tmp_path: Path
+) -> None:
+    it = case(name)
+    (want,) = in_float64(name)
+    change = dict(zip(("tile_m", "tile_n", "warp_m", "warp_n"), tile, strict=True))
+    change |= {"depth": depth, "run": run, "warps_k": sharing, "split": split, "stages": 2}
+    (got,) = emulated(it, with_tiles(it, **change), tmp_path)
+    assert relative(got, want) < 2 * relative(it.want[0], want) + 3e-7
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(20, 3000), (3000, 20), (9, 3000)])
+def test_few_rows_or_columns_are_tried_with_warps_that_share_terms(rows: int, columns: int) -> None:
+    it = sample(F.linear, randn(rows, 1000), randn(columns, 1000), target="cuda")
+    offered = cuda.schedules(it.analysis.region, it.analysis.kernels, DEVICE, 8)
+    tiles = [read_tiles(s.parameters(0)) for s in offered]
+    assert tiles[0].warps_k > 1 and len({t.warps_k for t in tiles}) > 1
+    few = {min(t.tile_m, t.tile_n) for t in tiles if t.warps_k > 1}
+    assert few == {16 if min(rows, columns) <= 16 else 32}
+
+
+def test_neighbouring_threads_store_what_lies_next_to_each_other() -> None:
+    def output(name: str) -> Output:
+        it = case(name)
+        return output_of(it.analysis.kernels[0], first(it))
+
+    assert output("product") == Output(by_rows=False, vector=2)
+    assert output("convolution, bias and ReLU") == Output(by_rows=True, vector=4)
+    # phases of one channel are pairs of columns, the next pair is the next row's
+    assert output("transposed, stride 2, one more") == Output(by_rows=False, vector=2, across=True)
+    # every second element, by rows; the next channel is far away
+    assert output("transposed, each phase by itself") == Output(by_rows=True, vector=1)
+
+
+def test_phases_with_the_same_taps_become_tiles_of_their_own() -> None:
+    it = case(
+        "transposed, phases with the same taps"
+    )  # the first four of eight have two of three taps, so do the others
+    kernel, found = with_taps_apart(it.analysis.kernels[0])
+    assert found is not None and [n for _, n in found.columns] == [2, 6, 4]
+    taps = taps_of(found)
+    assert taps is not None and taps.of_tiles(24) == [(0, 1), (1, 2)]
+    assert output_of(kernel, found) == Output(by_rows=False, vector=4, across=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "present"),
+    [
+        ("transposed, stride 2, one more", 20, [2, 4]),  # of four taps, by the row's phase
+        ("transposed, stride 2, one more", 40, [4]),
+        ("transposed, fewer taps than phases", 8, [1, 1, 1, 0]),
+        ("transposed, stride 2", 16, None),  # all phases have all taps
+        ("convolution", 16, None),
+    ],
+)
+def test_a_block_leaves_out_taps_that_none_of_its_columns_has(
+    name: str, size: int, present: list[int] | None
+) -> None:
+    found = taps_of(first(case(name)))
+    counts = None if found is None else [len(tile) for tile in found.of_tiles(size)]
+    assert counts == present
 
 
 def test_no_share_that_is_offered_is_empty() -> None:
@@ -381,7 +471,8 @@ def test_what_is_copied_one_by_one_has_its_places_worked_out_once(
         {"depth": 24, "run": 48},
         {"group": 3}, {"group": 1}, {**GROUPS, "run": 0}, {**GROUPS, "run": 48},
         {**GROUPS, "stages": 2}, {**GROUPS, "group": 2, "stages": 3}, {**GROUPS, "group": 2, "tile_m": 192},
-        {**GROUPS, "tile_n": 48}, {"speed": 1}, {"depth": "deep"},
+        {**GROUPS, "tile_n": 48}, {"warps_k": 3}, {"warps_k": 2}, {**GROUPS, "warps_k": 2}, {"speed": 1},
+        {"depth": "deep"},
     ],
 )  # fmt: skip
 def test_tiles_that_do_not_fit_are_unsupported_with_a_reason(change: dict[str, Any]) -> None:
@@ -410,6 +501,15 @@ LARGE: dict[str, Case] = {
 
 LARGEST = {"tile_m": 128, "tile_n": 128, "warp_m": 64, "warp_n": 32, "run": 256, "stages": 4}
 SMALLER = {"tile_m": 64, "tile_n": 64, "depth": 32, "warp_m": 32, "warp_n": 32, "stages": 4}
+FEWER = {
+    "tile_m": 32,
+    "tile_n": 64,
+    "depth": 64,
+    "warp_m": 32,
+    "warp_n": 32,
+    "warps_k": 4,
+    "stages": 4,
+}
 WIDEST = {**GROUPS, "tile_n": 128, "run": 32}
 DIRECT = {**WIDEST, "group": 2, "stages": 5}
 
@@ -426,6 +526,10 @@ DIRECT = {**WIDEST, "group": 2, "stages": 5}
         ("convolution", {**DIRECT, "tile_m": 64}),
         ("convolution", {**DIRECT, "tile_m": 64, "tile_n": 64}),
         ("convolution", SMALLER),
+        ("convolution", {**DIRECT, "tile_n": 32}),
+        ("product", {**DIRECT, "tile_n": 32, "products": 1, "run": 128}),
+        ("product", FEWER),
+        ("product", {**FEWER, "warp_m": 16}),
     ],
 )
 def test_the_largest_tiles_compile_without_spilling(

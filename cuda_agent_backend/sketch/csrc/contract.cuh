@@ -126,10 +126,12 @@ template <int Rows, int Depth, bool AlongK, int Vector, int Threads, bool Pairs>
 
 // The tile of one block, [BlockM, BlockN], by warps of [WarpM, WarpN] each; Depth: terms of a stage. Every Run terms the
 // running sums are added to others, as the tensor core cuts off what it adds (0: never). For the same reason the small
-// products of a chunk of terms come before the large ones: what is cut off is then in proportion to a small sum.
-template <int BlockM, int BlockN, int Depth, int WarpM, int WarpN, int Stages, int Run, int Products, class A, class B>
+// products of a chunk of terms come before the large ones: what is cut off is then in proportion to a small sum. WarpsK
+// warps share the terms of a stage: small tiles of long sums have too few warps otherwise to hide their latency.
+template <int BlockM, int BlockN, int Depth, int WarpM, int WarpN, int WarpsK, int Stages, int Run, int Products, class A, class B>
 struct contraction {
-  static constexpr int warps_n = BlockN / WarpN, threads = BlockM / WarpM * warps_n * 32;
+  static constexpr int warps_n = BlockN / WarpN, warps_of_tile = BlockM / WarpM * warps_n;
+  static constexpr int threads = warps_of_tile * WarpsK * 32;
   static constexpr int fragments_m = WarpM / 16, fragments_n = WarpN / 8;
   static constexpr int stage_floats = A::floats + B::floats;
   static constexpr bool within = Run > 0 && Run <= Depth;  // runs end within a stage: their sums are few at a time
@@ -147,7 +149,7 @@ struct contraction {
 #pragma unroll
         for (int e = 0; e < 4; ++e) sum[i][j][e] = 0.f;
   }
-  static CA_INLINE int warp_row() { return int(threadIdx.x) / 32 / warps_n * WarpM; }
+  static CA_INLINE int warp_row() { return int(threadIdx.x) / 32 % warps_of_tile / warps_n * WarpM; }
   static CA_INLINE int warp_column() { return int(threadIdx.x) / 32 % warps_n * WarpN; }
 
   // Adds the terms from first to end. copy_a and copy_b: (to, row or column of the tile, k).
@@ -180,6 +182,26 @@ struct contraction {
     }
     copy_wait<0>();
     __syncthreads();
+    if constexpr (WarpsK > 1) gather(shared);
+  }
+
+  // Adds the sums of all warps that share a tile's terms to those of the first, at the end of which they have met.
+  CA_INLINE void gather(float* shared) {
+    constexpr int own = fragments_m * fragments_n * 4;
+    const int place = threadIdx.x % (warps_of_tile * 32);
+#pragma unroll
+    for (int half = WarpsK / 2; half > 0; half /= 2) {
+      const int number = int(threadIdx.x) / (warps_of_tile * 32);
+      auto each_sum = [&](int from, auto take) {
+        float* const there = shared + from * own * warps_of_tile * 32 + place;
+#pragma unroll
+        for (int i = 0; i < own; ++i) take(sum[i / 4 / fragments_n][i / 4 % fragments_n][i % 4], there[i * warps_of_tile * 32]);
+      };
+      if (number >= half && number < 2 * half) each_sum(number - half, [](float& v, float& to) { to = v; });
+      __syncthreads();
+      if (number < half) each_sum(number, [](float& v, float& from) { v += from; });
+      __syncthreads();
+    }
   }
 
   template <class Fetch> CA_INLINE void turn(const float* shared, int tile, Fetch fetch) {
@@ -194,7 +216,8 @@ struct contraction {
     const int lane = threadIdx.x % 32, group = lane / 4, member = lane % 4;
     const int row = warp_row() + group, column = warp_column() + group;
 #pragma unroll
-    for (int k = 0; k < Depth; k += chunk) {
+    for (int turn = 0; turn < Depth; turn += WarpsK * chunk) {
+      const int k = turn + (WarpsK > 1 ? int(threadIdx.x) / 32 / warps_of_tile * chunk : 0);
       right_split right[steps][fragments_n];
 #pragma unroll
       for (int c = 0; c < steps; ++c)
@@ -248,6 +271,7 @@ struct contraction {
 
   // Hands every sum on, with its row and column in the tile.
   template <class Take> CA_INLINE void each(Take take) const {
+    if (WarpsK > 1 && threadIdx.x >= warps_of_tile * 32) return;
     const int lane = threadIdx.x % 32, row = warp_row() + lane / 4, column = warp_column() + lane % 4 * 2;
 #pragma unroll
     for (int i = 0; i < fragments_m; ++i)

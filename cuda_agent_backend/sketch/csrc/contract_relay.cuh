@@ -11,10 +11,11 @@ template <int N> CA_INLINE void give_registers() { asm volatile("setmaxnreg.dec.
 
 // What a thread takes of B to split it: pieces of rows, straight from global memory, as they need not change hands.
 template <int Threads, int BlockN, class Parts, class B> struct pieces_of {
-  static constexpr int length = Parts::length, count = BlockN * Parts::pieces / Threads;
+  static constexpr int length = Parts::length, total = BlockN * Parts::pieces, count = (total + Threads - 1) / Threads;
   float x[count][length];
 
   static CA_INLINE int number(int i) { return int(threadIdx.x) + i * Threads; }
+  static CA_INLINE bool is_one(int i) { return total % Threads == 0 || number(i) < total; }  // the same in a warp
 
   template <class Find> CA_INLINE void load(int k0, Find find) {
     constexpr int width = B::along_k ? B::vector : 1;
@@ -23,6 +24,7 @@ template <int Threads, int BlockN, class Parts, class B> struct pieces_of {
     for (int i = 0; i < count; ++i)
 #pragma unroll
       for (int e = 0; e < length; e += width) {
+        if (!is_one(i)) return;
         bool there;
         const float* const from = find(Parts::row_of(number(i)), k0 + length * Parts::piece_of(number(i)) + e, there);
         vector found = {};
@@ -38,6 +40,7 @@ template <int Threads, int BlockN, class Parts, class B> struct pieces_of {
     for (int i = 0; i < count; ++i)
 #pragma unroll
       for (int e = 0; e < length; ++e) {
+        if (!is_one(i)) return;
         const int k = length * Parts::piece_of(number(i)) + e;
         const auto by = __shfl_sync(~0u, own.offset, k);
         const bool there = from.row.bits >> __shfl_sync(~0u, own.tap, k) & 1;
@@ -46,7 +49,8 @@ template <int Threads, int BlockN, class Parts, class B> struct pieces_of {
   }
   CA_INLINE void put(float* tile) const {
 #pragma unroll
-    for (int i = 0; i < count; ++i) Parts::put_piece(tile, number(i), x[i]);
+    for (int i = 0; i < count; ++i)
+      if (is_one(i)) Parts::put_piece(tile, number(i), x[i]);
   }
 };
 

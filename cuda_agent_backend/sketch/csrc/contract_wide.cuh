@@ -20,6 +20,11 @@ template <int RowBytes> CA_INLINE uint64_t wide_operand(const float* tile, int b
   asm volatile("" : "+l"(r));
   return r;
 }
+#define CA_WIDE_NAMES_16 \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, {%16, %17, %18, %19}, %20, "
+#define CA_WIDE_SUMS_16(d) \
+  "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), \
+  "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
 #define CA_WIDE_NAMES_32 \
   "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, " \
@@ -42,6 +47,14 @@ template <int RowBytes> CA_INLINE uint64_t wide_operand(const float* tile, int b
   "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), \
   "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
 // d (+)= a * b for 64 rows of a warp group and as many columns as d stands for.
+template <int Products> CA_INLINE void multiply_wide(float (&d)[16], const unsigned (&a)[4], uint64_t b, int more) {
+  if constexpr (Products == 1)
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %21, 0; wgmma.mma_async.sync.aligned.m64n32k8.f32.tf32.tf32 " CA_WIDE_NAMES_16 "p, 1, 1; }"
+                 : CA_WIDE_SUMS_16(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));
+  else
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %21, 0; wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 " CA_WIDE_NAMES_16 "p, 1, 1, 0; }"
+                 : CA_WIDE_SUMS_16(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));
+}
 template <int Products> CA_INLINE void multiply_wide(float (&d)[32], const unsigned (&a)[4], uint64_t b, int more) {
   if constexpr (Products == 1)
     asm volatile("{ .reg .pred p; setp.ne.b32 p, %37, 0; wgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32 " CA_WIDE_NAMES_32 "p, 1, 1; }"
@@ -121,10 +134,11 @@ template <int BlockN, int Products, int First, class A, class B> struct wide_par
   static CA_INLINE int row_of(int number) { return B::along_k ? number / pieces : number % BlockN; }
   static CA_INLINE int piece_of(int number) { return B::along_k ? number % pieces : number / BlockN; }
   template <int Threads> static CA_INLINE void split_b(const float* from, float* tile) {
-    constexpr int count = BlockN * pieces / Threads;
+    constexpr int total = BlockN * pieces, count = (total + Threads - 1) / Threads;
 #pragma unroll
     for (int i = 0; i < count; ++i) {
       const int number = threadIdx.x + i * Threads;
+      if (total % Threads && number >= total) return;  // whole warps
       float x[length];
       B::take(x, from, row_of(number), length * piece_of(number));
       put_piece(tile, number, x);
