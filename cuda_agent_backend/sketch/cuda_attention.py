@@ -3,7 +3,8 @@
 Schedule parameters: ``rows``, the queries of a block; ``warp``, those of a warp (16 or 32); ``keys``, the keys of a
 tile; ``stages``, the tiles under way; ``kept``, 1 where queries stay in registers, split as the products want them, and
 0 where in shared memory; ``split``, 1 where a block splits each tile of keys and values once, and 0 where each warp
-does; ``relay``, 1 where one warp group splits them while others multiply (sm_90a only), each 64 of the queries.
+does; ``relay``, above 0 where one warp group splits them while others multiply (sm_90a only), each 64 of the queries: 1
+where by turns, 2 where whenever they can.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ WIDE_PRELUDE = ("contract_wide.cuh", "contract_relay.cuh")
 WIDE_SUMS = (32, 64)
 """Sums of a thread for which ``contract_wide.cuh`` has the product of a warp group."""
 GROUP = 128
+BY_TURNS, FREELY = 1, 2
+"""How warp groups multiply."""
 GROUP_ROWS = 64
 MAX_GROUPS = 2
 """Warp groups that multiply; there are neither registers nor barriers for more."""
@@ -90,7 +93,7 @@ class Blocks:
     def _check_relay(self, device: DeviceFacts) -> None:
         if device.arch != "sm_90a":
             raise Unsupported(f"warp groups on {device.arch}")
-        if (self.relay, self.warp, self.kept, self.split) != (1, 16, 0, 1):
+        if (self.warp, self.kept, self.split) != (16, 0, 1) or not 1 <= self.relay <= self.groups:
             raise Unsupported("parameters that mean nothing to warp groups")
         if self.rows % GROUP_ROWS or not 1 <= self.groups <= MAX_GROUPS:
             raise Unsupported(f"{self.rows} queries for warp groups")
@@ -112,13 +115,14 @@ class Blocks:
             raise Unsupported("queries that do not fit where keys and values pass through")
 
 
-def _relay(rows: int, keys: int, stages: int) -> Blocks:
-    return Blocks(rows, 16, keys, stages, 0, 1, 1)
+def _relay(rows: int, keys: int, stages: int, relay: int = BY_TURNS) -> Blocks:
+    return Blocks(rows, 16, keys, stages, 0, 1, relay)
 
 
 RELAYS = (
     # the largest head for which there are enough registers
-    (_relay(128, 64, 2), 80), (_relay(64, 64, 1), 64), (_relay(128, 32, 2), 128),
+    (_relay(128, 64, 2), 80), (_relay(128, 64, 2, FREELY), 80), (_relay(64, 64, 1), 64), (_relay(128, 32, 2), 128),
+    (_relay(64, 32, 2), 64),
 )  # fmt: skip
 """Better guesses first, and before those of warps."""
 SMALL = (Blocks(64, 16, 32, 2, 0, 1), Blocks(64, 16, 64, 2, 1, 1), Blocks(64, 16, 32, 2, 1, 0))  # fmt: skip
@@ -262,6 +266,7 @@ def _source(task: Task, form: Attention, blocks: Blocks, vector: int) -> list[st
         f"  static constexpr index v_row = {form.value.steps[2]}, o_row = {form.output_steps[2]};",
         f"  static constexpr index bias_row = {bias[2]}, bias_key = {bias[3]};",
         f"  static constexpr bool kept = {word(bool(blocks.kept))}, apart = {word(bool(blocks.split))};",
+        f"  static constexpr bool turns = {word(blocks.relay == BY_TURNS)};",
         f"  static constexpr bool causal = {word(form.causal)};",
         f"  static constexpr bool biased = {word(form.mask is not None)};",
         f"  static constexpr bool bias_pairs = {word(_biases_by_pairs(form))};",

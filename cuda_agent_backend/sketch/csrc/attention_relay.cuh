@@ -1,17 +1,19 @@
 // Attention by warp groups (sm_90a) that share the work, as `relay_contraction`: the first one splits tiles of K and V and
 // writes them as the tensor core wants them, once for all queries of the block; the others hold 64 queries each, multiply
-// and work out the softmax. One of them multiplies at a time, so that the tensor core is busy while the other does not
-// need it. Of V, rows are written as columns, as the terms of an operand lie next to each other.
+// and work out the softmax. With `turns` one of them multiplies at a time, so that the tensor core is busy while the other
+// does not need it. Of V, rows are written as columns, as the terms of an operand lie next to each other.
 
 namespace ca {
 
 // The same number, of which the compiler does not know that: what follows from it is worked out anew, and not kept.
 CA_INLINE int anew(int x) { asm volatile("" : "+r"(x)); return x; }
 
-// A: as for `attention`; rows is 64 for each group that multiplies, stages the tiles of K and of V in shared memory.
+// A: as for `attention`; rows is 64 for each group that multiplies, stages the tiles of K and of V in shared memory. And
+// turns; bias_pairs, whether the biases of two neighbouring keys may be loaded at once.
 template <class A> struct relay_attention {
   static constexpr int D = A::size, depth = (D + 15) / 16 * 16, steps = depth / 16, value_steps = A::block / 16;
   static constexpr int groups = A::rows / 64, preparing = 128, multiplying = 128 * groups, slots = A::stages;
+  static constexpr bool by_turns = A::turns && groups > 1;
   // Tiles are cut into 32 terms, rows of 64 bytes: keys by elements of a head, and elements of a head by keys.
   static constexpr int piece_terms = 8, cut_terms = 32, row_floats = 16;
   static constexpr int value_rows = (D + 15) / 16 * 16;
@@ -171,7 +173,7 @@ template <class A> struct relay_attention {
     for (int i = 0; i < D / 2; ++i) sum[i] = 0.f;
 #pragma unroll
     for (int h = 0; h < 2; ++h) top[h] = -INFINITY, total[h] = 0.f, worst[h] = 0.f;
-    if (groups > 1 && group == groups - 1) announce(turn(0), 256);
+    if (by_turns && group == groups - 1) announce(turn(0), 256);
     if (own_count == 0) {
       take_turn(group);
       pass_turn(group, 0, count);
@@ -228,10 +230,10 @@ template <class A> struct relay_attention {
     add_values(own);
   }
 
-  static CA_INLINE void take_turn(int group) { if (groups > 1) meet(turn(group), 256); }
+  static CA_INLINE void take_turn(int group) { if (by_turns) meet(turn(group), 256); }
   // Turns are as many as tiles and one more.
   static CA_INLINE void pass_turn(int group, int number, int count) {
-    if (groups > 1 && (group < groups - 1 || number < count)) announce(turn((group + 1) % groups), 256);
+    if (by_turns && (group < groups - 1 || number < count)) announce(turn((group + 1) % groups), 256);
   }
   static CA_INLINE void give_back(int number, int count) {
     if (number / 2 + slots < count) announce(free(number), preparing + multiplying);
