@@ -33,6 +33,8 @@ KEPT_PER_THREAD = 64
 """Elements that a thread may keep in registers."""
 MOST_SPLIT = 1024
 SHORT_ROW = 1024
+LINE_BYTES = 128
+"""Of the L1 cache."""
 MANY_VECTORS = 1 << 18
 """Vectors of a pointwise kernel from which a thread may make several."""
 ONCE_L2 = 4
@@ -179,8 +181,11 @@ def _exchanges() -> Iterator[Parameters]:
 
 
 def _inner_candidates(facts: RowFacts) -> Iterator[Parameters]:
-    least = WARP if facts.points > SHORT_ROW else 8 if facts.points >= 256 else 1
     vector = _vectors(facts.item, facts.line)[0]
+    least = WARP if facts.points > SHORT_ROW else 8 if facts.points >= 256 else 1
+    if facts.points * facts.item >= 2 * LINE_BYTES:
+        # threads with rows of their own would leave half of what they fetch to a later read, by when it may be gone
+        least = max(least, _powers(1, max(1, LINE_BYTES // 2 // (vector * facts.item)))[-1])
     for exchange in _exchanges():
         for team in _powers(least, 1024):
             block = 256 if facts.points <= SHORT_ROW else 128
