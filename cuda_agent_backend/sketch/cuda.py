@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from cuda_agent_backend.sketch import cuda_contract
+from cuda_agent_backend.sketch import cuda_contract, cuda_small
 from cuda_agent_backend.sketch.contraction import contraction_of
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
 from cuda_agent_backend.sketch.cuda_map import emit_map
@@ -70,7 +70,12 @@ def _emit_kernel(
     if sketch == cuda_contract.SKETCH:
         found = contraction_of(kernel)
         return cuda_contract.emit_contraction(kernel, found, region, parameters, name, device)
-    raise Unsupported(f"sketch {sketch!r}; known: map, row, {cuda_contract.SKETCH}")
+    if sketch == cuda_small.SKETCH:
+        return cuda_small.emit_small(
+            kernel, contraction_of(kernel), region, parameters, name, device
+        )
+    known = ("map", "row", cuda_contract.SKETCH, cuda_small.SKETCH)
+    raise Unsupported(f"sketch {sketch!r}; known: {', '.join(known)}")
 
 
 def _plan(region: LoweredRegion, kernels: tuple[Kernel, ...], emitted: list[Emitted]) -> Plan:

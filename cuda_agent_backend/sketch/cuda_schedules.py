@@ -17,6 +17,7 @@ from cuda_agent_backend.sketch.cuda_estimate import (
 from cuda_agent_backend.sketch.cuda_layout import WARP, DeviceFacts, ceildiv, read_layout
 from cuda_agent_backend.sketch.cuda_map import map_dims, single_pass
 from cuda_agent_backend.sketch.cuda_rows import emit_rows
+from cuda_agent_backend.sketch.cuda_small import small_schedules
 from cuda_agent_backend.sketch.cuda_stencil import tile_loop, tile_rows
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Dim, Kernel
@@ -50,8 +51,9 @@ def kernel_schedules(
     contraction = contraction_of(kernel)
     if contraction is not None and min(contraction.m, contraction.n) >= FEW:
         tiled = contract_schedules(kernel, contraction, region, device, most)
-        if tiled:
-            return tiled
+        small = small_schedules(contraction)
+        if small or tiled:
+            return [*small, *tiled][:most]
     found = _row_schedules(kernel, region, device, most)
     if not found:
         raise Unsupported("no schedule fits the rows of this kernel")
