@@ -8,7 +8,8 @@ from typing import Literal
 
 import torch
 
-from cuda_agent_backend.sketch import cuda_contract
+from cuda_agent_backend.sketch import cuda_contract, cuda_small
+from cuda_agent_backend.sketch.contraction import contraction_of
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
 from cuda_agent_backend.sketch.cuda_map import emit_map
 from cuda_agent_backend.sketch.cuda_narrow import narrowed
@@ -70,7 +71,11 @@ def _emit_kernel(
     if sketch == cuda_contract.SKETCH:
         split, found = with_taps_apart(kernel)
         return cuda_contract.emit_contraction(split, found, region, parameters, name, device)
-    raise Unsupported(f"sketch {sketch!r}; known: map, row, {cuda_contract.SKETCH}")
+    if sketch == cuda_small.SKETCH:
+        found = contraction_of(kernel)
+        return cuda_small.emit_small(kernel, found, region, parameters, name, device)
+    known = ("map", "row", cuda_contract.SKETCH, cuda_small.SKETCH)
+    raise Unsupported(f"sketch {sketch!r}; known: {', '.join(known)}")
 
 
 def _plan(region: LoweredRegion, kernels: tuple[Kernel, ...], emitted: list[Emitted]) -> Plan:

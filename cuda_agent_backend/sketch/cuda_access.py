@@ -23,6 +23,15 @@ from cuda_agent_backend.sketch.ssa import (
     place_symbol,
 )
 
+AT_LEAST: dict[str, Callable[[sympy.Expr, sympy.Expr], sympy.Expr]] = {
+    "lt": lambda a, b: b - a - 1,
+    "le": lambda a, b: b - a,
+    "gt": lambda a, b: a - b - 1,
+    "ge": lambda a, b: a - b,
+}
+"""Comparisons as something that is not negative."""
+FEW_INSTRUCTIONS = 4
+"""Of a masked body, up to which a single element of it is computed whether it is wanted or not."""
 POSITION = sympy.Symbol("j", integer=True, nonnegative=True)
 WORD_BYTES = 16
 
@@ -123,6 +132,10 @@ class LanePrinter(Printer):
     once: frozenset[str] = frozenset()
     uniform: set[str] = field(default_factory=set)
     """Names of values that are the same in all lanes."""
+    alike: set[str] = field(default_factory=set)
+    """Names of truths that are the same in all lanes of a vector, which starts at a multiple of its width."""
+    indices: dict[str, sympy.Expr] = field(default_factory=dict)
+    """Names of values that are indices, and constants."""
 
     def lines(self, body: Body, prefix: str = "v", mask: str | None = None) -> list[str]:
         self._mark(body, prefix)
@@ -159,7 +172,52 @@ class LanePrinter(Printer):
         aligned = is_aligned(i.index, self.lane, 1, self.width, self._unit(i.buffer))
         return f"ca::load{'' if aligned else '_unaligned'}<L>({at})"
 
+    def _masked(self, i: Instruction, prefix: str, mask: str | None) -> list[str]:
+        """A branch where a vector is wanted whole or not at all: its loads are plain ones, and work is left out."""
+        assert i.body is not None
+        name, own = f"{prefix}{i.result.number}", self._operand(i.operands[0], prefix)
+        short = self.width == 1 and len(list(i.body.walk())) <= FEW_INSTRUCTIONS
+        if (
+            short
+            or mask is not None
+            or not (self.width == 1 or {own} & (self.alike | self.uniform))
+        ):
+            return super()._masked(i, prefix, mask)
+        inner = super().lines(i.body, prefix)
+        result = f"{prefix}{i.body.results[0].number}"
+        return [
+            f"auto {name} = ca::when<L>({own}, {self._other(i.operands[1])}, [&] {{",
+            *inner,
+            f"  return {result};",
+            "});",
+        ]
+
+    def _follow(self, i: Instruction, prefix: str) -> None:
+        """Note what is known of an instruction's value."""
+        name = f"{prefix}{i.result.number}"
+        given = [self._operand(o, prefix) for o in i.operands]
+        if i.op == "index_expr" and i.index is not None:
+            self.indices[name] = i.index
+        elif i.op == "constant" and i.dtype is not None and not i.dtype.is_floating_point:
+            if str(i.operands[0]).lstrip("-").isdigit():
+                self.indices[name] = sympy.Integer(str(i.operands[0]))
+        elif i.op in AT_LEAST and all(g in self.indices for g in given):
+            if self._is_alike(sympy.expand(AT_LEAST[i.op](*(self.indices[g] for g in given)))):
+                self.alike.add(name)
+        elif i.op.startswith("logical_") and all(g in self.alike | self.uniform for g in given):
+            self.alike.add(name)
+
+    def _is_alike(self, wanted: sympy.Expr) -> bool:
+        """Whether ``wanted`` is negative in all lanes of a vector or in none."""
+        step = 0 if self.lane is None else coefficient(wanted, self.lane)
+        if step not in (0, 1, -1) or self.lane is None:
+            return step == 0
+        rest = sympy.expand(wanted - step * self.lane + int(step == -1))
+        factors = rest.as_coefficients_dict().values()
+        return all(c.is_Integer and int(c) % self.width == 0 for c in factors)
+
     def _expression(self, i: Instruction, prefix: str, mask: str | None) -> str:
+        self._follow(i, prefix)
         if i.op == "divide_row":
             a, b = (self._operand(o, prefix) for o in i.operands)
             return f"ca::divide_row({a}, {b})"

@@ -25,7 +25,7 @@ MAX_BLOCKS = 2**31 - 1
 ENTRY = "k0"
 PRELUDE = ("cuda.cuh", "contract.cuh")
 WIDE_PRELUDE = ("contract_wide.cuh", "contract_relay.cuh")
-WIDE_SUMS = (32, 64)
+WIDE_SUMS = (16, 32, 64)
 """Sums of a thread for which ``contract_wide.cuh`` has the product of a warp group."""
 GROUP = 128
 BY_TURNS, FREELY = 1, 2

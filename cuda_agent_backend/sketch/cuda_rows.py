@@ -56,6 +56,10 @@ AtEnd = Callable[[int, RowStage, str], list[str]]
 Item = tuple[str, int]
 """("pass", n): do pass n; ("partial", n): up to partial results in memory; ("combine", n): join those."""
 HERE = Flat({}, ())
+LONG_FUNCTIONS = ("sin", "cos", "tan", "pow", "lgamma")
+"""Functions of some hundred instructions for each call."""
+MOST_CALLS = 16
+"""Of those in a loop, all that is unrolled of it counted."""
 SCALAR_GUARD = "t == 0 && segment == 0 && live"
 
 
@@ -270,7 +274,7 @@ class RowWriter:
 
     def _first_loop(self, number: int, reductions: Reductions) -> list[str]:
         """The loop that takes values in; long sums go in runs."""
-        layout, flat = self.layout, self.program.flats[number]
+        layout, flat = self._unrolled(self.program.passes[number]), self.program.flats[number]
         long = layout.keep != "registers" and not layout.blocked and layout.chunks > RUN
         if not (long and reductions and all(acc.is_real_sum for _, acc in reductions)):
             body = self.bodies(number, self._at_end(number, self.row_guard))
@@ -281,6 +285,12 @@ class RowWriter:
         ]
         runs = [f"{acc.of(layout.vector)} run{n};" for n, acc in reductions]
         return [*runs, *position_loop(layout, body, flat.statements, flush)]
+
+    def _unrolled(self, p: Pass) -> Layout:
+        """The layout with no more of a loop written out than the instruction cache holds."""
+        calls = sum(i.op in LONG_FUNCTIONS for s in p.stages for i in s.body.walk())
+        most = max(1, MOST_CALLS // max(1, calls * self.layout.vector))
+        return replace(self.layout, unroll=min(self.layout.unroll, most)) if calls else self.layout
 
     def _side_pass(self, number: int) -> list[str]:
         p, flat, layout = self.program.passes[number], self.program.flats[number], self.layout

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
+from cuda_agent_backend.sketch.contraction import contraction_of
 from cuda_agent_backend.sketch.cuda_contract_schedules import contract_schedules
 from cuda_agent_backend.sketch.cuda_estimate import (
     RowFacts,
@@ -16,6 +17,7 @@ from cuda_agent_backend.sketch.cuda_estimate import (
 from cuda_agent_backend.sketch.cuda_layout import WARP, DeviceFacts, ceildiv, read_layout
 from cuda_agent_backend.sketch.cuda_map import map_dims, single_pass
 from cuda_agent_backend.sketch.cuda_rows import emit_rows
+from cuda_agent_backend.sketch.cuda_small import small_schedules
 from cuda_agent_backend.sketch.cuda_stencil import tile_loop, tile_rows
 from cuda_agent_backend.sketch.cuda_taps import with_taps_apart
 from cuda_agent_backend.sketch.lower import LoweredRegion
@@ -33,6 +35,8 @@ KEPT_PER_THREAD = 64
 """Elements that a thread may keep in registers."""
 MOST_SPLIT = 1024
 SHORT_ROW = 1024
+LINE_BYTES = 128
+"""Of the L1 cache."""
 MANY_VECTORS = 1 << 18
 """Vectors of a pointwise kernel from which a thread may make several."""
 ONCE_L2 = 4
@@ -48,8 +52,10 @@ def kernel_schedules(
     split, contraction = with_taps_apart(kernel)
     if contraction is not None and min(contraction.m, contraction.n) >= FEW:
         tiled = contract_schedules(split, contraction, region, device, most)
-        if tiled:
-            return tiled
+        whole = contraction_of(kernel)
+        small = small_schedules(whole) if whole is not None else []
+        if small or tiled:
+            return [*small, *tiled][:most]
     found = _row_schedules(kernel, region, device, most)
     if not found:
         raise Unsupported("no schedule fits the rows of this kernel")
@@ -179,8 +185,11 @@ def _exchanges() -> Iterator[Parameters]:
 
 
 def _inner_candidates(facts: RowFacts) -> Iterator[Parameters]:
-    least = WARP if facts.points > SHORT_ROW else 8 if facts.points >= 256 else 1
     vector = _vectors(facts.item, facts.line)[0]
+    least = WARP if facts.points > SHORT_ROW else 8 if facts.points >= 256 else 1
+    if facts.points * facts.item >= 2 * LINE_BYTES:
+        # threads with rows of their own would leave half of what they fetch to a later read, by when it may be gone
+        least = max(least, _powers(1, max(1, LINE_BYTES // 2 // (vector * facts.item)))[-1])
     for exchange in _exchanges():
         for team in _powers(least, 1024):
             block = 256 if facts.points <= SHORT_ROW else 128

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 import sympy
 
 from cuda_agent_backend.sketch.cuda_access import (
+    AT_LEAST,
     WORD_BYTES,
     Flat,
     LanePrinter,
@@ -29,7 +30,7 @@ from cuda_agent_backend.sketch.cuda_parts import local_types
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Dim, Kernel, coefficient
 from cuda_agent_backend.sketch.passes import Pass
-from cuda_agent_backend.sketch.printer import COMPUTE_TYPES, c_index
+from cuda_agent_backend.sketch.printer import COMPUTE_TYPES, Printer, c_index
 from cuda_agent_backend.sketch.ssa import GATHER, Body, Instruction, Value
 
 Ranges = dict[sympy.Symbol, tuple[int, int]]
@@ -37,13 +38,6 @@ Ranges = dict[sympy.Symbol, tuple[int, int]]
 FEWEST_TAPS = 3
 MOST_INSTRUCTIONS = 6000
 """Instructions of a tile up to which it is written out."""
-_AT_LEAST = {
-    "lt": lambda a, b: b - a - 1,
-    "le": lambda a, b: b - a,
-    "gt": lambda a, b: a - b - 1,
-    "ge": lambda a, b: a - b,
-}
-"""Comparisons as something that is not negative."""
 
 
 def has_taps(p: Pass) -> bool:
@@ -135,7 +129,6 @@ class TilePrinter(LanePrinter):
     conditions: list[sympy.Expr] = field(default_factory=list)
     """What comparisons want to be not negative."""
     _words: dict[tuple[str, sympy.Expr, int], _Word] = field(default_factory=dict)
-    _indices: dict[str, sympy.Expr] = field(default_factory=dict)
 
     def reads(self) -> list[str]:
         """Statements that read what the printed ones use."""
@@ -150,20 +143,16 @@ class TilePrinter(LanePrinter):
             )
         ]
 
+    def _masked(self, i: Instruction, prefix: str, mask: str | None) -> list[str]:
+        """No branches: what windows share is read once."""
+        return Printer._masked(self, i, prefix, mask)
+
     def _expression(self, i: Instruction, prefix: str, mask: str | None) -> str:
-        name = f"{prefix}{i.result.number}"
-        if i.op == "index_expr" and i.index is not None:
-            self._indices[name] = i.index
-        elif i.op == "constant" and i.dtype is not None and not i.dtype.is_floating_point:
-            if str(i.operands[0]).lstrip("-").isdigit():
-                self._indices[name] = sympy.Integer(str(i.operands[0]))
-        elif i.op in _AT_LEAST:
-            a, b = (
-                self._indices.get(f"{prefix}{o.number}") if isinstance(o, Value) else None
-                for o in i.operands
-            )
+        if i.op in AT_LEAST:
+            self._follow(i, prefix)
+            a, b = (self.indices.get(self._operand(o, prefix)) for o in i.operands)
             if a is not None and b is not None:
-                wanted = sympy.expand(_AT_LEAST[i.op](a, b))
+                wanted = sympy.expand(AT_LEAST[i.op](a, b))
                 if bounds(wanted, self.ranges) is not None:
                     return self._compared(wanted)
         return super()._expression(i, prefix, mask)

@@ -63,6 +63,14 @@ CASES: dict[str, Case] = {
     "double": (lambda x: x.exp().sum(-1), (randn(40, 130).double(),)),
     "weighted sum of columns": (lambda x, w: (torch.softmax(w, 1)[:, :, None] * x).sum(1),
                                 (randn(3, 200, 96), randn(3, 200))),
+    "halves of rows by each other": (
+        lambda x, a: torch.cat([x[:, :40] * a.cos() * x.sum(-1, True), x[:, 40:].exp() * a + x[:, :40]], -1),
+        (randn(33, 80), randn(40)),
+    ),
+    "uneven parts of rows": (
+        lambda x, a: torch.cat([(x[:, :37] * a).tanh() - 1, x[:, 37:].exp() * x.sum(-1, True)], -1),
+        (randn(33, 80), randn(37)),
+    ),
     "two kernels": (lambda x: (lambda s: (s, s.sum(0)))(torch.softmax(x, -1)), (randn(640, 520),)),
 }  # fmt: skip
 
@@ -110,6 +118,20 @@ def test_lanes_lie_along_the_neighbours_in_what_is_large(
 ) -> None:
     it = sample(function, randn(4, 200, 160), randn(4, 200), randn(4, 200))
     assert {s.parameters(0).get("lanes", "inner") for s in proposals(it)} == {lanes}
+
+
+def test_a_side_of_a_concatenation_is_a_branch_with_whole_vectors() -> None:
+    function, inputs = CASES["halves of rows by each other"]
+    it = sample(function, *inputs)
+    for schedule in proposals(it):
+        if schedule.parameters(0)["vector"] == 4:
+            source = emitted(it, schedule)[0].partition('extern "C"')[2]
+            assert "ca::when<L>" in source and "gather_masked" not in source
+
+
+def test_threads_share_rows_longer_than_a_line() -> None:
+    it = sample(lambda x: torch.softmax(x, -1), randn(4000, 96))
+    assert min(int(s.parameters(0)["team"]) for s in proposals(it)) >= 4
 
 
 def test_proposals_and_text_are_the_same_each_time() -> None:

@@ -308,6 +308,12 @@ template <class T, int L> CA_INLINE vec<bool, L> signbit(vec<T, L> a) {
 template <class T, class U, int L> CA_INLINE auto where(vec<bool, L> m, vec<T, L> a, vec<U, L> b) {
   vec<common<T, U>, L> r; CA_LANES r.v[i] = m.v[i] ? common<T, U>(a.v[i]) : common<T, U>(b.v[i]); return r;
 }
+// What the body yields where the mask, the same in all lanes, holds; it is skipped elsewhere.
+template <int L, class F> CA_INLINE auto when(vec<bool, L> m, double other, F body) {
+  auto r = like(decltype(body())(), other);
+  if (m.v[0]) r = body();
+  return r;
+}
 
 // Scalar pieces that overload by type.
 template <class T> CA_INLINE T max_(T a, T b) {
