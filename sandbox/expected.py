@@ -97,7 +97,10 @@ class InputSet:
         for tensor, value in zip(self._shared, values, strict=True):
             flat_storage(tensor).copy_(flat_storage(_restrided(value, tensor)))
         if self.target == "cuda":
-            self.tensors = [tensor.to(self._device()) for tensor in self._shared]
+            self.tensors = [
+                flat_storage(tensor).to(self._device()).as_strided(tensor.shape, tensor.stride())
+                for tensor in self._shared
+            ]
 
     def restir(self, seed: int) -> None:
         """Change the values of a set that was drawn, in place (see `stir`)."""
@@ -122,7 +125,10 @@ def _restrided(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     import torch
 
     made = torch.empty_strided(like.shape, like.stride(), dtype=value.dtype)
-    return made.copy_(value)
+    places = torch.arange(flat_storage(made).numel()).as_strided(like.shape, like.stride())
+    # One by one: elements of an expanded tensor share memory, where `copy_` does not write.
+    flat_storage(made)[places.reshape(-1)] = value.reshape(-1)
+    return made
 
 
 def expect(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import sympy
 
 from cuda_agent_backend.sketch.nest import Dim, coefficient
-from cuda_agent_backend.sketch.printer import Printer, c_index
+from cuda_agent_backend.sketch.printer import Printer, c_place
 from cuda_agent_backend.sketch.ssa import (
     GATHER,
     Body,
@@ -234,7 +234,7 @@ class LanePrinter(Printer):
         distance, rest = index.as_coeff_Add()
         if not distance or not rest:
             return super().address(buffer, index)
-        return f"{self.pointer(buffer)} + {c_index(rest)} + {distance}"
+        return f"{self.pointer(buffer)} + {c_place(rest)} + {distance}"
 
     def _unit(self, buffer: str) -> int:
         return max(1, min(self.width, WORD_BYTES // self.dtype_of(buffer).itemsize))

@@ -13,7 +13,7 @@ from cuda_agent_backend.sketch.cuda_parts import BYTES, SharedMemory, local_type
 from cuda_agent_backend.sketch.cuda_program import RowProgram
 from cuda_agent_backend.sketch.lower import LoweredRegion, Store
 from cuda_agent_backend.sketch.nest import coefficient
-from cuda_agent_backend.sketch.printer import COMPUTE_TYPES, STORAGE_TYPES, c_index
+from cuda_agent_backend.sketch.printer import COMPUTE_TYPES, STORAGE_TYPES, c_index, c_place
 from cuda_agent_backend.sketch.ssa import Instruction, Unsupported
 
 COPY_BYTES = 16
@@ -104,7 +104,7 @@ class Keeper:
             place, unit = f"{name} + {stage}{self._own_at}", COPY_BYTES // item
             straight = coefficient(index, self.lane) == 1 and layout.vector % unit == 0
             if straight and is_aligned(index, self.lane, 1, layout.vector, unit):
-                source = f"m_{buffer} + {c_index(index)}"
+                source = f"m_{buffer} + {c_place(index)}"
                 offsets = range(0, layout.vector, unit)
                 out += [f"ca::copy_async({place} + {o}, {source} + {o});" for o in offsets]
             else:

@@ -101,6 +101,27 @@ def c_index(expr: sympy.Expr) -> str:
     raise Unsupported(f"index function {name}")
 
 
+def c_place(expr: sympy.Expr) -> str:
+    """A place in memory as C: as `c_index`, but for terms that may exceed 32 bits where their sum does not.
+
+    Terms that are taken off are what another counts too much: `25500 * j - 3314999 * (j / 130 % 25500)`.
+    """
+    if not exceeds(expr):
+        return c_index(expr)
+    return "(" + " + ".join(_wide_term(term) for term in expr.args) + ")"
+
+
+def exceeds(expr: sympy.Expr) -> bool:
+    """Whether a term of a sum that is never negative may be larger than the sum, and than a position."""
+    factors = [term.as_coeff_Mul()[0] for term in expr.args] if expr.is_Add else []
+    return any(f < 0 for f in factors) and any(f > 1 for f in factors)
+
+
+def _wide_term(term: sympy.Expr) -> str:
+    factor, rest = term.as_coeff_Mul()
+    return c_index(term) if factor == 1 else f"int64_t({factor}) * {c_index(rest)}"
+
+
 def literal(text: str, dtype: torch.dtype) -> str:
     """A C literal of the compute type for the Python ``repr`` of a number."""
     ctype = COMPUTE_TYPES[dtype]
@@ -217,8 +238,8 @@ class Printer:
     def vector_index(self, index: sympy.Expr) -> str:
         """``index`` as ``vec<int64_t, L>`` where it is not linear in the lane."""
         assert self.lane is not None
-        lanes = sympy.Symbol(f"ca::iota<L>({self.lane.name})")
-        return c_index(index.xreplace({self.lane: lanes}))
+        first = f"int64_t({self.lane.name})" if exceeds(index) else self.lane.name
+        return c_place(index.xreplace({self.lane: sympy.Symbol(f"ca::iota<L>({first})")}))
 
     def _index_value(self, i: Instruction) -> str:
         assert i.index is not None and i.dtype is not None
@@ -266,7 +287,7 @@ class Printer:
 
     def address(self, buffer: str, index: sympy.Expr) -> str:
         """Pointer to the element of ``buffer`` at ``index``."""
-        return f"{self.pointer(buffer)} + {c_index(index)}"
+        return f"{self.pointer(buffer)} + {c_place(index)}"
 
     def _load(self, i: Instruction, mask: str | None) -> str:
         assert i.buffer is not None and i.index is not None
@@ -275,7 +296,7 @@ class Printer:
             index = (
                 self.vector_index(i.index)
                 if step is None or step != 0
-                else (f"ca::splat<int64_t, L>({c_index(i.index)})")
+                else (f"ca::splat<int64_t, L>({c_place(i.index)})")
             )
             return f"ca::gather_masked<L>({pointer}, {index}, {mask})"
         if step is None:

@@ -9,13 +9,15 @@ from typing import Any
 
 import cuda_emulator
 import pytest
+import sympy
 import torch
 from sketch_kit import Sample, sample
 from torch._inductor import config as inductor_config
 
 from cuda_agent_backend.sketch import cuda
+from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
 from cuda_agent_backend.sketch.cuda_narrow import narrowed
-from cuda_agent_backend.sketch.printer import Printer
+from cuda_agent_backend.sketch.printer import Printer, exceeds
 from cuda_agent_backend.sketch.ssa import PLACE, PLACE_EXPR, Body, Instruction, Value, place_symbol
 
 
@@ -109,3 +111,13 @@ def test_a_place_as_a_number_may_exceed_32_bits() -> None:
 def test_what_does_not_fit_stays_wide() -> None:
     products = instructions(CASES["large positions"][0], IMAGE)
     assert any(i.op == "index_expr" and i.dtype == torch.int64 for i in products)
+
+
+def test_terms_larger_than_their_sum_are_64_bits_wide() -> None:
+    it = sample(lambda x: x.permute(0, 2, 3, 1).contiguous(), randn(3, 5, 7, 6))
+    region, kernels, device = it.analysis.region, it.analysis.kernels, DeviceFacts()
+    source, _ = cuda.emit(region, kernels, cuda.schedules(region, kernels, device)[0], device)
+    loads = [line for line in source.splitlines() if "s0v0 = ca::load" in line]
+    assert len(loads) == 1 and loads[0].count("int64_t(") > 1
+    j, s = sympy.symbols("j s", integer=True)
+    assert exceeds(25500 * j - 3314999 * s) and not exceeds(j - 300 * s) and not exceeds(7 * j + s)

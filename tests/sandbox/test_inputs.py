@@ -9,6 +9,7 @@ import torch
 from judge_kit import spec
 
 from sandbox.bounds import input_bounds
+from sandbox.expected import _restrided
 from sandbox.inputs import BEYOND, DISTRIBUTIONS, NOT_NEGATIVE, make_inputs
 from sandbox.specs import TensorSpec
 from sandbox.task import Arg, InputRef, Node, NodeRef, Task
@@ -234,3 +235,10 @@ def test_a_difference_may_be_negative() -> None:
         (spec(5),),
     )
     assert input_bounds(made) == (None,)
+
+
+def test_recorded_values_are_laid_out_as_the_task_says_expanded_or_not() -> None:
+    value = torch.randn(1, 3, 4, 5).expand(6, 3, 4, 5)
+    for like in (value, torch.empty_strided((6, 3, 4, 5), (70, 21, 5, 1))):
+        found = _restrided(value.contiguous(), like)
+        assert torch.equal(found, value) and found.stride() == like.stride()
