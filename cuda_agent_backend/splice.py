@@ -40,10 +40,10 @@ def splice(graph: Graph, replacements: Sequence[Replacement]) -> None:
     except BaseException:
         _put_back(graph, swapped, added)
         raise
-    for replacement in replacements:
-        for node in reversed(replacement.region.nodes):
-            if not node.users:
-                graph.erase_node(node)
+    inside = {node for replacement in replacements for node in replacement.region.nodes}
+    for node in reversed(list(graph.nodes)):
+        if node in inside and not node.users:
+            graph.erase_node(node)
 
 
 def _insert(
@@ -52,7 +52,10 @@ def _insert(
     swapped: list[tuple[Node, Node, list[Node]]],
     added: list[Node],
 ) -> None:
-    inputs, outputs = replacement.canonical.inputs, replacement.canonical.outputs
+    outputs = replacement.canonical.outputs
+    # What another region gave is its kernel's by now; the region's own node would keep it all alive.
+    instead = {node: result for node, result, _ in swapped}
+    inputs = [instead.get(node, node) for node in replacement.canonical.inputs]
     with graph.inserting_after(replacement.region.nodes[-1]):
         call = _call(graph, replacement.op_key, inputs, [group[0] for group in outputs])
     added.append(call)

@@ -13,8 +13,14 @@ import torch
 from torch import Tensor
 
 from cuda_agent_backend import kernels
+from cuda_agent_backend.canonical import Canonical
 from cuda_agent_backend.hook import KernelPass
 from cuda_agent_backend.kernels import Kernels
+from cuda_agent_backend.partition import Region
+from cuda_agent_backend.splice import Replacement, splice
+from sandbox.launcher import define_ops
+from sandbox.specs import TensorSpec
+from sandbox.task import InputRef, Task
 
 MARK = 1000.0
 
@@ -152,6 +158,37 @@ def test_equal_regions_share_one_kernel(tmp_path: Path) -> None:
     backend = kit.backend_for(options)
     torch.testing.assert_close(torch.compile(twice, backend=backend)(*inputs), twice(*inputs))
     assert backend.passes[0].reports[0].count("hit") == 2
+
+
+def chained() -> tuple[torch.fx.Graph, list[Replacement]]:
+    """exp, then sin, each a region whose kernel takes the place of one node."""
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    first = graph.call_function(torch.ops.aten.exp.default, (x,))
+    second = graph.call_function(torch.ops.aten.sin.default, (first,))
+    graph.output(second)
+    for node in (x, first, second):
+        node.meta["val"] = torch.empty(3, device="meta")
+    spec = TensorSpec("float32", (3,), (1,))
+    some = Task("cpu", (spec,), (), (InputRef(0),), (spec,))
+    made = [
+        Replacement(
+            Region((node,), (before,), (node,), "cpu", 0),
+            Canonical(some, (before,), ((node,),)),
+            key,
+        )
+        for key, (before, node) in enumerate(((x, first), (first, second)))
+    ]
+    return graph, made
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_a_kernel_behind_another_reads_that_ones_result(backwards: bool) -> None:
+    define_ops()
+    graph, replacements = chained()
+    splice(graph, replacements[::-1] if backwards else replacements)
+    x, first, second, output = graph.nodes
+    assert (first.args, second.args, output.args) == ((0, x), (1, first), (second,))
 
 
 def test_a_failing_splice_leaves_the_graph_as_it_was(
