@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -30,7 +31,7 @@ Parameters = dict[str, Parameter]
 
 MOST = 14
 FEW = 8
-"""Rows or columns below which a sum of products is done as one reduction for each result."""
+"""Rows or columns below which a sum of products may be done as one reduction for each result."""
 KEPT_PER_THREAD = 64
 """Elements that a thread may keep in registers."""
 MOST_SPLIT = 1024
@@ -50,16 +51,24 @@ def kernel_schedules(
     if single_pass(kernel) is not None:
         return _map_schedules(kernel, region)[:most]
     split, contraction = with_taps_apart(kernel)
-    if contraction is not None and min(contraction.m, contraction.n) >= FEW:
-        tiled = contract_schedules(split, contraction, region, device, most)
+    least = 0 if contraction is None else min(contraction.m, contraction.n)
+    tiled: list[Parameters] = []
+    if contraction is not None and least > 1:
         whole = contraction_of(kernel)
         small = small_schedules(whole) if whole is not None else []
-        if small or tiled:
-            return [*small, *tiled][:most]
+        tiled = [*small, *contract_schedules(split, contraction, region, device, most)]
+    if tiled and least >= FEW:
+        return tiled[:most]
     found = _row_schedules(kernel, region, device, most)
-    if not found:
+    if not found and not tiled:
         raise Unsupported("no schedule fits the rows of this kernel")
-    return found
+    return _by_turns(found, tiled)[:most]
+
+
+def _by_turns(left: list[Parameters], right: list[Parameters]) -> list[Parameters]:
+    """Of two ways to do the same, of which the device has to choose, the best of each first."""
+    pairs = itertools.zip_longest(left, right)
+    return [one for pair in pairs for one in pair if one is not None]
 
 
 # --- pointwise ----------------------------------------------------------------------------------------------------
