@@ -96,9 +96,15 @@ def task_figures(facts: Mapping[str, Any]) -> TaskFigures:
         seconds=seconds,
         of_floor=floor / seconds["cuda_agent"],
         room=min(seconds[name] for name in BASELINES) / floor if floor > 0 else None,
-        error_ratio=max(float(draw["error_ratio"]) for draw in found["draws"]),
+        error_ratio=max(_error_ratio(draw) for draw in found["draws"]),
         search_seconds=searched,
     )
+
+
+def _error_ratio(draw: Mapping[str, Any]) -> float:
+    """JSON has no infinity: of a result that is not finite where eager's is, the ratio is null."""
+    ratio = draw["error_ratio"]
+    return math.inf if ratio is None else float(ratio)
 
 
 def speedups(samples: Mapping[str, Sequence[float]]) -> dict[str, Interval]:

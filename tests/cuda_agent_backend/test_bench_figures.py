@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,15 @@ def test_one_wrong_draw_makes_a_task_wrong() -> None:
     found = task_figures(facts(draws=draws))
     assert not found.correct and found.reason == "output 0: RMS" and found.error_ratio == 9
     assert speedup(found, "eager") is None and not is_faster(found, "eager", 0, low)
+
+
+def test_a_ratio_that_json_could_not_hold_is_infinite_and_ends_no_run() -> None:
+    given = facts()
+    given["measure"]["draws"][0] |= {"error_ratio": None, "as_inductor": True}
+    found = task_figures(given)
+    assert found.correct and found.error_ratio == math.inf
+    assert report.said(given).startswith("a: correct")
+    assert summary([found])["worst_error_ratio"] == math.inf
 
 
 def test_a_task_in_which_inductor_differs_from_itself_is_noisy() -> None:
