@@ -208,6 +208,15 @@ def test_a_rewritten_task_equals_its_original_with_less_work(name: str) -> None:
     assert_same(case.task, form, case.inputs)
 
 
+def test_a_maximum_is_taken_off_before_a_logarithm() -> None:
+    case = sample(lambda x: torch.log_softmax(x, -1), randn(64, 300))
+    assert only(case.task, "merged_channels") is None
+    minus_mean = sample(
+        lambda x, b: (x - x.mean(1, keepdim=True)) + b, randn(64, 300), randn(64, 1)
+    )
+    assert only(minus_mean.task, "merged_channels") is None
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_nan_and_infinities_stay_where_they_were(name: str) -> None:
     rule, function, inputs = CASES[name]

@@ -2,8 +2,11 @@
 (y + a) - b = y + (a - b), and (y * a) * b = y * (a * b), where a and b are vectors or constants that broadcast to y.
 
 So what a batch norm in evaluation subtracts goes into the bias of the linear map before it, and its two factors become
-one. It holds always, also where there are infinities. The two kinds are not mixed: (y * a + b) * c is not
-y * (a * c) + b * c where c is infinite, and no two vectors could say what it is there.
+one. It holds always, also where there are infinities. But what is added must not come from what y comes from: a maximum
+that is taken off takes most of y with it, and would take what was put together with it before.
+
+The two kinds are not mixed: (y * a + b) * c is not y * (a * c) + b * c where c is infinite, and no two vectors could
+say what it is there.
 """
 
 from __future__ import annotations
@@ -61,6 +64,23 @@ def _alike(value: Any, node: Node) -> bool:
     )
 
 
+def _apart(large: Node, *small: Any) -> bool:
+    """Whether the small values come from other inputs of the task than the large one."""
+    own = _sources(large)
+    return all(not (own & _sources(value)) for value in small if isinstance(value, Node))
+
+
+def _sources(node: Node) -> set[Node]:
+    seen: set[Node] = set()
+    todo = [node]
+    while todo:
+        one = todo.pop()
+        if one not in seen:
+            seen.add(one)
+            todo += one.all_input_nodes
+    return {one for one in seen if one.op == "placeholder"}
+
+
 def _together(at: Editor, first: Small, second: Small, target: Any) -> Small:
     """Of two small values, at least one of them a node."""
     if isinstance(first, Node):
@@ -83,6 +103,8 @@ def _merge_added(graph: Graph, node: Node) -> Node | None:
     if inner is None or not (isinstance(inner[1], Node) or isinstance(second, Node)):
         return None
     start, first, taken_first = inner
+    if not _apart(start, first, second):
+        return None
     target = aten.add.Tensor if taken == taken_first else aten.sub.Tensor
     shift = _together(at, first, second, target)
     if not _is_small(shift, node):
@@ -95,6 +117,8 @@ def _into_addend(at: Editor, product: Node, shift: Small, taken: bool) -> Node |
     if found is None or found.addend is None or found.beta != 1:
         return None
     if not isinstance(shift, Node) or not _is_small(found.addend, product):
+        return None
+    if not _apart(product, shift):
         return None
     target = aten.sub.Tensor if taken else aten.add.Tensor
     addend = at.call(target, found.addend, shift)
