@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import sympy
@@ -16,9 +16,10 @@ import torch
 
 from cuda_agent_backend.sketch.contraction import Contraction, points
 from cuda_agent_backend.sketch.cuda_access import LanePrinter
+from cuda_agent_backend.sketch.cuda_align import aligned_sides, copying, sides_of
 from cuda_agent_backend.sketch.cuda_frame import decompose, indented
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts, ceildiv
-from cuda_agent_backend.sketch.cuda_operands import Gather, Side, gather_of, output_of, side_of
+from cuda_agent_backend.sketch.cuda_operands import Gather, Side, gather_of, output_of
 from cuda_agent_backend.sketch.cuda_parts import (
     WIDE,
     Emitted,
@@ -48,6 +49,10 @@ TAIL_THREADS = 256
 SWIZZLE_BYTES = 1024
 """What the tensor core's tiles are aligned to."""
 MAX_BATCHES = 65535
+NOTHING_TO_ALIGN = (
+    "no operand to align: each is aligned, masked, or not contiguous along a loop, or its elements are read more often "
+    "than once"
+)
 
 
 @dataclass
@@ -63,11 +68,12 @@ class Writer:
 
     def __post_init__(self) -> None:
         c = self.contraction
-        self.left = side_of("a", c.left, c.rows, c.inner)
-        self.right = side_of("b", c.right, c.columns, c.inner)
+        self.left, self.right = sides_of(c)
         self.output = output_of(self.kernel, c)
         self.reads, self.writes = buffers_of(self.kernel)
-        sizes = [self.region.buffers[b].extent for b in (*self.reads, *self.writes)]
+        self.copies = aligned_sides(c, self.region, self.name) if self.tiles.aligned else []
+        accessed = {*self.reads, *self.writes, *self._align()}
+        sizes = [self.region.buffers[b].extent for b in accessed]
         self.taps = self._taps()
         self.index = "int64_t" if max(*sizes, c.batches * c.m * c.n) >= WIDE else "int"
 
@@ -76,9 +82,30 @@ class Writer:
         self.tiles.check(self.shared_bytes, self.device)
         if self.contraction.batches > MAX_BATCHES:
             raise Unsupported(f"{self.contraction.batches} batches; at most {MAX_BATCHES}")
-        if self.tiles.split == 1:
-            return Emitted((self._text(self._store_tail()),), (self._launch(),))
-        return self._split()
+        found = self._at_once() if self.tiles.split == 1 else self._split()
+        if not self.copies:
+            return found
+        name = f"{self.name}_copy"
+        text, launch = copying(self.copies, self.region, name, self.index, self.device)
+        temporaries = (*(one.temporary for one in self.copies), *found.temporaries)
+        return Emitted((text, *found.functions), (launch, *found.launches), temporaries)
+
+    def _at_once(self) -> Emitted:
+        return Emitted((self._text(self._store_tail()),), (self._launch(),))
+
+    def _align(self) -> list[str]:
+        """Has the products read copies of operands where the schedule says so, and names the copies."""
+        if not self.copies:
+            if self.tiles.aligned:
+                raise Unsupported(NOTHING_TO_ALIGN)
+            return []
+        sides = {one.side.name: one.side for one in self.copies}
+        self.left, self.right = sides.get("a", self.left), sides.get("b", self.right)
+        added = {one.buffer.name: one.buffer for one in self.copies}
+        self.region = replace(self.region, buffers={**self.region.buffers, **added})
+        tail = {i.buffer for s in self.kernel.stages[1:] for i in s.body.accesses()}
+        self.reads = sorted({*self._operands, *(b for b in tail if b is not None)})
+        return list(added)
 
     def _taps(self) -> Taps | None:
         """Of a tile's columns, where some tile can do without one."""

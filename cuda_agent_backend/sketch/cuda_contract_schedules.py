@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
 
 from cuda_agent_backend.sketch.contraction import Contraction
+from cuda_agent_backend.sketch.cuda_align import aligned_sides, aligning_pays, sides_of
 from cuda_agent_backend.sketch.cuda_contract import MAX_BATCHES, SKETCH, Writer
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts, ceildiv
-from cuda_agent_backend.sketch.cuda_operands import side_of
+from cuda_agent_backend.sketch.cuda_operands import Side
 from cuda_agent_backend.sketch.cuda_tiles import (
     GROUP_DEPTH,
     GROUP_ROWS,
@@ -77,8 +79,32 @@ def contract_schedules(
     """Up to ``most`` schedules that fit, none where the device does not take so many batches."""
     if contraction.batches > MAX_BATCHES:
         return []
+    copies = aligned_sides(contraction, region, "k")
+    right = sides_of(contraction)[1]
+    best = _best(kernel, contraction, region, device, _candidates(contraction, right, device))
+    if aligning_pays(contraction, copies):
+        right = next((one.side for one in copies if one.side.name == right.name), right)
+        found = _candidates(contraction, right, device)
+        found = ((replace(tiles, aligned=1), share) for tiles, share in found)
+        best = _aligned_first(_best(kernel, contraction, region, device, found), best)
+    best = best[:most]
+    if device.tf32:  # by turns: only the judge knows what eager's own accuracy is for this task
+        half = best[: ceildiv(most, 2)]
+        pairs = zip(half, _in_tf32(half, contraction.k), strict=True)
+        best = list(dict.fromkeys(t for pair in pairs for t in pair))[:most]
+    return [_parameters(tiles) for tiles in best]
+
+
+def _best(
+    kernel: Kernel,
+    contraction: Contraction,
+    region: LoweredRegion,
+    device: DeviceFacts,
+    candidates: Iterator[tuple[Tiles, float]],
+) -> list[Tiles]:
+    """Those that fit, by the estimate."""
     scored: list[tuple[float, int, Tiles]] = []
-    for number, (tiles, share) in enumerate(_candidates(contraction, device)):
+    for number, (tiles, share) in enumerate(candidates):
         try:
             writer = Writer(kernel, contraction, region, tiles, "k", device)
             tiles.check(writer.shared_bytes, device)
@@ -87,12 +113,13 @@ def contract_schedules(
         part = 1.0 if writer.taps is None else writer.taps.share(tiles.tile_n)
         scored.append((part * _seconds(contraction, tiles, share, device), number, tiles))
     scored.sort(key=lambda item: item[:2])
-    best = [tiles for *_, tiles in scored[:most]]
-    if device.tf32:  # by turns: only the judge knows what eager's own accuracy is for this task
-        half = best[: ceildiv(most, 2)]
-        pairs = zip(half, _in_tf32(half, contraction.k), strict=True)
-        best = list(dict.fromkeys(t for pair in pairs for t in pair))[:most]
-    return [_parameters(tiles) for tiles in best]
+    return [tiles for *_, tiles in scored]
+
+
+def _aligned_first(aligned: list[Tiles], plain: list[Tiles]) -> list[Tiles]:
+    """By turns, as whether copying pays is an estimate: one with copies, one without, another with."""
+    turns = itertools.zip_longest(aligned[::2], plain, aligned[1::2])
+    return [one for turn in turns for one in turn if one is not None]
 
 
 def _in_tf32(tiles: list[Tiles], k: int) -> list[Tiles]:
@@ -112,8 +139,8 @@ def warp_run(results: int, depth: int) -> int:
     return min(depth, WARP_RUNS[results <= SMALL])
 
 
-def _candidates(c: Contraction, device: DeviceFacts) -> Iterator[tuple[Tiles, float]]:
-    for one, share in (*_group_tiles(c, device), *_warp_tiles(), *_few_tiles(c)):
+def _candidates(c: Contraction, right: Side, device: DeviceFacts) -> Iterator[tuple[Tiles, float]]:
+    for one, share in (*_group_tiles(c, right, device), *_warp_tiles(), *_few_tiles(c)):
         yield one, share
         blocks = _blocks(c, one)
         if blocks < device.sm_count and c.k >= 4 * one.step:
@@ -144,11 +171,11 @@ def _few_tiles(c: Contraction) -> Iterator[tuple[Tiles, float]]:
         )
 
 
-def _group_tiles(c: Contraction, device: DeviceFacts) -> Iterator[tuple[Tiles, float]]:
+def _group_tiles(c: Contraction, right: Side, device: DeviceFacts) -> Iterator[tuple[Tiles, float]]:
     if device.arch != "sm_90a":
         return
     runs = runs_for(c.k)
-    for number, (rows, columns, group, share) in enumerate(_ways(c)):
+    for number, (rows, columns, group, share) in enumerate(_ways(right)):
         stages = GROUP_STAGES[group]
         tiles = Tiles(rows, columns, GROUP_DEPTH, GROUP_ROWS, columns, stages, runs[0], group=group)
         yield tiles, share
@@ -156,9 +183,8 @@ def _group_tiles(c: Contraction, device: DeviceFacts) -> Iterator[tuple[Tiles, f
             yield replace(tiles, run=runs[-1]), share - LESS
 
 
-def _ways(c: Contraction) -> Iterator[tuple[int, int, int, float]]:
+def _ways(right: Side) -> Iterator[tuple[int, int, int, float]]:
     """Rows, columns, ``group`` and share: the best tile both ways, the others by the one that was measured."""
-    right = side_of("b", c.right, c.columns, c.inner)
     ways = [THROUGH_SHARED, THROUGH_REGISTERS]
     # only wide copies along the rows are cheaper when they go to shared memory first
     if right.along_k or right.vector == 1:
@@ -207,4 +233,4 @@ def _parameters(t: Tiles) -> dict[str, Parameter]:
         "warp_n": t.warp_n, "stages": t.stages, "run": t.run, "split": t.split,
         "products": t.products, "group": t.group, "warps_k": t.warps_k,
     }  # fmt: skip
-    return found
+    return found | ({"aligned": 1} if t.aligned else {})

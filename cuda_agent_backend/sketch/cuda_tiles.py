@@ -6,8 +6,9 @@ on to others, as the tensor core cuts off what it adds instead of rounding it (0
 whether warps work in groups of four (sm_90a; their own tiles then say nothing), half of which copy and split what the
 others multiply: 1 where B goes through shared memory to be split, 2 where it goes through registers. ``split`` blocks
 share the terms of a tile, and a second kernel adds up what they found; ``warps_k`` warps of a block share those of a
-stage. ``products``: 6 for float32's accuracy, 1 for TF32's, which is right where the user's flags make eager as
-inaccurate.
+stage. ``aligned``: 1 where a kernel before copies operands whose rows are no multiple of 16 bytes apart to memory where
+they are (`cuda_align`). ``products``: 6 for float32's accuracy, 1 for TF32's, which is right where the user's flags
+make eager as inaccurate.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class Tiles:
     products: int = 6
     group: int = 0
     warps_k: int = 1
+    aligned: int = 0
 
     @property
     def threads(self) -> int:
@@ -90,6 +92,8 @@ class Tiles:
             raise Unsupported("tiles that do not divide into warps, or warps into products")
         if self.products not in (1, 6):
             raise Unsupported(f"{self.products} products; 1 or 6")
+        if self.aligned not in (0, 1):
+            raise Unsupported(f"aligned: {self.aligned}; 0 or 1")
         terms = 16 if self.products == 6 else 8
         self._check_shared_terms(terms)
         if self.run < 0 or self.run % terms or self.depth % terms:

@@ -35,7 +35,7 @@ from sandbox.toolchain import Missing
 
 pytestmark = pytest.mark.gpu
 
-KINDS = ("sketch", "keep", "exchange", "group", "relay", "warps_k", "once")
+KINDS = ("sketch", "keep", "exchange", "group", "relay", "warps_k", "once", "aligned")
 """Parameters that change how a kernel works, not only how much of it there is."""
 MOST, SANITIZED = 4, 2
 """Kernels of a case, and those of them that run under the tools: each takes seconds there."""

@@ -1,0 +1,159 @@
+"""Operands of a sum of products that lie in memory such that they cannot be copied 16 bytes at a time, as matrices with
+an odd number of columns do: a kernel before the sum copies them to memory of its own, where they can.
+
+There the lines of an operand, its rows or its terms, lie one after the other, each beginning at a multiple of
+`PITCH` elements and filled up with zeros. Where these are read as terms beyond the last one, the other operand has
+zeros as well; where they are read as rows, results are not stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import sympy
+import torch
+
+from cuda_agent_backend.sketch.contraction import Contraction, Factor, Lines, points
+from cuda_agent_backend.sketch.cuda_frame import decompose, indented
+from cuda_agent_backend.sketch.cuda_layout import DeviceFacts, ceildiv
+from cuda_agent_backend.sketch.cuda_operands import Side, side_of
+from cuda_agent_backend.sketch.cuda_parts import parameters_of, temporary
+from cuda_agent_backend.sketch.lower import Buffer, LoweredRegion
+from cuda_agent_backend.sketch.nest import Dim
+from cuda_agent_backend.sketch.printer import c_index
+from sandbox.plan import Buffer as PlanBuffer
+from sandbox.plan import Launch
+
+WORD = 4
+"""Elements that are copied at a time."""
+PITCH = 8
+"""A sector of memory, so that what is read of a line is whole ones."""
+THREADS = 256
+RESIDENT = 8
+"""Blocks of the copying kernel on a multiprocessor."""
+
+# Estimates for an H200. Large products with an odd number of columns were measured at 50 to 66e12 operations per
+# second, aligned ones at 109e12; how fast a kernel copies and how long a launch takes is assumed.
+OPERATIONS_PER_SECOND = 60e12
+SAVED = 0.4
+BYTES_PER_SECOND = 3e12
+LAUNCH_SECONDS = 3e-6
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """An operand as it is (``source``) and as the products read it (``side``), in ``buffer``."""
+
+    source: Side
+    side: Side
+    batch: tuple[Dim, ...]
+    buffer: Buffer
+
+    @property
+    def lines(self) -> Lines:
+        """Of the source: the loops along a line, and (`others`) over lines."""
+        return self.source.inner if self.source.along_k else self.source.rows
+
+    @property
+    def others(self) -> Lines:
+        return self.source.rows if self.source.along_k else self.source.inner
+
+    @property
+    def temporary(self) -> PlanBuffer:
+        return temporary(self.buffer.name, self.buffer.dtype, self.buffer.extent)
+
+    def loop(self, index: str) -> list[str]:
+        """All threads of the grid copy: neighbours take neighbouring words of a line."""
+        size, count = points(self.lines.dims), points(self.others.dims)
+        words = self.buffer.shape[1] // WORD
+        body = [
+            f"const {index} word = ca::imod(i, {words}), number = ca::idiv(i, {words});",
+            *([f"const {index} batch = ca::idiv(number, {count});"] if self.batch else []),
+            *decompose("batch", self.batch, index),
+            f"const {index} line = ca::imod(number, {count});",
+            *decompose("line", self.others.dims, index),
+            f"ca::vec<float, {WORD}> copied;",
+            "#pragma unroll",
+            f"for (int e = 0; e < {WORD}; ++e) {{",
+            f"  const {index} at = word * {WORD} + e;",
+            *indented(decompose("at", self.lines.dims, index)),
+            f"  copied.v[e] = at < {size} ? m_{self.source.factor.buffer}[{c_index(self.source.index)}] : 0.f;",
+            "}",
+            f"ca::store<{WORD}>(m_{self.buffer.name} + i * {WORD}, copied);",
+        ]
+        return [
+            f"for ({index} i = {index}(blockIdx.x) * {THREADS} + threadIdx.x; i < {self.buffer.extent // WORD};",
+            f"     i += {index}(gridDim.x) * {THREADS}) {{",
+            *indented(body),
+            "}",
+        ]
+
+
+def sides_of(c: Contraction) -> tuple[Side, Side]:
+    """How the operands are copied from where they are."""
+    return side_of("a", c.left, c.rows, c.inner), side_of("b", c.right, c.columns, c.inner)
+
+
+def aligned_sides(c: Contraction, region: LoweredRegion, name: str) -> list[Aligned]:
+    """The operands that can be aligned and are not, in memory named after ``name``."""
+    if c.right.absent:  # blocks then take terms out of order
+        return []
+    found = (_aligned(side, c.batch, region, f"{name}_{side.name}") for side in sides_of(c))
+    return [one for one in found if one is not None]
+
+
+def _aligned(
+    side: Side, batch: tuple[Dim, ...], region: LoweredRegion, name: str
+) -> Aligned | None:
+    """None where the operand is masked, aligned or not contiguous along any loop, or elements of it are read more often
+    than once, as by windows that overlap: its copy would be larger."""
+    along, others = (side.inner, side.rows) if side.along_k else (side.rows, side.inner)
+    if side.factor.mask is not None or side.vector == WORD or along.step != 1:
+        return None
+    size, count, batches = points(along.dims), points(others.dims), points(batch)
+    if batches * count * size > region.buffers[side.factor.buffer].extent:
+        return None
+    pitch = ceildiv(size, PITCH) * PITCH
+    place, line = _symbol(f"{side.name}_place"), _symbol(f"{side.name}_line")
+    index = sympy.expand((_number(batch) * count + line) * pitch + place)
+    own, other = Lines(((place, size),), index), Lines(((line, count),), index)
+    rows, inner = (other, own) if side.along_k else (own, other)
+    made = Side(side.name, Factor(name, index, None), rows, inner, side.along_k, WORD)
+    shape = (batches * count, pitch)  # padding included, as it is written too
+    buffer = Buffer(name, "temporary", torch.float32, shape, (pitch, 1))
+    return Aligned(side, made, batch, buffer)
+
+
+def _symbol(name: str) -> sympy.Symbol:
+    return sympy.Symbol(name, integer=True, nonnegative=True)
+
+
+def _number(dims: Sequence[Dim]) -> sympy.Expr:
+    """Of a point of the loops, in their order."""
+    total: sympy.Expr = sympy.S.Zero
+    for symbol, size in dims:
+        total = total * size + symbol
+    return total
+
+
+def copying(
+    copies: Sequence[Aligned], region: LoweredRegion, name: str, index: str, device: DeviceFacts
+) -> tuple[str, Launch]:
+    """The kernel that aligns operands. ``region``: with their buffers."""
+    reads = sorted({one.source.factor.buffer for one in copies})
+    writes = [one.buffer.name for one in copies]
+    parameters = parameters_of(region, reads, writes)
+    body = [line for one in copies for line in one.loop(index)]
+    head = f'extern "C" __global__ void __launch_bounds__({THREADS})'
+    text = "\n".join([head, f"{name}({', '.join(parameters)}) {{", *indented(body), "}"])
+    words = max(one.buffer.extent for one in copies) // WORD
+    blocks = min(ceildiv(words, THREADS), RESIDENT * device.sm_count)
+    return text, Launch(name, (blocks, 1, 1), (THREADS, 1, 1), 0, (*reads, *writes))
+
+
+def aligning_pays(c: Contraction, copies: Sequence[Aligned]) -> bool:
+    """Whether reading and writing ``copies`` takes less time than the products then save."""
+    saved = SAVED * 2 * c.batches * c.m * c.n * c.k / OPERATIONS_PER_SECOND
+    copied = sum(2 * 4 * one.buffer.extent for one in copies)
+    return bool(copies) and saved > copied / BYTES_PER_SECOND + LAUNCH_SECONDS
