@@ -6,6 +6,7 @@ be timed is how NaN is computed with, which may take another way through a kerne
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from sandbox.task import InputRef, Node, Ref, Task, references
@@ -15,15 +16,18 @@ _ROOTS = frozenset(["sqrt", "rsqrt", "log", "log2", "log10"])
 _VIEWS = frozenset(
     [
         "view", "reshape", "_unsafe_view", "unsqueeze", "squeeze", "expand", "permute", "transpose", "t", "clone",
-        "alias", "slice", "select", "_to_copy", "convert_element_type", "contiguous", "detach", "clamp_min",
+        "alias", "_to_copy", "convert_element_type", "contiguous", "detach",
     ]
 )  # fmt: skip
-_SCALED = {"add": "other", "mul": "other", "div": "other"}
-"""With a positive number, these keep the sign of what is not negative."""
+_SCALED = {"mul": "other", "div": "other"}
+"""With a positive number, these keep a value's sign."""
+LARGEST_SHIFT = 1e-3
+"""What may be added on the way, as a variance's epsilon is: with more, negative values are in the domain and must be
+drawn, or what a kernel does below zero is not seen."""
 
 
 def not_negative(task: Task) -> frozenset[int]:
-    """Inputs that reach a root or a logarithm through views, and positive numbers added or multiplied with."""
+    """Inputs that reach a root or a logarithm through views of the whole, positive factors and tiny shifts."""
     found: set[int] = set()
     for node in task.nodes:
         if _needs_domain(node):
@@ -57,8 +61,9 @@ def _keeps_sign(node: Node) -> bool:
     name = _name(node)
     if name in _VIEWS:
         return True
-    number = node.args.get(_SCALED.get(name, ""))
-    return isinstance(number, int | float) and number > 0
+    number = node.args.get("other" if name == "add" else _SCALED.get(name, ""))
+    limit = LARGEST_SHIFT if name == "add" else math.inf
+    return isinstance(number, int | float) and 0 < number <= limit
 
 
 def _name(node: Node) -> str:

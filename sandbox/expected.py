@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sandbox import flags
 from sandbox.accuracy import IndexCheck
-from sandbox.inputs import Bounds, make_inputs
+from sandbox.inputs import Bounds, make_inputs, shares_memory
 from sandbox.oracle import index_rules, run_eager, run_oracle
 from sandbox.sharedmemory import Segment, layout
 from sandbox.specs import TensorSpec
@@ -125,6 +125,8 @@ def _restrided(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     import torch
 
     made = torch.empty_strided(like.shape, like.stride(), dtype=value.dtype)
+    if not shares_memory(TensorSpec("uint8", tuple(like.shape), tuple(like.stride()))):
+        return made.copy_(value)
     places = torch.arange(flat_storage(made).numel()).as_strided(like.shape, like.stride())
     # One by one: elements of an expanded tensor share memory, where `copy_` does not write.
     flat_storage(made)[places.reshape(-1)] = value.reshape(-1)

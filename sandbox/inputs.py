@@ -83,7 +83,7 @@ def _fill(spec: TensorSpec, fill: Fill, bounds: Bounds, generator: torch.Generat
     import torch
 
     dtype = getattr(torch, spec.dtype)
-    shape = (spec.extent,) if _shares_memory(spec) else spec.shape
+    shape = (spec.extent,) if shares_memory(spec) else spec.shape
     if dtype == torch.bool:
         drawn = torch.randint(0, 2, shape, generator=generator, device=generator.device)
         return drawn.to(dtype)
@@ -96,13 +96,13 @@ def _fill(spec: TensorSpec, fill: Fill, bounds: Bounds, generator: torch.Generat
 def _strided(spec: TensorSpec, values: torch.Tensor) -> torch.Tensor:
     import torch
 
-    if _shares_memory(spec):
+    if shares_memory(spec):
         return values.as_strided(spec.shape, spec.stride)
     made = torch.empty_strided(spec.shape, spec.stride, dtype=values.dtype, device=values.device)
     return made.copy_(values)
 
 
-def _shares_memory(spec: TensorSpec) -> bool:
+def shares_memory(spec: TensorSpec) -> bool:
     """Whether the layout does not nest, as in an expanded tensor."""
     reach = 0
     for stride, size in sorted(zip(spec.stride, spec.shape, strict=True)):

@@ -43,6 +43,8 @@ from sandbox.verdict import Baselines, Failure, Outcome, Verdict
 LOG_CHARACTERS = 2000
 WORTH_CHECKING = 1.0
 """What is slower than the faster baseline, or than the best so far, is timed only: checking takes longer than that."""
+SOUND = ("wins", "too_slow", "noisy")
+"""Verdicts after which a candidate's speed is still something to compare with."""
 
 
 class Bench(Protocol):
@@ -192,8 +194,10 @@ class Toolbox:
         return _describe(self.bench.verify(self.task, self._candidate(candidate)))
 
     def _profile(self, candidate: str) -> dict[str, Any]:
-        worth = max([WORTH_CHECKING, *self.profiles.values()])
-        found = self.bench.profile(self.task, self._candidate(candidate), worth=worth)
+        made = self._candidate(candidate)
+        wrong = {name for name, verdict in self.verdicts.items() if verdict.status not in SOUND}
+        others = [s for name, s in self.profiles.items() if name not in {candidate, *wrong}]
+        found = self.bench.profile(self.task, made, worth=max([WORTH_CHECKING, *others]))
         answer = _describe(found)
         if "speedup" in answer:
             self.profiles[candidate] = answer["speedup"]["median"]

@@ -70,7 +70,8 @@ def measure(task: BuiltTask, request: Request) -> dict[str, Any]:
     wishes = request.wishes
     inputs = task.draw(wishes.seed)
     lock = DeviceLock(Path(request.device_lock))
-    # Max-autotune times in ways of its own, in other processes too.
+    # Beside others' turns, but for what Inductor times; so the first call of each runs there once, which medians of
+    # others bear. Max-autotune times in ways of its own, in other processes too.
     alone = lock.turn() if wishes.max_autotune else compiling(lock, wishes.target)
     with torch.no_grad(), alone:
         contestants = compiled(task.model, inputs, request)

@@ -112,6 +112,8 @@ class Writer:
         found = taps_of(self.contraction)
         if found is None or self.grid[1] > MOST_TILES or found.share(self.tiles.tile_n) == 1.0:
             return None
+        if any(side.along_k and side.vector > 1 for side in (self.left, self.right)):
+            return None  # neighbouring terms are copied together, left out or not
         return found
 
     # --- sizes ---

@@ -246,9 +246,9 @@ class Printer:
         ctype = COMPUTE_TYPES[i.dtype]
         step = Access.of(i.index, self.lane).step
         if step == 0:
-            return f"ca::splat<{ctype}, L>({ctype}({c_index(i.index)}))"
+            return f"ca::splat<{ctype}, L>({ctype}({c_place(i.index)}))"
         if step == 1 and i.dtype == torch.int32:
-            return f"ca::iota32<L>({c_index(i.index)})"
+            return f"ca::iota32<L>({c_place(i.index)})"
         return f"ca::to<{ctype}>({self.vector_index(i.index)})"
 
     def _place(self, i: Instruction, prefix: str, mask: str | None) -> str:
@@ -273,7 +273,7 @@ class Printer:
         for what is no place in memory may exceed 32 bits)."""
         assert i.index is not None
         places = [self._operand(o, prefix) for o in i.operands]
-        narrow = not wide and all(name in self.narrow_places for name in places)
+        narrow = not (wide or exceeds(i.index)) and all(n in self.narrow_places for n in places)
         names = {
             place_symbol(number): sympy.Symbol(
                 f"ca::to<int64_t>({name})" if name in self.narrow_places and not narrow else name
@@ -283,7 +283,7 @@ class Printer:
         if self.lane is not None:
             ctype = "int" if narrow else "int64_t"
             names[self.lane] = sympy.Symbol(f"ca::iota<L>({ctype}({self.lane.name}))")
-        return c_index(i.index.xreplace(names))
+        return c_place(i.index.xreplace(names))
 
     def address(self, buffer: str, index: sympy.Expr) -> str:
         """Pointer to the element of ``buffer`` at ``index``."""

@@ -124,6 +124,10 @@ CASES: dict[str, Case] = {
     "a norm behind it": (
         lambda x, w, b: F.layer_norm(F.linear(x, w, b), (40,)), (randn(61, 70), randn(40, 70), randn(40)),
     ),
+    "transposed, taps next to each other in memory": (
+        lambda x, w: F.conv_transpose1d(x, w, stride=2, padding=2, output_padding=1).permute(0, 2, 1).contiguous(),
+        (randn(64, 32, 2), randn(32, 64, 3)),
+    ),
     "groups": (lambda x, w: F.conv2d(x, w, padding=1, groups=2), (randn(2, 16, 9, 9), randn(24, 8, 3, 3))),
 }  # fmt: skip
 

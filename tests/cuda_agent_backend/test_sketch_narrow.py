@@ -121,3 +121,16 @@ def test_terms_larger_than_their_sum_are_64_bits_wide() -> None:
     assert len(loads) == 1 and loads[0].count("int64_t(") > 1
     j, s = sympy.symbols("j s", integer=True)
     assert exceeds(25500 * j - 3314999 * s) and not exceeds(j - 300 * s) and not exceeds(7 * j + s)
+
+
+def test_places_among_terms_larger_than_their_sum_are_64_bits_wide() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        rows = torch.arange(13) * 4 // 13
+        picked = pick(x, [None, None, rows[:, None], torch.arange(7)])
+        return picked.permute(0, 2, 3, 1).contiguous()
+
+    it = sample(function, randn(1, 25, 4, 7))
+    region, kernels, device = it.analysis.region, it.analysis.kernels, DeviceFacts()
+    source, _ = cuda.emit(region, kernels, cuda.schedules(region, kernels, device)[0], device)
+    (line,) = [line for line in source.splitlines() if "= ca::gather<L>" in line]
+    assert line.count("int64_t(") > 2 and "iota<L>(int64_t(j))" in line

@@ -40,6 +40,7 @@ class Scripted:
     compiled: Any = field(default_factory=Built)
     judged: str = "wins"
     asked: list[str] = field(default_factory=list)
+    worths: list[float] = field(default_factory=list)
 
     def baselines(self, task: Task) -> Baselines:
         return Baselines(3e-5, 2e-5, 1e-6, 1e-5)
@@ -55,6 +56,7 @@ class Scripted:
         return Correct(AccuracyReport(()))
 
     def profile(self, task: Task, candidate: Candidate, *, worth: float) -> Outcome:
+        self.worths.append(worth)
         speed = report({"eager": [3e-5] * 12, "inductor": [2e-5] * 12, "candidate": [1e-5] * 12})
         rates = Achieved(1e-5, 32768, 3.2768e9, 0.25, 0, 0.0, 0.0)
         return Correct(AccuracyReport(()), speed, rates)
@@ -127,6 +129,20 @@ def test_nothing_but_submissions_is_done_when_the_time_is_up() -> None:
     found = run_episode(policy, tools, Budget(3.0), clock=lambda: float(next(now)))
     assert policy.over == 1 and "judge" not in bench.asked
     assert found.reason == "3 s are used up"
+
+
+def test_a_profile_is_checked_if_none_of_the_others_that_may_win_was_faster() -> None:
+    bench = Scripted()
+    tools = Toolbox(TASK, bench)
+    made = [run(tools, "sketch", schedule=s) for s in run(tools, "look")["schedules"]]
+    first, second, *_ = dict.fromkeys(answer["candidate"] for answer in made)
+    for name in (first, first, second):
+        run(tools, "profile", candidate=name)
+    assert bench.worths == [1.0, 1.0, pytest.approx(2.0)]
+    bench.judged = "wrong"
+    run(tools, "submit", candidate=first)
+    run(tools, "profile", candidate=second)
+    assert bench.worths[-1] == 1.0
 
 
 def test_what_is_known_of_the_machine_code_is_told() -> None:

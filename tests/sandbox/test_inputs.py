@@ -223,6 +223,36 @@ def test_which_operators_are_roots(node: Node, root: bool) -> None:
     assert input_bounds(made) == (NOT_NEGATIVE if root else None,)
 
 
+@pytest.mark.parametrize("shift", [1.0, -1e-5])
+def test_what_is_in_the_domain_only_after_a_shift_keeps_its_sign(shift: float) -> None:
+    """relu(x) * log(x + 1): what a kernel does between -1 and 0 has to be seen."""
+    made = Task(
+        "cpu",
+        (spec(5),),
+        (
+            Node("aten.add.Tensor", {"self": InputRef(0), "other": shift}),
+            Node("aten.log.default", {"self": NodeRef(0)}),
+        ),
+        (NodeRef(1),),
+        (spec(5),),
+    )
+    assert input_bounds(made) == (None,)
+
+
+def test_a_part_of_an_input_says_nothing_of_the_rest() -> None:
+    made = Task(
+        "cpu",
+        (spec(5),),
+        (
+            Node("aten.slice.Tensor", {"self": InputRef(0), "dim": 0, "start": 0, "end": 2}),
+            Node("aten.sqrt.default", {"self": NodeRef(0)}),
+        ),
+        (NodeRef(1),),
+        (spec(2),),
+    )
+    assert input_bounds(made) == (None,)
+
+
 def test_a_difference_may_be_negative() -> None:
     made = Task(
         "cpu",
