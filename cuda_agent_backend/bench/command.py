@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -45,6 +46,13 @@ def add_arguments(parser: argparse.ArgumentParser, seconds: Callable[[str], floa
     )
     parser.add_argument(
         "--limit", type=seconds, metavar="S", help="kill a phase of a task after so many seconds"
+    )
+    parser.add_argument(
+        "--begin-within",
+        type=seconds,
+        default=math.inf,
+        metavar="S",
+        help="begin no task later: finish what was begun, and leave the rest to the next run",
     )
     parser.add_argument(
         "--jobs", type=positive, metavar="N", help="searches side by side (default: by cores)"
@@ -151,6 +159,7 @@ def plan(args: argparse.Namespace, settings: Settings) -> Any:
         device_lock=settings.device_lock or default_lock(target),
         cache_dir=args.cache_dir,
         again=args.again,
+        begin_within_s=args.begin_within,
     )
 
 

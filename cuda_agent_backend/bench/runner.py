@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
@@ -26,6 +28,7 @@ START_S, PER_BUDGET = 600.0, 4.0
 class Bench:
     """What to run. jobs: searches side by side. limit_s: seconds of each phase of a task. again: see `wanted_again`.
 
+    begin_within_s: no task is begun later; those that were are finished, and the next run does the rest.
     cache_dir: a kernel cache to use instead of one below `out` that begins empty.
     """
 
@@ -37,6 +40,7 @@ class Bench:
     device_lock: Path
     cache_dir: Path | None = None
     again: str = ""
+    begin_within_s: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,7 @@ def run(
     children: Children,
     tell: Callable[[Facts], None],
 ) -> list[Facts]:
-    """Run what is not done; all results of these tasks. tell: is told of each task when it is done.
+    """Run what is not done; all results there are then. tell: is told of each task when it is done.
 
     An interruption stops all children and goes on upwards; the results so far are on disk.
     """
@@ -83,9 +87,11 @@ def run(
         shutil.rmtree(cache, ignore_errors=True)
     known = {task.name: results.done(task) for task in tasks}
     turns = Turns(bench.jobs, alone=bench.wishes.target == "cpu")
+    last_begin = time.monotonic() + bench.begin_within_s
 
-    def work(task: TaskFile) -> Facts:
-        return results.keep(task, _one(bench, task, machine, cache, children, turns))
+    def work(task: TaskFile) -> Facts | None:
+        found = _one(bench, task, machine, cache, children, turns, last_begin)
+        return None if found is None else results.keep(task, found)
 
     # Enough threads that all jobs search while others measure or wait for it.
     with ThreadPoolExecutor(max_workers=2 * bench.jobs + 1) as threads:
@@ -93,15 +99,17 @@ def run(
         futures = [threads.submit(work, task) for task in todo]
         try:
             for future in as_completed(futures):
-                known[future.result()["name"]] = future.result()
-                tell(future.result())
+                facts = future.result()
+                if facts is not None:
+                    known[facts["name"]] = facts
+                    tell(facts)
         except BaseException:
             _give_up(futures, children)
             raise
     return [facts for facts in known.values() if facts is not None]
 
 
-def _give_up(futures: Sequence[Future[Facts]], children: Children) -> None:
+def _give_up(futures: Sequence[Future[Facts | None]], children: Children) -> None:
     for future in futures:
         future.cancel()
     children.stop()
@@ -114,11 +122,14 @@ def _one(
     cache: Path,
     children: Children,
     turns: Turns,
-) -> Facts:
-    """Both phases of one task."""
+    last_begin: float,
+) -> Facts | None:
+    """Both phases of one task; None where it is too late to begin it."""
     folder = bench.out / "work" / task.name
     request = _request(bench, machine, task.path, cache)
     with turns.compiling():
+        if time.monotonic() > last_begin:
+            return None
         searched = children.run("search", request, folder, bench.limit_s)
     if isinstance(searched, Failed):
         return asdict(searched)

@@ -283,9 +283,10 @@ def test_jobs_and_limits_grow_with_the_machine_and_the_budget() -> None:
 class Played:
     """Children that answer at once. Phases of tasks whose name begins with "bad" fail."""
 
-    def __init__(self, die_at: str = "") -> None:
+    def __init__(self, die_at: str = "", seconds: float = 0.02) -> None:
         self.ran: list[str] = []
         self.die_at = die_at
+        self.seconds = seconds
         self.stopped = False
         self.lock = threading.Lock()
         self.measuring = 0
@@ -295,7 +296,7 @@ class Played:
             self.ran.append(f"{phase} {folder.name}")
             self.measuring += phase == "measure"
             assert self.measuring < 2, "two were measured at once"
-        time.sleep(0.02)
+        time.sleep(self.seconds)
         with self.lock:
             self.measuring -= phase == "measure"
         if folder.name == self.die_at:
@@ -336,6 +337,14 @@ def test_an_interruption_loses_nothing_that_is_done(tmp_path: Path) -> None:
     found = run_played(bench_of(tmp_path, jobs=1), tasks, second)
     assert [one["status"] for one in found] == ["measured"] * 3
     assert "search c" in second.ran and "search a" not in second.ran
+
+
+def test_a_run_that_may_begin_nothing_more_finishes_what_it_began(tmp_path: Path) -> None:
+    tasks = [task(tmp_path / "t" / f"{name}.py") for name in ("a", "b", "c")]
+    played = Played(seconds=0.6)
+    found = run_played(bench_of(tmp_path, jobs=1, begin_within_s=0.5), tasks, played)
+    assert [one["name"] for one in found] == ["a"] and played.ran == ["search a", "measure a"]
+    assert len(run_played(bench_of(tmp_path, jobs=1), tasks, Played())) == 3
 
 
 def test_only_a_run_of_everything_begins_with_an_empty_cache_of_its_own(tmp_path: Path) -> None:
