@@ -12,7 +12,7 @@ from sandbox.inputs import Bounds, make_inputs, shares_memory
 from sandbox.oracle import index_rules, run_eager, run_oracle
 from sandbox.sharedmemory import Segment, layout
 from sandbox.specs import TensorSpec
-from sandbox.stir import flat_storage, stir
+from sandbox.stir import flat_storage, on_device, stir
 from sandbox.task import Task
 from sandbox.verdict import Failed
 
@@ -97,10 +97,7 @@ class InputSet:
         for tensor, value in zip(self._shared, values, strict=True):
             flat_storage(tensor).copy_(flat_storage(_restrided(value, tensor)))
         if self.target == "cuda":
-            self.tensors = [
-                flat_storage(tensor).to(self._device()).as_strided(tensor.shape, tensor.stride())
-                for tensor in self._shared
-            ]
+            self.tensors = [on_device(tensor, self._device()) for tensor in self._shared]
 
     def restir(self, seed: int) -> None:
         """Change the values of a set that was drawn, in place (see `stir`)."""

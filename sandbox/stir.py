@@ -33,6 +33,11 @@ def flat_storage(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.as_strided((spec.extent,), (1,))
 
 
+def on_device(tensor: torch.Tensor, device: str) -> torch.Tensor:
+    """The tensor on a device, strides kept: `to` lays out anew what has gaps or is expanded."""
+    return flat_storage(tensor).to(device).as_strided(tensor.shape, tensor.stride())
+
+
 def _stir(tensor: torch.Tensor, generator: random.Random) -> None:
     line = flat_storage(tensor)
     if tensor.numel() < line.numel():  # what lies between the elements was never drawn

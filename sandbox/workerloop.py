@@ -29,7 +29,7 @@ from sandbox import confine, protocol
 from sandbox.isolation import Isolation
 from sandbox.sharedmemory import Segment
 from sandbox.specs import TensorSpec
-from sandbox.stir import flat_storage, stir
+from sandbox.stir import on_device, stir
 
 if TYPE_CHECKING:
     import torch
@@ -159,7 +159,7 @@ class Worker:
     def refresh(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Take over what the judge wrote to the memory of input set `number`; a copy on cuda."""
         number = message["number"]
-        self.sets[number] = [_on(tensor, self.target) for tensor in self.shared[number]]
+        self.sets[number] = [on_device(tensor, self.target) for tensor in self.shared[number]]
         return {}
 
     def draw(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
@@ -289,13 +289,3 @@ def compile_inner(module: torch.fx.GraphModule, config: dict[str, Any]) -> Run:
 
 def _specs(items: Sequence[Any]) -> tuple[TensorSpec, ...]:
     return tuple(TensorSpec(dtype, tuple(shape), tuple(stride)) for dtype, shape, stride in items)
-
-
-def _on(tensor: torch.Tensor, target: str) -> torch.Tensor:
-    """The tensor on the target's device, strides kept."""
-    import torch
-
-    if target == "cpu":
-        return tensor
-    storage = flat_storage(tensor).to("cuda")
-    return torch.as_strided(storage, tensor.shape, tensor.stride())

@@ -30,7 +30,7 @@ from sandbox.compile import Compiled, compile_candidate
 from sandbox.launcher.program import LoadFailed, load_program
 from sandbox.plan import Plan
 from sandbox.sanitizer import find_sanitizer, sanitize
-from sandbox.stir import flat_storage
+from sandbox.stir import on_device
 from sandbox.toolchain import Missing
 
 pytestmark = pytest.mark.gpu
@@ -115,8 +115,7 @@ def test_kernels_give_what_eager_gives_and_are_clean(name: str, tmp_path: Path) 
 def run(built: Compiled, plan: Plan, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     program = load_program(built.path, plan)
     assert not isinstance(program, LoadFailed), program
-    # `cuda()` lays out anew what is a part of a larger tensor.
-    device = [flat_storage(x).cuda().as_strided(x.shape, x.stride()) for x in inputs]
+    device = [on_device(x, "cuda") for x in inputs]
     empty = [
         torch.empty_strided(s.shape, s.stride, dtype=getattr(torch, s.dtype), device="cuda")
         for s in (*plan.output_specs, *plan.temporary_specs)
