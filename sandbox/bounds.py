@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sandbox.domains import not_negative
+from sandbox.domains import VIEWS, not_negative
 from sandbox.inputs import NOT_NEGATIVE, SAFE_BOUNDS, Bounds
 from sandbox.specs import TensorSpec
 from sandbox.task import InputRef, Node, NodeRef, Ref, Task, references
@@ -34,35 +34,9 @@ _INDEXED: dict[str, tuple[str, str, str | None]] = {
 _INDEX_LISTS = ("index", "_unsafe_index", "index_put", "_unsafe_index_put", "_unsafe_masked_index")
 _DIVISORS = ("div", "floor_divide", "remainder", "fmod")
 _SHIFTS = ("bitwise_left_shift", "bitwise_right_shift", "__lshift__", "__rshift__")
-_PASS_ON = frozenset(
-    [
-        "view",
-        "reshape",
-        "unsqueeze",
-        "squeeze",
-        "expand",
-        "permute",
-        "transpose",
-        "clone",
-        "alias",
-        "slice",
-        "select",
-        "where",
-        "cat",
-        "_to_copy",
-        "convert_element_type",
-        "constant_pad_nd",
-        "repeat",
-        "flip",
-        "contiguous",
-        "detach",
-        "split",
-        "split_with_sizes",
-        "unbind",
-        "t",
-        "_unsafe_view",
-    ]
-)
+_PASS_ON = VIEWS | {
+    "slice", "select", "where", "cat", "constant_pad_nd", "repeat", "flip", "split", "split_with_sizes", "unbind",
+}  # fmt: skip
 """Operators whose result holds values of their operands and nothing else."""
 
 
@@ -111,7 +85,7 @@ def _uses(task: Task) -> dict[int, list[Bounds | None]]:
 
 def _delicate(node: Node, sizes: _Sizes) -> Iterator[tuple[Ref, Bounds]]:
     """Operands that must stay within bounds, with these."""
-    name = node.op.split(".")[1]
+    name = node.name
     args = node.args
     if name in _INDEXED:
         operand, into, dimension = _INDEXED[name]
@@ -187,7 +161,7 @@ def _sources(task: Task, reference: Ref) -> Iterator[tuple[int, bool]]:
             yield place.index, direct
             continue
         node = task.nodes[place.node]
-        name = node.op.split(".")[1]
+        name = node.name
         direct = direct and name in _PASS_ON
         for argument, value in node.args.items():
             if name == "where" and argument == "condition":

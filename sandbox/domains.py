@@ -13,17 +13,16 @@ from sandbox.task import InputRef, Node, Ref, Task, references
 from sandbox.taskargs import Arg
 
 _ROOTS = frozenset(["sqrt", "rsqrt", "log", "log2", "log10"])
-_VIEWS = frozenset(
+VIEWS = frozenset(
     [
         "view", "reshape", "_unsafe_view", "unsqueeze", "squeeze", "expand", "permute", "transpose", "t", "clone",
         "alias", "_to_copy", "convert_element_type", "contiguous", "detach",
     ]
 )  # fmt: skip
-_SCALED = {"mul": "other", "div": "other"}
-"""With a positive number, these keep a value's sign."""
-LARGEST_SHIFT = 1e-3
-"""What may be added on the way, as a variance's epsilon is: with more, negative values are in the domain and must be
-drawn, or what a kernel does below zero is not seen."""
+"""Operators whose result holds all values of their operand and nothing else."""
+_LARGEST = {"add": 1e-3, "mul": math.inf, "div": math.inf}
+"""With a positive number up to this, these keep the sign of what is not tiny. What is added is as small as a variance's
+epsilon: with more, negative values are in the domain and must be drawn, or what a kernel does below zero is not seen."""
 
 
 def not_negative(task: Task) -> frozenset[int]:
@@ -38,11 +37,10 @@ def not_negative(task: Task) -> frozenset[int]:
 
 
 def _needs_domain(node: Node) -> bool:
-    name = _name(node)
-    if name == "pow":
+    if node.name == "pow":
         exponent = node.args.get("exponent")
         return isinstance(exponent, float) and not exponent.is_integer()
-    return name in _ROOTS
+    return node.name in _ROOTS
 
 
 def _sources(task: Task, value: Arg) -> Iterator[int]:
@@ -58,13 +56,6 @@ def _sources(task: Task, value: Arg) -> Iterator[int]:
 
 
 def _keeps_sign(node: Node) -> bool:
-    name = _name(node)
-    if name in _VIEWS:
-        return True
-    number = node.args.get("other" if name == "add" else _SCALED.get(name, ""))
-    limit = LARGEST_SHIFT if name == "add" else math.inf
-    return isinstance(number, int | float) and 0 < number <= limit
-
-
-def _name(node: Node) -> str:
-    return node.op.split(".")[1]
+    number = node.args.get("other")
+    scaled = isinstance(number, int | float) and 0 < number <= _LARGEST.get(node.name, 0)
+    return node.name in VIEWS or scaled

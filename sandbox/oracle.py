@@ -83,7 +83,7 @@ def _rule(task: Task, args: Mapping[str, Arg], largest: bool) -> IndexRule | Non
     root: Arg = operand
     while isinstance(root, NodeRef):
         node = task.nodes[root.node]
-        if node.op.split(".")[1] not in _VALUE_KEEPING:
+        if node.name not in _VALUE_KEEPING:
             break
         root = node.args.get("self")
     return IndexRule(operand, dim, largest, isinstance(root, InputRef))

@@ -45,7 +45,7 @@ def floor_bytes(task: Task) -> tuple[int, int]:
         if NodeRef(position) not in needed:
             continue
         node = task.nodes[position]
-        partly = _PARTLY_READ.get(node.op.split(".")[1], frozenset())
+        partly = _PARTLY_READ.get(node.name, frozenset())
         for name, arg in node.args.items():
             if name not in partly:
                 needed.update(_whole(reference) for reference in references(arg))

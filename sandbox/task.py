@@ -55,6 +55,11 @@ class Node:
     op: str
     args: Mapping[str, Arg]
 
+    @property
+    def name(self) -> str:
+        """The operator without namespace and overload."""
+        return self.op.split(".")[1]
+
     def __post_init__(self) -> None:
         if not OP_NAME.fullmatch(self.op):
             raise TaskError(
