@@ -40,9 +40,7 @@ KEEP = (
     "TRITON_PTXAS_PATH",
 )
 """What a worker inherits of the environment. Everything else is left behind."""
-STEADY_THREADS = {"GOMP_SPINCOUNT": "5000", "OMP_PROC_BIND": "close", "OMP_PLACES": "threads"}
-"""Keeps each OpenMP thread where it is: one that wakes beside the one that woke it would make a call take twice its
-time, by chance."""
+_STEADY_THREADS = {"GOMP_SPINCOUNT": "5000", "OMP_PROC_BIND": "close", "OMP_PLACES": "threads"}
 STOP_SECONDS = 10.0
 START = "start"
 """The stage before anything of a candidate is there, so that nothing in it is a candidate's fault."""
@@ -89,6 +87,15 @@ class WorkerSettings:
         return self.folder / "inbox"
 
 
+def steady_threads(target: str) -> dict[str, str]:
+    """Variables that keep each OpenMP thread where it is, where such threads are what is timed.
+
+    One that wakes beside the one that woke it would make a call take twice its time, by chance. The first thread stays on
+    the first core, with all that it starts: on cuda compilers of all processes would share that one.
+    """
+    return dict(_STEADY_THREADS) if target == "cpu" else {}
+
+
 def environment(settings: WorkerSettings) -> dict[str, str]:
     """The allow-listed environment of a worker.
 
@@ -108,7 +115,7 @@ def environment(settings: WorkerSettings) -> dict[str, str]:
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
-        **STEADY_THREADS,
+        **steady_threads(settings.hello["target"]),
         "MALLOC_MMAP_MAX_": "0",
         "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
         "PYTHONPATH": str(Path(__file__).resolve().parent.parent),

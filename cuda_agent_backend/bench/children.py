@@ -17,7 +17,7 @@ from typing import Any
 
 from cuda_agent_backend.bench.request import Request
 from cuda_agent_backend.wire import child_environment
-from sandbox.supervisor import STEADY_THREADS
+from sandbox.supervisor import steady_threads
 
 CHILD = "cuda_agent_backend.bench.child"
 TAIL_LINES, TAIL_BYTES = 30, 1 << 14
@@ -72,11 +72,12 @@ class Children:
         words, log = folder / f"{phase}.request.json", folder / f"{phase}.log"
         words.write_text(request.to_text(), encoding="utf-8")
         log.unlink(missing_ok=True)
-        process = self._give(phase, words, log)
+        target = request.wishes.target
+        process = self._give(phase, words, log, target)
         ended = process.wait(limit_s)
         if ended and process.tasks > 1 and not log.exists():  # it had died before it began this one
             self._take_back(phase, process, good=False)
-            process = self._give(phase, words, log)
+            process = self._give(phase, words, log, target)
             ended = process.wait(limit_s)
         with self._lock:
             if self._stopped:
@@ -88,7 +89,7 @@ class Children:
         self._take_back(phase, process, good=ended is False and not isinstance(found, Failed))
         return found
 
-    def _give(self, phase: str, words: Path, log: Path) -> _Process:
+    def _give(self, phase: str, words: Path, log: Path, target: str) -> _Process:
         """A process that works on the request: one that waits for work, or a new one."""
         with self._lock:
             if self._stopped:
@@ -99,7 +100,7 @@ class Children:
                 if process.ask(words):
                     return process
                 self._end(process)
-            more = STEADY_THREADS if phase == "measure" else {}
+            more = steady_threads(target) if phase == "measure" else {}
             process = _Process(phase, words, log, {**self._environment, **more})
             self._running.add(process)
             return process

@@ -132,6 +132,15 @@ def test_the_environment_is_allow_listed(tmp_path: Path, monkeypatch: pytest.Mon
     assert found["HOME"] == str(tmp_path / "scratch")
 
 
+def test_only_where_threads_are_timed_they_stay_on_their_cores(tmp_path: Path) -> None:
+    found = {
+        target: environment(WorkerSettings("candidate", tmp_path, 3, {**HELLO, "target": target}))
+        for target in ("cpu", "cuda")
+    }
+    assert found["cpu"]["OMP_PROC_BIND"] == "close"
+    assert "OMP_PROC_BIND" not in found["cuda"]  # or all processes would share the first core
+
+
 def test_temporary_folders_have_absolute_names_that_another_user_may_use(tmp_path: Path) -> None:
     found = environment(WorkerSettings("candidate", tmp_path, 3, HELLO))
     assert Path(found["TMPDIR"]).is_absolute()
