@@ -24,6 +24,7 @@ from cuda_agent_backend.measure import device_of
 from cuda_agent_backend.options import Options
 from cuda_agent_backend.partition import partition
 from cuda_agent_backend.tensors import save
+from cuda_agent_backend.unsigned import count_in_signed
 from sandbox.devicelock import DeviceLock
 
 RECORD_LIMIT = 1 << 30
@@ -55,6 +56,7 @@ class _Take(custom_graph_pass.CustomGraphPass):
             other(graph)
         copied = Graph()
         copied.output(copied.graph_copy(graph, {}))
+        count_in_signed(copied)
         assert graph.owning_module is not None
         self.module = GraphModule(graph.owning_module, copied)
         raise _Stop

@@ -43,6 +43,7 @@ from cuda_agent_backend.report import (
     finite,
 )
 from cuda_agent_backend.splice import Replacement, splice
+from cuda_agent_backend.unsigned import count_in_signed
 from kernel_cache import Corrupt, KernelKey
 from sandbox.task import Task
 
@@ -144,6 +145,7 @@ class KernelPass(GraphPass):  # type: ignore[misc]
             )
             other(graph, is_inference) if aware else other(graph)
         try:
+            count_in_signed(graph)
             with inductor_layouts(graph):
                 self._run(graph)
         except Exception as error:

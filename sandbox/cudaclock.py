@@ -8,15 +8,19 @@ from typing import Any
 
 import torch
 
-SLEEP_CYCLES = 400_000
-"""About 0.2 ms: longer than it takes the host to queue a call, so that no gap of the host's is timed."""
+SLEEP_SECONDS, LONGEST_SLEEP_SECONDS = 2e-4, 2e-2
+CYCLES_PER_SECOND = 2e9
+MARGIN = 1.5
+"""How much longer the device sleeps than the host took to queue a call of before."""
 
 
 class CudaClock:
     """Runs a callable with a cold L2 and returns device and wall seconds.
 
-    Device time: events around the call, queued behind a short sleep so that it holds device work
-    only. Wall time: a second call, from an idle device to its synchronisation, host work included.
+    Device time: events around the call, queued behind a sleep that is longer than the host takes to queue it, so that
+    it holds device work and no gap of the host's; a call that took longer is timed again behind a longer sleep. Beyond
+    `LONGEST_SLEEP_SECONDS`, as for a call that waits for the device itself, gaps are part of it. Wall time: another
+    call, from an idle device to its synchronisation, host work included.
     """
 
     def __init__(self) -> None:
@@ -25,19 +29,17 @@ class CudaClock:
         self._flush = torch.empty(max(2 * l2, 1 << 26), dtype=torch.uint8, device=self.device)
         self._start = torch.cuda.Event(enable_timing=True)
         self._end = torch.cuda.Event(enable_timing=True)
+        self._sleep = SLEEP_SECONDS
 
     def time(
         self, call: Callable[[list[Any]], Sequence[torch.Tensor]], inputs: list[torch.Tensor]
     ) -> tuple[Sequence[torch.Tensor], float, float]:
-        """Outputs of the last of two calls, device seconds, wall seconds."""
-        self.flush()
-        torch.cuda._sleep(SLEEP_CYCLES)
-        self._start.record()
-        outputs = call(list(inputs))
-        self._end.record()
-        torch.cuda.synchronize(self.device)
-        device = self._start.elapsed_time(self._end) * 1e-3
-        del outputs
+        """Outputs of the last call, device seconds, wall seconds."""
+        device, queued = self._device_seconds(call, inputs)
+        wanted = sleep_for(queued, self._sleep)
+        if wanted > self._sleep:
+            self._sleep = wanted
+            device, _ = self._device_seconds(call, inputs)
         self.flush()
         torch.cuda.synchronize(self.device)
         before = time.perf_counter()
@@ -45,6 +47,28 @@ class CudaClock:
         torch.cuda.synchronize(self.device)
         return outputs, device, time.perf_counter() - before
 
+    def _device_seconds(
+        self, call: Callable[[list[Any]], Sequence[torch.Tensor]], inputs: list[torch.Tensor]
+    ) -> tuple[float, float]:
+        """On the device, and for queueing the call on the host."""
+        self.flush()
+        torch.cuda._sleep(int(self._sleep * CYCLES_PER_SECOND))
+        before = time.perf_counter()
+        self._start.record()
+        outputs = call(list(inputs))
+        self._end.record()
+        queued = time.perf_counter() - before
+        torch.cuda.synchronize(self.device)
+        del outputs
+        return self._start.elapsed_time(self._end) * 1e-3, queued
+
     def flush(self) -> None:
         """Overwrite more than the L2 cache."""
         self._flush.zero_()
+
+
+def sleep_for(queued: float, slept: float) -> float:
+    """Seconds to sleep before calls, of which one took so long to queue behind a sleep of so many."""
+    if queued <= slept:
+        return slept
+    return max(slept, min(MARGIN * queued, LONGEST_SLEEP_SECONDS))

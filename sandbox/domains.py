@@ -21,8 +21,8 @@ VIEWS = frozenset(
 )  # fmt: skip
 """Operators whose result holds all values of their operand and nothing else."""
 _LARGEST = {"add": 1e-3, "mul": math.inf, "div": math.inf}
-"""With a positive number up to this, these keep the sign of what is not tiny. What is added is as small as a variance's
-epsilon: with more, negative values are in the domain and must be drawn, or what a kernel does below zero is not seen."""
+"""With a positive number up to this, these keep the sign of what is not tiny. What is added is as small as an epsilon:
+with more, negative values are in the domain and must be drawn, or what a kernel does below zero is not seen."""
 
 
 def not_negative(task: Task) -> frozenset[int]:

@@ -90,8 +90,8 @@ class WorkerSettings:
 def steady_threads(target: str) -> dict[str, str]:
     """Variables that keep each OpenMP thread where it is, where such threads are what is timed.
 
-    One that wakes beside the one that woke it would make a call take twice its time, by chance. The first thread stays on
-    the first core, with all that it starts: on cuda compilers of all processes would share that one.
+    One that wakes beside the one that woke it would make a call take twice its time, by chance. The first thread stays
+    on the first core, with all that it starts: on cuda compilers of all processes would share that one.
     """
     return dict(_STEADY_THREADS) if target == "cpu" else {}
 

@@ -35,6 +35,7 @@ class SearchPolicy:
     _speed: dict[str, float] = field(default_factory=dict)
     _round_best: list[float] = field(default_factory=list)
     _submitted: list[str] = field(default_factory=list)
+    _refused: str = ""
     _noisy: int = 0
     _errors: list[str] = field(default_factory=list)
     _calls: int = 0
@@ -117,6 +118,7 @@ class SearchPolicy:
             return self._turn(
                 "The machine was busy; again.", ("submit", {"candidate": self._submitted[-1]})
             )
+        self._refused = self._refused or str(result.get("reason"))
         return self._submit_next()
 
     def _submit_next(self) -> Turn:
@@ -131,8 +133,9 @@ class SearchPolicy:
             self._submitted.append(left[0])
             return self._turn("Have the best one judged.", ("submit", {"candidate": left[0]}))
         if self._speed:
-            best = max(self._speed.values())
-            return self._give_up(f"nothing wins: best of {len(self._speed)} candidates {best:.2f}x")
+            best = f"best of {len(self._speed)} candidates {max(self._speed.values()):.2f}x"
+            refused = self._refused and f", refused: {self._refused}"
+            return self._give_up(f"nothing wins: {best}{refused}")
         return self._give_up(
             f"no candidate works: {self._errors[0] if self._errors else 'none could be made'}"
         )

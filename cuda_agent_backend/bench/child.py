@@ -33,6 +33,7 @@ MODEL_LIMIT_S = 300.0
 
 def machine(request: Request) -> Answer:
     """What machine this is, its ceilings, and the operators built, so that no search waits for that."""
+    from cuda_agent_backend.bench.clocks import least_call
     from cuda_agent_backend.machine import arch_of
     from sandbox.devicelock import DeviceLock
     from sandbox.launcher.native import find_or_build
@@ -46,7 +47,8 @@ def machine(request: Request) -> Answer:
             with flags.applied(FLOAT32["tf32"]):
                 fast = ceilings(target, dtype)
             measured = replace(measured, flops_per_s=_product_rate(request, measured, fast))
-    return {"facts": facts(), "arch": arch_of(target), "ceilings": measured.to_dict()}
+        found = {**measured.to_dict(), "call_s": least_call(target)}
+    return {"facts": facts(), "arch": arch_of(target), "ceilings": found}
 
 
 def _product_rate(request: Request, usual: Ceilings, fast: Ceilings) -> float:

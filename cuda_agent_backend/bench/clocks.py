@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from sandbox.coldcache import ColdCache
@@ -15,6 +16,7 @@ Call = Callable[[], Any]
 Samples = dict[str, dict[str, list[float]]]
 """By kind ("device", "wall"), then by contestant."""
 LEAST_ROUNDS = 10
+LEAST_CALLS = 50
 WARM_UP = 3
 
 
@@ -54,6 +56,18 @@ class GpuClock:
         outputs, device, wall = self._clock.time(lambda _: call(), [])
         del outputs
         return device, wall
+
+
+def clock_of(target: str, cold: Sequence[Tensor]) -> Clock:
+    """cold: what is evicted from the caches before each call on cpu."""
+    return GpuClock() if target == "cuda" else CpuClock(cold)
+
+
+def least_call(target: str) -> float:
+    """Device seconds of a call that writes one number: no call takes less."""
+    sink = torch.zeros(1, device=target)
+    clock = clock_of(target, [sink])
+    return min(clock.time(lambda: [sink.zero_()])[0] for _ in range(LEAST_CALLS))
 
 
 def take(

@@ -1,4 +1,4 @@
-"""The roofline floor of a whole model: the least seconds that its bytes and its products take on this machine."""
+"""The roofline floor of a whole model: the least seconds that a call, its bytes and its products take."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ class Floor:
 
 
 def floor_of(moved: int, operations: int, ceilings: Mapping[str, Any]) -> Floor:
-    """Memory and arithmetic may overlap, so the longer of the two counts."""
+    """Memory and arithmetic may overlap, so the longer of the two counts, after what any call takes."""
     memory = moved / float(ceilings["bytes_per_s"])
-    return Floor(moved, operations, max(memory, operations / float(ceilings["flops_per_s"])))
+    work = max(memory, operations / float(ceilings["flops_per_s"]))
+    return Floor(moved, operations, float(ceilings["call_s"]) + work)
 
 
 def unique_bytes(tensors: Iterable[Tensor]) -> int:

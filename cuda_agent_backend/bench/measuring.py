@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cuda_agent_backend.bench.clocks import Clock, CpuClock, GpuClock, Samples, take
+from cuda_agent_backend.bench.clocks import Clock, Samples, clock_of, take
 from cuda_agent_backend.bench.floor import Floor, floor_of, unique_bytes, weights
 from cuda_agent_backend.bench.request import Request
 from cuda_agent_backend.bench.taskfile import BuiltTask
@@ -78,7 +79,7 @@ def measure(task: BuiltTask, request: Request) -> dict[str, Any]:
     with torch.no_grad(), lock.turn():
         draws = [check(task, contestants.calls, wishes.seed + draw) for draw in range(DRAWS)]
         floor = model_floor(task.model, inputs, request.ceilings or {})
-        clock = _clock(wishes.target, [*weights(task.model), *tensors(inputs)])
+        clock = clock_of(wishes.target, [*weights(task.model), *tensors(inputs)])
         calls = {name: _bound(call, inputs) for name, call in contestants.calls.items()}
         samples = samples_of(calls, clock, request)
     graphs = explain(task.model, *inputs, options=request.options("cached")).graphs
@@ -178,10 +179,24 @@ def _oracle(model: nn.Module, inputs: Sequence[Any]) -> list[Tensor]:
 def model_floor(model: nn.Module, inputs: Sequence[Any], ceilings: Mapping[str, Any]) -> Floor:
     """The roofline floor of one call."""
     outputs: list[Tensor] = []
-    operations = operations_of(lambda: outputs.extend(tensors(model(*inputs))))
+    with _frozen(model):
+        operations = operations_of(lambda: outputs.extend(tensors(model(*inputs))))
     return floor_of(
         unique_bytes([*weights(model), *tensors(inputs), *outputs]), operations, ceilings
     )
+
+
+@contextmanager
+def _frozen(model: nn.Module) -> Iterator[None]:
+    """Within it no parameter requires gradients: torch's counter asks for those of what a module is given."""
+    learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for parameter in learning:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in learning:
+            parameter.requires_grad_(True)
 
 
 def samples_of(calls: Mapping[str, Callable[[], Any]], clock: Clock, request: Request) -> Samples:
@@ -203,7 +218,3 @@ def samples_of(calls: Mapping[str, Callable[[], Any]], clock: Clock, request: Re
 
 def _bound(call: Call, inputs: Sequence[Any]) -> Callable[[], Any]:
     return lambda: call(*inputs)
-
-
-def _clock(target: str, cold: Sequence[Tensor]) -> Clock:
-    return GpuClock() if target == "cuda" else CpuClock(cold)

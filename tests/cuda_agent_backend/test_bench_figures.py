@@ -25,6 +25,7 @@ from cuda_agent_backend.bench.figures import (
     task_figures,
 )
 from cuda_agent_backend.bench.floor import floor_of, unique_bytes, weights
+from cuda_agent_backend.bench.measuring import model_floor
 from sandbox.timing import Interval
 
 
@@ -198,9 +199,9 @@ def test_tables_show_what_there_is() -> None:
 
 
 def test_the_floor_is_the_longer_of_memory_and_arithmetic() -> None:
-    ceilings = {"bytes_per_s": 100.0, "flops_per_s": 10.0}
-    assert floor_of(200, 10, ceilings).seconds == 2.0
-    assert floor_of(200, 30, ceilings).seconds == 3.0
+    ceilings = {"bytes_per_s": 100.0, "flops_per_s": 10.0, "call_s": 0.5}
+    assert floor_of(200, 10, ceilings).seconds == 2.5
+    assert floor_of(200, 30, ceilings).seconds == 3.5
 
 
 def test_bytes_that_tensors_share_count_once() -> None:
@@ -214,6 +215,24 @@ def test_bytes_that_tensors_share_count_once() -> None:
 def test_tables_of_embeddings_are_not_read_whole() -> None:
     model = nn.Sequential(nn.Embedding(1000, 8), nn.Linear(8, 8), nn.BatchNorm1d(8))
     assert sum(t.numel() for t in weights(model)) == 64 + 8 + 4 * 8 + 1
+
+
+def test_the_floor_of_a_model_that_hands_its_parameters_on() -> None:
+    class Latents(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.latents, self.mix = nn.Parameter(torch.zeros(4, 8)), nn.Linear(8, 16, bias=False)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.mix(self.latents) * x
+
+    model = Latents()
+    ceilings = {"bytes_per_s": 4.0, "flops_per_s": 1e9, "call_s": 0.0}
+    with torch.no_grad():
+        floor = model_floor(model, (torch.zeros(16),), ceilings)
+    assert floor.operations == 2 * 4 * 8 * 16
+    assert floor.seconds == 4 * 8 + 8 * 16 + 16 + 4 * 16
+    assert all(parameter.requires_grad for parameter in model.parameters())
 
 
 def test_plots_rest_on_results_only() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -109,6 +110,13 @@ def test_what_was_found_in_time_is_judged(seconds: float, judged: str, won: bool
     assert bench.asked.count("judge") <= LAST_TURNS
     if not won:
         assert found.reason == f"{seconds:.3g} s are used up"
+
+
+def test_what_is_fast_and_refused_says_why() -> None:
+    found = run_episode(SearchPolicy(), Toolbox(TASK, Scripted(judged="wrong")), Budget(1e9))
+    assert re.fullmatch(
+        r"nothing wins: best of \d+ candidates 2\.00x, refused: 1\.99x", found.reason
+    )
 
 
 def test_nothing_but_submissions_is_done_when_the_time_is_up() -> None:
