@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
+    from sandbox.accuracy import Nearby
     from sandbox.devicelock import DeviceLock
     from sandbox.task import Task
 
@@ -112,20 +113,27 @@ class Trial:
     ) -> None:
         from sandbox.bounds import input_bounds
         from sandbox.inputs import make_inputs
-        from sandbox.oracle import run_eager, run_oracle
         from sandbox.taskgraph import device_of
 
         self.task, self.inductor, self.device = task, dict(inductor), device_of(task.target)
         self.lock = lock
-        module, bounds = task.to_graph_module(), input_bounds(task)
+        self._module, bounds = task.to_graph_module(), input_bounds(task)
         with lock.turn():
             self.inputs = make_inputs(task.inputs, seed, "normal", bounds, self.device)
             calm(self.inputs)
-            self.oracle = run_oracle(task, module, self.inputs).outputs
-            self.eager = run_eager(module, self.inputs)
+            self.eager, self.oracle = self._expected(self.inputs)
         self.plain = self._compile(task.to_graph_module())
         with lock.turn():
             self.reference = self.plain()
+
+    def _expected(
+        self, inputs: Sequence[torch.Tensor]
+    ) -> tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]:
+        """Eager's and the oracle's outputs."""
+        from sandbox.oracle import run_eager, run_oracle
+
+        oracle = run_oracle(self.task, self._module, inputs).outputs
+        return run_eager(self._module, inputs), oracle
 
     def measure(self, kernels: Sequence[str]) -> Measured:
         """Compile the graph with these kernels and compare it with plain Inductor."""
@@ -141,9 +149,16 @@ class Trial:
 
     def _compare(self, spliced: Callable[[], list[torch.Tensor]], seed: int) -> Measured:
         from cuda_agent_backend.measure import paired_samples
+        from sandbox.nearby import several
         from sandbox.timing import interval, ratios
 
-        wrong, ratio = less_accurate(spliced(), self.reference, self.eager, self.oracle)
+        wrong, ratio = less_accurate(
+            spliced(),
+            self.reference,
+            self.eager,
+            self.oracle,
+            lambda: (self._expected(inputs) for inputs in several(self.inputs)),
+        )
         if wrong:
             return Measured(0, 0, 0, False, f"the whole graph is less accurate: {wrong}", ratio)
         samples = paired_samples(
@@ -207,6 +222,7 @@ def less_accurate(
     reference: Sequence[torch.Tensor],
     eager: Sequence[torch.Tensor],
     oracle: Sequence[torch.Tensor],
+    nearby: Nearby | None = None,
 ) -> tuple[str, float]:
     """What is less accurate than both eager and Inductor ("" if nothing), and the worst error ratio to eager.
 
@@ -226,9 +242,17 @@ def less_accurate(
             continue
         against_eager = compare([ours], [plain], [exact])
         worst = max(worst, against_eager.error_ratio)
-        if not against_eager.passes and not compare([ours], [theirs], [exact]).passes:
+        if against_eager.passes or compare([ours], [theirs], [exact]).passes:
+            continue
+        if not compare([ours], [plain], [exact], nearby=_of_output(number, nearby)).passes:
             return f"output {number}: {against_eager.outputs[0].reason}", worst
     return "", worst
+
+
+def _of_output(number: int, nearby: Nearby | None) -> Nearby | None:
+    if nearby is None:
+        return None
+    return lambda: (([eager[number]], [oracle[number]]) for eager, oracle in nearby())
 
 
 def _differing(left: torch.Tensor, right: torch.Tensor) -> float:

@@ -6,16 +6,18 @@ lacks; `WorkerProcess.generation` tells which process was equipped.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from sandbox import guarded, roofline
+from sandbox.accuracy import Nearby
 from sandbox.bounds import input_bounds
 from sandbox.candidate import Candidate
 from sandbox.compile import is_untrusted_host_code
 from sandbox.expected import Expected, InputSet, Source, expect
+from sandbox.nearby import several
 from sandbox.sharedmemory import Segment, layout
 from sandbox.specs import TensorSpec
 from sandbox.supervisor import Trouble, WorkerProcess
@@ -105,6 +107,17 @@ class Session:
     def expected_of(self, tensors: Sequence[torch.Tensor]) -> Expected | Failed:
         """What the task computes on tensors that are no set of their own; not kept."""
         return expect(self.task, self.module, tensors, self.flags)
+
+    def nearby(self, tensors: Sequence[torch.Tensor]) -> Nearby:
+        """What the task computes on tensors that differ from these by rounding; what fails there is left out."""
+
+        def ask() -> Iterator[tuple[list[torch.Tensor], list[torch.Tensor]]]:
+            for inputs in several(tensors):
+                found = self.expected_of(inputs)
+                if isinstance(found, Expected):
+                    yield found.eager, found.oracle
+
+        return ask
 
     def forget_expected(self, inputs: InputSet) -> None:
         """Free the expected values of a set."""

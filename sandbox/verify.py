@@ -103,7 +103,7 @@ def _check_group(
             pool.append(_draw(through, expected))
         if inputs.number == SCRATCH_SET:
             session.forget_expected(inputs)
-    return compare_draws(pool)
+    return compare_draws(pool, session.nearby(inputs.tensors))
 
 
 def _draw(outputs: Sequence[torch.Tensor], expected: Expected) -> Draw:

@@ -20,7 +20,8 @@ from cuda_agent_backend.bench.taskfile import BuiltTask
 from cuda_agent_backend.inductor_timing import compiling
 from cuda_agent_backend.measure import oracle, tensors
 from cuda_agent_backend.report import HIT
-from sandbox.accuracy import AccuracyReport, compare
+from sandbox.accuracy import AccuracyReport, Nearby, compare
+from sandbox.nearby import several
 from sandbox.roofline import operations_of
 from sandbox.timing import control
 
@@ -133,7 +134,18 @@ def check(task: BuiltTask, calls: Mapping[str, Call], seed: int) -> Checked:
         ours, eager, plain = (
             [t.to(exact[0].device) for t in each] for each in (ours, eager, plain)
         )
-    return judged(ours, eager, plain, exact)
+    return judged(ours, eager, plain, exact, lambda: _nearby(task, calls[EAGER], inputs))
+
+
+def _nearby(
+    task: BuiltTask, eager: Call, inputs: Sequence[Any]
+) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+    """See `sandbox.accuracy.Nearby`."""
+    for values in several([x for x in inputs if isinstance(x, Tensor)]):
+        left = iter(values)
+        near = [next(left) if isinstance(x, Tensor) else x for x in inputs]
+        exact = _oracle(task.model, near)
+        yield [t.to(exact[0].device) for t in _copied(eager(*near))], exact
 
 
 def judged(
@@ -141,9 +153,10 @@ def judged(
     eager: Sequence[Tensor],
     plain: Sequence[Tensor],
     exact: Sequence[Tensor],
+    nearby: Nearby | None = None,
 ) -> Checked:
     """The rule: eager's error is the yardstick, or Inductor's where Inductor itself is beyond eager's."""
-    report = compare(ours, eager, exact)
+    report = compare(ours, eager, exact, nearby=nearby)
     if report.passes:
         return Checked("", False, report.error_ratio, report)
     as_inductor = not differs(ours, plain) and compare(ours, plain, exact).passes

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 
 from sandbox.accuracy import Draw, IndexCheck, check_metadata, compare, compare_draws
+from sandbox.nearby import moved
 from sandbox.specs import TensorSpec
 
 INF, NAN = math.inf, math.nan
@@ -111,6 +114,52 @@ def test_one_wrong_small_element_among_large_ones_fails() -> None:
     report = compare([found], [eager], [oracle])
     assert not report.passes
     assert "on values of size" in report.reason
+
+
+def cancelled(error: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Numbers of size one, and 100 of size 2**-14 of which the last was left over by large ones; the errors of all but
+    that one are eager's usual."""
+    oracle = torch.cat([normal(4000).double(), torch.full((100,), 2.0**-14, dtype=torch.float64)])
+    found = oracle * (1 + 6e-8 * normal(4100, seed=1).double())
+    found[-1] = oracle[-1] + error
+    return found.float(), oracle
+
+
+@pytest.mark.parametrize(("error", "right"), [(8e-7, True), (3e-6, False)])
+def test_what_eager_owes_to_chance_is_seen_on_inputs_nearby(error: float, right: bool) -> None:
+    (lucky, oracle), (usual, _), (found, _) = (cancelled(e) for e in (0.0, 1e-7, error))
+    asked = []
+
+    def nearby() -> Iterator[tuple[list[torch.Tensor], list[torch.Tensor]]]:
+        asked.append(1)
+        yield [usual], [oracle]
+
+    assert "values of size 0.000122" in compare([found], [lucky], [oracle]).reason
+    assert compare([found], [lucky], [oracle], nearby=nearby).passes is right
+    assert compare([lucky], [lucky], [oracle], nearby=nearby).passes and len(asked) == 1
+
+
+def test_other_failures_do_not_ask_for_inputs_nearby() -> None:
+    eager, oracle = silu_case()
+
+    def nearby() -> Iterator[Any]:
+        raise AssertionError
+
+    assert not compare([eager * 1.001], [eager], [oracle], nearby=nearby).passes
+
+
+def test_inputs_nearby_differ_by_rounding_and_keep_zeros_signs_and_strides() -> None:
+    x = normal(64, 32).t()
+    x[0, :3] = torch.tensor([0.0, INF, NAN])
+    numbers = torch.arange(5)
+    first, second = (moved([x, numbers], seed) for seed in (0, 1))
+    assert first[1] is numbers and first[0].stride() == x.stride()
+    near, finite = first[0], x.isfinite()
+    assert not torch.equal(near[finite], second[0][finite])
+    assert torch.equal(near[0, :2], x[0, :2]) and bool(near[0, 2].isnan())
+    assert bool((near.sign() == x.sign())[finite].all())
+    assert bool(((near - x).abs()[finite] <= 2 * torch.finfo().eps * x.abs()[finite]).all())
+    assert bool((near != x)[finite & (x != 0)].all())
 
 
 def test_half_precision_accumulation_fails() -> None:
