@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from cuda_agent_backend.sketch import cuda_contract, cuda_small
+from cuda_agent_backend.sketch import cuda_contract, cuda_small, cuda_transpose
 from cuda_agent_backend.sketch.contraction import contraction_of
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
 from cuda_agent_backend.sketch.cuda_map import emit_map
@@ -66,6 +66,8 @@ def _emit_kernel(
     kernel = narrowed(kernel, needs_wide(region, kernel))
     if sketch == "map":
         return emit_map(kernel, region, parameters, name, device)
+    if sketch == cuda_transpose.SKETCH:
+        return cuda_transpose.emit_transpose(kernel, region, parameters, name)
     if sketch == "row":
         return emit_rows(kernel, region, parameters, name, device)
     if sketch == cuda_contract.SKETCH:
@@ -74,7 +76,7 @@ def _emit_kernel(
     if sketch == cuda_small.SKETCH:
         found = contraction_of(kernel)
         return cuda_small.emit_small(kernel, found, region, parameters, name, device)
-    known = ("map", "row", cuda_contract.SKETCH, cuda_small.SKETCH)
+    known = ("map", cuda_transpose.SKETCH, "row", cuda_contract.SKETCH, cuda_small.SKETCH)
     raise Unsupported(f"sketch {sketch!r}; known: {', '.join(known)}")
 
 

@@ -21,6 +21,7 @@ from cuda_agent_backend.sketch.cuda_rows import emit_rows
 from cuda_agent_backend.sketch.cuda_small import small_schedules
 from cuda_agent_backend.sketch.cuda_stencil import tile_loop, tile_rows
 from cuda_agent_backend.sketch.cuda_taps import with_taps_apart
+from cuda_agent_backend.sketch.cuda_transpose import transpose_schedules
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Dim, Kernel
 from cuda_agent_backend.sketch.passes import Pass
@@ -49,7 +50,7 @@ def kernel_schedules(
 ) -> list[Parameters]:
     """One to ``most`` schedules; raises Unsupported where no sketch fits."""
     if single_pass(kernel) is not None:
-        return _map_schedules(kernel, region)[:most]
+        return [*transpose_schedules(kernel, region), *_map_schedules(kernel, region)][:most]
     split, contraction = with_taps_apart(kernel)
     least = 0 if contraction is None else min(contraction.m, contraction.n)
     tiled: list[Parameters] = []

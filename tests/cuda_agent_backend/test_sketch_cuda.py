@@ -56,6 +56,12 @@ CASES: dict[str, Case] = {
     "cumprod": (lambda x: (1 + x / 100).cumprod(-1), (randn(64, 1000),)),
     "sum of squares of columns": (lambda x: x.square().sum(0), (randn(3000, 136),)),
     "transposed operand": (lambda x, y: (x.t() + y).exp(), (randn(128, 96), randn(96, 128))),
+    "axes in reverse order": (lambda x: x.permute(3, 2, 1, 0).flip(0).contiguous(), (randn(40, 3, 7, 55),)),
+    "two transposed operands": (
+        lambda x, y, z: torch.where(z > 0, x.transpose(1, 2) * y.transpose(1, 2).flip(2), z + 1),
+        (randn(3, 70, 33), randn(3, 70, 33), randn(3, 33, 70)),
+    ),
+    "transposed halves": (lambda x, b: (x.t().float() + b).contiguous(), (randn(100, 72).bfloat16(), randn(100))),
     "concatenation": (lambda a, b: F.pad(torch.cat([a, b], -1).sin(), (1, 3)), (randn(50, 16), randn(50, 9))),
     "activations": (lambda x: x.tanh() * x.sigmoid() + F.softplus(x) + x.erf() + x.abs().log1p(), (randn(7, 1001),)),
     "bfloat16": (lambda x, b: F.gelu(torch.softmax(x, -1) + b), (randn(64, 1536).bfloat16(), randn(1536).bfloat16())),
@@ -118,6 +124,30 @@ def test_lanes_lie_along_the_neighbours_in_what_is_large(
 ) -> None:
     it = sample(function, randn(4, 200, 160), randn(4, 200), randn(4, 200))
     assert {s.parameters(0).get("lanes", "inner") for s in proposals(it)} == {lanes}
+
+
+@pytest.mark.parametrize(
+    ("name", "squares", "first"),
+    [
+        ("axes in reverse order", 1, 32),
+        ("two transposed operands", 2, 32),
+        ("transposed halves", 1, 64),
+        ("transposed operand", 1, 32),
+    ],
+)
+def test_what_is_read_across_goes_through_a_square(name: str, squares: int, first: int) -> None:
+    function, inputs = CASES[name]
+    it = sample(function, *inputs)
+    schedule = proposals(it)[0]
+    assert schedule.parameters(0) == {"sketch": "transpose", "wide": first}
+    source = emitted(it, schedule)[0]
+    assert source.count("* const tile") == squares
+
+
+def test_what_runs_along_the_stores_goes_through_no_square() -> None:
+    for one in (lambda x: x.flip(1) + 1, lambda x: x[:, ::2] * 2, lambda x: x + x[0]):
+        found = proposals(sample(one, randn(96, 128)))
+        assert all(s.parameters(0)["sketch"] == "map" for s in found)
 
 
 def test_a_side_of_a_concatenation_is_a_branch_with_whole_vectors() -> None:
