@@ -30,6 +30,7 @@ from cuda_agent_backend.bench.figures import (
     summary,
     task_figures,
 )
+from cuda_agent_backend.bench.plots import NoPlots, draw
 from cuda_agent_backend.bench.request import Wishes
 from cuda_agent_backend.bench.results import Identity
 from cuda_agent_backend.report import HIT
@@ -198,6 +199,7 @@ def main() -> int:
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER")
     parser.add_argument("--name", default="h200-practice")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the file is written")
+    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw plots, as SVG, there")
     args = parser.parse_args()
     found = discover([PRACTICE.relative_to(ROOT)])
     tasks = {task.path.stem: task for task in getattr(found, "tasks", ())}
@@ -209,6 +211,9 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 1
     write_json(args.folder / f"{args.name}.json", content)
+    if args.plots:
+        drawn = draw([task_figures(facts) for facts in every], args.plots, ("svg",))
+        print(drawn.reason if isinstance(drawn, NoPlots) else f"{len(drawn)} plots")
     print(json.dumps(content["summary"]["table"], indent=1))
     return 0
 

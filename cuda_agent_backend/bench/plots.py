@@ -10,6 +10,7 @@ from typing import Any
 from cuda_agent_backend.bench.figures import BOTH, TaskFigures, speedup
 
 FORMATS = ("svg", "png")
+TICKS = (0.1, 0.2, 0.5, 0.8, 1, 1.2, 1.5, 2, 3, 5, 7, 10, 20, 50, 100, 200, 500, 1000)
 LABELS = {"inductor": "Inductor", "eager": "eager", BOTH: "the faster of both"}
 
 
@@ -56,7 +57,9 @@ def floors(tasks: Sequence[TaskFigures]) -> list[tuple[str, float]]:
     return sorted(known, key=lambda item: item[1])
 
 
-def draw(tasks: Sequence[TaskFigures], folder: Path) -> list[Path] | NoPlots:
+def draw(
+    tasks: Sequence[TaskFigures], folder: Path, formats: Sequence[str] = FORMATS
+) -> list[Path] | NoPlots:
     """All plots below a folder; the files."""
     try:
         from matplotlib.figure import Figure
@@ -74,7 +77,7 @@ def draw(tasks: Sequence[TaskFigures], folder: Path) -> list[Path] | NoPlots:
     for name, paint in made.items():
         figure = Figure(figsize=(8, 4.5), layout="constrained")
         paint(figure.subplots(), tasks)
-        for form in FORMATS:
+        for form in formats:
             files.append(folder / f"{name}.{form}")
             figure.savefig(files[-1], dpi=150)
     return files
@@ -126,8 +129,8 @@ def _names(axes: Any, names: Sequence[str], most: int = 40) -> None:
 
 def _speedup_ticks(axis: Any) -> None:
     """Plain numbers on a logarithmic axis."""
-    from matplotlib.ticker import MaxNLocator, NullFormatter, StrMethodFormatter
+    from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 
-    axis.set_major_locator(MaxNLocator(8))
+    axis.set_major_locator(FixedLocator(TICKS))
     axis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    axis.set_minor_formatter(NullFormatter())
+    axis.set_minor_locator(NullLocator())
