@@ -183,7 +183,7 @@ def _closure(value: Value, made: dict[Value, Instruction]) -> Body | None:
     return Body([i for i in made.values() if i.result in needed], (value,))
 
 
-# --- loops that an operand sees as several, or as one ---------------------------------------------------------------------------
+# --- loops that an operand sees as several, or as one ----------------------------------------------------------------
 
 
 def straightened(kernel: Kernel) -> Kernel:
