@@ -63,6 +63,10 @@ def heads_back(p: Tensor, v: Tensor) -> Tensor:
     return (p @ v).view(3, 4, 33, 16).permute(0, 2, 1, 3).reshape(3, 33, 64)
 
 
+def padded_twice(x: Tensor, w: Tensor) -> Tensor:
+    return F.conv2d(F.pad(x, (1, 2, 0, 3)), w, padding=1, stride=2)
+
+
 Case = tuple[Callable[..., Any], tuple[Tensor, ...]]
 # sizes that are no multiple of a tile, so that the edges of rows, columns and terms are all met
 CASES: dict[str, Case] = {
@@ -152,9 +156,7 @@ CASES: dict[str, Case] = {
     "patches": (patches, (randn(2, 3, 32, 40), randn(192, 24))),
     "keys shared by heads": (shared_keys, (randn(24, 33, 16), randn(2, 3, 16, 50))),
     "heads to the inside": (heads_back, (randn(12, 33, 40), randn(12, 40, 16))),
-    "padded, then padded again": (
-        lambda x, w: F.conv2d(F.pad(x, (1, 2, 0, 3)), w, padding=1, stride=2), (randn(2, 8, 13, 11), randn(20, 8, 3, 3)),
-    ),
+    "padded, then padded again": (padded_twice, (randn(2, 8, 13, 11), randn(20, 8, 3, 3))),
     "padded terms": (lambda x, w: F.pad(x, (3, 5, 1, 2)) @ w, (randn(60, 56), randn(64, 48))),
     "groups": (lambda x, w: F.conv2d(x, w, padding=1, groups=2), (randn(2, 16, 9, 9), randn(24, 8, 3, 3))),
 }  # fmt: skip
@@ -257,6 +259,16 @@ def test_warp_groups_compute_the_same(
         assert relative(got, want) < 2e-6  # a short sum that is cut off all the way
     else:
         assert relative(got, want) < 1e-3
+
+
+@pytest.mark.parametrize("name", ["heads inside", "patches", "padded, then padded again"])
+@pytest.mark.parametrize("group", [1, 2])
+def test_warp_groups_read_operands_where_they_are(name: str, group: int, tmp_path: Path) -> None:
+    it = case(name)
+    (want,) = in_float64(name)
+    change = {"tile_n": 128, "stages": 3 + group, "run": 32, "group": group}
+    (got,) = emulated(it, with_tiles(it, **GROUPS | change), tmp_path)
+    assert relative(got, want) < 2 * relative(it.want[0], want) + 1e-7
 
 
 @pytest.mark.parametrize("group", [1, 2])
