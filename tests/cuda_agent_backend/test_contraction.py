@@ -59,6 +59,15 @@ def shared_keys(q: Tensor, k: Tensor) -> Tensor:
     return q @ k[:, :, None].expand(2, 3, 4, 16, 50).reshape(24, 16, 50)
 
 
+def shared_tokens(x: Tensor, w: Tensor) -> Tensor:
+    return torch.bmm(x.expand(3, 34, 40).clone(memory_format=torch.contiguous_format), w)
+
+
+def gram(x: Tensor) -> Tensor:
+    tokens = x.permute(0, 2, 1).reshape(-1, 20)
+    return tokens.t() @ tokens
+
+
 def heads_back(p: Tensor, v: Tensor) -> Tensor:
     return (p @ v).view(3, 4, 33, 16).permute(0, 2, 1, 3).reshape(3, 33, 64)
 
@@ -155,6 +164,8 @@ CASES: dict[str, Case] = {
     ),
     "patches": (patches, (randn(2, 3, 32, 40), randn(192, 24))),
     "keys shared by heads": (shared_keys, (randn(24, 33, 16), randn(2, 3, 16, 50))),
+    "tokens shared by experts": (shared_tokens, (randn(34, 40), randn(3, 40, 24))),
+    "a copy times itself": (gram, (randn(3, 20, 36),)),
     "heads to the inside": (heads_back, (randn(12, 33, 40), randn(12, 40, 16))),
     "padded, then padded again": (padded_twice, (randn(2, 8, 13, 11), randn(20, 8, 3, 3))),
     "padded terms": (lambda x, w: F.pad(x, (3, 5, 1, 2)) @ w, (randn(60, 56), randn(64, 48))),
@@ -605,6 +616,8 @@ def test_operands_that_were_to_be_copied_first_are_read_where_they_are() -> None
     assert loops("channels to the end") == ([], [3, 180], [20], [13])
     assert loops("patches") == ([], [2, 4, 5], [24], [3, 8, 8])
     assert loops("keys shared by heads") == ([6], [4, 33], [50], [16])  # heads of a group are rows
+    assert loops("tokens shared by experts") == ([], [34], [3, 24], [40])
+    assert loops("a copy times itself") == ([], [20], [20], [3, 36])
     assert loops("heads to the inside") == ([3, 4], [33], [16], [40])
 
 
