@@ -6,7 +6,13 @@ import math
 
 from torch.fx import Node
 
-from cuda_agent_backend.operators import Kind, kind_of, product_sizes
+from cuda_agent_backend.operators import (
+    Kind,
+    is_copy,
+    is_zero_padding,
+    kind_of,
+    product_sizes,
+)
 from cuda_agent_backend.partition import WAITING, Region, is_selection, size_in_bytes
 
 SLACK = 0.1
@@ -71,10 +77,21 @@ def room(region: Region) -> float | None:
         for read in node.all_input_nodes:
             if read in region.inputs or stage[read] != stage[node]:
                 reads.setdefault(read, set()).add(stage[node])
-    moved = sum(map(size_in_bytes, region.outputs))
+    moved = sum(map(size_in_bytes, region.outputs)) + _copied(region)
     for read, stages in reads.items():
         moved += len(stages) * min(size_in_bytes(read), _cheapest(read, region))
     return max(1.0, moved / region.moved)
+
+
+def _copied(region: Region) -> int:
+    """Bytes of the copies that Inductor makes for products: each is written and read."""
+    kinds, needed, moved = _kinds(region), set[Node](), 0
+    for node in reversed(region.nodes):
+        if node in needed and (is_copy(node) or is_zero_padding(node)):
+            moved += 2 * size_in_bytes(node)
+        if node in needed or kinds[node] is Kind.PRODUCT:
+            needed |= set(node.all_input_nodes)
+    return moved
 
 
 def _cheapest(node: Node, region: Region) -> int:

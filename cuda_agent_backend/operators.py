@@ -232,6 +232,18 @@ def is_convolution(node: Node) -> bool:
     return 1 <= dims <= 3 and (plain or not transposed)
 
 
+def is_copy(node: Node) -> bool:
+    """Whether a node moves values of its one operand and makes none: a copy, or a change of shape that takes one."""
+    return node.target in (torch.ops.aten.clone.default, torch.ops.aten.reshape.default)
+
+
+def is_zero_padding(node: Node) -> bool:
+    """Whether a node puts zeros around its operand, or cuts it off."""
+    if node.target is not torch.ops.aten.constant_pad_nd.default:
+        return False
+    return not (node.args[2] if len(node.args) > 2 else node.kwargs.get("value", 0))
+
+
 def is_adaptive_pooling(node: Node) -> bool:
     """Whether a node is an adaptive pooling for which there are sketches: of real numbers, without their places."""
     if node.target not in ADAPTIVE_POOLINGS or not isinstance(node.args[0], Node):

@@ -3,10 +3,10 @@
 Every node gets a level: the number of barriers (extern kernels and the like) that must run before it. Fusible nodes of
 one level never have a barrier between them, so any connected set of them is convex, and replacing all such sets leaves
 the graph without cycles. A matrix product that sketches cover waits like a barrier for what it reads, and is fused with
-what follows it, one to a region; an attention waits too and is a region of its own. A product that a rewrite does away
-with is fusible like any other node. A fusible node whose users all lie on higher levels is moved up to them when that
-saves traffic. Views on the fringe of a region stay outside, and no view is ever an output: what it views is put out
-instead.
+what follows it, one to a region, and with copies of its operands (`copies`); an attention waits too and is a region of
+its own. A product that a rewrite does away with is fusible like any other node. A fusible node whose users all lie on
+higher levels is moved up to them when that saves traffic. Views on the fringe of a region stay outside, and no view is
+ever an output: what it views is put out instead.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch.fx import Graph, Node
 
+from cuda_agent_backend.copies import read_through
 from cuda_agent_backend.operators import Kind, kind_of
 from sandbox.specs import ITEM_SIZES
 
@@ -63,12 +64,13 @@ class Analysis:
         for node in self.nodes:
             self.kinds[node] = kind_of(node, self.kinds)
         self.trailing = self._trailing_mutations()
+        self.through = set() if self._mutates_within() else read_through(self.nodes, self.kinds)
         self.level = self._levels()
         self._move_up()
         self.members = self._without_fringe()
 
     def fusible(self, node: Node) -> bool:
-        return self.kinds[node] in FUSIBLE
+        return self.kinds[node] in FUSIBLE and node not in self.through
 
     def waits(self, node: Node) -> bool:
         """Whether a node starts a level: all that it reads has been computed before."""
@@ -108,6 +110,9 @@ class Analysis:
             found.add(node)
         return found
 
+    def _mutates_within(self) -> bool:
+        return any(self.kinds[n] is Kind.MUTATION and n not in self.trailing for n in self.nodes)
+
     def _levels(self) -> dict[Node, int]:
         """Barriers before each node. A mutation that is not at the very end counts for everything after it."""
         level: dict[Node, int] = {}
@@ -129,7 +134,7 @@ class Analysis:
 
         Nothing is moved where a mutation lies in the midst of the graph: reading after it would be wrong.
         """
-        if any(self.kinds[n] is Kind.MUTATION and n not in self.trailing for n in self.nodes):
+        if self._mutates_within():
             return
         for node in reversed(self.nodes):
             users = _users(node)
@@ -273,7 +278,7 @@ def _halves(part: list[Node]) -> tuple[list[Node], list[Node]] | None:
 
 def _region(part: list[Node], analysis: Analysis, min_bytes: int) -> Region | None:
     alone = any(analysis.kinds[node] is Kind.ATTENTION for node in part)
-    nodes = part if alone else _with_constants(part, analysis)
+    nodes = part if alone else _with_shared(part, analysis)
     own, inner = set(nodes), set(part)
     inputs = list(dict.fromkeys(r for n in nodes for r in n.all_input_nodes if r not in own))
     outputs = _outputs(part, inner, analysis.kinds)
@@ -286,13 +291,14 @@ def _region(part: list[Node], analysis: Analysis, min_bytes: int) -> Region | No
     return replace(region, reason=reason)
 
 
-def _with_constants(part: list[Node], analysis: Analysis) -> list[Node]:
-    """The part and the constants it needs, which every region computes for itself."""
+def _with_shared(part: list[Node], analysis: Analysis) -> list[Node]:
+    """The part and what every region has for itself: constants that it needs, copies that its products read through."""
     found = set(part)
     waiting = list(part)
     while waiting:
         for read in waiting.pop().all_input_nodes:
-            if analysis.kinds[read] is Kind.CONSTANT and read not in found:
+            shared = analysis.kinds[read] is Kind.CONSTANT or read in analysis.through
+            if shared and read not in found:
                 found.add(read)
                 waiting.append(read)
     return analysis.in_order(found)

@@ -6,14 +6,16 @@ for any number of loops, in any order in memory. An operand may be masked, as wh
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import sympy
 import torch
+from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
-from cuda_agent_backend.sketch.nest import Dim, Kernel, coefficient, mergeable
+from cuda_agent_backend.sketch.nest import Dim, Kernel, coefficient, cut_loops, mergeable
 from cuda_agent_backend.sketch.ssa import GATHER, Body, Instruction, Value
 
 LOADS = ("load", GATHER, "masked", "local")
@@ -147,16 +149,27 @@ def _factors(body: Body) -> tuple[Factor, Factor] | None:
 
 
 def _factor(value: Instruction, made: dict[Value, Instruction]) -> Factor | None:
+    """A load, masked or not. Masks within each other are one: an image padded before its convolution pads it again."""
     if value.op == "load" and value.buffer is not None and value.index is not None:
         return Factor(value.buffer, value.index, None)
     if value.op != "masked" or value.body is None or float(value.operands[1]) != 0.0:
         return None
-    *others, load = value.body.instructions
-    if others or load.op != "load" or load.buffer is None or load.index is None:
-        return None
+    within = made | {i.result: i for i in value.body.instructions}
+    found = _factor(within[value.body.results[0]], within)
     mask = _closure(value.operands[0], made)
     absent = math.copysign(1.0, float(value.operands[1])) < 0
-    return None if mask is None else Factor(load.buffer, load.index, mask, absent)
+    if found is None or mask is None or (found.mask is not None and (absent or found.absent)):
+        return None
+    both = mask if found.mask is None else _both(mask, found.mask)
+    return Factor(found.buffer, found.index, both, absent)
+
+
+def _both(a: Body, b: Body) -> Body:
+    """Whether two masks of one loop body hold."""
+    instructions = list({i.result: i for i in (*a.instructions, *b.instructions)}.values())
+    result = Value(1 + max(i.result.number for i in instructions))
+    joined = Instruction(result, "and_", (a.results[0], b.results[0]))
+    return Body([*instructions, joined], (result,))
 
 
 def _closure(value: Value, made: dict[Value, Instruction]) -> Body | None:
@@ -170,7 +183,43 @@ def _closure(value: Value, made: dict[Value, Instruction]) -> Body | None:
     return Body([i for i in made.values() if i.result in needed], (value,))
 
 
-# --- loops that an operand sees as one ---------------------------------------------------------------------------
+# --- loops that an operand sees as several, or as one ----------------------------------------------------------------
+
+
+def straightened(kernel: Kernel) -> Kernel:
+    """``kernel`` with loops of its sum of products cut where an operand that is laid out otherwise has its own.
+
+    A product of tokens by heads that lie inside has one loop over batches and heads; its operands have two.
+    """
+    found = contraction_of(kernel)
+    if found is None:
+        return kernel
+    cuts = {s: {1, n} for s, n in (*kernel.outer, *kernel.stages[0].inner)}
+    for index in _indices((found.left, found.right)):
+        for part in index.atoms(FloorDiv, ModularIndexing):
+            base, divisor, *modulus = part.args
+            ends = (divisor, *(divisor * m for m in modulus))
+            if base in cuts and all(end.is_Integer for end in ends):
+                cuts[base] |= {int(end) for end in ends}
+    parts = {s: _parts(sorted(places)) for s, places in cuts.items() if len(places) > 2}
+    found_parts = {s: sizes for s, sizes in parts.items() if sizes}
+    return cut_loops(kernel, found_parts) if found_parts else kernel
+
+
+def _indices(factors: Sequence[Factor]) -> Iterator[sympy.Expr]:
+    """Of the elements, and what masks depend on."""
+    for factor in factors:
+        yield factor.index
+        for i in factor.mask.walk() if factor.mask is not None else ():
+            if i.index is not None:
+                yield i.index
+
+
+def _parts(cuts: Sequence[int]) -> tuple[int, ...]:
+    """Sizes of the loops, outermost first, between cuts in rising order; () where these do not divide each other."""
+    if any(high % low for low, high in itertools.pairwise(cuts)):
+        return ()
+    return tuple(high // low for low, high in itertools.pairwise(cuts))[::-1]
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any
 
 import sympy
 
-from cuda_agent_backend.sketch.contraction import Contraction, contraction_of, points
+from cuda_agent_backend.sketch.contraction import Contraction, contraction_of, points, straightened
 from cuda_agent_backend.sketch.cuda_layout import ceildiv
 from cuda_agent_backend.sketch.nest import Dim, Kernel, split_outer
 from cuda_agent_backend.sketch.ssa import Body, Value
@@ -98,10 +98,12 @@ def taps_of(c: Contraction) -> Taps | None:
 
 
 def with_taps_apart(kernel: Kernel) -> tuple[Kernel, Contraction | None]:
-    """``kernel`` and its sum of products, after neighbouring phases with the same taps have become a loop of their own.
+    """``kernel`` and its sum of products, after neighbouring phases with the same taps have become a loop of their own,
+    and the loops of operands as well.
 
-    They stay columns next to each other, for stores as wide as they are; other phases are other tiles then.
+    Phases stay columns next to each other, for stores as wide as they are; other phases are other tiles then.
     """
+    kernel = straightened(kernel)
     found = contraction_of(kernel)
     taps = None if found is None else taps_of(found)
     if found is None or taps is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import sympy
@@ -226,22 +226,48 @@ def _apply(body: Body, change: dict[sympy.Symbol, sympy.Expr], ranges: Sequence[
 
 def split_outer(kernel: Kernel, symbol: sympy.Symbol, part: int) -> Kernel:
     """The same kernel with one outer loop as two: over parts of that many points, and within one."""
-    high, low = (
-        sympy.Symbol(f"{symbol}{end}", integer=True, nonnegative=True) for end in ("h", "l")
-    )
-    outer: list[Dim] = []
-    for dim in kernel.outer:
-        outer += [(high, dim[1] // part), (low, part)] if dim[0] == symbol else [dim]
-    change = {symbol: high * part + low}
+    (size,) = (n for s, n in kernel.outer if s == symbol)
+    return cut_loops(kernel, {symbol: (size // part, part)})
+
+
+def cut_loops(kernel: Kernel, parts: Mapping[sympy.Symbol, Sequence[int]]) -> Kernel:
+    """The same kernel with loops as several each, of the sizes in ``parts``, from the outermost to the innermost."""
+    loops = {s: tuple((_part(s, n), size) for n, size in enumerate(p)) for s, p in parts.items()}
+    change: dict[sympy.Symbol, sympy.Expr] = {}
+    for symbol, dims in loops.items():
+        change[symbol] = sympy.S.Zero
+        for own, size in dims:
+            change[symbol] = change[symbol] * size + own
+        change[symbol] = sympy.expand(change[symbol])
+
+    def cut(dims: Sequence[Dim]) -> tuple[Dim, ...]:
+        return tuple(own for dim in dims for own in loops.get(dim[0], (dim,)))
+
+    outer = cut(kernel.outer)
 
     def stage(s: RowStage) -> RowStage:
-        ranges = (*outer, *s.inner)
-        stores = tuple(
-            replace(t, index=simplify(t.index.xreplace(change), ranges)) for t in s.stores
-        )
-        return replace(s, body=_apply(s.body, change, ranges), stores=stores)
+        inner = cut(s.inner)
+        ranges = (*outer, *inner)
 
-    return replace(kernel, outer=tuple(outer), stages=tuple(map(stage, kernel.stages)))
+        def moved(stores: tuple[Store, ...]) -> tuple[Store, ...]:
+            return tuple(
+                replace(t, index=simplify(t.index.xreplace(change), ranges)) for t in stores
+            )
+
+        body = _apply(s.body, change, ranges)
+        return replace(
+            s,
+            inner=inner,
+            body=body,
+            stores=moved(s.stores),
+            local_stores=moved(s.local_stores),
+        )
+
+    return replace(kernel, outer=outer, stages=tuple(map(stage, kernel.stages)))
+
+
+def _part(symbol: sympy.Symbol, number: int) -> sympy.Symbol:
+    return sympy.Symbol(f"{symbol}_{number}", integer=True, nonnegative=True)
 
 
 # --- rows and locals ------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from test_partition import graph_of
+from test_partition import HEADS, graph_of, head_scores, on_cuda
 
 from cuda_agent_backend.budget import (
     LEAST_TASK_S,
@@ -13,7 +13,7 @@ from cuda_agent_backend.budget import (
     kept_for_acceptance,
     share,
 )
-from cuda_agent_backend.estimate import saving
+from cuda_agent_backend.estimate import room, saving
 from cuda_agent_backend.partition import partition
 
 
@@ -64,6 +64,12 @@ def test_a_matrix_product_promises_by_its_work() -> None:
     narrow = savings(lambda a, b: (a @ b).relu(), x, torch.randn(256, 256))
     deep = savings(lambda a, b: (a @ b).relu(), torch.randn(256, 4096), torch.randn(4096, 256))
     assert max(deep) > max(narrow) > 0
+
+
+def test_copies_that_a_product_reads_through_are_room() -> None:
+    (found,) = on_cuda(head_scores, HEADS, HEADS)
+    copies = sum(4 * node.meta["val"].numel() for node in found.inputs)
+    assert room(found) == pytest.approx(1 + 2 * copies / found.moved)
 
 
 def test_what_operators_with_several_results_promise_is_known() -> None:

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from cuda_agent_backend.sketch import cuda
 from cuda_agent_backend.sketch.contraction import Contraction, contraction_of, points
+from cuda_agent_backend.sketch.cuda_align import sides_of
 from cuda_agent_backend.sketch.cuda_contract import Writer
 from cuda_agent_backend.sketch.cuda_operands import Output, gather_of, output_of
 from cuda_agent_backend.sketch.cuda_taps import taps_of, with_taps_apart
@@ -44,6 +45,35 @@ def last(x: Tensor) -> Tensor:
 
 def head_major(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
     return F.linear(x, w, b).view(2, 33, 4, 16).permute(0, 2, 1, 3).contiguous()
+
+
+def head_scores(q: Tensor, k: Tensor) -> Tensor:
+    return q.permute(0, 2, 1, 3) @ k.permute(0, 2, 3, 1)
+
+
+def patches(x: Tensor, w: Tensor) -> Tensor:
+    return x.view(2, 3, 4, 8, 5, 8).permute(0, 2, 4, 1, 3, 5).reshape(40, 192) @ w
+
+
+def shared_keys(q: Tensor, k: Tensor) -> Tensor:
+    return q @ k[:, :, None].expand(2, 3, 4, 16, 50).reshape(24, 16, 50)
+
+
+def shared_tokens(x: Tensor, w: Tensor) -> Tensor:
+    return torch.bmm(x.expand(3, 34, 40).clone(memory_format=torch.contiguous_format), w)
+
+
+def gram(x: Tensor) -> Tensor:
+    tokens = x.permute(0, 2, 1).reshape(-1, 20)
+    return tokens.t() @ tokens
+
+
+def heads_back(p: Tensor, v: Tensor) -> Tensor:
+    return (p @ v).view(3, 4, 33, 16).permute(0, 2, 1, 3).reshape(3, 33, 64)
+
+
+def padded_twice(x: Tensor, w: Tensor) -> Tensor:
+    return F.conv2d(F.pad(x, (1, 2, 0, 3)), w, padding=1, stride=2)
 
 
 Case = tuple[Callable[..., Any], tuple[Tensor, ...]]
@@ -128,6 +158,17 @@ CASES: dict[str, Case] = {
         lambda x, w: F.conv_transpose1d(x, w, stride=2, padding=2, output_padding=1).permute(0, 2, 1).contiguous(),
         (randn(64, 32, 2), randn(32, 64, 3)),
     ),
+    "heads inside": (head_scores, (randn(3, 35, 4, 16), randn(3, 37, 4, 16))),
+    "channels to the end": (
+        lambda x, w: x.permute(0, 2, 3, 1).reshape(3 * 15 * 12, 13) @ w, (randn(3, 13, 15, 12), randn(13, 20)),
+    ),
+    "patches": (patches, (randn(2, 3, 32, 40), randn(192, 24))),
+    "keys shared by heads": (shared_keys, (randn(24, 33, 16), randn(2, 3, 16, 50))),
+    "tokens shared by experts": (shared_tokens, (randn(34, 40), randn(3, 40, 24))),
+    "a copy times itself": (gram, (randn(3, 20, 36),)),
+    "heads to the inside": (heads_back, (randn(12, 33, 40), randn(12, 40, 16))),
+    "padded, then padded again": (padded_twice, (randn(2, 8, 13, 11), randn(20, 8, 3, 3))),
+    "padded terms": (lambda x, w: F.pad(x, (3, 5, 1, 2)) @ w, (randn(60, 56), randn(64, 48))),
     "groups": (lambda x, w: F.conv2d(x, w, padding=1, groups=2), (randn(2, 16, 9, 9), randn(24, 8, 3, 3))),
 }  # fmt: skip
 
@@ -229,6 +270,16 @@ def test_warp_groups_compute_the_same(
         assert relative(got, want) < 2e-6  # a short sum that is cut off all the way
     else:
         assert relative(got, want) < 1e-3
+
+
+@pytest.mark.parametrize("name", ["heads inside", "patches", "padded, then padded again"])
+@pytest.mark.parametrize("group", [1, 2])
+def test_warp_groups_read_operands_where_they_are(name: str, group: int, tmp_path: Path) -> None:
+    it = case(name)
+    (want,) = in_float64(name)
+    change = {"tile_n": 128, "stages": 3 + group, "run": 32, "group": group}
+    (got,) = emulated(it, with_tiles(it, **GROUPS | change), tmp_path)
+    assert relative(got, want) < 2 * relative(it.want[0], want) + 1e-7
 
 
 @pytest.mark.parametrize("group", [1, 2])
@@ -548,3 +599,40 @@ def test_the_largest_tiles_compile_without_spilling(
     )
     assert isinstance(built, Compiled), built
     assert all(kernel["spill_store_bytes"] == 0 for kernel in built.facts.values())
+
+
+def loops(name: str) -> tuple[list[int], ...]:
+    """Sizes of a case's loops over batches, rows, columns and terms, as its operands have them."""
+    it = case(name)
+    (kernel,) = it.analysis.kernels
+    _, found = with_taps_apart(kernel)
+    assert found is not None
+    parts = (found.batch, found.rows, found.columns, found.inner)
+    return tuple([n for _, n in dims] for dims in parts)
+
+
+def test_operands_that_were_to_be_copied_first_are_read_where_they_are() -> None:
+    assert loops("heads inside") == ([3, 4], [35], [37], [16])
+    assert loops("channels to the end") == ([], [3, 180], [20], [13])
+    assert loops("patches") == ([], [2, 4, 5], [24], [3, 8, 8])
+    assert loops("keys shared by heads") == ([6], [4, 33], [50], [16])  # heads of a group are rows
+    assert loops("tokens shared by experts") == ([], [34], [3, 24], [40])
+    assert loops("a copy times itself") == ([], [20], [20], [3, 36])
+    assert loops("heads to the inside") == ([3, 4], [33], [16], [40])
+
+
+@pytest.mark.parametrize(
+    ("name", "vectors"),
+    [("heads inside", (4, 4)), ("channels to the end", (4, 4)), ("patches", (4, 4))],
+)
+def test_operands_that_were_to_be_copied_first_are_read_in_whole_vectors(
+    name: str, vectors: tuple[int, int]
+) -> None:
+    _, found = with_taps_apart(case(name).analysis.kernels[0])
+    assert found is not None
+    assert tuple(side.vector for side in sides_of(found)) == vectors
+
+
+def test_an_image_padded_twice_has_one_mask() -> None:
+    mask = first(case("padded, then padded again")).left.mask
+    assert mask is not None and mask.instructions[-1].op == "and_"

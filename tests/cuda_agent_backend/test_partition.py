@@ -312,3 +312,130 @@ def test_on_cuda_an_attention_in_float32_is_a_region() -> None:
     for other in (halves, lambda *x: attend(*x, dropout=0.1)):
         assert all(len(region.nodes) < 4 and "_scaled_dot_product_efficient_attention" not in operators(region)
                    for region in on_cuda(other, *shapes))  # fmt: skip
+
+
+# --- copies before products ---------------------------------------------------------------------------------------
+
+HEADS = (6, 700, 10, 72)
+
+
+def head_scores(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    return q.permute(0, 2, 1, 3) @ k.permute(0, 2, 3, 1)
+
+
+def test_copies_of_operands_belong_to_the_product() -> None:
+    (found,) = on_cuda(head_scores, HEADS, HEADS)
+    assert operators(found).count("clone") == 2 and operators(found)[-1] == "bmm"
+    assert found.reason is None
+    assert [node.meta["val"].stride()[-3:] for node in found.inputs] == [(72, 720, 1), (72, 1, 720)]
+    assert found.moved == 4 * (2 * 6 * 700 * 720 + 60 * 700 * 700)
+
+
+def test_on_the_cpu_copies_are_made_as_before() -> None:
+    with FakeTensorMode():
+        q, k = torch.empty(HEADS), torch.empty(HEADS)
+        graph = make_fx(head_scores, decomposition_table=select_decomp_table())(q, k).graph
+    assert [operators(found) for found in partition(graph)][:2] == [["clone"], ["clone"]]
+
+
+def test_a_copy_that_is_needed_elsewhere_is_made_once() -> None:
+    def both(x: torch.Tensor, w: torch.Tensor) -> Any:
+        tokens = x.permute(0, 2, 1).clone(memory_format=torch.contiguous_format)
+        return tokens, tokens.view(-1, 40) @ w
+
+    first, second = on_cuda(both, (8, 40, 900), (40, 60))
+    assert operators(first) == ["clone"] and operators(second) == ["mm"]
+
+
+def test_products_of_the_same_copy_all_read_through_it() -> None:
+    def two(x: torch.Tensor, v: torch.Tensor, w: torch.Tensor) -> Any:
+        tokens = x.permute(0, 2, 1).reshape(-1, 40)
+        return torch.relu(tokens @ v), torch.exp(tokens @ w)
+
+    found = on_cuda(two, (8, 40, 900), (40, 60), (40, 50))
+    assert [operators(region) for region in found] == [
+        ["clone", "view", "mm", "relu"], ["clone", "view", "mm", "exp"]
+    ]  # fmt: skip
+    assert all(region.reason is None and len(region.inputs) == 2 for region in found)
+
+
+def test_a_copy_is_stored_by_what_makes_it_unless_that_makes_more() -> None:
+    def alone(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x).permute(0, 2, 1).reshape(-1, 40) @ w
+
+    found = on_cuda(alone, (8, 40, 900), (40, 60))
+    assert [operators(region)[-1] for region in found] == ["clone", "mm"]
+
+    def halves(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        h = torch.relu(x)
+        half = torch.ops.aten.slice.Tensor(h, 1, 0, 20)
+        return half.permute(0, 2, 1).reshape(-1, 20) @ w * h.sum()
+
+    found = on_cuda(halves, (8, 40, 900), (20, 60))
+    assert "clone" not in operators(found[0]) and "clone" in operators(found[-1])
+    _assert_no_cycle_beyond_copies(found)
+
+
+def test_what_a_product_makes_is_stored_as_the_next_one_reads_it() -> None:
+    def chain(p: torch.Tensor, v: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        heads = (p @ v).view(6, 10, 300, 72).permute(0, 2, 1, 3)
+        return heads.reshape(1800, 720) @ w
+
+    found = on_cuda(chain, (60, 300, 300), (60, 300, 72), (720, 500))
+    assert [operators(region)[-1] for region in found] == ["clone", "mm"]
+    assert operators(found[0])[0] == "bmm"
+
+
+def test_padding_with_zeros_belongs_to_the_convolution() -> None:
+    def causal(x: torch.Tensor, w: torch.Tensor, *, value: float = 0.0) -> torch.Tensor:
+        return F.relu(F.conv1d(F.pad(x, (6, 0), value=value), w, dilation=3))
+
+    shapes = (8, 40, 900), (40, 40, 3)
+    (found,) = on_cuda(lambda x, w: causal(x, w), *shapes)
+    assert operators(found) == ["constant_pad_nd", "convolution", "relu"]
+    ones = on_cuda(lambda x, w: causal(x, w, value=1.0), *shapes)
+    assert [operators(region) for region in ones] == [["constant_pad_nd"], ["convolution", "relu"]]
+
+
+def test_padding_before_products_and_depthwise_convolutions_is_made() -> None:
+    def product(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return F.pad(x, (0, 5)) @ w
+
+    def depthwise(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return F.conv1d(F.pad(x, (6, 0)), w, groups=40)
+
+    for function, shapes in (
+        (product, ((700, 95), (100, 60))),
+        (depthwise, ((8, 40, 9000), (40, 1, 7))),
+    ):
+        found = on_cuda(function, *shapes)
+        assert len(found) == 2 and operators(found[0]) == ["constant_pad_nd"]
+
+
+def test_a_copy_whose_lines_lie_across_the_products_is_made() -> None:
+    def heads_innermost(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        return q.permute(0, 3, 1, 2) @ k.permute(0, 3, 2, 1)
+
+    found = on_cuda(heads_innermost, (6, 700, 72, 10), (6, 700, 72, 10))
+    assert sorted(operators(region)[0] for region in found) == ["bmm", "clone", "clone"]
+
+
+def test_nothing_is_read_through_a_copy_past_a_mutation() -> None:
+    def early(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return x.permute(0, 2, 1).reshape(-1, 40) @ w
+
+    with FakeTensorMode():
+        inputs = [torch.empty(shape, device="cuda") for shape in ((8, 40, 900), (40, 60))]
+        graph = make_fx(early, decomposition_table=select_decomp_table())(*inputs).graph
+    (product,) = (n for n in graph.nodes if n.target is torch.ops.aten.mm.default)
+    x = next(iter(graph.nodes))
+    with graph.inserting_before(product):
+        graph.call_function(torch.ops.aten.zero_.default, (x,)).meta["val"] = x.meta["val"]
+    assert [operators(region) for region in partition(graph)] == [["clone"], ["mm"]]
+
+
+def _assert_no_cycle_beyond_copies(found: list[Region]) -> None:
+    """A copy that several products read through has no home; what is put out has one."""
+    made = [{node for node in region.nodes if node in region.outputs} for region in found]
+    assert len({node for nodes in made for node in nodes}) == sum(map(len, made))
+    _assert_no_cycle(found)

@@ -191,6 +191,33 @@ def test_a_kernel_behind_another_reads_that_ones_result(backwards: bool) -> None
     assert (first.args, second.args, output.args) == ((0, x), (1, first), (second,))
 
 
+@pytest.mark.parametrize("both", [False, True])
+def test_a_copy_that_two_kernels_read_through_goes_with_the_last_of_them(both: bool) -> None:
+    define_ops()
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    copy = graph.call_function(torch.ops.aten.clone.default, (x,))
+    products = [
+        graph.call_function(op, (copy,)) for op in (torch.ops.aten.exp.default, torch.ops.aten.sin.default)
+    ]  # fmt: skip
+    graph.output(tuple(products))
+    for node in (x, copy, *products):
+        node.meta["val"] = torch.empty(3, device="meta")
+    spec = TensorSpec("float32", (3,), (1,))
+    some = Task("cpu", (spec,), (), (InputRef(0),), (spec,))
+    made = [
+        Replacement(
+            Region((copy, node), (x,), (node,), "cpu", 0), Canonical(some, (x,), ((node,),)), key
+        )
+        for key, node in enumerate(products)
+    ]
+    splice(graph, made if both else made[:1])
+    assert (copy in graph.nodes) is not both
+    results = graph.output_node().args[0]
+    assert isinstance(results, tuple)
+    assert [node.args for node in results] == [(0, x), (1, x) if both else (copy,)]
+
+
 def test_a_failing_splice_leaves_the_graph_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
