@@ -20,12 +20,14 @@ from cuda_agent_backend.sketch.cuda_access import (
 )
 from cuda_agent_backend.sketch.cuda_frame import (
     RUN,
+    Span,
     block,
     grid_size,
     indented,
     is_partial,
     position_loop,
     row_lines,
+    span_loops,
     staged_lines,
     thread_lines,
 )
@@ -44,7 +46,7 @@ from cuda_agent_backend.sketch.cuda_parts import (
 from cuda_agent_backend.sketch.cuda_program import RowProgram, is_full, row_points
 from cuda_agent_backend.sketch.cuda_scan import scan_pass, scan_total
 from cuda_agent_backend.sketch.lower import LoweredRegion
-from cuda_agent_backend.sketch.nest import Kernel, RowStage
+from cuda_agent_backend.sketch.nest import Kernel, RowStage, merge_outer
 from cuda_agent_backend.sketch.passes import Pass
 from cuda_agent_backend.sketch.printer import COMPUTE_TYPES
 from cuda_agent_backend.sketch.schedule import Parameter
@@ -207,7 +209,8 @@ class RowWriter:
 
     def _loops_again(self, p: Pass) -> bool:
         """Whether deviations from means take a second loop, over values that are on the chip."""
-        kept = self.layout.keep != "none" and is_full(p, self.layout.points)
+        layout = self.layout
+        kept = layout.keep != "none" and not layout.partial and is_full(p, layout.points)
         return kept and any(s.combine == "welford" for s in p.stages)
 
     def _results(self, number: int) -> list[str]:
@@ -274,17 +277,35 @@ class RowWriter:
 
     def _first_loop(self, number: int, reductions: Reductions) -> list[str]:
         """The loop that takes values in; long sums go in runs."""
-        layout, flat = self._unrolled(self.program.passes[number]), self.program.flats[number]
+        layout = self._unrolled(self.program.passes[number])
         long = layout.keep != "registers" and not layout.blocked and layout.chunks > RUN
         if not (long and reductions and all(acc.is_real_sum for _, acc in reductions)):
-            body = self.bodies(number, self._at_end(number, self.row_guard))
-            return position_loop(layout, body, flat.statements)
-        body = self.bodies(number, self._at_end(number, self.row_guard, "run"))
+            return self._loops(number, layout, "a", ())
         flush = [
             f"a{n}.merge(run{n}); run{n} = {acc.of(layout.vector)}();" for n, acc in reductions
         ]
         runs = [f"{acc.of(layout.vector)} run{n};" for n, acc in reductions]
-        return [*runs, *position_loop(layout, body, flat.statements, flush)]
+        return [*runs, *self._loops(number, layout, "run", flush)]
+
+    def _loops(self, number: int, layout: Layout, prefix: str, flush: Sequence[str]) -> list[str]:
+        """Loops over all positions of the row: those that are not kept, if any, then those that are."""
+        statements, keeper = self.program.flats[number].statements, self.keeper
+        full = [n for n, p in enumerate(self.program.passes) if is_full(p, layout.points)]
+        first, out = number == full[0], []
+        if layout.partial:
+            down = bool(full.index(number) % 2)
+            keeper.rest, keeper.last = True, number == full[-1]
+            body = self.bodies(number, self._at_end(number, self.row_guard, prefix))
+            span = Span(layout.held, layout.chunks, (), down)
+            out = span_loops(layout, body, statements, flush, [span])
+            keeper.rest = keeper.last = False
+        body = self.bodies(number, self._at_end(number, self.row_guard, prefix))
+        if keeper.arriving and first and self.program.kept:
+            return [*out, *span_loops(layout, body, statements, flush, keeper.parts())]
+        if layout.partial:
+            kept = [Span(0, layout.held)]
+            return [*out, *span_loops(layout, body, statements, flush, kept)]
+        return position_loop(layout, body, statements, flush)
 
     def _unrolled(self, p: Pass) -> Layout:
         """The layout with no more of a loop written out than the instruction cache holds."""
@@ -336,6 +357,7 @@ def emit_rows(
     device: DeviceFacts,
 ) -> Emitted:
     """Raises Unsupported where the schedule does not fit."""
+    kernel = merge_outer(kernel)
     ordered = any(s.kind == "scan" for s in kernel.stages)
     layout = read_layout(
         parameters, row_points(kernel), kernel.rows, ordered, needs_wide(region, kernel)
