@@ -30,7 +30,7 @@ SECOND_LAUNCH = 3.0
 """Microseconds."""
 NARROW, WIDE_BYTES = 0.02, 16
 """What loads of half the width cost: more instructions for as many bytes."""
-L2_SHARE = 0.5
+L2_SHARE = 0.35
 """Of the L2 cache that holds what was read last, beside what is written."""
 LONE_WARPS = 24
 """Warps of a multiprocessor below which arithmetic waits for itself."""
@@ -193,7 +193,7 @@ def estimate(layout: Layout, facts: RowFacts, device: DeviceFacts) -> float:
     if facts.arrays and (layout.keep == "none" or layout.is_split):
         score /= 1 + 0.4 * (facts.passes - 1)
     if layout.partial:
-        score /= 1 + 0.4 * (facts.passes - 1) * _read_again(layout, facts, device)
+        score /= 1 + 0.5 * (facts.passes - 1) * _read_again(layout, facts, device)
     return score
 
 

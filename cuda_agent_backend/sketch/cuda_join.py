@@ -9,23 +9,42 @@ Reductions = list[tuple[str, Accumulator]]
 """(suffix, accumulator) of reductions that end together: ``a<suffix>`` goes in, ``f<suffix>`` comes out."""
 
 
-def join(layout: Layout, memory: SharedMemory, reductions: Reductions, cluster: bool) -> list[str]:
+def join(
+    layout: Layout,
+    memory: SharedMemory,
+    reductions: Reductions,
+    cluster: bool,
+    centered: bool = False,
+) -> list[str]:
     """Statements after which every thread of a team has ``f<suffix>``, the whole row's accumulator.
 
     ``cluster``: the row's segments are in the blocks of this cluster; else only this block's part is joined.
+    ``centered``: what is Welford's has gone through ``center``.
     """
     return (
-        _join_inner(layout, memory, reductions, cluster)
+        _join_inner(layout, memory, reductions, cluster, centered)
         if layout.inner
         else _join_outer(layout, memory, reductions, cluster)
     )
 
 
+def center(layout: Layout, n: str) -> str:
+    """The statement between the sum of values at hand and their deviations, in Welford's accumulator ``a<n>``."""
+    if layout.inner:
+        return f"ca::center_group<{min(layout.team, WARP)}>(a{n});"
+    return f"a{n}.center();"
+
+
 def _join_inner(
-    layout: Layout, memory: SharedMemory, reductions: Reductions, cluster: bool
+    layout: Layout, memory: SharedMemory, reductions: Reductions, cluster: bool, centered: bool
 ) -> list[str]:
     width, warps = min(layout.team, WARP), layout.warps
-    out = [f"auto f{n} = ca::warp_join<{width}>(ca::across<L>(a{n}));" for n, _ in reductions]
+    out = [
+        f"auto f{n} = ca::group_join<{width}>(a{n});"
+        if centered and acc.is_welford
+        else f"auto f{n} = ca::warp_join<{width}>(ca::across<L>(a{n}));"
+        for n, acc in reductions
+    ]
     if warps == 1 and not cluster:
         return out
     segments = layout.segments if cluster else 1

@@ -31,7 +31,14 @@ from cuda_agent_backend.sketch.cuda_frame import (
     staged_lines,
     thread_lines,
 )
-from cuda_agent_backend.sketch.cuda_join import Reductions, join, load_partials, store_partial
+from cuda_agent_backend.sketch.cuda_gather import places_first, sharing_rows
+from cuda_agent_backend.sketch.cuda_join import (
+    Reductions,
+    center,
+    join,
+    load_partials,
+    store_partial,
+)
 from cuda_agent_backend.sketch.cuda_keep import Keeper
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts, Layout, read_layout
 from cuda_agent_backend.sketch.cuda_parts import (
@@ -154,7 +161,7 @@ class RowWriter:
         printer, out = self._printer(p), []
         for n, stage in enumerate(p.stages):
             prefix = f"s{n}v"
-            body = flat_body(stage.body, flat)
+            body = places_first(flat_body(stage.body, flat))
             out += printer.lines(share_divisors(body, scalars) if p.inner else body, prefix)
             value = f"{prefix}{stage.body.results[0].number}"
             out += at_end(n, stage, value)
@@ -260,7 +267,7 @@ class RowWriter:
         out = [f"{acc.of(layout.vector)} a{n};" for n, acc in reductions]
         out += self._first_loop(number, reductions)
         if self._loops_again(p):
-            out += [f"a{n}.center();" for n, acc in reductions if acc.is_welford]
+            out += [center(layout, n) for n, acc in reductions if acc.is_welford]
             again = self.bodies(number, self._at_end(number, "", first=False))
             out += position_loop(layout, again, flat.statements)
         if made:
@@ -269,7 +276,7 @@ class RowWriter:
             return out
         out += [
             f"constexpr int L = {layout.vector};",
-            *join(layout, self.memory, reductions, layout.clustered),
+            *join(layout, self.memory, reductions, layout.clustered, self._loops_again(p)),
         ]
         if partial:
             return [*out, *(s for n, acc in reductions for s in store_partial(layout, n, acc))]
@@ -358,6 +365,8 @@ def emit_rows(
 ) -> Emitted:
     """Raises Unsupported where the schedule does not fit."""
     kernel = merge_outer(kernel)
+    if parameters.get("lanes", "inner") == "inner" and parameters.get("across", 1) != 1:
+        kernel = sharing_rows(kernel)
     ordered = any(s.kind == "scan" for s in kernel.stages)
     layout = read_layout(
         parameters, row_points(kernel), kernel.rows, ordered, needs_wide(region, kernel)

@@ -147,6 +147,7 @@ def _row_schedules(
             scored.append((-score, number, {"sketch": "row", **parameters}))
     scored.sort(key=lambda item: item[:2])
     chosen = _diverse((p for *_, p in scored), kernel, region, device, most)
+    chosen = _other_width_second(chosen)
     if facts.writes:
         chosen[3:3] = [{**p, "stream": 1} for p in chosen[:1] if not p.get("stream")]
     # reads that leave the cache first spare what others left there; beside much larger data that is nothing
@@ -155,6 +156,21 @@ def _row_schedules(
     marked = [p for p in chosen if p["keep"] != "shared"]  # copies to shared memory carry no mark
     chosen[4:4] = [{**p, "once": 1 - once} for p in marked[:1]]
     return chosen[:most]
+
+
+def _other_width_second(chosen: list[Parameters]) -> list[Parameters]:
+    """The best with strips of columns at least twice or half as wide as the first's comes second.
+
+    Memory prefers wide strips, the number of blocks narrow ones; which counts for more is the device's to say.
+    """
+
+    def width(p: Parameters) -> int:
+        return int(p["across"]) * int(p["vector"])
+
+    if not chosen or chosen[0].get("lanes") != "outer":
+        return chosen
+    others = [p for p in chosen if width(p) != width(chosen[0])]
+    return [chosen[0], *others[:1], *(p for p in chosen[1:] if p not in others[:1])]
 
 
 def _diverse(
@@ -231,7 +247,7 @@ def _outer_candidates(facts: RowFacts) -> Iterator[Parameters]:
             for vector in widths[:3]:
                 # wide loads of few neighbours: as many bytes of a line, with fewer instructions
                 line = LINE_BYTES // (vector * facts.item)
-                few = (line,) if 4 <= line < WARP and vector == widths[0] else ()
+                few = (line, 2 * line) if 4 <= line < WARP // 2 and vector == widths[0] else ()
                 few = few if facts.arrays or facts.scans else ()
                 wide = (32, 64) if team <= 32 else ()
                 for across in (*few, *wide) if facts.columns > WARP else (narrow,):
