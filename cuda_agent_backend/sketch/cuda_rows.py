@@ -16,6 +16,7 @@ from cuda_agent_backend.sketch.cuda_access import (
     Flat,
     LanePrinter,
     flat_body,
+    fold_constants,
     share_divisors,
 )
 from cuda_agent_backend.sketch.cuda_frame import (
@@ -161,7 +162,7 @@ class RowWriter:
         printer, out = self._printer(p), []
         for n, stage in enumerate(p.stages):
             prefix = f"s{n}v"
-            body = places_first(flat_body(stage.body, flat))
+            body = places_first(fold_constants(flat_body(stage.body, flat)))
             out += printer.lines(share_divisors(body, scalars) if p.inner else body, prefix)
             value = f"{prefix}{stage.body.results[0].number}"
             out += at_end(n, stage, value)

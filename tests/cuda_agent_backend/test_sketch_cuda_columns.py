@@ -15,6 +15,7 @@ from sketch_kit import Sample, sample
 from torch.nn import functional as F
 
 from cuda_agent_backend.sketch import cuda
+from cuda_agent_backend.sketch.cuda_access import fold_constants
 from cuda_agent_backend.sketch.cuda_estimate import row_facts
 from cuda_agent_backend.sketch.cuda_gather import places_first, sharing_rows
 from cuda_agent_backend.sketch.nest import Kernel, RowStage, merge_outer
@@ -162,6 +163,35 @@ def test_what_is_not_held_is_read_downwards_by_the_second_pass() -> None:
     assert "for (int k = 8; k < 20; ++k)" in first
     assert "for (int k = 20 - 1; k >= 8; --k)" in second and "load_once" in second
     assert "load_once" not in first  # it is wanted again
+
+
+def test_what_a_row_shares_is_not_hidden_from_the_compiler() -> None:
+    it = sample(lambda x: F.instance_norm(x), torch.empty(8, 9, 60, 60))
+    assert "truediv" in source_of(it, vector=4, team=256, keep="registers").partition("m_")[2]
+    assert "ca::maximum" not in source_of(it, vector=4, team=256, keep="registers")
+
+
+def test_constants_are_folded_where_that_is_exact() -> None:
+    def constant(number: int, text: str, dtype: torch.dtype = torch.float32) -> Instruction:
+        return Instruction(Value(number), "constant", (text,), dtype)
+
+    body = Body(
+        [
+            constant(0, "0.0"),
+            constant(1, "36000.0"),
+            constant(2, "1e-05"),
+            constant(3, "7", torch.int64),
+            Instruction(Value(4), "sub", (Value(1), Value(0))),
+            Instruction(Value(5), "maximum", (Value(0), Value(4))),
+            Instruction(Value(6), "add", (Value(1), Value(2))),
+            Instruction(Value(7), "maximum", (Value(0), Value(0))),
+            Instruction(Value(8), "add", (Value(3), Value(3))),
+        ],
+        (Value(8),),
+    )
+    folded = fold_constants(body).instructions
+    assert [i.op for i in folded[4:]] == ["constant", "constant", "add", "maximum", "add"]
+    assert [i.operands for i in folded[4:6]] == [("36000.0",), ("36000.0",)]
 
 
 # --- outer loops ------------------------------------------------------------------------------------------------
