@@ -7,10 +7,12 @@ memory in row order becomes ``base + j`` whatever loops it was written with, and
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import sympy
+import torch
 
 from cuda_agent_backend.sketch.nest import Dim, coefficient
 from cuda_agent_backend.sketch.printer import Printer, c_place
@@ -30,6 +32,13 @@ AT_LEAST: dict[str, Callable[[sympy.Expr, sympy.Expr], sympy.Expr]] = {
     "ge": lambda a, b: a - b,
 }
 """Comparisons as something that is not negative."""
+FOLDED: dict[str, Callable[..., float]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "maximum": max,
+    "minimum": min,
+}
 FEW_INSTRUCTIONS = 4
 """Of a masked body, up to which a single element of it is computed whether it is wanted or not."""
 POSITION = sympy.Symbol("j", integer=True, nonnegative=True)
@@ -85,6 +94,35 @@ def flat_body(body: Body, flat: Flat) -> Body:
         return Instruction(i.result, i.op, i.operands, i.dtype, i.buffer, index, inner)
 
     return Body([one(i) for i in body.instructions], body.results)
+
+
+def fold_constants(body: Body) -> Body:
+    """``body`` with arithmetic on float32 constants done, where it is exact.
+
+    The compiler sees through all but extrema, which are assembly for NaN's sake; and what they hide, such as a mean of
+    squares divided by the larger of 0 and a count, is then worked out for every element instead of once for the row.
+    """
+    known: dict[Value, float] = {}
+    instructions = []
+    for i in body.instructions:
+        operands = [known.get(o) if isinstance(o, Value) else None for o in i.operands]
+        if i.op == "constant" and i.dtype == torch.float32:
+            number = _float32(float(i.operands[0]))
+            if number is not None:
+                known[i.result] = number
+        elif i.op in FOLDED and None not in operands:
+            made = _float32(FOLDED[i.op](*operands))
+            if made:  # which of two zeros it would be is the device's to say
+                known[i.result] = made
+                i = Instruction(i.result, "constant", (repr(made),), torch.float32)
+        instructions.append(i)
+    return Body(instructions, body.results)
+
+
+def _float32(number: float) -> float | None:
+    """``number`` if it is finite and one of float32's."""
+    same = math.isfinite(number) and torch.tensor(number, dtype=torch.float32).item() == number
+    return number if same else None
 
 
 def share_divisors(body: Body, scalars: set[str]) -> Body:

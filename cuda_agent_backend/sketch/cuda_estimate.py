@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from cuda_agent_backend.sketch.cuda_join import near_threads
 from cuda_agent_backend.sketch.cuda_layout import WARP, DeviceFacts, Layout, ceildiv
-from cuda_agent_backend.sketch.cuda_parts import needs_wide
+from cuda_agent_backend.sketch.cuda_parts import needs_wide, stage_dtype
 from cuda_agent_backend.sketch.cuda_program import Key, RowProgram, is_full, row_points
 from cuda_agent_backend.sketch.lower import LoweredRegion
-from cuda_agent_backend.sketch.nest import Kernel, RowStage, coefficient
-from cuda_agent_backend.sketch.ssa import GATHER, Instruction
+from cuda_agent_backend.sketch.nest import Kernel, RowStage, coefficient, merge_outer
+from cuda_agent_backend.sketch.ssa import GATHER, Instruction, Unsupported
 
 REGISTERS, MOST_WARPS, MOST_BLOCKS, SHARED_BYTES = 65536, 64, 32, 227 << 10
 """Of one multiprocessor."""
@@ -27,6 +28,10 @@ LATENCY_BYTES = 20 << 10
 """Bytes of loads under way at which half the bandwidth would be reached."""
 SECOND_LAUNCH = 3.0
 """Microseconds."""
+NARROW, WIDE_BYTES = 0.02, 16
+"""What loads of half the width cost: more instructions for as many bytes."""
+L2_SHARE = 0.35
+"""Of the L2 cache that holds what was read last, beside what is written."""
 LONE_WARPS = 24
 """Warps of a multiprocessor below which arithmetic waits for itself."""
 
@@ -37,7 +42,8 @@ class RowFacts:
 
     ``item``: bytes of an element; ``arrays``: arrays over the row that are kept at the same time; ``passes``: loops
     over the row; ``loose``: loads over the row that only one pass does; ``line``: what a vector must divide;
-    ``inner``/``outer``: which lanes find neighbours in memory, for most of what is read.
+    ``inner``/``outer``: which lanes find neighbours in memory, for most of what is read; ``again``: loads that several
+    passes do where no array over the row is kept; ``slots``: bytes of the accumulators of a row.
     """
 
     points: int
@@ -53,6 +59,8 @@ class RowFacts:
     inner: bool
     outer: bool
     wide: bool
+    again: int = 0
+    slots: int = 0
 
 
 def item_bytes(kernel: Kernel, region: LoweredRegion) -> int:
@@ -66,6 +74,7 @@ def item_bytes(kernel: Kernel, region: LoweredRegion) -> int:
 
 def row_facts(kernel: Kernel, region: LoweredRegion) -> RowFacts:
     """Raises Unsupported where the kernel has no row form."""
+    kernel = merge_outer(kernel)
     points = row_points(kernel)
     scans = any(s.kind == "scan" for s in kernel.stages)
     program = RowProgram.of(kernel, Layout(points, kernel.rows, ordered=scans), region)
@@ -95,7 +104,25 @@ def row_facts(kernel: Kernel, region: LoweredRegion) -> RowFacts:
         inner=inner >= outer,
         outer=outer > inner,
         wide=needs_wide(region, kernel),
+        again=_loads_again(kernel, region),
+        slots=sum(_slot_bytes(s) for s in kernel.stages if s.kind == "reduce"),
     )
+
+
+def _loads_again(kernel: Kernel, region: LoweredRegion) -> int:
+    """Loads that several passes do, where arrays over the row are computed again."""
+    if any(s.kind == "scan" for s in kernel.stages):
+        return 0
+    layout = Layout(row_points(kernel), kernel.rows, team=1, keep="shared", held=1)
+    try:
+        return len(RowProgram.of(kernel, layout, region).kept)
+    except Unsupported:
+        return 0
+
+
+def _slot_bytes(stage: RowStage) -> int:
+    """Bytes of an accumulator, about."""
+    return max(8, 3 * stage_dtype(stage).itemsize)
 
 
 def _reached(i: Instruction, kernel: Kernel, stage: RowStage) -> int:
@@ -130,9 +157,8 @@ def resident_blocks(layout: Layout, facts: RowFacts) -> int:
     registers = ceildiv(registers_of(layout, facts), 8) * 8
     by_registers = REGISTERS // (layout.threads * registers)
     by_warps = MOST_WARPS * WARP // layout.threads
-    shared = (
-        layout.threads * layout.chunks * layout.vector * facts.item * facts.arrays * layout.stages
-    )
+    arrays = facts.again if layout.partial else facts.arrays * layout.stages
+    shared = layout.threads * layout.kept_chunks * layout.vector * facts.item * arrays
     by_shared = SHARED_BYTES // (shared + 2048) if layout.keep == "shared" else MOST_BLOCKS
     return min(by_registers, by_warps, by_shared, MOST_BLOCKS)
 
@@ -154,6 +180,7 @@ def estimate(layout: Layout, facts: RowFacts, device: DeviceFacts) -> float:
     score *= under_way / (under_way + LATENCY_BYTES)
     score *= 1 / (1 + 0.15 * max(0.0, LONE_WARPS / warps - 1))
     score *= min(1.0, groups / device.sm_count)
+    score /= 1 + NARROW * (WIDE_BYTES / (layout.vector * facts.item) - 1)
     score /= layout.chunks * layout.tile * layout.segments / facts.points
     waves = groups / (device.sm_count * blocks)
     if layout.stages == 1 and waves > 1:
@@ -165,7 +192,30 @@ def estimate(layout: Layout, facts: RowFacts, device: DeviceFacts) -> float:
         score *= 0.8  # its tiles wait for each other
     if facts.arrays and (layout.keep == "none" or layout.is_split):
         score /= 1 + 0.4 * (facts.passes - 1)
+    if layout.partial:
+        score /= 1 + 0.5 * (facts.passes - 1) * _read_again(layout, facts, device)
     return score
+
+
+def held_chunks(layout: Layout, facts: RowFacts) -> int:
+    """Chunks of a thread that fit shared memory, beside what blocks need to meet."""
+    if layout.inner:
+        meet = layout.warps * layout.segments
+    else:
+        meet = layout.team // near_threads(layout) + layout.segments
+        meet *= layout.across * layout.vector
+    chunk = layout.threads * layout.vector * facts.item * facts.again
+    return max(0, SHARED_BYTES - meet * facts.slots - 512) // chunk if chunk else 0
+
+
+def _read_again(layout: Layout, facts: RowFacts, device: DeviceFacts) -> float:
+    """Share of a row's bytes that are read again, those from the L2 cache counted for a quarter."""
+    rest = 1 - layout.held / layout.chunks
+    lanes = 1 if layout.inner else layout.vector
+    row = layout.points * layout.across * lanes * facts.item * facts.again
+    alive = device.sm_count // layout.segments * row * rest
+    near = min(1.0, L2_SHARE * device.l2_bytes / max(1.0, alive))
+    return rest * (1 - 0.75 * near)
 
 
 def _loads_under_way(layout: Layout, facts: RowFacts) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts, Layout, ceildiv
 from cuda_agent_backend.sketch.nest import Dim
@@ -133,42 +134,93 @@ def position_loop(
     layout: Layout, body: Sequence[str], statements: Sequence[str] = (), flush: Sequence[str] = ()
 ) -> list[str]:
     """``body`` at each position ``j`` of this thread, the ``k``-th of them; ``flush`` after each run of them."""
-    chunks, keep = layout.chunks, layout.keep
+    chunks = layout.chunks
+    if layout.keep != "registers":
+        return span_loops(layout, body, statements, flush, [Span(0, chunks)])
+    at, full = _places(layout)
+    guard = f"if (k < {full} || q < limit) " if full < chunks else ""
+    loop = f"for (int k = 0; k < {chunks}; ++k) {{ const int q = {at}; {guard}step(k, q); }}"
+    return block([*_step(layout, body, statements), "#pragma unroll", loop])
+
+
+@dataclass(frozen=True)
+class Span:
+    """Chunks ``low`` up to ``high``, ``first`` before them, met downwards if ``down``."""
+
+    low: int
+    high: int
+    first: tuple[str, ...] = ()
+    down: bool = False
+
+
+def span_loops(
+    layout: Layout,
+    body: Sequence[str],
+    statements: Sequence[str],
+    flush: Sequence[str],
+    spans: Sequence[Span],
+) -> list[str]:
+    """``body`` at the positions of ``spans``, one after another."""
+    loops = [line for span in spans for line in _span_loop(layout, flush, span)]
+    return block([*_step(layout, body, statements), *loops])
+
+
+def _step(layout: Layout, body: Sequence[str], statements: Sequence[str]) -> list[str]:
     head = [f"constexpr int L = {layout.vector};", f"const {layout.index_type} j = first + q;"]
-    step = [
+    return [
         "auto step = [&](const int k, const int q) {",
         *indented([*head, *statements, *body]),
         "};",
     ]
+
+
+def _places(layout: Layout) -> tuple[str, int]:
+    """Where position ``k`` of a thread is in its segment; how many of them every thread surely has."""
+    chunks = layout.chunks
     if layout.blocked:
         at, full = f"t * {chunks} + k", chunks if layout.team * chunks == layout.segment else 0
     elif layout.inner:
         at, full = f"(k * {layout.team} + t) * {layout.vector}", layout.segment // layout.tile
     else:
         at, full = f"k * {layout.team} + t", layout.segment // layout.tile
-    if not layout.even:
-        full = 0
-    if keep == "registers":
-        guard = f"if (k < {full} || q < limit) " if full < chunks else ""
-        loop = f"for (int k = 0; k < {chunks}; ++k) {{ const int q = {at}; {guard}step(k, q); }}"
-        return block([*step, "#pragma unroll", loop])
-    whole = str(full) if layout.even or layout.blocked else f"limit / {layout.tile}"
-    rest = f"for (int k = {whole}; k < {chunks}; ++k) {{ const int q = {at}; if (q < limit) step(k, q); }}"
-    tail = [rest] if full < chunks else []
-    return block([*step, *_whole_tiles(layout, at, whole, flush), *tail, *flush])
+    return at, full if layout.even else 0
 
 
-def _whole_tiles(layout: Layout, at: str, whole: str, flush: Sequence[str]) -> list[str]:
-    unroll = f"#pragma unroll {max(1, min(layout.unroll, layout.chunks))}"
+def _span_loop(layout: Layout, flush: Sequence[str], span: Span) -> list[str]:
+    at, full = _places(layout)
+    low, high = span.low, span.high
+    if layout.even or layout.blocked:
+        whole = str(min(max(low, full), high))
+    elif (low, high) == (0, layout.chunks):
+        whole = f"limit / {layout.tile}"
+    else:
+        whole = f"min({high}, max({low}, limit / {layout.tile}))"
+    start, test, step = (
+        (f"{high} - 1", f"k >= {whole}", "--k") if span.down else (whole, f"k < {high}", "++k")
+    )
+    one = f"{{ const int q = {at}; if (q < limit) step(k, q); }}"
+    tail = [f"for (int k = {start}; {test}; {step}) {one}"] if full < high else []
+    tiles = _whole_tiles(layout, at, whole, flush, span)
+    return [*span.first, *block([*tail, *tiles] if span.down else [*tiles, *tail]), *flush]
+
+
+def _whole_tiles(
+    layout: Layout, at: str, whole: str, flush: Sequence[str], span: Span
+) -> list[str]:
+    low = span.low
+    unroll = f"#pragma unroll {max(1, min(layout.unroll, span.high - low))}"
+    if not flush and not span.down:
+        return [unroll, f"for (int k = {low}; k < {whole}; ++k) step(k, {at});"]
     if not flush:
-        return [unroll, f"for (int k = 0; k < {whole}; ++k) step(k, {at});"]
+        return [unroll, f"for (int k = {whole} - 1; k >= {low}; --k) step(k, {at});"]
+    place = f"{whole} - 1 - (n - {low})" if span.down else "n"
     return [
-        "int done = 0;",
+        f"int done = {low};",
         f"for (; done + {RUN} <= {whole}; done += {RUN}) {{",
         f"  {unroll}",
-        f"  for (int i = 0; i < {RUN}; ++i) {{ const int k = done + i; step(k, {at}); }}",
+        f"  for (int i = 0; i < {RUN}; ++i) {{ const int n = done + i, k = {place}; step(k, {at}); }}",
         *indented(flush),
         "}",
         unroll,
-        f"for (int k = done; k < {whole}; ++k) step(k, {at});",
+        f"for (int n = done; n < {whole}; ++n) {{ const int k = {place}; step(k, {at}); }}",
     ]

@@ -9,23 +9,42 @@ Reductions = list[tuple[str, Accumulator]]
 """(suffix, accumulator) of reductions that end together: ``a<suffix>`` goes in, ``f<suffix>`` comes out."""
 
 
-def join(layout: Layout, memory: SharedMemory, reductions: Reductions, cluster: bool) -> list[str]:
+def join(
+    layout: Layout,
+    memory: SharedMemory,
+    reductions: Reductions,
+    cluster: bool,
+    centered: bool = False,
+) -> list[str]:
     """Statements after which every thread of a team has ``f<suffix>``, the whole row's accumulator.
 
     ``cluster``: the row's segments are in the blocks of this cluster; else only this block's part is joined.
+    ``centered``: what is Welford's has gone through ``center``.
     """
     return (
-        _join_inner(layout, memory, reductions, cluster)
+        _join_inner(layout, memory, reductions, cluster, centered)
         if layout.inner
         else _join_outer(layout, memory, reductions, cluster)
     )
 
 
+def center(layout: Layout, n: str) -> str:
+    """The statement between the sum of values at hand and their deviations, in Welford's accumulator ``a<n>``."""
+    if layout.inner:
+        return f"ca::center_group<{min(layout.team, WARP)}>(a{n});"
+    return f"a{n}.center();"
+
+
 def _join_inner(
-    layout: Layout, memory: SharedMemory, reductions: Reductions, cluster: bool
+    layout: Layout, memory: SharedMemory, reductions: Reductions, cluster: bool, centered: bool
 ) -> list[str]:
     width, warps = min(layout.team, WARP), layout.warps
-    out = [f"auto f{n} = ca::warp_join<{width}>(ca::across<L>(a{n}));" for n, _ in reductions]
+    out = [
+        f"auto f{n} = ca::group_join<{width}>(a{n});"
+        if centered and acc.is_welford
+        else f"auto f{n} = ca::warp_join<{width}>(ca::across<L>(a{n}));"
+        for n, acc in reductions
+    ]
     if warps == 1 and not cluster:
         return out
     segments = layout.segments if cluster else 1
@@ -49,17 +68,39 @@ def _join_inner(
     return [*out, *sends, *barrier, *gathers]
 
 
+def near_threads(layout: Layout) -> int:
+    """Threads of a team (lanes outer) that are in one warp: they meet without shared memory."""
+    return 1 if WARP % layout.across else min(layout.team, WARP // layout.across)
+
+
+def _halves(count: int) -> list[int]:
+    """Half of ``count``, a power of two, half of that, down to 1."""
+    return [1 << n for n in range(count.bit_length() - 1)][::-1]
+
+
 def _join_outer(
     layout: Layout, memory: SharedMemory, reductions: Reductions, cluster: bool
 ) -> list[str]:
     team, across, lanes = layout.team, layout.across, layout.vector
     out = [f"auto f{n} = a{n};" for n, _ in reductions]
+    near = near_threads(layout)
     if team > 1:
+        out += [
+            f"f{n}.merge(ca::shuffle_xor(f{n}, {across * step}));"
+            for step in _halves(near)
+            for n, _ in reductions
+        ]
+        one = f"if (t % {near} == 0) " if near > 1 else ""
+        place = f"t / {near}" if near > 1 else "t"
         for n, acc in reductions:
-            memory.take(f"slot{n}", acc.of(lanes), team * across, acc.size(lanes))
-            out.append(f"slot{n}[t * {across} + x] = f{n};")
+            memory.take(f"slot{n}", acc.of(lanes), team // near * across, acc.size(lanes))
+            out.append(f"{one}slot{n}[{place} * {across} + x] = f{n};")
         out.append("__syncthreads();")
-        step = team // 2
+        step = team // near // 2
+        if step and near > 1:
+            out += [
+                f"if (t < {team // near}) f{n} = slot{n}[t * {across} + x];" for n, _ in reductions
+            ]
         while step:
             inside = " ".join(
                 f"f{n}.merge(slot{n}[(t + {step}) * {across} + x]); slot{n}[t * {across} + x] = f{n};"

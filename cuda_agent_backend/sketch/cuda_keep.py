@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import sympy
 
 from cuda_agent_backend.sketch.cuda_access import POSITION, Flat, LanePrinter, is_aligned
-from cuda_agent_backend.sketch.cuda_frame import position_loop
+from cuda_agent_backend.sketch.cuda_frame import Span, position_loop, span_loops
 from cuda_agent_backend.sketch.cuda_layout import Layout
 from cuda_agent_backend.sketch.cuda_parts import BYTES, SharedMemory, local_types
 from cuda_agent_backend.sketch.cuda_program import RowProgram
@@ -17,17 +18,24 @@ from cuda_agent_backend.sketch.printer import COMPUTE_TYPES, STORAGE_TYPES, c_in
 from cuda_agent_backend.sketch.ssa import Instruction, Unsupported
 
 COPY_BYTES = 16
+PARTS = 4
+"""In which what is kept in shared memory arrives: one is worked on while the next are under way."""
 
 
 @dataclass
 class Keeper:
-    """Declares, fills, reads and writes what is kept. ``made``: values of arrays made earlier in the same pass."""
+    """Declares, fills, reads and writes what is kept. ``made``: values of arrays made earlier in the same pass.
+
+    ``rest``: what is printed is for positions that are not kept; ``last``: and for the last pass over them.
+    """
 
     region: LoweredRegion
     layout: Layout
     program: RowProgram
     memory: SharedMemory
     made: dict[str, str] = field(default_factory=dict)
+    rest: bool = False
+    last: bool = False
 
     def __post_init__(self) -> None:
         kernel = self.program.kernel
@@ -41,7 +49,27 @@ class Keeper:
 
     @property
     def _once(self) -> frozenset[str]:
-        return self.program.once if self.layout.once else frozenset()
+        if not self.layout.once:
+            return frozenset()
+        if self.rest and not self.last:
+            return self.program.once - {buffer for buffer, _ in self.program.kept}
+        return self.program.once
+
+    @property
+    def arriving(self) -> bool:
+        """Whether the first pass over the row waits for what is kept, part by part, rather than ``fetch``."""
+        layout = self.layout
+        return layout.keep == "shared" and layout.stages == 1 and not layout.ordered
+
+    def parts(self) -> list[Span]:
+        """The kept chunks in the parts that arrive one after another, each with the wait for it."""
+        chunks = self.layout.kept_chunks
+        count = min(PARTS, chunks)
+        ends = [chunks * n // count for n in range(count + 1)]
+        return [
+            Span(ends[n], ends[n + 1], (f"ca::copy_wait<{count - 1 - n}>();",))
+            for n in range(count)
+        ]
 
     # --- declarations ---
 
@@ -86,16 +114,21 @@ class Keeper:
         if not self.program.kept:
             return []
         if layout.keep == "shared":
+            if self.arriving:
+                commit = "ca::copy_commit();"
+                parts = self.parts()
+                spans = [Span(s.low, s.high, (commit,) if s.low else ()) for s in parts]
+                return [*self.copies(spans), commit]
             return [*self.copies(), "ca::copy_commit();", "ca::copy_wait<0>();"]
         printer, out, loads = self.printer(self.lane, layout.vector), [], []
         for (buffer, index), name in self.program.kept.items():
             ctype = COMPUTE_TYPES[self.region.buffers[buffer].dtype]
             out.append(f"ca::vec<{ctype}, {layout.vector}> {name}[{layout.chunks}];")
             loads.append(f"{name}[k] = {printer.load_text(buffer, index)};")
-        return [*out, *position_loop(layout, loads)]
+        return [*out, *position_loop(layout, loads, self.program.recover)]
 
-    def copies(self) -> list[str]:
-        """Start the kept loads of a row on their way to this thread's place in shared memory."""
+    def copies(self, spans: Sequence[Span] = ()) -> list[str]:
+        """Start the kept loads of a row (of ``spans`` of it) on their way to this thread's place in shared memory."""
         layout, out = self.layout, []
         stage = f"stage * {self._own_size} + " if layout.stages > 1 else ""
         printer = self.printer(self.lane, layout.vector)
@@ -109,10 +142,14 @@ class Keeper:
                 out += [f"ca::copy_async({place} + {o}, {source} + {o});" for o in offsets]
             else:
                 out.append(f"ca::store<L>({place}, {printer.load_text(buffer, index)});")
-        return position_loop(layout, out)
+        if spans:
+            return span_loops(layout, out, self.program.recover, (), spans)
+        return position_loop(layout, out, self.program.recover)
 
     def _kept(self, i: Instruction) -> str | None:
-        name = self.program.kept.get((i.buffer or "", i.index)) if i.index is not None else None
+        if i.index is None or self.rest:
+            return None
+        name = self.program.kept.get((i.buffer or "", i.index))
         if name is None or self.layout.keep == "registers":
             return name and f"{name}[k]"
         return f"ca::load<L>({self._staged(name)})"
@@ -121,7 +158,7 @@ class Keeper:
 
     @property
     def _own_size(self) -> int:
-        return self.layout.threads * self.layout.chunks * self.layout.vector
+        return self.layout.threads * self.layout.kept_chunks * self.layout.vector
 
     @property
     def _own_at(self) -> str:

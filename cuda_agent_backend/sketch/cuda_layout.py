@@ -47,6 +47,8 @@ class Layout:
     ``keep``: where what several passes read stays meanwhile: "registers", "shared" (memory), or "none" (read and
     computed again). ``unroll``: elements of a thread in flight where they are not all kept. ``blocks``: blocks for
     each multiprocessor that registers are limited to. ``stages``: rows in flight of a block that stays (with "shared").
+    ``held``: how many of its chunks a thread keeps (with "shared"), the first ones; 0: all. The others are read again
+    by each pass, in turn upwards and downwards, so that what was read last comes first, while the L2 cache has it.
     ``stream``: 1 for stores, ``once``: 1 for loads that leave the L2 cache first.
     ``wide`` asks for 64-bit indices.
     """
@@ -63,6 +65,7 @@ class Layout:
     unroll: int = 4
     blocks: int = 1
     stages: int = 1
+    held: int = 0
     stream: int = 0
     once: int = 1
     ordered: bool = False
@@ -91,6 +94,16 @@ class Layout:
     def chunks(self) -> int:
         """Vectors (inner) or elements (outer) of a row segment that one thread meets."""
         return ceildiv(self.segment, self.tile)
+
+    @property
+    def partial(self) -> bool:
+        """Whether part of a row is kept, and the rest read again."""
+        return 0 < self.held < self.chunks
+
+    @property
+    def kept_chunks(self) -> int:
+        """Chunks of a thread that are kept between passes."""
+        return self.held if self.partial else self.chunks
 
     @property
     def even(self) -> bool:
@@ -139,6 +152,8 @@ class Layout:
             "empty segments": (self.segments - 1) * self.segment >= self.points,
             "stages without shared memory": self.stages > 1
             and (self.keep != "shared" or self.across > 1),
+            "a part held elsewhere than in shared memory": self.held > 0
+            and (self.keep != "shared" or self.stages > 1 or self.ordered),
             "half a warp": self.threads % WARP != 0,
             "too much in registers": self.keep == "registers" and self.chunks * self.vector > 256,
         }
@@ -162,6 +177,7 @@ def read_layout(
         "unroll",
         "blocks",
         "stages",
+        "held",
         "stream",
         "once",
     }

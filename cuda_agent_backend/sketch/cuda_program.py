@@ -14,7 +14,7 @@ from cuda_agent_backend.sketch.cuda_layout import Layout
 from cuda_agent_backend.sketch.cuda_parts import BYTES, stage_dtype
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Kernel, RowStage
-from cuda_agent_backend.sketch.passes import Pass, passes, scratch
+from cuda_agent_backend.sketch.passes import Pass, passes, same_loops, scratch
 from cuda_agent_backend.sketch.printer import COMPUTE_TYPES
 
 Key = tuple[str, sympy.Expr]
@@ -38,7 +38,8 @@ class RowProgram:
 
     ``own``: arrays whose elements only the thread that makes them reads; ``shared``: the others. ``kept``: loads that
     several passes do, by name. ``once``: buffers of which the kernel reads every element once.
-    ``reuse``: own arrays that may overwrite a kept load, which nobody needs by then.
+    ``reuse``: own arrays that may overwrite a kept load, which nobody needs by then. ``recover``: statements that
+    declare the loop variables which kept loads are indexed by.
     """
 
     kernel: Kernel
@@ -50,30 +51,33 @@ class RowProgram:
     kept: dict[Key, str]
     once: frozenset[str]
     reuse: dict[str, str]
+    recover: tuple[str, ...]
 
     @staticmethod
     def of(kernel: Kernel, layout: Layout, region: LoweredRegion) -> RowProgram:
         """Raises Unsupported where arrays cannot be kept as the layout asks."""
         keeps = layout.keep != "none"
-        if not keeps:
+        if not keeps or layout.partial:
             scans = (st for st in kernel.stages if st.kind == "scan")
             kernel = inline_arrays(
                 kernel, frozenset(s.buffer for st in scans for s in st.local_stores)
             )
-        grouped = passes(kernel)
+        grouped = same_loops(passes(kernel))
         flat_passes = [(p, flatten(p.inner, layout.index_type)) for p in grouped]
         kept = frozenset(scratch(kernel, grouped))
         arrays = {n for n in kept if kernel.locals[n].size > 1}
-        own = frozenset(n for n in arrays if keeps and _only_own(n, flat_passes, layout.points))
+        keeps_arrays = keeps and not layout.partial
+        own = frozenset(
+            n for n in arrays if keeps_arrays and _only_own(n, flat_passes, layout.points)
+        )
         loads = _repeated_loads(flat_passes, layout.points) if keeps else {}
         reuse = _overwritten(own, loads, flat_passes, region) if layout.keep == "shared" else {}
         once = read_once(flat_passes, loads, kernel.rows * layout.points, region)
         if layout.is_split and any(p.kind == "scan" for p in grouped):
             once = frozenset()  # a split scan reads its row for the totals, then again
         flats = tuple(flat for _, flat in flat_passes)
-        return RowProgram(
-            kernel, grouped, flats, kept, own, frozenset(arrays - own), loads, once, reuse
-        )
+        shared, recover = frozenset(arrays - own), _recovered(loads, flat_passes)
+        return RowProgram(kernel, grouped, flats, kept, own, shared, loads, once, reuse, recover)
 
 
 def _only_own(name: str, grouped: Sequence[FlatPass], points: int) -> bool:
@@ -102,13 +106,18 @@ def _repeated_loads(grouped: Sequence[FlatPass], points: int) -> dict[Key, str]:
     for p, flat in grouped:
         if not is_full(p, points):
             continue
-        loops = {symbol for symbol, _ in p.inner}
         for key in {key for stage in p.stages for key in _loads(stage, flat)}:
-            if POSITION in key[1].free_symbols and not key[1].free_symbols & loops:
+            if POSITION in key[1].free_symbols:
                 # deviations from a mean are a second loop over the same values
                 seen[key] = seen.get(key, 0) + 1 + _goes_twice(p)
     repeated = sorted((key for key, count in seen.items() if count > 1), key=str)
     return {key: f"kept{n}" for n, key in enumerate(repeated)}
+
+
+def _recovered(kept: dict[Key, str], grouped: Sequence[FlatPass]) -> tuple[str, ...]:
+    used = {symbol for _, index in kept for symbol in index.free_symbols}
+    needed = [flat.statements for p, flat in grouped if used & {symbol for symbol, _ in p.inner}]
+    return tuple(dict.fromkeys(line for statements in needed for line in statements))
 
 
 def _goes_twice(p: Pass) -> bool:

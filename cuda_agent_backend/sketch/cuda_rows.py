@@ -16,20 +16,30 @@ from cuda_agent_backend.sketch.cuda_access import (
     Flat,
     LanePrinter,
     flat_body,
+    fold_constants,
     share_divisors,
 )
 from cuda_agent_backend.sketch.cuda_frame import (
     RUN,
+    Span,
     block,
     grid_size,
     indented,
     is_partial,
     position_loop,
     row_lines,
+    span_loops,
     staged_lines,
     thread_lines,
 )
-from cuda_agent_backend.sketch.cuda_join import Reductions, join, load_partials, store_partial
+from cuda_agent_backend.sketch.cuda_gather import places_first, sharing_rows
+from cuda_agent_backend.sketch.cuda_join import (
+    Reductions,
+    center,
+    join,
+    load_partials,
+    store_partial,
+)
 from cuda_agent_backend.sketch.cuda_keep import Keeper
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts, Layout, read_layout
 from cuda_agent_backend.sketch.cuda_parts import (
@@ -44,7 +54,7 @@ from cuda_agent_backend.sketch.cuda_parts import (
 from cuda_agent_backend.sketch.cuda_program import RowProgram, is_full, row_points
 from cuda_agent_backend.sketch.cuda_scan import scan_pass, scan_total
 from cuda_agent_backend.sketch.lower import LoweredRegion
-from cuda_agent_backend.sketch.nest import Kernel, RowStage
+from cuda_agent_backend.sketch.nest import Kernel, RowStage, merge_outer
 from cuda_agent_backend.sketch.passes import Pass
 from cuda_agent_backend.sketch.printer import COMPUTE_TYPES
 from cuda_agent_backend.sketch.schedule import Parameter
@@ -152,7 +162,7 @@ class RowWriter:
         printer, out = self._printer(p), []
         for n, stage in enumerate(p.stages):
             prefix = f"s{n}v"
-            body = flat_body(stage.body, flat)
+            body = places_first(fold_constants(flat_body(stage.body, flat)))
             out += printer.lines(share_divisors(body, scalars) if p.inner else body, prefix)
             value = f"{prefix}{stage.body.results[0].number}"
             out += at_end(n, stage, value)
@@ -207,7 +217,8 @@ class RowWriter:
 
     def _loops_again(self, p: Pass) -> bool:
         """Whether deviations from means take a second loop, over values that are on the chip."""
-        kept = self.layout.keep != "none" and is_full(p, self.layout.points)
+        layout = self.layout
+        kept = layout.keep != "none" and not layout.partial and is_full(p, layout.points)
         return kept and any(s.combine == "welford" for s in p.stages)
 
     def _results(self, number: int) -> list[str]:
@@ -257,7 +268,7 @@ class RowWriter:
         out = [f"{acc.of(layout.vector)} a{n};" for n, acc in reductions]
         out += self._first_loop(number, reductions)
         if self._loops_again(p):
-            out += [f"a{n}.center();" for n, acc in reductions if acc.is_welford]
+            out += [center(layout, n) for n, acc in reductions if acc.is_welford]
             again = self.bodies(number, self._at_end(number, "", first=False))
             out += position_loop(layout, again, flat.statements)
         if made:
@@ -266,7 +277,7 @@ class RowWriter:
             return out
         out += [
             f"constexpr int L = {layout.vector};",
-            *join(layout, self.memory, reductions, layout.clustered),
+            *join(layout, self.memory, reductions, layout.clustered, self._loops_again(p)),
         ]
         if partial:
             return [*out, *(s for n, acc in reductions for s in store_partial(layout, n, acc))]
@@ -274,17 +285,35 @@ class RowWriter:
 
     def _first_loop(self, number: int, reductions: Reductions) -> list[str]:
         """The loop that takes values in; long sums go in runs."""
-        layout, flat = self._unrolled(self.program.passes[number]), self.program.flats[number]
+        layout = self._unrolled(self.program.passes[number])
         long = layout.keep != "registers" and not layout.blocked and layout.chunks > RUN
         if not (long and reductions and all(acc.is_real_sum for _, acc in reductions)):
-            body = self.bodies(number, self._at_end(number, self.row_guard))
-            return position_loop(layout, body, flat.statements)
-        body = self.bodies(number, self._at_end(number, self.row_guard, "run"))
+            return self._loops(number, layout, "a", ())
         flush = [
             f"a{n}.merge(run{n}); run{n} = {acc.of(layout.vector)}();" for n, acc in reductions
         ]
         runs = [f"{acc.of(layout.vector)} run{n};" for n, acc in reductions]
-        return [*runs, *position_loop(layout, body, flat.statements, flush)]
+        return [*runs, *self._loops(number, layout, "run", flush)]
+
+    def _loops(self, number: int, layout: Layout, prefix: str, flush: Sequence[str]) -> list[str]:
+        """Loops over all positions of the row: those that are not kept, if any, then those that are."""
+        statements, keeper = self.program.flats[number].statements, self.keeper
+        full = [n for n, p in enumerate(self.program.passes) if is_full(p, layout.points)]
+        first, out = number == full[0], []
+        if layout.partial:
+            down = bool(full.index(number) % 2)
+            keeper.rest, keeper.last = True, number == full[-1]
+            body = self.bodies(number, self._at_end(number, self.row_guard, prefix))
+            span = Span(layout.held, layout.chunks, (), down)
+            out = span_loops(layout, body, statements, flush, [span])
+            keeper.rest = keeper.last = False
+        body = self.bodies(number, self._at_end(number, self.row_guard, prefix))
+        if keeper.arriving and first and self.program.kept:
+            return [*out, *span_loops(layout, body, statements, flush, keeper.parts())]
+        if layout.partial:
+            kept = [Span(0, layout.held)]
+            return [*out, *span_loops(layout, body, statements, flush, kept)]
+        return position_loop(layout, body, statements, flush)
 
     def _unrolled(self, p: Pass) -> Layout:
         """The layout with no more of a loop written out than the instruction cache holds."""
@@ -336,6 +365,9 @@ def emit_rows(
     device: DeviceFacts,
 ) -> Emitted:
     """Raises Unsupported where the schedule does not fit."""
+    kernel = merge_outer(kernel)
+    if parameters.get("lanes", "inner") == "inner" and parameters.get("across", 1) != 1:
+        kernel = sharing_rows(kernel)
     ordered = any(s.kind == "scan" for s in kernel.stages)
     layout = read_layout(
         parameters, row_points(kernel), kernel.rows, ordered, needs_wide(region, kernel)

@@ -11,11 +11,18 @@ from cuda_agent_backend.sketch.cuda_contract_schedules import contract_schedules
 from cuda_agent_backend.sketch.cuda_estimate import (
     RowFacts,
     estimate,
+    held_chunks,
     item_bytes,
     resident_blocks,
     row_facts,
 )
-from cuda_agent_backend.sketch.cuda_layout import WARP, DeviceFacts, ceildiv, read_layout
+from cuda_agent_backend.sketch.cuda_layout import (
+    MAX_THREADS,
+    WARP,
+    DeviceFacts,
+    ceildiv,
+    read_layout,
+)
 from cuda_agent_backend.sketch.cuda_map import map_dims, single_pass
 from cuda_agent_backend.sketch.cuda_rows import emit_rows
 from cuda_agent_backend.sketch.cuda_small import small_schedules
@@ -35,6 +42,8 @@ FEW = 8
 """Rows or columns below which a sum of products may be done as one reduction for each result."""
 KEPT_PER_THREAD = 64
 """Elements that a thread may keep in registers."""
+LEAST_HELD = 0.2
+"""Share of a row worth keeping."""
 MOST_SPLIT = 1024
 SHORT_ROW = 1024
 LINE_BYTES = 128
@@ -139,14 +148,30 @@ def _row_schedules(
             scored.append((-score, number, {"sketch": "row", **parameters}))
     scored.sort(key=lambda item: item[:2])
     chosen = _diverse((p for *_, p in scored), kernel, region, device, most)
+    chosen = _other_width_second(chosen)
     if facts.writes:
-        chosen[3:3] = [{**p, "stream": 1} for p in chosen[:1]]
+        chosen[3:3] = [{**p, "stream": 1} for p in chosen[:1] if not p.get("stream")]
     # reads that leave the cache first spare what others left there; beside much larger data that is nothing
     once = int(facts.points * facts.rows * facts.item < ONCE_L2 * device.l2_bytes)
     chosen = [{**p, "once": once} for p in chosen]
     marked = [p for p in chosen if p["keep"] != "shared"]  # copies to shared memory carry no mark
     chosen[4:4] = [{**p, "once": 1 - once} for p in marked[:1]]
     return chosen[:most]
+
+
+def _other_width_second(chosen: list[Parameters]) -> list[Parameters]:
+    """The best with strips of columns at least twice or half as wide as the first's comes second.
+
+    Memory prefers wide strips, the number of blocks narrow ones; which counts for more is the device's to say.
+    """
+
+    def width(p: Parameters) -> int:
+        return int(p["across"]) * int(p["vector"])
+
+    if not chosen or chosen[0].get("lanes") != "outer":
+        return chosen
+    others = [p for p in chosen if width(p) != width(chosen[0])]
+    return [chosen[0], *others[:1], *(p for p in chosen[1:] if p not in others[:1])]
 
 
 def _diverse(
@@ -160,8 +185,9 @@ def _diverse(
     counts: dict[tuple[object, ...], int] = {}
     chosen: list[Parameters] = []
     for p in ordered:
-        way = (p["keep"], p["exchange"], p.get("stages", 1) == 1)
+        way = (p["keep"], p["exchange"], p.get("stages", 1) == 1, "held" in p)
         usual = not chosen or (p["exchange"] == chosen[0]["exchange"] and p.get("stages", 1) == 1)
+        usual = usual and "held" not in p
         if counts.get(way, 0) >= (most // 2 if usual else max(2, most // 5)):
             continue
         try:
@@ -218,9 +244,14 @@ def _outer_candidates(facts: RowFacts) -> Iterator[Parameters]:
     widths = [v for v in _vectors(facts.item, facts.columns) if v * facts.item >= 4] or [1]
     narrow = min(WARP, 1 << (facts.columns - 1).bit_length())
     for exchange in _exchanges():
-        for team in _powers(1, 32):
+        for team in _powers(1, 128):
             for vector in widths[:3]:
-                for across in (32, 64) if facts.columns > WARP else (narrow,):
+                # wide loads of few neighbours: as many bytes of a line, with fewer instructions
+                line = LINE_BYTES // (vector * facts.item)
+                few = (line, 2 * line) if 4 <= line < WARP // 2 and vector == widths[0] else ()
+                few = few if facts.arrays or facts.scans else ()
+                wide = (32, 64) if team <= 32 else ()
+                for across in (*few, *wide) if facts.columns > WARP else (narrow,):
                     base: Parameters = {
                         "lanes": "outer",
                         "vector": vector,
@@ -232,11 +263,26 @@ def _outer_candidates(facts: RowFacts) -> Iterator[Parameters]:
                     yield from _ways(base, facts, per_thread, 1)
 
 
+def _part_held(base: Parameters, facts: RowFacts) -> Iterator[Parameters]:
+    """Rows too long for a cluster: what fits is kept, the rest read again."""
+    way: Parameters = {**base, "keep": "shared", "unroll": 8, "stream": 1}
+    layout = read_layout({**way, "held": 1}, facts.points, facts.rows, False, facts.wide)
+    held = held_chunks(layout, facts)
+    widest = layout.vector == _vectors(facts.item, facts.line if layout.inner else facts.columns)[0]
+    if not widest or not 512 <= layout.threads <= MAX_THREADS:
+        return
+    if layout.chunks > held >= layout.chunks * LEAST_HELD:
+        yield {**way, "held": held}
+
+
 def _ways(
     base: Parameters, facts: RowFacts, per_thread: int, most_scan_team: int
 ) -> Iterator[Parameters]:
     """Ways to keep what passes share, for rows dealt as in ``base``."""
     split, several = base["exchange"] == "split", facts.arrays > 0
+    cluster = base["exchange"] == "cluster"
+    if cluster and facts.again and int(base["segments"]) >= 8 and not facts.scans:
+        yield from _part_held(base, facts)
     if (several or facts.scans) and not split and per_thread <= KEPT_PER_THREAD:
         yield {**base, "keep": "registers"}
     if several and not facts.scans and not split:

@@ -394,6 +394,30 @@ def merge_inner(stage: RowStage) -> RowStage:
     return replace(stage, inner=tuple(inner), body=body, stores=stores, local_stores=local_stores)
 
 
+def merge_outer(kernel: Kernel) -> Kernel:
+    """Join adjacent outer loops wherever every access allows it: longer lines of neighbouring rows."""
+    outer = list(kernel.outer)
+    indices = [i.index for s in kernel.stages for i in s.body.walk() if i.index is not None]
+    indices += [t.index for s in kernel.stages for t in s.stores]
+    gone: dict[sympy.Symbol, sympy.Expr] = {}
+    for position in range(len(outer) - 2, -1, -1):
+        a, b = outer[position], outer[position + 1]
+        if mergeable(a, b, indices):
+            gone[a[0]] = sympy.S.Zero
+            outer[position : position + 2] = [(b[0], a[1] * b[1])]
+    if not gone:
+        return kernel
+    stages = tuple(
+        replace(
+            s,
+            body=s.body.substitute(gone),
+            stores=tuple(replace(t, index=t.index.xreplace(gone)) for t in s.stores),
+        )
+        for s in kernel.stages
+    )
+    return replace(kernel, outer=tuple(outer), stages=stages)
+
+
 def _order_inner(placed: _Placed) -> _Placed:
     """Loop order by memory: the smallest stride of the largest access goes innermost."""
     stage = placed.stage

@@ -6,6 +6,7 @@ Values made in a pass are handed on in registers; only what a later pass reads i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import sympy
@@ -159,6 +160,16 @@ def _rename(stage: RowStage, inner: tuple[Dim, ...]) -> RowStage:
         stores=tuple(replace(s, index=s.index.xreplace(names)) for s in stage.stores),
         local_stores=tuple(replace(s, index=s.index.xreplace(names)) for s in stage.local_stores),
     )
+
+
+def same_loops(grouped: Sequence[Pass]) -> tuple[Pass, ...]:
+    """``grouped`` with passes over loops of the same sizes over the same symbols, so that equal reads look equal."""
+    first: dict[tuple[int, ...], tuple[Dim, ...]] = {}
+    result = []
+    for p in grouped:
+        inner = first.setdefault(tuple(n for _, n in p.inner), p.inner)
+        result.append(p if inner == p.inner else Pass(tuple(_rename(s, inner) for s in p.stages)))
+    return tuple(result)
 
 
 def _joins(stage: RowStage, current: Pass) -> RowStage | None:

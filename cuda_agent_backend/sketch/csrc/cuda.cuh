@@ -488,7 +488,7 @@ template <class T, int L> struct welford_acc {
     CA_LANES { const T d = a.v[i] - mean[i]; mean[i] += d * share; m2[i] += d * (a.v[i] - mean[i]); n[i] = next; }
   }
   // The same in two passes over values at hand: first their sum, then deviations from their own mean.
-  CA_INLINE void count(vec<T, L> a) { CA_LANES { mean[i] += a.v[i]; n[i] += T(1); } }
+  CA_INLINE void count(vec<T, L> a) { CA_LANES mean[i] += a.v[i]; n[0] += T(1); CA_LANES n[i] = n[0]; }
   CA_INLINE void center() { CA_LANES mean[i] = n[i] > T(0) ? mean[i] / n[i] : T(0); }
   CA_INLINE void deviate(vec<T, L> a) { CA_LANES { const T d = a.v[i] - mean[i]; m2[i] += d * d; } }
   CA_INLINE void merge(const welford_acc& o) {
@@ -549,6 +549,27 @@ template <int Width, class A> CA_INLINE A warp_join(A a) {
     a.merge(shuffle_xor(a, mask));
   }
   return a;
+}
+template <int Width, class T> CA_INLINE T group_sum(T x) {
+#pragma unroll
+  for (int mask = Width / 2; mask > 0; mask /= 2) x += __shfl_xor_sync(0xffffffffu, x, mask);
+  return x;
+}
+// `center` where all lanes of `Width` threads are of one row: deviations are from their common mean, so that joining
+// them takes additions alone. Parts of the sum are scaled by a power of two, so that it overflows no earlier than they.
+template <int Width, class T, int L> CA_INLINE void center_group(welford_acc<T, L>& a) {
+  T sum = T(0);
+  CA_LANES sum += a.mean[i];
+  const T scale = T(1) / T(Width), count = group_sum<Width>(T(L) * a.n[0]), total = group_sum<Width>(sum * scale);
+  const T mean = count > T(0) ? total / (count * scale) : T(0);
+  CA_LANES { a.mean[i] = mean; a.n[i] = count; }
+}
+template <int Width, class T, int L> CA_INLINE welford_acc<T, 1> group_join(const welford_acc<T, L>& a) {
+  welford_acc<T, 1> r;
+  T sum = T(0);
+  CA_LANES sum += a.m2[i];
+  r.mean[0] = a.mean[0]; r.n[0] = a.n[0]; r.m2[0] = group_sum<Width>(sum);
+  return r;
 }
 // Joins `Count` accumulators in shared memory; every warp does so on its own.
 template <int Count, class A> CA_INLINE A gather_join(const A* shared) {
