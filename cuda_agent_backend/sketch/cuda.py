@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from cuda_agent_backend.sketch import cuda_contract, cuda_small
+from cuda_agent_backend.sketch import cuda_contract, cuda_direct, cuda_small
 from cuda_agent_backend.sketch.contraction import contraction_of
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
 from cuda_agent_backend.sketch.cuda_map import emit_map
@@ -74,7 +74,10 @@ def _emit_kernel(
     if sketch == cuda_small.SKETCH:
         found = contraction_of(kernel)
         return cuda_small.emit_small(kernel, found, region, parameters, name, device)
-    known = ("map", "row", cuda_contract.SKETCH, cuda_small.SKETCH)
+    if sketch == cuda_direct.SKETCH:
+        found = contraction_of(kernel)
+        return cuda_direct.emit_direct(kernel, found, region, parameters, name, device)
+    known = ("map", "row", cuda_contract.SKETCH, cuda_small.SKETCH, cuda_direct.SKETCH)
     raise Unsupported(f"sketch {sketch!r}; known: {', '.join(known)}")
 
 
