@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from cuda_agent_backend.sketch import cuda_contract, cuda_direct, cuda_small
+from cuda_agent_backend.sketch import cuda_contract, cuda_direct, cuda_short, cuda_small
 from cuda_agent_backend.sketch.contraction import contraction_of
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
 from cuda_agent_backend.sketch.cuda_map import emit_map
@@ -49,7 +49,8 @@ def emit(
     ]
     halves = any(b.dtype in _HALF for b in region.buffers.values())
     parts = ["#define CA_HALF" if halves else "", _PRELUDE.read_text(encoding="utf-8")]
-    if any(dict(p).get("sketch") == cuda_contract.SKETCH for p in schedule.kernels):
+    sketches = {dict(p).get("sketch") for p in schedule.kernels}
+    if sketches & {cuda_contract.SKETCH, cuda_short.SKETCH}:
         parts += [text.read_text(encoding="utf-8") for text in cuda_contract.PRELUDES]
     parts += [text for e in emitted for text in e.functions]
     return "\n".join(parts) + "\n", _plan(region, kernels, emitted)
@@ -77,7 +78,17 @@ def _emit_kernel(
     if sketch == cuda_direct.SKETCH:
         found = contraction_of(kernel)
         return cuda_direct.emit_direct(kernel, found, region, parameters, name, device)
-    known = ("map", "row", cuda_contract.SKETCH, cuda_small.SKETCH, cuda_direct.SKETCH)
+    if sketch == cuda_short.SKETCH:
+        found = contraction_of(kernel)
+        return cuda_short.emit_short(kernel, found, region, parameters, name, device)
+    known = (
+        "map",
+        "row",
+        cuda_contract.SKETCH,
+        cuda_small.SKETCH,
+        cuda_direct.SKETCH,
+        cuda_short.SKETCH,
+    )
     raise Unsupported(f"sketch {sketch!r}; known: {', '.join(known)}")
 
 

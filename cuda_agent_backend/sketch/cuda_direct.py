@@ -45,8 +45,12 @@ from cuda_agent_backend.sketch.ssa import Body, Unsupported, Value
 from sandbox.plan import Launch
 
 SKETCH = "direct"
-MOST_COLUMNS = 24
+MOST_COLUMNS = 32
 """Results of a row that a thread makes."""
+MOST_FILLED = 16
+"""Columns up to which this beats tiles for tensor cores, whose narrowest is twice as wide; less the terms they lack."""
+RESIDENT = 3
+"""Blocks of a multiprocessor that registers are left for."""
 MOST_SUMS = 96
 """Of a thread, which has registers for what it multiplies as well."""
 MOST_PRODUCTS = 1024
@@ -134,12 +138,20 @@ def _known(factor: Factor) -> bool:
 def direct_schedules(found: Contraction, device: DeviceFacts) -> list[dict[str, Parameter]]:
     """Schedules worth trying, best first; none where tiles for tensor cores are well filled."""
     shape = shape_of(found)
-    if shape is None:
+    if shape is None or found.n * _present(found, shape) > MOST_FILLED:
         return []
     rows = [r for r in (8, 4, 2, 1) if _fits(shape, r)]
     blocks = math.prod(n for _, n in (*shape.flat, *shape.grid)) // THREADS
     enough = [r for r in rows if blocks // r >= WAVES * device.sm_count] or rows[-1:]
     return [{"sketch": SKETCH, "rows": r, "threads": THREADS} for r in enough[:2]]
+
+
+def _present(found: Contraction, shape: Shape) -> float:
+    """Of the products of columns and taps, those that there are."""
+    mask, both = found.right.mask, (*shape.columns, *shape.taps)
+    if mask is None:
+        return 1.0
+    return sum(holds(mask, at) for at in _points_of(both)) / points(both)
 
 
 def _fits(shape: Shape, rows: int) -> bool:
@@ -262,7 +274,9 @@ class _Writer:
             f"constexpr int L = {self._vector()[1]};",
             *(line for r in range(self.rows) for line in self._store(r)),
         ]  # fmt: skip
-        head = f'extern "C" __global__ void __launch_bounds__({self.threads})'
+        crowded = self.threads == THREADS and self.rows * self.shape.results > MOST_SUMS // 2
+        bound = f", {RESIDENT}" if crowded else ""
+        head = f'extern "C" __global__ void __launch_bounds__({self.threads}{bound})'
         return "\n".join([head, f"{name}({', '.join(parameters)}) {{", *indented(lines), "}"])
 
     def _rows(self) -> list[str]:

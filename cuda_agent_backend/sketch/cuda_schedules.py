@@ -19,6 +19,7 @@ from cuda_agent_backend.sketch.cuda_estimate import (
 from cuda_agent_backend.sketch.cuda_layout import WARP, DeviceFacts, ceildiv, read_layout
 from cuda_agent_backend.sketch.cuda_map import map_dims, single_pass
 from cuda_agent_backend.sketch.cuda_rows import emit_rows
+from cuda_agent_backend.sketch.cuda_short import short_schedules
 from cuda_agent_backend.sketch.cuda_small import small_schedules
 from cuda_agent_backend.sketch.cuda_stencil import tile_loop, tile_rows
 from cuda_agent_backend.sketch.cuda_taps import with_taps_apart
@@ -58,7 +59,8 @@ def kernel_schedules(
     if contraction is not None and least > 1:
         whole = contraction_of(kernel)
         small = small_schedules(whole) if whole is not None else []
-        direct = direct_schedules(whole, device) if whole is not None else []
+        if whole is not None:
+            direct = [*direct_schedules(whole, device), *short_schedules(kernel, whole, device)]
         tiled = [*small, *contract_schedules(split, contraction, region, device, most)]
     if tiled and least >= FEW:
         return [*direct, *tiled][:most]
