@@ -43,6 +43,12 @@ TILES = (
     (64, 32, 32, 32, 16, 4, 0.4), (16, 128, 32, 16, 32, 4, 0.3), (128, 16, 32, 32, 16, 4, 0.3),
     (32, 32, 32, 16, 16, 4, 0.3),
 )  # fmt: skip
+FITTED = (
+    # rows, depth, rows of a warp, stages; the share of its peak that the tile can reach
+    (128, 16, 32, 4, 0.7), (128, 32, 32, 3, 0.68),
+)  # fmt: skip
+"""Tiles as wide as all columns, which one warp has, so that rows are split once and nothing is added up in vain."""
+WIDEST_FITTED = 56
 FEW = 32
 """Rows (or columns) up to which reading the other operand is what takes the time."""
 FEW_TILES = (
@@ -140,7 +146,8 @@ def warp_run(results: int, depth: int) -> int:
 
 
 def _candidates(c: Contraction, right: Side, device: DeviceFacts) -> Iterator[tuple[Tiles, float]]:
-    for one, share in (*_group_tiles(c, right, device), *_warp_tiles(), *_few_tiles(c)):
+    others = (*_warp_tiles(), *_fitted_tiles(c), *_few_tiles(c))
+    for one, share in (*_group_tiles(c, right, device), *others):
         yield one, share
         blocks = _blocks(c, one)
         if blocks < device.sm_count and c.k >= 4 * one.step:
@@ -152,6 +159,16 @@ def _warp_tiles() -> Iterator[tuple[Tiles, float]]:
     for rows, columns, depth, warp_rows, warp_columns, stages, share in TILES:
         run = warp_run(warp_rows * warp_columns, depth)
         yield Tiles(rows, columns, depth, warp_rows, warp_columns, stages, run), share
+
+
+def _fitted_tiles(c: Contraction) -> Iterator[tuple[Tiles, float]]:
+    """For columns that no other tile is as wide as."""
+    columns = ceildiv(c.n, 8) * 8
+    if not FEW // 2 < columns <= WIDEST_FITTED or columns == FEW:
+        return
+    for rows, depth, warp_rows, stages, share in FITTED:
+        run = warp_run(warp_rows * columns, depth)
+        yield Tiles(rows, columns, depth, warp_rows, columns, stages, run), share
 
 
 def _few_tiles(c: Contraction) -> Iterator[tuple[Tiles, float]]:

@@ -548,3 +548,14 @@ def test_the_largest_tiles_compile_without_spilling(
     )
     assert isinstance(built, Compiled), built
     assert all(kernel["spill_store_bytes"] == 0 for kernel in built.facts.values())
+
+
+@pytest.mark.parametrize("columns", [20, 39, 48])
+def test_a_tile_may_be_as_wide_as_all_columns(columns: int, tmp_path: Path) -> None:
+    it = sample(torch.mm, randn(150, 96), randn(96, columns), target="cuda")
+    found = cuda.schedules(it.analysis.region, it.analysis.kernels, DEVICE)
+    wide = [s for s in found if s.parameters(0)["tile_n"] == -(-columns // 8) * 8]
+    assert wide
+    (got,) = emulated(it, wide[0], tmp_path)
+    want = it.inputs[0].double() @ it.inputs[1].double()
+    assert relative(got, want) < 2 * relative(it.want[0], want) + 1e-7
