@@ -60,6 +60,9 @@ FEW_TILES = (
 """Stages of 128 bytes of a row and more, and room for two blocks in shared memory; warps share the terms of a stage, as
 there are too few others to hide how long one product waits for the one before it."""
 FEW_RUN = 16
+EVEN_DEPTH, EVEN_SHARING, EVEN_STAGES, EVEN_SHARE = 128, 8, 3, 0.95
+"""Those of the tile that gives every multiprocessor as many blocks, one at a time."""
+WIDEST_EVEN = 96
 FEW_RESIDENT = 2
 """Blocks of such tiles that a multiprocessor runs without either getting slower."""
 GROUP_TILES = (
@@ -153,6 +156,7 @@ def _candidates(c: Contraction, right: Side, device: DeviceFacts) -> Iterator[tu
         if blocks < device.sm_count and c.k >= 4 * one.step:
             for split in _splits(blocks, ceildiv(c.k, one.step), device):
                 yield replace(one, split=split), share
+    yield from _even_tiles(c, device)
 
 
 def _warp_tiles() -> Iterator[tuple[Tiles, float]]:
@@ -185,6 +189,26 @@ def _few_tiles(c: Contraction) -> Iterator[tuple[Tiles, float]]:
         yield (
             Tiles(rows, columns, depth, warp_rows, warp_columns, stages, FEW_RUN, warps_k=sharing),
             share,
+        )
+
+
+def _even_tiles(c: Contraction, device: DeviceFacts) -> Iterator[tuple[Tiles, float]]:
+    """As `_few_tiles`, as wide as shares the other operand evenly: none waits for another's second block."""
+    few, many = sorted((c.m, c.n))
+    if few > FEW or c.k < 2 * EVEN_DEPTH or c.left.mask is not None or c.right.mask is not None:
+        return
+    waves = ceildiv(many, device.sm_count * WIDEST_EVEN)
+    width = ceildiv(many, device.sm_count * waves * 16) * 16
+    if c.m == few:  # columns come by eight
+        width = ceildiv(many, device.sm_count * waves * 8) * 8
+    high = FEW // 2 if few <= FEW // 2 else FEW
+    rows, columns = (high, width) if c.m == few else (width, high)
+    if width >= FEW and c.batches == 1:
+        yield (
+            Tiles(
+                rows, columns, EVEN_DEPTH, rows, columns, EVEN_STAGES, FEW_RUN, warps_k=EVEN_SHARING
+            ),
+            EVEN_SHARE if high == FEW else EVEN_SHARE * 0.75,
         )
 
 
