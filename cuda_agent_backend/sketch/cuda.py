@@ -8,7 +8,13 @@ from typing import Literal
 
 import torch
 
-from cuda_agent_backend.sketch import cuda_contract, cuda_small, cuda_transpose
+from cuda_agent_backend.sketch import (
+    cuda_contract,
+    cuda_direct,
+    cuda_short,
+    cuda_small,
+    cuda_transpose,
+)
 from cuda_agent_backend.sketch.contraction import contraction_of
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
 from cuda_agent_backend.sketch.cuda_map import emit_map
@@ -29,6 +35,12 @@ __all__ = ["DeviceFacts", "emit", "schedules"]
 
 _PRELUDE = Path(__file__).parent / "csrc" / "cuda.cuh"
 _HALF = (torch.float16, torch.bfloat16)
+_OF_PRODUCTS = {
+    cuda_small.SKETCH: cuda_small.emit_small,
+    cuda_direct.SKETCH: cuda_direct.emit_direct,
+    cuda_short.SKETCH: cuda_short.emit_short,
+}
+"""Sketches of products whose sums are in float32 registers."""
 
 
 def emit(
@@ -49,7 +61,8 @@ def emit(
     ]
     halves = any(b.dtype in _HALF for b in region.buffers.values())
     parts = ["#define CA_HALF" if halves else "", _PRELUDE.read_text(encoding="utf-8")]
-    if any(dict(p).get("sketch") == cuda_contract.SKETCH for p in schedule.kernels):
+    sketches = {dict(p).get("sketch") for p in schedule.kernels}
+    if sketches & {cuda_contract.SKETCH, cuda_short.SKETCH}:
         parts += [text.read_text(encoding="utf-8") for text in cuda_contract.PRELUDES]
     parts += [text for e in emitted for text in e.functions]
     return "\n".join(parts) + "\n", _plan(region, kernels, emitted)
@@ -73,10 +86,11 @@ def _emit_kernel(
     if sketch == cuda_contract.SKETCH:
         split, found = with_taps_apart(kernel)
         return cuda_contract.emit_contraction(split, found, region, parameters, name, device)
-    if sketch == cuda_small.SKETCH:
-        found = contraction_of(kernel)
-        return cuda_small.emit_small(kernel, found, region, parameters, name, device)
-    known = ("map", cuda_transpose.SKETCH, "row", cuda_contract.SKETCH, cuda_small.SKETCH)
+    if isinstance(sketch, str) and sketch in _OF_PRODUCTS:
+        return _OF_PRODUCTS[sketch](
+            kernel, contraction_of(kernel), region, parameters, name, device
+        )
+    known = ("map", "row", cuda_transpose.SKETCH, cuda_contract.SKETCH, *_OF_PRODUCTS)
     raise Unsupported(f"sketch {sketch!r}; known: {', '.join(known)}")
 
 

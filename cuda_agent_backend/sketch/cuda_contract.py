@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from cuda_agent_backend.sketch.cuda_access import LanePrinter
 from cuda_agent_backend.sketch.cuda_align import aligned_sides, copying, sides_of
 from cuda_agent_backend.sketch.cuda_frame import decompose, indented
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts, ceildiv
-from cuda_agent_backend.sketch.cuda_operands import Gather, Side, gather_of, output_of
+from cuda_agent_backend.sketch.cuda_operands import Gather, Output, Side, gather_of, output_of
 from cuda_agent_backend.sketch.cuda_parts import (
     WIDE,
     Emitted,
@@ -268,36 +268,16 @@ class Writer:
         ]  # fmt: skip
 
     def _find(self, side: Side, size: int) -> list[str]:
-        """A function from row (or column) and term to the element's place, and whether there is one."""
         guards = [f"x < {size}"] if size % self._tile(side) else []
         whole = self.contraction.k % self.tiles.step == 0 and self.tiles.split == 1
         if self.taps is not None:
             guards.append(f"k < {self.contraction.k}")
         elif not whole:
             guards.append("k < end")
-        buffer = side.factor.buffer
-        lines = [
-            *decompose("x", side.rows.dims, self.index),
-            *decompose("k", side.inner.dims, self.index),
-            f"there = {' && '.join(guards) or 'true'};",
-        ]
-        if side.factor.mask is not None:
-            lines += [*self._mask(side.factor.mask), "there = there && present;"]
-        lines.append(f"return m_{buffer} + {c_index(side.index)};")
-        return [
-            f"auto find_{side.name} = [&](int x, int k, bool& there) {{",
-            *indented(lines),
-            "};",
-        ]
+        return find_lines(side, " && ".join(guards), self.index, self._dtype, f"find_{side.name}")
 
     def _mask(self, mask: Body) -> list[str]:
-        printer = LanePrinter(None, lambda b: f"m_{b}", _no_local, self._dtype, "")
-        lines = printer.lines(mask, "q")
-        return [
-            "constexpr int L = 1;",
-            *lines,
-            f"const bool present = q{mask.results[0].number}.v[0];",
-        ]
+        return mask_lines(mask, self._dtype)
 
     def _tile(self, side: Side) -> int:
         return self.tiles.tile_m if side.name == "a" else self.tiles.tile_n
@@ -392,36 +372,13 @@ class Writer:
         ]
 
     def _tail(self) -> list[str]:
-        c = self.contraction
-        lane = (c.rows if self.output.by_rows else c.columns)[-1][0]
         step = ("row + i", "column") if self.output.by_rows else ("row", "column + i")
-        forwarded: dict[str, str] = {}
-
-        def local(i: Instruction) -> str:
-            if i.buffer is None or i.buffer not in forwarded:
-                raise Unsupported("a value of the tail that is not there")
-            return forwarded[i.buffer]
-
-        types = local_types(self.kernel)
-        printer = LanePrinter(lane, lambda b: f"m_{b}", local, self._dtype, "", self.output.vector)
-        out = [
+        return [
             "#pragma unroll",
             "for (int i = 0; i < L; ++i)",
             f"  if (!(fabsf(total.v[i]) < 3.402823466e38f)) total.v[i] = exact({', '.join(step)});",
-            *decompose("row", c.rows, self.index),
-            *decompose("column", c.columns, self.index),
+            *tail_lines(self.kernel, self.contraction, self.region, self.output, self.index),
         ]
-        for number, stage in enumerate(self.kernel.stages):
-            value = "total"
-            if number:
-                prefix = f"s{number}v"
-                out += printer.lines(stage.body, prefix)
-                value = f"{prefix}{stage.body.results[0].number}"
-            out += [printer.store(s.buffer, s.index, value) for s in stage.stores]
-            forwarded |= {
-                s.buffer: f"ca::to<{types[s.buffer]}>({value})" for s in stage.local_stores
-            }
-        return out
 
     # --- sums shared by several blocks ---
 
@@ -496,6 +453,59 @@ class Writer:
             name, (blocks, 1, 1), (TAIL_THREADS, 1, 1), 0, (*extra, self._partial, *self.writes)
         )
         return text, launch
+
+
+def find_lines(
+    side: Side, guard: str, index: str, dtype_of: Callable[[str], torch.dtype], name: str
+) -> list[str]:
+    """A function from row (or column) ``x`` and term to the element's place, and whether there is one."""
+    lines = [
+        *decompose("x", side.rows.dims, index),
+        *decompose("k", side.inner.dims, index),
+        f"there = {guard or 'true'};",
+    ]
+    if side.factor.mask is not None:
+        lines += [*mask_lines(side.factor.mask, dtype_of), "there = there && present;"]
+    lines.append(f"return m_{side.factor.buffer} + {c_index(side.index)};")
+    return [f"auto {name} = [&](int x, int k, bool& there) {{", *indented(lines), "};"]
+
+
+def mask_lines(mask: Body, dtype_of: Callable[[str], torch.dtype]) -> list[str]:
+    """``present``: what a factor's mask says."""
+    printer = LanePrinter(None, lambda b: f"m_{b}", _no_local, dtype_of, "")
+    return [
+        "constexpr int L = 1;",
+        *printer.lines(mask, "q"),
+        f"const bool present = q{mask.results[0].number}.v[0];",
+    ]
+
+
+def tail_lines(
+    kernel: Kernel, c: Contraction, region: LoweredRegion, output: Output, index: str
+) -> list[str]:
+    """What is made of ``total``, results from ``row`` and ``column`` on, and where it is stored."""
+    lane = (c.rows if output.by_rows else c.columns)[-1][0]
+    forwarded: dict[str, str] = {}
+
+    def local(i: Instruction) -> str:
+        if i.buffer is None or i.buffer not in forwarded:
+            raise Unsupported("a value of the tail that is not there")
+        return forwarded[i.buffer]
+
+    types, buffers = local_types(kernel), region.buffers
+    printer = LanePrinter(
+        lane, lambda b: f"m_{b}", local, lambda b: buffers[b].dtype, "", output.vector
+    )
+    out = [*decompose("row", c.rows, index), *decompose("column", c.columns, index)]
+    for number, stage in enumerate(kernel.stages):
+        value = "total"
+        if number:
+            prefix = f"s{number}v"
+            out += printer.lines(stage.body, prefix)
+            value = f"{prefix}{stage.body.results[0].number}"
+        out += [printer.store(s.buffer, s.index, value) for s in stage.stores]
+        forwarded |= {s.buffer: f"ca::to<{types[s.buffer]}>({value})" for s in stage.local_stores}
+    return out
 
 
 def _by_tile(values: list[str]) -> str:

@@ -43,6 +43,12 @@ TILES = (
     (64, 32, 32, 32, 16, 4, 0.4), (16, 128, 32, 16, 32, 4, 0.3), (128, 16, 32, 32, 16, 4, 0.3),
     (32, 32, 32, 16, 16, 4, 0.3),
 )  # fmt: skip
+FITTED = (
+    # rows, depth, rows of a warp, stages; the share of its peak that the tile can reach
+    (128, 16, 32, 4, 0.7), (128, 32, 32, 3, 0.68),
+)  # fmt: skip
+"""Tiles as wide as all columns, which one warp has, so that rows are split once and nothing is added up in vain."""
+WIDEST_FITTED = 56
 FEW = 32
 """Rows (or columns) up to which reading the other operand is what takes the time."""
 FEW_TILES = (
@@ -54,6 +60,9 @@ FEW_TILES = (
 """Stages of 128 bytes of a row and more, and room for two blocks in shared memory; warps share the terms of a stage, as
 there are too few others to hide how long one product waits for the one before it."""
 FEW_RUN = 16
+EVEN_DEPTH, EVEN_SHARING, EVEN_STAGES, EVEN_SHARE = 128, 8, 3, 0.95
+"""Those of the tile that gives every multiprocessor as many blocks, one at a time."""
+WIDEST_EVEN = 96
 FEW_RESIDENT = 2
 """Blocks of such tiles that a multiprocessor runs without either getting slower."""
 GROUP_TILES = (
@@ -140,18 +149,30 @@ def warp_run(results: int, depth: int) -> int:
 
 
 def _candidates(c: Contraction, right: Side, device: DeviceFacts) -> Iterator[tuple[Tiles, float]]:
-    for one, share in (*_group_tiles(c, right, device), *_warp_tiles(), *_few_tiles(c)):
+    others = (*_warp_tiles(), *_fitted_tiles(c), *_few_tiles(c))
+    for one, share in (*_group_tiles(c, right, device), *others):
         yield one, share
         blocks = _blocks(c, one)
         if blocks < device.sm_count and c.k >= 4 * one.step:
             for split in _splits(blocks, ceildiv(c.k, one.step), device):
                 yield replace(one, split=split), share
+    yield from _even_tiles(c, device)
 
 
 def _warp_tiles() -> Iterator[tuple[Tiles, float]]:
     for rows, columns, depth, warp_rows, warp_columns, stages, share in TILES:
         run = warp_run(warp_rows * warp_columns, depth)
         yield Tiles(rows, columns, depth, warp_rows, warp_columns, stages, run), share
+
+
+def _fitted_tiles(c: Contraction) -> Iterator[tuple[Tiles, float]]:
+    """For columns that no other tile is as wide as."""
+    columns = ceildiv(c.n, 8) * 8
+    if not FEW // 2 < columns <= WIDEST_FITTED or columns == FEW:
+        return
+    for rows, depth, warp_rows, stages, share in FITTED:
+        run = warp_run(warp_rows * columns, depth)
+        yield Tiles(rows, columns, depth, warp_rows, columns, stages, run), share
 
 
 def _few_tiles(c: Contraction) -> Iterator[tuple[Tiles, float]]:
@@ -168,6 +189,26 @@ def _few_tiles(c: Contraction) -> Iterator[tuple[Tiles, float]]:
         yield (
             Tiles(rows, columns, depth, warp_rows, warp_columns, stages, FEW_RUN, warps_k=sharing),
             share,
+        )
+
+
+def _even_tiles(c: Contraction, device: DeviceFacts) -> Iterator[tuple[Tiles, float]]:
+    """As `_few_tiles`, as wide as shares the other operand evenly: none waits for another's second block."""
+    few, many = sorted((c.m, c.n))
+    if few > FEW or c.k < 2 * EVEN_DEPTH or c.left.mask is not None or c.right.mask is not None:
+        return
+    waves = ceildiv(many, device.sm_count * WIDEST_EVEN)
+    width = ceildiv(many, device.sm_count * waves * 16) * 16
+    if c.m == few:  # columns come by eight
+        width = ceildiv(many, device.sm_count * waves * 8) * 8
+    high = FEW // 2 if few <= FEW // 2 else FEW
+    rows, columns = (high, width) if c.m == few else (width, high)
+    if width >= FEW and c.batches == 1:
+        yield (
+            Tiles(
+                rows, columns, EVEN_DEPTH, rows, columns, EVEN_STAGES, FEW_RUN, warps_k=EVEN_SHARING
+            ),
+            EVEN_SHARE if high == FEW else EVEN_SHARE * 0.75,
         )
 
 

@@ -99,7 +99,7 @@ def output_of(kernel: Kernel, c: Contraction) -> Output:
     stores = [s.index for stage in kernel.stages for s in stage.stores]
     by_rows = _step(c.rows[-1], stores) < _step(c.columns[-1], stores)
     own, other = (c.rows, c.columns) if by_rows else (c.columns, c.rows)
-    vector = next((v for v in (4, 2) if _in_vectors(own[-1], stores, v)), 1)
+    vector = next((v for v in (4, 2) if in_vectors(own[-1], stores, v)), 1)
     following = _step(own[-2], stores) if len(own) > 1 else FAR
     short = own[-1][1] == vector and _step(other[-1], stores) < following
     return Output(by_rows, vector, short)
@@ -115,7 +115,8 @@ def _step(dim: Dim, stores: Sequence[sympy.Expr]) -> int:
     return max((abs(step or FAR) for step in steps), default=FAR)
 
 
-def _in_vectors(dim: Dim, stores: Sequence[sympy.Expr], vector: int) -> bool:
+def in_vectors(dim: Dim, stores: Sequence[sympy.Expr], vector: int) -> bool:
+    """Whether each ``vector`` points of a loop are stored next to each other, from aligned places on."""
     symbol, size = dim
     return size % vector == 0 and all(
         coefficient(i, symbol) == 1 and is_aligned(i, symbol, 1, vector, vector) for i in stores

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from cuda_agent_backend.sketch.contraction import contraction_of
 from cuda_agent_backend.sketch.cuda_contract_schedules import contract_schedules
+from cuda_agent_backend.sketch.cuda_direct import direct_schedules
 from cuda_agent_backend.sketch.cuda_estimate import (
     RowFacts,
     estimate,
@@ -25,6 +26,7 @@ from cuda_agent_backend.sketch.cuda_layout import (
 )
 from cuda_agent_backend.sketch.cuda_map import map_dims, single_pass
 from cuda_agent_backend.sketch.cuda_rows import emit_rows
+from cuda_agent_backend.sketch.cuda_short import short_schedules
 from cuda_agent_backend.sketch.cuda_small import small_schedules
 from cuda_agent_backend.sketch.cuda_stencil import tile_loop, tile_rows
 from cuda_agent_backend.sketch.cuda_taps import with_taps_apart
@@ -63,16 +65,19 @@ def kernel_schedules(
     split, contraction = with_taps_apart(kernel)
     least = 0 if contraction is None else min(contraction.m, contraction.n)
     tiled: list[Parameters] = []
+    direct: list[Parameters] = []
     if contraction is not None and least > 1:
         whole = contraction_of(kernel)
         small = small_schedules(whole) if whole is not None else []
+        if whole is not None:
+            direct = [*direct_schedules(whole, device), *short_schedules(kernel, whole, device)]
         tiled = [*small, *contract_schedules(split, contraction, region, device, most)]
     if tiled and least >= FEW:
-        return tiled[:most]
+        return [*direct, *tiled][:most]
     found = _row_schedules(kernel, region, device, most)
     if not found and not tiled:
         raise Unsupported("no schedule fits the rows of this kernel")
-    return _by_turns(found, tiled)[:most]
+    return [*direct, *_by_turns(found, tiled)][:most]
 
 
 def _by_turns(left: list[Parameters], right: list[Parameters]) -> list[Parameters]:

@@ -84,9 +84,7 @@ def taps_of(c: Contraction) -> Taps | None:
         phase: frozenset(
             number
             for number, tap in enumerate(_points(dims))
-            if _holds(
-                mask, dict(zip((s for s, _ in (*phases, *dims)), (*phase, *tap), strict=True))
-            )
+            if holds(mask, dict(zip((s for s, _ in (*phases, *dims)), (*phase, *tap), strict=True)))
         )
         for phase in _points(phases)
     }
@@ -122,7 +120,8 @@ def _points(dims: tuple[Dim, ...]) -> itertools.product[tuple[int, ...]]:
     return itertools.product(*(range(n) for _, n in dims))
 
 
-def _holds(mask: Body, at: dict[sympy.Symbol, int]) -> bool:
+def holds(mask: Body, at: dict[sympy.Symbol, int]) -> bool:
+    """Whether a mask of comparisons is true where its loops are at ``at``."""
     found: dict[Value, Any] = {}
     for i in mask.instructions:
         if i.index is not None:

@@ -636,3 +636,30 @@ def test_operands_that_were_to_be_copied_first_are_read_in_whole_vectors(
 def test_an_image_padded_twice_has_one_mask() -> None:
     mask = first(case("padded, then padded again")).left.mask
     assert mask is not None and mask.instructions[-1].op == "and_"
+
+
+@pytest.mark.parametrize("columns", [20, 39, 48])
+def test_a_tile_may_be_as_wide_as_all_columns(columns: int, tmp_path: Path) -> None:
+    it = sample(torch.mm, randn(150, 96), randn(96, columns), target="cuda")
+    found = cuda.schedules(it.analysis.region, it.analysis.kernels, DEVICE)
+    wide = [s for s in found if s.parameters(0)["tile_n"] == -(-columns // 8) * 8]
+    assert wide
+    (got,) = emulated(it, wide[0], tmp_path)
+    want = it.inputs[0].double() @ it.inputs[1].double()
+    assert relative(got, want) < 2 * relative(it.want[0], want) + 1e-7
+
+
+@pytest.mark.parametrize(("few", "most"), [(20, 132), (9, 20)])
+def test_few_rows_are_shared_evenly_by_all_multiprocessors(
+    few: int, most: int, tmp_path: Path
+) -> None:
+    device = cuda.DeviceFacts(sm_count=most)
+    it = sample(F.linear, randn(few, 300), randn(40 * most - 9, 300), target="cuda")
+    found = cuda.schedules(it.analysis.region, it.analysis.kernels, device)
+    even = [s for s in found if s.parameters(0)["depth"] == 128 and s.parameters(0)["tile_n"] == 40]
+    assert [s.parameters(0)["split"] for s in even] == [1]
+    source, plan = cuda.emit(it.analysis.region, it.analysis.kernels, even[0], device)
+    assert plan.steps[0].grid[0] == most
+    if most == 20:
+        (got,) = cuda_emulator.run(source, plan, it.inputs, tmp_path)
+        torch.testing.assert_close(got, it.want[0], rtol=1e-5, atol=4e-5)
