@@ -8,7 +8,7 @@ others multiply: 1 where B goes through shared memory to be split, 2 where it go
 share the terms of a tile, and a second kernel adds up what they found; ``warps_k`` warps of a block share those of a
 stage. ``aligned``: 1 where a kernel before copies operands whose rows are no multiple of 16 bytes apart to memory where
 they are (`cuda_align`). ``products``: 6 for float32's accuracy, 1 for TF32's, which is right where the user's flags
-make eager as inaccurate.
+make eager as inaccurate, and for 16-bit operands, whose products are exact (with no run, as eager's library has none).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Tiles:
         """Terms that are added at a time, whether they are there or not."""
         return self.depth
 
-    def check(self, shared: int, device: DeviceFacts) -> None:
+    def check(self, shared: int, device: DeviceFacts, half: bool = False) -> None:
         """Raises Unsupported where the parameters do not fit each other or the device."""
         if self.group:
             self._check_group(device)
@@ -90,12 +90,14 @@ class Tiles:
         )  # fmt: skip
         if not whole or self.stages < 2 or not 1 <= self.split <= MAX_SPLIT:
             raise Unsupported("tiles that do not divide into warps, or warps into products")
+        if half and (self.products != 1 or self.run or self.group or self.warp_n % 16):
+            raise Unsupported("16-bit operands: one product, no runs, and columns of a warp by 16")
         if self.products not in (1, 6):
             raise Unsupported(f"{self.products} products; 1 or 6")
         if self.aligned not in (0, 1):
             raise Unsupported(f"aligned: {self.aligned}; 0 or 1")
-        terms = 16 if self.products == 6 else 8
-        self._check_shared_terms(terms)
+        terms = 16 if half or self.products == 6 else 8
+        self._check_shared_terms(terms, half)
         if self.run < 0 or self.run % terms or self.depth % terms:
             raise Unsupported(f"a run of {self.run} terms, {self.depth} at a time")
         uneven = self.run and max(self.run, self.depth) % min(self.run, self.depth)
@@ -104,12 +106,12 @@ class Tiles:
         if shared > device.shared_per_block_bytes:
             raise Unsupported(f"{shared} bytes of shared memory")
 
-    def _check_shared_terms(self, terms: int) -> None:
+    def _check_shared_terms(self, terms: int, half: bool) -> None:
         """Each warp of those that share a stage's terms has as many chunks of them (see `contract.cuh`)."""
         if self.warps_k == 1:
             return
         within = 0 < self.run <= self.depth
-        chunk = self.run if within else terms if self.depth % (2 * terms) else 2 * terms
+        chunk = self.run if within else terms if half or self.depth % (2 * terms) else 2 * terms
         if self.group or self.warps_k not in SHARING or self.depth % (self.warps_k * chunk):
             raise Unsupported(f"{self.warps_k} warps for {self.depth} terms")
 
