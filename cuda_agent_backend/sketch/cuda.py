@@ -50,7 +50,7 @@ def emit(
     halves = any(b.dtype in _HALF for b in region.buffers.values())
     parts = ["#define CA_HALF" if halves else "", _PRELUDE.read_text(encoding="utf-8")]
     if any(dict(p).get("sketch") == cuda_contract.SKETCH for p in schedule.kernels):
-        preludes = (*cuda_contract.PRELUDES, *([cuda_contract.HALF_PRELUDE] if halves else []))
+        preludes = (*cuda_contract.PRELUDES, *(cuda_contract.HALF_PRELUDES if halves else ()))
         parts += [text.read_text(encoding="utf-8") for text in preludes]
     parts += [text for e in emitted for text in e.functions]
     return "\n".join(parts) + "\n", _plan(region, kernels, emitted)

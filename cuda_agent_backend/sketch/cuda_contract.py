@@ -42,7 +42,10 @@ PRELUDES = tuple(
     Path(__file__).parent / "csrc" / name
     for name in ("contract.cuh", "contract_wide.cuh", "contract_relay.cuh")
 )
-HALF_PRELUDE = Path(__file__).parent / "csrc" / "contract_half.cuh"
+HALF_PRELUDES = tuple(
+    Path(__file__).parent / "csrc" / name
+    for name in ("contract_half.cuh", "contract_wide_half.cuh")
+)
 SKETCH = "contract"
 GROUP = 8
 """Rows of tiles that are worked on together."""
@@ -131,7 +134,9 @@ class Writer:
         stage = self._floats(self.left, t.tile_m)
         stage += 0 if t.direct else self._floats(self.right, t.tile_n)
         needed = t.stages * stage
-        if t.group:
+        if t.both:
+            needed += SWIZZLE_BYTES // 4
+        elif t.group:
             needed += SWIZZLE_BYTES // 4 + t.slots * t.tile_n * t.depth * t.split_bytes // 4
         shared = (
             t.warps_k // 2 * t.tile_m * t.tile_n
@@ -140,6 +145,8 @@ class Writer:
 
     def _floats(self, side: Side, rows: int) -> int:
         depth, pairs = self.tiles.depth, self._pairs(side)
+        if self.tiles.both:
+            return rows * depth // 2
         if self.contraction.is_half:
             lines, length = (rows, depth) if side.along_k else (depth, rows)
             return lines * (length + HALF_PADDING) // 2
@@ -193,7 +200,9 @@ class Writer:
             t.products,
         ]
         wide_parts = [t.tile_m, t.tile_n, t.stages, t.run, t.products, int(t.direct)]
-        if c.is_half:
+        if t.both:
+            wide_parts, kind = wide_parts[:3], "wide_half_contraction"
+        elif c.is_half:
             parts, kind = parts[:-2], "half_contraction"
         else:
             kind = "relay_contraction" if t.group else "contraction"
@@ -252,6 +261,10 @@ class Writer:
         t = self.tiles
         along, pairs = (str(flag).lower() for flag in (side.along_k, self._pairs(side)))
         copying = t.preparing or t.threads
+        if t.both:
+            return (
+                f"ca::wide_half_operand<{self.element}, {rows}, {along}, {side.vector}, {copying}>"
+            )
         if self.contraction.is_half:
             sizes = f"{rows}, {t.depth}, {along}, {side.vector}, {copying}"
             return f"ca::half_operand<{self.element}, {sizes}>"
@@ -319,8 +332,8 @@ class Writer:
     def _gather(self, side: Side) -> Gather | None:
         """Where each thread copies elements of one row only, what is the row's is worked out once."""
         t, rows = self.tiles, self._tile(side)
-        threads = t.preparing or t.threads
-        one_row = threads % rows == 0 and t.depth % (threads // rows) == 0 and t.depth <= 32
+        threads, longest = t.preparing or t.threads, 64 if self.contraction.is_half else 32
+        one_row = threads % rows == 0 and t.depth % (threads // rows) == 0 and t.depth <= longest
         return gather_of(side) if one_row else None
 
     def _rows_and_terms(self, side: Side, size: int) -> list[str]:

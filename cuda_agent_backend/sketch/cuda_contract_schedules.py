@@ -13,6 +13,8 @@ from cuda_agent_backend.sketch.cuda_contract import MAX_BATCHES, SKETCH, Writer
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts, ceildiv
 from cuda_agent_backend.sketch.cuda_operands import Side
 from cuda_agent_backend.sketch.cuda_tiles import (
+    BOTH_DEPTH,
+    BOTH_SHARED,
     GROUP_DEPTH,
     GROUP_ROWS,
     MAX_SPLIT,
@@ -82,6 +84,11 @@ HALF_TILES = (
     (32, 256, 32, 32, 64, 4, 0.5), (128, 32, 32, 32, 32, 4, 0.4), (32, 128, 32, 32, 32, 4, 0.4),
     (64, 32, 64, 32, 16, 4, 0.35), (32, 64, 64, 16, 32, 4, 0.35), (128, 16, 32, 32, 16, 4, 0.3),
     (16, 128, 32, 16, 32, 4, 0.3), (32, 32, 64, 16, 16, 4, 0.25),
+)  # fmt: skip
+BOTH_TILES = (
+    # rows, columns, stages; the share, of which the other tiles' best has 1
+    (128, 256, 4, 1.4), (128, 128, 3, 1.3), (256, 128, 4, 1.3), (128, 64, 4, 0.9), (64, 256, 4, 0.85),
+    (64, 128, 4, 0.8), (64, 64, 4, 0.6),
 )  # fmt: skip
 HALF_FEW_TILES = (
     # as `FEW_TILES`
@@ -165,7 +172,7 @@ def _candidates(
     c: Contraction, sides: tuple[Side, Side], device: DeviceFacts
 ) -> Iterator[tuple[Tiles, float]]:
     if c.is_half:
-        found = [*_half_tiles(sides), *_few_tiles(c, HALF_FEW_TILES)]
+        found = [*_both_tiles(sides, device), *_half_tiles(sides), *_few_tiles(c, HALF_FEW_TILES)]
     else:
         found = [*_group_tiles(c, sides[1], device), *_warp_tiles(), *_few_tiles(c, FEW_TILES)]
     for one, share in found:
@@ -185,9 +192,24 @@ def _warp_tiles() -> Iterator[tuple[Tiles, float]]:
 def _half_tiles(sides: tuple[Side, Side]) -> Iterator[tuple[Tiles, float]]:
     for rows, columns, depth, warp_rows, warp_columns, stages, share in HALF_TILES:
         one = Tiles(rows, columns, depth, warp_rows, warp_columns, stages, products=1)
-        lone = [n for n, side in zip((rows, columns), sides, strict=True) if side.vector == 1]
-        if all(n * depth <= MOST_WAITING * one.threads for n in lone):
+        if _may_wait(one, sides):
             yield one, share
+
+
+def _both_tiles(sides: tuple[Side, Side], device: DeviceFacts) -> Iterator[tuple[Tiles, float]]:
+    if device.arch != "sm_90a":
+        return
+    for rows, columns, stages, share in BOTH_TILES:
+        shape = (rows, columns, BOTH_DEPTH, GROUP_ROWS, columns, stages)
+        one = Tiles(*shape, products=1, group=BOTH_SHARED)
+        if _may_wait(one, sides):
+            yield one, share
+
+
+def _may_wait(t: Tiles, sides: tuple[Side, Side]) -> bool:
+    """Whether a thread has registers for the elements that are copied by themselves."""
+    lone = [n for n, side in zip((t.tile_m, t.tile_n), sides, strict=True) if side.vector == 1]
+    return all(n * t.depth <= MOST_WAITING * t.threads for n in lone)
 
 
 def _few_tiles(c: Contraction, tiles: Sequence[Few]) -> Iterator[tuple[Tiles, float]]:

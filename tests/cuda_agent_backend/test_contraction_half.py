@@ -113,6 +113,30 @@ def test_tiles_of_any_shape_compute_the_same(
     assert relative(got, want) < 1.2 * relative(it.want[0], want)
 
 
+WIDE = {"group": 3, "depth": 64, "stages": 4, "warp_m": 64, "warp_n": 64}
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "change"),
+    [
+        ("product", torch.bfloat16, {"tile_m": 128, "tile_n": 128}),
+        ("both transposed", torch.float16, {"tile_m": 128, "tile_n": 256, "stages": 3}),
+        ("whole tiles", torch.float16, {"tile_m": 64, "tile_n": 64}),
+        ("long sums", torch.bfloat16, {"tile_m": 64, "tile_n": 64, "split": 3}),
+        ("channels last", torch.float16, {"tile_m": 128, "tile_n": 64}),
+        ("convolution", torch.bfloat16, {"tile_m": 64, "tile_n": 64}),
+        ("convolution", torch.float16, {"tile_m": 128, "tile_n": 128, "stages": 3, "split": 2}),
+        ("all sizes odd, aligned", torch.bfloat16, {"tile_m": 256, "tile_n": 128, "aligned": 1}),
+    ],
+)
+def test_warp_groups_that_take_both_operands_from_shared_memory_compute_the_same(
+    name: str, dtype: torch.dtype, change: dict[str, int], tmp_path: Path
+) -> None:
+    it, want = halves(name, dtype)
+    got = emulated(it, with_tiles(it, **WIDE | change), tmp_path)
+    assert relative(got, want) < 1.2 * relative(it.want[0], want)
+
+
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("split", [1, 3])
 @pytest.mark.parametrize("special", [math.inf, -math.inf, math.nan, 6e4])
@@ -168,7 +192,18 @@ def test_copies_are_as_wide_as_memory_allows() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"products": 6}, {"run": 32}, {"group": 1}, {"warp_n": 8}, {"depth": 24}]
+    "change",
+    [
+        {"products": 6},
+        {"run": 32},
+        {"group": 1},
+        {"warp_n": 8},
+        {"depth": 24},
+        {**WIDE, "depth": 32},
+        {**WIDE, "tile_m": 32},
+        {**WIDE, "tile_n": 96},
+        {**WIDE, "stages": 2},
+    ],
 )
 def test_schedules_of_float32_do_not_fit(change: dict[str, int]) -> None:
     it, _ = halves("whole tiles", torch.float16)

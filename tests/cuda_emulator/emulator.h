@@ -316,5 +316,28 @@ template <int Width, int N> inline void multiply_now(float (&d)[N], const unsign
 template <int Products, int N> inline void multiply_wide(float (&d)[N], const unsigned (&a)[4], uint64_t b, int more) {
   emulator::self().products.back().push_back([&d, &a, b, more] { multiply_now<Products == 1 ? 1 : 2>(d, a, b, more); });
 }
+// Both operands in shared memory: lines of 128 bytes, of 64 terms or, 8192 bytes for each 64 rows, of rows.
+inline uint64_t by_rows_operand(const float* tile, int byte, int next) {
+  if (uintptr_t(tile) % 1024 || byte % 1024 || next != 8192) { fprintf(stderr, "emulator: a tile that is not aligned\n"); abort(); }
+  return uintptr_t(tile) + byte;
+}
+template <class T, int ByRows> inline double both_term(uint64_t operand, int row, int k) {
+  unsigned at = unsigned(operand & 1023) + (ByRows ? row / 64 * 8192 + k * 128 + row % 64 * 2 : row * 128 + k * 2);
+  at ^= (at >> 7) % 8 << 4;
+  uint16_t bits;
+  memcpy(&bits, reinterpret_cast<const char*>(operand & ~uint64_t(1023)) + at, sizeof bits);
+  return term<std::is_same_v<T, __half> ? HALF : 2>(bits, 0);
+}
+template <class T, int RowsA, int RowsB, int N> inline void multiply_both(float (&d)[N], uint64_t a, uint64_t b, int more) {
+  emulator::self().products.back().push_back([&d, a, b, more] {
+    const int lane = emulator::current % 32, first = emulator::current / 32 % 4 * 16 + lane / 4;
+    for (int i = 0; i < N; ++i) {
+      double total = more ? d[i] : 0.;
+      for (int k = 0; k < 16; ++k)
+        total += both_term<T, RowsA>(a, first + 8 * (i % 4 / 2), k) * both_term<T, RowsB>(b, lane % 4 * 2 + 8 * (i / 4) + i % 2, k);
+      d[i] = cut_off(total);
+    }
+  });
+}
 
 }  // namespace ca

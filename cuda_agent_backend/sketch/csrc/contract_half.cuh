@@ -34,10 +34,11 @@ CA_INLINE void multiply_f16(float (&d)[4], const unsigned (&a)[4], const unsigne
 
 // As `operand`, of numbers of 2 bytes. Lone: an asynchronous copy has at least 4 bytes, so that elements by themselves
 // wait in registers until the stage before them is multiplied. Lines are 16 bytes longer than what they hold, so that
-// the eight that a matrix has lie in different banks.
-template <class T, int Rows, int Depth, bool AlongK, int Vector, int Threads> struct half_operand {
+// the eight that a matrix has lie in different banks. Exchanged: they are 128 bytes long instead, and pieces of 16 bytes
+// change places (see `contract_wide_half.cuh`).
+template <class T, int Rows, int Depth, bool AlongK, int Vector, int Threads, bool Exchanged = false> struct half_operand {
   static constexpr bool along_k = AlongK, lone = Vector == 1;
-  static constexpr int stride = (AlongK ? Depth : Rows) + 8, floats = (AlongK ? Rows : Depth) * stride / 2;
+  static constexpr int stride = (AlongK ? Depth : Rows) + (Exchanged ? 0 : 8), floats = (AlongK ? Rows : Depth) * stride / 2;
   static constexpr int along = (AlongK ? Depth : Rows) / Vector, total = Rows * Depth / Vector;
   static constexpr int count = (total + Threads - 1) / Threads;
   typedef T number;
@@ -54,7 +55,9 @@ template <class T, int Rows, int Depth, bool AlongK, int Vector, int Threads> st
     return AlongK ? n % along * Vector : n / along;
   }
   static CA_INLINE bits* place_in(float* shared, int i) {
-    return reinterpret_cast<bits*>(shared) + (AlongK ? row_of(i) * stride + term_of(i) : term_of(i) * stride + row_of(i));
+    const int line = AlongK ? row_of(i) : term_of(i), x = AlongK ? term_of(i) : row_of(i);
+    const int place = Exchanged ? (x / 64 * Depth + line) * 64 + ((x / 8 ^ line) % 8 * 8 + x % 8) : line * stride + x;
+    return reinterpret_cast<bits*>(shared) + place;
   }
   // find: (row, term, whether there is one).
   template <class Find> static CA_INLINE void fetch(float* shared, waiting& own, int k0, Find find) {
@@ -69,12 +72,15 @@ template <class T, int Rows, int Depth, bool AlongK, int Vector, int Threads> st
   }
   static CA_INLINE int own_row() { return threadIdx.x % along; }
   template <class Bits, class Term> static CA_INLINE void fetch(float*, waiting& own, int k0, const gather_places<Bits, Term, T>& from) {
-    static_assert(!AlongK && lone && (Threads % along == 0 && total % Threads == 0 && Depth <= 32), "a row for each thread");
-    const auto term = from.term(k0 + int(threadIdx.x) % 32);
+    static_assert(!AlongK && lone && (Threads % along == 0 && total % Threads == 0 && Depth <= 64), "a row for each thread");
+    constexpr int together = Threads / along;  // terms, at most 32
+    const int own_term = k0 + int(threadIdx.x) % 32;
+    const decltype(from.term(0)) of[2] = {from.term(own_term), from.term(own_term + (Depth > 32 ? 32 : 0))};
 #pragma unroll
     for (int i = 0; i < count; ++i) {
-      const auto by = __shfl_sync(~0u, term.offset, term_of(i));
-      const bool there = from.row.bits >> __shfl_sync(~0u, term.tap, term_of(i)) & 1;
+      const auto& term = of[i * together / 32];
+      const auto by = __shfl_sync(~0u, term.offset, term_of(i) % 32);
+      const bool there = from.row.bits >> __shfl_sync(~0u, term.tap, term_of(i) % 32) & 1;
       own.of[i] = there ? *reinterpret_cast<const bits*>(from.row.base + by) : bits(0);
     }
   }
