@@ -96,8 +96,10 @@ HALF_FEW_TILES = (
     (32, 32, 256, 32, 32, 8, 3, 0.6),
     (16, 64, 128, 16, 32, 4, 4, 0.6), (16, 128, 64, 16, 32, 2, 4, 0.55), (16, 32, 256, 16, 32, 8, 3, 0.45),
 )  # fmt: skip
-MOST_WAITING = 16
-"""Elements of an operand that are copied by themselves, which a thread has registers for."""
+MOST_WAITING, BOTH_WAITING = 16, 32
+"""Elements that are copied by themselves, which a thread has registers for: of each operand; of both, for warp groups
+that do not have to share a multiprocessor's registers with two more."""
+MOST_GROUP_THREADS = 256
 
 
 def contract_schedules(
@@ -209,6 +211,8 @@ def _both_tiles(sides: tuple[Side, Side], device: DeviceFacts) -> Iterator[tuple
 def _may_wait(t: Tiles, sides: tuple[Side, Side]) -> bool:
     """Whether a thread has registers for the elements that are copied by themselves."""
     lone = [n for n, side in zip((t.tile_m, t.tile_n), sides, strict=True) if side.vector == 1]
+    if t.both and lone:
+        return t.threads <= MOST_GROUP_THREADS and sum(lone) * t.depth <= BOTH_WAITING * t.threads
     return all(n * t.depth <= MOST_WAITING * t.threads for n in lone)
 
 
