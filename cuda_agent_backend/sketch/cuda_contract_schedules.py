@@ -99,7 +99,7 @@ HALF_FEW_TILES = (
 MOST_WAITING, BOTH_WAITING = 16, 32
 """Elements that are copied by themselves, which a thread has registers for: of each operand; of both, for warp groups
 that do not have to share a multiprocessor's registers with two more."""
-MOST_GROUP_THREADS = 256
+MOST_GROUP_THREADS, MOST_GROUP_COLUMNS = 256, 128
 
 
 def contract_schedules(
@@ -212,7 +212,8 @@ def _may_wait(t: Tiles, sides: tuple[Side, Side]) -> bool:
     """Whether a thread has registers for the elements that are copied by themselves."""
     lone = [n for n, side in zip((t.tile_m, t.tile_n), sides, strict=True) if side.vector == 1]
     if t.both and lone:
-        return t.threads <= MOST_GROUP_THREADS and sum(lone) * t.depth <= BOTH_WAITING * t.threads
+        few = t.threads <= MOST_GROUP_THREADS and t.tile_n <= MOST_GROUP_COLUMNS
+        return few and sum(lone) * t.depth <= BOTH_WAITING * t.threads
     return all(n * t.depth <= MOST_WAITING * t.threads for n in lone)
 
 
