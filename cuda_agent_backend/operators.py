@@ -110,6 +110,11 @@ ADAPTIVE_POOLINGS = (
     torch.ops.aten.adaptive_max_pool3d.default,
 )
 """Those of the larger windows are extern kernels to Inductor."""
+PRODUCT_TYPES = {
+    "cpu": (torch.float32,),
+    "cuda": (torch.float32, torch.float16, torch.bfloat16),
+}
+"""Of matrix products and convolutions for which there are sketches, by target."""
 SMALLEST_PRODUCT = 1 << 20
 """Multiplications below which a library's call is over before threads of ours have met."""
 ATTENTION = {
@@ -204,11 +209,13 @@ def _is_view(node: Node) -> bool:
 
 
 def _is_product(node: Node) -> bool:
-    """Whether there are sketches for a node as a matrix product, or on cuda a convolution: float32 of fixed size."""
+    """Whether there are sketches for a node as a matrix product, or on cuda a convolution: of fixed size."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return False
     result = node.meta.get("val")
-    if not isinstance(result, torch.Tensor) or result.dtype != torch.float32:
+    if not isinstance(result, torch.Tensor) or result.dtype not in PRODUCT_TYPES.get(
+        result.device.type, ()
+    ):
         return False
     targets = ("cuda",) if is_convolution(node) else ("cpu", "cuda")
     sizes = product_sizes(node)
@@ -260,8 +267,12 @@ def values_only(node: Node) -> bool:
 
 
 def is_depthwise(node: Node) -> bool:
-    """Whether a node is a convolution of float32 with one input channel to a filter and several in all."""
-    if not is_convolution(node) or node.args[6] or node.meta["val"].dtype != torch.float32:
+    """Whether a node is a convolution on cuda with one input channel to a filter and several in all."""
+    if (
+        not is_convolution(node)
+        or node.args[6]
+        or node.meta["val"].dtype not in PRODUCT_TYPES["cuda"]
+    ):
         return False
     weight = node.args[1].meta["val"]  # type: ignore[union-attr]
     return bool(weight.shape[1] == 1 and node.args[8] != 1)

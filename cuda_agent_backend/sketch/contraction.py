@@ -15,10 +15,13 @@ import sympy
 import torch
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
+from cuda_agent_backend.sketch.cuda_parts import stage_dtype
 from cuda_agent_backend.sketch.nest import Dim, Kernel, coefficient, cut_loops, mergeable
 from cuda_agent_backend.sketch.ssa import GATHER, Body, Instruction, Value
 
 LOADS = ("load", GATHER, "masked", "local")
+HALVES = (torch.float16, torch.bfloat16)
+FACTORS = (torch.float32, *HALVES)
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class Factor:
 
 @dataclass(frozen=True)
 class Contraction:
-    """``left`` has the rows, ``right`` the columns; all dimensions are in the kernel's symbols.
+    """``left`` has the rows, ``right`` the columns, both of ``dtype``; all dimensions are in the kernel's symbols.
 
     Rows and columns are in the order of what is stored, inner dimensions in that of the operand with more elements, so
     that the last of them is the one whose neighbours are nearest in memory.
@@ -60,6 +63,12 @@ class Contraction:
     rows: tuple[Dim, ...]
     columns: tuple[Dim, ...]
     inner: tuple[Dim, ...]
+    dtype: torch.dtype = torch.float32
+
+    @property
+    def is_half(self) -> bool:
+        """Whether the factors are of 16 bits; sums are of float32 whatever they are."""
+        return self.dtype in HALVES
 
     @property
     def batches(self) -> int:
@@ -86,7 +95,7 @@ def points(dims: Sequence[Dim]) -> int:
 def contraction_of(kernel: Kernel) -> Contraction | None:
     """The sum of products that ``kernel`` begins with, if everything after it works on its results one by one."""
     first, *rest = kernel.stages
-    if first.kind != "reduce" or first.combine != "sum" or first.dtype != torch.float32:
+    if first.kind != "reduce" or first.combine != "sum" or stage_dtype(first) not in FACTORS:
         return None
     if not first.inner or any(stage.kind != "map" or stage.inner for stage in rest):
         return None
@@ -113,6 +122,7 @@ def contraction_of(kernel: Kernel) -> Contraction | None:
         by_memory(rows, stored[0]),
         phases_first(by_memory(columns, stored[0]), rows[-1], right, stored[0]),
         by_memory(first.inner, larger.index),
+        stage_dtype(first),
     )
 
 

@@ -63,7 +63,8 @@ def emit(
     parts = ["#define CA_HALF" if halves else "", _PRELUDE.read_text(encoding="utf-8")]
     sketches = {dict(p).get("sketch") for p in schedule.kernels}
     if sketches & {cuda_contract.SKETCH, cuda_short.SKETCH}:
-        parts += [text.read_text(encoding="utf-8") for text in cuda_contract.PRELUDES]
+        preludes = (*cuda_contract.PRELUDES, *(cuda_contract.HALF_PRELUDES if halves else ()))
+        parts += [text.read_text(encoding="utf-8") for text in preludes]
     parts += [text for e in emitted for text in e.functions]
     return "\n".join(parts) + "\n", _plan(region, kernels, emitted)
 

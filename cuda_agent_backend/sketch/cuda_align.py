@@ -2,7 +2,7 @@
 an odd number of columns do: a kernel before the sum copies them to memory of its own, where they can.
 
 There the lines of an operand, its rows or its terms, lie one after the other, each beginning at a multiple of
-`PITCH` elements and filled up with zeros. Where these are read as terms beyond the last one, the other operand has
+`PITCH_BYTES` and filled up with zeros. Where these are read as terms beyond the last one, the other operand has
 zeros as well; where they are read as rows, results are not stored.
 """
 
@@ -17,7 +17,7 @@ import torch
 from cuda_agent_backend.sketch.contraction import Contraction, Factor, Lines, points
 from cuda_agent_backend.sketch.cuda_frame import decompose, indented
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts, ceildiv
-from cuda_agent_backend.sketch.cuda_operands import Side, side_of
+from cuda_agent_backend.sketch.cuda_operands import COPY_BYTES, Side, side_of
 from cuda_agent_backend.sketch.cuda_parts import parameters_of, temporary
 from cuda_agent_backend.sketch.lower import Buffer, LoweredRegion
 from cuda_agent_backend.sketch.nest import Dim
@@ -25,9 +25,7 @@ from cuda_agent_backend.sketch.printer import c_index
 from sandbox.plan import Buffer as PlanBuffer
 from sandbox.plan import Launch
 
-WORD = 4
-"""Elements that are copied at a time."""
-PITCH = 8
+PITCH_BYTES = 32
 """A sector of memory, so that what is read of a line is whole ones."""
 THREADS = 256
 RESIDENT = 8
@@ -36,6 +34,7 @@ RESIDENT = 8
 # Estimates for an H200. Large products with an odd number of columns were measured at 50 to 66e12 operations per
 # second, aligned ones at 109e12; how fast a kernel copies and how long a launch takes is assumed.
 OPERATIONS_PER_SECOND = 60e12
+HALF_OPERATIONS_PER_SECOND = 250e12  # assumed
 SAVED = 0.4
 BYTES_PER_SECOND = 3e12
 LAUNCH_SECONDS = 3e-6
@@ -60,30 +59,36 @@ class Aligned:
         return self.source.rows if self.source.along_k else self.source.inner
 
     @property
+    def word(self) -> int:
+        """Elements that are copied at a time."""
+        return word_of(self.buffer.dtype)
+
+    @property
     def temporary(self) -> PlanBuffer:
         return temporary(self.buffer.name, self.buffer.dtype, self.buffer.extent)
 
     def loop(self, index: str) -> list[str]:
         """All threads of the grid copy: neighbours take neighbouring words of a line."""
         size, count = points(self.lines.dims), points(self.others.dims)
-        words = self.buffer.shape[1] // WORD
+        words = self.buffer.shape[1] // self.word
+        element = f"m_{self.source.factor.buffer}[{c_index(self.source.index)}]"
         body = [
             f"const {index} word = ca::imod(i, {words}), number = ca::idiv(i, {words});",
             *([f"const {index} batch = ca::idiv(number, {count});"] if self.batch else []),
             *decompose("batch", self.batch, index),
             f"const {index} line = ca::imod(number, {count});",
             *decompose("line", self.others.dims, index),
-            f"ca::vec<float, {WORD}> copied;",
+            f"ca::vec<float, {self.word}> copied;",
             "#pragma unroll",
-            f"for (int e = 0; e < {WORD}; ++e) {{",
-            f"  const {index} at = word * {WORD} + e;",
+            f"for (int e = 0; e < {self.word}; ++e) {{",
+            f"  const {index} at = word * {self.word} + e;",
             *indented(decompose("at", self.lines.dims, index)),
-            f"  copied.v[e] = at < {size} ? m_{self.source.factor.buffer}[{c_index(self.source.index)}] : 0.f;",
+            f"  copied.v[e] = at < {size} ? ca::widen({element}) : 0.f;",
             "}",
-            f"ca::store<{WORD}>(m_{self.buffer.name} + i * {WORD}, copied);",
+            f"ca::store<{self.word}>(m_{self.buffer.name} + i * {self.word}, copied);",
         ]
         return [
-            f"for ({index} i = {index}(blockIdx.x) * {THREADS} + threadIdx.x; i < {self.buffer.extent // WORD};",
+            f"for ({index} i = {index}(blockIdx.x) * {THREADS} + threadIdx.x; i < {self.buffer.extent // self.word};",
             f"     i += {index}(gridDim.x) * {THREADS}) {{",
             *indented(body),
             "}",
@@ -92,37 +97,44 @@ class Aligned:
 
 def sides_of(c: Contraction) -> tuple[Side, Side]:
     """How the operands are copied from where they are."""
-    return side_of("a", c.left, c.rows, c.inner), side_of("b", c.right, c.columns, c.inner)
+    widest = word_of(c.dtype)
+    return (
+        side_of("a", c.left, c.rows, c.inner, widest),
+        side_of("b", c.right, c.columns, c.inner, widest),
+    )
+
+
+def word_of(dtype: torch.dtype) -> int:
+    """Elements in the widest copy."""
+    return COPY_BYTES // dtype.itemsize
 
 
 def aligned_sides(c: Contraction, region: LoweredRegion, name: str) -> list[Aligned]:
     """The operands that can be aligned and are not, in memory named after ``name``."""
     if c.right.absent:  # blocks then take terms out of order
         return []
-    found = (_aligned(side, c.batch, region, f"{name}_{side.name}") for side in sides_of(c))
+    found = (_aligned(side, c, region, f"{name}_{side.name}") for side in sides_of(c))
     return [one for one in found if one is not None]
 
 
-def _aligned(
-    side: Side, batch: tuple[Dim, ...], region: LoweredRegion, name: str
-) -> Aligned | None:
+def _aligned(side: Side, c: Contraction, region: LoweredRegion, name: str) -> Aligned | None:
     """None where the operand is masked, aligned or not contiguous along any loop, or elements of it are read more often
     than once, as by windows that overlap: its copy would be larger."""
     along, others = (side.inner, side.rows) if side.along_k else (side.rows, side.inner)
-    if side.factor.mask is not None or side.vector == WORD or along.step != 1:
+    if side.factor.mask is not None or side.vector == word_of(c.dtype) or along.step != 1:
         return None
-    size, count, batches = points(along.dims), points(others.dims), points(batch)
+    size, count, batches = points(along.dims), points(others.dims), points(c.batch)
     if batches * count * size > region.buffers[side.factor.buffer].extent:
         return None
-    pitch = ceildiv(size, PITCH) * PITCH
+    pitch = ceildiv(size * c.dtype.itemsize, PITCH_BYTES) * PITCH_BYTES // c.dtype.itemsize
     place, line = _symbol(f"{side.name}_place"), _symbol(f"{side.name}_line")
-    index = sympy.expand((_number(batch) * count + line) * pitch + place)
+    index = sympy.expand((_number(c.batch) * count + line) * pitch + place)
     own, other = Lines(((place, size),), index), Lines(((line, count),), index)
     rows, inner = (other, own) if side.along_k else (own, other)
-    made = Side(side.name, Factor(name, index, None), rows, inner, side.along_k, WORD)
+    made = Side(side.name, Factor(name, index, None), rows, inner, side.along_k, word_of(c.dtype))
     shape = (batches * count, pitch)  # padding included, as it is written too
-    buffer = Buffer(name, "temporary", torch.float32, shape, (pitch, 1))
-    return Aligned(side, made, batch, buffer)
+    buffer = Buffer(name, "temporary", c.dtype, shape, (pitch, 1))
+    return Aligned(side, made, c.batch, buffer)
 
 
 def _symbol(name: str) -> sympy.Symbol:
@@ -147,13 +159,14 @@ def copying(
     body = [line for one in copies for line in one.loop(index)]
     head = f'extern "C" __global__ void __launch_bounds__({THREADS})'
     text = "\n".join([head, f"{name}({', '.join(parameters)}) {{", *indented(body), "}"])
-    words = max(one.buffer.extent for one in copies) // WORD
+    words = max(one.buffer.extent // one.word for one in copies)
     blocks = min(ceildiv(words, THREADS), RESIDENT * device.sm_count)
     return text, Launch(name, (blocks, 1, 1), (THREADS, 1, 1), 0, (*reads, *writes))
 
 
 def aligning_pays(c: Contraction, copies: Sequence[Aligned]) -> bool:
     """Whether reading and writing ``copies`` takes less time than the products then save."""
-    saved = SAVED * 2 * c.batches * c.m * c.n * c.k / OPERATIONS_PER_SECOND
-    copied = sum(2 * 4 * one.buffer.extent for one in copies)
+    rate = HALF_OPERATIONS_PER_SECOND if c.is_half else OPERATIONS_PER_SECOND
+    saved = SAVED * 2 * c.batches * c.m * c.n * c.k / rate
+    copied = sum(2 * c.dtype.itemsize * one.buffer.extent for one in copies)
     return bool(copies) and saved > copied / BYTES_PER_SECOND + LAUNCH_SECONDS

@@ -32,7 +32,7 @@ from cuda_agent_backend.sketch.cuda_taps import MOST_TILES, Taps, taps_of
 from cuda_agent_backend.sketch.cuda_tiles import Tiles, read_tiles
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Kernel
-from cuda_agent_backend.sketch.printer import c_index
+from cuda_agent_backend.sketch.printer import STORAGE_TYPES, c_index
 from cuda_agent_backend.sketch.schedule import Parameter
 from cuda_agent_backend.sketch.ssa import Body, Instruction, Unsupported
 from sandbox.plan import Buffer as PlanBuffer
@@ -42,12 +42,18 @@ PRELUDES = tuple(
     Path(__file__).parent / "csrc" / name
     for name in ("contract.cuh", "contract_wide.cuh", "contract_relay.cuh")
 )
+HALF_PRELUDES = tuple(
+    Path(__file__).parent / "csrc" / name
+    for name in ("contract_half.cuh", "contract_wide_half.cuh")
+)
 SKETCH = "contract"
 GROUP = 8
 """Rows of tiles that are worked on together."""
 TAIL_THREADS = 256
 SWIZZLE_BYTES = 1024
 """What the tensor core's tiles are aligned to."""
+HALF_PADDING = 8
+"""Elements by which lines of 16-bit operands are longer in shared memory (see `contract_half.cuh`)."""
 MAX_BATCHES = 65535
 NOTHING_TO_ALIGN = (
     "no operand to align: each is aligned, masked, or not contiguous along a loop, or its elements are read more often "
@@ -69,6 +75,8 @@ class Writer:
     def __post_init__(self) -> None:
         c = self.contraction
         self.left, self.right = sides_of(c)
+        if any(self._dtype(side.factor.buffer) != c.dtype for side in (self.left, self.right)):
+            raise Unsupported("factors of another dtype than their products'")
         self.output = output_of(self.kernel, c)
         self.reads, self.writes = buffers_of(self.kernel)
         self.copies = aligned_sides(c, self.region, self.name) if self.tiles.aligned else []
@@ -79,7 +87,7 @@ class Writer:
 
     def emit(self) -> Emitted:
         """Raises Unsupported where the schedule does not fit."""
-        self.tiles.check(self.shared_bytes, self.device)
+        self.tiles.check(self.shared_bytes, self.device, self.contraction.is_half)
         if self.contraction.batches > MAX_BATCHES:
             raise Unsupported(f"{self.contraction.batches} batches; at most {MAX_BATCHES}")
         found = self._at_once() if self.tiles.split == 1 else self._split()
@@ -126,7 +134,9 @@ class Writer:
         stage = self._floats(self.left, t.tile_m)
         stage += 0 if t.direct else self._floats(self.right, t.tile_n)
         needed = t.stages * stage
-        if t.group:
+        if t.both:
+            needed += SWIZZLE_BYTES // 4
+        elif t.group:
             needed += SWIZZLE_BYTES // 4 + t.slots * t.tile_n * t.depth * t.split_bytes // 4
         shared = (
             t.warps_k // 2 * t.tile_m * t.tile_n
@@ -135,6 +145,11 @@ class Writer:
 
     def _floats(self, side: Side, rows: int) -> int:
         depth, pairs = self.tiles.depth, self._pairs(side)
+        if self.tiles.both:
+            return rows * depth // 2
+        if self.contraction.is_half:
+            lines, length = (rows, depth) if side.along_k else (depth, rows)
+            return lines * (length + HALF_PADDING) // 2
         if side.along_k:
             return rows * (depth + (8 if pairs else 4))
         return depth * (rows + (4 if pairs else 8))
@@ -185,8 +200,13 @@ class Writer:
             t.products,
         ]
         wide_parts = [t.tile_m, t.tile_n, t.stages, t.run, t.products, int(t.direct)]
+        if t.both:
+            wide_parts, kind = wide_parts[:3], "wide_half_contraction"
+        elif c.is_half:
+            parts, kind = parts[:-2], "half_contraction"
+        else:
+            kind = "relay_contraction" if t.group else "contraction"
         template = ", ".join([*map(str, wide_parts if t.group else parts), "A", "B"])
-        kind = "relay_contraction" if t.group else "contraction"
         to = "n * stride + m" if self.output.by_rows else "m * stride + n"
         body = [
             "extern __shared__ __align__(16) unsigned char shared[];",  # as in every kernel of a source
@@ -241,6 +261,13 @@ class Writer:
         t = self.tiles
         along, pairs = (str(flag).lower() for flag in (side.along_k, self._pairs(side)))
         copying = t.preparing or t.threads
+        if t.both:
+            return (
+                f"ca::wide_half_operand<{self.element}, {rows}, {along}, {side.vector}, {copying}>"
+            )
+        if self.contraction.is_half:
+            sizes = f"{rows}, {t.depth}, {along}, {side.vector}, {copying}"
+            return f"ca::half_operand<{self.element}, {sizes}>"
         return f"ca::operand<{rows}, {t.depth}, {along}, {side.vector}, {copying}, {pairs}>"
 
     def _add(self) -> list[str]:
@@ -250,7 +277,7 @@ class Writer:
                 own = f"{start} + {name.upper()}::own_row()"
                 return f"ca::gathered(row_{name}({own}), term_{name})"
             term = "k" if self.taps is None else "term_of(k)"
-            if side is self.right and self.tiles.direct:
+            if self.contraction.is_half or (side is self.right and self.tiles.direct):
                 found = f"find_{name}({start} + x, {term}, there)"
                 return f"[&](int x, int k, bool& there) {{ return {found}; }}"
             place = f"bool there; const float* const from = find_{side.name}({start} + x, {term}, there);"
@@ -285,8 +312,8 @@ class Writer:
     def _gather(self, side: Side) -> Gather | None:
         """Where each thread copies elements of one row only, what is the row's is worked out once."""
         t, rows = self.tiles, self._tile(side)
-        threads = t.preparing or t.threads
-        one_row = threads % rows == 0 and t.depth % (threads // rows) == 0 and t.depth <= 32
+        threads, longest = t.preparing or t.threads, 64 if self.contraction.is_half else 32
+        one_row = threads % rows == 0 and t.depth % (threads // rows) == 0 and t.depth <= longest
         return gather_of(side) if one_row else None
 
     def _rows_and_terms(self, side: Side, size: int) -> list[str]:
@@ -298,13 +325,13 @@ class Writer:
         present = [*decompose("tap", found.taps, self.index), *self._mask(mask)] if mask else []
         row = [
             *decompose("x", side.rows.dims, self.index),
-            f"const float* const base = m_{side.factor.buffer} + {c_index(found.base)};",
+            f"const {self.element}* const base = m_{side.factor.buffer} + {c_index(found.base)};",
             f"{found.bits} bits = 0;",
             "#pragma unroll 1",
             f"for (int tap = 0; x < {size} && tap < {taps}; ++tap) {{",
             *indented([*present, f"bits |= {found.bits}({'present' if mask else '1'}) << tap;"]),
             "}",
-            f"return ca::gather_row<{found.bits}>{{base, bits}};",
+            f"return ca::gather_row<{found.bits}, {self.element}>{{base, bits}};",
         ]
         tap, stride = sympy.Integer(0), 1
         for symbol, count in reversed(found.taps):
@@ -321,14 +348,27 @@ class Writer:
             f"auto term_{side.name} = [&](int {'k' if self.taps is None else 'n'}) {{", *indented(term), "};",
         ]  # fmt: skip
 
+    @property
+    def element(self) -> str:
+        """The operands' type in memory."""
+        return STORAGE_TYPES[self.contraction.dtype]
+
     def _dtype(self, buffer: str) -> torch.dtype:
         return self.region.buffers[buffer].dtype
+
+    @property
+    def _anew(self) -> bool:
+        """Whether a sum that is not finite may be wrong. 16-bit factors are not split, but those that are not there
+        are zeros to the tensor core, whose product with an infinity is none."""
+        return not self.contraction.is_half or self.left.factor.absent or self.right.factor.absent
 
     def _exact(self) -> list[str]:
         """A sum anew, term by term: for those that are not finite, as infinities do not survive the tensor cores.
 
         And for those that are the largest number, which is what cutting off may make of an overflow.
         """
+        if not self._anew:
+            return []
         sides = ((self.left, "a"), (self.right, "b"))
         present = [name for side, name in sides if side.factor.absent]
         return [
@@ -337,9 +377,10 @@ class Writer:
             "#pragma unroll 1",
             f"  for (int k = 0; k < {self.contraction.k}; ++k) {{",
             "    bool a, b;",
-            "    const float* const x = find_a(m, k, a);",
-            "    const float* const y = find_b(n, k, b);",
-            f"    if ({' && '.join(present) or 'true'}) total = fmaf(a ? *x : 0.f, b ? *y : 0.f, total);",
+            f"    const {self.element}* const x = find_a(m, k, a);",
+            f"    const {self.element}* const y = find_b(n, k, b);",
+            f"    if (!({' && '.join(present) or 'true'})) continue;",
+            "    total = fmaf(a ? ca::widen(*x) : 0.f, b ? ca::widen(*y) : 0.f, total);",
             "  }",
             "  return total;",
             "};",
@@ -373,10 +414,13 @@ class Writer:
 
     def _tail(self) -> list[str]:
         step = ("row + i", "column") if self.output.by_rows else ("row", "column + i")
-        return [
+        exactly = [
             "#pragma unroll",
             "for (int i = 0; i < L; ++i)",
             f"  if (!(fabsf(total.v[i]) < 3.402823466e38f)) total.v[i] = exact({', '.join(step)});",
+        ]
+        return [
+            *(exactly if self._anew else []),
             *tail_lines(self.kernel, self.contraction, self.region, self.output, self.index),
         ]
 
@@ -432,9 +476,11 @@ class Writer:
             *([f"const int batch = at / (int64_t({wide}) * {high});"] if c.batch else []),
             *place,
             *decompose("batch", c.batch, self.index),
-            *self._find(self.left, c.m),
-            *self._find(self.right, c.n),
-            *self._exact(),
+            *(
+                [*self._find(self.left, c.m), *self._find(self.right, c.n), *self._exact()]
+                if self._anew
+                else []
+            ),
             "auto total = ca::splat<float, L>(0.f);",
             "#pragma unroll",
             f"for (int s = 0; s < {t.split}; ++s)",

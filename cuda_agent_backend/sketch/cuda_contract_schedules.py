@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from cuda_agent_backend.sketch.contraction import Contraction
@@ -13,6 +13,8 @@ from cuda_agent_backend.sketch.cuda_contract import MAX_BATCHES, SKETCH, Writer
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts, ceildiv
 from cuda_agent_backend.sketch.cuda_operands import Side
 from cuda_agent_backend.sketch.cuda_tiles import (
+    BOTH_DEPTH,
+    BOTH_SHARED,
     GROUP_DEPTH,
     GROUP_ROWS,
     MAX_SPLIT,
@@ -25,6 +27,7 @@ from cuda_agent_backend.sketch.nest import Kernel
 from cuda_agent_backend.sketch.schedule import Parameter
 from cuda_agent_backend.sketch.ssa import Unsupported
 
+Few = tuple[int, int, int, int, int, int, int, float]
 GROUP_RUNS = (32, 64)
 """Terms after which sums of warp groups move on (see `contract.cuh`). After longer runs sums that cancel are less
 accurate than eager's (test_contraction_accuracy)."""
@@ -78,8 +81,34 @@ WASTE = 1.12
 """What may be added in zeros, as the terms are no multiple of a run, before a shorter run is taken."""
 ENOUGH_THREADS = 256
 """On a multiprocessor, to hide what one of them waits for."""
-JOIN_COST = 0.02
-"""What a second kernel costs, as a share of the time of a wave of blocks for each share of a tile."""
+JOIN_COST, HALF_JOIN_COST = 0.02, 0.1
+"""What a second kernel costs, as a share of the time of a wave of blocks for each share of a tile; of 16-bit operands
+a wave takes less time."""
+HALF_TILES = (
+    # as `TILES`; reading shared memory takes as long as the products of a warp's 64 by 64 results
+    (128, 256, 32, 64, 64, 4, 1.0), (256, 128, 32, 64, 64, 4, 1.0), (128, 128, 64, 64, 64, 3, 0.97),
+    (128, 128, 32, 64, 64, 4, 0.95), (128, 128, 32, 64, 32, 4, 0.9), (128, 64, 64, 64, 32, 3, 0.75),
+    (64, 128, 64, 32, 64, 3, 0.75), (128, 64, 32, 32, 32, 4, 0.7), (64, 128, 32, 32, 32, 4, 0.7),
+    (64, 64, 64, 32, 32, 4, 0.55), (64, 64, 32, 32, 32, 4, 0.5), (256, 32, 32, 64, 32, 4, 0.5),
+    (32, 256, 32, 32, 64, 4, 0.5), (128, 32, 32, 32, 32, 4, 0.4), (32, 128, 32, 32, 32, 4, 0.4),
+    (64, 32, 64, 32, 16, 4, 0.35), (32, 64, 64, 16, 32, 4, 0.35), (128, 16, 32, 32, 16, 4, 0.3),
+    (16, 128, 32, 16, 32, 4, 0.3), (32, 32, 64, 16, 16, 4, 0.25),
+)  # fmt: skip
+BOTH_TILES = (
+    # rows, columns, stages; the share, of which the other tiles' best has 1
+    (128, 256, 4, 1.4), (128, 128, 3, 1.3), (256, 128, 4, 1.3), (128, 64, 4, 0.9), (64, 256, 4, 0.85),
+    (64, 128, 4, 0.8), (64, 64, 4, 0.6),
+)  # fmt: skip
+HALF_FEW_TILES = (
+    # as `FEW_TILES`
+    (32, 64, 128, 32, 32, 4, 4, 0.8), (32, 64, 64, 16, 32, 2, 4, 0.7), (32, 128, 64, 32, 32, 2, 4, 0.75),
+    (32, 32, 256, 32, 32, 8, 3, 0.6),
+    (16, 64, 128, 16, 32, 4, 4, 0.6), (16, 128, 64, 16, 32, 2, 4, 0.55), (16, 32, 256, 16, 32, 8, 3, 0.45),
+)  # fmt: skip
+MOST_WAITING, BOTH_WAITING = 16, 32
+"""Elements that are copied by themselves, which a thread has registers for: of each operand; of both, for warp groups
+that do not have to share a multiprocessor's registers with two more."""
+MOST_GROUP_THREADS, MOST_GROUP_COLUMNS = 256, 128
 
 
 def contract_schedules(
@@ -89,15 +118,17 @@ def contract_schedules(
     if contraction.batches > MAX_BATCHES:
         return []
     copies = aligned_sides(contraction, region, "k")
-    right = sides_of(contraction)[1]
-    best = _best(kernel, contraction, region, device, _candidates(contraction, right, device))
+    sides = sides_of(contraction)
+    best = _best(kernel, contraction, region, device, _candidates(contraction, sides, device))
     if aligning_pays(contraction, copies):
-        right = next((one.side for one in copies if one.side.name == right.name), right)
-        found = _candidates(contraction, right, device)
+        by_name = {one.side.name: one.side for one in copies}
+        sides = by_name.get("a", sides[0]), by_name.get("b", sides[1])
+        found = _candidates(contraction, sides, device)
         found = ((replace(tiles, aligned=1), share) for tiles, share in found)
         best = _aligned_first(_best(kernel, contraction, region, device, found), best)
     best = best[:most]
-    if device.tf32:  # by turns: only the judge knows what eager's own accuracy is for this task
+    # by turns: only the judge knows what eager's own accuracy is for this task
+    if device.tf32 and not contraction.is_half:
         half = best[: ceildiv(most, 2)]
         pairs = zip(half, _in_tf32(half, contraction.k), strict=True)
         best = list(dict.fromkeys(t for pair in pairs for t in pair))[:most]
@@ -116,7 +147,7 @@ def _best(
     for number, (tiles, share) in enumerate(candidates):
         try:
             writer = Writer(kernel, contraction, region, tiles, "k", device)
-            tiles.check(writer.shared_bytes, device)
+            tiles.check(writer.shared_bytes, device, contraction.is_half)
         except Unsupported:
             continue
         part = 1.0 if writer.taps is None else writer.taps.share(tiles.tile_n)
@@ -148,15 +179,22 @@ def warp_run(results: int, depth: int) -> int:
     return min(depth, WARP_RUNS[results <= SMALL])
 
 
-def _candidates(c: Contraction, right: Side, device: DeviceFacts) -> Iterator[tuple[Tiles, float]]:
-    others = (*_warp_tiles(), *_fitted_tiles(c), *_few_tiles(c))
-    for one, share in (*_group_tiles(c, right, device), *others):
+def _candidates(
+    c: Contraction, sides: tuple[Side, Side], device: DeviceFacts
+) -> Iterator[tuple[Tiles, float]]:
+    if c.is_half:
+        found = [*_both_tiles(sides, device), *_half_tiles(sides), *_few_tiles(c, HALF_FEW_TILES)]
+    else:
+        found = [*_group_tiles(c, sides[1], device), *_warp_tiles(), *_fitted_tiles(c)]
+        found += _few_tiles(c, FEW_TILES)
+    for one, share in found:
         yield one, share
         blocks = _blocks(c, one)
         if blocks < device.sm_count and c.k >= 4 * one.step:
             for split in _splits(blocks, ceildiv(c.k, one.step), device):
                 yield replace(one, split=split), share
-    yield from _even_tiles(c, device)
+    if not c.is_half:
+        yield from _even_tiles(c, device)
 
 
 def _warp_tiles() -> Iterator[tuple[Tiles, float]]:
@@ -175,21 +213,46 @@ def _fitted_tiles(c: Contraction) -> Iterator[tuple[Tiles, float]]:
         yield Tiles(rows, columns, depth, warp_rows, columns, stages, run), share
 
 
-def _few_tiles(c: Contraction) -> Iterator[tuple[Tiles, float]]:
+def _half_tiles(sides: tuple[Side, Side]) -> Iterator[tuple[Tiles, float]]:
+    for rows, columns, depth, warp_rows, warp_columns, stages, share in HALF_TILES:
+        one = Tiles(rows, columns, depth, warp_rows, warp_columns, stages, products=1)
+        if _may_wait(one, sides):
+            yield one, share
+
+
+def _both_tiles(sides: tuple[Side, Side], device: DeviceFacts) -> Iterator[tuple[Tiles, float]]:
+    if device.arch != "sm_90a":
+        return
+    for rows, columns, stages, share in BOTH_TILES:
+        shape = (rows, columns, BOTH_DEPTH, GROUP_ROWS, columns, stages)
+        one = Tiles(*shape, products=1, group=BOTH_SHARED)
+        if _may_wait(one, sides):
+            yield one, share
+
+
+def _may_wait(t: Tiles, sides: tuple[Side, Side]) -> bool:
+    """Whether a thread has registers for the elements that are copied by themselves."""
+    lone = [n for n, side in zip((t.tile_m, t.tile_n), sides, strict=True) if side.vector == 1]
+    if t.both and lone:
+        few = t.threads <= MOST_GROUP_THREADS and t.tile_n <= MOST_GROUP_COLUMNS
+        return few and sum(lone) * t.depth <= BOTH_WAITING * t.threads
+    return all(n * t.depth <= MOST_WAITING * t.threads for n in lone)
+
+
+def _few_tiles(c: Contraction, tiles: Sequence[Few]) -> Iterator[tuple[Tiles, float]]:
     """Where one operand is short, and the other lies in memory as it is read."""
     short = min(c.m, c.n)
     if short > FEW or c.left.mask is not None or c.right.mask is not None:
         return
-    for few, many, depth, warp_few, warp_many, sharing, stages, share in FEW_TILES:
+    run, products = (0, 1) if c.is_half else (FEW_RUN, 6)
+    for few, many, depth, warp_few, warp_many, sharing, stages, share in tiles:
         if c.k < 2 * depth or (few < FEW) != (short <= FEW // 2):
             continue
         rows, columns, warp_rows, warp_columns = few, many, warp_few, warp_many
         if c.n == short:
             rows, columns, warp_rows, warp_columns = many, few, warp_many, warp_few
-        yield (
-            Tiles(rows, columns, depth, warp_rows, warp_columns, stages, FEW_RUN, warps_k=sharing),
-            share,
-        )
+        shape = (rows, columns, depth, warp_rows, warp_columns, stages)
+        yield Tiles(*shape, run, products=products, warps_k=sharing), share
 
 
 def _even_tiles(c: Contraction, device: DeviceFacts) -> Iterator[tuple[Tiles, float]]:
@@ -263,9 +326,8 @@ def _seconds(c: Contraction, t: Tiles, share: float, device: DeviceFacts) -> flo
     waves = max(1.0, (blocks + math.ceil(blocks)) / 2)
     if t.warps_k > 1:
         waves = max(1.0, math.ceil(blocks / FEW_RESIDENT))
-    return float(
-        waves * t.tile_m * t.tile_n * terms / busy * (1 + JOIN_COST * t.split * (t.split > 1))
-    )
+    join = (HALF_JOIN_COST if c.is_half else JOIN_COST) * t.split * (t.split > 1)
+    return float(waves * t.tile_m * t.tile_n * terms / busy * (1 + join))
 
 
 def _parameters(t: Tiles) -> dict[str, Parameter]:

@@ -102,6 +102,8 @@ class Shape:
 
 def shape_of(found: Contraction) -> Shape | None:
     """None where this sketch does not fit."""
+    if found.is_half:
+        return None
     left, right = found.left, found.right
     steps = {s: coefficient(left.index, s) for s, _ in (*found.batch, *found.rows, *found.inner)}
     if None in steps.values() or None in [coefficient(right.index, s) for s in right.symbols]:

@@ -57,14 +57,20 @@ def gather_of(side: Side) -> Gather | None:
     return None if mixed or points(taps) > MAX_TAPS else Gather(base, offset, taps)
 
 
-def side_of(name: str, factor: Factor, rows: Sequence[Dim], inner: Sequence[Dim]) -> Side:
+COPY_BYTES = 16
+"""Of the widest copy."""
+
+
+def side_of(
+    name: str, factor: Factor, rows: Sequence[Dim], inner: Sequence[Dim], widest: int
+) -> Side:
     """How to copy an operand: along the loop whose neighbours are nearest in memory, as wide as alignment allows."""
     lines = merged(rows, factor, f"{name}r")
     inner_lines = merged(inner, Factor(factor.buffer, lines.index, factor.mask), f"{name}k")
     lines = Lines(lines.dims, inner_lines.index)
     along_k = _nearness(inner_lines) <= _nearness(lines)
     chosen = inner_lines if along_k else lines
-    return Side(name, factor, lines, inner_lines, along_k, _vector(factor, chosen))
+    return Side(name, factor, lines, inner_lines, along_k, _vector(factor, chosen, widest))
 
 
 def _nearness(lines: Lines) -> tuple[int, int]:
@@ -72,13 +78,12 @@ def _nearness(lines: Lines) -> tuple[int, int]:
     return abs(lines.step or 1 << 40), -lines.dims[-1][1]
 
 
-def _vector(factor: Factor, lines: Lines) -> int:
+def _vector(factor: Factor, lines: Lines, widest: int) -> int:
     symbol, size = lines.dims[-1]
     if symbol in factor.mask_symbols or lines.step != 1:
         return 1
-    return next(
-        (v for v in (4, 2) if size % v == 0 and is_aligned(lines.index, symbol, 1, v, v)), 1
-    )
+    possible = (v for v in (8, 4, 2) if v <= widest and size % v == 0)
+    return next((v for v in possible if is_aligned(lines.index, symbol, 1, v, v)), 1)
 
 
 @dataclass(frozen=True)

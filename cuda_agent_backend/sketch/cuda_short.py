@@ -71,8 +71,9 @@ def _sizes(found: Contraction, output: Output) -> tuple[int, int]:
 
 
 def _covers(found: Contraction, output: Output) -> bool:
-    absent = found.left.absent or found.right.absent
-    return not absent and not output.across and found.k <= MOST_TERMS and found.batches <= MAX_GRID
+    if found.is_half or found.left.absent or found.right.absent:
+        return False
+    return not output.across and found.k <= MOST_TERMS and found.batches <= MAX_GRID
 
 
 def short_schedules(
@@ -112,8 +113,8 @@ class _Writer:
 
     def __post_init__(self) -> None:
         c = self.found
-        left = side_of("a", c.left, c.rows, c.inner)
-        right = side_of("b", c.right, c.columns, c.inner)
+        left = side_of("a", c.left, c.rows, c.inner, WORD)
+        right = side_of("b", c.right, c.columns, c.inner, WORD)
         self.fast, self.slow = (left, right) if self.output.by_rows else (right, left)
 
     @property

@@ -54,6 +54,7 @@ class SmallLayout:
 def is_small(found: Contraction) -> bool:
     """Whether this sketch fits a contraction."""
     plain = all(f.mask is None and not f.absent for f in (found.left, found.right))
+    plain = plain and not found.is_half
     fits = max(found.m, found.n, found.k) <= LARGEST and len(found.inner) == 1
     return plain and fits and found.batches >= FEWEST_BATCHES
 

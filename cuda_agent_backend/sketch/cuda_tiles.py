@@ -4,11 +4,12 @@ A block's tile has ``tile_m`` by ``tile_n`` results, a warp's ``warp_m`` by ``wa
 shared memory at a time, ``stages`` of them under way; after ``run`` terms, a multiple or a part of ``depth``, sums move
 on to others, as the tensor core cuts off what it adds instead of rounding it (0: never). ``group``:
 whether warps work in groups of four (sm_90a; their own tiles then say nothing), half of which copy and split what the
-others multiply: 1 where B goes through shared memory to be split, 2 where it goes through registers. ``split`` blocks
+others multiply: 1 where B goes through shared memory to be split, 2 where it goes through registers; 3: both operands,
+of 16 bits, are multiplied where copies put them in shared memory. ``split`` blocks
 share the terms of a tile, and a second kernel adds up what they found; ``warps_k`` warps of a block share those of a
 stage. ``aligned``: 1 where a kernel before copies operands whose rows are no multiple of 16 bytes apart to memory where
 they are (`cuda_align`). ``products``: 6 for float32's accuracy, 1 for TF32's, which is right where the user's flags
-make eager as inaccurate.
+make eager as inaccurate, and for 16-bit operands, whose products are exact (with no run, as eager's library has none).
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from cuda_agent_backend.sketch.schedule import Parameter
 from cuda_agent_backend.sketch.ssa import Unsupported
 
 GROUP_ROWS, GROUP_COLUMNS, GROUP_DEPTH = 64, (32, 64, 128), 32
-THROUGH_SHARED, THROUGH_REGISTERS = 1, 2
+THROUGH_SHARED, THROUGH_REGISTERS, BOTH_SHARED = 1, 2, 3
 """Values of ``group``."""
+BOTH_ROWS, BOTH_COLUMNS, BOTH_DEPTH, BOTH_STAGES = (64, 128, 256), (64, 128, 256), 64, 3
+"""Of `BOTH_SHARED`: its tiles, and the fewest stages."""
 MAX_GROUP_ROWS = 2 * GROUP_ROWS
 MAX_SPLIT = 64
 SHARING = (2, 4, 8)
@@ -48,6 +51,8 @@ class Tiles:
 
     @property
     def threads(self) -> int:
+        if self.both:
+            return self.tile_m // GROUP_ROWS * 128
         if self.group:
             return 2 * self.preparing
         return (self.tile_m // self.warp_m) * (self.tile_n // self.warp_n) * self.warps_k * 32
@@ -55,7 +60,12 @@ class Tiles:
     @property
     def preparing(self) -> int:
         """Threads that copy and split for the others, of whom there are as many."""
-        return self.tile_m // GROUP_ROWS * 128 if self.group else 0
+        return self.tile_m // GROUP_ROWS * 128 if self.group and not self.both else 0
+
+    @property
+    def both(self) -> bool:
+        """Whether warp groups take both operands, of 16 bits, from shared memory."""
+        return self.group == BOTH_SHARED
 
     @property
     def direct(self) -> bool:
@@ -77,9 +87,11 @@ class Tiles:
         """Terms that are added at a time, whether they are there or not."""
         return self.depth
 
-    def check(self, shared: int, device: DeviceFacts) -> None:
+    def check(self, shared: int, device: DeviceFacts, half: bool = False) -> None:
         """Raises Unsupported where the parameters do not fit each other or the device."""
-        if self.group:
+        if self.both:
+            self._check_both(device, half)
+        elif self.group:
             self._check_group(device)
         whole = self.group or all(
             value > 0 and part > 0 and value % part == 0
@@ -90,12 +102,16 @@ class Tiles:
         )  # fmt: skip
         if not whole or self.stages < 2 or not 1 <= self.split <= MAX_SPLIT:
             raise Unsupported("tiles that do not divide into warps, or warps into products")
+        if half and (self.products != 1 or self.run or self.group not in (0, BOTH_SHARED)):
+            raise Unsupported("16-bit operands: one product, no runs, no split parts")
+        if half and not self.group and self.warp_n % 16:
+            raise Unsupported("16-bit operands: columns of a warp by 16")
         if self.products not in (1, 6):
             raise Unsupported(f"{self.products} products; 1 or 6")
         if self.aligned not in (0, 1):
             raise Unsupported(f"aligned: {self.aligned}; 0 or 1")
-        terms = 16 if self.products == 6 else 8
-        self._check_shared_terms(terms)
+        terms = 16 if half or self.products == 6 else 8
+        self._check_shared_terms(terms, half)
         if self.run < 0 or self.run % terms or self.depth % terms:
             raise Unsupported(f"a run of {self.run} terms, {self.depth} at a time")
         uneven = self.run and max(self.run, self.depth) % min(self.run, self.depth)
@@ -104,14 +120,21 @@ class Tiles:
         if shared > device.shared_per_block_bytes:
             raise Unsupported(f"{shared} bytes of shared memory")
 
-    def _check_shared_terms(self, terms: int) -> None:
+    def _check_shared_terms(self, terms: int, half: bool) -> None:
         """Each warp of those that share a stage's terms has as many chunks of them (see `contract.cuh`)."""
         if self.warps_k == 1:
             return
         within = 0 < self.run <= self.depth
-        chunk = self.run if within else terms if self.depth % (2 * terms) else 2 * terms
+        chunk = self.run if within else terms if half or self.depth % (2 * terms) else 2 * terms
         if self.group or self.warps_k not in SHARING or self.depth % (self.warps_k * chunk):
             raise Unsupported(f"{self.warps_k} warps for {self.depth} terms")
+
+    def _check_both(self, device: DeviceFacts, half: bool) -> None:
+        if device.arch != "sm_90a" or not half:
+            raise Unsupported(f"warp groups on {device.arch}, or operands that are not of 16 bits")
+        fits = self.tile_m in BOTH_ROWS and self.tile_n in BOTH_COLUMNS
+        if not fits or self.depth != BOTH_DEPTH or self.stages < BOTH_STAGES:
+            raise Unsupported("tiles that do not divide into the products of warp groups")
 
     def _check_group(self, device: DeviceFacts) -> None:
         if device.arch != "sm_90a" or self.group not in (THROUGH_SHARED, THROUGH_REGISTERS):

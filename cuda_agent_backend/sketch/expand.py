@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from cuda_agent_backend.operators import is_convolution, is_depthwise
+from cuda_agent_backend.operators import PRODUCT_TYPES, is_convolution, is_depthwise
 from cuda_agent_backend.sketch.expand_convolution import call, convolution
 
 aten = torch.ops.aten
@@ -15,24 +15,24 @@ aten = torch.ops.aten
 PRODUCTS = (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default)
 
 
-def expand(graph: Graph) -> None:
-    """Rewrite ``graph`` (with metadata) in place; matrix products and convolutions of float32 only."""
+def expand(graph: Graph, target: str) -> None:
+    """Rewrite ``graph`` (with metadata) in place; of products and convolutions those of `PRODUCT_TYPES` only."""
     _expand_online_softmax(graph)
-    _expand_products(graph)
+    _expand_products(graph, target)
     for node in list(graph.nodes):
         if is_depthwise(node):
             continue
-        if is_convolution(node) and node.meta["val"].dtype == torch.float32:
+        if is_convolution(node) and node.meta["val"].dtype in PRODUCT_TYPES[target]:
             with graph.inserting_before(node):
                 made = convolution(graph, node)
             node.replace_all_uses_with(made)
             graph.erase_node(node)
 
 
-def _expand_products(graph: Graph) -> None:
+def _expand_products(graph: Graph, target: str) -> None:
     """Write matrix products as a broadcast multiplication and a sum, whose large terms exist in loops only."""
     for node in list(graph.nodes):
-        if node.target in PRODUCTS and node.meta["val"].dtype == torch.float32:
+        if node.target in PRODUCTS and node.meta["val"].dtype in PRODUCT_TYPES[target]:
             with graph.inserting_before(node):
                 made = _with_addend(graph, node)
             node.replace_all_uses_with(made)

@@ -273,7 +273,7 @@ def lower(task: Task) -> LoweredRegion:
     """
     cpu = dataclasses.replace(task, target="cpu")
     module = cpu.to_graph_module()
-    expand(module.graph)
+    expand(module.graph, task.target)
     _promise_strides(module.graph, task)
     placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
     fakes = [n.meta["val"] for n in placeholders]

@@ -80,13 +80,16 @@ def test_on_cuda_convolutions_and_products_alone_are_offered() -> None:
     assert operators(found) == ["mm"] and found.reason is None
     (found,) = on_cuda(lambda a, b: (a @ b).sum(1), (512, 300), (300, 256))
     assert operators(found) == ["mm", "sum"] and found.reason is None
+    *casts, found = on_cuda(lambda a, b: (a.half() @ b.half()).relu(), (512, 300), (300, 256))
+    assert operators(found) == ["mm", "relu"] and found.reason is None
+    assert all("mm" not in operators(cast) for cast in casts)
 
 
 def test_what_no_sketch_covers_is_a_barrier_on_cuda() -> None:
     image, weight = (8, 16, 56, 56), (16, 32, 3, 3)
     assert on_cuda(lambda x, w: F.conv_transpose2d(x, w, stride=2, dilation=2), image, weight) == []
-    halves = on_cuda(lambda a, b: a.half() @ b.half(), (512, 300), (300, 256))
-    assert all("mm" not in operators(found) for found in halves)
+    doubles = on_cuda(lambda a, b: a.double() @ b.double(), (512, 300), (300, 256))
+    assert all("mm" not in operators(found) for found in doubles)
     assert on_cuda(lambda x, w: F.conv2d(x, w), (1, 2, 8, 8), (2, 2, 3, 3)) == []  # too small
 
 

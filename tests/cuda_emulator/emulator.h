@@ -215,14 +215,16 @@ inline float cut_off(double x) {
   return fabs(double(r)) > fabs(x) && !isinf(r) ? nextafterf(r, 0.f) : r;
 }
 inline unsigned round_bf16(float x, float y) { return __float2bfloat16_rn(x).bits | unsigned(__float2bfloat16_rn(y).bits) << 16; }
-// The terms of a fragment's register: one TF32 number, or two of bfloat16.
+// The terms of a fragment's register: one TF32 number, or two of bfloat16, or of float16.
+constexpr int HALF = 3;
 template <int Width> inline double term(unsigned bits, int number) {
+  if constexpr (Width == HALF) return bits_of<_Float16>(uint16_t(number ? bits >> 16 : bits));
   return bits_of<float>(Width == 1 ? bits & 0xffffe000u : number ? bits & 0xffff0000u : bits << 16);
 }
 // One of the 8 * Width products of an element: four registers of neighbouring threads, and then the next four.
 template <int Width, class PartA, class PartB> inline double add_products(double total, PartA a, PartB b) {
   for (int k = 0; k < 8; ++k)
-    for (int w = 0; w < Width; ++w) total += term<Width>(a(k % 4, k / 4), w) * b(k % 4, k / 4, w);
+    for (int w = 0; w < (Width == 1 ? 1 : 2); ++w) total += term<Width>(a(k % 4, k / 4), w) * b(k % 4, k / 4, w);
   return total;
 }
 template <int Width> inline void multiply_fragments(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
@@ -243,6 +245,27 @@ template <int Width> inline void multiply_fragments(float (&d)[4], const unsigne
 }
 inline void multiply_tf32(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { multiply_fragments<1>(d, a, b); }
 inline void multiply_bf16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { multiply_fragments<2>(d, a, b); }
+// The same of float16.
+inline void multiply_f16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { multiply_fragments<HALF>(d, a, b); }
+template <int V> inline void copy_half_if(void* shared, const void* global, bool there) {
+  queue_copy(shared, there ? global : shared_memory, 2 * V, there ? 2 * V : 0);
+}
+template <bool Columns> inline void load_matrices(unsigned (&r)[4], const void* row) {
+  if (uintptr_t(row) % 16) { fprintf(stderr, "emulator: a row of a matrix that is not aligned\n"); abort(); }
+  memcpy(emulator::self().slot, &row, sizeof row);
+  const int warp = emulator::current / 32 * 32, lane = emulator::current % 32;
+  emulator::warp_barrier();
+  auto element = [&](int matrix, int y, int x) {
+    const uint16_t* from;
+    memcpy(&from, emulator::fibers[warp + 8 * matrix + y].slot, sizeof from);
+    return unsigned(from[x]);
+  };
+  for (int i = 0; i < 4; ++i) {
+    const int own = lane / 4, first = lane % 4 * 2;
+    r[i] = Columns ? element(i, first, own) | element(i, first + 1, own) << 16 : element(i, own, first) | element(i, own, first + 1) << 16;
+  }
+  emulator::warp_barrier();
+}
 // Products of warp groups take place when they are waited for: registers and shared memory that they read must not have
 // changed by then.
 inline void wide_fence() {}
@@ -292,6 +315,29 @@ template <int Width, int N> inline void multiply_now(float (&d)[N], const unsign
 }
 template <int Products, int N> inline void multiply_wide(float (&d)[N], const unsigned (&a)[4], uint64_t b, int more) {
   emulator::self().products.back().push_back([&d, &a, b, more] { multiply_now<Products == 1 ? 1 : 2>(d, a, b, more); });
+}
+// Both operands in shared memory: lines of 128 bytes, of 64 terms or, 8192 bytes for each 64 rows, of rows.
+inline uint64_t by_rows_operand(const float* tile, int byte, int next) {
+  if (uintptr_t(tile) % 1024 || byte % 1024 || next != 8192) { fprintf(stderr, "emulator: a tile that is not aligned\n"); abort(); }
+  return uintptr_t(tile) + byte;
+}
+template <class T, int ByRows> inline double both_term(uint64_t operand, int row, int k) {
+  unsigned at = unsigned(operand & 1023) + (ByRows ? row / 64 * 8192 + k * 128 + row % 64 * 2 : row * 128 + k * 2);
+  at ^= (at >> 7) % 8 << 4;
+  uint16_t bits;
+  memcpy(&bits, reinterpret_cast<const char*>(operand & ~uint64_t(1023)) + at, sizeof bits);
+  return term<std::is_same_v<T, __half> ? HALF : 2>(bits, 0);
+}
+template <class T, int RowsA, int RowsB, int N> inline void multiply_both(float (&d)[N], uint64_t a, uint64_t b, int more) {
+  emulator::self().products.back().push_back([&d, a, b, more] {
+    const int lane = emulator::current % 32, first = emulator::current / 32 % 4 * 16 + lane / 4;
+    for (int i = 0; i < N; ++i) {
+      double total = more ? d[i] : 0.;
+      for (int k = 0; k < 16; ++k)
+        total += both_term<T, RowsA>(a, first + 8 * (i % 4 / 2), k) * both_term<T, RowsB>(b, lane % 4 * 2 + 8 * (i / 4) + i % 2, k);
+      d[i] = cut_off(total);
+    }
+  });
 }
 
 }  // namespace ca

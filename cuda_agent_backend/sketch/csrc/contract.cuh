@@ -67,10 +67,10 @@ template <int N> struct split<6, N> {
 
 // Where the elements of one row lie whose places are a sum of what the row and what the term says: from `base` on, and
 // which of the term's taps there are. A tap: what the mask knows of a term, as a convolution's place in its window.
-template <class Bits> struct gather_row { const float* base; Bits bits; };
+template <class Bits, class T = float> struct gather_row { const T* base; Bits bits; };
 template <class Index> struct gather_term { Index offset; int tap; };
-template <class Bits, class Term> struct gather_places { gather_row<Bits> row; Term term; };
-template <class Bits, class Term> CA_INLINE gather_places<Bits, Term> gathered(gather_row<Bits> row, Term term) { return {row, term}; }
+template <class Bits, class Term, class T = float> struct gather_places { gather_row<Bits, T> row; Term term; };
+template <class Bits, class Term, class T> CA_INLINE gather_places<Bits, Term, T> gathered(gather_row<Bits, T> row, Term term) { return {row, term}; }
 
 // Rows: of this operand in a block's tile. Adjacent: whether consecutive threads copy along k, so that shared memory
 // is [row][k], or along the rows, [k][row]. Vector: elements in one copy. The padding spreads what the 32 threads of
