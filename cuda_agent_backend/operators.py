@@ -330,7 +330,8 @@ def is_sort(node: Node) -> bool:
     names = (argument.name for argument in node.target._schema.arguments)  # type: ignore[union-attr]
     given = dict(zip(names, node.args, strict=False)) | node.kwargs
     if "k" in given:
-        return type(given["k"]) is int and 1 <= given["k"] <= LARGEST_SELECTION
+        few = type(given["k"]) is int and 1 <= given["k"] <= LARGEST_SELECTION
+        return few and given.get("sorted", True) is True
     dim = given.get("dim", -1)
     return isinstance(dim, int) and 2 <= value.shape[dim] <= LONGEST_SORT
 

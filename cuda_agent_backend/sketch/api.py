@@ -14,6 +14,7 @@ from cuda_agent_backend.sketch.attention import attention_of, is_attention
 from cuda_agent_backend.sketch.cpu_attention import CpuAttention
 from cuda_agent_backend.sketch.cuda_attention import CudaAttention
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
+from cuda_agent_backend.sketch.cuda_select import CudaSelection
 from cuda_agent_backend.sketch.cuda_sort import CudaSort
 from cuda_agent_backend.sketch.device import CpuFacts, cpu_facts, gpu_facts
 from cuda_agent_backend.sketch.lower import LoweredRegion, lower
@@ -115,7 +116,8 @@ def as_it_stands(task: Task) -> Analysis | NotCovered:
             made = CpuAttention if task.target == "cpu" else CudaAttention
             return made(task, attention_of(task))
         if is_sorting(task) and task.target == "cuda":
-            return CudaSort(task, sorting_of(task))
+            form = sorting_of(task)
+            return CudaSelection(task, form) if form.selects else CudaSort(task, form)
         region = lower(task)
         return LoopNests(task, region, group(region))
     except Unsupported as error:

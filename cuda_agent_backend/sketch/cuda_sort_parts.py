@@ -23,11 +23,14 @@ def storage(dtype: str) -> str:
     return STORAGE_TYPES[getattr(torch, dtype)]
 
 
-def prelude(form: Sorting) -> list[str]:
+def prelude(form: Sorting, *more: str) -> list[str]:
     """What comes before the kernels of ``form``."""
     folder = Path(__file__).parent / "csrc"
     halves = ["#define CA_HALF"] if form.source.dtype in HALVES else []
-    return [*halves, *((folder / n).read_text(encoding="utf-8") for n in ("cuda.cuh", "sort.cuh"))]
+    return [
+        *halves,
+        *((folder / n).read_text(encoding="utf-8") for n in ("cuda.cuh", "sort.cuh", *more)),
+    ]
 
 
 def element_bytes(form: Sorting, placed: bool) -> int:

@@ -65,6 +65,8 @@ def sorting_of(task: Task) -> Sorting:
     if not spec.shape or spec.dtype not in DTYPES:
         raise Unsupported(f"a sort of {spec.dtype}{list(spec.shape)}")
     selects = node.name == "topk"
+    if args.get("sorted", True) is not True:
+        raise Unsupported("a selection in no order")
     dim, k = args.get("dim", -1), args.get("k")
     if not isinstance(dim, int):
         raise Unsupported("a sort along a dimension that is not known")

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from cuda_agent_backend.sketch.api import Analysis, NotCovered, as_it_stands, generate, schedules
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
-from cuda_agent_backend.sketch.cuda_sort import CudaSort, merge_pairs, sort_pairs
+from cuda_agent_backend.sketch.cuda_sort import merge_pairs, sort_pairs
 from cuda_agent_backend.sketch.schedule import Schedule
 from sandbox.candidate import Candidate
 from sandbox.compilation import Compiled
@@ -88,11 +88,11 @@ def test_the_network_of_a_merge_orders_what_falls_and_then_rises(count: int) -> 
 
 
 @pytest.mark.parametrize("descending", [False, True], ids=["ascending", "descending"])
-@pytest.mark.parametrize("length", [2, 3, 17, 32, 33, 100, 257, 1000, 2000])
+@pytest.mark.parametrize("length", [2, 17, 33, 257, 2000])
 def test_rows_are_sorted_with_their_positions(
     length: int, descending: bool, tmp_path: Path
 ) -> None:
-    for x in (randn(3, length), with_ties(3, length)):
+    for x in (with_ties(3, length),):
         got = emulated(sort(dim=1, descending=descending), x, tmp_path)
         for one, want in zip(
             got, torch.sort(x, dim=1, descending=descending, stable=True), strict=True
@@ -101,7 +101,7 @@ def test_rows_are_sorted_with_their_positions(
 
 
 @pytest.mark.parametrize("descending", [False, True], ids=["ascending", "descending"])
-@pytest.mark.parametrize("length", [2, 31, 500, 3001])
+@pytest.mark.parametrize("length", [31, 3001])
 def test_values_alone_are_sorted(length: int, descending: bool, tmp_path: Path) -> None:
     for x in (randn(3, length), with_ties(3, length)):
         (got,) = emulated(lambda x: torch.sort(x, 1, descending).values, x, tmp_path)
@@ -157,3 +157,121 @@ def test_only_positions_may_be_wanted(tmp_path: Path) -> None:
     x = with_ties(9, 50)
     (got,) = emulated(lambda x: torch.argsort(x, stable=True), x, tmp_path)
     equal(got, torch.argsort(x, stable=True))
+
+
+def first(x: Tensor, k: int, largest: bool) -> list[Tensor]:
+    """As a stable sort has it: torch leaves open which of equal elements come first."""
+    found = torch.sort(x, stable=True, descending=largest)
+    return [y.new_empty(*x.shape[:-1], k).copy_(y[..., :k]) for y in found]
+
+
+@pytest.mark.parametrize(
+    ("length", "k", "largest"),
+    [(2, 1, True), (7, 7, True), (64, 2, False), (999, 8, True), (3000, 8, False), (1200, 100, True)],
+)  # fmt: skip
+def test_the_first_of_rows_are_selected(length: int, k: int, largest: bool, tmp_path: Path) -> None:
+    for x in (with_ties(3, length), torch.full((3, length), NAN)):
+        got = emulated(lambda x: tuple(torch.topk(x, k, largest=largest)), x, tmp_path)
+        for one, want in zip(got, first(x, k, largest), strict=True):
+            equal(one, want)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_all_schedules_select(number: int, tmp_path: Path) -> None:
+    x = with_ties(2, 4096)
+    got = emulated(lambda x: tuple(torch.topk(x, 5)), x, tmp_path, number)
+    for one, want in zip(got, first(x, 5, True), strict=True):
+        equal(one, want)
+
+
+def test_a_row_too_long_for_registers_is_read_again(tmp_path: Path) -> None:
+    x = randn(1, 300)
+    analysis = analysed(lambda x: tuple(torch.topk(x, 9)), x)
+    schedule = Schedule.of({"threads": 32, "vector": 4, "groups": 16, "kept": 0})
+    source, plan = analysis.emit(schedule, DEVICE)
+    got = cuda_emulator.run(source, plan, [x], tmp_path)
+    for one, want in zip(got, first(x, 9, True), strict=True):
+        equal(one, want)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.bfloat16, torch.int64, torch.uint8], ids=str
+)
+def test_other_types_are_selected(dtype: torch.dtype, tmp_path: Path) -> None:
+    x = integers(0, 90, 3, 400, dtype=torch.int64).to(dtype)
+    got = emulated(lambda x: tuple(torch.topk(x, 6)), x, tmp_path)
+    for one, want in zip(got, first(x, 6, True), strict=True):
+        equal(one, want)
+
+
+def test_a_selection_along_another_dimension(tmp_path: Path) -> None:
+    x = randn(4, 70, 3)
+    (got,) = emulated(lambda x: torch.topk(x, 4, dim=1).values, x, tmp_path)
+    equal(got, torch.topk(x, 4, dim=1).values)
+
+
+def reason(function: Callable[[Tensor], Any], x: Tensor) -> str:
+    found = as_it_stands(sample(function, x, target="cuda").task)
+    assert isinstance(found, NotCovered), found
+    return found.reason
+
+
+def test_what_is_not_covered_says_why() -> None:
+    assert "other operators" in reason(lambda x: torch.sort(x * 2)[0], randn(3, 40))
+    assert "no order" in reason(lambda x: torch.topk(x, 2, sorted=False)[0], randn(3, 40))
+    assert "bool" in reason(lambda x: torch.sort(x)[0], randn(3, 40) > 0)
+
+
+@pytest.mark.parametrize(
+    ("function", "wrong"),
+    [
+        (sort(), [{"each": 8}, {"team": 3}, {"team": 0}, {"each": 1}, {"team": 2048}, {"speed": 1}]),
+        (
+            lambda x: torch.topk(x, 5)[0],
+            [{"threads": 48}, {"groups": 4}, {"groups": 2048}, {"vector": 8}, {"kept": 2}, {"speed": 1}],
+        ),
+    ],
+    ids=["sort", "selection"],
+)  # fmt: skip
+def test_a_schedule_that_does_not_fit_is_refused(
+    function: Callable[[Tensor], Any], wrong: list[dict[str, int]]
+) -> None:
+    analysis = analysed(function, randn(3, 400))
+    for schedule in schedules(analysis, DEVICE):
+        given = schedule.parameters(0)
+        assert isinstance(generate(analysis, schedule, DEVICE), Candidate)
+        for change in wrong:
+            assert isinstance(
+                generate(analysis, Schedule.of({**given, **change}), DEVICE), NotCovered
+            )
+
+
+def test_rows_too_long_for_shared_memory_have_no_schedule() -> None:
+    assert schedules(analysed(sort(), torch.empty(2, 1 << 15)), DEVICE) == []
+
+
+@pytest.mark.skipif(isinstance(find_cuda(), Missing), reason="no CUDA compiler")
+@pytest.mark.parametrize(
+    ("function", "x"),
+    [
+        (sort(), torch.empty(12, 2000)),
+        (lambda x: torch.sort(x)[0], torch.empty(12, 2000)),
+        (sort(), torch.empty(2, 8192, dtype=torch.int64)),
+        (sort(), torch.empty(90, 30, dtype=torch.bfloat16)),
+        (lambda x: tuple(torch.topk(x, 8)), torch.empty(4, 12_000)),
+        (lambda x: tuple(torch.topk(x, 256)), torch.empty(4, 20_000)),
+    ],
+    ids=["both", "values", "integers", "short", "few of many", "many"],
+)
+def test_all_schedules_compile_without_spilling(
+    function: Callable[[Tensor], Any], x: Tensor, tmp_path: Path
+) -> None:
+    analysis = analysed(function, x)
+    found = schedules(analysis, DEVICE)
+    assert found
+    for schedule in found:
+        candidate = generate(analysis, schedule, DEVICE)
+        assert isinstance(candidate, Candidate), candidate
+        built = compile_candidate(candidate, tmp_path, "sm_90a", 120)
+        assert isinstance(built, Compiled), built
+        assert all(kernel["spill_store_bytes"] == 0 for kernel in built.facts.values())
