@@ -4,8 +4,8 @@ Merges, not radix passes: a row of thousands takes seven rounds of about ten ins
 over eight bits of a key takes some forty and 32 bits take four. Nor one network over all threads: it compares each
 element 66 times in a row of 2,048.
 
-Schedule parameters: ``team``, the threads of a row; ``each``, the elements of a thread (odd, so that neighbours store to
-different banks).
+Schedule parameters: ``team``, the threads of a row; ``each``, the elements of a thread (odd, so that neighbours store
+to different banks).
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ THREADS = 128
 EACH = tuple(range(3, 22, 2))
 WORDS = 48
 """Registers for a thread's elements."""
+REGISTERS, OTHER_REGISTERS = 1 << 16, 8
+"""Of a multiprocessor; those beside two words for each word of a thread's elements, as the assembler reports them."""
 MOST = 3
 """Schedules that are offered."""
 
@@ -58,7 +60,7 @@ def sort_pairs(count: int) -> Iterator[tuple[int, int]]:
 
 
 def merge_pairs(count: int) -> Iterator[tuple[int, int]]:
-    """The pairs that order elements which fall first and then rise: as if the largest followed, up to a power of two."""
+    """The pairs that order elements which fall first and then rise: as if the largest came after them."""
     step = 1 << max(count - 1, 0).bit_length() >> 1
     while step:
         yield from ((i, i + step) for i in range(count - step) if not i & step)
@@ -112,6 +114,10 @@ class Team:
             raise Unsupported(f"{self.team} threads for a row")
         if self.each < 1 or self.each % 2 == 0 or self.each * element // 4 > WORDS:
             raise Unsupported(f"{self.each} elements of a thread")
+        if self.each * element // 2 + OTHER_REGISTERS > REGISTERS // self.threads:
+            raise Unsupported(
+                f"too few registers for {self.each} elements of {self.threads} threads"
+            )
         if not self.team * self.each >= form.length:
             raise Unsupported(f"{self.team} threads with {self.each} of {form.length} elements")
         if self.shared_bytes(element) > device.shared_per_block_bytes:
@@ -180,6 +186,7 @@ class CudaSort:
 
     def _source(self, team: Team, given: list[str]) -> list[str]:
         form, index = self.form, index_type(self.form)
+        wanted = (form.values is not None, form.places is not None)
         sizes = f"{team.team}, {team.across}, {team.each}"
         return [
             f'extern "C" __global__ void __launch_bounds__({team.threads})',
@@ -188,7 +195,7 @@ class CudaSort:
             f"  const int64_t mine = int64_t(blockIdx.x) * {team.across} + threadIdx.x / {team.team};",
             f"  const bool there = mine < {form.rows};",
             "  const int64_t row = there ? mine : 0;",
-            f"  ca::sort_row<{packed(form, form.places is not None)}, network, {sizes}, {word(form.values is not None)}, {word(form.places is not None)}>(",
+            f"  ca::sort_row<{packed(form, wanted[1])}, network, {sizes}, {', '.join(map(word, wanted))}>(",
             f"      in + ({place(form.source, 'row')}), {index}({form.source.step}),",
             f"      {result(form, 'values', form.values)},",
             f"      {result(form, 'places', form.places)}, {form.length}, there, shared);",

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from cuda_agent_backend.operators import SORTS
+from cuda_agent_backend.operators import SORTED_DTYPES, SORTS
 from cuda_agent_backend.sketch.ssa import Unsupported
 from sandbox.task import InputRef, NodeRef, Task, TensorSpec
 
+DTYPES = frozenset(str(dtype).removeprefix("torch.") for dtype in SORTED_DTYPES)
 Dim = tuple[int, int]
 """Size, and elements between neighbours."""
 
@@ -20,11 +21,6 @@ class Rows:
     dtype: str
     step: int
     outer: tuple[Dim, ...]
-
-    @property
-    def reach(self) -> int:
-        """The largest distance from the first row to another."""
-        return sum((n - 1) * s for n, s in self.outer)
 
 
 @dataclass(frozen=True)
@@ -76,22 +72,24 @@ def sorting_of(task: Task) -> Sorting:
         raise Unsupported("rows without elements")
     kept = k if selects and isinstance(k, int) else length
     found = dict(zip(task.outputs, task.output_specs, strict=True))
+    rows = rows_of(spec, dim)
+    assert rows is not None
     return Sorting(
         length,
         kept,
         math.prod(spec.shape) // length,
         bool(args.get("largest", True) if selects else args.get("descending", False)),
-        rows_of(spec, dim),
-        *(rows_of(s, dim) if (s := found.get(NodeRef(0, i))) else None for i in (0, 1)),
+        rows,
+        rows_of(found.get(NodeRef(0, 0)), dim),
+        rows_of(found.get(NodeRef(0, 1)), dim),
         selects,
     )
 
 
-DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8")
-
-
-def rows_of(spec: TensorSpec, dim: int) -> Rows:
+def rows_of(spec: TensorSpec | None, dim: int) -> Rows | None:
     """A tensor as rows along ``dim``."""
+    if spec is None:
+        return None
     dims = [
         (n, s) for i, (n, s) in enumerate(zip(spec.shape, spec.stride, strict=True)) if i != dim
     ]

@@ -254,9 +254,9 @@ def test_rows_too_long_for_shared_memory_have_no_schedule() -> None:
 @pytest.mark.parametrize(
     ("function", "x"),
     [
-        (sort(), torch.empty(12, 2000)),
+        (sort(), torch.empty(12, 8192)),
         (lambda x: torch.sort(x)[0], torch.empty(12, 2000)),
-        (sort(), torch.empty(2, 8192, dtype=torch.int64)),
+        (sort(), torch.empty(2, 4096, dtype=torch.int64)),
         (sort(), torch.empty(90, 30, dtype=torch.bfloat16)),
         (lambda x: tuple(torch.topk(x, 8)), torch.empty(4, 12_000)),
         (lambda x: tuple(torch.topk(x, 256)), torch.empty(4, 20_000)),
