@@ -22,6 +22,7 @@ class Kind(Enum):
     calls a library.
     `VANISHING`: a matrix product that a rewrite does away with: fusible, whatever its size, dtype and device.
     `ATTENTION`: an attention that our sketches cover as it stands, its one result that is used included.
+    `SORT`: a sort of rows or a selection of their largest or smallest, the results that are used included.
     """
 
     SOURCE = "source"
@@ -32,6 +33,7 @@ class Kind(Enum):
     PRODUCT = "product"
     VANISHING = "vanishing"
     ATTENTION = "attention"
+    SORT = "sort"
     BARRIER = "barrier"
     MUTATION = "mutation"
 
@@ -122,6 +124,19 @@ ATTENTION = {
     "cuda": "_scaled_dot_product_efficient_attention",
 }
 """The operator of each target for which there are sketches."""
+SORTS = frozenset({"aten.sort.default", "aten.sort.stable", "aten.topk.default"})
+"""Libraries run them; there are sketches for those of cuda."""
+LONGEST_SORT = 8192
+"""Elements of a row that fit into a block's shared memory, positions included."""
+LARGEST_SELECTION = 256
+SHORTEST_SORTS = 1 << 12
+"""Elements in all below which the time is that of a launch."""
+SORTED_DTYPES = frozenset(
+    {
+        torch.float32, torch.float64, torch.float16, torch.bfloat16,
+        torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
+    }
+)  # fmt: skip
 LARGEST_HEADS = {ATTENTION["cpu"]: 256, ATTENTION["cuda"]: 128}
 
 
@@ -167,6 +182,8 @@ def kind_of(node: Node, kinds: dict[Node, Kind]) -> Kind:
         return Kind.PRODUCT
     if kind is Kind.BARRIER and _is_attention(node):
         return Kind.ATTENTION
+    if kind is Kind.BARRIER and is_sort(node):
+        return Kind.SORT
     if kind in (Kind.COMPUTE, Kind.VIEW) and _only_constants(node, kinds):
         return Kind.CONSTANT
     if kind is Kind.VIEW and not _is_view(node):
@@ -320,6 +337,26 @@ def _is_attention(node: Node) -> bool:
         and head <= largest
         and work >= SMALLEST_PRODUCT
     )
+
+
+def is_sort(node: Node) -> bool:
+    """Whether a node is a sort or a selection for which there are sketches: on cuda, rows of fixed size."""
+    if str(node.target) not in SORTS or not isinstance(node.args[0], Node):
+        return False
+    value = node.args[0].meta.get("val")
+    if not isinstance(value, torch.Tensor) or value.device.type != "cuda" or not value.dim():
+        return False
+    if not all(type(n) is int for n in (*value.shape, *value.stride())):
+        return False
+    if value.dtype not in SORTED_DTYPES or value.numel() < SHORTEST_SORTS:
+        return False
+    names = (argument.name for argument in node.target._schema.arguments)  # type: ignore[union-attr]
+    given = dict(zip(names, node.args, strict=False)) | node.kwargs
+    if "k" in given:
+        few = type(given["k"]) is int and 1 <= given["k"] <= LARGEST_SELECTION
+        return few and given.get("sorted", True) is True
+    dim = given.get("dim", -1)
+    return isinstance(dim, int) and 2 <= value.shape[dim] <= LONGEST_SORT
 
 
 def _only_constants(node: Node, kinds: dict[Node, Kind]) -> bool:

@@ -3,10 +3,10 @@
 Every node gets a level: the number of barriers (extern kernels and the like) that must run before it. Fusible nodes of
 one level never have a barrier between them, so any connected set of them is convex, and replacing all such sets leaves
 the graph without cycles. A matrix product that sketches cover waits like a barrier for what it reads, and is fused with
-what follows it, one to a region, and with copies of its operands (`copies`); an attention waits too and is a region of
-its own. A product that a rewrite does away with is fusible like any other node. A fusible node whose users all lie on
-higher levels is moved up to them when that saves traffic. Views on the fringe of a region stay outside, and no view is
-ever an output: what it views is put out instead.
+what follows it, one to a region, and with copies of its operands (`copies`); an attention or a sort waits too and is a
+region of its own. A product that a rewrite does away with is fusible like any other node. A fusible node whose users
+all lie on higher levels is moved up to them when that saves traffic. Views on the fringe of a region stay outside, and
+no view is ever an output: what it views is put out instead.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from sandbox.specs import ITEM_SIZES
 MAX_INPUTS, MAX_OUTPUTS = 12, 4
 """The arities of the operators that stand for regions."""
 
-WAITING = (Kind.PRODUCT, Kind.ATTENTION)
+ALONE = (Kind.ATTENTION, Kind.SORT)
+"""Regions of their own."""
+WAITING = (Kind.PRODUCT, *ALONE)
 FUSIBLE = (Kind.COMPUTE, Kind.VIEW, Kind.RANDOM, Kind.VANISHING, *WAITING)
 
 
@@ -209,13 +211,13 @@ def _users(node: Node) -> list[Node]:
 
 
 def _pieces(part: list[Node], analysis: Analysis) -> list[list[Node]]:
-    """What a component is offered as: its attentions run before the rest, which may fall apart."""
-    attentions = [n for n in part if analysis.kinds[n] is Kind.ATTENTION and not is_selection(n)]
-    if not attentions:
+    """What a component is offered as: its attentions and sorts run before the rest, which may fall apart."""
+    alone = [n for n in part if analysis.kinds[n] in ALONE and not is_selection(n)]
+    if not alone:
         return _one_product_each(part, analysis)
-    rest = [n for n in part if analysis.kinds[n] is not Kind.ATTENTION]
+    rest = [n for n in part if analysis.kinds[n] not in ALONE]
     return [
-        *([node, *(n for n in node.users if n in part)] for node in attentions),
+        *([node, *(n for n in node.users if n in part)] for node in alone),
         *(
             piece
             for found in analysis.components(rest, analysis.level)
@@ -277,7 +279,7 @@ def _halves(part: list[Node]) -> tuple[list[Node], list[Node]] | None:
 
 
 def _region(part: list[Node], analysis: Analysis, min_bytes: int) -> Region | None:
-    alone = any(analysis.kinds[node] is Kind.ATTENTION for node in part)
+    alone = any(analysis.kinds[node] in ALONE for node in part)
     nodes = part if alone else _with_shared(part, analysis)
     own, inner = set(nodes), set(part)
     inputs = list(dict.fromkeys(r for n in nodes for r in n.all_input_nodes if r not in own))

@@ -442,3 +442,24 @@ def _assert_no_cycle_beyond_copies(found: list[Region]) -> None:
     made = [{node for node in region.nodes if node in region.outputs} for region in found]
     assert len({node for nodes in made for node in nodes}) == sum(map(len, made))
     _assert_no_cycle(found)
+
+
+def test_on_cuda_sorts_and_selections_are_regions_of_their_own() -> None:
+    def ordered(x: torch.Tensor) -> Any:
+        return torch.sort(x * 2).values + 1, torch.topk(x, 8, dim=0)[1] * 2
+
+    found = on_cuda(ordered, (64, 100))
+    assert sorted(operators(region) for region in found) == [
+        ["add"], ["mul"], ["mul"], ["sort"], ["topk"]
+    ]  # fmt: skip
+    assert all(region.reason is None for region in found)
+    (one,) = on_cuda(lambda x: tuple(torch.sort(x, dim=1)), (64, 100))
+    assert len(one.outputs) == 2 and one.moved == 64 * 100 * (4 + 4 + 8)
+
+
+def test_sorts_without_sketches_are_barriers() -> None:
+    assert not regions(lambda x: torch.sort(x)[0], torch.randn(64, 100))
+    assert not on_cuda(lambda x: torch.sort(x)[0], (4, 9000))
+    assert not on_cuda(lambda x: torch.sort(x)[0], (4, 10))
+    assert not on_cuda(lambda x: torch.topk(x, 300)[0], (4, 9000))
+    assert not on_cuda(lambda x: torch.topk(x, 3, sorted=False)[0], (4, 9000))

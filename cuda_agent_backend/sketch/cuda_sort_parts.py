@@ -1,0 +1,85 @@
+"""Pieces of text that kernels which sort and kernels which select share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from cuda_agent_backend.sketch.cuda_parts import WIDE
+from cuda_agent_backend.sketch.printer import STORAGE_TYPES
+from cuda_agent_backend.sketch.sorting import Rows, Sorting
+from sandbox.plan import Buffer
+from sandbox.specs import ITEM_SIZES
+from sandbox.task import Task
+
+ENTRY = "k0"
+MAX_BLOCKS = 2**31 - 1
+HALVES = ("float16", "bfloat16")
+
+
+def storage(dtype: str) -> str:
+    """In C."""
+    return STORAGE_TYPES[getattr(torch, dtype)]
+
+
+def prelude(form: Sorting, *more: str) -> list[str]:
+    """What comes before the kernels of ``form``."""
+    folder = Path(__file__).parent / "csrc"
+    halves = ["#define CA_HALF"] if form.source.dtype in HALVES else []
+    return [
+        *halves,
+        *((folder / n).read_text(encoding="utf-8") for n in ("cuda.cuh", "sort.cuh", *more)),
+    ]
+
+
+def element_bytes(form: Sorting, placed: bool) -> int:
+    """Of an element as threads compare it: its key, and its position where ``placed``."""
+    return max(4, ITEM_SIZES[form.source.dtype]) * (2 if placed else 1)
+
+
+def place(rows: Rows, number: str) -> str:
+    """Where, in C, a row begins; ``number`` is an int64_t."""
+    parts, inner = [], 1
+    for size, step in reversed(rows.outer):
+        at = number if inner == 1 else f"{number} / {inner}"
+        parts.append(f"{at} % {size} * {step}")
+        inner *= size
+    return " + ".join(parts) or "0"
+
+
+def index_type(form: Sorting) -> str:
+    """Of an offset within a row."""
+    steps = (form.source.step, *(r.step for r in form.results))
+    return "int64_t" if form.length * max(steps) >= WIDE else "int"
+
+
+def parameters(form: Sorting, task: Task) -> tuple[list[str], tuple[Buffer, ...]]:
+    """Declarations of a kernel's parameters, and the plan's buffers in the same order."""
+    kinds = [("values", form.values), ("places", form.places)]
+    outputs = [(name, rows) for name, rows in kinds if rows is not None]
+    given = [f"const {storage(form.source.dtype)}* __restrict__ in"]
+    given += [f"{storage(rows.dtype)}* __restrict__ {name}" for name, rows in outputs]
+    buffers = [Buffer("in", "input", task.inputs[0])]
+    for (name, _), spec in zip(outputs, task.output_specs, strict=True):
+        buffers.append(Buffer(name, "output", spec))
+    return given, tuple(buffers)
+
+
+def word(value: bool) -> str:
+    """In C."""
+    return "true" if value else "false"
+
+
+def packed(form: Sorting, placed: bool) -> str:
+    """The type in C of what packs values into elements."""
+    return f"ca::elements<{storage(form.source.dtype)}, {word(placed)}, {word(form.descending)}>"
+
+
+def result(form: Sorting, name: str, rows: Rows | None) -> str:
+    """Arguments in C: where the results of ``row`` begin, and from one to the next."""
+    index = index_type(form)
+    if rows is None:
+        ctype = "int64_t" if name == "places" else storage(form.source.dtype)
+        return f"({ctype}*)nullptr, {index}(0)"
+    return f"{name} + ({place(rows, 'row')}), {index}({rows.step})"
