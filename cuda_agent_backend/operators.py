@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from cuda_agent_backend.gathered import bag_length, overlap_add
 from cuda_agent_backend.rewrite.products import PRODUCTS
 from cuda_agent_backend.rewrite.vanishing import vanishes
 
@@ -154,7 +155,7 @@ def kind_of(node: Node, kinds: dict[Node, Kind]) -> Kind:
         whole = node.args[0]
         return kinds[whole] if isinstance(whole, Node) else Kind.BARRIER
     kind = kind_of_target(node.target)
-    if kind is Kind.BARRIER and is_adaptive_pooling(node):
+    if kind is Kind.BARRIER and (is_adaptive_pooling(node) or _is_gathered(node)):
         return Kind.COMPUTE
     if kind is Kind.BARRIER and vanishes(node):
         return Kind.VANISHING
@@ -240,6 +241,14 @@ def is_adaptive_pooling(node: Node) -> bool:
     if not isinstance(value, torch.Tensor) or not value.dtype.is_floating_point:
         return False
     return "max" not in str(node.target) or values_only(node)
+
+
+def _is_gathered(node: Node) -> bool:
+    """Whether each result is a sum over places that are known, or over as many rows of a table."""
+    if bag_length(node) is not None:  # on the cpu eager mode raises where an index is out of range
+        value = node.meta["val"][0]
+        return bool(value.device.type == "cuda" and values_only(node))
+    return overlap_add(node) is not None
 
 
 def values_only(node: Node) -> bool:
