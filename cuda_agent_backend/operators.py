@@ -12,6 +12,7 @@ import torch
 from torch.fx import Node
 
 from cuda_agent_backend.gathered import bag_length, overlap_add
+from cuda_agent_backend.rewrite.edit import argument, dtype_of, is_tensor, name_of, shape_of
 from cuda_agent_backend.rewrite.products import PRODUCTS
 from cuda_agent_backend.rewrite.vanishing import vanishes
 
@@ -23,6 +24,7 @@ class Kind(Enum):
     calls a library.
     `VANISHING`: a matrix product that a rewrite does away with: fusible, whatever its size, dtype and device.
     `ATTENTION`: an attention that our sketches cover as it stands, its one result that is used included.
+    `SCATTER`: a scatter that our sketches cover, a region of its own.
     """
 
     SOURCE = "source"
@@ -33,6 +35,7 @@ class Kind(Enum):
     PRODUCT = "product"
     VANISHING = "vanishing"
     ATTENTION = "attention"
+    SCATTER = "scatter"
     BARRIER = "barrier"
     MUTATION = "mutation"
 
@@ -118,6 +121,13 @@ ATTENTION = {
     "cuda": "_scaled_dot_product_efficient_attention",
 }
 """The operator of each target for which there are sketches."""
+VIEWS_OF_AN_INDEX = (
+    torch.ops.aten.unsqueeze.default,
+    torch.ops.aten.expand.default,
+    torch.ops.aten.permute.default,
+)
+"""Views that a region of a scatter takes in."""
+SCATTERS = ("scatter_add", "scatter_reduce")
 LARGEST_HEADS = {ATTENTION["cpu"]: 256, ATTENTION["cuda"]: 128}
 
 
@@ -163,6 +173,8 @@ def kind_of(node: Node, kinds: dict[Node, Kind]) -> Kind:
         return Kind.PRODUCT
     if kind is Kind.BARRIER and _is_attention(node):
         return Kind.ATTENTION
+    if kind is Kind.BARRIER and is_scatter(node) and node.meta["val"].device.type == "cuda":
+        return Kind.SCATTER
     if kind in (Kind.COMPUTE, Kind.VIEW) and _only_constants(node, kinds):
         return Kind.CONSTANT
     if kind is Kind.VIEW and not _is_view(node):
@@ -305,6 +317,31 @@ def _is_attention(node: Node) -> bool:
         and head % 8 == 0
         and head <= largest
         and work >= SMALLEST_PRODUCT
+    )
+
+
+def is_scatter(node: Node) -> bool:
+    """Whether a node is a scatter for which there are sketches: float32 of fixed size, values where the index names a
+    place, results in any order of additions."""
+    if name_of(node) not in SCATTERS or torch.are_deterministic_algorithms_enabled():
+        return False
+    into, index, source = (argument(node, name) for name in ("self", "index", "src"))
+    if not all(is_tensor(x) for x in (into, index, source)) or not shape_of(into):
+        return False
+    floats = (node, into, source)
+    if any(dtype_of(x) != torch.float32 for x in floats) or dtype_of(index).is_floating_point:
+        return False
+    if name_of(node) == "scatter_reduce":
+        how = argument(node, "reduce")
+        if how not in ("sum", "amax", "amin") or argument(node, "include_self") is not True:
+            return False
+    dim = argument(node, "dim") % len(shape_of(into))
+    beside = [s[:dim] + s[dim + 1 :] for s in (shape_of(into), shape_of(index))]
+    constants = [argument(x, "fill_value") for x in (into, source) if name_of(x) == "full"]
+    return (
+        shape_of(index) == shape_of(source)
+        and beside[0] == beside[1]
+        and all(isinstance(x, int | float) and math.isfinite(x) for x in constants)
     )
 
 
