@@ -1,8 +1,8 @@
 """Scatters -> CUDA: joined in shared memory and written once, or joined in memory.
 
 Schedule parameters: ``scatter``, "shared" or "global"; ``threads`` of a block; ``flight``, values of a thread that are
-under way; for "shared" ``tile``, the neighbours of each place that a block has; for "global" ``vector``, the neighbours of a
-thread, and ``test``, 1 where a result is read first and left alone if it is beyond the value already.
+under way; for "shared" ``tile``, the neighbours of each place that a block has; for "global" ``vector``, the neighbours
+of a thread, and ``test``, 1 where a result is read first and left alone if it is beyond the value already.
 """
 
 from __future__ import annotations
