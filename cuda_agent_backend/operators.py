@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from cuda_agent_backend.gathered import bag_length, overlap_add
+from cuda_agent_backend.rewrite.edit import argument, dtype_of, is_tensor, name_of, shape_of
 from cuda_agent_backend.rewrite.products import PRODUCTS
 from cuda_agent_backend.rewrite.vanishing import vanishes
 
@@ -23,6 +25,7 @@ class Kind(Enum):
     `VANISHING`: a matrix product that a rewrite does away with: fusible, whatever its size, dtype and device.
     `ATTENTION`: an attention that our sketches cover as it stands, its one result that is used included.
     `SORT`: a sort of rows or a selection of their largest or smallest, the results that are used included.
+    `SCATTER`: a scatter that our sketches cover, a region of its own.
     """
 
     SOURCE = "source"
@@ -34,6 +37,7 @@ class Kind(Enum):
     VANISHING = "vanishing"
     ATTENTION = "attention"
     SORT = "sort"
+    SCATTER = "scatter"
     BARRIER = "barrier"
     MUTATION = "mutation"
 
@@ -137,6 +141,13 @@ SORTED_DTYPES = frozenset(
         torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
     }
 )  # fmt: skip
+VIEWS_OF_AN_INDEX = (
+    torch.ops.aten.unsqueeze.default,
+    torch.ops.aten.expand.default,
+    torch.ops.aten.permute.default,
+)
+"""Views that a region of a scatter takes in."""
+SCATTERS = ("scatter_add", "scatter_reduce")
 LARGEST_HEADS = {ATTENTION["cpu"]: 256, ATTENTION["cuda"]: 128}
 
 
@@ -174,7 +185,7 @@ def kind_of(node: Node, kinds: dict[Node, Kind]) -> Kind:
         whole = node.args[0]
         return kinds[whole] if isinstance(whole, Node) else Kind.BARRIER
     kind = kind_of_target(node.target)
-    if kind is Kind.BARRIER and is_adaptive_pooling(node):
+    if kind is Kind.BARRIER and (is_adaptive_pooling(node) or _is_gathered(node)):
         return Kind.COMPUTE
     if kind is Kind.BARRIER and vanishes(node):
         return Kind.VANISHING
@@ -184,6 +195,8 @@ def kind_of(node: Node, kinds: dict[Node, Kind]) -> Kind:
         return Kind.ATTENTION
     if kind is Kind.BARRIER and is_sort(node):
         return Kind.SORT
+    if kind is Kind.BARRIER and is_scatter(node) and node.meta["val"].device.type == "cuda":
+        return Kind.SCATTER
     if kind in (Kind.COMPUTE, Kind.VIEW) and _only_constants(node, kinds):
         return Kind.CONSTANT
     if kind is Kind.VIEW and not _is_view(node):
@@ -278,6 +291,14 @@ def is_adaptive_pooling(node: Node) -> bool:
     return "max" not in str(node.target) or values_only(node)
 
 
+def _is_gathered(node: Node) -> bool:
+    """Whether each result is a sum over places that are known, or over as many rows of a table."""
+    if bag_length(node) is not None:  # on the cpu eager mode raises where an index is out of range
+        value = node.meta["val"][0]
+        return bool(value.device.type == "cuda" and values_only(node))
+    return overlap_add(node) is not None
+
+
 def values_only(node: Node) -> bool:
     """Whether nobody wants to know where the maxima of a pooling are."""
     return all(u.target is operator.getitem and (u.args[1] == 0 or not u.users) for u in node.users)
@@ -357,6 +378,31 @@ def is_sort(node: Node) -> bool:
         return few and given.get("sorted", True) is True
     dim = given.get("dim", -1)
     return isinstance(dim, int) and 2 <= value.shape[dim] <= LONGEST_SORT
+
+
+def is_scatter(node: Node) -> bool:
+    """Whether a node is a scatter for which there are sketches: float32 of fixed size, values where the index names a
+    place, results in any order of additions."""
+    if name_of(node) not in SCATTERS or torch.are_deterministic_algorithms_enabled():
+        return False
+    into, index, source = (argument(node, name) for name in ("self", "index", "src"))
+    if not all(is_tensor(x) for x in (into, index, source)) or not shape_of(into):
+        return False
+    floats = (node, into, source)
+    if any(dtype_of(x) != torch.float32 for x in floats) or dtype_of(index).is_floating_point:
+        return False
+    if name_of(node) == "scatter_reduce":
+        how = argument(node, "reduce")
+        if how not in ("sum", "amax", "amin") or argument(node, "include_self") is not True:
+            return False
+    dim = argument(node, "dim") % len(shape_of(into))
+    beside = [s[:dim] + s[dim + 1 :] for s in (shape_of(into), shape_of(index))]
+    constants = [argument(x, "fill_value") for x in (into, source) if name_of(x) == "full"]
+    return (
+        shape_of(index) == shape_of(source)
+        and beside[0] == beside[1]
+        and all(isinstance(x, int | float) and math.isfinite(x) for x in constants)
+    )
 
 
 def _only_constants(node: Node, kinds: dict[Node, Kind]) -> bool:

@@ -19,14 +19,16 @@ import torch
 from torch.fx import Graph, Node
 
 from cuda_agent_backend.copies import read_through
-from cuda_agent_backend.operators import Kind, kind_of
+from cuda_agent_backend.operators import VIEWS_OF_AN_INDEX, Kind, kind_of
+from cuda_agent_backend.rewrite.edit import argument
 from sandbox.specs import ITEM_SIZES
 
 MAX_INPUTS, MAX_OUTPUTS = 12, 4
 """The arities of the operators that stand for regions."""
 
-ALONE = (Kind.ATTENTION, Kind.SORT)
-"""Regions of their own."""
+AS_THEY_STAND = (Kind.ATTENTION, Kind.SORT)
+"""Regions of one operator and nothing else."""
+ALONE = (*AS_THEY_STAND, Kind.SCATTER)
 WAITING = (Kind.PRODUCT, *ALONE)
 FUSIBLE = (Kind.COMPUTE, Kind.VIEW, Kind.RANDOM, Kind.VANISHING, *WAITING)
 
@@ -211,13 +213,13 @@ def _users(node: Node) -> list[Node]:
 
 
 def _pieces(part: list[Node], analysis: Analysis) -> list[list[Node]]:
-    """What a component is offered as: its attentions and sorts run before the rest, which may fall apart."""
+    """What a component is offered as: its attentions, sorts and scatters run before the rest, which may fall apart."""
     alone = [n for n in part if analysis.kinds[n] in ALONE and not is_selection(n)]
     if not alone:
         return _one_product_each(part, analysis)
     rest = [n for n in part if analysis.kinds[n] not in ALONE]
     return [
-        *([node, *(n for n in node.users if n in part)] for node in alone),
+        *([node, *(n for n in node.users if n in part and is_selection(n))] for node in alone),
         *(
             piece
             for found in analysis.components(rest, analysis.level)
@@ -279,8 +281,8 @@ def _halves(part: list[Node]) -> tuple[list[Node], list[Node]] | None:
 
 
 def _region(part: list[Node], analysis: Analysis, min_bytes: int) -> Region | None:
-    alone = any(analysis.kinds[node] in ALONE for node in part)
-    nodes = part if alone else _with_shared(part, analysis)
+    alone = any(analysis.kinds[node] in AS_THEY_STAND for node in part)
+    nodes = part if alone else _with_shared(_with_index(part, analysis), analysis)
     own, inner = set(nodes), set(part)
     inputs = list(dict.fromkeys(r for n in nodes for r in n.all_input_nodes if r not in own))
     outputs = _outputs(part, inner, analysis.kinds)
@@ -291,6 +293,18 @@ def _region(part: list[Node], analysis: Analysis, min_bytes: int) -> Region | No
     region = Region(tuple(nodes), tuple(inputs), tuple(outputs), target, moved)
     reason = _why_not(region, analysis.kinds, min_bytes)
     return replace(region, reason=reason)
+
+
+def _with_index(part: list[Node], analysis: Analysis) -> list[Node]:
+    """The part and, for a scatter, what its index is a view of: mostly one index for many values."""
+    found = list(part)
+    for node in part:
+        if analysis.kinds[node] is Kind.SCATTER:
+            index = argument(node, "index")
+            while index.target in VIEWS_OF_AN_INDEX:
+                found.append(index)
+                index = index.all_input_nodes[0]
+    return found
 
 
 def _with_shared(part: list[Node], analysis: Analysis) -> list[Node]:

@@ -22,6 +22,7 @@ WIDE: dict[str, Bounds] = {
 # Operand that is an index, operand that it points into, name of the dimension argument (else 0).
 _INDEXED: dict[str, tuple[str, str, str | None]] = {
     "embedding": ("indices", "weight", None),
+    "_embedding_bag_forward_only": ("indices", "weight", None),
     "gather": ("index", "self", "dim"),
     "index_select": ("index", "self", "dim"),
     "index_add": ("index", "self", "dim"),

@@ -14,11 +14,13 @@ from cuda_agent_backend.sketch.attention import attention_of, is_attention
 from cuda_agent_backend.sketch.cpu_attention import CpuAttention
 from cuda_agent_backend.sketch.cuda_attention import CudaAttention
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
+from cuda_agent_backend.sketch.cuda_scatter import CudaScatter
 from cuda_agent_backend.sketch.cuda_select import CudaSelection
 from cuda_agent_backend.sketch.cuda_sort import CudaSort
 from cuda_agent_backend.sketch.device import CpuFacts, cpu_facts, gpu_facts
 from cuda_agent_backend.sketch.lower import LoweredRegion, lower
 from cuda_agent_backend.sketch.nest import Kernel, group
+from cuda_agent_backend.sketch.scatter import has_scatter, scatter_of
 from cuda_agent_backend.sketch.schedule import Schedule
 from cuda_agent_backend.sketch.sorting import is_sorting, sorting_of
 from cuda_agent_backend.sketch.ssa import Unsupported
@@ -115,6 +117,8 @@ def as_it_stands(task: Task) -> Analysis | NotCovered:
         if is_attention(task):
             made = CpuAttention if task.target == "cpu" else CudaAttention
             return made(task, attention_of(task))
+        if has_scatter(task):
+            return CudaScatter(task, scatter_of(task))
         if is_sorting(task) and task.target == "cuda":
             form = sorting_of(task)
             return CudaSelection(task, form) if form.selects else CudaSort(task, form)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch.fx import Graph, Node
 
+from cuda_agent_backend.gathered import bag_length
 from cuda_agent_backend.operators import PRODUCT_TYPES, is_convolution, is_depthwise
+from cuda_agent_backend.rewrite.edit import argument
 from cuda_agent_backend.sketch.expand_convolution import call, convolution
 
 aten = torch.ops.aten
 
+LARGEST = 2
+"""How an embedding bag says that it wants the largest of its rows; 0 and 1 are sum and mean."""
 PRODUCTS = (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default)
 
 
@@ -19,6 +24,7 @@ def expand(graph: Graph, target: str) -> None:
     """Rewrite ``graph`` (with metadata) in place; of products and convolutions those of `PRODUCT_TYPES` only."""
     _expand_online_softmax(graph)
     _expand_products(graph, target)
+    _expand_bags(graph)
     for node in list(graph.nodes):
         if is_depthwise(node):
             continue
@@ -88,3 +94,43 @@ def _maximum_and_sum(graph: Graph, x: Node, dim: int) -> tuple[Node, ...]:
     largest = call(aten.amax.default, row, x, [dim], True)
     powers = call(aten.exp.default, example, call(aten.sub.Tensor, example, x, largest))
     return largest, call(aten.sum.dim_IntList, row, powers, [dim], True)
+
+
+def _expand_bags(graph: Graph) -> None:
+    """Write bags of as many rows of a table as rows and a reduction over each bag."""
+    for node in list(graph.nodes):
+        length = bag_length(node)
+        if length is None:
+            continue
+        with graph.inserting_before(node):
+            made = _bags(graph, node, length)
+        for user in list(node.users):
+            if user.args[1] == 0:
+                user.replace_all_uses_with(made)
+                graph.erase_node(user)
+        if not node.users:
+            graph.erase_node(node)
+
+
+def _bags(graph: Graph, node: Node, length: int) -> Node:
+    weight, indices, mode = (argument(node, name) for name in ("weight", "indices", "mode"))
+    bags = call(graph, aten.view.default, indices, [-1, length])
+    rows = call(graph, aten.embedding.default, weight, bags)
+    if mode != LARGEST:
+        return call(graph, (aten.sum.dim_IntList, aten.mean.dim)[mode], rows, [1])
+    # a NaN is the largest where it comes first, and nowhere else
+    first = call(graph, aten.select.int, rows, 1, 0)
+    numbers = _without_nan(graph, rows, -math.inf)
+    largest = call(graph, aten.amax.default, numbers, [1])
+    nan = call(graph, aten.isnan.default, first)
+    return call(graph, aten.where.self, nan, first, largest)
+
+
+def _without_nan(graph: Graph, x: Node, instead: float) -> Node:
+    value = x.meta["val"]
+    nan = call(graph, aten.isnan.default, x)
+    other = graph.call_function(
+        aten.full.default, ([], instead), {"dtype": value.dtype, "device": value.device}
+    )
+    other.meta["val"] = value.new_full((), instead)
+    return call(graph, aten.where.self, nan, other, x)

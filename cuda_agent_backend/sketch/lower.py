@@ -22,7 +22,7 @@ from torch._inductor.graph import GraphLowering
 from torch._inductor.ops_handler import DefaultHandler
 from torch._inductor.virtualized import V
 
-from cuda_agent_backend.sketch import running, windows
+from cuda_agent_backend.sketch import overlap, running, windows
 from cuda_agent_backend.sketch.expand import expand
 from cuda_agent_backend.sketch.ssa import PLACE, Body, Unsupported, narrow_comparisons, trace
 from sandbox.task import Task
@@ -107,6 +107,8 @@ class _RegionLowering(GraphLowering):
             found = windows.lowered(self.current_node, args, kwargs)
             if found is None:
                 found = running.lowered(self.current_node, args, kwargs, self.meant_for)
+            if found is None:
+                found = overlap.lowered(self.current_node, args, kwargs)
             return found if found is not None else super().call_function(target, args, kwargs)
 
     def has_feature(self, device: Any, feature: BackendFeature) -> bool:

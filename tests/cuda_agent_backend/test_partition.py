@@ -463,3 +463,38 @@ def test_sorts_without_sketches_are_barriers() -> None:
     assert not on_cuda(lambda x: torch.sort(x)[0], (4, 10))
     assert not on_cuda(lambda x: torch.topk(x, 300)[0], (4, 9000))
     assert not on_cuda(lambda x: torch.topk(x, 3, sorted=False)[0], (4, 9000))
+
+
+def scattered(x: torch.Tensor, i: torch.Tensor, into: torch.Tensor) -> torch.Tensor:
+    return into.scatter_add(0, i.unsqueeze(1).expand_as(x), x * 2).relu()
+
+
+def test_on_cuda_a_scatter_is_a_region_of_its_own_with_the_views_of_its_index() -> None:
+    with FakeTensorMode():
+        x, into = torch.empty(900, 64, device="cuda"), torch.empty(50, 64, device="cuda")
+        index = torch.empty(900, dtype=torch.int64, device="cuda")
+        found = regions(scattered, x, index, into)
+        half = regions(scattered, x.half(), index, into.half())
+    scatter, *others = found
+    assert [operators(region) for region in others] == [["mul"], ["relu"]]
+    assert operators(scatter) == ["unsqueeze", "expand", "scatter_add"]
+    assert {tuple(n.meta["val"].shape) for n in scatter.inputs} == {(50, 64), (900,), (900, 64)}
+    assert all(region.reason is None for region in found)
+    _assert_no_cycle(found)
+    assert [operators(region) for region in half] == [["mul"], ["relu"]]
+
+
+def test_bags_of_one_length_are_fused_on_cuda_and_left_on_the_cpu() -> None:
+    def bags(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        return F.embedding_bag(index, table, mode="mean").relu()
+
+    sizes = ((90, 64), (20, 7))
+    with FakeTensorMode():
+        table, index = (
+            torch.empty(sizes[0], device="cuda"),
+            torch.zeros(sizes[1], dtype=torch.int64, device="cuda"),
+        )
+        (found,) = regions(bags, table, index)
+    assert operators(found)[-2:] == ["_embedding_bag_forward_only", "relu"]
+    (left,) = regions(bags, torch.randn(sizes[0]), torch.zeros(sizes[1], dtype=torch.int64))
+    assert operators(left) == ["relu"]

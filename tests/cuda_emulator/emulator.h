@@ -54,7 +54,12 @@ inline float __frcp_rn(float a) { return 1.f / a; }
 inline float rsqrt(float a) { return 1.f / sqrtf(a); }
 inline double rsqrt(double a) { return 1. / sqrt(a); }
 inline void __trap() { fputs("the kernel stopped itself\n", stderr); abort(); }
+// Threads take turns at barriers only, so that nothing comes between.
+template <class T> inline T atomicAdd(T* to, T x) { const T old = *to; *to = old + x; return old; }
+template <class T> inline T atomicMax(T* to, T x) { const T old = *to; *to = max(old, x); return old; }
+template <class T> inline T atomicMin(T* to, T x) { const T old = *to; *to = min(old, x); return old; }
 template <class T> inline void __stcs(T* to, T value) { *to = value; }
+template <class T> inline T __ldcg(const T* from) { return *from; }
 template <class T> inline T __ldg(const T* from) { return *from; }
 
 namespace emulator {

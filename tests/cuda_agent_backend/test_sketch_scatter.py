@@ -1,0 +1,169 @@
+"""Scatters whose results collide: recognised, written, and right, as an emulator on the CPU runs them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cuda_emulator
+import pytest
+import torch
+from sketch_kit import Sample, sample
+from torch import Tensor
+
+from cuda_agent_backend.operators import Kind, kind_of
+from cuda_agent_backend.sketch import api
+from cuda_agent_backend.sketch.cuda_scatter import CudaScatter
+from sandbox.bounds import input_bounds
+from sandbox.candidate import Candidate
+
+
+def randn(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(len(shape) + shape[-1]))
+
+
+def places(size: int, *shape: int) -> Tensor:
+    return torch.randint(size, shape, generator=torch.Generator().manual_seed(size))
+
+
+def odd(*shape: int) -> Tensor:
+    """Zeros of both signs, infinities and NaN of both signs among the values."""
+    x = randn(*shape)
+    flat = x.view(-1)
+    for n, value in enumerate((0.0, -0.0, math.inf, -math.inf, math.nan, -math.nan)):
+        flat[n::61] = math.copysign(abs(value), -1) if n == 5 else value
+    return x
+
+
+def counted(i: Tensor) -> Tensor:
+    counts = torch.zeros(i.shape[0], 30)
+    return counts.scatter_add(1, i, torch.ones_like(i, dtype=counts.dtype))
+
+
+def by_owner(how: str, start: float = -0.5) -> Callable[[Tensor, Tensor], Tensor]:
+    def reduced(x: Tensor, i: Tensor) -> Tensor:
+        into = x.new_full((9, x.shape[1]), start)
+        return into.scatter_reduce(0, i[:, None].expand_as(x), x, reduce=how)
+
+    return reduced
+
+
+def added(into: Tensor, index: Tensor, values: Tensor) -> Tensor:
+    return into.scatter_add(1, index, values)
+
+
+Case = tuple[Callable[..., Any], tuple[Tensor, ...]]
+CASES: dict[str, Case] = {
+    "counts": (counted, (places(30, 80, 50),)),
+    "sums within rows": (added, (randn(70, 13), places(13, 70, 40), randn(70, 40))),
+    "sums along columns": (lambda s, i, x: s.scatter_add(0, i, x), (randn(13, 36), places(13, 40, 36), randn(40, 36))),
+    "sums in the middle": (added, (randn(80, 7, 9), places(7, 80, 11, 9), randn(80, 11, 9))),
+    "sums of rows": (by_owner("sum"), (randn(120, 40), places(9, 120))),
+    "sums of odd rows": (by_owner("sum"), (randn(120, 13), places(9, 120))),
+    "largest": (by_owner("amax"), (odd(120, 40), places(9, 120))),
+    "largest from below": (by_owner("amax", -100.0), (odd(120, 40), places(9, 120))),
+    "smallest": (by_owner("amin", 100.0), (odd(120, 13), places(9, 120))),
+    "largest beside what is there": (
+        lambda s, i, x: s.scatter_reduce(1, i, x, reduce="amax"),
+        (odd(70, 13), places(13, 70, 40), randn(70, 40)),
+    ),
+    "from a transpose": (lambda s, i, x: added(s, i, x.t()), (randn(70, 13), places(13, 70, 40), randn(40, 70))),
+}  # fmt: skip
+
+
+def for_cuda(name: str) -> Sample:
+    function, inputs = CASES[name]
+    it = sample(function, *inputs)
+    return dataclasses.replace(it, task=dataclasses.replace(it.task, target="cuda"))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_an_emulator_runs_gives_what_eager_gives(name: str, tmp_path: Path) -> None:
+    it = for_cuda(name)
+    assert isinstance(it.analysis, CudaScatter)
+    proposals = it.analysis.schedules()
+    kinds = {(s.parameters(0)["scatter"], s.parameters(0).get("test")): s for s in proposals[::-1]}
+    assert len(kinds) >= 1
+    for schedule in kinds.values():
+        made = api.generate(it.analysis, schedule)
+        assert isinstance(made, Candidate), made
+        (got,) = cuda_emulator.run(made.source, made.plan, it.inputs, tmp_path)
+        torch.testing.assert_close(got, it.want[0], rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
+def test_rows_that_fit_shared_memory_are_joined_there_first() -> None:
+    first = for_cuda("counts").analysis.schedules()[0].parameters(0)
+    assert first["scatter"] == "shared"
+    made = api.generate(for_cuda("counts").analysis, for_cuda("counts").analysis.schedules()[0])
+    assert isinstance(made, Candidate) and "int counts = 1" in made.source
+    assert made.plan.launches()[0].shared == 30 * 4
+
+
+def test_an_index_is_drawn_within_the_places() -> None:
+    it = for_cuda("sums of rows")
+    index = next(n for n, x in enumerate(it.inputs) if not x.is_floating_point())
+    assert input_bounds(it.task)[index] == (0, 9)
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs"),
+    [
+        (added, (randn(7, 9).half(), places(9, 7, 4), randn(7, 4).half())),
+        (added, (randn(7, 9), places(9, 5, 4), randn(5, 4))),
+        (lambda s, i, x: s.scatter_reduce(1, i, x, reduce="prod"), (randn(7, 9), places(9, 7, 4), randn(7, 4))),
+        (
+            lambda s, i, x: s.scatter_reduce(1, i, x, reduce="amax", include_self=False),
+            (randn(7, 9), places(9, 7, 4), randn(7, 4)),
+        ),
+    ],
+)  # fmt: skip
+def test_other_scatters_are_left_to_inductor(
+    function: Callable[..., Any], inputs: tuple[Tensor, ...]
+) -> None:
+    it = sample(function, *inputs)
+    found = api.analyse(dataclasses.replace(it.task, target="cuda"))
+    assert isinstance(found, api.NotCovered)
+
+
+def test_scatters_are_left_where_algorithms_must_be_deterministic() -> None:
+    task = for_cuda("sums of rows").task
+    graph = task.to_graph_module().graph
+    node = next(n for n in graph.nodes if "scatter" in str(n.target))
+    assert kind_of(node, dict.fromkeys(graph.nodes, Kind.SOURCE)) is Kind.SCATTER
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert kind_of(node, dict.fromkeys(graph.nodes, Kind.SOURCE)) is Kind.BARRIER
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+RUN = """
+import sys
+from pathlib import Path
+import cuda_emulator, torch
+import test_sketch_scatter as t
+from cuda_agent_backend.sketch import api
+it = t.for_cuda("sums within rows")
+made = api.generate(it.analysis, it.analysis.schedules()[int(sys.argv[2])])
+wrong = [x if x.is_floating_point() else torch.full_like(x, int(sys.argv[3])) for x in it.inputs]
+cuda_emulator.run(made.source, made.plan, wrong, Path(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize(("schedule", "index"), [(0, 13), (-1, -1)])
+def test_an_index_out_of_range_stops_the_kernel(schedule: int, index: int, tmp_path: Path) -> None:
+    here = Path(__file__).parents[1]
+    path = [str(p) for p in (Path(__file__).parents[2], here, here / "cuda_agent_backend")]
+    program = f"import sys; sys.path[:0] = {path!r}\n{RUN}"
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path), str(schedule), str(index)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode and "the kernel stopped itself" in done.stderr
