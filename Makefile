@@ -22,6 +22,9 @@ PIP := $(PY) -m pip --disable-pip-version-check
 SETUP := $(VENV)/.set-up
 NATIVE := $(wildcard sandbox/launcher/csrc/*)
 PYTEST_ARGS ?=
+QUICK := not slow and not stress
+# What compiles and emulates generated kernels, and times nothing: these tests go side by side.
+SKETCHES := $(wildcard tests/cuda_agent_backend/test_contraction*.py tests/cuda_agent_backend/test_sketch_*.py)
 FUZZ_SECONDS ?= 60
 BENCH_TARGET ?= $(shell $(PY) -c 'import torch; print("cuda" if torch.cuda.is_available() else "cpu")')
 
@@ -70,10 +73,11 @@ $(SETUP): setup.py $(NATIVE) | $(PY)
 demo: $(SETUP)
 	$(PY) -m cuda_agent_backend demo --json build/demo.json
 
+# pytest's status 5 means that there is no such test.
 test: $(SETUP)
-	$(PY) -m pytest -m 'not slow and not stress' $(PYTEST_ARGS)
+	$(PY) -m pytest -m '$(QUICK)' -n 2 --dist worksteal $(SKETCHES) $(PYTEST_ARGS) || [ $$? -eq 5 ]
+	$(PY) -m pytest -m '$(QUICK)' $(SKETCHES:%=--ignore=%) $(PYTEST_ARGS) || [ $$? -eq 5 ]
 
-# pytest's status 5 means that no test has such a mark.
 test-slow: $(SETUP)
 	$(PY) -m pytest -m 'slow or stress' $(PYTEST_ARGS) || [ $$? -eq 5 ]
 

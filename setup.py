@@ -42,6 +42,7 @@ EXTRAS = {
         "pre-commit>=4,<5",
         "pytest>=8.3,<10",
         "pytest-timeout>=2.3,<3",
+        "pytest-xdist>=3.6,<4",
         "ruff==0.17.5",
         "setuptools>=77",
         "transformers>=5.10,<6",
