@@ -13,10 +13,16 @@ from typing import Any
 
 import pytest
 import test_contraction
+import test_contraction_half
+import test_sketch_bags
 import test_sketch_cuda
 import test_sketch_cuda_attention as attention
+import test_sketch_cuda_columns
+import test_sketch_direct
 import test_sketch_gather
 import test_sketch_running
+import test_sketch_scatter
+import test_sketch_short
 import test_sketch_windows
 import torch
 from sketch_kit import sample
@@ -35,7 +41,18 @@ from sandbox.toolchain import Missing
 
 pytestmark = pytest.mark.gpu
 
-KINDS = ("sketch", "keep", "exchange", "group", "relay", "warps_k", "once", "aligned")
+KINDS = (
+    "sketch",
+    "keep",
+    "exchange",
+    "group",
+    "relay",
+    "warps_k",
+    "once",
+    "aligned",
+    "held",
+    "wide",
+)
 """Parameters that change how a kernel works, not only how much of it there is."""
 MOST, SANITIZED = 4, 2
 """Kernels of a case, and those of them that run under the tools: each takes seconds there."""
@@ -53,6 +70,15 @@ class Job:
     want: tuple[torch.Tensor, ...]
 
 
+def sort_of(count: int) -> Callable[[torch.Tensor], Any]:
+    """The first results of a sort."""
+    return lambda x: tuple(torch.sort(x, dim=-1)[:count])
+
+
+def largest_of(k: int) -> Callable[[torch.Tensor], Any]:
+    return lambda x: torch.topk(x, k).values
+
+
 NESTS: dict[str, Case] = {
     **{f"nests, {name}": case for name, case in test_sketch_cuda.CASES.items()},
     **{f"products, {name}": case for name, case in test_contraction.CASES.items()},
@@ -63,6 +89,32 @@ NESTS: dict[str, Case] = {
     **{
         f"running, {name}": (function, (test_sketch_running.values(),))
         for name, function in test_sketch_running.CASES.items()
+    },
+    **{f"columns, {name}": case[:2] for name, case in test_sketch_cuda_columns.CASES.items()},
+    **{f"few channels, {name}": case for name, case in test_sketch_direct.CASES.items()},
+    **{f"few terms, {name}": case for name, case in test_sketch_short.CASES.items()},
+    **{f"bags, {name}": case for name, case in test_sketch_bags.BAGS.items()},
+    **{f"folds, {name}": case for name, case in test_sketch_bags.FOLDS.items()},
+    **{f"scatters, {name}": case for name, case in test_sketch_scatter.CASES.items()},
+    **{
+        f"{str(dtype).removeprefix('torch.')} products, {name}": (
+            function,
+            tuple(x.to(dtype) for x in inputs),
+        )
+        for name, (function, inputs) in test_contraction_half.FUNCTIONS.items()
+        for dtype in (torch.float16, torch.bfloat16)
+    },
+    **{
+        f"sorts, {count} results of {length}": (
+            sort_of(count),
+            (test_sketch_cuda.randn(70, length),),
+        )
+        for length in (33, 300, 3000)
+        for count in (1, 2)
+    },
+    **{
+        f"the largest {k} of {length}": (largest_of(k), (test_sketch_cuda.randn(70, length),))
+        for length, k in ((300, 5), (3000, 70), (60000, 9))
     },
 }
 ATTENTION = {f"attention, {name}": case for name, case in attention.CASES.items()}
