@@ -73,11 +73,15 @@ $(SETUP): setup.py $(NATIVE) | $(PY)
 demo: $(SETUP)
 	$(PY) -m cuda_agent_backend demo --json build/demo.json
 
-# pytest's status 5 means that there is no such test.
 test: $(SETUP)
-	$(PY) -m pytest -m '$(QUICK)' -n 2 --dist worksteal $(SKETCHES) $(PYTEST_ARGS) || [ $$? -eq 5 ]
-	$(PY) -m pytest -m '$(QUICK)' $(SKETCHES:%=--ignore=%) $(PYTEST_ARGS) || [ $$? -eq 5 ]
+ifeq ($(PYTEST_ARGS),)
+	$(PY) -m pytest -m '$(QUICK)' -n 2 --dist worksteal $(SKETCHES)
+	$(PY) -m pytest -m '$(QUICK)' $(SKETCHES:%=--ignore=%)
+else
+	$(PY) -m pytest -m '$(QUICK)' $(PYTEST_ARGS)
+endif
 
+# pytest's status 5 means that there is no such test.
 test-slow: $(SETUP)
 	$(PY) -m pytest -m 'slow or stress' $(PYTEST_ARGS) || [ $$? -eq 5 ]
 

@@ -17,6 +17,7 @@ aten, prims = torch.ops.aten, torch.ops.prims
 BAG = aten._embedding_bag_forward_only.default
 PUTS = (aten.index_put.default, aten._unsafe_index_put.default)
 MOST_TERMS = 64
+PLACES = (torch.int32, torch.int64)
 """Windows over one element up to which their sum is written out."""
 
 
@@ -128,7 +129,7 @@ def known_steps(node: Any) -> Steps | None:
     name = name_of(node)
     if not name or not is_tensor(node):
         return None
-    if name == "iota":
+    if name == "iota" and node.meta["val"].dtype in PLACES:  # numbers of 8 bits would be a mask
         start, step = argument(node, "start"), argument(node, "step")
         return Steps(start, (step,)) if type(start) is type(step) is int else None
     if name == "unsqueeze" and (found := known_steps(node.args[0])):

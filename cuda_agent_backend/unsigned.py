@@ -15,7 +15,7 @@ def count_in_signed(graph: Graph) -> None:
     """Have such numbers made as int64 and converted, in place."""
     for node in graph.find_nodes(op="call_function", target=IOTA):
         dtype = node.kwargs["dtype"]
-        if dtype not in NOT_IN_EAGER:
+        if dtype not in NOT_IN_EAGER or "val" not in node.meta:
             continue
         with graph.inserting_before(node):
             signed = graph.call_function(IOTA, node.args, {**node.kwargs, "dtype": torch.int64})

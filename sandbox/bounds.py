@@ -93,6 +93,8 @@ def _delicate(node: Node, sizes: _Sizes) -> Iterator[tuple[Ref, Bounds]]:
         dim = args.get(dimension, 0) if dimension else 0
         size = sizes.of(args.get(into), dim)
         yield from ((reference, (0, size)) for reference in references(args.get(operand)))
+        # where bags begin: they must ascend from 0, and none need hold anything
+        yield from ((reference, (0, 1)) for reference in references(args.get("offsets")))
     elif name in _INDEX_LISTS:
         indices = args.get("indices")
         for dim, item in enumerate(indices if isinstance(indices, tuple) else ()):

@@ -15,12 +15,16 @@ DRAWS = 3
 
 def moved(tensors: Sequence[torch.Tensor], seed: int) -> list[torch.Tensor]:
     """Copies with the same strides, floating values one unit in the last place up or down. Zeros and what is not finite
-    stay, so that no value changes its sign or leaves the domain of a root."""
+    stay, so that no value changes its sign or leaves the domain of a root, and so do types that torch does no
+    arithmetic in."""
     import torch
 
-    device = tensors[0].device if tensors else torch.device("cpu")
-    generator = torch.Generator(device).manual_seed(seed)
-    return [_moved(x, generator) if x.is_floating_point() else x for x in tensors]
+    generators = {x.device: torch.Generator(x.device).manual_seed(seed) for x in tensors}
+    return [_moved(x, generators[x.device]) if _moves(x) else x for x in tensors]
+
+
+def _moves(x: torch.Tensor) -> bool:
+    return x.is_floating_point() and x.itemsize > 1
 
 
 def several(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
@@ -32,7 +36,8 @@ def _moved(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     import torch
 
     line = flat_storage(x)
-    up = torch.randint(0, 2, line.shape, generator=generator, device=line.device).bool()
+    up = torch.empty(line.shape, dtype=torch.bool, device=line.device)
+    up.random_(0, 2, generator=generator)
     by = torch.finfo(x.dtype).eps
     found = torch.where(up, line * (1 + by), line * (1 - by))
     return torch.where(found.isfinite(), found, line).as_strided(x.shape, x.stride())

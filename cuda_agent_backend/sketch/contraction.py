@@ -213,7 +213,9 @@ def straightened(kernel: Kernel) -> Kernel:
                 cuts[base] |= {int(end) for end in ends}
     parts = {s: _parts(sorted(places)) for s, places in cuts.items() if len(places) > 2}
     found_parts = {s: sizes for s, sizes in parts.items() if sizes}
-    return cut_loops(kernel, found_parts) if found_parts else kernel
+    cut = cut_loops(kernel, found_parts) if found_parts else kernel
+    # a loop of which an operand repeats its elements has a part that no operand has
+    return cut if contraction_of(cut) is not None else kernel
 
 
 def _indices(factors: Sequence[Factor]) -> Iterator[sympy.Expr]:

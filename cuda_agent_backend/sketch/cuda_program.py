@@ -16,6 +16,7 @@ from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Kernel, RowStage
 from cuda_agent_backend.sketch.passes import Pass, passes, same_loops, scratch
 from cuda_agent_backend.sketch.printer import COMPUTE_TYPES
+from cuda_agent_backend.sketch.ssa import Unsupported
 
 Key = tuple[str, sympy.Expr]
 """A load: buffer and flat index."""
@@ -57,6 +58,8 @@ class RowProgram:
     def of(kernel: Kernel, layout: Layout, region: LoweredRegion) -> RowProgram:
         """Raises Unsupported where arrays cannot be kept as the layout asks."""
         keeps = layout.keep != "none"
+        if layout.partial and any(s.combine in ("argmax", "argmin") for s in kernel.stages):
+            raise Unsupported("the first of equal elements, met in another order than theirs")
         if not keeps or layout.partial:
             scans = (st for st in kernel.stages if st.kind == "scan")
             kernel = inline_arrays(

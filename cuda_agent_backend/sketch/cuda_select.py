@@ -10,6 +10,7 @@ element each (at least as many as are selected); ``kept``, 1 where the row stays
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cuda_agent_backend.sketch.cuda_layout import MAX_THREADS, WARP, DeviceFacts, ceildiv
@@ -101,16 +102,18 @@ class CudaSelection:
 
     def schedules(self, device: DeviceFacts | CpuFacts | None = None) -> list[Schedule]:
         facts = device if isinstance(device, DeviceFacts) else gpu_facts()
-        found: list[Block] = []
+        fitting = [block for block in self._blocks() if self._fits(block, facts)]
+        crowded = [
+            b for b in fitting if b.threads * b.vector < self.form.length or b.threads == WARP
+        ]
+        return [Schedule.of(dict(block.__dict__)) for block in (crowded or fitting)[:MOST]]
+
+    def _blocks(self) -> Iterator[Block]:
         vector = largest_vector(self.form)
         for threads, kept in ORDER:
             wanted = 1 << (GROUPS_EACH * self.form.kept - 1).bit_length()
             groups = min(threads, max(wanted, threads // WARP))
-            block = Block(threads, vector, groups, kept)
-            crowded = threads * vector < self.form.length or threads == WARP
-            if crowded and self._fits(block, facts):
-                found.append(block)
-        return [Schedule.of(dict(block.__dict__)) for block in found[:MOST]]
+            yield Block(threads, vector, groups, kept)
 
     def _fits(self, block: Block, device: DeviceFacts) -> bool:
         try:

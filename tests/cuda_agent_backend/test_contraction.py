@@ -663,3 +663,19 @@ def test_few_rows_are_shared_evenly_by_all_multiprocessors(
     if most == 20:
         (got,) = cuda_emulator.run(source, plan, it.inputs, tmp_path)
         torch.testing.assert_close(got, it.want[0], rtol=1e-5, atol=4e-5)
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes"),
+    [
+        (lambda a, w: a.repeat_interleave(4, 0) @ w, ((64, 96), (96, 80))),
+        (lambda a, w: a.repeat(4, 1) @ w, ((64, 96), (96, 80))),
+        (lambda a, w: a @ w.repeat_interleave(4, 1), ((64, 96), (96, 40))),
+    ],
+)
+def test_operands_whose_elements_are_repeated_are_still_factors(
+    function: Callable[..., Any], shapes: tuple[tuple[int, int], ...]
+) -> None:
+    it = sample(function, *(randn(*shape) for shape in shapes), target="cuda")
+    found = cuda.schedules(it.analysis.region, it.analysis.kernels, DEVICE)
+    assert found[0].parameters(0)["sketch"] == "contract"

@@ -268,3 +268,12 @@ def test_tables_and_a_norm_give_what_eager_gives(tmp_path: Path) -> None:
     assert "p1 = ca::idiv(row, 6)" in source  # rows of a block have one place in common
     (found,) = cuda_emulator.run(source, plan, it.inputs, tmp_path)
     torch.testing.assert_close(found, it.want[0], rtol=1e-4, atol=1e-4)
+
+
+def test_positions_of_extremes_are_not_looked_for_out_of_order() -> None:
+    it = sample(lambda x: (x - x.amax(1, True), x.argmax(1)), randn(2, 4_000_000))
+    found = cuda.schedules(it.analysis.region, it.analysis.kernels, DEVICE)
+    assert found and not any(s.parameters(0).get("held") for s in found)
+    only = sample(lambda x: x - x.amax(1, True), randn(2, 4_000_000))
+    found = cuda.schedules(only.analysis.region, only.analysis.kernels, DEVICE)
+    assert any(s.parameters(0).get("held") for s in found)

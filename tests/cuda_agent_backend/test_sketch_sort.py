@@ -275,3 +275,9 @@ def test_all_schedules_compile_without_spilling(
         built = compile_candidate(candidate, tmp_path, "sm_90a", 120)
         assert isinstance(built, Compiled), built
         assert all(kernel["spill_store_bytes"] == 0 for kernel in built.facts.values())
+
+
+@pytest.mark.parametrize(("length", "k"), [(64, 40), (128, 40), (512, 128), (1024, 256)])
+def test_many_of_short_rows_have_a_schedule(length: int, k: int) -> None:
+    it = sample(lambda x: torch.topk(x, k).values, torch.randn(100, length), target="cuda")
+    assert it.analysis.schedules(DeviceFacts())

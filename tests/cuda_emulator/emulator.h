@@ -173,7 +173,6 @@ template <class T, class From> T exchange(T mine, From from) {
 
 }  // namespace emulator
 
-template <class T> T atomicAdd(T* to, T value) { const T before = *to; *to += value; return before; }
 inline void __syncthreads() { emulator::wait_for(2); }
 inline void __syncwarp(unsigned = 0) { emulator::warp_barrier(); }
 template <class T> T __shfl_xor_sync(unsigned, T x, int mask, int = 32) { return emulator::exchange(x, [=](int l) { return l ^ mask; }); }

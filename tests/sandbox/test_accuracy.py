@@ -162,6 +162,11 @@ def test_inputs_nearby_differ_by_rounding_and_keep_zeros_signs_and_strides() -> 
     assert bool((near != x)[finite & (x != 0)].all())
 
 
+def test_types_without_arithmetic_are_not_moved() -> None:
+    tiny = normal(64).to(torch.float8_e4m3fn)
+    assert moved([tiny], 0)[0] is tiny
+
+
 def test_half_precision_accumulation_fails() -> None:
     x, eager, oracle = sum_case()
     assert not passes(x.half().cumsum(1, dtype=torch.float16)[:, -1].float(), eager, oracle)
