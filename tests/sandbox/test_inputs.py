@@ -130,6 +130,14 @@ def test_an_index_is_bounded_by_what_it_points_into(
     assert input_bounds(made) == (None, bound)
 
 
+def test_bags_of_a_table_all_begin_at_its_first_index() -> None:
+    args: dict[str, Arg] = {"weight": InputRef(0), "indices": InputRef(1), "offsets": InputRef(2)}
+    node = Node("aten._embedding_bag_forward_only.default", args)
+    inputs = (spec(10, 20), INDICES, spec(3, dtype="int64"))
+    made = Task("cpu", inputs, (node,), (NodeRef(0, 0),), (spec(3, 20),))
+    assert input_bounds(made) == (None, (0, 10), (0, 1))
+
+
 def test_an_index_is_followed_through_views_and_masks() -> None:
     made = Task(
         "cpu",
