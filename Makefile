@@ -23,8 +23,8 @@ SETUP := $(VENV)/.set-up
 NATIVE := $(wildcard sandbox/launcher/csrc/*)
 PYTEST_ARGS ?=
 QUICK := not slow and not stress
-# What compiles and emulates generated kernels, and times nothing: these tests go side by side.
-SKETCHES := $(wildcard tests/cuda_agent_backend/test_contraction*.py tests/cuda_agent_backend/test_sketch_*.py)
+# What times nothing goes side by side: kernels compiled and emulated, models and tasks built, rewrites.
+SIDE_BY_SIDE := $(wildcard tests/benchmarks/test_*.py $(addprefix tests/cuda_agent_backend/test_,contraction*.py rewrite.py sketch_*.py))
 FUZZ_SECONDS ?= 60
 BENCH_TARGET ?= $(shell $(PY) -c 'import torch; print("cuda" if torch.cuda.is_available() else "cpu")')
 
@@ -75,8 +75,8 @@ demo: $(SETUP)
 
 test: $(SETUP)
 ifeq ($(PYTEST_ARGS),)
-	$(PY) -m pytest -m '$(QUICK)' -n 2 --dist worksteal $(SKETCHES)
-	$(PY) -m pytest -m '$(QUICK)' $(SKETCHES:%=--ignore=%)
+	$(PY) -m pytest -m '$(QUICK)' -n 2 --dist worksteal $(SIDE_BY_SIDE)
+	$(PY) -m pytest -m '$(QUICK)' $(SIDE_BY_SIDE:%=--ignore=%)
 else
 	$(PY) -m pytest -m '$(QUICK)' $(PYTEST_ARGS)
 endif
