@@ -88,8 +88,8 @@ def test_data_dependent_indexing_is_refused_with_its_reason() -> None:
     assert isinstance(found, NotCovered) and "bounds checks" in found.reason
 
 
-def test_a_matrix_product_in_half_precision_is_refused_with_its_reason() -> None:
-    a, b = torch.randn(3, 4).half(), torch.randn(4, 5).half()
+def test_a_matrix_product_in_double_precision_is_refused_with_its_reason() -> None:
+    a, b = torch.randn(3, 4).double(), torch.randn(4, 5).double()
     task = sample(lambda a, b: a @ b, a, b, target="cuda").task
     found = analyse(task)
     assert isinstance(found, NotCovered) and "external kernel" in found.reason
