@@ -58,10 +58,8 @@ class CpuAttention:
         Raises:
             Unsupported: the schedule does not fit, with the reason.
         """
-        if len(schedule.kernels) != 1:
-            raise Unsupported(f"schedule for {len(schedule.kernels)} kernels where there is one")
         rows, keys, width = (
-            int(schedule.parameters(0).get(name, usual))
+            int(schedule.only().get(name, usual))
             for name, usual in (("rows", 128), ("keys", 256), ("width", 8))
         )
         if width not in (8, 16) or rows <= 0 or ALIGNMENT % rows or rows % (2 * width) or keys <= 0:

@@ -171,9 +171,7 @@ class CudaAttention:
         Raises:
             Unsupported: the schedule does not fit, with the reason.
         """
-        if len(schedule.kernels) != 1:
-            raise Unsupported(f"schedule for {len(schedule.kernels)} kernels where there is one")
-        given = schedule.parameters(0)
+        given = schedule.only()
         try:
             blocks = Blocks(**{name: int(value) for name, value in given.items()})
         except (TypeError, ValueError) as error:

@@ -90,9 +90,7 @@ class CudaScatter:
         Raises:
             Unsupported: the schedule does not fit, with the reason.
         """
-        if len(schedule.kernels) != 1:
-            raise Unsupported(f"schedule for {len(schedule.kernels)} kernels where there is one")
-        given = schedule.parameters(0)
+        given = schedule.only()
         kind = given.get("scatter")
         names = {"shared": ("tile",), "global": ("vector", "test")}.get(str(kind))
         if names is None or set(given) != {"scatter", "threads", "flight", *names}:

@@ -167,10 +167,8 @@ class CudaSort:
         Raises:
             Unsupported: the schedule does not fit, with the reason.
         """
-        if len(schedule.kernels) != 1:
-            raise Unsupported(f"schedule for {len(schedule.kernels)} kernels where there is one")
         try:
-            team = Team(**{name: int(v) for name, v in schedule.parameters(0).items()})
+            team = Team(**{name: int(v) for name, v in schedule.only().items()})
         except (TypeError, ValueError) as error:
             raise Unsupported(f"parameters of a sort: {error}") from error
         facts = device if isinstance(device, DeviceFacts) else gpu_facts()

@@ -10,6 +10,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from cuda_agent_backend.sketch.ssa import Unsupported
+
 Parameter = int | str
 MAX_PARAMETER = 1 << 20
 
@@ -27,6 +29,12 @@ class Schedule:
 
     def parameters(self, kernel: int) -> dict[str, Parameter]:
         return dict(self.kernels[kernel])
+
+    def only(self) -> dict[str, Parameter]:
+        """The parameters of the one kernel that there is. Raises `Unsupported` where there are more, or none."""
+        if len(self.kernels) != 1:
+            raise Unsupported(f"schedule for {len(self.kernels)} kernels where there is one")
+        return self.parameters(0)
 
     def to_json(self) -> str:
         return json.dumps([dict(k) for k in self.kernels], sort_keys=True, separators=(",", ":"))
