@@ -69,7 +69,8 @@ setup(
         include=[pattern for name in PACKAGES for pattern in (name, f"{name}.*")]
     ),
     package_data={
-        **{name: ["py.typed"] for name in PACKAGES},
+        **{name: ["py.typed", "*.pyi"] for name in PACKAGES},
+        "cuda_agent_backend.sketch": ["csrc/*.cuh", "csrc/*.h"],
         "sandbox.launcher": ["csrc/*.cpp", "csrc/*.h"],
     },
     ext_modules=[

@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,18 @@ def test_every_command_in_the_documents_parses() -> None:
 def test_building_needs_no_torch() -> None:
     required = re.search(r"requires = \[(.*?)\]", read("pyproject.toml"))
     assert required and "torch" not in required.group(1)
+
+
+@pytest.mark.slow
+def test_a_wheel_holds_every_file_of_the_packages(tmp_path: Path) -> None:
+    """An installation that is not editable needs the headers that sketches print, too."""
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*build, "--wheel-dir", str(tmp_path), str(ROOT)], check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    held = set(zipfile.ZipFile(wheel).namelist())
+    files = {p for name in PACKAGES for p in (ROOT / name).rglob("*.*") if p.is_file()}
+    wanted = {str(p.relative_to(ROOT)) for p in files if p.suffix not in {".pyc", ".so"}}
+    assert wanted - held == set()
 
 
 def test_the_changelog_knows_the_version() -> None:

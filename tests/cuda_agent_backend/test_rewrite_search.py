@@ -259,9 +259,9 @@ def test_what_vanishes_promises_more_than_what_stays() -> None:
     assert promise(lambda x, w: (x @ w).sum(1)) > promise(lambda x, w: (x @ w).amax(1))
 
 
-def test_a_product_in_half_precision_is_covered_only_where_it_vanishes() -> None:
-    halves = X.half(), W.half()
-    task = replace(task_of(lambda x, w: (x @ w).sum(1), halves), target="cuda")
+def test_a_product_that_no_sketch_takes_is_covered_only_where_it_vanishes() -> None:
+    doubles = X.double(), W.double()
+    task = replace(task_of(lambda x, w: (x @ w).sum(1), doubles), target="cuda")
     assert isinstance(as_it_stands(task), NotCovered)
     found = analyse(task)
     assert isinstance(found, Alternatives)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from sandbox import spotcheck
+from sandbox.accuracy import Nearby
 from sandbox.expected import Expected, InputSet
 from sandbox.session import Session
 from sandbox.spotcheck import SpotCheck
@@ -34,6 +35,9 @@ class Candidate:
         if self.fails:
             return Failed("oracle", "no memory")
         return Expected([RIGHT], [RIGHT.double()])
+
+    def nearby(self, inputs: Any) -> Nearby:
+        return lambda: [([RIGHT], [RIGHT.double()])]
 
 
 INPUTS = cast("InputSet", SimpleNamespace(snapshot=list))
