@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cuda_agent_backend.agent.protocol import Message, Policy, Turn
+from cuda_agent_backend.agent.protocol import Message, Policy, Stopped
 from cuda_agent_backend.agent.tools import Toolbox
 from sandbox.candidate import Candidate
 from sandbox.verdict import Verdict
@@ -68,7 +68,10 @@ def run_episode(
             messages.append({"role": "user", "content": OUT_OF_TIME})
         if turns == last:
             break
-        turn = _act(policy, messages, tools)
+        turn = policy.act(messages, tools.schemas)
+        if isinstance(turn, Stopped):
+            reason = turn.reason
+            break
         turns += 1
         messages.append(turn.to_message())
         if last is not None and any(call.name != "submit" for call in turn.calls):
@@ -88,10 +91,6 @@ def run_episode(
             break
     best = tools.best()
     return EpisodeResult(best, tools.finished or reason, messages, turns, clock() - started)
-
-
-def _act(policy: Policy, messages: list[Message], tools: Toolbox) -> Turn:
-    return policy.act(messages, tools.schemas)
 
 
 def _task_message(tools: Toolbox) -> Message:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 Message = dict[str, Any]
 Schema = dict[str, Any]
@@ -35,12 +35,37 @@ class ToolCall:
 
 
 @dataclass(frozen=True)
+class Tokens:
+    """A turn as a model sampled it, for training: never encoded anew from text.
+
+    prompt: ids that the model was given (all of them, or where ``follows`` those after what it was given and said in
+    the turn before). ids: what it sampled; logprobs: of each, natural logarithm, under the temperature it sampled with.
+    """
+
+    prompt: tuple[int, ...]
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...] = ()
+    follows: bool = False
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a turn took: tokens read and written, and what that cost in the currency of the price list, if known."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost: float = 0.0
+
+
+@dataclass(frozen=True)
 class Turn:
     """One policy message. ``truncated``: the policy was cut off; its calls are then never run."""
 
     content: str = ""
     calls: tuple[ToolCall, ...] = ()
     truncated: bool = False
+    tokens: Tokens | None = None
+    usage: Usage | None = None
 
     def to_message(self) -> Message:
         """The message in the OpenAI format."""
@@ -57,13 +82,29 @@ class Turn:
         return message
 
 
+StopKind = Literal["infrastructure", "context", "cost"]
+"""Why a policy has no next message: what it runs on failed (its episode may be resumed, and says nothing of the task),
+the conversation does not fit its context, or its allowance is spent."""
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """A policy cannot go on. An expected failure, so a value."""
+
+    kind: StopKind
+    reason: str
+
+
 class Policy(Protocol):
-    """Chooses the next message. ``name`` goes into the evidence of what it found."""
+    """Chooses the next message. ``name`` goes into the evidence of what it found.
+
+    One policy object may serve several episodes at once where its class says so; `SearchPolicy` has state and does not.
+    """
 
     @property
     def name(self) -> str: ...
 
-    def act(self, messages: Sequence[Message], tools: Sequence[Schema]) -> Turn:
+    def act(self, messages: Sequence[Message], tools: Sequence[Schema]) -> Turn | Stopped:
         """The next message, given all so far (the last ones are tool results, if calls were made)."""
         ...
 
