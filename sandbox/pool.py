@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import AbstractContextManager
 from typing import Any
 
 from sandbox.candidate import Candidate
@@ -40,6 +41,11 @@ class Pool:
     def compile_jobs(self) -> int:
         """Compilers at once."""
         return self._turns.jobs
+
+    def beside_compilers(self) -> AbstractContextManager[None]:
+        """A compiler's turn for other work on the cores, such as a command of an agent's shell: it disturbs what is
+        measured as little as compiling does."""
+        return self._turns.compiling()
 
     def compile(self, candidate: Candidate) -> Compiled | Failure:
         """See `Judge.compile`."""

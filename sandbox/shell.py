@@ -21,6 +21,7 @@ Not covered: the sum of what is written to disk (each file has a limit), and wha
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import subprocess
@@ -83,8 +84,8 @@ class ShellLimits:
 class Shell:
     """One shell in `folder`; a context manager. Commands are run one at a time, whichever thread asks.
 
-    protected: patterns of files at the top of the folder that the shell may not change. read: more folders and files
-    that it may read. gpu: whether it may use the GPU. turn: entered for each command, for owners who measure.
+    protected: names and patterns of files at the top of the folder that the shell may not change. read: more folders
+    and files that it may read. gpu: whether it may use the GPU. turn: entered for each command, for owners who measure.
     isolation: what this machine offers, tried out where it is not given.
     """
 
@@ -99,6 +100,10 @@ class Shell:
         turn: Callable[[], AbstractContextManager[Any]] = nullcontext,
         isolation: Isolation | None = None,
     ) -> None:
+        if any("/" in pattern for pattern in protected):
+            raise ValueError(
+                "protected files lie at the top of the folder"
+            )  # below, paths are the shell's
         self.folder = Path(folder).resolve()
         self.isolation = isolation or offered()
         self.limits = limits or ShellLimits()
@@ -219,8 +224,8 @@ class Shell:
     def _ask(self, command: str, timeout_s: float) -> dict[str, Any] | None:
         """The keeper's answer; None where it is gone. Whatever interrupts this ends the shell."""
         assert self._control is not None
-        protected = {str(path) for pattern in self._patterns for path in self.folder.glob(pattern)}
-        request = {"command": command, "timeout_s": timeout_s, "protected": sorted(protected)}
+        protected = protected_files(self.folder, self._patterns)
+        request = {"command": command, "timeout_s": timeout_s, "protected": protected}
         done = False
         try:
             fd = self._control.fileno()
@@ -249,6 +254,18 @@ class Shell:
                 keeper.wait()
         if private is not None:
             shutil.rmtree(private, ignore_errors=True)
+
+
+def protected_files(folder: Path, patterns: Sequence[str]) -> list[str]:
+    """The files that are there under these names, and those that a pattern takes if they are this process's own: the
+    shell may call its files as it likes."""
+    mine, found = os.geteuid(), set()
+    for pattern in patterns:
+        for path in folder.glob(pattern):
+            with suppress(OSError):
+                if path.name == pattern or path.lstat().st_uid == mine:
+                    found.add(str(path))
+    return sorted(found)
 
 
 def _not_run(reason: str) -> ShellResult:

@@ -19,7 +19,7 @@ from process_kit import alive, family, gone
 from sandbox.confine import offered
 from sandbox.isolation import Isolation
 from sandbox.privileges import next_uid
-from sandbox.shell import GIB, NOT_RUN, Shell, ShellLimits
+from sandbox.shell import GIB, NOT_RUN, PROTECTED, Shell, ShellLimits, protected_files
 
 needs_isolation = pytest.mark.skipif(
     offered().level != "full", reason=f"this machine: {offered().describe()} {offered().why}"
@@ -214,6 +214,20 @@ chmod 777 .; chmod -t .; rm -rf ./*""")
     assert (workspace / "task.py").read_text() == "task"
     (workspace / "notes").write_text("by a tool")  # what the owner adds is the shell's to change
     assert shell.run("echo more >> notes && rm notes && mkdir d && echo ok").output == "ok\n"
+
+
+@needs_root
+def test_only_the_judges_own_files_are_protected_by_a_pattern(
+    shell: Shell, workspace: Path
+) -> None:
+    shell.run("touch task.mine; ln -s /etc/passwd task.link; mkdir task.d")
+    assert protected_files(workspace, PROTECTED) == [
+        str(workspace / "SKILL.md"),
+        str(workspace / "task.py"),
+    ]
+    assert shell.run("rm -r task.mine task.link task.d && ls").output == "SKILL.md\ntask.py\n"
+    with pytest.raises(ValueError, match="at the top"):
+        Shell(workspace, protected=("sub/*",))
 
 
 def test_there_is_no_network(shell: Shell) -> None:
