@@ -57,6 +57,13 @@ def add_arguments(parser: argparse.ArgumentParser, seconds: Callable[[str], floa
     parser.add_argument(
         "--jobs", type=positive, metavar="N", help="searches side by side (default: by cores)"
     )
+    parser.add_argument(
+        "--part",
+        type=part,
+        default=(1, 1),
+        metavar="K/N",
+        help="of N parts of the tasks do the K-th only: one part for each GPU of a machine",
+    )
     parser.add_argument("--seed", type=int, default=0, help="of weights and inputs")
     parser.add_argument(
         "--max-autotune", action="store_true", help="also against Inductor's max-autotune"
@@ -78,6 +85,14 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def part(text: str) -> tuple[int, int]:
+    """K of N parts, both from 1."""
+    number, _, of = text.partition("/")
+    if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not K/N with K from 1 to N")
+    return int(number), int(of)
+
+
 def run(args: argparse.Namespace, settings: Settings) -> Result:
     """Run the tasks that are not done, and show all. Raises `CliError` where nothing can be run."""
     from cuda_agent_backend.bench import provenance, report
@@ -89,6 +104,7 @@ def run(args: argparse.Namespace, settings: Settings) -> Result:
         raise CliError(found.reason)
     if not found.tasks and not found.refused:
         raise CliError("there is no Python file in these folders")
+    found = found.part(*args.part)
     bench, out = plan(args, settings), tables.console()
     for file in found.refused:
         out.print(f"{file.name}: refused: {file.reason}", markup=False)
