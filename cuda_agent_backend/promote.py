@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -171,21 +172,36 @@ def run_agent(
     say: Callable[[str], None],
 ) -> Searched:
     """One episode of the agent on one task."""
-    from cuda_agent_backend.agent.loop import Budget, run_episode, save_trajectory
+    from cuda_agent_backend.agent.loop import Budget, run_episode
+    from cuda_agent_backend.agent.resume import begin
     from cuda_agent_backend.agent.tools import Toolbox
+    from cuda_agent_backend.agent.trajectory_store import folder_beside, prune
     from sandbox.compile import Compiled
 
-    policy = make_policy(setup.policy)
     bench: Any = WithRecorded(judge, recorded) if recorded else judge
     tools = Toolbox(task, bench, compile_jobs=compile_jobs())
-    result = run_episode(
-        policy, tools, Budget(budget_s), say, lambda: time.monotonic() - judge.waited_s
-    )
-    folder = setup.cache_dir.with_name(f"{setup.cache_dir.name}-trajectories")
-    save_trajectory(folder / f"{task.digest[:16]}.jsonl", result)
+    folder = folder_beside(setup.cache_dir)
+    budget = Budget(budget_s)
+    policy = make_policy(setup.policy)
+    header = header_of(task, policy.name, setup, tools.schemas, budget)
+    begun = begin(folder, header, lambda: make_policy(setup.policy), tools.schemas)
+    with contextlib.ExitStack() as stack:
+        if begun.record is not None:
+            stack.enter_context(begun.record)
+        result = run_episode(
+            begun.policy,
+            tools,
+            budget,
+            say,
+            lambda: time.monotonic() - judge.waited_s,
+            record=begun.record,
+            past=begun.past,
+        )
+    prune(folder)
     if result.best is None:
         unsettled = any(v.status in ("noisy", "failed") for v in tools.verdicts.values())
         unsettled = unsettled or result.reason.startswith("baselines:")
+        unsettled = unsettled or result.stop in ("infrastructure", "bug")
         exhausted = result.seconds < budget_s
         return NothingFound(result.reason, exhausted, result.turns, keep=not unsettled)
     candidate, verdict = result.best
@@ -200,6 +216,32 @@ def run_agent(
         policy.name,
         result.reason,
         result.turns,
+    )
+
+
+def header_of(
+    task: Task, policy: str, setup: HasFolders, schemas: Sequence[Any], budget: Any
+) -> Any:
+    """The header of an episode's trajectory, as of now."""
+    from cuda_agent_backend.agent.trajectory import Header
+    from cuda_agent_backend.machine import toolchain_of
+    from sandbox.machine import facts
+    from sandbox.verdict import VERIFIER_VERSION
+
+    return Header(
+        task=task.to_json(),
+        task_digest=task.digest,
+        target=task.target,
+        policy=policy,
+        spec=setup.policy,
+        tools=sha256(json.dumps(schemas, sort_keys=True).encode()),
+        machine=plain(facts()),
+        toolchain=toolchain_of(task.target) or "none",
+        verifier=VERIFIER_VERSION,
+        flags=plain(setup.flags),
+        started=time.time(),
+        budget_s=budget.seconds,
+        turns=budget.turns,
     )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cuda_agent_backend.agent.protocol import Message, Schema, ToolCall, Turn
+from cuda_agent_backend.agent.resume import decide_again
 
 WORTH_SUBMITTING = 1.04
 """A quick profile's median below this is not worth a full judgement, whose lower bound must exceed 1.05."""
@@ -58,6 +59,10 @@ class SearchPolicy:
         if kind == "profile":
             return self._after_profile(messages, results)
         return self._after_submit(results[-1][1])
+
+    def resume(self, messages: Sequence[Message], tools: Sequence[Schema]) -> str:
+        """Be where an episode was interrupted; "" or why that cannot be."""
+        return decide_again(self, messages, tools)
 
     def _after_look(self, look: dict[str, Any]) -> Turn:
         if not look.get("ok"):
