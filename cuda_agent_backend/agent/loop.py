@@ -151,7 +151,7 @@ class _Episode:
         restore(self.tools, past.gains)
         self.known = gains_of(self.tools)
         self.started = self.clock() - past.used
-        self.interrupted = past.end is None
+        self.interrupted = past.end is None and self.open is not None
         self.note(Resumed(time.time()))
         self.new_shell = any(_called(message, ONCE) for message in self.messages)
 
