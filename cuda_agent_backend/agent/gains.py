@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from cuda_agent_backend.agent.tools import Toolbox
+from cuda_agent_backend.agent.workfiles import put_back, texts
 from sandbox.accuracy import AccuracyReport, OutputReport
 from sandbox.candidate import Candidate
 from sandbox.plan import Plan
@@ -18,7 +19,7 @@ from sandbox.verdict import Baselines, Verdict
 class Gains:
     """Candidates, verdicts, profiles (median speed-up over the faster baseline) by candidate name, and the rest.
 
-    files: texts of the workspace by path, None where a file went away.
+    files: texts of the policy's files by path, None for one that went away. seen: digests of what it last saw.
     """
 
     candidates: Mapping[str, Candidate] = field(default_factory=dict)
@@ -26,6 +27,8 @@ class Gains:
     profiles: Mapping[str, float] = field(default_factory=dict)
     baselines: Baselines | None = None
     finished: str | None = None
+    files: Mapping[str, str | None] = field(default_factory=dict)
+    seen: Mapping[str, str] = field(default_factory=dict)
 
     def plus(self, later: Gains) -> Gains:
         """Both; the later where they say different things."""
@@ -35,6 +38,8 @@ class Gains:
             {**self.profiles, **later.profiles},
             later.baselines or self.baselines,
             self.finished if later.finished is None else later.finished,
+            {**self.files, **later.files},
+            {**self.seen, **later.seen},
         )
 
     def since(self, before: Gains) -> Gains:
@@ -45,17 +50,26 @@ class Gains:
             {n: p for n, p in self.profiles.items() if before.profiles.get(n) != p},
             None if self.baselines == before.baselines else self.baselines,
             None if self.finished == before.finished else self.finished,
+            {
+                path: self.files.get(path)
+                for path in {**before.files, **self.files}
+                if self.files.get(path) != before.files.get(path)
+            },
+            {path: d for path, d in self.seen.items() if before.seen.get(path) != d},
         )
 
 
 def gains_of(tools: Toolbox) -> Gains:
     """All that a toolbox holds now."""
+    workspace = getattr(tools, "workspace", None)
     return Gains(
         dict(tools.candidates),
         dict(tools.verdicts),
         dict(tools.profiles),
         tools.baselines,
         tools.finished,
+        {} if workspace is None else texts(workspace),
+        {} if workspace is None else dict(workspace.seen),
     )
 
 
@@ -65,6 +79,9 @@ def restore(tools: Toolbox, gains: Gains) -> None:
     tools.verdicts.update(gains.verdicts)
     tools.profiles.update(gains.profiles)
     tools.baselines, tools.finished = gains.baselines, gains.finished
+    workspace = getattr(tools, "workspace", None)
+    if workspace is not None:
+        put_back(workspace, gains.files, gains.seen)
 
 
 def gains_to_json(gains: Gains) -> dict[str, Any]:
@@ -75,13 +92,15 @@ def gains_to_json(gains: Gains) -> dict[str, Any]:
         "profiles": dict(gains.profiles),
         "baselines": gains.baselines and asdict(gains.baselines),
         "finished": gains.finished,
+        "files": dict(gains.files),
+        "seen": dict(gains.seen),
     }
     return {name: value for name, value in whole.items() if value not in ({}, None)}
 
 
 def gains_from_json(value: Mapping[str, Any]) -> Gains:
     """Raises `ValueError`, `KeyError`, `TypeError` or `AttributeError` where a field is not as it should be."""
-    unknown = set(value) - {"candidates", "verdicts", "profiles", "baselines", "finished"}
+    unknown = set(value) - {f.name for f in fields(Gains)}
     if unknown:
         raise ValueError(f"gains have unknown fields {', '.join(sorted(unknown))}")
     baselines = value.get("baselines")
@@ -91,6 +110,8 @@ def gains_from_json(value: Mapping[str, Any]) -> Gains:
         {n: float(p) for n, p in value.get("profiles", {}).items()},
         baselines and Baselines(**{n: float(s) for n, s in baselines.items()}),
         value.get("finished"),
+        dict(value.get("files", {})),
+        dict(value.get("seen", {})),
     )
 
 
@@ -107,19 +128,19 @@ def _candidate_to_json(candidate: Candidate) -> dict[str, Any]:
 
 
 def _candidate_from_json(value: Mapping[str, Any]) -> Candidate:
-    fields = dict(value)
-    digest, plan = fields.pop("digest"), Plan.from_json(fields.pop("plan"))
-    candidate = Candidate(plan=plan, **fields)
+    rest = dict(value)
+    digest, plan = rest.pop("digest"), Plan.from_json(rest.pop("plan"))
+    candidate = Candidate(plan=plan, **rest)
     if candidate.digest != digest:
         raise ValueError(f"a candidate is not the one of its digest {digest[:12]}")
     return candidate
 
 
 def _verdict_from_json(value: Mapping[str, Any]) -> Verdict:
-    fields = dict(value)
-    accuracy, speed = fields.pop("accuracy"), fields.pop("speed")
+    rest = dict(value)
+    accuracy, speed = rest.pop("accuracy"), rest.pop("speed")
     return Verdict(
-        **fields,
+        **rest,
         accuracy=accuracy and AccuracyReport(tuple(map(_output, accuracy["outputs"]))),
         speed=speed and _speed(speed),
     )
@@ -127,8 +148,8 @@ def _verdict_from_json(value: Mapping[str, Any]) -> Verdict:
 
 def _output(value: Mapping[str, Any]) -> OutputReport:
     kept = ("number", "passes", "reason", "elements")
-    fields: dict[str, Any] = {n: v if n in kept else float(v) for n, v in value.items()}
-    return OutputReport(**fields)
+    numbers: dict[str, Any] = {n: v if n in kept else float(v) for n, v in value.items()}
+    return OutputReport(**numbers)
 
 
 def _speed(value: Mapping[str, Any]) -> SpeedReport:

@@ -86,6 +86,7 @@ def run_episode(
     progress: Progress = lambda _: None,
     clock: Callable[[], float] = time.monotonic,
     *,
+    first: Sequence[Message] = (),
     record: Writes | None = None,
     past: Trajectory | None = None,
     cancelled: Callable[[], bool] = lambda: False,
@@ -94,11 +95,12 @@ def run_episode(
 
     What it has found by then may still be judged: a judgement is not cut short. A policy's exception is its own bug and
     ends the episode with what was found so far; one of the tools is ours, and is raised once the record says so.
-    record: where each event goes. past: an unfinished episode to go on with; ``tools`` must be new, and ``policy``
-    where it was (see `resume`). cancelled: asked before each step; what is under way is finished, and the record is
-    left to be resumed.
+    first: what the conversation begins with; by default the task. record: where each event goes. past: an unfinished
+    episode to go on with; ``tools`` must be new, and ``policy`` where it was (see `resume`). cancelled: asked before
+    each step; what is under way is finished, and the record is left to be resumed.
     """
     episode = _Episode(policy, tools, budget, progress, clock, record, past)
+    episode.begin(first or [{"role": "user", "content": _task_text(tools)}])
     while (end := episode.step()) is None:
         if cancelled():
             return episode.result("interrupted", "told to stop")
@@ -141,8 +143,11 @@ class _Episode:
         self.started = clock()
         if past is not None:
             self.go_on(past)
-        if not self.messages:
-            self.say(_task_text(tools))
+
+    def begin(self, first: Sequence[Message]) -> None:
+        """Say what has not been said of the first messages."""
+        for message in first[len(self.messages) :]:
+            self.note(Said(message, self.used))
 
     def go_on(self, past: Trajectory) -> None:
         """Be where the past ended."""
@@ -151,7 +156,7 @@ class _Episode:
         restore(self.tools, past.gains)
         self.known = gains_of(self.tools)
         self.started = self.clock() - past.used
-        self.interrupted = past.end is None
+        self.interrupted = past.end is None and self.open is not None
         self.note(Resumed(time.time()))
         self.new_shell = any(_called(message, ONCE) for message in self.messages)
 
