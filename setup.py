@@ -33,6 +33,7 @@ EXTRAS = {
     ],
     "bench": ["matplotlib>=3.8,<4"],
     "train": ["accelerate>=1.10,<2", "transformers>=5.10,<6", "trl>=1.16,<2"],
+    "search": ["scikit-learn>=1.5,<2"],
     "scale": ["ray>=2.60,<3"],
     "fuzz": ["atheris>=2.3,<4; python_version < '3.14'"],
     "dev": [
@@ -46,6 +47,7 @@ EXTRAS = {
         "pytest-timeout>=2.3,<3",
         "pytest-xdist>=3.6,<4",
         "ruff==0.17.5",
+        "scikit-learn>=1.5,<2",
         "setuptools>=77",
         "transformers>=5.10,<6",
     ],
