@@ -24,7 +24,7 @@ REQUIRES = [
 
 EXTRAS = {
     "llm": [
-        "openai>=2,<3",
+        "openai>=2,<4",
         "transformers>=5.10,<6",
         "triton>=3.6; platform_system == 'Linux'",
         "vllm>=0.31",
@@ -39,13 +39,14 @@ EXTRAS = {
         "matplotlib>=3.8,<4",
         "mypy>=2.4,<3",
         "nvidia-cuda-nvdisasm>=12.9,<14",
+        "openai>=2,<4",
         "pre-commit>=4,<5",
         "pytest>=8.3,<10",
         "pytest-timeout>=2.3,<3",
         "pytest-xdist>=3.6,<4",
         "ruff==0.17.5",
         "setuptools>=77",
-        "transformers>=5.10,<6",
+        "transformers[serving]>=5.10,<6",
     ],
 }
 

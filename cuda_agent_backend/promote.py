@@ -23,6 +23,7 @@ from kernel_cache.canonical import sha256
 from sandbox.task import Task
 
 if TYPE_CHECKING:
+    from cuda_agent_backend.agent.policies.spec import PolicySpec
     from sandbox.candidate import Candidate
     from sandbox.verdict import Verdict
 
@@ -66,7 +67,7 @@ class HasFolders(Protocol):
     @property
     def native_dir(self) -> Path: ...
     @property
-    def policy(self) -> str: ...
+    def policy(self) -> PolicySpec: ...
     @property
     def allow_policy_cpp(self) -> bool: ...
     @property
@@ -172,15 +173,17 @@ def run_agent(
 ) -> Searched:
     """One episode of the agent on one task."""
     from cuda_agent_backend.agent.loop import Budget, run_episode, save_trajectory
+    from cuda_agent_backend.agent.policies.registry import closed, make_policy
     from cuda_agent_backend.agent.tools import Toolbox
     from sandbox.compile import Compiled
 
     policy = make_policy(setup.policy)
     bench: Any = WithRecorded(judge, recorded) if recorded else judge
     tools = Toolbox(task, bench, compile_jobs=compile_jobs())
-    result = run_episode(
-        policy, tools, Budget(budget_s), say, lambda: time.monotonic() - judge.waited_s
-    )
+    with closed(policy):
+        result = run_episode(
+            policy, tools, Budget(budget_s), say, lambda: time.monotonic() - judge.waited_s
+        )
     folder = setup.cache_dir.with_name(f"{setup.cache_dir.name}-trajectories")
     save_trajectory(folder / f"{task.digest[:16]}.jsonl", result)
     if result.best is None:
@@ -206,15 +209,6 @@ def run_agent(
 def compile_jobs() -> int:
     """Compilers that one search runs at once: several searches may go side by side on a large machine."""
     return min(4, max(2, len(os.sched_getaffinity(0)) // 4))
-
-
-def make_policy(name: str) -> Any:
-    """The policy of a name. Raises `ImportError` for one that there is not."""
-    if name == "search":
-        from cuda_agent_backend.agent.search import SearchPolicy
-
-        return SearchPolicy()
-    raise ImportError(f"no policy is called {name!r}; there is: search")
 
 
 class WithRecorded:

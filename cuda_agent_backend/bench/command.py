@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cuda_agent_backend import tables
+from cuda_agent_backend import cli_policy, tables
 from cuda_agent_backend.bench.children import Children, Failed
 from cuda_agent_backend.bench.discovery import NoSuchPath, discover
 from cuda_agent_backend.bench.figures import task_figures
@@ -57,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser, seconds: Callable[[str], floa
     parser.add_argument(
         "--jobs", type=positive, metavar="N", help="searches side by side (default: by cores)"
     )
+    cli_policy.add_arguments(parser)
     parser.add_argument("--seed", type=int, default=0, help="of weights and inputs")
     parser.add_argument(
         "--max-autotune", action="store_true", help="also against Inductor's max-autotune"
@@ -84,6 +85,7 @@ def run(args: argparse.Namespace, settings: Settings) -> Result:
     from cuda_agent_backend.bench.runner import look_at_machine
     from cuda_agent_backend.bench.runner import run as run_tasks
 
+    cli_policy.check(args)
     found = discover(args.paths)
     if isinstance(found, NoSuchPath):
         raise CliError(found.reason)
@@ -152,6 +154,7 @@ def plan(args: argparse.Namespace, settings: Settings) -> Any:
             rounds=args.rounds,
             max_autotune=args.max_autotune,
             seed=args.seed,
+            policy=cli_policy.options(args),
         ),
         jobs=jobs,
         limit_s=args.limit or limit_of(args.budget, jobs),
