@@ -26,7 +26,7 @@ REQUIRES = [
 
 EXTRAS = {
     "llm": [
-        "openai>=2,<3",
+        "openai>=2,<4",
         "transformers>=5.10,<6",
         "triton>=3.6; platform_system == 'Linux'",
         "vllm>=0.31",
@@ -42,6 +42,7 @@ EXTRAS = {
         "matplotlib>=3.8,<4",
         "mypy>=2.4,<3",
         "nvidia-cuda-nvdisasm>=12.9,<14",
+        "openai>=2,<4",
         "pre-commit>=4,<5",
         "pytest>=8.3,<10",
         "pytest-timeout>=2.3,<3",
@@ -49,7 +50,7 @@ EXTRAS = {
         "ruff==0.17.5",
         "scikit-learn>=1.5,<2",
         "setuptools>=77",
-        "transformers>=5.10,<6",
+        "transformers[serving]>=5.10,<6",
     ],
 }
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cuda_agent_backend import cli_cache, tables
+from cuda_agent_backend import cli_cache, cli_policy, tables
 from cuda_agent_backend.bench import command as bench_command
 from cuda_agent_backend.cli_cache import CliError, Result
 from cuda_agent_backend.settings import Settings, SettingsError
@@ -56,6 +56,7 @@ def parser() -> argparse.ArgumentParser:
     warm = commands.add_parser("warm", parents=[common], help="search kernels for a model now")
     _model_arguments(warm)
     warm.add_argument("--budget", type=seconds, metavar="S", help="seconds of search per graph")
+    cli_policy.add_arguments(warm)
     explain = commands.add_parser(
         "explain", parents=[common], help="what would be replaced in a model, and why not the rest"
     )
@@ -120,6 +121,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     wanted = {
         "cuda_agent.cache_dir": args.cache_dir,
         "cuda_agent.budget_s": getattr(args, "budget", None),
+        **cli_policy.options(args),
     }
     return {name: value for name, value in wanted.items() if value is not None}
 
@@ -140,6 +142,7 @@ def _doctor(args: argparse.Namespace, settings: Settings) -> Result:
 def _warm(args: argparse.Namespace, settings: Settings) -> Result:
     from cuda_agent_backend.warm import warm
 
+    cli_policy.check(args)
     found = _load(args)
     with _said(args.model):
         report = warm(found.model, found.inputs, training=args.train, options=_options(args))

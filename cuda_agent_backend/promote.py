@@ -24,6 +24,7 @@ from kernel_cache.canonical import sha256
 from sandbox.task import Task
 
 if TYPE_CHECKING:
+    from cuda_agent_backend.agent.policies.spec import PolicySpec
     from sandbox.candidate import Candidate
     from sandbox.verdict import Verdict
 
@@ -67,7 +68,7 @@ class HasFolders(Protocol):
     @property
     def native_dir(self) -> Path: ...
     @property
-    def policy(self) -> str: ...
+    def policy(self) -> PolicySpec: ...
     @property
     def allow_policy_cpp(self) -> bool: ...
     @property
@@ -173,6 +174,7 @@ def run_agent(
 ) -> Searched:
     """One episode of the agent on one task."""
     from cuda_agent_backend.agent.loop import Budget, run_episode
+    from cuda_agent_backend.agent.policies.registry import closed, make_policy
     from cuda_agent_backend.agent.resume import begin
     from cuda_agent_backend.agent.tools import Toolbox
     from cuda_agent_backend.agent.trajectory_store import folder_beside, prune
@@ -182,10 +184,10 @@ def run_agent(
     tools = Toolbox(task, bench, compile_jobs=compile_jobs())
     folder = folder_beside(setup.cache_dir)
     budget = Budget(budget_s)
-    policy = make_policy(setup.policy)
-    header = header_of(task, policy.name, setup, tools.schemas, budget)
+    header = header_of(task, setup, tools.schemas, budget)
     begun = begin(folder, header, lambda: make_policy(setup.policy), tools.schemas)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(closed(begun.policy))
         if begun.record is not None:
             stack.enter_context(begun.record)
         result = run_episode(
@@ -213,15 +215,13 @@ def run_agent(
         verdict,
         compiled.path.read_bytes(),
         compiled.toolchain.version,
-        policy.name,
+        setup.policy.label,
         result.reason,
         result.turns,
     )
 
 
-def header_of(
-    task: Task, policy: str, setup: HasFolders, schemas: Sequence[Any], budget: Any
-) -> Any:
+def header_of(task: Task, setup: HasFolders, schemas: Sequence[Any], budget: Any) -> Any:
     """The header of an episode's trajectory, as of now."""
     from cuda_agent_backend.agent.trajectory import Header
     from cuda_agent_backend.machine import toolchain_of
@@ -232,8 +232,8 @@ def header_of(
         task=task.to_json(),
         task_digest=task.digest,
         target=task.target,
-        policy=policy,
-        spec=setup.policy,
+        policy=setup.policy.label,
+        spec=json.dumps(setup.policy.to_json(), sort_keys=True),
         tools=sha256(json.dumps(schemas, sort_keys=True).encode()),
         machine=plain(facts()),
         toolchain=toolchain_of(task.target) or "none",
@@ -248,15 +248,6 @@ def header_of(
 def compile_jobs() -> int:
     """Compilers that one search runs at once: several searches may go side by side on a large machine."""
     return min(4, max(2, len(os.sched_getaffinity(0)) // 4))
-
-
-def make_policy(name: str) -> Any:
-    """The policy of a name. Raises `ImportError` for one that there is not."""
-    if name == "search":
-        from cuda_agent_backend.agent.search import SearchPolicy
-
-        return SearchPolicy()
-    raise ImportError(f"no policy is called {name!r}; there is: search")
 
 
 class WithRecorded:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cuda_agent_backend import tables
+from cuda_agent_backend import cli_policy, tables
 from cuda_agent_backend.bench.children import Children, Failed
 from cuda_agent_backend.bench.discovery import NoSuchPath, discover
 from cuda_agent_backend.bench.figures import task_figures
@@ -64,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser, seconds: Callable[[str], floa
         metavar="K/N",
         help="of N parts of the tasks do the K-th only: one part for each GPU of a machine",
     )
+    cli_policy.add_arguments(parser)
     parser.add_argument("--seed", type=int, default=0, help="of weights and inputs")
     parser.add_argument(
         "--max-autotune", action="store_true", help="also against Inductor's max-autotune"
@@ -99,6 +100,7 @@ def run(args: argparse.Namespace, settings: Settings) -> Result:
     from cuda_agent_backend.bench.runner import look_at_machine
     from cuda_agent_backend.bench.runner import run as run_tasks
 
+    cli_policy.check(args)
     found = discover(args.paths)
     if isinstance(found, NoSuchPath):
         raise CliError(found.reason)
@@ -168,6 +170,7 @@ def plan(args: argparse.Namespace, settings: Settings) -> Any:
             rounds=args.rounds,
             max_autotune=args.max_autotune,
             seed=args.seed,
+            policy=cli_policy.options(args),
         ),
         jobs=jobs,
         limit_s=args.limit or limit_of(args.budget, jobs),
