@@ -72,6 +72,7 @@ setup(
     ),
     package_data={
         **{name: ["py.typed", "*.pyi"] for name in PACKAGES},
+        "cuda_agent_backend.agent.skill": ["*.md", "examples/*"],
         "cuda_agent_backend.sketch": ["csrc/*.cuh", "csrc/*.h"],
         "sandbox.launcher": ["csrc/*.cpp", "csrc/*.h"],
     },
