@@ -24,11 +24,14 @@ REQUIRES = [
     "rich>=13.7,<16",
 ]
 
+# Torch for CUDA brings the Triton that it was tried with, which stays; a build for CPU has none.
+TRITON = "triton>=3.6,<4; platform_system == 'Linux'"
+
 EXTRAS = {
     "llm": [
         "openai>=2,<4",
         "transformers>=5.10,<6",
-        "triton>=3.6; platform_system == 'Linux'",
+        TRITON,
         "vllm>=0.31",
     ],
     "bench": ["matplotlib>=3.8,<4"],
@@ -51,6 +54,7 @@ EXTRAS = {
         "scikit-learn>=1.5,<2",
         "setuptools>=77",
         "transformers[serving]>=5.10,<6",
+        TRITON,
     ],
 }
 
@@ -75,6 +79,7 @@ setup(
     ),
     package_data={
         **{name: ["py.typed", "*.pyi"] for name in PACKAGES},
+        "cuda_agent_backend.agent.skill": ["*.md", "examples/*"],
         "cuda_agent_backend.sketch": ["csrc/*.cuh", "csrc/*.h"],
         "sandbox.launcher": ["csrc/*.cpp", "csrc/*.h"],
     },

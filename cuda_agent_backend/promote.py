@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kernel_cache import (
@@ -82,7 +83,7 @@ def stands(known: object, target: str) -> bool:
     from cuda_agent_backend.machine import toolchain_of
 
     return isinstance(known, Record) and not needs_reverification(
-        known.toolchain, toolchain_of(target)
+        known.toolchain, toolchain_of(target, known.language)
     )
 
 
@@ -173,23 +174,28 @@ def run_agent(
     say: Callable[[str], None],
 ) -> Searched:
     """One episode of the agent on one task."""
+    from cuda_agent_backend.agent.environment import open_environment
     from cuda_agent_backend.agent.loop import Budget, run_episode
     from cuda_agent_backend.agent.policies.registry import closed, make_policy
     from cuda_agent_backend.agent.resume import begin
-    from cuda_agent_backend.agent.tools import Toolbox
     from cuda_agent_backend.agent.trajectory_store import folder_beside, prune
     from sandbox.compile import Compiled
 
     bench: Any = WithRecorded(judge, recorded) if recorded else judge
-    tools = Toolbox(task, bench, compile_jobs=compile_jobs())
     folder = folder_beside(setup.cache_dir)
     budget = Budget(budget_s)
-    header = header_of(task, setup, tools.schemas, budget)
-    begun = begin(folder, header, lambda: make_policy(setup.policy), tools.schemas)
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(closed(begun.policy))
+    with ExitStack() as closing:
+        policy = make_policy(setup.policy)
+        place = None
+        if getattr(policy, "works_with_files", True):
+            place = Path(closing.enter_context(TemporaryDirectory(prefix="cuda-agent-task-")))
+        environment = open_environment(task, bench, place, compile_jobs=compile_jobs())
+        tools = closing.enter_context(environment).tools
+        header = header_of(task, setup, tools.schemas, budget)
+        begun = begin(folder, header, lambda: make_policy(setup.policy), tools.schemas)
+        closing.enter_context(closed(begun.policy))
         if begun.record is not None:
-            stack.enter_context(begun.record)
+            closing.enter_context(begun.record)
         result = run_episode(
             begun.policy,
             tools,
@@ -211,7 +217,7 @@ def run_agent(
     if not isinstance(compiled, Compiled):
         return NothingFound(f"the winner does not compile again: {compiled}", keep=False)
     return SearchResult(
-        candidate,
+        compiled.launched(candidate),
         verdict,
         compiled.path.read_bytes(),
         compiled.toolchain.version,

@@ -28,9 +28,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from sandbox.places import Misses, misses
 from sandbox.positions import PositionCheck
 from sandbox.specs import TensorSpec
 
@@ -64,6 +65,8 @@ class OutputReport:
     max_allowed: float = 0.0
     error_ratio: float = 0.0
     """RMS error over that of eager, or over the rounding floor where eager was better than it."""
+    misses: Misses | None = None
+    """Where it is wrong, if it is, on the first draw on which an element is."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +145,20 @@ def compare_draws(draws: Sequence[Draw], nearby: Nearby | None = None) -> Accura
         for eager, oracle in nearby():
             for pool in doubtful:
                 pool.add_nearby(eager[pool.number], oracle[pool.number])
-    return AccuracyReport(tuple(p.report() if isinstance(p, _Pool) else p for p in found))
+    reports = [p.report() if isinstance(p, _Pool) else p for p in found]
+    return AccuracyReport(tuple(r if r.passes else _with_misses(r, draws) for r in reports))
+
+
+def _with_misses(report: OutputReport, draws: Sequence[Draw]) -> OutputReport:
+    """The report with where it is wrong; not for positions, of which several may be right."""
+    n, found = report.number, None
+    for draw in draws:
+        if draw.positions and n in draw.positions:
+            return report
+        found = misses(draw.outputs[n], draw.eager[n], draw.oracle[n])
+        if found.count:
+            break
+    return replace(report, misses=found)
 
 
 def _compare_output(number: int, draws: Sequence[Draw]) -> OutputReport | _Pool:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from cuda_agent_backend.agent.environment import first_messages
 from cuda_agent_backend.agent.gains import Gains, gains_of, restore
 from cuda_agent_backend.agent.protocol import (
     Message,
@@ -100,7 +101,7 @@ def run_episode(
     each step; what is under way is finished, and the record is left to be resumed.
     """
     episode = _Episode(policy, tools, budget, progress, clock, record, past)
-    episode.begin(first or [{"role": "user", "content": _task_text(tools)}])
+    episode.begin(first or first_messages(tools))
     while (end := episode.step()) is None:
         if cancelled():
             return episode.result("interrupted", "told to stop")
@@ -289,11 +290,6 @@ def _well_formed(turn: object) -> bool:
         isinstance(text, str)
         for text in (turn.content, *(t for c in turn.calls for t in (c.id, c.name, c.arguments)))
     )
-
-
-def _task_text(tools: Toolbox) -> str:
-    content = f"Write a kernel for target {tools.task.target} that beats the faster of eager and Inductor by 5 %.\n"
-    return content + tools.task.to_json()
 
 
 def _last_line(messages: Sequence[Message]) -> str:

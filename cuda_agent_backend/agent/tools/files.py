@@ -11,7 +11,7 @@ from cuda_agent_backend.agent.patterns import PatternError, line_matcher, path_m
 from cuda_agent_backend.agent.tools.registry import Answer, Spec, Tool, failed, flag, text, whole
 from cuda_agent_backend.agent.workspace import Refusal, Workspace
 
-READ_CHARACTERS, LINE_CHARACTERS = 24_000, 600
+READ_CHARACTERS, LINE_CHARACTERS = 40_000, 600
 """Of one answer, and of one line in it."""
 MOST_PATHS, MOST_HITS = 200, 100
 SEARCH_S = 5.0
