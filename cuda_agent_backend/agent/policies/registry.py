@@ -1,4 +1,4 @@
-"""The policies there are. A further one is a file with `make(spec)`, and a line here."""
+"""The policies there are, by name. A further one is a file with `make(spec)`, and a line here."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ class Kind:
 POLICIES = {
     "search": Kind("searching"),
     "openai": Kind("endpoint", "the model's name", ("openai",), endpoint=True),
+    "transformers": Kind("local", "its name or folder", ("transformers",)),
+    "vllm": Kind("local", "its name or folder", ("vllm", "transformers")),
     "replay": Kind("replay", "the file to play"),
 }
 MIXED = "mixed"
@@ -81,11 +83,13 @@ def closed(policy: Policy) -> Iterator[None]:
 
 def known() -> str:
     """All names, for messages."""
-    return ", ".join(POLICIES)
+    return ", ".join(POLICIES) + "; search+NAME and NAME+search mix two"
 
 
 def _parts(name: str) -> list[str]:
-    return [name]
+    """The policies in a name: one, or the search and another one in either order."""
+    parts = name.split("+")
+    return parts if len(parts) == 2 and parts.count("search") == 1 else [name]
 
 
 def _bad_url(text: str) -> str:
