@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cuda_agent_backend import cli_cache, tables
+from cuda_agent_backend import cli_cache, cli_trajectory, tables
 from cuda_agent_backend.bench import command as bench_command
 from cuda_agent_backend.cli_cache import CliError, Result
 from cuda_agent_backend.settings import Settings, SettingsError
@@ -68,6 +68,8 @@ def parser() -> argparse.ArgumentParser:
     doctor.add_argument("--quick", action="store_true", help="build nothing")
     cache = commands.add_parser("cache", help="look at, check and clean the kernel cache")
     cli_cache.add_parsers(cache, common)
+    trajectory = commands.add_parser("trajectory", help="look at the agent's episodes")
+    cli_trajectory.add_parsers(trajectory, common)
     return top
 
 
@@ -200,4 +202,5 @@ COMMANDS: dict[str, Callable[[argparse.Namespace, Settings], Result]] = {
     "bench": bench_command.run,
     "doctor": _doctor,
     "cache": cli_cache.run,
+    "trajectory": cli_trajectory.run,
 }
