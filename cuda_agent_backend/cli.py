@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cuda_agent_backend import cli_cache, cli_policy, tables
+from cuda_agent_backend import cli_cache, cli_policy, cli_trajectory, tables
 from cuda_agent_backend.bench import command as bench_command
 from cuda_agent_backend.cli_cache import CliError, Result
 from cuda_agent_backend.settings import Settings, SettingsError
@@ -73,6 +73,8 @@ def parser() -> argparse.ArgumentParser:
     skill.add_argument("--target", choices=("cpu", "cuda"), default="cuda")
     cache = commands.add_parser("cache", help="look at, check and clean the kernel cache")
     cli_cache.add_parsers(cache, common)
+    trajectory = commands.add_parser("trajectory", help="look at the agent's episodes")
+    cli_trajectory.add_parsers(trajectory, common)
     return top
 
 
@@ -216,4 +218,5 @@ COMMANDS: dict[str, Callable[[argparse.Namespace, Settings], Result]] = {
     "doctor": _doctor,
     "skill": _skill,
     "cache": cli_cache.run,
+    "trajectory": cli_trajectory.run,
 }

@@ -44,7 +44,7 @@ def candidate(source: str) -> Candidate:
 
 def speed_of(made: Candidate) -> float:
     """A speed-up between 0.5 and 2, the same whenever it is asked for."""
-    return 0.5 + zlib.crc32(made.source.encode()) % 1000 / 666
+    return 0.5 + zlib.crc32(made.source.encode("utf-8", "replace")) % 1000 / 666
 
 
 def verdict(made: Candidate) -> Verdict:
@@ -84,7 +84,10 @@ class Tools:
     def _one(self, call: ToolCall) -> dict[str, Any]:
         self.delay()
         self.done.append(call.name)
-        arguments = json.loads(call.arguments)
+        try:
+            arguments = json.loads(call.arguments)
+        except ValueError as error:
+            return {"ok": False, "error": f"not JSON: {error}: {call.arguments}"}
         match call.name:
             case "look":
                 self.baselines = Baselines(3e-5, BASELINE_S, 1e-6, 1e-5)
