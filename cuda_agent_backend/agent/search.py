@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from cuda_agent_backend.agent.protocol import Message, Schema, ToolCall, Turn
+from cuda_agent_backend.agent.resume import decide_again
 
 WORTH_SUBMITTING = 1.04
 """A quick profile's median below this is not worth a full judgement, whose lower bound must exceed 1.05."""
@@ -29,6 +30,7 @@ class SearchPolicy:
     rounds: int = 3
     submissions: int = 2
     name: str = "search"
+    works_with_files: ClassVar[bool] = False
     _schedules: list[Any] = field(default_factory=list)
     _tried: int = 0
     _queue: list[str] = field(default_factory=list)
@@ -58,6 +60,10 @@ class SearchPolicy:
         if kind == "profile":
             return self._after_profile(messages, results)
         return self._after_submit(results[-1][1])
+
+    def resume(self, messages: Sequence[Message], tools: Sequence[Schema]) -> str:
+        """Be where an episode was interrupted; "" or why that cannot be."""
+        return decide_again(self, messages, tools)
 
     def _after_look(self, look: dict[str, Any]) -> Turn:
         if not look.get("ok"):

@@ -6,14 +6,17 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cuda_agent_backend.agent.loop import LAST_TURNS, OUT_OF_TIME, Budget, run_episode
+from cuda_agent_backend.agent.observation import LOG_CHARACTERS
 from cuda_agent_backend.agent.protocol import ToolCall, Turn
 from cuda_agent_backend.agent.search import SearchPolicy
-from cuda_agent_backend.agent.tools import LOG_CHARACTERS, TOOL_SCHEMAS, Toolbox
+from cuda_agent_backend.agent.tools import Toolbox, tool_schemas
+from cuda_agent_backend.agent.workspace import Workspace
 from sandbox.accuracy import AccuracyReport
 from sandbox.candidate import Candidate
 from sandbox.disassembly import Inspection
@@ -23,6 +26,8 @@ from sandbox.task import InputRef, Node, NodeRef, Task
 from sandbox.timing import report
 from sandbox.verdict import Baselines, CompileFailed, Correct, Outcome, Verdict
 
+TICKS = 5
+"""How often the loop looks at the clock in a turn: a clock that counts these goes a second a turn."""
 SPEC = TensorSpec("float32", (64, 64), (64, 1))
 TASK = Task(
     "cpu", (SPEC,), (Node("aten.relu.default", {"self": InputRef(0)}),), (NodeRef(0),), (SPEC,)
@@ -104,7 +109,7 @@ def test_an_episode_by_hand() -> None:
 def test_what_was_found_in_time_is_judged(seconds: float, judged: str, won: bool) -> None:
     bench, now = Scripted(judged=judged), iter(range(1000))
     tools = Toolbox(TASK, bench)
-    found = run_episode(SearchPolicy(), tools, Budget(seconds), clock=lambda: float(next(now)))
+    found = run_episode(SearchPolicy(), tools, Budget(seconds), clock=lambda: next(now) / TICKS)
     assert (found.best is not None) is won
     assert ("judge" in bench.asked) is (seconds > 1)
     assert bench.asked.count("judge") <= LAST_TURNS
@@ -134,7 +139,7 @@ def test_nothing_but_submissions_is_done_when_the_time_is_up() -> None:
 
     bench, policy, now = Scripted(), Stubborn(), iter(range(1000))
     tools = Toolbox(TASK, bench)
-    found = run_episode(policy, tools, Budget(3.0), clock=lambda: float(next(now)))
+    found = run_episode(policy, tools, Budget(3.0), clock=lambda: next(now) / TICKS)
     assert policy.over == 1 and "judge" not in bench.asked
     assert found.reason == "3 s are used up"
 
@@ -183,7 +188,7 @@ def test_compiler_output_is_told_and_its_middle_is_cut() -> None:
         ("profile", {}, "candidate"),
         ("inspect", {"candidate": 7}, "candidate"),
         ("sketch", {"schedule": [{"width": -3}]}, "schedule"),
-        ("write", {"source": "x", "plan": "{"}, "plan"),
+        ("compile", {"source": "k.cpp", "plan": "p.json"}, "no tool"),
         ("dance", {}, "no tool"),
     ],
 )
@@ -204,6 +209,12 @@ def test_giving_up_needs_no_candidate() -> None:
     assert tools.best() is None
 
 
-def test_every_tool_has_a_schema_and_every_schema_a_tool() -> None:
-    tools = Toolbox(TASK, Scripted())
-    assert {s["function"]["name"] for s in TOOL_SCHEMAS} == set(tools._tools)
+def test_every_tool_has_a_schema_and_every_schema_a_tool(tmp_path: Path) -> None:
+    def names(schemas: Any) -> set[str]:
+        return {s["function"]["name"] for s in schemas}
+
+    with Workspace(tmp_path / "w") as workspace:
+        full = Toolbox(TASK, Scripted(), workspace=workspace)
+        assert names(full.schemas) == names(tool_schemas()) == set(full.tools)
+    bare = Toolbox(TASK, Scripted())
+    assert names(bare.schemas) == names(tool_schemas(files=False)) == set(bare.tools)
