@@ -7,7 +7,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -180,19 +180,16 @@ def run_agent(
     from cuda_agent_backend.agent.resume import begin
     from cuda_agent_backend.agent.trajectory_store import folder_beside, prune
     from sandbox.compile import Compiled
-    from sandbox.shell import Shell
 
     bench: Any = WithRecorded(judge, recorded) if recorded else judge
     folder = folder_beside(setup.cache_dir)
     budget = Budget(budget_s)
     with ExitStack() as closing:
         policy = make_policy(setup.policy)
-        place, shell = None, None
+        place = None
         if getattr(policy, "works_with_files", True):
             place = Path(closing.enter_context(TemporaryDirectory(prefix="cuda-agent-task-")))
-            # Where this machine cannot confine a shell, it answers every command with the reason.
-            shell = Shell(place, turn=getattr(judge, "beside_compilers", nullcontext))
-        environment = open_environment(task, bench, place, compile_jobs=compile_jobs(), shell=shell)
+        environment = open_environment(task, bench, place, compile_jobs=compile_jobs())
         tools = closing.enter_context(environment).tools
         header = header_of(task, setup, tools.schemas, budget)
         begun = begin(folder, header, lambda: make_policy(setup.policy), tools.schemas)

@@ -84,9 +84,9 @@ class ShellLimits:
 class Shell:
     """One shell in `folder`; a context manager. Commands are run one at a time, whichever thread asks.
 
-    protected: names and patterns of files at the top of the folder that the shell may not change. read: more folders
-    and files that it may read. gpu: whether it may use the GPU. turn: entered for each command, for owners who measure.
-    isolation: what this machine offers, tried out where it is not given.
+    protected: names and patterns of what the shell may not change at the top of the folder, folders with all that is
+    in them. read: more folders and files that it may read. gpu: whether it may use the GPU. turn: entered for each
+    command, for owners who measure. isolation: what this machine offers, tried out where it is not given.
     """
 
     def __init__(
@@ -100,14 +100,12 @@ class Shell:
         turn: Callable[[], AbstractContextManager[Any]] = nullcontext,
         isolation: Isolation | None = None,
     ) -> None:
-        if any("/" in pattern for pattern in protected):
-            raise ValueError(
-                "protected files lie at the top of the folder"
-            )  # below, paths are the shell's
         self.folder = Path(folder).resolve()
         self.isolation = isolation or offered()
         self.limits = limits or ShellLimits()
-        self._patterns, self._read, self._gpu, self._turn = tuple(protected), tuple(read), gpu, turn
+        # Below the top, paths would be the shell's to redirect: there whole folders are protected.
+        self._patterns = tuple(dict.fromkeys(name.partition("/")[0] for name in protected))
+        self._read, self._gpu, self._turn = tuple(read), gpu, turn
         self._bash = shutil.which("bash", path=SYSTEM_PATH)
         self._compilers = [t.path for t in (find_cxx(), find_cuda()) if isinstance(t, Toolchain)]
         self._uid = next_uid([*map(str, self._compilers), self._bash or ""])
@@ -257,8 +255,8 @@ class Shell:
 
 
 def protected_files(folder: Path, patterns: Sequence[str]) -> list[str]:
-    """The files that are there under these names, and those that a pattern takes if they are this process's own: the
-    shell may call its files as it likes."""
+    """What is there under these names, and what a pattern takes if it is this process's own: the shell may call its
+    files as it likes."""
     mine, found = os.geteuid(), set()
     for pattern in patterns:
         for path in folder.glob(pattern):

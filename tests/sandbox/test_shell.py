@@ -226,8 +226,20 @@ def test_only_the_judges_own_files_are_protected_by_a_pattern(
         str(workspace / "task.py"),
     ]
     assert shell.run("rm -r task.mine task.link task.d && ls").output == "SKILL.md\ntask.py\n"
-    with pytest.raises(ValueError, match="at the top"):
-        Shell(workspace, protected=("sub/*",))
+
+
+@needs_root
+def test_a_protected_folder_is_protected_with_all_that_is_in_it(workspace: Path) -> None:
+    (workspace / "example/deep").mkdir(parents=True)
+    (workspace / "example/deep/kernel.cu").write_text("an example")
+    with Shell(workspace, protected=(*PROTECTED, "example/*")) as shell:
+        for _ in range(2):
+            found = shell.run("""
+cat example/deep/kernel.cu; echo x > example/deep/kernel.cu; echo x > example/more; rm -rf example
+mv example other; ln -sfn /usr example; touch mine; echo x > mine; rm mine""")
+            assert found.output.startswith("an example") and found.status == 0
+    assert (workspace / "example/deep/kernel.cu").read_text() == "an example"
+    assert sorted(path.name for path in (workspace / "example").iterdir()) == ["deep"]
 
 
 def test_there_is_no_network(shell: Shell) -> None:
