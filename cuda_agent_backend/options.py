@@ -27,6 +27,7 @@ class Options:
     min_bytes: a region that moves fewer bytes is left to Inductor.
     acceptance: "measure" uses kernels only as far as the whole graph was measured with them; "trust" does not ask.
     policy: what writes the kernels. allow_policy_cpp: consent to run C++ that a policy wrote itself (target cpu).
+    memory: whether a policy is told of kernels that won on tasks like its own.
     device_lock: a file by which processes that search on one device take turns on it; None where this one is alone.
     """
 
@@ -39,6 +40,7 @@ class Options:
     acceptance: str = "measure"
     policy: str = "search"
     allow_policy_cpp: bool = False
+    memory: bool = True
     progress: str = "auto"
     device_lock: Path | None = None
     disable: bool = False
@@ -79,6 +81,7 @@ OURS: dict[str, tuple[Callable[[Any], bool], str, Callable[[Any], Any]]] = {
     "acceptance": (lambda v: v in ACCEPTANCE, f"one of {', '.join(ACCEPTANCE)}", str),
     "policy": (lambda v: isinstance(v, str) and bool(v), "the name of a policy", str),
     "allow_policy_cpp": (lambda v: isinstance(v, bool), "True or False", bool),
+    "memory": (lambda v: isinstance(v, bool), "True or False", bool),
     "progress": (lambda v: v in ("auto", "on", "off"), "one of auto, on, off", str),
     "device_lock": (lambda v: isinstance(v, str | Path) and bool(str(v)), "a path", Path),
 }

@@ -73,6 +73,8 @@ class HasFolders(Protocol):
     def flags(self) -> Mapping[str, Any]: ...
     @property
     def device_lock(self) -> Path | None: ...
+    @property
+    def memory(self) -> bool: ...
 
 
 def stands(known: object, target: str) -> bool:
@@ -172,12 +174,15 @@ def run_agent(
 ) -> Searched:
     """One episode of the agent on one task."""
     from cuda_agent_backend.agent.loop import Budget, run_episode, save_trajectory
+    from cuda_agent_backend.agent.memory import recall
     from cuda_agent_backend.agent.tools import Toolbox
+    from cuda_agent_backend.machine import key_of
     from sandbox.compile import Compiled
 
     policy = make_policy(setup.policy)
     bench: Any = WithRecorded(judge, recorded) if recorded else judge
-    tools = Toolbox(task, bench, compile_jobs=compile_jobs())
+    near = recall(setup.cache_dir, task, key_of(task)) if setup.memory else []
+    tools = Toolbox(task, bench, compile_jobs=compile_jobs(), neighbours=near)
     result = run_episode(
         policy, tools, Budget(budget_s), say, lambda: time.monotonic() - judge.waited_s
     )

@@ -15,6 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from cuda_agent_backend.agent.memory import Neighbour
+from cuda_agent_backend.agent.offer import offers
 from cuda_agent_backend.agent.protocol import (
     BadArguments,
     Message,
@@ -33,6 +35,7 @@ from cuda_agent_backend.sketch.api import (
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
 from cuda_agent_backend.sketch.device import CpuFacts
 from cuda_agent_backend.sketch.schedule import Schedule
+from cuda_agent_backend.sketch.space import space_of
 from sandbox.candidate import Candidate, Language
 from sandbox.disassembly import Inspection
 from sandbox.plan import Plan, PlanError
@@ -71,6 +74,7 @@ class Toolbox:
     bench: Bench
     facts: DeviceFacts | CpuFacts | None = None
     compile_jobs: int = 2
+    neighbours: Sequence[Neighbour] = ()
     candidates: dict[str, Candidate] = field(default_factory=dict)
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     profiles: dict[str, float] = field(default_factory=dict)
@@ -133,13 +137,26 @@ class Toolbox:
             "room": result.room,
         }
         if isinstance(self.analysis, NotCovered):
-            return {**answer, "sketch": None, "why_not": self.analysis.reason}
+            known = offers(self.neighbours, (), lambda _: False)
+            why_not = self.analysis.reason
+            return {**answer, "sketch": None, "why_not": why_not, "neighbours": known}
         proposed = schedules(self.analysis, self.facts)
         return {
             **answer,
             "sketch": self.analysis.family,
             "schedules": [json.loads(s.to_json()) for s in proposed],
+            "space": space_of(proposed).describe(),
+            "neighbours": offers(self.neighbours, proposed, self._fits),
         }
+
+    def _fits(self, schedule: Schedule) -> bool:
+        """Whether a sketch of this task takes the schedule."""
+        assert not isinstance(self.analysis, NotCovered)
+        facts = self.facts if isinstance(self.facts, DeviceFacts) else None
+        try:
+            return isinstance(generate(self.analysis, schedule, facts), Candidate)
+        except (ValueError, KeyError):
+            return False
 
     def _sketch(self, schedule: list[Any]) -> dict[str, Any]:
         if isinstance(self.analysis, NotCovered):
