@@ -22,11 +22,14 @@ REQUIRES = [
     "rich>=13.7,<16",
 ]
 
+# Torch for CUDA brings the Triton that it was tried with, which stays; a build for CPU has none.
+TRITON = "triton>=3.6,<4; platform_system == 'Linux'"
+
 EXTRAS = {
     "llm": [
         "openai>=2,<3",
         "transformers>=5.10,<6",
-        "triton>=3.6; platform_system == 'Linux'",
+        TRITON,
         "vllm>=0.31",
     ],
     "bench": ["matplotlib>=3.8,<4"],
@@ -46,6 +49,7 @@ EXTRAS = {
         "ruff==0.17.5",
         "setuptools>=77",
         "transformers>=5.10,<6",
+        TRITON,
     ],
 }
 

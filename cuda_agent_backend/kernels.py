@@ -59,7 +59,7 @@ class Kernels:
         if isinstance(record, Corrupt | CacheUnavailable):
             log.once("cache", f"left to Inductor: {record}")
             return NoKernel(str(record))
-        doubt = needs_reverification(record.toolchain, toolchain_of(key.target))
+        doubt = needs_reverification(record.toolchain, toolchain_of(key.target, record.language))
         if doubt:
             return NoKernel(f"to be verified again: {doubt}", searchable=True)
         low = lower_bound(record)

@@ -75,9 +75,13 @@ def apply_flags(wanted: Mapping[str, Any]) -> None:
 
 
 @functools.cache
-def toolchain_of(target: str) -> str | None:
-    """The version of the compiler for a target, or None where there is none."""
-    from sandbox.toolchain import Toolchain, find_cuda, find_cxx
+def toolchain_of(target: str, language: str = "") -> str | None:
+    """The version of the compiler for a target, or None where there is none. language: of the source, "" for any but
+    Triton, which brings a compiler of its own."""
+    from sandbox.toolchain import Toolchain, find_cuda, find_cxx, find_triton
 
-    found = find_cxx() if target == "cpu" else find_cuda()
+    if language == "triton":
+        found = find_triton()
+    else:
+        found = find_cxx() if target == "cpu" else find_cuda()
     return found.version if isinstance(found, Toolchain) else None

@@ -80,7 +80,7 @@ def stands(known: object, target: str) -> bool:
     from cuda_agent_backend.machine import toolchain_of
 
     return isinstance(known, Record) and not needs_reverification(
-        known.toolchain, toolchain_of(target)
+        known.toolchain, toolchain_of(target, known.language)
     )
 
 
@@ -193,7 +193,7 @@ def run_agent(
     if not isinstance(compiled, Compiled):
         return NothingFound(f"the winner does not compile again: {compiled}", keep=False)
     return SearchResult(
-        candidate,
+        compiled.launched(candidate),
         verdict,
         compiled.path.read_bytes(),
         compiled.toolchain.version,

@@ -10,7 +10,7 @@ from kernel_cache.fields import Fields, RecordError
 from kernel_cache.key import TARGETS, KernelKey
 
 RECORD_VERSION = 1
-LANGUAGES = ("c++", "cuda")
+LANGUAGES = ("c++", "cuda", "triton")
 ORIGINS = ("sketch", "policy")
 
 # What a record must be able to answer for (contract C6).

@@ -10,7 +10,7 @@ from typing import Literal
 
 from sandbox.plan import Plan, Target
 
-Language = Literal["c++", "cuda"]
+Language = Literal["c++", "cuda", "triton"]
 Origin = Literal["sketch", "policy"]
 
 

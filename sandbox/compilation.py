@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from sandbox.candidate import Candidate
 from sandbox.limits import Finished, StartFailed, TimedOut
+from sandbox.plan import Plan
 from sandbox.toolchain import Toolchain
 
 
@@ -16,6 +18,7 @@ class Compiled:
     """The binary at `path` (shared object or cubin).
 
     `facts` (cuda only) maps each kernel to registers, spill_store_bytes, spill_load_bytes, stack_bytes, shared_bytes.
+    `plan`: what to launch, where compiling has made another plan of the candidate's.
     """
 
     path: Path
@@ -23,6 +26,11 @@ class Compiled:
     seconds: float
     toolchain: Toolchain
     facts: Mapping[str, Any] = field(default_factory=dict)
+    plan: Plan | None = None
+
+    def launched(self, candidate: Candidate) -> Candidate:
+        """The candidate with the plan that goes with this binary."""
+        return candidate if self.plan is None else replace(candidate, plan=self.plan)
 
 
 @dataclass(frozen=True)

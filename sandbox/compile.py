@@ -19,6 +19,7 @@ from sandbox.compilation import (
     failure_of,
 )
 from sandbox.compile_cuda import compile_cuda
+from sandbox.compile_triton import compile_triton
 from sandbox.confine import offered, policy
 from sandbox.elf import ElfError
 from sandbox.isolation import Isolation
@@ -26,6 +27,7 @@ from sandbox.limits import Finished, Limits, run_limited
 from sandbox.plan import LibraryCall
 from sandbox.privileges import next_uid
 from sandbox.toolchain import Missing, find_cxx
+from sandbox.triton_plan import has_triton, is_triton
 from sandbox.views import compiler_view
 
 __all__ = [
@@ -51,7 +53,7 @@ CXX_FLAGS = (
 )
 """Never -ffast-math: NaN and Inf must behave as in eager mode."""
 
-_LANGUAGES = {"cpu": "c++", "cuda": "cuda"}
+_LANGUAGES = {"cpu": ("c++",), "cuda": ("cuda", "triton")}
 _SUFFIXES = {"cpu": ".so", "cuda": ".cubin"}
 
 
@@ -82,7 +84,9 @@ def compile_candidate(
         out_dir.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=out_dir, prefix="compiling-") as name:
             folder = Path(name)
-            if candidate.target == "cuda":
+            if candidate.language == "triton":
+                result = compile_triton(candidate, folder, arch, limits, isolation=isolation)
+            elif candidate.target == "cuda":
                 result = compile_cuda(candidate, folder, arch, limits, include, isolation=isolation)
             else:
                 result = _compile_cxx(candidate, folder, limits, cxx_flags, include, isolation)
@@ -102,8 +106,8 @@ def is_untrusted_host_code(candidate: Candidate) -> bool:
 
 def _why_refused(candidate: Candidate, consent: bool, isolation: Isolation) -> str | None:
     wanted = _LANGUAGES[candidate.target]
-    if candidate.language != wanted or candidate.plan.target != candidate.target:
-        return f"target {candidate.target} takes {wanted} source and a {candidate.target} plan"
+    if candidate.language not in wanted or candidate.plan.target != candidate.target:
+        return f"target {candidate.target} takes {' or '.join(wanted)} source and a {candidate.target} plan"
     if is_untrusted_host_code(candidate):
         if not consent:
             return "C++ source written by a policy runs in your process once promoted; the user's consent is needed"
@@ -111,6 +115,10 @@ def _why_refused(candidate: Candidate, consent: bool, isolation: Isolation) -> s
             return f"C++ source written by a policy: {isolation.why_no_untrusted_code}"
     if any(isinstance(step, LibraryCall) for step in candidate.plan.steps):
         return "library calls in a plan are not supported"
+    if candidate.language == "triton" and not is_triton(candidate.plan):
+        return 'Triton source takes a plan whose steps are all of the kind "triton"'
+    if candidate.language != "triton" and has_triton(candidate.plan):
+        return f'{candidate.language} source takes no steps of the kind "triton"'
     return None
 
 

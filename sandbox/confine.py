@@ -42,6 +42,7 @@ class Policy:
 
     view: None leaves files unguarded. uid: whom to become, None to stay. keep_search: read what the view holds whatever
     the files' modes say. filter: of system calls, with what CUDA needs if for_cuda. limits: see `limit_resources`.
+    protected: files in folders to write that stay this process's own, where it may become somebody else.
     """
 
     view: View | None = None
@@ -50,6 +51,7 @@ class Policy:
     filter: bool = False
     for_cuda: bool = False
     limits: Mapping[str, int] = field(default_factory=dict)
+    protected: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         """For a command line."""
@@ -59,9 +61,9 @@ class Policy:
     def from_json(cls, text: str) -> Policy:
         """What `to_json` gave."""
         found: dict[str, Any] = json.loads(text)
-        view = found.pop("view")
+        view, protected = found.pop("view"), tuple(found.pop("protected", ()))
         made = None if view is None else View(**{k: tuple(paths) for k, paths in view.items()})
-        return cls(view=made, **found)
+        return cls(view=made, protected=protected, **found)
 
 
 def policy(offered: Isolation, view: View, limits: Mapping[str, int], uid: int | None) -> Policy:
@@ -85,6 +87,7 @@ def apply(wanted: Policy) -> Isolation:
     privileges.die_first()
     if wanted.uid is not None and wanted.view is not None:
         privileges.own(wanted.view.write, wanted.uid)
+        privileges.keep(wanted.protected)
     with ExitStack() as stack:
         abi = landlock.version() if wanted.view is not None else 0
         rules = -1

@@ -6,6 +6,7 @@ The check is made on the final machine code's ELF symbols, so neither macros nor
 from __future__ import annotations
 
 import re
+import struct
 from dataclasses import dataclass
 
 from sandbox.elf import SYMBOLS, UNDEFINED, ElfError, Section, Symbol, read_symbols
@@ -49,6 +50,41 @@ def _classify(symbols: list[Symbol], sections: list[Section]) -> Cubin:
         elif symbol.type == _OBJECT and _in_globals(symbol, sections):
             variables[symbol.name] = symbol.size
     return Cubin(frozenset(kernels), variables, frozenset(undefined))
+
+
+_INFO = ".nv.info."
+_PARAMETER, _WITH_PAYLOAD = 0x17, 4
+
+
+def parameter_sizes(data: bytes) -> dict[str, tuple[int, ...]]:
+    """Of each kernel the sizes of its parameters in bytes, in order. Raises ElfError."""
+    _, sections = read_symbols(data, SYMBOLS)
+    try:
+        return {
+            section.name.removeprefix(_INFO): _sizes(data[section.offset :][: section.size])
+            for section in sections
+            if section.name.startswith(_INFO)
+        }
+    except struct.error as error:
+        raise ElfError(f"broken facts of a kernel: {error}") from None
+
+
+def _sizes(facts: bytes) -> tuple[int, ...]:
+    """From a list of facts: format and kind, a byte each, and a value or the length of what follows."""
+    found: dict[int, int] = {}
+    position = 0
+    while position < len(facts):
+        form, kind, value = struct.unpack_from("<BBH", facts, position)
+        position += 4
+        if form != _WITH_PAYLOAD:
+            continue
+        if kind == _PARAMETER:
+            _, ordinal, _, packed = struct.unpack_from("<IHHI", facts, position)
+            found[ordinal] = packed >> 18
+        position += value
+    if sorted(found) != list(range(len(found))):
+        raise ElfError("a kernel's parameters are not numbered in order")
+    return tuple(found[ordinal] for ordinal in range(len(found)))
 
 
 def _in_globals(symbol: Symbol, sections: list[Section]) -> bool:

@@ -16,6 +16,7 @@ is native code in the candidate worker and limited only by what that process may
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import threading
@@ -357,6 +358,8 @@ class Judge:
         }
         evidence["toolchain"] = compiled.toolchain.version
         evidence["kernel_facts"] = dict(compiled.facts)
+        if compiled.plan is not None:
+            evidence["written_plan"] = json.loads(candidate.plan.to_json())
         clock = _Laps(self._device)
         with self._device.turn():
             checked = check_candidate(session, self._candidate, THOROUGH, recorded)
@@ -442,7 +445,7 @@ class Judge:
             return make_inputs(task.inputs, seed, "normal", session.bounds, "cpu")
 
         with self._device.turn():  # under its tools kernels take as long as a hundred runs
-            reports = sanitizer.sanitize(compiled.path, candidate.plan, draw)
+            reports = sanitizer.sanitize(compiled.path, compiled.launched(candidate).plan, draw)
         evidence["sanitizer"] = [report.to_dict() for report in reports]
         for report in reports:
             if report.status == "errors":
@@ -522,7 +525,7 @@ class Judge:
         made = compiled or self.compile(candidate)
         if not isinstance(made, Compiled):
             return made
-        trouble = session.load(worker, candidate, made.path)
+        trouble = session.load(worker, made.launched(candidate), made.path)
         return session if trouble is None else trouble
 
     def _provenance(self, task: Task, candidate: Candidate) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from sandbox.steps import (
     Step,
     Target,
     Triple,
+    TritonLaunch,
     require,
     resolve,
 )
@@ -46,6 +47,7 @@ __all__ = [
     "Step",
     "Target",
     "Triple",
+    "TritonLaunch",
 ]
 
 VERSION = 1
@@ -83,7 +85,7 @@ class Plan:
         return tuple(b.spec for b in self.buffers if b.kind == "temporary")
 
     def launches(self) -> tuple[ResolvedLaunch, ...]:
-        """The kernel launches with evaluated dimensions and arguments, in order; library calls are left out."""
+        """The kernel launches with evaluated dimensions and arguments, in order; what is no `Launch` is left out."""
         return tuple(resolve(s, self.sizes) for s in self.steps if isinstance(s, Launch))
 
     def to_json(self) -> str:

@@ -15,8 +15,11 @@ from sandbox.steps import (
     Launch,
     PlanError,
     ResolvedLaunch,
+    TritonLaunch,
     require,
     resolve,
+    resolve_arguments,
+    resolve_triple,
 )
 
 if TYPE_CHECKING:
@@ -27,6 +30,7 @@ MAX_BUFFERS, MAX_STEPS = 64, 64
 MAX_EXTENT = 1 << 40
 MAX_GRID = (2**31 - 1, 65535, 65535)
 MAX_BLOCK = (1024, 1024, 64)
+MAX_WARPS, MAX_STAGES, MAX_CONSTEXPRS, MAX_TEXT = 32, 64, 64, 1000
 MAX_THREADS, MAX_SHARED, MAX_CLUSTER, MAX_ARGUMENT_BYTES = 1024, 232448, 16, 4096
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
@@ -46,6 +50,9 @@ def check_plan(plan: Plan) -> None:
     for index, step in enumerate(plan.steps):
         if isinstance(step, Launch):
             _check_launch(step, plan, names, f"step {index}")
+        elif isinstance(step, TritonLaunch):
+            require(plan.target == "cuda", f"step {index}: Triton is for cuda")
+            _check_triton(step, plan, names, f"step {index}")
 
 
 def _check_buffers(plan: Plan) -> None:
@@ -97,6 +104,40 @@ def _check_launch(step: Launch, plan: Plan, names: set[str], where: str) -> None
     require(len(resolved.args) * 8 <= MAX_ARGUMENT_BYTES, f"{where}: too many arguments")
     if plan.target == "cuda":
         _check_dimensions(resolved, where)
+
+
+def _check_triton(step: TritonLaunch, plan: Plan, names: set[str], where: str) -> None:
+    require(_is_name(step.kernel), f"{where}: kernel {step.kernel!r} is not an identifier")
+    try:
+        grid = resolve_triple(step.grid, plan.sizes)
+        arguments = resolve_arguments(step.args, plan.sizes)
+    except ExpressionError as error:
+        raise PlanError(f"{where}: {error}") from None
+    for argument in arguments:
+        _check_argument(argument, names, where)
+    require(len(arguments) * 8 <= MAX_ARGUMENT_BYTES, f"{where}: too many arguments")
+    require(len(step.constexprs) <= MAX_CONSTEXPRS, f"{where}: too many constexprs")
+    for name, value in step.constexprs:
+        require(_is_name(name) and _is_constant(value), f"{where}: constexpr {name!r}: {value!r}")
+    for name, most in (("num_warps", MAX_WARPS), ("num_ctas", MAX_CLUSTER)):
+        value = getattr(step, name)
+        fits = type(value) is int and 1 <= value <= most and value & (value - 1) == 0
+        require(fits, f"{where}: {name} {value!r}; a power of two up to {most}")
+    stages = step.num_stages
+    fits = type(stages) is int and 0 <= stages <= MAX_STAGES
+    require(fits, f"{where}: num_stages {stages!r}; up to {MAX_STAGES}")
+    launch = ResolvedLaunch(
+        step.kernel, (grid[0] * step.num_ctas, *grid[1:]), (32 * step.num_warps, 1, 1), 0, None, ()
+    )
+    _check_dimensions(launch, where)
+
+
+def _is_constant(value: object) -> bool:
+    if isinstance(value, str):
+        return len(value) <= MAX_TEXT
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, int) and -(2**63) <= value < 2**63
 
 
 def _check_argument(argument: Argument, names: set[str], where: str) -> None:

@@ -16,10 +16,12 @@ from sandbox.steps import (
     Scalar,
     Step,
     Triple,
+    TritonLaunch,
     require,
 )
 
 LIBRARIES = ("gemm", "convolution")
+TRITON_NUMBERS = ("num_warps", "num_stages", "num_ctas")
 
 
 def as_list(value: Any, where: str) -> list[Any]:
@@ -65,19 +67,38 @@ def read_step(value: Any, index: int) -> Step:
         return LibraryCall(
             value["library"], json.dumps(rest, sort_keys=True, separators=(",", ":"))
         )
+    if value.get("kind") == "triton":
+        return _read_triton(value, where)
     check_keys(value, {"kind", "kernel"}, {"grid", "block", "shared", "cluster", "args"}, where)
-    require(value["kind"] == "launch", f"{where}: kind must be 'launch' or 'call'")
+    require(value["kind"] == "launch", f"{where}: kind must be 'launch', 'triton' or 'call'")
     cluster = value.get("cluster")
     return Launch(
         kernel=value["kernel"],
         grid=_triple(value.get("grid", [1, 1, 1]), f"{where}: grid"),
         block=_triple(value.get("block", [1, 1, 1]), f"{where}: block"),
         shared=value.get("shared", 0),
-        args=tuple(
-            _read_argument(a, where) for a in as_list(value.get("args", []), f"{where}: args")
-        ),
+        args=_read_arguments(value, where),
         cluster=None if cluster is None else _triple(cluster, f"{where}: cluster"),
     )
+
+
+def _read_triton(value: dict[str, Any], where: str) -> TritonLaunch:
+    check_keys(value, {"kind", "kernel"}, {"grid", "args", "constexprs", *TRITON_NUMBERS}, where)
+    constants = value.get("constexprs", {})
+    require(isinstance(constants, dict), f"{where}: constexprs: not an object")
+    numbers = {name: value[name] for name in TRITON_NUMBERS if name in value}
+    return TritonLaunch(
+        kernel=value["kernel"],
+        grid=_triple(value.get("grid", [1, 1, 1]), f"{where}: grid"),
+        args=_read_arguments(value, where),
+        constexprs=tuple(sorted(constants.items())),
+        **numbers,
+    )
+
+
+def _read_arguments(value: dict[str, Any], where: str) -> tuple[Argument, ...]:
+    items = as_list(value.get("args", []), f"{where}: args")
+    return tuple(_read_argument(item, where) for item in items)
 
 
 def _triple(value: Any, where: str) -> Triple:
@@ -115,6 +136,15 @@ def step_json(step: Step) -> dict[str, Any]:
     """A step's JSON form."""
     if isinstance(step, LibraryCall):
         return {"kind": "call", "library": step.library, **json.loads(step.parameters)}
+    if isinstance(step, TritonLaunch):
+        return {
+            "kind": "triton",
+            "kernel": step.kernel,
+            "grid": list(step.grid),
+            "args": [_argument_json(a) for a in step.args],
+            "constexprs": dict(step.constexprs),
+            **{name: getattr(step, name) for name in TRITON_NUMBERS},
+        }
     document: dict[str, Any] = {
         "kind": "launch",
         "kernel": step.kernel,

@@ -6,13 +6,14 @@ import ctypes
 import itertools
 import os
 import resource
+import stat
 import struct
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 UID_BASE = 1_700_000_000
-_PER_PROCESS = 64
+_PER_PROCESS = 256
 _SET_DUMPABLE, _KEEP_CAPABILITIES, _DROP_FROM_BOUND, _AMBIENT = 4, 8, 24, 47
 _RAISE, _CLEAR_ALL = 2, 4
 READ_AND_SEARCH = 2
@@ -39,7 +40,7 @@ def unused_uid(pid: int, count: int, uid_map: str) -> int | None:
 
 def uids_of(pid: int) -> range:
     """The user ids that children of this process get, where all ids are known; no other running process's do."""
-    first = UID_BASE + pid * _PER_PROCESS % (1 << 28)
+    first = UID_BASE + pid * _PER_PROCESS % (1 << 30)
     return range(first, first + _PER_PROCESS)
 
 
@@ -82,6 +83,19 @@ def own(folders: Iterable[str], uid: int) -> None:
         for place, names, files in os.walk(folder):
             for name in (*names, *files):
                 os.chown(Path(place) / name, uid, uid, follow_symlinks=False)
+
+
+def keep(files: Iterable[str]) -> None:
+    """Take files back that were given away with their folder: to be read by whoever owns that, not to be written,
+    renamed or removed. What is not a file of its own is left alone. For root."""
+    for path in map(Path, files):
+        with suppress(FileNotFoundError):
+            if not stat.S_ISREG(path.lstat().st_mode):
+                continue
+            os.chown(path, 0, 0, follow_symlinks=False)
+            path.chmod(0o444)
+            os.chown(path.parent, 0, -1)
+            path.parent.chmod(0o1775)  # its group may add files, and remove its own
 
 
 def become(uid: int, keep_search: bool) -> None:

@@ -59,7 +59,27 @@ class LibraryCall:
     parameters: str
 
 
-Step = Launch | LibraryCall
+Constant = int | float | bool | str
+"""What a Triton kernel's constexpr may be."""
+
+
+@dataclass(frozen=True)
+class TritonLaunch:
+    """One launch of a Triton kernel, by the numbers that Triton's own launch takes; compiling makes a `Launch` of it.
+
+    args: for the kernel's parameters but its constexprs, in order. constexprs: by name, sorted by it.
+    """
+
+    kernel: str
+    grid: Triple = ONES
+    args: tuple[Argument, ...] = ()
+    constexprs: tuple[tuple[str, Constant], ...] = ()
+    num_warps: int = 4
+    num_stages: int = 3
+    num_ctas: int = 1
+
+
+Step = Launch | LibraryCall | TritonLaunch
 
 
 @dataclass(frozen=True)
@@ -89,11 +109,28 @@ def require(condition: object, message: str) -> None:
 
 def resolve(step: Launch, sizes: Mapping[str, int]) -> ResolvedLaunch:
     """Evaluate a launch's expressions. Raises ExpressionError."""
+    cluster = None if step.cluster is None else resolve_triple(step.cluster, sizes)
+    return ResolvedLaunch(
+        step.kernel,
+        resolve_triple(step.grid, sizes),
+        resolve_triple(step.block, sizes),
+        evaluate(step.shared, sizes),
+        cluster,
+        resolve_arguments(step.args, sizes),
+    )
 
-    def triple(items: Triple) -> tuple[int, int, int]:
-        return (evaluate(items[0], sizes), evaluate(items[1], sizes), evaluate(items[2], sizes))
 
-    def argument(item: Argument) -> Argument:
+def resolve_triple(items: Triple, sizes: Mapping[str, int]) -> tuple[int, int, int]:
+    """Three expressions' values. Raises ExpressionError."""
+    return (evaluate(items[0], sizes), evaluate(items[1], sizes), evaluate(items[2], sizes))
+
+
+def resolve_arguments(
+    arguments: tuple[Argument, ...], sizes: Mapping[str, int]
+) -> tuple[Argument, ...]:
+    """Arguments with integers for expressions. Raises ExpressionError."""
+
+    def one(item: Argument) -> Argument:
         if (
             isinstance(item, str)
             or item.type not in ("i32", "i64")
@@ -102,13 +139,4 @@ def resolve(step: Launch, sizes: Mapping[str, int]) -> ResolvedLaunch:
             return item
         return Scalar(item.type, evaluate(item.value, sizes))
 
-    cluster = None if step.cluster is None else triple(step.cluster)
-    args = tuple(argument(a) for a in step.args)
-    return ResolvedLaunch(
-        step.kernel,
-        triple(step.grid),
-        triple(step.block),
-        evaluate(step.shared, sizes),
-        cluster,
-        args,
-    )
+    return tuple(one(item) for item in arguments)

@@ -20,6 +20,7 @@ NVRTC_PATTERNS = (
     "lib/libnvrtc.so.1[2-9]",
     "cuda_nvrtc/lib/libnvrtc.so.1[2-9]",
 )
+TRITON_ASSEMBLER = "backends/nvidia/bin/ptxas"
 INCLUDE_FOLDERS = ("include", "cuda_runtime/include")
 
 
@@ -27,7 +28,7 @@ INCLUDE_FOLDERS = ("include", "cuda_runtime/include")
 class Toolchain:
     """A compiler. `version` is its own words and goes into the evidence. `include` is given to it with -I."""
 
-    kind: Literal["c++", "nvcc", "nvrtc"]
+    kind: Literal["c++", "nvcc", "nvrtc", "triton"]
     path: Path
     version: str
     include: Path | None = None
@@ -65,6 +66,18 @@ def find_cuda() -> Toolchain | Missing:
         "no CUDA compiler (neither nvcc nor NVRTC)",
         "install the CUDA toolkit, or the nvidia-cuda-nvrtc package of torch's CUDA version",
     )
+
+
+@lru_cache
+def find_triton() -> Toolchain | Missing:
+    """The folder of the Triton package, which is not imported. Looked up once per process."""
+    spec = importlib.util.find_spec("triton")
+    file = Path(spec.origin) if spec and spec.origin else None
+    if file is not None and file.is_file():
+        version = re.search(r"""^__version__ = ['"]([^'"]+)""", file.read_text(), re.MULTILINE)
+        if version and (file.parent / TRITON_ASSEMBLER).is_file():
+            return Toolchain("triton", file.parent, f"triton {version.group(1)}")
+    return Missing("no Triton for CUDA", "install it: pip install 'triton>=3.6'")
 
 
 def find_nvrtc() -> Toolchain | None:

@@ -62,6 +62,24 @@ def compiler_view(folder: Path, compilers: Sequence[Path], extra: Iterable[Path]
     return View(read=_unique(folders), write=(str(folder),), devices=NULLS)
 
 
+def shell_view(
+    folders: Sequence[Path], compilers: Sequence[Path], gpu: bool, extra: Iterable[Path] = ()
+) -> View:
+    """For an agent's shell: its folders, where it may start what it has built, compilers, facts of the machine.
+
+    extra: more to read, and to start programs from. gpu: whether it may use the GPU.
+    """
+    own = [str(folder) for folder in folders]
+    read = [*SYSTEM, *LOADER, *MACHINE, *map(str, extra), *own]
+    for compiler in (*compilers, *_found_by_name()):
+        read += installation(compiler, Path.home())
+    devices = list(NULLS)
+    if gpu:
+        read += CUDA_FACTS
+        devices += [*_gpu_devices(), THREAD_NAMES]
+    return View(_unique(read), _unique(own), _unique(devices))
+
+
 def python_folders() -> tuple[str, ...]:
     """Where Python and the installed packages are, as this process found them."""
     packages = [

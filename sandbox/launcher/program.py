@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sandbox.plan import Argument, LibraryCall, Plan, ResolvedLaunch, Scalar
+from sandbox.plan import Argument, LibraryCall, Plan, ResolvedLaunch, Scalar, TritonLaunch
 from sandbox.specs import ITEM_SIZES, TensorSpec, overlaps
 
 DTYPES = tuple(ITEM_SIZES)
@@ -50,6 +50,8 @@ def load_program(path: Path | str, plan: Plan) -> Program | LoadFailed:
     """Load the shared object (cpu) or cubin (cuda) at `path`. The process keeps it until nothing refers to it."""
     if any(isinstance(step, LibraryCall) for step in plan.steps):
         return LoadFailed("library calls in a plan are not supported")
+    if any(isinstance(step, TritonLaunch) for step in plan.steps):
+        return LoadFailed("a plan for Triton is launched as compiling it has made it")
     if any(b.kind == "prepacked" for b in plan.buffers):
         return LoadFailed("prepacked buffers in a plan are not supported")
     try:
