@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.agent_expert import filters, pooling, rows
+from benchmarks.agent_expert import filters, losses, pooling, rows
 from benchmarks.agent_expert.script import Play
 
 PLAYS: dict[str, Play] = {
@@ -16,6 +16,7 @@ PLAYS: dict[str, Play] = {
         Play("single/running_maximum", rows.running_maximum),
         Play("single/max_pool3d_overlapping", pooling.max_pool3d),
         Play("single/avg_pool3d_uneven", pooling.avg_pool3d),
+        Play("single/cross_entropy_of_pixels", losses.cross_entropy_of_pixels),
         Play("single/conv2d_depthwise_strided", filters.filter_planes_by_two),
         Play("single/cumsum_long_rows", rows.cumsum),
         Play("single/bmm_tiny_odd", rows.small_products),

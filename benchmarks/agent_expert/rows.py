@@ -64,9 +64,10 @@ def cumsum(task: Task) -> Sequence[Version]:
 def diagonal(task: Task) -> Sequence[Version]:
     """108 MB each way: 52 us. Eager and Inductor write the matrix out and multiply, 3740 us. Only a scaling of columns is left
     of it, but for rows with NaN and infinities, which the zeros beside the diagonal spread."""
-    (rows, columns), scales = dense(task.inputs[0]), task.inputs[1]
-    if scales.numel != columns or columns % 4:
-        raise Unfit(f"{scales} for rows of {columns}")
+    scales, x = sorted(range(2), key=lambda n: task.inputs[n].numel)
+    rows, columns = dense(task.inputs[x])
+    if task.inputs[scales].numel != columns or columns % 4:
+        raise Unfit(f"{task.inputs[scales]} for rows of {columns}")
     versions = []
     for file, threads, say in (
         ("diagonal_naive.cu", 256, "A scaling, with a look at the row first for what is not finite."),
@@ -75,7 +76,7 @@ def diagonal(task: Task) -> Sequence[Version]:
         ("diagonal.cu", 192, "In between."),
     ):
         source = source_of(file, {"ROWS": rows, "COLUMNS": columns, "THREADS": threads})
-        plan = plan_of(task, [step("scale_columns", rows, threads, ("in0", "in1", "out0"))])
+        plan = plan_of(task, [step("scale_columns", rows, threads, (f"in{x}", f"in{scales}", "out0"))])
         versions.append(Version(say, _file(file), source, plan))
     return versions
 
