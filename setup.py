@@ -16,6 +16,8 @@ PACKAGES = ("cuda_agent_backend", "trainer", "sandbox", "kernel_cache")
 REQUIRES = [
     "torch>=2.11,<2.14",
     "diskcache>=5.6.3,<6",
+    "google-re2>=1.1",
+    "jsonschema>=4.21,<5",
     "ninja>=1.11",
     "numpy>=1.26,<3",
     "pybind11>=2.13,<4",
@@ -74,6 +76,7 @@ setup(
     ),
     package_data={
         **{name: ["py.typed", "*.pyi"] for name in PACKAGES},
+        "cuda_agent_backend.agent.skill": ["*.md", "examples/*"],
         "cuda_agent_backend.sketch": ["csrc/*.cuh", "csrc/*.h"],
         "sandbox.launcher": ["csrc/*.cpp", "csrc/*.h"],
     },

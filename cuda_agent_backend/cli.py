@@ -66,6 +66,10 @@ def parser() -> argparse.ArgumentParser:
     bench_command.add_arguments(bench, seconds)
     doctor = commands.add_parser("doctor", parents=[common], help="what works on this machine")
     doctor.add_argument("--quick", action="store_true", help="build nothing")
+    skill = commands.add_parser(
+        "skill", parents=[common], help="print what a policy is told about writing kernels"
+    )
+    skill.add_argument("--target", choices=("cpu", "cuda"), default="cuda")
     cache = commands.add_parser("cache", help="look at, check and clean the kernel cache")
     cli_cache.add_parsers(cache, common)
     return top
@@ -193,11 +197,20 @@ def _demo(args: argparse.Namespace, settings: Settings) -> Result:
     return (0 if found.as_promised else 1), found.to_json()
 
 
+def _skill(args: argparse.Namespace, settings: Settings) -> Result:
+    from cuda_agent_backend.agent.skill import skill
+
+    text = skill(args.target)
+    print(text, end="")
+    return 0, {"target": args.target, "text": text}
+
+
 COMMANDS: dict[str, Callable[[argparse.Namespace, Settings], Result]] = {
     "demo": _demo,
     "warm": _warm,
     "explain": _explain,
     "bench": bench_command.run,
     "doctor": _doctor,
+    "skill": _skill,
     "cache": cli_cache.run,
 }

@@ -7,8 +7,10 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kernel_cache import (
@@ -171,16 +173,21 @@ def run_agent(
     say: Callable[[str], None],
 ) -> Searched:
     """One episode of the agent on one task."""
+    from cuda_agent_backend.agent.environment import open_environment
     from cuda_agent_backend.agent.loop import Budget, run_episode, save_trajectory
-    from cuda_agent_backend.agent.tools import Toolbox
     from sandbox.compile import Compiled
 
     policy = make_policy(setup.policy)
     bench: Any = WithRecorded(judge, recorded) if recorded else judge
-    tools = Toolbox(task, bench, compile_jobs=compile_jobs())
-    result = run_episode(
-        policy, tools, Budget(budget_s), say, lambda: time.monotonic() - judge.waited_s
-    )
+    with ExitStack() as closing:
+        place = None
+        if getattr(policy, "works_with_files", True):
+            place = Path(closing.enter_context(TemporaryDirectory(prefix="cuda-agent-task-")))
+        environment = open_environment(task, bench, place, compile_jobs=compile_jobs())
+        tools = closing.enter_context(environment).tools
+        result = run_episode(
+            policy, tools, Budget(budget_s), say, lambda: time.monotonic() - judge.waited_s
+        )
     folder = setup.cache_dir.with_name(f"{setup.cache_dir.name}-trajectories")
     save_trajectory(folder / f"{task.digest[:16]}.jsonl", result)
     if result.best is None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cuda_agent_backend.agent.environment import first_messages
 from cuda_agent_backend.agent.protocol import Message, Policy, Stopped
 from cuda_agent_backend.agent.tools import Toolbox
 from sandbox.candidate import Candidate
@@ -52,7 +53,7 @@ def run_episode(
     ends the episode with what was found so far.
     """
     started = clock()
-    messages: list[Message] = [_task_message(tools)]
+    messages = first_messages(tools)
     turns = 0
     reason = ""
     last: int | None = None
@@ -91,11 +92,6 @@ def run_episode(
             break
     best = tools.best()
     return EpisodeResult(best, tools.finished or reason, messages, turns, clock() - started)
-
-
-def _task_message(tools: Toolbox) -> Message:
-    content = f"Write a kernel for target {tools.task.target} that beats the faster of eager and Inductor by 5 %.\n"
-    return {"role": "user", "content": content + tools.task.to_json()}
 
 
 def _last_line(messages: list[Message]) -> str:

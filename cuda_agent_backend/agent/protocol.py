@@ -126,11 +126,6 @@ def tool_message(call: ToolCall, result: Mapping[str, Any]) -> Message:
     }
 
 
-_TYPES: dict[str, type | tuple[type, ...]] = {
-    "string": str, "integer": int, "array": list, "object": dict, "boolean": bool, "number": (int, float)
-}  # fmt: skip
-
-
 def _depth(value: Any) -> int:
     """How deep lists and objects lie in each other, looked at level by level."""
     level, depth = [value], 0
@@ -142,15 +137,15 @@ def _depth(value: Any) -> int:
 
 
 def parse_arguments(call: ToolCall, schema: Schema) -> dict[str, Any]:
-    """The call's arguments, checked against the flat JSON schema of its tool.
+    """The call's arguments, checked against the JSON schema of its tool.
 
     Raises:
-        BadArguments: not a JSON object, a missing, unknown or wrongly typed argument.
+        BadArguments: not a JSON object, or not what the schema asks for; it names the argument and what is wrong.
     """
     if len(call.arguments) > MAX_ARGUMENTS:
         raise BadArguments(f"arguments of {call.name} have more than {MAX_ARGUMENTS} characters")
     try:
-        arguments = json.loads(call.arguments or "{}")
+        arguments = json.loads(call.arguments or "{}", parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise BadArguments(f"arguments of {call.name} are not JSON: {error}") from None
     if not isinstance(arguments, dict):
@@ -158,16 +153,47 @@ def parse_arguments(call: ToolCall, schema: Schema) -> dict[str, Any]:
     if _depth(arguments) > MAX_DEPTH:
         raise BadArguments(f"arguments of {call.name} are nested deeper than {MAX_DEPTH}")
     parameters = schema["function"]["parameters"]
-    for name, value in arguments.items():
+    for name in arguments:
         if name not in parameters["properties"]:
             known = ", ".join(parameters["properties"]) or "none"
-            raise BadArguments(f"{call.name} has no argument {name!r}; it takes: {known}")
-        wanted = parameters["properties"][name]["type"]
-        if not isinstance(value, _TYPES[wanted]) or (
-            isinstance(value, bool) and wanted != "boolean"
-        ):
-            raise BadArguments(f"argument {name!r} of {call.name} must be of type {wanted}")
+            raise BadArguments(f"{call.name} has no argument {name[:100]!r}; it takes: {known}")
     missing = [n for n in parameters.get("required", []) if n not in arguments]
     if missing:
         raise BadArguments(f"{call.name} needs {', '.join(missing)}")
+    _check(call.name, arguments, parameters)
     return arguments
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _check(tool: str, arguments: dict[str, Any], parameters: Schema) -> None:
+    """Raise BadArguments with what is wrong first, in the order of the arguments."""
+    from jsonschema import Draft202012Validator
+
+    for error in Draft202012Validator(parameters).iter_errors(arguments):
+        place = "".join(f"[{p!r}]" for p in list(error.absolute_path)[1:])
+        named = (
+            f"argument {error.absolute_path[0]!r}{place}" if error.absolute_path else "arguments"
+        )
+        raise BadArguments(f"{named} of {tool}: {_in_words(error)}")
+
+
+def _in_words(error: Any) -> str:
+    """Without the value where that may be long: a model knows what it wrote."""
+    wanted = error.validator_value
+    match error.validator:
+        case "type":
+            return f"must be of type {wanted}"
+        case "anyOf":
+            kinds = " or ".join(str(way.get("type")) for way in wanted)
+            return f"must be {kinds}, within its limits"
+        case "minLength" | "minItems":
+            return f"must have at least {wanted} {_COUNTED[error.validator]}"
+        case "maxLength" | "maxItems":
+            return f"must have at most {wanted} {_COUNTED[error.validator]}"
+    return str(error.message)
+
+
+_COUNTED = {"minLength": "characters", "maxLength": "characters", "minItems": "items", "maxItems": "items"}  # fmt: skip

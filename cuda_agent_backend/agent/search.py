@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from cuda_agent_backend.agent.protocol import Message, Schema, ToolCall, Turn
 
@@ -29,6 +29,7 @@ class SearchPolicy:
     rounds: int = 3
     submissions: int = 2
     name: str = "search"
+    works_with_files: ClassVar[bool] = False
     _schedules: list[Any] = field(default_factory=list)
     _tried: int = 0
     _queue: list[str] = field(default_factory=list)

@@ -6,14 +6,17 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cuda_agent_backend.agent.loop import LAST_TURNS, OUT_OF_TIME, Budget, run_episode
+from cuda_agent_backend.agent.observation import LOG_CHARACTERS
 from cuda_agent_backend.agent.protocol import ToolCall, Turn
 from cuda_agent_backend.agent.search import SearchPolicy
-from cuda_agent_backend.agent.tools import LOG_CHARACTERS, TOOL_SCHEMAS, Toolbox
+from cuda_agent_backend.agent.tools import Toolbox, tool_schemas
+from cuda_agent_backend.agent.workspace import Workspace
 from sandbox.accuracy import AccuracyReport
 from sandbox.candidate import Candidate
 from sandbox.disassembly import Inspection
@@ -183,7 +186,7 @@ def test_compiler_output_is_told_and_its_middle_is_cut() -> None:
         ("profile", {}, "candidate"),
         ("inspect", {"candidate": 7}, "candidate"),
         ("sketch", {"schedule": [{"width": -3}]}, "schedule"),
-        ("write", {"source": "x", "plan": "{"}, "plan"),
+        ("compile", {"source": "k.cpp", "plan": "p.json"}, "no tool"),
         ("dance", {}, "no tool"),
     ],
 )
@@ -204,6 +207,12 @@ def test_giving_up_needs_no_candidate() -> None:
     assert tools.best() is None
 
 
-def test_every_tool_has_a_schema_and_every_schema_a_tool() -> None:
-    tools = Toolbox(TASK, Scripted())
-    assert {s["function"]["name"] for s in TOOL_SCHEMAS} == set(tools._tools)
+def test_every_tool_has_a_schema_and_every_schema_a_tool(tmp_path: Path) -> None:
+    def names(schemas: Any) -> set[str]:
+        return {s["function"]["name"] for s in schemas}
+
+    with Workspace(tmp_path / "w") as workspace:
+        full = Toolbox(TASK, Scripted(), workspace=workspace)
+        assert names(full.schemas) == names(tool_schemas()) == set(full.tools)
+    bare = Toolbox(TASK, Scripted())
+    assert names(bare.schemas) == names(tool_schemas(files=False)) == set(bare.tools)

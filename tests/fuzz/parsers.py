@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cuda_agent_backend.agent.protocol import BadArguments, ToolCall, parse_arguments
-from cuda_agent_backend.agent.tools import TOOL_SCHEMAS
+from cuda_agent_backend.agent.tools import tool_schemas
 from kernel_cache.fields import RecordError
 from kernel_cache.key import KernelKey
 from kernel_cache.record import NegativeRecord, Record
@@ -92,12 +92,12 @@ class Parser:
 def _tool_call(text: str) -> object:
     """The arguments of every tool."""
     refused: list[BadArguments] = []
-    for schema in TOOL_SCHEMAS:
+    for schema in tool_schemas():
         try:
             parse_arguments(ToolCall("1", schema["function"]["name"], text), schema)
         except BadArguments as error:
             refused.append(error)
-    if len(refused) == len(TOOL_SCHEMAS):
+    if len(refused) == len(tool_schemas()):
         raise refused[-1]
     return None
 
@@ -137,7 +137,9 @@ PARSERS = {
     "graph of a task": Parser(_built, TASK.to_json(), (TaskError,)),
     "record": Parser(_record, RECORD.to_json(), (RecordError,)),
     "negative record": Parser(_negative, json.dumps(NEGATIVE.to_fields()), (RecordError,)),
-    "tool call": Parser(_tool_call, '{"source": "int", "plan": "{}"}', (BadArguments,)),
+    "tool call": Parser(
+        _tool_call, '{"source": "kernel.cu", "plan": "plan.json"}', (BadArguments,)
+    ),
     "size": Parser(
         lambda t: evaluate(t, {"n": 32}), "ceildiv(n, 32) + max(1, -n % 7)", (ExpressionError,)
     ),

@@ -1,0 +1,114 @@
+"""The sketches' schedule parameters, as the sketches' own modules explain them."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import dataclass, fields
+from typing import Any
+
+ALSO = {"sketch", "rewrite"}
+"""Parameters of any kernel: which sketch prints it, and (of the first) which rewritten form it is for."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """A sketch. name: the value of the parameter `sketch`; empty where a schedule has no such parameter."""
+
+    name: str
+    what: str
+    parameters: tuple[str, ...]
+    meaning: str
+
+
+_EXCHANGE = '`exchange` names that way; "block" where there is one segment.'
+
+
+def families(target: str) -> list[Family]:
+    """All sketches of a target."""
+    return _cpu() if target == "cpu" else _cuda()
+
+
+def table(target: str) -> str:
+    """In Markdown: one paragraph for each sketch."""
+    said = []
+    for family in families(target):
+        name = f' (`"sketch": "{family.name}"`)' if family.name else ""
+        names = ", ".join(f"`{p}`" for p in family.parameters)
+        said.append(f"**{family.what}**{name}: {names}. {family.meaning}")
+    return "\n\n".join(said)
+
+
+def _cpu() -> list[Family]:
+    from cuda_agent_backend.sketch import cpu, cpu_attention, cpu_product
+
+    nest = ("lanes", "width", "unroll", "ahead", "stream", "threads", "chunk")
+    return [
+        Family("", "Loop nests", nest, _list(cpu)),
+        Family("", "Matrix products", ("rows", "width"), _paragraph(cpu_product)),
+        Family("", "Attention", ("rows", "keys", "width"), _paragraph(cpu_attention)),
+    ]
+
+
+def _cuda() -> list[Family]:
+    from cuda_agent_backend.sketch import (
+        cuda_attention,
+        cuda_contract,
+        cuda_direct,
+        cuda_layout,
+        cuda_map,
+        cuda_scatter,
+        cuda_select,
+        cuda_short,
+        cuda_small,
+        cuda_sort,
+        cuda_tiles,
+        cuda_transpose,
+    )
+
+    row = _fields(cuda_layout.Layout, {"points", "rows", "ordered", "wide"})
+    scatter = ("scatter", "threads", "flight", "tile", "vector", "test")
+    return [
+        Family("map", "Pointwise work", _fields(cuda_map.MapLayout), _rest(cuda_map.MapLayout)),
+        Family("row", "Reductions, norms, softmax, scans over rows", row,
+               f"{_rest(cuda_layout)} {_EXCHANGE} {_rest(cuda_layout.Layout)}"),
+        Family(cuda_transpose.SKETCH, "Pointwise work across two loops", ("wide",), _rest(cuda_transpose)),
+        Family(cuda_contract.SKETCH, "Products and convolutions on tensor cores", _fields(cuda_tiles.Tiles),
+               _rest(cuda_tiles)),
+        Family(cuda_direct.SKETCH, "Products with few columns", ("rows", "threads"),
+               "A thread's `rows` follow each other; `threads` of a block."),
+        Family(cuda_short.SKETCH, "Sums of few terms with many results", _fields(cuda_short.ShortLayout),
+               f"{_rest(cuda_short.ShortLayout, 0)} `threads` of a block."),
+        Family(cuda_small.SKETCH, "Many small products", _fields(cuda_small.SmallLayout),
+               f"{_rest(cuda_small.SmallLayout, 0)} `threads` of a block."),
+        Family("", "Sorts", _fields(cuda_sort.Team), _paragraph(cuda_sort)),
+        Family("", "Selections (topk)", _fields(cuda_select.Block), _paragraph(cuda_select)),
+        Family("", "Scatters", scatter, _paragraph(cuda_scatter)),
+        Family("", "Attention", _fields(cuda_attention.Blocks), _paragraph(cuda_attention)),
+    ]  # fmt: skip
+
+
+def _fields(layout: Any, without: set[str] | None = None) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(layout) if f.name not in (without or set()))
+
+
+def _paragraph(module: Any) -> str:
+    """What a module's description says after "Schedule parameters:"."""
+    found = inspect.getdoc(module) or ""
+    return _plain(found.partition("Schedule parameters:")[2].partition("\n\n")[0])
+
+
+def _list(module: Any) -> str:
+    """A description's list of parameters, one to a line."""
+    found = (inspect.getdoc(module) or "").partition("Schedule parameters of one kernel:")[2]
+    return "\n" + re.sub(r"(?m)^``(\w+)``\s+", r"* `\1`: ", re.sub(r"\n +", " ", found.strip()))
+
+
+def _rest(documented: Any, skip: int = 1) -> str:
+    """A description without its first paragraphs."""
+    parts = (inspect.getdoc(documented) or "").split("\n\n")
+    return _plain(" ".join(parts[skip:] or parts))
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.replace("``", "`").split())

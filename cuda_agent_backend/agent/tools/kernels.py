@@ -1,0 +1,329 @@
+"""The tools that make candidates and try them: what they ask of the judge, and what an episode has brought so far."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol, cast, get_args
+
+from cuda_agent_backend.agent.observation import (
+    compile_errors,
+    cut,
+    distribution_hint,
+    errors_of,
+    facts_in_words,
+    rates,
+    speed_of,
+)
+from cuda_agent_backend.agent.protocol import BadArguments
+from cuda_agent_backend.agent.tools.registry import Answer, Spec, Tool, failed, text
+from cuda_agent_backend.agent.workspace import Refusal, Workspace
+from cuda_agent_backend.sketch.api import Analysis, NotCovered, analyse, generate, schedules
+from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
+from cuda_agent_backend.sketch.device import CpuFacts
+from cuda_agent_backend.sketch.schedule import MAX_PARAMETER, Schedule
+from sandbox.candidate import Candidate, Language
+from sandbox.disassembly import Inspection
+from sandbox.plan import Plan, PlanError
+from sandbox.task import Task
+from sandbox.verdict import Baselines, Failure, Outcome, Verdict, Wrong
+
+WORTH_CHECKING = 1.0
+"""What is slower than the faster baseline, or than the best so far, is timed only: checking takes longer than that."""
+SOUND = ("wins", "too_slow", "noisy")
+"""Verdicts after which a candidate's speed is still something to compare with."""
+LANGUAGES = {".cu": "cuda", ".cpp": "c++", ".cc": "c++", ".py": "triton"}
+"""By the suffix of a source."""
+
+_CANDIDATE = text("name of a candidate, as sketch or compile answered it")
+LOOK = Spec(
+    "look",
+    "Time the baselines; answer with the room over the roofline floor and the schedules proposed.",
+)
+SKETCH = Spec(
+    "sketch",
+    "Generate and compile a candidate from a sketch under a schedule.",
+    {
+        "schedule": {
+            "type": "array",
+            "description": "one object of parameters for each kernel, as look proposes them",
+            "items": {
+                "type": "object",
+                "additionalProperties": {
+                    "anyOf": [
+                        {"type": "integer", "minimum": 0, "maximum": MAX_PARAMETER},
+                        {"type": "string"},
+                    ]
+                },
+            },
+        }
+    },
+    ("schedule",),
+)
+COMPILE = Spec(
+    "compile",
+    "Compile a candidate from a source file and a launch plan in the workspace. The source's suffix says its "
+    "language: .cu (CUDA C++), .cpp (C++ with OpenMP, target cpu), .py (Triton).",
+    {
+        "source": text("path of the source, such as kernel.cu"),
+        "plan": text("path of the launch plan, such as plan.json"),
+    },
+    ("source", "plan"),
+)
+INSPECT = Spec(
+    "inspect",
+    "Tell of a candidate's machine code: registers, spills, shared memory, residency, instructions.",
+    {"candidate": _CANDIDATE},
+    ("candidate",),
+)
+VERIFY = Spec(
+    "verify",
+    "Check a candidate's results against the float64 oracle.",
+    {"candidate": _CANDIDATE},
+    ("candidate",),
+)
+PROFILE = Spec(
+    "profile",
+    "Time a candidate against the faster baseline, say its rates, and check it if none was faster.",
+    {"candidate": _CANDIDATE},
+    ("candidate",),
+)
+SUBMIT = Spec(
+    "submit",
+    "Have a candidate judged for promotion; without one, end the episode with a reason. A refused candidate does not "
+    "end it.",
+    {"candidate": _CANDIDATE, "reason": text("why nothing is submitted")},
+)
+
+
+class Bench(Protocol):
+    """The part of the sandbox's judge that tools use."""
+
+    def baselines(self, task: Task) -> Baselines | Failure: ...
+
+    def compile(self, candidate: Candidate) -> Any: ...
+
+    def inspect(self, candidate: Candidate) -> Inspection | Failure: ...
+
+    def verify(self, task: Task, candidate: Candidate) -> Outcome: ...
+
+    def profile(self, task: Task, candidate: Candidate, *, worth: float) -> Outcome: ...
+
+    def judge(self, task: Task, candidate: Candidate) -> Verdict: ...
+
+
+@dataclass
+class KernelWork:
+    """One task, its bench, and what the episode has brought. Methods with a leading underscore are tools."""
+
+    task: Task
+    bench: Bench
+    facts: DeviceFacts | CpuFacts | None = None
+    workspace: Workspace | None = None
+    candidates: dict[str, Candidate] = field(default_factory=dict)
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    profiles: dict[str, float] = field(default_factory=dict)
+    finished: str | None = None
+    baselines: Baselines | None = None
+
+    def __post_init__(self) -> None:
+        self.analysis: Analysis | NotCovered = analyse(self.task)
+
+    def kernel_tools(self) -> list[Tool]:
+        """The tools of this group; `compile` where there are files."""
+        from_files = [Tool(COMPILE, self._compile, side_by_side=True)] if self.workspace else []
+        return [
+            Tool(LOOK, self._look),
+            Tool(SKETCH, self._sketch, side_by_side=True),
+            *from_files,
+            Tool(INSPECT, self._inspect),
+            Tool(VERIFY, self._verify),
+            Tool(PROFILE, self._profile),
+            Tool(SUBMIT, self._submit),
+        ]
+
+    def best(self) -> tuple[Candidate, Verdict] | None:
+        """The winning candidate with the largest proven speed-up."""
+        won = [
+            (v.speed.speedup.low if v.speed else 0.0, n) for n, v in self.verdicts.items() if v.wins
+        ]
+        if not won:
+            return None
+        name = max(won)[1]
+        return self.candidates[name], self.verdicts[name]
+
+    # --- tools ---
+
+    def _look(self) -> Answer:
+        result = self.bench.baselines(self.task)
+        if not isinstance(result, Baselines):
+            return failed(result.reason)
+        self.baselines = result
+        answer: Answer = {
+            "ok": True,
+            "eager_us": result.eager_seconds * 1e6,
+            "inductor_us": result.inductor_seconds * 1e6,
+            "overhead_us": result.overhead_seconds * 1e6,
+            "floor_us": result.floor_seconds * 1e6,
+            "room": result.room,
+        }
+        if self.workspace is not None:
+            self.workspace.provide("baselines.json", _pretty({**answer, **self._ceilings()}))
+        if isinstance(self.analysis, NotCovered):
+            return {**answer, "sketch": None, "why_not": self.analysis.reason}
+        proposed = schedules(self.analysis, self.facts)
+        return {
+            **answer,
+            "sketch": self.analysis.family,
+            "schedules": [json.loads(s.to_json()) for s in proposed],
+        }
+
+    def _ceilings(self) -> dict[str, Any]:
+        """What the machine was measured to do; timing the baselines has measured it."""
+        measured = getattr(self.bench, "ceilings", None)
+        return {"ceilings": asdict(measured())} if callable(measured) else {}
+
+    def _sketch(self, schedule: list[Any]) -> Answer:
+        if isinstance(self.analysis, NotCovered):
+            return failed(f"no sketch covers this task: {self.analysis.reason}")
+        try:
+            parsed = Schedule.from_json(json.dumps(schedule))
+            made = generate(
+                self.analysis, parsed, self.facts if isinstance(self.facts, DeviceFacts) else None
+            )
+        except (ValueError, KeyError) as error:
+            return failed(f"schedule does not fit: {error}")
+        if isinstance(made, NotCovered):
+            return failed(made.reason)
+        return self._add(made, "the sketch")
+
+    def _compile(self, source: str, plan: str) -> Answer:
+        assert self.workspace is not None
+        language = _language(source, self.task.target)
+        texts = [self.workspace.text_of(path) for path in (source, plan)]
+        for path, found in zip((source, plan), texts, strict=True):
+            if isinstance(found, Refusal):
+                return failed(f"{path}: {found.reason}")
+        code, plan_text = cast(list[str], texts)
+        try:
+            parsed = Plan.from_json(plan_text)
+        except PlanError as error:
+            return failed(f"plan: {error}")
+        if parsed.target != self.task.target:
+            return failed(f"the plan is for {parsed.target}, the task for {self.task.target}")
+        made = Candidate(parsed.target, language, code, parsed, "policy")
+        return self._add(made, source)
+
+    def _add(self, candidate: Candidate, name: str) -> Answer:
+        outcome = self.bench.compile(candidate)
+        if hasattr(outcome, "reason"):
+            log = getattr(outcome, "log", "")
+            errors = compile_errors(log, candidate.source, name)
+            more = {"errors": errors} if errors else {}
+            return failed(outcome.reason, log=cut(log), **more)
+        digest = candidate.digest[:12]
+        self.candidates[digest] = candidate
+        facts: Mapping[str, Mapping[str, Any]] = getattr(outcome, "facts", {})
+        remarks = facts_in_words(facts)
+        answer: Answer = {"ok": True, "candidate": digest, "facts": facts}
+        return answer | ({"remarks": remarks} if remarks else {})
+
+    def _candidate(self, name: str) -> Candidate:
+        if name not in self.candidates:
+            known = ", ".join(self.candidates) or "none yet"
+            raise BadArguments(f"no candidate {name!r}; there are: {known}")
+        return self.candidates[name]
+
+    def _inspect(self, candidate: str) -> Answer:
+        found = self.bench.inspect(self._candidate(candidate))
+        if not isinstance(found, Inspection):
+            return failed(found.reason)
+        remarks = facts_in_words(found.kernels)
+        answer: Answer = {
+            "ok": True,
+            "kernels": found.kernels,
+            "instructions": found.instructions,
+        }
+        answer |= {"remarks": remarks} if remarks else {}
+        return answer | ({"why_no_instructions": found.why_not} if found.why_not else {})
+
+    def _verify(self, candidate: str) -> Answer:
+        made = self._candidate(candidate)
+        return describe(self.bench.verify(self.task, made), _outputs(made))
+
+    def _profile(self, candidate: str) -> Answer:
+        made = self._candidate(candidate)
+        wrong = {name for name, verdict in self.verdicts.items() if verdict.status not in SOUND}
+        others = [s for name, s in self.profiles.items() if name not in {candidate, *wrong}]
+        found = self.bench.profile(self.task, made, worth=max([WORTH_CHECKING, *others]))
+        answer = describe(found, _outputs(made))
+        if "speedup" in answer:
+            self.profiles[candidate] = answer["speedup"]["median"]
+        return answer
+
+    def _submit(self, candidate: str = "", reason: str = "") -> Answer:
+        if not candidate:
+            self.finished = reason or "the policy gave up without a reason"
+            return {"ok": True, "ended": self.finished}
+        made = self._candidate(candidate)
+        verdict = self.bench.judge(self.task, made)
+        self.verdicts[candidate] = verdict
+        if verdict.wins:
+            self.finished = f"promoted: {verdict.reason}"
+        answer: Answer = {
+            "ok": verdict.wins,
+            "status": verdict.status,
+            "reason": verdict.reason,
+            "reward": verdict.reward,
+        }
+        answer |= speed_of(verdict.speed) if verdict.speed else {}
+        if verdict.accuracy is not None and not verdict.accuracy.passes:
+            answer["outputs"] = errors_of(verdict.accuracy, _outputs(made))
+        return answer
+
+
+def _language(source: str, target: str) -> Language:
+    """The language of a source file. Raises BadArguments where there is none for the target."""
+    suffix = source[source.rfind(".") :] if "." in source else ""
+    wanted = [s for s, of in LANGUAGES.items() if (of == "c++") == (target == "cpu")]
+    if suffix not in wanted:
+        raise BadArguments(f"{source!r}: a source for {target} ends in {' or '.join(wanted)}")
+    if LANGUAGES[suffix] not in get_args(Language):
+        raise BadArguments(f"{source!r}: {LANGUAGES[suffix]} sources cannot be compiled here")
+    return cast(Language, LANGUAGES[suffix])
+
+
+def _outputs(candidate: Candidate) -> list[str]:
+    return [b.name for b in candidate.plan.buffers if b.kind == "output"]
+
+
+def describe(outcome: Outcome, names: list[str]) -> Answer:
+    """What came of a verification or a profile."""
+    answer: Answer = {
+        "ok": outcome.status in ("correct", "too_slow", "unchecked"),
+        "status": outcome.status,
+        "reason": outcome.reason,
+    }
+    speed = getattr(outcome, "speed", None)
+    answer |= speed_of(speed) if speed is not None else {}
+    achieved = getattr(outcome, "achieved", None)
+    if achieved is not None:
+        answer["achieved"] = rates(achieved)
+    accuracy = getattr(outcome, "accuracy", None)
+    if accuracy is not None and accuracy.passes and accuracy.outputs:
+        answer["error_ratio"] = round(min(accuracy.error_ratio, 1e9), 4)
+    if isinstance(outcome, Wrong):
+        answer |= {"outputs": errors_of(accuracy, names)} if accuracy is not None else {}
+        hint = distribution_hint(outcome.where)
+        answer |= {"inputs": hint} if hint else {}
+    if getattr(outcome, "log", ""):
+        answer["log"] = cut(outcome.log)  # type: ignore[union-attr]
+    return answer
+
+
+def _pretty(value: Any) -> str:
+    return json.dumps(value, indent=1, sort_keys=True) + "\n"
+
+
+KERNEL_SPECS = (LOOK, SKETCH, INSPECT, VERIFY, PROFILE, SUBMIT)

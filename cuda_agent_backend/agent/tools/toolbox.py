@@ -1,0 +1,84 @@
+"""All tools of an episode: calls in, messages out."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from cuda_agent_backend.agent.protocol import (
+    BadArguments,
+    Message,
+    Schema,
+    ToolCall,
+    parse_arguments,
+    tool_message,
+)
+from cuda_agent_backend.agent.tools.files import FILE_SPECS, file_tools
+from cuda_agent_backend.agent.tools.kernels import COMPILE, KERNEL_SPECS, KernelWork
+from cuda_agent_backend.agent.tools.registry import Answer, Tool, failed
+from cuda_agent_backend.agent.tools.shell import SHELL, Shell, shell_tool
+
+
+@dataclass
+class Toolbox(KernelWork):
+    """Tools bound to one task, and what the episode has brought so far.
+
+    compile_jobs: compilers that one turn runs at once. workspace: where the file tools work; without one there are the
+    kernel tools alone, and no `compile`. shell: what runs commands there.
+    """
+
+    compile_jobs: int = 2
+    shell: Shell | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        tools = self.kernel_tools()
+        if self.workspace is not None:
+            tools += [*file_tools(self.workspace), shell_tool(self.shell)]
+        self.tools: dict[str, Tool] = {tool.spec.name: tool for tool in tools}
+
+    @property
+    def schemas(self) -> list[Schema]:
+        """Of all tools, in the OpenAI function format."""
+        return [tool.spec.schema for tool in self.tools.values()]
+
+    def run(self, calls: Sequence[ToolCall]) -> list[Message]:
+        """Run ``calls`` in order; neighbouring ones that make candidates compile side by side."""
+        answers: list[Answer] = []
+        for together, group in itertools.groupby(calls, self._side_by_side):
+            some = list(group)
+            if together and len(some) > 1:
+                with ThreadPoolExecutor(max_workers=max(1, self.compile_jobs)) as pool:
+                    answers += pool.map(self._guarded, some)
+            else:
+                answers += map(self._guarded, some)
+        return [tool_message(c, answer) for c, answer in zip(calls, answers, strict=True)]
+
+    def _side_by_side(self, call: ToolCall) -> bool:
+        return call.name in self.tools and self.tools[call.name].side_by_side
+
+    def _guarded(self, call: ToolCall) -> Answer:
+        tool = self.tools.get(call.name)
+        if tool is None:
+            return failed(f"no tool {call.name[:100]!r}; there are: {', '.join(self.tools)}")
+        if self.finished is not None:
+            return failed("not run: the episode has ended")
+        try:
+            started = self._worked()
+            answer = tool.run(**parse_arguments(call, tool.spec.schema))
+            return {**answer, "seconds": round(self._worked() - started, 3)}
+        except BadArguments as error:
+            return failed(str(error))
+
+    def _worked(self) -> float:
+        """A clock that stands still while other processes have their turn on the device."""
+        return time.monotonic() - float(getattr(self.bench, "waited_s", 0.0))
+
+
+def tool_schemas(files: bool = True) -> list[Schema]:
+    """The schemas of all tools there are; without ``files`` those of an episode that has no workspace."""
+    more = (COMPILE, *FILE_SPECS, SHELL) if files else ()
+    return [spec.schema for spec in (*KERNEL_SPECS, *more)]
