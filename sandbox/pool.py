@@ -78,6 +78,12 @@ class Pool:
         """Compilers at once."""
         return self._turns.jobs
 
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """For work of an episode that may go on beside compilers, such as a shell's command."""
+        with self._turn(self._turns.compiling()):
+            yield
+
     def compile(self, candidate: Candidate) -> Compiled | Failure:
         """See `Judge.compile`."""
         with self._turn(self._turns.compiling()):

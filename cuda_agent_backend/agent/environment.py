@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -80,9 +80,9 @@ def open_environment(
     """The environment of a task. folder: of the workspace, made where it is not there; what a policy wrote to it before
     stays, what the environment provides is written anew. None: kernel tools only, for policies that need no files.
 
-    facts: of the device that is written for, by default this machine's. neighbours: kernels that won on like tasks,
-    which `look` offers. Raises OSError where the folder cannot be
-    written, `TaskError` for a task that this torch cannot build.
+    facts: of the device that is written for, by default this machine's. shell: by default a confined one. neighbours:
+    kernels that won on like tasks, which `look` offers. Raises OSError where the folder cannot be written, `TaskError`
+    for a task that this torch cannot build.
     """
     if folder is None:
         tools = Toolbox(task, bench, facts, neighbours=neighbours, compile_jobs=compile_jobs)
@@ -97,12 +97,19 @@ def open_environment(
             workspace=workspace,
             neighbours=neighbours,
             compile_jobs=compile_jobs,
-            shell=shell,
+            shell=shell or _confined_shell(folder, bench),
         )
     except BaseException:
         workspace.close()
         raise
     return Environment(task, tools)
+
+
+def _confined_shell(folder: Path, bench: Bench) -> Shell:
+    """A shell in the folder. Among other episodes of one judge its commands wait for their turn."""
+    from sandbox import shell
+
+    return shell.Shell(folder, turn=getattr(bench, "beside", nullcontext))
 
 
 def fill(workspace: Workspace, task: Task, facts: DeviceFacts | CpuFacts | None = None) -> None:

@@ -15,7 +15,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from cuda_agent_backend.agent.chooser import LEAST_GAIN, Chooser
 from cuda_agent_backend.agent.protocol import Message, Schema, ToolCall, Turn
@@ -52,7 +52,6 @@ class SearchPolicy:
     at_floor: float = AT_FLOOR
     seed: int = 0
     name: str = "search"
-    works_with_files: ClassVar[bool] = False
     _chooser: Chooser | None = None
     _room: float = math.inf
     _asked: list[int] = field(default_factory=list)

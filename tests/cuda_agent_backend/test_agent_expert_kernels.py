@@ -35,7 +35,11 @@ def convolved(x: Tensor, w: Tensor, bias: Tensor | None = None, stride: int = 1)
     inside = F.pad(torch.ones_like(x, dtype=torch.bool), around).repeat_interleave(many, 1)
     total: Any = 0.0
     for place in torch.cartesian_prod(*map(torch.arange, w.shape[2:])).reshape(-1, rank).tolist():
-        cut = (slice(None), slice(None), *(slice(at, at + n) for at, n in zip(place, x.shape[2:], strict=True)))
+        cut = (
+            slice(None),
+            slice(None),
+            *(slice(at, at + n) for at, n in zip(place, x.shape[2:], strict=True)),
+        )
         weight = w[(slice(None), 0, *place)].reshape(-1, *[1] * rank)
         total = total + torch.where(inside[cut], wide[cut] * weight, 0.0)
     steps = (slice(None), slice(None), *[slice(None, None, stride)] * rank)
@@ -114,7 +118,9 @@ def test_every_version_computes_what_float64_does(name: str, tmp_path: Path) -> 
     for version in PLAYS[f"single/{name}"].versions(task):
         plan = Plan.from_json(version.plan)
         (got,) = cuda_emulator.run(version.source, plan, inputs, tmp_path)
-        torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=2e-4 if "sum" in name else 1e-5)
+        torch.testing.assert_close(
+            got.double(), want, rtol=1e-5, atol=2e-4 if "sum" in name else 1e-5
+        )
 
 
 @pytest.mark.parametrize("name", CASES)
