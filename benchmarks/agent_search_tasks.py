@@ -1,4 +1,4 @@
-"""The tasks of `agent_search`: practice files at sizes for the target, each twice, so that one learns of the other."""
+"""The tasks of `agent_search`: practice files at sizes for the target, each twice, so that one helps the other."""
 
 from __future__ import annotations
 

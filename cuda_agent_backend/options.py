@@ -31,6 +31,7 @@ class Options:
     policy: what writes the kernels; model, base_url: which language model, and where it is served (see
     `agent.policies.registry`); policy_options: sampling and limits (see `agent.policies.spec`).
     allow_policy_cpp: consent to run C++ that a policy wrote itself (target cpu).
+    memory: whether a policy is told of kernels that won on tasks like its own.
     device_lock: a file by which processes that search on one device take turns on it; None where this one is alone.
     """
 
@@ -46,6 +47,7 @@ class Options:
     base_url: str = ""
     policy_options: Mapping[str, Any] = field(default_factory=dict)
     allow_policy_cpp: bool = False
+    memory: bool = True
     progress: str = "auto"
     device_lock: Path | None = None
     disable: bool = False
@@ -103,6 +105,7 @@ OURS: dict[str, tuple[Callable[[Any], bool], str, Callable[[Any], Any]]] = {
     "base_url": (lambda v: isinstance(v, str), "the URL of an endpoint", str),
     "policy_options": (lambda v: isinstance(v, Mapping), "a dictionary", dict),
     "allow_policy_cpp": (lambda v: isinstance(v, bool), "True or False", bool),
+    "memory": (lambda v: isinstance(v, bool), "True or False", bool),
     "progress": (lambda v: v in ("auto", "on", "off"), "one of auto, on, off", str),
     "device_lock": (lambda v: isinstance(v, str | Path) and bool(str(v)), "a path", Path),
 }

@@ -76,6 +76,8 @@ class HasFolders(Protocol):
     def flags(self) -> Mapping[str, Any]: ...
     @property
     def device_lock(self) -> Path | None: ...
+    @property
+    def memory(self) -> bool: ...
 
 
 def stands(known: object, target: str) -> bool:
@@ -176,20 +178,24 @@ def run_agent(
     """One episode of the agent on one task."""
     from cuda_agent_backend.agent.environment import open_environment
     from cuda_agent_backend.agent.loop import Budget, run_episode
-    from cuda_agent_backend.agent.policies.registry import closed, make_policy
+    from cuda_agent_backend.agent.memory import recall
+    from cuda_agent_backend.agent.policies.registry import closed, make_policy, works_with_files
     from cuda_agent_backend.agent.resume import begin
     from cuda_agent_backend.agent.trajectory_store import folder_beside, prune
+    from cuda_agent_backend.machine import key_of
     from sandbox.compile import Compiled
 
     bench: Any = WithRecorded(judge, recorded) if recorded else judge
     folder = folder_beside(setup.cache_dir)
     budget = Budget(budget_s)
+    near = recall(setup.cache_dir, task, key_of(task)) if setup.memory else []
     with ExitStack() as closing:
-        policy = make_policy(setup.policy)
         place = None
-        if getattr(policy, "works_with_files", True):
+        if works_with_files(setup.policy):
             place = Path(closing.enter_context(TemporaryDirectory(prefix="cuda-agent-task-")))
-        environment = open_environment(task, bench, place, compile_jobs=compile_jobs())
+        environment = open_environment(
+            task, bench, place, compile_jobs=compile_jobs(), neighbours=near
+        )
         tools = closing.enter_context(environment).tools
         header = header_of(task, setup, tools.schemas, budget)
         begun = begin(folder, header, lambda: make_policy(setup.policy), tools.schemas)

@@ -213,6 +213,7 @@ class Searching:
             "flags": all_flags(),
             "policy": self.options.policy_spec.to_json(),
             "allow_policy_cpp": self.options.allow_policy_cpp,
+            "memory": self.options.memory,
             "inductor": _jsonable(self.options.inductor),
             "device_lock": lock and str(lock.absolute()),
         }

@@ -50,6 +50,7 @@ class Setup:
     allow_policy_cpp: bool = False
     inductor: Mapping[str, Any] | None = None
     device_lock: Path | None = None
+    memory: bool = True
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> Setup:

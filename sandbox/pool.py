@@ -78,10 +78,11 @@ class Pool:
         """Compilers at once."""
         return self._turns.jobs
 
-    def beside_compilers(self) -> AbstractContextManager[None]:
-        """A compiler's turn for other work on the cores, such as a command of an agent's shell: it disturbs what is
-        measured as little as compiling does."""
-        return self._turn(self._turns.compiling())
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """For work of an episode that may go on beside compilers, such as a shell's command."""
+        with self._turn(self._turns.compiling()):
+            yield
 
     def compile(self, candidate: Candidate) -> Compiled | Failure:
         """See `Judge.compile`."""

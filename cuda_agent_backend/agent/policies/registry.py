@@ -20,17 +20,18 @@ INSTALL = "pip install 'cuda_agent[llm]'"
 class Kind:
     """What a name stands for. module: below this package, with ``make(spec) -> Policy``. model: whether it needs one.
 
-    packages: what must be installed.
+    packages: what must be installed. files: whether it writes and reads files, and so works in a workspace.
     """
 
     module: str
     model: str = ""
     packages: tuple[str, ...] = ()
     endpoint: bool = False
+    files: bool = True
 
 
 POLICIES = {
-    "search": Kind("searching"),
+    "search": Kind("searching", files=False),
     "openai": Kind("endpoint", "the model's name", ("openai",), endpoint=True),
     "transformers": Kind("local", "its name or folder", ("transformers",)),
     "vllm": Kind("local", "its name or folder", ("vllm", "transformers")),
@@ -62,6 +63,11 @@ def missing(spec: PolicySpec) -> str:
     if not absent:
         return ""
     return f"the policy {spec.name!r} needs {', '.join(absent)}: {INSTALL}"
+
+
+def works_with_files(spec: PolicySpec) -> bool:
+    """Whether its episodes need a workspace."""
+    return any(POLICIES[name].files for name in _parts(spec.name))
 
 
 def make_policy(spec: PolicySpec) -> Policy:
