@@ -13,7 +13,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks.agent_expert import cpu
 from benchmarks.agent_expert.plays import PLAYS
 from benchmarks.agent_expert.policy import ExpertPolicy
-from benchmarks.agent_expert.script import Play
+from benchmarks.agent_expert.script import Play, Version
 from benchmarks.agent_expert.tasks import offered_here
 from benchmarks.regions import WithEager
 from benchmarks.store import ROOT, Facts, Results, arguments
@@ -44,10 +44,16 @@ def plays_of(target: str) -> Mapping[str, Play]:
     return PLAYS if target == "cuda" else cpu.PLAYS
 
 
-def run_play(play: Play, judge: Judge, budget_s: float, trajectories: Path) -> Facts:
+def run_play(
+    play: Play,
+    judge: Judge,
+    budget_s: float,
+    trajectories: Path,
+    expert: Callable[[Sequence[Version]], ExpertPolicy] = ExpertPolicy,
+) -> Facts:
     """One episode; what came of it. Raises `Unfit` or `NotOneTask` where the task is not what was written for."""
     found = offered_here(play.name, judge.target)
-    policy = ExpertPolicy(play.versions(found.task))
+    policy = expert(play.versions(found.task))
     bench = WithEager(judge, found.eager)
     bench.baselines(found.task)  # compiling the baselines is not charged to the expert
     with (

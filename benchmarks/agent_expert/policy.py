@@ -8,14 +8,13 @@ judgement refuses it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
 from benchmarks.agent_expert.script import Version
 from cuda_agent_backend.agent.protocol import Message, Schema, ToolCall, Turn
-from sandbox.task import Task
 
 Call = tuple[str, dict[str, Any]]
 Results = list[dict[str, Any]]
@@ -31,6 +30,8 @@ class ExpertPolicy:
     """Plays one task's versions. It has state: one object for each episode."""
 
     versions: Sequence[Version]
+    submissions: int = SUBMISSIONS
+    noisy_tries: int = NOISY_TRIES
     name: str = "expert"
     speeds: dict[str, float] = field(default_factory=dict)
     """Median speed-up of each candidate that was profiled, by name."""
@@ -101,10 +102,10 @@ class ExpertPolicy:
             self.speeds[name] = timed["speedup"]["median"]
 
     def _submit_in_order(self) -> Iterator[tuple[str, list[Call]]]:
-        best = sorted(self.speeds, key=lambda n: -self.speeds[n])[:SUBMISSIONS]
+        best = sorted(self.speeds, key=lambda n: -self.speeds[n])[: self.submissions]
         refused = "no version works"
         for name in best:
-            for _ in range(NOISY_TRIES):
+            for _ in range(self.noisy_tries):
                 (verdict,) = yield (
                     "The fastest one that is left.",
                     [("submit", {"candidate": name})],
@@ -158,8 +159,3 @@ def _last_results(messages: Sequence[Message]) -> Results:
             break
         found.append(json.loads(message["content"]))
     return found[::-1]
-
-
-def policy_for(task: Task, versions: Callable[[Task], Sequence[Version]]) -> ExpertPolicy:
-    """The expert on a task. Raises `Unfit` where the task is another than the versions are for."""
-    return ExpertPolicy(versions(task))
