@@ -80,8 +80,6 @@ def toolchain_of(target: str, language: str = "") -> str | None:
     Triton, which brings a compiler of its own."""
     from sandbox.toolchain import Toolchain, find_cuda, find_cxx, find_triton
 
-    if language == "triton":
-        found = find_triton()
-    else:
-        found = find_cxx() if target == "cpu" else find_cuda()
+    find = find_triton if language == "triton" else find_cxx if target == "cpu" else find_cuda
+    found = find()
     return found.version if isinstance(found, Toolchain) else None

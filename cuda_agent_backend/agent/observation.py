@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sandbox.accuracy import AccuracyReport, OutputReport
+from sandbox.places import Misses, Place
 from sandbox.roofline import Achieved
 from sandbox.timing import SpeedReport
 
@@ -98,7 +99,21 @@ def _output(output: OutputReport, names: Sequence[str]) -> dict[str, Any]:
             "largest_error_allowed": _number(output.max_allowed),
             "error_ratio": _number(output.error_ratio),
         }
+    return answer | (_where(output.misses) if output.misses is not None else {})
+
+
+def _where(misses: Misses) -> dict[str, Any]:
+    """How many elements are wrong by themselves, and which; none may be, where all are a little too far off."""
+    answer: dict[str, Any] = {"wrong_elements": f"{misses.count} of {misses.elements}"}
+    if misses.first:
+        answer["first_wrong"] = [_place(p) for p in misses.first]
+    if misses.worst is not None:
+        answer["worst"] = _place(misses.worst)
     return answer
+
+
+def _place(place: Place) -> str:
+    return f"{list(place.index)}: {place.found} instead of {place.wanted}"
 
 
 def _number(value: float) -> float | str:

@@ -14,6 +14,7 @@ import pytest
 from judge_kit import spec
 from test_confine import working_in
 from triton_kit import (
+    DESCRIBED,
     SOURCE,
     Specs,
     candidate,
@@ -80,6 +81,17 @@ def test_one_kernel_with_other_constants_is_another_and_with_the_same_ones_is_on
     made = compile_candidate(candidate(document(SUMS, small, large, small)), tmp_path, ARCH)
     assert isinstance(made, Compiled) and made.plan is not None
     assert [ln.kernel for ln in made.plan.launches()] == ["row_sum_0", "row_sum_1", "row_sum_0"]
+
+
+def test_scratch_memory_and_clusters_are_in_the_launch_plan(tmp_path: Path) -> None:
+    shapes = Specs((spec(128, 512),), (spec(128),))
+    step = reduction(shapes, 512, num_ctas=2)
+    made = compile_candidate(candidate(document(shapes, step), DESCRIBED), tmp_path, ARCH)
+    assert isinstance(made, Compiled) and made.plan is not None, made
+    (launch,) = made.plan.launches()
+    assert (launch.grid, launch.cluster) == ((256, 1, 1), (2, 1, 1))
+    assert made.plan.temporary_specs[0].extent >= 256 * 128  # a descriptor has 128 bytes
+    assert launch.args[-2] == "triton_scratch_0"
 
 
 @pytest.mark.parametrize(

@@ -244,8 +244,18 @@ def test_others_are_not_signalled(shell: Shell) -> None:
 @needs_root
 def test_a_fork_bomb_meets_its_limit_and_its_deadline(workspace: Path) -> None:
     with Shell(workspace, limits=ShellLimits(processes=40)) as shell:
-        found = shell.run("bomb() { bomb | bomb & }; bomb; sleep 30", 2.0)
+        found = shell.run("bomb() { bomb | bomb & }; bomb; sleep 30", 3.0)
         assert found.timed_out or "processes" in found.output
+        assert family(keeper_of(shell)) == [keeper_of(shell)]
+        assert shell.run("echo on").output == "on\n"
+
+
+def test_processes_are_counted_where_the_user_has_others(workspace: Path) -> None:
+    with Shell(workspace, limits=ShellLimits(processes=20)) as shell:
+        shell._uid = None  # as where the judge is not root
+        shell._end()
+        found = shell.run("for i in $(seq 60); do (sleep 30 &); done; sleep 30", 20)
+        assert "more than 20 processes" in found.output and found.died and found.seconds < 15
         assert family(keeper_of(shell)) == [keeper_of(shell)]
         assert shell.run("echo on").output == "on\n"
 

@@ -39,6 +39,19 @@ def row_sum(x, y, columns, BLOCK: tl.constexpr):
     tl.store(y + row, tl.sum(v, 0))
 """
 
+DESCRIBED = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def row_sum(x, y, columns, BLOCK: tl.constexpr):
+    rows = tl.num_programs(0)
+    here = tl.make_tensor_descriptor(x, [rows, columns], [columns, 1], [1, BLOCK])
+    v = here.load([tl.program_id(0), 0])
+    tl.store(y + tl.program_id(0), tl.sum(tl.sum(v, 1), 0))
+"""
+"""Its descriptors lie in the scratch memory that Triton asks for."""
+
 
 class Shapes(Protocol):
     """A task, or as much of one as a plan is made from."""
