@@ -8,6 +8,7 @@ the same.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -65,6 +66,14 @@ class Environment:
             self.tools.workspace.close()
 
 
+def confined_shell(folder: Path) -> Shell:
+    """The sandbox's shell, which may not change what the environment provides."""
+    from sandbox.shell import PROTECTED
+    from sandbox.shell import Shell as ConfinedShell
+
+    return ConfinedShell(folder, protected=(*PROTECTED, "example", "example/*"))
+
+
 def open_environment(
     task: Task,
     bench: Bench,
@@ -72,21 +81,22 @@ def open_environment(
     *,
     facts: DeviceFacts | CpuFacts | None = None,
     compile_jobs: int = 2,
-    shell: Shell | None = None,
+    shell: Callable[[Path], Shell] | None = confined_shell,
 ) -> Environment:
     """The environment of a task. folder: of the workspace, made where it is not there; what a policy wrote to it before
     stays, what the environment provides is written anew. None: kernel tools only, for policies that need no files.
 
-    facts: of the device that is written for, by default this machine's. Raises OSError where the folder cannot be
-    written, `TaskError` for a task that this torch cannot build.
+    facts: of the device that is written for, by default this machine's. shell: opens the workspace's shell. Raises
+    OSError where the folder cannot be written, `TaskError` for a task that this torch cannot build.
     """
     if folder is None:
         return Environment(task, Toolbox(task, bench, facts, compile_jobs=compile_jobs))
     workspace = Workspace(folder)
     try:
         fill(workspace, task, facts)
+        opened = shell(folder) if shell is not None else None
         tools = Toolbox(
-            task, bench, facts, workspace=workspace, compile_jobs=compile_jobs, shell=shell
+            task, bench, facts, workspace=workspace, compile_jobs=compile_jobs, shell=opened
         )
     except BaseException:
         workspace.close()

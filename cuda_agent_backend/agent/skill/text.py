@@ -9,11 +9,14 @@ from typing import Any
 
 from cuda_agent_backend.agent.observation import HINTS
 from cuda_agent_backend.agent.protocol import Schema
-from cuda_agent_backend.agent.skill.example import (  # fmt: skip
+from cuda_agent_backend.agent.skill.example import (
     SOURCES,
+    TRITON_SOURCE,
     example_plan,
     example_source,
     example_task,
+    source_of,
+    triton_plan,
 )
 from cuda_agent_backend.agent.skill.sketches import table
 from cuda_agent_backend.agent.tools import tool_schemas
@@ -33,7 +36,7 @@ _ORDER = (
     ("plan", "plan_{}"),
     ("rules_{}",),
     ("accuracy",),
-    ("example",),
+    ("example", "more_{}"),
     ("speed_{}",),
     ("sketches",),
     ("errors", "errors_{}"),
@@ -79,7 +82,9 @@ def _type(schema: Schema) -> str:
 
 
 def _part(name: str) -> str:
-    return (files(__package__) / f"{name}.md").read_text(encoding="utf-8")
+    """A file's text; of what is not there for a target, none."""
+    path = files(__package__) / f"{name}.md"
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
 def _values(target: str) -> dict[str, str]:
@@ -117,5 +122,7 @@ def _values(target: str) -> dict[str, str]:
         "example_name": SOURCES[target],
         "example_language": "cpp",
         "example_source": example_source(target),
+        "triton_source": source_of(TRITON_SOURCE),
+        "triton_plan": triton_plan(),
         "sketches": table(target),
     }
