@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from importlib.resources import files
 
 from cuda_agent_backend.agent.readable import readable
@@ -39,6 +40,12 @@ def example_plan(target: str, rows: int = ROWS) -> str:
     )
 
 
+@cache
+def example_text(target: str) -> str:
+    """The task as PyTorch."""
+    return readable(example_task(target))
+
+
 def triton_plan(rows: int = ROWS) -> str:
     """The plan of the example in Triton."""
     plan = example_plan("cuda", rows)
@@ -68,7 +75,7 @@ def source_of(name: str) -> str:
 def example_files(target: str) -> dict[str, str]:
     """The example as files of a workspace, by name."""
     found = {
-        "task.py": readable(example_task(target)),
+        "task.py": example_text(target),
         SOURCES[target]: example_source(target),
         "plan.json": example_plan(target),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -14,7 +15,7 @@ from cuda_agent_backend.agent.skill.example import (
     TRITON_SOURCE,
     example_plan,
     example_source,
-    example_task,
+    example_text,
     source_of,
     triton_plan,
 )
@@ -44,6 +45,7 @@ _ORDER = (
 """Sections, each of files that follow each other without a gap."""
 
 
+@cache
 def skill(target: str) -> str:
     """The whole text for a target, in Markdown."""
     sections = ["".join(_part(name.format(target)) for name in names) for names in _ORDER]
@@ -88,7 +90,6 @@ def _part(name: str) -> str:
 
 
 def _values(target: str) -> dict[str, str]:
-    from cuda_agent_backend.agent.readable import readable
 
     cuda = target == "cuda"
     return {
@@ -118,7 +119,7 @@ def _values(target: str) -> dict[str, str]:
         "max": f"{accuracy.MAX_MULTIPLE:g}",
         "distributions": "; ".join(f"`{name}` ({HINTS[name]})" for name in DISTRIBUTIONS),
         "quick": ", ".join(f"`{name}`" for name in QUICK.distributions),
-        "example_task": readable(example_task(target)),
+        "example_task": example_text(target),
         "example_name": SOURCES[target],
         "example_language": "cpp",
         "example_source": example_source(target),
