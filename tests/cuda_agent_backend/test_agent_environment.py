@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from agent_tasks import samples
 from test_tools import Scripted
 
+from cuda_agent_backend import promote
 from cuda_agent_backend.agent.environment import Environment, open_environment
 from cuda_agent_backend.agent.loop import Budget, run_episode
 from cuda_agent_backend.agent.protocol import Message, Schema, ToolCall, Turn
@@ -204,6 +207,40 @@ def test_what_cannot_be_compiled_says_why(
 ) -> None:
     assert call(environment, "write", path="cuda.json", content=example_plan("cuda"))["ok"]
     assert said in call(environment, "compile", source=source, plan=plan)["error"]
+
+
+@dataclass
+class Curious:
+    """Asks for the files that there are, then ends."""
+
+    works_with_files: bool
+    name: str = "curious"
+    first: list[Message] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+
+    def act(self, messages: Sequence[Message], tools: Sequence[Schema]) -> Turn:
+        if not self.first:
+            self.first = list(messages)
+            return Turn("", (ToolCall.of("1", "glob", pattern="**"),))
+        self.paths = json.loads(messages[-1]["content"]).get("paths", [])
+        return Turn("", (ToolCall.of("2", "submit", reason="seen"),))
+
+
+@pytest.mark.parametrize("files", [True, False])
+def test_a_search_gives_a_workspace_to_policies_that_work_with_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: bool
+) -> None:
+    policy = Curious(files)
+    monkeypatch.setattr(promote, "make_policy", lambda *_: policy)
+    monkeypatch.setattr(Scripted, "waited_s", 0.0, raising=False)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    setup: Any = SimpleNamespace(policy="curious", cache_dir=tmp_path / "cache", flags={})
+    found = promote.run_agent(TASK, Scripted(), setup, 60.0, None, lambda _: None)
+    assert found.reason == "seen"
+    assert [m["role"] for m in policy.first] == (["system", "user"] if files else ["user"])
+    assert ("SKILL.md" in policy.paths) is files
+    assert not list(tmp_path.glob("cuda-agent-task-*")), "the folder is gone with the episode"
 
 
 @dataclass

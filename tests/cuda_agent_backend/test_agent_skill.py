@@ -24,13 +24,16 @@ from cuda_agent_backend.agent.skill.example import (
 from cuda_agent_backend.agent.skill.sketches import ALSO, families
 from cuda_agent_backend.agent.skill.template import plan_template
 from cuda_agent_backend.agent.tools import tool_schemas
+from cuda_agent_backend.machine import arch_of
 from cuda_agent_backend.sketch.api import Analysis, analyse
-from sandbox.candidate import Candidate
+from sandbox.candidate import Candidate, Language
 from sandbox.compile import Compiled, compile_candidate
+from sandbox.judge import Judge
 from sandbox.oracle import run_oracle
 from sandbox.plan import Launch, Plan
 from sandbox.task import Task
 from sandbox.toolchain import Missing, find_cuda, find_triton
+from sandbox.verdict import Correct
 
 TARGETS = ("cpu", "cuda")
 
@@ -158,6 +161,22 @@ def test_the_example_in_triton_is_told_and_compiles(tmp_path: Path) -> None:
         Candidate("cuda", "triton", source, plan, "policy"), tmp_path, "sm_90a"
     )
     assert isinstance(found, Compiled), found
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("language", ["cuda", "triton"])
+def test_the_examples_for_cuda_are_right_on_a_device(tmp_path: Path, language: Language) -> None:
+    if language == "triton" and isinstance(find_triton(), Missing):
+        pytest.skip("Triton is not installed")
+    name, plan = (
+        (SOURCES["cuda"], example_plan("cuda"))
+        if language == "cuda"
+        else (TRITON_SOURCE, triton_plan())
+    )
+    candidate = Candidate("cuda", language, source_of(name), Plan.from_json(plan), "policy")
+    with Judge("cuda", scratch_dir=tmp_path, arch=arch_of("cuda")) as judge:
+        found = judge.verify(example_task("cuda"), candidate, thorough=True)
+    assert isinstance(found, Correct), found.reason
 
 
 @pytest.mark.parametrize("target", TARGETS)
