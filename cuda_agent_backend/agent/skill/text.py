@@ -110,7 +110,9 @@ def _values(target: str) -> dict[str, str]:
         "max_threads": str(plancheck.MAX_THREADS),
         "max_shared": f"{plancheck.MAX_SHARED:,}",
         "max_cluster": str(plancheck.MAX_CLUSTER),
-        "temporary_alignment": str(TEMPORARY_ALIGNMENT),
+        "temporary_alignment": str(
+            TEMPORARY_ALIGNMENT if cuda else 64
+        ),  # torch aligns to 64 on cpu
         "input_alignment": str(INPUT_ALIGNMENT[target]),
         "dtypes": ", ".join(ITEM_SIZES),
         "compiler": " ".join(("nvcc -cubin -O3", *COMMON_FLAGS) if cuda else ("g++", *CXX_FLAGS)),
