@@ -46,6 +46,10 @@ _PLACE = re.compile(
     re.MULTILINE,
 )
 
+_ASSEMBLER = re.compile(
+    r"^ptxas \S*?(?P<file>\w+\.ptx), line (?P<line>\d+); error *: *(?P<what>.*)$", re.MULTILINE
+)
+
 
 def compile_errors(log: str, source: str, name: str) -> list[str]:
     """The compiler's errors as ``name:line: message | that line``, first ones first."""
@@ -57,7 +61,22 @@ def compile_errors(log: str, source: str, name: str) -> list[str]:
         place = f"{name if mine else match['file']}:{number}"
         shown = f" | {lines[number - 1].strip()[:160]}" if mine and number <= len(lines) else ""
         found.append(f"{place}: {match['what'][:400]}{shown}")
+    found += [f"PTX line {m['line']}: {m['what'][:400]}" for m in _ASSEMBLER.finditer(log)]
     return list(dict.fromkeys(found))[:MOST_ERRORS]
+
+
+def binding(achieved: Achieved) -> str:
+    """Which of the machine's two ceilings a time is near, in words."""
+    memory, arithmetic = achieved.of_memory, achieved.of_arithmetic
+    if max(memory, arithmetic) < 0.5:
+        return (
+            "neither memory nor float32 arithmetic is half used: look at latency, access widths, "
+            "idle processors, spills, the number of steps"
+        )
+    if arithmetic > memory:
+        return f"{arithmetic:.0%} of the float32 rate of a large product: arithmetic binds"
+    left = "little is left" if memory > 0.9 else "memory binds"
+    return f"{memory:.0%} of what memory moves: {left}"
 
 
 def rates(achieved: Achieved) -> dict[str, float]:

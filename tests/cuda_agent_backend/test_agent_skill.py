@@ -14,17 +14,26 @@ from agent_tasks import samples
 
 from cuda_agent_backend import cli
 from cuda_agent_backend.agent.skill import example_files, example_plan, example_task, skill
-from cuda_agent_backend.agent.skill.example import SOURCES, example_source
+from cuda_agent_backend.agent.skill.example import (
+    SOURCES,
+    TRITON_SOURCE,
+    example_source,
+    source_of,
+    triton_plan,
+)
 from cuda_agent_backend.agent.skill.sketches import ALSO, families
 from cuda_agent_backend.agent.skill.template import plan_template
 from cuda_agent_backend.agent.tools import tool_schemas
+from cuda_agent_backend.machine import arch_of
 from cuda_agent_backend.sketch.api import Analysis, analyse
-from sandbox.candidate import Candidate
+from sandbox.candidate import Candidate, Language
 from sandbox.compile import Compiled, compile_candidate
+from sandbox.judge import Judge
 from sandbox.oracle import run_oracle
 from sandbox.plan import Launch, Plan
 from sandbox.task import Task
-from sandbox.toolchain import Missing, find_cuda
+from sandbox.toolchain import Missing, find_cuda, find_triton
+from sandbox.verdict import Correct
 
 TARGETS = ("cpu", "cuda")
 
@@ -56,7 +65,7 @@ def test_no_tool_is_named_that_there_is_not(target: str) -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_plan_in_the_text_parses_and_has_the_examples_buffers(target: str) -> None:
-    (text,) = blocks(skill(target), "json")
+    text = blocks(skill(target), "json")[0]
     plan = Plan.from_json(text)
     task = example_task(target)
     assert plan.target == target
@@ -138,6 +147,36 @@ def test_the_example_for_cuda_compiles_without_spills(tmp_path: Path) -> None:
     found = compile_candidate(candidate, tmp_path, "sm_90a")
     assert isinstance(found, Compiled), found
     assert found.facts["kernel"]["spill_store_bytes"] == 0
+
+
+def test_the_example_in_triton_is_told_and_compiles(tmp_path: Path) -> None:
+    assert blocks(skill("cuda"), "json")[1] == triton_plan()
+    source = source_of(TRITON_SOURCE)
+    assert source in blocks(skill("cuda"), "python")
+    plan = Plan.from_json(triton_plan())
+    assert plan.input_specs == example_task("cuda").inputs
+    if isinstance(find_triton(), Missing):
+        pytest.skip("Triton is not installed")
+    found = compile_candidate(
+        Candidate("cuda", "triton", source, plan, "policy"), tmp_path, "sm_90a"
+    )
+    assert isinstance(found, Compiled), found
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("language", ["cuda", "triton"])
+def test_the_examples_for_cuda_are_right_on_a_device(tmp_path: Path, language: Language) -> None:
+    if language == "triton" and isinstance(find_triton(), Missing):
+        pytest.skip("Triton is not installed")
+    name, plan = (
+        (SOURCES["cuda"], example_plan("cuda"))
+        if language == "cuda"
+        else (TRITON_SOURCE, triton_plan())
+    )
+    candidate = Candidate("cuda", language, source_of(name), Plan.from_json(plan), "policy")
+    with Judge("cuda", scratch_dir=tmp_path, arch=arch_of("cuda")) as judge:
+        found = judge.verify(example_task("cuda"), candidate, thorough=True)
+    assert isinstance(found, Correct), found.reason
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from functools import cache
 from importlib.resources import files
 
 from cuda_agent_backend.agent.readable import readable
@@ -9,6 +11,8 @@ from sandbox.specs import TensorSpec, contiguous_stride
 from sandbox.task import InputRef, Node, NodeRef, Task
 
 ROWS, COLUMNS, THREADS = 4096, 2048, 256
+TRITON_SOURCE = "kernel.triton"
+"""In a workspace kernel.py; here it is no module of the package."""
 SOURCES = {"cuda": "kernel.cu", "cpu": "kernel.cpp"}
 
 
@@ -36,19 +40,47 @@ def example_plan(target: str, rows: int = ROWS) -> str:
     )
 
 
+@cache
+def example_text(target: str) -> str:
+    """The task as PyTorch."""
+    return readable(example_task(target))
+
+
+def triton_plan(rows: int = ROWS) -> str:
+    """The plan of the example in Triton."""
+    plan = example_plan("cuda", rows)
+    at = plan.index(' {"kind": "launch"')
+    step = {
+        "kind": "triton",
+        "kernel": "kernel",
+        "grid": ["rows", 1, 1],
+        "args": ["in0", "in1", "out0"],
+        "constexprs": {"COLUMNS": COLUMNS},
+        "num_warps": 8,
+    }
+    return f"{plan[:at]} {json.dumps(step)}\n]\n}}\n"
+
+
 def example_source(target: str) -> str:
     """The kernel's source."""
+    return source_of(SOURCES[target])
+
+
+def source_of(name: str) -> str:
+    """A file of the folder of examples."""
     folder = files("cuda_agent_backend.agent.skill") / "examples"
-    return (folder / SOURCES[target]).read_text(encoding="utf-8")
+    return (folder / name).read_text(encoding="utf-8")
 
 
 def example_files(target: str) -> dict[str, str]:
     """The example as files of a workspace, by name."""
-    return {
-        "task.py": readable(example_task(target)),
+    found = {
+        "task.py": example_text(target),
         SOURCES[target]: example_source(target),
         "plan.json": example_plan(target),
     }
+    triton = {"kernel.py": source_of(TRITON_SOURCE), "plan.triton.json": triton_plan()}
+    return found | (triton if target == "cuda" else {})
 
 
 def _spec(*shape: int) -> TensorSpec:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
 from cuda_agent_backend.agent.observation import HINTS
 from cuda_agent_backend.agent.protocol import Schema
-from cuda_agent_backend.agent.skill.example import (  # fmt: skip
+from cuda_agent_backend.agent.skill.example import (
     SOURCES,
+    TRITON_SOURCE,
     example_plan,
     example_source,
-    example_task,
+    example_text,
+    source_of,
+    triton_plan,
 )
 from cuda_agent_backend.agent.skill.sketches import table
 from cuda_agent_backend.agent.tools import tool_schemas
@@ -33,7 +37,7 @@ _ORDER = (
     ("plan", "plan_{}"),
     ("rules_{}",),
     ("accuracy",),
-    ("example",),
+    ("example", "more_{}"),
     ("speed_{}",),
     ("sketches",),
     ("errors", "errors_{}"),
@@ -41,6 +45,7 @@ _ORDER = (
 """Sections, each of files that follow each other without a gap."""
 
 
+@cache
 def skill(target: str) -> str:
     """The whole text for a target, in Markdown."""
     sections = ["".join(_part(name.format(target)) for name in names) for names in _ORDER]
@@ -79,11 +84,12 @@ def _type(schema: Schema) -> str:
 
 
 def _part(name: str) -> str:
-    return (files(__package__) / f"{name}.md").read_text(encoding="utf-8")
+    """A file's text; of what is not there for a target, none."""
+    path = files(__package__) / f"{name}.md"
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
 def _values(target: str) -> dict[str, str]:
-    from cuda_agent_backend.agent.readable import readable
 
     cuda = target == "cuda"
     return {
@@ -104,7 +110,9 @@ def _values(target: str) -> dict[str, str]:
         "max_threads": str(plancheck.MAX_THREADS),
         "max_shared": f"{plancheck.MAX_SHARED:,}",
         "max_cluster": str(plancheck.MAX_CLUSTER),
-        "temporary_alignment": str(TEMPORARY_ALIGNMENT),
+        "temporary_alignment": str(
+            TEMPORARY_ALIGNMENT if cuda else 64
+        ),  # torch aligns to 64 on cpu
         "input_alignment": str(INPUT_ALIGNMENT[target]),
         "dtypes": ", ".join(ITEM_SIZES),
         "compiler": " ".join(("nvcc -cubin -O3", *COMMON_FLAGS) if cuda else ("g++", *CXX_FLAGS)),
@@ -113,9 +121,11 @@ def _values(target: str) -> dict[str, str]:
         "max": f"{accuracy.MAX_MULTIPLE:g}",
         "distributions": "; ".join(f"`{name}` ({HINTS[name]})" for name in DISTRIBUTIONS),
         "quick": ", ".join(f"`{name}`" for name in QUICK.distributions),
-        "example_task": readable(example_task(target)),
+        "example_task": example_text(target),
         "example_name": SOURCES[target],
         "example_language": "cpp",
         "example_source": example_source(target),
+        "triton_source": source_of(TRITON_SOURCE),
+        "triton_plan": triton_plan(),
         "sketches": table(target),
     }

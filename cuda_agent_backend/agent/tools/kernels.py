@@ -9,6 +9,7 @@ from typing import Any, Protocol, cast, get_args
 
 from cuda_agent_backend.agent.memory import Neighbour
 from cuda_agent_backend.agent.observation import (
+    binding,
     compile_errors,
     cut,
     distribution_hint,
@@ -130,6 +131,8 @@ class KernelWork:
     profiles: dict[str, float] = field(default_factory=dict)
     finished: str | None = None
     baselines: Baselines | None = None
+    built: dict[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
+    """By candidate what compiling told of its kernels."""
 
     def __post_init__(self) -> None:
         self.analysis: Analysis | NotCovered = analyse(self.task)
@@ -242,6 +245,7 @@ class KernelWork:
         digest = candidate.digest[:12]
         self.candidates[digest] = candidate
         facts: Mapping[str, Mapping[str, Any]] = getattr(outcome, "facts", {})
+        self.built[digest] = facts
         remarks = facts_in_words(facts)
         answer: Answer = {"ok": True, "candidate": digest, "facts": facts}
         return answer | ({"remarks": remarks} if remarks else {})
@@ -277,7 +281,8 @@ class KernelWork:
         answer = describe(found, _outputs(made))
         if "speedup" in answer:
             self.profiles[candidate] = answer["speedup"]["median"]
-        return answer
+        facts = self.built.get(candidate)
+        return answer | ({"facts": facts} if facts else {})
 
     def _submit(self, candidate: str = "", reason: str = "") -> Answer:
         if not candidate:
@@ -327,6 +332,7 @@ def describe(outcome: Outcome, names: list[str]) -> Answer:
     achieved = getattr(outcome, "achieved", None)
     if achieved is not None:
         answer["achieved"] = rates(achieved)
+        answer["binds"] = binding(achieved)
     accuracy = getattr(outcome, "accuracy", None)
     if accuracy is not None and accuracy.passes and accuracy.outputs:
         answer["error_ratio"] = round(min(accuracy.error_ratio, 1e9), 4)

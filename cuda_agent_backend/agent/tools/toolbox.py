@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from cuda_agent_backend.agent.observation import cut
 from cuda_agent_backend.agent.protocol import (
     BadArguments,
     Message,
@@ -20,6 +21,9 @@ from cuda_agent_backend.agent.tools.files import FILE_SPECS, file_tools
 from cuda_agent_backend.agent.tools.kernels import COMPILE, KERNEL_SPECS, KernelWork
 from cuda_agent_backend.agent.tools.registry import Answer, Tool, failed
 from cuda_agent_backend.agent.tools.shell import SHELL, Shell, shell_tool
+
+MOST_REASON = 2000
+"""Characters of a reason or an error."""
 
 
 @dataclass
@@ -68,7 +72,7 @@ class Toolbox(KernelWork):
             return failed("not run: the episode has ended")
         try:
             started = self._worked()
-            answer = tool.run(**parse_arguments(call, tool.spec.schema))
+            answer = _shortened(tool.run(**parse_arguments(call, tool.spec.schema)))
             return {**answer, "seconds": round(self._worked() - started, 3)}
         except BadArguments as error:
             return failed(str(error))
@@ -76,6 +80,14 @@ class Toolbox(KernelWork):
     def _worked(self) -> float:
         """A clock that stands still while other processes have their turn on the device."""
         return time.monotonic() - float(getattr(self.bench, "waited_s", 0.0))
+
+
+def _shortened(answer: Answer) -> Answer:
+    """With reasons that are meant as a line cut to one; a template's first error may be a page."""
+    long = {
+        k: cut(v, MOST_REASON) for k in ("error", "reason") if isinstance(v := answer.get(k), str)
+    }
+    return answer | long
 
 
 def tool_schemas(files: bool = True) -> list[Schema]:
