@@ -24,7 +24,7 @@ NATIVE := $(wildcard sandbox/launcher/csrc/*)
 PYTEST_ARGS ?=
 QUICK := not slow and not stress
 # What times nothing goes side by side: kernels compiled and emulated, models and tasks built, rewrites.
-SIDE_BY_SIDE := $(wildcard tests/benchmarks/test_*.py $(addprefix tests/cuda_agent_backend/test_,contraction*.py rewrite.py sketch_*.py))
+SIDE_BY_SIDE := $(wildcard tests/benchmarks/test_*.py $(addprefix tests/cuda_agent_backend/test_,agent_kill.py agent_resume.py agent_story.py agent_trajectory.py contraction*.py rewrite.py sketch_*.py))
 FUZZ_SECONDS ?= 60
 BENCH_TARGET ?= $(shell $(PY) -c 'import torch; print("cuda" if torch.cuda.is_available() else "cpu")')
 
@@ -103,6 +103,7 @@ bench: $(SETUP)
 	$(PY) -m benchmarks.models --target $(BENCH_TARGET)
 	$(PY) -m benchmarks.overhead --target $(BENCH_TARGET)
 	$(PY) -m benchmarks.matrix --target $(BENCH_TARGET)
+	$(PY) -m benchmarks.agent_service --target $(BENCH_TARGET)
 
 exploits: $(SETUP)
 	$(PY) -m benchmarks.exploits --target $(BENCH_TARGET)
