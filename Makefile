@@ -23,8 +23,9 @@ SETUP := $(VENV)/.set-up
 NATIVE := $(wildcard sandbox/launcher/csrc/*)
 PYTEST_ARGS ?=
 QUICK := not slow and not stress
-# What times nothing goes side by side: kernels compiled and emulated, models and tasks built, rewrites.
-SIDE_BY_SIDE := $(wildcard tests/benchmarks/test_*.py $(addprefix tests/cuda_agent_backend/test_,agent_expert_*.py contraction*.py rewrite.py sketch_*.py) tests/sandbox/test_compile_triton.py)
+# What times nothing goes side by side: kernels compiled and emulated, models and tasks built, rewrites, episodes of scripts.
+UNTIMED := $(addprefix agent_,expert_*.py files.py kill.py memory.py mixed.py policies.py readable.py resume.py skill.py story.py trajectory.py) contraction*.py rewrite.py sketch_*.py
+SIDE_BY_SIDE := $(wildcard tests/benchmarks/test_*.py $(addprefix tests/cuda_agent_backend/test_,$(UNTIMED)) tests/sandbox/test_compile_triton.py)
 FUZZ_SECONDS ?= 60
 BENCH_TARGET ?= $(shell $(PY) -c 'import torch; print("cuda" if torch.cuda.is_available() else "cpu")')
 
@@ -103,6 +104,7 @@ bench: $(SETUP)
 	$(PY) -m benchmarks.models --target $(BENCH_TARGET)
 	$(PY) -m benchmarks.overhead --target $(BENCH_TARGET)
 	$(PY) -m benchmarks.matrix --target $(BENCH_TARGET)
+	$(PY) -m benchmarks.agent_service --target $(BENCH_TARGET)
 
 exploits: $(SETUP)
 	$(PY) -m benchmarks.exploits --target $(BENCH_TARGET)
