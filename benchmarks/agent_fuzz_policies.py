@@ -137,7 +137,7 @@ class FuzzedPolicy:
 
     def huge(self, messages: Sequence[Message], tools: Sequence[Schema]) -> Turn:
         """Arguments at and beyond their limit, and numbers with thousands of digits."""
-        size = self._draw.choice([MAX_ARGUMENTS - 30, MAX_ARGUMENTS + 1, 5000])
+        size = self._draw.choice([MAX_ARGUMENTS - 30, MAX_ARGUMENTS + 1, *[5000] * 14])
         filler = self._draw.choice(
             ['"' + "x" * size + '"', "9" * size, "[" + "{}," * (size // 3) + "{}]"]
         )

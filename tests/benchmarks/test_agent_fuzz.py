@@ -21,7 +21,7 @@ def test_two_hundred_episodes_of_nonsense_end_well(kind: str) -> None:
     assert found["wrong"] == []
     assert found["left_behind"] == NOTHING
     assert found["won"] > 0 and found["nothing_judged"] > 0
-    assert found["calls_answered"] > 400
+    assert found["calls_answered"] > 300
 
 
 @pytest.mark.slow
