@@ -55,6 +55,7 @@ class SearchPolicy:
     _room: float = math.inf
     _asked: list[int] = field(default_factory=list)
     _spent: float = 0.0
+    _surely: float = 0.0
     _speed: dict[str, float] = field(default_factory=dict)
     _submitted: list[str] = field(default_factory=list)
     _refused: str = ""
@@ -103,16 +104,10 @@ class SearchPolicy:
     def _next(self) -> Turn:
         """Time what the chooser wants, or compile that and what it wants after it, or end."""
         done = len(self._speed)
-        best = max(self._speed.values(), default=0.0)
-        if (
-            best * self.at_floor >= self._room
-            or done >= self.judgements
-            or self._spent >= self.seconds
-        ):
+        at_floor = self._surely * self.at_floor >= self._room
+        if at_floor or done >= self.judgements or self._spent >= self.seconds:
             return self._submit_next()
-        wanted = self._choice.wanted(
-            max(WORTH_SUBMITTING, best), min(self.ahead, self.judgements - done)
-        )
+        wanted = self._choice.wanted(WORTH_SUBMITTING, min(self.ahead, self.judgements - done))
         if not wanted:
             return self._submit_next()
         ready = self._choice.ready(wanted)
@@ -137,7 +132,8 @@ class SearchPolicy:
         for name, (_, result) in zip(names, results, strict=True):
             if "speedup" in result:
                 self._speed[name] = result["speedup"]["median"]
-                self._choice.timed(name, self._speed[name])
+                self._surely = max(self._surely, result["speedup"]["low"])
+                self._choice.timed(name, result["speedup"])
             else:
                 self._choice.spoiled(name)
                 self._errors.append(str(result.get("reason") or result.get("error")))
