@@ -33,11 +33,12 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=32, help="schedules of a task's space")
     parser.add_argument("--episodes", action="store_true", help="also search each task for real")
     parser.add_argument("--no-tables", action="store_true", help="measure no table")
+    parser.add_argument("--no-summary", action="store_true", help="play no policies on the tables")
     parser.add_argument("--budget", type=float, default=90.0, help="seconds of a real search")
     args = parser.parse_args()
     chosen = {s.name: s for s in subjects(args.target) if args.only in s.name}
     options = replace(wishes_of(None, None), search="cached", min_bytes=0)
-    results = Results(FILES[args.target], summarise, args.folder)
+    results = Results(FILES[args.target], lambda _: {}, args.folder)
     with (
         tempfile.TemporaryDirectory() as scratch,
         KeepingJudge(
@@ -58,8 +59,9 @@ def main() -> None:
             *(EPISODE + n for n in chosen if args.episodes),
         ]
         samples = results.collect(names, run, keep=args.keep, limit_s=args.limit)
-    results.write(samples)  # the summary is made anew even where nothing was measured
-    print(results.summarise(samples))
+    if not args.no_summary:  # takes minutes, and so comes once
+        whole = Results(FILES[args.target], summarise, args.folder)
+        whole.write(samples)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from cuda_agent_backend.agent.nearness import distance, sketched, unlike
 from cuda_agent_backend.agent.offer import adapt
 from cuda_agent_backend.agent.protocol import Message, Policy, Stopped, ToolCall, tool_message
 from cuda_agent_backend.sketch.schedule import Schedule
-from cuda_agent_backend.sketch.space import space_of
+from cuda_agent_backend.sketch.space import MOST, space_of
 from sandbox.task import Task
 from sandbox.timing import order_bounds
 
@@ -25,6 +25,8 @@ PAIRS = 12
 """Of one profile."""
 QUIET = 0.015
 """Standard deviation of a profile's median, as a logarithm, on a machine that does nothing else."""
+MOST_ERROR = 2.0
+"""Times eager's own error that a kernel's may be."""
 WORTH = 1.05
 """What a kernel must be faster by to be promoted, and so to be in a memory."""
 TURNS = 400
@@ -63,6 +65,7 @@ class Table:
     rows: Mapping[Schedule, Row]
     room: float = 10.0
     task: Task | None = None
+    space: int = MOST
 
     @property
     def best(self) -> float:
@@ -92,6 +95,19 @@ def table_of(facts: Facts) -> Table:
         rows[schedule] = Row(schedule, row["candidate"], row.get("speedup"), ratios)
     task = Task.from_json(json.dumps(facts["task"]))
     return Table(proposals, rows, facts["room"], task)
+
+
+def table_of_products(outcome: Facts) -> Table:
+    """The table of one case of ``h200-products.json``: all that a sketch proposed, timed on a quiet machine."""
+    times, errors = outcome["times"], outcome["errors"]
+    baseline = min(times["eager"], times["inductor"])
+    rows: dict[Schedule, Row] = {}
+    for number in range(len(outcome["variants"])):
+        name = f"v{number}"
+        schedule = Schedule.from_json(outcome["variants"][name]["schedule"])
+        works = name in times and errors.get(name, math.inf) <= MOST_ERROR
+        rows.setdefault(schedule, Row(schedule, name, baseline / times[name] if works else None))
+    return Table(tuple(rows), rows, math.inf, None, len(rows))
 
 
 @dataclass
@@ -132,7 +148,11 @@ class Game:
         match call.name:
             case "look":
                 schedules = [json.loads(s.to_json()) for s in self.table.proposals]
-                about = {"room": self.table.room, "sketch": "some", "schedules": schedules}
+                about = {
+                    "room": min(self.table.room, 1e9),
+                    "sketch": "some",
+                    "schedules": schedules,
+                }
                 return {"ok": True, **about, "neighbours": list(self.neighbours)}
             case "sketch":
                 row = self.table.rows.get(Schedule.from_json(json.dumps(arguments["schedule"])))
@@ -184,7 +204,8 @@ def as_planned(table: Table, rounds: int = 3, size: int = 4) -> list[str]:
 def remembered(name: str, tables: Mapping[str, Table], most: int = 3) -> list[dict[str, Any]]:
     """What a memory would offer for a task, had the searches of all other tasks ended with their best schedules."""
     mine = tables[name]
-    assert mine.task is not None
+    if mine.task is None:
+        return []
     near = sketched(mine.task)
     found: list[tuple[float, dict[str, Any]]] = []
     for other, table in tables.items():

@@ -16,7 +16,7 @@ from cuda_agent_backend.agent.surrogate import (
     prior_of,
 )
 from cuda_agent_backend.sketch.schedule import Schedule
-from cuda_agent_backend.sketch.space import space_of
+from cuda_agent_backend.sketch.space import MOST, space_of
 
 LEAST_GAIN = 0.004
 """Expected improvement (a logarithm of seconds) below which no further judgement is worth its cost."""
@@ -52,8 +52,9 @@ class Chooser:
         modelled: bool,
         seed: int,
         least_gain: float = LEAST_GAIN,
+        space: int = MOST,
     ) -> Chooser:
-        """From what `look` answered. Without the model's library the order is kept."""
+        """From what `look` answered. space: the most schedules of it. Without the model's library the order is kept."""
         proposals = [Schedule.from_json(json.dumps(s)) for s in look["schedules"]]
         won: dict[Schedule, float] = {}
         for neighbour in look.get("neighbours", []):
@@ -61,7 +62,7 @@ class Chooser:
                 schedule = Schedule.from_json(json.dumps(neighbour["schedule"]))
                 won.setdefault(schedule, 1.0 / (1.0 + float(neighbour["distance"])))
         modelled = modelled and available()
-        rest = space_of(proposals).schedules() if modelled else proposals
+        rest = space_of(proposals).schedules(space) if modelled else proposals
         ordered = list(dict.fromkeys([*won, *rest]))
         return Chooser(
             ordered,

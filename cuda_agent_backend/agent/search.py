@@ -19,6 +19,7 @@ from typing import Any
 
 from cuda_agent_backend.agent.chooser import LEAST_GAIN, Chooser
 from cuda_agent_backend.agent.protocol import Message, Schema, ToolCall, Turn
+from cuda_agent_backend.sketch.space import MOST
 
 WORTH_SUBMITTING = 1.04
 """A quick profile's median below this is not worth a full judgement, whose lower bound must exceed 1.05."""
@@ -38,7 +39,8 @@ class SearchPolicy:
 
     first: schedules that are timed in order before the model has a say. ahead: schedules compiled at a time. modelled:
     False keeps to the order (as without scikit-learn). least_gain: the search ends where the expected improvement, a
-    share of the best's time, is below it. at_floor: it ends within this factor of the floor. seed: the model's.
+    share of the best's time, is below it. at_floor: it ends within this factor of the floor. space: schedules
+    that the model looks at. seed: the model's.
     """
 
     judgements: int = 16
@@ -49,6 +51,7 @@ class SearchPolicy:
     modelled: bool = True
     least_gain: float = LEAST_GAIN
     at_floor: float = AT_FLOOR
+    space: int = MOST
     seed: int = 0
     name: str = "search"
     _chooser: Chooser | None = None
@@ -93,7 +96,9 @@ class SearchPolicy:
         if look.get("sketch") is None:
             return self._give_up(f"no sketch covers it: {look.get('why_not')}")
         self._room = float(look["room"])
-        self._chooser = Chooser.of(look, self.first, self.modelled, self.seed, self.least_gain)
+        self._chooser = Chooser.of(
+            look, self.first, self.modelled, self.seed, self.least_gain, self.space
+        )
         return self._next()
 
     @property

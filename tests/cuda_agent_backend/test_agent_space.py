@@ -149,6 +149,7 @@ def test_tables_that_are_too_noisy_or_without_a_winner_are_not_counted(
     monkeypatch.setattr(agent_search_summary, "SEEDS", 1)
     monkeypatch.setattr(agent_search_summary, "RANDOM_SEEDS", 10)
     monkeypatch.setattr(agent_search_summary, "RESAMPLES", 100)
+    monkeypatch.setattr(agent_search_summary, "of_products", dict)
     fine, none, noisy = (
         sample({4: 1.2, 2: 1.0, 8: 2.0}),
         sample({4: 0.9, 2: 1.0, 8: 0.8}),
