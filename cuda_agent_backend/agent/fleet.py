@@ -16,10 +16,11 @@ from queue import SimpleQueue
 from typing import Any
 
 from cuda_agent_backend import log
+from cuda_agent_backend.agent.environment import Environment, open_environment
 from cuda_agent_backend.agent.loop import Budget, EpisodeResult, run_episode
 from cuda_agent_backend.agent.protocol import Message, Policy, Schema, Stopped, Turn
 from cuda_agent_backend.agent.resume import Begun, begin
-from cuda_agent_backend.agent.tools import Toolbox
+from cuda_agent_backend.agent.tools import Bench, Toolbox
 from cuda_agent_backend.agent.trajectory import Header
 from sandbox.pool import Pool
 from sandbox.task import Task
@@ -31,7 +32,12 @@ POLICY_GRACE_S = 5.0
 ASK_S = 0.2
 
 HeaderOf = Callable[[Task, str, Sequence[Schema]], Header]
-MakeTools = Callable[[Task, Any], Toolbox]
+Opens = Callable[[Task, Any], Environment]
+
+
+def without_files(task: Task, bench: Bench) -> Environment:
+    """Kernel tools alone, for policies that need no files."""
+    return open_environment(task, bench, None)
 
 
 @dataclass(frozen=True)
@@ -48,9 +54,9 @@ class Finished:
 class Fleet:
     """How episodes are run.
 
-    make_policy: a policy for one episode; make_tools: its tools, on a seat of the pool. at_once: episodes side by side.
-    policy_calls: policies that may be asked at the same time. folder, header_of: where trajectories are kept, and
-    what their headers say; without both there are none. Waiting for others' turns at the judge costs no budget.
+    make_policy: a policy for one episode; environment: what it works in, on a seat of the pool. at_once: episodes side
+    by side. policy_calls: policies that may be asked at the same time. folder, header_of: where trajectories are kept,
+    and what their headers say; without both there are none. Waiting for others' turns at the judge costs no budget.
     """
 
     pool: Pool
@@ -60,7 +66,7 @@ class Fleet:
     policy_calls: int = 64
     folder: Path | None = None
     header_of: HeaderOf | None = None
-    make_tools: MakeTools = Toolbox
+    environment: Opens = without_files
 
     def run(self, tasks: Sequence[Task]) -> Iterator[Finished]:
         """An episode for each task; results as they come. Begins when first asked.
@@ -144,7 +150,12 @@ class _Crew:
     def _episode(self, number: int, task: Task) -> Finished:
         fleet, seat = self.fleet, self.fleet.pool.seat()
         with self.building:
-            tools = fleet.make_tools(task, seat)
+            environment = fleet.environment(task, seat)
+        with environment:
+            return self._play(number, task, environment.tools, seat)
+
+    def _play(self, number: int, task: Task, tools: Toolbox, seat: Pool) -> Finished:
+        fleet = self.fleet
 
         def make() -> _Asked:
             return _Asked(fleet.make_policy(task), self.calls, self.cancelled)

@@ -77,6 +77,8 @@ class Tools:
     done: list[str] = field(default_factory=list)
 
     schemas: Sequence[Schema] = ()
+    workspace: Any = None
+    shell: Any = None
 
     def run(self, calls: Sequence[ToolCall]) -> list[Message]:
         return [tool_message(call, self._one(call)) for call in calls]

@@ -17,6 +17,7 @@ from typing import Any
 import episode_kit as kit
 import pytest
 
+from cuda_agent_backend.agent.environment import Environment
 from cuda_agent_backend.agent.fleet import Fleet
 from cuda_agent_backend.agent.loop import Budget
 from cuda_agent_backend.agent.protocol import Message, Schema, Turn
@@ -49,8 +50,9 @@ class Judge:
         self.inside -= 1
 
 
-def tools_for(task: Task, seat: Any) -> Any:
-    return kit.Tools(task=task, delay=lambda: seat.baselines(task))
+def opened(task: Task, seat: Any) -> Environment:
+    tools: Any = kit.Tools(task=task, delay=lambda: seat.baselines(task))
+    return Environment(task, tools)
 
 
 def task(rows: int) -> Task:
@@ -64,7 +66,7 @@ def header(of: Task, policy: str, schemas: Sequence[Schema]) -> Any:
 
 def fleet(make: Callable[[Task], Any], judge: Judge | None = None, **more: Any) -> Fleet:
     pool = Pool(judge or Judge())  # type: ignore[arg-type]
-    return Fleet(pool, make, Budget(1e9), make_tools=tools_for, header_of=header, **more)
+    return Fleet(pool, make, Budget(1e9), environment=opened, header_of=header, **more)
 
 
 def test_each_task_gets_its_own_episode(tmp_path: Path) -> None:
