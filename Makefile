@@ -24,7 +24,7 @@ NATIVE := $(wildcard sandbox/launcher/csrc/*)
 PYTEST_ARGS ?=
 QUICK := not slow and not stress
 # What times nothing goes side by side: kernels compiled and emulated, models and tasks built, rewrites.
-SIDE_BY_SIDE := $(wildcard tests/benchmarks/test_*.py $(addprefix tests/cuda_agent_backend/test_,contraction*.py rewrite.py sketch_*.py))
+SIDE_BY_SIDE := $(wildcard tests/benchmarks/test_*.py $(addprefix tests/cuda_agent_backend/test_,contraction*.py rewrite.py sketch_*.py) tests/sandbox/test_compile_triton.py)
 FUZZ_SECONDS ?= 60
 BENCH_TARGET ?= $(shell $(PY) -c 'import torch; print("cuda" if torch.cuda.is_available() else "cpu")')
 

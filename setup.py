@@ -29,13 +29,14 @@ TRITON = "triton>=3.6,<4; platform_system == 'Linux'"
 
 EXTRAS = {
     "llm": [
-        "openai>=2,<3",
+        "openai>=2,<4",
         "transformers>=5.10,<6",
         TRITON,
         "vllm>=0.31",
     ],
     "bench": ["matplotlib>=3.8,<4"],
     "train": ["accelerate>=1.10,<2", "transformers>=5.10,<6", "trl>=1.16,<2"],
+    "search": ["scikit-learn>=1.5,<2"],
     "scale": ["ray>=2.60,<3"],
     "fuzz": ["atheris>=2.3,<4; python_version < '3.14'"],
     "dev": [
@@ -44,13 +45,15 @@ EXTRAS = {
         "matplotlib>=3.8,<4",
         "mypy>=2.4,<3",
         "nvidia-cuda-nvdisasm>=12.9,<14",
+        "openai>=2,<4",
         "pre-commit>=4,<5",
         "pytest>=8.3,<10",
         "pytest-timeout>=2.3,<3",
         "pytest-xdist>=3.6,<4",
         "ruff==0.17.5",
+        "scikit-learn>=1.5,<2",
         "setuptools>=77",
-        "transformers>=5.10,<6",
+        "transformers[serving]>=5.10,<6",
         TRITON,
     ],
 }

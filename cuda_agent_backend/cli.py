@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cuda_agent_backend import cli_cache, tables
+from cuda_agent_backend import cli_cache, cli_policy, cli_trajectory, tables
 from cuda_agent_backend.bench import command as bench_command
 from cuda_agent_backend.cli_cache import CliError, Result
 from cuda_agent_backend.settings import Settings, SettingsError
@@ -56,6 +56,7 @@ def parser() -> argparse.ArgumentParser:
     warm = commands.add_parser("warm", parents=[common], help="search kernels for a model now")
     _model_arguments(warm)
     warm.add_argument("--budget", type=seconds, metavar="S", help="seconds of search per graph")
+    cli_policy.add_arguments(warm)
     explain = commands.add_parser(
         "explain", parents=[common], help="what would be replaced in a model, and why not the rest"
     )
@@ -72,6 +73,8 @@ def parser() -> argparse.ArgumentParser:
     skill.add_argument("--target", choices=("cpu", "cuda"), default="cuda")
     cache = commands.add_parser("cache", help="look at, check and clean the kernel cache")
     cli_cache.add_parsers(cache, common)
+    trajectory = commands.add_parser("trajectory", help="look at the agent's episodes")
+    cli_trajectory.add_parsers(trajectory, common)
     return top
 
 
@@ -124,6 +127,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     wanted = {
         "cuda_agent.cache_dir": args.cache_dir,
         "cuda_agent.budget_s": getattr(args, "budget", None),
+        **cli_policy.options(args),
     }
     return {name: value for name, value in wanted.items() if value is not None}
 
@@ -144,6 +148,7 @@ def _doctor(args: argparse.Namespace, settings: Settings) -> Result:
 def _warm(args: argparse.Namespace, settings: Settings) -> Result:
     from cuda_agent_backend.warm import warm
 
+    cli_policy.check(args)
     found = _load(args)
     with _said(args.model):
         report = warm(found.model, found.inputs, training=args.train, options=_options(args))
@@ -213,4 +218,5 @@ COMMANDS: dict[str, Callable[[argparse.Namespace, Settings], Result]] = {
     "doctor": _doctor,
     "skill": _skill,
     "cache": cli_cache.run,
+    "trajectory": cli_trajectory.run,
 }

@@ -73,6 +73,7 @@ class Facts:
     isolation: Part = Found("not looked at")
     disassembler: Part = Found("not looked at")
     sanitizer: Part = Found("not looked at")
+    triton: Part = Found("not looked at")
 
 
 def version_pair(text: str) -> tuple[int, int]:
@@ -103,6 +104,7 @@ def diagnose(facts: Facts) -> tuple[Check, ...]:
         _part("isolation of candidates", facts.isolation, "warn"),
         _part("disassembler", facts.disassembler, "warn"),
         _part("compute-sanitizer", facts.sanitizer, "warn" if has_gpu else "ok"),
+        _part("Triton", facts.triton, "ok"),
     )
 
 
@@ -177,13 +179,14 @@ def examine(cache_dir: Path, native_dir: Path, *, build: bool = True) -> Facts:
         isolation=_isolation(),
         disassembler=_tool("cuda" if gpu else "cpu"),
         sanitizer=_tool("sanitizer"),
+        triton=_compiler("triton"),
     )
 
 
-def _compiler(kind: Literal["c++", "cuda"]) -> Part:
-    from sandbox.toolchain import Toolchain, find_cuda, find_cxx
+def _compiler(kind: Literal["c++", "cuda", "triton"]) -> Part:
+    from sandbox.toolchain import Toolchain, find_cuda, find_cxx, find_triton
 
-    found = find_cxx() if kind == "c++" else find_cuda()
+    found = {"c++": find_cxx, "cuda": find_cuda, "triton": find_triton}[kind]()
     if isinstance(found, Toolchain):
         return Found(found.version)
     return Absent(found.reason, found.remedy)

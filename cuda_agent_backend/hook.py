@@ -185,9 +185,13 @@ class KernelPass(GraphPass):  # type: ignore[misc]
             digest = form.task.digest
             if digest not in known:
                 key = key_of(form.task)
-                known[digest] = (key, self.kernels.find(key, self.options.min_speedup))
+                known[digest] = (key, self._find(key))
             offers.append(Offer(region, form, *known[digest]))
         return offers, left
+
+    def _find(self, key: KernelKey) -> Hit | NoKernel:
+        options = self.options
+        return self.kernels.find(key, options.min_speedup, options.policy_spec.label)
 
     def _search(self, graph: Graph, digest: str, offers: Sequence[Offer]) -> None:
         """Have what is not known searched, as the mode says, and look again."""
@@ -212,7 +216,7 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         became = self.searcher.search(tasks, budget, self.recorded, promises)
         for offer in offers:
             if offer.key.digest in missing:
-                found = self.kernels.find(offer.key, self.options.min_speedup)
+                found = self._find(offer.key)
                 said = became.get(offer.canonical.task.digest, {}).get("reason")
                 if isinstance(found, NoKernel) and found.searchable and said:
                     found = replace(found, reason=str(said))

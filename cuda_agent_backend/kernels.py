@@ -49,13 +49,14 @@ class Kernels:
         self.cache = cache
         self.native_dir = native_dir
 
-    def find(self, key: KernelKey, min_speedup: float = 0.0) -> Hit | NoKernel:
-        """The kernel for a key, ready to run, or why not."""
+    def find(self, key: KernelKey, min_speedup: float = 0.0, policy: str = "") -> Hit | NoKernel:
+        """The kernel for a key, ready to run, or why not. policy: what would search: what another failed at, it may."""
         record = self.cache.get(key)
         if isinstance(record, Miss):
             return NoKernel(record.reason, searchable=True)
         if isinstance(record, NegativeRecord):
-            return NoKernel(record.reason, negative=True)
+            other = policy not in ("", record.policy)
+            return NoKernel(record.reason, searchable=other, negative=True)
         if isinstance(record, Corrupt | CacheUnavailable):
             log.once("cache", f"left to Inductor: {record}")
             return NoKernel(str(record))

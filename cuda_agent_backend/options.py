@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from cuda_agent_backend.agent.policies import registry
+from cuda_agent_backend.agent.policies.spec import PolicySpec, with_options
 from cuda_agent_backend.settings import SEARCH_MODES, Settings
 
 PREFIX = "cuda_agent."
@@ -26,7 +28,10 @@ class Options:
     min_speedup: kernels whose recorded lower bound over the faster baseline is less are not used.
     min_bytes: a region that moves fewer bytes is left to Inductor.
     acceptance: "measure" uses kernels only as far as the whole graph was measured with them; "trust" does not ask.
-    policy: what writes the kernels. allow_policy_cpp: consent to run C++ that a policy wrote itself (target cpu).
+    policy: what writes the kernels; model, base_url: which language model, and where it is served (see
+    `agent.policies.registry`); policy_options: sampling and limits (see `agent.policies.spec`).
+    allow_policy_cpp: consent to run C++ that a policy wrote itself (target cpu).
+    memory: whether a policy is told of kernels that won on tasks like its own.
     device_lock: a file by which processes that search on one device take turns on it; None where this one is alone.
     """
 
@@ -38,11 +43,25 @@ class Options:
     min_bytes: int = 32768
     acceptance: str = "measure"
     policy: str = "search"
+    model: str = ""
+    base_url: str = ""
+    policy_options: Mapping[str, Any] = field(default_factory=dict)
     allow_policy_cpp: bool = False
+    memory: bool = True
     progress: str = "auto"
     device_lock: Path | None = None
     disable: bool = False
     inductor: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def policy_spec(self) -> PolicySpec:
+        """The policy as it goes to the search process. Raises `OptionError` where there is no such policy."""
+        found = with_options(self.policy, self.model, self.base_url, self.policy_options)
+        if isinstance(found, str):
+            raise OptionError(f"option {PREFIX}policy_options: {found}")
+        if why := registry.problem(found):
+            raise OptionError(why)
+        return found
 
     def salt(self) -> str:
         """What of the options can change the spliced graph, for the key of torch's own caches."""
@@ -62,7 +81,11 @@ def parse(
         else:
             theirs[_inductor_key(key)] = value
     base = {f.name: getattr(settings, f.name) for f in fields(settings) if f.name != "logs"}
-    return Options(**{**base, **ours}, inductor=theirs)
+    made = Options(**{**base, **ours}, inductor=theirs)
+    spec = made.policy_spec
+    if made.search != "cached" and (why := registry.missing(spec)):
+        raise OptionError(why)
+    return made
 
 
 def _number(low: float) -> Callable[[Any], bool]:
@@ -78,7 +101,11 @@ OURS: dict[str, tuple[Callable[[Any], bool], str, Callable[[Any], Any]]] = {
     "min_bytes": (lambda v: type(v) is int and v >= 0, "a number of bytes", int),
     "acceptance": (lambda v: v in ACCEPTANCE, f"one of {', '.join(ACCEPTANCE)}", str),
     "policy": (lambda v: isinstance(v, str) and bool(v), "the name of a policy", str),
+    "model": (lambda v: isinstance(v, str), "the name of a model", str),
+    "base_url": (lambda v: isinstance(v, str), "the URL of an endpoint", str),
+    "policy_options": (lambda v: isinstance(v, Mapping), "a dictionary", dict),
     "allow_policy_cpp": (lambda v: isinstance(v, bool), "True or False", bool),
+    "memory": (lambda v: isinstance(v, bool), "True or False", bool),
     "progress": (lambda v: v in ("auto", "on", "off"), "one of auto, on, off", str),
     "device_lock": (lambda v: isinstance(v, str | Path) and bool(str(v)), "a path", Path),
 }
@@ -110,6 +137,9 @@ def _inductor_key(key: str) -> str:
     name = key.replace("-", "_")
     known = config.get_config_copy()
     if name not in known:
+        theirs = name.removeprefix(PREFIX)
+        if theirs in known:
+            raise OptionError(f"unknown option {key!r}; did you mean {theirs!r}?")
         ours = [PREFIX + own for own in OURS]
         raise OptionError(f"unknown option {key!r}{_nearest(key, [*ours, *known])}")
     return name

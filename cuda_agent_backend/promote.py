@@ -25,6 +25,7 @@ from kernel_cache.canonical import sha256
 from sandbox.task import Task
 
 if TYPE_CHECKING:
+    from cuda_agent_backend.agent.policies.spec import PolicySpec
     from sandbox.candidate import Candidate
     from sandbox.verdict import Verdict
 
@@ -68,13 +69,15 @@ class HasFolders(Protocol):
     @property
     def native_dir(self) -> Path: ...
     @property
-    def policy(self) -> str: ...
+    def policy(self) -> PolicySpec: ...
     @property
     def allow_policy_cpp(self) -> bool: ...
     @property
     def flags(self) -> Mapping[str, Any]: ...
     @property
     def device_lock(self) -> Path | None: ...
+    @property
+    def memory(self) -> bool: ...
 
 
 def stands(known: object, target: str) -> bool:
@@ -174,25 +177,45 @@ def run_agent(
 ) -> Searched:
     """One episode of the agent on one task."""
     from cuda_agent_backend.agent.environment import open_environment
-    from cuda_agent_backend.agent.loop import Budget, run_episode, save_trajectory
+    from cuda_agent_backend.agent.loop import Budget, run_episode
+    from cuda_agent_backend.agent.memory import recall
+    from cuda_agent_backend.agent.policies.registry import closed, make_policy, works_with_files
+    from cuda_agent_backend.agent.resume import begin
+    from cuda_agent_backend.agent.trajectory_store import folder_beside, prune
+    from cuda_agent_backend.machine import key_of
     from sandbox.compile import Compiled
 
-    policy = make_policy(setup.policy)
     bench: Any = WithRecorded(judge, recorded) if recorded else judge
+    folder = folder_beside(setup.cache_dir)
+    budget = Budget(budget_s)
+    near = recall(setup.cache_dir, task, key_of(task)) if setup.memory else []
     with ExitStack() as closing:
         place = None
-        if getattr(policy, "works_with_files", True):
+        if works_with_files(setup.policy):
             place = Path(closing.enter_context(TemporaryDirectory(prefix="cuda-agent-task-")))
-        environment = open_environment(task, bench, place, compile_jobs=compile_jobs())
-        tools = closing.enter_context(environment).tools
-        result = run_episode(
-            policy, tools, Budget(budget_s), say, lambda: time.monotonic() - judge.waited_s
+        environment = open_environment(
+            task, bench, place, compile_jobs=compile_jobs(), neighbours=near
         )
-    folder = setup.cache_dir.with_name(f"{setup.cache_dir.name}-trajectories")
-    save_trajectory(folder / f"{task.digest[:16]}.jsonl", result)
+        tools = closing.enter_context(environment).tools
+        header = header_of(task, setup, tools.schemas, budget)
+        begun = begin(folder, header, lambda: make_policy(setup.policy), tools.schemas)
+        closing.enter_context(closed(begun.policy))
+        if begun.record is not None:
+            closing.enter_context(begun.record)
+        result = run_episode(
+            begun.policy,
+            tools,
+            budget,
+            say,
+            lambda: time.monotonic() - judge.waited_s,
+            record=begun.record,
+            past=begun.past,
+        )
+    prune(folder)
     if result.best is None:
         unsettled = any(v.status in ("noisy", "failed") for v in tools.verdicts.values())
         unsettled = unsettled or result.reason.startswith("baselines:")
+        unsettled = unsettled or result.stop in ("infrastructure", "bug")
         exhausted = result.seconds < budget_s
         return NothingFound(result.reason, exhausted, result.turns, keep=not unsettled)
     candidate, verdict = result.best
@@ -204,24 +227,39 @@ def run_agent(
         verdict,
         compiled.path.read_bytes(),
         compiled.toolchain.version,
-        policy.name,
+        setup.policy.label,
         result.reason,
         result.turns,
+    )
+
+
+def header_of(task: Task, setup: HasFolders, schemas: Sequence[Any], budget: Any) -> Any:
+    """The header of an episode's trajectory, as of now."""
+    from cuda_agent_backend.agent.trajectory import Header
+    from cuda_agent_backend.machine import toolchain_of
+    from sandbox.machine import facts
+    from sandbox.verdict import VERIFIER_VERSION
+
+    return Header(
+        task=task.to_json(),
+        task_digest=task.digest,
+        target=task.target,
+        policy=setup.policy.label,
+        spec=json.dumps(setup.policy.to_json(), sort_keys=True),
+        tools=sha256(json.dumps(schemas, sort_keys=True).encode()),
+        machine=plain(facts()),
+        toolchain=toolchain_of(task.target) or "none",
+        verifier=VERIFIER_VERSION,
+        flags=plain(setup.flags),
+        started=time.time(),
+        budget_s=budget.seconds,
+        turns=budget.turns,
     )
 
 
 def compile_jobs() -> int:
     """Compilers that one search runs at once: several searches may go side by side on a large machine."""
     return min(4, max(2, len(os.sched_getaffinity(0)) // 4))
-
-
-def make_policy(name: str) -> Any:
-    """The policy of a name. Raises `ImportError` for one that there is not."""
-    if name == "search":
-        from cuda_agent_backend.agent.search import SearchPolicy
-
-        return SearchPolicy()
-    raise ImportError(f"no policy is called {name!r}; there is: search")
 
 
 class WithRecorded:

@@ -211,8 +211,9 @@ class Searching:
             "cache_dir": str(self.options.cache_dir.absolute()),
             "native_dir": str(self.options.native_dir.absolute()),
             "flags": all_flags(),
-            "policy": self.options.policy,
+            "policy": self.options.policy_spec.to_json(),
             "allow_policy_cpp": self.options.allow_policy_cpp,
+            "memory": self.options.memory,
             "inductor": _jsonable(self.options.inductor),
             "device_lock": lock and str(lock.absolute()),
         }

@@ -20,11 +20,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from cuda_agent_backend.agent.policies.spec import PolicySpec
 from cuda_agent_backend.budget import by_promise, share
 from cuda_agent_backend.promote import Searched, SearchResult, keep
 from cuda_agent_backend.wire import WAITING_S, Child, own_stdout
@@ -45,17 +46,19 @@ class Setup:
     cache_dir: Path
     native_dir: Path
     flags: Mapping[str, Any]
-    policy: str = "search"
+    policy: PolicySpec = field(default_factory=PolicySpec)
     allow_policy_cpp: bool = False
     inductor: Mapping[str, Any] | None = None
     device_lock: Path | None = None
+    memory: bool = True
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> Setup:
         """From the "setup" of a request."""
         names = ("cache_dir", "native_dir", "device_lock")
         paths = {name: Path(value[name]) for name in names if value.get(name)}
-        return Setup(**{**value, **paths})
+        policy = PolicySpec.from_json(value.get("policy", "search"))
+        return Setup(**{**value, **paths, "policy": policy})
 
 
 class Judges:
@@ -211,7 +214,7 @@ class Service:
             found = self.search(task, self.judges, setup, budget_s, inputs, say)
         except (ImportError, TaskError) as error:
             return {"reason": f"{type(error).__name__}: {error}"}
-        kept = keep(cache, key, task, found, setup.policy, budget_s)
+        kept = keep(cache, key, task, found, setup.policy.label, budget_s)
         won = isinstance(found, SearchResult) and not kept
         say("promoted" if won else kept or found.reason)
         return {"reason": kept or found.reason, "promoted": won, "turns": found.turns}

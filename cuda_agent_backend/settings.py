@@ -1,4 +1,4 @@
-"""What the environment says: the only place where `CUDA_AGENT_*` variables are read.
+"""What the environment says: the only place where `CUDA_AGENT_*` variables, and keys of services, are read.
 
 `Settings.from_environment` takes the mapping as an argument, so all rules are tested without touching `os.environ`.
 """
@@ -137,6 +137,11 @@ class Settings:
             if text:
                 values[variable.field] = _parse(variable, text)
         return Settings(**values)
+
+
+def openai_key(environment: Mapping[str, str] | None = None) -> str:
+    """The key for language models behind an endpoint, or "". No field of `Settings`: those are shown and sent on."""
+    return (os.environ if environment is None else environment).get("OPENAI_API_KEY", "").strip()
 
 
 def _parse(variable: Variable, text: str) -> Any:

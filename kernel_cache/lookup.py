@@ -52,7 +52,29 @@ def mark_used(places: Layout, row_digest: str, resolution_s: float = 3600.0) -> 
             os.utime(path)
 
 
+def peek(index: Index, places: Layout, key_digest: str) -> Record | Miss | Corrupt:
+    """The record of a key with its own file verified and its binary left alone. May raise `faults.EXPECTED`."""
+    name = layout.record_name(key_digest)
+    try:
+        row = read_row(index, name)
+    except IndexMalformed as error:
+        return corrupt(name, error.reason)
+    return Miss() if row is None else _parsed(places, key_digest, row)
+
+
 def _verified(places: Layout, key_digest: str, row: RecordRow) -> Record | Corrupt:
+    record = _parsed(places, key_digest, row)
+    if isinstance(record, Corrupt):
+        return record
+    binary = places.blobs.read(row.binary)
+    if isinstance(binary, BadFile):
+        name = layout.record_name(key_digest)
+        return corrupt(name, f"binary: {binary.reason}", binary.path)
+    mark_used(places, row.record)
+    return record
+
+
+def _parsed(places: Layout, key_digest: str, row: RecordRow) -> Record | Corrupt:
     name = layout.record_name(key_digest)
     text = places.records.read(row.record)
     if isinstance(text, BadFile):
@@ -64,8 +86,4 @@ def _verified(places: Layout, key_digest: str, row: RecordRow) -> Record | Corru
         return corrupt(name, str(error), path)
     if record.key.digest != key_digest or record.binary_digest != row.binary:
         return corrupt(name, "the record is not the one that the index describes", path)
-    binary = places.blobs.read(row.binary)
-    if isinstance(binary, BadFile):
-        return corrupt(name, f"binary: {binary.reason}", binary.path)
-    mark_used(places, row.record)
     return record

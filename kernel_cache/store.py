@@ -30,7 +30,7 @@ from kernel_cache.files import BadFile
 from kernel_cache.index import Index, fields_of, is_absent
 from kernel_cache.key import KernelKey
 from kernel_cache.layout import Acceptance, Layout, RecordRow
-from kernel_cache.lookup import lookup
+from kernel_cache.lookup import lookup, peek, read_row
 from kernel_cache.queue import QueuedTask, TaskQueue
 from kernel_cache.rebuild import rebuild_index, set_kernel
 from kernel_cache.record import NegativeRecord, Record
@@ -199,6 +199,22 @@ class KernelCache:
         kernels = [lookup(self._index, self._layout, digest) for digest in digests]
         negatives = [self._negative(name) for name in self._index.names(layout.NEGATIVE)]
         return [entry for entry in (*kernels, *negatives) if not isinstance(entry, Miss)]
+
+    @_guarded
+    def rows(self) -> dict[str, str]:
+        """The digest of the record of every key, by the key's digest. Reads no file; damaged rows are left out."""
+        found = {}
+        for name in self._index.names(layout.RECORD):
+            with contextlib.suppress(IndexMalformed):
+                row = read_row(self._index, name)
+                if row is not None:
+                    found[name.removeprefix(layout.RECORD)] = row.record
+        return found
+
+    @_guarded
+    def peek(self, key_digest: str) -> Record | Miss | Corrupt:
+        """The record of a key's digest for what it tells, not for its binary, which is not looked at."""
+        return peek(self._index, self._layout, key_digest)
 
     @_guarded
     def binary_path(self, record: Record) -> Path | Corrupt:

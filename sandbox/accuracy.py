@@ -20,8 +20,8 @@ Not finite: where eager is NaN or infinite the candidate must be the same (and s
 what the oracle is: finite, where only eager overflowed, or infinite, where eager made a NaN of it. Where
 eager is finite the candidate must be. The oracle counts as rounded to the output's dtype.
 
-Integers and booleans are equal to eager's. Positions of an extremum may differ where the values
-there are equal (see `IndexCheck`).
+Integers and booleans are equal to eager's. Positions of an extremum, or of sorted elements, may differ where the values
+there are equal (see `positions`).
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sandbox.places import Misses, misses
+from sandbox.positions import PositionCheck
 from sandbox.specs import TensorSpec
 
 if TYPE_CHECKING:
@@ -46,20 +47,6 @@ cache: with other work on the machine, waiting for each other costs threads far 
 """
 _BINS, _BIAS = 2200, 1100
 """Powers of two of a float64, and the bin of 2**0; bin 0 is for zero."""
-
-
-@dataclass(frozen=True)
-class IndexCheck:
-    """What the positions in an output point into. `operand` holds its values in float64.
-
-    `dim` None: positions in the flattened operand. `largest`: of the maximum, else the minimum.
-    `exact`: the values are inputs, so a tie is exact; else it is within rounding.
-    """
-
-    operand: torch.Tensor
-    dim: int | None
-    largest: bool
-    exact: bool
 
 
 @dataclass(frozen=True)
@@ -116,7 +103,7 @@ class Draw:
     outputs: Sequence[torch.Tensor]
     eager: Sequence[torch.Tensor]
     oracle: Sequence[torch.Tensor]
-    indices: Mapping[int, IndexCheck] | None = None
+    positions: Mapping[int, PositionCheck] | None = None
 
 
 Nearby = Callable[[], Iterator[tuple[Sequence["torch.Tensor"], Sequence["torch.Tensor"]]]]
@@ -143,11 +130,11 @@ def compare(
     outputs: Sequence[torch.Tensor],
     eager: Sequence[torch.Tensor],
     oracle: Sequence[torch.Tensor],
-    indices: Mapping[int, IndexCheck] | None = None,
+    positions: Mapping[int, PositionCheck] | None = None,
     nearby: Nearby | None = None,
 ) -> AccuracyReport:
     """The report on one draw. Shapes and dtypes are equal already (see `check_metadata`)."""
-    return compare_draws([Draw(outputs, eager, oracle, indices)], nearby)
+    return compare_draws([Draw(outputs, eager, oracle, positions)], nearby)
 
 
 def compare_draws(draws: Sequence[Draw], nearby: Nearby | None = None) -> AccuracyReport:
@@ -166,7 +153,7 @@ def _with_misses(report: OutputReport, draws: Sequence[Draw]) -> OutputReport:
     """The report with where it is wrong; not for positions, of which several may be right."""
     n, found = report.number, None
     for draw in draws:
-        if draw.indices and n in draw.indices:
+        if draw.positions and n in draw.positions:
             return report
         found = misses(draw.outputs[n], draw.eager[n], draw.oracle[n])
         if found.count:
@@ -177,8 +164,8 @@ def _with_misses(report: OutputReport, draws: Sequence[Draw]) -> OutputReport:
 def _compare_output(number: int, draws: Sequence[Draw]) -> OutputReport | _Pool:
     """The report, or, of an output in floating point, what it is to be made of."""
     first = draws[0]
-    if first.indices and number in first.indices:
-        return _first_failure(number, (_check_index(number, draw) for draw in draws))
+    if first.positions and number in first.positions:
+        return _first_failure(number, (_check_positions(number, draw) for draw in draws))
     if not first.eager[number].dtype.is_floating_point:
         return _first_failure(number, (_check_equal(number, draw) for draw in draws))
     pool = _Pool(number, first.eager[number].dtype)
@@ -206,37 +193,9 @@ def _check_equal(number: int, draw: Draw) -> str:
     return f"{len(wrong)} of {found.numel()} elements differ, first at {place}: {values}"
 
 
-def _check_index(number: int, draw: Draw) -> str:
-    import torch
-
-    assert draw.indices is not None
-    check, found, eager = draw.indices[number], draw.outputs[number], draw.eager[number]
-    if torch.equal(found, eager):
-        return ""
-    values = check.operand.double()
-    dim = check.dim
-    if dim is None:
-        values, dim = values.reshape(-1), 0
-    size = values.shape[dim]
-    if bool(((found < 0) | (found >= size)).any()):
-        return "a position lies outside the operand"
-    shape = list(values.shape)
-    shape[dim] = 1
-    chosen = values.gather(dim, found.reshape(shape))
-    best = values.gather(dim, eager.reshape(shape))
-    extremum = values.amax(dim, True) if check.largest else values.amin(dim, True)
-    both_nan = chosen.isnan() & best.isnan()
-    if check.exact:
-        wrong = (chosen != best) & ~both_nan
-    else:
-        eps = torch.finfo(torch.float32).eps
-        lost = (best - extremum).abs().nan_to_num(0.0, 0.0, 0.0).max()
-        allowed = 2 * lost + 4 * eps * extremum.abs()
-        wrong = ~((chosen - extremum).abs() <= allowed) & (chosen != best) & ~both_nan
-    if not bool(wrong.any()):
-        return ""
-    place = wrong.nonzero()[0].tolist()
-    return f"{int(wrong.sum())} positions of smaller values, first at {place}"
+def _check_positions(number: int, draw: Draw) -> str:
+    assert draw.positions is not None
+    return draw.positions[number].wrong(draw.outputs[number], draw.eager[number])
 
 
 class _Pool:

@@ -42,7 +42,7 @@ class Policy:
 
     view: None leaves files unguarded. uid: whom to become, None to stay. keep_search: read what the view holds whatever
     the files' modes say. filter: of system calls, with what CUDA needs if for_cuda. limits: see `limit_resources`.
-    protected: files in folders to write that stay this process's own, where it may become somebody else.
+    protected: files and folders in folders to write that stay this process's own, where it may become somebody else.
     """
 
     view: View | None = None

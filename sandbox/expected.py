@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sandbox import flags
-from sandbox.accuracy import IndexCheck
 from sandbox.inputs import Bounds, make_inputs, shares_memory
-from sandbox.oracle import index_rules, run_eager, run_oracle
+from sandbox.oracle import position_rules, run_eager, run_oracle
+from sandbox.positions import PositionCheck
 from sandbox.sharedmemory import Segment, layout
 from sandbox.specs import TensorSpec
 from sandbox.stir import flat_storage, on_device, stir
@@ -46,7 +46,7 @@ class Expected:
 
     eager: list[torch.Tensor]
     oracle: list[torch.Tensor]
-    indices: dict[int, IndexCheck] = field(default_factory=dict)
+    positions: dict[int, PositionCheck] = field(default_factory=dict)
     narrow: tuple[str, ...] = ()
 
 
@@ -143,11 +143,10 @@ def expect(
             oracle = run_oracle(task, module, inputs)
         except Exception as error:  # whatever torch raises is about the task
             return Failed("eager mode", f"{type(error).__name__}: {error}")
-    indices = {
-        number: IndexCheck(oracle.operands[number], rule.dim, rule.largest, rule.exact)
-        for number, rule in index_rules(task).items()
+    positions = {
+        number: rule.check(oracle.operands[number]) for number, rule in position_rules(task).items()
     }
-    return Expected(eager, oracle.outputs, indices, oracle.narrow)
+    return Expected(eager, oracle.outputs, positions, oracle.narrow)
 
 
 def draws_per_distribution(task: Task, distribution: str) -> int:

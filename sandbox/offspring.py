@@ -60,6 +60,16 @@ def _children_by_parent() -> Callable[[int], list[int]]:
     return lambda pid: list(by_parent[pid])
 
 
+def tasks_of(uid: int) -> int:
+    """How many threads a user has."""
+    total = 0
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            if entry.name.isdigit() and entry.stat().st_uid == uid:
+                total += len(list((entry / "task").iterdir()))
+    return total
+
+
 def memory_of(pids: Iterable[int]) -> int:
     """Bytes that these processes hold and share with no file or other memory."""
     total = 0

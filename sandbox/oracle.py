@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from sandbox.positions import ExtremumCheck, OrderCheck, PositionCheck
 from sandbox.task import InputRef, NodeRef, Ref, Task
 from sandbox.taskargs import Arg
 
@@ -25,50 +26,59 @@ _ATTENTION = "aten._scaled_dot_product_efficient_attention.default"
 """Has no kernel for float64."""
 _INDEX_OPS = {"argmax": True, "argmin": False}
 _PAIR_OPS = {"max": True, "min": False}
+_ORDER_OPS = ("sort", "topk")
 
 
 @dataclass(frozen=True)
-class IndexRule:
-    """An output that holds positions of an extremum: any position of an equal value is right.
+class PositionRule:
+    """An output that holds positions: any position of an equal value is right.
 
-    `dim` is None for the position in the flattened operand. `exact`: the operand is an input, so its
-    values are the same in every precision.
+    `kind`: of the maximum, of the minimum, or of sorted elements. `dim` is None for the position in the flattened
+    operand. `exact`: the operand is an input, so its values are the same in every precision.
     """
 
     operand: Ref
     dim: int | None
-    largest: bool
+    kind: Literal["maximum", "minimum", "order"]
     exact: bool
+
+    def check(self, operand: torch.Tensor) -> PositionCheck:
+        """The check against the operand's values."""
+        if self.kind == "order":
+            return OrderCheck(operand, self.dim or 0)
+        return ExtremumCheck(operand, self.dim, self.kind == "maximum", self.exact)
 
 
 @dataclass(frozen=True)
 class Oracle:
-    """Outputs in float64, operands of index outputs (by output number), operators run narrow."""
+    """Outputs in float64, operands of outputs that hold positions (by output number), operators run narrow."""
 
     outputs: list[torch.Tensor]
     operands: dict[int, torch.Tensor] = field(default_factory=dict)
     narrow: tuple[str, ...] = ()
 
 
-def index_rules(task: Task) -> dict[int, IndexRule]:
-    """The outputs of a task that are positions of a maximum or minimum, by output number."""
+def position_rules(task: Task) -> dict[int, PositionRule]:
+    """The outputs of a task that are positions of an extremum or of sorted elements, by output number."""
     found = {}
     for number, output in enumerate(task.outputs):
-        rule = _index_rule(task, output)
+        rule = _position_rule(task, output)
         if rule is not None:
             found[number] = rule
     return found
 
 
-def _index_rule(task: Task, reference: Ref) -> IndexRule | None:
+def _position_rule(task: Task, reference: Ref) -> PositionRule | None:
     picked = None
     while isinstance(reference, NodeRef):
         node = task.nodes[reference.node]
         name, overload = node.op.split(".")[1:]
         if name in _INDEX_OPS:
-            return _rule(task, node.args, _INDEX_OPS[name])
+            return _extremum(task, node.args, _INDEX_OPS[name])
         if name in _PAIR_OPS and overload == "dim" and reference.output == 1:
-            return _rule(task, node.args, _PAIR_OPS[name])
+            return _extremum(task, node.args, _PAIR_OPS[name])
+        if name in _ORDER_OPS and reference.output == 1 and picked is None:
+            return _order(task, node.args)
         picked = node.args.get("self")
         if name not in _VALUE_KEEPING or not isinstance(picked, NodeRef | InputRef):
             return None
@@ -76,17 +86,31 @@ def _index_rule(task: Task, reference: Ref) -> IndexRule | None:
     return None
 
 
-def _rule(task: Task, args: Mapping[str, Arg], largest: bool) -> IndexRule | None:
+def _extremum(task: Task, args: Mapping[str, Arg], largest: bool) -> PositionRule | None:
     operand, dim = args["self"], args.get("dim")
     if not isinstance(operand, NodeRef | InputRef) or not isinstance(dim, int | None):
         return None
-    root: Arg = operand
+    return PositionRule(operand, dim, "maximum" if largest else "minimum", _is_input(task, operand))
+
+
+def _order(task: Task, args: Mapping[str, Arg]) -> PositionRule | None:
+    """None where positions are settled (a stable sort) or nothing is (no order asked for, values that vary)."""
+    operand, dim = args["self"], args.get("dim", -1)
+    if not isinstance(operand, NodeRef | InputRef) or not isinstance(dim, int):
+        return None
+    if args.get("stable") or args.get("sorted", True) is not True or not _is_input(task, operand):
+        return None
+    return PositionRule(operand, dim, "order", True)
+
+
+def _is_input(task: Task, root: Arg) -> bool:
+    """Whether these are an input's values, perhaps in another shape."""
     while isinstance(root, NodeRef):
         node = task.nodes[root.node]
         if node.name not in _VALUE_KEEPING:
             break
         root = node.args.get("self")
-    return IndexRule(operand, dim, largest, isinstance(root, InputRef))
+    return isinstance(root, InputRef)
 
 
 def run_eager(module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -101,7 +125,7 @@ def run_oracle(task: Task, module: torch.fx.GraphModule, inputs: Sequence[torch.
     """The task's outputs in float64. `module` is `task.to_graph_module()`."""
     import torch
 
-    rules = index_rules(task)
+    rules = position_rules(task)
     interpreter = _interpreter(module, {rule.operand for rule in rules.values()})
     with torch.no_grad():
         outputs = list(interpreter.run(*(_widen(tensor) for tensor in inputs)))

@@ -7,15 +7,18 @@ judged are different processes, and a process that held untrusted host code hold
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 from sandbox.candidate import Candidate
 from sandbox.compilation import Compiled
 from sandbox.disassembly import Inspection
 from sandbox.judge import Judge
+from sandbox.stopwatch import Stopwatch
 from sandbox.task import Task
 from sandbox.turns import Turns
 from sandbox.verdict import Baselines, Failure, Outcome, Verdict
@@ -35,25 +38,65 @@ class Pool:
         spare = max(1, cores - JUDGES_CORES) if judge.target == "cuda" else cores
         self._judge = judge
         self._turns = Turns(compile_jobs or spare, alone=judge.target == "cpu")
+        self._waiting = Stopwatch()
+
+    def seat(self) -> Pool:
+        """The same pool for one episode: what is waited for its turns is counted by itself."""
+        mine = copy.copy(self)
+        mine._waiting = Stopwatch()
+        return mine
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds spent waiting for turns that others had."""
+        return self._waiting.seconds
+
+    @property
+    def working_s(self) -> float:
+        """Seconds in which anything was compiled, run or judged."""
+        return self._turns.working.seconds
+
+    @property
+    def judging_s(self) -> float:
+        """Seconds in which somebody had the device."""
+        return self._turns.judging.seconds
+
+    def end(self) -> None:
+        """Let nobody begin anything more: threads that wait get `TurnsOver`, and so does who asks later."""
+        self._turns.end()
+
+    @contextmanager
+    def _turn(self, turn: AbstractContextManager[None]) -> Iterator[None]:
+        """A turn, once it comes."""
+        with ExitStack() as stack:
+            with self._waiting.running():
+                stack.enter_context(turn)
+            yield
 
     @property
     def compile_jobs(self) -> int:
         """Compilers at once."""
         return self._turns.jobs
 
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """For work of an episode that may go on beside compilers, such as a shell's command."""
+        with self._turn(self._turns.compiling()):
+            yield
+
     def compile(self, candidate: Candidate) -> Compiled | Failure:
         """See `Judge.compile`."""
-        with self._turns.compiling():
+        with self._turn(self._turns.compiling()):
             return self._judge.compile(candidate)
 
     def inspect(self, candidate: Candidate) -> Inspection | Failure:
         """See `Judge.inspect`."""
-        with self._turns.compiling():
+        with self._turn(self._turns.compiling()):
             return self._judge.inspect(candidate)
 
     def baselines(self, task: Task, **options: Any) -> Baselines | Failure:
         """See `Judge.baselines`."""
-        with self._turns.device(task.digest):
+        with self._turn(self._turns.device(task.digest)):
             return self._judge.baselines(task, **options)
 
     def verify(self, task: Task, candidate: Candidate, **options: Any) -> Outcome:
@@ -75,14 +118,14 @@ class Pool:
         built = self.compile(candidate)
         if not isinstance(built, Compiled):
             return built
-        with self._turns.device(task.digest):
+        with self._turn(self._turns.device(task.digest)):
             return run(task, candidate, **options)
 
     def judge(self, task: Task, candidate: Candidate, **options: Any) -> Verdict:
         """See `Judge.judge`. What has to be compiled anew for it is, before the turn on the device."""
-        with self._turns.compiling():
+        with self._turn(self._turns.compiling()):
             built = self._judge.build_to_judge(candidate)
-        with self._turns.device(task.digest):
+        with self._turn(self._turns.device(task.digest)):
             return self._judge.judge(task, candidate, built=built, **options)
 
     def judge_all(

@@ -85,17 +85,28 @@ def own(folders: Iterable[str], uid: int) -> None:
                 os.chown(Path(place) / name, uid, uid, follow_symlinks=False)
 
 
-def keep(files: Iterable[str]) -> None:
-    """Take files back that were given away with their folder: to be read by whoever owns that, not to be written,
-    renamed or removed. What is not a file of its own is left alone. For root."""
-    for path in map(Path, files):
+def keep(paths: Iterable[str]) -> None:
+    """Take files and folders back that were given away with the folder they lie in: to be read by whoever owns that,
+    not to be written, renamed or removed. For root, while nobody else changes anything there."""
+    for path in map(Path, paths):
         with suppress(FileNotFoundError):
-            if not stat.S_ISREG(path.lstat().st_mode):
+            if not _take_back(path):
                 continue
-            os.chown(path, 0, 0, follow_symlinks=False)
-            path.chmod(0o444)
+            for place, folders, files in os.walk(path):
+                for name in (*folders, *files):
+                    _take_back(Path(place) / name)
             os.chown(path.parent, 0, -1)
             path.parent.chmod(0o1775)  # its group may add files, and remove its own
+
+
+def _take_back(path: Path) -> bool:
+    """False for what is neither a file nor a folder, which nobody is to trust."""
+    kind = path.lstat().st_mode
+    if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
+        return False
+    os.chown(path, 0, 0, follow_symlinks=False)
+    path.chmod(0o755 if stat.S_ISDIR(kind) else 0o444)
+    return True
 
 
 def become(uid: int, keep_search: bool) -> None:

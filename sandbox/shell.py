@@ -21,6 +21,7 @@ Not covered: the sum of what is written to disk (each file has a limit), and wha
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import subprocess
@@ -83,9 +84,9 @@ class ShellLimits:
 class Shell:
     """One shell in `folder`; a context manager. Commands are run one at a time, whichever thread asks.
 
-    protected: patterns of files at the top of the folder that the shell may not change. read: more folders and files
-    that it may read. gpu: whether it may use the GPU. turn: entered for each command, for owners who measure.
-    isolation: what this machine offers, tried out where it is not given.
+    protected: names and patterns of what the shell may not change at the top of the folder, folders with all that is
+    in them. read: more folders and files that it may read. gpu: whether it may use the GPU. turn: entered for each
+    command, for owners who measure. isolation: what this machine offers, tried out where it is not given.
     """
 
     def __init__(
@@ -102,7 +103,9 @@ class Shell:
         self.folder = Path(folder).resolve()
         self.isolation = isolation or offered()
         self.limits = limits or ShellLimits()
-        self._patterns, self._read, self._gpu, self._turn = tuple(protected), tuple(read), gpu, turn
+        # Below the top, paths would be the shell's to redirect: there whole folders are protected.
+        self._patterns = tuple(dict.fromkeys(name.partition("/")[0] for name in protected))
+        self._read, self._gpu, self._turn = tuple(read), gpu, turn
         self._bash = shutil.which("bash", path=SYSTEM_PATH)
         self._compilers = [t.path for t in (find_cxx(), find_cuda()) if isinstance(t, Toolchain)]
         self._uid = next_uid([*map(str, self._compilers), self._bash or ""])
@@ -219,8 +222,8 @@ class Shell:
     def _ask(self, command: str, timeout_s: float) -> dict[str, Any] | None:
         """The keeper's answer; None where it is gone. Whatever interrupts this ends the shell."""
         assert self._control is not None
-        protected = {str(path) for pattern in self._patterns for path in self.folder.glob(pattern)}
-        request = {"command": command, "timeout_s": timeout_s, "protected": sorted(protected)}
+        protected = protected_files(self.folder, self._patterns)
+        request = {"command": command, "timeout_s": timeout_s, "protected": protected}
         done = False
         try:
             fd = self._control.fileno()
@@ -249,6 +252,18 @@ class Shell:
                 keeper.wait()
         if private is not None:
             shutil.rmtree(private, ignore_errors=True)
+
+
+def protected_files(folder: Path, patterns: Sequence[str]) -> list[str]:
+    """What is there under these names, and what a pattern takes if it is this process's own: the shell may call its
+    files as it likes."""
+    mine, found = os.geteuid(), set()
+    for pattern in patterns:
+        for path in folder.glob(pattern):
+            with suppress(OSError):
+                if path.name == pattern or path.lstat().st_uid == mine:
+                    found.add(str(path))
+    return sorted(found)
 
 
 def _not_run(reason: str) -> ShellResult:

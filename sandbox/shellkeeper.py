@@ -30,6 +30,8 @@ from sandbox.shellscript import COMMAND_FD, script
 TICK_S = 0.2
 """How often memory and processes are counted, and orphans are taken note of."""
 END_SECONDS = 10.0
+SHARED_TASKS = 4096
+"""What a fork bomb may start before it is counted, where only the user's processes together have a limit."""
 CHUNK = 1 << 16
 TIME, MEMORY, PROCESSES, OWNER = "time", "memory", "processes", "owner"
 """Why a command was stopped."""
@@ -137,7 +139,7 @@ def _watch(
             if now >= look:
                 look = now + TICK_S
                 offspring.reap(child)
-                below = [child, *offspring.descendants(child)]
+                below = offspring.descendants(os.getpid())  # orphans among them
                 if len(below) > settings.processes:
                     return PROCESSES
                 if offspring.memory_of(below) > settings.memory_bytes:
@@ -200,6 +202,8 @@ def _become_bash(settings: Settings, request: dict[str, Any], out: int, failed: 
         wanted = Policy.from_json(settings.policy)
         seconds = math.ceil(request["timeout_s"]) + 1
         limits = {"cpu": seconds * (os.cpu_count() or 1), **wanted.limits}
+        if os.geteuid() != 0:  # no user of its own: what others of this user start counts too
+            limits["nproc"] = offspring.tasks_of(os.geteuid()) + SHARED_TASKS
         apply(replace(wanted, limits=limits, protected=tuple(request["protected"])))
         text = script(*(settings.state(name) for name in ("kept", "new", "mark")))
         # Afterwards the environment is part of the state, without what was taken out of it.

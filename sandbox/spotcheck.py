@@ -76,6 +76,6 @@ class SpotCheck:
         expected = self._session.expected_of(inputs)
         if isinstance(expected, Failed):
             return expected
-        draw = Draw(outputs, expected.eager, expected.oracle, expected.indices)
+        draw = Draw(outputs, expected.eager, expected.oracle, expected.positions)
         report = compare_draws([draw], self._session.nearby(inputs))
         return None if report.passes else Wrong("a timed run", report.reason, report)

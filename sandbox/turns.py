@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from sandbox.stopwatch import Stopwatch
+
 MAX_STREAK = 16
 """Requests for one task served in a row while others wait: a change of task costs an Inductor compilation."""
+
+
+class TurnsOver(BaseException):
+    """Nobody gets a turn any more: raised in threads that wait for one. As an interrupt, it is no failure of theirs."""
 
 
 @dataclass(eq=False)
@@ -33,6 +39,9 @@ class Turns:
         self._task, self._streak = "", 0
         self._compiling = 0
         self._compilers_waiting = 0
+        self._over = False
+        self.working, self.judging = Stopwatch(), Stopwatch()
+        """While anybody has a turn, and while somebody has the device."""
         self._granted = 0
         """Compilers that may start though the device is wanted: those that waited through the last turn on it."""
 
@@ -42,14 +51,15 @@ class Turns:
         with self._changed:
             self._compilers_waiting += 1
             try:
-                self._changed.wait_for(self._may_compile)
+                self._wait(self._may_compile)
             finally:
                 self._compilers_waiting -= 1
                 self._granted = min(self._granted, self._compilers_waiting)
                 self._changed.notify_all()
             self._compiling += 1
         try:
-            yield
+            with self.working.running():
+                yield
         finally:
             with self._changed:
                 self._compiling -= 1
@@ -62,19 +72,31 @@ class Turns:
         with self._changed:
             self._waiting.append(mine)
             try:
-                self._changed.wait_for(lambda: self._may_use_device(mine))
+                self._wait(lambda: self._may_use_device(mine))
             finally:
                 self._waiting.remove(mine)
                 self._changed.notify_all()
             self._streak = self._streak + 1 if task == self._task else 1
             self._task, self._busy = task, True
         try:
-            yield
+            with self.working.running(), self.judging.running():
+                yield
         finally:
             with self._changed:
                 self._busy = False
                 self._granted = min(self._compilers_waiting, self.jobs)
                 self._changed.notify_all()
+
+    def end(self) -> None:
+        """Give no more turns. Raises `TurnsOver` in whoever waits for one or asks later."""
+        with self._changed:
+            self._over = True
+            self._changed.notify_all()
+
+    def _wait(self, ready: Callable[[], bool]) -> None:
+        self._changed.wait_for(lambda: self._over or ready())
+        if self._over:
+            raise TurnsOver("no more turns are given")
 
     def _may_compile(self) -> bool:
         if self._compiling >= self.jobs:

@@ -107,7 +107,7 @@ def _check_group(
 
 
 def _draw(outputs: Sequence[torch.Tensor], expected: Expected) -> Draw:
-    return Draw(outputs, expected.eager, expected.oracle, expected.indices)
+    return Draw(outputs, expected.eager, expected.oracle, expected.positions)
 
 
 def run_through_operator(

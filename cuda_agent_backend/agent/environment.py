@@ -8,12 +8,13 @@ the same.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from cuda_agent_backend.agent.memory import Neighbour
 from cuda_agent_backend.agent.protocol import Message
 from cuda_agent_backend.agent.readable import readable
 from cuda_agent_backend.agent.skill import example_files, skill
@@ -66,14 +67,6 @@ class Environment:
             self.tools.workspace.close()
 
 
-def confined_shell(folder: Path) -> Shell:
-    """The sandbox's shell, which may not change what the environment provides."""
-    from sandbox.shell import PROTECTED
-    from sandbox.shell import Shell as ConfinedShell
-
-    return ConfinedShell(folder, protected=(*PROTECTED, "example", "example/*"))
-
-
 def open_environment(
     task: Task,
     bench: Bench,
@@ -81,27 +74,43 @@ def open_environment(
     *,
     facts: DeviceFacts | CpuFacts | None = None,
     compile_jobs: int = 2,
-    shell: Callable[[Path], Shell] | None = confined_shell,
+    shell: Shell | None = None,
+    neighbours: Sequence[Neighbour] = (),
 ) -> Environment:
     """The environment of a task. folder: of the workspace, made where it is not there; what a policy wrote to it before
     stays, what the environment provides is written anew. None: kernel tools only, for policies that need no files.
 
-    facts: of the device that is written for, by default this machine's. shell: opens the workspace's shell. Raises
-    OSError where the folder cannot be written, `TaskError` for a task that this torch cannot build.
+    facts: of the device that is written for, by default this machine's. shell: by default a confined one. neighbours:
+    kernels that won on like tasks, which `look` offers. Raises OSError where the folder cannot be written, `TaskError`
+    for a task that this torch cannot build.
     """
     if folder is None:
-        return Environment(task, Toolbox(task, bench, facts, compile_jobs=compile_jobs))
+        tools = Toolbox(task, bench, facts, neighbours=neighbours, compile_jobs=compile_jobs)
+        return Environment(task, tools)
     workspace = Workspace(folder)
     try:
         fill(workspace, task, facts)
-        opened = shell(folder) if shell is not None else None
         tools = Toolbox(
-            task, bench, facts, workspace=workspace, compile_jobs=compile_jobs, shell=opened
+            task,
+            bench,
+            facts,
+            workspace=workspace,
+            neighbours=neighbours,
+            compile_jobs=compile_jobs,
+            shell=shell or _confined_shell(folder, bench),
         )
     except BaseException:
         workspace.close()
         raise
     return Environment(task, tools)
+
+
+def _confined_shell(folder: Path, bench: Bench) -> Shell:
+    """A shell in the folder. Among other episodes of one judge its commands wait for their turn."""
+    from sandbox import shell
+
+    protected = (*shell.PROTECTED, "example")
+    return shell.Shell(folder, protected=protected, turn=getattr(bench, "beside", nullcontext))
 
 
 def fill(workspace: Workspace, task: Task, facts: DeviceFacts | CpuFacts | None = None) -> None:

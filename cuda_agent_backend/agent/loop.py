@@ -1,24 +1,59 @@
-"""One episode: a policy works on a task until it submits a winner, gives up, or the budget ends."""
+"""One episode: a policy works on a task until it submits a winner, gives up, or the budget ends.
+
+Each step is decided by the conversation so far and what the tools hold, nothing else, and is recorded before the next.
+So an episode whose process was killed goes on from its record as if it had never stopped.
+"""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from cuda_agent_backend.agent.environment import first_messages
-from cuda_agent_backend.agent.protocol import Message, Policy, Stopped
+from cuda_agent_backend.agent.gains import Gains, gains_of, restore
+from cuda_agent_backend.agent.protocol import (
+    Message,
+    Policy,
+    Stopped,
+    ToolCall,
+    Turn,
+    tool_message,
+)
 from cuda_agent_backend.agent.tools import Toolbox
+from cuda_agent_backend.agent.trajectory import (
+    Acted,
+    Answered,
+    Ended,
+    Event,
+    Resumed,
+    Said,
+    Stop,
+    Trajectory,
+)
 from sandbox.candidate import Candidate
 from sandbox.verdict import Verdict
 
 Progress = Callable[[str], None]
 OUT_OF_TIME = "The time is up. Submit what is best; nothing else is done any more."
+CUT_OFF = "Your message was cut off; its tool calls were not run."
+NEW_SHELL = "This session was interrupted. The shell is a new one; candidates and what is known of them are as before."
 LAST_TURNS = 2
 """Turns in which a policy may submit what it has after the time is up."""
+MAX_REASON = 2000
+"""Characters of a reason that are kept."""
+SIDE_BY_SIDE = ("sketch", "compile", "write")
+"""Tools whose neighbouring calls are run, and recorded, as one batch: they compile at the same time."""
+ONCE = ("shell",)
+"""Tools whose calls may do twice what must be done once, so that one that was interrupted is not run again."""
+
+
+class Writes(Protocol):
+    """Where events go as they happen (see `trajectory_file.Recorder`)."""
+
+    def write(self, entry: Any) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -31,13 +66,18 @@ class Budget:
 
 @dataclass(frozen=True)
 class EpisodeResult:
-    """What an episode came to. ``best`` is a candidate that won, with its verdict; ``reason`` one line."""
+    """What an episode came to. ``best`` is a candidate that won, with its verdict; ``reason`` one line.
+
+    reward: that of the best verdict, -1 without any, None where nothing is known of the policy's work.
+    """
 
     best: tuple[Candidate, Verdict] | None
     reason: str
     trajectory: list[Message] = field(default_factory=list)
     turns: int = 0
     seconds: float = 0.0
+    stop: Stop = "gave_up"
+    reward: float | None = None
 
 
 def run_episode(
@@ -46,55 +86,213 @@ def run_episode(
     budget: Budget,
     progress: Progress = lambda _: None,
     clock: Callable[[], float] = time.monotonic,
+    *,
+    first: Sequence[Message] = (),
+    record: Writes | None = None,
+    past: Trajectory | None = None,
+    cancelled: Callable[[], bool] = lambda: False,
 ) -> EpisodeResult:
     """Let ``policy`` work with ``tools`` within ``budget``, of which only what ``clock`` counts is spent.
 
     What it has found by then may still be judged: a judgement is not cut short. A policy's exception is its own bug and
-    ends the episode with what was found so far.
+    ends the episode with what was found so far; one of the tools is ours, and is raised once the record says so.
+    first: what the conversation begins with; by default the task. record: where each event goes. past: an unfinished
+    episode to go on with; ``tools`` must be new, and ``policy`` where it was (see `resume`). cancelled: asked before
+    each step; what is under way is finished, and the record is left to be resumed.
     """
-    started = clock()
-    messages = first_messages(tools)
-    turns = 0
-    reason = ""
-    last: int | None = None
-    while tools.finished is None:
-        if turns >= budget.turns:
-            reason = f"{budget.turns} turns are used up"
-            break
-        if last is None and clock() - started > budget.seconds:
-            reason = f"{budget.seconds:.3g} s are used up"
-            if not tools.profiles:
-                break
-            last = turns + LAST_TURNS
-            messages.append({"role": "user", "content": OUT_OF_TIME})
-        if turns == last:
-            break
-        turn = policy.act(messages, tools.schemas)
+    episode = _Episode(policy, tools, budget, progress, clock, record, past)
+    episode.begin(first or first_messages(tools))
+    while (end := episode.step()) is None:
+        if cancelled():
+            return episode.result("interrupted", "told to stop")
+    episode.note(end)
+    return episode.result(end.stop, end.reason)
+
+
+def reward_of(verdicts: Mapping[str, Verdict], stop: Stop) -> float | None:
+    """C7 for a whole episode: that of its best verdict.
+
+    None where an infrastructure's failure, or a judge that could not say, hides what the policy is worth.
+    """
+    known = [v.reward for v in verdicts.values() if v.reward is not None]
+    if known:
+        return max(known)
+    return None if verdicts or stop in ("infrastructure", "interrupted") else -1.0
+
+
+class _Episode:
+    def __init__(
+        self,
+        policy: Policy,
+        tools: Toolbox,
+        budget: Budget,
+        progress: Progress,
+        clock: Callable[[], float],
+        record: Writes | None,
+        past: Trajectory | None,
+    ) -> None:
+        self.policy, self.tools, self.budget = policy, tools, budget
+        self.progress, self.clock, self.record = progress, clock, record
+        self.messages: list[Message] = []
+        self.turns = 0
+        self.last: int | None = None
+        self.open: Turn | None = None
+        """A turn that has not been dealt with, and how many of its calls are answered."""
+        self.answered = 0
+        self.interrupted = self.new_shell = False
+        self.known = Gains()
+        self.started = clock()
+        if past is not None:
+            self.go_on(past)
+
+    def begin(self, first: Sequence[Message]) -> None:
+        """Say what has not been said of the first messages."""
+        for message in first[len(self.messages) :]:
+            self.note(Said(message, self.used))
+
+    def go_on(self, past: Trajectory) -> None:
+        """Be where the past ended."""
+        for event in past.events:
+            self.take(event)
+        restore(self.tools, past.gains)
+        self.known = gains_of(self.tools)
+        self.started = self.clock() - past.used
+        self.interrupted = past.end is None and self.open is not None
+        self.note(Resumed(time.time()))
+        self.new_shell = any(_called(message, ONCE) for message in self.messages)
+
+    def take(self, event: Event) -> None:
+        """Follow one event: the only place where the conversation changes."""
+        match event:
+            case Said(message=message):
+                self.messages.append(message)
+                if message["content"] == OUT_OF_TIME:
+                    self.last = self.turns + LAST_TURNS
+                if message["content"] == CUT_OFF:
+                    self.open = None
+            case Acted(turn=turn):
+                self.turns += 1
+                self.messages.append(turn.to_message())
+                self.open, self.answered = turn, 0
+            case Answered(messages=messages):
+                self.messages += messages
+                self.answered += len(messages)
+                if self.open is not None and self.answered == len(self.open.calls):
+                    self.open = None
+
+    def note(self, event: Event) -> None:
+        """Record an event, and follow it."""
+        if self.record is not None:
+            self.record.write(event)
+        self.take(event)
+
+    def say(self, text: str) -> None:
+        self.note(Said({"role": "user", "content": text}, self.used))
+
+    @property
+    def used(self) -> float:
+        return self.clock() - self.started
+
+    def step(self) -> Ended | None:
+        """Do one thing; how the episode ended, if it did."""
+        if self.tools.finished is not None:
+            stop: Stop = "gave_up" if self.tools.best() is None else "submitted"
+            return self.end(stop, self.tools.finished)
+        if self.open is not None:
+            return self.deal_with(self.open)
+        if self.new_shell:
+            self.new_shell = False
+            self.say(NEW_SHELL)
+        if self.turns >= self.budget.turns:
+            return self.end("turns", f"{self.budget.turns} turns are used up")
+        out_of_time = f"{self.budget.seconds:.3g} s are used up"
+        if self.last is None and self.used > self.budget.seconds:
+            if not self.tools.profiles:
+                return self.end("time", out_of_time)
+            self.say(OUT_OF_TIME)
+        if self.turns == self.last:
+            return self.end("time", out_of_time)
+        return self.ask()
+
+    def ask(self) -> Ended | None:
+        before = self.used
+        try:
+            turn = self.policy.act(self.messages, self.tools.schemas)
+        except Exception as error:
+            return self.end("bug", f"the policy failed: {type(error).__name__}: {error}")
         if isinstance(turn, Stopped):
-            reason = turn.reason
-            break
-        turns += 1
-        messages.append(turn.to_message())
-        if last is not None and any(call.name != "submit" for call in turn.calls):
-            break
+            return self.end(turn.kind, turn.reason)
+        if not _well_formed(turn):
+            return self.end("bug", f"the policy failed: it gave no turn but {turn!r}")
+        used = self.used
+        self.note(Acted(turn, used, used - before))
+        return None
+
+    def deal_with(self, turn: Turn) -> Ended | None:
+        """Answer the next calls of a turn that the policy has taken."""
         if turn.truncated:
-            messages.append(
-                {
-                    "role": "user",
-                    "content": "Your message was cut off; its tool calls were not run.",
-                }
-            )
-        elif turn.calls:
-            messages += tools.run(turn.calls)
-            progress(_last_line(messages))
-        else:
-            reason = turn.content or "the policy stopped without a tool call"
-            break
-    best = tools.best()
-    return EpisodeResult(best, tools.finished or reason, messages, turns, clock() - started)
+            self.say(CUT_OFF)
+            return None
+        if not turn.calls:
+            return self.end("gave_up", turn.content or "the policy stopped without a tool call")
+        if self.last is not None and any(call.name != "submit" for call in turn.calls):
+            return self.end("time", f"{self.budget.seconds:.3g} s are used up")
+        batch = next_batch(turn.calls[self.answered :])
+        before = self.used
+        answers = self.run(batch)
+        gains = gains_of(self.tools)
+        new, self.known = gains.since(self.known), gains
+        used = self.used
+        self.note(Answered(tuple(answers), new, used, used - before))
+        self.progress(_last_line(answers))
+        return None
+
+    def run(self, batch: Sequence[ToolCall]) -> list[Message]:
+        again, self.interrupted = self.interrupted, False
+        if again and batch[0].name in ONCE:
+            self.new_shell = False
+            answer = {"ok": False, "error": f"interrupted, perhaps when half done. {NEW_SHELL}"}
+            return [tool_message(batch[0], answer)]
+        try:
+            return self.tools.run(batch)
+        except Exception as error:
+            self.note(self.end("bug", f"a tool failed: {type(error).__name__}: {error}"))
+            raise
+
+    def end(self, stop: Stop, reason: str) -> Ended:
+        best = self.tools.best()
+        promoted = "" if best is None else best[0].digest[:12]
+        reward = reward_of(self.tools.verdicts, stop)
+        return Ended(stop, reason[:MAX_REASON], self.turns, self.used, reward, promoted)
+
+    def result(self, stop: Stop, reason: str) -> EpisodeResult:
+        reward = reward_of(self.tools.verdicts, stop)
+        return EpisodeResult(
+            self.tools.best(), reason, self.messages, self.turns, self.used, stop, reward
+        )
 
 
-def _last_line(messages: list[Message]) -> str:
+def next_batch(calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
+    """The first calls that are run and recorded as one: one call, or neighbours that compile side by side."""
+    if calls[0].name not in SIDE_BY_SIDE:
+        return calls[:1]
+    others = (n for n, call in enumerate(calls) if call.name != calls[0].name)
+    return calls[: next(others, len(calls))]
+
+
+def _called(message: Message, names: Sequence[str]) -> bool:
+    return any(c["function"]["name"] in names for c in message.get("tool_calls", ()))
+
+
+def _well_formed(turn: object) -> bool:
+    """Whether it can be recorded and read again: policies are not all ours."""
+    return isinstance(turn, Turn) and all(
+        isinstance(text, str)
+        for text in (turn.content, *(t for c in turn.calls for t in (c.id, c.name, c.arguments)))
+    )
+
+
+def _last_line(messages: Sequence[Message]) -> str:
     content: dict[str, Any] = json.loads(messages[-1]["content"])
     return str(
         content.get("reason")
@@ -102,14 +300,3 @@ def _last_line(messages: list[Message]) -> str:
         or content.get("sketch")
         or messages[-1]["name"]
     )
-
-
-def save_trajectory(path: Path, result: EpisodeResult) -> None:
-    """Write the messages as JSON lines, with a closing line that says how the episode ended."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    end = {"role": "end", "reason": result.reason, "turns": result.turns, "seconds": round(result.seconds, 3),
-           "promoted": result.best is not None}  # fmt: skip
-    text = "".join(json.dumps(m, sort_keys=True) + "\n" for m in (*result.trajectory, end))
-    partial = path.with_suffix(".partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)

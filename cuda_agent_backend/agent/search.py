@@ -1,17 +1,25 @@
-"""The search policy: no model, a plan. It looks, tries the schedules proposed in order of promise, submits the best.
+"""The search policy: no language model. It looks, tries schedules, and has the best judged.
 
-It stops before trying anything where the baselines already run at the roofline floor, and stops trying once
-a round of schedules brings nothing over the best so far.
+First come schedules that won on neighbours of the task, then the proposals, best guess first; after that a model of
+what was timed (`surrogate`) says which schedule of the space around them is worth the next judgement. A judgement costs
+far more than a compilation, so some schedules are compiled ahead, and each is timed only while the model wants it.
+
+It stops before trying anything where the baselines already run at the roofline floor, and stops trying where the best
+so far runs there, where nothing is left that is expected to be faster, or where its budget of judgements or seconds is
+spent. It reads no clock: seconds are those that the tools say they took. Equal answers lead to equal steps.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
+from cuda_agent_backend.agent.chooser import LEAST_GAIN, Chooser
 from cuda_agent_backend.agent.protocol import Message, Schema, ToolCall, Turn
+from cuda_agent_backend.agent.resume import decide_again
 
 WORTH_SUBMITTING = 1.04
 """A quick profile's median below this is not worth a full judgement, whose lower bound must exceed 1.05."""
@@ -19,22 +27,36 @@ NOISY_TRIES = 3
 """Judgements that a busy machine may spoil before the search goes on without them."""
 LIMIT = 1.10
 """Room below this is not worth a search: winning by 5 % would take a kernel within a few percent of the floor."""
+AT_FLOOR = 1.03
+"""A schedule within this of the roofline floor ends the search: nothing faster is to be had."""
+
+Results = list[tuple[str, dict[str, Any]]]
 
 
 @dataclass
 class SearchPolicy:
-    """Tries ``round_size`` schedules at a time, at most ``rounds`` rounds, then submits up to ``submissions``."""
+    """Times up to ``judgements`` schedules for up to ``seconds``, then submits up to ``submissions``.
 
-    round_size: int = 4
-    rounds: int = 3
+    first: schedules that are timed in order before the model has a say. ahead: schedules compiled at a time. modelled:
+    False keeps to the order (as without scikit-learn). least_gain: the search ends where the expected improvement, a
+    share of the best's time, is below it. at_floor: it ends within this factor of the floor. seed: the model's.
+    """
+
+    judgements: int = 16
+    seconds: float = math.inf
+    first: int = 4
+    ahead: int = 4
     submissions: int = 2
+    modelled: bool = True
+    least_gain: float = LEAST_GAIN
+    at_floor: float = AT_FLOOR
+    seed: int = 0
     name: str = "search"
-    works_with_files: ClassVar[bool] = False
-    _schedules: list[Any] = field(default_factory=list)
-    _tried: int = 0
-    _queue: list[str] = field(default_factory=list)
+    _chooser: Chooser | None = None
+    _room: float = math.inf
+    _asked: list[int] = field(default_factory=list)
+    _spent: float = 0.0
     _speed: dict[str, float] = field(default_factory=dict)
-    _round_best: list[float] = field(default_factory=list)
     _submitted: list[str] = field(default_factory=list)
     _refused: str = ""
     _noisy: int = 0
@@ -42,23 +64,28 @@ class SearchPolicy:
     _calls: int = 0
 
     def act(self, messages: Sequence[Message], tools: Sequence[Schema]) -> Turn:
-        """The next step of the plan, read off the last tool results."""
+        """The next step, read off the last tool results."""
         last = messages[-1]
         if last["role"] != "tool":
             if self._calls:
                 return self._time_is_up(messages[:-1])
             return self._turn("Look at the task first.", ("look", {}))
-        results = self._last_results(messages)
+        results = _last_results(messages)
         kind = results[-1][0]
+        if kind != "submit":
+            self._spent += sum(_seconds(answer) for _, answer in results)
         if kind == "look":
             return self._after_look(results[-1][1])
         if kind == "sketch":
-            self._queue = list(dict.fromkeys(r["candidate"] for _, r in results if r.get("ok")))
-            self._errors += [str(r.get("error")) for _, r in results if not r.get("ok")]
-            return self._profile_round()
+            return self._after_sketch(results)
         if kind == "profile":
-            return self._after_profile(messages, results)
+            self._note_speeds(messages, results)
+            return self._next()
         return self._after_submit(results[-1][1])
+
+    def resume(self, messages: Sequence[Message], tools: Sequence[Schema]) -> str:
+        """Be where an episode was interrupted; "" or why that cannot be."""
+        return decide_again(self, messages, tools)
 
     def _after_look(self, look: dict[str, Any]) -> Turn:
         if not look.get("ok"):
@@ -69,46 +96,59 @@ class SearchPolicy:
             )
         if look.get("sketch") is None:
             return self._give_up(f"no sketch covers it: {look.get('why_not')}")
-        self._schedules = look["schedules"]
-        return self._next_round()
+        self._room = float(look["room"])
+        self._chooser = Chooser.of(look, self.first, self.modelled, self.seed, self.least_gain)
+        return self._next()
 
-    def _next_round(self) -> Turn:
-        batch = self._schedules[self._tried : self._tried + self.round_size]
-        self._tried += len(batch)
-        if not batch:
-            return self._submit_next()
-        return self._turn(
-            "Compile the next schedules.", *[("sketch", {"schedule": s}) for s in batch]
-        )
+    @property
+    def _choice(self) -> Chooser:
+        assert self._chooser is not None, "look comes first"
+        return self._chooser
 
-    def _profile_round(self) -> Turn:
-        if not self._queue:
-            return self._next_round()
-        return self._turn("Time them.", *[("profile", {"candidate": c}) for c in self._queue])
-
-    def _after_profile(
-        self, messages: Sequence[Message], results: list[tuple[str, dict[str, Any]]]
-    ) -> Turn:
-        self._note_speeds(messages, results)
+    def _next(self) -> Turn:
+        """Time what the chooser wants, or compile that and what it wants after it, or end."""
+        done = len(self._speed)
         best = max(self._speed.values(), default=0.0)
-        improved = best > 1.03 * max(self._round_best, default=0.0)
-        self._round_best.append(best)
-        if improved and len(self._round_best) < self.rounds:
-            return self._next_round()
-        return self._submit_next()
+        if (
+            best * self.at_floor >= self._room
+            or done >= self.judgements
+            or self._spent >= self.seconds
+        ):
+            return self._submit_next()
+        wanted = self._choice.wanted(
+            max(WORTH_SUBMITTING, best), min(self.ahead, self.judgements - done)
+        )
+        if not wanted:
+            return self._submit_next()
+        ready = self._choice.ready(wanted)
+        if ready:
+            names = [("profile", {"candidate": name}) for name in ready]
+            return self._turn("Time what is most promising.", *names)
+        self._asked = [row for row in wanted if self._choice.is_new(row)]
+        drafts = [("sketch", {"schedule": self._choice.schedule(row)}) for row in self._asked]
+        return self._turn("Compile the next schedules.", *drafts)
 
-    def _note_speeds(
-        self, messages: Sequence[Message], results: list[tuple[str, dict[str, Any]]]
-    ) -> None:
+    def _after_sketch(self, results: Results) -> Turn:
+        for row, (_, answer) in zip(self._asked, results, strict=True):
+            if answer.get("ok"):
+                self._choice.made(row, str(answer["candidate"]))
+            else:
+                self._choice.failed(row)
+                self._errors.append(str(answer.get("error")))
+        return self._next()
+
+    def _note_speeds(self, messages: Sequence[Message], results: Results) -> None:
         names = [json.loads(c["function"]["arguments"])["candidate"] for c in _last_calls(messages)]
         for name, (_, result) in zip(names, results, strict=True):
             if "speedup" in result:
                 self._speed[name] = result["speedup"]["median"]
+                self._choice.timed(name, self._speed[name])
             else:
+                self._choice.spoiled(name)
                 self._errors.append(str(result.get("reason") or result.get("error")))
 
     def _time_is_up(self, messages: Sequence[Message]) -> Turn:
-        results = self._last_results(messages)
+        results = _last_results(messages)
         if results and results[-1][0] == "profile":
             self._note_speeds(messages, results)
         return self._submit_next()
@@ -151,16 +191,22 @@ class SearchPolicy:
             made.append(ToolCall.of(f"call_{self._calls}", name, **arguments))
         return Turn(content, tuple(made))
 
-    @staticmethod
-    def _last_results(messages: Sequence[Message]) -> list[tuple[str, dict[str, Any]]]:
-        results: list[tuple[str, dict[str, Any]]] = []
-        for message in reversed(messages):
-            if message["role"] != "tool":
-                break
-            results.append((message["name"], json.loads(message["content"])))
-        return results[::-1]
+
+def _last_results(messages: Sequence[Message]) -> Results:
+    results: Results = []
+    for message in reversed(messages):
+        if message["role"] != "tool":
+            break
+        results.append((message["name"], json.loads(message["content"])))
+    return results[::-1]
 
 
 def _last_calls(messages: Sequence[Message]) -> list[dict[str, Any]]:
     assistant = next(m for m in reversed(messages) if m["role"] == "assistant")
     return list(assistant["tool_calls"])
+
+
+def _seconds(answer: dict[str, Any]) -> float:
+    """What a tool says it took; nothing where it does not say."""
+    value = answer.get("seconds", 0.0)
+    return float(value) if isinstance(value, int | float) else 0.0

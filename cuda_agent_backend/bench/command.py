@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cuda_agent_backend import tables
+from cuda_agent_backend import cli_policy, tables
 from cuda_agent_backend.bench.children import Children, Failed
 from cuda_agent_backend.bench.discovery import NoSuchPath, discover
 from cuda_agent_backend.bench.figures import task_figures
@@ -57,6 +57,14 @@ def add_arguments(parser: argparse.ArgumentParser, seconds: Callable[[str], floa
     parser.add_argument(
         "--jobs", type=positive, metavar="N", help="searches side by side (default: by cores)"
     )
+    parser.add_argument(
+        "--part",
+        type=part,
+        default=(1, 1),
+        metavar="K/N",
+        help="of N parts of the tasks do the K-th only: one part for each GPU of a machine",
+    )
+    cli_policy.add_arguments(parser)
     parser.add_argument("--seed", type=int, default=0, help="of weights and inputs")
     parser.add_argument(
         "--max-autotune", action="store_true", help="also against Inductor's max-autotune"
@@ -78,17 +86,27 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def part(text: str) -> tuple[int, int]:
+    """K of N parts, both from 1."""
+    number, _, of = text.partition("/")
+    if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not K/N with K from 1 to N")
+    return int(number), int(of)
+
+
 def run(args: argparse.Namespace, settings: Settings) -> Result:
     """Run the tasks that are not done, and show all. Raises `CliError` where nothing can be run."""
     from cuda_agent_backend.bench import provenance, report
     from cuda_agent_backend.bench.runner import look_at_machine
     from cuda_agent_backend.bench.runner import run as run_tasks
 
+    cli_policy.check(args)
     found = discover(args.paths)
     if isinstance(found, NoSuchPath):
         raise CliError(found.reason)
     if not found.tasks and not found.refused:
         raise CliError("there is no Python file in these folders")
+    found = found.part(*args.part)
     bench, out = plan(args, settings), tables.console()
     for file in found.refused:
         out.print(f"{file.name}: refused: {file.reason}", markup=False)
@@ -152,6 +170,7 @@ def plan(args: argparse.Namespace, settings: Settings) -> Any:
             rounds=args.rounds,
             max_autotune=args.max_autotune,
             seed=args.seed,
+            policy=cli_policy.options(args),
         ),
         jobs=jobs,
         limit_s=args.limit or limit_of(args.budget, jobs),

@@ -49,6 +49,10 @@ class Found:
     tasks: tuple[TaskFile, ...]
     refused: tuple[RefusedFile, ...]
 
+    def part(self, number: int, of: int) -> Found:
+        """Every ``of``-th task, beginning with the ``number``-th (from 1): neighbours, which are alike, are divided."""
+        return Found(self.tasks[number - 1 :: of], self.refused[number - 1 :: of])
+
 
 def discover(paths: Sequence[Path]) -> Found | NoSuchPath:
     """The tasks in files and folders. Hidden folders, ``__pycache__`` and ``__init__.py`` are passed over."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ class Wishes:
     """What the result of a task depends on, beside the task: another wish makes another result.
 
     dtype: of floating tensors. float32: how it is multiplied. budget_s: seconds of search per graph. seconds, rounds:
-    of timing, whichever ends first.
+    of timing, whichever ends first. policy: options of `torch.compile` that choose what writes kernels.
     """
 
     target: str
@@ -33,6 +33,7 @@ class Wishes:
     rounds: int = 100
     max_autotune: bool = False
     seed: int = 0
+    policy: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -64,4 +65,5 @@ class Request:
             "cuda_agent.cache_dir": Path(self.cache_dir),
             "cuda_agent.native_dir": Path(self.native_dir),
             "cuda_agent.progress": "off",
+            **self.wishes.policy,
         }

@@ -85,7 +85,7 @@ class LoopNests:
 
     def schedules(self, device: DeviceFacts | CpuFacts | None = None) -> list[Schedule]:
         if self.task.target == "cuda":
-            facts = device if isinstance(device, DeviceFacts) else gpu_facts()
+            facts = gpu_facts(device)
             return cuda.schedules(self.region, self.kernels, facts)
         host = device if isinstance(device, CpuFacts) else cpu_facts()
         return cpu_schedules.schedules(self.kernels, host.width, self.bytes_moved, host.cache_bytes)
@@ -94,7 +94,7 @@ class LoopNests:
         self, schedule: Schedule, device: DeviceFacts | CpuFacts | None = None
     ) -> tuple[str, Plan]:
         if self.task.target == "cuda":
-            facts = device if isinstance(device, DeviceFacts) else gpu_facts()
+            facts = gpu_facts(device)
             return cuda.emit(self.region, self.kernels, schedule, facts)
         return cpu.emit(self.region, self.kernels, schedule)
 

@@ -141,7 +141,7 @@ class CudaAttention:
     family = "attention"
 
     def schedules(self, device: DeviceFacts | CpuFacts | None = None) -> list[Schedule]:
-        facts = device if isinstance(device, DeviceFacts) else gpu_facts()
+        facts = gpu_facts(device)
         found = []
         size = self.form.size
         relays = (blocks for blocks, largest in RELAYS if size <= largest)
@@ -176,7 +176,7 @@ class CudaAttention:
             blocks = Blocks(**{name: int(value) for name, value in given.items()})
         except (TypeError, ValueError) as error:
             raise Unsupported(f"parameters of an attention: {error}") from error
-        facts = device if isinstance(device, DeviceFacts) else gpu_facts()
+        facts = gpu_facts(device)
         blocks.check(self.form.size, facts)
         self._check()
         count = self.form.batches * self.form.heads * ceildiv(self.form.queries, blocks.rows)

@@ -36,7 +36,7 @@ class CudaScatter:
     family = "scatter"
 
     def schedules(self, device: DeviceFacts | CpuFacts | None = None) -> list[Schedule]:
-        facts = device if isinstance(device, DeviceFacts) else gpu_facts()
+        facts = gpu_facts(device)
         found = [Schedule.of(p) for p in (*self._shared(facts), *self._global())]
         return [s for s in found if self._reason(s, facts) is None]
 
@@ -101,7 +101,7 @@ class CudaScatter:
         threads, flight = numbers["threads"], numbers["flight"]
         if threads % WARP or not WARP <= threads <= MAX_THREADS or not 1 <= flight <= MOST_FLIGHT:
             raise Unsupported(f"{threads} threads, {flight} values under way")
-        facts = device if isinstance(device, DeviceFacts) else gpu_facts()
+        facts = gpu_facts(device)
         made = self._emit_shared if kind == "shared" else self._emit_global
         return made(numbers, facts)
 

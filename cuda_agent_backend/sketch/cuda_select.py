@@ -10,36 +10,31 @@ element each (at least as many as are selected); ``kept``, 1 where the row stays
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from cuda_agent_backend.sketch.cuda_layout import MAX_THREADS, WARP, DeviceFacts, ceildiv
 from cuda_agent_backend.sketch.cuda_sort_parts import (
     ENTRY,
-    MAX_BLOCKS,
+    CudaRows,
     element_bytes,
     index_type,
     packed,
-    parameters,
     place,
     prelude,
     result,
     word,
 )
-from cuda_agent_backend.sketch.device import CpuFacts, gpu_facts
-from cuda_agent_backend.sketch.schedule import Schedule
 from cuda_agent_backend.sketch.sorting import Sorting
 from cuda_agent_backend.sketch.ssa import Unsupported
-from sandbox.plan import Launch, Plan
 from sandbox.specs import ITEM_SIZES
-from sandbox.task import Task
 
 KEPT_WORDS = 48
 """Registers for what a thread holds of a row."""
 GROUPS_EACH = 8
 """Groups for each selected element, where there are threads for them: few then have more than one of the selected."""
 VECTOR_BYTES = 16
-MOST = 3
 ORDER = ((256, 0), (512, 1), (256, 1), (512, 0), (128, 0), (1024, 0), (64, 0), (32, 1), (32, 0))
 """Threads, and whether rows are kept: better guesses first. What is read again comes from the L2 cache, and only to
 the threads of the groups that count, while registers for a row leave room for few blocks."""
@@ -54,6 +49,8 @@ class Block:
     groups: int
     kept: int
 
+    across: ClassVar[int] = 1
+
     def chunks(self, form: Sorting) -> int:
         return ceildiv(form.length, self.threads * self.vector)
 
@@ -64,7 +61,6 @@ class Block:
         return element_bytes(form, True) * (2 + self.groups + left)
 
     def check(self, form: Sorting, device: DeviceFacts) -> None:
-        """Raises Unsupported where the parameters do not fit each other, the row or the device."""
         powers = (self.threads, self.vector, self.groups)
         if any(n < 1 or n & (n - 1) for n in powers) or not WARP <= self.threads <= MAX_THREADS:
             raise Unsupported("threads, groups or vectors that are no powers of two")
@@ -79,77 +75,13 @@ class Block:
         if self.shared_bytes(form) > device.shared_per_block_bytes:
             raise Unsupported(f"{self.shared_bytes(form)} bytes of shared memory")
 
-
-def largest_vector(form: Sorting) -> int:
-    """Elements of a load that every row's alignment allows."""
-    if form.source.step != 1:
-        return 1
-    most = VECTOR_BYTES // ITEM_SIZES[form.source.dtype]
-    steps = (form.length, *(step for _, step in form.source.outer))
-    return next(v for v in (16, 8, 4, 2, 1) if v <= most and all(s % v == 0 for s in steps))
-
-
-@dataclass(frozen=True)
-class CudaSelection:
-    """A selection from rows as an analysis: what sketches offer the rest of the backend."""
-
-    task: Task
-    form: Sorting
-
-    @property
-    def family(self) -> str:
-        return "selection"
-
-    def schedules(self, device: DeviceFacts | CpuFacts | None = None) -> list[Schedule]:
-        facts = device if isinstance(device, DeviceFacts) else gpu_facts()
-        fitting = [block for block in self._blocks() if self._fits(block, facts)]
-        crowded = [
-            b for b in fitting if b.threads * b.vector < self.form.length or b.threads == WARP
-        ]
-        return [Schedule.of(dict(block.__dict__)) for block in (crowded or fitting)[:MOST]]
-
-    def _blocks(self) -> Iterator[Block]:
-        vector = largest_vector(self.form)
-        for threads, kept in ORDER:
-            wanted = 1 << (GROUPS_EACH * self.form.kept - 1).bit_length()
-            groups = min(threads, max(wanted, threads // WARP))
-            yield Block(threads, vector, groups, kept)
-
-    def _fits(self, block: Block, device: DeviceFacts) -> bool:
-        try:
-            block.check(self.form, device)
-        except Unsupported:
-            return False
-        return True
-
-    def emit(
-        self, schedule: Schedule, device: DeviceFacts | CpuFacts | None = None
-    ) -> tuple[str, Plan]:
-        """Source and plan.
-
-        Raises:
-            Unsupported: the schedule does not fit, with the reason.
-        """
-        try:
-            block = Block(**{name: int(v) for name, v in schedule.only().items()})
-        except (TypeError, ValueError) as error:
-            raise Unsupported(f"parameters of a selection: {error}") from error
-        facts = device if isinstance(device, DeviceFacts) else gpu_facts()
-        block.check(self.form, facts)
-        if self.form.rows > MAX_BLOCKS:
-            raise Unsupported(f"{self.form.rows} blocks")
-        given, buffers = parameters(self.form, self.task)
-        shared, names = block.shared_bytes(self.form), tuple(b.name for b in buffers)
-        launch = Launch(ENTRY, (self.form.rows, 1, 1), (block.threads, 1, 1), shared, names)
-        lines = [*prelude(self.form, "select.cuh"), *self._source(block, given)]
-        return "\n".join(lines), Plan("cuda", buffers, (launch,))
-
-    def _source(self, block: Block, given: list[str]) -> list[str]:
-        form, index = self.form, index_type(self.form)
-        sizes = f"{block.threads}, {block.chunks(form)}, {block.vector}, {block.groups}"
-        flags = (bool(block.kept), form.values is not None, form.places is not None)
+    def source(self, form: Sorting, given: Sequence[str]) -> list[str]:
+        index = index_type(form)
+        sizes = f"{self.threads}, {self.chunks(form)}, {self.vector}, {self.groups}"
+        flags = (bool(self.kept), form.values is not None, form.places is not None)
         return [
-            f'extern "C" __global__ void __launch_bounds__({block.threads})',
+            *prelude(form, "select.cuh"),
+            f'extern "C" __global__ void __launch_bounds__({self.threads})',
             f"{ENTRY}({', '.join(given)}) {{",
             "  extern __shared__ __align__(16) unsigned char shared[];",
             "  const int64_t row = blockIdx.x;",
@@ -160,3 +92,32 @@ class CudaSelection:
             "}",
             "",
         ]
+
+
+def largest_vector(form: Sorting) -> int:
+    """Elements of a load that every row's alignment allows."""
+    if form.source.step != 1:
+        return 1
+    most = VECTOR_BYTES // ITEM_SIZES[form.source.dtype]
+    steps = (form.length, *(step for _, step in form.source.outer))
+    return next(v for v in (16, 8, 4, 2, 1) if v <= most and all(s % v == 0 for s in steps))
+
+
+class CudaSelection(CudaRows):
+    """A selection from rows."""
+
+    family = "selection"
+    block = Block
+
+    def proposals(self, device: DeviceFacts) -> list[Block]:
+        fitting = [block for block in self._blocks() if self.fits(block, device)]
+        length = self.form.length
+        crowded = [b for b in fitting if b.threads * b.vector < length or b.threads == WARP]
+        return crowded or fitting
+
+    def _blocks(self) -> Iterator[Block]:
+        vector = largest_vector(self.form)
+        for threads, kept in ORDER:
+            wanted = 1 << (GROUPS_EACH * self.form.kept - 1).bit_length()
+            groups = min(threads, max(wanted, threads // WARP))
+            yield Block(threads, vector, groups, kept)

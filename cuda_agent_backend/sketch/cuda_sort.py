@@ -11,28 +11,23 @@ to different banks).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from cuda_agent_backend.sketch.cuda_layout import MAX_THREADS, WARP, DeviceFacts, ceildiv
 from cuda_agent_backend.sketch.cuda_sort_parts import (
     ENTRY,
-    MAX_BLOCKS,
+    CudaRows,
     element_bytes,
     index_type,
     packed,
-    parameters,
     place,
     prelude,
     result,
     word,
 )
-from cuda_agent_backend.sketch.device import CpuFacts, gpu_facts
-from cuda_agent_backend.sketch.schedule import Schedule
 from cuda_agent_backend.sketch.sorting import Sorting
 from cuda_agent_backend.sketch.ssa import Unsupported
-from sandbox.plan import Launch, Plan
-from sandbox.task import Task
 
 THREADS = 128
 """Of a block that sorts several rows."""
@@ -41,8 +36,6 @@ WORDS = 48
 """Registers for a thread's elements."""
 REGISTERS, OTHER_REGISTERS = 1 << 16, 8
 """Of a multiprocessor; those beside two words for each word of a thread's elements, as the assembler reports them."""
-MOST = 3
-"""Schedules that are offered."""
 
 
 def sort_pairs(count: int) -> Iterator[tuple[int, int]]:
@@ -79,6 +72,11 @@ def network(count: int) -> list[str]:
     return ["struct network {", *sort, *merge, "};"]
 
 
+def element(form: Sorting) -> int:
+    """Bytes of what threads compare."""
+    return element_bytes(form, form.places is not None)
+
+
 @dataclass(frozen=True)
 class Team:
     """The schedule's parameters; see the module's description."""
@@ -95,8 +93,8 @@ class Team:
     def threads(self) -> int:
         return self.team * self.across
 
-    def shared_bytes(self, element: int) -> int:
-        return self.threads * (self.each * element + 4)
+    def shared_bytes(self, form: Sorting) -> int:
+        return self.threads * (self.each * element(form) + 4)
 
     def cost(self, element: int) -> float:
         """Instructions for a row, to compare schedules by."""
@@ -107,90 +105,32 @@ class Team:
         own = compare * len(list(sort_pairs(self.each))) + 12 * self.each
         return max(self.team, 1) * (own + rounds * (search + merge + 20))
 
-    def check(self, form: Sorting, element: int, device: DeviceFacts) -> None:
-        """Raises Unsupported where the parameters do not fit each other, the row or the device."""
+    def check(self, form: Sorting, device: DeviceFacts) -> None:
         whole = self.team % WARP == 0 or (self.team in (1, 2, 4, 8, 16))
         if self.team < 1 or not whole or self.threads > MAX_THREADS:
             raise Unsupported(f"{self.team} threads for a row")
-        if self.each < 1 or self.each % 2 == 0 or self.each * element // 4 > WORDS:
+        if self.each < 1 or self.each % 2 == 0 or self.each * element(form) // 4 > WORDS:
             raise Unsupported(f"{self.each} elements of a thread")
-        if self.each * element // 2 + OTHER_REGISTERS > REGISTERS // self.threads:
+        if self.each * element(form) // 2 + OTHER_REGISTERS > REGISTERS // self.threads:
             raise Unsupported(
                 f"too few registers for {self.each} elements of {self.threads} threads"
             )
         if not self.team * self.each >= form.length:
             raise Unsupported(f"{self.team} threads with {self.each} of {form.length} elements")
-        if self.shared_bytes(element) > device.shared_per_block_bytes:
-            raise Unsupported(f"{self.shared_bytes(element)} bytes of shared memory")
+        if self.shared_bytes(form) > device.shared_per_block_bytes:
+            raise Unsupported(f"{self.shared_bytes(form)} bytes of shared memory")
 
-
-def team_for(length: int, each: int) -> int:
-    """As few threads as hold a row: a power of two of a warp, or whole warps."""
-    wanted = ceildiv(length, each)
-    return 1 << (wanted - 1).bit_length() if wanted <= WARP else ceildiv(wanted, WARP) * WARP
-
-
-@dataclass(frozen=True)
-class CudaSort:
-    """A sort of rows as an analysis: what sketches offer the rest of the backend."""
-
-    task: Task
-    form: Sorting
-
-    @property
-    def family(self) -> str:
-        return "sort"
-
-    @property
-    def element(self) -> int:
-        return element_bytes(self.form, self.form.places is not None)
-
-    def schedules(self, device: DeviceFacts | CpuFacts | None = None) -> list[Schedule]:
-        facts = device if isinstance(device, DeviceFacts) else gpu_facts()
-        found = {Team(team_for(self.form.length, each), each) for each in EACH}
-        fitting = [team for team in found if self._fits(team, facts)]
-        best = sorted(fitting, key=lambda t: (t.cost(self.element), t.each))[:MOST]
-        return [Schedule.of(dict(team.__dict__)) for team in best]
-
-    def _fits(self, team: Team, device: DeviceFacts) -> bool:
-        try:
-            team.check(self.form, self.element, device)
-        except Unsupported:
-            return False
-        return True
-
-    def emit(
-        self, schedule: Schedule, device: DeviceFacts | CpuFacts | None = None
-    ) -> tuple[str, Plan]:
-        """Source and plan.
-
-        Raises:
-            Unsupported: the schedule does not fit, with the reason.
-        """
-        try:
-            team = Team(**{name: int(v) for name, v in schedule.only().items()})
-        except (TypeError, ValueError) as error:
-            raise Unsupported(f"parameters of a sort: {error}") from error
-        facts = device if isinstance(device, DeviceFacts) else gpu_facts()
-        team.check(self.form, self.element, facts)
-        count = ceildiv(self.form.rows, team.across)
-        if count > MAX_BLOCKS:
-            raise Unsupported(f"{count} blocks")
-        given, buffers = parameters(self.form, self.task)
-        shared, names = team.shared_bytes(self.element), tuple(b.name for b in buffers)
-        launch = Launch(ENTRY, (count, 1, 1), (team.threads, 1, 1), shared, names)
-        lines = [*prelude(self.form), *network(team.each), *self._source(team, given)]
-        return "\n".join(lines), Plan("cuda", buffers, (launch,))
-
-    def _source(self, team: Team, given: list[str]) -> list[str]:
-        form, index = self.form, index_type(self.form)
+    def source(self, form: Sorting, given: Sequence[str]) -> list[str]:
+        index = index_type(form)
         wanted = (form.values is not None, form.places is not None)
-        sizes = f"{team.team}, {team.across}, {team.each}"
+        sizes = f"{self.team}, {self.across}, {self.each}"
         return [
-            f'extern "C" __global__ void __launch_bounds__({team.threads})',
+            *prelude(form),
+            *network(self.each),
+            f'extern "C" __global__ void __launch_bounds__({self.threads})',
             f"{ENTRY}({', '.join(given)}) {{",
             "  extern __shared__ __align__(16) unsigned char shared[];",
-            f"  const int64_t mine = int64_t(blockIdx.x) * {team.across} + threadIdx.x / {team.team};",
+            f"  const int64_t mine = int64_t(blockIdx.x) * {self.across} + threadIdx.x / {self.team};",
             f"  const bool there = mine < {form.rows};",
             "  const int64_t row = there ? mine : 0;",
             f"  ca::sort_row<{packed(form, wanted[1])}, network, {sizes}, {', '.join(map(word, wanted))}>(",
@@ -200,3 +140,21 @@ class CudaSort:
             "}",
             "",
         ]
+
+
+def team_for(length: int, each: int) -> int:
+    """As few threads as hold a row: a power of two of a warp, or whole warps."""
+    wanted = ceildiv(length, each)
+    return 1 << (wanted - 1).bit_length() if wanted <= WARP else ceildiv(wanted, WARP) * WARP
+
+
+class CudaSort(CudaRows):
+    """A sort of rows."""
+
+    family = "sort"
+    block = Team
+
+    def proposals(self, device: DeviceFacts) -> list[Team]:
+        found = {Team(team_for(self.form.length, each), each) for each in EACH}
+        fitting = [team for team in found if self.fits(team, device)]
+        return sorted(fitting, key=lambda team: (team.cost(element(self.form)), team.each))

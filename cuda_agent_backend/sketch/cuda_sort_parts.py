@@ -1,21 +1,96 @@
-"""Pieces of text that kernels which sort and kernels which select share."""
+"""What kernels that sort and kernels that select share: how a row's kernel is launched, and pieces of its text."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import ClassVar, Protocol
 
 import torch
 
+from cuda_agent_backend.sketch.cuda_layout import DeviceFacts, ceildiv
 from cuda_agent_backend.sketch.cuda_parts import WIDE
+from cuda_agent_backend.sketch.device import CpuFacts, gpu_facts
 from cuda_agent_backend.sketch.printer import STORAGE_TYPES
+from cuda_agent_backend.sketch.schedule import Schedule
 from cuda_agent_backend.sketch.sorting import Rows, Sorting
-from sandbox.plan import Buffer
+from cuda_agent_backend.sketch.ssa import Unsupported
+from sandbox.plan import Buffer, Launch, Plan
 from sandbox.specs import ITEM_SIZES
 from sandbox.task import Task
 
 ENTRY = "k0"
 MAX_BLOCKS = 2**31 - 1
 HALVES = ("float16", "bfloat16")
+MOST = 3
+"""Schedules that are offered."""
+
+
+class Block(Protocol):
+    """A schedule's parameters: a dataclass of whole numbers."""
+
+    @property
+    def threads(self) -> int: ...
+
+    @property
+    def across(self) -> int:
+        """Rows of a block."""
+
+    def shared_bytes(self, form: Sorting) -> int: ...
+
+    def check(self, form: Sorting, device: DeviceFacts) -> None:
+        """Raises Unsupported where the parameters do not fit each other, the row or the device."""
+
+    def source(self, form: Sorting, given: Sequence[str]) -> list[str]:
+        """The kernel, with ``given`` as declarations of its parameters."""
+
+
+@dataclass(frozen=True)
+class CudaRows:
+    """A sort or a selection as an analysis: what sketches offer the rest of the backend (see `api.Analysis`)."""
+
+    task: Task
+    form: Sorting
+    family: ClassVar[str]
+    block: ClassVar[type[Block]]
+
+    def proposals(self, device: DeviceFacts) -> Sequence[Block]:
+        """Parameters to try, best guess first; which of them fit is found out afterwards."""
+        raise NotImplementedError
+
+    def schedules(self, device: DeviceFacts | CpuFacts | None = None) -> list[Schedule]:
+        best = self.proposals(gpu_facts(device))[:MOST]
+        return [Schedule.of(asdict(block)) for block in best]  # type: ignore[call-overload]
+
+    def fits(self, block: Block, device: DeviceFacts) -> bool:
+        """Whether a kernel can be made under these parameters."""
+        try:
+            block.check(self.form, device)
+        except Unsupported:
+            return False
+        return True
+
+    def emit(
+        self, schedule: Schedule, device: DeviceFacts | CpuFacts | None = None
+    ) -> tuple[str, Plan]:
+        """Source and plan.
+
+        Raises:
+            Unsupported: the schedule does not fit, with the reason.
+        """
+        try:
+            block = self.block(**{name: int(v) for name, v in schedule.only().items()})
+        except (TypeError, ValueError) as error:
+            raise Unsupported(f"parameters of a {self.family}: {error}") from error
+        block.check(self.form, gpu_facts(device))
+        count = ceildiv(self.form.rows, block.across)
+        if count > MAX_BLOCKS:
+            raise Unsupported(f"{count} blocks")
+        given, buffers = parameters(self.form, self.task)
+        shared, names = block.shared_bytes(self.form), tuple(b.name for b in buffers)
+        launch = Launch(ENTRY, (count, 1, 1), (block.threads, 1, 1), shared, names)
+        return "\n".join(block.source(self.form, given)), Plan("cuda", buffers, (launch,))
 
 
 def storage(dtype: str) -> str:

@@ -28,10 +28,13 @@ def cpu_facts() -> CpuFacts:
     return CpuFacts(16 if " avx512f" in flags else 8, cache if cache > 0 else 32 << 20)
 
 
-def gpu_facts() -> DeviceFacts:
-    """Facts of the current GPU under the flags that are set; those of an H200 where there is none (kernels can be
-    written anywhere)."""
+def gpu_facts(given: DeviceFacts | CpuFacts | None = None) -> DeviceFacts:
+    """``given`` if it is a GPU's; else facts of the current GPU under the flags that are set, or, where there is none,
+    those of an H200 (kernels can be written anywhere)."""
     import torch
+
+    if isinstance(given, DeviceFacts):
+        return given
 
     if not torch.cuda.is_available():
         return DeviceFacts()

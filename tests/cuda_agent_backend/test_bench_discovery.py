@@ -5,8 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from cuda_agent_backend.bench.discovery import Found, NoSuchPath, discover, natural, why_no_task
+from cuda_agent_backend.bench.discovery import (
+    Found,
+    NoSuchPath,
+    TaskFile,
+    discover,
+    natural,
+    why_no_task,
+)
 
 TASK = """
 import torch
@@ -55,6 +64,14 @@ def test_names_that_occur_twice_begin_with_the_given_folder(tmp_path: Path) -> N
     write(tmp_path / "one" / "b.py")
     found = names(tmp_path / "one", tmp_path / "two", tmp_path / "deep/two")
     assert [name for name, _ in found] == ["b", "one/a", "two/a", "two/a-2"]
+
+
+@given(st.integers(0, 9), st.integers(1, 12))
+def test_parts_are_the_whole_and_share_nothing(count: int, parts: int) -> None:
+    whole = Found(tuple(TaskFile(str(i), "", Path(str(i))) for i in range(count)), ())
+    found = [whole.part(number, parts).tasks for number in range(1, parts + 1)]
+    assert sorted(t.name for p in found for t in p) == [t.name for t in whole.tasks]
+    assert max(map(len, found)) - min(map(len, found)) <= 1
 
 
 def test_hidden_files_are_passed_over(tmp_path: Path) -> None:

@@ -437,7 +437,16 @@ def test_paths_without_a_task_are_wrong_input(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("words", [["--jobs", "0"], ["--budget", "-1"], ["--dtype", "int8"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--jobs", "0"],
+        ["--budget", "-1"],
+        ["--dtype", "int8"],
+        ["--part", "3/2"],
+        ["--part", "0/2"],
+    ],
+)
 def test_wrong_arguments_are_refused(words: list[str], tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as ended:
         bench(tmp_path, tmp_path / "out", *words)

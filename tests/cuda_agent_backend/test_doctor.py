@@ -76,6 +76,11 @@ def test_what_is_wrong_is_graded_and_comes_with_a_remedy(
     assert found.remedy
 
 
+def test_nobody_has_to_have_triton() -> None:
+    found = check(replace(GOOD, triton=ABSENT), "Triton")
+    assert found.status == "ok" and ABSENT.reason in found.found
+
+
 def test_without_a_gpu_nobody_misses_the_sanitizer() -> None:
     assert check(replace(GOOD, sanitizer=ABSENT), "compute-sanitizer").status == "ok"
 

@@ -26,6 +26,8 @@ from sandbox.task import InputRef, Node, NodeRef, Task
 from sandbox.timing import report
 from sandbox.verdict import Baselines, CompileFailed, Correct, Outcome, Verdict
 
+TICKS = 5
+"""How often the loop looks at the clock in a turn: a clock that counts these goes a second a turn."""
 SPEC = TensorSpec("float32", (64, 64), (64, 1))
 TASK = Task(
     "cpu", (SPEC,), (Node("aten.relu.default", {"self": InputRef(0)}),), (NodeRef(0),), (SPEC,)
@@ -107,7 +109,7 @@ def test_an_episode_by_hand() -> None:
 def test_what_was_found_in_time_is_judged(seconds: float, judged: str, won: bool) -> None:
     bench, now = Scripted(judged=judged), iter(range(1000))
     tools = Toolbox(TASK, bench)
-    found = run_episode(SearchPolicy(), tools, Budget(seconds), clock=lambda: float(next(now)))
+    found = run_episode(SearchPolicy(), tools, Budget(seconds), clock=lambda: next(now) / TICKS)
     assert (found.best is not None) is won
     assert ("judge" in bench.asked) is (seconds > 1)
     assert bench.asked.count("judge") <= LAST_TURNS
@@ -137,7 +139,7 @@ def test_nothing_but_submissions_is_done_when_the_time_is_up() -> None:
 
     bench, policy, now = Scripted(), Stubborn(), iter(range(1000))
     tools = Toolbox(TASK, bench)
-    found = run_episode(policy, tools, Budget(3.0), clock=lambda: float(next(now)))
+    found = run_episode(policy, tools, Budget(3.0), clock=lambda: next(now) / TICKS)
     assert policy.over == 1 and "judge" not in bench.asked
     assert found.reason == "3 s are used up"
 

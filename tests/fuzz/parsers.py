@@ -11,7 +11,7 @@ from cuda_agent_backend.agent.tools import tool_schemas
 from kernel_cache.fields import RecordError
 from kernel_cache.key import KernelKey
 from kernel_cache.record import NegativeRecord, Record
-from sandbox.plan import Buffer, Launch, Plan, PlanError, Scalar
+from sandbox.plan import Buffer, Launch, Plan, PlanError, Scalar, TritonLaunch
 from sandbox.sizes import ExpressionError, evaluate
 from sandbox.specs import TensorSpec
 from sandbox.task import DType, InputRef, Node, NodeRef, Task, TaskError
@@ -44,6 +44,19 @@ PLAN = Plan(
             (32, 1, 1),
             "4 * n",
             ("x", "y", "t", Scalar("i64", "n + 1"), Scalar("f32", 0.5)),
+        ),
+    ),
+    {"n": 32},
+)
+TRITON = Plan(
+    "cuda",
+    PLAN.buffers,
+    (
+        TritonLaunch(
+            "kernel",
+            ("ceildiv(n, 32)", 1, 1),
+            ("x", "y", Scalar("i32", "n")),
+            (("A", 0.5), ("B", 64)),
         ),
     ),
     {"n": 32},
@@ -133,6 +146,7 @@ def _negative(text: str) -> object:
 
 PARSERS = {
     "plan": Parser(_plan, PLAN.to_json(), (PlanError,)),
+    "plan for Triton": Parser(_plan, TRITON.to_json(), (PlanError,)),
     "task": Parser(_task, TASK.to_json(), (TaskError,)),
     "graph of a task": Parser(_built, TASK.to_json(), (TaskError,)),
     "record": Parser(_record, RECORD.to_json(), (RecordError,)),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 import torch
 from judge_kit import row_mean_and_argmax, silu_bias, spec
 
-from sandbox.oracle import index_rules, run_eager, run_oracle
+from sandbox.oracle import position_rules, run_eager, run_oracle
 from sandbox.task import DType, InputRef, Node, NodeRef, Task
 
 
@@ -64,12 +67,12 @@ def test_an_operator_without_a_float64_kernel_runs_in_its_own_precision() -> Non
 
 def test_positions_of_an_extremum_are_known_for_what_they_are() -> None:
     task = row_mean_and_argmax()
-    rules = index_rules(task)
+    rules = position_rules(task)
     assert set(rules) == {1}
-    assert (rules[1].operand, rules[1].dim, rules[1].largest, rules[1].exact) == (
+    assert (rules[1].operand, rules[1].dim, rules[1].kind, rules[1].exact) == (
         InputRef(0),
         1,
-        True,
+        "maximum",
         True,
     )
     x = torch.randn(64, 300)
@@ -89,8 +92,33 @@ def test_positions_are_followed_through_views_and_from_pairs() -> None:
         (NodeRef(2), NodeRef(1, 0)),
         (spec(1, 5, dtype="int64"), spec(5)),
     )
-    (rule,) = index_rules(task).values()
-    assert (rule.operand, rule.dim, rule.largest, rule.exact) == (NodeRef(0), 0, False, False)
+    (rule,) = position_rules(task).values()
+    assert (rule.operand, rule.dim, rule.kind, rule.exact) == (NodeRef(0), 0, "minimum", False)
     x = torch.randn(6, 5)
     found = run_oracle(task, task.to_graph_module(), [x])
     assert torch.equal(found.operands[0], x.double().exp())
+
+
+@pytest.mark.parametrize(
+    ("op", "args", "known"),
+    [
+        ("sort.default", {"dim": 1}, True),
+        ("sort.stable", {"stable": False, "dim": 1}, True),
+        ("sort.stable", {"stable": True, "dim": 1}, False),
+        ("topk.default", {"k": 3}, True),
+        ("topk.default", {"k": 3, "sorted": False}, False),
+    ],
+)
+def test_positions_of_sorted_elements_are_free_among_equals_unless_the_sort_is_stable(
+    op: str, args: dict[str, Any], known: bool
+) -> None:
+    def task(*before: Node) -> Task:
+        operand = NodeRef(0) if before else InputRef(0)
+        node = Node(f"aten.{op}", {"self": operand, **args})
+        size = args.get("k", 5)
+        out = spec(6, size, dtype="int64")
+        return Task("cpu", (spec(6, 5),), (*before, node), (NodeRef(len(before), 1),), (out,))
+
+    assert [rule.kind for rule in position_rules(task()).values()] == ["order"] * known
+    exp = Node("aten.exp.default", {"self": InputRef(0)})
+    assert position_rules(task(exp)) == {}

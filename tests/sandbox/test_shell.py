@@ -19,7 +19,7 @@ from process_kit import alive, family, gone
 from sandbox.confine import offered
 from sandbox.isolation import Isolation
 from sandbox.privileges import next_uid
-from sandbox.shell import GIB, NOT_RUN, Shell, ShellLimits
+from sandbox.shell import GIB, NOT_RUN, PROTECTED, Shell, ShellLimits, protected_files
 
 needs_isolation = pytest.mark.skipif(
     offered().level != "full", reason=f"this machine: {offered().describe()} {offered().why}"
@@ -216,6 +216,32 @@ chmod 777 .; chmod -t .; rm -rf ./*""")
     assert shell.run("echo more >> notes && rm notes && mkdir d && echo ok").output == "ok\n"
 
 
+@needs_root
+def test_only_the_judges_own_files_are_protected_by_a_pattern(
+    shell: Shell, workspace: Path
+) -> None:
+    shell.run("touch task.mine; ln -s /etc/passwd task.link; mkdir task.d")
+    assert protected_files(workspace, PROTECTED) == [
+        str(workspace / "SKILL.md"),
+        str(workspace / "task.py"),
+    ]
+    assert shell.run("rm -r task.mine task.link task.d && ls").output == "SKILL.md\ntask.py\n"
+
+
+@needs_root
+def test_a_protected_folder_is_protected_with_all_that_is_in_it(workspace: Path) -> None:
+    (workspace / "example/deep").mkdir(parents=True)
+    (workspace / "example/deep/kernel.cu").write_text("an example")
+    with Shell(workspace, protected=(*PROTECTED, "example/*")) as shell:
+        for _ in range(2):
+            found = shell.run("""
+cat example/deep/kernel.cu; echo x > example/deep/kernel.cu; echo x > example/more; rm -rf example
+mv example other; ln -sfn /usr example; touch mine; echo x > mine; rm mine""")
+            assert found.output.startswith("an example") and found.status == 0
+    assert (workspace / "example/deep/kernel.cu").read_text() == "an example"
+    assert sorted(path.name for path in (workspace / "example").iterdir()) == ["deep"]
+
+
 def test_there_is_no_network(shell: Shell) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -244,8 +270,18 @@ def test_others_are_not_signalled(shell: Shell) -> None:
 @needs_root
 def test_a_fork_bomb_meets_its_limit_and_its_deadline(workspace: Path) -> None:
     with Shell(workspace, limits=ShellLimits(processes=40)) as shell:
-        found = shell.run("bomb() { bomb | bomb & }; bomb; sleep 30", 2.0)
+        found = shell.run("bomb() { bomb | bomb & }; bomb; sleep 30", 3.0)
         assert found.timed_out or "processes" in found.output
+        assert family(keeper_of(shell)) == [keeper_of(shell)]
+        assert shell.run("echo on").output == "on\n"
+
+
+def test_processes_are_counted_where_the_user_has_others(workspace: Path) -> None:
+    with Shell(workspace, limits=ShellLimits(processes=20)) as shell:
+        shell._uid = None  # as where the judge is not root
+        shell._end()
+        found = shell.run("for i in $(seq 60); do (sleep 30 &); done; sleep 30", 20)
+        assert "more than 20 processes" in found.output and found.died and found.seconds < 15
         assert family(keeper_of(shell)) == [keeper_of(shell)]
         assert shell.run("echo on").output == "on\n"
 

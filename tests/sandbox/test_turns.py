@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from sandbox.turns import MAX_STREAK, Turns
+from sandbox.turns import MAX_STREAK, Turns, TurnsOver
 
 SECONDS = 20.0
 
@@ -120,3 +120,44 @@ def test_an_error_gives_the_turn_back() -> None:
 def test_no_compiler_at_all_is_an_error() -> None:
     with pytest.raises(ValueError, match="at least one"):
         Turns(0, alone=True)
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_when_turns_end_whoever_waits_is_told_and_whoever_works_may_finish(alone: bool) -> None:
+    turns, log = Turns(1, alone=alone), list[str]()
+    working = Thread(lambda: turns.device("t"), "working", log)
+    assert working.has.wait(SECONDS)
+    told = threading.Semaphore(0)
+
+    def wait(turn: Callable[[], AbstractContextManager[None]]) -> None:
+        try:
+            with turn():
+                log.append("had a turn")
+        except TurnsOver:
+            told.release()
+
+    waiters = (lambda: turns.device("t"), lambda: turns.device("u"))
+    for turn in (*waiters, turns.compiling) if alone else waiters:
+        threading.Thread(target=wait, args=(turn,), daemon=True).start()
+    waiting(turns, 3 if alone else 2)
+    turns.end()
+    for _ in range(3 if alone else 2):
+        assert told.acquire(timeout=SECONDS)
+    working.end()
+    with pytest.raises(TurnsOver), turns.device("t"):
+        log.append("had a turn")
+    assert log == ["working"]
+
+
+def test_it_is_known_how_long_turns_were_had() -> None:
+    turns, log = Turns(2, alone=False), list[str]()
+    assert turns.working.seconds == turns.judging.seconds == 0.0
+    compiler = Thread(turns.compiling, "c", log)
+    assert compiler.has.wait(SECONDS)
+    judgement = Thread(lambda: turns.device("t"), "d", log)
+    assert judgement.has.wait(SECONDS)
+    judgement.end()
+    judging = turns.judging.seconds
+    compiler.end()
+    working = turns.working.seconds
+    assert 0.0 < judging == turns.judging.seconds < working == turns.working.seconds

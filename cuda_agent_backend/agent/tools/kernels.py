@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol, cast, get_args
 
+from cuda_agent_backend.agent.memory import Neighbour
 from cuda_agent_backend.agent.observation import (
     binding,
     compile_errors,
@@ -17,6 +18,7 @@ from cuda_agent_backend.agent.observation import (
     rates,
     speed_of,
 )
+from cuda_agent_backend.agent.offer import offers
 from cuda_agent_backend.agent.protocol import BadArguments
 from cuda_agent_backend.agent.tools.registry import Answer, Spec, Tool, failed, text
 from cuda_agent_backend.agent.workspace import Refusal, Workspace
@@ -24,6 +26,7 @@ from cuda_agent_backend.sketch.api import Analysis, NotCovered, analyse, generat
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
 from cuda_agent_backend.sketch.device import CpuFacts
 from cuda_agent_backend.sketch.schedule import MAX_PARAMETER, Schedule
+from cuda_agent_backend.sketch.space import space_of
 from sandbox.candidate import Candidate, Language
 from sandbox.disassembly import Inspection
 from sandbox.plan import Plan, PlanError
@@ -122,6 +125,7 @@ class KernelWork:
     bench: Bench
     facts: DeviceFacts | CpuFacts | None = None
     workspace: Workspace | None = None
+    neighbours: Sequence[Neighbour] = ()
     candidates: dict[str, Candidate] = field(default_factory=dict)
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     profiles: dict[str, float] = field(default_factory=dict)
@@ -174,13 +178,26 @@ class KernelWork:
         if self.workspace is not None:
             self.workspace.provide("baselines.json", _pretty({**answer, **self._ceilings()}))
         if isinstance(self.analysis, NotCovered):
-            return {**answer, "sketch": None, "why_not": self.analysis.reason}
+            known = offers(self.neighbours, (), lambda _: False)
+            why_not = self.analysis.reason
+            return {**answer, "sketch": None, "why_not": why_not, "neighbours": known}
         proposed = schedules(self.analysis, self.facts)
         return {
             **answer,
             "sketch": self.analysis.family,
             "schedules": [json.loads(s.to_json()) for s in proposed],
+            "space": space_of(proposed).describe(),
+            "neighbours": offers(self.neighbours, proposed, self._fits),
         }
+
+    def _fits(self, schedule: Schedule) -> bool:
+        """Whether a sketch of this task takes the schedule."""
+        assert not isinstance(self.analysis, NotCovered)
+        facts = self.facts if isinstance(self.facts, DeviceFacts) else None
+        try:
+            return isinstance(generate(self.analysis, schedule, facts), Candidate)
+        except (ValueError, KeyError):
+            return False
 
     def _ceilings(self) -> dict[str, Any]:
         """What the machine was measured to do; timing the baselines has measured it."""

@@ -1,0 +1,56 @@
+"""How many judgements a search needs: ``agent-search.json``, or ``h200-agent-search.json``.
+
+    python -m benchmarks.agent_search [--target cuda] [--only NAME] [--seconds SECONDS] [--most SCHEDULES]
+
+For each task a table is measured once (`agent_search_table`); then policies are run on the tables, where a judgement is
+a look into the table (`agent_search_simulation`): uniform random schedules of the space, the proposals in their order,
+the search policy, and the search policy with the other tasks' winners in its memory.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+
+from benchmarks.agent_search_table import KeepingJudge, measure
+from benchmarks.agent_search_tasks import subjects
+from benchmarks.regions import wishes_of
+from benchmarks.store import Facts, Results, arguments
+from cuda_agent_backend.machine import arch_of
+from cuda_agent_backend.settings import Settings
+
+FILES = {"cpu": "agent-search", "cuda": "h200-agent-search"}
+
+
+def summarise(samples: dict[str, Facts]) -> Facts:
+    return {}
+
+
+def main() -> None:
+    """Measure the tables that are not there, then simulate."""
+    parser = arguments(__doc__.partition("\n")[0])
+    parser.add_argument("--seconds", type=float, dest="limit", help="the same as --limit")
+    parser.add_argument("--most", type=int, default=32, help="schedules of a task's space")
+    args = parser.parse_args()
+    chosen = {s.name: s for s in subjects(args.target) if args.only in s.name}
+    options = replace(wishes_of(None, None), search="cached", min_bytes=0)
+    results = Results(FILES[args.target], summarise, args.folder)
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        KeepingJudge(
+            args.target,
+            scratch_dir=scratch,
+            native_dir=Settings.from_environment().native_dir,
+            arch=arch_of(args.target),
+        ) as judge,
+    ):
+
+        def run(name: str) -> Facts:
+            return measure(chosen[name], judge, options, args.most)
+
+        samples = results.collect(chosen, run, keep=args.keep, limit_s=args.limit)
+    print(results.summarise(samples))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""What every schedule of a task's space is worth, measured once: the table on which policies are then simulated."""
+
+from __future__ import annotations
+
+import json
+import random
+import statistics
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from typing import Any
+
+from benchmarks.agent_search_tasks import Subject, task_of
+from benchmarks.store import Facts
+from cuda_agent_backend.options import Options
+from cuda_agent_backend.sketch.api import Analysis, NotCovered, analyse, generate, schedules
+from cuda_agent_backend.sketch.schedule import Schedule
+from cuda_agent_backend.sketch.space import space_of
+from sandbox.candidate import Candidate
+from sandbox.judge import Judge
+from sandbox.race import Race
+from sandbox.rounds import Effort, Record
+from sandbox.session import Session
+from sandbox.supervisor import WorkerProcess
+from sandbox.task import Task
+from sandbox.verdict import Baselines
+
+PASSES = 8
+"""Times that a schedule is timed, in another order each time, so that a busy minute does not fall on one schedule. The
+first time its results are checked as well."""
+NEVER = 1e9
+
+
+class KeepingJudge(Judge):
+    """A judge that keeps the raw samples of the last quick timing."""
+
+    kept: Record | None = None
+
+    def _race(self, session: Session, eager_task: Task | None, runner: WorkerProcess) -> Race:
+        judge = self
+
+        class Keeping(Race):
+            def glance(self, effort: Effort) -> Any:
+                found = super().glance(effort)
+                judge.kept = found if isinstance(found, Record) else None
+                return found
+
+        return Keeping(session, self._baseline, runner, eager_task, self.ceilings)
+
+
+def measure(subject: Subject, judge: KeepingJudge, options: Options, most: int) -> Facts:
+    """The table of one subject: baselines, and every schedule with its status and its samples (seconds)."""
+    task = task_of(subject, judge.target, options)
+    if isinstance(task, str):
+        return {"reason": task}
+    analysis = analyse(task)
+    if isinstance(analysis, NotCovered):
+        return {"reason": analysis.reason}
+    baselines = judge.baselines(task)
+    if not isinstance(baselines, Baselines):
+        return {"reason": baselines.reason}
+    proposals = schedules(analysis)
+    made = _distinct(analysis, space_of(proposals).schedules(most))
+    with ThreadPoolExecutor(2) as pool:
+        built = list(pool.map(judge.compile, (candidate for _, candidate in made)))
+    rows = [
+        {"schedule": json.loads(schedule.to_json()), "candidate": candidate.digest[:12]}
+        | ({} if hasattr(outcome, "path") else {"status": outcome.status})
+        for (schedule, candidate), outcome in zip(made, built, strict=True)
+    ]
+    for turn in range(PASSES):
+        order = list(range(len(rows)))
+        random.Random(turn).shuffle(order)
+        for place in order:
+            if rows[place].get("status") in (None, "correct"):
+                rows[place] |= _timed(judge, task, made[place][1], rows[place])
+    return {
+        "task": json.loads(task.to_json()),
+        "digest": task.digest,
+        "family": analysis.family,
+        "baselines": asdict(baselines),
+        "room": baselines.room,
+        "proposals": [json.loads(s.to_json()) for s in proposals],
+        "schedules": len(rows),
+        "rows": [_with_time(row) for row in rows],
+    }
+
+
+def _distinct(analysis: Analysis, wanted: Sequence[Schedule]) -> list[tuple[Schedule, Candidate]]:
+    """The schedules that fit, of those that print the same source the first."""
+    found: dict[str, tuple[Schedule, Candidate]] = {}
+    for schedule in wanted:
+        candidate = generate(analysis, schedule)
+        if not isinstance(candidate, NotCovered):
+            found.setdefault(candidate.digest, (schedule, candidate))
+    return list(found.values())
+
+
+def _timed(judge: KeepingJudge, task: Task, candidate: Candidate, row: Facts) -> Facts:
+    judge.kept = None
+    checked = "status" in row
+    outcome = judge.profile(task, candidate, worth=NEVER if checked else 0.0)
+    samples: dict[str, list[float]] = dict(row.get("samples", {}))
+    if judge.kept is not None:
+        for name, own in judge.kept.device.items():
+            samples[name] = [*samples.get(name, []), *(s for s in own if s is not None)]
+    status = "correct" if checked and outcome.status == "unchecked" else outcome.status
+    return {"status": status, "samples": samples}
+
+
+def _with_time(row: Facts) -> Facts:
+    """Also the speed-up: the median of paired ratios."""
+    samples = dict(row.get("samples", {}))
+    own = samples.pop("candidate", None)
+    if row["status"] != "correct" or not own or not samples:
+        return row
+    (other,) = samples.values()
+    ratios = [b / c for b, c in zip(other, own, strict=True)]
+    return {**row, "speedup": statistics.median(ratios)}

@@ -1,0 +1,111 @@
+"""The policies there are, by name. A further one is a file with `make(spec)`, and a line here."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from typing import cast
+from urllib.parse import urlsplit
+
+from cuda_agent_backend.agent.policies.spec import PolicySpec
+from cuda_agent_backend.agent.protocol import Policy
+
+INSTALL = "pip install 'cuda_agent[llm]'"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a name stands for. module: below this package, with ``make(spec) -> Policy``. model: whether it needs one.
+
+    packages: what must be installed. files: whether it writes and reads files, and so works in a workspace.
+    """
+
+    module: str
+    model: str = ""
+    packages: tuple[str, ...] = ()
+    endpoint: bool = False
+    files: bool = True
+
+
+POLICIES = {
+    "search": Kind("searching", files=False),
+    "openai": Kind("endpoint", "the model's name", ("openai",), endpoint=True),
+    "transformers": Kind("local", "its name or folder", ("transformers",)),
+    "vllm": Kind("local", "its name or folder", ("vllm", "transformers")),
+    "replay": Kind("replay", "the file to play"),
+}
+MIXED = "mixed"
+
+
+def problem(spec: PolicySpec) -> str:
+    """What is wrong with a spec, whatever is installed; "" if nothing is."""
+    kinds = [POLICIES.get(name) for name in _parts(spec.name)]
+    if None in kinds:
+        return f"no policy is called {spec.name!r}; there are: {known()}"
+    wanted = [kind for kind in kinds if kind]
+    for kind in wanted:
+        if kind.model and not spec.model:
+            return f"the policy {spec.name!r} needs a model: {kind.model}"
+    if spec.base_url:
+        if not any(kind.endpoint for kind in wanted):
+            return f"the policy {spec.name!r} has no use for a base URL"
+        return _bad_url(spec.base_url)
+    return ""
+
+
+def missing(spec: PolicySpec) -> str:
+    """What must be installed for it, in words; "" if nothing."""
+    kinds = [POLICIES[name] for name in _parts(spec.name) if name in POLICIES]
+    absent = [name for kind in kinds for name in kind.packages if find_spec(name) is None]
+    if not absent:
+        return ""
+    return f"the policy {spec.name!r} needs {', '.join(absent)}: {INSTALL}"
+
+
+def works_with_files(spec: PolicySpec) -> bool:
+    """Whether its episodes need a workspace."""
+    return any(POLICIES[name].files for name in _parts(spec.name))
+
+
+def make_policy(spec: PolicySpec) -> Policy:
+    """The policy, for one episode. Raises `ImportError` for one that there is not, or whose packages are not there."""
+    if why := problem(spec) or missing(spec):
+        raise ImportError(why)
+    module = MIXED if "+" in spec.name else POLICIES[spec.name].module
+    return cast(Policy, import_module(f"cuda_agent_backend.agent.policies.{module}").make(spec))
+
+
+@contextlib.contextmanager
+def closed(policy: Policy) -> Iterator[None]:
+    """Have a policy give up what it holds, such as connections, at the end."""
+    try:
+        yield
+    finally:
+        getattr(policy, "close", lambda: None)()
+
+
+def known() -> str:
+    """All names, for messages."""
+    return ", ".join(POLICIES) + "; search+NAME and NAME+search mix two"
+
+
+def _parts(name: str) -> list[str]:
+    """The policies in a name: one, or the search and another one in either order."""
+    parts = name.split("+")
+    return parts if len(parts) == 2 and parts.count("search") == 1 else [name]
+
+
+def _bad_url(text: str) -> str:
+    try:
+        url = urlsplit(text)
+        url.port  # noqa: B018 (raises where it is no number)
+    except ValueError:
+        return "the base URL is malformed"
+    if url.scheme not in ("http", "https") or not url.hostname:
+        return "the base URL must begin with http:// or https:// and name a host"
+    if url.username or url.password or url.query:
+        return "the base URL must hold no user, password or query: keys come from OPENAI_API_KEY"
+    return ""

@@ -1,0 +1,125 @@
+"""The replay policy: the assistant's messages of a recorded episode, or of a file written by hand, once more.
+
+The file is a trajectory, or messages as JSON lines or as one JSON list. Only what the assistant said is played.
+Candidates are named by their content, so names hold as long as the code that makes candidates does the same; where it
+does not, a name that a recorded answer gave stands for the one that the same call is given now.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cuda_agent_backend.agent.policies.spec import PolicySpec
+from cuda_agent_backend.agent.protocol import Message, Schema, Stopped, ToolCall, Turn
+
+
+def make(spec: PolicySpec) -> ReplayPolicy:
+    """Raises `ImportError` where there is no file to play."""
+    messages = read_messages(Path(spec.model))
+    if isinstance(messages, str):
+        raise ImportError(messages)
+    return ReplayPolicy(messages, spec.label)
+
+
+def read_messages(path: Path) -> list[Message] | str:
+    """The messages of a file; or why there are none. A line cut short, as by a kill, is left out."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        return f"{path} cannot be played: {error.strerror}"
+    found = [message for value in _values(text) for message in _messages(value)]
+    if not any(message["role"] == "assistant" for message in found):
+        return f"{path} cannot be played: it has no assistant's message"
+    return found
+
+
+class ReplayPolicy:
+    """Plays the assistant's messages among ``messages``, one for each turn.
+
+    Where it is follows from the conversation, so it may serve many episodes at once, and ones that are resumed.
+    """
+
+    def __init__(self, messages: Sequence[Message], name: str = "replay") -> None:
+        self.name = name
+        self._turns = [turn_of(m) for m in messages if m["role"] == "assistant"]
+        self._named = candidates_of(messages)
+
+    def act(self, messages: Sequence[Message], tools: Sequence[Schema]) -> Turn | Stopped:
+        """The next recorded message; calls of candidates by the names that they have now."""
+        played = sum(message["role"] == "assistant" for message in messages)
+        if played >= len(self._turns):
+            return Stopped("context", "the recording is at its end")
+        turn = self._turns[played]
+        now = candidates_of(messages)
+        names = {old: now[id] for id, old in self._named.items() if id in now}
+        return Turn(turn.content, tuple(_renamed(call, names) for call in turn.calls))
+
+
+def turn_of(message: Mapping[str, Any]) -> Turn:
+    """An assistant's message as a turn, as far as it is one."""
+    calls = []
+    given = message.get("tool_calls")
+    for number, call in enumerate(given if isinstance(given, list) else []):
+        one: Any = call if isinstance(call, dict) else {}
+        function: Any = one.get("function") if isinstance(one.get("function"), dict) else one
+        arguments = function.get("arguments", "")
+        text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+        id = str(one.get("id") or f"replay_{number + 1}")
+        calls.append(ToolCall(id, str(function.get("name", "")), text))
+    return Turn(str(message.get("content") or ""), tuple(calls))
+
+
+def candidates_of(messages: Sequence[Message]) -> dict[str, str]:
+    """The name of the candidate that each call was answered with, by the call's id."""
+    found = {}
+    for message in messages:
+        if message["role"] != "tool":
+            continue
+        try:
+            answer = json.loads(message["content"])
+        except (ValueError, TypeError, RecursionError):
+            continue
+        if isinstance(answer, dict) and isinstance(answer.get("candidate"), str):
+            found[str(message.get("tool_call_id"))] = answer["candidate"]
+    return found
+
+
+def _renamed(call: ToolCall, names: Mapping[str, str]) -> ToolCall:
+    try:
+        arguments = json.loads(call.arguments)
+    except (ValueError, RecursionError):
+        return call
+    old = arguments.get("candidate") if isinstance(arguments, dict) else None
+    if not isinstance(old, str) or names.get(old, old) == old:
+        return call
+    return ToolCall.of(call.id, call.name, **{**arguments, "candidate": names[old]})
+
+
+def _values(text: str) -> Iterator[Any]:
+    try:
+        whole = json.loads(text)
+    except (ValueError, RecursionError):
+        whole = None
+    if isinstance(whole, list):
+        yield from whole
+        return
+    for line in text.splitlines():
+        try:
+            yield json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+
+
+def _messages(value: Any) -> list[Message]:
+    """The messages in one line: itself, or those of an event of a trajectory."""
+    if not isinstance(value, dict):
+        return []
+    if isinstance(value.get("role"), str):
+        return [value]
+    if value.get("kind") == "acted":
+        return [{**value, "role": "assistant", "tool_calls": value.get("calls")}]
+    several = value.get("messages")
+    return [m for m in several if isinstance(m, dict)] if isinstance(several, list) else []

@@ -1,0 +1,57 @@
+"""vLLM in this process, behind the same boundary. Written after its interface; it has not been run with vLLM here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cuda_agent_backend.agent.policies.engine import Sampled
+from cuda_agent_backend.agent.policies.spec import Sampling
+
+
+class VllmEngine:
+    """A `vllm.LLM`, given ids and asked for the log-probabilities of what it drew, after temperature and top_p."""
+
+    def __init__(self, llm: Any, ends: Sequence[int], sampling: Sampling) -> None:
+        self.llm, self.ends, self.sampling = llm, tuple(ends), sampling
+
+    @property
+    def window(self) -> int:
+        """See `Engine`."""
+        return int(self.llm.llm_engine.model_config.max_model_len)
+
+    def generate(self, prompts: Sequence[Sequence[int]]) -> list[Sampled]:
+        """See `Engine`."""
+        from vllm import SamplingParams
+
+        wished = {"temperature": self.sampling.temperature, "top_p": self.sampling.top_p}
+        given = {name: value for name, value in wished.items() if value is not None}
+        parameters = [
+            SamplingParams(
+                max_tokens=min(self.sampling.max_new_tokens, self.window - len(prompt)),
+                seed=self.sampling.seed,
+                stop_token_ids=list(self.ends),
+                logprobs=0,
+                detokenize=False,
+                **given,
+            )
+            for prompt in prompts
+        ]
+        made = self.llm.generate(
+            [{"prompt_token_ids": list(prompt)} for prompt in prompts], parameters, use_tqdm=False
+        )
+        return [self._sampled(one.outputs[0]) for one in made]
+
+    def _sampled(self, output: Any) -> Sampled:
+        ids = tuple(int(id) for id in output.token_ids)
+        steps = zip(ids, output.logprobs, strict=True)
+        logprobs = tuple(float(step[id].logprob) for id, step in steps)
+        return Sampled(ids, logprobs, bool(ids) and ids[-1] in self.ends)
+
+
+def load(folder: str, ends: Sequence[int], sampling: Sampling) -> VllmEngine:
+    """A model by its name or folder. Raises what vLLM does."""
+    from vllm import LLM
+
+    llm = LLM(model=folder, logprobs_mode="processed_logprobs", enable_prefix_caching=True)
+    return VllmEngine(llm, ends, sampling)

@@ -1,0 +1,110 @@
+"""Beginning an episode with a record: a new one, or going on with one of the same task whose process was killed.
+
+A policy is brought to where it was by the conversation alone. One that is a pure function of the messages needs
+nothing. One with a state has a method ``resume(messages, schemas)`` that answers "" or why it cannot be where it was;
+`decide_again` is that method for policies that always decide the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cuda_agent_backend import log
+from cuda_agent_backend.agent.protocol import Message, Policy, Schema, Stopped, Turn
+from cuda_agent_backend.agent.trajectory import Ended, Header, Trajectory
+from cuda_agent_backend.agent.trajectory_file import Recorder
+from cuda_agent_backend.agent.trajectory_store import new_path, of_task
+
+MAX_AGE_S = 7 * 86400.0
+"""What was measured longer ago is measured anew."""
+MAX_FRUITLESS = 3
+"""Processes that an episode may kill one after another before it is let go."""
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A policy, where it writes, and what it goes on with. record: None where the folder takes no file."""
+
+    policy: Policy
+    record: Recorder | None
+    past: Trajectory | None = None
+
+
+def begin(
+    folder: Path, header: Header, make: Callable[[], Policy], schemas: Sequence[Schema]
+) -> Begun:
+    """Go on with an unfinished episode in `folder` that `header` continues, or begin a new one.
+
+    make: gives a new policy. Files that are damaged or being written are passed by.
+    """
+    for path in of_task(folder, header.task_digest):
+        begun = _take_up(path, header, make, schemas)
+        if begun is not None:
+            return begun
+    try:
+        record = Recorder.create(new_path(folder, header), header)
+    except OSError as error:
+        log.once("search", f"trajectories are not recorded: {error}")
+        return Begun(make(), None)
+    return Begun(make(), record)
+
+
+def _take_up(
+    path: Path, header: Header, make: Callable[[], Policy], schemas: Sequence[Schema]
+) -> Begun | None:
+    try:
+        opened = Recorder.reopen(path)
+    except OSError as error:
+        opened = None
+        log.once("search", f"{path.name} is left as it is: {error}")
+    if not isinstance(opened, tuple):
+        return None
+    record, past = opened
+    if unfit(past, header, time.time()):
+        record.close()
+        return None
+    policy = make()
+    why = rebuild(policy, past, schemas)
+    if not why:
+        return Begun(policy, record, past)
+    reason = f"the policy goes another way now: {why}"
+    record.write(Ended("bug", reason, len(past.turns), past.used, None))
+    record.close()
+    return None
+
+
+def unfit(past: Trajectory, header: Header, now: float) -> str:
+    """Why an episode is not one to go on with under `header`; "" where it is."""
+    if past.finished:
+        return "it has ended"
+    if not past.header.continues(header):
+        return "it ran under other conditions"
+    if now - past.header.started > MAX_AGE_S:
+        return "it is too old"
+    if past.fruitless >= MAX_FRUITLESS:
+        return f"it was taken up {past.fruitless} times in vain"
+    return ""
+
+
+def rebuild(policy: Policy, past: Trajectory, schemas: Sequence[Schema]) -> str:
+    """Bring a new policy to where it was; "" or why that cannot be."""
+    resume = getattr(policy, "resume", None)
+    return "" if resume is None else str(resume(past.messages, schemas))
+
+
+def decide_again(policy: Policy, messages: Sequence[Message], schemas: Sequence[Schema]) -> str:
+    """Let a policy make all its turns again from what it saw then; "" or where it goes another way."""
+    turns = 0
+    for number, message in enumerate(messages):
+        if message["role"] != "assistant":
+            continue
+        turns += 1
+        turn: Turn | Stopped = policy.act(messages[:number], schemas)
+        if isinstance(turn, Stopped):
+            return f"in turn {turns} it stops: {turn.reason}"
+        if turn.to_message() != message:
+            return f"turn {turns} is another"
+    return ""

@@ -1,0 +1,60 @@
+"""Processes that are really killed, at random points, until their episode is done."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cuda_agent_backend.agent.trajectory import Acted, Answered, Resumed, Trajectory
+from cuda_agent_backend.agent.trajectory_file import read
+
+HERE = Path(__file__).parent
+
+
+def killed(folder: Path, kills: int, seconds: float, seed: int) -> list[dict[str, Any]]:
+    path = os.pathsep.join([str(HERE), str(HERE.parents[1])])
+    done = subprocess.run(
+        [sys.executable, "episode_process.py", str(folder), str(kills), str(seconds), str(seed)],
+        cwd=HERE,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def check(folder: Path, found: dict[str, Any]) -> None:
+    """The end is that of an episode that nobody disturbed, and the file says everything once."""
+    assert found["answer"] == found["plain"]
+    read_all = [read(path) for path in (folder / found["name"]).glob("*.jsonl")]
+    whole = [t for t in read_all if isinstance(t, Trajectory)]
+    assert len(whole) == 1 and whole[0].finished and not whole[0].torn
+    events = whole[0].events
+    assert sum(isinstance(event, Acted) for event in events) == found["plain"]["turns"]
+    answers = sum(len(event.messages) for event in events if isinstance(event, Answered))
+    assert answers == sum(message["role"] == "tool" for message in found["plain"]["said"])
+    assert sum(isinstance(event, Resumed) for event in events) <= found["deaths"]
+
+
+def test_an_episode_that_is_killed_again_and_again_ends_as_one_that_is_not(tmp_path: Path) -> None:
+    found = killed(tmp_path, 25, 0.08, 1)
+    assert [facts["name"] for facts in found] == ["scripted", "searching"]
+    assert sum(facts["deaths"] for facts in found) > 10
+    for facts in found:
+        check(tmp_path, facts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10))
+def test_hundreds_of_deaths_lose_nothing(tmp_path: Path, seed: int) -> None:
+    found = killed(tmp_path, 120, 0.02 + 0.01 * seed, seed)
+    for facts in found:
+        check(tmp_path, facts)

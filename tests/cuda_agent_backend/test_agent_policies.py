@@ -1,0 +1,194 @@
+"""Choosing a policy: by option, by argument, and what is said where that cannot be."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_tools import TASK, Scripted
+
+from cuda_agent_backend import cli
+from cuda_agent_backend.agent.loop import Budget, run_episode
+from cuda_agent_backend.agent.policies import registry
+from cuda_agent_backend.agent.policies.registry import POLICIES, make_policy
+from cuda_agent_backend.agent.policies.replay import ReplayPolicy
+from cuda_agent_backend.agent.policies.spec import (
+    NAMES,
+    Limits,
+    PolicySpec,
+    Sampling,
+    with_options,
+)
+from cuda_agent_backend.agent.search import SearchPolicy
+from cuda_agent_backend.agent.tools import Toolbox
+from cuda_agent_backend.options import OptionError, parse
+from cuda_agent_backend.searching import Searching
+from cuda_agent_backend.service import Setup
+from cuda_agent_backend.settings import Settings
+
+SETTINGS = Settings(Path("/kernels"), Path("/native"))
+OPENAI = {"cuda_agent.policy": "openai", "cuda_agent.model": "m"}
+
+
+def test_without_a_wish_the_policy_is_the_search() -> None:
+    assert isinstance(make_policy(parse(SETTINGS).policy_spec), SearchPolicy)
+
+
+def test_a_policy_reaches_the_search_process_as_it_was_wished_for() -> None:
+    more = {"cuda_agent.policy_options": {"top_p": 0.5, "retries": 2}}
+    options = parse(SETTINGS, None, {**OPENAI, "cuda_agent.base_url": "http://h:1/v1", **more})
+    sent = json.loads(json.dumps(Searching(options)._setup()))
+    spec = Setup.from_json(sent).policy
+    assert spec == PolicySpec(
+        "openai", "m", "http://h:1/v1", Sampling(top_p=0.5), Limits(retries=2)
+    )
+    assert spec == options.policy_spec and spec.label == "openai:m"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"policy": "opnai"}, "no policy is called 'opnai'; there are: search, openai"),
+        ({"policy": "openai"}, "needs a model"),
+        ({"policy": "replay"}, "needs a model: the file to play"),
+        ({"base_url": "http://h/v1"}, "has no use for a base URL"),
+        ({"policy_options": {"warmth": 1}}, "there is no 'warmth'; there are: temperature"),
+        ({"policy_options": {"temperature": "hot"}}, "temperature='hot' is not a number"),
+        ({"policy_options": {"retries": 1.5}}, "retries=1.5 is not a whole number"),
+        ({"policy_options": {"seed": True}}, "seed=True is not a whole number"),
+        ({"policy_options": {"top_p": 0}}, "top_p=0 is not above 0"),
+        ({"policy_options": {"max_cost": -1}}, "max_cost=-1 is out of range"),
+        ({"policy_options": {"timeout_s": float("nan")}}, "timeout_s=nan is out of range"),
+        ({"policy_options": [1]}, "is not a dictionary"),
+    ],
+)
+def test_a_policy_that_cannot_be_is_an_error_at_once(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(OptionError, match=re.escape(said)):
+        parse(SETTINGS, None, {f"cuda_agent.{name}": value for name, value in given.items()})
+
+
+@pytest.mark.parametrize(
+    "url", ["localhost:8000", "file:///x", "http://", "http://u:p@h/v1", "http://h:x", "http://h?k=1"]
+)  # fmt: skip
+def test_a_base_url_is_a_plain_one(url: str) -> None:
+    with pytest.raises(OptionError, match="the base URL"):
+        parse(SETTINGS, None, {**OPENAI, "cuda_agent.base_url": url})
+
+
+def test_what_is_not_installed_is_said_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "find_spec", lambda name: None)
+    with pytest.raises(OptionError, match=re.escape("openai: pip install 'cuda_agent[llm]'")):
+        parse(SETTINGS, None, OPENAI)
+    assert parse(SETTINGS, None, OPENAI | {"cuda_agent.search": "cached"}).policy == "openai"
+    with pytest.raises(ImportError, match="cuda_agent"):
+        make_policy(PolicySpec("openai", "m"))
+
+
+@pytest.mark.parametrize("command", [["warm", "a.py:f"], ["bench", "tasks"]])
+def test_commands_take_a_policy(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--policy", "openai", "--model", "m", "--base-url", "http://h/v1"]
+    args = cli.parser().parse_args([*command, *words, "--policy-option", "temperature=0.5"])
+    assert (args.policy, args.policy_model, args.policy_option) == (
+        "openai",
+        "m",
+        [("temperature", 0.5)],
+    )
+    assert cli.main([*command, "--policy", "nobody"]) == cli.USAGE
+    assert "no policy is called 'nobody'" in capsys.readouterr().err
+
+
+def test_every_option_of_policies_is_in_the_documents() -> None:
+    text = (Path(__file__).parents[2] / "docs/policies.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (?:`([^`]+)`|none) \|", text, re.MULTILINE)
+    documented = {name: default for name, default in rows if name in NAMES}
+    defaults = {f.name: f.default for f in (*fields(Sampling), *fields(Limits))}
+    assert documented == {n: "" if d is None else str(d) for n, d in defaults.items()}
+    for name in POLICIES:
+        assert f"\n| `{name}` |" in text
+
+
+def test_every_name_of_an_option_goes_to_its_place() -> None:
+    found = with_options("search", "", "", dict.fromkeys(NAMES, 1))
+    assert found == PolicySpec(
+        sampling=Sampling(*[1] * len(fields(Sampling))), limits=Limits(*[1] * len(fields(Limits)))
+    )
+
+
+def recorded() -> list[dict[str, Any]]:
+    """The conversation of a search that wins."""
+    return list(run_episode(SearchPolicy(), Toolbox(TASK, Scripted()), Budget(1e9)).trajectory)
+
+
+def test_a_replay_does_what_was_done(tmp_path: Path) -> None:
+    messages = recorded()
+    path = tmp_path / "episode.jsonl"
+    path.write_text("".join(json.dumps(m) + "\n" for m in messages) + '{"role": "assis')
+    policy = make_policy(PolicySpec("replay", str(path)))
+    found = run_episode(policy, Toolbox(TASK, Scripted()), Budget(1e9))
+    assert found.best is not None and len(found.trajectory) == len(messages)
+
+
+def test_a_replay_takes_the_events_of_a_trajectory(tmp_path: Path) -> None:
+    lines: list[dict[str, Any]] = [{"kind": "header", "task": "x"}]
+    for message in recorded():
+        calls = [
+            {"id": c["id"], "name": c["function"]["name"], "arguments": c["function"]["arguments"]}
+            for c in message.get("tool_calls", ())
+        ]
+        lines.append({
+            "assistant": {"kind": "acted", "content": message["content"], "calls": calls},
+            "tool": {"kind": "answered", "messages": [message]},
+            "user": {"kind": "said", "message": message},
+        }[message["role"]])  # fmt: skip
+    path = tmp_path / "episode.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    policy = make_policy(PolicySpec("replay", str(path)))
+    assert run_episode(policy, Toolbox(TASK, Scripted()), Budget(1e9)).best is not None
+
+
+def test_a_replay_calls_candidates_by_the_names_that_they_have_now() -> None:
+    messages = json.loads(
+        re.sub(r'(candidate[\\": ]+)[0-9a-f]{12}', r"\1old", json.dumps(recorded()))
+    )
+    names = {json.loads(m["content"]).get("candidate") for m in messages if m["role"] == "tool"}
+    assert "old" in names
+    found = run_episode(ReplayPolicy(messages), Toolbox(TASK, Scripted()), Budget(1e9))
+    assert found.best is not None
+
+
+def test_a_replay_that_is_at_its_end_says_so() -> None:
+    messages = [m for m in recorded() if "submit" not in json.dumps(m)]
+    found = run_episode(ReplayPolicy(messages), Toolbox(TASK, Scripted()), Budget(1e9))
+    assert found.best is None and found.reason == "the recording is at its end"
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", "{}", '{"role": "user", "content": "x"}', "\x00"])
+def test_a_file_that_cannot_be_played_is_said(text: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ImportError, match="cannot be played"):
+        make_policy(PolicySpec("replay", str(path)))
+
+
+def test_what_one_policy_failed_at_another_may_search(tmp_path: Path) -> None:
+    import time
+
+    import splice_kit as kit
+    from test_service import EXP, options, tasks_of
+
+    from cuda_agent_backend.kernels import Kernels, NoKernel
+    from cuda_agent_backend.machine import key_of
+    from kernel_cache import NegativeRecord
+
+    (task,) = tasks_of((EXP,))
+    key, cache, now = key_of(task), kit.cache_of(options(tmp_path)), time.time()
+    cache.put_negative(NegativeRecord(key, "search", {}, "no sketch covers it", now, now + 1e3))
+    kernels = Kernels(cache)
+    for policy, searchable in (("search", False), ("", False), ("openai:m", True)):
+        found = kernels.find(key, policy=policy)
+        assert isinstance(found, NoKernel) and found.searchable is searchable

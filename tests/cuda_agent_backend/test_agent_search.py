@@ -1,0 +1,192 @@
+"""The search policy on simulated landscapes: what it tries, in which order, when it stops."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from benchmarks.agent_search_simulation import Game, Row, Table, at_random, needed
+from cuda_agent_backend.agent import chooser
+from cuda_agent_backend.agent.search import SearchPolicy
+from cuda_agent_backend.sketch.schedule import Schedule
+from cuda_agent_backend.sketch.space import space_of
+
+PROPOSALS = tuple(
+    Schedule.of({"sketch": "row", "unroll": u, "team": t, "stages": s})
+    for u, t, s in ((4, 64, 2), (4, 64, 1), (8, 128, 2), (2, 32, 2), (4, 256, 1), (16, 64, 2))
+)
+
+
+def parameters(schedule: Schedule) -> tuple[float, float, float]:
+    p = schedule.parameters(0)
+    return math.log2(int(p["unroll"])), math.log2(int(p["team"])), float(int(p["stages"]))
+
+
+def bowl(unroll: float, team: float) -> Callable[[Schedule], float]:
+    """Speed-ups that fall off on all sides of one place."""
+
+    def speed(schedule: Schedule) -> float:
+        u, t, s = parameters(schedule)
+        return 3.0 * math.exp(
+            -0.12 * ((u - unroll) ** 2 + 0.5 * (t - team) ** 2 + 0.3 * (s - 2) ** 2)
+        )
+
+    return speed
+
+
+def table(
+    speed: Callable[[Schedule], float | None],
+    proposals: tuple[Schedule, ...] = PROPOSALS,
+    room: float = 100.0,
+) -> Table:
+    rows = {s: Row(s, f"c{n}", speed(s)) for n, s in enumerate(space_of(proposals).schedules())}
+    return Table(proposals, rows, room)
+
+
+def patient(**options: Any) -> SearchPolicy:
+    """A policy that goes on until all is tried."""
+    return SearchPolicy(**{"judgements": 1000, "least_gain": -1.0, "at_floor": 0.0, **options})
+
+
+def test_half_the_judgements_that_random_schedules_need_are_enough() -> None:
+    landscapes = [table(bowl(*place)) for place in ((2, 6), (5, 5), (1, 8), (4, 7), (3, 8), (1, 5))]
+    mine, chance = 0.0, 0.0
+    for landscape in landscapes:
+        game = Game(landscape, until=landscape.close).play(patient(judgements=40))
+        mine += needed(game.judged, landscape) or math.inf
+        by_chance = (needed(at_random(landscape, seed), landscape) for seed in range(101))
+        chance += statistics.mean(n for n in by_chance if n is not None)
+    assert 2 * mine <= chance
+
+
+def test_the_first_judgements_are_the_first_proposals_in_their_order() -> None:
+    landscape = table(bowl(5, 5))
+    judged = Game(landscape).play(SearchPolicy()).judged
+    assert judged[:4] == [landscape.rows[s].candidate for s in PROPOSALS[:4]]
+
+
+def test_equal_answers_lead_to_equal_steps() -> None:
+    landscape = table(bowl(5, 5))
+    first, second = (Game(landscape).play(SearchPolicy(seed=3)).judged for _ in range(2))
+    assert first == second and len(first) > 4
+
+
+def test_no_candidate_is_judged_twice_even_where_schedules_print_the_same_source() -> None:
+    plain = table(bowl(2, 6))
+    rows = {
+        s: Row(s, f"c{s.parameters(0)['unroll']}", 1.0 + 0.1 * parameters(s)[0]) for s in plain.rows
+    }
+    judged = Game(Table(PROPOSALS, rows, 100.0)).play(patient()).judged
+    assert sorted(judged) == sorted(set(judged)) == sorted({row.candidate for row in rows.values()})
+
+
+def test_it_is_not_drawn_to_where_schedules_fail() -> None:
+    speed = bowl(2, 6)
+    landscape = table(lambda s: None if parameters(s)[1] > 7 else speed(s))
+    judged = Game(landscape).play(SearchPolicy()).judged
+    by_name = {row.candidate: row for row in landscape.rows.values()}
+    failed = [name for name in judged if by_name[name].speedup is None]
+    assert needed(judged, landscape) is not None
+    assert len(failed) <= 3
+
+
+def test_where_everything_fails_it_says_so() -> None:
+    policy = SearchPolicy()
+    game = Game(table(lambda s: None)).play(policy)
+    assert game.over and not game.submitted
+    assert len(game.judged) <= len(game.table.rows)
+
+
+def test_where_no_schedule_is_taken_nothing_is_judged() -> None:
+    game = Game(Table(PROPOSALS, {}, 100.0)).play(SearchPolicy())
+    assert game.over and game.judged == [] and game.submitted == []
+
+
+def test_the_one_schedule_that_there_is_is_judged_and_submitted() -> None:
+    only = Schedule.of({"lanes": "inner"})
+    game = Game(table(lambda s: 1.5, (only,))).play(SearchPolicy())
+    assert game.judged == ["c0"] == game.submitted
+
+
+def test_without_proposals_it_gives_up() -> None:
+    game = Game(Table((), {}, 100.0)).play(SearchPolicy())
+    assert game.over and game.judged == []
+
+
+def test_a_flat_landscape_is_left_early() -> None:
+    game = Game(table(lambda s: 1.2)).play(SearchPolicy(judgements=100))
+    assert game.over and 4 <= len(game.judged) <= 10 and len(game.submitted) == 1
+
+
+def test_a_hopeless_landscape_is_left_early_with_nothing() -> None:
+    game = Game(table(lambda s: 0.4)).play(SearchPolicy(judgements=100))
+    assert game.over and len(game.judged) <= 8 and game.submitted == []
+
+
+def test_at_the_roofline_floor_nothing_more_is_tried() -> None:
+    game = Game(table(lambda s: 2.0, room=2.04)).play(SearchPolicy(first=1))
+    assert len(game.judged) == 1 and game.submitted == game.judged
+
+
+@pytest.mark.parametrize("most", [1, 3, 7])
+def test_the_budget_of_judgements_is_kept(most: int) -> None:
+    game = Game(table(bowl(2, 6))).play(SearchPolicy(judgements=most, least_gain=-1.0))
+    assert len(game.judged) == most and len(game.submitted) == 1
+
+
+def test_the_budget_of_seconds_is_what_tools_say_they_took() -> None:
+    class Slow(Game):
+        def _answer(self, call: Any) -> dict[str, Any]:
+            return {**super()._answer(call), "seconds": 1.0}
+
+    game = Slow(table(bowl(5, 5))).play(patient(seconds=10.0))
+    assert game.over and len(game.judged) <= 6 and len(game.submitted) == 1
+
+
+def test_noise_of_a_few_percent_does_not_mislead_it() -> None:
+    speed = bowl(5, 5)
+    quiet = table(speed)
+    reached = []
+    for seed in range(5):
+        chance = random.Random(seed)
+        rows = {
+            s: Row(
+                s,
+                r.candidate,
+                r.speedup,
+                tuple((r.speedup or 0.0) * chance.gauss(1, 0.05) for _ in range(48)),
+            )
+            for s, r in quiet.rows.items()
+        }
+        noisy = Table(PROPOSALS, rows, 100.0)
+        reached.append(needed(Game(noisy, seed).play(SearchPolicy()).judged, noisy))
+    assert sum(n is not None for n in reached) >= 4
+
+
+def test_what_won_on_a_neighbour_is_tried_first() -> None:
+    landscape = table(bowl(5, 5))
+    best = max(landscape.rows.values(), key=lambda row: row.speedup or 0.0)
+    known = [
+        {"distance": 0.2, "schedule": [dict(k) for k in best.schedule.kernels], "speedup": 2.0}
+    ]
+    game = Game(landscape, neighbours=known).play(SearchPolicy())
+    assert game.judged[0] == best.candidate
+    assert game.judged[1] == landscape.rows[PROPOSALS[0]].candidate
+
+
+def test_a_neighbour_without_a_schedule_is_passed_over() -> None:
+    game = Game(table(bowl(5, 5)), neighbours=[{"distance": 0.2, "source": "int x;"}])
+    assert game.play(SearchPolicy()).judged[0] == "c0"
+
+
+def test_without_its_library_the_proposals_are_tried_in_order(monkeypatch: Any) -> None:
+    monkeypatch.setattr(chooser, "available", lambda: False)
+    landscape = table(bowl(4, 6))
+    game = Game(landscape).play(SearchPolicy())
+    assert game.judged == [landscape.rows[s].candidate for s in PROPOSALS]
+    assert len(game.submitted) == 1
