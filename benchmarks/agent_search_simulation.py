@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,12 +15,18 @@ from cuda_agent_backend.agent.nearness import distance, sketched, unlike
 from cuda_agent_backend.agent.offer import adapt
 from cuda_agent_backend.agent.protocol import Message, Policy, Stopped, ToolCall, tool_message
 from cuda_agent_backend.sketch.schedule import Schedule
+from cuda_agent_backend.sketch.space import MOST, space_of
 from sandbox.task import Task
+from sandbox.timing import order_bounds
 
 CLOSE = 0.95
 """Of the best speed-up in the table: what a search has to reach."""
 PAIRS = 12
 """Of one profile."""
+QUIET = 0.015
+"""Standard deviation of a profile's median, as a logarithm, on a machine that does nothing else."""
+MOST_ERROR = 2.0
+"""Times eager's own error that a kernel's may be."""
 WORTH = 1.05
 """What a kernel must be faster by to be promoted, and so to be in a memory."""
 TURNS = 400
@@ -34,13 +41,20 @@ class Row:
     speedup: float | None
     ratios: tuple[float, ...] = ()
 
-    def profile(self, chance: random.Random) -> float:
-        """What one profile would say: the median of twelve pairs that were taken one after another."""
+    def profile(self, chance: random.Random, quiet: bool) -> dict[str, float]:
+        """What one profile would say: the median of twelve pairs that were taken one after another, with its interval.
+
+        quiet: a machine of `QUIET` instead, on which every profile is within a few percent of the truth.
+        """
         passes = len(self.ratios) // PAIRS
-        if self.speedup is None or not passes:
-            return self.speedup or 0.0
+        true = self.speedup or 0.0
+        if quiet or not passes:
+            median = true * math.exp(chance.gauss(0.0, QUIET)) if quiet else true
+            return {"low": 0.97 * median, "median": median, "high": 1.03 * median}
         start = PAIRS * chance.randrange(passes)
-        return statistics.median(self.ratios[start : start + PAIRS])
+        ordered = sorted(self.ratios[start : start + PAIRS])
+        low, high = order_bounds(PAIRS, 0.95)
+        return {"low": ordered[low], "median": statistics.median(ordered), "high": ordered[high]}
 
 
 @dataclass(frozen=True)
@@ -51,6 +65,7 @@ class Table:
     rows: Mapping[Schedule, Row]
     room: float = 10.0
     task: Task | None = None
+    space: int = MOST
 
     @property
     def best(self) -> float:
@@ -67,28 +82,45 @@ class Table:
 def table_of(facts: Facts) -> Table:
     """The table of one sample of the result file."""
     rows = {}
+    proposals = tuple(Schedule.from_json(json.dumps(s)) for s in facts["proposals"])
+    space = set(space_of(proposals).schedules())
     for row in facts["rows"]:
         schedule = Schedule.from_json(json.dumps(row["schedule"]))
+        if schedule not in space:
+            continue  # measured when the space was another one
         samples = dict(row.get("samples", {}))
         own = samples.pop("candidate", [])
         others = next(iter(samples.values()), [])
         ratios = tuple(b / c for b, c in zip(others, own, strict=True))
         rows[schedule] = Row(schedule, row["candidate"], row.get("speedup"), ratios)
-    proposals = tuple(Schedule.from_json(json.dumps(s)) for s in facts["proposals"])
     task = Task.from_json(json.dumps(facts["task"]))
     return Table(proposals, rows, facts["room"], task)
+
+
+def table_of_products(outcome: Facts) -> Table:
+    """The table of one case of ``h200-products.json``: all that a sketch proposed, timed on a quiet machine."""
+    times, errors = outcome["times"], outcome["errors"]
+    baseline = min(times["eager"], times["inductor"])
+    rows: dict[Schedule, Row] = {}
+    for number in range(len(outcome["variants"])):
+        name = f"v{number}"
+        schedule = Schedule.from_json(outcome["variants"][name]["schedule"])
+        works = name in times and errors.get(name, math.inf) <= MOST_ERROR
+        rows.setdefault(schedule, Row(schedule, name, baseline / times[name] if works else None))
+    return Table(tuple(rows), rows, math.inf, None, len(rows))
 
 
 @dataclass
 class Game:
     """Tools that answer from a table. judged: candidates in the order in which they were profiled. until: candidates of
-    which one ends the game.
+    which one ends the game. quiet: see `Row.profile`.
     """
 
     table: Table
     seed: int = 0
     neighbours: Sequence[Facts] = ()
     until: frozenset[str] = frozenset()
+    quiet: bool = False
     judged: list[str] = field(default_factory=list)
     submitted: list[str] = field(default_factory=list)
     compiled: int = 0
@@ -116,7 +148,11 @@ class Game:
         match call.name:
             case "look":
                 schedules = [json.loads(s.to_json()) for s in self.table.proposals]
-                about = {"room": self.table.room, "sketch": "some", "schedules": schedules}
+                about = {
+                    "room": min(self.table.room, 1e9),
+                    "sketch": "some",
+                    "schedules": schedules,
+                }
                 return {"ok": True, **about, "neighbours": list(self.neighbours)}
             case "sketch":
                 row = self.table.rows.get(Schedule.from_json(json.dumps(arguments["schedule"])))
@@ -136,8 +172,7 @@ class Game:
         self.over = row.candidate in self.until
         if row.speedup is None:
             return {"ok": False, "status": "wrong", "reason": "wrong"}
-        value = row.profile(self._chance)
-        return {"ok": True, "speedup": {"median": value, "low": value, "high": value}}
+        return {"ok": True, "speedup": row.profile(self._chance, self.quiet)}
 
 
 def needed(judged: Iterable[str], table: Table) -> int | None:
@@ -169,7 +204,8 @@ def as_planned(table: Table, rounds: int = 3, size: int = 4) -> list[str]:
 def remembered(name: str, tables: Mapping[str, Table], most: int = 3) -> list[dict[str, Any]]:
     """What a memory would offer for a task, had the searches of all other tasks ended with their best schedules."""
     mine = tables[name]
-    assert mine.task is not None
+    if mine.task is None:
+        return []
     near = sketched(mine.task)
     found: list[tuple[float, dict[str, Any]]] = []
     for other, table in tables.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import statistics
 from collections.abc import Sequence
@@ -12,6 +13,9 @@ from typing import Any
 
 from benchmarks.agent_search_tasks import Subject, task_of
 from benchmarks.store import Facts
+from cuda_agent_backend.agent.loop import Budget, run_episode
+from cuda_agent_backend.agent.search import SearchPolicy
+from cuda_agent_backend.agent.tools import Toolbox
 from cuda_agent_backend.options import Options
 from cuda_agent_backend.sketch.api import Analysis, NotCovered, analyse, generate, schedules
 from cuda_agent_backend.sketch.schedule import Schedule
@@ -25,7 +29,7 @@ from sandbox.supervisor import WorkerProcess
 from sandbox.task import Task
 from sandbox.verdict import Baselines
 
-PASSES = 8
+PASSES = {"cpu": 8, "cuda": 4}
 """Times that a schedule is timed, in another order each time, so that a busy minute does not fall on one schedule. The
 first time its results are checked as well."""
 NEVER = 1e9
@@ -61,14 +65,14 @@ def measure(subject: Subject, judge: KeepingJudge, options: Options, most: int) 
         return {"reason": baselines.reason}
     proposals = schedules(analysis)
     made = _distinct(analysis, space_of(proposals).schedules(most))
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(max(2, len(os.sched_getaffinity(0)) // 2)) as pool:
         built = list(pool.map(judge.compile, (candidate for _, candidate in made)))
     rows = [
         {"schedule": json.loads(schedule.to_json()), "candidate": candidate.digest[:12]}
         | ({} if hasattr(outcome, "path") else {"status": outcome.status})
         for (schedule, candidate), outcome in zip(made, built, strict=True)
     ]
-    for turn in range(PASSES):
+    for turn in range(PASSES[judge.target]):
         order = list(range(len(rows)))
         random.Random(turn).shuffle(order)
         for place in order:
@@ -84,6 +88,27 @@ def measure(subject: Subject, judge: KeepingJudge, options: Options, most: int) 
         "schedules": len(rows),
         "rows": [_with_time(row) for row in rows],
     }
+
+
+def episode(subject: Subject, judge: Judge, options: Options, budget_s: float) -> Facts:
+    """A real search of one subject."""
+    task = task_of(subject, judge.target, options)
+    if isinstance(task, str):
+        return {"reason": task}
+    judge.baselines(task)  # compiling the baselines is not charged to the search
+    tools = Toolbox(task, judge)
+    result = run_episode(SearchPolicy(), tools, Budget(budget_s))
+    found = {
+        "judgements": len(tools.profiles),
+        "compiled": len(tools.candidates),
+        "best_profile": max(tools.profiles.values(), default=None),
+        "profiles": list(tools.profiles.values()),
+        "turns": result.turns,
+        "seconds": round(result.seconds, 1),
+        "promoted": result.best is not None,
+        "reason": result.reason,
+    }
+    return {"episode": found}
 
 
 def _distinct(analysis: Analysis, wanted: Sequence[Schedule]) -> list[tuple[Schedule, Candidate]]:

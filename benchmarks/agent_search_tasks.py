@@ -21,7 +21,7 @@ PRACTICE = Path(__file__).parent / "practice"
 
 @dataclass(frozen=True)
 class Subject:
-    """A practice file and what its constants are instead, by name; as they are where nothing is said."""
+    """A practice file and what its constants are instead, by name (-1: smaller); as they are where nothing is said."""
 
     file: str
     size: str
@@ -46,25 +46,28 @@ CPU: tuple[tuple[str, Mapping[str, tuple[int, int]]], ...] = (
     ),
     ("single/attention_plain", {"BATCH": (1, 2), "HEADS": (4, 4), "TOKENS": (401, 551)}),
 )
-CUDA = tuple(file for file, _ in CPU)
+CUDA = (
+    ("fused/bias_residual_layer_norm", "ROWS"), ("fused/softmax_temperature_entropy", "ROWS"),
+    ("fused/deviation_gate", "BATCH"), ("single/l2_normalize_columns", "ROWS"),
+    ("single/variance_middle_dim", "BATCH"), ("fused/linear_gelu_scaled_residual", "ROWS"),
+    ("single/gram_matrix", "ROWS"), ("single/attention_plain", "BATCH"),
+    ("single/max_pool2d_ceil", "BATCH"), ("single/matmul_short_inner", "ROWS"),
+)  # fmt: skip
+"""Files at their own sizes, and again with one constant smaller."""
 SCALE = 0.6
-"""Of the first constant, for the smaller size on cuda."""
+"""Of that constant."""
 
 
 def subjects(target: str) -> tuple[Subject, ...]:
     """All subjects of a target."""
     if target == "cuda":
-        return tuple(s for file in CUDA for s in (Subject(file, "large"), _smaller(file)))
+        pairs = [(Subject(f, "large"), Subject(f, "small", {name: -1})) for f, name in CUDA]
+        return tuple(subject for pair in pairs for subject in pair)
     made = []
     for file, constants in CPU:
         for place, size in enumerate(("small", "large")):
             made.append(Subject(file, size, {n: sizes[place] for n, sizes in constants.items()}))
     return tuple(made)
-
-
-def _smaller(file: str) -> Subject:
-    name = next(iter(dict(CPU)[file]))
-    return Subject(file, "small", {name: -1})
 
 
 def task_of(subject: Subject, target: str, options: Options) -> Task | str:

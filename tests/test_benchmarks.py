@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmarks import matrix, models, overhead, regions, store
+from benchmarks import agent_service, matrix, models, overhead, regions, store
 from benchmarks.cases import SIZES, cases
 from benchmarks.equality import check
 
@@ -176,3 +176,42 @@ def test_what_inductor_does_not_do_better_is_marked() -> None:
     found = check(Normed(), [torch.randn(64, 8)], wrong, train=True, inductor=wrong)
     assert found.equal
     assert "output 0" in found.as_inductor
+
+
+def test_the_modelled_policy_looks_makes_times_and_submits_the_fastest() -> None:
+    def answer(name: str, **fields: Any) -> dict[str, Any]:
+        return {"role": "tool", "name": name, "content": json.dumps({"ok": True, **fields})}
+
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "go"}]
+    said = []
+    answers = [
+        [answer("look", sketch="rows", schedules=[[{"rows": n}] for n in range(5)])],
+        [answer("sketch", candidate="a"), answer("sketch", candidate="b")],
+        [answer("profile", speedup={"median": 1.2}), answer("profile", speedup={"median": 1.5})],
+        [answer("submit", ok=False)],
+    ]
+    for given in [*answers, []]:
+        turn = agent_service.next_step(messages)
+        said.append([(call.name, json.loads(call.arguments)) for call in turn.calls])
+        messages += [turn.to_message(), *given]
+    assert [[name for name, _ in calls] for calls in said] == [
+        ["look"],
+        ["sketch"] * agent_service.KERNELS,
+        ["profile"] * 2,
+        ["submit"],
+        ["submit"],
+    ]
+    assert said[3] == [("submit", {"candidate": "b"})]
+    assert said[4] == [("submit", {"reason": "that was all"})]
+
+
+@pytest.mark.parametrize(("busy", "reached"), [(0.79, False), (0.81, True)])
+def test_the_service_is_busy_above_four_fifths(busy: float, reached: bool) -> None:
+    facts = {
+        "busy": busy,
+        "device_busy": 0.7,
+        "episodes": 64,
+        "beside": "",
+        "ended_after_seconds": [1.0],
+    }
+    assert agent_service.summarise({"cpu-64": facts})["cpu-64"]["reached"] is reached

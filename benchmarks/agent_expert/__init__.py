@@ -1,1 +1,1 @@
-"""A scripted expert: hand-written CUDA and Triton, played through the agent's tools as a policy would. See `__main__`."""
+"""A scripted expert: hand-written CUDA and Triton, played through the agent's tools. See `__main__`."""

@@ -22,27 +22,35 @@ from sandbox.task import Task
 
 
 def filter_rows(task: Task) -> Sequence[Version]:
-    """230 MB each way: 110 us; 3.6 GFLOP are 60 us. torch's kernel takes 981 us for 31 reads per result. Here a tile of the
-    row is in shared memory, 31 taps in registers, and nine words of 16 bytes serve four results: 124 FMA per nine reads."""
+    """230 MB each way: 110 us; 3.6 GFLOP are 60 us. torch's kernel takes 981 us for 31 reads per result. Here a
+    tile of the row is in shared memory, 31 taps in registers, and nine words of 16 bytes serve four results: 124
+    FMA per nine reads."""
     (rows, length), taps = folded(dense(task.inputs[0]), 1), dense(task.inputs[1])[-1]
     if length % 4 or dense(task.inputs[1]) != (rows // _batch(task), 1, taps) or taps % 2 == 0:
         raise Unfit("rows of whole words and odd filters are wanted")
     sizes = {"ROWS": rows, "CHANNELS": rows // _batch(task), "LENGTH": length, "TAPS": taps}
     versions = [_naive(task, "filter1d", "filter_rows", sizes, rows * length)]
     for tile, threads, say in (
-        (4000, 256, "A tile of the row in shared memory, the taps in registers, four results at a time."),
+        (
+            4000,
+            256,
+            "A tile of the row in shared memory, the taps in registers, four results at a time.",
+        ),
         (2000, 256, "Smaller tiles: more blocks at once."),
         (10000, 256, "Larger tiles: less is read twice, taps are fetched less often."),
     ):
         tuned = {**sizes, "TILE": tile, "THREADS": threads}
-        plan = plan_of(task, [step("filter_rows", rows * ceildiv(length, tile), threads, _io(task))])
+        plan = plan_of(
+            task, [step("filter_rows", rows * ceildiv(length, tile), threads, _io(task))]
+        )
         versions.append(Version(say, "fast.cu", source_of("filter1d.cu", tuned), plan))
     return versions
 
 
 def filter_planes(task: Task) -> Sequence[Version]:
-    """97 MB each way: 46 us; 3.9 GFLOP are 66 us. torch's kernel takes 1210 us, Inductor, with copies to another layout,
-    4990 us. Here a thread keeps 20 results in registers and uses each value that it reads up to 45 times."""
+    """97 MB each way: 46 us; 3.9 GFLOP are 66 us. torch's kernel takes 1210 us, Inductor, with copies to another
+    layout, 4990 us. Here a thread keeps 20 results in registers and uses each value that it reads up to 45
+    times."""
     (planes, height, width), shape = folded(dense(task.inputs[0]), 2), dense(task.inputs[1])
     if shape != (planes // _batch(task), 1, 9, 9) or width % 2:
         raise Unfit("filters of 9x9 and an even width are wanted")
@@ -64,8 +72,9 @@ def filter_planes(task: Task) -> Sequence[Version]:
 
 
 def filter_planes_by_two(task: Task) -> Sequence[Version]:
-    """290 MB read, 145 MB written: 104 us; 1.8 GFLOP are 30 us. torch's kernel takes 640 us, Inductor 5020 us through copies
-    to another layout. Here both filters of a channel use what is read, and ten results are kept in registers."""
+    """290 MB read, 145 MB written: 104 us; 1.8 GFLOP are 30 us. torch's kernel takes 640 us, Inductor 5020 us
+    through copies to another layout. Here both filters of a channel use what is read, and ten results are kept in
+    registers."""
     (planes, height, width), shape = folded(dense(task.inputs[0]), 2), dense(task.inputs[1])
     _, out_height, out_width = folded(dense(task.output_specs[0]), 2)
     if shape != (2 * (planes // _batch(task)), 1, 5, 5) or width % 2:
@@ -88,12 +97,19 @@ def filter_planes_by_two(task: Task) -> Sequence[Version]:
 
 
 def filter_volumes(task: Task) -> Sequence[Version]:
-    """80 MB each way: 38 us; 1.8 GFLOP are 30 us. torch's kernel takes 1014 us for 45 reads per result with as many tests.
-    Here a block goes through the planes, reads each once, and a value is used 45 times, in registers mostly."""
+    """80 MB each way: 38 us; 1.8 GFLOP are 30 us. torch's kernel takes 1014 us for 45 reads per result with as many
+    tests. Here a block goes through the planes, reads each once, and a value is used 45 times, in registers
+    mostly."""
     (volumes, depth, height, width), shape = folded(dense(task.inputs[0]), 3), dense(task.inputs[1])
     if shape != (volumes // _batch(task), 1, 5, 3, 3) or width % 4:
         raise Unfit("filters of 5x3x3 and rows of whole words are wanted")
-    sizes = {"VOLUMES": volumes, "CHANNELS": shape[0], "DEPTH": depth, "HEIGHT": height, "WIDTH": width}
+    sizes = {
+        "VOLUMES": volumes,
+        "CHANNELS": shape[0],
+        "DEPTH": depth,
+        "HEIGHT": height,
+        "WIDTH": width,
+    }
     versions = [_naive(task, "filter3d", "filter_volumes", sizes, volumes * depth * height * width)]
     for strip, blocks, say in (
         (18, 2, "Go through the planes with five planes of results in registers."),

@@ -11,8 +11,9 @@ from sandbox.task import Task
 
 
 def cross_entropy_of_pixels(task: Task) -> Sequence[Version]:
-    """228 MB of logits and 24 MB of targets: 61 us. Inductor's 345 us read the logits three times, for the maximum, the sum and
-    the gather, along a dimension with a stride. Here a tile of pixels has all its 19 classes in registers."""
+    """228 MB of logits and 24 MB of targets: 61 us. Inductor's 345 us read the logits three times, for the maximum,
+    the sum and the gather, along a dimension with a stride. Here a tile of pixels has all its 19 classes in
+    registers."""
     order = sorted(range(3), key=lambda n: task.inputs[n].numel)
     weights, targets, logits = order
     batch, classes, *sides = dense(task.inputs[logits])
@@ -27,7 +28,12 @@ def cross_entropy_of_pixels(task: Task) -> Sequence[Version]:
     versions = []
     for file, block, warps, say in (
         ("pixel_losses_naive.py", 256, 4, "Two loops over the classes, to have something right."),
-        ("pixel_losses.py", 512, 4, "All classes of a tile in registers: every logit is read once."),
+        (
+            "pixel_losses.py",
+            512,
+            4,
+            "All classes of a tile in registers: every logit is read once.",
+        ),
         ("pixel_losses.py", 256, 4, "Two pixels a thread: fewer registers, more blocks."),
         ("pixel_losses.py", 512, 8, "The same with tiles as before."),
     ):

@@ -14,11 +14,11 @@ PLAYS: dict[str, Play] = {
         Play("single/conv1d_depthwise_long_filter", filters.filter_rows),
         Play("single/conv2d_depthwise_wide_kernel", filters.filter_planes),
         Play("single/running_maximum", rows.running_maximum),
+        Play("single/cross_entropy_of_pixels", losses.cross_entropy_of_pixels),
+        Play("single/cumsum_long_rows", rows.cumsum),
         Play("single/max_pool3d_overlapping", pooling.max_pool3d),
         Play("single/avg_pool3d_uneven", pooling.avg_pool3d),
-        Play("single/cross_entropy_of_pixels", losses.cross_entropy_of_pixels),
         Play("single/conv2d_depthwise_strided", filters.filter_planes_by_two),
-        Play("single/cumsum_long_rows", rows.cumsum),
         Play("single/bmm_tiny_odd", rows.small_products),
         Play("single/avg_pool1d_overlapping", pooling.avg_pool1d),
     )

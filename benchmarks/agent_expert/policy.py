@@ -8,18 +8,19 @@ judgement refuses it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
 from benchmarks.agent_expert.script import Version
 from cuda_agent_backend.agent.protocol import Message, Schema, ToolCall, Turn
-from sandbox.task import Task
 
 Call = tuple[str, dict[str, Any]]
 Results = list[dict[str, Any]]
 SUBMISSIONS = 2
+ENOUGH, AT_LEAST = 2.0, 2
+"""Once a version is so much faster than the baseline, and so many were tried, no more are."""
 NOISY_TRIES = 3
 """Judgements of one candidate that a busy machine may spoil."""
 
@@ -29,6 +30,8 @@ class ExpertPolicy:
     """Plays one task's versions. It has state: one object for each episode."""
 
     versions: Sequence[Version]
+    submissions: int = SUBMISSIONS
+    noisy_tries: int = NOISY_TRIES
     name: str = "expert"
     speeds: dict[str, float] = field(default_factory=dict)
     """Median speed-up of each candidate that was profiled, by name."""
@@ -57,11 +60,19 @@ class ExpertPolicy:
 
     def _script(self) -> Iterator[tuple[str, list[Call]]]:
         """Yields what to say and the calls to make, and is sent their answers."""
-        look, *_ = yield "First the rules and the baselines.", [("look", {}), ("read", {"path": "SKILL.md"})]
+        look, *_ = yield (
+            "First the rules and the baselines.",
+            [("look", {}), ("read", {"path": "SKILL.md"})],
+        )
         if not look.get("ok"):
-            yield "Without baselines nothing can be judged.", [_give_up(f"baselines: {look.get('error')}")]
+            yield (
+                "Without baselines nothing can be judged.",
+                [_give_up(f"baselines: {look.get('error')}")],
+            )
         before: Version | None = None
         for number, version in enumerate(self.versions):
+            if number >= AT_LEAST and max(self.speeds.values(), default=0.0) >= ENOUGH:
+                break
             yield from self._try(version, before, verify=number == 0)
             before = version
         yield from self._submit_in_order()
@@ -71,8 +82,12 @@ class ExpertPolicy:
     ) -> Iterator[tuple[str, list[Call]]]:
         """Write a version, compile it, and, if it compiles, profile it."""
         plan = f"{PurePath(version.file).stem}.json"
-        calls = _writing(version.file, version.source, before and before.file == version.file and before.source)
-        calls += _writing(plan, version.plan, before and before.file == version.file and before.plan)
+        calls = _writing(
+            version.file, version.source, before and before.file == version.file and before.source
+        )
+        calls += _writing(
+            plan, version.plan, before and before.file == version.file and before.plan
+        )
         compiling: Call = ("compile", {"source": version.file, "plan": plan})
         *_, made = yield version.say, [*calls, compiling]
         if not made.get("ok"):
@@ -87,11 +102,14 @@ class ExpertPolicy:
             self.speeds[name] = timed["speedup"]["median"]
 
     def _submit_in_order(self) -> Iterator[tuple[str, list[Call]]]:
-        best = sorted(self.speeds, key=lambda n: -self.speeds[n])[:SUBMISSIONS]
+        best = sorted(self.speeds, key=lambda n: -self.speeds[n])[: self.submissions]
         refused = "no version works"
         for name in best:
-            for _ in range(NOISY_TRIES):
-                (verdict,) = yield "The fastest one that is left.", [("submit", {"candidate": name})]
+            for _ in range(self.noisy_tries):
+                (verdict,) = yield (
+                    "The fastest one that is left.",
+                    [("submit", {"candidate": name})],
+                )
                 refused = str(verdict.get("reason"))
                 if verdict.get("status") != "noisy":
                     break
@@ -103,7 +121,7 @@ def _give_up(reason: str) -> Call:
     return ("submit", {"reason": reason})
 
 
-def _writing(path: str, text: str, before: str | None | bool) -> list[Call]:
+def _writing(path: str, text: str, before: str | bool | None) -> list[Call]:
     """The calls that turn what is in the file, if anything, into ``text``."""
     if not isinstance(before, str):
         return [("write", {"path": path, "content": text})]
@@ -141,8 +159,3 @@ def _last_results(messages: Sequence[Message]) -> Results:
             break
         found.append(json.loads(message["content"]))
     return found[::-1]
-
-
-def policy_for(task: Task, versions: Callable[[Task], Sequence[Version]]) -> ExpertPolicy:
-    """The expert on a task. Raises `Unfit` where the task is another than the versions are for."""
-    return ExpertPolicy(versions(task))

@@ -20,9 +20,9 @@ IO = ("in0", "out0")
 
 
 def box_filter(task: Task) -> Sequence[Version]:
-    """386 MB read and written, 92 us at 4.2 TB/s. Eager and Inductor both run torch's kernel, 1240 us: each result adds up
-    49 values that are read anew. The sums are separable (14 additions), a strip of the image is read once and
-    neighbours share sums in shared memory."""
+    """386 MB read and written, 92 us at 4.2 TB/s. Eager and Inductor both run torch's kernel, 1240 us: each result
+    adds up 49 values that are read anew. The sums are separable (14 additions), a strip of the image is read once
+    and neighbours share sums in shared memory."""
     planes, height, width = folded(dense(task.inputs[0]), 2)
     if width % 2 or width > 256:
         raise Unfit(f"rows of {width}")
@@ -49,10 +49,16 @@ def max_pool3d(task: Task) -> Sequence[Version]:
     _, out_depth, out_height, out_width = folded(dense(task.output_specs[0]), 3)
     sizes = {"VOLUMES": volumes, "DEPTH": depth, "HEIGHT": height, "WIDTH": width,
              "OUT_DEPTH": out_depth, "OUT_HEIGHT": out_height, "OUT_WIDTH": out_width}  # fmt: skip
-    first = _each("max_pool", task, sizes, volumes * out_depth * out_height * out_width, "max_pool3d")
+    first = _each(
+        "max_pool", task, sizes, volumes * out_depth * out_height * out_width, "max_pool3d"
+    )
     versions = [Version("27 reads for each result, to have something right.", *first)]
     for planes, ahead, say in (
-        (5, 1, "Go through the planes and keep the maxima of the last one: each plane is read once."),
+        (
+            5,
+            1,
+            "Go through the planes and keep the maxima of the last one: each plane is read once.",
+        ),
         (10, 2, "Longer ways through the planes, with two results' loads under way."),
         (4, 2, "Shorter ways: more threads to hide what loads take."),
     ):
@@ -64,13 +70,16 @@ def max_pool3d(task: Task) -> Sequence[Version]:
 
 
 def avg_pool3d(task: Task) -> Sequence[Version]:
-    """259 MB read, 14 MB written: 66 us. Eager and Inductor run torch's kernel, 277 us: it reads with gaps of three, and
-    every plane twice. Here a thread reads words of 16 bytes and the sum of two planes serves two results."""
+    """259 MB read, 14 MB written: 66 us. Eager and Inductor run torch's kernel, 277 us: it reads with gaps of
+    three, and every plane twice. Here a thread reads words of 16 bytes and the sum of two planes serves two
+    results."""
     volumes, depth, height, width = folded(dense(task.inputs[0]), 3)
     _, out_depth, out_height, out_width = folded(dense(task.output_specs[0]), 3)
     sizes = {"VOLUMES": volumes, "DEPTH": depth, "HEIGHT": height, "WIDTH": width,
              "OUT_DEPTH": out_depth, "OUT_HEIGHT": out_height, "OUT_WIDTH": out_width}  # fmt: skip
-    first = _each("avg_pool", task, sizes, volumes * out_depth * out_height * out_width, "avg_pool3d")
+    first = _each(
+        "avg_pool", task, sizes, volumes * out_depth * out_height * out_width, "avg_pool3d"
+    )
     versions = [Version("36 reads for each result, to have something right.", *first)]
     for planes, ahead, say in (
         (6, 1, "Four results a thread in words of 16 bytes; sums of two planes are used twice."),
@@ -85,8 +94,9 @@ def avg_pool3d(task: Task) -> Sequence[Version]:
 
 
 def avg_pool1d(task: Task) -> Sequence[Version]:
-    """230 MB read, 115 MB written: 83 us. Inductor's 177 us are eleven reads for each result, with a test of borders for
-    each and every second value of a line; eager takes 320 us. Five words of 16 bytes make four results here."""
+    """230 MB read, 115 MB written: 83 us. Inductor's 177 us are eleven reads for each result, with a test of
+    borders for each and every second value of a line; eager takes 320 us. Five words of 16 bytes make four results
+    here."""
     rows, length = folded(dense(task.inputs[0]), 1)
     _, out_length = folded(dense(task.output_specs[0]), 1)
     sizes = {"ROWS": rows, "LENGTH": length, "OUT_LENGTH": out_length}

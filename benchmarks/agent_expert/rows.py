@@ -18,8 +18,8 @@ from sandbox.task import Task
 
 
 def running_maximum(task: Task) -> Sequence[Version]:
-    """180 MB each way: 86 us. Inductor's 400 us and eager's 508 us scan values with their positions, which nobody asked for,
-    in several passes. A row of 36 KB fits in its block's registers: it is read once and written once."""
+    """180 MB each way: 86 us. Inductor's 400 us and eager's 508 us scan values with their positions, which nobody
+    asked for, in several passes. A row of 36 KB fits in its block's registers: it is read once and written once."""
     rows, columns = folded(dense(task.inputs[0]), 1)
     if columns % 4:
         raise Unfit(f"rows of {columns}")
@@ -27,7 +27,11 @@ def running_maximum(task: Task) -> Sequence[Version]:
     versions = []
     for file, threads, say in (
         ("running_maximum_naive.cu", 256, "Tile by tile along the row, to have something right."),
-        ("running_maximum.cu", 256, "The whole row in registers; warps scan side by side and meet once."),
+        (
+            "running_maximum.cu",
+            256,
+            "The whole row in registers; warps scan side by side and meet once.",
+        ),
         ("running_maximum.cu", 384, "More threads with fewer values each."),
         ("running_maximum.cu", 192, "Fewer threads, whose blocks overlap better."),
     ):
@@ -38,15 +42,25 @@ def running_maximum(task: Task) -> Sequence[Version]:
 
 
 def cumsum(task: Task) -> Sequence[Version]:
-    """234 MB each way: 111 us; with a second read of what is no longer in the L2 cache 160 us. Inductor takes 360 us, eager
-    743 us: 130 rows are one block each for 132 multiprocessors. Chunks of rows keep all of them busy."""
+    """234 MB each way: 111 us; with a second read of what is no longer in the L2 cache 160 us. Inductor takes 360
+    us, eager 743 us: 130 rows are one block each for 132 multiprocessors. Chunks of rows keep all of them busy."""
     rows, columns = folded(dense(task.inputs[0]), 1)
     if columns % 4:
         raise Unfit(f"rows of {columns}")
     versions = []
     for file, chunk, threads, say in (
-        ("cumsum_naive.cu", 9000, 256, "Chunks of rows in two kernels, tile by tile, to have something right."),
-        ("cumsum.cu", 9000, 256, "A chunk in registers, in words of 16 bytes; the second kernel goes backwards."),
+        (
+            "cumsum_naive.cu",
+            9000,
+            256,
+            "Chunks of rows in two kernels, tile by tile, to have something right.",
+        ),
+        (
+            "cumsum.cu",
+            9000,
+            256,
+            "A chunk in registers, in words of 16 bytes; the second kernel goes backwards.",
+        ),
         ("cumsum.cu", 18000, 512, "Longer chunks: fewer sums to add up before each."),
         ("cumsum.cu", 4500, 128, "Shorter chunks in smaller blocks."),
     ):
@@ -62,28 +76,35 @@ def cumsum(task: Task) -> Sequence[Version]:
 
 
 def diagonal(task: Task) -> Sequence[Version]:
-    """108 MB each way: 52 us. Eager and Inductor write the matrix out and multiply, 3740 us. Only a scaling of columns is left
-    of it, but for rows with NaN and infinities, which the zeros beside the diagonal spread."""
+    """108 MB each way: 52 us. Eager and Inductor write the matrix out and multiply, 3740 us. Only a scaling of
+    columns is left of it, but for rows with NaN and infinities, which the zeros beside the diagonal spread."""
     scales, x = sorted(range(2), key=lambda n: task.inputs[n].numel)
     rows, columns = dense(task.inputs[x])
     if task.inputs[scales].numel != columns or columns % 4:
         raise Unfit(f"{task.inputs[scales]} for rows of {columns}")
     versions = []
     for file, threads, say in (
-        ("diagonal_naive.cu", 256, "A scaling, with a look at the row first for what is not finite."),
+        (
+            "diagonal_naive.cu",
+            256,
+            "A scaling, with a look at the row first for what is not finite.",
+        ),
         ("diagonal.cu", 256, "The row stays in registers between the look and the scaling."),
         ("diagonal.cu", 128, "Half the threads with twice the loads under way each."),
         ("diagonal.cu", 192, "In between."),
     ):
         source = source_of(file, {"ROWS": rows, "COLUMNS": columns, "THREADS": threads})
-        plan = plan_of(task, [step("scale_columns", rows, threads, (f"in{x}", f"in{scales}", "out0"))])
+        plan = plan_of(
+            task, [step("scale_columns", rows, threads, (f"in{x}", f"in{scales}", "out0"))]
+        )
         versions.append(Version(say, _file(file), source, plan))
     return versions
 
 
 def small_products(task: Task) -> Sequence[Version]:
-    """276 MB in all: 66 us; 0.9 GFLOP are nothing. The library takes 183 us, for tiles of sixteen and more that 17x23 by
-    23x19 fill badly. Here eight products' operands are copied as one run, and twelve threads make a product."""
+    """276 MB in all: 66 us; 0.9 GFLOP are nothing. The library takes 183 us, for tiles of sixteen and more that
+    17x23 by 23x19 fill badly. Here eight products' operands are copied as one run, and twelve threads make a
+    product."""
     (batch, rows, inner), (_, _, columns) = (dense(spec) for spec in task.inputs)
     sizes = {"BATCH": batch, "ROWS": rows, "INNER": inner, "COLUMNS": columns}
     if batch % 8 or rows * columns > inner * (rows + columns):

@@ -67,7 +67,8 @@ def step(
 def plan_of(
     task: Task, steps: Sequence[Mapping[str, Any]], temporaries: Mapping[str, int] | None = None
 ) -> str:
-    """The plan's JSON text: inputs ``in0`` and so on, outputs ``out0``, as the task has them. temporaries: floats each."""
+    """The plan's JSON text: inputs ``in0`` and so on, outputs ``out0``, as the task has them. temporaries: floats
+    each."""
     buffers = [_buffer(f"in{n}", "input", spec) for n, spec in enumerate(task.inputs)]
     buffers += [_buffer(f"out{n}", "output", spec) for n, spec in enumerate(task.output_specs)]
     for name, size in (temporaries or {}).items():

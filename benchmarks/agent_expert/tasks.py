@@ -1,15 +1,21 @@
-"""From a practice file to the task that the agent gets: the way of any model, on a device that need not be there."""
+"""From a practice file to the task that the agent gets: the way of any model, with a device or without one."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
+
+from benchmarks.agent_expert.cpu import FUNCTIONS
+from benchmarks.cases import Function
 from benchmarks.coverage import PRACTICE, Covered, _graphs
+from benchmarks.regions import Offered, offered
+from cuda_agent_backend.bench.taskfile import BuiltTask, Place, build
 from cuda_agent_backend.canonical import Canonical, canonical
 from cuda_agent_backend.layouts import inductor_layouts
-from cuda_agent_backend.options import parse
+from cuda_agent_backend.options import Options
 from cuda_agent_backend.partition import partition
-from cuda_agent_backend.settings import Settings
+from cuda_agent_backend.warm import wishes_of
 from sandbox.task import Task
 
 
@@ -17,14 +23,21 @@ class NotOneTask(ValueError):
     """The practice file is not one region that is a task."""
 
 
-def task_of(name: str) -> Task:
-    """The task of a practice file, by path without suffix. Raises `NotOneTask`.
+def offered_here(name: str, target: str) -> Offered:
+    """The task of a play on a device that is there, and what eager mode runs in its place. Raises `NotOneTask`."""
+    found = offered(_Practice(name, target), _options())  # type: ignore[arg-type]
+    if isinstance(found, str) or found.regions != 1:
+        raise NotOneTask(f"{name}: {found}")
+    return found
 
-    Tensors hold no memory. Where torch does not trace for cuda here, it is traced on the cpu and moved.
+
+def task_without_device(name: str) -> Task:
+    """The task of a practice file for cuda, on tensors that hold no memory. Raises `NotOneTask`.
+
+    Where torch without CUDA does not trace it on cuda, it is traced on the cpu and moved.
     """
-    options = replace(parse(Settings.from_environment(), None, None), min_bytes=0)
     found: list[Task] = []
-    for graph in _graphs(PRACTICE / f"{name}.py", options, Covered(name)):
+    for graph in _graphs(PRACTICE / f"{name}.py", _options(), Covered(name)):
         with inductor_layouts(graph):
             for region in partition(graph):
                 form = canonical(region.nodes, region.outputs, region.target)
@@ -34,3 +47,24 @@ def task_of(name: str) -> Task:
     if len(found) != 1:
         raise NotOneTask(f"{name}: {len(found)} regions")
     return found[0]
+
+
+def _options() -> Options:
+    return replace(wishes_of(None, None), search="cached", min_bytes=0)
+
+
+class _Practice:
+    """A play's model as a case of `benchmarks.regions`."""
+
+    def __init__(self, name: str, target: str) -> None:
+        self.name, self.target = name, target
+
+    def make(self) -> tuple[torch.nn.Module, list[torch.Tensor]]:
+        """The model and its inputs."""
+        if self.name in FUNCTIONS:
+            function, shape = FUNCTIONS[self.name]
+            return Function(function), [torch.randn(shape)]
+        built = build(PRACTICE / f"{self.name}.py", Place(self.target, torch.float32), 0)
+        if not isinstance(built, BuiltTask):
+            raise NotOneTask(f"{self.name}: {built}")
+        return built.model, list(built.draw(0))

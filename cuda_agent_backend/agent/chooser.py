@@ -16,10 +16,12 @@ from cuda_agent_backend.agent.surrogate import (
     prior_of,
 )
 from cuda_agent_backend.sketch.schedule import Schedule
-from cuda_agent_backend.sketch.space import space_of
+from cuda_agent_backend.sketch.space import MOST, space_of
 
 LEAST_GAIN = 0.004
 """Expected improvement (a logarithm of seconds) below which no further judgement is worth its cost."""
+INTERVAL = 3.92
+"""Standard deviations from one end of a 95 % interval to the other."""
 ROUND = 4
 PATIENCE = 1.03
 """Without a model: what a round must bring over the best before it, or no further one is tried."""
@@ -40,7 +42,7 @@ class Chooser:
     seed: int = 0
     least_gain: float = LEAST_GAIN
     _names: dict[int, str] = field(default_factory=dict)
-    _times: dict[int, float] = field(default_factory=dict)
+    _times: dict[int, tuple[float, float]] = field(default_factory=dict)
     _failed: list[int] = field(default_factory=list)
 
     @staticmethod
@@ -50,8 +52,9 @@ class Chooser:
         modelled: bool,
         seed: int,
         least_gain: float = LEAST_GAIN,
+        space: int = MOST,
     ) -> Chooser:
-        """From what `look` answered. Without the model's library the order is kept."""
+        """From what `look` answered. space: the most schedules of it. Without the model's library the order is kept."""
         proposals = [Schedule.from_json(json.dumps(s)) for s in look["schedules"]]
         won: dict[Schedule, float] = {}
         for neighbour in look.get("neighbours", []):
@@ -59,12 +62,12 @@ class Chooser:
                 schedule = Schedule.from_json(json.dumps(neighbour["schedule"]))
                 won.setdefault(schedule, 1.0 / (1.0 + float(neighbour["distance"])))
         modelled = modelled and available()
-        rest = space_of(proposals).schedules() if modelled else proposals
+        rest = space_of(proposals).schedules(space) if modelled else proposals
         ordered = list(dict.fromkeys([*won, *rest]))
         return Chooser(
             ordered,
             dict(enumerate(won.values())),
-            first + len(won),
+            max(first, len(won) + 1),
             modelled,
             seed,
             least_gain,
@@ -93,10 +96,11 @@ class Chooser:
         """The schedule does not fit or does not compile."""
         self._failed.append(row)
 
-    def timed(self, candidate: str, speedup: float) -> None:
-        """The candidate's speed-up over the baseline, above 0."""
+    def timed(self, candidate: str, speedup: Mapping[str, float]) -> None:
+        """The candidate's speed-up over the baseline: the median and the ends of its interval, all above 0."""
+        low, median, high = (max(float(speedup[n]), 1e-9) for n in ("low", "median", "high"))
         for row in self._rows(candidate):
-            self._times[row] = -math.log(max(speedup, 1e-9))
+            self._times[row] = -math.log(median), (math.log(high) - math.log(low)) / INTERVAL
 
     def spoiled(self, candidate: str) -> None:
         """The candidate is wrong, or did not run."""
@@ -117,7 +121,7 @@ class Chooser:
     def wanted(self, goal: float, most: int) -> list[int]:
         """Up to ``most`` rows in the order in which to try them; none where nothing is expected to bring anything.
 
-        goal: the speed-up that would have to be exceeded.
+        goal: the speed-up that would have to be exceeded, whatever is known so far.
         """
         tried = self._tried()
         left = [row for row in range(len(self.schedules)) if row not in tried]
@@ -128,7 +132,9 @@ class Chooser:
         if not left or not self._times:
             return left[:most]
         found = forecast(self._points, self._prior, self._times, self._failed, self.seed)
-        gains = expected_improvement(found, -math.log(goal))
+        # where timings are noisy the largest of them is luck: what the model makes of it is to be exceeded
+        best = min(-math.log(goal), *(float(found.mean[row]) for row in self._times))
+        gains = expected_improvement(found, best)
         order = sorted(left, key=lambda row: (-round(float(gains[row]), 9), row))
         if gains[order[0]] < self.least_gain:
             return []
@@ -144,7 +150,7 @@ class Chooser:
 
     def _no_progress(self) -> bool:
         """Whether the last round of the order brought next to nothing over those before it."""
-        speeds = [-self._times[row] for row in sorted(self._times)]
+        speeds = [-self._times[row][0] for row in sorted(self._times)]
         if len(speeds) < 2 * ROUND or len(speeds) % ROUND:
             return False
         before, after = max(speeds[:-ROUND]), max(speeds[-ROUND:])

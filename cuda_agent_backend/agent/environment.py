@@ -8,7 +8,7 @@ the same.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -68,6 +68,17 @@ class Environment:
             self.tools.workspace.close()
 
 
+def confined_shell(folder: Path, bench: Bench) -> Shell:
+    """The sandbox's shell, which may not change what the environment provides.
+
+    Among other episodes of one judge its commands wait for their turn, as compilers do.
+    """
+    from sandbox import shell
+
+    turn = getattr(bench, "beside", nullcontext)
+    return shell.Shell(folder, protected=(*shell.PROTECTED, "example", "neighbours"), turn=turn)
+
+
 def open_environment(
     task: Task,
     bench: Bench,
@@ -75,13 +86,13 @@ def open_environment(
     *,
     facts: DeviceFacts | CpuFacts | None = None,
     compile_jobs: int = 2,
-    shell: Shell | None = None,
+    shell: Callable[[Path, Bench], Shell] | None = confined_shell,
     neighbours: Sequence[Neighbour] = (),
 ) -> Environment:
     """The environment of a task. folder: of the workspace, made where it is not there; what a policy wrote to it before
     stays, what the environment provides is written anew. None: kernel tools only, for policies that need no files.
 
-    facts: of the device that is written for, by default this machine's. shell: by default a confined one. neighbours:
+    facts: of the device that is written for, by default this machine's. shell: opens the workspace's shell. neighbours:
     kernels that won on like tasks, which `look` offers. Raises OSError where the folder cannot be written, `TaskError`
     for a task that this torch cannot build.
     """
@@ -92,6 +103,7 @@ def open_environment(
     try:
         fill(workspace, task, facts)
         show_neighbours(workspace, neighbours)
+        opened = shell(folder, bench) if shell is not None else None
         tools = Toolbox(
             task,
             bench,
@@ -99,20 +111,12 @@ def open_environment(
             workspace=workspace,
             neighbours=neighbours,
             compile_jobs=compile_jobs,
-            shell=shell or _confined_shell(folder, bench),
+            shell=opened,
         )
     except BaseException:
         workspace.close()
         raise
     return Environment(task, tools)
-
-
-def _confined_shell(folder: Path, bench: Bench) -> Shell:
-    """A shell in the folder. Among other episodes of one judge its commands wait for their turn."""
-    from sandbox import shell
-
-    protected = (*shell.PROTECTED, "example", "neighbours")
-    return shell.Shell(folder, protected=protected, turn=getattr(bench, "beside", nullcontext))
 
 
 def fill(workspace: Workspace, task: Task, facts: DeviceFacts | CpuFacts | None = None) -> None:

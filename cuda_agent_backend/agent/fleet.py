@@ -131,8 +131,9 @@ class _Crew:
                 return
             try:
                 finished = self._episode(number, self.tasks[number])
-            except TurnsOver:
-                return
+            except TurnsOver as told:
+                stopped = EpisodeResult(None, str(told), stop="interrupted")
+                finished = Finished(number, self.tasks[number], stopped)
             except Exception as error:
                 reason = f"{type(error).__name__}: {error}"
                 log.logger("search").exception("an episode failed")

@@ -20,6 +20,7 @@ from typing import Any
 from cuda_agent_backend.agent.chooser import LEAST_GAIN, Chooser
 from cuda_agent_backend.agent.protocol import Message, Schema, ToolCall, Turn
 from cuda_agent_backend.agent.resume import decide_again
+from cuda_agent_backend.sketch.space import MOST
 
 WORTH_SUBMITTING = 1.04
 """A quick profile's median below this is not worth a full judgement, whose lower bound must exceed 1.05."""
@@ -39,7 +40,8 @@ class SearchPolicy:
 
     first: schedules that are timed in order before the model has a say. ahead: schedules compiled at a time. modelled:
     False keeps to the order (as without scikit-learn). least_gain: the search ends where the expected improvement, a
-    share of the best's time, is below it. at_floor: it ends within this factor of the floor. seed: the model's.
+    share of the best's time, is below it. at_floor: it ends within this factor of the floor. space: schedules
+    that the model looks at. seed: the model's.
     """
 
     judgements: int = 16
@@ -50,12 +52,14 @@ class SearchPolicy:
     modelled: bool = True
     least_gain: float = LEAST_GAIN
     at_floor: float = AT_FLOOR
+    space: int = MOST
     seed: int = 0
     name: str = "search"
     _chooser: Chooser | None = None
     _room: float = math.inf
     _asked: list[int] = field(default_factory=list)
     _spent: float = 0.0
+    _surely: float = 0.0
     _speed: dict[str, float] = field(default_factory=dict)
     _submitted: list[str] = field(default_factory=list)
     _refused: str = ""
@@ -97,7 +101,9 @@ class SearchPolicy:
         if look.get("sketch") is None:
             return self._give_up(f"no sketch covers it: {look.get('why_not')}")
         self._room = float(look["room"])
-        self._chooser = Chooser.of(look, self.first, self.modelled, self.seed, self.least_gain)
+        self._chooser = Chooser.of(
+            look, self.first, self.modelled, self.seed, self.least_gain, self.space
+        )
         return self._next()
 
     @property
@@ -108,16 +114,10 @@ class SearchPolicy:
     def _next(self) -> Turn:
         """Time what the chooser wants, or compile that and what it wants after it, or end."""
         done = len(self._speed)
-        best = max(self._speed.values(), default=0.0)
-        if (
-            best * self.at_floor >= self._room
-            or done >= self.judgements
-            or self._spent >= self.seconds
-        ):
+        at_floor = self._surely * self.at_floor >= self._room
+        if at_floor or done >= self.judgements or self._spent >= self.seconds:
             return self._submit_next()
-        wanted = self._choice.wanted(
-            max(WORTH_SUBMITTING, best), min(self.ahead, self.judgements - done)
-        )
+        wanted = self._choice.wanted(WORTH_SUBMITTING, min(self.ahead, self.judgements - done))
         if not wanted:
             return self._submit_next()
         ready = self._choice.ready(wanted)
@@ -142,7 +142,8 @@ class SearchPolicy:
         for name, (_, result) in zip(names, results, strict=True):
             if "speedup" in result:
                 self._speed[name] = result["speedup"]["median"]
-                self._choice.timed(name, self._speed[name])
+                self._surely = max(self._surely, result["speedup"]["low"])
+                self._choice.timed(name, result["speedup"])
             else:
                 self._choice.spoiled(name)
                 self._errors.append(str(result.get("reason") or result.get("error")))

@@ -19,7 +19,7 @@ from cuda_agent_backend.sketch.schedule import Parameter, Schedule
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
 NOISE = 0.02
-"""Of one timing, as a natural logarithm: what the same schedule differs by from one profile to the next."""
+"""The least of one timing, as a natural logarithm: what the same schedule differs by from one profile to the next."""
 FEW = 6
 """Timings below which the kernel's parameters stay as they were set."""
 PER_RANK = 0.02
@@ -75,12 +75,17 @@ def _columns(values: Sequence[Parameter | None]) -> list[Array]:
 
 
 def forecast(
-    points: Array, prior: Array, timed: Mapping[int, float], failed: Sequence[int], seed: int
+    points: Array,
+    prior: Array,
+    timed: Mapping[int, tuple[float, float]],
+    failed: Sequence[int],
+    seed: int,
 ) -> Forecast:
     """What is expected of every point.
 
     points: (schedules, features). prior: (schedules,), the logarithm of seconds expected before anything is known, up
-    to a constant. timed: logarithms of seconds by row. failed: rows of schedules that did not work.
+    to a constant. timed: by row, the logarithm of seconds and its standard deviation. failed: rows that did not
+    work.
 
     Raises:
         ImportError: scikit-learn is not installed; the message says what to install.
@@ -88,27 +93,26 @@ def forecast(
     try:
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.gaussian_process import GaussianProcessRegressor
-        from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+        from sklearn.gaussian_process.kernels import ConstantKernel, Matern
         from threadpoolctl import threadpool_limits
     except ImportError:
         raise ImportError(MISSING) from None
 
     rows = np.array(sorted(timed), dtype=int)
-    values = np.array([timed[row] for row in rows]) - prior[rows]
+    values = np.array([timed[row][0] for row in rows]) - prior[rows]
+    noise = np.array([max(timed[row][1], NOISE) for row in rows])
     middle = float(np.median(values))
     few = len(rows) < FEW
     smooth = ConstantKernel(0.04, (0.0025, 0.5)) * Matern(1.0, (0.4, 4.0), nu=2.5)
-    kernel = smooth + WhiteKernel(NOISE**2, (0.25 * NOISE**2, 9 * NOISE**2))
     model = GaussianProcessRegressor(
-        kernel, optimizer=None if few else "fmin_l_bfgs_b", random_state=seed
+        smooth, alpha=noise**2, optimizer=None if few else "fmin_l_bfgs_b", random_state=seed
     )
     # one thread: the matrices are tiny, and threads that wait for work would disturb what is timed next
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(points[rows], values - middle)
         mean, deviation = model.predict(points, return_std=True)
-    noise = math.sqrt(float(model.kernel_.k2.noise_level))
-    deviation = np.sqrt(np.maximum(deviation**2 - noise**2, 1e-12))
+    deviation = np.maximum(deviation, 1e-6)
     return Forecast(mean + middle + prior, deviation, _works(points, rows, failed))
 
 

@@ -119,7 +119,7 @@ def _next_to(name: str, seen: Sequence[Parameter]) -> tuple[Parameter, ...]:
     return tuple(v for v in dict.fromkeys(near) if v not in seen)
 
 
-SWITCHES = frozenset({"stream", "once", "threads"})
+SWITCHES = frozenset({"stream", "once"})
 """Parameters of which zero and one are all the values that there are."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,5 +67,44 @@ def build(folder: Path, template: str | None = TEMPLATE, window: int = 4096) -> 
         bos_token_id=None,
         tie_word_embeddings=False,
     )
-    Qwen2ForCausalLM(config).save_pretrained(folder)
+    model = Qwen2ForCausalLM(config)
+    model.generation_config.do_sample = True
+    model.save_pretrained(folder)
+    return folder
+
+
+def build_speaking(folder: Path, messages: Sequence[str], head_dim: int = 8) -> Path:
+    """A model that says one of ``messages``, each as likely, whatever it is asked.
+
+    Each message is one id of its vocabulary. Attention and the layers behind it add nothing, so that the next id hangs
+    on the last one alone: after the template's last id one of the messages, and then the end.
+    """
+    import torch
+    from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
+
+    build(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    start = tokenizer("assistant\n")["input_ids"][-1]
+    tokenizer.add_tokens(list(messages))
+    tokenizer.response_template = READING
+    tokenizer.save_pretrained(folder)
+    said = tokenizer.convert_tokens_to_ids(list(messages))
+    config = Qwen2Config.from_pretrained(folder)
+    config.vocab_size, config.hidden_size, config.head_dim = len(tokenizer), 512, head_dim
+    config.num_hidden_layers, config.max_position_embeddings = 1, 1 << 16
+    config.layer_types = config.layer_types[:1]
+    assert len(tokenizer) <= config.hidden_size
+    model = Qwen2ForCausalLM(config)
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.o_proj.weight.zero_()
+            layer.mlp.down_proj.weight.zero_()
+        model.model.embed_tokens.weight.copy_(torch.eye(config.vocab_size, config.hidden_size))
+        likely = torch.zeros(config.vocab_size, config.hidden_size)
+        likely[tokenizer.eos_token_id, :] = 50.0
+        likely[:, start] = 0.0
+        likely[said, start] = 50.0
+        model.lm_head.weight.copy_(likely)
+    model.generation_config.do_sample = True
+    model.save_pretrained(folder)
     return folder

@@ -305,3 +305,9 @@ def test_no_part_of_the_package_but_settings_reads_the_environment() -> None:
     for path in Path(agent.__path__[0]).rglob("*.py"):
         text = path.read_text(encoding="utf-8")
         assert "os.environ" not in text and "getenv" not in text, path
+
+
+def test_the_key_is_not_among_what_the_judges_workers_inherit() -> None:
+    from sandbox.supervisor import KEEP
+
+    assert "OPENAI_API_KEY" not in KEEP

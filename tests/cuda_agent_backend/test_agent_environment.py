@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,15 +14,16 @@ import pytest
 from agent_tasks import samples
 from test_tools import Scripted
 
+from cuda_agent_backend import promote
 from cuda_agent_backend.agent.environment import Environment, open_environment
 from cuda_agent_backend.agent.loop import Budget, run_episode
 from cuda_agent_backend.agent.memory import Neighbour
+from cuda_agent_backend.agent.policies import registry
+from cuda_agent_backend.agent.policies.spec import PolicySpec
 from cuda_agent_backend.agent.protocol import Message, Schema, ToolCall, Turn
 from cuda_agent_backend.agent.skill import example_plan, example_task, skill
 from cuda_agent_backend.agent.skill.example import example_source
-from cuda_agent_backend.agent.tools import Toolbox
 from cuda_agent_backend.agent.tools.shell import ShellResult
-from cuda_agent_backend.agent.workspace import Workspace
 from sandbox.judge import Judge
 from sandbox.plan import Plan
 from sandbox.task import Task
@@ -59,7 +61,7 @@ def call(environment: Environment, name: str, **arguments: Any) -> dict[str, Any
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Iterator[Environment]:
-    with open_environment(TASK, Scripted(), tmp_path / "w") as made:
+    with open_environment(TASK, Scripted(), tmp_path / "w", shell=None) as made:
         yield made
 
 
@@ -98,7 +100,7 @@ def test_the_first_messages_point_to_the_text_and_hold_the_task(
     tmp_path: Path, target: str
 ) -> None:
     task = samples(target)["softmax"].task
-    with open_environment(task, Scripted(), tmp_path / "w") as made:
+    with open_environment(task, Scripted(), tmp_path / "w", shell=None) as made:
         system, user = made.first_messages()
         assert (system["role"], user["role"]) == ("system", "user")
         assert "SKILL.md" in system["content"]
@@ -135,12 +137,12 @@ def test_kernels_that_policies_wrote_for_like_tasks_lie_in_the_folder(tmp_path: 
 
 
 def test_opening_a_folder_again_keeps_what_the_policy_wrote(tmp_path: Path) -> None:
-    with open_environment(TASK, Scripted(), tmp_path / "w") as first:
+    with open_environment(TASK, Scripted(), tmp_path / "w", shell=None) as first:
         assert call(first, "write", path="v1.cpp", content="mine")["ok"]
         call(first, "read", path="plan.json")
         assert call(first, "write", path="plan.json", content="{}")["ok"]
     (tmp_path / "w/SKILL.md").write_text("tampered with")
-    with open_environment(TASK, Scripted(), tmp_path / "w") as again:
+    with open_environment(TASK, Scripted(), tmp_path / "w", shell=None) as again:
         assert call(again, "read", path="v1.cpp")["text"] == "1\tmine"
         assert call(again, "read", path="plan.json")["text"] == "1\t{}"
         assert "tampered" not in call(again, "read", path="SKILL.md")["text"]
@@ -148,7 +150,9 @@ def test_opening_a_folder_again_keeps_what_the_policy_wrote(tmp_path: Path) -> N
 
 def test_the_shell_is_asked_its_output_is_cut_and_it_is_closed(tmp_path: Path) -> None:
     shell = FakeShell()
-    with open_environment(TASK, Scripted(), tmp_path / "w", shell=shell) as made:
+    with open_environment(
+        TASK, Scripted(), tmp_path / "w", shell=lambda folder, bench: shell
+    ) as made:
         answer = call(made, "shell", command="true", timeout_s=5)
         assert answer["ok"] and "of 100000 characters left out" in answer["output"]
         failed = call(made, "shell", command="false")
@@ -158,10 +162,8 @@ def test_the_shell_is_asked_its_output_is_cut_and_it_is_closed(tmp_path: Path) -
     assert shell.closed
 
 
-def test_without_a_shell_it_says_so(tmp_path: Path) -> None:
-    with Workspace(tmp_path / "w") as workspace:
-        made = Environment(TASK, Toolbox(TASK, Scripted(), workspace=workspace))
-        assert "no shell" in call(made, "shell", command="ls")["error"]
+def test_without_a_shell_it_says_so(environment: Environment) -> None:
+    assert "no shell" in call(environment, "shell", command="ls")["error"]
 
 
 def test_the_confined_shell_works_with_the_tools_on_the_same_files(tmp_path: Path) -> None:
@@ -231,6 +233,42 @@ def test_what_cannot_be_compiled_says_why(
 
 
 @dataclass
+class Curious:
+    """Asks for the files that there are, then ends."""
+
+    name: str = "curious"
+    first: list[Message] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+
+    def act(self, messages: Sequence[Message], tools: Sequence[Schema]) -> Turn:
+        if not self.first:
+            self.first = list(messages)
+            return Turn("", (ToolCall.of("1", "glob", pattern="**"),))
+        self.paths = json.loads(messages[-1]["content"]).get("paths", [])
+        return Turn("", (ToolCall.of("2", "submit", reason="seen"),))
+
+
+@pytest.mark.parametrize("files", [True, False])
+def test_a_search_gives_a_workspace_to_policies_that_work_with_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: bool
+) -> None:
+    policy = Curious()
+    monkeypatch.setitem(registry.POLICIES, "curious", registry.Kind("curious", files=files))
+    monkeypatch.setattr(registry, "make_policy", lambda _: policy)
+    monkeypatch.setattr(Scripted, "waited_s", 0.0, raising=False)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    setup: Any = SimpleNamespace(
+        policy=PolicySpec("curious"), cache_dir=tmp_path / "cache", flags={}, memory=False
+    )
+    found = promote.run_agent(TASK, Scripted(), setup, 60.0, None, lambda _: None)
+    assert found.reason == "seen"
+    assert [m["role"] for m in policy.first] == (["system", "user"] if files else ["user"])
+    assert ("SKILL.md" in policy.paths) is files
+    assert not list(tmp_path.glob("cuda-agent-task-*")), "the folder is gone with the episode"
+
+
+@dataclass
 class ByHand:
     """Writes a kernel that does not compile, one that is wrong, one that is right; then submits."""
 
@@ -263,7 +301,7 @@ def test_a_kernel_by_hand_is_told_its_faults_until_it_is_right(tmp_path: Path) -
     policy = ByHand()
     with (
         Judge("cpu", scratch_dir=tmp_path / "scratch", consent=True, threads=2) as judge,
-        open_environment(TASK, judge, tmp_path / "w") as environment,
+        open_environment(TASK, judge, tmp_path / "w", shell=None) as environment,
     ):
         found = run_episode(policy, environment.tools, Budget(1e9))
     _, _, broken, _, _, wrong, edited, compiled, right = policy.answers

@@ -57,7 +57,7 @@ CASES: dict[str, Case] = {
         (randn(1, 1, 50, 22),),
     ),
     "conv3d_depthwise": (convolved, (randn(1, 2, 6, 20, 8), randn(2, 1, 5, 3, 3), randn(2))),
-    "conv1d_depthwise_long_filter": (convolved, (randn(1, 2, 4100), randn(3, 1, 31))),
+    "conv1d_depthwise_long_filter": (convolved, (randn(1, 2, 4100), randn(2, 1, 31))),
     "conv2d_depthwise_wide_kernel": (convolved, (randn(1, 2, 47, 14), randn(2, 1, 9, 9), randn(2))),
     "running_maximum": (lambda x: torch.cummax(x, 1).values, (randn(2, 2100),)),
     "max_pool3d_overlapping": (
@@ -110,34 +110,56 @@ def strewn(x: Tensor) -> Tensor:
     return flat.reshape(x.shape)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_every_version_computes_what_float64_does(name: str, tmp_path: Path) -> None:
-    task, inputs = small(name)
-    function, given = CASES[name]
-    want = function(*(x.double() for x in given)).reshape(task.output_specs[0].shape)
-    for version in PLAYS[f"single/{name}"].versions(task):
+def check(name: str, versions: slice, inputs: tuple[Tensor, ...], folder: Path) -> None:
+    """Versions of a play give what float64 does, on inputs in the shapes of the case."""
+    task, _ = small(name)
+    want = CASES[name][0](*(x.double() for x in inputs)).reshape(task.output_specs[0].shape)
+    shaped = tuple(x.reshape(s.shape) for x, s in zip(inputs, task.inputs, strict=True))
+    finite = want.isfinite()
+    for version in PLAYS[f"single/{name}"].versions(task)[versions]:
         plan = Plan.from_json(version.plan)
-        (got,) = cuda_emulator.run(version.source, plan, inputs, tmp_path)
+        assert plan.input_specs == task.inputs and plan.output_specs == task.output_specs
+        (got,) = cuda_emulator.run(version.source, plan, shaped, folder)
+        for kind in (torch.isnan, torch.isposinf, torch.isneginf):
+            assert bool((kind(got) == kind(want)).all()), version.say
+        scale = float(want[finite].abs().max())
+        loose = (
+            1e-5 if scale < 1e6 else 1.0
+        )  # beside huge numbers only what is not finite is looked at
         torch.testing.assert_close(
-            got.double(), want, rtol=1e-5, atol=2e-4 if "sum" in name else 1e-5
+            got.double()[finite], want[finite], rtol=1e-5, atol=loose * max(scale, 1.0)
         )
 
 
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where kernels are compiled once for all tests here."""
+    return tmp_path_factory.mktemp("expert")
+
+
 @pytest.mark.parametrize("name", CASES)
-def test_what_is_not_finite_stays_where_it_belongs(name: str, tmp_path: Path) -> None:
-    task, _ = small(name)
-    function, given = CASES[name]
+def test_first_versions_compute_what_float64_does(name: str, built: Path) -> None:
+    check(name, slice(2), CASES[name][1], built)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_not_finite_stays_where_it_belongs(name: str, built: Path) -> None:
+    given = CASES[name][1]
     for chosen in range(len(given)):
-        inputs = tuple(strewn(x) if n == chosen else x for n, x in enumerate(given))
-        want = function(*(x.double() for x in inputs)).reshape(task.output_specs[0].shape)
-        shaped = tuple(x.reshape(s.shape) for x, s in zip(inputs, task.inputs, strict=True))
-        for version in PLAYS[f"single/{name}"].versions(task)[:2]:
-            plan = Plan.from_json(version.plan)
-            (got,) = cuda_emulator.run(version.source, plan, shaped, tmp_path)
-            assert bool((got.isnan() == want.isnan()).all()), version.say
-            assert bool((got.isposinf() == want.isposinf()).all()), version.say
-            assert bool((got.isneginf() == want.isneginf()).all()), version.say
+        check(
+            name,
+            slice(2),
+            tuple(strewn(x) if n == chosen else x for n, x in enumerate(given)),
+            built,
+        )
 
 
-def test_every_play_is_tested_small() -> None:
-    assert {f"single/{name}" for name in CASES} == {n for n in PLAYS if n.startswith("single/")}
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_further_versions_compute_what_float64_does(name: str, built: Path) -> None:
+    check(name, slice(2, None), CASES[name][1], built)
+
+
+def test_every_play_in_cuda_is_tested_small() -> None:
+    tried = {name for name in PLAYS if "cross_entropy" not in name}
+    assert {f"single/{name}" for name in CASES} == tried

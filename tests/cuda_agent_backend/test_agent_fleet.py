@@ -144,6 +144,16 @@ def test_leaving_early_ends_all_and_leaves_records_to_go_on_with(tmp_path: Path)
     )
 
 
+def test_whose_pool_ends_is_interrupted_and_counted() -> None:
+    made = fleet(lambda of: kit.Script(kit.winning()), Judge(seconds=0.01), at_once=4)
+    stops = []
+    for finished in made.run([task(64 + n) for n in range(12)]):
+        stops.append(finished.result.stop)
+        made.pool.end()
+    assert len(stops) == 12
+    assert stops[0] == "submitted" and set(stops) == {"submitted", "interrupted"}
+
+
 def test_a_policy_that_hangs_does_not_hold_up_the_end(tmp_path: Path) -> None:
     never = threading.Event()
     asked = threading.Event()
@@ -181,7 +191,7 @@ def test_waiting_for_others_costs_no_budget() -> None:
     found = list(made.run([task(64)] * 16))
     assert judge.calls == 16 * CALLS  # 5.3 s of the judge in all, a sixteenth of it each
     assert {f.result.stop for f in found} == {"submitted"}
-    assert made.pool.judging_s >= 16 * CALLS * 0.02
+    assert made.pool.judging_s >= 16 * CALLS * 0.03
     assert made.pool.working_s >= made.pool.judging_s
 
 

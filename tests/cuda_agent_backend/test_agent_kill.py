@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -58,3 +59,48 @@ def test_hundreds_of_deaths_lose_nothing(tmp_path: Path, seed: int) -> None:
     found = killed(tmp_path, 120, 0.02 + 0.01 * seed, seed)
     for facts in found:
         check(tmp_path, facts)
+
+
+@pytest.mark.slow
+def test_a_search_with_the_real_judge_goes_on_after_each_kill(
+    tmp_path: Path, native_dir: Path
+) -> None:
+    cache, folder = tmp_path / "kernels", tmp_path / "kernels-trajectories"
+    path = os.pathsep.join([str(HERE), str(HERE.parents[1])])
+
+    def start() -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "judged_process.py", str(cache), str(native_dir)],
+            cwd=HERE,
+            env={**os.environ, "PYTHONPATH": path},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    before: bytes = b""
+    for lines in (3, 5):
+        process = start()
+        while (found := written(folder)).count(b"\n") < lines and process.poll() is None:
+            time.sleep(0.01)
+        process.kill()
+        process.communicate()
+        assert found.startswith(before)
+        before = found
+    said = json.loads(start().communicate()[0])
+    whole = written(folder)
+    assert whole.startswith(before)
+    (file,) = folder.glob("*.jsonl")
+    kept = read(file)
+    assert isinstance(kept, Trajectory) and kept.finished and kept.end is not None
+    assert sum(isinstance(event, Resumed) for event in kept.events) == 2
+    assert len(kept.turns) == said["turns"] == kept.end.turns
+    assert bool(kept.end.promoted) is said["won"]
+    calls = [c["id"] for m in kept.messages for c in m.get("tool_calls", ())]
+    answered = [m["tool_call_id"] for m in kept.messages if m["role"] == "tool"]
+    assert calls == answered and len(set(calls)) == len(calls)
+
+
+def written(folder: Path) -> bytes:
+    """What the one file holds, in whole lines."""
+    content = b"".join(path.read_bytes() for path in folder.glob("*.jsonl"))
+    return content[: content.rfind(b"\n") + 1]

@@ -12,11 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cuda_agent_backend.agent.memory import MOST, Memory, Neighbour, recall
+from cuda_agent_backend.agent import loop
+from cuda_agent_backend.agent.loop import EpisodeResult
+from cuda_agent_backend.agent.memory import MOST, Memory, Neighbour, _entry, recall
 from cuda_agent_backend.agent.nearness import Sketched, distance, sketched, structure_digest
 from cuda_agent_backend.agent.offer import MOST_SOURCE, MOST_TASK, adapt, offers, summary
 from cuda_agent_backend.agent.protocol import ToolCall
 from cuda_agent_backend.agent.tools import Toolbox
+from cuda_agent_backend.machine import key_of
+from cuda_agent_backend.promote import run_agent
+from cuda_agent_backend.service import Setup
 from cuda_agent_backend.sketch.api import Analysis, Candidate, analyse, generate, schedules
 from cuda_agent_backend.sketch.schedule import Schedule
 from kernel_cache import KernelCache, KernelKey, Record
@@ -303,3 +308,39 @@ def test_offers_are_bounded() -> None:
     assert len(json.dumps(offers(many, (), lambda s: False))) < MOST * (
         MOST_SOURCE + MOST_TASK + 1000
     )
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_the_option_switches_the_memory(
+    wanted: bool, cache: KernelCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = chain(["exp", "neg"], (1100, 64))
+    cache.put(record(known, key=key_of(known)), b"code")
+    seen: list[int] = []
+
+    class Judged(Bench):
+        waited_s = 0.0
+
+    def episode(policy: Any, tools: Toolbox, *_: Any) -> EpisodeResult:
+        seen.append(len(tools.neighbours))
+        return EpisodeResult(None, "nothing")
+
+    monkeypatch.setattr(loop, "run_episode", episode)
+    setup = Setup(cache.path, tmp_path / "native", {}, memory=wanted)
+    run_agent(MINE, Judged(), setup, 1.0, None, lambda _: None)
+    assert seen == [int(wanted)]
+
+
+def test_thousands_of_records_are_looked_through_without_reading_them(
+    cache: KernelCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = _entry("0" * 64, "", record(chain(["exp", "neg"], (1100, 64))))
+    assert entry is not None
+    many = {f"{n:064x}": replace(entry, key_digest=f"{n:064x}", record="r") for n in range(3000)}
+    memory = Memory(cache)
+    memory._save(many)
+    monkeypatch.setattr(cache, "rows", lambda: dict.fromkeys(many, "r"))
+    peeked: list[str] = []
+    monkeypatch.setattr(cache, "peek", lambda digest: peeked.append(digest))
+    assert memory.neighbours(MINE, key_for(MINE)) == []
+    assert len(peeked) == 3 * MOST

@@ -192,3 +192,21 @@ def test_what_one_policy_failed_at_another_may_search(tmp_path: Path) -> None:
     for policy, searchable in (("search", False), ("", False), ("openai:m", True)):
         found = kernels.find(key, policy=policy)
         assert isinstance(found, NoKernel) and found.searchable is searchable
+
+
+def test_the_search_process_has_a_served_model_work_on_a_task(tmp_path: Path) -> None:
+    from endpoint_kit import call, endpoint, said
+
+    from cuda_agent_backend.promote import NothingFound, run_agent
+
+    class AtRest(Scripted):
+        waited_s = 0.0
+
+    with endpoint(said("", [call("look")], "tool_calls"), said("I give up.")) as server:
+        setup = Setup(tmp_path / "k", tmp_path / "n", {}, PolicySpec("openai", "m", server.url))
+        found = run_agent(TASK, AtRest(), setup, 60.0, None, lambda text: None)
+    assert isinstance(found, NothingFound) and found.reason == "I give up."
+    assert found.turns == 2 and len(server.asked) == 2
+    names = {tool["function"]["name"] for tool in server.asked[0]["tools"]}
+    assert {"look", "sketch", "submit"} <= names
+    assert server.asked[1]["messages"][-1]["role"] == "tool"

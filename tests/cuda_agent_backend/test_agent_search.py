@@ -129,7 +129,7 @@ def test_a_hopeless_landscape_is_left_early_with_nothing() -> None:
 
 
 def test_at_the_roofline_floor_nothing_more_is_tried() -> None:
-    game = Game(table(lambda s: 2.0, room=2.04)).play(SearchPolicy(first=1))
+    game = Game(table(lambda s: 2.0, room=1.99)).play(SearchPolicy(first=1))
     assert len(game.judged) == 1 and game.submitted == game.judged
 
 
@@ -177,6 +177,46 @@ def test_what_won_on_a_neighbour_is_tried_first() -> None:
     game = Game(landscape, neighbours=known).play(SearchPolicy())
     assert game.judged[0] == best.candidate
     assert game.judged[1] == landscape.rows[PROPOSALS[0]].candidate
+
+
+def test_neighbours_of_known_tasks_need_a_third_fewer_judgements() -> None:
+    places = [(5.0, 5.0), (4.0, 7.5), (1.0, 8.0), (5.0, 8.0), (1.0, 5.0)]
+    alone, told = 0, 0
+    for unroll, team in places:
+        landscape, near = table(bowl(unroll, team)), table(bowl(unroll - 0.4, team + 0.4))
+        won = max(near.rows.values(), key=lambda row: row.speedup or 0.0).schedule
+        known = [{"distance": 0.1, "schedule": [dict(k) for k in won.kernels]}]
+        for neighbours in ((), known):
+            game = Game(landscape, 0, neighbours, landscape.close).play(patient(judgements=40))
+            judgements = needed(game.judged, landscape)
+            assert judgements is not None
+            alone, told = (
+                (alone + judgements, told) if not neighbours else (alone, told + judgements)
+            )
+    assert told <= alone * 2 / 3
+
+
+def test_a_neighbour_that_misleads_costs_little() -> None:
+    landscape = table(bowl(2, 6))
+    worst = min(landscape.rows.values(), key=lambda row: row.speedup or 0.0).schedule
+    known = [{"distance": 0.1, "schedule": [dict(k) for k in worst.kernels]}]
+    judged = Game(landscape, neighbours=known).play(SearchPolicy()).judged
+    assert needed(judged, landscape) == 2
+
+
+def test_a_timing_that_is_known_to_be_noisy_does_not_end_the_search() -> None:
+    class Lucky(Game):
+        """The first profile is far too good, and its interval says that it may be."""
+
+        def _profile(self, row: Row) -> dict[str, Any]:
+            answer = super()._profile(row)
+            if len(self.judged) == 1:
+                answer["speedup"] = {"low": 0.3, "median": 4.0, "high": 5.0}
+            return answer
+
+    landscape = table(bowl(5, 5), room=4.1)
+    judged = Lucky(landscape, until=landscape.close).play(SearchPolicy()).judged
+    assert needed(judged, landscape) is not None
 
 
 def test_a_neighbour_without_a_schedule_is_passed_over() -> None:

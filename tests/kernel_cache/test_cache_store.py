@@ -29,6 +29,26 @@ def test_a_put_record_comes_back_in_another_opening_with_its_binary(cache: Kerne
     assert other.get(key(1)) == Miss()
 
 
+def test_rows_name_every_record_and_a_peek_needs_no_binary(cache: KernelCache) -> None:
+    cache.put(record(0), binary(0))
+    cache.put(record(1), binary(1))
+    rows = cache.rows()
+    assert isinstance(rows, dict) and rows.keys() == {key(0).digest, key(1).digest}
+    path = cache.binary_path(record(0))
+    assert isinstance(path, Path)
+    path.unlink()
+    assert cache.peek(key(0).digest) == record(0) and isinstance(cache.get(key(0)), Corrupt)
+    assert cache.peek(key(2).digest) == Miss()
+
+
+def test_a_peek_at_a_damaged_record_says_so(cache: KernelCache) -> None:
+    cache.put(record(), binary())
+    (file,) = (cache.path / "records").rglob("*.json")
+    file.write_bytes(b"{}")
+    found = cache.peek(key().digest)
+    assert isinstance(found, Corrupt) and found.path == str(file)
+
+
 def test_a_binary_that_is_not_the_records_is_an_error_of_the_caller(cache: KernelCache) -> None:
     with pytest.raises(ValueError, match="binary_digest"):
         cache.put(record(0), binary(1))

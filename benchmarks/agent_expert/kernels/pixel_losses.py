@@ -1,4 +1,4 @@
-"""Cross entropy of pixels with class weights, and its mean for each image: all classes of a tile of pixels in registers.
+"""Cross entropy of pixels with class weights, and its mean for each image: all classes of a tile in registers.
 
 Sixteen classes and the rest are two tiles, for tiles have powers of two of rows and nineteen would fill 32 badly.
 """

@@ -5,7 +5,15 @@ import triton.language as tl
 
 
 @triton.jit
-def losses(targets, logits, weights, partial, PIXELS: tl.constexpr, CLASSES: tl.constexpr, BLOCK: tl.constexpr):
+def losses(
+    targets,
+    logits,
+    weights,
+    partial,
+    PIXELS: tl.constexpr,
+    CLASSES: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     tile, image = tl.program_id(0), tl.program_id(1)
     place = tile * BLOCK + tl.arange(0, BLOCK)
     there = place < PIXELS

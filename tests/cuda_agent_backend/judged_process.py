@@ -1,0 +1,37 @@
+"""A search with the real judge: ``python judged_process.py CACHE NATIVE``. Prints what it came to."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from cuda_agent_backend.machine import all_flags
+from cuda_agent_backend.promote import SearchResult, make_judge, run_agent
+from cuda_agent_backend.service import Setup
+from sandbox.specs import TensorSpec
+from sandbox.task import InputRef, Node, NodeRef, Task
+
+SPEC = TensorSpec("float32", (512, 512), (512, 1))
+
+
+def task() -> Task:
+    """silu(x)."""
+    nodes = (
+        Node("aten.sigmoid.default", {"self": InputRef(0)}),
+        Node("aten.mul.Tensor", {"self": InputRef(0), "other": NodeRef(0)}),
+    )
+    return Task("cpu", (SPEC,), nodes, (NodeRef(1),), (SPEC,))
+
+
+def main() -> None:
+    setup = Setup(cache_dir=Path(sys.argv[1]), native_dir=Path(sys.argv[2]), flags=all_flags())
+    with tempfile.TemporaryDirectory() as scratch, make_judge("cpu", setup, scratch) as judge:
+        found = run_agent(task(), judge, setup, 1e6, None, lambda text: None)
+    won = isinstance(found, SearchResult)
+    print(json.dumps({"won": won, "reason": found.reason, "turns": found.turns}))
+
+
+if __name__ == "__main__":
+    main()
