@@ -79,11 +79,12 @@ class Confined:
         """The content of a regular file of at most `MAX_FILE` bytes."""
         return _valued(lambda: self._read(_checked(path)))
 
-    def write(self, path: str, content: bytes) -> Refusal | None:
-        """Put a file in place at once, with the folders that it needs; it belongs to its folder's owner."""
+    def write(self, path: str, content: bytes, *, own: bool = False) -> Refusal | None:
+        """Put a file in place at once, with the folders that it needs. They belong to the owner of the folder that
+        they are made in, who may be another user that a shell runs as; own: to this process's user."""
         if len(content) > MAX_FILE:
             return Refusal(f"{len(content)} bytes; a file has at most {MAX_FILE}")
-        return _valued(lambda: self._write(_checked(path), content))
+        return _valued(lambda: self._write(_checked(path), content, own))
 
     def walk(self) -> Iterator[tuple[str, os.stat_result]]:
         """Paths and facts of all regular files, in order, up to `MAX_ENTRIES` entries."""
@@ -119,8 +120,8 @@ class Confined:
             raise _Refused(f"larger than {MAX_FILE} bytes")
         return content
 
-    def _write(self, parts: tuple[str, ...], content: bytes) -> None:
-        with self._folder_of(parts, make=True) as folder:
+    def _write(self, parts: tuple[str, ...], content: bytes, own: bool) -> None:
+        with self._folder_of(parts, make=True, own=own) as folder:
             with suppress(FileNotFoundError):
                 _check_file(os.stat(parts[-1], dir_fd=folder, follow_symlinks=False))
             aside = f".writing-{secrets.token_hex(8)}"
@@ -128,7 +129,8 @@ class Confined:
             descriptor = os.open(aside, flags, 0o644, dir_fd=folder)
             try:
                 with os.fdopen(descriptor, "wb") as file:
-                    _give(descriptor, folder)
+                    if not own:
+                        _give(descriptor, folder)
                     file.write(content)
                 os.rename(aside, parts[-1], src_dir_fd=folder, dst_dir_fd=folder)
             except BaseException:
@@ -137,7 +139,7 @@ class Confined:
                 raise
 
     @contextmanager
-    def _folder_of(self, parts: tuple[str, ...], make: bool) -> Iterator[int]:
+    def _folder_of(self, parts: tuple[str, ...], make: bool, own: bool = False) -> Iterator[int]:
         """A descriptor of the folder that a path's last part lies in."""
         folder = os.dup(self._descriptor)
         try:
@@ -145,7 +147,8 @@ class Confined:
                 if make:
                     with suppress(FileExistsError):
                         os.mkdir(part, 0o755, dir_fd=folder)
-                        _give_name(part, folder)
+                        if not own:
+                            _give_name(part, folder)
                 inner = os.open(part, _FOLDER, dir_fd=folder)
                 os.close(folder)
                 folder = inner

@@ -20,11 +20,12 @@ from cuda_agent_backend.agent.readable import readable
 from cuda_agent_backend.agent.skill import example_files, skill
 from cuda_agent_backend.agent.skill.template import plan_template
 from cuda_agent_backend.agent.tools import Bench, Shell, Toolbox
+from cuda_agent_backend.agent.tools.kernels import LANGUAGES
 from cuda_agent_backend.agent.workspace import Workspace
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
 from cuda_agent_backend.sketch.device import CpuFacts, cpu_facts, gpu_facts
 from sandbox import flags
-from sandbox.task import Task
+from sandbox.task import Task, TaskError
 
 SYSTEM = """You are an expert in writing fast {language} kernels. You work on one task with tools, in a workspace \
 folder, until a kernel of yours is accepted or you are sure that none can win. First read SKILL.md: it says what \
@@ -75,7 +76,7 @@ def confined_shell(folder: Path, bench: Bench) -> Shell:
     from sandbox import shell
 
     turn = getattr(bench, "beside", nullcontext)
-    return shell.Shell(folder, protected=(*shell.PROTECTED, "example", "example/*"), turn=turn)
+    return shell.Shell(folder, protected=(*shell.PROTECTED, "example", "neighbours"), turn=turn)
 
 
 def open_environment(
@@ -101,6 +102,7 @@ def open_environment(
     workspace = Workspace(folder)
     try:
         fill(workspace, task, facts)
+        show_neighbours(workspace, neighbours)
         opened = shell(folder, bench) if shell is not None else None
         tools = Toolbox(
             task,
@@ -130,6 +132,20 @@ def fill(workspace: Workspace, task: Task, facts: DeviceFacts | CpuFacts | None 
         workspace.provide(path, text)
     if "plan.json" not in workspace.paths():
         workspace.provide("plan.json", plan_template(task), protect=False)
+
+
+def show_neighbours(workspace: Workspace, neighbours: Sequence[Neighbour]) -> None:
+    """Write sources and plans that policies wrote for like tasks, to be read and copied from. Raises OSError."""
+    suffixes = {language: suffix for suffix, language in reversed(LANGUAGES.items())}
+    written = [
+        n for n in neighbours if n.record.origin != "sketch" and n.record.language in suffixes
+    ]
+    for number, neighbour in enumerate(written):
+        record, place = neighbour.record, f"neighbours/{number}"
+        workspace.provide(f"{place}/kernel{suffixes[record.language]}", record.source)
+        workspace.provide(f"{place}/plan.json", record.plan)
+        with suppress(TaskError):  # of a torch that had other operators
+            workspace.provide(f"{place}/task.py", readable(neighbour.task))
 
 
 def known_facts(task: Task, facts: DeviceFacts | CpuFacts | None) -> dict[str, Any]:

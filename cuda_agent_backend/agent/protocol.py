@@ -98,7 +98,6 @@ class Stopped:
 class Policy(Protocol):
     """Chooses the next message. ``name`` goes into the evidence of what it found.
 
-    One whose class has ``works_with_files = False`` is given no workspace, and tools for kernels only.
     One policy object may serve several episodes at once where its class says so; `SearchPolicy` has state and does not.
     """
 

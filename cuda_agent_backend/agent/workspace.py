@@ -44,7 +44,7 @@ class Workspace:
 
     def provide(self, path: str, text: str, protect: bool = True) -> None:
         """Write a file of the environment's. Raises OSError where it cannot be written."""
-        refused = self._files.write(path, text.encode())
+        refused = self._files.write(path, text.encode(), own=protect)
         if refused is not None:
             raise OSError(f"{self.root / path}: {refused.reason}")
         if protect:

@@ -17,6 +17,7 @@ from test_tools import Scripted
 from cuda_agent_backend import promote
 from cuda_agent_backend.agent.environment import Environment, open_environment
 from cuda_agent_backend.agent.loop import Budget, run_episode
+from cuda_agent_backend.agent.memory import Neighbour
 from cuda_agent_backend.agent.policies import registry
 from cuda_agent_backend.agent.policies.spec import PolicySpec
 from cuda_agent_backend.agent.protocol import Message, Schema, ToolCall, Turn
@@ -115,6 +116,24 @@ def test_without_a_folder_there_are_no_files_and_the_task_comes_as_json() -> Non
         (only,) = made.first_messages()
         assert TASK.to_json() in only["content"]
         assert {"write", "compile", "shell"}.isdisjoint(made.tools.tools)
+
+
+def test_kernels_that_policies_wrote_for_like_tasks_lie_in_the_folder(tmp_path: Path) -> None:
+    def neighbour(origin: str) -> Neighbour:
+        plan = example_plan("cpu")
+        record: Any = SimpleNamespace(
+            origin=origin, language="c++", source=f"// {origin}", plan=plan, label="[]"
+        )
+        return Neighbour(0.5, example_task("cpu"), 1.3, record)
+
+    near = [neighbour("sketch"), neighbour("policy")]
+    with open_environment(TASK, Scripted(), tmp_path / "w", neighbours=near) as made:
+        found = call(made, "glob", pattern="neighbours/**")["paths"]
+        assert found == [f"neighbours/0/{name}" for name in ("kernel.cpp", "plan.json", "task.py")]
+        assert call(made, "read", path="neighbours/0/kernel.cpp")["text"] == "1\t// policy"
+        assert (
+            "read-only" in call(made, "write", path="neighbours/0/plan.json", content="")["error"]
+        )
 
 
 def test_opening_a_folder_again_keeps_what_the_policy_wrote(tmp_path: Path) -> None:

@@ -312,6 +312,17 @@ def test_patterns_that_would_backtrack_for_ever_do_not(workspace: Workspace) -> 
     assert call(workspace, "glob", pattern="*a" * 30 + "b")["paths"] == []
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_what_a_policy_writes_belongs_to_the_folders_owner_and_what_is_provided_does_not(
+    workspace: Workspace,
+) -> None:
+    os.chown(workspace.root, 54321, 54321)
+    assert call(workspace, "write", path="sub/a.cu", content="1")["ok"]
+    workspace.provide("baselines.json", "{}")
+    owner = {p: (workspace.root / p).stat().st_uid for p in ("sub", "sub/a.cu", "baselines.json")}
+    assert owner == {"sub": 54321, "sub/a.cu": 54321, "baselines.json": 0}
+
+
 def test_a_walk_looks_at_so_many_entries_only(tmp_path: Path) -> None:
     for number in range(MAX_ENTRIES + 50):
         (tmp_path / f"{number}").touch()
