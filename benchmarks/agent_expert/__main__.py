@@ -3,12 +3,13 @@
     python -m benchmarks.agent_expert --target cuda [--only conv] [--seconds 600]
 
 For each task of `plays`: the practice file's task, a workspace, an episode of `ExpertPolicy` with the real judge. The
-expert writes raw source and launch plans, no sketches. The trajectories are written beside the results, to
-``build/agent-expert`` unless told otherwise. Goes on where it was when it is run again.
+expert writes raw source and launch plans, no sketches. Trajectories go to ``build/agent-expert`` unless told otherwise
+(`cuda-agent trajectory show FILE`). Goes on where it was when it is run again.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import statistics
 import tempfile
@@ -24,14 +25,19 @@ from benchmarks.agent_expert.policy import ExpertPolicy
 from benchmarks.agent_expert.script import Play, Version
 from benchmarks.agent_expert.tasks import offered_here
 from benchmarks.regions import WithEager
-from benchmarks.store import ROOT, Facts, Results, arguments
+from benchmarks.store import ROOT, Facts, Results, arguments, machine
 from cuda_agent_backend.agent.environment import open_environment
 from cuda_agent_backend.agent.loop import Budget, EpisodeResult, run_episode
 from cuda_agent_backend.agent.protocol import Message
 from cuda_agent_backend.agent.tools import Toolbox
-from cuda_agent_backend.machine import arch_of
+from cuda_agent_backend.agent.trajectory import Header
+from cuda_agent_backend.agent.trajectory_file import Recorder
+from cuda_agent_backend.machine import arch_of, toolchain_of
+from cuda_agent_backend.promote import plain
 from cuda_agent_backend.settings import Settings
 from sandbox.judge import Judge
+from sandbox.task import Task
+from sandbox.verdict import VERIFIER_VERSION
 
 FILES = {"cpu": "cpu-agent-expert", "cuda": "agent-expert"}
 TRAJECTORIES = ROOT / "build" / "agent-expert"
@@ -60,16 +66,18 @@ def run_play(
         tempfile.TemporaryDirectory(prefix="agent-expert-") as folder,
         open_environment(found.task, bench, Path(folder)) as environment,
     ):
-        waited = judge.waited_s
-        result = run_episode(
-            policy,
-            environment.tools,
-            Budget(budget_s),
-            clock=lambda: time.monotonic() - (judge.waited_s - waited),
-        )
-        facts = facts_of(play, policy, environment.tools, result)
-    path = trajectories / f"{play.name.replace('/', '-')}.jsonl"
-    save_messages(path, result.trajectory)
+        tools, budget, waited = environment.tools, Budget(budget_s), judge.waited_s
+        path = trajectories / f"{play.name.replace('/', '-')}.jsonl"
+        path.unlink(missing_ok=True)
+        with Recorder.create(path, header_of(judge, found.task, policy, tools, budget)) as record:
+            result = run_episode(
+                policy,
+                tools,
+                budget,
+                clock=lambda: time.monotonic() - (judge.waited_s - waited),
+                record=record,
+            )
+        facts = facts_of(play, policy, tools, result)
     return {**facts, "task": found.task.digest}
 
 
@@ -127,11 +135,26 @@ def versions_tried(messages: Sequence[Message]) -> list[Facts]:
     return found
 
 
-def save_messages(path: Path, messages: Sequence[Message]) -> None:
-    """Write an episode's messages as JSON lines."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = "".join(json.dumps(message, sort_keys=True) + "\n" for message in messages)
-    path.write_text(text, encoding="utf-8")
+def header_of(
+    judge: Judge, task: Task, policy: ExpertPolicy, tools: Toolbox, budget: Budget
+) -> Header:
+    """What the trajectory says of the episode, as of now."""
+    schemas = json.dumps(tools.schemas, sort_keys=True)
+    return Header(
+        task=task.to_json(),
+        task_digest=task.digest,
+        target=task.target,
+        policy=policy.name,
+        spec="",
+        tools=hashlib.sha256(schemas.encode()).hexdigest(),
+        machine=plain(machine()),
+        toolchain=toolchain_of(task.target) or "none",
+        verifier=VERIFIER_VERSION,
+        flags=plain(judge.flags),
+        started=time.time(),
+        budget_s=budget.seconds,
+        turns=budget.turns,
+    )
 
 
 def summarise(samples: Mapping[str, Facts]) -> Facts:

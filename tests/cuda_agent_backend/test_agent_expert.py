@@ -19,6 +19,8 @@ from benchmarks.agent_expert.policy import ENOUGH, ExpertPolicy, line_edits
 from benchmarks.agent_expert.script import Unfit, Version
 from benchmarks.agent_expert.tasks import task_without_device
 from cuda_agent_backend.agent.protocol import Message, ToolCall, tool_message
+from cuda_agent_backend.agent.trajectory import Trajectory
+from cuda_agent_backend.agent.trajectory_file import read
 from sandbox.candidate import Candidate
 from sandbox.compile import Compiled, compile_candidate
 from sandbox.judge import Judge
@@ -215,7 +217,9 @@ def test_raw_source_goes_all_the_way_through_the_real_tools(judge: Judge, tmp_pa
     assert len({v["candidate"] for v in tried}) == 2
     assert set(facts["profiles"]) <= {v["candidate"] for v in tried} and facts["profiles"]
     (trajectory,) = tmp_path.iterdir()
-    messages = [json.loads(line) for line in trajectory.read_text().splitlines()]
+    found = read(trajectory)
+    assert isinstance(found, Trajectory) and found.finished, found
+    messages = found.messages
     called = [c["function"]["name"] for m in messages for c in m.get("tool_calls", ())]
     assert called[:6] == ["look", "read", "write", "write", "compile", "verify"]
     assert {"multi_edit", "profile", "submit"} <= set(called)
