@@ -24,7 +24,7 @@ from benchmarks.agent_search_simulation import (
 from benchmarks.store import FOLDER, Facts
 from cuda_agent_backend.agent.search import SearchPolicy
 
-RANDOM_SEEDS, SEEDS = 400, 3
+RANDOM_SEEDS, SEEDS = 400, 2
 RESAMPLES = 2000
 RESOLVED = 0.05
 """Scatter between the two halves of a table's samples up to which it tells schedules within 5 % from others."""
