@@ -63,7 +63,10 @@ def of_products(path: Path = PRODUCTS) -> Facts:
     if not path.is_file():
         return {}
     outcomes = json.loads(path.read_text(encoding="utf-8"))["outcomes"]
-    return figures({outcome["case"]: table_of_products(outcome) for outcome in outcomes})
+    found = figures({outcome["case"]: table_of_products(outcome) for outcome in outcomes})
+    for part in ("needed", "ratios"):  # that file has no tasks, so nothing could be remembered
+        found[part] = {name: value for name, value in found[part].items() if "memory" not in name}
+    return found
 
 
 def figures(tables: Mapping[str, Table]) -> Facts:
