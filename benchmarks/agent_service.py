@@ -139,22 +139,35 @@ def measure(
             folder=Path(folder),
             header_of=headers(target),
         )
-        cut = threading.Timer(window, pool.end) if window < float("inf") else None
         started = time.monotonic()
-        if cut is not None:
-            cut.start()
+        reading: list[tuple[float, float, float]] = []
+
+        def read_off() -> None:
+            reading.append((time.monotonic() - started, pool.working_s, pool.judging_s))
+
+        def cut() -> None:
+            read_off()  # before what has begun is finished
+            pool.end()
+
+        timer = threading.Timer(min(window, threading.TIMEOUT_MAX), cut)
+        timer.daemon = True
+        timer.start()
         ended, stops, turns, whole = list[float](), Counter[str](), 0, 0
-        wall, left = float("inf"), 0
+        left = 0
         for finished in fleet.run(tasks):
             if finished.result.stop == "interrupted":
-                wall, left = min(wall, time.monotonic() - started), left + 1
+                left += 1
                 continue
             ended.append(time.monotonic() - started)
             stops[finished.result.stop] += 1
             turns += finished.result.turns
             kept = None if finished.path is None else read(finished.path)
             whole += isinstance(kept, Trajectory) and kept.finished
-        wall = wall if left else ended[-1]
+        timer.cancel()
+        if not left:
+            reading.clear()
+            read_off()
+        wall, working, judging = reading[0]
         found = [read(path) for path in Path(folder).glob("*.jsonl")]
         verdicts = Counter(
             v.status for t in found if isinstance(t, Trajectory) for v in t.gains.verdicts.values()
@@ -163,10 +176,10 @@ def measure(
         "episodes": episodes,
         "latency_seconds": list(latency),
         "wall_seconds_of_all": wall,
-        "working_seconds": pool.working_s,
-        "judging_seconds": pool.judging_s,
-        "busy": pool.working_s / wall,
-        "device_busy": pool.judging_s / wall,
+        "working_seconds": working,
+        "judging_seconds": judging,
+        "busy": working / wall,
+        "device_busy": judging / wall,
         "policies_seconds": sum(
             e.seconds for t in found if isinstance(t, Trajectory) for e in acted(t)
         ),

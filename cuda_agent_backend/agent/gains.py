@@ -10,6 +10,7 @@ from cuda_agent_backend.agent.tools import Toolbox
 from cuda_agent_backend.agent.workfiles import put_back, texts
 from sandbox.accuracy import AccuracyReport, OutputReport
 from sandbox.candidate import Candidate
+from sandbox.places import Misses, Place
 from sandbox.plan import Plan
 from sandbox.timing import Control, Interval, SpeedReport
 from sandbox.verdict import Baselines, Verdict
@@ -29,6 +30,8 @@ class Gains:
     finished: str | None = None
     files: Mapping[str, str | None] = field(default_factory=dict)
     seen: Mapping[str, str] = field(default_factory=dict)
+    built: Mapping[str, Any] = field(default_factory=dict)
+    """By candidate what compiling told of its kernels."""
 
     def plus(self, later: Gains) -> Gains:
         """Both; the later where they say different things."""
@@ -40,6 +43,7 @@ class Gains:
             self.finished if later.finished is None else later.finished,
             {**self.files, **later.files},
             {**self.seen, **later.seen},
+            {**self.built, **later.built},
         )
 
     def since(self, before: Gains) -> Gains:
@@ -56,6 +60,7 @@ class Gains:
                 if self.files.get(path) != before.files.get(path)
             },
             {path: d for path, d in self.seen.items() if before.seen.get(path) != d},
+            {n: facts for n, facts in self.built.items() if before.built.get(n) != facts},
         )
 
 
@@ -70,6 +75,7 @@ def gains_of(tools: Toolbox) -> Gains:
         tools.finished,
         {} if workspace is None else texts(workspace),
         {} if workspace is None else dict(workspace.seen),
+        dict(getattr(tools, "built", {})),
     )
 
 
@@ -78,6 +84,7 @@ def restore(tools: Toolbox, gains: Gains) -> None:
     tools.candidates.update(gains.candidates)
     tools.verdicts.update(gains.verdicts)
     tools.profiles.update(gains.profiles)
+    getattr(tools, "built", {}).update(gains.built)
     tools.baselines, tools.finished = gains.baselines, gains.finished
     workspace = getattr(tools, "workspace", None)
     if workspace is not None:
@@ -94,6 +101,7 @@ def gains_to_json(gains: Gains) -> dict[str, Any]:
         "finished": gains.finished,
         "files": dict(gains.files),
         "seen": dict(gains.seen),
+        "built": dict(gains.built),
     }
     return {name: value for name, value in whole.items() if value not in ({}, None)}
 
@@ -112,6 +120,7 @@ def gains_from_json(value: Mapping[str, Any]) -> Gains:
         value.get("finished"),
         dict(value.get("files", {})),
         dict(value.get("seen", {})),
+        dict(value.get("built", {})),
     )
 
 
@@ -148,8 +157,20 @@ def _verdict_from_json(value: Mapping[str, Any]) -> Verdict:
 
 def _output(value: Mapping[str, Any]) -> OutputReport:
     kept = ("number", "passes", "reason", "elements")
-    numbers: dict[str, Any] = {n: v if n in kept else float(v) for n, v in value.items()}
-    return OutputReport(**numbers)
+    rest = dict(value)
+    wrong = rest.pop("misses")
+    numbers: dict[str, Any] = {n: v if n in kept else float(v) for n, v in rest.items()}
+    return OutputReport(**numbers, misses=wrong and _misses(wrong))
+
+
+def _misses(value: Mapping[str, Any]) -> Misses:
+    worst = value["worst"]
+    first = tuple(map(_place, value["first"]))
+    return Misses(value["count"], value["elements"], first, worst and _place(worst))
+
+
+def _place(value: Mapping[str, Any]) -> Place:
+    return Place(tuple(value["index"]), value["found"], value["wanted"])
 
 
 def _speed(value: Mapping[str, Any]) -> SpeedReport:

@@ -44,12 +44,13 @@ def begin(
         begun = _take_up(path, header, make, schemas)
         if begun is not None:
             return begun
+    policy = make()
     try:
         record = Recorder.create(new_path(folder, header), header)
     except OSError as error:
         log.once("search", f"trajectories are not recorded: {error}")
-        return Begun(make(), None)
-    return Begun(make(), record)
+        return Begun(policy, None)
+    return Begun(policy, record)
 
 
 def _take_up(

@@ -6,7 +6,7 @@ import json
 import time
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cuda_agent_backend.agent.protocol import (
@@ -22,6 +22,7 @@ from cuda_agent_backend.agent.protocol import (
 from cuda_agent_backend.agent.trajectory import Header
 from sandbox.accuracy import AccuracyReport, OutputReport
 from sandbox.candidate import Candidate
+from sandbox.places import Misses, Place
 from sandbox.plan import Plan
 from sandbox.specs import TensorSpec
 from sandbox.steps import Buffer, Launch
@@ -56,7 +57,10 @@ def verdict(made: Candidate) -> Verdict:
         "candidate": [BASELINE_S / speed] * 12,
     }
     found = report(samples, aa=control([1.0] * 12, [1.01] * 12))
-    accuracy = AccuracyReport((OutputReport(0, True, "", 4096, 1e-7, max_allowed=float("inf")),))
+    place = Place((3, 4), "nan", "0.5")
+    output = OutputReport(0, True, "", 4096, 1e-7, max_allowed=float("inf"))
+    wrong = replace(output, number=1, misses=Misses(7, 4096, (place, place), place))
+    accuracy = AccuracyReport((output, wrong))
     status = "wins" if found.wins else "too_slow"
     evidence = {"samples": samples, "worst": float("nan")}
     return Verdict(status, f"{speed:.2f}x", 3.0 if found.wins else 1.0, accuracy, found, evidence)

@@ -446,3 +446,36 @@ def test_a_server_that_dies_and_comes_back_loses_nothing(tmp_path: Path) -> None
     assert served == list(range(len(kit.winning())))
     plain = run_episode(kit.Script(kit.winning()), kit.Tools(), Budget(1e9))  # type: ignore[arg-type]
     assert without_shell_news(results[-1].trajectory) == kit.said(plain.trajectory)
+
+
+def test_the_policys_files_are_as_they_were_in_a_new_folder(tmp_path: Path) -> None:
+    from cuda_agent_backend.agent.workspace import Workspace
+
+    steps: list[kit.Step] = [
+        kit.calls("", ToolCall.of("1", "write", path="a.cu", content="one\ntwo\n")),
+        kit.calls("", ToolCall.of("2", "write", path="b/c.cu", content="three\n")),
+        kit.calls("", ToolCall.of("3", "edit", path="a.cu", old="two", new="2")),
+        kit.calls("", ToolCall.of("4", "edit", path="a.cu", old="one", new="1")),
+        kit.calls("", ToolCall.of("5", "submit", reason="enough")),
+    ]
+
+    def life(folder: Path, place: Path) -> tuple[EpisodeResult, dict[str, Any]]:
+        with Workspace(place) as workspace:
+            workspace.provide("task.py", "given")
+            tools = Toolbox(test_tools.TASK, test_tools.Scripted(), workspace=workspace)
+            result = play(folder, kit.Script(steps), tools)
+            return result, {path: workspace.text_of(path) for path in workspace.paths()}
+
+    plain, files = life(tmp_path / "plain", tmp_path / "w")
+    assert files["a.cu"] == "1\n2\n" and files["b/c.cu"] == "three\n"
+    content = only(tmp_path / "plain").read_bytes()
+    for number, cut in enumerate(cuts(content)[2:-1]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / only(tmp_path / "plain").name).write_bytes(content[:cut])
+        stale = tmp_path / f"w{number}"
+        (stale / "b").mkdir(parents=True)
+        (stale / "b" / "d.cu").write_text("of a call that was interrupted")
+        again, found = life(folder, stale)
+        assert found == files
+        assert kit.said(again.trajectory) == kit.said(plain.trajectory)
