@@ -321,7 +321,7 @@ def test_the_option_switches_the_memory(
     class Judged(Bench):
         waited_s = 0.0
 
-    def episode(policy: Any, tools: Toolbox, *_: Any) -> EpisodeResult:
+    def episode(policy: Any, tools: Toolbox, *_: Any, **__: Any) -> EpisodeResult:
         seen.append(len(tools.neighbours))
         return EpisodeResult(None, "nothing")
 
