@@ -216,7 +216,7 @@ def run_agent(
         unsettled = any(v.status in ("noisy", "failed") for v in tools.verdicts.values())
         unsettled = unsettled or result.reason.startswith("baselines:")
         unsettled = unsettled or result.stop in ("infrastructure", "bug")
-        exhausted = result.seconds < budget_s
+        exhausted = result.stop == "gave_up" and result.seconds < budget_s
         return NothingFound(result.reason, exhausted, result.turns, keep=not unsettled)
     candidate, verdict = result.best
     compiled = judge.compile(candidate)

@@ -25,7 +25,7 @@ from cuda_agent_backend.agent.policies.registry import make_policy
 from cuda_agent_backend.agent.policies.spec import Limits, PolicySpec, Sampling
 from cuda_agent_backend.agent.policies.vllm_engine import VllmEngine
 from cuda_agent_backend.agent.protocol import Stopped, Turn
-from cuda_agent_backend.agent.tools import TOOL_SCHEMAS, Toolbox
+from cuda_agent_backend.agent.tools import Toolbox, tool_schemas
 
 ASK: list[dict[str, Any]] = [{"role": "user", "content": "Write a kernel."}]
 LOOK = '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'
@@ -111,12 +111,12 @@ def test_a_conversation_reads_the_same_in_pieces_and_as_a_whole(kind: str, tmp_p
 
     tokenizer = AutoTokenizer.from_pretrained(model_kit.build(tmp_path, TEMPLATES[kind]))
     policy, engine = speaking(tokenizer, LOOK, "x")
-    first = policy.act(ASK, TOOL_SCHEMAS)
+    first = policy.act(ASK, tool_schemas())
     assert isinstance(first, Turn)
     answer = {"role": "tool", "tool_call_id": "call_1", "name": "look", "content": '{"ok": true}'}
     messages = [*ASK, first.to_message(), answer]
-    policy.act(messages, TOOL_SCHEMAS)
-    whole = Chat(tokenizer, 10_000).whole(messages, TOOL_SCHEMAS)
+    policy.act(messages, tool_schemas())
+    whole = Chat(tokenizer, 10_000).whole(messages, tool_schemas())
     text = tokenizer.decode(engine.given[1])
     assert text.replace("\n", "") == tokenizer.decode(whole).replace("\n", "")
     assert text.count("<|end|>") == tokenizer.decode(whole).count("<|end|>")

@@ -313,7 +313,7 @@ def left_off(folder: Path, **changes: Any) -> None:
         {"toolchain": "clang"},
         {"tools": "1" * 64},
         {"machine": {"cpu": "b"}},
-        {"started": kit.header().started + MAX_AGE_S + 60},
+        {"started": kit.header().started + 2 * MAX_AGE_S},
     ],
 )
 def test_an_episode_under_other_conditions_is_not_taken_up(
