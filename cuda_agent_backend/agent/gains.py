@@ -85,7 +85,9 @@ def restore(tools: Toolbox, gains: Gains) -> None:
     tools.verdicts.update(gains.verdicts)
     tools.profiles.update(gains.profiles)
     getattr(tools, "built", {}).update(gains.built)
-    tools.baselines, tools.finished = gains.baselines, gains.finished
+    tools.finished = gains.finished
+    if gains.baselines is not None:
+        tools.note_baselines(gains.baselines)
     workspace = getattr(tools, "workspace", None)
     if workspace is not None:
         put_back(workspace, gains.files, gains.seen)

@@ -84,6 +84,9 @@ class Tools:
     workspace: Any = None
     shell: Any = None
 
+    def note_baselines(self, found: Baselines) -> None:
+        self.baselines = found
+
     def run(self, calls: Sequence[ToolCall]) -> list[Message]:
         return [tool_message(call, self._one(call)) for call in calls]
 

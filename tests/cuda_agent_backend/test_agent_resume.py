@@ -452,6 +452,7 @@ def test_the_policys_files_are_as_they_were_in_a_new_folder(tmp_path: Path) -> N
     from cuda_agent_backend.agent.workspace import Workspace
 
     steps: list[kit.Step] = [
+        kit.calls("", ToolCall.of("0", "look")),
         kit.calls("", ToolCall.of("1", "write", path="a.cu", content="one\ntwo\n")),
         kit.calls("", ToolCall.of("2", "write", path="b/c.cu", content="three\n")),
         kit.calls("", ToolCall.of("3", "edit", path="a.cu", old="two", new="2")),
@@ -468,6 +469,7 @@ def test_the_policys_files_are_as_they_were_in_a_new_folder(tmp_path: Path) -> N
 
     plain, files = life(tmp_path / "plain", tmp_path / "w")
     assert files["a.cu"] == "1\n2\n" and files["b/c.cu"] == "three\n"
+    assert '"room"' in files["baselines.json"]
     content = only(tmp_path / "plain").read_bytes()
     for number, cut in enumerate(cuts(content)[2:-1]):
         folder = tmp_path / str(number)

@@ -166,17 +166,7 @@ class KernelWork:
         result = self.bench.baselines(self.task)
         if not isinstance(result, Baselines):
             return failed(result.reason)
-        self.baselines = result
-        answer: Answer = {
-            "ok": True,
-            "eager_us": result.eager_seconds * 1e6,
-            "inductor_us": result.inductor_seconds * 1e6,
-            "overhead_us": result.overhead_seconds * 1e6,
-            "floor_us": result.floor_seconds * 1e6,
-            "room": result.room,
-        }
-        if self.workspace is not None:
-            self.workspace.provide("baselines.json", _pretty({**answer, **self._ceilings()}))
+        answer = self.note_baselines(result)
         if isinstance(self.analysis, NotCovered):
             known = offers(self.neighbours, (), lambda _: False)
             why_not = self.analysis.reason
@@ -189,6 +179,21 @@ class KernelWork:
             "space": space_of(proposed).describe(),
             "neighbours": offers(self.neighbours, proposed, self._fits),
         }
+
+    def note_baselines(self, found: Baselines) -> Answer:
+        """Keep the baselines, and have them in the workspace; what of them is answered."""
+        self.baselines = found
+        answer: Answer = {
+            "ok": True,
+            "eager_us": found.eager_seconds * 1e6,
+            "inductor_us": found.inductor_seconds * 1e6,
+            "overhead_us": found.overhead_seconds * 1e6,
+            "floor_us": found.floor_seconds * 1e6,
+            "room": found.room,
+        }
+        if self.workspace is not None:
+            self.workspace.provide("baselines.json", _pretty({**answer, **self._ceilings()}))
+        return answer
 
     def _fits(self, schedule: Schedule) -> bool:
         """Whether a sketch of this task takes the schedule."""
