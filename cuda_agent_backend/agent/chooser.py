@@ -18,7 +18,7 @@ from cuda_agent_backend.agent.surrogate import (
 from cuda_agent_backend.sketch.schedule import Schedule
 from cuda_agent_backend.sketch.space import MOST, space_of
 
-LEAST_GAIN = 0.004
+LEAST_GAIN = 0.0075
 """Expected improvement (a logarithm of seconds) below which no further judgement is worth its cost."""
 INTERVAL = 3.92
 """Standard deviations from one end of a 95 % interval to the other."""
