@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 SEARCHED_OUT_S = 30 * 86400.0
 CUT_SHORT_S = 86400.0
+DECIDED = ("search", "bayesian")
+"""Policies that do the same another time: a model that gave up may not."""
 """How long a failed search is remembered: one that tried all it knew, and one that the budget ended."""
 
 
@@ -216,7 +218,8 @@ def run_agent(
         unsettled = any(v.status in ("noisy", "failed") for v in tools.verdicts.values())
         unsettled = unsettled or result.reason.startswith("baselines:")
         unsettled = unsettled or result.stop in ("infrastructure", "bug")
-        exhausted = result.stop == "gave_up" and result.seconds < budget_s
+        of_plan = setup.policy.name in DECIDED
+        exhausted = of_plan and result.stop == "gave_up" and result.seconds < budget_s
         return NothingFound(result.reason, exhausted, result.turns, keep=not unsettled)
     candidate, verdict = result.best
     compiled = judge.compile(candidate)

@@ -246,7 +246,7 @@ class Progress:
             from rich.progress import Progress as Bar
 
             self._bar = Bar(
-                TextColumn("cuda_agent: {task.description}"),
+                TextColumn("cuda_agent: {task.description}", markup=False),
                 BarColumn(),
                 TimeElapsedColumn(),
                 console=Console(stderr=True),

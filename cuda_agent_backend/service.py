@@ -25,12 +25,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from cuda_agent_backend import log
 from cuda_agent_backend.agent.policies.spec import PolicySpec
 from cuda_agent_backend.budget import by_promise, share
 from cuda_agent_backend.promote import Searched, SearchResult, keep
 from cuda_agent_backend.wire import WAITING_S, Child, own_stdout
 from kernel_cache import CacheUnavailable, KernelCache
-from sandbox.task import Task, TaskError
+from sandbox.task import Task
 
 EXIT_GRACE_S = 5.0
 ACCEPT_START_S = 60.0
@@ -62,7 +63,10 @@ class Setup:
 
 
 class Judges:
-    """The judges of this process, one per target, kept between tasks: their workers are slow to start."""
+    """The judges of this process, kept between tasks: their workers are slow to start.
+
+    One for each target and whatever of a setup a judge is made with: what one compilation consents to, no other does.
+    """
 
     def __init__(self) -> None:
         self._stack = contextlib.ExitStack()
@@ -79,7 +83,8 @@ class Judges:
         """The judge for a task's target under the setup's flags; a new one has the task's baselines already."""
         from cuda_agent_backend.promote import make_judge
 
-        key = (task.target, json.dumps(dict(setup.flags), sort_keys=True))
+        own = {"flags": dict(setup.flags), "consent": setup.allow_policy_cpp}
+        key = (task.target, json.dumps({**own, "lock": str(setup.device_lock)}, sort_keys=True))
         if key not in self._judges:
             started = time.monotonic()
             scratch = self._stack.enter_context(TemporaryDirectory(prefix="cuda_agent-"))
@@ -212,7 +217,8 @@ class Service:
         inputs = load(Path(recorded)) if recorded else None
         try:
             found = self.search(task, self.judges, setup, budget_s, inputs, say)
-        except (ImportError, TaskError) as error:
+        except Exception as error:  # ours, a policy's or a tool's: the other tasks have their turn
+            log.logger("search").exception("a search failed")
             return {"reason": f"{type(error).__name__}: {error}"}
         kept = keep(cache, key, task, found, setup.policy.label, budget_s)
         won = isinstance(found, SearchResult) and not kept

@@ -22,7 +22,6 @@ LEAST_GAIN = 0.0075
 """Expected improvement (a logarithm of seconds) below which no further judgement is worth its cost."""
 INTERVAL = 3.92
 """Standard deviations from one end of a 95 % interval to the other."""
-ROUND = 4
 PATIENCE = 1.03
 """Without a model: what a round must bring over the best before it, or no further one is tried."""
 
@@ -44,6 +43,7 @@ class Chooser:
     _names: dict[int, str] = field(default_factory=dict)
     _times: dict[int, tuple[float, float]] = field(default_factory=dict)
     _failed: list[int] = field(default_factory=list)
+    _bests: list[float] = field(default_factory=list)
 
     @staticmethod
     def of(
@@ -106,6 +106,10 @@ class Chooser:
         """The candidate is wrong, or did not run."""
         self._failed += self._rows(candidate)
 
+    def end_round(self) -> None:
+        """Candidates that were wanted together have been timed."""
+        self._bests.append(max((math.exp(-t) for t, _ in self._times.values()), default=0.0))
+
     def is_new(self, row: int) -> bool:
         """Whether the schedule was not compiled yet."""
         return row not in self._names
@@ -149,9 +153,6 @@ class Chooser:
         return [row for row, name in self._names.items() if name == candidate]
 
     def _no_progress(self) -> bool:
-        """Whether the last round of the order brought next to nothing over those before it."""
-        speeds = [-self._times[row][0] for row in sorted(self._times)]
-        if len(speeds) < 2 * ROUND or len(speeds) % ROUND:
-            return False
-        before, after = max(speeds[:-ROUND]), max(speeds[-ROUND:])
-        return after < before + math.log(PATIENCE)
+        """Whether the last round brought next to nothing over those before it; the first one, whether nothing works."""
+        before, last = [0.0, *self._bests][-2:] if self._bests else (0.0, math.inf)
+        return last <= before * PATIENCE

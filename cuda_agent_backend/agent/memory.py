@@ -111,7 +111,15 @@ class Memory:
             return {
                 digest: _from_json(digest, fields) for digest, fields in value["records"].items()
             }
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (
+            OSError,
+            ValueError,
+            ArithmeticError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            RecursionError,
+        ):
             return {}
 
     def _save(self, entries: Mapping[str, Entry]) -> None:

@@ -38,18 +38,18 @@ Results = list[tuple[str, dict[str, Any]]]
 class SearchPolicy:
     """Times up to ``judgements`` schedules for up to ``seconds``, then submits up to ``submissions``.
 
-    first: schedules that are timed in order before the model has a say. ahead: schedules compiled at a time. modelled:
-    False keeps to the order (as without scikit-learn). least_gain: the search ends where the expected improvement, a
-    share of the best's time, is below it. at_floor: it ends within this factor of the floor. space: schedules
-    that the model looks at. seed: the model's.
+    ahead: schedules compiled at a time. modelled: whether a model chooses once ``first`` schedules were timed in order;
+    otherwise, and without scikit-learn, rounds go on in order while one brings something. least_gain: the model ends
+    the search where the expected improvement, a share of the best's time, is below it. at_floor: it ends within this
+    factor of the floor. space: schedules that the model looks at. seed: the model's.
     """
 
-    judgements: int = 16
+    judgements: int = 12
     seconds: float = math.inf
     first: int = 4
     ahead: int = 4
     submissions: int = 2
-    modelled: bool = True
+    modelled: bool = False
     least_gain: float = LEAST_GAIN
     at_floor: float = AT_FLOOR
     space: int = MOST
@@ -59,6 +59,7 @@ class SearchPolicy:
     _room: float = math.inf
     _asked: list[int] = field(default_factory=list)
     _spent: float = 0.0
+    _judged: int = 0
     _surely: float = 0.0
     _speed: dict[str, float] = field(default_factory=dict)
     _submitted: list[str] = field(default_factory=list)
@@ -113,7 +114,7 @@ class SearchPolicy:
 
     def _next(self) -> Turn:
         """Time what the chooser wants, or compile that and what it wants after it, or end."""
-        done = len(self._speed)
+        done = self._judged
         at_floor = self._surely * self.at_floor >= self._room
         if at_floor or done >= self.judgements or self._spent >= self.seconds:
             return self._submit_next()
@@ -139,6 +140,7 @@ class SearchPolicy:
 
     def _note_speeds(self, messages: Sequence[Message], results: Results) -> None:
         names = [json.loads(c["function"]["arguments"])["candidate"] for c in _last_calls(messages)]
+        self._judged += len(names)
         for name, (_, result) in zip(names, results, strict=True):
             if "speedup" in result:
                 self._speed[name] = result["speedup"]["median"]
@@ -147,6 +149,7 @@ class SearchPolicy:
             else:
                 self._choice.spoiled(name)
                 self._errors.append(str(result.get("reason") or result.get("error")))
+        self._choice.end_round()
 
     def _time_is_up(self, messages: Sequence[Message]) -> Turn:
         results = _last_results(messages)

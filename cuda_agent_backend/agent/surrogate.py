@@ -42,9 +42,11 @@ class Forecast:
 
 def available() -> bool:
     """Whether the library is there."""
-    from importlib.util import find_spec
-
-    return find_spec("sklearn") is not None
+    try:
+        from sklearn.gaussian_process import GaussianProcessRegressor  # noqa: F401
+    except Exception:  # whatever a broken installation raises
+        return False
+    return True
 
 
 def features(schedules: Sequence[Schedule]) -> Array:

@@ -148,5 +148,8 @@ def generate(
         source, plan = analysis.emit(schedule, device)
     except (Unsupported, PlanError) as error:
         return NotCovered(str(error))
+    except (ArithmeticError, LookupError, TypeError) as error:
+        # A policy may name any numbers: not all are looked at one by one before they are reckoned with.
+        return NotCovered(f"the schedule's parameters do not fit: {type(error).__name__}: {error}")
     language: Language = "cuda" if analysis.task.target == "cuda" else "c++"
     return Candidate(plan.target, language, source, plan, "sketch", schedule.to_json())

@@ -52,7 +52,7 @@ def test_a_policy_reaches_the_search_process_as_it_was_wished_for() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"policy": "opnai"}, "no policy is called 'opnai'; there are: search, openai"),
+        ({"policy": "opnai"}, "no policy is called 'opnai'; there are: search, bayesian, openai"),
         ({"policy": "openai"}, "needs a model"),
         ({"policy": "replay"}, "needs a model: the file to play"),
         ({"base_url": "http://h/v1"}, "has no use for a base URL"),

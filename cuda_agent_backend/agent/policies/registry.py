@@ -13,14 +13,13 @@ from urllib.parse import urlsplit
 from cuda_agent_backend.agent.policies.spec import PolicySpec
 from cuda_agent_backend.agent.protocol import Policy
 
-INSTALL = "pip install 'cuda_agent[llm]'"
-
 
 @dataclass(frozen=True)
 class Kind:
     """What a name stands for. module: below this package, with ``make(spec) -> Policy``. model: whether it needs one.
 
     packages: what must be installed. files: whether it writes and reads files, and so works in a workspace.
+    extra: of this project, which installs the packages.
     """
 
     module: str
@@ -28,10 +27,12 @@ class Kind:
     packages: tuple[str, ...] = ()
     endpoint: bool = False
     files: bool = True
+    extra: str = "llm"
 
 
 POLICIES = {
     "search": Kind("searching", files=False),
+    "bayesian": Kind("searching", packages=("sklearn",), files=False, extra="search"),
     "openai": Kind("endpoint", "the model's name", ("openai",), endpoint=True),
     "transformers": Kind("local", "its name or folder", ("transformers",)),
     "vllm": Kind("local", "its name or folder", ("vllm", "transformers")),
@@ -59,10 +60,12 @@ def problem(spec: PolicySpec) -> str:
 def missing(spec: PolicySpec) -> str:
     """What must be installed for it, in words; "" if nothing."""
     kinds = [POLICIES[name] for name in _parts(spec.name) if name in POLICIES]
-    absent = [name for kind in kinds for name in kind.packages if find_spec(name) is None]
-    if not absent:
-        return ""
-    return f"the policy {spec.name!r} needs {', '.join(absent)}: {INSTALL}"
+    for kind in kinds:
+        absent = [name for name in kind.packages if find_spec(name) is None]
+        if absent:
+            install = f"pip install 'cuda_agent[{kind.extra}]'"
+            return f"the policy {spec.name!r} needs {', '.join(absent)}: {install}"
+    return ""
 
 
 def works_with_files(spec: PolicySpec) -> bool:

@@ -1,4 +1,4 @@
-"""The search policy, by its name."""
+"""The search policies by name: in the order of proposals, or with a model that chooses among schedules."""
 
 from __future__ import annotations
 
@@ -8,4 +8,6 @@ from cuda_agent_backend.agent.search import SearchPolicy
 
 def make(spec: PolicySpec) -> SearchPolicy:
     """One with its usual sizes."""
+    if spec.name == "bayesian":
+        return SearchPolicy(judgements=16, modelled=True, name=spec.name)
     return SearchPolicy()
