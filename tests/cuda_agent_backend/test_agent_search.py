@@ -21,6 +21,8 @@ PROPOSALS = tuple(
     for u, t, s in ((4, 64, 2), (4, 64, 1), (8, 128, 2), (2, 32, 2), (4, 256, 1), (16, 64, 2))
 )
 
+MANY = tuple(Schedule.of({"sketch": "row", "team": 32 * n}) for n in range(1, 20))
+
 
 def parameters(schedule: Schedule) -> tuple[float, float, float]:
     p = schedule.parameters(0)
@@ -48,9 +50,14 @@ def table(
     return Table(proposals, rows, room)
 
 
+def modelled(**options: Any) -> SearchPolicy:
+    """A policy whose model chooses after the first proposals."""
+    return SearchPolicy(**{"judgements": 16, "modelled": True, **options})
+
+
 def patient(**options: Any) -> SearchPolicy:
-    """A policy that goes on until all is tried."""
-    return SearchPolicy(**{"judgements": 1000, "least_gain": -1.0, "at_floor": 0.0, **options})
+    """One that goes on until all is tried."""
+    return modelled(**{"judgements": 1000, "least_gain": -1.0, "at_floor": 0.0, **options})
 
 
 def test_half_the_judgements_that_random_schedules_need_are_enough() -> None:
@@ -66,13 +73,13 @@ def test_half_the_judgements_that_random_schedules_need_are_enough() -> None:
 
 def test_the_first_judgements_are_the_first_proposals_in_their_order() -> None:
     landscape = table(bowl(5, 5))
-    judged = Game(landscape).play(SearchPolicy()).judged
+    judged = Game(landscape).play(modelled()).judged
     assert judged[:4] == [landscape.rows[s].candidate for s in PROPOSALS[:4]]
 
 
 def test_equal_answers_lead_to_equal_steps() -> None:
     landscape = table(bowl(5, 5))
-    first, second = (Game(landscape).play(SearchPolicy(seed=3)).judged for _ in range(2))
+    first, second = (Game(landscape).play(modelled(seed=3)).judged for _ in range(2))
     assert first == second and len(first) > 4
 
 
@@ -88,54 +95,62 @@ def test_no_candidate_is_judged_twice_even_where_schedules_print_the_same_source
 def test_it_is_not_drawn_to_where_schedules_fail() -> None:
     speed = bowl(2, 6)
     landscape = table(lambda s: None if parameters(s)[1] > 7 else speed(s))
-    judged = Game(landscape).play(SearchPolicy()).judged
+    judged = Game(landscape).play(modelled()).judged
     by_name = {row.candidate: row for row in landscape.rows.values()}
     failed = [name for name in judged if by_name[name].speedup is None]
     assert needed(judged, landscape) is not None
     assert len(failed) <= 3
 
 
-def test_where_everything_fails_it_says_so() -> None:
-    policy = SearchPolicy()
+@pytest.mark.parametrize(("policy", "judged"), [(SearchPolicy(), 4), (modelled(), 16)])
+def test_where_everything_fails_it_ends_soon(policy: SearchPolicy, judged: int) -> None:
     game = Game(table(lambda s: None)).play(policy)
     assert game.over and not game.submitted
-    assert len(game.judged) <= len(game.table.rows)
+    assert len(game.judged) == judged < len(game.table.rows)
+
+
+def test_in_order_it_goes_on_while_a_round_brings_something() -> None:
+    rising = table(lambda s: 1.0 + 0.1 * [*space_of(MANY).schedules()].index(s), MANY)
+    flat = table(lambda s: 1.2, MANY)
+    first_fails = table(lambda s: None if s == MANY[0] else 1.2, MANY)
+    judged = [len(Game(t).play(SearchPolicy()).judged) for t in (rising, flat, first_fails)]
+    assert judged == [12, 8, 8]
 
 
 def test_where_no_schedule_is_taken_nothing_is_judged() -> None:
-    game = Game(Table(PROPOSALS, {}, 100.0)).play(SearchPolicy())
+    game = Game(Table(PROPOSALS, {}, 100.0)).play(modelled())
     assert game.over and game.judged == [] and game.submitted == []
 
 
 def test_the_one_schedule_that_there_is_is_judged_and_submitted() -> None:
     only = Schedule.of({"lanes": "inner"})
-    game = Game(table(lambda s: 1.5, (only,))).play(SearchPolicy())
+    game = Game(table(lambda s: 1.5, (only,))).play(modelled())
     assert game.judged == ["c0"] == game.submitted
 
 
 def test_without_proposals_it_gives_up() -> None:
-    game = Game(Table((), {}, 100.0)).play(SearchPolicy())
+    game = Game(Table((), {}, 100.0)).play(modelled())
     assert game.over and game.judged == []
 
 
 def test_a_flat_landscape_is_left_early() -> None:
-    game = Game(table(lambda s: 1.2)).play(SearchPolicy(judgements=100))
+    game = Game(table(lambda s: 1.2)).play(modelled(judgements=100))
     assert game.over and 4 <= len(game.judged) <= 10 and len(game.submitted) == 1
 
 
 def test_a_hopeless_landscape_is_left_early_with_nothing() -> None:
-    game = Game(table(lambda s: 0.4)).play(SearchPolicy(judgements=100))
+    game = Game(table(lambda s: 0.4)).play(modelled(judgements=100))
     assert game.over and len(game.judged) <= 8 and game.submitted == []
 
 
 def test_at_the_roofline_floor_nothing_more_is_tried() -> None:
-    game = Game(table(lambda s: 2.0, room=1.99)).play(SearchPolicy(first=1))
+    game = Game(table(lambda s: 2.0, room=1.99)).play(modelled(first=1))
     assert len(game.judged) == 1 and game.submitted == game.judged
 
 
 @pytest.mark.parametrize("most", [1, 3, 7])
 def test_the_budget_of_judgements_is_kept(most: int) -> None:
-    game = Game(table(bowl(2, 6))).play(SearchPolicy(judgements=most, least_gain=-1.0))
+    game = Game(table(bowl(2, 6))).play(modelled(judgements=most, least_gain=-1.0))
     assert len(game.judged) == most and len(game.submitted) == 1
 
 
@@ -164,7 +179,7 @@ def test_noise_of_a_few_percent_does_not_mislead_it() -> None:
             for s, r in quiet.rows.items()
         }
         noisy = Table(PROPOSALS, rows, 100.0)
-        reached.append(needed(Game(noisy, seed).play(SearchPolicy()).judged, noisy))
+        reached.append(needed(Game(noisy, seed).play(modelled()).judged, noisy))
     assert sum(n is not None for n in reached) >= 4
 
 
@@ -174,7 +189,7 @@ def test_what_won_on_a_neighbour_is_tried_first() -> None:
     known = [
         {"distance": 0.2, "schedule": [dict(k) for k in best.schedule.kernels], "speedup": 2.0}
     ]
-    game = Game(landscape, neighbours=known).play(SearchPolicy())
+    game = Game(landscape, neighbours=known).play(modelled())
     assert game.judged[0] == best.candidate
     assert game.judged[1] == landscape.rows[PROPOSALS[0]].candidate
 
@@ -200,7 +215,7 @@ def test_a_neighbour_that_misleads_costs_little() -> None:
     landscape = table(bowl(2, 6))
     worst = min(landscape.rows.values(), key=lambda row: row.speedup or 0.0).schedule
     known = [{"distance": 0.1, "schedule": [dict(k) for k in worst.kernels]}]
-    judged = Game(landscape, neighbours=known).play(SearchPolicy()).judged
+    judged = Game(landscape, neighbours=known).play(modelled()).judged
     assert needed(judged, landscape) == 2
 
 
@@ -215,18 +230,18 @@ def test_a_timing_that_is_known_to_be_noisy_does_not_end_the_search() -> None:
             return answer
 
     landscape = table(bowl(5, 5), room=4.1)
-    judged = Lucky(landscape, until=landscape.close).play(SearchPolicy()).judged
+    judged = Lucky(landscape, until=landscape.close).play(modelled()).judged
     assert needed(judged, landscape) is not None
 
 
 def test_a_neighbour_without_a_schedule_is_passed_over() -> None:
     game = Game(table(bowl(5, 5)), neighbours=[{"distance": 0.2, "source": "int x;"}])
-    assert game.play(SearchPolicy()).judged[0] == "c0"
+    assert game.play(modelled()).judged[0] == "c0"
 
 
 def test_without_its_library_the_proposals_are_tried_in_order(monkeypatch: Any) -> None:
     monkeypatch.setattr(chooser, "available", lambda: False)
     landscape = table(bowl(4, 6))
-    game = Game(landscape).play(SearchPolicy())
+    game = Game(landscape).play(modelled())
     assert game.judged == [landscape.rows[s].candidate for s in PROPOSALS]
     assert len(game.submitted) == 1
