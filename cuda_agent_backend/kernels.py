@@ -49,8 +49,13 @@ class Kernels:
         self.cache = cache
         self.native_dir = native_dir
 
-    def find(self, key: KernelKey, min_speedup: float = 0.0, policy: str = "") -> Hit | NoKernel:
-        """The kernel for a key, ready to run, or why not. policy: what would search: what another failed at, it may."""
+    def find(
+        self, key: KernelKey, min_speedup: float = 0.0, policy: str = "", consent: bool = True
+    ) -> Hit | NoKernel:
+        """The kernel for a key, ready to run, or why not.
+
+        policy: what would search: what another failed at, it may. consent: to C++ that a policy wrote itself.
+        """
         record = self.cache.get(key)
         if isinstance(record, Miss):
             return NoKernel(record.reason, searchable=True)
@@ -60,6 +65,10 @@ class Kernels:
         if isinstance(record, Corrupt | CacheUnavailable):
             log.once("cache", f"left to Inductor: {record}")
             return NoKernel(str(record))
+        if record.language == "c++" and record.origin != "sketch" and not consent:
+            return NoKernel(
+                "a policy wrote its C++: cuda_agent.allow_policy_cpp consents to run it"
+            )
         doubt = needs_reverification(record.toolchain, toolchain_of(key.target, record.language))
         if doubt:
             return NoKernel(f"to be verified again: {doubt}", searchable=True)

@@ -65,7 +65,10 @@ class Options:
 
     def salt(self) -> str:
         """What of the options can change the spliced graph, for the key of torch's own caches."""
-        return f"{self.search}:{self.min_speedup}:{self.min_bytes}:{self.acceptance}:{self.disable}"
+        uses = f"{self.search}:{self.min_speedup}:{self.min_bytes}:{self.acceptance}:{self.disable}"
+        uses += f":{self.allow_policy_cpp}"
+        # What one policy found nothing for, another has not seen.
+        return uses if self.search == "cached" else f"{uses}:{self.policy_spec.label}"
 
 
 def parse(

@@ -62,3 +62,12 @@ def test_a_value_that_cannot_be_is_refused(key: str, value: Any) -> None:
 
 def test_every_key_of_ours_is_a_field() -> None:
     assert set(OURS) <= set(Options.__dataclass_fields__)
+
+
+def test_code_that_torch_keeps_is_another_where_another_policy_may_search() -> None:
+    def salt(**ours: Any) -> str:
+        return parse(SETTINGS, None, {f"cuda_agent.{k}": v for k, v in ours.items()}).salt()
+
+    assert salt(policy="search") == salt() != salt(policy="replay", model="file")
+    assert salt(search="cached") == salt(search="cached", policy="replay", model="file")
+    assert salt() != salt(allow_policy_cpp=True)

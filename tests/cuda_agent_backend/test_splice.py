@@ -4,6 +4,7 @@ The kernels compute something else than the region (they add 1000), so that it s
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import Tensor
 from cuda_agent_backend import kernels
 from cuda_agent_backend.canonical import Canonical
 from cuda_agent_backend.hook import KernelPass
-from cuda_agent_backend.kernels import Kernels
+from cuda_agent_backend.kernels import Hit, Kernels, NoKernel
 from cuda_agent_backend.partition import Region
 from cuda_agent_backend.splice import Replacement, splice
 from sandbox.launcher import define_ops
@@ -285,3 +286,17 @@ def test_damage_in_the_cache_changes_its_fingerprint(
     path.write_bytes(b"damaged")
     monkeypatch.setattr(kernels, "_damage_known", {})  # as in a new process
     assert Kernels(cache).fingerprint() != before
+
+
+def test_a_policys_own_code_runs_only_where_the_user_consents(tmp_path: Path) -> None:
+    function, inputs, expression = LAYOUTS["contiguous"]()
+    (form,) = forms_of(function, inputs, tmp_path)
+    cache = kit.cache_of(kit.options_in(tmp_path))
+    record = kit.promote(cache, form.task, kit.elementwise(form.task, expression), tmp_path)
+    binary = cache.binary_path(record)
+    assert isinstance(binary, Path)
+    cache.put(replace(record, origin="policy"), binary.read_bytes())
+    found = Kernels(cache).find(record.key, consent=False)
+    assert isinstance(found, NoKernel) and "allow_policy_cpp" in found.reason
+    assert not found.searchable
+    assert isinstance(Kernels(cache).find(record.key, consent=True), Hit)
