@@ -19,7 +19,7 @@ from cuda_agent_backend.hook import Later
 from cuda_agent_backend.machine import all_flags
 from cuda_agent_backend.options import Options
 from cuda_agent_backend.wire import WAITING_S, Child
-from kernel_cache import KernelKey
+from kernel_cache import Json, KernelKey
 from sandbox.task import Task
 
 SERVICE = "cuda_agent_backend.service"
@@ -165,8 +165,10 @@ class Searching:
         if isinstance(kernels, CacheUnavailable):
             return
         share = max(self.options.budget_s / max(len(tasks), 1), WHOLE_EPISODE_S)
+        label = self.options.policy_spec.label
         for task in tasks:
-            kernels.cache.enqueue(key_of(task), task.to_json(), {"budget_s": share})
+            meta: dict[str, Json] = {"budget_s": share, "policy": label}
+            kernels.cache.enqueue(key_of(task), task.to_json(), meta)
         request = {"do": "drain", "setup": self._setup(), "later": None}
         if later is not None:
             request["later"] = {

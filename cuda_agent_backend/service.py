@@ -242,8 +242,9 @@ class Service:
             return
         try:
             task = Task.from_json(queued.task)
-            if key_of(task) != queued.key:
-                cache.release(queued)  # wanted under other flags: not ours to do
+            mine = setup.policy.label
+            if key_of(task) != queued.key or queued.meta.get("policy", mine) != mine:
+                cache.release(queued)  # wanted under other flags or of another policy: not ours to do
                 self.background = None
                 return
             budget_s = queued.meta.get("budget_s", 60.0)

@@ -130,6 +130,18 @@ def test_tasks_in_the_queue_are_worked_on_in_the_background(
     assert isinstance(cache.get(key_of(loses)), NegativeRecord)
 
 
+def test_a_task_that_waits_for_another_policy_goes_on_waiting(
+    tmp_path: Path, process: SearchProcess
+) -> None:
+    theirs, mine = tasks_of((EXP,), (SIN,))
+    cache = kit.cache_of(options(tmp_path))
+    cache.enqueue(key_of(theirs), theirs.to_json(), {"budget_s": 5.0, "policy": "openai:m"})
+    assert Searching(options(tmp_path), process).search([mine], 30.0)
+    assert process.tell({"do": "drain", "setup": Searching(options(tmp_path))._setup()})
+    assert Searching(options(tmp_path), process).search([mine], 30.0)  # after it looked
+    assert cache.pending() and isinstance(cache.get(key_of(theirs)), Miss)
+
+
 def test_a_kernel_that_is_there_already_is_not_searched_again(
     tmp_path: Path, process: SearchProcess
 ) -> None:
