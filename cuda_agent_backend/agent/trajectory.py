@@ -165,9 +165,14 @@ class Trajectory:
 
     @property
     def fruitless(self) -> int:
-        """How often it was taken up again since anything happened: an episode that kills its process is let go."""
+        """How often it was taken up again since its policy or a tool did anything.
+
+        An episode that kills its process is let go.
+        """
         count = 0
         for event in reversed(self.events):
+            if isinstance(event, Said):  # by the environment
+                continue
             if not isinstance(event, Resumed):
                 break
             count += 1
