@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from cuda_agent_backend import log
 from cuda_agent_backend.agent.environment import first_messages
 from cuda_agent_backend.agent.gains import Gains, gains_of, restore
 from cuda_agent_backend.agent.protocol import (
@@ -33,6 +34,7 @@ from cuda_agent_backend.agent.trajectory import (
     Stop,
     Trajectory,
 )
+from cuda_agent_backend.agent.workfiles import LEFT_OUT, MAX_RECORDED, size_of
 from sandbox.candidate import Candidate
 from sandbox.verdict import Verdict
 
@@ -41,6 +43,9 @@ OUT_OF_TIME = "The time is up. Submit what is best; nothing else is done any mor
 NOT_RUN = "not run: the time is up"
 CUT_OFF = "Your message was cut off; its tool calls were not run."
 NEW_SHELL = "This session was interrupted. The shell is a new one; candidates and what is known of them are as before."
+CLOSING = "No turn is left. The environment had the fastest candidate, {name}, judged: {answer}"
+WORTH_JUDGING = 1.04
+"""Speed-up over the faster baseline, by its profile, from which a candidate that was never submitted is judged."""
 LAST_TURNS = 2
 """Turns in which a policy may submit what it has after the time is up."""
 MAX_REASON = 2000
@@ -149,6 +154,8 @@ class _Episode:
         self.answered = 0
         self.interrupted = self.new_shell = False
         self.known = Gains()
+        self.recorded = 0
+        """Bytes of the policy's files in the record."""
         self.started = clock()
         self.limit = budget.seconds
         if past is not None:
@@ -185,7 +192,8 @@ class _Episode:
                 self.turns += 1
                 self.messages.append(turn.to_message())
                 self.open, self.answered = turn, 0
-            case Answered(messages=messages):
+            case Answered(messages=messages, gains=gains):
+                self.recorded += size_of(gains.files)
                 self.messages += messages
                 self.answered += len(messages)
                 if self.open is not None and self.answered == len(self.open.calls):
@@ -219,7 +227,7 @@ class _Episode:
             self.new_shell = False
             self.say(NEW_SHELL)
         if self.turns >= self.budget.turns:
-            return self.end("turns", f"{self.budget.turns} turns are used up")
+            return self.close("turns", f"{self.budget.turns} turns are used up")
         out_of_time = f"{self.budget.seconds:.3g} s are used up"
         if self.last is None and self.time_is_up:
             if not self.tools.profiles:
@@ -238,7 +246,8 @@ class _Episode:
         if isinstance(turn, Stopped):
             if turn.kind == "infrastructure":
                 self.started += self.used - before
-            return self.end(turn.kind, turn.reason)
+                return self.end(turn.kind, turn.reason)
+            return self.close(turn.kind, turn.reason)
         if not _well_formed(turn):
             return self.end("bug", f"the policy failed: it gave no turn but {turn!r}")
         used = self.used
@@ -261,12 +270,35 @@ class _Episode:
             answers = [tool_message(call, {"ok": False, "error": NOT_RUN}) for call in batch]
         else:
             answers = self.run(batch)
-        gains = gains_of(self.tools)
-        new, self.known = gains.since(self.known), gains
-        used = self.used
-        self.note(Answered(tuple(answers), new, used, used - before))
+        self.bring(answers, before)
         self.progress(_last_line(answers))
         return None
+
+    def bring(self, answers: Sequence[Message], before: float) -> None:
+        """Record answers with what they brought since `before`."""
+        gains = gains_of(self.tools)
+        new, self.known = gains.since(self.known), gains
+        if self.recorded + size_of(new.files) > MAX_RECORDED:
+            log.once("search", LEFT_OUT)
+            new = replace(new, files={})
+        used = self.used
+        self.note(Answered(tuple(answers), new, used, used - before))
+
+    def judge_the_rest(self) -> None:
+        """Have what is fastest, and was never judged, judged: its policy has no turn left in which to submit it."""
+        unjudged = [(s, n) for n, s in self.tools.profiles.items() if n not in self.tools.verdicts]
+        speed, name = max(unjudged, default=(0.0, ""))
+        if speed < WORTH_JUDGING or self.tools.best() is not None:
+            return
+        before = self.used
+        (answer,) = self.run([ToolCall.of("closing", "submit", candidate=name)])
+        text = CLOSING.format(name=name, answer=answer["content"])
+        self.bring([{"role": "user", "content": text}], before)
+
+    def close(self, stop: Stop, reason: str) -> Ended | None:
+        """End for want of turns or of what a policy needs; nothing where a candidate wins at the last moment."""
+        self.judge_the_rest()
+        return self.end(stop, reason) if self.tools.finished is None else None
 
     def is_late(self, turn: Turn) -> bool:
         """Whether the time is up for what is left of a turn. A turn that begins with a submission has that one."""

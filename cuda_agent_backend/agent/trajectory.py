@@ -85,7 +85,10 @@ class Acted:
 
 @dataclass(frozen=True)
 class Answered:
-    """Answers to the next calls of the last turn, and what they brought. seconds: what the tools took."""
+    """Answers to the next calls of the last turn, and what they brought. seconds: what the tools took.
+
+    Of a judgement that the environment had made itself at the end, one message of the environment.
+    """
 
     messages: tuple[Message, ...]
     gains: Gains

@@ -15,6 +15,7 @@ import episode_kit as kit
 import pytest
 import test_tools
 
+from cuda_agent_backend.agent import loop, workfiles
 from cuda_agent_backend.agent.loop import (
     CUT_OFF,
     NEW_SHELL,
@@ -30,6 +31,7 @@ from cuda_agent_backend.agent.search import SearchPolicy
 from cuda_agent_backend.agent.tools import Toolbox
 from cuda_agent_backend.agent.trajectory import Acted, Answered, Header, Resumed, Trajectory
 from cuda_agent_backend.agent.trajectory_file import Recorder, assistant_turns, read
+from cuda_agent_backend.agent.workspace import Workspace
 
 
 def play(
@@ -243,6 +245,64 @@ def test_of_a_policy_that_was_never_heard_nothing_is_known() -> None:
     tools: Any = kit.Tools()
     result = run_episode(kit.Script([]), tools, Budget(5.0), clock=lambda: next(ticks))
     assert (result.stop, result.turns, result.reward) == ("time", 0, None)
+
+
+@pytest.mark.parametrize("kind", ["turns", "cost", "context", "infrastructure"])
+@pytest.mark.parametrize("fast", [True, False])
+def test_what_was_found_and_not_submitted_is_judged_at_the_end(
+    tmp_path: Path, kind: Any, fast: bool
+) -> None:
+    number, other = kit.winners(1)[0] if fast else kit.losers(2)[0], kit.losers(2)[1]
+    steps: list[kit.Step] = [
+        kit.calls("", kit.draft(number), kit.draft(other), kit.profile(number), kit.profile(other)),
+        kit.calls("go on" if kind == "turns" else "", kit.draft(other)),
+    ]
+    if kind != "turns":
+        steps[1] = Stopped(kind, "over")
+    tools: Any = kit.Tools()
+    result = play(
+        tmp_path, kit.Script(steps), tools, budget=Budget(1e9, turns=1 + (kind != "turns"))
+    )
+    judged = fast and kind != "infrastructure"
+    assert ("submit" in tools.done) is judged
+    assert result.stop == ("submitted" if judged else kind)
+    assert (result.best is not None) is judged
+    found = whole(tmp_path)
+    assert found.messages == result.trajectory and len(found.turns) == result.turns == 1
+    assert set(found.gains.verdicts) == ({kit.name_of(number)} if judged else set())
+    if judged:
+        assert kit.name_of(number) in found.messages[-1]["content"]
+
+
+def test_a_judgement_at_the_end_is_not_made_again(tmp_path: Path) -> None:
+    (number,) = kit.winners(1)
+    turn = kit.calls("", kit.draft(number), kit.profile(number))
+    play(tmp_path, kit.Script([turn]), kit.Tools(), budget=Budget(1e9, turns=1))
+    path = only(tmp_path)
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
+    tools = kit.Tools()
+    result = play(tmp_path, kit.Script([]), tools, budget=Budget(1e9, turns=1))
+    assert result.stop == "submitted" and tools.done == []
+
+
+def test_the_record_of_a_policys_files_has_limits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workfiles, "MAX_BYTES", 100)
+    monkeypatch.setattr(loop, "MAX_RECORDED", 250)
+    with Workspace(tmp_path / "w") as workspace:
+        number = [0]
+
+        def rewrites() -> None:
+            number[0] += 1
+            for name, size in (("a", 60), ("b", 90), ("c", 30)):
+                workspace.provide(name, str(number[0]) * size, protect=False)
+
+        tools = kit.Tools(workspace=workspace, delay=rewrites)
+        steps = [kit.calls("", ToolCall.of("1", "look"))] * 4
+        play(tmp_path / "t", kit.Script(steps), tools, budget=Budget(1e9, turns=4))
+    answered = [e for e in whole(tmp_path / "t").events if isinstance(e, Answered)]
+    assert [sorted(event.gains.files) for event in answered] == [["a", "c"]] * 2 + [[]] * 2
 
 
 def test_turns_that_were_used_stay_used(tmp_path: Path) -> None:
