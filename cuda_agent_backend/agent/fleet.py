@@ -18,6 +18,7 @@ from typing import Any
 from cuda_agent_backend import log
 from cuda_agent_backend.agent.environment import Environment, open_environment
 from cuda_agent_backend.agent.loop import Budget, EpisodeResult, run_episode
+from cuda_agent_backend.agent.policies.registry import closed
 from cuda_agent_backend.agent.protocol import Message, Policy, Schema, Stopped, Turn
 from cuda_agent_backend.agent.resume import Begun, begin
 from cuda_agent_backend.agent.tools import Bench, Toolbox
@@ -164,15 +165,16 @@ class _Crew:
         with self.lock:
             self.running[number] = begun
         try:
-            result = run_episode(
-                begun.policy,
-                tools,
-                fleet.budget,
-                clock=lambda: time.monotonic() - seat.waited_s,
-                record=begun.record,
-                past=begun.past,
-                cancelled=self.cancelled.is_set,
-            )
+            with closed(begun.policy):
+                result = run_episode(
+                    begun.policy,
+                    tools,
+                    fleet.budget,
+                    clock=lambda: time.monotonic() - seat.waited_s,
+                    record=begun.record,
+                    past=begun.past,
+                    cancelled=self.cancelled.is_set,
+                )
         finally:
             with self.lock:
                 del self.running[number]
@@ -216,6 +218,10 @@ class _Asked:
     def _go_on(self) -> None:
         if self.cancelled.is_set():
             raise TurnsOver("told to stop")
+
+    def close(self) -> None:
+        """Have the policy give up what it holds."""
+        getattr(self.policy, "close", lambda: None)()
 
     def resume(self, messages: Sequence[Message], tools: Sequence[Schema]) -> str:
         resume = getattr(self.policy, "resume", None)

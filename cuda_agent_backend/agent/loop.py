@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from cuda_agent_backend import log
 from cuda_agent_backend.agent.environment import first_messages
 from cuda_agent_backend.agent.gains import Gains, gains_of, restore
 from cuda_agent_backend.agent.protocol import (
@@ -33,19 +34,26 @@ from cuda_agent_backend.agent.trajectory import (
     Stop,
     Trajectory,
 )
+from cuda_agent_backend.agent.workfiles import LEFT_OUT, MAX_RECORDED, size_of
 from sandbox.candidate import Candidate
 from sandbox.verdict import Verdict
 
 Progress = Callable[[str], None]
 OUT_OF_TIME = "The time is up. Submit what is best; nothing else is done any more."
+NOT_RUN = "not run: the time is up"
 CUT_OFF = "Your message was cut off; its tool calls were not run."
 NEW_SHELL = "This session was interrupted. The shell is a new one; candidates and what is known of them are as before."
+CLOSING = "No turn is left. The environment had the fastest candidate, {name}, judged: {answer}"
+WORTH_JUDGING = 1.04
+"""Speed-up over the faster baseline, by its profile, from which a candidate that was never submitted is judged."""
 LAST_TURNS = 2
 """Turns in which a policy may submit what it has after the time is up."""
 MAX_REASON = 2000
 """Characters of a reason that are kept."""
 SIDE_BY_SIDE = ("sketch", "compile", "write")
 """Tools whose neighbouring calls are run, and recorded, as one batch: they compile at the same time."""
+MOST_SIDE_BY_SIDE = 8
+"""Calls of a batch: in between the clock is looked at, and what was done is recorded."""
 ONCE = ("shell",)
 """Tools whose calls may do twice what must be done once, so that one that was interrupted is not run again."""
 
@@ -94,8 +102,10 @@ def run_episode(
 ) -> EpisodeResult:
     """Let ``policy`` work with ``tools`` within ``budget``, of which only what ``clock`` counts is spent.
 
-    What it has found by then may still be judged: a judgement is not cut short. A policy's exception is its own bug and
-    ends the episode with what was found so far; one of the tools is ours, and is raised once the record says so.
+    What it has found by then may still be judged: a judgement is not cut short. Seconds in which a policy was asked in
+    vain, as its server was away, are not counted, and those spent before a resume do not count either. An exception of
+    the policy is its own bug and ends the episode with what was found so far; one of the tools is ours, and is raised
+    once the record says so.
     first: what the conversation begins with; by default the task. record: where each event goes. past: an unfinished
     episode to go on with; ``tools`` must be new, and ``policy`` where it was (see `resume`). cancelled: asked before
     each step; what is under way is finished, and the record is left to be resumed.
@@ -109,15 +119,18 @@ def run_episode(
     return episode.result(end.stop, end.reason)
 
 
-def reward_of(verdicts: Mapping[str, Verdict], stop: Stop) -> float | None:
+def reward_of(verdicts: Mapping[str, Verdict], stop: Stop, turns: int) -> float | None:
     """C7 for a whole episode: that of its best verdict.
 
-    None where an infrastructure's failure, or a judge that could not say, hides what the policy is worth.
+    None where an infrastructure's failure, or a judge that could not say, hides what the policy is worth, and where it
+    was never heard, unless that is its own fault.
     """
     known = [v.reward for v in verdicts.values() if v.reward is not None]
     if known:
         return max(known)
-    return None if verdicts or stop in ("infrastructure", "interrupted") else -1.0
+    unheard = turns == 0 and stop != "bug"
+    unknown = unheard or stop in ("infrastructure", "interrupted")
+    return None if verdicts or unknown else -1.0
 
 
 class _Episode:
@@ -141,9 +154,13 @@ class _Episode:
         self.answered = 0
         self.interrupted = self.new_shell = False
         self.known = Gains()
+        self.recorded = 0
+        """Bytes of the policy's files in the record."""
         self.started = clock()
+        self.limit = budget.seconds
         if past is not None:
             self.go_on(past)
+        tools.seconds_left = lambda: self.limit - self.used
 
     def begin(self, first: Sequence[Message]) -> None:
         """Say what has not been said of the first messages."""
@@ -157,6 +174,7 @@ class _Episode:
         restore(self.tools, past.gains)
         self.known = gains_of(self.tools)
         self.started = self.clock() - past.used
+        self.limit = past.used + self.budget.seconds
         self.interrupted = past.end is None and self.open is not None
         self.note(Resumed(time.time()))
         self.new_shell = any(_called(message, ONCE) for message in self.messages)
@@ -174,7 +192,8 @@ class _Episode:
                 self.turns += 1
                 self.messages.append(turn.to_message())
                 self.open, self.answered = turn, 0
-            case Answered(messages=messages):
+            case Answered(messages=messages, gains=gains):
+                self.recorded += size_of(gains.files)
                 self.messages += messages
                 self.answered += len(messages)
                 if self.open is not None and self.answered == len(self.open.calls):
@@ -193,6 +212,10 @@ class _Episode:
     def used(self) -> float:
         return self.clock() - self.started
 
+    @property
+    def time_is_up(self) -> bool:
+        return self.used > self.limit
+
     def step(self) -> Ended | None:
         """Do one thing; how the episode ended, if it did."""
         if self.tools.finished is not None:
@@ -204,9 +227,9 @@ class _Episode:
             self.new_shell = False
             self.say(NEW_SHELL)
         if self.turns >= self.budget.turns:
-            return self.end("turns", f"{self.budget.turns} turns are used up")
+            return self.close("turns", f"{self.budget.turns} turns are used up")
         out_of_time = f"{self.budget.seconds:.3g} s are used up"
-        if self.last is None and self.used > self.budget.seconds:
+        if self.last is None and self.time_is_up:
             if not self.tools.profiles:
                 return self.end("time", out_of_time)
             self.say(OUT_OF_TIME)
@@ -221,7 +244,10 @@ class _Episode:
         except Exception as error:
             return self.end("bug", f"the policy failed: {type(error).__name__}: {error}")
         if isinstance(turn, Stopped):
-            return self.end(turn.kind, turn.reason)
+            if turn.kind == "infrastructure":
+                self.started += self.used - before
+                return self.end(turn.kind, turn.reason)
+            return self.close(turn.kind, turn.reason)
         if not _well_formed(turn):
             return self.end("bug", f"the policy failed: it gave no turn but {turn!r}")
         used = self.used
@@ -239,13 +265,45 @@ class _Episode:
             return self.end("time", f"{self.budget.seconds:.3g} s are used up")
         batch = next_batch(turn.calls[self.answered :])
         before = self.used
-        answers = self.run(batch)
-        gains = gains_of(self.tools)
-        new, self.known = gains.since(self.known), gains
-        used = self.used
-        self.note(Answered(tuple(answers), new, used, used - before))
+        if self.is_late(turn):
+            batch = turn.calls[self.answered :]
+            answers = [tool_message(call, {"ok": False, "error": NOT_RUN}) for call in batch]
+        else:
+            answers = self.run(batch)
+        self.bring(answers, before)
         self.progress(_last_line(answers))
         return None
+
+    def bring(self, answers: Sequence[Message], before: float) -> None:
+        """Record answers with what they brought since `before`."""
+        gains = gains_of(self.tools)
+        new, self.known = gains.since(self.known), gains
+        if self.recorded + size_of(new.files) > MAX_RECORDED:
+            log.once("search", LEFT_OUT)
+            new = replace(new, files={})
+        used = self.used
+        self.note(Answered(tuple(answers), new, used, used - before))
+
+    def judge_the_rest(self) -> None:
+        """Have what is fastest, and was never judged, judged: its policy has no turn left in which to submit it."""
+        unjudged = [(s, n) for n, s in self.tools.profiles.items() if n not in self.tools.verdicts]
+        speed, name = max(unjudged, default=(0.0, ""))
+        if speed < WORTH_JUDGING or self.tools.best() is not None:
+            return
+        before = self.used
+        (answer,) = self.run([ToolCall.of("closing", "submit", candidate=name)])
+        text = CLOSING.format(name=name, answer=answer["content"])
+        self.bring([{"role": "user", "content": text}], before)
+
+    def close(self, stop: Stop, reason: str) -> Ended | None:
+        """End for want of turns or of what a policy needs; nothing where a candidate wins at the last moment."""
+        self.judge_the_rest()
+        return self.end(stop, reason) if self.tools.finished is None else None
+
+    def is_late(self, turn: Turn) -> bool:
+        """Whether the time is up for what is left of a turn. A turn that begins with a submission has that one."""
+        first = self.answered == 0 and turn.calls[0].name == "submit"
+        return not first and (self.last is not None or self.time_is_up)
 
     def run(self, batch: Sequence[ToolCall]) -> list[Message]:
         again, self.interrupted = self.interrupted, False
@@ -262,11 +320,11 @@ class _Episode:
     def end(self, stop: Stop, reason: str) -> Ended:
         best = self.tools.best()
         promoted = "" if best is None else best[0].digest[:12]
-        reward = reward_of(self.tools.verdicts, stop)
+        reward = reward_of(self.tools.verdicts, stop, self.turns)
         return Ended(stop, reason[:MAX_REASON], self.turns, self.used, reward, promoted)
 
     def result(self, stop: Stop, reason: str) -> EpisodeResult:
-        reward = reward_of(self.tools.verdicts, stop)
+        reward = reward_of(self.tools.verdicts, stop, self.turns)
         return EpisodeResult(
             self.tools.best(), reason, self.messages, self.turns, self.used, stop, reward
         )
@@ -277,7 +335,7 @@ def next_batch(calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
     if calls[0].name not in SIDE_BY_SIDE:
         return calls[:1]
     others = (n for n, call in enumerate(calls) if call.name != calls[0].name)
-    return calls[: next(others, len(calls))]
+    return calls[: min(next(others, len(calls)), MOST_SIDE_BY_SIDE)]
 
 
 def _called(message: Message, names: Sequence[str]) -> bool:

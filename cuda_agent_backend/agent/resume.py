@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cuda_agent_backend import log
+from cuda_agent_backend.agent.policies.registry import closed
 from cuda_agent_backend.agent.protocol import Message, Policy, Schema, Stopped, Turn
 from cuda_agent_backend.agent.trajectory import Ended, Header, Trajectory
 from cuda_agent_backend.agent.trajectory_file import Recorder
@@ -72,8 +73,8 @@ def _take_up(
     if not why:
         return Begun(policy, record, past)
     reason = f"the policy goes another way now: {why}"
-    record.write(Ended("bug", reason, len(past.turns), past.used, None))
-    record.close()
+    with closed(policy), record:
+        record.write(Ended("bug", reason, len(past.turns), past.used, None))
     return None
 
 

@@ -85,7 +85,10 @@ class Acted:
 
 @dataclass(frozen=True)
 class Answered:
-    """Answers to the next calls of the last turn, and what they brought. seconds: what the tools took."""
+    """Answers to the next calls of the last turn, and what they brought. seconds: what the tools took.
+
+    Of a judgement that the environment had made itself at the end, one message of the environment.
+    """
 
     messages: tuple[Message, ...]
     gains: Gains
@@ -165,9 +168,14 @@ class Trajectory:
 
     @property
     def fruitless(self) -> int:
-        """How often it was taken up again since anything happened: an episode that kills its process is let go."""
+        """How often it was taken up again since its policy or a tool did anything.
+
+        An episode that kills its process is let go.
+        """
         count = 0
         for event in reversed(self.events):
+            if isinstance(event, Said):  # by the environment
+                continue
             if not isinstance(event, Resumed):
                 break
             count += 1

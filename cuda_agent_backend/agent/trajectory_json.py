@@ -26,6 +26,8 @@ from cuda_agent_backend.agent.trajectory import (
 )
 
 T = TypeVar("T")
+YEAR_10000 = 253402300800
+"""In Unix time: what is later has no date."""
 ROLES = ("system", "user", "assistant", "tool")
 
 
@@ -96,7 +98,29 @@ def decode_header(line: bytes) -> Header:
         raise LaterVersion(f"it has version {version}; this release reads up to {VERSION}")
     if version != VERSION:
         raise LineError(f"version {version!r} is none")
-    return _built(lambda: Header(**fields))
+    return _built(lambda: Header(**{name: _checked(name, v) for name, v in fields.items()}))
+
+
+def _checked(name: str, value: Any) -> Any:
+    """A field of the header. Raises `LineError` with its name where it is not what it should be."""
+    match name:
+        case "machine" | "flags":
+            good = isinstance(value, dict)
+        case "turns":
+            good = isinstance(value, int) and not isinstance(value, bool)
+        case "started":
+            good = _is_number(value) and 0 <= value < YEAR_10000
+        case "budget_s":
+            good = _is_number(value) or value in ("inf", "-inf", "nan")
+        case _:
+            good = isinstance(value, str)
+    if not good:
+        raise LineError(f"{name[:80]} of the header cannot be {str(value)[:80]!r}")
+    return float(value) if name in ("started", "budget_s") else value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def decode(line: bytes) -> Event:

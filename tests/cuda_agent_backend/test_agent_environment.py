@@ -162,6 +162,21 @@ def test_the_shell_is_asked_its_output_is_cut_and_it_is_closed(tmp_path: Path) -
     assert shell.closed
 
 
+def test_no_command_outlasts_the_episode(tmp_path: Path) -> None:
+    class Patient:
+        name = "patient"
+
+        def act(self, messages: Sequence[Message], tools: Sequence[Schema]) -> Turn:
+            return Turn("", (ToolCall.of("1", "shell", command="make", timeout_s=600),))
+
+    shell = FakeShell()
+    with open_environment(
+        TASK, Scripted(), tmp_path / "w", shell=lambda folder, bench: shell
+    ) as made:
+        run_episode(Patient(), made.tools, Budget(50.0, turns=1), clock=lambda: 7.0)
+    assert shell.commands == [("make", 50.0)]
+
+
 def test_without_a_shell_it_says_so(environment: Environment) -> None:
     assert "no shell" in call(environment, "shell", command="ls")["error"]
 

@@ -103,6 +103,19 @@ def test_no_more_policies_are_asked_at_once_than_may_be() -> None:
     assert most[0] == 3
 
 
+def test_policies_are_closed_when_their_episodes_end(tmp_path: Path) -> None:
+    closed: list[str] = []
+
+    class Holding(kit.Script):
+        def close(self) -> None:
+            closed.append(self.name)
+
+    steps: list[kit.Step] = [*kit.winning()[:2], lambda messages: 1 / 0]  # type: ignore[list-item, return-value]
+    list(fleet(lambda of: Holding(kit.winning(), "wins"), folder=tmp_path).run([task(64)]))
+    list(fleet(lambda of: Holding(steps, "fails")).run([task(64)]))
+    assert closed == ["wins", "fails"]
+
+
 def test_a_fault_harms_its_own_episode_only() -> None:
     def make(of: Task) -> Any:
         rows = of.inputs[0].shape[0]

@@ -15,13 +15,23 @@ import episode_kit as kit
 import pytest
 import test_tools
 
-from cuda_agent_backend.agent.loop import CUT_OFF, NEW_SHELL, Budget, EpisodeResult, run_episode
+from cuda_agent_backend.agent import loop, workfiles
+from cuda_agent_backend.agent.loop import (
+    CUT_OFF,
+    NEW_SHELL,
+    NOT_RUN,
+    OUT_OF_TIME,
+    Budget,
+    EpisodeResult,
+    run_episode,
+)
 from cuda_agent_backend.agent.protocol import Message, Policy, Schema, Stopped, ToolCall, Turn
 from cuda_agent_backend.agent.resume import MAX_AGE_S, MAX_FRUITLESS, begin, decide_again
 from cuda_agent_backend.agent.search import SearchPolicy
 from cuda_agent_backend.agent.tools import Toolbox
 from cuda_agent_backend.agent.trajectory import Acted, Answered, Header, Resumed, Trajectory
 from cuda_agent_backend.agent.trajectory_file import Recorder, assistant_turns, read
+from cuda_agent_backend.agent.workspace import Workspace
 
 
 def play(
@@ -140,7 +150,9 @@ def test_a_policy_that_used_a_shell_is_told_that_it_is_a_new_one(tmp_path: Path)
     assert [m["content"] for m in result.trajectory if m["role"] == "user"][1:] == [NEW_SHELL]
 
 
-def test_the_budget_that_was_used_stays_used(tmp_path: Path) -> None:
+def test_seconds_that_were_used_are_told_and_the_budget_is_for_those_to_come(
+    tmp_path: Path,
+) -> None:
     now = [0.0]
 
     def clock() -> float:
@@ -158,19 +170,139 @@ def test_the_budget_that_was_used_stays_used(tmp_path: Path) -> None:
     opened = Recorder.reopen(tmp_path / "a.jsonl")
     assert isinstance(opened, tuple)
     record, past = opened
-    assert past.used == 50.0 and len(past.turns) == 4
+    assert past.used == 40.0 and len(past.turns) == 4
     now[0] = 0.0
     with record:
         result = run_episode(
-            kit.Script(steps),
+            kit.Script(steps, delay=slow),
             kit.Tools(),
-            Budget(49.0),
+            Budget(19.0),
             clock=clock,
             record=record,
             past=past,  # type: ignore[arg-type]
         )
-    assert (result.stop, result.reason) == ("time", "49 s are used up")
-    assert result.seconds >= 50.0
+    assert result.reason == "19 s are used up"
+    assert (result.stop, result.turns, result.seconds) == ("time", 7, 70.0)
+
+
+class Clock:
+    """Seconds that tools, or a policy, take."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def passes(self) -> None:
+        self.now += 10.0
+
+
+def test_calls_of_a_turn_are_not_run_once_the_time_is_up() -> None:
+    clock, (slow,) = Clock(), kit.losers(1)
+    many = [ToolCall.of(str(n), "look") for n in range(64)]
+    turns = [kit.calls("", kit.draft(slow), kit.profile(slow), *many), kit.calls("enough")]
+    tools: Any = kit.Tools(delay=clock.passes)
+    result = run_episode(kit.Script(turns), tools, Budget(45.0), clock=clock)
+    assert tools.done == ["draft", "profile", *["look"] * 3] and result.seconds == 50.0
+    answers = [json.loads(m["content"]) for m in result.trajectory if m["role"] == "tool"]
+    assert len(answers) == 66
+    assert [a["error"] for a in answers if not a["ok"]] == [NOT_RUN] * 61
+    assert result.trajectory[-2]["content"] == OUT_OF_TIME
+
+
+def test_one_submission_of_a_turn_is_judged_when_the_time_is_up() -> None:
+    clock, (one, two) = Clock(), kit.losers(2)
+    turns = [
+        kit.calls("", kit.draft(one), kit.draft(two), kit.profile(one)),
+        *[kit.calls("", kit.submit(one), kit.submit(two))] * 3,
+    ]
+    tools: Any = kit.Tools(delay=clock.passes)
+    result = run_episode(kit.Script(turns), tools, Budget(25.0), clock=clock)
+    assert tools.done[3:] == ["submit", "submit"] and result.stop == "time"
+
+
+def test_seconds_in_which_a_policy_was_asked_in_vain_are_not_counted(tmp_path: Path) -> None:
+    clock = Clock()
+    path = tmp_path / "a.jsonl"
+    with Recorder.create(path, kit.header()) as record:
+        gone = kit.Script([Stopped("infrastructure", "gone")], delay=clock.passes)
+        tools: Any = kit.Tools()
+        first = run_episode(gone, tools, Budget(5.0), clock=clock, record=record)
+    assert (first.stop, first.seconds, first.reward) == ("infrastructure", 0.0, None)
+    opened = Recorder.reopen(path)
+    assert isinstance(opened, tuple)
+    with opened[0] as record:
+        tools = kit.Tools()
+        policy = kit.Script(kit.winning())
+        again = run_episode(policy, tools, Budget(5.0), clock=clock, record=record, past=opened[1])
+    assert again.stop == "submitted" and again.seconds == 0.0
+
+
+def test_of_a_policy_that_was_never_heard_nothing_is_known() -> None:
+    clock = Clock()
+    clock.passes()
+    ticks = itertools.count(0.0, 10.0)
+    tools: Any = kit.Tools()
+    result = run_episode(kit.Script([]), tools, Budget(5.0), clock=lambda: next(ticks))
+    assert (result.stop, result.turns, result.reward) == ("time", 0, None)
+
+
+@pytest.mark.parametrize("kind", ["turns", "cost", "context", "infrastructure"])
+@pytest.mark.parametrize("fast", [True, False])
+def test_what_was_found_and_not_submitted_is_judged_at_the_end(
+    tmp_path: Path, kind: Any, fast: bool
+) -> None:
+    number, other = kit.winners(1)[0] if fast else kit.losers(2)[0], kit.losers(2)[1]
+    steps: list[kit.Step] = [
+        kit.calls("", kit.draft(number), kit.draft(other), kit.profile(number), kit.profile(other)),
+        kit.calls("go on" if kind == "turns" else "", kit.draft(other)),
+    ]
+    if kind != "turns":
+        steps[1] = Stopped(kind, "over")
+    tools: Any = kit.Tools()
+    result = play(
+        tmp_path, kit.Script(steps), tools, budget=Budget(1e9, turns=1 + (kind != "turns"))
+    )
+    judged = fast and kind != "infrastructure"
+    assert ("submit" in tools.done) is judged
+    assert result.stop == ("submitted" if judged else kind)
+    assert (result.best is not None) is judged
+    found = whole(tmp_path)
+    assert found.messages == result.trajectory and len(found.turns) == result.turns == 1
+    assert set(found.gains.verdicts) == ({kit.name_of(number)} if judged else set())
+    if judged:
+        assert kit.name_of(number) in found.messages[-1]["content"]
+
+
+def test_a_judgement_at_the_end_is_not_made_again(tmp_path: Path) -> None:
+    (number,) = kit.winners(1)
+    turn = kit.calls("", kit.draft(number), kit.profile(number))
+    play(tmp_path, kit.Script([turn]), kit.Tools(), budget=Budget(1e9, turns=1))
+    path = only(tmp_path)
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
+    tools = kit.Tools()
+    result = play(tmp_path, kit.Script([]), tools, budget=Budget(1e9, turns=1))
+    assert result.stop == "submitted" and tools.done == []
+
+
+def test_the_record_of_a_policys_files_has_limits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workfiles, "MAX_BYTES", 100)
+    monkeypatch.setattr(loop, "MAX_RECORDED", 250)
+    with Workspace(tmp_path / "w") as workspace:
+        number = [0]
+
+        def rewrites() -> None:
+            number[0] += 1
+            for name, size in (("a", 60), ("b", 90), ("c", 30)):
+                workspace.provide(name, str(number[0]) * size, protect=False)
+
+        tools = kit.Tools(workspace=workspace, delay=rewrites)
+        steps = [kit.calls("", ToolCall.of("1", "look"))] * 4
+        play(tmp_path / "t", kit.Script(steps), tools, budget=Budget(1e9, turns=4))
+    answered = [e for e in whole(tmp_path / "t").events if isinstance(e, Answered)]
+    assert [sorted(event.gains.files) for event in answered] == [["a", "c"]] * 2 + [[]] * 2
 
 
 def test_turns_that_were_used_stay_used(tmp_path: Path) -> None:
@@ -187,7 +319,7 @@ def test_turns_that_were_used_stay_used(tmp_path: Path) -> None:
         ([kit.calls("no idea")], "gave_up", -1.0),
         ([kit.calls("", ToolCall.of("1", "submit", reason="no"))], "gave_up", -1.0),
         ([*kit.winning()[:5], Stopped("context", "full")], "context", 1.0),
-        ([Stopped("cost", "spent")], "cost", -1.0),
+        ([Stopped("cost", "spent")], "cost", None),
         ([Stopped("infrastructure", "gone")], "infrastructure", None),
         ([lambda messages: 1 / 0], "bug", -1.0),
         ([lambda messages: None], "bug", -1.0),
@@ -289,7 +421,23 @@ def test_a_policy_that_decides_otherwise_now_begins_anew(tmp_path: Path) -> None
 
     steps = kit.winning()
     play(tmp_path, Changed([*steps[:3], Stopped("infrastructure", "gone")]), kit.Tools())
-    result = play(tmp_path, Changed([steps[1], *steps[1:]]), kit.Tools())
+    made = []
+
+    class Closing(Changed):
+        closed = 0
+
+        def close(self) -> None:
+            self.closed += 1
+
+    def make() -> Policy:
+        made.append(Closing([steps[1], *steps[1:]]))
+        return made[-1]
+
+    begun = begin(tmp_path, kit.header(), make, ())
+    assert [policy.closed for policy in made] == [1, 0] and begun.record is not None
+    with begun.record as record:
+        tools: Any = kit.Tools()
+        result = run_episode(begun.policy, tools, Budget(1e9), record=record)
     first, second = sorted(tmp_path.glob("*.jsonl"), key=lambda path: path.stat().st_size)
     assert result.turns == len(steps)
     ends = [found.end for found in map(read, (first, second)) if isinstance(found, Trajectory)]
@@ -336,6 +484,23 @@ def test_one_that_kills_its_process_each_time_is_let_go(tmp_path: Path) -> None:
         assert begun.past is not None and begun.record is not None
         begun.record.write(Resumed(0.0))
         begun.record.close()
+    begun = begin(tmp_path, kit.header(), lambda: kit.Script([]), ())
+    assert begun.past is None and begun.record is not None
+    assert begun.record.path != path
+
+
+def test_being_told_of_a_new_shell_is_no_progress(tmp_path: Path) -> None:
+    def killed() -> None:
+        raise Killed
+
+    shell = kit.calls("", ToolCall.of("1", "shell", command="cd /x"))
+    play(tmp_path, kit.Script([shell, Stopped("infrastructure", "gone")]), kit.Tools())
+    path = only(tmp_path)
+    for number in range(MAX_FRUITLESS):
+        assert whole(tmp_path).fruitless == number
+        with pytest.raises(Killed):
+            play(tmp_path, kit.Script([], delay=killed), kit.Tools())
+    assert whole(tmp_path).messages[-1]["content"] == NEW_SHELL
     begun = begin(tmp_path, kit.header(), lambda: kit.Script([]), ())
     assert begun.past is None and begun.record is not None
     assert begun.record.path != path

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import episode_kit as kit
 import pytest
@@ -25,7 +26,7 @@ from cuda_agent_backend.agent.trajectory_file import (
     parse,
     read,
 )
-from cuda_agent_backend.agent.trajectory_json import decode, encode
+from cuda_agent_backend.agent.trajectory_json import decode, decode_header, encode
 from cuda_agent_backend.agent.trajectory_store import (
     Limits,
     Summary,
@@ -228,6 +229,31 @@ def test_numbers_that_are_not_finite_come_back() -> None:
     assert math.isinf(verdict.accuracy.outputs[0].max_allowed)
 
 
+def test_a_budget_without_end_comes_back() -> None:
+    assert decode_header(encode(kit.header(budget_s=math.inf))).budget_s == math.inf
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("started", "x"),
+        ("started", math.inf),
+        ("started", 1e300),
+        ("budget_s", "x"),
+        ("budget_s", True),
+        ("turns", 1.5),
+        ("machine", []),
+        ("flags", None),
+        ("policy", 3),
+        ("task_digest", None),
+    ],
+)
+def test_a_field_of_the_header_that_is_none_is_named(field: str, value: Any) -> None:
+    found = parse(encode(kit.header(**{field: value})))
+    assert isinstance(found, Unreadable) and found.line == 1
+    assert field in found.reason
+
+
 def files(folder: Path, count: int) -> list[Path]:
     """Finished files of growing age."""
     made = []
@@ -244,7 +270,7 @@ def test_the_oldest_finished_files_go_first(tmp_path: Path) -> None:
     assert prune(tmp_path, Limits(files=3), now=1e9) == 2
     assert [path.exists() for path in made] == [True] * 3 + [False] * 2
     size = made[0].stat().st_size
-    assert prune(tmp_path, Limits(size=2 * size + 10), now=1e9) == 1
+    assert prune(tmp_path, Limits(size=2 * size + size // 2), now=1e9) == 1
     assert [path.exists() for path in made] == [True] * 2 + [False] * 3
 
 

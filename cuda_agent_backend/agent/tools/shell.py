@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Protocol
 
 from cuda_agent_backend.agent.observation import cut
 from cuda_agent_backend.agent.tools.registry import Answer, Spec, Tool, failed, text
 
-DEFAULT_S, LONGEST_S = 60.0, 600.0
+DEFAULT_S, LONGEST_S, SHORTEST_S = 60.0, 600.0, 0.1
 
 SHELL = Spec(
     "shell",
@@ -18,7 +20,7 @@ SHELL = Spec(
         "timeout_s": {
             "type": "number",
             "description": f"seconds after which it is stopped; {DEFAULT_S:g} where it is not given",
-            "minimum": 0.1,
+            "minimum": SHORTEST_S,
             "maximum": LONGEST_S,
         },
     },
@@ -45,14 +47,15 @@ class Shell(Protocol):
         ...
 
 
-def shell_tool(shell: Shell | None) -> Tool:
-    """The tool on a shell; without one it says so."""
+def shell_tool(shell: Shell | None, seconds_left: Callable[[], float] = lambda: math.inf) -> Tool:
+    """The tool on a shell; without one it says so. seconds_left: of the episode, which no command outlasts."""
 
     def run(command: str, timeout_s: float = DEFAULT_S) -> Answer:
         if shell is None:
             return failed(
                 "there is no shell in this episode; the file tools and compile work without one"
             )
+        timeout_s = max(SHORTEST_S, min(timeout_s, seconds_left()))
         result = shell.run(command, timeout_s)
         answer: Answer = {
             "ok": result.status == 0 and not result.timed_out,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -31,17 +32,18 @@ class Toolbox(KernelWork):
     """Tools bound to one task, and what the episode has brought so far.
 
     compile_jobs: compilers that one turn runs at once. workspace: where the file tools work; without one there are the
-    kernel tools alone, and no `compile`. shell: what runs commands there.
+    kernel tools alone, and no `compile`. shell: what runs commands there. seconds_left: of the episode.
     """
 
     compile_jobs: int = 2
     shell: Shell | None = None
+    seconds_left: Callable[[], float] = lambda: math.inf
 
     def __post_init__(self) -> None:
         super().__post_init__()
         tools = self.kernel_tools()
         if self.workspace is not None:
-            tools += [*file_tools(self.workspace), shell_tool(self.shell)]
+            tools += [*file_tools(self.workspace), shell_tool(self.shell, self._left)]
         self.tools: dict[str, Tool] = {tool.spec.name: tool for tool in tools}
 
     @property
@@ -76,6 +78,9 @@ class Toolbox(KernelWork):
             return {**answer, "seconds": round(self._worked() - started, 3)}
         except BadArguments as error:
             return failed(str(error))
+
+    def _left(self) -> float:
+        return self.seconds_left()  # the episode sets it after the tools are made
 
     def _worked(self) -> float:
         """A clock that stands still while other processes have their turn on the device."""
