@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 from endpoint_kit import Endpoint, Reply, call, endpoint, said
 
 from cuda_agent_backend.agent.policies.endpoint import EndpointPolicy
+from cuda_agent_backend.agent.policies.faults import MAX_DELAY_S, delay, retry_after
+from cuda_agent_backend.agent.policies.outgoing import size
 from cuda_agent_backend.agent.policies.spec import Limits, PolicySpec, Sampling
 from cuda_agent_backend.agent.protocol import Stopped, Turn, Usage
 
@@ -229,6 +232,32 @@ def test_usage_that_the_server_does_not_tell_is_guessed() -> None:
     found = turn(answer, messages=[{"role": "user", "content": "y" * 3000}])
     assert found.usage and found.usage.completion_tokens == 100
     assert found.usage.prompt_tokens > 1000
+
+
+@pytest.mark.parametrize("count", [10**400, -5, "100", True, 1e300, float("nan"), None, [3]])
+def test_numbers_of_tokens_that_cannot_be_are_guessed_instead(count: Any) -> None:
+    usage = {"prompt_tokens": count, "completion_tokens": count}
+    details = {"prompt_tokens_details": {"cached_tokens": count}}
+    prices = Limits(price_in=1.0, price_cached=0.5, price_out=1.0)
+    found = turn({**said("x" * 300), "usage": {**usage, **details}}, limits=prices)
+    assert found.usage and found.usage.completion_tokens == 100
+    assert found.usage.prompt_tokens == size(ASK) // 3 and 0 < found.usage.cost < 1
+
+
+def test_an_answer_nested_deeper_than_python_goes_is_asked_for_again() -> None:
+    deep: Any = "x"
+    for _ in range(600):
+        deep = [deep]
+    assert turn(said(deep), said("fine")).content == "fine"
+
+
+@pytest.mark.parametrize("after", ["1e999", "nan", "-3", "Mon, 01 Jan 0001 00:00:00 +2300", "x"])
+def test_a_time_to_wait_that_cannot_be_is_none(after: str) -> None:
+    assert not retry_after({"retry-after": after}, 1e9)
+
+
+def test_however_many_attempts_there_were_the_next_delay_is_bounded() -> None:
+    assert delay(5000, None, random.Random(0)) <= MAX_DELAY_S
 
 
 def long_conversation(turns: int) -> list[dict[str, Any]]:
