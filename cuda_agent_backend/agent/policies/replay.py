@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +58,8 @@ class ReplayPolicy:
         turn = self._turns[played]
         now = candidates_of(messages)
         names = {old: now[id] for id, old in self._named.items() if id in now}
-        return replace(turn, calls=tuple(_renamed(call, names) for call in turn.calls))
+        calls = tuple(_renamed(call, names) for call in turn.calls)
+        return Turn(turn.content, calls, turn.truncated)
 
 
 def turn_of(message: Mapping[str, Any]) -> Turn:
