@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import episode_kit as kit
 import pytest
 from endpoint_kit import Endpoint, Reply, call, endpoint, said
 
@@ -15,7 +16,11 @@ from cuda_agent_backend.agent.policies.endpoint import EndpointPolicy
 from cuda_agent_backend.agent.policies.faults import MAX_DELAY_S, delay, retry_after
 from cuda_agent_backend.agent.policies.outgoing import size
 from cuda_agent_backend.agent.policies.spec import Limits, PolicySpec, Sampling
-from cuda_agent_backend.agent.protocol import Stopped, Turn, Usage
+from cuda_agent_backend.agent.protocol import Stopped, ToolCall, Turn, Usage
+from cuda_agent_backend.agent.resume import begin
+from cuda_agent_backend.agent.trajectory import Acted, Said
+from cuda_agent_backend.agent.trajectory_file import Recorder
+from cuda_agent_backend.agent.trajectory_store import new_path
 
 KEY = "sk-very-secret-0123456789"
 ASK: list[dict[str, Any]] = [{"role": "user", "content": "Write a kernel."}]
@@ -225,6 +230,23 @@ def test_an_allowance_that_is_spent_ends_the_episode() -> None:
             assert isinstance(made.act(ASK, []), Turn) and isinstance(made.act(ASK, []), Turn)
             found = made.act(ASK, [])
         assert isinstance(found, Stopped) and found.kind == "cost" and len(server.asked) == 2
+
+
+def test_what_an_episode_spent_before_it_was_taken_up_counts(tmp_path: Path) -> None:
+    header, usage = kit.header(), Usage(80, 40, 1e-4)
+    with Recorder.create(new_path(tmp_path, header), header) as record:
+        record.write(Said(ASK[0], 0.0))
+        record.write(Acted(kit.calls("", ToolCall.of("1", "look"), usage=usage), 1.0, 1.0))
+    given = ({"max_tokens": 121}, {"max_tokens": 120}, {"max_cost": 9e-5})
+    for limits, left in zip([Limits(**one) for one in given], (1, 0, 0), strict=True):
+        with endpoint(said("x")) as server:
+            made = policy(server, limits)
+            begun = begin(tmp_path, header, lambda made=made: made, ())
+            assert begun.past is not None and begun.record is not None
+            begun.record.close()
+            found = made.act(ASK, [])
+        assert len(server.asked) == left
+        assert isinstance(found, Turn) if left else found.kind == "cost"
 
 
 def test_usage_that_the_server_does_not_tell_is_guessed() -> None:
