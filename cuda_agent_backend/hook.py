@@ -191,7 +191,9 @@ class KernelPass(GraphPass):  # type: ignore[misc]
 
     def _find(self, key: KernelKey) -> Hit | NoKernel:
         options = self.options
-        return self.kernels.find(key, options.min_speedup, options.policy_spec.label)
+        return self.kernels.find(
+            key, options.min_speedup, options.policy_spec.label, options.budget_s
+        )
 
     def _search(self, graph: Graph, digest: str, offers: Sequence[Offer]) -> None:
         """Have what is not known searched, as the mode says, and look again."""

@@ -187,7 +187,7 @@ class Service:
                 )
 
             results[task.digest] = self._one(
-                cache, task, setup, seconds, recorded.get(task.digest), say
+                cache, task, setup, seconds, recorded.get(task.digest), say, request.get("graph_s")
             )
         return {"event": "result", "tasks": results}
 
@@ -199,6 +199,7 @@ class Service:
         budget_s: float,
         recorded: str | None,
         say: Say,
+        graph_s: float | None = None,
     ) -> dict[str, Any]:
         from cuda_agent_backend.machine import key_of
         from cuda_agent_backend.promote import stands
@@ -214,7 +215,7 @@ class Service:
             found = self.search(task, self.judges, setup, budget_s, inputs, say)
         except (ImportError, TaskError) as error:
             return {"reason": f"{type(error).__name__}: {error}"}
-        kept = keep(cache, key, task, found, setup.policy.label, budget_s)
+        kept = keep(cache, key, task, found, setup.policy.label, budget_s, graph_s)
         won = isinstance(found, SearchResult) and not kept
         say("promoted" if won else kept or found.reason)
         return {"reason": kept or found.reason, "promoted": won, "turns": found.turns}
