@@ -12,7 +12,7 @@ from cuda_agent_backend.cli_cache import CliError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """``--policy``, ``--model``, ``--base-url`` and ``--policy-option``."""
+    """``--policy``, ``--model``, ``--base-url``, ``--policy-option``, ``--allow-policy-cpp``, ``--no-memory``."""
     parser.add_argument(
         "--policy", metavar="NAME", help=f"what writes the kernels: {registry.known()}"
     )
@@ -26,6 +26,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help=f"sampling or a limit, may be repeated: {', '.join(NAMES)}",
     )
+    parser.add_argument(
+        "--allow-policy-cpp",
+        action="store_true",
+        help="consent to run C++ that a policy wrote itself (target cpu)",
+    )
+    parser.add_argument(
+        "--no-memory",
+        action="store_true",
+        help="do not tell the policy of kernels that won on tasks like its own",
+    )
 
 
 def options(args: argparse.Namespace) -> dict[str, Any]:
@@ -35,6 +45,8 @@ def options(args: argparse.Namespace) -> dict[str, Any]:
         "cuda_agent.model": getattr(args, "policy_model", None),
         "cuda_agent.base_url": getattr(args, "base_url", None),
         "cuda_agent.policy_options": dict(getattr(args, "policy_option", ())) or None,
+        "cuda_agent.allow_policy_cpp": True if getattr(args, "allow_policy_cpp", False) else None,
+        "cuda_agent.memory": False if getattr(args, "no_memory", False) else None,
     }
     return {name: value for name, value in wanted.items() if value is not None}
 

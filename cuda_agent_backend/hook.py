@@ -192,7 +192,11 @@ class KernelPass(GraphPass):  # type: ignore[misc]
     def _find(self, key: KernelKey) -> Hit | NoKernel:
         options = self.options
         return self.kernels.find(
-            key, options.min_speedup, options.policy_spec.label, options.allow_policy_cpp
+            key,
+            options.min_speedup,
+            options.policy_spec.label,
+            options.budget_s,
+            consent=options.allow_policy_cpp,
         )
 
     def _search(self, graph: Graph, digest: str, offers: Sequence[Offer]) -> None:

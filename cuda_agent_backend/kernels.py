@@ -39,6 +39,19 @@ class NoKernel:
     negative: bool = False
 
 
+MORE = 4.0
+"""A search that was cut short is done again with a graph's budget larger by this factor."""
+
+
+def more_would_do(record: NegativeRecord, budget_s: float) -> bool:
+    """Whether a failed search is worth another with so many seconds for its graph, because it ended for want of them.
+
+    Seconds for the graph are compared, not the kernel's share of them: the same wish must not search again every time.
+    """
+    had = record.budget.get("graph_seconds")
+    return isinstance(had, int | float) and budget_s >= MORE * had > 0
+
+
 class Kernels:
     """An open kernel cache and what was loaded from it. Safe among threads.
 
@@ -50,18 +63,24 @@ class Kernels:
         self.native_dir = native_dir
 
     def find(
-        self, key: KernelKey, min_speedup: float = 0.0, policy: str = "", consent: bool = True
+        self,
+        key: KernelKey,
+        min_speedup: float = 0.0,
+        policy: str = "",
+        budget_s: float = 0.0,
+        consent: bool = True,
     ) -> Hit | NoKernel:
         """The kernel for a key, ready to run, or why not.
 
-        policy: what would search: what another failed at, it may. consent: to C++ that a policy wrote itself.
+        policy: what would search: what another failed at, it may. budget_s: seconds that it would have for the graph.
+        consent: to C++ that a policy wrote itself.
         """
         record = self.cache.get(key)
         if isinstance(record, Miss):
             return NoKernel(record.reason, searchable=True)
         if isinstance(record, NegativeRecord):
-            other = policy not in ("", record.policy)
-            return NoKernel(record.reason, searchable=other, negative=True)
+            again = policy not in ("", record.policy) or more_would_do(record, budget_s)
+            return NoKernel(record.reason, searchable=again, negative=True)
         if isinstance(record, Corrupt | CacheUnavailable):
             log.once("cache", f"left to Inductor: {record}")
             return NoKernel(str(record))

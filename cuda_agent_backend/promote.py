@@ -92,9 +92,18 @@ def stands(known: object, target: str) -> bool:
 
 
 def keep(
-    cache: KernelCache, key: KernelKey, task: Task, found: Searched, policy: str, budget_s: float
+    cache: KernelCache,
+    key: KernelKey,
+    task: Task,
+    found: Searched,
+    policy: str,
+    budget_s: float,
+    graph_s: float | None = None,
 ) -> str:
-    """Write the record or the negative record; "" or why that failed. Durable when this returns."""
+    """Write the record or the negative record; "" or why that failed. Durable when this returns.
+
+    budget_s: seconds that the search had, a share of ``graph_s``; None where nobody knows of a graph.
+    """
     now = time.time()
     if isinstance(found, SearchResult):
         record = record_of(key, task, found, now)
@@ -102,9 +111,10 @@ def keep(
         return "" if isinstance(stored, Stored) else f"not kept: {stored}"
     if found.keep:
         lasts = SEARCHED_OUT_S if found.exhausted else CUT_SHORT_S
-        cache.put_negative(
-            NegativeRecord(key, policy, {"seconds": budget_s}, found.reason, now, now + lasts)
-        )
+        budget: dict[str, Any] = {"seconds": budget_s}
+        if graph_s is not None and not found.exhausted:  # what more seconds might help
+            budget["graph_seconds"] = graph_s
+        cache.put_negative(NegativeRecord(key, policy, budget, found.reason, now, now + lasts))
     return ""
 
 

@@ -146,6 +146,7 @@ class Searching:
             "recorded": dict(recorded or {}),
             "promises": dict(promises or {}),
             "budget_s": budget_s,
+            "graph_s": self.options.budget_s,
         }
         title = f"searching kernels for {len(tasks)} regions, at most {budget_s:.0f} s"
         answer = self._ask(request, budget_s + START_S, title)

@@ -192,7 +192,7 @@ class Service:
                 )
 
             results[task.digest] = self._one(
-                cache, task, setup, seconds, recorded.get(task.digest), say
+                cache, task, setup, seconds, recorded.get(task.digest), say, request.get("graph_s")
             )
         return {"event": "result", "tasks": results}
 
@@ -204,6 +204,7 @@ class Service:
         budget_s: float,
         recorded: str | None,
         say: Say,
+        graph_s: float | None = None,
     ) -> dict[str, Any]:
         from cuda_agent_backend.machine import key_of
         from cuda_agent_backend.promote import stands
@@ -220,7 +221,7 @@ class Service:
         except Exception as error:  # ours, a policy's or a tool's: the other tasks have their turn
             log.logger("search").exception("a search failed")
             return {"reason": f"{type(error).__name__}: {error}"}
-        kept = keep(cache, key, task, found, setup.policy.label, budget_s)
+        kept = keep(cache, key, task, found, setup.policy.label, budget_s, graph_s)
         won = isinstance(found, SearchResult) and not kept
         say("promoted" if won else kept or found.reason)
         return {"reason": kept or found.reason, "promoted": won, "turns": found.turns}
@@ -244,7 +245,9 @@ class Service:
             task = Task.from_json(queued.task)
             mine = setup.policy.label
             if key_of(task) != queued.key or queued.meta.get("policy", mine) != mine:
-                cache.release(queued)  # wanted under other flags or of another policy: not ours to do
+                cache.release(
+                    queued
+                )  # wanted under other flags or of another policy: not ours to do
                 self.background = None
                 return
             budget_s = queued.meta.get("budget_s", 60.0)

@@ -2,7 +2,8 @@
 
 A policy is brought to where it was by the conversation alone. One that is a pure function of the messages needs
 nothing. One with a state has a method ``resume(messages, schemas)`` that answers "" or why it cannot be where it was;
-`decide_again` is that method for policies that always decide the same.
+`decide_again` is that method for policies that always decide the same. One whose allowance holds for the whole episode
+has a method ``spent(usages)``, which is told what each recorded turn took.
 """
 
 from __future__ import annotations
@@ -94,7 +95,11 @@ def unfit(past: Trajectory, header: Header, now: float) -> str:
 def rebuild(policy: Policy, past: Trajectory, schemas: Sequence[Schema]) -> str:
     """Bring a new policy to where it was; "" or why that cannot be."""
     resume = getattr(policy, "resume", None)
-    return "" if resume is None else str(resume(past.messages, schemas))
+    why = "" if resume is None else str(resume(past.messages, schemas))
+    spent = getattr(policy, "spent", None)
+    if spent is not None and not why:
+        spent([turn.usage for turn in past.turns if turn.usage is not None])
+    return why
 
 
 def decide_again(policy: Policy, messages: Sequence[Message], schemas: Sequence[Schema]) -> str:

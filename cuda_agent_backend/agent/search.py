@@ -86,7 +86,7 @@ class SearchPolicy:
         if kind == "profile":
             self._note_speeds(messages, results)
             return self._next()
-        return self._after_submit(results[-1][1])
+        return self._after_submit(_last_calls(messages)[-1], results[-1][1])
 
     def resume(self, messages: Sequence[Message], tools: Sequence[Schema]) -> str:
         """Be where an episode was interrupted; "" or why that cannot be."""
@@ -157,12 +157,14 @@ class SearchPolicy:
             self._note_speeds(messages, results)
         return self._submit_next()
 
-    def _after_submit(self, result: dict[str, Any]) -> Turn:
+    def _after_submit(self, call: dict[str, Any], result: dict[str, Any]) -> Turn:
+        """Go on after a judgement, of a candidate that may have been submitted by another policy."""
+        judged = json.loads(call["function"]["arguments"]).get("candidate", "")
         if result.get("status") == "noisy" and self._noisy < NOISY_TRIES:
             self._noisy += 1  # says nothing of the candidate: the same one again
-            return self._turn(
-                "The machine was busy; again.", ("submit", {"candidate": self._submitted[-1]})
-            )
+            return self._turn("The machine was busy; again.", ("submit", {"candidate": judged}))
+        if judged not in self._submitted:
+            self._submitted.append(judged)
         self._refused = self._refused or str(result.get("reason"))
         return self._submit_next()
 

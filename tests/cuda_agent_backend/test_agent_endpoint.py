@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import episode_kit as kit
 import pytest
 from endpoint_kit import Endpoint, Reply, call, endpoint, said
 
 from cuda_agent_backend.agent.policies.endpoint import EndpointPolicy
+from cuda_agent_backend.agent.policies.faults import MAX_DELAY_S, delay, retry_after
+from cuda_agent_backend.agent.policies.outgoing import size
 from cuda_agent_backend.agent.policies.spec import Limits, PolicySpec, Sampling
-from cuda_agent_backend.agent.protocol import Stopped, Turn, Usage
+from cuda_agent_backend.agent.protocol import Stopped, ToolCall, Turn, Usage
+from cuda_agent_backend.agent.resume import begin
+from cuda_agent_backend.agent.trajectory import Acted, Said
+from cuda_agent_backend.agent.trajectory_file import Recorder
+from cuda_agent_backend.agent.trajectory_store import new_path
 
 KEY = "sk-very-secret-0123456789"
 ASK: list[dict[str, Any]] = [{"role": "user", "content": "Write a kernel."}]
@@ -224,11 +232,54 @@ def test_an_allowance_that_is_spent_ends_the_episode() -> None:
         assert isinstance(found, Stopped) and found.kind == "cost" and len(server.asked) == 2
 
 
+def test_what_an_episode_spent_before_it_was_taken_up_counts(tmp_path: Path) -> None:
+    header, usage = kit.header(), Usage(80, 40, 1e-4)
+    with Recorder.create(new_path(tmp_path, header), header) as record:
+        record.write(Said(ASK[0], 0.0))
+        record.write(Acted(kit.calls("", ToolCall.of("1", "look"), usage=usage), 1.0, 1.0))
+    given = ({"max_tokens": 121}, {"max_tokens": 120}, {"max_cost": 9e-5})
+    for limits, left in zip([Limits(**one) for one in given], (1, 0, 0), strict=True):
+        with endpoint(said("x")) as server:
+            made = policy(server, limits)
+            begun = begin(tmp_path, header, lambda made=made: made, ())
+            assert begun.past is not None and begun.record is not None
+            begun.record.close()
+            found = made.act(ASK, [])
+        assert len(server.asked) == left
+        assert isinstance(found, Turn) if left else found.kind == "cost"
+
+
 def test_usage_that_the_server_does_not_tell_is_guessed() -> None:
     answer = {**said("x" * 300), "usage": None}
     found = turn(answer, messages=[{"role": "user", "content": "y" * 3000}])
     assert found.usage and found.usage.completion_tokens == 100
     assert found.usage.prompt_tokens > 1000
+
+
+@pytest.mark.parametrize("count", [10**400, -5, "100", True, 1e300, float("nan"), None, [3]])
+def test_numbers_of_tokens_that_cannot_be_are_guessed_instead(count: Any) -> None:
+    usage = {"prompt_tokens": count, "completion_tokens": count}
+    details = {"prompt_tokens_details": {"cached_tokens": count}}
+    prices = Limits(price_in=1.0, price_cached=0.5, price_out=1.0)
+    found = turn({**said("x" * 300), "usage": {**usage, **details}}, limits=prices)
+    assert found.usage and found.usage.completion_tokens == 100
+    assert found.usage.prompt_tokens == size(ASK) // 3 and 0 < found.usage.cost < 1
+
+
+def test_an_answer_nested_deeper_than_python_goes_is_asked_for_again() -> None:
+    deep: Any = "x"
+    for _ in range(600):
+        deep = [deep]
+    assert turn(said(deep), said("fine")).content == "fine"
+
+
+@pytest.mark.parametrize("after", ["1e999", "nan", "-3", "Mon, 01 Jan 0001 00:00:00 +2300", "x"])
+def test_a_time_to_wait_that_cannot_be_is_none(after: str) -> None:
+    assert not retry_after({"retry-after": after}, 1e9)
+
+
+def test_however_many_attempts_there_were_the_next_delay_is_bounded() -> None:
+    assert delay(5000, None, random.Random(0)) <= MAX_DELAY_S
 
 
 def long_conversation(turns: int) -> list[dict[str, Any]]:

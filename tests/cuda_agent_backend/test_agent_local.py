@@ -325,5 +325,11 @@ def test_an_episode_with_a_real_engine_ends_well(folder: Path) -> None:
 
 def test_an_allowance_ends_an_episode_of_a_local_model(folder: Path) -> None:
     made = replace(spec(folder), limits=Limits(max_tokens=20))
-    found = make_policy(made).act(ASK, [])
+    policy = make_policy(made)
+    first = policy.act(ASK, [])
+    assert isinstance(first, Turn), "as of an endpoint, the sum of all turns so far counts"
+    found = policy.act(ASK, [])
     assert isinstance(found, Stopped) and found.kind == "cost"
+    again: Any = make_policy(made)
+    again.spent([first.usage])
+    assert isinstance(again.act(ASK, []), Stopped)

@@ -132,6 +132,96 @@ def test_a_model_that_gives_up_is_followed_by_the_search(end: Step) -> None:
     assert found.best is not None
 
 
+def by_last(tool: str) -> Step:
+    """A call of a tool with what the last answer is about."""
+
+    def step(messages: Any) -> Turn:
+        answer = json.loads(next(m for m in reversed(messages) if m["role"] == "tool")["content"])
+        if tool == "sketch":
+            return Turn(
+                "", (ToolCall.of(f"m{len(messages)}", tool, schedule=answer["schedules"][-1]),)
+            )
+        known = answer.get("candidate") or findings_of(messages)[-1].name
+        return Turn("", (ToolCall.of(f"m{len(messages)}", tool, candidate=known),))
+
+    return step
+
+
+@pytest.mark.parametrize("obeys", [True, False])
+def test_a_model_whose_time_is_up_has_its_best_sketch_judged_before_the_search(obeys: bool) -> None:
+    bench = Scripted()
+    last = by_last("submit") if obeys else calls("look")
+    steps = (calls("look"), by_last("sketch"), by_last("profile"), last)
+    policy = SearchLast("x", Scripted2(*steps), SearchPolicy())
+    found = run_episode(
+        policy, Toolbox(TASK, bench), Budget(0.5), clock=lambda: float(len(bench.worths))
+    )
+    assert found.best is not None and "judge" in bench.asked
+
+
+@pytest.mark.parametrize("profiles", [1, 2, 3])
+def test_when_the_time_of_the_search_after_a_model_is_up_the_best_is_submitted(
+    profiles: int,
+) -> None:
+    bench = Scripted()
+    steps = (calls("look"), by_last("sketch"), by_last("profile"))
+    policy = SearchLast("x", Scripted2(*steps), SearchPolicy())
+    found = run_episode(
+        policy, Toolbox(TASK, bench), Budget(profiles - 0.5), clock=lambda: float(len(bench.worths))
+    )
+    assert found.best is not None and "judge" in bench.asked
+
+
+@pytest.mark.parametrize("kind", [SearchFirst, SearchLast])
+def test_after_the_time_is_up_what_a_noisy_machine_spoiled_is_judged_again(kind: Any) -> None:
+    bench = Noisy(1)
+    steps = (calls("look"), by_last("sketch"), by_last("profile"), by_last("submit"))
+    parts = (
+        (SearchPolicy(), Scripted2())
+        if kind is SearchFirst
+        else (Scripted2(*steps), SearchPolicy())
+    )
+    found = run_episode(
+        kind("x", *parts), Toolbox(TASK, bench), Budget(0.5), clock=lambda: float(len(bench.worths))
+    )
+    assert found.best is not None and bench.asked.count("judge") == 2
+
+
+class Noisy(Scripted):
+    """The first judgements are spoiled; others, if they are to be refused, are refused."""
+
+    def __init__(self, times: int, judged: str = "wins") -> None:
+        super().__init__(judged=judged)
+        self.times, self.names = times, list[str]()
+
+    def judge(self, task: Any, candidate: Any) -> Any:
+        self.names.append(candidate.digest)
+        said, self.judged = self.judged, "noisy" if len(self.names) <= self.times else self.judged
+        found = super().judge(task, candidate)
+        self.judged = said
+        return found
+
+
+def test_a_models_sketch_that_is_judged_noisy_is_judged_again_itself() -> None:
+    bench = Noisy(2)
+    steps = (calls("look"), by_last("sketch"), by_last("profile"), by_last("submit"))
+    policy = SearchLast("x", Scripted2(*steps), SearchPolicy(judgements=0))
+    found = run_episode(policy, Toolbox(TASK, bench), Budget(1e9))
+    assert found.stop == "submitted" and len(bench.names) == 3 and len(set(bench.names)) == 1
+
+
+@pytest.mark.parametrize(
+    ("first", "kind"), [(True, "infrastructure"), (False, "infrastructure"), (False, "cost")]
+)
+def test_a_model_that_cannot_go_on_is_why_a_fruitless_mixture_ended(first: bool, kind: Any) -> None:
+    model, search = Scripted2(lambda _: Stopped(kind, "401")), SearchPolicy()
+    policy = SearchFirst("x", search, model) if first else SearchLast("x", model, search)
+    bench = Scripted(judged="too_slow")
+    found = run_episode(policy, Toolbox(TASK, bench), Budget(1e9))
+    assert "judge" in bench.asked and found.stop == kind
+    assert found.reason.startswith("401; the search: nothing wins")
+
+
 def test_a_models_own_source_is_judged_without_the_search() -> None:
     model = Scripted2(calls("submit", candidate="nobody"), lambda _: Turn("bye"))
     found = run_episode(

@@ -8,14 +8,15 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import episode_kit as kit
 import pytest
 from test_tools import TASK, Scripted
 
-from cuda_agent_backend import cli
-from cuda_agent_backend.agent.loop import Budget, run_episode
+from cuda_agent_backend import cli, cli_policy
+from cuda_agent_backend.agent.loop import CUT_OFF, Budget, run_episode
 from cuda_agent_backend.agent.policies import registry
 from cuda_agent_backend.agent.policies.registry import POLICIES, make_policy
-from cuda_agent_backend.agent.policies.replay import ReplayPolicy
+from cuda_agent_backend.agent.policies.replay import ReplayPolicy, _renamed
 from cuda_agent_backend.agent.policies.spec import (
     NAMES,
     Limits,
@@ -23,8 +24,11 @@ from cuda_agent_backend.agent.policies.spec import (
     Sampling,
     with_options,
 )
+from cuda_agent_backend.agent.protocol import ToolCall, Turn
 from cuda_agent_backend.agent.search import SearchPolicy
 from cuda_agent_backend.agent.tools import Toolbox
+from cuda_agent_backend.agent.trajectory_file import Recorder
+from cuda_agent_backend.bench import command as bench_command
 from cuda_agent_backend.options import OptionError, parse
 from cuda_agent_backend.searching import Searching
 from cuda_agent_backend.service import Setup
@@ -56,12 +60,19 @@ def test_a_policy_reaches_the_search_process_as_it_was_wished_for() -> None:
         ({"policy": "openai"}, "needs a model"),
         ({"policy": "replay"}, "needs a model: the file to play"),
         ({"base_url": "http://h/v1"}, "has no use for a base URL"),
+        ({"model": "m"}, "the policy 'search' has no use for a model"),
+        ({"policy_options": {"max_cost": 2.0}}, "'search' has no use for sampling or limits"),
+        (
+            {"policy": "search+replay", "model": "f", "policy_options": {"temperature": 0}},
+            "has no use for sampling or limits",
+        ),
         ({"policy_options": {"warmth": 1}}, "there is no 'warmth'; there are: temperature"),
         ({"policy_options": {"temperature": "hot"}}, "temperature='hot' is not a number"),
         ({"policy_options": {"retries": 1.5}}, "retries=1.5 is not a whole number"),
         ({"policy_options": {"seed": True}}, "seed=True is not a whole number"),
         ({"policy_options": {"top_p": 0}}, "top_p=0 is not above 0"),
         ({"policy_options": {"max_cost": -1}}, "max_cost=-1 is out of range"),
+        ({"policy_options": {"price_in": 10**400}}, "is out of range"),
         ({"policy_options": {"timeout_s": float("nan")}}, "timeout_s=nan is out of range"),
         ({"policy_options": [1]}, "is not a dictionary"),
     ],
@@ -99,6 +110,19 @@ def test_commands_take_a_policy(command: list[str], capsys: pytest.CaptureFixtur
     )
     assert cli.main([*command, "--policy", "nobody"]) == cli.USAGE
     assert "no policy is called 'nobody'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["warm", "a.py:f"], ["bench", "tasks"]])
+def test_consent_and_memory_are_arguments_too(command: list[str]) -> None:
+    plain = cli_policy.options(cli.parser().parse_args(command))
+    assert parse(SETTINGS, None, plain) == parse(SETTINGS)
+    args = cli.parser().parse_args([*command, "--allow-policy-cpp", "--no-memory"])
+    given = cli_policy.options(args)
+    made = parse(SETTINGS, None, given)
+    assert made.allow_policy_cpp is True and made.memory is False
+    if command[0] == "bench":
+        wishes = bench_command.plan(args, SETTINGS).wishes
+        assert wishes.policy == given, "another wish makes another result"
 
 
 def test_every_option_of_policies_is_in_the_documents() -> None:
@@ -160,6 +184,40 @@ def test_a_replay_calls_candidates_by_the_names_that_they_have_now() -> None:
     assert found.best is not None
 
 
+def test_a_replay_runs_no_call_of_a_turn_that_was_cut_off(tmp_path: Path) -> None:
+    path, tools = tmp_path / "episode.jsonl", kit.Tools()
+    with Recorder.create(path, kit.header()) as record:
+        was = run_episode(kit.Script(kit.winning()), tools, Budget(1e9), record=record)
+    again = kit.Tools()
+    found = run_episode(make_policy(PolicySpec("replay", str(path))), again, Budget(1e9))
+    assert again.done == tools.done
+    assert kit.said(found.trajectory) == kit.said(was.trajectory)
+    assert found.best is not None and CUT_OFF in [m["content"] for m in found.trajectory]
+
+
+def test_a_replay_goes_on_after_a_cut_off_turn_without_calls() -> None:
+    policy = ReplayPolicy([{"role": "assistant", "content": "half a th", "truncated": True}])
+    found = policy.act([{"role": "user", "content": "x"}], [])
+    assert isinstance(found, Turn) and found.truncated
+
+
+def test_a_renamed_call_keeps_arguments_that_are_called_as_our_own() -> None:
+    call = ToolCall("1", "submit", '{"candidate": "old", "id": 7, "name": "x"}')
+    made = _renamed(call, {"old": "new"})
+    assert (made.id, made.name) == ("1", "submit")
+    assert json.loads(made.arguments) == {"candidate": "new", "id": 7, "name": "x"}
+
+
+@pytest.mark.parametrize(
+    "line", ['{"messages": [{}]}', '{"messages": [{"role": 3}, 5]}', '{"role": "tool"}', "[]", "7"]
+)
+def test_a_line_that_is_no_message_is_passed_by(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text(line + '\n{"role": "assistant", "content": "hello"}\n')
+    found = make_policy(PolicySpec("replay", str(path))).act([], [])
+    assert isinstance(found, Turn) and found.content == "hello"
+
+
 def test_a_replay_that_is_at_its_end_says_so() -> None:
     messages = [m for m in recorded() if "submit" not in json.dumps(m)]
     found = run_episode(ReplayPolicy(messages), Toolbox(TASK, Scripted()), Budget(1e9))
@@ -173,6 +231,8 @@ def test_a_file_that_cannot_be_played_is_said(text: str | None, tmp_path: Path) 
         path.write_text(text)
     with pytest.raises(ImportError, match="cannot be played"):
         make_policy(PolicySpec("replay", str(path)))
+    with pytest.raises(ImportError, match="cannot be played"):
+        make_policy(PolicySpec("replay", "a\0b"))
 
 
 def test_what_one_policy_failed_at_another_may_search(tmp_path: Path) -> None:
@@ -192,6 +252,31 @@ def test_what_one_policy_failed_at_another_may_search(tmp_path: Path) -> None:
     for policy, searchable in (("search", False), ("", False), ("openai:m", True)):
         found = kernels.find(key, policy=policy)
         assert isinstance(found, NoKernel) and found.searchable is searchable
+
+
+def test_a_search_that_was_cut_short_is_done_again_with_a_budget_four_times_as_large(
+    tmp_path: Path,
+) -> None:
+    import splice_kit as splicing
+    from test_service import EXP, options, tasks_of
+
+    from cuda_agent_backend.kernels import Kernels, NoKernel
+    from cuda_agent_backend.machine import key_of
+    from cuda_agent_backend.promote import NothingFound, keep
+
+    (task,) = tasks_of((EXP,))
+    key, cache = key_of(task), splicing.cache_of(options(tmp_path))
+    for exhausted, graph_s, again in (
+        (False, 100.0, [400.0, 3600.0]),
+        (True, 100.0, []),
+        (False, None, []),
+    ):
+        found = NothingFound("nothing wins", exhausted, 3)
+        keep(cache, key, task, found, "search", 20.0, graph_s)
+        for budget in (0.0, 20.0, 100.0, 399.0, 400.0, 3600.0):
+            known = Kernels(cache).find(key, policy="search", budget_s=budget)
+            assert isinstance(known, NoKernel) and known.negative
+            assert known.searchable is (budget in again)
 
 
 def test_the_search_process_has_a_served_model_work_on_a_task(tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ MAX_CALLS = 64
 """Calls of one message; what is beyond them is not run."""
 CHARACTERS_PER_TOKEN = 3
 """Few, so that lengths guessed from it are on the safe side."""
+MOST_TOKENS = 10**12
+"""More is no count of a message's tokens but a server's mistake, and need not fit a float."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,13 @@ def read_answer(
 
     taken: ids of calls that the conversation has already. sent: its characters, for servers that do not count tokens.
     """
+    try:
+        return _read(value, limits, taken, sent)
+    except RecursionError:
+        return Unreadable("the answer is nested too deeply")
+
+
+def _read(value: Any, limits: Limits, taken: Collection[str], sent: int) -> Turn | Unreadable:
     if not isinstance(value, dict):
         return Unreadable(f"the answer is a JSON {type(value).__name__}, not an object")
     choices = value.get("choices")
@@ -65,7 +74,10 @@ def error_text(value: Any) -> str:
     error = value.get("error", value) if isinstance(value, dict) else value
     if isinstance(error, dict):
         error = error.get("message") or error.get("detail") or error
-    text = error if isinstance(error, str) else json.dumps(error, default=str)
+    try:
+        text = error if isinstance(error, str) else json.dumps(error, default=str)
+    except RecursionError:
+        text = "an error that is nested too deeply"
     return " ".join(text.split())[:300]
 
 
@@ -83,7 +95,7 @@ def usage_of(value: Any, limits: Limits, written: str, read: int = 0) -> Usage:
 
 
 def _count(value: Any, otherwise: int) -> int:
-    return value if type(value) is int and value >= 0 else otherwise
+    return value if type(value) is int and 0 <= value <= MOST_TOKENS else otherwise
 
 
 def _text(content: Any) -> str:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any
 
 from cuda_agent_backend.agent.policies.answers import (
@@ -102,6 +102,10 @@ class EndpointPolicy:
     def close(self) -> None:
         """Give up the connections."""
         self._client.close()
+
+    def spent(self, usages: Sequence[Usage]) -> None:
+        """What an episode that is taken up has used: its allowance is one for all processes."""
+        self._spent = reduce(_sum, usages, self._spent)
 
     def act(self, messages: Sequence[Message], tools: Sequence[Schema]) -> Turn | Stopped:
         """The model's next message; asks again where there is nothing in it."""

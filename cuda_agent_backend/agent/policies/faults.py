@@ -54,12 +54,13 @@ def retry_after(headers: Mapping[str, str], now: float) -> float | None:
         return seconds if 0 <= seconds < float("inf") else None
     try:
         date = email.utils.parsedate_to_datetime(headers.get("retry-after", ""))
-    except ValueError:
+        since = date.timestamp()
+    except (ValueError, OverflowError):  # years that no clock has
         return None
-    return max(0.0, date.timestamp() - now)
+    return max(0.0, since - now)
 
 
 def delay(attempt: int, after_s: float | None, draw: random.Random) -> float:
     """Seconds before another attempt: doubled each time, half of it at random; never less than the server asked for."""
-    most = min(MAX_DELAY_S, FIRST_DELAY_S * 2.0**attempt)
+    most = min(MAX_DELAY_S, FIRST_DELAY_S * 2.0 ** min(attempt, 64))
     return max(after_s or 0.0, most * draw.uniform(0.5, 1.0))

@@ -78,11 +78,16 @@ class LocalPolicy:
         self._seen = 0
         self._said: Message = {}
         self._last = Sampled((), (), False)
+        self._used = 0
 
     @property
     def name(self) -> str:
         """With the model's."""
         return self._spec.label
+
+    def spent(self, usages: Sequence[Usage]) -> None:
+        """What an episode that is taken up has used: its allowance is one for all processes."""
+        self._used += sum(usage.prompt_tokens + usage.completion_tokens for usage in usages)
 
     def act(self, messages: Sequence[Message], tools: Sequence[Schema]) -> Turn | Stopped:
         """The model's next message, with its tokens."""
@@ -97,6 +102,7 @@ class LocalPolicy:
             return Stopped("infrastructure", found.reason)
         turn = self._turn(found, given, messages)
         usage = Usage(len(given), len(found.ids), 0.0)
+        self.spent([usage])
         tokens = Tokens(tuple(prompt), found.ids, found.logprobs, follows)
         self._ids, self._last = [*given, *found.ids], found
         self._seen, self._said = len(messages) + 1, turn.to_message()
@@ -115,8 +121,10 @@ class LocalPolicy:
         least = min(LEAST_ROOM, self._spec.sampling.max_new_tokens)
         if length + least > window:
             return Stopped("context", f"{length} tokens leave no room in a context of {window}")
-        if limits.max_tokens and length >= limits.max_tokens:
-            return Stopped("cost", f"{length} tokens are used, {limits.max_tokens} were allowed")
+        if limits.max_tokens and self._used >= limits.max_tokens:
+            return Stopped(
+                "cost", f"{self._used} tokens are used, {limits.max_tokens} were allowed"
+            )
         return None
 
     def _turn(self, found: Sampled, prompt: Sequence[int], messages: Sequence[Message]) -> Turn:

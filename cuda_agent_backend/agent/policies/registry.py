@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import cast
 from urllib.parse import urlsplit
 
-from cuda_agent_backend.agent.policies.spec import PolicySpec
+from cuda_agent_backend.agent.policies.spec import Limits, PolicySpec, Sampling
 from cuda_agent_backend.agent.protocol import Policy
 
 
@@ -18,8 +18,8 @@ from cuda_agent_backend.agent.protocol import Policy
 class Kind:
     """What a name stands for. module: below this package, with ``make(spec) -> Policy``. model: whether it needs one.
 
-    packages: what must be installed. files: whether it writes and reads files, and so works in a workspace.
-    extra: of this project, which installs the packages.
+    packages: what must be installed. files: whether it writes and reads files, and so works in a workspace. options:
+    whether it has a use for sampling and limits. extra: of this project, which installs the packages.
     """
 
     module: str
@@ -27,16 +27,19 @@ class Kind:
     packages: tuple[str, ...] = ()
     endpoint: bool = False
     files: bool = True
+    options: bool = True
     extra: str = "llm"
 
 
 POLICIES = {
-    "search": Kind("searching", files=False),
-    "bayesian": Kind("searching", packages=("sklearn",), files=False, extra="search"),
+    "search": Kind("searching", files=False, options=False),
+    "bayesian": Kind(
+        "searching", packages=("sklearn",), files=False, options=False, extra="search"
+    ),
     "openai": Kind("endpoint", "the model's name", ("openai",), endpoint=True),
     "transformers": Kind("local", "its name or folder", ("transformers",)),
     "vllm": Kind("local", "its name or folder", ("vllm", "transformers")),
-    "replay": Kind("replay", "the file to play"),
+    "replay": Kind("replay", "the file to play", options=False),
 }
 MIXED = "mixed"
 
@@ -50,6 +53,12 @@ def problem(spec: PolicySpec) -> str:
     for kind in wanted:
         if kind.model and not spec.model:
             return f"the policy {spec.name!r} needs a model: {kind.model}"
+    if spec.model and not any(kind.model for kind in wanted):
+        return f"the policy {spec.name!r} has no use for a model"
+    if (spec.sampling, spec.limits) != (Sampling(), Limits()) and not any(
+        kind.options for kind in wanted
+    ):
+        return f"the policy {spec.name!r} has no use for sampling or limits"
     if spec.base_url:
         if not any(kind.endpoint for kind in wanted):
             return f"the policy {spec.name!r} has no use for a base URL"

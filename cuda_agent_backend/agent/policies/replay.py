@@ -1,6 +1,7 @@
 """The replay policy: the assistant's messages of a recorded episode, or of a file written by hand, once more.
 
-The file is a trajectory, or messages as JSON lines or as one JSON list. Only what the assistant said is played.
+The file is a trajectory, or messages as JSON lines or as one JSON list. Only what the assistant said is played. A turn
+that was cut off is cut off again (a trajectory says so): its calls were not run, and are not run now.
 Candidates are named by their content, so names hold as long as the code that makes candidates does the same; where it
 does not, a name that a recorded answer gave stands for the one that the same call is given now.
 """
@@ -30,6 +31,8 @@ def read_messages(path: Path) -> list[Message] | str:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         return f"{path} cannot be played: {error.strerror}"
+    except ValueError as error:  # a name that no file can have
+        return f"{str(path)!r} cannot be played: {error}"
     found = [message for value in _values(text) for message in _messages(value)]
     if not any(message["role"] == "assistant" for message in found):
         return f"{path} cannot be played: it has no assistant's message"
@@ -55,7 +58,8 @@ class ReplayPolicy:
         turn = self._turns[played]
         now = candidates_of(messages)
         names = {old: now[id] for id, old in self._named.items() if id in now}
-        return Turn(turn.content, tuple(_renamed(call, names) for call in turn.calls))
+        calls = tuple(_renamed(call, names) for call in turn.calls)
+        return Turn(turn.content, calls, turn.truncated)
 
 
 def turn_of(message: Mapping[str, Any]) -> Turn:
@@ -69,7 +73,8 @@ def turn_of(message: Mapping[str, Any]) -> Turn:
         text = arguments if isinstance(arguments, str) else json.dumps(arguments)
         id = str(one.get("id") or f"replay_{number + 1}")
         calls.append(ToolCall(id, str(function.get("name", "")), text))
-    return Turn(str(message.get("content") or ""), tuple(calls))
+    cut_off = message.get("truncated") is True
+    return Turn(str(message.get("content") or ""), tuple(calls), cut_off)
 
 
 def candidates_of(messages: Sequence[Message]) -> dict[str, str]:
@@ -79,7 +84,7 @@ def candidates_of(messages: Sequence[Message]) -> dict[str, str]:
         if message["role"] != "tool":
             continue
         try:
-            answer = json.loads(message["content"])
+            answer = json.loads(message.get("content", ""))
         except (ValueError, TypeError, RecursionError):
             continue
         if isinstance(answer, dict) and isinstance(answer.get("candidate"), str):
@@ -95,7 +100,8 @@ def _renamed(call: ToolCall, names: Mapping[str, str]) -> ToolCall:
     old = arguments.get("candidate") if isinstance(arguments, dict) else None
     if not isinstance(old, str) or names.get(old, old) == old:
         return call
-    return ToolCall.of(call.id, call.name, **{**arguments, "candidate": names[old]})
+    renamed = {**arguments, "candidate": names[old]}
+    return ToolCall(call.id, call.name, json.dumps(renamed, sort_keys=True))
 
 
 def _values(text: str) -> Iterator[Any]:
@@ -117,9 +123,13 @@ def _messages(value: Any) -> list[Message]:
     """The messages in one line: itself, or those of an event of a trajectory."""
     if not isinstance(value, dict):
         return []
-    if isinstance(value.get("role"), str):
+    if _has_role(value):
         return [value]
     if value.get("kind") == "acted":
         return [{**value, "role": "assistant", "tool_calls": value.get("calls")}]
     several = value.get("messages")
-    return [m for m in several if isinstance(m, dict)] if isinstance(several, list) else []
+    return [m for m in several if _has_role(m)] if isinstance(several, list) else []
+
+
+def _has_role(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("role"), str)

@@ -79,6 +79,8 @@ class PolicySpec:
 
 
 _WHOLE = ("max_new_tokens", "seed", "retries", "context_tokens", "message_characters", "max_tokens")
+MOST = 1e18
+"""No option means more; Python's whole numbers go beyond what a float holds."""
 _ABOVE_ZERO = ("max_new_tokens", "timeout_s", "message_characters")
 NAMES = tuple(f.name for f in (*fields(Sampling), *fields(Limits)))
 """All that `with_options` takes."""
@@ -106,7 +108,7 @@ def _wrong(key: str, value: Any) -> str:
         return f"there is no {key!r}; there are: {', '.join(NAMES)}"
     if type(value) not in ((int,) if key in _WHOLE else (int, float)):
         return f"{key}={value!r} is not a {'whole ' if key in _WHOLE else ''}number"
-    if not math.isfinite(value) or value < 0 or (value == 0 and key in _ABOVE_ZERO):
+    if value > MOST or not math.isfinite(value) or value < 0 or (value == 0 and key in _ABOVE_ZERO):
         return f"{key}={value!r} is out of range"
     if key == "top_p" and not 0 < value <= 1:
         return f"top_p={value!r} is not above 0 and at most 1"
