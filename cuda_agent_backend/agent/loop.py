@@ -23,6 +23,7 @@ from cuda_agent_backend.agent.protocol import (
     tool_message,
 )
 from cuda_agent_backend.agent.tools import Toolbox
+from cuda_agent_backend.agent.tools.kernels import COMPILING
 from cuda_agent_backend.agent.trajectory import (
     Acted,
     Answered,
@@ -44,7 +45,7 @@ LAST_TURNS = 2
 """Turns in which a policy may submit what it has after the time is up."""
 MAX_REASON = 2000
 """Characters of a reason that are kept."""
-SIDE_BY_SIDE = ("sketch", "compile", "write")
+SIDE_BY_SIDE = tuple(spec.name for spec in COMPILING)
 """Tools whose neighbouring calls are run, and recorded, as one batch: they compile at the same time."""
 ONCE = ("shell",)
 """Tools whose calls may do twice what must be done once, so that one that was interrupted is not run again."""
