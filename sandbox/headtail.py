@@ -1,8 +1,37 @@
-"""Output of any length in bounded memory: its beginning and its end are kept, its middle is counted."""
+"""Long output in little room: its beginning and its end are kept, its middle is counted."""
 
 from __future__ import annotations
 
+import re
+
 _PLAIN = {code: "\ufffd" for code in (*range(32), 127) if chr(code) not in "\t\n"}
+
+
+_GAP = re.compile(r"\n\[\.\.\. (\d{1,15}) of \d{1,15} (bytes|characters) left out \.\.\.\]\n")
+
+
+def shortened(text: str, limit: int) -> str:
+    """The text with its middle left out, and its size told, if it is longer than `limit` characters.
+
+    Of a text that was shortened before, what was left out then is counted too.
+    """
+    if len(text) <= limit:
+        return text
+    half = max(1, limit // 2)
+    head, middle, tail = text[:half], text[half:-half], text[-half:]
+    gap = _GAP.search(middle)
+    if gap is None:
+        return f"{head}{_gap(len(middle), len(text), 'characters')}{tail}"
+
+    def size(part: str) -> int:
+        return len(part) if gap[2] == "characters" else len(part.encode(errors="replace"))
+
+    left = int(gap[1]) + size(middle[: gap.start()]) + size(middle[gap.end() :])
+    return f"{head}{_gap(left, left + size(head) + size(tail), gap[2])}{tail}"
+
+
+def _gap(left: int, size: int, unit: str) -> str:
+    return f"\n[... {left} of {size} {unit} left out ...]\n"
 
 
 class HeadTail:
@@ -29,7 +58,7 @@ class HeadTail:
         left = self.size - len(self._head) - len(tail)
         if not left:
             return plain(bytes(self._head) + tail)
-        return f"{plain(bytes(self._head))}\n[... {left} of {self.size} bytes left out ...]\n{plain(tail)}"
+        return f"{plain(bytes(self._head))}{_gap(left, self.size, 'bytes')}{plain(tail)}"
 
 
 def plain(data: bytes) -> str:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from sandbox.confine import Policy, confined
+from sandbox.headtail import shortened
 
 GIB = 1 << 30
 OUTPUT_LIMIT = 16_000
@@ -144,14 +145,6 @@ def _read(output: BinaryIO) -> str:
     data = output.read(min(size, keep))
     if size > 2 * keep:
         output.seek(size - keep)
-        data += b"\n[...]\n"
+        data += b"\n[... %d of %d bytes left out ...]\n" % (size - 2 * keep, size)
     data += output.read()
-    return shorten(data.decode(errors="replace"))
-
-
-def shorten(text: str, limit: int = OUTPUT_LIMIT) -> str:
-    """The text, with its middle left out if it is longer than `limit` characters."""
-    if len(text) <= limit:
-        return text
-    half = limit // 2
-    return f"{text[:half]}\n[... {len(text) - 2 * half} characters left out ...]\n{text[-half:]}"
+    return shortened(data.decode(errors="replace"), OUTPUT_LIMIT)

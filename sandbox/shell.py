@@ -28,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -85,15 +85,16 @@ class Shell:
     """One shell in `folder`; a context manager. Commands are run one at a time, whichever thread asks.
 
     protected: names and patterns of what the shell may not change at the top of the folder, folders with all that is
-    in them. read: more folders and files that it may read. gpu: whether it may use the GPU. turn: entered for each
-    command, for owners who measure. isolation: what this machine offers, tried out where it is not given.
+    in them, or what gives these for each command. read: more folders and files that it may read. gpu: whether it may
+    use the GPU. turn: entered for each command, for owners who measure. isolation: what this machine offers, tried out
+    where it is not given.
     """
 
     def __init__(
         self,
         folder: Path | str,
         *,
-        protected: Sequence[str] = PROTECTED,
+        protected: Sequence[str] | Callable[[], Iterable[str]] = PROTECTED,
         read: Sequence[Path] = (),
         gpu: bool = False,
         limits: ShellLimits | None = None,
@@ -103,8 +104,7 @@ class Shell:
         self.folder = Path(folder).resolve()
         self.isolation = isolation or offered()
         self.limits = limits or ShellLimits()
-        # Below the top, paths would be the shell's to redirect: there whole folders are protected.
-        self._patterns = tuple(dict.fromkeys(name.partition("/")[0] for name in protected))
+        self._protected = protected
         self._read, self._gpu, self._turn = tuple(read), gpu, turn
         self._bash = shutil.which("bash", path=SYSTEM_PATH)
         self._compilers = [t.path for t in (find_cxx(), find_cuda()) if isinstance(t, Toolchain)]
@@ -222,7 +222,11 @@ class Shell:
     def _ask(self, command: str, timeout_s: float) -> dict[str, Any] | None:
         """The keeper's answer; None where it is gone. Whatever interrupts this ends the shell."""
         assert self._control is not None
-        protected = protected_files(self.folder, self._patterns)
+        given = self._protected
+        names = given() if callable(given) else given
+        # Below the top, paths would be the shell's to redirect: there whole folders are protected.
+        patterns = tuple(dict.fromkeys(name.partition("/")[0] for name in names))
+        protected = protected_files(self.folder, patterns)
         request = {"command": command, "timeout_s": timeout_s, "protected": protected}
         done = False
         try:

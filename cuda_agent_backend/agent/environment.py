@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cuda_agent_backend.agent.memory import Neighbour
+from cuda_agent_backend.agent.observation import LOG_CHARACTERS
 from cuda_agent_backend.agent.protocol import Message
 from cuda_agent_backend.agent.readable import readable
 from cuda_agent_backend.agent.skill import example_files, skill
@@ -24,6 +25,7 @@ from cuda_agent_backend.agent.tools.kernels import LANGUAGES
 from cuda_agent_backend.agent.workspace import Workspace
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
 from cuda_agent_backend.sketch.device import CpuFacts, cpu_facts, gpu_facts
+from kernel_cache import Record
 from sandbox import flags
 from sandbox.task import Task, TaskError
 
@@ -68,7 +70,7 @@ class Environment:
             self.tools.workspace.close()
 
 
-def confined_shell(folder: Path, bench: Bench) -> Shell:
+def confined_shell(workspace: Workspace, bench: Bench) -> Shell:
     """The sandbox's shell, which may not change what the environment provides.
 
     Among other episodes of one judge its commands wait for their turn, as compilers do.
@@ -76,7 +78,12 @@ def confined_shell(folder: Path, bench: Bench) -> Shell:
     from sandbox import shell
 
     turn = getattr(bench, "beside", nullcontext)
-    return shell.Shell(folder, protected=(*shell.PROTECTED, "example", "neighbours"), turn=turn)
+    return shell.Shell(
+        workspace.root,
+        protected=lambda: workspace.provided,
+        limits=shell.ShellLimits(output_bytes=LOG_CHARACTERS),
+        turn=turn,
+    )
 
 
 def open_environment(
@@ -86,7 +93,7 @@ def open_environment(
     *,
     facts: DeviceFacts | CpuFacts | None = None,
     compile_jobs: int = 2,
-    shell: Callable[[Path, Bench], Shell] | None = confined_shell,
+    shell: Callable[[Workspace, Bench], Shell] | None = confined_shell,
     neighbours: Sequence[Neighbour] = (),
 ) -> Environment:
     """The environment of a task. folder: of the workspace, made where it is not there; what a policy wrote to it before
@@ -103,7 +110,7 @@ def open_environment(
     try:
         fill(workspace, task, facts)
         show_neighbours(workspace, neighbours)
-        opened = shell(folder, bench) if shell is not None else None
+        opened = shell(workspace, bench) if shell is not None else None
         tools = Toolbox(
             task,
             bench,
@@ -143,9 +150,15 @@ def show_neighbours(workspace: Workspace, neighbours: Sequence[Neighbour]) -> No
     for number, neighbour in enumerate(written):
         record, place = neighbour.record, f"neighbours/{number}"
         workspace.provide(f"{place}/kernel{suffixes[record.language]}", record.source)
-        workspace.provide(f"{place}/plan.json", record.plan)
+        workspace.provide(f"{place}/plan.json", written_plan(record))
         with suppress(TaskError):  # of a torch that had other operators
             workspace.provide(f"{place}/task.py", readable(neighbour.task))
+
+
+def written_plan(record: Record) -> str:
+    """The launch plan as the policy wrote it, which goes with the source; the record's own launches what came out."""
+    written = record.evidence.get("written_plan")
+    return record.plan if written is None else json.dumps(written, indent=1) + "\n"
 
 
 def known_facts(task: Task, facts: DeviceFacts | CpuFacts | None) -> dict[str, Any]:

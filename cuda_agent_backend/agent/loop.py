@@ -24,6 +24,7 @@ from cuda_agent_backend.agent.protocol import (
     tool_message,
 )
 from cuda_agent_backend.agent.tools import Toolbox
+from cuda_agent_backend.agent.tools.kernels import COMPILING
 from cuda_agent_backend.agent.trajectory import (
     Acted,
     Answered,
@@ -50,7 +51,7 @@ LAST_TURNS = 2
 """Turns in which a policy may submit what it has after the time is up."""
 MAX_REASON = 2000
 """Characters of a reason that are kept."""
-SIDE_BY_SIDE = ("sketch", "compile", "write")
+SIDE_BY_SIDE = tuple(spec.name for spec in COMPILING)
 """Tools whose neighbouring calls are run, and recorded, as one batch: they compile at the same time."""
 MOST_SIDE_BY_SIDE = 8
 """Calls of a batch: in between the clock is looked at, and what was done is recorded."""

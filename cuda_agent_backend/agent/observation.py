@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sandbox.accuracy import AccuracyReport, OutputReport
+from sandbox.headtail import shortened
 from sandbox.places import Misses, Place
 from sandbox.roofline import Achieved
 from sandbox.timing import SpeedReport
@@ -33,21 +34,17 @@ HINTS = {
 
 def cut(text: str, most: int = LOG_CHARACTERS) -> str:
     """Long output with its middle left out and its size told."""
-    if len(text) <= most:
-        return text
-    half = most // 2
-    left = len(text) - 2 * half
-    return f"{text[:half]}\n[... {left} of {len(text)} characters left out ...]\n{text[-half:]}"
+    return shortened(text, most)
 
 
 _PLACE = re.compile(
-    r"^(?P<file>[\w./-]+?)(?::(?P<a>\d+)(?::\d+)?|\((?P<b>\d+)\)): *"
+    r"^(?P<file>[\w./-]+?)(?::(?P<a>\d{1,9})(?::\d{1,9})?|\((?P<b>\d{1,9})\)): *"
     r"(?:fatal |catastrophic )?error *(?:#\S+)?: *(?P<what>.*)$",
     re.MULTILINE,
 )
 
 _ASSEMBLER = re.compile(
-    r"^ptxas \S*?(?P<file>\w+\.ptx), line (?P<line>\d+); error *: *(?P<what>.*)$", re.MULTILINE
+    r"^ptxas \S*?(?P<file>\w+\.ptx), line (?P<line>\d{1,9}); error *: *(?P<what>.*)$", re.MULTILINE
 )
 
 
@@ -59,7 +56,8 @@ def compile_errors(log: str, source: str, name: str) -> list[str]:
         number = int(match["a"] or match["b"])
         mine = match["file"].rsplit("/", 1)[-1].startswith("kernel.")
         place = f"{name if mine else match['file']}:{number}"
-        shown = f" | {lines[number - 1].strip()[:160]}" if mine and number <= len(lines) else ""
+        there = mine and 1 <= number <= len(lines)  # the log is not to be believed
+        shown = f" | {lines[number - 1].strip()[:160]}" if there else ""
         found.append(f"{place}: {match['what'][:400]}{shown}")
     found += [f"PTX line {m['line']}: {m['what'][:400]}" for m in _ASSEMBLER.finditer(log)]
     return list(dict.fromkeys(found))[:MOST_ERRORS]

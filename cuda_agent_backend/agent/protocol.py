@@ -145,7 +145,7 @@ def parse_arguments(call: ToolCall, schema: Schema) -> dict[str, Any]:
     if len(call.arguments) > MAX_ARGUMENTS:
         raise BadArguments(f"arguments of {call.name} have more than {MAX_ARGUMENTS} characters")
     try:
-        arguments = json.loads(call.arguments or "{}", parse_constant=_no_constant)
+        arguments = _decoded(call.arguments or "{}")
     except (ValueError, RecursionError) as error:
         raise BadArguments(f"arguments of {call.name} are not JSON: {error}") from None
     if not isinstance(arguments, dict):
@@ -162,6 +162,16 @@ def parse_arguments(call: ToolCall, schema: Schema) -> dict[str, Any]:
         raise BadArguments(f"{call.name} needs {', '.join(missing)}")
     _check(call.name, arguments, parameters)
     return arguments
+
+
+def _decoded(text: str) -> Any:
+    """JSON as Python values. 1.0 is an integer to JSON schema, and some models write all numbers so: it becomes one."""
+    return json.loads(text, parse_constant=_no_constant, parse_float=_number)
+
+
+def _number(text: str) -> int | float:
+    value = float(text)
+    return int(value) if value.is_integer() else value
 
 
 def _no_constant(name: str) -> Any:

@@ -16,6 +16,8 @@ __all__ = ["Refusal", "Workspace"]
 MOST_BYTES, MOST_FILES = 64 << 20, 2000
 """That tools write in one episode, overwritten ones counted again."""
 HIDDEN = ".writing-"
+BASELINES = "baselines.json"
+"""What the environment writes later in an episode: a policy puts nothing in its place."""
 
 
 class Workspace:
@@ -92,11 +94,14 @@ class Workspace:
         name = normal(path)
         if isinstance(name, Refusal):
             return name
-        if name in self.provided:
+        if not self._reserved().isdisjoint(_with_folders(name)):
             return Refusal("read-only: it belongs to the environment; write another file")
         if name.rpartition("/")[2].startswith(HIDDEN):
             return Refusal(f"names that begin with {HIDDEN} are the environment's")
         return None
+
+    def _reserved(self) -> set[str]:
+        return {*self.provided, BASELINES}
 
     def _why_unseen(self, path: str) -> Refusal | None:
         found = self._files.read(path)
@@ -128,6 +133,12 @@ class Workspace:
 
     def _note(self, path: str, text: str) -> None:
         self.seen[str(normal(path))] = _digest(text.encode())
+
+
+def _with_folders(path: str) -> list[str]:
+    """The path, and the folders that it lies in."""
+    parts = path.split("/")
+    return ["/".join(parts[:n]) for n in range(1, len(parts) + 1)]
 
 
 def _digest(content: bytes) -> str:

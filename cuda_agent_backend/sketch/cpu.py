@@ -37,6 +37,8 @@ from sandbox.plan import Launch, Plan
 from sandbox.specs import TensorSpec
 
 ENTRY = "cuda_agent_kernel"
+MAX_WRITTEN_OUT = 64
+"""Of a width and of vectors in flight: each is written out, so a huge number would be a source of megabytes."""
 FLUSH_ELEMENTS = 1024
 """Elements of a sum between two flushes of its accumulators: the length of a run in the cascade."""
 RUN_ROWS = 32
@@ -498,6 +500,7 @@ def emit(
     streamed = False
     for number, kernel in enumerate(kernels):
         p = schedule.parameters(number)
+        _check_written_out(p)
         if number in products:
             product, panels = products[number]
             width, rows = int(p.get("width", 8)), int(p.get("rows", cpu_product.ROWS[0]))
@@ -534,6 +537,12 @@ def _products(
             width = int(schedule.parameters(number).get("width", 8))
             found[number] = product, cpu_product.panels(product, number, width)
     return found
+
+
+def _check_written_out(p: dict[str, int | str]) -> None:
+    for name in ("width", "unroll"):
+        if not 1 <= int(p.get(name, 1)) <= MAX_WRITTEN_OUT:
+            raise Unsupported(f"{name} is {p[name]}, not within 1 and {MAX_WRITTEN_OUT}")
 
 
 def _check_stack(kernel: Kernel, region: LoweredRegion, p: dict[str, int | str]) -> None:

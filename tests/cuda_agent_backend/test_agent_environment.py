@@ -16,17 +16,24 @@ from test_tools import Scripted
 
 from cuda_agent_backend import promote
 from cuda_agent_backend.agent.environment import Environment, open_environment
-from cuda_agent_backend.agent.loop import Budget, run_episode
+from cuda_agent_backend.agent.loop import Budget, next_batch, run_episode
 from cuda_agent_backend.agent.memory import Neighbour
+from cuda_agent_backend.agent.observation import LOG_CHARACTERS
 from cuda_agent_backend.agent.policies import registry
 from cuda_agent_backend.agent.policies.spec import PolicySpec
 from cuda_agent_backend.agent.protocol import Message, Schema, ToolCall, Turn
 from cuda_agent_backend.agent.skill import example_plan, example_task, skill
-from cuda_agent_backend.agent.skill.example import example_source
+from cuda_agent_backend.agent.skill.example import (
+    TRITON_SOURCE,
+    example_source,
+    source_of,
+    triton_plan,
+)
 from cuda_agent_backend.agent.tools.shell import ShellResult
 from sandbox.judge import Judge
 from sandbox.plan import Plan
 from sandbox.task import Task
+from sandbox.triton_plan import has_triton
 
 ROWS = 64
 TASK = example_task("cpu", rows=ROWS)
@@ -122,7 +129,7 @@ def test_kernels_that_policies_wrote_for_like_tasks_lie_in_the_folder(tmp_path: 
     def neighbour(origin: str) -> Neighbour:
         plan = example_plan("cpu")
         record: Any = SimpleNamespace(
-            origin=origin, language="c++", source=f"// {origin}", plan=plan, label="[]"
+            origin=origin, language="c++", source=f"// {origin}", plan=plan, label="[]", evidence={}
         )
         return Neighbour(0.5, example_task("cpu"), 1.3, record)
 
@@ -134,6 +141,57 @@ def test_kernels_that_policies_wrote_for_like_tasks_lie_in_the_folder(tmp_path: 
         assert (
             "read-only" in call(made, "write", path="neighbours/0/plan.json", content="")["error"]
         )
+
+
+def test_a_neighbour_is_shown_with_the_plan_that_goes_with_its_source(tmp_path: Path) -> None:
+    """A Triton kernel's record launches what was compiled; its source goes with the plan that the policy wrote."""
+    written = Plan.from_json(triton_plan())
+    record: Any = SimpleNamespace(
+        origin="policy",
+        language="triton",
+        source=source_of(TRITON_SOURCE),
+        plan=example_plan("cuda"),
+        evidence={"written_plan": json.loads(written.to_json())},
+    )
+    near = [Neighbour(0.5, example_task("cuda"), 1.3, record)]
+    task = example_task("cuda")
+    with open_environment(task, Scripted(), tmp_path / "w", neighbours=near, shell=None) as made:
+        workspace = made.tools.workspace
+        assert workspace is not None
+        assert Plan.from_json(str(workspace.text_of("neighbours/0/plan.json"))) == written
+        plan, source = "neighbours/0/plan.json", "neighbours/0/kernel.py"
+        assert call(made, "compile", source=source, plan=plan)["ok"]
+        (candidate,) = made.tools.candidates.values()
+        assert has_triton(candidate.plan)
+
+
+def test_the_shell_may_change_what_a_policy_wrote_whatever_it_is_called(tmp_path: Path) -> None:
+    with open_environment(TASK, Scripted(), tmp_path / "w") as made:
+        probe = call(made, "shell", command="mkdir neighbours && echo a > neighbours/a")
+        if "not run" in probe["output"]:
+            pytest.skip(probe["output"])
+        assert call(made, "write", path="task.cu", content="int a;\n")["ok"]
+        script = "echo '//' >> task.cu && echo b >> neighbours/a && cat task.cu neighbours/a"
+        assert call(made, "shell", command=script)["output"] == "int a;\n//\na\nb\n"
+        assert call(made, "look")["ok"]
+        if getattr(made.tools.shell, "protects", False):
+            forged = "echo x > baselines.json; echo x > task.json; echo x > example/plan.json"
+            assert "denied" in call(made, "shell", command=forged)["output"]
+            assert '"room"' in str(
+                made.tools.workspace and made.tools.workspace.text_of("baselines.json")
+            )
+
+
+def test_what_a_command_prints_is_cut_once_with_its_true_size(tmp_path: Path) -> None:
+    with open_environment(TASK, Scripted(), tmp_path / "w") as made:
+        output = call(made, "shell", command="head -c 1000000 /dev/zero | tr '\\0' x; false")[
+            "output"
+        ]
+    if "not run" in output:
+        pytest.skip(output)
+    assert output.count("left out") == 1
+    assert " of 1000000 bytes left out" in output
+    assert len(output) < LOG_CHARACTERS + 200
 
 
 def test_opening_a_folder_again_keeps_what_the_policy_wrote(tmp_path: Path) -> None:
@@ -226,6 +284,15 @@ def test_calls_of_one_turn_are_run_in_order(environment: Environment) -> None:
     assert [a["ok"] for a in answers] == [True] * 7 + [False]
     assert answers[4]["candidate"] != answers[5]["candidate"]
     assert "ended" in answers[7]["error"]
+
+
+def test_calls_are_recorded_together_that_are_run_together_and_no_others() -> None:
+    def batch(*names: str) -> list[str]:
+        return [call.name for call in next_batch([ToolCall.of("1", name) for name in names])]
+
+    assert batch("compile", "compile", "look") == ["compile", "compile"]
+    assert batch("sketch", "sketch", "sketch") == ["sketch"] * 3
+    assert batch("write", "write", "compile") == ["write"], "files are written in order"
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from cuda_agent_backend.agent.tools.files import (
     file_tools,
     replaced,
 )
+from cuda_agent_backend.agent.tools.kernels import SKETCH
 from cuda_agent_backend.agent.tools.registry import Answer
 from cuda_agent_backend.agent.workspace import MOST_FILES, Workspace
 
@@ -247,6 +248,15 @@ def test_edits_are_all_done_or_none(workspace: Workspace) -> None:
     assert (workspace.root / "a.cu").read_text() == "12 three\n"
 
 
+def test_edits_that_multiply_are_refused_before_memory_is_full(workspace: Workspace) -> None:
+    assert call(workspace, "write", path="a", content="a")["ok"]
+    edits = [{"old": "a", "new": "a" * 10, "replace_all": True}] * 12
+    answer = call(workspace, "multi_edit", path="a", edits=edits)
+    assert answer["error"].startswith("a: edit 7 of 12: it would make 10000000 characters")
+    assert call(workspace, "read", path="a")["text"] == "1\ta"
+    assert call(workspace, "multi_edit", path="a", edits=edits[:6])["replaced"] == 111_111
+
+
 def test_an_edit_says_why_it_does_not_fit() -> None:
     content = "float a;\n  float b;\nfloat a;\n"
     several = replaced(content, "float a;", "x", False)
@@ -429,3 +439,27 @@ def test_wrong_arguments_are_named(name: str, text: str, said: str) -> None:
     with pytest.raises(BadArguments) as caught:
         parse_arguments(ToolCall("1", name, text), spec.schema)
     assert said in str(caught.value)
+
+
+def test_whole_numbers_written_with_a_point_are_whole_however_deep() -> None:
+    text = '{"path": "a", "offset": 1.0, "limit": 2e3}'
+    parsed = parse_arguments(ToolCall("1", "read", text), FILE_SPECS[0].schema)
+    assert parsed == {"path": "a", "offset": 1, "limit": 2000}
+    assert all(type(parsed[name]) is int for name in ("offset", "limit"))
+    sketch = '{"schedule": [{"width": 8.0, "deep": "8.0"}]}'
+    deep = parse_arguments(ToolCall("1", "sketch", sketch), SKETCH.schema)
+    assert deep == {"schedule": [{"width": 8, "deep": "8.0"}]}
+    assert type(deep["schedule"][0]["width"]) is int
+    half = '{"path": "a", "offset": 1.5}'
+    with pytest.raises(BadArguments, match="must be of type integer"):
+        parse_arguments(ToolCall("1", "read", half), FILE_SPECS[0].schema)
+
+
+def test_lines_are_read_from_a_place_given_with_a_point(workspace: Workspace) -> None:
+    assert call(workspace, "read", path="task.py", offset=1.0)["text"] == "1\tthe task"
+
+
+@pytest.mark.parametrize("path", ["baselines.json", "baselines.json/x", "./baselines.json//x/y"])
+def test_nothing_is_put_where_the_baselines_will_be(workspace: Workspace, path: str) -> None:
+    assert "read-only" in call(workspace, "write", path=path, content="x")["error"]
+    workspace.provide("baselines.json", "{}")

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from agent_tasks import samples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_tools import TASK, Built, Scripted, made, run
 
+from cuda_agent_backend.agent.confined import MAX_FILE
 from cuda_agent_backend.agent.observation import (
     HINTS,
     LOG_CHARACTERS,
@@ -28,6 +31,7 @@ from cuda_agent_backend.agent.tools import Toolbox, tool_schemas
 from cuda_agent_backend.agent.tools.toolbox import MOST_REASON
 from cuda_agent_backend.agent.workspace import Workspace
 from sandbox.accuracy import AccuracyReport, OutputReport
+from sandbox.headtail import HeadTail
 from sandbox.inputs import DISTRIBUTIONS
 from sandbox.places import Misses, Place
 from sandbox.roofline import Achieved
@@ -64,11 +68,37 @@ def test_errors_are_told_once_and_not_without_end() -> None:
     assert compile_errors("nothing of use", SOURCE, "k.cu") == []
 
 
+@pytest.mark.parametrize("number", ["9" * 5000, "0", "999999999"])
+def test_lines_that_a_log_makes_up_are_no_fault(number: str) -> None:
+    for log in (f"kernel.cu({number}): error: no\n", f"kernel.cu:{number}:{number}: error: no\n"):
+        for source in ("", SOURCE):
+            assert all(" | " not in told for told in compile_errors(log, source, "k.cu"))
+    assert compile_errors(f"ptxas k.ptx, line {number}; error : no\n", "", "k.cu")[1:] == []
+
+
 def test_long_text_keeps_both_ends() -> None:
     assert cut("short") == "short"
     text = cut("a" * 50_000 + "b" * 50_000)
     assert text.startswith("aaa") and text.endswith("bbb")
     assert f"{100_000 - LOG_CHARACTERS} of 100000" in text
+
+
+@given(
+    text=st.integers(0, 3000).map(lambda n: "".join(f"{i}\n" for i in range(n))),
+    limits=st.tuples(st.integers(200, 6000), st.integers(200, 6000)).map(sorted),
+)
+def test_cut_twice_is_as_cut_once(text: str, limits: list[int]) -> None:
+    assert cut(cut(text, limits[1]), limits[0]) == cut(text, limits[0])
+
+
+def test_what_was_left_out_before_is_counted_in_its_unit() -> None:
+    output = HeadTail(16_000)
+    output.feed(b"begin\n" + b"x" * 1_000_000 + b"\nend")
+    told = cut(output.text() + "\n[a note]")
+    assert f"[... {1_000_010 + 9 - LOG_CHARACTERS} of {1_000_010 + 9} bytes left out ...]" in told
+    assert told.count("left out") == 1 and told.startswith("begin") and told.endswith("[a note]")
+    forged = cut("\n[... 7 of 9 bytes left out ...]\n" + "y" * 50_000)
+    assert forged.startswith("\n[... 7 of 9 bytes") and "50033 characters left out" in forged
 
 
 def test_every_distribution_has_a_hint() -> None:
@@ -138,6 +168,67 @@ def test_reasons_that_are_a_page_are_cut() -> None:
     assert len(answer["error"]) < MOST_REASON + 100
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(28, "No space left on device"), "No space left"),
+        (MemoryError(), "out of memory"),
+        (RecursionError(), "nested too deep"),
+    ],
+)
+def test_what_a_machine_refuses_is_an_answer_and_a_bug_is_not(
+    error: Exception, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise raised
+
+    tools, raised = Toolbox(TASK, Scripted()), error
+    monkeypatch.setattr(tools.bench, "baselines", fail)
+    answer = run(tools, "look")
+    assert not answer["ok"] and said in answer["error"]
+    raised = TypeError("a bug")
+    with pytest.raises(TypeError):
+        run(tools, "look")
+
+
+@pytest.mark.parametrize("in_the_way", ["folder", "link", "pipe"])
+def test_baselines_are_told_where_their_file_has_no_place(tmp_path: Path, in_the_way: str) -> None:
+    place = tmp_path / "baselines.json"
+    if in_the_way == "folder":
+        place.mkdir()
+    elif in_the_way == "link":
+        place.symlink_to("/etc/passwd")
+    else:
+        os.mkfifo(place)
+    with Workspace(tmp_path) as workspace:
+        tools = Toolbox(TASK, Scripted(), workspace=workspace)
+        answer = run(tools, "look")
+        assert answer["ok"] and answer["schedules"] and tools.baselines is not None
+        assert "remove what is in its place" in answer["remarks"][0]
+        place.rmdir() if in_the_way == "folder" else place.unlink()
+        assert "remarks" not in run(tools, "look") and "room" in place.read_text()
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_whatever_a_schedule_says_there_is_an_answer(target: str, data: st.DataObject) -> None:
+    """One parameter of a proposed schedule in turn is what it should not be."""
+    name = data.draw(st.sampled_from(KINDS))
+    tools = Toolbox(samples(target)[name].task, Scripted())
+    proposed = run(tools, "look")["schedules"]
+    schedule = json.loads(json.dumps(data.draw(st.sampled_from(proposed[:8]))))
+    kernel = data.draw(st.sampled_from(schedule))
+    parameter = data.draw(st.sampled_from(sorted(kernel)))
+    for odd in (0, 1, 3, 1 << 20, 1 << 40, -1, "word", "", 2.0, 0.5, True, None, []):
+        kernel[parameter] = odd
+        answer = run(tools, "sketch", schedule=schedule)
+        assert answer["ok"] or answer["error"], (name, parameter, odd)
+    sizes = {digest: len(made.source) for digest, made in tools.candidates.items()}
+    assert max(sizes.values(), default=0) < MAX_FILE
+
+
+KINDS = ("gelu", "softmax", "layer norm", "bfloat16 sum", "transposed", "cumulative sum", "depthwise")  # fmt: skip
 NAMES = st.one_of(
     st.sampled_from([s["function"]["name"] for s in tool_schemas()]), st.text(max_size=5)
 )

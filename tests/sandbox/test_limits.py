@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sandbox.headtail import shortened
 from sandbox.limits import (
     OUTPUT_LIMIT,
     Finished,
@@ -15,7 +16,6 @@ from sandbox.limits import (
     StartFailed,
     TimedOut,
     run_limited,
-    shorten,
 )
 
 PYTHON = sys.executable
@@ -97,11 +97,14 @@ def test_endless_output_is_cut_in_the_middle(tmp_path: Path) -> None:
     assert isinstance(result, Finished)
     assert result.output.startswith("first") and result.output.endswith("last\n")
     assert len(result.output) < OUTPUT_LIMIT + 100
+    size = len("first\n") + (3 << 20) + len("\nlast\n")
+    assert f"[... {size - OUTPUT_LIMIT} of {size} bytes left out ...]" in result.output
+    assert result.output.count("left out") == 1
 
 
 def test_short_text_stays_as_it_is() -> None:
-    assert shorten("abc", 3) == "abc"
-    assert shorten("abcdef", 4).startswith("ab\n[... 2 ")
+    assert shortened("abc", 3) == "abc"
+    assert shortened("abcdef", 4) == "ab\n[... 2 of 6 characters left out ...]\nef"
 
 
 def test_no_descriptor_is_left_open(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from cuda_agent_backend.agent.confined import MAX_FILE
 from cuda_agent_backend.agent.patterns import PatternError, line_matcher, path_matcher
 from cuda_agent_backend.agent.tools.registry import Answer, Spec, Tool, failed, flag, text, whole
 from cuda_agent_backend.agent.workspace import Refusal, Workspace
@@ -150,7 +151,8 @@ def multi_edit(workspace: Workspace, path: str, edits: Sequence[Mapping[str, Any
 
 
 def replaced(content: str, old: str, new: str, every: bool) -> tuple[str, int] | Refusal:
-    """The content with `old` replaced, and how often; refused where it is not there or, unless `every`, not unique."""
+    """The content with `old` replaced, and how often; refused where it is not there, unless `every` not unique, or
+    where more would come out than a file holds."""
     count = content.count(old)
     if count == 0:
         near = _nearest(content, old)
@@ -163,6 +165,11 @@ def replaced(content: str, old: str, new: str, every: bool) -> tuple[str, int] |
         )
     if old == new:
         return Refusal("old and new text are the same")
+    size = len(content) + count * (len(new) - len(old))
+    if size > MAX_FILE:  # before it is made: edits that follow each other multiply
+        return Refusal(
+            f"it would make {size} characters of it; a file has at most {MAX_FILE} bytes"
+        )
     return content.replace(old, new), count
 
 

@@ -21,7 +21,7 @@ from cuda_agent_backend.agent.observation import (
 from cuda_agent_backend.agent.offer import offers
 from cuda_agent_backend.agent.protocol import BadArguments
 from cuda_agent_backend.agent.tools.registry import Answer, Spec, Tool, failed, text
-from cuda_agent_backend.agent.workspace import Refusal, Workspace
+from cuda_agent_backend.agent.workspace import BASELINES, Refusal, Workspace
 from cuda_agent_backend.sketch.api import Analysis, NotCovered, analyse, generate, schedules
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
 from cuda_agent_backend.sketch.device import CpuFacts
@@ -139,10 +139,10 @@ class KernelWork:
 
     def kernel_tools(self) -> list[Tool]:
         """The tools of this group; `compile` where there are files."""
-        from_files = [Tool(COMPILE, self._compile, side_by_side=True)] if self.workspace else []
+        from_files = [Tool(COMPILE, self._compile)] if self.workspace else []
         return [
             Tool(LOOK, self._look),
-            Tool(SKETCH, self._sketch, side_by_side=True),
+            Tool(SKETCH, self._sketch),
             *from_files,
             Tool(INSPECT, self._inspect),
             Tool(VERIFY, self._verify),
@@ -181,7 +181,8 @@ class KernelWork:
         }
 
     def note_baselines(self, found: Baselines) -> Answer:
-        """Keep the baselines, and have them in the workspace; what of them is answered."""
+        """Keep the baselines, and have them in the workspace; what of them is answered, with a remark where there is no
+        place for the file."""
         self.baselines = found
         answer: Answer = {
             "ok": True,
@@ -192,7 +193,12 @@ class KernelWork:
             "room": found.room,
         }
         if self.workspace is not None:
-            self.workspace.provide("baselines.json", _pretty({**answer, **self._ceilings()}))
+            try:
+                self.workspace.provide(BASELINES, _pretty({**answer, **self._ceilings()}))
+            except OSError as error:  # a shell may have put anything there, or have filled the disk
+                answer["remarks"] = [
+                    f"{BASELINES} was not written: {error}; remove what is in its place, and look again"
+                ]
         return answer
 
     def _fits(self, schedule: Schedule) -> bool:
@@ -354,4 +360,6 @@ def _pretty(value: Any) -> str:
     return json.dumps(value, indent=1, sort_keys=True) + "\n"
 
 
+COMPILING = (SKETCH, COMPILE)
+"""Those whose neighbouring calls in a turn are run side by side."""
 KERNEL_SPECS = (LOOK, SKETCH, INSPECT, VERIFY, PROFILE, SUBMIT)

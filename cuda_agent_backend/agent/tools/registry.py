@@ -41,11 +41,10 @@ class Spec:
 
 @dataclass(frozen=True)
 class Tool:
-    """A spec with the function that does it. side_by_side: may run at the same time as its neighbours in a turn."""
+    """A spec with the function that does it."""
 
     spec: Spec
     run: Callable[..., Answer]
-    side_by_side: bool = False
 
 
 def text(description: str, **limits: Any) -> Schema:

@@ -19,7 +19,7 @@ from cuda_agent_backend.agent.protocol import (
     tool_message,
 )
 from cuda_agent_backend.agent.tools.files import FILE_SPECS, file_tools
-from cuda_agent_backend.agent.tools.kernels import COMPILE, KERNEL_SPECS, KernelWork
+from cuda_agent_backend.agent.tools.kernels import COMPILE, COMPILING, KERNEL_SPECS, KernelWork
 from cuda_agent_backend.agent.tools.registry import Answer, Tool, failed
 from cuda_agent_backend.agent.tools.shell import SHELL, Shell, shell_tool
 
@@ -64,7 +64,7 @@ class Toolbox(KernelWork):
         return [tool_message(c, answer) for c, answer in zip(calls, answers, strict=True)]
 
     def _side_by_side(self, call: ToolCall) -> bool:
-        return call.name in self.tools and self.tools[call.name].side_by_side
+        return any(call.name == spec.name for spec in COMPILING)
 
     def _guarded(self, call: ToolCall) -> Answer:
         tool = self.tools.get(call.name)
@@ -76,6 +76,8 @@ class Toolbox(KernelWork):
             started = self._worked()
             answer = _shortened(tool.run(**parse_arguments(call, tool.spec.schema)))
             return {**answer, "seconds": round(self._worked() - started, 3)}
+        except (OSError, MemoryError, RecursionError) as error:
+            return failed(_trouble(call.name, error))
         except BadArguments as error:
             return failed(str(error))
 
@@ -85,6 +87,15 @@ class Toolbox(KernelWork):
     def _worked(self) -> float:
         """A clock that stands still while other processes have their turn on the device."""
         return time.monotonic() - float(getattr(self.bench, "waited_s", 0.0))
+
+
+def _trouble(name: str, error: OSError | MemoryError | RecursionError) -> str:
+    """What a machine's limit that a call has met means for who called. Anything else that is raised is a bug."""
+    if isinstance(error, MemoryError):
+        return f"{name}: out of memory; ask for less at once"
+    if isinstance(error, RecursionError):
+        return f"{name}: nested too deep; write it flatter"
+    return f"{name}: {error}; see what is in the way (a full disk, a link, a folder), remove it, and try again"
 
 
 def _shortened(answer: Answer) -> Answer:
