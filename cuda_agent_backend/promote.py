@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kernel_cache import (
@@ -196,6 +195,7 @@ def run_agent(
     from cuda_agent_backend.agent.trajectory_store import folder_beside, prune
     from cuda_agent_backend.machine import key_of
     from sandbox.compile import Compiled
+    from sandbox.trees import temporary
 
     bench: Any = WithRecorded(judge, recorded) if recorded else judge
     folder = folder_beside(setup.cache_dir)
@@ -204,7 +204,7 @@ def run_agent(
     with ExitStack() as closing:
         place = None
         if works_with_files(setup.policy):
-            place = Path(closing.enter_context(TemporaryDirectory(prefix="cuda-agent-task-")))
+            place = Path(closing.enter_context(temporary("cuda-agent-task-")))
         environment = open_environment(
             task, bench, place, compile_jobs=compile_jobs(), neighbours=near
         )

@@ -22,7 +22,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from cuda_agent_backend import log
@@ -82,12 +81,13 @@ class Judges:
     def get(self, task: Task, setup: Setup) -> Any:
         """The judge for a task's target under the setup's flags; a new one has the task's baselines already."""
         from cuda_agent_backend.promote import make_judge
+        from sandbox.trees import temporary
 
         own = {"flags": dict(setup.flags), "consent": setup.allow_policy_cpp}
         key = (task.target, json.dumps({**own, "lock": str(setup.device_lock)}, sort_keys=True))
         if key not in self._judges:
             started = time.monotonic()
-            scratch = self._stack.enter_context(TemporaryDirectory(prefix="cuda_agent-"))
+            scratch = self._stack.enter_context(temporary("cuda_agent-"))
             judge = self._stack.enter_context(make_judge(task.target, setup, scratch))
             judge.baselines(task)
             self._starting_s += time.monotonic() - started - judge.waited_s

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sandbox import hostcode
+from sandbox import hostcode, trees
 from sandbox.candidate import Candidate
 from sandbox.compilation import (
     Compiled,
@@ -82,7 +81,7 @@ def compile_candidate(
     limits = Limits(wall_s=timeout_s, cpu_s=int(2 * timeout_s) + 1)
     try:
         out_dir.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=out_dir, prefix="compiling-") as name:
+        with trees.temporary("compiling-", out_dir) as name:
             folder = Path(name)
             if candidate.language == "triton":
                 result = compile_triton(candidate, folder, arch, limits, isolation=isolation)

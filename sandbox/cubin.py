@@ -41,14 +41,16 @@ def parse(data: bytes) -> Cubin:
 def _classify(symbols: list[Symbol], sections: list[Section]) -> Cubin:
     kernels, variables, undefined = set(), {}, set()
     for symbol in symbols:
-        if not symbol.name or symbol.name.startswith(_RESERVED):
+        if symbol.type == _OBJECT and _in_globals(symbol, sections):
+            variables[symbol.name] = (
+                symbol.size
+            )  # whatever it is called: a source may take reserved names
+        elif not symbol.name or symbol.name.startswith(_RESERVED):
             continue
-        if symbol.section == UNDEFINED:
+        elif symbol.section == UNDEFINED:
             undefined.add(symbol.name)
         elif symbol.type == _FUNCTION and symbol.binding == _GLOBAL_BINDING:
             kernels.add(symbol.name)
-        elif symbol.type == _OBJECT and _in_globals(symbol, sections):
-            variables[symbol.name] = symbol.size
     return Cubin(frozenset(kernels), variables, frozenset(undefined))
 
 

@@ -16,7 +16,6 @@ from functools import cache
 from pathlib import Path
 
 _SET_CHILD_SUBREAPER = 36
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def adopt() -> None:
@@ -71,12 +70,13 @@ def tasks_of(uid: int) -> int:
 
 
 def memory_of(pids: Iterable[int]) -> int:
-    """Bytes that these processes hold and share with no file or other memory."""
+    """Bytes that these processes hold beside pages of files; what several share counts for each."""
     total = 0
     for pid in pids:
         with suppress(OSError, IndexError, ValueError):
-            _, resident, shared = Path(f"/proc/{pid}/statm").read_text().split()[:3]
-            total += (int(resident) - int(shared)) * _PAGE
+            for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+                if line.startswith(("RssAnon:", "RssShmem:")):
+                    total += int(line.split()[1]) << 10
     return total
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from sandbox.positions import ExtremumCheck, OrderCheck, PositionCheck
-from sandbox.task import InputRef, NodeRef, Ref, Task
+from sandbox.task import InputRef, Node, NodeRef, Ref, Task
 from sandbox.taskargs import Arg
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _position_rule(task: Task, reference: Ref) -> PositionRule | None:
         if name in _ORDER_OPS and reference.output == 1 and picked is None:
             return _order(task, node.args)
         picked = node.args.get("self")
-        if name not in _VALUE_KEEPING or not isinstance(picked, NodeRef | InputRef):
+        if not _keeps_values(node) or not isinstance(picked, NodeRef | InputRef):
             return None
         reference = picked
     return None
@@ -107,10 +107,14 @@ def _is_input(task: Task, root: Arg) -> bool:
     """Whether these are an input's values, perhaps in another shape."""
     while isinstance(root, NodeRef):
         node = task.nodes[root.node]
-        if node.name not in _VALUE_KEEPING:
+        if not _keeps_values(node):
             break
         root = node.args.get("self")
     return isinstance(root, InputRef)
+
+
+def _keeps_values(node: Node) -> bool:
+    return node.name in _VALUE_KEEPING and node.op not in _OF_BITS
 
 
 def run_eager(module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 SHOWN = 4
 RELATIVE, MULTIPLE = 4.0, 4.0
-MOST_ELEMENTS = 1 << 26
+MOST_ELEMENTS = 1 << 24
 """Of larger outputs only the first ones are looked at."""
 
 

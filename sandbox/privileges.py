@@ -12,8 +12,10 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from sandbox.trees import walk
+
 UID_BASE = 1_700_000_000
-_PER_PROCESS = 256
+_PER_PROCESS = 512
 _SET_DUMPABLE, _KEEP_CAPABILITIES, _DROP_FROM_BOUND, _AMBIENT = 4, 8, 24, 47
 _RAISE, _CLEAR_ALL = 2, 4
 READ_AND_SEARCH = 2
@@ -21,6 +23,7 @@ READ_AND_SEARCH = 2
 _LAST_CAPABILITY = 63
 _CAPABILITY_VERSION = 0x20080522
 _count = itertools.count()
+_held: set[int] = set()
 
 
 def unused_uid(pid: int, count: int, uid_map: str) -> int | None:
@@ -40,7 +43,7 @@ def unused_uid(pid: int, count: int, uid_map: str) -> int | None:
 
 def uids_of(pid: int) -> range:
     """The user ids that children of this process get, where all ids are known; no other running process's do."""
-    first = UID_BASE + pid * _PER_PROCESS % (1 << 30)
+    first = UID_BASE + pid * _PER_PROCESS % (1 << 31)
     return range(first, first + _PER_PROCESS)
 
 
@@ -52,8 +55,26 @@ def next_uid(programs: Iterable[str] = ()) -> int | None:
     if os.geteuid() != 0 or not _has_capability("setuid") or not reachable(programs):
         return None
     with suppress(OSError, ValueError):
-        return unused_uid(os.getpid(), next(_count), Path("/proc/self/uid_map").read_text())
+        known = Path("/proc/self/uid_map").read_text()
+        for _ in range(_PER_PROCESS):
+            found = unused_uid(os.getpid(), next(_count), known)
+            if found not in _held:
+                break
+        return found
     return None
+
+
+def hold(uid: int | None) -> None:
+    """No other child is to get this id, until it is released: ids are given out again after some hundreds, and
+    some children live longer. Were all held, one would be shared."""
+    if uid is not None:
+        _held.add(uid)
+
+
+def release(uid: int | None) -> None:
+    """Other children may get this id. Nothing happens if it was not held."""
+    if uid is not None:
+        _held.discard(uid)
 
 
 def _has_capability(name: str) -> bool:
@@ -80,9 +101,8 @@ def own(folders: Iterable[str], uid: int) -> None:
     """Give the folders, with all that is in them, to a user."""
     for folder in folders:
         os.chown(folder, uid, uid)
-        for place, names, files in os.walk(folder):
-            for name in (*names, *files):
-                os.chown(Path(place) / name, uid, uid, follow_symlinks=False)
+        for at, name, _ in walk(folder):
+            os.chown(name, uid, uid, dir_fd=at, follow_symlinks=False)
 
 
 def keep(paths: Iterable[str]) -> None:
@@ -90,23 +110,24 @@ def keep(paths: Iterable[str]) -> None:
     not to be written, renamed or removed. For root, while nobody else changes anything there."""
     for path in map(Path, paths):
         with suppress(FileNotFoundError):
-            if not _take_back(path):
+            kind = _take_back(str(path))
+            if kind is None:
                 continue
-            for place, folders, files in os.walk(path):
-                for name in (*folders, *files):
-                    _take_back(Path(place) / name)
+            if stat.S_ISDIR(kind):
+                for at, name, _ in walk(path):
+                    _take_back(name, at)
             os.chown(path.parent, 0, -1)
             path.parent.chmod(0o1775)  # its group may add files, and remove its own
 
 
-def _take_back(path: Path) -> bool:
-    """False for what is neither a file nor a folder, which nobody is to trust."""
-    kind = path.lstat().st_mode
+def _take_back(name: str, at: int | None = None) -> int | None:
+    """What it is; None for what is neither a file nor a folder, which nobody is to trust."""
+    kind = os.stat(name, dir_fd=at, follow_symlinks=False).st_mode
     if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
-        return False
-    os.chown(path, 0, 0, follow_symlinks=False)
-    path.chmod(0o755 if stat.S_ISDIR(kind) else 0o444)
-    return True
+        return None
+    os.chown(name, 0, 0, dir_fd=at, follow_symlinks=False)
+    os.chmod(name, 0o755 if stat.S_ISDIR(kind) else 0o444, dir_fd=at)
+    return kind
 
 
 def become(uid: int, keep_search: bool) -> None:

@@ -1,18 +1,23 @@
 """Several modules of PTX made one, so that one cubin holds all kernels of a plan.
 
 The text comes from a process that is not trusted. It is only ever given to the assembler, and what that makes of it is
-looked at (see `cubin`), so nothing here has to be proof against text that means something else than it seems to.
+looked at (see `cubin`), so nothing here has to be proof against text that means something else than it seems to. But it
+is read in the judge's process: in time that grows with its length and no faster, line by line, up to a length.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 
-_HEAD = re.compile(r"\A.*?^\.target[^\n]*\n\.address_size 64\n", re.DOTALL | re.MULTILINE)
-_TARGET = re.compile(r"^\.target\s+(sm_\d+[af]?)", re.MULTILINE)
-_SHARED = re.compile(r"^\.extern \.shared [^;]*;\n?", re.MULTILINE)
-_VARIABLE = re.compile(r"^\.global [^;={]*?([\w$]+)\[\d+\](?: = \{[^}]*\})?;\n?", re.MULTILINE)
+MAX_CHARACTERS = 4 << 20
+"""Of one module. Triton's longest are a tenth of that."""
+MAX_VARIABLES = 1024
+_NAME = re.compile(r"[A-Za-z_$][\w$]{0,1023}")
+_WORD = re.compile(r"[\w$]+")
+_TARGET = re.compile(r"^\.target[ \t]+(sm_\d+[af]?)", re.MULTILINE)
+_AFTER_NAME = re.compile(r"\d+\](?: = \{[^}]*\})?;")
 
 
 class PtxError(ValueError):
@@ -29,6 +34,8 @@ def target_of(text: str) -> str:
 
 def rename(text: str, name: str, new: str) -> str:
     """The module with its kernel called otherwise. Raises PtxError where there is no such kernel."""
+    if _NAME.fullmatch(name) is None:
+        raise PtxError("a kernel's name is none")
     text, count = re.subn(rf"(\.entry\s+){re.escape(name)}\b", rf"\g<1>{new}", text)
     if count != 1:
         raise PtxError(f"the PTX has {count} kernels called {name}")
@@ -36,32 +43,62 @@ def rename(text: str, name: str, new: str) -> str:
 
 
 def without_unused(text: str) -> str:
-    """Without variables that nothing names: what Triton's mathematical library leaves behind."""
-
-    def used(found: re.Match[str]) -> str:
-        name = re.escape(found.group(1))
-        return found.group(0) if len(re.findall(rf"(?<![\w$]){name}(?![\w$])", text)) > 1 else ""
-
-    return _VARIABLE.sub(used, text)
+    """Without variables that nothing names: what Triton's mathematical library leaves behind. Raises PtxError for a
+    module that is longer than any of Triton's or has more variables."""
+    if len(text) > MAX_CHARACTERS:
+        raise PtxError(f"the PTX has more than {MAX_CHARACTERS} characters")
+    lines = text.split("\n")
+    variables = {number: name for number, line in enumerate(lines) if (name := _variable(line))}
+    if len(variables) > MAX_VARIABLES:
+        raise PtxError(f"the PTX has more than {MAX_VARIABLES} variables")
+    if not variables:
+        return text
+    names = set(variables.values())
+    times = Counter(word for found in _WORD.finditer(text) if (word := found.group()) in names)
+    kept = (line for n, line in enumerate(lines) if n not in variables or times[variables[n]] > 1)
+    return "\n".join(kept)
 
 
 def merge(modules: Sequence[str]) -> str:
     """One module with the kernels of all. What several of them declare in the same words is declared once."""
     if len(modules) == 1:
         return modules[0]
-    bodies, seen, heads = [], set(), []
+    bodies, seen, targets = [], set(), set()
+    head: list[str] = []
     for text in modules:
-        head = _HEAD.match(text)
-        if head is None:
-            raise PtxError("the PTX does not begin as Triton's does")
-        heads.append(head.group(0))
-
-        def once(found: re.Match[str]) -> str:
-            new = found.group(0).strip() not in seen
-            seen.add(found.group(0).strip())
-            return found.group(0) if new else ""
-
-        bodies.append(_VARIABLE.sub(once, _SHARED.sub(once, text[head.end() :])))
-    if len({target_of(head) for head in heads}) > 1:
+        lines = text.split("\n")
+        begin = _length_of_head(lines)
+        head = head or lines[:begin]
+        targets.add(target_of("\n".join(lines[:begin])))
+        for line in lines[begin:]:
+            if _is_shared(line) or _variable(line):
+                if line in seen:
+                    continue
+                seen.add(line)
+            bodies.append(line)
+    if len(targets) > 1:
         raise PtxError("the modules are for different architectures")
-    return heads[0] + "\n".join(bodies)
+    return "\n".join([*head, *bodies])
+
+
+def _length_of_head(lines: Sequence[str]) -> int:
+    """Lines up to the one that says how long addresses are, which follows the target."""
+    for number, line in enumerate(lines[1:], start=1):
+        if line == ".address_size 64" and lines[number - 1].startswith(".target"):
+            return number + 1
+    raise PtxError("the PTX does not begin as Triton's does")
+
+
+def _is_shared(line: str) -> bool:
+    return line.startswith(".extern .shared ") and line.find(";") == len(line) - 1
+
+
+def _variable(line: str) -> str | None:
+    """The name of a variable, an array, that a line declares and does nothing beside."""
+    if not line.startswith(".global "):
+        return None
+    before, _, after = line.partition("[")
+    name = before.rpartition(" ")[2]
+    if any(sign in before for sign in ";={") or not _WORD.fullmatch(name):
+        return None
+    return name if _AFTER_NAME.fullmatch(after) else None

@@ -35,11 +35,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from sandbox import shellkeeper
+from sandbox import shellkeeper, trees
 from sandbox.confine import Policy, offered, policy
 from sandbox.isolation import Isolation
 from sandbox.limits import GIB, SYSTEM_PATH
-from sandbox.privileges import next_uid
+from sandbox.privileges import hold, next_uid, release
 from sandbox.protocol import receive_json, send_json
 from sandbox.shellkeeper import END_SECONDS, MEMORY, PROCESSES, TIME, Settings, readable
 from sandbox.toolchain import Toolchain, find_cuda, find_cxx
@@ -109,6 +109,7 @@ class Shell:
         self._bash = shutil.which("bash", path=SYSTEM_PATH)
         self._compilers = [t.path for t in (find_cxx(), find_cuda()) if isinstance(t, Toolchain)]
         self._uid = next_uid([*map(str, self._compilers), self._bash or ""])
+        hold(self._uid)
         self._alone = threading.Lock()
         self._closed = False
         self._keeper: subprocess.Popen[bytes] | None = None
@@ -146,6 +147,10 @@ class Shell:
         """Run a command, which reads nothing from stdin. All failures are in the result."""
         if "\0" in command:
             return _not_run("a command cannot hold a NUL character")
+        try:
+            command.encode()
+        except UnicodeEncodeError:
+            return _not_run("a command cannot hold half a character (a lone surrogate)")
         with self._alone, self._turn():
             refusal = self.why_not
             if refusal is not None:
@@ -164,6 +169,7 @@ class Shell:
                 control.shutdown(socket.SHUT_RDWR)  # ends the command of another thread, too
         with self._alone:
             self._end()
+            release(self._uid)
 
     def _policy(self) -> Policy:
         limits, private = self.limits, [self._private] if self._private else []
@@ -255,7 +261,7 @@ class Shell:
                 keeper.kill()
                 keeper.wait()
         if private is not None:
-            shutil.rmtree(private, ignore_errors=True)
+            trees.remove(private)
 
 
 def protected_files(folder: Path, patterns: Sequence[str]) -> list[str]:

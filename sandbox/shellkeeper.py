@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import os
 import select
-import shutil
 import sys
 import time
 from contextlib import suppress
@@ -21,7 +20,7 @@ from typing import Any
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from sandbox import offspring
+from sandbox import offspring, trees
 from sandbox.confine import CANNOT, Policy, apply
 from sandbox.headtail import HeadTail
 from sandbox.protocol import receive_json, send_json, write_all
@@ -69,7 +68,7 @@ def main() -> None:
         pass  # the owner is gone
     finally:
         offspring.end_all(END_SECONDS)
-        shutil.rmtree(settings.private, ignore_errors=True)
+        trees.remove(settings.private)
 
 
 def readable(fd: int, seconds: float | None = None) -> bool:
@@ -185,7 +184,7 @@ def _remove(path: str) -> None:
         try:
             os.unlink(path)  # noqa: PTH108
         except IsADirectoryError:
-            shutil.rmtree(path, ignore_errors=True)
+            trees.remove(path)
 
 
 def _become_bash(settings: Settings, request: dict[str, Any], out: int, failed: int) -> None:

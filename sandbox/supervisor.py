@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sandbox import confine, protocol
+from sandbox import confine, protocol, trees
 from sandbox.isolation import Isolation
 from sandbox.privileges import next_uid
 from sandbox.starter import ForkServer, Started
@@ -226,7 +226,7 @@ class WorkerProcess:
         """Start anew with an empty folder, without waiting: nothing that was loaded or written is left."""
         self._end()
         for folder in (self.settings.scratch, self.settings.inbox):
-            shutil.rmtree(folder, ignore_errors=True)
+            trees.remove(folder)
         self.launch()
 
     def deliver(self, binary: Path) -> Path:

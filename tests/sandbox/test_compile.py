@@ -115,6 +115,18 @@ def test_cuda_becomes_a_cubin_with_facts_about_each_kernel(tmp_path: Path) -> No
         (kernel("state[0] += 1; o[0] = state[0];", "__device__ float state[4];"), "state"),
         (kernel("o[0] = t[n];", "__device__ const float t[3] = {1, 2, 3};"), "__constant__"),
         (kernel("static int calls; o[0] = calls++;"), "calls"),
+        (
+            kernel(
+                "o[0] = atomicAdd(__nv_reserved_n + n, 1);", "__device__ int __nv_reserved_n[9];"
+            ),
+            "__nv_reserved_n",
+        ),
+        (
+            kernel(
+                'asm volatile("{.global .b32 __nv_reserved_g; st.global.u32 [__nv_reserved_g], %0;}" :: "r"(n));'
+            ),
+            "__nv_reserved_g",
+        ),
         (kernel("o[0] = state;", "__device__ __managed__ float state;"), "state"),
         (kernel('asm volatile("{.global .b32 g; st.global.u32 [g], %0;}" :: "r"(n));'), "g"),
         (kernel("int* p = (int*)malloc(n); p[n - 1] = 1; o[0] = p[0];"), "allocates"),

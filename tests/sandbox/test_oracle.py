@@ -99,6 +99,17 @@ def test_positions_are_followed_through_views_and_from_pairs() -> None:
     assert torch.equal(found.operands[0], x.double().exp())
 
 
+def test_the_bits_of_positions_are_no_positions_and_those_of_an_input_are_not_its_values() -> None:
+    bits = Node("aten.view.dtype", {"self": NodeRef(0), "dtype": DType("int32")})
+    argmax = Node("aten.argmax.default", {"self": InputRef(0), "dim": 1})
+    after = Task("cpu", (spec(6, 5),), (argmax, bits), (NodeRef(1),), (spec(12, dtype="int32"),))
+    assert position_rules(after) == {}
+    first = Node("aten.view.dtype", {"self": InputRef(0), "dtype": DType("int32")})
+    last = Node("aten.argmax.default", {"self": NodeRef(0), "dim": 1})
+    before = Task("cpu", (spec(6, 5),), (first, last), (NodeRef(1),), (spec(6, dtype="int64"),))
+    assert not position_rules(before)[0].exact
+
+
 @pytest.mark.parametrize(
     ("op", "args", "known"),
     [

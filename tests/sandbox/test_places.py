@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
 
+from sandbox import accuracy
 from sandbox.accuracy import compare
 from sandbox.places import SHOWN, Place, misses
 
@@ -72,3 +74,15 @@ def test_a_report_says_where_an_output_is_wrong_and_nothing_of_one_that_is_right
     assert not wrong.passes and wrong.misses is not None
     assert wrong.misses.first[0].index == (3, 7)
     assert report.to_dict()["outputs"][1]["misses"]["first"][0]["found"] == "100"
+
+
+def test_a_verdict_stands_where_there_is_no_memory_to_look_for_places(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def none_left(*_: object) -> None:
+        raise torch.OutOfMemoryError("no memory is left")
+
+    monkeypatch.setattr(accuracy, "misses", none_left)
+    found, eager, oracle = drawn()
+    (report,) = compare([found + 1], [eager], [oracle]).outputs
+    assert not report.passes and report.misses is None
