@@ -7,6 +7,7 @@ import math
 import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from benchmarks.agent_search_simulation import (
     table_of_products,
 )
 from benchmarks.store import FOLDER, Facts
-from cuda_agent_backend.agent.search import SearchPolicy
+from cuda_agent_backend.agent.policies.searching import make
+from cuda_agent_backend.agent.policies.spec import PolicySpec
 
 RANDOM_SEEDS, SEEDS = 400, 2
 RESAMPLES = 2000
@@ -43,9 +45,9 @@ def summarise(samples: Mapping[str, Facts]) -> Facts:
     """By way: judgements until a schedule within 5 % of the table's best was judged; a search that ended before that
     counts as one that needed all of the table.
 
-    "random" draws from the space, "random_proposals" from the proposals and then from the rest, "plan" is the order of
-    proposals in rounds as it was, "order" goes on with the rest of the space, "model" and "memory" are the policy with
-    its stops, "model_on" and "memory_on" without. These see profiles as noisy as they were here; with "_quiet"
+    "random" draws from the space, "plan" is the order of proposals by rounds, "plan_on" the same without its stops and
+    then the rest at random, "model" and "memory" are the policy `bayesian` with its stops, "model_on" and "memory_on"
+    without. These see profiles as noisy as they were here; with "_quiet"
     each is within a few percent of what all samples together say. Not counted in the totals are tasks on which nothing
     wins, and those whose table is too noisy to tell which schedules are within 5 % of the best (`RESOLVED`).
     """
@@ -97,7 +99,7 @@ def _task(name: str, tables: Mapping[str, Table]) -> Facts:
         until = table.close if options else frozenset()
         return [
             Game(table, seed, neighbours, until, quiet).play(
-                SearchPolicy(seed=seed, space=table.space, **options)
+                replace(make(PolicySpec("bayesian")), seed=seed, space=table.space, **options)
             )
             for seed in range(SEEDS)
         ]

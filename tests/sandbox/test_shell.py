@@ -315,7 +315,10 @@ def test_memory_that_processes_share_without_a_file_counts(workspace: Path) -> N
 DEEP = "import os\nfor _ in range({}):\n    os.mkdir('d'); os.chdir('d')\n"
 
 
-def test_folders_of_any_depth_neither_stop_a_shell_nor_outlive_it(workspace: Path) -> None:
+def test_folders_of_any_depth_neither_stop_a_shell_nor_outlive_it(
+    workspace: Path, request: pytest.FixtureRequest
+) -> None:
+    request.addfinalizer(lambda: trees.remove(workspace))  # pytest's own removal would call itself
     with Shell(workspace) as shell:
         home = Path(shell.run("echo $HOME").output.strip())
         made = shell.run(

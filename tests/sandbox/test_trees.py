@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,14 @@ def deepen(folder: Path, depth: int = DEPTH) -> None:
         at = below
     os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=at))
     os.close(at)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_deep_is_left(tmp_path: Path) -> Iterator[None]:
+    """Whatever becomes of the test: pytest's own removal of old folders calls itself for each level."""
+    yield
+    for path in tmp_path.iterdir():
+        remove(path)
 
 
 def test_all_is_walked_through_and_folders_come_after_what_is_in_them(tmp_path: Path) -> None:
