@@ -143,9 +143,10 @@ def unanswered(messages: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def expected_reward(result: EpisodeResult, tools: Toolbox) -> float | None:
-    """-1 where nothing was verified, else the best verdict's; None where that is not known."""
+    """-1 where nothing was verified, else the best verdict's; None where that is not known, or nobody was heard."""
     known = [v.reward for v in tools.verdicts.values() if v.reward is not None]
-    unknown = bool(tools.verdicts) or getattr(result, "stop", "") == "infrastructure"
+    unheard = result.turns == 0 and result.stop != "bug"
+    unknown = unheard or bool(tools.verdicts) or result.stop == "infrastructure"
     return max(known) if known else (None if unknown else -1.0)
 
 

@@ -41,6 +41,7 @@ from sandbox.verdict import Verdict
 
 Progress = Callable[[str], None]
 OUT_OF_TIME = "The time is up. Submit what is best; nothing else is done any more."
+ENDED = "not run: the episode has ended"
 NOT_RUN = "not run: the time is up"
 CUT_OFF = "Your message was cut off; its tool calls were not run."
 NEW_SHELL = "This session was interrupted. The shell is a new one; candidates and what is known of them are as before."
@@ -219,7 +220,7 @@ class _Episode:
 
     def step(self) -> Ended | None:
         """Do one thing; how the episode ended, if it did."""
-        if self.tools.finished is not None:
+        if self.tools.finished is not None and (self.open is None or not self.open.calls):
             stop: Stop = "gave_up" if self.tools.best() is None else "submitted"
             return self.end(stop, self.tools.finished)
         if self.open is not None:
@@ -262,15 +263,16 @@ class _Episode:
             return None
         if not turn.calls:
             return self.end("gave_up", turn.content or "the policy stopped without a tool call")
-        if self.last is not None and any(call.name != "submit" for call in turn.calls):
+        over = self.tools.finished is not None
+        if not over and self.last is not None and any(call.name != "submit" for call in turn.calls):
             return self.end("time", f"{self.budget.seconds:.3g} s are used up")
-        batch = next_batch(turn.calls[self.answered :])
+        left = turn.calls[self.answered :]
         before = self.used
-        if self.is_late(turn):
-            batch = turn.calls[self.answered :]
-            answers = [tool_message(call, {"ok": False, "error": NOT_RUN}) for call in batch]
+        if over or self.is_late(turn):
+            why = {"ok": False, "error": ENDED if over else NOT_RUN}
+            answers = [tool_message(call, why) for call in left]
         else:
-            answers = self.run(batch)
+            answers = self.run(next_batch(left))
         self.bring(answers, before)
         self.progress(_last_line(answers))
         return None
