@@ -15,9 +15,10 @@ NOTHING = {"threads": 0, "descriptors": 0, "temporary_files": 0}
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_two_hundred_episodes_of_nonsense_end_well(kind: str) -> None:
+def test_many_episodes_of_nonsense_end_well(kind: str) -> None:
     fuzz(kind, range(1), None, task("cpu"))  # what is loaded once is loaded
-    found = fuzz(kind, range(1, 201), None, task("cpu"))
+    count = 40 if kind == "huge" else 200  # megabytes in each call
+    found = fuzz(kind, range(1, 1 + count), None, task("cpu"))
     assert found["wrong"] == []
     assert found["left_behind"] == NOTHING
     assert found["won"] > 0 and found["nothing_judged"] > 0
