@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -266,6 +267,16 @@ def test_numbers_of_tokens_that_cannot_be_are_guessed_instead(count: Any) -> Non
     assert found.usage.prompt_tokens == size(ASK) // 3 and 0 < found.usage.cost < 1
 
 
+@pytest.fixture
+def usual_depth() -> Iterator[None]:
+    """Of Python's own; libraries that other tests import raise it."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(1000)
+    yield
+    sys.setrecursionlimit(before)
+
+
+@pytest.mark.usefixtures("usual_depth")
 def test_an_answer_nested_deeper_than_python_goes_is_asked_for_again() -> None:
     deep: Any = "x"
     for _ in range(600):
