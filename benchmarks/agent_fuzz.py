@@ -119,9 +119,8 @@ def faults(result: EpisodeResult, tools: Toolbox) -> list[str]:
         result.best is not None and result.best[0].digest[:12] not in won
     ):
         found.append("the best candidate is not one that won")
-    given = getattr(result, "reward", expected_reward(result, tools))
-    if given != expected_reward(result, tools):
-        found.append(f"the reward is {given}")
+    if result.reward != expected_reward(result, tools):
+        found.append(f"the reward is {result.reward}")
     if result.turns > TURNS:
         found.append("too many turns")
     return found + unanswered(result.trajectory)

@@ -24,7 +24,9 @@ from kernel_cache.canonical import sha256
 from sandbox.task import Task
 
 if TYPE_CHECKING:
+    from cuda_agent_backend.agent.loop import Budget
     from cuda_agent_backend.agent.policies.spec import PolicySpec
+    from cuda_agent_backend.agent.trajectory import Header
     from sandbox.candidate import Candidate
     from sandbox.verdict import Verdict
 
@@ -209,7 +211,8 @@ def run_agent(
             task, bench, place, compile_jobs=compile_jobs(), neighbours=near
         )
         tools = closing.enter_context(environment).tools
-        header = header_of(task, setup, tools.schemas, budget)
+        spec = json.dumps(setup.policy.to_json(), sort_keys=True)
+        header = header_of(task, setup.policy.label, spec, tools.schemas, setup.flags, budget)
         begun = begin(folder, header, lambda: make_policy(setup.policy), tools.schemas)
         closing.enter_context(closed(begun.policy))
         if begun.record is not None:
@@ -246,7 +249,14 @@ def run_agent(
     )
 
 
-def header_of(task: Task, setup: HasFolders, schemas: Sequence[Any], budget: Any) -> Any:
+def header_of(
+    task: Task,
+    policy: str,
+    spec: str,
+    schemas: Sequence[Any],
+    flags: Mapping[str, Any],
+    budget: Budget,
+) -> Header:
     """The header of an episode's trajectory, as of now."""
     from cuda_agent_backend.agent.trajectory import Header
     from cuda_agent_backend.machine import toolchain_of
@@ -257,13 +267,13 @@ def header_of(task: Task, setup: HasFolders, schemas: Sequence[Any], budget: Any
         task=task.to_json(),
         task_digest=task.digest,
         target=task.target,
-        policy=setup.policy.label,
-        spec=json.dumps(setup.policy.to_json(), sort_keys=True),
+        policy=policy,
+        spec=spec,
         tools=sha256(json.dumps(schemas, sort_keys=True).encode()),
         machine=plain(facts()),
         toolchain=toolchain_of(task.target) or "none",
         verifier=VERIFIER_VERSION,
-        flags=plain(setup.flags),
+        flags=plain(flags),
         started=time.time(),
         budget_s=budget.seconds,
         turns=budget.turns,

@@ -9,7 +9,6 @@ expert writes raw source and launch plans, no sketches. Trajectories go to ``bui
 
 from __future__ import annotations
 
-import hashlib
 import json
 import statistics
 import tempfile
@@ -25,19 +24,16 @@ from benchmarks.agent_expert.policy import ExpertPolicy
 from benchmarks.agent_expert.script import Play, Version
 from benchmarks.agent_expert.tasks import offered_here
 from benchmarks.regions import WithEager
-from benchmarks.store import ROOT, Facts, Results, arguments, machine
+from benchmarks.store import ROOT, Facts, Results, arguments
 from cuda_agent_backend.agent.environment import open_environment
 from cuda_agent_backend.agent.loop import Budget, EpisodeResult, run_episode
 from cuda_agent_backend.agent.protocol import Message
 from cuda_agent_backend.agent.tools import Toolbox
-from cuda_agent_backend.agent.trajectory import Header
 from cuda_agent_backend.agent.trajectory_file import Recorder
-from cuda_agent_backend.machine import arch_of, toolchain_of
-from cuda_agent_backend.promote import plain
+from cuda_agent_backend.machine import arch_of
+from cuda_agent_backend.promote import header_of
 from cuda_agent_backend.settings import Settings
 from sandbox.judge import Judge
-from sandbox.task import Task
-from sandbox.verdict import VERIFIER_VERSION
 
 FILES = {"cpu": "cpu-agent-expert", "cuda": "agent-expert"}
 TRAJECTORIES = ROOT / "build" / "agent-expert"
@@ -69,7 +65,8 @@ def run_play(
         tools, budget, waited = environment.tools, Budget(budget_s), judge.waited_s
         path = trajectories / f"{play.name.replace('/', '-')}.jsonl"
         path.unlink(missing_ok=True)
-        with Recorder.create(path, header_of(judge, found.task, policy, tools, budget)) as record:
+        header = header_of(found.task, policy.name, "", tools.schemas, judge.flags, budget)
+        with Recorder.create(path, header) as record:
             result = run_episode(
                 policy,
                 tools,
@@ -133,28 +130,6 @@ def versions_tried(messages: Sequence[Message]) -> list[Facts]:
             kept = {k: answer[k] for k in ("candidate", "facts", "error") if k in answer}
             found.append({"say": say, "source": arguments_["source"], **kept})
     return found
-
-
-def header_of(
-    judge: Judge, task: Task, policy: ExpertPolicy, tools: Toolbox, budget: Budget
-) -> Header:
-    """What the trajectory says of the episode, as of now."""
-    schemas = json.dumps(tools.schemas, sort_keys=True)
-    return Header(
-        task=task.to_json(),
-        task_digest=task.digest,
-        target=task.target,
-        policy=policy.name,
-        spec="",
-        tools=hashlib.sha256(schemas.encode()).hexdigest(),
-        machine=plain(machine()),
-        toolchain=toolchain_of(task.target) or "none",
-        verifier=VERIFIER_VERSION,
-        flags=plain(judge.flags),
-        started=time.time(),
-        budget_s=budget.seconds,
-        turns=budget.turns,
-    )
 
 
 def summarise(samples: Mapping[str, Facts]) -> Facts:

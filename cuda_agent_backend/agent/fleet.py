@@ -219,10 +219,6 @@ class _Asked:
         if self.cancelled.is_set():
             raise TurnsOver("told to stop")
 
-    def close(self) -> None:
-        """Have the policy give up what it holds."""
-        getattr(self.policy, "close", lambda: None)()
-
-    def resume(self, messages: Sequence[Message], tools: Sequence[Schema]) -> str:
-        resume = getattr(self.policy, "resume", None)
-        return "" if resume is None else str(resume(messages, tools))
+    def __getattr__(self, name: str) -> Any:
+        """Whatever else a policy may have: `close`, `resume`, `spent`."""
+        return getattr(self.policy, name)

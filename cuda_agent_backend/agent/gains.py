@@ -66,7 +66,7 @@ class Gains:
 
 def gains_of(tools: Toolbox) -> Gains:
     """All that a toolbox holds now."""
-    workspace = getattr(tools, "workspace", None)
+    workspace = tools.workspace
     return Gains(
         dict(tools.candidates),
         dict(tools.verdicts),
@@ -75,7 +75,7 @@ def gains_of(tools: Toolbox) -> Gains:
         tools.finished,
         {} if workspace is None else texts(workspace),
         {} if workspace is None else dict(workspace.seen),
-        dict(getattr(tools, "built", {})),
+        dict(tools.built),
     )
 
 
@@ -84,11 +84,11 @@ def restore(tools: Toolbox, gains: Gains) -> None:
     tools.candidates.update(gains.candidates)
     tools.verdicts.update(gains.verdicts)
     tools.profiles.update(gains.profiles)
-    getattr(tools, "built", {}).update(gains.built)
+    tools.built.update(gains.built)
     tools.finished = gains.finished
     if gains.baselines is not None:
         tools.note_baselines(gains.baselines)
-    workspace = getattr(tools, "workspace", None)
+    workspace = tools.workspace
     if workspace is not None:
         put_back(workspace, gains.files, gains.seen)
 

@@ -24,7 +24,7 @@ from cuda_agent_backend.agent.protocol import (
     tool_message,
 )
 from cuda_agent_backend.agent.tools import Toolbox
-from cuda_agent_backend.agent.tools.kernels import COMPILING
+from cuda_agent_backend.agent.tools.kernels import COMPILING, WORTH_SUBMITTING
 from cuda_agent_backend.agent.trajectory import (
     Acted,
     Answered,
@@ -46,8 +46,6 @@ NOT_RUN = "not run: the time is up"
 CUT_OFF = "Your message was cut off; its tool calls were not run."
 NEW_SHELL = "This session was interrupted. The shell is a new one; candidates and what is known of them are as before."
 CLOSING = "No turn is left. The environment had the fastest candidate, {name}, judged: {answer}"
-WORTH_JUDGING = 1.04
-"""Speed-up over the faster baseline, by its profile, from which a candidate that was never submitted is judged."""
 LAST_TURNS = 2
 """Turns in which a policy may submit what it has after the time is up."""
 MAX_REASON = 2000
@@ -291,7 +289,7 @@ class _Episode:
         """Have what is fastest, and was never judged, judged: its policy has no turn left in which to submit it."""
         unjudged = [(s, n) for n, s in self.tools.profiles.items() if n not in self.tools.verdicts]
         speed, name = max(unjudged, default=(0.0, ""))
-        if speed < WORTH_JUDGING or self.tools.best() is not None:
+        if speed < WORTH_SUBMITTING or self.tools.best() is not None:
             return
         before = self.used
         (answer,) = self.run([ToolCall.of("closing", "submit", candidate=name)])

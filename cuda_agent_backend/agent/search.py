@@ -20,10 +20,9 @@ from typing import Any
 from cuda_agent_backend.agent.chooser import LEAST_GAIN, Chooser
 from cuda_agent_backend.agent.protocol import Message, Schema, ToolCall, Turn
 from cuda_agent_backend.agent.resume import decide_again
+from cuda_agent_backend.agent.tools.kernels import WORTH_SUBMITTING
 from cuda_agent_backend.sketch.space import MOST
 
-WORTH_SUBMITTING = 1.04
-"""A quick profile's median below this is not worth a full judgement, whose lower bound must exceed 1.05."""
 NOISY_TRIES = 3
 """Judgements that a busy machine may spoil before the search goes on without them."""
 LIMIT = 1.10

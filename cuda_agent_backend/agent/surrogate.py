@@ -26,9 +26,6 @@ PER_RANK = 0.02
 """By how much (as a logarithm of seconds) a schedule is expected to be slower for each doubling of its rank."""
 NEIGHBOUR = 0.08
 """By how much (as a logarithm of seconds) what won on a neighbour is expected to be faster here."""
-MISSING = """
-The search policy chooses schedules with scikit-learn, which is not installed: `pip install cuda_agent[search]`.
-""".strip()
 
 
 @dataclass(frozen=True)
@@ -89,16 +86,12 @@ def forecast(
     to a constant. timed: by row, the logarithm of seconds and its standard deviation. failed: rows that did not
     work.
 
-    Raises:
-        ImportError: scikit-learn is not installed; the message says what to install.
+    To be asked for only where the library is `available`.
     """
-    try:
-        from sklearn.exceptions import ConvergenceWarning
-        from sklearn.gaussian_process import GaussianProcessRegressor
-        from sklearn.gaussian_process.kernels import ConstantKernel, Matern
-        from threadpoolctl import threadpool_limits
-    except ImportError:
-        raise ImportError(MISSING) from None
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import ConstantKernel, Matern
+    from threadpoolctl import threadpool_limits
 
     rows = np.array(sorted(timed), dtype=int)
     values = np.array([timed[row][0] for row in rows]) - prior[rows]

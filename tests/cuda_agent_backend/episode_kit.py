@@ -75,6 +75,7 @@ class Tools:
     candidates: dict[str, Candidate] = field(default_factory=dict)
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     profiles: dict[str, float] = field(default_factory=dict)
+    built: dict[str, Any] = field(default_factory=dict)
     finished: str | None = None
     baselines: Baselines | None = None
     delay: Callable[[], None] = lambda: None

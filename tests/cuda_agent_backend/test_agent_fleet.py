@@ -20,7 +20,7 @@ import pytest
 from cuda_agent_backend.agent.environment import Environment
 from cuda_agent_backend.agent.fleet import Fleet
 from cuda_agent_backend.agent.loop import Budget
-from cuda_agent_backend.agent.protocol import Message, Schema, Turn
+from cuda_agent_backend.agent.protocol import Message, Schema, Stopped, Turn, Usage
 from cuda_agent_backend.agent.trajectory import Trajectory
 from cuda_agent_backend.agent.trajectory_file import read
 from sandbox.pool import Pool
@@ -287,3 +287,19 @@ def test_a_policy_is_rebuilt_before_it_goes_on(tmp_path: Path) -> None:
     results.close()  # type: ignore[attr-defined]
     found = list(fleet(lambda of: Counting(), folder=tmp_path).run([task(64), task(65)]))
     assert {f.result.stop for f in found} == {"submitted"}
+
+
+def test_what_was_spent_before_a_kill_reaches_a_policy_of_a_fleet(tmp_path: Path) -> None:
+    told: list[Sequence[Usage]] = []
+
+    class Paid(kit.Script):
+        def spent(self, usages: Sequence[Usage]) -> None:
+            told.append(usages)
+
+    steps: list[kit.Step] = [
+        replace(kit.winning()[0], usage=Usage(7, 3)),  # type: ignore[type-var]
+        Stopped("infrastructure", "gone"),
+    ]
+    list(fleet(lambda of: kit.Script(steps), folder=tmp_path).run([task(64)]))
+    list(fleet(lambda of: Paid(kit.winning()), folder=tmp_path).run([task(64)]))
+    assert told == [[Usage(7, 3)]]

@@ -33,6 +33,8 @@ from sandbox.plan import Plan, PlanError
 from sandbox.task import Task
 from sandbox.verdict import Baselines, Failure, Outcome, Verdict, Wrong
 
+WORTH_SUBMITTING = 1.04
+"""A quick profile's median below this is not worth a full judgement, whose lower bound must exceed 1.05."""
 WORTH_CHECKING = 1.0
 """What is slower than the faster baseline, or than the best so far, is timed only: checking takes longer than that."""
 SOUND = ("wins", "too_slow", "noisy")
