@@ -18,6 +18,7 @@ import torch
 from torch._inductor import config as inductor_config
 from torch._inductor import ir
 from torch._inductor.codegen.common import BackendFeature
+from torch._inductor.exc import MissingOperatorWithDecomp, MissingOperatorWithoutDecomp
 from torch._inductor.graph import GraphLowering
 from torch._inductor.ops_handler import DefaultHandler
 from torch._inductor.virtualized import V
@@ -109,7 +110,10 @@ class _RegionLowering(GraphLowering):
                 found = running.lowered(self.current_node, args, kwargs, self.meant_for)
             if found is None:
                 found = overlap.lowered(self.current_node, args, kwargs)
-            return found if found is not None else super().call_function(target, args, kwargs)
+            try:
+                return found if found is not None else super().call_function(target, args, kwargs)
+            except (MissingOperatorWithDecomp, MissingOperatorWithoutDecomp) as error:
+                raise Unsupported(f"{target}, for which Inductor has no loops") from error
 
     def has_feature(self, device: Any, feature: BackendFeature) -> bool:
         if feature == BackendFeature.SCAN:
@@ -125,6 +129,9 @@ _LOWERING_CONFIG: dict[str, Any] = {
     "max_autotune": False,
     "layout_optimization": False,
     "comprehensive_padding": False,
+    # An operator without a lowering is refused by name instead of being registered, for the whole process, as a call to
+    # ATen; where the environment has CI set, registering one that has a decomposition raises AssertionError.
+    "implicit_fallbacks": False,
 }
 
 

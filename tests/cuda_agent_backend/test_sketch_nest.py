@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from sketch_kit import sample
+from torch._inductor.lowering import lowerings
 
 from cuda_agent_backend.sketch.api import NotCovered, analyse
 from cuda_agent_backend.sketch.nest import refine
@@ -93,6 +94,19 @@ def test_a_matrix_product_in_double_precision_is_refused_with_its_reason() -> No
     task = sample(lambda a, b: a @ b, a, b, target="cuda").task
     found = analyse(task)
     assert isinstance(found, NotCovered) and "external kernel" in found.reason
+
+
+@pytest.mark.parametrize("ci", ["", "1"])
+def test_an_operator_without_a_lowering_is_refused_by_name_wherever_this_runs(
+    ci: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CI", ci)
+    larger = torch.ops.aten.upsample_bilinear2d.default
+    task = sample(lambda x: larger(x, [6 + len(ci), 8], False), torch.randn(1, 2, 3, 4)).task
+    known = set(lowerings)
+    found = analyse(task)
+    assert isinstance(found, NotCovered) and "upsample_bilinear2d" in found.reason
+    assert set(lowerings) == known
 
 
 def test_a_schedule_survives_json_and_bad_ones_say_why() -> None:
