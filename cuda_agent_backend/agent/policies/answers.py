@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from cuda_agent_backend.agent.policies.calls import read_tags
+from cuda_agent_backend.agent.policies.chat import OPEN
 from cuda_agent_backend.agent.policies.spec import Limits
 from cuda_agent_backend.agent.protocol import ToolCall, Turn, Usage
 
@@ -57,10 +59,13 @@ def _read(value: Any, limits: Limits, taken: Collection[str], sent: int) -> Turn
     finish = choices[0].get("finish_reason")
     whole = finish is None or finish in WHOLE
     calls = _calls(message, set(taken))
-    content = _text(message.get("content"))
+    content = _encodable(_text(message.get("content")))
+    if not calls:
+        content, calls = _tagged(content, set(taken))
     if not content and not calls:
-        content = _text(message.get("reasoning_content") or message.get("reasoning"))
-    content, cut = _cut(_encodable(content), limits.message_characters)
+        thoughts = message.get("reasoning_content") or message.get("reasoning")
+        content = _encodable(_text(thoughts))
+    content, cut = _cut(content, limits.message_characters)
     written = content + "".join(call.arguments for call in calls)
     if cut or not whole or len(calls) > MAX_CALLS or len(written) > limits.message_characters:
         calls, whole = (), False
@@ -111,6 +116,16 @@ def _calls(message: Mapping[str, Any], taken: set[str]) -> tuple[ToolCall, ...]:
     if not calls and isinstance(message.get("function_call"), dict):
         calls = [{"function": message["function_call"]}]
     return tuple(_call(one, taken) for one in calls)
+
+
+def _tagged(content: str, taken: set[str]) -> tuple[str, tuple[ToolCall, ...]]:
+    """Text, and the calls in it that the server left as the model wrote them: it reads none, or one was malformed."""
+    text, found = read_tags(content, 0) if OPEN in content else (content, ())
+    calls = []
+    for call in found:
+        calls.append(replace(call, id=new_id(taken)))
+        taken.add(calls[-1].id)
+    return text, tuple(calls)
 
 
 def _call(value: Any, taken: set[str]) -> ToolCall:
