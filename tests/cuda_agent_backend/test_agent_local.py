@@ -291,7 +291,7 @@ def test_a_closed_engine_leaves_no_thread() -> None:
 
 
 def test_vllms_answers_are_read_by_its_interface(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stand-in with the attributes that vLLM's documents name: vLLM itself is not run here."""
+    """A stand-in with vLLM's attributes: `make test-vllm` runs the real one."""
     import sys
     from types import ModuleType, SimpleNamespace
 
@@ -307,13 +307,17 @@ def test_vllms_answers_are_read_by_its_interface(monkeypatch: pytest.MonkeyPatch
         return [SimpleNamespace(outputs=[output]) for _ in prompts]
 
     config = SimpleNamespace(model_config=SimpleNamespace(max_model_len=10))
-    llm = SimpleNamespace(generate=generate, llm_engine=config)
+    own = SimpleNamespace(temperature=0.6, top_p=0.9, top_k=20)
+    llm = SimpleNamespace(
+        generate=generate, llm_engine=config, get_default_sampling_params=lambda: own
+    )
     engine = VllmEngine(llm, [0], Sampling(temperature=0.5))
     found = engine.generate([[1, 2, 3], [5]])
     assert found == [Sampled((4, 0), (-0.1, -0.2), True)] * 2
     ((prompts, parameters),) = asked
     assert prompts[0] == {"prompt_token_ids": [1, 2, 3]}
     assert [p.max_tokens for p in parameters] == [7, 9] and parameters[0].temperature == 0.5
+    assert parameters[0].top_p == 0.9 and not hasattr(parameters[0], "top_k")
 
 
 def test_an_episode_with_a_real_engine_ends_well(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import socket
@@ -137,22 +138,68 @@ def test_a_whole_episode_with_a_real_server(tmp_path: Path, url: str) -> None:
     assert len(set(called)) >= 2, "of five kinds in ten draws"
 
 
-@pytest.mark.slow
-def test_a_whole_episode_with_vllms_server(tmp_path: Path) -> None:
+@pytest.fixture
+def vllm_python() -> str:
     python = os.environ.get(VLLM_PYTHON)
     if not python:
         pytest.skip("no vLLM here: make test-vllm")
+    return python
+
+
+@pytest.mark.slow
+def test_a_whole_episode_with_vllms_server(tmp_path: Path, vllm_python: str) -> None:
     folder, port = model_kit.build_speaking(tmp_path / "model", SAID), free_port()
     words = ["--model", str(folder), "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32",
              "--max-model-len", str(1 << 16), "--kv-cache-memory-bytes", str(1 << 29),
              "--gpu-memory-utilization", "0.2", "--enforce-eager",
              "--enable-auto-tool-choice", "--tool-call-parser", "hermes"]  # fmt: skip
-    start = [python, "-m", "vllm.entrypoints.openai.api_server"]
+    start = [vllm_python, "-m", "vllm.entrypoints.openai.api_server"]
     (tmp_path / "home").mkdir()
     with serving([*start, *words], tmp_path / "home", port) as at:
         called = said_by_both(model(folder, at))
     assert len(called) >= 10
     assert set(called) <= {(name, name == "look") for name, _ in called}
+
+
+IN_PROCESS = """
+import json, sys
+from cuda_agent_backend.agent.policies import vllm_engine
+from cuda_agent_backend.agent.policies.spec import Sampling
+
+if __name__ == "__main__":
+    sampling = Sampling(temperature=1.0, max_new_tokens=5, seed=1)
+    engine = vllm_engine.load(sys.argv[1], json.loads(sys.argv[2]), sampling, 0.2,
+                              max_model_len=64, kv_cache_memory_bytes=1 << 26, enforce_eager=True)
+    made = engine.generate(json.loads(sys.argv[3]))
+    print("MADE", json.dumps([engine.window, [[s.ids, s.logprobs, s.ended] for s in made]]))
+"""
+
+
+@pytest.mark.slow
+def test_vllm_samples_in_the_process(tmp_path: Path, vllm_python: str) -> None:
+    """After the template's last id one of the messages, with its likelihood, and then the end."""
+    from transformers import AutoTokenizer
+
+    folder = model_kit.build_speaking(tmp_path / "model", SAID)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    asked, end = tokenizer("assistant\n")["input_ids"], tokenizer.eos_token_id
+    script = tmp_path / "script.py"
+    script.write_text(IN_PROCESS)
+    own = {"PYTHONPATH": str(Path(__file__).parents[2]), "HF_HUB_OFFLINE": "1"}
+    ran = subprocess.run(
+        [vllm_python, script, folder, json.dumps([end]), json.dumps([asked, [3, *asked]])],
+        env={**os.environ, **own, "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        timeout=START_S,
+    )
+    found = [line for line in ran.stdout.splitlines() if line.startswith("MADE ")]
+    assert found, ran.stdout[-2000:] + ran.stderr[-2000:]
+    window, made = json.loads(found[0].removeprefix("MADE "))
+    assert window == 64 and len(made) == 2
+    for ids, logprobs, ended in made:
+        assert tokenizer.decode(ids[:1]) in SAID and ids[1:] == [end] and ended
+        assert logprobs == pytest.approx([-math.log(len(SAID)), 0.0], abs=0.01)
 
 
 def test_nonsense_from_a_real_server_ends_an_episode_well(tmp_path: Path, url: str) -> None:

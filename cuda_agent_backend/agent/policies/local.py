@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from cuda_agent_backend.agent.policies.calls import read_message
@@ -51,7 +52,9 @@ def _load(spec: PolicySpec) -> tuple[Any, Batcher]:
     from cuda_agent_backend.agent.policies import transformers_engine, vllm_engine
 
     tokenizer = AutoTokenizer.from_pretrained(spec.model)
-    load: Callable[..., Any] = vllm_engine.load if spec.name == "vllm" else transformers_engine.load
+    load: Callable[..., Any] = transformers_engine.load
+    if spec.name == "vllm":
+        load = partial(vllm_engine.load, memory_share=spec.limits.memory_share)
     return tokenizer, Batcher(load(spec.model, ends_of(tokenizer, spec.model), spec.sampling))
 
 

@@ -29,7 +29,8 @@ class Limits:
     requests_per_minute: 0 for as many as there are. context_tokens: what the model reads at most, 0 where it is not
     known. message_characters: of one message, sent or received. max_tokens: read and written in an episode, 0 for no
     limit. max_cost: in the currency of the prices, 0 for no limit. price_in, price_cached, price_out: per million
-    tokens read, read from the server's cache, written; price_cached None: as price_in.
+    tokens read, read from the server's cache, written; price_cached None: as price_in. memory_share: of the device's
+    memory (without a GPU, of the machine's) that `vllm` takes in the process that searches.
     """
 
     timeout_s: float = 600.0
@@ -42,6 +43,7 @@ class Limits:
     price_in: float = 0.0
     price_cached: float | None = None
     price_out: float = 0.0
+    memory_share: float = 0.5
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,7 @@ class PolicySpec:
 _WHOLE = ("max_new_tokens", "seed", "retries", "context_tokens", "message_characters", "max_tokens")
 MOST = 1e18
 """No option means more; Python's whole numbers go beyond what a float holds."""
+_SHARES = ("top_p", "memory_share")
 _ABOVE_ZERO = ("max_new_tokens", "timeout_s", "message_characters")
 NAMES = tuple(f.name for f in (*fields(Sampling), *fields(Limits)))
 """All that `with_options` takes."""
@@ -110,6 +113,6 @@ def _wrong(key: str, value: Any) -> str:
         return f"{key}={value!r} is not a {'whole ' if key in _WHOLE else ''}number"
     if value > MOST or not math.isfinite(value) or value < 0 or (value == 0 and key in _ABOVE_ZERO):
         return f"{key}={value!r} is out of range"
-    if key == "top_p" and not 0 < value <= 1:
-        return f"top_p={value!r} is not above 0 and at most 1"
+    if key in _SHARES and not 0 < value <= 1:
+        return f"{key}={value!r} is not above 0 and at most 1"
     return ""

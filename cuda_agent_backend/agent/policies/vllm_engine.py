@@ -1,4 +1,4 @@
-"""vLLM in this process, behind the same boundary. Written after its interface; it has not been run with vLLM here."""
+"""vLLM in this process, behind the same boundary (`make test-vllm` runs it)."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ class VllmEngine:
         """See `Engine`."""
         from vllm import SamplingParams
 
-        wished = {"temperature": self.sampling.temperature, "top_p": self.sampling.top_p}
-        given = {name: value for name, value in wished.items() if value is not None}
+        own = self.llm.get_default_sampling_params()
+        wished = self.sampling
         parameters = [
             SamplingParams(
-                max_tokens=min(self.sampling.max_new_tokens, self.window - len(prompt)),
-                seed=self.sampling.seed,
+                temperature=own.temperature if wished.temperature is None else wished.temperature,
+                top_p=own.top_p if wished.top_p is None else wished.top_p,
+                max_tokens=min(wished.max_new_tokens, self.window - len(prompt)),
+                seed=wished.seed,
                 stop_token_ids=list(self.ends),
                 logprobs=0,
                 detokenize=False,
-                **given,
             )
             for prompt in prompts
         ]
@@ -49,9 +50,21 @@ class VllmEngine:
         return Sampled(ids, logprobs, bool(ids) and ids[-1] in self.ends)
 
 
-def load(folder: str, ends: Sequence[int], sampling: Sampling) -> VllmEngine:
-    """A model by its name or folder. Raises what vLLM does."""
+def load(
+    folder: str, ends: Sequence[int], sampling: Sampling, memory_share: float, **more: Any
+) -> VllmEngine:
+    """A model by its name or folder. Raises what vLLM does.
+
+    memory_share: of the device's memory that vLLM takes for itself; the rest is for the kernels that are tried there.
+    more: arguments of `vllm.LLM`.
+    """
     from vllm import LLM
 
-    llm = LLM(model=folder, logprobs_mode="processed_logprobs", enable_prefix_caching=True)
+    llm = LLM(
+        model=folder,
+        logprobs_mode="processed_logprobs",
+        enable_prefix_caching=True,
+        gpu_memory_utilization=memory_share,
+        **more,
+    )
     return VllmEngine(llm, ends, sampling)
