@@ -44,7 +44,7 @@ from cuda_agent_backend.report import (
 )
 from cuda_agent_backend.splice import Replacement, splice
 from cuda_agent_backend.unsigned import count_in_signed
-from kernel_cache import Corrupt, KernelKey
+from kernel_cache import CacheUnavailable, Corrupt, KernelKey
 from sandbox.task import Task
 
 OP_ABI = 1
@@ -170,6 +170,7 @@ class KernelPass(GraphPass):  # type: ignore[misc]
             self.observe(graph, report)
         if used:
             splice(graph, [Replacement(o.region, o.canonical, o.key.op_key) for o in used])
+        self._keep_searchable(offers)
         self.reports.append(report)
         log.logger("hook").info("%s, in %.0f ms", report.summary(), 1e3 * seconds)
 
@@ -227,6 +228,16 @@ class KernelPass(GraphPass):  # type: ignore[misc]
                 if isinstance(found, NoKernel) and found.searchable and said:
                     found = replace(found, reason=str(said))
                 offer.found = found
+
+    def _keep_searchable(self, offers: Sequence[Offer]) -> None:
+        """Where a later search may find more, see that this graph's code is not found in torch's caches: a process that
+        finds it there never comes here."""
+        if self.searcher is None or self.options.search == "cached":
+            return
+        if any(isinstance(o.found, NoKernel) and o.found.searchable for o in offers):
+            outdated = self.kernels.cache.outdate()
+            if isinstance(outdated, CacheUnavailable):
+                log.once("cache", f"not counted as a change: {outdated}")
 
     def _later(self, graph: Graph, digest: str, offers: Sequence[Offer]) -> Later | None:
         whole = graph_task(graph)

@@ -67,8 +67,9 @@ class Options:
         """What of the options can change the spliced graph, for the key of torch's own caches."""
         uses = f"{self.search}:{self.min_speedup}:{self.min_bytes}:{self.acceptance}:{self.disable}"
         uses += f":{self.allow_policy_cpp}"
-        # What one policy found nothing for, another has not seen.
-        return uses if self.search == "cached" else f"{uses}:{self.policy_spec.label}"
+        # What one policy found nothing for, another has not seen, nor the same one with more time.
+        seen = f"{uses}:{self.policy_spec.label}:{self.budget_s}"
+        return uses if self.search == "cached" else seen
 
 
 def parse(

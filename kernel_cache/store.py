@@ -237,8 +237,16 @@ class KernelCache:
 
     @_guarded
     def generation(self) -> int:
-        """Grows by one with each put and remove, of whichever process. Cheap: one indexed read."""
+        """Grows by one with each change that compiled code may depend on (kernels put and removed, new decisions,
+        `outdate`), of whichever process. Cheap: one indexed read."""
         return generation_of(self._index)
+
+    @_guarded
+    def outdate(self) -> int:
+        """Count a change, so that nothing compiled until now is found in caches whose keys hold `fingerprint`: what was
+        compiled before a search came to its end, which would keep it from going on. The generation after it."""
+        with self._index.transaction():
+            return bump_generation(self._index)
 
     def fingerprint(self) -> str:
         """A digest of identity, generation, and all keys with their records.
@@ -267,11 +275,19 @@ class KernelCache:
     def put_acceptance(
         self, graph_digest: str, kernel_set_digest: str, acceptance: Mapping[str, Json]
     ) -> None:
-        """Keep a decision. Raises ValueError if it is not JSON."""
+        """Keep a decision, a change where it is a new one. Raises ValueError if it is not JSON."""
         name = layout.acceptance_name(graph_digest, kernel_set_digest)
         value = Acceptance(self._clock(), fields_of(name, loads(dumps(dict(acceptance)))))
         with self._index.transaction():
+            if self._decision(name) != value.decision:
+                bump_generation(self._index)
             self._index.set(name, value.to_fields())
+
+    def _decision(self, name: str) -> dict[str, Json] | None:
+        with contextlib.suppress(IndexMalformed):
+            value = self._index.get(name)
+            return None if is_absent(value) else Acceptance.from_value(name, value).decision
+        return None
 
     # Tasks waiting for a background search
 

@@ -164,10 +164,15 @@ def test_a_negative_record_is_respected_until_it_expires(tmp_path: Path) -> None
         negative = NegativeRecord(
             key, "search", {"seconds": 1.0}, "at the limit", now - 1, now - 1 + lasts
         )
-        kit.cache_of(options).put_negative(negative)
+        cache = kit.cache_of(options)
+        cache.put_negative(negative)
+        before = cache.fingerprint()
         torch.compile(exp, backend=kit.backend_for(options, searcher=Searcher()))(X)
         torch._dynamo.reset()
         assert len(asked) == times
+        assert (cache.fingerprint() != before) == bool(times), (
+            "what may be searched again is no settled code"
+        )
 
 
 def test_a_users_own_pass_runs_before_ours(tmp_path: Path) -> None:

@@ -71,3 +71,5 @@ def test_code_that_torch_keeps_is_another_where_another_policy_may_search() -> N
     assert salt(policy="search") == salt() != salt(policy="replay", model="file")
     assert salt(search="cached") == salt(search="cached", policy="replay", model="file")
     assert salt() != salt(allow_policy_cpp=True)
+    assert salt() != salt(budget_s=1e6)
+    assert salt(search="cached") == salt(search="cached", budget_s=1e6)

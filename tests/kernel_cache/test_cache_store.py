@@ -127,17 +127,24 @@ def test_list_gives_every_entry(tmp_path: Path) -> None:
     assert [entry for entry in entries if isinstance(entry, NegativeRecord)] == [negative(3)]
 
 
-def test_every_put_and_remove_and_nothing_else_advances_the_generation(cache: KernelCache) -> None:
+def test_what_compiled_code_may_depend_on_and_nothing_else_advances_the_generation(
+    cache: KernelCache,
+) -> None:
     assert cache.generation() == 0
     assert cache.put(record(), binary()) == Stored(1)
     assert cache.put(record(), binary()) == Stored(2)
     cache.put_negative(negative(1))
-    cache.put_acceptance("graph", "set", {"accepted": True})
     cache.get(key())
     assert cache.generation() == 2
     cache.remove(key())
     cache.remove(key())
     assert cache.generation() == 3 == opened(cache.path).generation()
+    for accepted in (True, True, False):
+        cache.put_acceptance("graph", "set", {"accepted": accepted})
+    assert cache.generation() == 5
+    before = cache.fingerprint()
+    assert cache.outdate() == 6 == cache.generation()
+    assert cache.fingerprint() != before
 
 
 def test_the_identity_is_the_folders_own_and_lasts(tmp_path: Path) -> None:
