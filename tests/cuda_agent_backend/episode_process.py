@@ -1,7 +1,8 @@
 """Episodes in processes that are killed: ``python episode_process.py FOLDER KILLS SECONDS SEED``.
 
 Runs the episode of `episode_kit.winning`, and one of the search policy, each in a child of its own that is killed after
-a random time and started again until it has had KILLS deaths; the last one may finish. Lines are written a few bytes
+a random time and started again until it has had KILLS deaths; the last one may finish. "late" are deaths between the
+episode's end and its answer, after which it begins anew: what ended is not taken up. Lines are written a few bytes
 at a time, so that many deaths tear one. Prints one JSON line for each episode.
 """
 
@@ -19,7 +20,7 @@ from typing import Any
 
 import episode_kit as kit
 
-from cuda_agent_backend.agent import resume, trajectory_file
+from cuda_agent_backend.agent import resume, trajectory_file, trajectory_store
 from cuda_agent_backend.agent.loop import Budget, run_episode
 from cuda_agent_backend.agent.search import SearchPolicy
 
@@ -82,7 +83,8 @@ def life(folder: Path, name: str, seconds: float | None, made: tuple[Any, Any]) 
         status = 1
         try:
             answer = json.dumps(episode(folder, name, *made))
-            (folder / "answer").write_text(answer)
+            (folder / "part").write_text(answer)
+            (folder / "part").rename(folder / "answer")
             status = 0
         finally:
             os._exit(status)
@@ -101,7 +103,7 @@ def main() -> None:
         made = build()  # children have copies of it, and it is never used here
         place = folder / name
         place.mkdir()
-        deaths = torn = 0
+        deaths = torn = late = 0
         while deaths < kills:
             status = life(place, name, chance.uniform(0.0, seconds), made)
             if status == 0:
@@ -109,10 +111,13 @@ def main() -> None:
             assert status == -signal.SIGKILL, status
             deaths += 1
             torn += any(not p.read_bytes().endswith(b"\n") for p in place.glob("*.jsonl"))
+            if (place / "answer").exists():
+                break
+            late = sum(trajectory_store.ended(p) for p in place.glob("*.jsonl"))
         if not (place / "answer").exists():
             assert life(place, name, None, made) == 0
         answer = json.loads((place / "answer").read_text())
-        facts = {"name": name, "deaths": deaths, "torn": torn}
+        facts = {"name": name, "deaths": deaths, "torn": torn, "late": late}
         print(json.dumps({**facts, "answer": answer, "plain": plain}), flush=True)
 
 
