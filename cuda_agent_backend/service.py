@@ -22,9 +22,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from cuda_agent_backend import log
+from cuda_agent_backend.agent.policies.registry import asks_a_model
 from cuda_agent_backend.agent.policies.spec import PolicySpec
 from cuda_agent_backend.budget import by_promise, share
 from cuda_agent_backend.promote import Searched, SearchResult, keep
@@ -32,7 +33,12 @@ from cuda_agent_backend.wire import WAITING_S, Child, own_stdout
 from kernel_cache import CacheUnavailable, KernelCache
 from sandbox.task import Task
 
+if TYPE_CHECKING:
+    from sandbox.pool import Pool
+
 EXIT_GRACE_S = 5.0
+AT_ONCE = 16
+"""Tasks whose episodes go on side by side where they wait for a model."""
 ACCEPT_START_S = 60.0
 """What starting the measuring process and compiling the graph plainly may take beyond the budget."""
 
@@ -71,11 +77,12 @@ class Judges:
         self._stack = contextlib.ExitStack()
         self._judges: dict[tuple[str, str], Any] = {}
         self._starting_s = 0.0
+        self._starting = threading.RLock()
 
     @property
     def unpaid_s(self) -> float:
         """Seconds that no task's budget pays for: judges started, and other processes' turns on the device."""
-        waited = (float(judge.waited_s) for judge in self._judges.values())
+        waited = (float(judge.waited_s) for judge in list(self._judges.values()))
         return self._starting_s + sum(waited)
 
     def get(self, task: Task, setup: Setup) -> Any:
@@ -85,14 +92,15 @@ class Judges:
 
         own = {"flags": dict(setup.flags), "consent": setup.allow_policy_cpp}
         key = (task.target, json.dumps({**own, "lock": str(setup.device_lock)}, sort_keys=True))
-        if key not in self._judges:
-            started = time.monotonic()
-            scratch = self._stack.enter_context(temporary("cuda_agent-"))
-            judge = self._stack.enter_context(make_judge(task.target, setup, scratch))
-            judge.baselines(task)
-            self._starting_s += time.monotonic() - started - judge.waited_s
-            self._judges[key] = judge
-        return self._judges[key]
+        with self._starting:
+            if key not in self._judges:
+                started = time.monotonic()
+                scratch = self._stack.enter_context(temporary("cuda_agent-"))
+                judge = self._stack.enter_context(make_judge(task.target, setup, scratch))
+                judge.baselines(task)
+                self._starting_s += time.monotonic() - started - judge.waited_s
+                self._judges[key] = judge
+            return self._judges[key]
 
     def close(self) -> None:
         """End all workers."""
@@ -100,12 +108,40 @@ class Judges:
         self._stack.close()
 
 
-Search = Callable[[Task, Judges, Setup, float, Sequence[Any] | None, Say], Searched]
+class Seats:
+    """The judges as threads share them: each gets a seat of its own, and all have one deadline."""
+
+    def __init__(self, judges: Judges) -> None:
+        self._judges = judges
+        self._pools: dict[int, Pool] = {}
+        self._making = threading.Lock()
+
+    def get(self, task: Task, setup: Setup) -> Pool:
+        """See `Judges.get`."""
+        from sandbox.pool import Pool
+
+        judge = self._judges.get(task, setup)
+        with self._making:
+            return self._pools.setdefault(id(judge), Pool(judge)).seat(paying=True)
+
+    def close(self) -> None:
+        """Let nobody begin anything more."""
+        for pool in self._pools.values():
+            pool.end()
+
+
+class GivesJudges(Protocol):
+    """What a search takes its judge from."""
+
+    def get(self, task: Task, setup: Setup) -> Any: ...
+
+
+Search = Callable[[Task, GivesJudges, Setup, float, Sequence[Any] | None, Say], Searched]
 
 
 def search_task(
     task: Task,
-    judges: Judges,
+    judges: GivesJudges,
     setup: Setup,
     budget_s: float,
     recorded: Sequence[Any] | None,
@@ -165,7 +201,6 @@ class Service:
         return {"event": "failed", "reason": f"unknown request {request['do']!r}"}
 
     def _search(self, request: Mapping[str, Any], setup: Setup) -> dict[str, Any]:
-        cache = _opened(setup)
         recorded = dict(request.get("recorded") or {})
         given = {task.digest: task for task in map(Task.from_json, request["tasks"])}
         promises = {digest: float(_bytes(task)) for digest, task in given.items()}
@@ -173,27 +208,33 @@ class Service:
         tasks = [given[digest] for digest in by_promise(list(given), promises)]
         deadline = time.monotonic() + float(request["budget_s"]) - self.judges.unpaid_s
         results: dict[str, dict[str, Any]] = {}
-        for done, task in enumerate(tasks):
-            left = deadline + self.judges.unpaid_s - time.monotonic()
-            seconds = share(left, [promises[t.digest] for t in tasks[done:]], first=not done)
+        cache = _opened(setup)
+
+        def left() -> float:
+            return deadline + self.judges.unpaid_s - time.monotonic()
+
+        def say(text: str) -> None:
+            numbers = {"done": len(results), "of": len(tasks), "text": text}
+            self.emit({"id": request["id"], "event": "progress", **numbers})
+
+        def one(task: Task, judges: GivesJudges, seconds: float | None) -> None:
             if seconds is None:
                 results[task.digest] = {"reason": "the budget ended before its turn"}
-                continue
+                return
+            inputs, graph_s = recorded.get(task.digest), request.get("graph_s")
+            found = self._one(cache, task, setup, seconds, inputs, say, graph_s, judges)
+            results[task.digest] = found
 
-            def say(text: str, done: int = done) -> None:
-                self.emit(
-                    {
-                        "id": request["id"],
-                        "event": "progress",
-                        "done": done,
-                        "of": len(tasks),
-                        "text": text,
-                    }
+        if asks_a_model(setup.policy) and len(tasks) > 1:
+            with contextlib.closing(Seats(self.judges)) as seats:
+                first = tasks[0].digest
+                side_by_side(
+                    tasks, lambda t: one(t, seats, share(left(), [1.0], first=t.digest == first))
                 )
-
-            results[task.digest] = self._one(
-                cache, task, setup, seconds, recorded.get(task.digest), say, request.get("graph_s")
-            )
+        else:
+            for done, task in enumerate(tasks):
+                others = [promises[t.digest] for t in tasks[done:]]
+                one(task, self.judges, share(left(), others, first=not done))
         return {"event": "result", "tasks": results}
 
     def _one(
@@ -204,7 +245,8 @@ class Service:
         budget_s: float,
         recorded: str | None,
         say: Say,
-        graph_s: float | None = None,
+        graph_s: float | None,
+        judges: GivesJudges,
     ) -> dict[str, Any]:
         from cuda_agent_backend.machine import key_of
         from cuda_agent_backend.promote import stands
@@ -217,7 +259,7 @@ class Service:
         say(f"{len(task.nodes)} operators, {_bytes(task) / 1e6:.1f} MB")
         inputs = load(Path(recorded)) if recorded else None
         try:
-            found = self.search(task, self.judges, setup, budget_s, inputs, say)
+            found = self.search(task, judges, setup, budget_s, inputs, say)
         except Exception as error:  # ours, a policy's or a tool's: the other tasks have their turn
             log.logger("search").exception("a search failed")
             return {"reason": f"{type(error).__name__}: {error}"}
@@ -252,7 +294,7 @@ class Service:
                 return
             budget_s = queued.meta.get("budget_s", 60.0)
             assert isinstance(budget_s, int | float)
-            self._one(cache, task, setup, float(budget_s), None, lambda text: None)
+            self._one(cache, task, setup, float(budget_s), None, _unheard, None, self.judges)
             self.emit({"id": 0, "event": "searched", "task": task.digest})
         except Exception as error:
             self.emit({"id": 0, "event": "failed", "reason": f"{type(error).__name__}: {error}"})
@@ -319,6 +361,40 @@ class Service:
             if message["event"] != "progress":
                 return message
             self.emit({"id": number, "done": 0, "of": 1, **message})
+
+
+def side_by_side(tasks: Sequence[Task], work: Callable[[Task], None]) -> None:
+    """Do all, some at a time, in the order in which they are given; an interrupt leaves them.
+
+    The threads are daemons: those that wait for a model do not keep this process from ending. Raises what one of them
+    failed with, when all have ended.
+    """
+    left, ended = iter(list(tasks)), queue.SimpleQueue[BaseException | None]()
+    lock = threading.Lock()
+
+    def run() -> None:
+        failed: BaseException | None = None
+        while True:
+            with lock:
+                task = next(left, None)
+            if task is None:
+                break
+            try:
+                work(task)
+            except BaseException as error:
+                failed = failed or error
+        ended.put(failed)
+
+    threads = [threading.Thread(target=run, daemon=True) for _ in tasks[:AT_ONCE]]
+    for thread in threads:
+        thread.start()
+    failures = [error for error in (ended.get() for _ in threads) if error is not None]
+    if failures:
+        raise failures[0]
+
+
+def _unheard(text: str) -> None:
+    """For what is said of a task in the background."""
 
 
 def _opened(setup: Setup) -> KernelCache:

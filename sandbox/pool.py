@@ -39,17 +39,22 @@ class Pool:
         self._judge = judge
         self._turns = Turns(compile_jobs or spare, alone=judge.target == "cpu")
         self._waiting = Stopwatch()
+        self._paying = False
 
-    def seat(self) -> Pool:
-        """The same pool for one episode: what is waited for its turns is counted by itself."""
+    def seat(self, paying: bool = False) -> Pool:
+        """The same pool for one episode: what is waited for its turns is counted by itself.
+
+        paying: that waiting is the episode's own time, as where all have one deadline.
+        """
         mine = copy.copy(self)
-        mine._waiting = Stopwatch()
+        mine._waiting, mine._paying = Stopwatch(), paying
         return mine
 
     @property
     def waited_s(self) -> float:
-        """Seconds spent waiting for turns that others had."""
-        return self._waiting.seconds
+        """Seconds that an episode does not pay for: spent waiting for others' turns; if it pays for those, for turns of
+        other processes."""
+        return float(self._judge.waited_s) if self._paying else self._waiting.seconds
 
     @property
     def working_s(self) -> float:

@@ -97,8 +97,6 @@ class _Crew:
 
     def __post_init__(self) -> None:
         self.lock = threading.Lock()
-        self.building = threading.Lock()
-        """Inductor, which tools are made with, is not safe among threads."""
         self.calls = threading.Semaphore(self.fleet.policy_calls)
         self.numbers = iter(range(len(self.tasks)))
         count = min(self.fleet.at_once, len(self.tasks))
@@ -150,9 +148,7 @@ class _Crew:
 
     def _episode(self, number: int, task: Task) -> Finished:
         fleet, seat = self.fleet, self.fleet.pool.seat()
-        with self.building:
-            environment = fleet.environment(task, seat)
-        with environment:
+        with fleet.environment(task, seat) as environment:
             return self._play(number, task, environment.tools, seat)
 
     def _play(self, number: int, task: Task, tools: Toolbox, seat: Pool) -> Finished:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol, runtime_checkable
@@ -99,6 +100,10 @@ class LoopNests:
         return cpu.emit(self.region, self.kernels, schedule)
 
 
+_lowering = threading.RLock()
+"""Inductor's lowering is not safe among threads."""
+
+
 @lru_cache(maxsize=256)
 def _analyse(text: str) -> Analysis | NotCovered:
     task = Task.from_json(text)
@@ -132,7 +137,8 @@ def analyse(task: Task) -> Analysis | NotCovered:
     """The forms in which sketches cover ``task``, rewritten ones included; the reason where none does."""
     if any(math.prod(s.shape) == 0 for s in (*task.inputs, *task.output_specs)):
         return NotCovered("a tensor without elements")
-    return _analyse(task.to_json())
+    with _lowering:
+        return _analyse(task.to_json())
 
 
 def schedules(analysis: Analysis, device: DeviceFacts | CpuFacts | None = None) -> list[Schedule]:

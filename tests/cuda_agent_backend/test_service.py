@@ -1,6 +1,7 @@
 """The search process: what it promotes is kept whatever becomes of it, and it never takes its user down."""
 
 import os
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,11 +10,16 @@ from typing import Any
 import pytest
 import splice_kit as kit
 import torch
+from endpoint_kit import call, endpoint, said
 
 from cuda_agent_backend import accept, kernels, searching, service
+from cuda_agent_backend.agent.policies.spec import PolicySpec
+from cuda_agent_backend.agent.trajectory import Trajectory
+from cuda_agent_backend.agent.trajectory_file import read
 from cuda_agent_backend.canonical import Canonical
 from cuda_agent_backend.machine import all_flags, key_of
 from cuda_agent_backend.options import Options
+from cuda_agent_backend.promote import NothingFound, Searched
 from cuda_agent_backend.searching import Searching, SearchProcess
 from cuda_agent_backend.wire import Child
 from kernel_cache import CacheUnavailable, Miss, NegativeRecord, Record
@@ -200,3 +206,77 @@ def test_a_graph_is_measured_with_kernels_called_as_in_the_users_process(
 
 def unavailable() -> CacheUnavailable:
     return CacheUnavailable(Fault.NO_ACCESS, "not there", "none")
+
+
+@pytest.mark.parametrize(
+    ("policy", "at_once"), [("openai", 3), ("search+openai", 3), ("replay", 1)]
+)
+def test_only_searches_that_wait_for_a_model_go_side_by_side(
+    tmp_path: Path, policy: str, at_once: int
+) -> None:
+    tasks = tasks_of((EXP,), (SIN,), (SIN, EXP))
+    running, most, together = set(), [], threading.Barrier(at_once)
+
+    def search(task: Task, *_: Any) -> Searched:
+        running.add(task.digest)
+        together.wait(60.0)
+        most.append(len(running))
+        together.wait(60.0)
+        running.remove(task.digest)
+        if len(task.nodes) > 1:
+            raise RuntimeError("a bug of the policy")
+        return NothingFound("at the limit", exhausted=True)
+
+    told: list[Any] = []
+    spec = PolicySpec(policy, model="m")
+    setup = service.Setup(tmp_path / "kernels", tmp_path / "native", {}, policy=spec)
+    request = {"id": 1, "budget_s": 60.0, "tasks": [task.to_json() for task in tasks]}
+    found = service.Service(told.append, search)._search(request, setup)
+    assert most == [at_once] * 3
+    reasons = {task.digest: found["tasks"][task.digest]["reason"] for task in tasks}
+    assert list(reasons.values()).count("at the limit") == 2
+    assert "a bug of the policy" in reasons[tasks[2].digest]
+    assert {m["of"] for m in told} == {3} and all(0 <= m["done"] <= 3 for m in told)
+
+
+def test_episodes_with_one_judge_and_one_deadline_end_each_by_itself(
+    tmp_path: Path, native_dir: Path
+) -> None:
+    tasks = tasks_of((EXP,), (SIN,), (SIN, EXP))
+    with endpoint(said("", [call("submit", {"reason": "none can win"})])) as server:
+        spec = PolicySpec("openai", "m", server.url)
+        setup = service.Setup(tmp_path / "kernels", native_dir, all_flags(), policy=spec)
+        request = {"id": 1, "budget_s": 100.0, "tasks": [task.to_json() for task in tasks]}
+        made = service.Service(lambda _: None, service.search_task)
+        try:
+            found = made._search(request, setup)["tasks"]
+        finally:
+            made.judges.close()
+    assert [found[task.digest]["reason"] for task in tasks] == ["none can win"] * 3
+    written = [read(path) for path in (tmp_path / "kernels-trajectories").glob("*.jsonl")]
+    assert all(isinstance(one, Trajectory) and one.finished for one in written)
+    assert {one.header.task_digest for one in written} == {task.digest for task in tasks}
+
+
+def test_side_by_side_begins_all_in_order_and_no_more_than_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(service, "AT_ONCE", 2)
+    tasks = tasks_of(*([SIN] * n for n in range(1, 7)))
+    lock, begun, running = threading.Lock(), [], 0
+
+    def work(task: Task) -> None:
+        nonlocal running
+        with lock:
+            begun.append(len(task.nodes))
+            running += 1
+            assert running <= 2
+        time.sleep(0.01)
+        with lock:
+            running -= 1
+
+    service.side_by_side(tasks, work)
+    assert sorted(begun) == [1, 2, 3, 4, 5, 6] and running == 0
+    with pytest.raises(ZeroDivisionError):
+        service.side_by_side(tasks, lambda task: 1 // (len(task.nodes) - 3))
+    assert all(abs(place + 1 - number) <= 1 for place, number in enumerate(begun))

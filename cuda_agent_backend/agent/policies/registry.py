@@ -82,6 +82,11 @@ def works_with_files(spec: PolicySpec) -> bool:
     return any(POLICIES[name].files for name in _parts(spec.name))
 
 
+def asks_a_model(spec: PolicySpec) -> bool:
+    """Whether its episodes wait for a model most of the time, so that many of them share one judge."""
+    return any(POLICIES[name].options for name in _parts(spec.name))
+
+
 def make_policy(spec: PolicySpec) -> Policy:
     """The policy, for one episode. Raises `ImportError` for one that there is not, or whose packages are not there."""
     if why := problem(spec) or missing(spec):
