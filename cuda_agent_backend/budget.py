@@ -8,6 +8,8 @@ LEAST_TASK_S = 8.0
 """No task is begun with less: an episode that is cut before it has timed anything is a waste."""
 WHOLE_EPISODE_S = 20.0
 """What a task may take in any case if there is so much: most episodes end by themselves in a part of it."""
+JUDGEMENT_S = 2.0
+"""About what judging one candidate takes."""
 ACCEPT_PART, LEAST_ACCEPT_S = 0.3, 20.0
 """What is kept for the measurement of the whole graph: it compiles the graph twice before it times anything."""
 
@@ -33,3 +35,13 @@ def share(left_s: float, promises: Sequence[float], first: bool = False) -> floa
     total = sum(promises)
     part = promises[0] / total if total > 0 else 1 / len(promises)
     return min(left_s, max(left_s * part, WHOLE_EPISODE_S))
+
+
+def together(left_s: float, episodes: int, first: bool = False) -> float | None:
+    """Seconds for each of several episodes with one deadline; None where too little is left to begin one.
+
+    When the time is up each may have a candidate judged, one after another: that much is kept, but not over half.
+    """
+    if left_s < LEAST_TASK_S:
+        return share(left_s, [1.0], first)
+    return max(left_s / 2, left_s - JUDGEMENT_S * (episodes - 1))

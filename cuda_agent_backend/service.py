@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from cuda_agent_backend import log
 from cuda_agent_backend.agent.policies.registry import asks_a_model
 from cuda_agent_backend.agent.policies.spec import PolicySpec
-from cuda_agent_backend.budget import by_promise, share
+from cuda_agent_backend.budget import by_promise, share, together
 from cuda_agent_backend.promote import Searched, SearchResult, keep
 from cuda_agent_backend.wire import WAITING_S, Child, own_stdout
 from kernel_cache import CacheUnavailable, KernelCache
@@ -227,9 +227,9 @@ class Service:
 
         if asks_a_model(setup.policy) and len(tasks) > 1:
             with contextlib.closing(Seats(self.judges)) as seats:
-                first = tasks[0].digest
+                many, first = min(len(tasks), AT_ONCE), tasks[0].digest
                 side_by_side(
-                    tasks, lambda t: one(t, seats, share(left(), [1.0], first=t.digest == first))
+                    tasks, lambda t: one(t, seats, together(left(), many, t.digest == first))
                 )
         else:
             for done, task in enumerate(tasks):

@@ -7,11 +7,13 @@ import torch
 from test_partition import HEADS, graph_of, head_scores, on_cuda
 
 from cuda_agent_backend.budget import (
+    JUDGEMENT_S,
     LEAST_TASK_S,
     WHOLE_EPISODE_S,
     by_promise,
     kept_for_acceptance,
     share,
+    together,
 )
 from cuda_agent_backend.estimate import room, saving
 from cuda_agent_backend.partition import partition
@@ -93,3 +95,11 @@ def test_every_region_of_the_models_promises_something() -> None:
         for graph in capture(model, inputs, wishes):
             for region in partition(graph.module.graph):
                 assert (saving(region) > 0) == (region.reason is None and region.moved > 0)
+
+
+def test_episodes_with_one_deadline_leave_time_to_judge_what_each_has() -> None:
+    assert together(100.0, 1) == 100.0
+    assert together(100.0, 6) == 100.0 - 5 * JUDGEMENT_S
+    assert together(20.0, 16) == 10.0
+    assert together(LEAST_TASK_S - 1, 4) is None
+    assert together(LEAST_TASK_S - 1, 4, first=True) == LEAST_TASK_S - 1
