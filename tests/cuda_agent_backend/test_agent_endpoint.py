@@ -368,9 +368,9 @@ def test_requests_keep_their_pace() -> None:
     slept: list[float] = []
     with endpoint(said("x")) as server:
         for _ in range(3):
-            made = policy(server, Limits(requests_per_minute=6.0), slept)
+            made = policy(server, Limits(requests_per_minute=0.6), slept)
             assert isinstance(made.act(ASK, []), Turn)
-    assert len(slept) == 2 and 9.0 < slept[0] <= 10.0 and 19.0 < slept[1] <= 20.0
+    assert len(slept) == 2 and 90.0 < slept[0] <= 100.0 and 190.0 < slept[1] <= 200.0
 
 
 def test_the_key_comes_from_the_usual_variable(monkeypatch: pytest.MonkeyPatch) -> None:

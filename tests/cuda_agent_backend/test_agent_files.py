@@ -7,7 +7,8 @@ import os
 import shutil
 import socket
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -142,6 +143,11 @@ def meanwhile(work: Callable[[], None]) -> Iterator[None]:
         thread.join()
 
 
+def seen(answers: Sequence[object], good: object) -> bool:
+    """Whether both what is right and a refusal came: threads may take turns in long stretches."""
+    return good in answers and any(isinstance(answer, Refusal) for answer in answers)
+
+
 def test_a_folder_that_turns_into_a_link_meanwhile_is_not_read_through(
     workspace: Workspace, outside: Path
 ) -> None:
@@ -155,11 +161,12 @@ def test_a_folder_that_turns_into_a_link_meanwhile_is_not_read_through(
         for a, b in steps:
             (root / a).rename(root / b)
 
+    end, answers = time.monotonic() + 60.0, []
     with meanwhile(swap):
-        answers = [workspace.read("here/secret.txt") for _ in range(600)]
+        while time.monotonic() < end and not (len(answers) >= 600 and seen(answers, "harmless")):
+            answers.append(workspace.read("here/secret.txt"))
     assert SECRET not in answers
-    assert "harmless" in answers
-    assert any(isinstance(answer, Refusal) for answer in answers)
+    assert seen(answers, "harmless")
 
 
 def test_a_folder_that_turns_into_a_link_meanwhile_is_not_written_through(
@@ -173,11 +180,11 @@ def test_a_folder_that_turns_into_a_link_meanwhile_is_not_written_through(
             place.unlink()
         except OSError:
             shutil.rmtree(place, ignore_errors=True)
+        time.sleep(0.0002)  # has the other thread find each of the states
 
     with meanwhile(swap):
         answers = [workspace.write("here/secret.txt", "overwritten") for _ in range(600)]
-    assert None in answers
-    assert any(isinstance(answer, Refusal) for answer in answers)
+    assert seen(answers, None)
     assert tree(outside) == {"secret.txt": SECRET.encode()}
 
 

@@ -64,6 +64,12 @@ def request(tmp_path: Path) -> Request:
     return Request("", "", str(tmp_path), str(tmp_path), str(tmp_path / "lock"), WISHES)
 
 
+@pytest.fixture(autouse=True)
+def _own_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other search on this machine has the device while a command of these tests wants it."""
+    monkeypatch.setenv("CUDA_AGENT_DEVICE_LOCK", str(tmp_path / "lock"))
+
+
 def bench_of(tmp_path: Path, **change: Any) -> Bench:
     known = {"out": tmp_path / "out", "wishes": WISHES, "jobs": 2, "limit_s": 60.0}
     folders = {"native_dir": tmp_path / "native", "device_lock": tmp_path / "lock"}
@@ -136,9 +142,9 @@ print("it hangs", flush=True)
 time.sleep(600)
 """
     made = child(tmp_path, monkeypatch, text)
-    found = made.run("search", request(tmp_path), tmp_path / "work", 3.0)
+    found = made.run("search", request(tmp_path), tmp_path / "work", 10.0)
     assert isinstance(found, TimedOut) and found.status == "timed_out"
-    assert "not done after 3 s" in found.reason and found.log == "it hangs"
+    assert "not done after 10 s" in found.reason and found.log == "it hangs"
     assert _ended(int(note.read_text()))
 
 
@@ -419,7 +425,7 @@ time.sleep(600)
         [sys.executable, "-m", "cuda_agent_backend", *words],
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
-    for _ in range(1200):
+    for _ in range(3000):
         if (tmp_path / "pid").exists():
             break
         time.sleep(0.1)

@@ -57,6 +57,12 @@ def tasks_of(*chains: tuple[Any, ...], size: int = 64) -> list[Task]:
 EXP, SIN = torch.ops.aten.exp.default, torch.ops.aten.sin.default
 
 
+def start(process: SearchProcess, folder: Path) -> None:
+    """Have it running before the clock does: it answers what it does not know at once."""
+    request = {"do": "nothing", "setup": Searching(options(folder))._setup()}
+    assert process.ask(request, 120.0, lambda _: None)["event"] == "failed"
+
+
 def options(folder: Path) -> Options:
     return kit.options_in(folder, search="search")
 
@@ -81,6 +87,7 @@ def test_a_search_process_killed_in_the_middle_loses_nothing_promoted(
     monkeypatch.setattr(searching, "START_S", 0.0)
     (first,), (second,) = tasks_of((EXP,), size=4096), tasks_of((SIN, SIN))
     cache = kit.cache_of(options(tmp_path))
+    start(process, tmp_path)
     became = Searching(options(tmp_path), process).search([second, first], 25.0)
     assert became == {} and process.pid is None
     assert isinstance(cache.get(key_of(first)), Record)
@@ -97,6 +104,7 @@ def test_what_promises_most_is_searched_first_whatever_the_order(
     (small,), (large,) = tasks_of((EXP,)), tasks_of((SIN, SIN), size=4096)
     cache = kit.cache_of(options(tmp_path))
     promises = {small.digest: 2.0, large.digest: 1.0}
+    start(process, tmp_path)
     Searching(options(tmp_path), process).search([large, small], 25.0, None, promises)
     assert isinstance(cache.get(key_of(small)), Record)
 
@@ -246,7 +254,7 @@ def test_episodes_with_one_judge_and_one_deadline_end_each_by_itself(
     with endpoint(said("", [call("submit", {"reason": "none can win"})])) as server:
         spec = PolicySpec("openai", "m", server.url)
         setup = service.Setup(tmp_path / "kernels", native_dir, all_flags(), policy=spec)
-        request = {"id": 1, "budget_s": 100.0, "tasks": [task.to_json() for task in tasks]}
+        request = {"id": 1, "budget_s": 600.0, "tasks": [task.to_json() for task in tasks]}
         made = service.Service(lambda _: None, service.search_task)
         try:
             found = made._search(request, setup)["tasks"]

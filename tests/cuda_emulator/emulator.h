@@ -73,7 +73,7 @@ struct Fiber {
   std::vector<std::vector<std::function<void()>>> products{1};
   alignas(16) unsigned char slot[64];
 };
-static std::vector<Fiber> fibers;
+static std::vector<Fiber> fibers;  // of the running launch: each library has its own, and none is ever unloaded
 static ucontext_t scheduler;
 static int current;
 static int arrived[16];  // at named barriers
@@ -158,6 +158,7 @@ template <class Kernel> void launch(const unsigned* grid, const unsigned* block,
         for (size_t i = shared; i < sizeof shared_memory; ++i)
           if (shared_memory[i] != 0xff) { fprintf(stderr, "emulator: a write beyond the %u bytes of shared memory\n", shared); abort(); }
       }
+  std::vector<Fiber>().swap(fibers);
 }
 // What the thread `from(lane)` of this warp hands in.
 template <class T, class From> T exchange(T mine, From from) {
