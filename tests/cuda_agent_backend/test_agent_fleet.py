@@ -211,7 +211,8 @@ def test_waiting_for_others_costs_no_budget() -> None:
 
 
 SCRIPT = """
-import sys, threading, time
+import signal, sys, threading, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by what a shell runs in the background, and its children
 sys.path.insert(0, {here!r})
 from pathlib import Path
 import episode_kit as kit, test_agent_fleet as t
