@@ -212,7 +212,7 @@ def test_waiting_for_others_costs_no_budget() -> None:
 
 SCRIPT = """
 import signal, sys, threading, time
-signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by what a shell runs in the background, and its children
+signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a shell they are ignored
 sys.path.insert(0, {here!r})
 from pathlib import Path
 import episode_kit as kit, test_agent_fleet as t
