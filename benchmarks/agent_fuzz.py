@@ -27,6 +27,7 @@ from benchmarks.agent_fuzz_policies import KINDS, FuzzedPolicy
 from benchmarks.sandbox_candidates import task
 from benchmarks.store import Facts, Results, arguments
 from cuda_agent_backend.agent.loop import Budget, EpisodeResult, run_episode
+from cuda_agent_backend.agent.search import SearchPolicy
 from cuda_agent_backend.agent.tools import Toolbox
 from sandbox.accuracy import AccuracyReport
 from sandbox.candidate import Candidate
@@ -215,11 +216,10 @@ def main() -> None:
         def run(name: str) -> Facts:
             part, _, kind = name.partition("-")
             seeds, real = range(counts[part]), part == "real"
+            # What starts once, such as the judge's workers, is there before it is counted.
             if real:
-                judge.baselines(task("cpu"))
-            fuzz(
-                kind, range(1), None, task("cpu")
-            )  # what starts once is there before it is counted
+                run_episode(SearchPolicy(), Toolbox(task("cpu"), judge), Budget(60.0))
+            fuzz(kind, range(1), None, task("cpu"))
             facts = fuzz(kind, seeds, judge if real else None, task("cpu"))
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
             return {**facts, "peak_mb": round(peak)}
