@@ -32,6 +32,7 @@ from cuda_agent_backend.agent.tools import Toolbox
 from sandbox.accuracy import AccuracyReport
 from sandbox.candidate import Candidate
 from sandbox.disassembly import Inspection
+from sandbox.judge import Judge
 from sandbox.task import Task
 from sandbox.timing import report
 from sandbox.verdict import Baselines, CompileFailed, Correct, Failure, Outcome, Verdict
@@ -183,6 +184,16 @@ def fuzz(kind: str, seeds: range, bench: Any, of: Task) -> Facts:
     }
 
 
+def wake(judge: Judge, of: Task) -> None:
+    """Have a judge do all that it does, so that it has its workers, and the memory that it shares with them."""
+    tools = Toolbox(of, judge)
+    run_episode(SearchPolicy(), tools, Budget(60.0))
+    candidate = next(iter(tools.candidates.values()))
+    judge.verify(of, candidate)
+    judge.profile(of, candidate)
+    judge.judge(of, candidate)
+
+
 def summarise(samples: Mapping[str, Facts]) -> Facts:
     """All kinds together, for each bench."""
     found: Facts = {}
@@ -202,8 +213,6 @@ def summarise(samples: Mapping[str, Facts]) -> Facts:
 
 def main() -> None:
     """Run the kinds that are not done."""
-    from sandbox.judge import Judge
-
     parser = arguments(__doc__.partition("\n")[0], ("cpu",))
     parser.add_argument("--episodes", type=int, default=2000, help="against the scripted bench")
     parser.add_argument("--real", type=int, default=300, help="against the judge")
@@ -216,9 +225,9 @@ def main() -> None:
         def run(name: str) -> Facts:
             part, _, kind = name.partition("-")
             seeds, real = range(counts[part]), part == "real"
-            # What starts once, such as the judge's workers, is there before it is counted.
+            # What starts once is there before it is counted.
             if real:
-                run_episode(SearchPolicy(), Toolbox(task("cpu"), judge), Budget(60.0))
+                wake(judge, task("cpu"))
             fuzz(kind, range(1), None, task("cpu"))
             facts = fuzz(kind, seeds, judge if real else None, task("cpu"))
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
