@@ -170,7 +170,6 @@ class KernelPass(GraphPass):  # type: ignore[misc]
             self.observe(graph, report)
         if used:
             splice(graph, [Replacement(o.region, o.canonical, o.key.op_key) for o in used])
-        self._keep_searchable(offers)
         self.reports.append(report)
         log.logger("hook").info("%s, in %.0f ms", report.summary(), 1e3 * seconds)
 
@@ -216,11 +215,15 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         if self.options.search == "background":
             self.later = self._later(graph, digest, offers)
             self.searcher.enqueue(tasks, self.later)
+            if any(toolchain_of(task.target) for task in tasks):
+                self._outdate()
             return
         budget = self.options.budget_s
         if self.options.acceptance != "trust":
             budget -= kept_for_acceptance(budget)
         became = self.searcher.search(tasks, budget, self.recorded, promises)
+        if any(told.get("begun") is False for told in became.values()):
+            self._outdate()
         for offer in offers:
             if offer.key.digest in missing:
                 found = self._find(offer.key)
@@ -229,15 +232,11 @@ class KernelPass(GraphPass):  # type: ignore[misc]
                     found = replace(found, reason=str(said))
                 offer.found = found
 
-    def _keep_searchable(self, offers: Sequence[Offer]) -> None:
-        """Where a later search may find more, see that this graph's code is not found in torch's caches: a process that
-        finds it there never comes here."""
-        if self.searcher is None or self.options.search == "cached":
-            return
-        if any(isinstance(o.found, NoKernel) and o.found.searchable for o in offers):
-            outdated = self.kernels.cache.outdate()
-            if isinstance(outdated, CacheUnavailable):
-                log.once("cache", f"not counted as a change: {outdated}")
+    def _outdate(self) -> None:
+        """Keep this graph's code from other processes, which with it would never come here: its search is not over."""
+        outdated = self.kernels.cache.outdate()
+        if isinstance(outdated, CacheUnavailable):
+            log.once("cache", f"not counted as a change: {outdated}")
 
     def _later(self, graph: Graph, digest: str, offers: Sequence[Offer]) -> Later | None:
         whole = graph_task(graph)

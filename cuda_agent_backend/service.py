@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from sandbox.pool import Pool
 
 EXIT_GRACE_S = 5.0
+LOOK_S = 0.5
+"""How long an interrupt may wait until it is noticed."""
 AT_ONCE = 16
 """Tasks whose episodes go on side by side where they wait for a model."""
 ACCEPT_START_S = 60.0
@@ -219,7 +221,10 @@ class Service:
 
         def one(task: Task, judges: GivesJudges, seconds: float | None) -> None:
             if seconds is None:
-                results[task.digest] = {"reason": "the budget ended before its turn"}
+                results[task.digest] = {
+                    "reason": "the budget ended before its turn",
+                    "begun": False,
+                }
                 return
             inputs, graph_s = recorded.get(task.digest), request.get("graph_s")
             found = self._one(cache, task, setup, seconds, inputs, say, graph_s, judges)
@@ -369,26 +374,26 @@ def side_by_side(tasks: Sequence[Task], work: Callable[[Task], None]) -> None:
     The threads are daemons: those that wait for a model do not keep this process from ending. Raises what one of them
     failed with, when all have ended.
     """
-    left, ended = iter(list(tasks)), queue.SimpleQueue[BaseException | None]()
-    lock = threading.Lock()
+    left, lock = iter(list(tasks)), threading.Lock()
+    failures: list[BaseException] = []
 
     def run() -> None:
-        failed: BaseException | None = None
         while True:
             with lock:
                 task = next(left, None)
             if task is None:
-                break
+                return
             try:
                 work(task)
             except BaseException as error:
-                failed = failed or error
-        ended.put(failed)
+                failures.append(error)
 
     threads = [threading.Thread(target=run, daemon=True) for _ in tasks[:AT_ONCE]]
     for thread in threads:
         thread.start()
-    failures = [error for error in (ended.get() for _ in threads) if error is not None]
+    for thread in threads:
+        while thread.is_alive():
+            thread.join(LOOK_S)
     if failures:
         raise failures[0]
 
