@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 SEARCHED_OUT_S = 30 * 86400.0
 CUT_SHORT_S = 86400.0
+"""How long a failed search is remembered: one that tried all it knew, and one that the budget ended."""
 DECIDED = ("search", "bayesian")
 """Policies that do the same another time: a model that gave up may not."""
-"""How long a failed search is remembered: one that tried all it knew, and one that the budget ended."""
 
 
 @dataclass(frozen=True)

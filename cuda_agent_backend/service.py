@@ -299,7 +299,9 @@ class Service:
                 return
             budget_s = queued.meta.get("budget_s", 60.0)
             assert isinstance(budget_s, int | float)
-            self._one(cache, task, setup, float(budget_s), None, _unheard, None, self.judges)
+            self._one(
+                cache, task, setup, float(budget_s), None, lambda text: None, None, self.judges
+            )
             self.emit({"id": 0, "event": "searched", "task": task.digest})
         except Exception as error:
             self.emit({"id": 0, "event": "failed", "reason": f"{type(error).__name__}: {error}"})
@@ -396,10 +398,6 @@ def side_by_side(tasks: Sequence[Task], work: Callable[[Task], None]) -> None:
             thread.join(LOOK_S)
     if failures:
         raise failures[0]
-
-
-def _unheard(text: str) -> None:
-    """For what is said of a task in the background."""
 
 
 def _opened(setup: Setup) -> KernelCache:

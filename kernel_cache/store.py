@@ -266,8 +266,7 @@ class KernelCache:
         """What was decided on this set of kernels in this graph, or None."""
         name = layout.acceptance_name(graph_digest, kernel_set_digest)
         try:
-            value = self._index.get(name)
-            return None if is_absent(value) else Acceptance.from_value(name, value).decision
+            return self._decision(name)
         except IndexMalformed as error:
             return corrupt(name, error.reason)
 
@@ -278,16 +277,17 @@ class KernelCache:
         """Keep a decision, a change where it is a new one. Raises ValueError if it is not JSON."""
         name = layout.acceptance_name(graph_digest, kernel_set_digest)
         value = Acceptance(self._clock(), fields_of(name, loads(dumps(dict(acceptance)))))
+        known = None
         with self._index.transaction():
-            if self._decision(name) != value.decision:
+            with contextlib.suppress(IndexMalformed):
+                known = self._decision(name)
+            if known != value.decision:
                 bump_generation(self._index)
             self._index.set(name, value.to_fields())
 
     def _decision(self, name: str) -> dict[str, Json] | None:
-        with contextlib.suppress(IndexMalformed):
-            value = self._index.get(name)
-            return None if is_absent(value) else Acceptance.from_value(name, value).decision
-        return None
+        value = self._index.get(name)
+        return None if is_absent(value) else Acceptance.from_value(name, value).decision
 
     # Tasks waiting for a background search
 
