@@ -11,6 +11,7 @@ searched for real as well.
 from __future__ import annotations
 
 import tempfile
+import time
 from dataclasses import replace
 
 from benchmarks.agent_search_summary import summarise
@@ -39,6 +40,7 @@ def main() -> None:
     chosen = {s.name: s for s in subjects(args.target) if args.only in s.name}
     options = replace(wishes_of(None, None), search="cached", min_bytes=0)
     results = Results(FILES[args.target], lambda _: {}, args.folder)
+    end = time.monotonic() + args.limit
     with (
         tempfile.TemporaryDirectory() as scratch,
         KeepingJudge(
@@ -52,7 +54,7 @@ def main() -> None:
         def run(name: str) -> Facts:
             if name.startswith(EPISODE):
                 return episode(chosen[name.removeprefix(EPISODE)], judge, options, args.budget)
-            return measure(chosen[name], judge, options, args.most)
+            return measure(chosen[name], judge, options, args.most, lambda: time.monotonic() > end)
 
         names = [
             *([] if args.no_tables else chosen),

@@ -6,7 +6,7 @@ import json
 import os
 import random
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any
@@ -29,7 +29,7 @@ from sandbox.supervisor import WorkerProcess
 from sandbox.task import Task
 from sandbox.verdict import Baselines
 
-PASSES = {"cpu": 8, "cuda": 4}
+PASSES = {"cpu": 8, "cuda": 3}
 """Times that a schedule is timed, in another order each time, so that a busy minute does not fall on one schedule. The
 first time its results are checked as well."""
 NEVER = 1e9
@@ -52,8 +52,17 @@ class KeepingJudge(Judge):
         return Keeping(session, self._baseline, runner, eager_task, self.ceilings)
 
 
-def measure(subject: Subject, judge: KeepingJudge, options: Options, most: int) -> Facts:
-    """The table of one subject: baselines, and every schedule with its status and its samples (seconds)."""
+def measure(
+    subject: Subject,
+    judge: KeepingJudge,
+    options: Options,
+    most: int,
+    time_is_up: Callable[[], bool] = lambda: False,
+) -> Facts:
+    """The table of one subject: baselines, and every schedule with its status and its samples (seconds).
+
+    Once ``time_is_up`` no schedule is timed again.
+    """
     task = task_of(subject, judge.target, options)
     if isinstance(task, str):
         return {"reason": task}
@@ -73,6 +82,8 @@ def measure(subject: Subject, judge: KeepingJudge, options: Options, most: int) 
         for (schedule, candidate), outcome in zip(made, built, strict=True)
     ]
     for turn in range(PASSES[judge.target]):
+        if turn and time_is_up():
+            break
         order = list(range(len(rows)))
         random.Random(turn).shuffle(order)
         for place in order:

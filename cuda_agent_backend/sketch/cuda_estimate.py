@@ -182,6 +182,7 @@ def estimate(layout: Layout, facts: RowFacts, device: DeviceFacts) -> float:
     score *= min(1.0, groups / device.sm_count)
     score /= 1 + NARROW * (WIDE_BYTES / (layout.vector * facts.item) - 1)
     score /= layout.chunks * layout.tile * layout.segments / facts.points
+    score *= layout.rows / (ceildiv(layout.rows, layout.across * lanes) * layout.across * lanes)
     waves = groups / (device.sm_count * blocks)
     if layout.stages == 1 and waves > 1:
         score *= 0.6 + 0.4 * waves / math.ceil(waves)

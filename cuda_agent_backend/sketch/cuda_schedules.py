@@ -140,7 +140,7 @@ def _row_schedules(
 ) -> list[Parameters]:
     facts = row_facts(kernel, region)
     scored: list[tuple[float, int, Parameters]] = []
-    for number, parameters in enumerate(_candidates(facts)):
+    for number, parameters in enumerate(_candidates(facts, device)):
         layout = read_layout(parameters, facts.points, facts.rows, facts.scans, facts.wide)
         try:
             layout.check(device)
@@ -210,28 +210,31 @@ def _powers(low: int, high: int) -> list[int]:
     return [1 << n for n in range(high.bit_length()) if low <= 1 << n <= high]
 
 
-def _candidates(facts: RowFacts) -> Iterator[Parameters]:
+def _candidates(facts: RowFacts, device: DeviceFacts) -> Iterator[Parameters]:
     if facts.inner:
-        yield from _inner_candidates(facts)
+        yield from _inner_candidates(facts, device)
     if facts.outer:
-        yield from _outer_candidates(facts)
+        yield from _outer_candidates(facts, device)
 
 
-def _exchanges() -> Iterator[Parameters]:
+def _exchanges(rows: int, device: DeviceFacts) -> Iterator[Parameters]:
     yield {"exchange": "block", "segments": 1}
     for segments in (2, 4, 8, 16):
         yield {"exchange": "cluster", "segments": segments}
-    for segments in _powers(2, MOST_SPLIT):
+    even = (
+        [] if rows > 1 else [n * device.sm_count for n in (1, 2, 4, 8)]
+    )  # every multiprocessor as many
+    for segments in sorted({*_powers(2, MOST_SPLIT), *even}):
         yield {"exchange": "split", "segments": segments}
 
 
-def _inner_candidates(facts: RowFacts) -> Iterator[Parameters]:
+def _inner_candidates(facts: RowFacts, device: DeviceFacts) -> Iterator[Parameters]:
     vector = _vectors(facts.item, facts.line)[0]
     least = WARP if facts.points > SHORT_ROW else 8 if facts.points >= 256 else 1
     if facts.points * facts.item >= 2 * LINE_BYTES:
         # threads with rows of their own would leave half of what they fetch to a later read, by when it may be gone
         least = max(least, _powers(1, max(1, LINE_BYTES // 2 // (vector * facts.item)))[-1])
-    for exchange in _exchanges():
+    for exchange in _exchanges(facts.rows, device):
         for team in _powers(least, 1024):
             block = 256 if facts.points <= SHORT_ROW else 128
             base: Parameters = {
@@ -245,10 +248,10 @@ def _inner_candidates(facts: RowFacts) -> Iterator[Parameters]:
             )
 
 
-def _outer_candidates(facts: RowFacts) -> Iterator[Parameters]:
+def _outer_candidates(facts: RowFacts, device: DeviceFacts) -> Iterator[Parameters]:
     widths = [v for v in _vectors(facts.item, facts.columns) if v * facts.item >= 4] or [1]
     narrow = min(WARP, 1 << (facts.columns - 1).bit_length())
-    for exchange in _exchanges():
+    for exchange in _exchanges(facts.rows, device):
         for team in _powers(1, 128):
             for vector in widths[:3]:
                 # wide loads of few neighbours: as many bytes of a line, with fewer instructions
