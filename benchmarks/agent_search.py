@@ -41,12 +41,14 @@ def main() -> None:
     options = replace(wishes_of(None, None), search="cached", min_bytes=0)
     results = Results(FILES[args.target], lambda _: {}, args.folder)
     end = time.monotonic() + args.limit
+    settings = Settings.from_environment()
     with (
         tempfile.TemporaryDirectory() as scratch,
         KeepingJudge(
             args.target,
             scratch_dir=scratch,
-            native_dir=Settings.from_environment().native_dir,
+            native_dir=settings.native_dir,
+            device_lock=settings.device_lock,
             arch=arch_of(args.target),
         ) as judge,
     ):

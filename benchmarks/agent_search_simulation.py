@@ -6,7 +6,7 @@ import json
 import math
 import random
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,6 +66,8 @@ class Table:
     room: float = 10.0
     task: Task | None = None
     space: int = MOST
+    stands_for: int = 0
+    """Schedules of the task's space; rows that are no proposals are a uniform sample of its others. 0: rows are all."""
 
     @property
     def best(self) -> float:
@@ -94,7 +96,7 @@ def table_of(facts: Facts) -> Table:
         ratios = tuple(b / c for b, c in zip(others, own, strict=True))
         rows[schedule] = Row(schedule, row["candidate"], row.get("speedup"), ratios)
     task = Task.from_json(json.dumps(facts["task"]))
-    return Table(proposals, rows, facts["room"], task)
+    return Table(proposals, rows, facts["room"], task, stands_for=facts.get("space", 0))
 
 
 def table_of_products(outcome: Facts) -> Table:
@@ -175,14 +177,19 @@ class Game:
         return {"ok": True, "speedup": row.profile(self._chance, self.quiet)}
 
 
-def needed(judged: Iterable[str], table: Table) -> int | None:
-    """Judgements until a candidate close to the best was among them; None where that never came."""
-    return next((n for n, name in enumerate(judged, 1) if name in table.close), None)
+def needed(judged: Iterable[str], close: Collection[str]) -> int | None:
+    """Judgements until one of ``close`` was among them; None where that never came."""
+    return next((n for n, name in enumerate(judged, 1) if name in close), None)
 
 
 def at_random(table: Table, seed: int) -> list[str]:
-    """All candidates of the table in uniformly random order."""
-    names = list(dict.fromkeys(row.candidate for row in table.rows.values()))
+    """Candidates of the table's space in uniformly random order; those of a sample are there as often as they count."""
+    proposed = {table.rows[s].candidate for s in table.proposals if s in table.rows}
+    others = [
+        n for n in dict.fromkeys(r.candidate for r in table.rows.values()) if n not in proposed
+    ]
+    rest = max(len(others), table.stands_for - len(proposed)) if others else 0
+    names = [*sorted(proposed), *(others[n % len(others)] for n in range(rest))]
     random.Random(seed).shuffle(names)
     return names
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.agent_search_simulation import (
+    CLOSE,
     WORTH,
     Game,
     Table,
@@ -38,12 +39,17 @@ RATIOS = (
     ("model", "random"), ("model_on", "random"), ("model_on", "plan_on"), ("plan_on", "random"),
     ("memory", "model"), ("memory_on", "model_on"), ("model_quiet", "random"), ("model_on_quiet", "random"),
     ("model_on_quiet", "plan_on"), ("memory_quiet", "model_quiet"), ("memory_on_quiet", "model_on_quiet"),
+    ("model_own", "random_own"),
 )  # fmt: skip
+HELPED = (("memory", "model"), ("memory_on", "model_on"), ("memory_own", "model_own"))
+"""Of these also over the tasks alone that have neighbours in the memory."""
 
 
 def summarise(samples: Mapping[str, Facts]) -> Facts:
     """By way: judgements until a schedule within 5 % of the table's best was judged; a search that ended before that
     counts as one that needed all of the table.
+
+    "model_own", "memory_own" and "random_own" count until 95 % of what "model" itself found in the end was judged.
 
     "random" draws from the space, "plan" is the order of proposals by rounds, "plan_on" the same without its stops and
     then the rest at random, "model" and "memory" are the policy `bayesian` with its stops, "model_on" and "memory_on"
@@ -76,6 +82,7 @@ def figures(tables: Mapping[str, Table]) -> Facts:
     tasks = {name: _task(name, tables) for name in tables}
     counted = [n for n in tables if tables[n].best >= WORTH and tasks[n]["scatter"] <= RESOLVED]
     runs = [tasks[name]["needed"] for name in counted]
+    helped = [tasks[name]["needed"] for name in counted if tasks[name]["neighbours"]]
     ways = list(runs[0]) if runs else []
     return {
         "tasks": {name: _brief(facts) for name, facts in tasks.items()},
@@ -83,6 +90,9 @@ def figures(tables: Mapping[str, Table]) -> Facts:
         "too_noisy": sorted(n for n in tables if tasks[n]["scatter"] > RESOLVED),
         "needed": {way: _over_all([run[way]["all"] for run in runs]) for way in ways},
         "ratios": {f"{one}/{other}": _ratio(runs, one, other) for one, other in RATIOS if runs},
+        "ratios_with_neighbours": {
+            f"{one}/{other}": _ratio(helped, one, other) for one, other in HELPED
+        },
     }
 
 
@@ -92,7 +102,7 @@ def _task(name: str, tables: Mapping[str, Table]) -> Facts:
     candidates = len({row.candidate for row in table.rows.values()})
 
     def count(judged: Sequence[str]) -> int:
-        return needed(judged, table) or candidates
+        return needed(judged, table.close) or max(candidates, table.stands_for)
 
     def games(with_memory: bool, quiet: bool, **options: Any) -> list[Game]:
         neighbours = offers if with_memory else []
@@ -113,11 +123,12 @@ def _task(name: str, tables: Mapping[str, Table]) -> Facts:
                 known = played.get(same) if not offers or not noisy else None
                 more = PATIENT if on else {}
                 played[way + on + calm] = known or games(way == "memory", bool(calm), **more)
-    ways: dict[str, list[int]] = {
+    ways: dict[str, Sequence[float]] = {
         "random": [count(at_random(table, seed)) for seed in range(RANDOM_SEEDS)],
         "plan": [count(as_planned(table))],
         "plan_on": [count([*_proposals(table), *at_random(table, s)]) for s in range(RANDOM_SEEDS)],
         **{way: [count(game.judged) for game in found] for way, found in played.items()},
+        **_to_its_own_best(table, played["model"], played["memory"]),
     }
     stopped = {way: _stopped(played[way], table) for way in played if "_on" not in way}
     return {
@@ -129,6 +140,24 @@ def _task(name: str, tables: Mapping[str, Table]) -> Facts:
         "needed": {way: {**_spread(counts), "all": counts} for way, counts in ways.items()},
         "stopped": stopped | {"plan": _stopped_plan(table)},
     }
+
+
+def _to_its_own_best(
+    table: Table, alone: Sequence[Game], helped: Sequence[Game]
+) -> dict[str, list[float]]:
+    """Judgements until 95 % of what each game without a memory had found by its end: its own, with one, at random."""
+    speeds = {row.candidate: row.speedup or 0.0 for row in table.rows.values()}
+    all_of_it = max(len(speeds), table.stands_for)
+    orders = [at_random(table, seed) for seed in range(RANDOM_SEEDS)]
+    found: dict[str, list[float]] = {"model_own": [], "memory_own": [], "random_own": []}
+    for one, other in zip(alone, helped, strict=True):
+        most = max((speeds[name] for name in one.judged), default=table.best)
+        good = {name for name, speed in speeds.items() if speed >= CLOSE * most}
+        found["model_own"].append(needed(one.judged, good) or all_of_it)
+        found["memory_own"].append(needed(other.judged, good) or all_of_it)
+        by_chance = (needed(order, good) or all_of_it for order in orders)
+        found["random_own"].append(statistics.fmean(by_chance))
+    return found
 
 
 def _scatter(table: Table) -> float:
@@ -165,7 +194,7 @@ def _stopped_plan(table: Table) -> Facts:
     return {"judgements": len(judged), "share_of_best": best / table.best}
 
 
-def _spread(counts: Sequence[int]) -> Facts:
+def _spread(counts: Sequence[float]) -> Facts:
     """Median and mean, and where nine tenths of the runs lie."""
     ordered = sorted(counts)
     return {
@@ -181,7 +210,7 @@ def _brief(facts: Facts) -> Facts:
     return {**facts, "needed": spreads}
 
 
-def _over_all(counts: Sequence[Sequence[int]]) -> Facts:
+def _over_all(counts: Sequence[Sequence[float]]) -> Facts:
     """The mean over tasks of the mean over runs, with the interval of a bootstrap over tasks."""
     means = [statistics.fmean(own) for own in counts]
     return (

@@ -73,7 +73,8 @@ def measure(
     if not isinstance(baselines, Baselines):
         return {"reason": baselines.reason}
     proposals = schedules(analysis)
-    made = _distinct(analysis, space_of(proposals).schedules(most))
+    every = _distinct(analysis, space_of(proposals).schedules())
+    made = _sampled(every, frozenset(proposals), most)
     with ThreadPoolExecutor(max(2, len(os.sched_getaffinity(0)) // 2)) as pool:
         built = list(pool.map(judge.compile, (candidate for _, candidate in made)))
     rows = [
@@ -97,6 +98,7 @@ def measure(
         "room": baselines.room,
         "proposals": [json.loads(s.to_json()) for s in proposals],
         "schedules": len(rows),
+        "space": len(every),
         "rows": [_with_time(row) for row in rows],
     }
 
@@ -130,6 +132,16 @@ def _distinct(analysis: Analysis, wanted: Sequence[Schedule]) -> list[tuple[Sche
         if not isinstance(candidate, NotCovered):
             found.setdefault(candidate.digest, (schedule, candidate))
     return list(found.values())
+
+
+def _sampled(
+    every: Sequence[tuple[Schedule, Candidate]], proposed: frozenset[Schedule], most: int
+) -> list[tuple[Schedule, Candidate]]:
+    """All proposals, and others drawn uniformly up to ``most`` in all: each stands for as many as were not drawn."""
+    first = [one for one in every if one[0] in proposed]
+    others = [one for one in every if one[0] not in proposed]
+    drawn = random.Random(0).sample(others, max(0, min(len(others), most - len(first))))
+    return first + drawn
 
 
 def _timed(judge: KeepingJudge, task: Task, candidate: Candidate, row: Facts) -> Facts:

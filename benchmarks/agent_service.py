@@ -125,6 +125,7 @@ def measure(
             target,
             scratch_dir=scratch,
             native_dir=Settings.from_environment().native_dir,
+            device_lock=Settings.from_environment().device_lock,
             arch=arch_of(target),
         ) as judge,
     ):

@@ -156,12 +156,14 @@ def main() -> None:
     args = parser.parse_args()
     chosen = {n: play for n, play in plays_of(args.target).items() if args.only in n}
     results = Results(FILES[args.target], summarise, args.folder)
+    settings = Settings.from_environment()
     with (
         tempfile.TemporaryDirectory() as scratch,
         Judge(
             args.target,
             scratch_dir=scratch,
-            native_dir=Settings.from_environment().native_dir,
+            native_dir=settings.native_dir,
+            device_lock=settings.device_lock,
             arch=arch_of(args.target),
             consent=True,
         ) as judge,

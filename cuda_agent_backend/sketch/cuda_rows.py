@@ -209,9 +209,9 @@ class RowWriter:
             value = f"ca::to<{accumulators[name].value}>({value})"
             if stage.combine == "welford" and again:
                 return [f"a{name}.{'count' if first else 'deviate'}({value});"]
-            return (
-                [f"{prefix}{name}.update({value}, j, {int(self.layout.inner)});"] if first else []
-            )
+            together = "_together" if self.layout.inner and _sums_products(stage) else ""
+            update = f"{prefix}{name}.update{together}({value}, j, {int(self.layout.inner)});"
+            return [update] if first else []
 
         return at_end
 
@@ -355,6 +355,21 @@ class RowWriter:
         alone = replace(self.layout, vector=self.layout.scalar_lanes)
         lines = join(alone, self.memory, [(name, acc)], cluster=False)
         return [line.replace("across<L>", f"across<{alone.vector}>") for line in lines]
+
+
+def _sums_products(stage: RowStage) -> bool:
+    """Whether a stage is a sum of products: of neighbours first, since an operand whose signs alternate cancels there.
+
+    Lanes by themselves would sum one sign each, which a library's product does not.
+    """
+    made = {i.result: i for i in stage.body.instructions}
+    last = made.get(stage.body.results[0]) if stage.body.results else None
+    return (
+        stage.combine == "sum"
+        and last is not None
+        and last.op == "mul"
+        and len(set(last.operands)) == 2
+    )
 
 
 def emit_rows(

@@ -9,7 +9,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cuda_agent_backend.sketch.cuda_layout import WARP, DeviceFacts, Layout, ceildiv
+from cuda_agent_backend.sketch.cuda_layout import (
+    MAX_THREADS,
+    WARP,
+    DeviceFacts,
+    Layout,
+    ceildiv,
+)
 from cuda_agent_backend.sketch.cuda_parts import Emitted, partial_buffers
 from cuda_agent_backend.sketch.cuda_program import RowProgram, is_full
 from cuda_agent_backend.sketch.cuda_rows import Item, RowWriter
@@ -94,7 +100,7 @@ def _launches(grouped: tuple[Pass, ...]) -> list[list[Item]]:
 def _finishing_layout(layout: Layout) -> Layout:
     """The layout of a launch that only joins partial results and works on scalars."""
     if layout.inner:
-        wanted = min(256, max(WARP, ceildiv(layout.segments, 4)))
+        wanted = min(MAX_THREADS, max(WARP, ceildiv(layout.segments, 4)))
         team = 1 << (wanted - 1).bit_length()
         return replace(
             layout,

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import agent_search_summary
-from benchmarks.agent_search_simulation import Row, Table, as_planned, needed, table_of
+from benchmarks.agent_search_simulation import (
+    Game,
+    Row,
+    Table,
+    as_planned,
+    at_random,
+    needed,
+    table_of,
+)
+from benchmarks.agent_search_table import _sampled
 from benchmarks.agent_search_tasks import PRACTICE, subjects
 from cuda_agent_backend.agent.surrogate import features
 from cuda_agent_backend.sketch.schedule import Schedule
@@ -127,7 +137,28 @@ def sample(speeds: dict[int, float | None], noise: float = 0.0) -> dict[str, obj
 def test_a_table_says_how_many_judgements_were_needed() -> None:
     table = table_of(json.loads(json.dumps(sample({4: 1.2, 2: 1.0, 8: 2.0, 1: None}))))
     assert table.best == 2.0 and table.close == {"c8"}
-    assert needed(["c4", "c1", "c8"], table) == 3 and needed(["c4", "c1"], table) is None
+    assert (
+        needed(["c4", "c1", "c8"], table.close) == 3 and needed(["c4", "c1"], table.close) is None
+    )
+
+
+def test_schedules_of_a_sample_are_drawn_as_often_as_there_are_schedules_that_they_stand_for() -> (
+    None
+):
+    facts = sample({4: 1.2, 2: 1.0, 8: 2.0, 1: None}) | {"space": 12}
+    order = at_random(table_of(json.loads(json.dumps(facts))), seed=3)
+    assert sorted(order) == ["c1"] * 5 + ["c2", "c4"] + ["c8"] * 5
+    assert order != at_random(table_of(json.loads(json.dumps(facts))), seed=4)
+
+
+def test_a_sample_of_a_space_has_all_proposals_and_others_by_chance() -> None:
+    schedules = [Schedule.of({"u": n}) for n in range(50)]
+    every: list[Any] = [(schedule, n) for n, schedule in enumerate(schedules)]
+    found = [n for _, n in _sampled(every, frozenset(schedules[:5]), 20)]
+    assert (
+        found[:5] == [0, 1, 2, 3, 4] and len(set(found)) == 20 and found[5:] != list(range(5, 20))
+    )
+    assert len(_sampled(every, frozenset(schedules[:5]), 90)) == 50
 
 
 def test_the_plan_goes_on_as_long_as_a_round_brings_something() -> None:
@@ -161,3 +192,14 @@ def test_tables_that_are_too_noisy_or_without_a_winner_are_not_counted(
     assert summary["counted"] == ["fine"] and summary["too_noisy"] == ["noisy"]
     assert summary["needed"]["model"]["mean"] == 3.0
     assert summary["tasks"]["fine"]["stopped"]["model"]["share_of_best"] == 1.0
+
+
+def test_judgements_are_also_counted_until_a_search_had_what_it_ended_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(agent_search_summary, "RANDOM_SEEDS", 50)
+    table = table_of(json.loads(json.dumps(sample({4: 1.2, 2: 1.0, 8: 2.0}))))
+    ended, helped = Game(table, judged=["c2", "c4"]), Game(table, judged=["c8"])
+    found = agent_search_summary._to_its_own_best(table, [ended], [helped])
+    assert found["model_own"] == [2] and found["memory_own"] == [1]
+    assert 1.0 < found["random_own"][0] < 2.0  # two of three will do

@@ -19,7 +19,9 @@ from cuda_agent_backend.sketch.ssa import Unsupported
 from sandbox.candidate import Candidate
 from sandbox.compilation import Compiled
 from sandbox.compile import compile_candidate
+from sandbox.inputs import make_inputs
 from sandbox.plan import Launch, Plan
+from sandbox.specs import TensorSpec
 from sandbox.toolchain import Missing, find_cuda
 
 DEVICE = cuda.DeviceFacts()
@@ -200,6 +202,55 @@ def test_the_result_of_a_split_reduction_passes_through_a_temporary() -> None:
     split = [s for s in proposals(it) if s.parameters(0).get("exchange") == "split"]
     _, plan = emitted(it, split[0])
     assert len(plan.steps) == 2 and len(plan.temporary_specs) == 1
+
+
+def test_one_long_row_is_cut_for_all_multiprocessors_or_into_blocks_of_one_go() -> None:
+    found = [p.parameters(0) for p in proposals(sample(torch.sum, torch.ones(3000, 10000)))]
+    assert all(p["across"] == 1 for p in found)  # a block's other teams would have no row
+    first, second = found[:2]
+    assert int(first["segments"]) % cuda.DeviceFacts().sm_count == 0
+    each = int(second["team"]) * int(second["vector"]) * int(second["unroll"])
+    assert second["segments"] == -(-3000 * 10000 // each)
+
+
+def test_many_rows_are_not_cut_into_blocks_of_one_go() -> None:
+    found = [
+        p.parameters(0) for p in proposals(sample(lambda x: x.sum(-1), torch.ones(60000, 1000)))
+    ]
+    assert all(p["exchange"] != "split" for p in found[:4])
+
+
+def test_gathers_are_tried_in_large_blocks_early() -> None:
+    places = torch.zeros(64, 512, dtype=torch.int64)
+    found = proposals(sample(lambda x, at: x.gather(1, at), randn(64, 512), places, target="cuda"))
+    assert 1024 in [p.parameters(0)["threads"] for p in found[:2]]
+
+
+def test_what_many_blocks_leave_is_joined_right(tmp_path: Path) -> None:
+    x = randn(1, 40000)
+    it = sample(lambda x: x.square().sum(), x, target="cuda")
+    cut = {"vector": 4, "team": 32, "across": 1, "exchange": "split", "segments": 1250, "unroll": 4}
+    source, plan = emitted(it, Schedule.of({"sketch": "row", **cut, "keep": "none", "once": 0}))
+    assert plan.steps[1].block[0] == 512
+    found = cuda_emulator.run(source, plan, it.inputs, tmp_path)[0]
+    torch.testing.assert_close(found, x.square().sum())
+
+
+def test_products_whose_signs_alternate_are_summed_about_as_exactly_as_in_order(
+    tmp_path: Path,
+) -> None:
+    specs = TensorSpec("float32", (300, 64), (64, 1)), TensorSpec("float32", (64, 4), (1, 64))
+    x, w = make_inputs(specs, 0, "ramp")
+    it = sample(torch.mm, x, w, target="cuda")
+    rows = next(s for s in proposals(it) if s.parameters(0)["sketch"] == "row")
+    assert rows.parameters(0)["vector"] == 4
+    source, plan = emitted(it, rows)
+    right, in_order = x.double() @ w.double(), torch.zeros(300, 4)
+    for k in range(64):
+        in_order = torch.addcmul(in_order, x[:, k : k + 1], w[k])
+    mine = cuda_emulator.run(source, plan, it.inputs, tmp_path)[0]
+    error, usual = ((found - right).square().mean().sqrt() for found in (mine, in_order))
+    assert error <= 2.5 * usual  # 5.5 where each lane sums products of one sign
 
 
 def test_a_value_read_by_several_passes_is_loaded_once() -> None:

@@ -426,6 +426,13 @@ template <class T, int L> CA_INLINE vec<T, L> fma(vec<T, L> a, vec<T, L> b, vec<
     CA_INLINE NAME() { CA_LANES v[i] = W(IDENTITY); }                                                                 \
     static CA_INLINE W join(W x, W y) { return W(JOIN); }                                                             \
     CA_INLINE void update(vec<T, L> a, int = 0, int = 0) { CA_LANES v[i] = join(v[i], W(a.v[i])); }                   \
+    CA_INLINE void update_together(vec<T, L> a, int = 0, int = 0) {                                                   \
+      W w[L]; CA_LANES w[i] = W(a.v[i]);                                                                              \
+      _Pragma("unroll") for (int h = 1; h < L; h *= 2) {                                                              \
+        _Pragma("unroll") for (int i = 0; i + h < L; i += 2 * h) w[i] = join(w[i], w[i + h]);                         \
+      }                                                                                                               \
+      v[0] = join(v[0], w[0]);                                                                                        \
+    }                                                                                                                 \
     CA_INLINE void merge(const NAME& o) { CA_LANES v[i] = join(v[i], o.v[i]); }                                       \
     CA_INLINE vec<T, L> result() const { vec<T, L> r; CA_LANES r.v[i] = T(v[i]); return r; }                          \
     CA_INLINE NAME<T, 1> lane(int i) const { NAME<T, 1> r; r.v[0] = v[i]; return r; }                                 \
