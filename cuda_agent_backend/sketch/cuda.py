@@ -16,6 +16,7 @@ from cuda_agent_backend.sketch import (
     cuda_transpose,
 )
 from cuda_agent_backend.sketch.contraction import contraction_of
+from cuda_agent_backend.sketch.cuda_estimate import work_of
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
 from cuda_agent_backend.sketch.cuda_map import emit_map
 from cuda_agent_backend.sketch.cuda_narrow import narrowed
@@ -117,13 +118,22 @@ def _plan(region: LoweredRegion, kernels: tuple[Kernel, ...], emitted: list[Emit
 def schedules(
     region: LoweredRegion, kernels: tuple[Kernel, ...], device: DeviceFacts, most: int = MOST
 ) -> list[Schedule]:
-    """Schedules worth trying, best guess first: all kernels at their best, then one kernel's choice changed."""
+    """Schedules worth trying, best guess first: all kernels at their best, then one kernel's choice changed.
+
+    Kernels that do about as much take turns; one that does a tenth has its second choice where another has its tenth.
+    """
     options = [kernel_schedules(kernel, region, device, most) for kernel in kernels]
     first = [o[0] for o in options]
-    result = [Schedule.of(*first)]
-    for position, own in enumerate(options):
-        for option in own[1:]:
-            result.append(
-                Schedule.of(*[option if n == position else f for n, f in enumerate(first)])
-            )
-    return result
+    works = [work_of(kernel, region) for kernel in kernels]
+    changes = sorted(
+        (number * max(works) / work, position, number)
+        for position, (own, work) in enumerate(zip(options, works, strict=True))
+        for number in range(1, len(own))
+    )
+    return [
+        Schedule.of(*first),
+        *(
+            Schedule.of(*first[:position], options[position][number], *first[position + 1 :])
+            for _, position, number in changes
+        ),
+    ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from cuda_agent_backend.sketch.contraction import contraction_of
 from cuda_agent_backend.sketch.cuda_join import near_threads
 from cuda_agent_backend.sketch.cuda_layout import WARP, DeviceFacts, Layout, ceildiv
 from cuda_agent_backend.sketch.cuda_parts import needs_wide, stage_dtype
@@ -32,6 +33,10 @@ NARROW, WIDE_BYTES = 0.02, 16
 """What loads of half the width cost: more instructions for as many bytes."""
 L2_SHARE = 0.35
 """Of the L2 cache that holds what was read last, beside what is written."""
+TERMS_PER_BYTE = 12
+"""Products that are summed while a byte is moved."""
+LEAST_WORK = 4 << 20
+"""Bytes that take as long as a launch."""
 LONE_WARPS = 24
 """Warps of a multiprocessor below which arithmetic waits for itself."""
 
@@ -70,6 +75,16 @@ def item_bytes(kernel: Kernel, region: LoweredRegion) -> int:
     buffers = [region.buffers[n] for n in names]
     most = max((b.extent for b in buffers), default=1)
     return max((b.dtype.itemsize for b in buffers if b.extent * 2 > most), default=4)
+
+
+def work_of(kernel: Kernel, region: LoweredRegion) -> float:
+    """What a kernel does, in bytes of memory traffic, about: arithmetic of products at its rate, and never nothing."""
+    names = {i.buffer for s in kernel.stages for i in s.body.accesses() if i.buffer is not None}
+    names |= {s.buffer for st in kernel.stages for s in st.stores}
+    moved = sum(region.buffers[n].extent * region.buffers[n].dtype.itemsize for n in names)
+    product = contraction_of(kernel)
+    terms = 0 if product is None else product.batches * product.m * product.n * product.k
+    return max(moved, terms / TERMS_PER_BYTE, LEAST_WORK)
 
 
 def row_facts(kernel: Kernel, region: LoweredRegion) -> RowFacts:

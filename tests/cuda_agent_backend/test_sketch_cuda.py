@@ -207,10 +207,11 @@ def test_the_result_of_a_split_reduction_passes_through_a_temporary() -> None:
 def test_one_long_row_is_cut_for_all_multiprocessors_or_into_blocks_of_one_go() -> None:
     found = [p.parameters(0) for p in proposals(sample(torch.sum, torch.ones(3000, 10000)))]
     assert all(p["across"] == 1 for p in found)  # a block's other teams would have no row
-    first, second = found[:2]
+    first, other, once = found[:3]
     assert int(first["segments"]) % cuda.DeviceFacts().sm_count == 0
-    each = int(second["team"]) * int(second["vector"]) * int(second["unroll"])
-    assert second["segments"] == -(-3000 * 10000 // each)
+    assert {**first, "once": 0} == {**other, "once": 0}
+    each = int(once["team"]) * int(once["vector"]) * int(once["unroll"])
+    assert once["segments"] == -(-3000 * 10000 // each)
 
 
 def test_many_rows_are_not_cut_into_blocks_of_one_go() -> None:
@@ -218,6 +219,20 @@ def test_many_rows_are_not_cut_into_blocks_of_one_go() -> None:
         p.parameters(0) for p in proposals(sample(lambda x: x.sum(-1), torch.ones(60000, 1000)))
     ]
     assert all(p["exchange"] != "split" for p in found[:4])
+
+
+def test_kernels_that_do_as_much_take_turns_and_small_ones_come_last() -> None:
+    def pooled(x: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+        return (torch.softmax(x @ query, dim=1)[:, :, None] * x).sum(dim=1)
+
+    it = sample(pooled, torch.ones(8, 1500, 800), torch.ones(800), target="cuda")
+    first, *others = proposals(it)
+    changed = [
+        [n for n, k in enumerate(first.kernels) if k != other.kernels[n]] for other in others
+    ]
+    assert len(first.kernels) == 3 and all(len(one) == 1 for one in changed)
+    assert {n for (n,) in changed[:2]} == {0, 2}
+    assert {n for (n,) in changed[-8:]} == {1}
 
 
 def test_gathers_are_tried_in_large_blocks_early() -> None:
