@@ -57,7 +57,7 @@ LINE_BYTES = 128
 MANY_VECTORS = 1 << 18
 """Vectors of a pointwise kernel from which a thread may make several."""
 MARKED_BYTES = 8
-"""Narrower loads are slower with the mark: 0.79 against 0.94 over eager for a sum of single floats."""
+"""Narrower loads along a row are slower with the mark: 0.79 against 0.94 over eager for a sum of single floats."""
 ONCE_L2 = 4
 """Sizes of the L2 cache up to which reads of what is needed once are marked so."""
 
@@ -168,13 +168,15 @@ def _row_schedules(
         chosen[3:3] = [{**p, "stream": 1} for p in chosen[:1] if not p.get("stream")]
     # reads that leave the cache first spare what others left there; beside much larger data that is nothing
     once = int(facts.points * facts.rows * facts.item < ONCE_L2 * device.l2_bytes)
-    chosen = [
-        {**p, "once": once if int(p["vector"]) * facts.item >= MARKED_BYTES else 0} for p in chosen
-    ]
+    chosen = [{**p, "once": once * _bears_the_mark(p, facts)} for p in chosen]
     marked = [p for p in chosen if p["keep"] != "shared"]  # copies to shared memory carry no mark
     # the other way won as often on the practice set
     chosen[1:1] = [{**p, "once": 1 - int(p["once"])} for p in marked[:1]]
     return chosen[:most]
+
+
+def _bears_the_mark(p: Parameters, facts: RowFacts) -> bool:
+    return p.get("lanes") == "outer" or int(p["vector"]) * facts.item >= MARKED_BYTES
 
 
 def _in_one_go(facts: RowFacts, device: DeviceFacts) -> list[Parameters]:
