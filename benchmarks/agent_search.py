@@ -3,7 +3,7 @@
     python -m benchmarks.agent_search [--target cuda] [--only NAME] [--seconds SECONDS] [--most SCHEDULES]
 
 For each task a table is measured once (`agent_search_table`); then policies are run on the tables, where a judgement is
-a look into the table (`agent_search_simulation`): uniform random schedules of the space, the proposals in their order,
+a look into the table (`agent_search_simulation`): uniform random schedules of the table, the proposals in their order,
 the search policy, and the search policy with the other tasks' winners in its memory. ``--episodes``: each task is
 searched for real as well.
 """
@@ -31,7 +31,12 @@ def main() -> None:
     """Measure the tables that are not there, then simulate."""
     parser = arguments(__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, dest="limit", help="the same as --limit")
-    parser.add_argument("--most", type=int, default=32, help="schedules of a task's space")
+    parser.add_argument(
+        "--most",
+        type=int,
+        default=32,
+        help="schedules in a table: proposals, then a sample of the others",
+    )
     parser.add_argument("--episodes", action="store_true", help="also search each task for real")
     parser.add_argument("--no-tables", action="store_true", help="measure no table")
     parser.add_argument("--no-summary", action="store_true", help="play no policies on the tables")

@@ -66,8 +66,6 @@ class Table:
     room: float = 10.0
     task: Task | None = None
     space: int = MOST
-    stands_for: int = 0
-    """Schedules of the task's space; rows that are no proposals are a uniform sample of its others. 0: rows are all."""
 
     @property
     def best(self) -> float:
@@ -96,7 +94,7 @@ def table_of(facts: Facts) -> Table:
         ratios = tuple(b / c for b, c in zip(others, own, strict=True))
         rows[schedule] = Row(schedule, row["candidate"], row.get("speedup"), ratios)
     task = Task.from_json(json.dumps(facts["task"]))
-    return Table(proposals, rows, facts["room"], task, stands_for=facts.get("space", 0))
+    return Table(proposals, rows, facts["room"], task)
 
 
 def table_of_products(outcome: Facts) -> Table:
@@ -183,13 +181,8 @@ def needed(judged: Iterable[str], close: Collection[str]) -> int | None:
 
 
 def at_random(table: Table, seed: int) -> list[str]:
-    """Candidates of the table's space in uniformly random order; those of a sample are there as often as they count."""
-    proposed = {table.rows[s].candidate for s in table.proposals if s in table.rows}
-    others = [
-        n for n in dict.fromkeys(r.candidate for r in table.rows.values()) if n not in proposed
-    ]
-    rest = max(len(others), table.stands_for - len(proposed)) if others else 0
-    names = [*sorted(proposed), *(others[n % len(others)] for n in range(rest))]
+    """All candidates of the table in uniformly random order."""
+    names = list(dict.fromkeys(row.candidate for row in table.rows.values()))
     random.Random(seed).shuffle(names)
     return names
 

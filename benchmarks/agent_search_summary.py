@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.agent_search_simulation import (
-    CLOSE,
     WORTH,
     Game,
     Table,
@@ -39,25 +38,24 @@ RATIOS = (
     ("model", "random"), ("model_on", "random"), ("model_on", "plan_on"), ("plan_on", "random"),
     ("memory", "model"), ("memory_on", "model_on"), ("model_quiet", "random"), ("model_on_quiet", "random"),
     ("model_on_quiet", "plan_on"), ("memory_quiet", "model_quiet"), ("memory_on_quiet", "model_on_quiet"),
-    ("model_own", "random_own"),
 )  # fmt: skip
-HELPED = (("memory", "model"), ("memory_on", "model_on"), ("memory_own", "model_own"))
-"""Of these also over the tasks alone that have neighbours in the memory."""
+HELPED = (("memory", "model"), ("memory_on", "model_on"))
+"""These also over the tasks alone that have neighbours in the memory."""
 
 
 def summarise(samples: Mapping[str, Facts]) -> Facts:
     """By way: judgements until a schedule within 5 % of the table's best was judged; a search that ended before that
     counts as one that needed all of the table.
 
-    "model_own", "memory_own" and "random_own" count until 95 % of what "model" itself found in the end was judged.
-
-    "random" draws from the space, "plan" is the order of proposals by rounds, "plan_on" the same without its stops and
+    "random" draws from the table, "plan" is the order of proposals by rounds, "plan_on" the same without its stops and
     then the rest at random, "model" and "memory" are the policy `bayesian` with its stops, "model_on" and "memory_on"
     without. These see profiles as noisy as they were here; with "_quiet"
     each is within a few percent of what all samples together say. Not counted in the totals are tasks on which nothing
     wins, and those whose table is too noisy to tell which schedules are within 5 % of the best (`RESOLVED`).
     """
-    tables = {name: table_of(facts) for name, facts in samples.items() if facts.get("rows")}
+    # a table that was timed once says of every profile what it says of the truth
+    whole = {n: facts for n, facts in samples.items() if facts.get("rows") and facts["passes"] > 1}
+    tables = {name: table_of(facts) for name, facts in whole.items()}
     found = figures({name: table for name, table in tables.items() if table.best > 0})
     episodes = {name: facts["episode"] for name, facts in samples.items() if "episode" in facts}
     return {**found, "episodes": episodes, "h200_products": of_products()}
@@ -72,7 +70,8 @@ def of_products(path: Path = PRODUCTS) -> Facts:
         return {}
     outcomes = json.loads(path.read_text(encoding="utf-8"))["outcomes"]
     found = figures({outcome["case"]: table_of_products(outcome) for outcome in outcomes})
-    for part in ("needed", "ratios"):  # that file has no tasks, so nothing could be remembered
+    # that file has no tasks, so nothing could be remembered
+    for part in ("needed", "ratios", "ratios_with_neighbours"):
         found[part] = {name: value for name, value in found[part].items() if "memory" not in name}
     return found
 
@@ -102,7 +101,7 @@ def _task(name: str, tables: Mapping[str, Table]) -> Facts:
     candidates = len({row.candidate for row in table.rows.values()})
 
     def count(judged: Sequence[str]) -> int:
-        return needed(judged, table.close) or max(candidates, table.stands_for)
+        return needed(judged, table.close) or candidates
 
     def games(with_memory: bool, quiet: bool, **options: Any) -> list[Game]:
         neighbours = offers if with_memory else []
@@ -128,7 +127,6 @@ def _task(name: str, tables: Mapping[str, Table]) -> Facts:
         "plan": [count(as_planned(table))],
         "plan_on": [count([*_proposals(table), *at_random(table, s)]) for s in range(RANDOM_SEEDS)],
         **{way: [count(game.judged) for game in found] for way, found in played.items()},
-        **_to_its_own_best(table, played["model"], played["memory"]),
     }
     stopped = {way: _stopped(played[way], table) for way in played if "_on" not in way}
     return {
@@ -140,24 +138,6 @@ def _task(name: str, tables: Mapping[str, Table]) -> Facts:
         "needed": {way: {**_spread(counts), "all": counts} for way, counts in ways.items()},
         "stopped": stopped | {"plan": _stopped_plan(table)},
     }
-
-
-def _to_its_own_best(
-    table: Table, alone: Sequence[Game], helped: Sequence[Game]
-) -> dict[str, list[float]]:
-    """Judgements until 95 % of what each game without a memory had found by its end: its own, with one, at random."""
-    speeds = {row.candidate: row.speedup or 0.0 for row in table.rows.values()}
-    all_of_it = max(len(speeds), table.stands_for)
-    orders = [at_random(table, seed) for seed in range(RANDOM_SEEDS)]
-    found: dict[str, list[float]] = {"model_own": [], "memory_own": [], "random_own": []}
-    for one, other in zip(alone, helped, strict=True):
-        most = max((speeds[name] for name in one.judged), default=table.best)
-        good = {name for name, speed in speeds.items() if speed >= CLOSE * most}
-        found["model_own"].append(needed(one.judged, good) or all_of_it)
-        found["memory_own"].append(needed(other.judged, good) or all_of_it)
-        by_chance = (needed(order, good) or all_of_it for order in orders)
-        found["random_own"].append(statistics.fmean(by_chance))
-    return found
 
 
 def _scatter(table: Table) -> float:

@@ -1,4 +1,4 @@
-"""What every schedule of a task's space is worth, measured once: the table on which policies are then simulated."""
+"""What schedules of a task's space are worth, measured: the table on which policies are then simulated."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def measure(
     most: int,
     time_is_up: Callable[[], bool] = lambda: False,
 ) -> Facts:
-    """The table of one subject: baselines, and every schedule with its status and its samples (seconds).
+    """The table of one subject: baselines, and up to ``most`` schedules with their status and their samples (seconds).
 
     Once ``time_is_up`` no schedule is timed again.
     """
@@ -82,9 +82,11 @@ def measure(
         | ({} if hasattr(outcome, "path") else {"status": outcome.status})
         for (schedule, candidate), outcome in zip(made, built, strict=True)
     ]
+    passes = 0
     for turn in range(PASSES[judge.target]):
         if turn and time_is_up():
             break
+        passes += 1
         order = list(range(len(rows)))
         random.Random(turn).shuffle(order)
         for place in order:
@@ -99,6 +101,7 @@ def measure(
         "proposals": [json.loads(s.to_json()) for s in proposals],
         "schedules": len(rows),
         "space": len(every),
+        "passes": passes,
         "rows": [_with_time(row) for row in rows],
     }
 
@@ -137,7 +140,7 @@ def _distinct(analysis: Analysis, wanted: Sequence[Schedule]) -> list[tuple[Sche
 def _sampled(
     every: Sequence[tuple[Schedule, Candidate]], proposed: frozenset[Schedule], most: int
 ) -> list[tuple[Schedule, Candidate]]:
-    """All proposals, and others drawn uniformly up to ``most`` in all: each stands for as many as were not drawn."""
+    """All proposals, and others drawn uniformly, up to ``most`` in all."""
     first = [one for one in every if one[0] in proposed]
     others = [one for one in every if one[0] not in proposed]
     drawn = random.Random(0).sample(others, max(0, min(len(others), most - len(first))))

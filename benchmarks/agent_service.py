@@ -117,15 +117,15 @@ def measure(
     """All episodes at once; one judgement before them, so that workers and baselines are warm."""
     tasks = [task(target, *SIZES[number % len(SIZES)]) for number in range(episodes)]
     chances = iter([random.Random(number) for number in range(episodes)])
-    before = os.getloadavg()
+    before, settings = os.getloadavg(), Settings.from_environment()
     with (
         tempfile.TemporaryDirectory() as scratch,
         tempfile.TemporaryDirectory() as folder,
         Judge(
             target,
             scratch_dir=scratch,
-            native_dir=Settings.from_environment().native_dir,
-            device_lock=Settings.from_environment().device_lock,
+            native_dir=settings.native_dir,
+            device_lock=settings.device_lock,
             arch=arch_of(target),
         ) as judge,
     ):

@@ -16,7 +16,7 @@ from cuda_agent_backend.sketch import (
     cuda_transpose,
 )
 from cuda_agent_backend.sketch.contraction import contraction_of
-from cuda_agent_backend.sketch.cuda_estimate import work_of
+from cuda_agent_backend.sketch.cuda_estimate import traffic_of
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
 from cuda_agent_backend.sketch.cuda_map import emit_map
 from cuda_agent_backend.sketch.cuda_narrow import narrowed
@@ -120,15 +120,15 @@ def schedules(
 ) -> list[Schedule]:
     """Schedules worth trying, best guess first: all kernels at their best, then one kernel's choice changed.
 
-    Kernels that do about as much take turns; one that does a tenth has its second choice where another has its tenth.
+    Kernels that do about as much take turns; one that does a tenth of that has one turn in eleven.
     """
     options = [kernel_schedules(kernel, region, device, most) for kernel in kernels]
     first = [o[0] for o in options]
-    works = [work_of(kernel, region) for kernel in kernels]
+    moved = [traffic_of(kernel, region) for kernel in kernels]
     changes = sorted(
-        (number * max(works) / work, position, number)
-        for position, (own, work) in enumerate(zip(options, works, strict=True))
-        for number in range(1, len(own))
+        (number * max(moved) / own, position, number)
+        for position, (choices, own) in enumerate(zip(options, moved, strict=True))
+        for number in range(1, len(choices))
     )
     return [
         Schedule.of(*first),

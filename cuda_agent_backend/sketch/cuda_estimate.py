@@ -35,7 +35,7 @@ L2_SHARE = 0.35
 """Of the L2 cache that holds what was read last, beside what is written."""
 TERMS_PER_BYTE = 12
 """Products that are summed while a byte is moved."""
-LEAST_WORK = 4 << 20
+LEAST_TRAFFIC = 4 << 20
 """Bytes that take as long as a launch."""
 LONE_WARPS = 24
 """Warps of a multiprocessor below which arithmetic waits for itself."""
@@ -77,14 +77,20 @@ def item_bytes(kernel: Kernel, region: LoweredRegion) -> int:
     return max((b.dtype.itemsize for b in buffers if b.extent * 2 > most), default=4)
 
 
-def work_of(kernel: Kernel, region: LoweredRegion) -> float:
+def traffic_of(kernel: Kernel, region: LoweredRegion) -> float:
     """What a kernel does, in bytes of memory traffic, about: arithmetic of products at its rate, and never nothing."""
-    names = {i.buffer for s in kernel.stages for i in s.body.accesses() if i.buffer is not None}
-    names |= {s.buffer for st in kernel.stages for s in st.stores}
-    moved = sum(region.buffers[n].extent * region.buffers[n].dtype.itemsize for n in names)
+    reached: dict[str, int] = {}
+    for stage in kernel.stages:
+        for i in stage.body.accesses():
+            if i.buffer is not None:
+                reached[i.buffer] = max(reached.get(i.buffer, 0), _reached(i, kernel, stage))
+    buffers = region.buffers
+    read = sum(min(n, buffers[b].extent) * buffers[b].dtype.itemsize for b, n in reached.items())
+    stored = {s.buffer for st in kernel.stages for s in st.stores}
+    written = sum(buffers[b].extent * buffers[b].dtype.itemsize for b in stored)
     product = contraction_of(kernel)
     terms = 0 if product is None else product.batches * product.m * product.n * product.k
-    return max(moved, terms / TERMS_PER_BYTE, LEAST_WORK)
+    return max(read + written, terms / TERMS_PER_BYTE, LEAST_TRAFFIC)
 
 
 def row_facts(kernel: Kernel, region: LoweredRegion) -> RowFacts:
@@ -186,7 +192,11 @@ def estimate(layout: Layout, facts: RowFacts, device: DeviceFacts) -> float:
     if blocks < 1 or (layout.keep == "registers" and registers_of(layout, facts) > MOST_REGISTERS):
         return 0.0
     lanes = 1 if layout.inner else layout.vector
-    groups = ceildiv(layout.rows, layout.across * lanes) * layout.segments
+    lines, line = (
+        (1, layout.rows) if layout.inner else (layout.rows // facts.columns, facts.columns)
+    )
+    per_line = ceildiv(line, layout.across * lanes)
+    groups = lines * per_line * layout.segments
     resident = min(blocks, max(1.0, groups / device.sm_count))
     moved = layout.segment * layout.across * lanes * facts.item * (1 + facts.writes)
     under_way = resident * layout.threads * facts.item * _loads_under_way(layout, facts)
@@ -197,7 +207,7 @@ def estimate(layout: Layout, facts: RowFacts, device: DeviceFacts) -> float:
     score *= min(1.0, groups / device.sm_count)
     score /= 1 + NARROW * (WIDE_BYTES / (layout.vector * facts.item) - 1)
     score /= layout.chunks * layout.tile * layout.segments / facts.points
-    score *= layout.rows / (ceildiv(layout.rows, layout.across * lanes) * layout.across * lanes)
+    score *= line / (per_line * layout.across * lanes)  # teams without a row of their own
     waves = groups / (device.sm_count * blocks)
     if layout.stages == 1 and waves > 1:
         score *= 0.6 + 0.4 * waves / math.ceil(waves)

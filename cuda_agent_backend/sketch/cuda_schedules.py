@@ -47,7 +47,7 @@ KEPT_PER_THREAD = 64
 LEAST_HELD = 0.2
 """Share of a row worth keeping."""
 MOST_SPLIT = 1024
-MOST_IN_ONE_GO = 1 << 14
+LEAST_IN_ONE_GO, MOST_IN_ONE_GO = 8, 1 << 14
 """Partial results of a row that one block still joins quickly."""
 MANY_BLOCKS = 16
 """For each multiprocessor, from which on they even out."""
@@ -163,15 +163,20 @@ def _row_schedules(
     scored.sort(key=lambda item: item[:2])
     chosen = _diverse((p for *_, p in scored), kernel, region, device, most)
     chosen = _other_width_second(chosen)
-    chosen[1:1] = _in_one_go(facts, device)
+    chosen[1:1] = [
+        p for p in _in_one_go(facts, device) if p not in chosen and _text(kernel, region, p, device)
+    ]
     if facts.writes:
         chosen[3:3] = [{**p, "stream": 1} for p in chosen[:1] if not p.get("stream")]
     # reads that leave the cache first spare what others left there; beside much larger data that is nothing
     once = int(facts.points * facts.rows * facts.item < ONCE_L2 * device.l2_bytes)
     chosen = [{**p, "once": once * _bears_the_mark(p, facts)} for p in chosen]
     marked = [p for p in chosen if p["keep"] != "shared"]  # copies to shared memory carry no mark
-    # the other way won as often on the practice set
-    chosen[1:1] = [{**p, "once": 1 - int(p["once"])} for p in marked[:1]]
+    for p in marked[:1]:
+        other = {**p, "once": 1 - int(p["once"])}
+        if _text(kernel, region, other, device) != _text(kernel, region, p, device):
+            place = 1 if p is chosen[0] else 4  # the other way won as often on the practice set
+            chosen[place:place] = [other]
     return chosen[:most]
 
 
@@ -180,37 +185,43 @@ def _bears_the_mark(p: Parameters, facts: RowFacts) -> bool:
 
 
 def _in_one_go(facts: RowFacts, device: DeviceFacts) -> list[Parameters]:
-    """Ways to cut long rows into blocks that load all they ever do at once, as those of a pointwise kernel do.
+    """Two ways to cut long rows into blocks that load all they ever do at once, as those of a pointwise kernel do.
 
     Blocks that stay and loop over equal parts end when the slowest multiprocessor does, and read at many places of
     memory at once. Here a multiprocessor takes the next block when it is ready, and blocks side by side read
     neighbours.
     """
-    if not facts.inner or facts.arrays or facts.scans or facts.writes:
+    if not facts.inner or facts.arrays or facts.scans or facts.writes or facts.passes > 1:
         return []
     if facts.points * facts.rows * facts.item < device.l2_bytes:
         return []
     vector = _vectors(facts.item, facts.line)[0]
-    ways = ((256, max(1, 32 // vector)), (512, max(1, 16 // vector)))
-    cut = [(team, unroll, ceildiv(facts.points, team * vector * unroll)) for team, unroll in ways]
-    return [
-        {
-            "sketch": "row",
-            "vector": vector,
-            "team": team,
-            "across": 1,
-            "exchange": "split",
-            "segments": segments,
-            "keep": "none",
-            "unroll": unroll,
-        }
-        for team, unroll, segments in cut
-        if MANY_BLOCKS * device.sm_count <= segments * facts.rows and 1 < segments <= MOST_IN_ONE_GO
-    ]
+    found: list[Parameters] = []
+    for team, elements in ((256, 32), (512, 16), (512, 32), (1024, 32)):
+        segments = ceildiv(facts.points, team * max(vector, elements))
+        if not LEAST_IN_ONE_GO <= segments <= MOST_IN_ONE_GO:
+            continue
+        if segments * facts.rows < MANY_BLOCKS * device.sm_count:
+            continue
+        each = ceildiv(
+            facts.points, segments
+        )  # of which the loop's whole turns are what is unrolled
+        found.append(
+            {
+                "vector": vector,
+                "team": team,
+                "across": 1,
+                "exchange": "split",
+                "segments": segments,
+                "keep": "none",
+                "unroll": max(1, (each + vector - 1) // (team * vector)),
+            }
+        )
+    return [{"sketch": "row", **p} for p in found[:2]]
 
 
 def _other_width_second(chosen: list[Parameters]) -> list[Parameters]:
-    """The best with strips of columns at least twice or half as wide as the first's comes second.
+    """The best with strips of columns at least twice or half as wide as the first's comes before the others.
 
     Memory prefers wide strips, the number of blocks narrow ones; which counts for more is the device's to say.
     """
@@ -240,15 +251,23 @@ def _diverse(
         usual = usual and "held" not in p
         if counts.get(way, 0) >= (most // 2 if usual else max(2, most // 5)):
             continue
-        try:
-            emit_rows(kernel, region, p, "k", device)
-        except Unsupported:
+        if not _text(kernel, region, p, device):
             continue
         counts[way] = counts.get(way, 0) + 1
         chosen.append(p)
         if len(chosen) == most:
             break
     return chosen
+
+
+def _text(
+    kernel: Kernel, region: LoweredRegion, p: Parameters, device: DeviceFacts
+) -> tuple[str, ...]:
+    """What a schedule prints; nothing where it does not fit."""
+    try:
+        return emit_rows(kernel, region, p, "k", device).functions
+    except Unsupported:
+        return ()
 
 
 def _powers(low: int, high: int) -> list[int]:
@@ -266,9 +285,8 @@ def _exchanges(rows: int, device: DeviceFacts) -> Iterator[Parameters]:
     yield {"exchange": "block", "segments": 1}
     for segments in (2, 4, 8, 16):
         yield {"exchange": "cluster", "segments": segments}
-    even = (
-        [] if rows > 1 else [n * device.sm_count for n in (1, 2, 4, 8)]
-    )  # every multiprocessor as many
+    # of a single row every multiprocessor gets as many parts
+    even = [n * device.sm_count for n in (1, 2, 4, 8)] if rows == 1 else []
     for segments in sorted({*_powers(2, MOST_SPLIT), *even}):
         yield {"exchange": "split", "segments": segments}
 

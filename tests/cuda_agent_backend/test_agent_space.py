@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 
 from benchmarks import agent_search_summary
 from benchmarks.agent_search_simulation import (
-    Game,
     Row,
     Table,
     as_planned,
-    at_random,
     needed,
     table_of,
 )
@@ -112,7 +110,9 @@ TASK = {"target": "cpu", "inputs": [SPEC], "nodes": [{"op": "aten.relu.default",
         "outputs": [{"n": 0}], "output_specs": [SPEC]}  # fmt: skip
 
 
-def sample(speeds: dict[int, float | None], noise: float = 0.0) -> dict[str, object]:
+def sample(
+    speeds: dict[int, float | None], noise: float = 0.0, passes: int = 4
+) -> dict[str, object]:
     """A measured table of schedules by their unroll."""
     rows = []
     for unroll, speed in speeds.items():
@@ -129,6 +129,7 @@ def sample(speeds: dict[int, float | None], noise: float = 0.0) -> dict[str, obj
     return {
         "task": TASK,
         "room": 10.0,
+        "passes": passes,
         "proposals": [[{"unroll": 4}], [{"unroll": 2}]],
         "rows": rows,
     }
@@ -140,15 +141,6 @@ def test_a_table_says_how_many_judgements_were_needed() -> None:
     assert (
         needed(["c4", "c1", "c8"], table.close) == 3 and needed(["c4", "c1"], table.close) is None
     )
-
-
-def test_schedules_of_a_sample_are_drawn_as_often_as_there_are_schedules_that_they_stand_for() -> (
-    None
-):
-    facts = sample({4: 1.2, 2: 1.0, 8: 2.0, 1: None}) | {"space": 12}
-    order = at_random(table_of(json.loads(json.dumps(facts))), seed=3)
-    assert sorted(order) == ["c1"] * 5 + ["c2", "c4"] + ["c8"] * 5
-    assert order != at_random(table_of(json.loads(json.dumps(facts))), seed=4)
 
 
 def test_a_sample_of_a_space_has_all_proposals_and_others_by_chance() -> None:
@@ -187,19 +179,32 @@ def test_tables_that_are_too_noisy_or_without_a_winner_are_not_counted(
         sample({4: 1.2, 2: 2.0}, 0.5),
     )
     summary = agent_search_summary.summarise(
-        {"fine": fine, "none": none, "noisy": noisy, "bad": {"reason": "x"}}
+        {
+            "fine": fine,
+            "none": none,
+            "noisy": noisy,
+            "bad": {"reason": "x"},
+            "cut short": sample({4: 1.2, 2: 1.0}, passes=1),
+        }
     )
+    assert "cut short" not in summary["tasks"]
     assert summary["counted"] == ["fine"] and summary["too_noisy"] == ["noisy"]
     assert summary["needed"]["model"]["mean"] == 3.0
     assert summary["tasks"]["fine"]["stopped"]["model"]["share_of_best"] == 1.0
 
 
-def test_judgements_are_also_counted_until_a_search_had_what_it_ended_with(
+def test_what_a_memory_saves_is_also_said_of_tasks_with_neighbours_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(agent_search_summary, "RANDOM_SEEDS", 50)
-    table = table_of(json.loads(json.dumps(sample({4: 1.2, 2: 1.0, 8: 2.0}))))
-    ended, helped = Game(table, judged=["c2", "c4"]), Game(table, judged=["c8"])
-    found = agent_search_summary._to_its_own_best(table, [ended], [helped])
-    assert found["model_own"] == [2] and found["memory_own"] == [1]
-    assert 1.0 < found["random_own"][0] < 2.0  # two of three will do
+    def of_task(name: str, tables: Any) -> dict[str, Any]:
+        near = name == "near"
+        needed = {way: {"all": [4]} for way in (*ways, "model", "model_on")}
+        needed |= {way: {"all": [1 if near else 4]} for way in ("memory", "memory_on")}
+        return {"best": 2.0, "scatter": 0.0, "neighbours": int(near), "needed": needed}
+
+    ways = {way for pair in agent_search_summary.RATIOS for way in pair}
+    monkeypatch.setattr(agent_search_summary, "_task", of_task)
+    tables = {n: table_of(json.loads(json.dumps(sample({4: 2.0})))) for n in ("near", "far")}
+    found = agent_search_summary.figures(tables)
+    assert found["ratios"]["memory/model"]["ratio"] == 5 / 8
+    assert found["ratios_with_neighbours"]["memory/model"]["ratio"] == 1 / 4

@@ -204,21 +204,73 @@ def test_the_result_of_a_split_reduction_passes_through_a_temporary() -> None:
     assert len(plan.steps) == 2 and len(plan.temporary_specs) == 1
 
 
+TINY = cuda.DeviceFacts(sm_count=2, l2_bytes=1 << 16)
+"""A device on which small tensors are large."""
+
+
+def on_a_tiny_device(function: Callable[..., Any], *inputs: torch.Tensor) -> list[dict[str, Any]]:
+    """Parameters of the first kernel of all proposals, each of which gives source."""
+    it = sample(function, *inputs, target="cuda")
+    found = cuda.schedules(it.analysis.region, it.analysis.kernels, TINY)
+    assert len(set(found)) == len(found)
+    for schedule in found:
+        assert "__global__" in cuda.emit(it.analysis.region, it.analysis.kernels, schedule, TINY)[0]
+    return [dict(schedule.parameters(0)) for schedule in found]
+
+
+def in_one_go(found: list[dict[str, Any]], points: int) -> list[dict[str, Any]]:
+    """Those whose blocks' loops are written out whole."""
+
+    def each(p: dict[str, Any]) -> int:
+        return -(-points // p["segments"])
+
+    split = [p for p in found if p["exchange"] == "split" and p["team"] * p["across"] >= 256]
+    return [p for p in split if each(p) // (p["team"] * p["vector"]) == p["unroll"]]
+
+
 def test_one_long_row_is_cut_for_all_multiprocessors_or_into_blocks_of_one_go() -> None:
-    found = [p.parameters(0) for p in proposals(sample(torch.sum, torch.ones(3000, 10000)))]
+    found = on_a_tiny_device(torch.sum, torch.ones(300, 1000))
     assert all(p["across"] == 1 for p in found)  # a block's other teams would have no row
-    first, other, once = found[:3]
-    assert int(first["segments"]) % cuda.DeviceFacts().sm_count == 0
-    assert {**first, "once": 0} == {**other, "once": 0}
-    each = int(once["team"]) * int(once["vector"]) * int(once["unroll"])
-    assert once["segments"] == -(-3000 * 10000 // each)
+    assert {**found[0], "once": 0} == {**found[1], "once": 0} and found[0] != found[1]
+    assert int(found[0]["segments"]) % TINY.sm_count == 0
+    assert [p["segments"] for p in in_one_go(found, 300_000)][:2] == [37, 37]
 
 
-def test_many_rows_are_not_cut_into_blocks_of_one_go() -> None:
-    found = [
-        p.parameters(0) for p in proposals(sample(lambda x: x.sum(-1), torch.ones(60000, 1000)))
-    ]
-    assert all(p["exchange"] != "split" for p in found[:4])
+@pytest.mark.parametrize(
+    ("function", "shape", "points"),
+    [
+        (lambda x: (x - x.mean()).abs().sum(), (300, 1000), 300_000),  # each block joins all parts
+        (lambda x: x.sum(-1), (300, 8000), 8000),  # rows of one block
+        (lambda x: x.cumsum(-1), (3, 100_000), 100_000),
+        (lambda x: x.sum(0), (100_000, 3), 100_000),
+        (lambda x: x.sum(), (100, 100), 10_000),  # in the cache
+        (lambda x: x.sum() * x[0, :9].sum(), (300, 1000), 300_000),  # part of the row again
+    ],
+)
+def test_what_is_not_one_pass_over_long_rows_is_not_cut_into_blocks_of_one_go(
+    function: Callable[..., Any], shape: tuple[int, ...], points: int
+) -> None:
+    assert not in_one_go(on_a_tiny_device(function, torch.ones(shape)), points)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("length", [300_000, 299_998, 300_001])
+def test_blocks_of_one_go_are_proposed_for_odd_lengths_and_other_types(
+    length: int, dtype: torch.dtype
+) -> None:
+    found = on_a_tiny_device(lambda x: x.float().square().sum(), torch.ones(length, dtype=dtype))
+    assert len(in_one_go(found, length)) >= 2
+
+
+def test_only_wide_loads_along_a_row_leave_the_cache_first() -> None:
+    small = cuda.DeviceFacts()
+    for length, mark in ((1000, 1), (1001, 0)):
+        it = sample(lambda x: x.sum(-1), torch.ones(64, length), target="cuda")
+        found = cuda.schedules(it.analysis.region, it.analysis.kernels, small)
+        assert [found[n].parameters(0)["once"] for n in (0, 1)] == [mark, 1 - mark]
+    it = sample(lambda x: x.sum(0), torch.ones(1001, 65), target="cuda")
+    first = cuda.schedules(it.analysis.region, it.analysis.kernels, small)[0].parameters(0)
+    assert first["lanes"] == "outer" and first["vector"] == 1 and first["once"] == 1
 
 
 def test_kernels_that_do_as_much_take_turns_and_small_ones_come_last() -> None:
