@@ -6,7 +6,7 @@ import json
 import math
 import random
 import statistics
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -175,9 +175,9 @@ class Game:
         return {"ok": True, "speedup": row.profile(self._chance, self.quiet)}
 
 
-def needed(judged: Iterable[str], close: Collection[str]) -> int | None:
-    """Judgements until one of ``close`` was among them; None where that never came."""
-    return next((n for n, name in enumerate(judged, 1) if name in close), None)
+def needed(judged: Iterable[str], table: Table) -> int | None:
+    """Judgements until a candidate close to the best was among them; None where that never came."""
+    return next((n for n, name in enumerate(judged, 1) if name in table.close), None)
 
 
 def at_random(table: Table, seed: int) -> list[str]:

@@ -101,7 +101,7 @@ def _task(name: str, tables: Mapping[str, Table]) -> Facts:
     candidates = len({row.candidate for row in table.rows.values()})
 
     def count(judged: Sequence[str]) -> int:
-        return needed(judged, table.close) or candidates
+        return needed(judged, table) or candidates
 
     def games(with_memory: bool, quiet: bool, **options: Any) -> list[Game]:
         neighbours = offers if with_memory else []
@@ -122,7 +122,7 @@ def _task(name: str, tables: Mapping[str, Table]) -> Facts:
                 known = played.get(same) if not offers or not noisy else None
                 more = PATIENT if on else {}
                 played[way + on + calm] = known or games(way == "memory", bool(calm), **more)
-    ways: dict[str, Sequence[float]] = {
+    ways: dict[str, list[int]] = {
         "random": [count(at_random(table, seed)) for seed in range(RANDOM_SEEDS)],
         "plan": [count(as_planned(table))],
         "plan_on": [count([*_proposals(table), *at_random(table, s)]) for s in range(RANDOM_SEEDS)],
@@ -174,7 +174,7 @@ def _stopped_plan(table: Table) -> Facts:
     return {"judgements": len(judged), "share_of_best": best / table.best}
 
 
-def _spread(counts: Sequence[float]) -> Facts:
+def _spread(counts: Sequence[int]) -> Facts:
     """Median and mean, and where nine tenths of the runs lie."""
     ordered = sorted(counts)
     return {
@@ -190,7 +190,7 @@ def _brief(facts: Facts) -> Facts:
     return {**facts, "needed": spreads}
 
 
-def _over_all(counts: Sequence[Sequence[float]]) -> Facts:
+def _over_all(counts: Sequence[Sequence[int]]) -> Facts:
     """The mean over tasks of the mean over runs, with the interval of a bootstrap over tasks."""
     means = [statistics.fmean(own) for own in counts]
     return (

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 
 from cuda_agent_backend.sketch.contraction import contraction_of
+from cuda_agent_backend.sketch.cuda_frame import row_groups
 from cuda_agent_backend.sketch.cuda_join import near_threads
 from cuda_agent_backend.sketch.cuda_layout import WARP, DeviceFacts, Layout, ceildiv
 from cuda_agent_backend.sketch.cuda_parts import needs_wide, stage_dtype
@@ -192,11 +193,8 @@ def estimate(layout: Layout, facts: RowFacts, device: DeviceFacts) -> float:
     if blocks < 1 or (layout.keep == "registers" and registers_of(layout, facts) > MOST_REGISTERS):
         return 0.0
     lanes = 1 if layout.inner else layout.vector
-    lines, line = (
-        (1, layout.rows) if layout.inner else (layout.rows // facts.columns, facts.columns)
-    )
-    per_line = ceildiv(line, layout.across * lanes)
-    groups = lines * per_line * layout.segments
+    teams = row_groups(layout, facts.columns)
+    groups = teams * layout.segments
     resident = min(blocks, max(1.0, groups / device.sm_count))
     moved = layout.segment * layout.across * lanes * facts.item * (1 + facts.writes)
     under_way = resident * layout.threads * facts.item * _loads_under_way(layout, facts)
@@ -207,7 +205,7 @@ def estimate(layout: Layout, facts: RowFacts, device: DeviceFacts) -> float:
     score *= min(1.0, groups / device.sm_count)
     score /= 1 + NARROW * (WIDE_BYTES / (layout.vector * facts.item) - 1)
     score /= layout.chunks * layout.tile * layout.segments / facts.points
-    score *= line / (per_line * layout.across * lanes)  # teams without a row of their own
+    score *= layout.rows / (teams * layout.across * lanes)  # some have no row of their own
     waves = groups / (device.sm_count * blocks)
     if layout.stages == 1 and waves > 1:
         score *= 0.6 + 0.4 * waves / math.ceil(waves)

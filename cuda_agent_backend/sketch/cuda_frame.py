@@ -53,11 +53,16 @@ def decompose(row: str, outer: Sequence[Dim], index_type: str) -> list[str]:
     return out[::-1]
 
 
-def column_groups(layout: Layout, outer: Sequence[Dim]) -> tuple[int, int]:
-    """Blocks that lie over all rows, and over one line of them (lanes outer)."""
-    size = outer[-1][1]
-    per_line = ceildiv(size, layout.across * layout.vector)
-    return layout.rows // size * per_line, per_line
+def groups_per_line(layout: Layout, columns: int) -> int:
+    """Blocks that lie over one line of ``columns`` rows (lanes outer)."""
+    return ceildiv(columns, layout.across * layout.vector)
+
+
+def row_groups(layout: Layout, columns: int) -> int:
+    """Blocks that lie over all rows, one segment of each; ``columns``: rows that are neighbours in memory."""
+    if layout.inner:
+        return ceildiv(layout.rows, layout.across)
+    return layout.rows // columns * groups_per_line(layout, columns)
 
 
 def is_partial(layout: Layout, outer: Sequence[Dim]) -> bool:
@@ -77,7 +82,8 @@ def row_lines(layout: Layout, outer: Sequence[Dim]) -> list[str]:
                 f"const bool live = row < {layout.rows}; row = live ? row : {layout.rows - 1};"
             )
     else:
-        size, (_, per_line) = outer[-1][1], column_groups(layout, outer)
+        size = outer[-1][1]
+        per_line = groups_per_line(layout, size)
         out = [
             f"const int group = {group};",
             f"int column = (group % {per_line} * {layout.across} + x) * {layout.vector};",
@@ -122,9 +128,7 @@ def staged_lines(
 
 def grid_size(layout: Layout, outer: Sequence[Dim], device: DeviceFacts) -> int:
     """Blocks of the launch."""
-    groups = (
-        ceildiv(layout.rows, layout.across) if layout.inner else column_groups(layout, outer)[0]
-    )
+    groups = row_groups(layout, outer[-1][1] if outer else 1)
     if layout.stages > 1:
         groups = min(groups, max(1, layout.blocks * device.sm_count // layout.segments))
     return groups * layout.segments

@@ -203,21 +203,12 @@ def _in_one_go(facts: RowFacts, device: DeviceFacts) -> list[Parameters]:
             continue
         if segments * facts.rows < MANY_BLOCKS * device.sm_count:
             continue
-        each = ceildiv(
-            facts.points, segments
-        )  # of which the loop's whole turns are what is unrolled
-        found.append(
-            {
-                "vector": vector,
-                "team": team,
-                "across": 1,
-                "exchange": "split",
-                "segments": segments,
-                "keep": "none",
-                "unroll": max(1, (each + vector - 1) // (team * vector)),
-            }
-        )
-    return [{"sketch": "row", **p} for p in found[:2]]
+        cut: Parameters = {"vector": vector, "team": team, "across": 1, "exchange": "split"}
+        cut |= {"segments": segments, "keep": "none"}
+        layout = read_layout(cut, facts.points, facts.rows, facts.scans, facts.wide)
+        # the loop's whole turns, written out
+        found.append({"sketch": "row", **cut, "unroll": max(1, layout.segment // layout.tile)})
+    return found[:2]
 
 
 def _other_width_second(chosen: list[Parameters]) -> list[Parameters]:

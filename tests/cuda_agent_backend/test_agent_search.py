@@ -65,8 +65,8 @@ def test_half_the_judgements_that_random_schedules_need_are_enough() -> None:
     mine, chance = 0.0, 0.0
     for landscape in landscapes:
         game = Game(landscape, until=landscape.close).play(patient(judgements=40))
-        mine += needed(game.judged, landscape.close) or math.inf
-        by_chance = (needed(at_random(landscape, seed), landscape.close) for seed in range(101))
+        mine += needed(game.judged, landscape) or math.inf
+        by_chance = (needed(at_random(landscape, seed), landscape) for seed in range(101))
         chance += statistics.mean(n for n in by_chance if n is not None)
     assert 2 * mine <= chance
 
@@ -98,7 +98,7 @@ def test_it_is_not_drawn_to_where_schedules_fail() -> None:
     judged = Game(landscape).play(modelled()).judged
     by_name = {row.candidate: row for row in landscape.rows.values()}
     failed = [name for name in judged if by_name[name].speedup is None]
-    assert needed(judged, landscape.close) is not None
+    assert needed(judged, landscape) is not None
     assert len(failed) <= 3
 
 
@@ -179,7 +179,7 @@ def test_noise_of_a_few_percent_does_not_mislead_it() -> None:
             for s, r in quiet.rows.items()
         }
         noisy = Table(PROPOSALS, rows, 100.0)
-        reached.append(needed(Game(noisy, seed).play(modelled()).judged, noisy.close))
+        reached.append(needed(Game(noisy, seed).play(modelled()).judged, noisy))
     assert sum(n is not None for n in reached) >= 4
 
 
@@ -203,7 +203,7 @@ def test_neighbours_of_known_tasks_need_a_third_fewer_judgements() -> None:
         known = [{"distance": 0.1, "schedule": [dict(k) for k in won.kernels]}]
         for neighbours in ((), known):
             game = Game(landscape, 0, neighbours, landscape.close).play(patient(judgements=40))
-            judgements = needed(game.judged, landscape.close)
+            judgements = needed(game.judged, landscape)
             assert judgements is not None
             alone, told = (
                 (alone + judgements, told) if not neighbours else (alone, told + judgements)
@@ -216,7 +216,7 @@ def test_a_neighbour_that_misleads_costs_little() -> None:
     worst = min(landscape.rows.values(), key=lambda row: row.speedup or 0.0).schedule
     known = [{"distance": 0.1, "schedule": [dict(k) for k in worst.kernels]}]
     judged = Game(landscape, neighbours=known).play(modelled()).judged
-    assert needed(judged, landscape.close) == 2
+    assert needed(judged, landscape) == 2
 
 
 def test_a_timing_that_is_known_to_be_noisy_does_not_end_the_search() -> None:
@@ -231,7 +231,7 @@ def test_a_timing_that_is_known_to_be_noisy_does_not_end_the_search() -> None:
 
     landscape = table(bowl(5, 5), room=4.1)
     judged = Lucky(landscape, until=landscape.close).play(modelled()).judged
-    assert needed(judged, landscape.close) is not None
+    assert needed(judged, landscape) is not None
 
 
 def test_a_neighbour_without_a_schedule_is_passed_over() -> None:

@@ -11,13 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import agent_search_summary
-from benchmarks.agent_search_simulation import (
-    Row,
-    Table,
-    as_planned,
-    needed,
-    table_of,
-)
+from benchmarks.agent_search_simulation import Row, Table, as_planned, needed, table_of
 from benchmarks.agent_search_table import _sampled
 from benchmarks.agent_search_tasks import PRACTICE, subjects
 from cuda_agent_backend.agent.surrogate import features
@@ -138,9 +132,7 @@ def sample(
 def test_a_table_says_how_many_judgements_were_needed() -> None:
     table = table_of(json.loads(json.dumps(sample({4: 1.2, 2: 1.0, 8: 2.0, 1: None}))))
     assert table.best == 2.0 and table.close == {"c8"}
-    assert (
-        needed(["c4", "c1", "c8"], table.close) == 3 and needed(["c4", "c1"], table.close) is None
-    )
+    assert needed(["c4", "c1", "c8"], table) == 3 and needed(["c4", "c1"], table) is None
 
 
 def test_a_sample_of_a_space_has_all_proposals_and_others_by_chance() -> None:

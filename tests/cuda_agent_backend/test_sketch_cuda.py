@@ -263,13 +263,11 @@ def test_blocks_of_one_go_are_proposed_for_odd_lengths_and_other_types(
 
 
 def test_only_wide_loads_along_a_row_leave_the_cache_first() -> None:
-    small = cuda.DeviceFacts()
     for length, mark in ((1000, 1), (1001, 0)):
-        it = sample(lambda x: x.sum(-1), torch.ones(64, length), target="cuda")
-        found = cuda.schedules(it.analysis.region, it.analysis.kernels, small)
+        found = proposals(sample(lambda x: x.sum(-1), torch.ones(64, length), target="cuda"))
         assert [found[n].parameters(0)["once"] for n in (0, 1)] == [mark, 1 - mark]
     it = sample(lambda x: x.sum(0), torch.ones(1001, 65), target="cuda")
-    first = cuda.schedules(it.analysis.region, it.analysis.kernels, small)[0].parameters(0)
+    first = proposals(it)[0].parameters(0)
     assert first["lanes"] == "outer" and first["vector"] == 1 and first["once"] == 1
 
 
