@@ -18,7 +18,8 @@ in rms(oracle): where one is a million times larger than all others, n is 1.
 
 Not finite: where eager is NaN or infinite the candidate must be the same (and so with the sign), or
 what the oracle is: finite, where only eager overflowed, or infinite, where eager made a NaN of it. Where
-eager is finite the candidate must be. The oracle counts as rounded to the output's dtype.
+eager is finite the candidate must be. The oracle counts as rounded to the output's dtype. Where it lies within
+a rounding of what overflows, both its neighbours are right: the largest number and the infinity.
 
 Integers and booleans are equal to eager's. Positions of an extremum, or of sorted elements, may differ where the values
 there are equal (see `positions`).
@@ -245,6 +246,7 @@ class _Pool:
             narrow = o.to(self.dtype).double()
             fine = c.isfinite() & e.isfinite() | _same_class(c, e)
             fine |= ~e.isfinite() & (narrow.isfinite() & c.isfinite() | _same_class(c, narrow))
+            fine |= _overflows_by_rounding(c, o, self.dtype)
             if not bool(fine.all()):
                 return int((~fine).nonzero()[0])
             keep = c.isfinite() & narrow.isfinite()
@@ -360,6 +362,16 @@ def _bins(size: torch.Tensor) -> torch.Tensor:
 def _same_class(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Both NaN, or both the same infinity."""
     return a.isnan() & b.isnan() | a.isinf() & (a == b)
+
+
+def _overflows_by_rounding(c: torch.Tensor, o: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Where the oracle is within a rounding of the least number that overflows, and the candidate on either side."""
+    import torch
+
+    limits = torch.finfo(dtype)
+    step = limits.max * limits.eps / (2 - limits.eps)  # between the largest numbers
+    near = (o.abs() - limits.max - step / 2).abs() <= step
+    return near & (c.abs() >= limits.max - step) & (c.sign() == o.sign())
 
 
 def _squared(value: float) -> float:

@@ -35,13 +35,14 @@ DISTRIBUTIONS = (
     "sparse",
 )
 """normal: N(0, 1). uniform: [0, 1), the safe domain of logarithms and square roots.
-large: N(0, 1) times 1000 (50 in half precision). small: N(0, 1) / 1000.
+large: N(0, 1) times 1000 (50 in bfloat16; 7 in float16, where a sum of a thousand products of 50 and 50 overflows).
+small: N(0, 1) / 1000.
 constant: one dyadic number per tensor, so that sums are exact and cancel exactly. zeros: all zero.
 edges: in half of the leading rows NaN, infinities, -0.0, denormals and huge numbers, thinly strewn
 (not the largest ones, whose sums overflow or not depending on the order, and of one sign only: where
 they cancel, even the float64 oracle keeps nothing but its own rounding).
-offset: N(1000, 1), which breaks a variance computed from squares. ramp: rises along the last
-dimension with alternating signs, so that order and neighbours matter. sparse: zero but for few
+offset: N(1000, 1) (around 50 and 7, likewise), which breaks a variance computed from squares. ramp: rises along
+the last dimension with alternating signs, so that order and neighbours matter. sparse: zero but for few
 large elements and the last one, which shows work that was left out. masked: N(0, 1) with minus
 infinity up to or from a random place of each row, and in all of the first one: attention masks, the
 start value of a maximum.
@@ -150,7 +151,9 @@ def _uniform(
 
 
 def _magnitude(limits: torch.finfo) -> float:
-    return 1000.0 if limits.eps < 1e-4 else 50.0 if limits.max > 1e3 else 8.0
+    if limits.eps < 1e-4:
+        return 1000.0
+    return 50.0 if limits.max > 1e6 else 7.0
 
 
 def _large(

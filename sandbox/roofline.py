@@ -7,7 +7,7 @@ On cuda, what fits into the L2 need not be written through before the call ends 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -97,15 +97,27 @@ def operations(module: torch.fx.GraphModule) -> int:
 def operations_of(call: Callable[[], Any]) -> int:
     """The same for whatever a call runs in eager mode."""
     import torch
-    from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
+    from torch.utils.flop_counter import FlopCounterMode
 
-    def attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
-        return int(sdpa_flop_count(query, key, value))
-
-    lacking = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: attention}
-    with FlopCounterMode(display=False, custom_mapping=lacking) as counter:
+    aten = torch.ops.aten
+    attentions = (
+        aten._scaled_dot_product_flash_attention_for_cpu,  # torch's own count lacks it
+        aten._scaled_dot_product_flash_attention,  # and refuses heads that share keys and values
+        aten._scaled_dot_product_efficient_attention,
+        aten._scaled_dot_product_cudnn_attention,
+    )
+    mapping = dict.fromkeys(attentions, _attention_operations)
+    with FlopCounterMode(display=False, custom_mapping=mapping) as counter:
         call()
     return int(counter.get_total_flops())
+
+
+def _attention_operations(
+    query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: Any, **__: Any
+) -> int:
+    """Of attention, from shapes [batch, heads, tokens, depth]; of keys and values there may be fewer heads."""
+    batch, heads, tokens, depth = query
+    return 2 * batch * heads * tokens * key[2] * (depth + value[3])
 
 
 @dataclass(frozen=True)

@@ -227,6 +227,28 @@ def test_where_only_eager_overflowed_both_ways_pass_but_no_other() -> None:
         assert not passes(found, eager, oracle)
 
 
+@pytest.mark.parametrize("eager_overflows", [True, False])
+@pytest.mark.parametrize("exact", [65519.9, 65520.1, -65519.9, -65520.1])
+def test_within_a_rounding_of_what_overflows_both_neighbours_pass(
+    exact: float, eager_overflows: bool
+) -> None:
+    oracle = torch.tensor([exact, 2.0, 3.0, 4.0] * 20, dtype=torch.float64)
+    largest, infinity = (math.copysign(x, exact) for x in (65504.0, INF))
+    eager = oracle.half()
+    eager[0] = infinity if eager_overflows else largest
+    for value, fine in [(largest, True), (infinity, True), (-infinity, False), (NAN, False)]:
+        found = eager.clone()
+        found[0] = value
+        assert passes(found, eager, oracle) == fine, value
+
+
+def test_what_is_further_from_overflowing_is_held_to_eager() -> None:
+    oracle = torch.tensor([65400.0, 2.0, 3.0, 4.0] * 20, dtype=torch.float64)
+    found = oracle.half()
+    found[0] = INF
+    assert not passes(found, oracle.half(), oracle)
+
+
 def test_where_eager_is_nan_and_the_oracle_infinite_both_ways_pass_but_no_other() -> None:
     oracle = torch.tensor([-INF, 2.0, 3.0, 4.0] * 20, dtype=torch.float64)
     eager = oracle.float()

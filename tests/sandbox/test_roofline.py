@@ -5,11 +5,19 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 from judge_kit import silu_bias, spec
 
 from sandbox import machine
 from sandbox.machine import Ceilings
-from sandbox.roofline import achieved, floor_bytes, floor_seconds, operations, reachable_seconds
+from sandbox.roofline import (
+    achieved,
+    floor_bytes,
+    floor_seconds,
+    operations,
+    operations_of,
+    reachable_seconds,
+)
 from sandbox.specs import TensorSpec
 from sandbox.task import InputRef, Node, NodeRef, Task
 
@@ -113,6 +121,15 @@ def test_attention_on_cpu_is_counted() -> None:
         (TensorSpec("float32", shape, (512, 8, 32, 1)),),
     )
     assert operations(task.to_graph_module()) == 2 * (2 * 4 * 16 * 16 * 8) * 2
+
+
+def test_heads_that_share_keys_count_by_queries() -> None:
+    query, shared = (
+        torch.empty(2, heads, tokens, 16, device="meta", dtype=torch.bfloat16)
+        for heads, tokens in ((8, 5), (2, 7))
+    )
+    attend = torch.ops.aten._scaled_dot_product_flash_attention
+    assert operations_of(lambda: attend(query, shared, shared)) == 2 * (2 * 8 * 5 * 7 * 16) * 2
 
 
 def test_rates_are_told_as_shares_of_the_ceilings() -> None:
