@@ -26,17 +26,20 @@ from cuda_agent_backend.partition import partition
 from cuda_agent_backend.tensors import save
 from cuda_agent_backend.unsigned import count_in_signed
 from sandbox.devicelock import DeviceLock
+from sandbox.stir import flat_storage
 
 RECORD_LIMIT = 1 << 30
-"""Bytes of real inputs kept per task; a task with more is verified on drawn inputs only."""
+"""Bytes of real inputs kept per task, and per graph; one with more is verified on drawn inputs only."""
 
 
 @dataclass
 class Captured:
-    """A post-grad graph. `recorded`: folders with the real inputs of its tasks, by task digest."""
+    """A post-grad graph. `recorded`: folders with the real inputs of its tasks, by task digest. `inputs`: that with its
+    own, in the order of its placeholders; empty if they were not recorded."""
 
     module: GraphModule
     recorded: dict[str, str] = field(default_factory=dict)
+    inputs: str = ""
 
 
 class _Stop(BaseException):
@@ -127,7 +130,7 @@ def _interpret(
     found: Captured, arguments: Sequence[Any], folder: Path | None, lock: DeviceLock
 ) -> Any:
     """Run a graph on real tensors, and the first time write down the inputs of its tasks."""
-    if folder is None or found.recorded:
+    if folder is None or found.recorded or found.inputs:
         with lock.turn():
             return _Recorder(found.module, {}).run(*arguments)
     with inductor_layouts(found.module.graph):
@@ -139,13 +142,26 @@ def _interpret(
     }
     recorder = _Recorder(found.module, wanted)
     with lock.turn():
+        own = _copied(arguments)  # before the graph changes them
         result = recorder.run(*arguments)
+    if own is not None:
+        save(folder / "graph", own)
+        found.inputs = str((folder / "graph").absolute())
     for form in forms:
         place = folder / form.task.digest[:16]
         if not place.exists() and all(node in recorder.kept for node in form.inputs):
             save(place, [recorder.kept[node] for node in form.inputs])
             found.recorded[form.task.digest] = str(place.absolute())
     return result
+
+
+def _copied(arguments: Sequence[Any]) -> list[torch.Tensor] | None:
+    """A graph's inputs on the host; None where one is no tensor or there are too many bytes of them."""
+    tensors = [x for x in arguments if isinstance(x, torch.Tensor)]
+    if len(tensors) < len(arguments) or sum(x.numel() * x.itemsize for x in tensors) > RECORD_LIMIT:
+        return None
+    flat = (flat_storage(x.detach()).to("cpu", copy=True) for x in tensors)
+    return [line.as_strided(x.shape, x.stride()) for line, x in zip(flat, tensors, strict=True)]
 
 
 def _forms(graph: Graph) -> Iterator[Canonical]:

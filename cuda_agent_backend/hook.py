@@ -22,6 +22,7 @@ from torch._inductor import custom_graph_pass
 from torch.fx import Graph
 
 from cuda_agent_backend import log
+from cuda_agent_backend.accept import RULE
 from cuda_agent_backend.budget import kept_for_acceptance
 from cuda_agent_backend.canonical import Canonical, NotATask, canonical, graph_digest, linear
 from cuda_agent_backend.estimate import saving
@@ -83,9 +84,18 @@ class Searcher(Protocol):
         """Search later, without being waited for, and then measure the whole graph."""
 
     def accept(
-        self, name: str, set_digest: str, graph: Task, kernels: Sequence[KernelKey], budget_s: float
+        self,
+        name: str,
+        set_digest: str,
+        graph: Task,
+        kernels: Sequence[KernelKey],
+        budget_s: float,
+        inputs: str = "",
     ) -> dict[str, Any] | str:
-        """Measure the graph with kernels in it; what was decided (and kept), or why it was not measured."""
+        """Measure the graph with kernels in it; what was decided (and kept), or why it was not measured.
+
+        inputs: a folder with real inputs of the graph, if there are any.
+        """
 
 
 @dataclass
@@ -103,7 +113,7 @@ class KernelPass(GraphPass):  # type: ignore[misc]
     """The pass of one compilation.
 
     before: passes of the user's own, run first. observe: told of each graph before it is changed. recorded: folders
-    with real inputs of tasks, by task digest.
+    with real inputs of tasks, by task digest. inputs: a folder with those of the whole graph, if there are any.
     """
 
     def __init__(
@@ -114,6 +124,7 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         before: Sequence[Any] = (),
         observe: Callable[[Graph, GraphReport], None] | None = None,
         recorded: Mapping[str, str] | None = None,
+        inputs: str = "",
     ) -> None:
         self.options = options
         self.kernels = kernels
@@ -121,6 +132,7 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         self.before = tuple(before)
         self.observe = observe
         self.recorded = recorded
+        self.inputs = inputs
         self.reports: list[GraphReport] = []
         self.later: Later | None = None
 
@@ -283,7 +295,7 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         spent = time.perf_counter() - started
         budget = self.options.budget_s
         budget = max(budget - spent, kept_for_acceptance(budget))
-        return self.searcher.accept(name, kernel_set_digest(keys), whole, keys, budget)
+        return self.searcher.accept(name, kernel_set_digest(keys), whole, keys, budget, self.inputs)
 
 
 def graph_task(graph: Graph) -> Task | NotATask:
@@ -316,8 +328,9 @@ def graph_task(graph: Graph) -> Task | NotATask:
 
 
 def acceptance_digest(digest: str) -> str:
-    """The name of a graph in the acceptance table: its digest under this torch, whose Inductor is the rival."""
-    return hashlib.sha256(f"{digest}:{torch.__version__}".encode()).hexdigest()
+    """The name of a graph in the acceptance table: its digest under this torch, whose Inductor is the rival, and under
+    the rule by which it is decided."""
+    return hashlib.sha256(f"{digest}:{torch.__version__}:{RULE}".encode()).hexdigest()
 
 
 def kernel_set_digest(keys: Sequence[KernelKey]) -> str:

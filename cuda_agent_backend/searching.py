@@ -183,7 +183,13 @@ class Searching:
             log.once("search", "no background search: the search process died too often")
 
     def accept(
-        self, name: str, set_digest: str, graph: Task, kernels: Sequence[KernelKey], budget_s: float
+        self,
+        name: str,
+        set_digest: str,
+        graph: Task,
+        kernels: Sequence[KernelKey],
+        budget_s: float,
+        inputs: str = "",
     ) -> dict[str, Any] | str:
         """Have a whole graph measured with kernels; the decision, which is kept if final, or why there is none."""
         request = {
@@ -194,6 +200,7 @@ class Searching:
             "graph": graph.to_json(),
             "kernels": [key.to_fields() for key in kernels],
             "budget_s": budget_s,
+            "inputs": inputs,
         }
         title = f"measuring the whole graph with {len(kernels)} kernels"
         answer = self._ask(request, budget_s + ACCEPT_S + START_S, title)

@@ -338,6 +338,7 @@ class Service:
                     "flags": setup.flags,
                     "seed": int.from_bytes(os.urandom(4)),
                     "device_lock": setup.device_lock and str(setup.device_lock),
+                    "inputs": request.get("inputs"),
                 }
             )
             waiting = WAITING_S if setup.device_lock else 0.0

@@ -71,7 +71,10 @@ def warm(
             model, inputs, wishes, training=training, record_in=Path(folder), lock=lock
         )
         for found in graphs:
-            hook = KernelPass(wishes, kernels, Searching(wishes), recorded=found.recorded)
+            searcher = Searching(wishes)
+            hook = KernelPass(
+                wishes, kernels, searcher, recorded=found.recorded, inputs=found.inputs
+            )
             hook(found.module.graph)
             reports += hook.reports
     return WarmReport(tuple(reports), time.perf_counter() - started)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sandbox.accuracy import AccuracyReport, Draw, compare_draws
 from sandbox.expected import Expected, InputSet, Source, draws_per_distribution
-from sandbox.inputs import DISTRIBUTIONS
+from sandbox.inputs import BEYOND, DISTRIBUTIONS
 from sandbox.session import CANDIDATE, Session
 from sandbox.supervisor import RunTime, WorkerProcess
 from sandbox.verdict import Correct, Failed, Outcome, Wrong
@@ -95,19 +95,20 @@ def _check_group(
             outputs = session.run_guarded(worker, inputs, poison)
             if not isinstance(outputs, list):
                 return outputs
-            pool.append(_draw(outputs, expected))
+            pool.append(_draw(outputs, expected, source))
         if first:
             through = run_through_operator(session, worker, inputs)
             if not isinstance(through, list):
                 return through
-            pool.append(_draw(through, expected))
+            pool.append(_draw(through, expected, source))
         if inputs.number == SCRATCH_SET:
             session.forget_expected(inputs)
     return compare_draws(pool, session.nearby(inputs.tensors))
 
 
-def _draw(outputs: Sequence[torch.Tensor], expected: Expected) -> Draw:
-    return Draw(outputs, expected.eager, expected.oracle, expected.positions)
+def _draw(outputs: Sequence[torch.Tensor], expected: Expected, source: Source) -> Draw:
+    beyond = source.distribution in BEYOND
+    return Draw(outputs, expected.eager, expected.oracle, expected.positions, beyond)
 
 
 def run_through_operator(

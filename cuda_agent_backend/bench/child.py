@@ -33,7 +33,7 @@ MODEL_LIMIT_S = 300.0
 
 def machine(request: Request) -> Answer:
     """What machine this is, its ceilings, and the operators built, so that no search waits for that."""
-    from cuda_agent_backend.bench.clocks import least_call
+    from cuda_agent_backend.clocks import least_call
     from cuda_agent_backend.machine import arch_of
     from sandbox.devicelock import DeviceLock
     from sandbox.launcher.native import find_or_build

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cuda_agent_backend.bench.clocks import Clock, Samples, clock_of, take
 from cuda_agent_backend.bench.floor import Floor, floor_of, unique_bytes, weights
 from cuda_agent_backend.bench.request import Request
 from cuda_agent_backend.bench.taskfile import BuiltTask
+from cuda_agent_backend.clocks import Clock, Samples, clock_of, take
 from cuda_agent_backend.inductor_timing import compiling
 from cuda_agent_backend.measure import oracle, tensors
 from cuda_agent_backend.report import HIT

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import splice_kit as kit
@@ -9,14 +10,26 @@ import torch
 from torch import Tensor
 
 from cuda_agent_backend import kernels
-from cuda_agent_backend.accept import Measured, calm, decide, fewer, insert, less_accurate
+from cuda_agent_backend.accept import (
+    Measured,
+    Trial,
+    calm,
+    decide,
+    fewer,
+    insert,
+    less_accurate,
+    of_specs,
+)
 from cuda_agent_backend.canonical import Canonical, canonical
 from cuda_agent_backend.capture import capture
-from cuda_agent_backend.hook import graph_task
+from cuda_agent_backend.hook import KernelPass, graph_task
 from cuda_agent_backend.machine import key_of
 from cuda_agent_backend.partition import partition
 from cuda_agent_backend.searching import Searching, SearchProcess
+from cuda_agent_backend.tensors import load, save
+from sandbox.devicelock import DeviceLock
 from sandbox.task import Task
+from sandbox.timing import Interval
 
 GOOD = Measured(1.2, 1.1, 1.3, True)
 GAIN = {"a": 3.0, "b": 2.0, "c": 1.0}
@@ -89,6 +102,88 @@ def test_with_time_a_quarter_is_dropped_at_a_time() -> None:
 )
 def test_the_bounds_of_acceptance(median: float, low: float, accurate: bool, wanted: bool) -> None:
     assert Measured(median, low, 3.0, accurate).acceptable == wanted
+
+
+@pytest.mark.parametrize(
+    ("device", "wall", "wanted"),
+    [
+        ((1.10, 1.08, 1.12), (1.00, 0.99, 1.01), True),
+        ((1.00, 0.995, 1.005), (1.10, 1.08, 1.12), True),
+        ((0.72, 0.71, 0.73), (1.10, 1.08, 1.12), False),
+        ((1.10, 1.08, 1.12), (0.97, 0.96, 0.98), False),
+        ((1.10, 1.08, 1.12), (0.98, 0.90, 1.10), False),
+        ((1.00, 0.995, 1.005), (1.00, 0.99, 1.01), False),
+    ],
+)
+def test_on_cuda_neither_clock_may_lose(
+    device: tuple[float, float, float], wall: tuple[float, float, float], wanted: bool
+) -> None:
+    found = Measured(*device, accurate=True, wall=Interval(*wall, pairs=60))
+    assert found.acceptable == wanted
+    assert f"{device[0]:.3f}x" in found.told and f"{wall[0]:.3f}x" in found.told
+
+
+def test_a_graph_is_measured_on_its_own_inputs(tmp_path: Path) -> None:
+    (found,) = capture(network, INPUTS, kit.options_in(tmp_path), record_in=tmp_path / "real")
+    whole = graph_task(found.module.graph)
+    assert isinstance(whole, Task)
+    trial = Trial(whole, {}, 0, DeviceLock(None), Path(found.inputs))
+    assert len(trial.inputs) == len(INPUTS)
+    for mine, own in zip(trial.inputs, ordered(whole), strict=True):
+        assert torch.equal(mine, own) and mine.stride() == own.stride()
+    torch.testing.assert_close(trial.reference[0], network(*INPUTS))
+
+
+def test_the_pass_hands_the_graphs_inputs_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "_open", {})
+    options = kit.options_in(tmp_path, search="search", acceptance="measure")
+    _, (form,) = captured(tmp_path)
+    kit.promote(kit.cache_of(options), form.task, "", tmp_path)
+    asked: list[str] = []
+
+    class Refuses:
+        def search(self, *_: Any) -> dict[str, Any]:
+            return {}
+
+        def enqueue(self, *_: Any) -> None: ...
+
+        def accept(self, *given: Any) -> str:
+            asked.append(given[-1])
+            return "not today"
+
+    (found,) = capture(network, INPUTS, options)
+    opened = kernels.open_kernels(options.cache_dir)
+    assert isinstance(opened, kernels.Kernels)
+    hook = KernelPass(options, opened, Refuses(), inputs="where they are")
+    hook(found.module.graph)
+    assert asked == ["where they are"]
+    assert [r.reason for report in hook.reports for r in report.regions] == ["not today"]
+
+
+def test_inputs_that_are_not_the_graphs_are_drawn_instead(tmp_path: Path) -> None:
+    (found,) = capture(network, INPUTS, kit.options_in(tmp_path), record_in=tmp_path / "real")
+    whole = graph_task(found.module.graph)
+    assert isinstance(whole, Task)
+    others = [x.double() for x in load(Path(found.inputs))]
+    assert of_specs(others, whole.inputs) is None
+    assert of_specs(others[:1], whole.inputs) is None
+    save(tmp_path / "others", others)
+    trial = Trial(whole, {}, 0, DeviceLock(None), tmp_path / "others")
+    assert of_specs(trial.inputs, whole.inputs) is not None
+
+
+def test_inputs_are_recorded_before_the_graph_changes_them(tmp_path: Path) -> None:
+    def counting(x: Tensor) -> Tensor:
+        y = x.exp()
+        x.add_(1)
+        return y
+
+    x = torch.randn(40, 50)
+    before = x.clone()
+    (found,) = capture(counting, (x,), kit.options_in(tmp_path), record_in=tmp_path / "real")
+    assert torch.equal(load(Path(found.inputs))[0], before) and not torch.equal(x, before)
 
 
 def test_a_result_as_exact_as_inductors_is_not_less_accurate() -> None:

@@ -242,6 +242,21 @@ def test_within_a_rounding_of_what_overflows_both_neighbours_pass(
         assert passes(found, eager, oracle) == fine, value
 
 
+@pytest.mark.parametrize(("exact", "other"), [(INF, -INF), (-INF, INF), (NAN, INF)])
+def test_what_eager_loses_of_infinite_inputs_may_be_right(exact: float, other: float) -> None:
+    oracle = torch.tensor([exact, 2.0, 3.0, 4.0] * 20, dtype=torch.float64)
+    eager = oracle.half()
+    eager[0] = 0.5
+
+    def is_right(value: float, beyond: bool) -> bool:
+        found = oracle.half()
+        found[0] = value
+        return compare_draws([Draw([found], [eager], [oracle], beyond=beyond)]).passes
+
+    assert is_right(exact, beyond=True) and not is_right(exact, beyond=False)
+    assert is_right(0.5, beyond=True) and not is_right(other, beyond=True)
+
+
 def test_what_is_further_from_overflowing_is_held_to_eager() -> None:
     oracle = torch.tensor([65400.0, 2.0, 3.0, 4.0] * 20, dtype=torch.float64)
     found = oracle.half()
