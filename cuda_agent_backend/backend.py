@@ -65,12 +65,15 @@ def _compile_hooked(
 ) -> Any:
     spare = copy_of(gm)
     patches = {**options.inductor, "post_grad_custom_post_pass": hook}
+    hook.examples = tuple(example_inputs)
     try:
         return _compile_fx(gm, example_inputs, patches)
     except Exception as error:
         if no_compiler(error) or not any(report.count("hit") for report in hook.reports):
             return _without_compiler(spare, error)
         log.once("hook", f"a graph is left to Inductor: {type(error).__name__}: {error}")
+    finally:
+        hook.examples = ()  # the user's tensors are not kept alive
     return compile_plain(spare, example_inputs, options)
 
 

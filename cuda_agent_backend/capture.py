@@ -23,13 +23,10 @@ from cuda_agent_backend.layouts import inductor_layouts
 from cuda_agent_backend.measure import device_of
 from cuda_agent_backend.options import Options
 from cuda_agent_backend.partition import partition
-from cuda_agent_backend.tensors import save
+from cuda_agent_backend.tensors import RECORD_LIMIT, save
 from cuda_agent_backend.unsigned import count_in_signed
 from sandbox.devicelock import DeviceLock
 from sandbox.stir import flat_storage
-
-RECORD_LIMIT = 1 << 30
-"""Bytes of real inputs kept per task, and per graph; one with more is verified on drawn inputs only."""
 
 
 @dataclass

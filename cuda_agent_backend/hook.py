@@ -9,20 +9,23 @@ from __future__ import annotations
 import functools
 import hashlib
 import logging
+import tempfile
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch._inductor import custom_graph_pass
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Graph
 
 from cuda_agent_backend import log
-from cuda_agent_backend.accept import RULE
+from cuda_agent_backend.accept import RULE, of_specs
 from cuda_agent_backend.budget import kept_for_acceptance
 from cuda_agent_backend.canonical import Canonical, NotATask, canonical, graph_digest, linear
 from cuda_agent_backend.estimate import saving
@@ -44,6 +47,7 @@ from cuda_agent_backend.report import (
     finite,
 )
 from cuda_agent_backend.splice import Replacement, splice
+from cuda_agent_backend.tensors import RECORD_LIMIT, save
 from cuda_agent_backend.unsigned import count_in_signed
 from kernel_cache import CacheUnavailable, Corrupt, KernelKey
 from sandbox.task import Task
@@ -133,6 +137,8 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         self.observe = observe
         self.recorded = recorded
         self.inputs = inputs
+        self.examples: tuple[Any, ...] = ()
+        """What the graph is first called with, while it is compiled: real inputs where no folder has them."""
         self.reports: list[GraphReport] = []
         self.later: Later | None = None
 
@@ -295,7 +301,27 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         spent = time.perf_counter() - started
         budget = self.options.budget_s
         budget = max(budget - spent, kept_for_acceptance(budget))
-        return self.searcher.accept(name, kernel_set_digest(keys), whole, keys, budget, self.inputs)
+        with real_inputs(whole, self.examples) as folder:
+            inputs = self.inputs or folder
+            return self.searcher.accept(name, kernel_set_digest(keys), whole, keys, budget, inputs)
+
+
+@contextmanager
+def real_inputs(graph: Task, examples: Sequence[Any]) -> Iterator[str]:
+    """A folder with what a graph is called with, for as long as it is measured.
+
+    "" where that is not known: where the call's tensors are not the graph's, one for one, in dtypes, shapes and strides
+    (as for a backward graph), or are too large.
+    """
+    real = [x.detach() for x in examples if type(x) in (torch.Tensor, torch.nn.Parameter)]
+    size = sum(x.numel() * x.itemsize for x in real)
+    if len(real) < len(examples) or not of_specs(real, graph.inputs) or size > RECORD_LIMIT:
+        yield ""
+        return
+    with tempfile.TemporaryDirectory(prefix="cuda_agent-") as place:
+        with unset_fake_temporarily():
+            save(Path(place) / "graph", real)
+        yield str(Path(place) / "graph")
 
 
 def graph_task(graph: Graph) -> Task | NotATask:

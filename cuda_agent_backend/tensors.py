@@ -8,6 +8,9 @@ from pathlib import Path
 
 import torch
 
+RECORD_LIMIT = 1 << 30
+"""Bytes of real inputs kept per task, and per graph; one with more is verified and measured on drawn inputs only."""
+
 
 def save(folder: Path, tensors: Sequence[torch.Tensor]) -> None:
     """Write tensors (of any device; strided, non-negative strides) into a new folder."""

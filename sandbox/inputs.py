@@ -40,7 +40,8 @@ small: N(0, 1) / 1000.
 constant: one dyadic number per tensor, so that sums are exact and cancel exactly. zeros: all zero.
 edges: in half of the leading rows NaN, infinities, -0.0, denormals and huge numbers, thinly strewn
 (not the largest ones, whose sums overflow or not depending on the order, and of one sign only: where
-they cancel, even the float64 oracle keeps nothing but its own rounding).
+they cancel, even the float64 oracle keeps nothing but its own rounding; in half precision one of them, since
+two of the few weights that there are may well be opposite).
 offset: N(1000, 1) (around 50 and 7, likewise), which breaks a variance computed from squares. ramp: rises along
 the last dimension with alternating signs, so that order and neighbours matter. sparse: zero but for few
 large elements and the last one, which shows work that was left out. masked: N(0, 1) with minus
@@ -150,8 +151,12 @@ def _uniform(
     return torch.rand(shape, dtype=dtype, generator=generator, device=generator.device)
 
 
+COARSE = 1e-4
+"""The relative step between numbers above which they count as of half precision."""
+
+
 def _magnitude(limits: torch.finfo) -> float:
-    if limits.eps < 1e-4:
+    if limits.eps < COARSE:
         return 1000.0
     return 50.0 if limits.max > 1e6 else 7.0
 
@@ -204,12 +209,14 @@ def _edges(
     half = rows[: max(1, rows.shape[0] // 2)]
     inf = float("inf")
     huge = limits.max**0.45
-    special = [float("nan"), inf, -inf, -0.0, 0.0, huge, limits.tiny / 4]
+    special = [float("nan"), inf, -inf, -0.0, huge, 0.0, limits.tiny / 4]
     count = max(1, min(half.numel() // 64, 4 * half.shape[0]))
     device = generator.device
     where = torch.randint(0, half.numel(), (count,), generator=generator, device=device)
     where = where.unique()  # written twice, an element would be either value on a GPU
     what = torch.randint(0, len(special), (len(where),), generator=generator, device=device)
+    if limits.eps > COARSE:
+        what[(what == special.index(huge)).nonzero()[1:]] += 1
     table = torch.tensor(special, dtype=dtype, device=device)
     half.view(-1)[where] = table[what]
     return values

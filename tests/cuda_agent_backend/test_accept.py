@@ -8,6 +8,7 @@ import pytest
 import splice_kit as kit
 import torch
 from torch import Tensor
+from torch._inductor import config as inductor_config
 
 from cuda_agent_backend import kernels
 from cuda_agent_backend.accept import (
@@ -22,8 +23,9 @@ from cuda_agent_backend.accept import (
 )
 from cuda_agent_backend.canonical import Canonical, canonical
 from cuda_agent_backend.capture import capture
-from cuda_agent_backend.hook import KernelPass, graph_task
+from cuda_agent_backend.hook import KernelPass, graph_task, real_inputs
 from cuda_agent_backend.machine import key_of
+from cuda_agent_backend.options import Options
 from cuda_agent_backend.partition import partition
 from cuda_agent_backend.searching import Searching, SearchProcess
 from cuda_agent_backend.tensors import load, save
@@ -134,32 +136,62 @@ def test_a_graph_is_measured_on_its_own_inputs(tmp_path: Path) -> None:
     torch.testing.assert_close(trial.reference[0], network(*INPUTS))
 
 
-def test_the_pass_hands_the_graphs_inputs_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class Refuses:
+    """A searcher that looks at the inputs which it is given for a graph."""
+
+    def __init__(self) -> None:
+        self.folders: list[str] = []
+        self.inputs: list[list[Tensor]] = []
+
+    def search(self, *_: Any) -> dict[str, Any]:
+        return {}
+
+    def enqueue(self, *_: Any) -> None: ...
+
+    def accept(self, *given: Any) -> str:
+        self.folders.append(given[-1])
+        self.inputs.append(load(Path(given[-1])) if given[-1] else [])
+        return "not today"
+
+
+@pytest.fixture
+def measuring_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Options:
+    """Options of a cache with a kernel for `network`, whose whole graph is to be measured."""
     monkeypatch.setattr(kernels, "_open", {})
     options = kit.options_in(tmp_path, search="search", acceptance="measure")
     _, (form,) = captured(tmp_path)
     kit.promote(kit.cache_of(options), form.task, "", tmp_path)
-    asked: list[str] = []
+    return options
 
-    class Refuses:
-        def search(self, *_: Any) -> dict[str, Any]:
-            return {}
 
-        def enqueue(self, *_: Any) -> None: ...
-
-        def accept(self, *given: Any) -> str:
-            asked.append(given[-1])
-            return "not today"
-
-    (found,) = capture(network, INPUTS, options)
-    opened = kernels.open_kernels(options.cache_dir)
+def test_the_pass_hands_the_graphs_inputs_on(measuring_options: Options, tmp_path: Path) -> None:
+    asked = Refuses()
+    (found,) = capture(network, INPUTS, measuring_options, record_in=tmp_path / "real")
+    opened = kernels.open_kernels(measuring_options.cache_dir)
     assert isinstance(opened, kernels.Kernels)
-    hook = KernelPass(options, opened, Refuses(), inputs="where they are")
+    hook = KernelPass(measuring_options, opened, asked, inputs=found.inputs)
     hook(found.module.graph)
-    assert asked == ["where they are"]
+    assert asked.folders == [found.inputs]
     assert [r.reason for report in hook.reports for r in report.regions] == ["not today"]
+
+
+def test_what_a_model_is_called_with_is_what_its_graph_is_measured_on(
+    measuring_options: Options,
+) -> None:
+    asked = Refuses()
+    backend = kit.backend_for(measuring_options, searcher=asked)
+    with inductor_config.patch(force_disable_caches=True):  # else an earlier run's code is used
+        torch.compile(network, backend=backend)(*INPUTS)
+    ((x, w),) = asked.inputs
+    assert torch.equal(x, INPUTS[0]) and torch.equal(w, INPUTS[1])
+    assert not Path(asked.folders[0]).exists() and backend.passes[0].examples == ()
+
+
+def test_what_is_not_what_a_graph_takes_is_not_recorded(tmp_path: Path) -> None:
+    whole, _ = captured(tmp_path)
+    for examples in ([*INPUTS, 3], INPUTS[:1], [x.double() for x in INPUTS]):
+        with real_inputs(whole, examples) as folder:
+            assert folder == ""
 
 
 def test_inputs_that_are_not_the_graphs_are_drawn_instead(tmp_path: Path) -> None:

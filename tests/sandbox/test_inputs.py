@@ -69,6 +69,13 @@ def test_distributions_are_what_they_say() -> None:
     assert draw("sparse").flatten()[-1] == 7.5
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_of_huge_numbers_in_half_precision_there_is_one(dtype: str) -> None:
+    (edges,) = make_inputs([TensorSpec(dtype, (512, 512), (512, 1))], 5, "edges")
+    finite = edges[edges.isfinite()].double().abs()
+    assert (finite > 100).sum() == 1
+
+
 def test_edges_hold_huge_numbers_whose_sum_stays_finite() -> None:
     (edges,) = make_inputs([spec(512, 512)], 5, "edges")
     finite = edges[edges.isfinite()].double()
