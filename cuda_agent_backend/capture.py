@@ -23,10 +23,9 @@ from cuda_agent_backend.layouts import inductor_layouts
 from cuda_agent_backend.measure import device_of
 from cuda_agent_backend.options import Options
 from cuda_agent_backend.partition import partition
-from cuda_agent_backend.tensors import RECORD_LIMIT, save
+from cuda_agent_backend.tensors import RECORD_LIMIT, record, save
 from cuda_agent_backend.unsigned import count_in_signed
 from sandbox.devicelock import DeviceLock
-from sandbox.stir import flat_storage
 
 
 @dataclass
@@ -138,27 +137,16 @@ def _interpret(
         for node, spec in zip(form.inputs, form.task.inputs, strict=True)
     }
     recorder = _Recorder(found.module, wanted)
+    if forms:  # before the graph changes them
+        found.inputs = record(folder / "graph", arguments)
     with lock.turn():
-        own = _copied(arguments)  # before the graph changes them
         result = recorder.run(*arguments)
-    if own is not None:
-        save(folder / "graph", own)
-        found.inputs = str((folder / "graph").absolute())
     for form in forms:
         place = folder / form.task.digest[:16]
         if not place.exists() and all(node in recorder.kept for node in form.inputs):
             save(place, [recorder.kept[node] for node in form.inputs])
             found.recorded[form.task.digest] = str(place.absolute())
     return result
-
-
-def _copied(arguments: Sequence[Any]) -> list[torch.Tensor] | None:
-    """A graph's inputs on the host; None where one is no tensor or there are too many bytes of them."""
-    tensors = [x for x in arguments if isinstance(x, torch.Tensor)]
-    if len(tensors) < len(arguments) or sum(x.numel() * x.itemsize for x in tensors) > RECORD_LIMIT:
-        return None
-    flat = (flat_storage(x.detach()).to("cpu", copy=True) for x in tensors)
-    return [line.as_strided(x.shape, x.stride()) for line, x in zip(flat, tensors, strict=True)]
 
 
 def _forms(graph: Graph) -> Iterator[Canonical]:

@@ -14,7 +14,7 @@ import time
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,7 +25,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Graph
 
 from cuda_agent_backend import log
-from cuda_agent_backend.accept import RULE, of_specs
+from cuda_agent_backend.accept import RULE
 from cuda_agent_backend.budget import kept_for_acceptance
 from cuda_agent_backend.canonical import Canonical, NotATask, canonical, graph_digest, linear
 from cuda_agent_backend.estimate import saving
@@ -47,7 +47,7 @@ from cuda_agent_backend.report import (
     finite,
 )
 from cuda_agent_backend.splice import Replacement, splice
-from cuda_agent_backend.tensors import RECORD_LIMIT, save
+from cuda_agent_backend.tensors import record
 from cuda_agent_backend.unsigned import count_in_signed
 from kernel_cache import CacheUnavailable, Corrupt, KernelKey
 from sandbox.task import Task
@@ -301,27 +301,23 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         spent = time.perf_counter() - started
         budget = self.options.budget_s
         budget = max(budget - spent, kept_for_acceptance(budget))
-        with real_inputs(whole, self.examples) as folder:
+        examples = () if _is_backward(graph) else self.examples
+        with real_inputs(whole, examples) as folder:
             inputs = self.inputs or folder
             return self.searcher.accept(name, kernel_set_digest(keys), whole, keys, budget, inputs)
 
 
 @contextmanager
 def real_inputs(graph: Task, examples: Sequence[Any]) -> Iterator[str]:
-    """A folder with what a graph is called with, for as long as it is measured.
-
-    "" where that is not known: where the call's tensors are not the graph's, one for one, in dtypes, shapes and strides
-    (as for a backward graph), or are too large.
-    """
-    real = [x.detach() for x in examples if type(x) in (torch.Tensor, torch.nn.Parameter)]
-    size = sum(x.numel() * x.itemsize for x in real)
-    if len(real) < len(examples) or not of_specs(real, graph.inputs) or size > RECORD_LIMIT:
-        yield ""
-        return
-    with tempfile.TemporaryDirectory(prefix="cuda_agent-") as place:
-        with unset_fake_temporarily():
-            save(Path(place) / "graph", real)
-        yield str(Path(place) / "graph")
+    """A folder with what a graph is called with, for as long as it is measured; "" where `record` makes none."""
+    with ExitStack() as stack:
+        folder = ""
+        with suppress(OSError):
+            place = tempfile.TemporaryDirectory(prefix="cuda_agent-", ignore_cleanup_errors=True)
+            stack.enter_context(place)
+            with unset_fake_temporarily():
+                folder = record(Path(place.name) / "graph", examples, graph.inputs)
+        yield folder
 
 
 def graph_task(graph: Graph) -> Task | NotATask:

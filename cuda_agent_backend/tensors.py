@@ -5,11 +5,33 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from sandbox.specs import TensorSpec
+from sandbox.stir import flat_storage
+
 RECORD_LIMIT = 1 << 30
 """Bytes of real inputs kept per task, and per graph; one with more is verified and measured on drawn inputs only."""
+
+
+def record(folder: Path, values: Sequence[Any], specs: Sequence[TensorSpec] | None = None) -> str:
+    """Write what a graph was called with into a new folder, and name it.
+
+    "" where that cannot be: what is no plain tensor, more than `RECORD_LIMIT`, other tensors than specified, no room.
+    """
+    plain = (torch.Tensor, torch.nn.Parameter)
+    real = [x.detach() for x in values if type(x) in plain and x.layout is torch.strided]
+    if len(real) < len(values) or sum(map(_bytes, real)) > RECORD_LIMIT:
+        return ""
+    if specs is not None and not are_of(real, specs):
+        return ""
+    try:
+        save(folder, real)
+    except (OSError, RuntimeError):  # on the disk, or on a device
+        return ""
+    return str(folder.absolute())
 
 
 def save(folder: Path, tensors: Sequence[torch.Tensor]) -> None:
@@ -17,7 +39,7 @@ def save(folder: Path, tensors: Sequence[torch.Tensor]) -> None:
     folder.mkdir(parents=True)
     described = []
     for number, tensor in enumerate(tensors):
-        flat = _flat(tensor.detach()).cpu()
+        flat = flat_storage(tensor.detach()).cpu().contiguous()
         (folder / f"{number}.bin").write_bytes(flat.view(torch.uint8).numpy().tobytes())
         described.append(
             {
@@ -34,12 +56,22 @@ def load(folder: Path) -> list[torch.Tensor]:
     made = []
     for number, spec in enumerate(json.loads((folder / "tensors.json").read_text())):
         data = bytearray((folder / f"{number}.bin").read_bytes())
-        flat = torch.frombuffer(data, dtype=getattr(torch, spec["dtype"]))
+        dtype = getattr(torch, spec["dtype"])
+        flat = torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
         made.append(flat.as_strided(spec["shape"], spec["stride"]))
     return made
 
 
-def _flat(tensor: torch.Tensor) -> torch.Tensor:
-    """All memory from the first to the last element, as one contiguous dimension."""
-    extent = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.as_strided((extent,), (1,)).clone()
+def are_of(tensors: Sequence[torch.Tensor], specs: Sequence[TensorSpec]) -> bool:
+    """Whether the tensors have the dtypes, shapes and strides that are specified."""
+    return [_spec(tensor) for tensor in tensors] == list(specs)
+
+
+def _spec(tensor: torch.Tensor) -> TensorSpec:
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return TensorSpec(dtype, tuple(tensor.shape), tuple(tensor.stride()))
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    """What is written of it: all from its first to its last element."""
+    return _spec(tensor).extent * tensor.itemsize

@@ -20,8 +20,8 @@ Not finite: where eager is NaN or infinite the candidate must be the same (and s
 what the oracle is: finite, where only eager overflowed, or infinite, where eager made a NaN of it. Where
 eager is finite the candidate must be. The oracle counts as rounded to the output's dtype. Where it lies within
 a rounding of what overflows, both its neighbours are right: the largest number and the infinity. On inputs that hold
-infinities and NaN themselves the candidate may also be what the oracle is where eager lost them: some of cuDNN's
-convolutions in half precision give the bias where an input is infinite.
+infinities or NaN themselves a candidate of 16 bits may also be what the oracle is where eager lost them: some of
+cuDNN's convolutions in half precision give the bias where an input is infinite.
 
 Integers and booleans are equal to eager's. Positions of an extremum, or of sorted elements, may differ where the values
 there are equal (see `positions`).
@@ -258,7 +258,7 @@ class _Pool:
             fine = c.isfinite() & e.isfinite() | _same_class(c, e)
             fine |= ~e.isfinite() & (narrow.isfinite() & c.isfinite() | _same_class(c, narrow))
             fine |= _overflows_by_rounding(c, o, self.dtype)
-            if beyond:
+            if beyond and self.dtype.itemsize == 2:
                 fine |= _same_class(c, narrow)
             if not bool(fine.all()):
                 return int((~fine).nonzero()[0])

@@ -35,8 +35,8 @@ DISTRIBUTIONS = (
     "sparse",
 )
 """normal: N(0, 1). uniform: [0, 1), the safe domain of logarithms and square roots.
-large: N(0, 1) times 1000 (50 in bfloat16; 7 in float16, where a sum of a thousand products of 50 and 50 overflows).
-small: N(0, 1) / 1000.
+large: N(0, 1) times 1000 (50 in bfloat16; 7 in float16, where a sum of a thousand products of 50 and 50 overflows, and
+56 beyond three standard deviations, so that there are exponentials that overflow float32). small: N(0, 1) / 1000.
 constant: one dyadic number per tensor, so that sums are exact and cancel exactly. zeros: all zero.
 edges: in half of the leading rows NaN, infinities, -0.0, denormals and huge numbers, thinly strewn
 (not the largest ones, whose sums overflow or not depending on the order, and of one sign only: where
@@ -155,6 +155,11 @@ COARSE = 1e-4
 """The relative step between numbers above which they count as of half precision."""
 
 
+LARGEST_EXPONENT = 88.0
+"""Of what float32 has an exponential."""
+TAIL = 8.0
+
+
 def _magnitude(limits: torch.finfo) -> float:
     if limits.eps < COARSE:
         return 1000.0
@@ -164,7 +169,10 @@ def _magnitude(limits: torch.finfo) -> float:
 def _large(
     shape: tuple[int, ...], dtype: torch.dtype, limits: torch.finfo, generator: torch.Generator
 ) -> torch.Tensor:
-    return _normal(shape, dtype, limits, generator).mul_(_magnitude(limits))
+    values, magnitude = _normal(shape, dtype, limits, generator), _magnitude(limits)
+    if magnitude < LARGEST_EXPONENT / 3:
+        values[values.abs() > 3] *= TAIL
+    return values.mul_(magnitude)
 
 
 def _small(

@@ -95,20 +95,25 @@ def _check_group(
             outputs = session.run_guarded(worker, inputs, poison)
             if not isinstance(outputs, list):
                 return outputs
-            pool.append(_draw(outputs, expected, source))
+            pool.append(_draw(outputs, expected, inputs))
         if first:
             through = run_through_operator(session, worker, inputs)
             if not isinstance(through, list):
                 return through
-            pool.append(_draw(through, expected, source))
+            pool.append(_draw(through, expected, inputs))
         if inputs.number == SCRATCH_SET:
             session.forget_expected(inputs)
     return compare_draws(pool, session.nearby(inputs.tensors))
 
 
-def _draw(outputs: Sequence[torch.Tensor], expected: Expected, source: Source) -> Draw:
-    beyond = source.distribution in BEYOND
+def _draw(outputs: Sequence[torch.Tensor], expected: Expected, inputs: InputSet) -> Draw:
+    may_be = inputs.source.distribution in BEYOND or inputs.source.recorded is not None
+    beyond = may_be and not all(_is_finite(tensor) for tensor in inputs.tensors)
     return Draw(outputs, expected.eager, expected.oracle, expected.positions, beyond)
+
+
+def _is_finite(tensor: torch.Tensor) -> bool:
+    return not tensor.is_floating_point() or bool(tensor.isfinite().all())
 
 
 def run_through_operator(

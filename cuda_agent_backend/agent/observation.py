@@ -19,13 +19,14 @@ MOST_ERRORS = 10
 HINTS = {
     "normal": "standard normal numbers",
     "uniform": "numbers from 0 to 1",
-    "large": "normal numbers times 1000 (50 in half precision)",
+    "large": "normal numbers times 1000 (50 in bfloat16, 7 and a few times 56 in float16)",
     "small": "normal numbers over 1000",
     "constant": "one number per tensor, so that sums cancel exactly",
     "edges": "NaN, infinities, -0.0, denormals and huge numbers, thinly strewn over half of the rows",
     "zeros": "all zero",
     "masked": "minus infinity up to or from some place of each row, and in all of the first row",
-    "offset": "numbers near 1000 with a spread of 1: a variance from E[x^2]-E[x]^2 loses everything",
+    "offset": "numbers near 1000 (50 in bfloat16, 7 in float16) with a spread of 1: a variance from E[x^2]-E[x]^2 "
+    "loses everything",
     "ramp": "numbers that rise along the last dimension with alternating signs",
     "sparse": "zeros but for few large numbers and the last element",
 }

@@ -1,5 +1,6 @@
 """Whole-graph acceptance: the rule, and the measurement on a small graph."""
 
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 from torch._inductor import config as inductor_config
 
-from cuda_agent_backend import kernels
+from cuda_agent_backend import accept, kernels, tensors
 from cuda_agent_backend.accept import (
     Measured,
     Trial,
@@ -19,7 +20,7 @@ from cuda_agent_backend.accept import (
     fewer,
     insert,
     less_accurate,
-    of_specs,
+    vary,
 )
 from cuda_agent_backend.canonical import Canonical, canonical
 from cuda_agent_backend.capture import capture
@@ -28,7 +29,7 @@ from cuda_agent_backend.machine import key_of
 from cuda_agent_backend.options import Options
 from cuda_agent_backend.partition import partition
 from cuda_agent_backend.searching import Searching, SearchProcess
-from cuda_agent_backend.tensors import load, save
+from cuda_agent_backend.tensors import are_of, load, record, save
 from sandbox.devicelock import DeviceLock
 from sandbox.task import Task
 from sandbox.timing import Interval
@@ -125,15 +126,73 @@ def test_on_cuda_neither_clock_may_lose(
     assert f"{device[0]:.3f}x" in found.told and f"{wall[0]:.3f}x" in found.told
 
 
-def test_a_graph_is_measured_on_its_own_inputs(tmp_path: Path) -> None:
-    (found,) = capture(network, INPUTS, kit.options_in(tmp_path), record_in=tmp_path / "real")
+def recorded_graph(folder: Path) -> tuple[Task, Path]:
+    """`network` as a task, and the folder with what it was called with."""
+    (found,) = capture(network, INPUTS, kit.options_in(folder), record_in=folder / "real")
     whole = graph_task(found.module.graph)
     assert isinstance(whole, Task)
-    trial = Trial(whole, {}, 0, DeviceLock(None), Path(found.inputs))
-    assert len(trial.inputs) == len(INPUTS)
-    for mine, own in zip(trial.inputs, ordered(whole), strict=True):
+    return whole, Path(found.inputs)
+
+
+def trial_of(whole: Task, recorded: Path) -> Trial:
+    return Trial(whole, {}, 0, DeviceLock(None), recorded)
+
+
+def test_a_graph_is_timed_on_its_own_inputs_and_compared_on_drawn_ones_too(tmp_path: Path) -> None:
+    whole, folder = recorded_graph(tmp_path)
+    trial = trial_of(whole, folder)
+    assert trial.on_real_inputs and len(trial.grounds) == 2
+    for mine, own in zip(trial.timed, ordered(whole), strict=True):
         assert torch.equal(mine, own) and mine.stride() == own.stride()
-    torch.testing.assert_close(trial.reference[0], network(*INPUTS))
+    torch.testing.assert_close(trial.grounds[1].reference[0], network(*INPUTS))
+    assert not torch.equal(trial.grounds[0].inputs[0], trial.timed[0])
+
+
+def test_dummies_of_which_nothing_comes_are_not_timed_on(tmp_path: Path) -> None:
+    whole, folder = recorded_graph(tmp_path)
+    zeros = [torch.zeros_like(x) for x in load(folder)]
+    save(tmp_path / "zeros", zeros)
+    trial = trial_of(whole, tmp_path / "zeros")
+    assert not trial.on_real_inputs and len(trial.grounds) == 2
+    assert trial.timed is trial.grounds[0].inputs
+
+
+def test_whether_outputs_vary() -> None:
+    nan = float("nan")
+    assert vary([torch.ones(3), torch.tensor([nan, 1.0, 2.0])])
+    assert not vary([torch.ones(3), torch.tensor([nan, 1.0, 1.0]), torch.zeros(0)])
+    assert not vary([torch.full((2,), nan)])
+
+
+def test_inputs_that_are_not_the_graphs_are_drawn_instead(tmp_path: Path) -> None:
+    whole, folder = recorded_graph(tmp_path)
+    others = [x.double() for x in load(folder)]
+    assert not are_of(others, whole.inputs) and not are_of(load(folder)[:1], whole.inputs)
+    save(tmp_path / "others", others)
+    for given in (tmp_path / "others", tmp_path / "nowhere"):
+        trial = trial_of(whole, given)
+        assert len(trial.grounds) == 1 and are_of(trial.timed, whole.inputs)
+
+
+def test_each_clock_says_what_it_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, folder = recorded_graph(tmp_path)
+    trial = trial_of(whole, folder)
+    asked: list[int] = []
+
+    def timed(_: Any, __: str, rounds: int, seed: int) -> dict[str, dict[str, list[float]]]:
+        asked.append(rounds)
+        losing = [0.8 if i % 9 < 5 else 1.0 for i in range(rounds)]
+        return {
+            "device": {"plain": [2.0] * rounds, "spliced": [1.0] * rounds},
+            "wall": {"plain": losing, "spliced": [0.9] * rounds},
+        }
+
+    monkeypatch.setattr(accept, "_samples", timed)
+    found = trial._compare(trial.plain, 0)
+    assert (found.median, found.low, found.high, found.on_real_inputs) == (2.0, 2.0, 2.0, True)
+    assert found.wall is not None and found.wall.low < 1 < found.wall.high
+    assert asked == [accept.ROUNDS, accept.LONGER * accept.ROUNDS]
+    assert found.wall.pairs == sum(asked)
 
 
 class Refuses:
@@ -189,26 +248,36 @@ def test_what_a_model_is_called_with_is_what_its_graph_is_measured_on(
 
 def test_what_is_not_what_a_graph_takes_is_not_recorded(tmp_path: Path) -> None:
     whole, _ = captured(tmp_path)
-    for examples in ([*INPUTS, 3], INPUTS[:1], [x.double() for x in INPUTS]):
+    sparse = INPUTS[0].to_sparse()
+    for examples in ([*INPUTS, 3], INPUTS[:1], [x.double() for x in INPUTS], [sparse, INPUTS[1]]):
         with real_inputs(whole, examples) as folder:
             assert folder == ""
 
 
-def test_inputs_that_are_not_the_graphs_are_drawn_instead(tmp_path: Path) -> None:
-    (found,) = capture(network, INPUTS, kit.options_in(tmp_path), record_in=tmp_path / "real")
-    whole = graph_task(found.module.graph)
-    assert isinstance(whole, Task)
-    others = [x.double() for x in load(Path(found.inputs))]
-    assert of_specs(others, whole.inputs) is None
-    assert of_specs(others[:1], whole.inputs) is None
-    save(tmp_path / "others", others)
-    trial = Trial(whole, {}, 0, DeviceLock(None), tmp_path / "others")
-    assert of_specs(trial.inputs, whole.inputs) is not None
+def test_what_cannot_be_recorded_is_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slice_of_much = torch.zeros(1 << 20).as_strided((2, 3), (500_000, 1))
+    monkeypatch.setattr(tensors, "RECORD_LIMIT", 1 << 20)
+    assert record(tmp_path / "much", [slice_of_much]) == ""
+    (tmp_path / "file").touch()
+    assert record(tmp_path / "file" / "there", [INPUTS[0]]) == ""
+    whole, _ = captured(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    with real_inputs(whole, ordered(whole)) as folder:
+        assert folder == ""
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (4, 0), (0,)])
+def test_empty_tensors_are_recorded(shape: tuple[int, ...], tmp_path: Path) -> None:
+    empty = torch.empty(shape, dtype=torch.bfloat16)
+    (again,) = load(Path(record(tmp_path / "empty", [empty])))
+    assert (again.shape, again.stride(), again.dtype) == (empty.shape, empty.stride(), empty.dtype)
 
 
 def test_inputs_are_recorded_before_the_graph_changes_them(tmp_path: Path) -> None:
     def counting(x: Tensor) -> Tensor:
-        y = x.exp()
+        y = x.exp().sum(-1)
         x.add_(1)
         return y
 

@@ -71,9 +71,20 @@ def test_distributions_are_what_they_say() -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_of_huge_numbers_in_half_precision_there_is_one(dtype: str) -> None:
-    (edges,) = make_inputs([TensorSpec(dtype, (512, 512), (512, 1))], 5, "edges")
-    finite = edges[edges.isfinite()].double().abs()
-    assert (finite > 100).sum() == 1
+    for seed in range(5):
+        (edges,) = make_inputs([TensorSpec(dtype, (512, 512), (512, 1))], seed, "edges")
+        finite = edges[edges.isfinite()].double().abs()
+        assert (finite > 100).sum() == 1
+
+
+def test_large_numbers_in_float16_have_exponentials_that_overflow_and_products_that_do_not() -> (
+    None
+):
+    x, w = (TensorSpec("float16", (256, 256), (256, 1)) for _ in range(2))
+    for seed in range(5):
+        a, b = make_inputs([x, w], seed, "large")
+        assert a.float().exp().isinf().any(1).float().mean() > 0.2
+        assert (a.float() @ b.float()).half().isfinite().float().mean() > 0.99
 
 
 def test_edges_hold_huge_numbers_whose_sum_stays_finite() -> None:
