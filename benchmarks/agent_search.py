@@ -1,4 +1,4 @@
-"""How many judgements a search needs: ``agent-search.json``, or ``h200-agent-search.json``.
+"""How many judgements a search needs: ``agent-search.json``, or ``cpu-agent-search.json``.
 
     python -m benchmarks.agent_search [--target cuda] [--only NAME] [--seconds SECONDS] [--most SCHEDULES]
 
@@ -24,7 +24,7 @@ from cuda_agent_backend.settings import Settings
 
 EPISODE = "episode-"
 """Before the name of a task that was searched for real."""
-FILES = {"cpu": "agent-search", "cuda": "h200-agent-search"}
+FILES = {"cpu": "cpu-agent-search", "cuda": "agent-search"}
 
 
 def main() -> None:
