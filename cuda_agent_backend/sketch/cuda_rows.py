@@ -66,10 +66,13 @@ AtEnd = Callable[[int, RowStage, str], list[str]]
 Item = tuple[str, int]
 """("pass", n): do pass n; ("partial", n): up to partial results in memory; ("combine", n): join those."""
 HERE = Flat({}, ())
-LONG_FUNCTIONS = ("sin", "cos", "tan", "pow", "lgamma")
-"""Functions of some hundred instructions for each call."""
-MOST_CALLS = 16
-"""Of those in a loop, all that is unrolled of it counted."""
+INSTRUCTIONS = {
+    **dict.fromkeys(("sin", "cos", "tan", "pow", "lgamma"), 100),
+    **dict.fromkeys(("log", "log2", "log10", "log1p", "expm1", "erf", "tanh"), 25),
+}
+"""About so many for each call of a function."""
+MOST_INSTRUCTIONS = 1600
+"""Of those in a loop, all that is unrolled of it counted: the instruction cache holds some 8,000 in all."""
 SCALAR_GUARD = "t == 0 && segment == 0 && live"
 
 
@@ -317,9 +320,9 @@ class RowWriter:
 
     def _unrolled(self, p: Pass) -> Layout:
         """The layout with no more of a loop written out than the instruction cache holds."""
-        calls = sum(i.op in LONG_FUNCTIONS for s in p.stages for i in s.body.walk())
-        most = max(1, MOST_CALLS // max(1, calls * self.layout.vector))
-        return replace(self.layout, unroll=min(self.layout.unroll, most)) if calls else self.layout
+        once = sum(INSTRUCTIONS.get(i.op, 0) for s in p.stages for i in s.body.walk())
+        most = max(1, MOST_INSTRUCTIONS // max(1, once * self.layout.vector))
+        return replace(self.layout, unroll=min(self.layout.unroll, most))
 
     def _side_pass(self, number: int) -> list[str]:
         p, flat, layout = self.program.passes[number], self.program.flats[number], self.layout

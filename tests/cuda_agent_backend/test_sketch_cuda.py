@@ -291,6 +291,26 @@ def test_gathers_are_tried_in_large_blocks_early() -> None:
     assert 1024 in [p.parameters(0)["threads"] for p in found[:2]]
 
 
+@pytest.mark.parametrize(
+    ("function", "dtype", "vector", "most"),
+    [
+        (lambda x: x.square().mean(-1), torch.bfloat16, 8, 8),
+        (lambda x: x.exp().sum(-1), torch.bfloat16, 8, 8),
+        (lambda x: (x.log() - x.square().log()).mean(-1), torch.bfloat16, 8, 4),
+        (lambda x: (x.log() - x.square().log()).mean(-1), torch.float32, 4, 8),
+        (lambda x: (x.sin() * x.cos()).sum(-1), torch.float32, 4, 2),
+    ],
+)
+def test_no_more_of_a_loop_is_written_out_than_the_instruction_cache_holds(
+    function: Callable[[torch.Tensor], torch.Tensor], dtype: torch.dtype, vector: int, most: int
+) -> None:
+    it = sample(function, randn(8, 65_536).to(dtype), target="cuda")
+    layout = {"team": 32, "across": 4, "keep": "none", "unroll": 8, "vector": vector}
+    source, _ = emitted(it, Schedule.of({"sketch": "row", **layout}))
+    kernel = source[source.index('extern "C"') :]
+    assert f"#pragma unroll {most}\n" in kernel and f"#pragma unroll {2 * most}\n" not in kernel
+
+
 def test_what_many_blocks_leave_is_joined_right(tmp_path: Path) -> None:
     x = randn(1, 40000)
     it = sample(lambda x: x.square().sum(), x, target="cuda")
