@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from cuda_agent_backend.canonical import tensor_spec
 from sandbox.specs import TensorSpec
 from sandbox.stir import flat_storage
 
@@ -64,14 +65,9 @@ def load(folder: Path) -> list[torch.Tensor]:
 
 def are_of(tensors: Sequence[torch.Tensor], specs: Sequence[TensorSpec]) -> bool:
     """Whether the tensors have the dtypes, shapes and strides that are specified."""
-    return [_spec(tensor) for tensor in tensors] == list(specs)
-
-
-def _spec(tensor: torch.Tensor) -> TensorSpec:
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    return TensorSpec(dtype, tuple(tensor.shape), tuple(tensor.stride()))
+    return [tensor_spec(tensor) for tensor in tensors] == list(specs)
 
 
 def _bytes(tensor: torch.Tensor) -> int:
     """What is written of it: all from its first to its last element."""
-    return _spec(tensor).extent * tensor.itemsize
+    return tensor_spec(tensor).extent * tensor.itemsize
