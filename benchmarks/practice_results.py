@@ -166,11 +166,12 @@ def brought(results: Sequence[Facts], figures: Sequence[TaskFigures]) -> Facts:
 
 
 def kinds(facts: Facts) -> set[str]:
-    """Sketches ("sketch NAME") and rewrites ("rewrite NAME") of the kernels that ran in a task."""
+    """What served a task: "sketch NAME" and "rewrite NAME" of the kernels that ran, "eager's layouts"."""
     graphs = facts.get("measure", {}).get("graphs", [])
     regions = (region for graph in graphs for region in graph["regions"])
     schedules = (json.loads(region["label"]) for region in regions if region["status"] == HIT)
-    found = set()
+    kept = any(graph.get("layouts", {}).get("eager_layouts") for graph in graphs)
+    found = {"eager's layouts"} if kept else set()
     for kernels in schedules:
         found |= {f"sketch {kernel.get('sketch', 'attention')}" for kernel in kernels}
         rules = kernels[0].get(PARAMETER, "") if kernels else ""

@@ -13,6 +13,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -35,8 +36,13 @@ LEAST_MEDIAN = 0.99
 ROUNDS, ROUND_LIMIT_S = 60, 20.0
 LONGER = 3
 """Times as many rounds follow where the wall clock cannot tell."""
+LAYOUTS_MEDIAN = 1.02
+"""What eager's layouts must bring by one clock. Kernels are searched for one choice of layouts, so it should not be
+made by chance."""
 RULE = 2
 """Changes whenever a decision could come out differently; what another rule decided is measured again."""
+
+KEPT = ("use", "reason", "speedup", "trials", "eager_layouts")
 
 Call = Callable[[Sequence["torch.Tensor"]], list["torch.Tensor"]]
 
@@ -86,6 +92,7 @@ class Acceptance:
     """`use`: the kernels (key digests) to put in; `speedup` is that of the whole graph with these, 1 with none.
 
     `reason` says why the others are left out. `final`: no trial was cut short, so the decision may be kept.
+    `eager_layouts`: convolutions keep eager's layouts, which is what was measured where there are no kernels.
     """
 
     use: tuple[str, ...]
@@ -93,10 +100,23 @@ class Acceptance:
     final: bool = True
     speedup: Measured | None = None
     trials: int = 0
+    eager_layouts: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
         return asdict(self) | {"use": list(self.use)}
+
+
+def decision_of(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """What is kept of an acceptance, as JSON values."""
+    return {name: value for name, value in answer.items() if name in KEPT}
+
+
+def decide_layouts(found: Measured) -> Acceptance:
+    """Whether a graph keeps eager's layouts, by its measurement with them."""
+    clocks: list[Measured | Interval] = [found, found.wall] if found.wall else [found]
+    better = found.acceptable and max(clock.median for clock in clocks) >= LAYOUTS_MEDIAN
+    return Acceptance((), "" if better else found.told, True, found, 1, better)
 
 
 def decide(
@@ -207,7 +227,8 @@ class Trial:
     def measure(self, kernels: Sequence[str]) -> Measured:
         """Compile the graph with these kernels and compare it with plain Inductor."""
         module = self.task.to_graph_module()
-        missing = insert(module, frozenset(kernels))
+        with self._options():
+            missing = insert(module, frozenset(kernels))
         if missing:
             return Measured(
                 0, 0, 0, False, f"{len(missing)} kernels have no place in the rebuilt graph"
@@ -215,6 +236,14 @@ class Trial:
         spliced = self._compile(module, self.timed)
         with self.lock.turn():
             return self._compare(spliced, seed=len(kernels))
+
+    def measure_layouts(self) -> Measured:
+        """Compile the graph with eager's layouts and compare it with plain Inductor."""
+        from cuda_agent_backend.layouts import EAGERS
+
+        found = self._compile(self.task.to_graph_module(), self.timed, **EAGERS)
+        with self.lock.turn():
+            return self._compare(found, seed=0)
 
     def _compare(self, spliced: Call, seed: int) -> Measured:
         worst = 0.0
@@ -267,14 +296,23 @@ class Trial:
             }
         )
 
-    def _compile(self, module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Call:
-        from torch._inductor import config
+    def _compile(
+        self, module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], **more: Any
+    ) -> Call:
         from torch._inductor.compile_fx import compile_fx_inner
 
-        with config.patch({**self.inductor, "post_grad_custom_post_pass": None}):
+        with self._options(**more):
             compiled: Any = compile_fx_inner(module, inputs, is_inference=True)
         call = getattr(compiled, "current_callable", None) or compiled
         return lambda given: list(call(list(given)))
+
+    def _options(self, **more: Any) -> AbstractContextManager[None]:
+        """Inductor's options, without our pass."""
+        from torch._inductor import config
+
+        patches = {**self.inductor, **more, "post_grad_custom_post_pass": None}
+        patched: AbstractContextManager[None] = config.patch(patches)
+        return patched
 
 
 def _samples(
@@ -390,11 +428,12 @@ def _differing(left: torch.Tensor, right: torch.Tensor) -> float:
 
 def run(request: Mapping[str, Any], say: Callable[[str], None]) -> Acceptance | str:
     """Carry a request out: {"graph", "kernels": key digests, "cache_dir", "native_dir", "inductor", "budget_s",
-    "flags", "seed", "device_lock", "inputs": a folder of real ones or none}."""
+    "flags", "seed", "device_lock", "inputs": a folder of real ones or none, "eager_layouts"}."""
     from pathlib import Path
 
     from cuda_agent_backend.inductor_timing import in_turns
     from cuda_agent_backend.kernels import Hit, lower_bound, open_kernels
+    from cuda_agent_backend.layouts import EAGERS
     from cuda_agent_backend.machine import apply_flags
     from kernel_cache import CacheUnavailable
     from kernel_cache.fields import Fields
@@ -417,9 +456,17 @@ def run(request: Mapping[str, Any], say: Callable[[str], None]) -> Acceptance | 
         gain[key.digest] = _gain(found.record.task, lower_bound(found.record) or 1.0)
     graph, seed = Task.from_json(request["graph"]), int(request["seed"])
     recorded = Path(request["inputs"]) if request.get("inputs") else None
+    inductor = dict(request["inductor"])
+    if gain and request["eager_layouts"]:
+        inductor.update(EAGERS)
     with in_turns(lock):
-        trial = Trial(graph, request["inductor"], seed, lock, recorded)
-        return _decide(gain, trial, deadline, say)
+        trial = Trial(graph, inductor, seed, lock, recorded)
+        if not gain:
+            say("the whole graph with eager's layouts")
+            return decide_layouts(trial.measure_layouts())
+        return replace(
+            _decide(gain, trial, deadline, say), eager_layouts=bool(request["eager_layouts"])
+        )
 
 
 def _decide(

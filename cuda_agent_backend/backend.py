@@ -12,6 +12,7 @@ import torch
 from torch.fx import GraphModule
 
 from cuda_agent_backend import log
+from cuda_agent_backend.layouts import unchosen
 from cuda_agent_backend.options import Options, parse
 from cuda_agent_backend.settings import Settings, SettingsError
 
@@ -64,7 +65,7 @@ def _compile_hooked(
     gm: GraphModule, example_inputs: Sequence[Any], options: Options, hook: Any
 ) -> Any:
     spare = copy_of(gm)
-    patches = {**options.inductor, "post_grad_custom_post_pass": hook}
+    patches = {**unchosen(), **options.inductor, "post_grad_custom_post_pass": hook}
     hook.examples = tuple(example_inputs)
     try:
         return _compile_fx(gm, example_inputs, patches)

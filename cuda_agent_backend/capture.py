@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,13 +20,15 @@ from torch.fx import Graph, GraphModule, Interpreter, Node
 
 from cuda_agent_backend.canonical import Canonical, canonical
 from cuda_agent_backend.inductor_timing import compiling
-from cuda_agent_backend.layouts import inductor_layouts
+from cuda_agent_backend.layouts import channels_last, inductor_layouts
 from cuda_agent_backend.measure import device_of
 from cuda_agent_backend.options import Options
 from cuda_agent_backend.partition import partition
 from cuda_agent_backend.tensors import RECORD_LIMIT, record, save
 from cuda_agent_backend.unsigned import count_in_signed
 from sandbox.devicelock import DeviceLock
+
+Stride = tuple[int, ...]
 
 
 @dataclass
@@ -129,13 +132,11 @@ def _interpret(
     if folder is None or found.recorded or found.inputs:
         with lock.turn():
             return _Recorder(found.module, {}).run(*arguments)
-    with inductor_layouts(found.module.graph):
-        forms = list(_forms(found.module.graph))
-    wanted = {
-        node: spec.stride
-        for form in forms
-        for node, spec in zip(form.inputs, form.task.inputs, strict=True)
-    }
+    forms = list(_forms_in_both_layouts(found.module.graph))
+    wanted: dict[Node, set[Stride]] = defaultdict(set)
+    for form in forms:
+        for read in _reads(form):
+            wanted[read[0]].add(read[1])
     recorder = _Recorder(found.module, wanted)
     if forms:  # before the graph changes them
         found.inputs = record(folder / "graph", arguments)
@@ -143,10 +144,24 @@ def _interpret(
         result = recorder.run(*arguments)
     for form in forms:
         place = folder / form.task.digest[:16]
-        if not place.exists() and all(node in recorder.kept for node in form.inputs):
-            save(place, [recorder.kept[node] for node in form.inputs])
+        if not place.exists() and all(read in recorder.kept for read in _reads(form)):
+            save(place, [recorder.kept[read] for read in _reads(form)])
             found.recorded[form.task.digest] = str(place.absolute())
     return result
+
+
+def _forms_in_both_layouts(graph: Graph) -> Iterator[Canonical]:
+    """In those that Inductor chooses and in eager's: which of them the graph will have is measured later."""
+    with inductor_layouts(graph):
+        found = list(_forms(graph))
+    yield from found
+    if channels_last(graph):
+        yield from _forms(graph)
+
+
+def _reads(form: Canonical) -> Iterator[tuple[Node, Stride]]:
+    for node, spec in zip(form.inputs, form.task.inputs, strict=True):
+        yield node, spec.stride
 
 
 def _forms(graph: Graph) -> Iterator[Canonical]:
@@ -161,22 +176,20 @@ def _forms(graph: Graph) -> Iterator[Canonical]:
 class _Recorder(Interpreter):
     """Interprets a graph and keeps copies of some values as they were when they were made."""
 
-    def __init__(self, module: GraphModule, wanted: Mapping[Node, tuple[int, ...]]) -> None:
+    def __init__(self, module: GraphModule, wanted: Mapping[Node, set[Stride]]) -> None:
         super().__init__(module)
         self.wanted = wanted
-        self.kept: dict[Node, torch.Tensor] = {}
+        self.kept: dict[tuple[Node, Stride], torch.Tensor] = {}
 
     def run_node(self, n: Node) -> Any:
         """Run a node and keep its value if it is wanted, with the strides that are wanted."""
         value = super().run_node(n)
-        stride = self.wanted.get(n)
-        if stride is None:
-            return value
-        if tuple(value.stride()) == stride:
-            self.kept[n] = value.detach().clone()
-        elif 0 not in stride:
-            laid_out = torch.empty_strided(value.shape, stride, dtype=value.dtype)
-            self.kept[n] = laid_out.copy_(value.detach())
+        for stride in self.wanted.get(n, ()):
+            if tuple(value.stride()) == stride:
+                self.kept[n, stride] = value.detach().clone()
+            elif 0 not in stride:
+                laid_out = torch.empty_strided(value.shape, stride, dtype=value.dtype)
+                self.kept[n, stride] = laid_out.copy_(value.detach())
         return value
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from torch.fx import Graph
 
 from cuda_agent_backend.estimate import room
-from cuda_agent_backend.layouts import inductor_layouts
+from cuda_agent_backend.layouts import choosing, inductor_layouts
 from cuda_agent_backend.partition import partition
 from cuda_agent_backend.report import GraphReport
 
@@ -48,21 +48,22 @@ def explain(
     captured = capture(model, inputs, wishes, training=training)
     kernels = open_kernels(wishes.cache_dir, wishes.native_dir)
     reports: list[GraphReport] = []
+
+    def estimate(graph: Graph, report: GraphReport) -> None:
+        """Called within the layouts that the pass chose."""
+        rooms = [room(region) for region in partition(graph, min_bytes=wishes.min_bytes)]
+        regions = zip(report.regions, rooms, strict=True)
+        estimated = tuple(replace(region, room=own) for region, own in regions)
+        reports.append(replace(report, regions=estimated))
+
     for found in captured:
-        with inductor_layouts(found.module.graph):
-            offered = partition(found.module.graph, min_bytes=wishes.min_bytes)
-            rooms = [room(region) for region in offered]
         if isinstance(kernels, CacheUnavailable):
-            reports.append(_without_cache(found.module.graph, wishes.min_bytes, str(kernels)))
+            with inductor_layouts(found.module.graph):
+                left = _without_cache(found.module.graph, wishes.min_bytes, str(kernels))
+                estimate(found.module.graph, left)
         else:
-            hook = KernelPass(wishes, kernels)
-            hook(found.module.graph)
-            reports += hook.reports
-        regions = tuple(
-            replace(region, room=estimate)
-            for region, estimate in zip(reports[-1].regions, rooms, strict=True)
-        )
-        reports[-1] = replace(reports[-1], regions=regions)
+            with choosing():
+                KernelPass(wishes, kernels, observe=estimate)(found.module.graph)
     problem = str(kernels) if isinstance(kernels, CacheUnavailable) else ""
     return Explanation(tuple(reports), problem)
 
@@ -70,8 +71,7 @@ def explain(
 def _without_cache(graph: Graph, min_bytes: int, problem: str) -> GraphReport:
     from cuda_agent_backend.report import LEFT, describe
 
-    with inductor_layouts(graph):
-        regions = partition(graph, min_bytes=min_bytes)
+    regions = partition(graph, min_bytes=min_bytes)
     return GraphReport(
         "", "forward", tuple(describe(region, LEFT, region.reason or problem) for region in regions)
     )

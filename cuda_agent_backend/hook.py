@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from torch._inductor import custom_graph_pass
+from torch._inductor import config, custom_graph_pass
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Graph
 
@@ -30,7 +30,7 @@ from cuda_agent_backend.budget import kept_for_acceptance
 from cuda_agent_backend.canonical import Canonical, NotATask, canonical, graph_digest, linear
 from cuda_agent_backend.estimate import saving
 from cuda_agent_backend.kernels import Hit, Kernels, NoKernel, lower_bound
-from cuda_agent_backend.layouts import inductor_layouts
+from cuda_agent_backend.layouts import channels_last, inductor_layouts, keep_eagers
 from cuda_agent_backend.machine import arch_of, key_of, precision_flags, toolchain_of
 from cuda_agent_backend.operators import Kind, kind_of
 from cuda_agent_backend.options import Options
@@ -61,12 +61,28 @@ GraphPass: type[Any] = getattr(
 
 
 @dataclass(frozen=True)
-class Later:
-    """A graph to be measured once its tasks were searched. keys: all that it could use."""
+class Whole:
+    """A graph to be measured. name: its own in the acceptance table. keys: of the kernels that it could use.
+
+    inputs: a folder with real inputs of it, if there are any. eager_layouts: its convolutions keep eager's layouts,
+    with the kernels and without; where there are no kernels, this is what is measured, against Inductor's choice.
+    """
 
     name: str
     graph: Task
-    keys: tuple[KernelKey, ...]
+    keys: tuple[KernelKey, ...] = ()
+    inputs: str = ""
+    eager_layouts: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "name": self.name,
+            "graph": self.graph.to_json(),
+            "kernels": [key.to_fields() for key in self.keys],
+            "inputs": self.inputs,
+            "eager_layouts": self.eager_layouts,
+        }
 
 
 class Searcher(Protocol):
@@ -84,22 +100,11 @@ class Searcher(Protocol):
         promises: what kernels for a task may save, by its digest.
         """
 
-    def enqueue(self, tasks: Sequence[Task], later: Later | None) -> None:
+    def enqueue(self, tasks: Sequence[Task], later: Whole | None) -> None:
         """Search later, without being waited for, and then measure the whole graph."""
 
-    def accept(
-        self,
-        name: str,
-        set_digest: str,
-        graph: Task,
-        kernels: Sequence[KernelKey],
-        budget_s: float,
-        inputs: str = "",
-    ) -> dict[str, Any] | str:
-        """Measure the graph with kernels in it; what was decided (and kept), or why it was not measured.
-
-        inputs: a folder with real inputs of the graph, if there are any.
-        """
+    def accept(self, whole: Whole, budget_s: float) -> dict[str, Any] | str:
+        """Measure a graph; what was decided (and kept), or why it was not measured."""
 
 
 @dataclass
@@ -140,7 +145,7 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         self.examples: tuple[Any, ...] = ()
         """What the graph is first called with, while it is compiled: real inputs where no folder has them."""
         self.reports: list[GraphReport] = []
-        self.later: Later | None = None
+        self.later: Whole | None = None
 
     def uuid(self) -> str | None:
         """Names all that can change what the pass does to a graph; None if the user's own pass does not say."""
@@ -164,26 +169,42 @@ class KernelPass(GraphPass):  # type: ignore[misc]
             other(graph, is_inference) if aware else other(graph)
         try:
             count_in_signed(graph)
+            chosen = self._choose_layouts(graph)
             with inductor_layouts(graph):
-                self._run(graph)
+                self._run(graph, chosen)
         except Exception as error:
             log.once("hook", f"a graph is left to Inductor: {type(error).__name__}: {error}")
             log.logger("hook").debug("%s", traceback.format_exc())
 
-    def _run(self, graph: Graph) -> None:
+    def _choose_layouts(self, graph: Graph) -> dict[str, Any]:
+        """Keep eager's layouts where the graph was measured to be faster with them; what was measured."""
+        if self.options.acceptance == "trust" or config.freezing or not channels_last(graph):
+            return {}
+        name = acceptance_digest(graph_digest(graph))
+        decision = self._decided(name, ())
+        if not decision and self._measures:
+            decision = self._measure(graph, name, (), self.options.budget_s, eager_layouts=True)
+        if isinstance(decision, str):
+            return {}
+        if decision.get("eager_layouts"):
+            keep_eagers()
+        return decision
+
+    def _run(self, graph: Graph, layouts: dict[str, Any]) -> None:
         started = time.perf_counter()
         regions = partition(graph, min_bytes=self.options.min_bytes)
         offers, left = self._offers(regions)
         digest = graph_digest(graph) if regions else ""
-        self._search(graph, digest, offers)
+        self._search(graph, digest, offers, bool(layouts.get("eager_layouts")))
         hits = [offer for offer in offers if isinstance(offer.found, Hit)]
-        acceptance = self._accept(graph, digest, hits, started) if hits else {}
+        eagers = bool(layouts.get("eager_layouts"))
+        acceptance = self._accept(graph, digest, hits, started, eagers) if hits else {}
         used = [offer for offer in hits if not offer.dropped]
         kind = "backward" if _is_backward(graph) else "forward"
         made = {id(offer.region): _report(offer) for offer in offers}
         reports = tuple(made.get(id(region)) or left[id(region)] for region in regions)
         seconds = time.perf_counter() - started
-        report = GraphReport(digest, kind, reports, acceptance, seconds)
+        report = GraphReport(digest, kind, reports, acceptance, seconds, layouts)
         if self.observe:
             self.observe(graph, report)
         if used:
@@ -217,7 +238,9 @@ class KernelPass(GraphPass):  # type: ignore[misc]
             consent=options.allow_policy_cpp,
         )
 
-    def _search(self, graph: Graph, digest: str, offers: Sequence[Offer]) -> None:
+    def _search(
+        self, graph: Graph, digest: str, offers: Sequence[Offer], eager_layouts: bool
+    ) -> None:
         """Have what is not known searched, as the mode says, and look again."""
         missing = {
             offer.key.digest: offer.canonical.task
@@ -231,7 +254,7 @@ class KernelPass(GraphPass):  # type: ignore[misc]
             promises[offer.canonical.task.digest] += saving(offer.region)
         tasks = sorted(missing.values(), key=lambda task: -promises[task.digest])
         if self.options.search == "background":
-            self.later = self._later(graph, digest, offers)
+            self.later = self._later(graph, digest, offers, eager_layouts)
             self.searcher.enqueue(tasks, self.later)
             if any(toolchain_of(task.target) for task in tasks):
                 self._outdate()
@@ -256,28 +279,34 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         if isinstance(outdated, CacheUnavailable):
             log.once("cache", f"not counted as a change: {outdated}")
 
-    def _later(self, graph: Graph, digest: str, offers: Sequence[Offer]) -> Later | None:
+    def _later(
+        self, graph: Graph, digest: str, offers: Sequence[Offer], eager_layouts: bool
+    ) -> Whole | None:
         whole = graph_task(graph)
         if isinstance(whole, NotATask):
             log.once("accept", f"kernels will not be used: {whole.reason}", logging.INFO)
             return None
-        keys = {offer.key for offer in offers}
-        return Later(acceptance_digest(digest), whole, tuple(keys))
+        keys = tuple({offer.key for offer in offers})
+        return Whole(acceptance_digest(digest), whole, keys, eager_layouts=eager_layouts)
 
     def _accept(
-        self, graph: Graph, digest: str, hits: Sequence[Offer], started: float
+        self,
+        graph: Graph,
+        digest: str,
+        hits: Sequence[Offer],
+        started: float,
+        eager_layouts: bool,
     ) -> dict[str, Any]:
         """Drop the kernels that the whole graph is not better with; what was measured."""
         if self.options.acceptance == "trust":
             return {}
         keys = sorted({offer.key for offer in hits}, key=lambda key: key.digest)
         name = acceptance_digest(digest)
-        known = self.kernels.cache.get_acceptance(name, kernel_set_digest(keys))
-        decision: dict[str, Any] | str = known if isinstance(known, dict) else str(known or "")
-        if isinstance(known, Corrupt):
-            log.once("cache", f"left to Inductor: {known}")
-        if not known:
-            decision = self._measure(graph, name, keys, started)
+        decision = self._decided(name, keys)
+        if not decision:
+            budget = self.options.budget_s
+            left = max(budget - time.perf_counter() + started, kept_for_acceptance(budget))
+            decision = self._measure(graph, name, keys, left, eager_layouts)
         if isinstance(decision, str):
             for offer in hits:
                 offer.dropped = decision
@@ -290,21 +319,35 @@ class KernelPass(GraphPass):  # type: ignore[misc]
                 )
         return decision
 
+    def _decided(self, name: str, keys: Sequence[KernelKey]) -> dict[str, Any] | str:
+        """What is known of a graph with these kernels, "" if nothing, or why that cannot be read."""
+        known = self.kernels.cache.get_acceptance(name, kernel_set_digest(keys))
+        if isinstance(known, Corrupt):
+            log.once("cache", f"left to Inductor: {known}")
+        return known if isinstance(known, dict) else str(known or "")
+
+    @property
+    def _measures(self) -> bool:
+        return self.searcher is not None and self.options.search == "search"
+
     def _measure(
-        self, graph: Graph, name: str, keys: Sequence[KernelKey], started: float
+        self,
+        graph: Graph,
+        name: str,
+        keys: Sequence[KernelKey],
+        budget_s: float,
+        eager_layouts: bool,
     ) -> dict[str, Any] | str:
-        if self.searcher is None or self.options.search != "search":
+        if self.searcher is None or not self._measures:
             return "the whole graph was not measured with it; warm the model first"
-        whole = graph_task(graph)
-        if isinstance(whole, NotATask):
-            return f"the whole graph cannot be measured: {whole.reason}"
-        spent = time.perf_counter() - started
-        budget = self.options.budget_s
-        budget = max(budget - spent, kept_for_acceptance(budget))
+        task = graph_task(graph)
+        if isinstance(task, NotATask):
+            return f"the whole graph cannot be measured: {task.reason}"
         examples = () if _is_backward(graph) else self.examples
-        with real_inputs(whole, examples) as folder:
+        with real_inputs(task, examples) as folder:
             inputs = self.inputs or folder
-            return self.searcher.accept(name, kernel_set_digest(keys), whole, keys, budget, inputs)
+            whole = Whole(name, task, tuple(keys), inputs, eager_layouts)
+            return self.searcher.accept(whole, budget_s)
 
 
 @contextmanager

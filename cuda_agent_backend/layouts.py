@@ -1,7 +1,9 @@
 """The strides that values will have where Inductor chooses them itself: channels last around convolutions.
 
 A post-grad graph says what eager would do. Inductor's layout optimisation then lets convolutions and all that follows
-them run channels last; a kernel bound to eager's strides would cost a copy on either side.
+them run channels last; a kernel bound to eager's strides would cost a copy on either side. In float32 that is often
+slower than what eager does (the libraries' channels-first kernels are the better ones), so a graph may be compiled
+without it, where that was measured to be faster.
 """
 
 from __future__ import annotations
@@ -12,12 +14,34 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch._inductor import config
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Graph, Node
 
 from cuda_agent_backend import log
 
+EAGERS = {"layout_optimization": False}
+"""Inductor's options with which convolutions keep eager's layouts."""
 CONVOLUTIONS = (torch.ops.aten.convolution.default, torch.ops.aten._convolution.default)
+
+
+@contextmanager
+def choosing() -> Iterator[None]:
+    """Within it, a pass may have Inductor keep eager's layouts (`keep_eagers`)."""
+    with config.patch(unchosen()):
+        yield
+
+
+def unchosen() -> dict[str, Any]:
+    """Inductor's options as they are. A compilation that is given them puts them back when it ends."""
+    return {name: getattr(config, name) for name in EAGERS}
+
+
+def keep_eagers() -> None:
+    """Have the graph that is being compiled keep eager's layouts. To be called within `choosing`, or a compilation that
+    was given the `unchosen` options."""
+    for name, value in EAGERS.items():
+        setattr(config, name, value)
 
 
 @contextmanager

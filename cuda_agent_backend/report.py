@@ -38,13 +38,22 @@ class RegionReport:
 
 @dataclass(frozen=True)
 class GraphReport:
-    """One graph: `kind` is forward or backward; `acceptance` what the whole-graph measurement said, {} if none."""
+    """One graph: `kind` is forward or backward; `acceptance` what the whole-graph measurement said, {} if none.
+
+    `layouts`: what was measured of eager's layouts of convolutions against those that Inductor chooses, {} if nothing.
+    """
 
     digest: str
     kind: str
     regions: tuple[RegionReport, ...]
     acceptance: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
+    layouts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def eager_layouts(self) -> bool:
+        """Whether its convolutions keep eager's layouts, which Inductor would change."""
+        return bool(self.layouts.get("eager_layouts"))
 
     def count(self, status: str) -> int:
         """How many regions have a status."""
@@ -54,6 +63,7 @@ class GraphReport:
         """One line for the log."""
         counts = Counter(region.status for region in self.regions)
         parts = [f"{counts[s]} {s}" for s in (HIT, MISS, NEGATIVE, DROPPED, LEFT) if counts[s]]
+        parts += ["eager's layouts"] if self.eager_layouts else []
         return f"{self.kind} graph {self.digest[:12]}: {', '.join(parts) or 'no regions'}"
 
     def to_json(self) -> dict[str, Any]:

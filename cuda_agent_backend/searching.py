@@ -14,12 +14,13 @@ from contextlib import ExitStack
 from typing import Any
 
 from cuda_agent_backend import log
+from cuda_agent_backend.accept import decision_of
 from cuda_agent_backend.budget import WHOLE_EPISODE_S
-from cuda_agent_backend.hook import Later
+from cuda_agent_backend.hook import Whole
 from cuda_agent_backend.machine import all_flags
 from cuda_agent_backend.options import Options
 from cuda_agent_backend.wire import WAITING_S, Child
-from kernel_cache import Json, KernelKey
+from kernel_cache import Json
 from sandbox.task import Task
 
 SERVICE = "cuda_agent_backend.service"
@@ -156,7 +157,7 @@ class Searching:
         found: dict[str, Any] = answer["tasks"]
         return found
 
-    def enqueue(self, tasks: Sequence[Task], later: Later | None = None) -> None:
+    def enqueue(self, tasks: Sequence[Task], later: Whole | None = None) -> None:
         """Put tasks into the cache's queue, have the search process work on it, and then measure the whole graph."""
         from cuda_agent_backend.kernels import open_kernels
         from cuda_agent_backend.machine import key_of
@@ -173,40 +174,27 @@ class Searching:
         request = {"do": "drain", "setup": self._setup(), "later": None}
         if later is not None:
             request["later"] = {
-                "name": later.name,
-                "graph": later.graph.to_json(),
-                "kernels": [key.to_fields() for key in later.keys],
+                **later.to_json(),
                 "budget_s": self.options.budget_s,
                 "min_speedup": self.options.min_speedup,
             }
         if not self.process.tell(request):
             log.once("search", "no background search: the search process died too often")
 
-    def accept(
-        self,
-        name: str,
-        set_digest: str,
-        graph: Task,
-        kernels: Sequence[KernelKey],
-        budget_s: float,
-        inputs: str = "",
-    ) -> dict[str, Any] | str:
-        """Have a whole graph measured with kernels; the decision, which is kept if final, or why there is none."""
+    def accept(self, whole: Whole, budget_s: float) -> dict[str, Any] | str:
+        """Have a whole graph measured; the decision, which is kept if final, or why there is none."""
         request = {
             "do": "accept",
             "setup": self._setup(),
-            "name": name,
-            "set": set_digest,
-            "graph": graph.to_json(),
-            "kernels": [key.to_fields() for key in kernels],
+            **whole.to_json(),
             "budget_s": budget_s,
-            "inputs": inputs,
         }
-        title = f"measuring the whole graph with {len(kernels)} kernels"
+        what = f"{len(whole.keys)} kernels" if whole.keys else "eager's layouts"
+        title = f"measuring the whole graph with {what}"
         answer = self._ask(request, budget_s + ACCEPT_S + START_S, title)
         if answer["event"] == "result":
-            return {name: answer[name] for name in ("use", "reason", "speedup", "trials")}
-        log.once("accept", f"kernels are not used: {answer['reason']}")
+            return decision_of(answer)
+        log.once("accept", f"{what} are not used: {answer['reason']}")
         return f"the whole graph was not measured: {answer['reason']}"
 
     def _ask(self, request: Mapping[str, Any], limit_s: float, title: str) -> dict[str, Any]:

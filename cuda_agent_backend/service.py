@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cuda_agent_backend import log
+from cuda_agent_backend.accept import decision_of
 from cuda_agent_backend.agent.policies.registry import asks_a_model
 from cuda_agent_backend.agent.policies.spec import PolicySpec
 from cuda_agent_backend.budget import by_promise, share, together
@@ -309,7 +310,6 @@ class Service:
 
     def _measure_later(self, request: Mapping[str, Any], setup: Setup) -> None:
         """Measure a graph with the kernels that there are for it now."""
-        from cuda_agent_backend.hook import kernel_set_digest
         from cuda_agent_backend.kernels import Hit, Kernels
         from kernel_cache.fields import Fields
         from kernel_cache.record import key_from
@@ -319,11 +319,15 @@ class Service:
         there = [k for k in keys if isinstance(kernels.find(k, request["min_speedup"]), Hit)]
         if there:
             named = [key.to_fields() for key in there]
-            whole = {**request, "id": 0, "kernels": named, "set": kernel_set_digest(there)}
-            self._accept(whole, setup)
+            self._accept({**request, "id": 0, "kernels": named}, setup)
 
     def _accept(self, request: Mapping[str, Any], setup: Setup) -> dict[str, Any]:
+        from cuda_agent_backend.hook import kernel_set_digest
+        from kernel_cache.fields import Fields
+        from kernel_cache.record import key_from
+
         budget_s = float(request["budget_s"])
+        keys = [key_from(Fields("request.kernels", fields)) for fields in request["kernels"]]
         # In this process's group, so that whoever kills this one kills it too.
         child = Child("cuda_agent_backend.accept", own_group=False)
         try:
@@ -338,7 +342,8 @@ class Service:
                     "flags": setup.flags,
                     "seed": int.from_bytes(os.urandom(4)),
                     "device_lock": setup.device_lock and str(setup.device_lock),
-                    "inputs": request.get("inputs"),
+                    "inputs": request["inputs"],
+                    "eager_layouts": request["eager_layouts"],
                 }
             )
             waiting = WAITING_S if setup.device_lock else 0.0
@@ -346,8 +351,8 @@ class Service:
         finally:
             child.kill()
         if answer["event"] == "result" and answer.get("final"):
-            decision = {name: answer[name] for name in ("use", "reason", "speedup", "trials")}
-            _opened(setup).put_acceptance(request["name"], request["set"], decision)
+            name, chosen = request["name"], kernel_set_digest(keys)
+            _opened(setup).put_acceptance(name, chosen, decision_of(answer))
         return answer
 
     def _await(self, child: Child, number: Any, limit_s: float) -> dict[str, Any]:

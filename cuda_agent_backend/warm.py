@@ -53,6 +53,7 @@ def warm(
     from cuda_agent_backend.capture import capture
     from cuda_agent_backend.hook import KernelPass
     from cuda_agent_backend.kernels import open_kernels
+    from cuda_agent_backend.layouts import choosing
     from cuda_agent_backend.searching import Searching
     from kernel_cache import CacheUnavailable
     from sandbox.devicelock import DeviceLock
@@ -75,7 +76,8 @@ def warm(
             hook = KernelPass(
                 wishes, kernels, searcher, recorded=found.recorded, inputs=found.inputs
             )
-            hook(found.module.graph)
+            with choosing():
+                hook(found.module.graph)
             reports += hook.reports
     return WarmReport(tuple(reports), time.perf_counter() - started)
 

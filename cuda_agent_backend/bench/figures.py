@@ -1,8 +1,8 @@
 """Figures of tasks and of groups of tasks: pure functions of what was measured.
 
-A task is *correct* if all its draws were. A correct task in which no kernel of ours ran is a *fallback*: Inductor's own
-code, so exactly as fast as that, and never counted as faster than anything. Where Inductor differed from itself
-the task is *noisy*: it is correct or not, but its times are no result.
+A task is *correct* if all its draws were. A correct task in which no kernel of ours ran, and no graph kept eager's
+layouts, is a *fallback*: Inductor's own code, so exactly as fast as that, and never counted as faster than anything.
+Where Inductor differed from itself the task is *noisy*: it is correct or not, but its times are no result.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ MEASURED, FAILED, TIMED_OUT = "measured", "failed", "timed_out"
 class TaskFigures:
     """One task. over: the speed-up of ours over each baseline, by device time; over_wall: by wall time.
 
-    of_floor: the roofline floor over our time. room: the faster baseline's time over the floor. error_ratio: our error
-    over eager's, the worst draw. reason: why it is not correct, or noisy.
+    eager_layouts: graphs that keep eager's layouts. of_floor: the roofline floor over our time. room: the faster
+    baseline's time over the floor. error_ratio: our error over eager's, the worst draw. reason: why it is not correct,
+    or noisy.
     """
 
     name: str
@@ -38,6 +39,7 @@ class TaskFigures:
     correct: bool = False
     reason: str = ""
     kernels: int = 0
+    eager_layouts: int = 0
     regions: int = 0
     noisy: bool = False
     over: Mapping[str, Interval] = field(default_factory=dict)
@@ -51,7 +53,7 @@ class TaskFigures:
     @property
     def fallback(self) -> bool:
         """Whether Inductor's own code ran, and right."""
-        return self.correct and not self.kernels
+        return self.correct and not self.kernels and not self.eager_layouts
 
     @property
     def timed(self) -> bool:
@@ -89,6 +91,7 @@ def task_figures(facts: Mapping[str, Any]) -> TaskFigures:
         correct=not wrong,
         reason=wrong or own.reason,
         kernels=int(found["kernels"]),
+        eager_layouts=int(found.get("eager_layouts", 0)),
         regions=int(found["regions"]),
         noisy=not own.quiet,
         over=speedups(samples["device"]),

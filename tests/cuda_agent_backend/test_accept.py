@@ -24,7 +24,7 @@ from cuda_agent_backend.accept import (
 )
 from cuda_agent_backend.canonical import Canonical, canonical
 from cuda_agent_backend.capture import capture
-from cuda_agent_backend.hook import KernelPass, graph_task, real_inputs
+from cuda_agent_backend.hook import KernelPass, Whole, graph_task, kernel_set_digest, real_inputs
 from cuda_agent_backend.machine import key_of
 from cuda_agent_backend.options import Options
 from cuda_agent_backend.partition import partition
@@ -208,8 +208,9 @@ class Refuses:
     def enqueue(self, *_: Any) -> None: ...
 
     def accept(self, *given: Any) -> str:
-        self.folders.append(given[-1])
-        self.inputs.append(load(Path(given[-1])) if given[-1] else [])
+        folder = given[0].inputs
+        self.folders.append(folder)
+        self.inputs.append(load(Path(folder)) if folder else [])
         return "not today"
 
 
@@ -375,12 +376,12 @@ def test_a_kernel_that_makes_the_graph_wrong_is_dropped_by_measurement(
     key = key_of(form.task)
     process = SearchProcess()
     try:
-        decision = Searching(options, process).accept("name", "set", whole, [key], 60.0)
+        decision = Searching(options, process).accept(Whole("name", whole, (key,)), 60.0)
     finally:
         process.stop()
     assert isinstance(decision, dict), decision
     assert decision["use"] == [] and "less accurate" in decision["reason"]
-    kept = cache.get_acceptance("name", "set")
+    kept = cache.get_acceptance("name", kernel_set_digest([key]))
     assert isinstance(kept, dict) and kept["use"] == []
 
 
