@@ -117,6 +117,11 @@ def ratios(slower: Sequence[float | None], faster: Sequence[float | None]) -> li
     return [a / b for a, b in found]
 
 
+def is_wide(found: Interval) -> bool:
+    """Whether an A/A interval says too little to judge on."""
+    return found.high / found.low > AA_WIDTH
+
+
 def control(first: Sequence[float], second: Sequence[float]) -> Control:
     """The A/A control from two runs of the baseline in each round."""
     found = interval(ratios(first, second))
@@ -124,7 +129,7 @@ def control(first: Sequence[float], second: Sequence[float]) -> Control:
         return Control(found, False, f"only {found.pairs} control pairs")
     if found.low > AA_BIAS or found.high < 1 / AA_BIAS:
         return Control(found, False, f"the baseline differs from itself by {found.median - 1:+.1%}")
-    if found.high / found.low > AA_WIDTH:
+    if is_wide(found):
         width = found.high / found.low - 1
         return Control(
             found, False, f"the machine is too noisy (control interval {width:.0%} wide)"

@@ -24,6 +24,9 @@ INTERVAL = 3.92
 """Standard deviations from one end of a 95 % interval to the other."""
 PATIENCE = 1.03
 """Without a model: what a round must bring over the best before it, or no further one is tried."""
+NEAR = (0.95, 1.02)
+"""Of the goal: where the best lies between these, one way or the other is a matter of a few percent, and a round that
+brings nothing does not end the search."""
 
 
 @dataclass
@@ -130,7 +133,7 @@ class Chooser:
         tried = self._tried()
         left = [row for row in range(len(self.schedules)) if row not in tried]
         if not self.modelled:
-            return [] if self._no_progress() else left[:most]
+            return [] if self._no_progress() and not self._is_near(goal) else left[:most]
         if len(tried) < self.first:
             return left[: min(most, self.first - len(tried))]
         if not left or not self._times:
@@ -151,6 +154,10 @@ class Chooser:
 
     def _rows(self, candidate: str) -> list[int]:
         return [row for row, name in self._names.items() if name == candidate]
+
+    def _is_near(self, goal: float) -> bool:
+        low, high = NEAR
+        return low * goal <= max(self._bests, default=0.0) < high * goal
 
     def _no_progress(self) -> bool:
         """Whether the last round brought next to nothing over those before it; the first one, whether nothing works."""

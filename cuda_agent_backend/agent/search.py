@@ -43,7 +43,7 @@ class SearchPolicy:
     factor of the floor. space: schedules that the model looks at. seed: the model's.
     """
 
-    judgements: int = 12
+    judgements: int = 20
     seconds: float = math.inf
     first: int = 4
     ahead: int = 4

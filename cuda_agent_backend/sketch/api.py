@@ -20,13 +20,14 @@ from cuda_agent_backend.sketch.cuda_select import CudaSelection
 from cuda_agent_backend.sketch.cuda_sort import CudaSort
 from cuda_agent_backend.sketch.device import CpuFacts, cpu_facts, gpu_facts
 from cuda_agent_backend.sketch.lower import LoweredRegion, lower
-from cuda_agent_backend.sketch.nest import Kernel, group
+from cuda_agent_backend.sketch.nest import Kernel, group, temporaries
 from cuda_agent_backend.sketch.scatter import has_scatter, scatter_of
 from cuda_agent_backend.sketch.schedule import Schedule
 from cuda_agent_backend.sketch.sorting import is_sorting, sorting_of
 from cuda_agent_backend.sketch.ssa import Unsupported
 from sandbox.candidate import Candidate, Language
 from sandbox.plan import Plan, PlanError
+from sandbox.plancheck import MAX_BUFFERS
 from sandbox.task import Task
 
 
@@ -128,7 +129,11 @@ def as_it_stands(task: Task) -> Analysis | NotCovered:
             form = sorting_of(task)
             return CudaSelection(task, form) if form.selects else CudaSort(task, form)
         region = lower(task)
-        return LoopNests(task, region, group(region))
+        kernels = group(region)
+        buffers = [*region.inputs, *region.outputs, *temporaries(region, kernels)]
+        if len(buffers) > MAX_BUFFERS:  # said here, before any schedule is written out
+            raise Unsupported(f"more than {MAX_BUFFERS} buffers")
+        return LoopNests(task, region, kernels)
     except Unsupported as error:
         return NotCovered(str(error))
 

@@ -25,7 +25,7 @@ import torch
 
 from cuda_agent_backend.sketch import cpu_product
 from cuda_agent_backend.sketch.lower import LoweredRegion, Store
-from cuda_agent_backend.sketch.nest import Dim, Kernel, RowStage, coefficient
+from cuda_agent_backend.sketch.nest import Dim, Kernel, RowStage, coefficient, temporaries
 from cuda_agent_backend.sketch.passes import Pass, expand_welford, mark_means, passes, scratch
 from cuda_agent_backend.sketch.printer import COMPUTE_TYPES, STORAGE_TYPES, Printer, c_index
 from cuda_agent_backend.sketch.product import Product, product_of
@@ -556,10 +556,6 @@ def _plan(
     region: LoweredRegion, kernels: tuple[Kernel, ...], panels: Sequence[tuple[str, int]]
 ) -> Plan:
     """Buffers in plan order: inputs, outputs, the temporaries that pass from kernel to kernel, panels of products."""
-    written = {s.buffer for k in kernels for st in k.stages for s in st.stores}
-    temporaries = [
-        b for b in region.buffers.values() if b.role == "temporary" and b.name in written
-    ]
 
     def entry(name: str, kind: Literal["input", "output"]) -> PlanBuffer:
         b = region.buffers[name]
@@ -570,7 +566,7 @@ def _plan(
     ]
     buffers += [
         PlanBuffer(b.name, "temporary", TensorSpec(_name(b.dtype), (b.extent,), (1,)))
-        for b in temporaries
+        for b in temporaries(region, kernels)
     ]
     buffers += [
         PlanBuffer(name, "temporary", TensorSpec("float32", (elements,), (1,)))

@@ -25,7 +25,7 @@ from cuda_agent_backend.sketch.cuda_rows import emit_rows
 from cuda_agent_backend.sketch.cuda_schedules import MOST, kernel_schedules
 from cuda_agent_backend.sketch.cuda_taps import with_taps_apart
 from cuda_agent_backend.sketch.lower import LoweredRegion
-from cuda_agent_backend.sketch.nest import Kernel
+from cuda_agent_backend.sketch.nest import Kernel, temporaries
 from cuda_agent_backend.sketch.schedule import Parameter, Schedule
 from cuda_agent_backend.sketch.ssa import Unsupported
 from sandbox.plan import Buffer as PlanBuffer
@@ -97,8 +97,6 @@ def _emit_kernel(
 
 
 def _plan(region: LoweredRegion, kernels: tuple[Kernel, ...], emitted: list[Emitted]) -> Plan:
-    written = {s.buffer for k in kernels for st in k.stages for s in st.stores}
-
     def entry(name: str, kind: Literal["input", "output"]) -> PlanBuffer:
         b = region.buffers[name]
         return PlanBuffer(name, kind, TensorSpec(dtype_name(b.dtype), b.shape, b.stride))
@@ -106,11 +104,7 @@ def _plan(region: LoweredRegion, kernels: tuple[Kernel, ...], emitted: list[Emit
     buffers = [entry(n, "input") for n in region.inputs] + [
         entry(n, "output") for n in region.outputs
     ]
-    buffers += [
-        temporary(b.name, b.dtype, b.extent)
-        for b in region.buffers.values()
-        if b.role == "temporary" and b.name in written
-    ]
+    buffers += [temporary(b.name, b.dtype, b.extent) for b in temporaries(region, kernels)]
     buffers += [t for e in emitted for t in e.temporaries]
     return Plan("cuda", tuple(buffers), tuple(launch for e in emitted for launch in e.launches))
 

@@ -8,6 +8,7 @@ within its row is decided symbolically, never assumed.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,9 +16,9 @@ from dataclasses import dataclass, replace
 
 import sympy
 from torch._inductor.sizevars import SizeVarAllocator
-from torch.utils._sympy.functions import Identity
+from torch.utils._sympy.functions import FloorDiv, Identity, ModularIndexing
 
-from cuda_agent_backend.sketch.lower import LoweredRegion, Stage, Store
+from cuda_agent_backend.sketch.lower import Buffer, LoweredRegion, Stage, Store
 from cuda_agent_backend.sketch.ssa import GATHER, Body, Unsupported
 
 Dim = tuple[sympy.Symbol, int]
@@ -70,10 +71,24 @@ class Kernel:
         return all(s.kind == "map" for s in self.stages)
 
 
+def temporaries(region: LoweredRegion, kernels: Iterable[Kernel]) -> list[Buffer]:
+    """What goes through memory from kernel to kernel."""
+    written = {s.buffer for k in kernels for stage in k.stages for s in stage.stores}
+    return [b for b in region.buffers.values() if b.role == "temporary" and b.name in written]
+
+
 def simplify(expr: sympy.Expr, ranges: Iterable[Dim]) -> sympy.Expr:
     """``expr`` with divisions and remainders removed where the ranges allow it."""
-    plain = expr.replace(Identity, lambda inner: inner)
-    return sympy.expand(SizeVarAllocator().simplify_with_ranges(sympy.expand(plain), dict(ranges)))
+    return _simplified(expr, tuple(ranges))
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _simplified(expr: sympy.Expr, ranges: tuple[Dim, ...]) -> sympy.Expr:
+    """Every schedule of a kernel asks for the same, and loops written out ask thousands of times."""
+    plain = sympy.expand(expr.replace(Identity, lambda inner: inner))
+    if not plain.has(FloorDiv, ModularIndexing):
+        return plain
+    return sympy.expand(SizeVarAllocator().simplify_with_ranges(plain, dict(ranges)))
 
 
 def coefficient(expr: sympy.Expr, symbol: sympy.Symbol) -> int | None:

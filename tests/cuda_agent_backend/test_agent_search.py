@@ -114,7 +114,15 @@ def test_in_order_it_goes_on_while_a_round_brings_something() -> None:
     flat = table(lambda s: 1.2, MANY)
     first_fails = table(lambda s: None if s == MANY[0] else 1.2, MANY)
     judged = [len(Game(t).play(SearchPolicy()).judged) for t in (rising, flat, first_fails)]
-    assert judged == [12, 8, 8]
+    assert judged == [len(MANY), 8, 8]
+    assert len(Game(rising).play(SearchPolicy(judgements=10)).judged) == 10
+
+
+@pytest.mark.parametrize(
+    ("speed", "judged"), [(0.9, 8), (1.0, len(MANY)), (1.05, len(MANY)), (1.1, 8)]
+)
+def test_in_order_it_goes_on_where_a_few_percent_are_missing(speed: float, judged: int) -> None:
+    assert len(Game(table(lambda s: speed, MANY)).play(SearchPolicy()).judged) == judged
 
 
 def test_where_no_schedule_is_taken_nothing_is_judged() -> None:

@@ -21,6 +21,17 @@ def test_softmax_is_one_kernel_whose_intermediates_stay_in_the_row() -> None:
     assert len(written) == 1
 
 
+def test_what_needs_more_buffers_than_a_plan_has_is_refused_before_schedules_are_written() -> None:
+    def sums(*values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(value.sum(-1) for value in values)
+
+    covered, found = (
+        analyse(sample(sums, *torch.randn(count, 4, 8).unbind()).task) for count in (32, 33)
+    )
+    assert not isinstance(covered, NotCovered)
+    assert isinstance(found, NotCovered) and found.reason == "more than 64 buffers"
+
+
 def test_the_sum_of_a_softmax_shares_the_loop_of_its_exp() -> None:
     (kernel,) = sample(lambda x: torch.softmax(x, -1), torch.randn(12, 40)).analysis.kernels
     assert [len(p.stages) for p in passes(kernel)] == [1, 2, 1]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,9 +20,10 @@ from judge_kit import (
 )
 from process_kit import family, gone
 
+from sandbox import race, timing
 from sandbox.disassembly import Inspection
 from sandbox.judge import Judge
-from sandbox.rounds import Effort
+from sandbox.rounds import Effort, Stopwatch
 from sandbox.task import Arg, DType, InputRef, Node, NodeRef, Task
 from sandbox.timing import SpeedReport
 from sandbox.verdict import (
@@ -337,3 +340,26 @@ def test_inductor_compiles_in_its_default_configuration(tmp_path: Path) -> None:
     with Judge("cpu", scratch_dir=tmp_path) as default:
         found = default.baselines(TASK)
     assert isinstance(found, Baselines), found
+
+
+def test_a_control_that_scatters_is_asked_for_longer(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Effort] = []
+    rounds = Stopwatch.rounds
+
+    def noted(watch: Stopwatch, field: Any, effort: Effort, *more: Any) -> Any:
+        asked.append(effort)
+        return rounds(watch, field, replace(effort, max_rounds=min(effort.max_rounds, 24)), *more)
+
+    monkeypatch.setattr(Stopwatch, "rounds", noted)
+    lengths = []
+    for wide in (False, True):
+        monkeypatch.setattr(timing, "is_wide", lambda _, wide=wide: wide)
+        asked.clear()
+        found = judge.judge(TASK, silu_candidate(TASK), effort=SHORT)
+        long, usual = asked.count(race.LONG_CONTROL), asked.count(race.CONTROL)
+        assert usual >= 2 and (long == usual / 2 if wide else long == 0)
+        lengths.append(len(found.evidence["control"]["A"]))
+        assert found.status == "noisy" if wide else found.status in ("wins", "too_slow", "noisy")
+    assert lengths[1] > lengths[0]

@@ -125,3 +125,14 @@ def test_the_answer_settles_early_only_when_it_is_clear() -> None:
 def test_a_time_of_zero_is_an_error() -> None:
     with pytest.raises(ValueError, match="positive"):
         timing.report({"inductor": [1.0] * 9, "candidate": [0.0] * 9})
+
+
+def test_the_median_of_times_that_scatter_is_sure_once_there_are_enough_of_them() -> None:
+    """A baseline with two speeds, either of them as often: a third of the pairs say the truth."""
+    generator = random.Random(0)
+
+    def either(n: int) -> list[float]:
+        return [generator.choice((1.0, 1.6)) for _ in range(n)]
+
+    few, many = (timing.control(either(n), either(n)) for n in (24, 240))
+    assert not few.quiet and timing.is_wide(few.interval) and many.quiet
