@@ -180,6 +180,20 @@ def make_judge(target: str, setup: HasFolders, scratch: str) -> Any:
     )
 
 
+def uncovered(task: Task, policy: PolicySpec) -> NothingFound | None:
+    """Nothing, where no sketch covers a task that is for a policy of sketches alone.
+
+    To know its baselines would bring nothing, and of a loop that was written out Inductor takes longer to make code
+    than most searches last.
+    """
+    from cuda_agent_backend.sketch.api import NotCovered, analyse
+
+    form = analyse(task) if policy.name in DECIDED else None
+    if not isinstance(form, NotCovered):
+        return None
+    return NothingFound(f"no sketch covers it: {form.reason}", exhausted=True)
+
+
 def run_agent(
     task: Task,
     judge: Any,

@@ -105,6 +105,11 @@ class Judges:
                 self._judges[key] = judge
             return self._judges[key]
 
+    def rest(self) -> None:
+        """Give up what the last tasks took of the device's memory, which belongs to the user's model."""
+        for judge in self._judges.values():
+            judge.rest()
+
     def close(self) -> None:
         """End all workers."""
         self._judges.clear()
@@ -151,9 +156,11 @@ def search_task(
     say: Say,
 ) -> Searched:
     """Run the agent on one task; recorded: real inputs, if there are any."""
-    from cuda_agent_backend.promote import run_agent
+    from cuda_agent_backend.promote import run_agent, uncovered
 
-    return run_agent(task, judges.get(task, setup), setup, budget_s, recorded, say)
+    return uncovered(task, setup.policy) or run_agent(
+        task, judges.get(task, setup), setup, budget_s, recorded, say
+    )
 
 
 class Service:
@@ -184,7 +191,12 @@ class Service:
             answer = self._carry_out(request)
         except Exception as error:
             answer = {"event": "failed", "reason": f"{type(error).__name__}: {error}"}
+        self._rest()
         self.emit({"id": number, **answer})
+
+    def _rest(self) -> None:
+        with contextlib.suppress(Exception):  # a device in trouble is the next request's to tell
+            self.judges.rest()
 
     def _carry_out(self, request: Mapping[str, Any]) -> dict[str, Any]:
         from cuda_agent_backend.machine import apply_flags
@@ -287,6 +299,7 @@ class Service:
             for request, own in self.later:
                 self._measure_later(request, own)
             self.later.clear()
+            self._rest()
             self.emit({"id": 0, "event": "idle"})
             return
         try:

@@ -169,6 +169,20 @@ class Judge:
             worker.stop()
         self._session = None
 
+    def rest(self) -> None:
+        """Give up the task at hand, here and in the workers, which stay, with the memory that it took on the device."""
+        self._settle()
+        before, self._session = self._session, None
+        if before is None:
+            return
+        for worker in self._workers:
+            if worker.holds:
+                worker.renew()
+            elif worker.running:
+                worker.ask("forget", {"do": "forget"}, self.timeouts.run)
+        del before
+        machine.release_memory(self.target)
+
     @property
     def waited_s(self) -> float:
         """Seconds spent waiting for other processes' turns on the device."""
@@ -467,19 +481,12 @@ class Judge:
             return Refused(
                 f"{inputs} inputs and {outputs} outputs; up to {MAX_INPUTS} and {MAX_OUTPUTS}"
             )
-        self._settle()
         self._build_native()
-        before, self._session = self._session, None
+        self.rest()
         try:
             session = Session(task, self.flags, self.timeouts)
         except TaskError as error:
             return Refused(f"not a task: {error}")
-        if before is not None:
-            for worker in self._workers:
-                if worker.holds:
-                    worker.renew()
-                elif worker.running:
-                    worker.ask("forget", {"do": "forget"}, self.timeouts.run)
         self._session = session
         self._preparing = threading.Thread(target=self._prepare, args=(session,), daemon=True)
         self._preparing.start()

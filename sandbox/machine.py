@@ -124,6 +124,13 @@ def ceilings(target: str, dtype: str = "float32") -> Ceilings:
 
     dtype: of the matrix product.
     """
+    try:
+        return _ceilings(target, dtype)
+    finally:
+        release_memory(target)
+
+
+def _ceilings(target: str, dtype: str) -> Ceilings:
     import torch
 
     device = torch.device("cuda", 0) if target == "cuda" else torch.device("cpu")
@@ -142,6 +149,14 @@ def ceilings(target: str, dtype: str = "float32") -> Ceilings:
         flops_per_s=2 * width**3 / product,
         cache_bytes=cache_bytes(target),
     )
+
+
+def release_memory(target: str) -> None:
+    """Give back what torch keeps of the device's memory for this process to use again."""
+    import torch
+
+    if target == "cuda" and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
 
 
 def _best(work: Callable[[], Any], target: str) -> float:

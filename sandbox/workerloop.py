@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from sandbox import confine, protocol
 from sandbox.isolation import Isolation
+from sandbox.machine import release_memory
 from sandbox.sharedmemory import Segment
 from sandbox.specs import TensorSpec
 from sandbox.stir import on_device, stir
@@ -228,6 +229,7 @@ class Worker:
         self.drawn.clear()
         self.outputs, self.segment = (), None
         gc.collect()
+        release_memory(self.target)  # others search on the same device
         return {}
 
     def run(self, slot: int, number: int) -> tuple[float, float]:

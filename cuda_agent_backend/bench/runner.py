@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +22,7 @@ from sandbox.turns import Turns
 
 MACHINE_LIMIT_S = 600.0
 CORES_PER_JOB, MOST_JOBS = 4, 8
+OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|CUDA error: out of memory|CUDA out of memory")
 START_S, PER_BUDGET = 600.0, 4.0
 """What a task may take beside its search, and how many graphs' budgets."""
 
@@ -103,10 +106,22 @@ def run(
                 if facts is not None:
                     known[facts["name"]] = facts
                     tell(facts)
+            for task in todo:  # alone, what found no room beside others may have it
+                crowded = known[task.name]
+                if crowded and lacked_memory(crowded) and time.monotonic() < last_begin:
+                    facts = threads.submit(work, task).result()
+                    if facts is not None:
+                        known[task.name] = facts
+                        tell(facts)
         except BaseException:
             _give_up(futures, children)
             raise
     return [facts for facts in known.values() if facts is not None]
+
+
+def lacked_memory(facts: Facts) -> bool:
+    """Whether some part of a task's run found the device's memory full."""
+    return bool(OUT_OF_MEMORY.search(json.dumps(facts)))
 
 
 def _give_up(futures: Sequence[Future[Facts | None]], children: Children) -> None:

@@ -353,6 +353,34 @@ def test_a_run_that_may_begin_nothing_more_finishes_what_it_began(tmp_path: Path
     assert len(run_played(bench_of(tmp_path, jobs=1), tasks, Played())) == 3
 
 
+class Crowded(Played):
+    """Device memory is full until the last task was measured."""
+
+    def run(self, phase: str, request: Request, folder: Path, limit_s: float) -> Any:
+        full = "measure last" not in self.ran
+        answer = super().run(phase, request, folder, limit_s)
+        if folder.name == "large" and full:
+            return Failed(phase, "OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB")
+        if folder.name == "dropped" and full and phase == "search":
+            return {"regions": [{"reason": "torch.OutOfMemoryError: CUDA out of memory"}]}
+        return answer
+
+
+def test_what_found_no_memory_beside_others_is_run_again_alone(tmp_path: Path) -> None:
+    names = ("large", "dropped", "bad", "last")
+    tasks = [task(tmp_path / "t" / f"{name}.py") for name in names]
+    played = Crowded()
+    found = run_played(bench_of(tmp_path, jobs=1), tasks, played)
+    assert [one["status"] for one in found] == ["measured", "measured", "failed", "measured"]
+    assert not any(runner.lacked_memory(one) for one in found)
+    assert played.ran[-4:] == [f"{p} {n}" for n in names[:2] for p in ("search", "measure")]
+    assert played.ran.count("search bad") == played.ran.count("search last") == 1
+    late = run_played(
+        bench_of(tmp_path, jobs=1, begin_within_s=0.5, again="all"), tasks[:1], Crowded(seconds=0.6)
+    )
+    assert late[0]["status"] == "failed"
+
+
 def test_only_a_run_of_everything_begins_with_an_empty_cache_of_its_own(tmp_path: Path) -> None:
     tasks = [task(tmp_path / "t" / "a.py")]
     given = tmp_path / "given"

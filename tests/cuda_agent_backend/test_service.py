@@ -4,6 +4,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import splice_kit as kit
 import torch
 from endpoint_kit import call, endpoint, said
+from sketch_kit import sample
 
 from cuda_agent_backend import accept, kernels, searching, service
 from cuda_agent_backend.agent.policies.spec import PolicySpec
@@ -211,6 +213,43 @@ def test_a_graph_is_measured_with_kernels_called_as_in_the_users_process(
     monkeypatch.setattr(kernels, "open_kernels", lambda *a: opened.append(a) or unavailable())
     accept.run({**sent[0], "flags": all_flags()}, lambda _: None)
     assert opened == [(tmp_path / "kernels", tmp_path / "native")]
+
+
+@pytest.mark.parametrize("do", ["search", "unheard of"])
+def test_after_each_request_the_judges_give_the_devices_memory_back(
+    do: str, tmp_path: Path
+) -> None:
+    class Rested:
+        unpaid_s, rests = 0.0, 0
+
+        def rest(self) -> None:
+            self.rests += 1
+            raise RuntimeError("a device in trouble")
+
+    told: list[Any] = []
+    served = service.Service(told.append, service.search_task)
+    served.judges = rested = Rested()  # type: ignore[assignment]
+    setup = {"cache_dir": str(tmp_path / "kernels"), "native_dir": str(tmp_path)}
+    setup["flags"] = all_flags()
+    served._serve({"id": 3, "do": do, "setup": setup, "tasks": [], "budget_s": 1.0})
+    assert rested.rests == 1 and told[-1]["id"] == 3
+    assert told[-1]["event"] == ("result" if do == "search" else "failed")
+
+
+def test_what_no_sketch_covers_needs_no_judge(tmp_path: Path) -> None:
+    class NoJudge:
+        def get(self, *_: Any) -> Any:
+            raise AssertionError("a judge was asked for")
+
+    double = torch.randn(4, 4, dtype=torch.float64)
+    task = sample(lambda a, b: a @ b, double, double, target="cuda").task
+    setup = service.Setup(tmp_path / "kernels", tmp_path / "native", {})
+    found = service.search_task(task, NoJudge(), setup, 9.0, None, lambda _: None)
+    assert isinstance(found, NothingFound) and found.exhausted and found.keep
+    assert found.reason.startswith("no sketch covers it: ")
+    asks_a_model = replace(setup, policy=PolicySpec("replay"))
+    with pytest.raises(AssertionError, match="a judge was asked for"):
+        service.search_task(task, NoJudge(), asks_a_model, 9.0, None, lambda _: None)
 
 
 def unavailable() -> CacheUnavailable:

@@ -363,3 +363,18 @@ def test_a_control_that_scatters_is_asked_for_longer(
         lengths.append(len(found.evidence["control"]["A"]))
         assert found.status == "noisy" if wide else found.status in ("wins", "too_slow", "noisy")
     assert lengths[1] > lengths[0]
+
+
+def test_a_judge_at_rest_holds_nothing_of_its_task_and_goes_on_with_the_same_workers(
+    judge: Judge,
+) -> None:
+    candidate = silu_candidate(TASK)
+    assert isinstance(judge.profile(TASK, candidate, pairs=8), Correct)
+    before = [worker.pid for worker in judge._workers]
+    assert judge._session is not None
+    judge.rest()
+    judge.rest()
+    assert judge._session is None and [worker.pid for worker in judge._workers] == before
+    refused = judge._scratch.ask("run", {"do": "guarded", "set": 0, "poison": 0}, 20.0)
+    assert isinstance(refused, Failed), "the worker still has what it would run on"
+    assert isinstance(judge.profile(TASK, candidate, pairs=8), Correct)
