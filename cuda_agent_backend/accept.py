@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 LOWER_BOUND, MEDIAN = 1.0, 1.005
 """A set of kernels is accepted when the whole graph's speed-up is proven to be at least this: never slower."""
-LEAST_MEDIAN = 0.99
-"""What the other clock must say at least on cuda, besides not proving a loss."""
 ROUNDS, ROUND_LIMIT_S = 60, 20.0
 LONGER = 3
 """Times as many rounds follow where the wall clock cannot tell."""
@@ -66,12 +64,20 @@ class Measured:
     on_real_inputs: bool = False
 
     @property
+    def clocks(self) -> list[Interval]:
+        """What each clock says of the speed-up."""
+        from sandbox.timing import Interval
+
+        own = Interval(self.median, self.low, self.high, 0)
+        return [own, self.wall] if self.wall else [own]
+
+    @property
     def acceptable(self) -> bool:
         """Whether the graph is not less accurate, faster by one clock, and not slower by the other."""
-        clocks: list[Measured | Interval] = [self, self.wall] if self.wall else [self]
-        gains = any(c.low >= LOWER_BOUND and c.median >= MEDIAN for c in clocks)
-        loses = any(c.high < LOWER_BOUND or c.median < LEAST_MEDIAN for c in clocks)
-        return self.accurate and gains and not loses
+        from sandbox.timing import loses
+
+        gains = any(c.low >= LOWER_BOUND and c.median >= MEDIAN for c in self.clocks)
+        return self.accurate and gains and not any(map(loses, self.clocks))
 
     @property
     def told(self) -> str:
@@ -114,8 +120,7 @@ def decision_of(answer: Mapping[str, Any]) -> dict[str, Any]:
 
 def decide_layouts(found: Measured) -> Acceptance:
     """Whether a graph keeps eager's layouts, by its measurement with them."""
-    clocks: list[Measured | Interval] = [found, found.wall] if found.wall else [found]
-    better = found.acceptable and max(clock.median for clock in clocks) >= LAYOUTS_MEDIAN
+    better = found.acceptable and max(c.median for c in found.clocks) >= LAYOUTS_MEDIAN
     return Acceptance((), "" if better else found.told, True, found, 1, better)
 
 

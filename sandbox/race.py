@@ -166,10 +166,10 @@ class Race:
         return self._report(timed.record, control) if control.quiet else Noisy(control.reason)
 
     def _report(self, record: Record, control: Control) -> SpeedReport:
-        """On cuda, device time decides and wall time must not be worse."""
+        """On cuda, device time decides, and wall time must not say that the candidate is slower."""
         found = timing.report(record.device, aa=control)
-        wall = timing.report(record.wall)
-        return found if wall.speedup.median >= 1 else replace(found, wins=False)
+        wall = timing.report(record.wall).speedup
+        return replace(found, wins=False, wall=wall) if timing.loses(wall) else found
 
     def _line_up(self, fresh: bool) -> list[Contestant] | Failure:
         sets = self._timed_sets(fresh)

@@ -25,6 +25,9 @@ THRESHOLD = 1.05
 CONFIDENCE = 0.95
 INTERIM_CONFIDENCE = 0.995
 MIN_PAIRS = 8
+LEAST_MEDIAN = 0.99
+"""By a clock that does not decide. Both sides call through the same wrapper, so that the wall times of small kernels are
+equal, and to ask for a median of 1 would be to toss a coin."""
 AA_BIAS = 1.03
 """A baseline that differs from itself by more than this shows a fault of the measurement."""
 AA_WIDTH = 1.12
@@ -61,7 +64,8 @@ class SpeedReport:
     """What the samples say. `seconds`: median per contestant. `over`: the candidate against each.
 
     `baseline` is the faster one; `speedup` is over it. `wins` is the rule of promotion: the lower
-    bound over *every* baseline exceeds the threshold, hence also that over the faster one.
+    bound over *every* baseline exceeds the threshold, hence also that over the faster one. `wall`: the
+    speed-up by wall time, where another clock decides and this one forbids it.
     """
 
     seconds: dict[str, float]
@@ -69,6 +73,7 @@ class SpeedReport:
     baseline: str
     control: Control | None
     wins: bool
+    wall: Interval | None = None
 
     @property
     def speedup(self) -> Interval:
@@ -115,6 +120,11 @@ def ratios(slower: Sequence[float | None], faster: Sequence[float | None]) -> li
     if any(a <= 0 or b <= 0 for a, b in found):
         raise ValueError("a sample is not a positive time")
     return [a / b for a, b in found]
+
+
+def loses(found: Interval) -> bool:
+    """Whether a clock that does not decide says that the candidate is slower: proven, or by more than its scatter."""
+    return found.high < 1 or found.median < LEAST_MEDIAN
 
 
 def is_wide(found: Interval) -> bool:

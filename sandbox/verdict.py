@@ -133,9 +133,11 @@ class TooSlow:
 
     @property
     def reason(self) -> str:
-        """One line."""
-        over = self.speed.speedup
-        return f"{over.median:.2f}x ({over.low:.2f} to {over.high:.2f}) over {self.speed.baseline}"
+        """One line, of the baseline or the clock that is least overcome."""
+        name, over = min(self.speed.over.items(), key=lambda item: item[1].low)
+        text = f"{over.median:.2f}x ({over.low:.2f} to {over.high:.2f}) over {name}"
+        wall = self.speed.wall
+        return f"{text}, {wall.median:.2f}x by the wall clock" if wall else text
 
 
 @dataclass(frozen=True)
@@ -208,7 +210,7 @@ def reward(outcome: Outcome) -> float | None:
         case Noisy() | Failed() | Unchecked():
             return None
         case Correct(speed=SpeedReport() as speed) | TooSlow(speed=speed):
-            if not _beats(speed, "eager"):
+            if speed.wall or not _beats(speed, "eager"):  # what the wall clock forbids is no faster
                 return 1.0
             return 3.0 if _beats(speed, "inductor") else 2.0
         case Correct():

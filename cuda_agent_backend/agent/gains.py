@@ -183,6 +183,7 @@ def _speed(value: Mapping[str, Any]) -> SpeedReport:
         value["baseline"],
         control and Control(**{**control, "interval": _interval(control["interval"])}),
         value["wins"],
+        _interval(value["wall"]) if value.get("wall") else None,
     )
 
 

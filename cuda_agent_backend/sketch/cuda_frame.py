@@ -199,11 +199,15 @@ def _span_loop(layout: Layout, flush: Sequence[str], span: Span) -> list[str]:
         whole = f"limit / {layout.tile}"
     else:
         whole = f"min({high}, max({low}, limit / {layout.tile}))"
+    if layout.pairs:  # a tile without a partner is met as part of the tail
+        full -= full % 2
+        whole = str(int(whole) // 2 * 2) if whole.isdecimal() else f"({whole}) / 2 * 2"
     start, test, step = (
         (f"{high} - 1", f"k >= {whole}", "--k") if span.down else (whole, f"k < {high}", "++k")
     )
     one = f"{{ const int q = {at}; if (q < limit) step(k, q); }}"
     tail = [f"for (int k = {start}; {test}; {step}) {one}"] if full < high else []
+    at = f"(k >> 1) * {2 * layout.team} + 2 * t + (k & 1)" if layout.pairs else at
     tiles = _whole_tiles(layout, at, whole, flush, span)
     return [*span.first, *block([*tail, *tiles] if span.down else [*tiles, *tail]), *flush]
 

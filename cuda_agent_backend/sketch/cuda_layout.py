@@ -50,7 +50,8 @@ class Layout:
     ``held``: how many of its chunks a thread keeps (with "shared"), the first ones; 0: all. The others are read again
     by each pass, in turn upwards and downwards, so that what was read last comes first, while the L2 cache has it.
     ``stream``: 1 for stores, ``once``: 1 for loads that leave the L2 cache first.
-    ``wide`` asks for 64-bit indices.
+    ``wide`` asks for 64-bit indices. ``pairs``: a thread's elements, of which none is kept, are neighbours two by
+    two (lanes outer).
     """
 
     points: int
@@ -70,6 +71,7 @@ class Layout:
     once: int = 1
     ordered: bool = False
     wide: bool = False
+    pairs: bool = False
 
     @property
     def inner(self) -> bool:

@@ -288,7 +288,7 @@ class RowWriter:
 
     def _first_loop(self, number: int, reductions: Reductions) -> list[str]:
         """The loop that takes values in; long sums go in runs."""
-        layout = self._unrolled(self.program.passes[number])
+        layout = self._paired(self._unrolled(self.program.passes[number]), number)
         long = layout.keep != "registers" and not layout.blocked and layout.chunks > RUN
         if not (long and reductions and all(acc.is_real_sum for _, acc in reductions)):
             return self._loops(number, layout, "a", ())
@@ -323,6 +323,12 @@ class RowWriter:
         once = sum(INSTRUCTIONS.get(i.op, 0) for s in p.stages for i in s.body.walk())
         most = max(1, MOST_INSTRUCTIONS // max(1, once * self.layout.vector))
         return replace(self.layout, unroll=min(self.layout.unroll, most))
+
+    def _paired(self, layout: Layout, number: int) -> Layout:
+        """Neighbours in one thread where products are summed (see `_sums_products`): it costs nothing here."""
+        free = not layout.inner and not layout.blocked and layout.keep == "none"
+        stages = self.program.passes[number].stages
+        return replace(layout, pairs=free and any(map(_sums_products, stages)))
 
     def _side_pass(self, number: int) -> list[str]:
         p, flat, layout = self.program.passes[number], self.program.flats[number], self.layout

@@ -338,6 +338,39 @@ def test_products_whose_signs_alternate_are_summed_about_as_exactly_as_in_order(
     assert error <= 2.5 * usual  # 5.5 where each lane sums products of one sign
 
 
+@pytest.mark.parametrize(
+    "change", [{}, {"exchange": "split", "segments": 3}, {"unroll": 3}, {"team": 8, "across": 64}]
+)
+@pytest.mark.parametrize("length", [1024, 1023, 1000, 33, 31])
+def test_columns_of_products_whose_signs_alternate_are_summed_about_as_exactly_as_in_order(
+    length: int, change: dict[str, Any], tmp_path: Path
+) -> None:
+    specs = (
+        TensorSpec("float32", (2, length, 1), (length, 1, 1)),
+        TensorSpec("float32", (2, length, 64), (64 * length, 64, 1)),
+    )
+    inputs = make_inputs(specs, 0, "ramp")
+    it = sample(lambda p, v: (p * v).sum(1), *inputs, target="cuda")
+    p, v = it.inputs
+    plain = {
+        "sketch": "row",
+        "lanes": "outer",
+        "vector": 1,
+        "team": 32,
+        "across": 32,
+        "keep": "none",
+    }
+    plain |= {"segments": 1, "exchange": "block", "unroll": 16}
+    source, plan = emitted(it, Schedule.of({**plain, **change}))
+    (mine,) = cuda_emulator.run(source, plan, it.inputs, tmp_path)
+    in_order = torch.zeros(2, 64)
+    for k in range(length):
+        in_order += p[:, k] * v[:, k]
+    right = (p.double() * v.double()).sum(1)
+    error, usual = ((found - right).square().mean().sqrt() for found in (mine, in_order))
+    assert error <= 2 * usual  # 30 where each thread sums products of one sign
+
+
 def test_a_value_read_by_several_passes_is_loaded_once() -> None:
     it = sample(lambda x: torch.log_softmax(x, -1), randn(64, 2048))
     registers = next(s for s in proposals(it) if s.parameters(0)["keep"] == "registers")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sandbox.accuracy import compare
-from sandbox.timing import report
+from sandbox.timing import Interval, report
 from sandbox.verdict import Correct, Crashed, Failed, Noisy, Outcome, TooSlow, reward
 
 ACCURACY = compare([], [], [])
@@ -36,6 +38,20 @@ def test_the_reward_counts_what_was_beaten_wherever_it_ran(times: Times, expecte
     found = judged(times)
     assert reward(found) == expected
     assert isinstance(found, Correct) is (expected == 3)
+
+
+def test_what_is_too_slow_says_which_baseline_or_clock_was_not_overcome() -> None:
+    assert judged({"eager": 1.5, "inductor": 1.04}).reason == "1.04x (1.04 to 1.04) over inductor"
+    by_its_place = judged({"eager": 2.0, "inductor": 1.08, NEIGHBOUR: 1.0})
+    assert by_its_place.reason == f"1.00x (1.00 to 1.00) over {NEIGHBOUR}"
+    speed = replace(
+        report({"inductor": [2.0] * 12, "candidate": [1.0] * 12}),
+        wins=False,
+        wall=Interval(0.9, 0.8, 0.95, 12),
+    )
+    by_the_wall = TooSlow(ACCURACY, speed)
+    assert by_the_wall.reason.endswith("over inductor, 0.90x by the wall clock")
+    assert reward(by_the_wall) == 1
 
 
 def test_what_is_wrong_costs_and_what_is_not_known_gives_nothing() -> None:

@@ -136,3 +136,18 @@ def test_the_median_of_times_that_scatter_is_sure_once_there_are_enough_of_them(
 
     few, many = (timing.control(either(n), either(n)) for n in (24, 240))
     assert not few.quiet and timing.is_wide(few.interval) and many.quiet
+
+
+@pytest.mark.parametrize(
+    ("bounds", "lost"),
+    [
+        ((1.0, 0.98, 1.02), False),
+        ((0.995, 0.98, 1.01), False),
+        ((0.995, 0.992, 0.998), True),
+        ((0.98, 0.9, 1.1), True),
+    ],
+)
+def test_a_clock_that_does_not_decide_forbids_only_what_it_shows(
+    bounds: tuple[float, float, float], lost: bool
+) -> None:
+    assert timing.loses(timing.Interval(*bounds, pairs=24)) == lost
