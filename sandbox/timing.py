@@ -26,8 +26,8 @@ CONFIDENCE = 0.95
 INTERIM_CONFIDENCE = 0.995
 MIN_PAIRS = 8
 LEAST_MEDIAN = 0.99
-"""By a clock that does not decide. Both sides call through the same wrapper, so that the wall times of small kernels are
-equal, and to ask for a median of 1 would be to toss a coin."""
+"""By a clock that does not decide. One wrapper calls all, so wall times of small kernels are equal, and to ask for a
+median of 1 would be to toss a coin."""
 AA_BIAS = 1.03
 """A baseline that differs from itself by more than this shows a fault of the measurement."""
 AA_WIDTH = 1.12
