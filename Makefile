@@ -104,7 +104,7 @@ check: $(SETUP)
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(PY) -m mypy
-	$(VENV)/bin/lint-imports
+	$(PY) -c 'import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())'
 
 fmt: $(SETUP)
 	$(PY) -m ruff format .

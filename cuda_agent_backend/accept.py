@@ -467,6 +467,8 @@ def run(request: Mapping[str, Any], say: Callable[[str], None]) -> Acceptance | 
     with in_turns(lock):
         trial = Trial(graph, inductor, seed, lock, recorded)
         if not gain:
+            if time.monotonic() > deadline + lock.waited_s:
+                return Acceptance((), "the budget ended before the layouts were measured", False)
             say("the whole graph with eager's layouts")
             return decide_layouts(trial.measure_layouts())
         return replace(

@@ -67,10 +67,12 @@ def _compile_hooked(
     spare = copy_of(gm)
     patches = {**unchosen(), **options.inductor, "post_grad_custom_post_pass": hook}
     hook.examples = tuple(example_inputs)
+    hook.nested = any(isinstance(module, GraphModule) for module in gm.children())
     try:
         return _compile_fx(gm, example_inputs, patches)
     except Exception as error:
-        if no_compiler(error) or not any(report.count("hit") for report in hook.reports):
+        changed = any(report.count("hit") or report.eager_layouts for report in hook.reports)
+        if no_compiler(error) or not changed:
             return _without_compiler(spare, error)
         log.once("hook", f"a graph is left to Inductor: {type(error).__name__}: {error}")
     finally:

@@ -20,13 +20,14 @@ from torch.fx import Graph, GraphModule, Interpreter, Node
 
 from cuda_agent_backend.canonical import Canonical, canonical
 from cuda_agent_backend.inductor_timing import compiling
-from cuda_agent_backend.layouts import channels_last, inductor_layouts
+from cuda_agent_backend.layouts import channels_last, choosing, inductor_layouts
 from cuda_agent_backend.measure import device_of
 from cuda_agent_backend.options import Options
 from cuda_agent_backend.partition import partition
 from cuda_agent_backend.tensors import RECORD_LIMIT, record, save
 from cuda_agent_backend.unsigned import count_in_signed
 from sandbox.devicelock import DeviceLock
+from sandbox.stir import flat_storage
 
 Stride = tuple[int, ...]
 
@@ -87,7 +88,7 @@ def capture(
         found = _post_grad(gm, example_inputs, options, kwargs)
         graphs.append(found)
         folder = record_in / str(len(graphs)) if record_in else None
-        return _boxed(lambda arguments: _interpret(found, arguments, folder, turns))
+        return _boxed(lambda given: _interpret(found, given, folder, turns, options))
 
     def backend(gm: GraphModule, example_inputs: Sequence[Any], **_: Any) -> Any:
         from torch._inductor.compile_fx import compile_fx
@@ -126,13 +127,18 @@ def _post_grad(
 
 
 def _interpret(
-    found: Captured, arguments: Sequence[Any], folder: Path | None, lock: DeviceLock
+    found: Captured,
+    arguments: Sequence[Any],
+    folder: Path | None,
+    lock: DeviceLock,
+    options: Options,
 ) -> Any:
     """Run a graph on real tensors, and the first time write down the inputs of its tasks."""
     if folder is None or found.recorded or found.inputs:
         with lock.turn():
             return _Recorder(found.module, {}).run(*arguments)
-    forms = list(_forms_in_both_layouts(found.module.graph))
+    with choosing(options.plain_inductor):
+        forms = list(_forms_in_both_layouts(found.module.graph))
     wanted: dict[Node, set[Stride]] = defaultdict(set)
     for form in forms:
         for read in _reads(form):
@@ -185,8 +191,10 @@ class _Recorder(Interpreter):
         """Run a node and keep its value if it is wanted, with the strides that are wanted."""
         value = super().run_node(n)
         for stride in self.wanted.get(n, ()):
+            # On the host: a network's values in both layouts may not fit beside the network.
             if tuple(value.stride()) == stride:
-                self.kept[n, stride] = value.detach().clone()
+                line = flat_storage(value.detach()).to("cpu", copy=True)
+                self.kept[n, stride] = line.as_strided(value.shape, stride)
             elif 0 not in stride:
                 laid_out = torch.empty_strided(value.shape, stride, dtype=value.dtype)
                 self.kept[n, stride] = laid_out.copy_(value.detach())

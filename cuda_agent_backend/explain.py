@@ -62,8 +62,9 @@ def explain(
                 left = _without_cache(found.module.graph, wishes.min_bytes, str(kernels))
                 estimate(found.module.graph, left)
         else:
-            with choosing():
-                KernelPass(wishes, kernels, observe=estimate)(found.module.graph)
+            with choosing(wishes.plain_inductor):
+                hook = KernelPass(wishes, kernels, observe=estimate)
+                hook(found.module.graph, is_inference=not training)
     problem = str(kernels) if isinstance(kernels, CacheUnavailable) else ""
     return Explanation(tuple(reports), problem)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import logging
 import tempfile
 import time
@@ -30,8 +31,8 @@ from cuda_agent_backend.budget import kept_for_acceptance
 from cuda_agent_backend.canonical import Canonical, NotATask, canonical, graph_digest, linear
 from cuda_agent_backend.estimate import saving
 from cuda_agent_backend.kernels import Hit, Kernels, NoKernel, lower_bound
-from cuda_agent_backend.layouts import channels_last, inductor_layouts, keep_eagers
-from cuda_agent_backend.machine import arch_of, key_of, precision_flags, toolchain_of
+from cuda_agent_backend.layouts import inductor_layouts, keep_eagers, optimised
+from cuda_agent_backend.machine import all_flags, arch_of, key_of, precision_flags, toolchain_of
 from cuda_agent_backend.operators import Kind, kind_of
 from cuda_agent_backend.options import Options
 from cuda_agent_backend.partition import Region, partition
@@ -142,6 +143,8 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         self.observe = observe
         self.recorded = recorded
         self.inputs = inputs
+        self.nested = False
+        """Whether graphs lie within graphs: Inductor's options then hold for all of them."""
         self.examples: tuple[Any, ...] = ()
         """What the graph is first called with, while it is compiled: real inputs where no folder has them."""
         self.reports: list[GraphReport] = []
@@ -169,7 +172,7 @@ class KernelPass(GraphPass):  # type: ignore[misc]
             other(graph, is_inference) if aware else other(graph)
         try:
             count_in_signed(graph)
-            chosen = self._choose_layouts(graph)
+            chosen = self._choose_layouts(graph) if is_inference else {}
             with inductor_layouts(graph):
                 self._run(graph, chosen)
         except Exception as error:
@@ -177,18 +180,38 @@ class KernelPass(GraphPass):  # type: ignore[misc]
             log.logger("hook").debug("%s", traceback.format_exc())
 
     def _choose_layouts(self, graph: Graph) -> dict[str, Any]:
-        """Keep eager's layouts where the graph was measured to be faster with them; what was measured."""
-        if self.options.acceptance == "trust" or config.freezing or not channels_last(graph):
+        """Keep eager's layouts where the graph was measured to be faster with them; what was measured.
+
+        Not for training, where the layouts of a forward graph are those of its backward graph's inputs.
+        """
+        if self.options.acceptance == "trust" or self.nested or config.freezing:
             return {}
-        name = acceptance_digest(graph_digest(graph))
+        if not optimised(graph) or not self._any_to_search(graph):
+            return {}
+        name = self._layouts_digest(graph)
         decision = self._decided(name, ())
         if not decision and self._measures:
             decision = self._measure(graph, name, (), self.options.budget_s, eager_layouts=True)
+            if isinstance(decision, str):
+                self._outdate()
         if isinstance(decision, str):
             return {}
         if decision.get("eager_layouts"):
             keep_eagers()
         return decision
+
+    def _any_to_search(self, graph: Graph) -> bool:
+        regions = partition(graph, min_bytes=self.options.min_bytes)
+        return any(region.reason is None for region in regions)
+
+    def _layouts_digest(self, graph: Graph) -> str:
+        """The name of the choice of layouts: no key of a kernel says for which machine, flags and options it is."""
+        values = (node.meta.get("val") for node in graph.nodes)
+        device = next(v.device.type for v in values if isinstance(v, torch.Tensor))
+        circumstances = arch_of(device), all_flags()["torch"], self.options.plain_inductor
+        where = json.dumps([*circumstances, torch.backends.cudnn.benchmark], sort_keys=True)
+        digest = acceptance_digest(graph_digest(graph))
+        return hashlib.sha256(f"{digest}:{where}".encode()).hexdigest()
 
     def _run(self, graph: Graph, layouts: dict[str, Any]) -> None:
         started = time.perf_counter()

@@ -9,7 +9,7 @@ without it, where that was measured to be faster.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,9 +26,9 @@ CONVOLUTIONS = (torch.ops.aten.convolution.default, torch.ops.aten._convolution.
 
 
 @contextmanager
-def choosing() -> Iterator[None]:
-    """Within it, a pass may have Inductor keep eager's layouts (`keep_eagers`)."""
-    with config.patch(unchosen()):
+def choosing(inductor: Mapping[str, Any] | None = None) -> Iterator[None]:
+    """Within it, a pass may have Inductor keep eager's layouts (`keep_eagers`), under a user's options of Inductor."""
+    with config.patch({**unchosen(), **(inductor or {})}):
         yield
 
 
@@ -64,10 +64,9 @@ def channels_last(graph: Graph) -> dict[Node, Any]:
 
     A graph in which some operator does not take the new strides keeps eager's throughout.
     """
-    convolutions = [n for n in graph.nodes if n.target in CONVOLUTIONS and _is_image(n)]
-    if not convolutions or not _optimises(graph):
+    if not optimised(graph):
         return {}
-    mode = convolutions[0].meta["val"].fake_mode
+    mode = _images(graph)[0].meta["val"].fake_mode
     promised = {n for output in graph.find_nodes(op="output") for n in output.all_input_nodes}
     try:
         with mode:
@@ -75,6 +74,15 @@ def channels_last(graph: Graph) -> dict[Node, Any]:
     except Exception as error:  # whatever an operator says of strides it does not take
         log.logger("layouts").debug("a graph keeps eager's layouts: %s", error)
         return {}
+
+
+def optimised(graph: Graph) -> bool:
+    """Whether Inductor chooses layouts around convolutions of images itself."""
+    return bool(_images(graph)) and _optimises(graph)
+
+
+def _images(graph: Graph) -> list[Node]:
+    return [n for n in graph.nodes if n.target in CONVOLUTIONS and _is_image(n)]
 
 
 def _is_image(node: Node) -> bool:

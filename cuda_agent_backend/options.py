@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -62,6 +63,17 @@ class Options:
         if why := registry.problem(found):
             raise OptionError(why)
         return found
+
+    @property
+    def plain_inductor(self) -> dict[str, Any]:
+        """Inductor options that can be sent: a user's own passes and callables stay behind."""
+        kept = {}
+        for name, value in self.inductor.items():
+            try:
+                kept[name] = json.loads(json.dumps(value))
+            except (TypeError, ValueError):
+                continue
+        return kept
 
     def salt(self) -> str:
         """What of the options can change the spliced graph, for the key of torch's own caches."""

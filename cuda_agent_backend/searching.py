@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import itertools
-import json
 import queue
 import sys
 import threading
@@ -212,20 +211,9 @@ class Searching:
             "policy": self.options.policy_spec.to_json(),
             "allow_policy_cpp": self.options.allow_policy_cpp,
             "memory": self.options.memory,
-            "inductor": _jsonable(self.options.inductor),
+            "inductor": self.options.plain_inductor,
             "device_lock": lock and str(lock.absolute()),
         }
-
-
-def _jsonable(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Inductor options that can be sent: a user's own passes and callables stay behind."""
-    kept = {}
-    for name, value in options.items():
-        try:
-            kept[name] = json.loads(json.dumps(value))
-        except (TypeError, ValueError):
-            continue
-    return kept
 
 
 class Progress:

@@ -191,8 +191,8 @@ class Service:
             answer = self._carry_out(request)
         except Exception as error:
             answer = {"event": "failed", "reason": f"{type(error).__name__}: {error}"}
-        self._rest()
         self.emit({"id": number, **answer})
+        self._rest()
 
     def _rest(self) -> None:
         with contextlib.suppress(Exception):  # a device in trouble is the next request's to tell
@@ -296,10 +296,10 @@ class Service:
         queued = cache.claim(f"pid {os.getpid()}")
         if queued is None or isinstance(queued, CacheUnavailable):
             self.background = None
+            self._rest()
             for request, own in self.later:
                 self._measure_later(request, own)
             self.later.clear()
-            self._rest()
             self.emit({"id": 0, "event": "idle"})
             return
         try:
@@ -310,6 +310,7 @@ class Service:
                     queued
                 )  # wanted under other flags or of another policy: not ours to do
                 self.background = None
+                self._rest()
                 return
             budget_s = queued.meta.get("budget_s", 60.0)
             assert isinstance(budget_s, int | float)

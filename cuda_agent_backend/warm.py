@@ -76,8 +76,8 @@ def warm(
             hook = KernelPass(
                 wishes, kernels, searcher, recorded=found.recorded, inputs=found.inputs
             )
-            with choosing():
-                hook(found.module.graph)
+            with choosing(wishes.plain_inductor):
+                hook(found.module.graph, is_inference=not training)
             reports += hook.reports
     return WarmReport(tuple(reports), time.perf_counter() - started)
 

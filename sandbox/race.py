@@ -169,7 +169,8 @@ class Race:
         """On cuda, device time decides, and wall time must not say that the candidate is slower."""
         found = timing.report(record.device, aa=control)
         wall = timing.report(record.wall).speedup
-        return replace(found, wins=False, wall=wall) if timing.loses(wall) else found
+        forbidden = found.wins and timing.loses(wall)
+        return replace(found, wins=False, wall=wall) if forbidden else found
 
     def _line_up(self, fresh: bool) -> list[Contestant] | Failure:
         sets = self._timed_sets(fresh)

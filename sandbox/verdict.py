@@ -210,9 +210,10 @@ def reward(outcome: Outcome) -> float | None:
         case Noisy() | Failed() | Unchecked():
             return None
         case Correct(speed=SpeedReport() as speed) | TooSlow(speed=speed):
-            if speed.wall or not _beats(speed, "eager"):  # what the wall clock forbids is no faster
+            if not _beats(speed, "eager"):
                 return 1.0
-            return 3.0 if _beats(speed, "inductor") else 2.0
+            forbidden = speed.wall is not None  # by the wall clock
+            return 3.0 if _beats(speed, "inductor") and not forbidden else 2.0
         case Correct():
             return 1.0
         case _:

@@ -106,22 +106,24 @@ def run(
                 if facts is not None:
                     known[facts["name"]] = facts
                     tell(facts)
-            for task in todo:  # alone, what found no room beside others may have it
-                crowded = known[task.name]
-                if crowded and lacked_memory(crowded) and time.monotonic() < last_begin:
-                    facts = threads.submit(work, task).result()
-                    if facts is not None:
-                        known[task.name] = facts
-                        tell(facts)
+            for task in todo if bench.jobs > 1 else ():
+                if not lacked_memory(known[task.name]):
+                    continue
+                alone = threads.submit(  # what found no room beside others may have it
+                    _one, bench, task, machine, cache, children, turns, last_begin
+                ).result()
+                if alone is not None and alone["status"] == MEASURED:
+                    facts = known[task.name] = results.keep(task, alone)
+                    tell(facts)
         except BaseException:
             _give_up(futures, children)
             raise
     return [facts for facts in known.values() if facts is not None]
 
 
-def lacked_memory(facts: Facts) -> bool:
-    """Whether some part of a task's run found the device's memory full."""
-    return bool(OUT_OF_MEMORY.search(json.dumps(facts)))
+def lacked_memory(facts: Facts | None) -> bool:
+    """Whether some part of a task's run, if there was one, found the device's memory full."""
+    return facts is not None and bool(OUT_OF_MEMORY.search(json.dumps(facts)))
 
 
 def _give_up(futures: Sequence[Future[Facts | None]], children: Children) -> None:

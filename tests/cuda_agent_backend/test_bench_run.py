@@ -354,10 +354,14 @@ def test_a_run_that_may_begin_nothing_more_finishes_what_it_began(tmp_path: Path
 
 
 class Crowded(Played):
-    """Device memory is full until the last task was measured."""
+    """Device memory is full until all tasks but the large ones were searched. `worse`: what then still fails."""
+
+    worse = ""
 
     def run(self, phase: str, request: Request, folder: Path, limit_s: float) -> Any:
-        full = "measure last" not in self.ran
+        full = self.ran.count(f"search {folder.name}") < (1 if phase == "search" else 2)
+        if folder.name == self.worse and not full:
+            return Failed(phase, "it broke")
         answer = super().run(phase, request, folder, limit_s)
         if folder.name == "large" and full:
             return Failed(phase, "OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB")
@@ -370,15 +374,24 @@ def test_what_found_no_memory_beside_others_is_run_again_alone(tmp_path: Path) -
     names = ("large", "dropped", "bad", "last")
     tasks = [task(tmp_path / "t" / f"{name}.py") for name in names]
     played = Crowded()
-    found = run_played(bench_of(tmp_path, jobs=1), tasks, played)
+    found = run_played(bench_of(tmp_path), tasks, played)
     assert [one["status"] for one in found] == ["measured", "measured", "failed", "measured"]
     assert not any(runner.lacked_memory(one) for one in found)
     assert played.ran[-4:] == [f"{p} {n}" for n in names[:2] for p in ("search", "measure")]
     assert played.ran.count("search bad") == played.ran.count("search last") == 1
-    late = run_played(
-        bench_of(tmp_path, jobs=1, begin_within_s=0.5, again="all"), tasks[:1], Crowded(seconds=0.6)
-    )
-    assert late[0]["status"] == "failed"
+
+
+def test_running_again_alone_replaces_no_result_by_none(tmp_path: Path) -> None:
+    tasks = [task(tmp_path / "t" / f"{name}.py") for name in ("large", "dropped")]
+    worse = Crowded()
+    worse.worse = "dropped"
+    found = run_played(bench_of(tmp_path), tasks, worse)
+    assert [one["status"] for one in found] == ["measured", "measured"]
+    assert runner.lacked_memory(found[1])
+    alone_already = run_played(bench_of(tmp_path, jobs=1, again="all"), tasks[:1], Crowded())
+    assert alone_already[0]["status"] == "failed"
+    late = bench_of(tmp_path, begin_within_s=0.3, again="all")
+    assert run_played(late, tasks[:1], Crowded(seconds=0.6))[0]["status"] == "failed"
 
 
 def test_only_a_run_of_everything_begins_with_an_empty_cache_of_its_own(tmp_path: Path) -> None:

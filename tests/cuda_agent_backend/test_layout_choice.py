@@ -15,13 +15,11 @@ from torch.nn import functional as F
 
 from cuda_agent_backend import accept, kernels
 from cuda_agent_backend.accept import Measured, decide_layouts, decision_of
-from cuda_agent_backend.canonical import graph_digest
 from cuda_agent_backend.capture import capture
 from cuda_agent_backend.explain import explain
 from cuda_agent_backend.hook import (
     KernelPass,
     Whole,
-    acceptance_digest,
     graph_task,
     kernel_set_digest,
 )
@@ -147,6 +145,70 @@ def test_layouts_that_the_user_chose_are_not_measured(
     assert not optimised and asked.asked == []
 
 
+def test_a_decision_holds_for_the_flags_and_options_under_which_it_was_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = measuring(tmp_path)
+    first, again, other, plain = (Decides(kit.cache_of(options), EAGERS) for _ in range(4))
+    chosen(options, first, monkeypatch)
+    chosen(options, again, monkeypatch)
+    chosen(replace(options, inductor={"max_autotune": False}), other, monkeypatch)
+    allowed = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = not allowed
+    try:
+        chosen(options, plain, monkeypatch)
+    finally:
+        torch.backends.cudnn.allow_tf32 = allowed
+    assert [len(asked.asked) for asked in (first, again, other, plain)] == [1, 0, 1, 1]
+
+
+def test_training_and_graphs_within_graphs_leave_the_choice_to_inductor(tmp_path: Path) -> None:
+    options = measuring(tmp_path)
+    asked = Decides(kit.cache_of(options), EAGERS)
+
+    def branches(x: Tensor, w: Tensor) -> Tensor:
+        return torch.cond(x.sum() > 0, lambda x, w: block(x, w), lambda x, w: block(-x, w), (x, w))
+
+    learnt = INPUTS[1].clone().requires_grad_()
+    for function, inputs in ((block, (INPUTS[0], learnt)), (branches, INPUTS)):
+        backend = kit.backend_for(options, searcher=asked)
+        torch._dynamo.reset()
+        with config.patch(force_disable_caches=True):
+            found = torch.compile(function, backend=backend)(*inputs)
+        torch.testing.assert_close(found, function(*inputs))
+        assert backend.passes[0].reports and asked.asked == []
+
+
+def test_a_graph_that_inductor_cannot_make_with_eagers_layouts_is_made_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = measuring(tmp_path)
+    asked = Decides(kit.cache_of(options), EAGERS)
+    real = GraphLowering.__init__
+
+    def lowering(self: GraphLowering, *args: Any, **kwargs: Any) -> None:
+        real(self, *args, **kwargs)
+        if not self.layout_opt:
+            raise RuntimeError("not in these layouts")
+
+    backend = kit.backend_for(options, searcher=asked)
+    torch._dynamo.reset()
+    monkeypatch.setattr(GraphLowering, "__init__", lowering)
+    with config.patch(force_disable_caches=True):
+        found = torch.compile(block, backend=backend)(*INPUTS)
+    torch.testing.assert_close(found, block(*INPUTS))
+    assert backend.passes[0].reports[0].eager_layouts
+
+
+def test_a_graph_without_a_region_to_search_is_not_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = measuring(tmp_path, min_bytes=1 << 30)
+    asked = Decides(kit.cache_of(options), EAGERS)
+    optimised, _ = chosen(options, asked, monkeypatch)
+    assert optimised and asked.asked == []
+
+
 @pytest.mark.parametrize(
     ("device", "wall", "accurate", "wanted"),
     [
@@ -229,16 +291,16 @@ def test_real_inputs_are_recorded_for_both_choices(tmp_path: Path) -> None:
         with choosing():
             if keep:
                 keep_eagers()
-            digests.append({task.digest for task in offered(found.module, options, tmp_path)})
+            refuses = Decides(kit.cache_of(options), "not today")
+            digests.append({task.digest for task in offered(found.module, options, refuses)})
     assert digests[0] != digests[1]
     assert digests[0] | digests[1] <= set(found.recorded)
 
 
-def offered(module: torch.fx.GraphModule, options: Options, folder: Path) -> Sequence[Task]:
+def offered(module: torch.fx.GraphModule, options: Options, asked: Decides) -> Sequence[Task]:
     """What the pass has searched in a graph."""
     opened = kernels.open_kernels(options.cache_dir)
     assert isinstance(opened, kernels.Kernels)
-    asked = Decides(opened.cache, "not today")
     KernelPass(options, opened, asked)(module.graph)
     return asked.searched
 
@@ -248,10 +310,9 @@ def test_explaining_shows_the_graph_as_it_will_be(tmp_path: Path) -> None:
     wishes = {"cuda_agent.cache_dir": str(options.cache_dir), "cuda_agent.min_bytes": 0}
     before = explain(block, *INPUTS, options=wishes).graphs[0]
     (found,) = capture(block, INPUTS, options)
+    decides = Decides(kit.cache_of(options), EAGERS)
     with choosing():
-        keep_eagers()
-        name = acceptance_digest(graph_digest(found.module.graph))
-    kit.cache_of(options).put_acceptance(name, kernel_set_digest(()), EAGERS)
+        offered(found.module, replace(options, search="search"), decides)
     after = explain(block, *INPUTS, options=wishes).graphs[0]
     assert not before.eager_layouts and after.eager_layouts
     assert before.digest != after.digest

@@ -6,7 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from sandbox import timing
 from sandbox.accuracy import compare
+from sandbox.race import Race
+from sandbox.rounds import Record
 from sandbox.timing import Interval, report
 from sandbox.verdict import Correct, Crashed, Failed, Noisy, Outcome, TooSlow, reward
 
@@ -51,7 +54,29 @@ def test_what_is_too_slow_says_which_baseline_or_clock_was_not_overcome() -> Non
     )
     by_the_wall = TooSlow(ACCURACY, speed)
     assert by_the_wall.reason.endswith("over inductor, 0.90x by the wall clock")
-    assert reward(by_the_wall) == 1
+    assert reward(by_the_wall) == 1  # there is no eager to beat
+    both = replace(speed, over={**speed.over, "eager": speed.over["inductor"]})
+    assert (
+        reward(TooSlow(ACCURACY, both)) == 2
+        and reward(Correct(ACCURACY, replace(both, wall=None))) == 3
+    )
+
+
+@pytest.mark.parametrize(
+    ("inductor", "wall", "forbidden", "expected"),
+    [(0.8, 0.8, False, 2), (1.2, 0.8, True, 2), (1.2, 1.0, False, 3)],
+)
+def test_the_wall_clock_only_forbids_what_device_time_allows(
+    inductor: float, wall: float, forbidden: bool, expected: int
+) -> None:
+    device = {"eager": [1.5] * 12, "inductor": [inductor] * 12, "candidate": [1.0] * 12}
+    record = Record({**device, "inductor": [wall] * 12}, device)
+    control = timing.control([1.0] * 12, [1.0] * 12)
+    race = Race.__new__(Race)
+    speed = race._report(record, control)
+    assert (speed.wall is not None) == forbidden
+    found = Correct(ACCURACY, speed) if speed.wins else TooSlow(ACCURACY, speed)
+    assert reward(found) == expected
 
 
 def test_what_is_wrong_costs_and_what_is_not_known_gives_nothing() -> None:
