@@ -217,6 +217,7 @@ def test_expected_values_are_not_in_a_candidates_process(
     judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard = Listening(monkeypatch)
+    judge.rest()  # of earlier tests' sets its present process need not have any
     # the process of a wrong candidate is given up at once; here it has to be searched
     monkeypatch.setattr(Judge, "_rid", lambda judge, worker, outcome: outcome)
     idle = sized('extern "C" void kernel(void* const* p) {}', TASK)
