@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import torch
 
     from cuda_agent_backend.clocks import Samples
+    from kernel_cache import KernelKey
     from sandbox.accuracy import Nearby
     from sandbox.devicelock import DeviceLock
     from sandbox.specs import TensorSpec
@@ -116,6 +117,14 @@ class Acceptance:
 def decision_of(answer: Mapping[str, Any]) -> dict[str, Any]:
     """What is kept of an acceptance, as JSON values."""
     return {name: value for name, value in answer.items() if name in KEPT}
+
+
+def keys_of(request: Mapping[str, Any]) -> list[KernelKey]:
+    """The kernels that a request names."""
+    from kernel_cache.fields import Fields
+    from kernel_cache.record import key_from
+
+    return [key_from(Fields("request.kernels", fields)) for fields in request["kernels"]]
 
 
 def decide_layouts(found: Measured) -> Acceptance:
@@ -441,8 +450,6 @@ def run(request: Mapping[str, Any], say: Callable[[str], None]) -> Acceptance | 
     from cuda_agent_backend.layouts import EAGERS
     from cuda_agent_backend.machine import apply_flags
     from kernel_cache import CacheUnavailable
-    from kernel_cache.fields import Fields
-    from kernel_cache.record import key_from
     from sandbox.devicelock import DeviceLock
     from sandbox.task import Task
 
@@ -453,8 +460,7 @@ def run(request: Mapping[str, Any], say: Callable[[str], None]) -> Acceptance | 
     if isinstance(kernels, CacheUnavailable):
         return str(kernels)
     gain: dict[str, float] = {}
-    for fields in request["kernels"]:
-        key = key_from(Fields("request.kernels", fields))
+    for key in keys_of(request):
         found = kernels.find(key)
         if not isinstance(found, Hit):
             return f"a kernel is gone: {found.reason}"

@@ -141,8 +141,8 @@ def _interpret(
         forms = list(_forms_in_both_layouts(found.module.graph))
     wanted: dict[Node, set[Stride]] = defaultdict(set)
     for form in forms:
-        for read in _reads(form):
-            wanted[read[0]].add(read[1])
+        for node, stride in _reads(form):
+            wanted[node].add(stride)
     recorder = _Recorder(found.module, wanted)
     if forms:  # before the graph changes them
         found.inputs = record(folder / "graph", arguments)

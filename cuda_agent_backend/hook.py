@@ -218,9 +218,9 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         regions = partition(graph, min_bytes=self.options.min_bytes)
         offers, left = self._offers(regions)
         digest = graph_digest(graph) if regions else ""
-        self._search(graph, digest, offers, bool(layouts.get("eager_layouts")))
-        hits = [offer for offer in offers if isinstance(offer.found, Hit)]
         eagers = bool(layouts.get("eager_layouts"))
+        self._search(graph, digest, offers, eagers)
+        hits = [offer for offer in offers if isinstance(offer.found, Hit)]
         acceptance = self._accept(graph, digest, hits, started, eagers) if hits else {}
         used = [offer for offer in hits if not offer.dropped]
         kind = "backward" if _is_backward(graph) else "forward"

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cuda_agent_backend import log
-from cuda_agent_backend.accept import decision_of
+from cuda_agent_backend.accept import decision_of, keys_of
 from cuda_agent_backend.agent.policies.registry import asks_a_model
 from cuda_agent_backend.agent.policies.spec import PolicySpec
 from cuda_agent_backend.budget import by_promise, share, together
@@ -325,23 +325,17 @@ class Service:
     def _measure_later(self, request: Mapping[str, Any], setup: Setup) -> None:
         """Measure a graph with the kernels that there are for it now."""
         from cuda_agent_backend.kernels import Hit, Kernels
-        from kernel_cache.fields import Fields
-        from kernel_cache.record import key_from
 
-        kernels = Kernels(_opened(setup))
-        keys = [key_from(Fields("request.kernels", fields)) for fields in request["kernels"]]
-        there = [k for k in keys if isinstance(kernels.find(k, request["min_speedup"]), Hit)]
+        kernels, least = Kernels(_opened(setup)), request["min_speedup"]
+        there = [k for k in keys_of(request) if isinstance(kernels.find(k, least), Hit)]
         if there:
             named = [key.to_fields() for key in there]
             self._accept({**request, "id": 0, "kernels": named}, setup)
 
     def _accept(self, request: Mapping[str, Any], setup: Setup) -> dict[str, Any]:
         from cuda_agent_backend.hook import kernel_set_digest
-        from kernel_cache.fields import Fields
-        from kernel_cache.record import key_from
 
-        budget_s = float(request["budget_s"])
-        keys = [key_from(Fields("request.kernels", fields)) for fields in request["kernels"]]
+        budget_s, keys = float(request["budget_s"]), keys_of(request)
         # In this process's group, so that whoever kills this one kills it too.
         child = Child("cuda_agent_backend.accept", own_group=False)
         try:

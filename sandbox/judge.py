@@ -172,15 +172,14 @@ class Judge:
     def rest(self) -> None:
         """Give up the task at hand, here and in the workers, which stay, with the memory that it took on the device."""
         self._settle()
-        before, self._session = self._session, None
-        if before is None:
+        if self._session is None:
             return
+        self._session = None
         for worker in self._workers:
             if worker.holds:
                 worker.renew()
             elif worker.running:
                 worker.ask("forget", {"do": "forget"}, self.timeouts.run)
-        del before
         machine.release_memory(self.target)
 
     @property
