@@ -14,6 +14,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,10 @@ class Foreign(ValueError):
     """A result of other sources, of another task text, or made in another way than the rest."""
 
 
-def results_in(folder: Path, tasks: Mapping[str, TaskFile], sources: str) -> list[Facts]:
-    """All results in a run's folder. Raises `Foreign`."""
+def results_in(
+    folder: Path, tasks: Mapping[str, TaskFile], sources: str, cache_dir: str = ""
+) -> list[Facts]:
+    """All results in a run's folder. cache_dir: of the run, where it was given one. Raises `Foreign`."""
     machine = json.loads((folder / "work" / "machine.json").read_text(encoding="utf-8"))["facts"]
     found = []
     for path in sorted((folder / "tasks").rglob("*.json")):
@@ -59,7 +62,7 @@ def results_in(folder: Path, tasks: Mapping[str, TaskFile], sources: str) -> lis
         task = tasks.get(Path(facts["file"]).stem)
         if task is None:
             raise Foreign(f"{path}: there is no task {facts['file']}")
-        identity = Identity(sources, Wishes(**facts["wishes"]), machine)
+        identity = Identity(sources, Wishes(**facts["wishes"]), machine, cache_dir)
         if facts["identity"] != identity.of(task):
             raise Foreign(f"{path}: not measured with these sources, or not as {task.path} is now")
         found.append({**facts, "name": task.name, "group": task.group})
@@ -200,12 +203,22 @@ def main() -> int:
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER")
     parser.add_argument("--name", default="h200-practice")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the file is written")
+    parser.add_argument(
+        "--cache-dirs",
+        nargs="+",
+        default=(),
+        metavar="DIR",
+        help="the --cache-dir of each run, as it was on its machine, where the runs were given one",
+    )
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw plots, as SVG, there")
     args = parser.parse_args()
     found = discover([PRACTICE.relative_to(ROOT)])
     tasks = {task.path.stem: task for task in getattr(found, "tasks", ())}
     try:
-        lists = [results_in(folder, tasks, provenance.sources()) for folder in args.folders]
+        lists = [
+            results_in(folder, tasks, provenance.sources(), cache_dir)
+            for folder, cache_dir in zip_longest(args.folders, args.cache_dirs, fillvalue="")
+        ]
         every = [facts for one in lists for facts in one]
         content = whole(every, list(tasks.values()), args.folders)
     except Foreign as error:
