@@ -16,12 +16,8 @@ eps is that of the output's dtype (half of it for 16-bit types and less). slack 
 number; results of several draws are pooled to make it small. n is the number of elements that count
 in rms(oracle): where one is a million times larger than all others, n is 1.
 
-Not finite: where eager is NaN or infinite the candidate must be the same (and so with the sign), or
-what the oracle is: finite, where only eager overflowed, or infinite, where eager made a NaN of it. Where
-eager is finite the candidate must be. The oracle counts as rounded to the output's dtype. Where it lies within
-a rounding of what overflows, both its neighbours are right: the largest number and the infinity. On inputs that hold
-infinities or NaN themselves a candidate of 16 bits may also be what the oracle is where eager lost them: some of
-cuDNN's convolutions in half precision give the bias where an input is infinite.
+What is not finite must be as in eager or as in the oracle, but for chance (see `finiteness`). Where eager alone is not
+finite a candidate is held against gross errors only: eager has no error there to compare with.
 
 Integers and booleans are equal to eager's. Positions of an extremum, or of sorted elements, may differ where the values
 there are equal (see `positions`).
@@ -35,6 +31,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from sandbox.finiteness import MOST_PLACES, Places, wrong_places
 from sandbox.places import Misses, misses
 from sandbox.positions import PositionCheck
 from sandbox.specs import TensorSpec
@@ -148,7 +145,7 @@ def compare(
 def compare_draws(draws: Sequence[Draw], nearby: Nearby | None = None) -> AccuracyReport:
     """The report on several draws from the same distribution, pooled per output."""
     found = [_compare_output(number, draws) for number in range(len(draws[0].outputs))]
-    doubtful = [p for p in found if isinstance(p, _Pool) and p.is_wrong_by_gross_errors_alone()]
+    doubtful = [p for p in found if isinstance(p, _Pool) and p.is_doubtful()]
     if doubtful and nearby:
         for eager, oracle in nearby():
             for pool in doubtful:
@@ -180,7 +177,8 @@ def _compare_output(number: int, draws: Sequence[Draw]) -> OutputReport | _Pool:
         return _first_failure(number, (_check_positions(number, draw) for draw in draws))
     if not first.eager[number].dtype.is_floating_point:
         return _first_failure(number, (_check_equal(number, draw) for draw in draws))
-    pool = _Pool(number, first.eager[number].dtype)
+    last = draws[-1]  # of whose inputs others are nearby
+    pool = _Pool(number, first.eager[number].dtype, Places(last.eager[number], last.oracle[number]))
     for draw in draws:
         trio = draw.outputs[number], draw.eager[number], draw.oracle[number]
         wrong = pool.add(*trio, draw.beyond)
@@ -214,10 +212,14 @@ def _check_positions(number: int, draw: Draw) -> str:
 class _Pool:
     """Errors of one output over several draws, gathered chunk by chunk."""
 
-    def __init__(self, number: int, dtype: torch.dtype) -> None:
+    def __init__(self, number: int, dtype: torch.dtype, places: Places) -> None:
         import torch
 
-        self.number, self.dtype = number, dtype
+        self.number, self.dtype, self.places = number, dtype, places
+        self.not_finite = ""
+        """What is wrong at the first of these places, if there are any."""
+        self.unmatched = 0
+        """Elements that are not finite in eager alone."""
         limits = torch.finfo(dtype)
         # Eager and oracle are one where the task is in float64 already: only the floor is left,
         # and it has to cover another order of summation.
@@ -234,43 +236,47 @@ class _Pool:
     def add(
         self, found: torch.Tensor, eager: torch.Tensor, oracle: torch.Tensor, beyond: bool = False
     ) -> str:
-        """Add a draw; what is wrong with its NaN and infinities, else empty."""
+        """Add a draw; what is wrong with its NaN and infinities where it cannot be chance, else empty."""
+        import torch
+
         chunk = CHUNKS[oracle.device.type]
         parts = [tensor.reshape(-1).split(chunk) for tensor in (found, eager, oracle)]
-        start = 0
+        start, places = 0, []
         for piece in zip(*parts, strict=True):
             c, e, o = (tensor.double() for tensor in piece)
             wrong = self._add_chunk(c, e, o, beyond)
-            if wrong is not None:
-                place = _unravel(start + wrong, found.shape)
-                values = f"{c[wrong].item()} instead of {e[wrong].item()}"
-                return f"not finite in other places than eager, at {place}: {values}"
+            if len(wrong):
+                place = _unravel(start + int(wrong[0]), found.shape)
+                values = f"{c[wrong[0]].item()} instead of {e[wrong[0]].item()}"
+                text = f"not finite in other places than eager, at {place}: {values}"
+                self.not_finite = self.not_finite or text
+                places.append(start + wrong)
+                if sum(map(len, places)) > MOST_PLACES or not self.places.belong_to(eager):
+                    return text
             start += len(c)
+        if places:
+            self.places.add(torch.cat(places))
         return ""
 
     def _add_chunk(
         self, c: torch.Tensor, e: torch.Tensor, o: torch.Tensor, beyond: bool
-    ) -> int | None:
+    ) -> torch.Tensor:
+        """Where it is not finite as it should be."""
         import torch
 
+        wrong = torch.empty(0, dtype=torch.int64, device=o.device)
         if not bool(torch.isfinite(c.sum() + e.sum())):
-            narrow = o.to(self.dtype).double()
-            fine = c.isfinite() & e.isfinite() | _same_class(c, e)
-            fine |= ~e.isfinite() & (narrow.isfinite() & c.isfinite() | _same_class(c, narrow))
-            fine |= _overflows_by_rounding(c, o, self.dtype)
-            if beyond and self.dtype.itemsize == 2:
-                fine |= _same_class(c, narrow)
-            if not bool(fine.all()):
-                return int((~fine).nonzero()[0])
-            keep = c.isfinite() & narrow.isfinite()
+            wrong = wrong_places(c, e, o, self.dtype, beyond)
+            both = c.isfinite() & o.to(self.dtype).isfinite()
+            alone, keep = both & ~e.isfinite(), both & e.isfinite()
+            self.unmatched += int(alone.sum())
+            self._group(o[alone].abs(), [(c - o)[alone].abs()])
             c, e, o = c[keep], e[keep], o[keep]
-            # Where eager overflowed it has no error to compare with.
-            e = torch.where(e.isfinite(), e, o)
         elif not bool(torch.isfinite(o.sum())):
             keep = o.isfinite()
             c, e, o = c[keep], e[keep], o[keep]
         self._add_finite(c, e, o)
-        return None
+        return wrong
 
     def _add_finite(self, c: torch.Tensor, e: torch.Tensor, o: torch.Tensor) -> None:
         import torch
@@ -285,16 +291,24 @@ class _Pool:
             self.squares[i] += _squared(float(torch.linalg.vector_norm(values)))
         # torch's own norm of order 4 takes powers, ten times as long
         self.fourths += _squared(float(torch.linalg.vector_norm(size.square())))
+        self._group(size, errors)
+
+    def _group(self, size: torch.Tensor, errors: Sequence[torch.Tensor]) -> None:
+        """errors: the candidate's, and eager's where it has one."""
+        import torch
+
         bins = _bins(size)
         if self.counts is None:
-            self.counts = torch.zeros(_BINS, dtype=torch.int64, device=o.device)
-            self.tops = [torch.zeros(_BINS, dtype=o.dtype, device=o.device) for _ in errors]
+            self.counts = torch.zeros(_BINS, dtype=torch.int64, device=size.device)
+            self.tops = [torch.zeros(_BINS, dtype=size.dtype, device=size.device) for _ in range(2)]
         self.counts += torch.bincount(bins, minlength=_BINS)
-        for top, values in zip(self.tops, errors, strict=True):
+        for top, values in zip(self.tops, errors, strict=False):
             top.scatter_reduce_(0, bins, values, "amax")
 
     def add_nearby(self, eager: torch.Tensor, oracle: torch.Tensor) -> None:
-        """Add eager's errors to what gross ones are held against."""
+        """Add eager's errors to what gross ones are held against, and its NaN and infinities to what may be chance."""
+        if self.not_finite:
+            self.places.look(eager, oracle)
         chunk = CHUNKS[oracle.device.type]
         parts = [tensor.reshape(-1).split(chunk) for tensor in (eager, oracle)]
         for piece in zip(*parts, strict=True):
@@ -303,9 +317,10 @@ class _Pool:
             e, o = e[keep], o[keep]
             self.tops[1].scatter_reduce_(0, _bins(o.abs()), (e - o).abs_(), "amax")
 
-    def is_wrong_by_gross_errors_alone(self) -> bool:
-        """Whether its RMS and its largest error are as they should be."""
-        return bool(self._gross()) and self.report().reason == self._gross()
+    def is_doubtful(self) -> bool:
+        """Whether its RMS and its largest error are as they should be, and yet it is wrong."""
+        reason = self.report().reason
+        return bool(reason) and reason in (self._gross(), self.not_finite)
 
     def report(self) -> OutputReport:
         """The decision on all that was added."""
@@ -316,7 +331,8 @@ class _Pool:
         rms_allowed = RMS_MULTIPLE * rms[1] * slack + floor
         max_allowed = MAX_MULTIPLE * (self.maxima[1] * slack + self.eps * self.maxima[2])
         max_allowed += self.tiny
-        reason = self._gross()
+        fine = not self.not_finite or self.places.are_chance
+        reason = self._gross() if fine else self.not_finite
         if rms[0] > rms_allowed:
             reason = f"RMS error {rms[0]:.3g}, eager's {rms[1]:.3g}, allowed {rms_allowed:.3g}"
         elif self.maxima[0] > max_allowed:
@@ -335,7 +351,7 @@ class _Pool:
             max_error=_finite(self.maxima[0]),
             max_eager=_finite(self.maxima[1]),
             max_allowed=_finite(max_allowed),
-            error_ratio=_finite(rms[0] / max(rms[1], floor)),
+            error_ratio=_finite(rms[0] / max(rms[1], floor)) if fine else math.inf,
         )
 
     def _counting(self, n: int) -> float:
@@ -344,7 +360,7 @@ class _Pool:
         return min(max(ratio * ratio, 1.0), n) if math.isfinite(ratio) else n
 
     def _gross(self) -> str:
-        if self.counts is None or self.elements < GROUP_SIZE:
+        if self.counts is None or (self.elements < GROUP_SIZE and not self.unmatched):
             return ""
         relative = max(GROSS_RELATIVE, MAX_MULTIPLE * self.eps)
         filled = self.counts.nonzero().flatten()
@@ -370,21 +386,6 @@ def _bins(size: torch.Tensor) -> torch.Tensor:
     import torch
 
     return torch.frexp(size)[1].long().add_(_BIAS).masked_fill_(size == 0, 0)
-
-
-def _same_class(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Both NaN, or both the same infinity."""
-    return a.isnan() & b.isnan() | a.isinf() & (a == b)
-
-
-def _overflows_by_rounding(c: torch.Tensor, o: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Where the oracle is within a rounding of the least number that overflows, and the candidate on either side."""
-    import torch
-
-    limits = torch.finfo(dtype)
-    step = limits.max * limits.eps / (2 - limits.eps)  # between the largest numbers
-    near = (o.abs() - limits.max - step / 2).abs() <= step
-    return near & (c.abs() >= limits.max - step) & (c.sign() == o.sign())
 
 
 def _squared(value: float) -> float:

@@ -187,10 +187,12 @@ class Judge:
         """Seconds spent waiting for other processes' turns on the device."""
         return self._device.waited_s
 
-    def ceilings(self) -> Ceilings:
-        """What this machine can do at most; measured once."""
-        if self._ceilings is None:
-            self._ceilings = machine.ceilings(self.target)
+    def ceilings(self, again: bool = False) -> Ceilings:
+        """What this machine can do at most; measured once. again: once more, to be sure, as other work on the machine
+        only lowers what is found."""
+        if self._ceilings is None or again:
+            found = machine.ceilings(self.target)
+            self._ceilings = found.best_of(self._ceilings) if self._ceilings else found
         return self._ceilings
 
     def compile(self, candidate: Candidate) -> Compiled | Failure:
@@ -433,7 +435,7 @@ class Judge:
         """A time below the roofline floor cannot be; the ceilings are measured again to be sure."""
         limit, seconds = roofline.IMPOSSIBLE, speed.seconds["candidate"]
         if seconds < limit * roofline.floor_seconds(task, self.ceilings()):
-            self._ceilings = self.ceilings().best_of(machine.ceilings(self.target))
+            self.ceilings(again=True)
         floor = roofline.floor_seconds(task, self.ceilings())
         evidence["ceilings"], evidence["floor_seconds"] = self.ceilings().to_dict(), floor
         if seconds >= limit * floor:

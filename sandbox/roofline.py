@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 IMPOSSIBLE = 0.95
 """A time below this share of the floor is refused."""
+NEAR = 1.10
+"""A baseline that takes no longer than so many times the floor leaves nothing worth a search."""
 
 # Operands of which a kernel may have to read a part only, by operator.
 _SELF = frozenset(("self",))

@@ -22,10 +22,11 @@ from cuda_agent_backend.agent.protocol import Message, Schema, ToolCall, Turn
 from cuda_agent_backend.agent.resume import decide_again
 from cuda_agent_backend.agent.tools.kernels import WORTH_SUBMITTING
 from cuda_agent_backend.sketch.space import MOST
+from sandbox.roofline import NEAR
 
 NOISY_TRIES = 3
 """Judgements that a busy machine may spoil before the search goes on without them."""
-LIMIT = 1.10
+LIMIT = NEAR
 """Room below this is not worth a search: winning by 5 % would take a kernel within a few percent of the floor."""
 AT_FLOOR = 1.03
 """A schedule within this of the roofline floor ends the search: nothing faster is to be had."""

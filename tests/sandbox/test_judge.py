@@ -215,6 +215,20 @@ def test_baselines_are_measured(judge: Judge) -> None:
     assert judge.baselines(TASK) is found
 
 
+def test_what_says_there_is_no_room_is_measured_again(
+    tmp_path: Path, native_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sandbox import machine
+
+    rates = iter((1e3, 1e15))
+    monkeypatch.setattr(machine, "ceilings", lambda target: machine.Ceilings(*[next(rates)] * 3, 0))
+    with Judge("cpu", scratch_dir=tmp_path, native_dir=native_dir) as judge:
+        found = judge.baselines(TASK)
+        assert isinstance(found, Baselines), found
+        assert found.room > 1 and next(rates, None) is None
+        assert judge.ceilings().bytes_per_s == 1e15
+
+
 def test_a_profile_has_pairs_against_the_faster_baseline(judge: Judge) -> None:
     baselines = judge.baselines(TASK)
     assert isinstance(baselines, Baselines)

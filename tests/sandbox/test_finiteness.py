@@ -1,0 +1,142 @@
+"""What is not finite by chance, and what is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+import torch
+
+from sandbox.accuracy import Draw, compare_draws
+from sandbox.finiteness import most
+from sandbox.nearby import several
+
+ROWS, LENGTH = 1 << 16, 48
+NAN = float("nan")
+
+
+def rows() -> torch.Tensor:
+    """Of many rows the first 200 sum to a few roundings, the others to about three."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(ROWS, LENGTH, generator=generator)
+    left = torch.randn(ROWS, generator=generator, dtype=torch.float64) * 1e-5
+    x[:, -1] += (left - x.double().sum(1)).float()
+    x[200:, 0] += 3
+    return x
+
+
+def logarithm(x: torch.Tensor, step: int = 1) -> torch.Tensor:
+    """Of each row's sum, the order of which depends on the step."""
+    total = torch.zeros(len(x), dtype=x.dtype)
+    for first in range(step):
+        part = torch.zeros_like(total)
+        for column in range(first, LENGTH, step):
+            part = part + x[:, column]
+        total = total + part
+    return total.log()
+
+
+def judged(found: torch.Tensor, x: torch.Tensor, others: Sequence[Draw] = ()) -> str:
+    def pairs() -> Iterator[tuple[list[torch.Tensor], list[torch.Tensor]]]:
+        for (near,) in several([x]):
+            yield [logarithm(near)], [logarithm(near.double())]
+
+    own = Draw([found], [logarithm(x)], [logarithm(x.double())])
+    return compare_draws([*others, own], pairs).reason
+
+
+def test_signs_that_rounding_decides_are_chance() -> None:
+    x = rows()
+    found = logarithm(x, step=8)
+    assert bool((found.isfinite() != logarithm(x).isfinite()).any())
+    assert judged(found, x) == ""
+    assert (
+        "not finite in other places"
+        in compare_draws([Draw([found], [logarithm(x)], [logarithm(x.double())])]).reason
+    )
+
+
+@pytest.mark.parametrize("value", [NAN, float("inf")])
+def test_a_place_that_is_certain_is_no_chance(value: float) -> None:
+    x = rows()
+    found = logarithm(x, step=8)
+    assert bool(logarithm(x)[-1].isfinite())
+    found[-1] = value
+    assert "not finite" in judged(found, x)
+
+
+def test_more_places_than_eagers_are_no_chance() -> None:
+    x = rows()
+    found = logarithm(x)
+    found[:200] = NAN
+    assert "not finite" in judged(found, x)
+
+
+def nearest(x: torch.Tensor, codes: torch.Tensor, half: int) -> torch.Tensor:
+    """Distances to the nearest code: NaN where the squares of equal vectors cancel to less than nothing."""
+    products = x[:, :half] @ codes[:, :half].t() + x[:, half:] @ codes[:, half:].t()
+    squares = x.square().sum(1, keepdim=True) - 2 * products + codes.square().sum(1)
+    return squares.sqrt().amin(1)
+
+
+def test_distances_of_equal_vectors_are_chance() -> None:
+    generator = torch.Generator().manual_seed(0)
+    codes = torch.randn(64, 96, generator=generator)
+    x = torch.cat([codes, torch.randn(4000, 96, generator=generator)])
+
+    def judge(found: torch.Tensor) -> str:
+        def nearby() -> Iterator[tuple[list[torch.Tensor], list[torch.Tensor]]]:
+            for a, b in several([x, codes]):
+                yield [nearest(a, b, 0)], [nearest(a.double(), b.double(), 0)]
+
+        draw = Draw([found], [nearest(x, codes, 0)], [nearest(x.double(), codes.double(), 0)])
+        return compare_draws([draw], nearby).reason
+
+    found = nearest(x, codes, 40)
+    other = found.isnan() != nearest(x, codes, 0).isnan()
+    assert int(other.sum()) > 8 and not bool(other[64:].any())
+    assert judge(found) == ""
+    found[2000] = NAN
+    assert "not finite" in judge(found)
+
+
+def test_where_eager_is_as_the_oracle_there_is_no_chance() -> None:
+    x = rows()
+    x[:200, 0] += 3
+    found = logarithm(x, step=8)
+    assert judged(found, x) == ""
+    found[3] = NAN
+    assert "not finite" in judged(found, x)
+
+
+def test_places_of_draws_that_nothing_is_nearby_of_are_no_chance() -> None:
+    x, y = rows(), rows().flip(0).contiguous()
+    other = Draw([logarithm(y, step=8)], [logarithm(y)], [logarithm(y.double())])
+    assert "not finite" in judged(logarithm(x, step=8), x, [other])
+
+
+def test_without_own_places_none_is_allowed_and_with_few_a_few() -> None:
+    assert [most(expected) for expected in (0, 0.5, 20, 64)] == [0, 2, 33, 88]
+
+
+def test_where_eager_alone_is_not_finite_only_gross_errors_count() -> None:
+    oracle = torch.cat(
+        [torch.linspace(1, 2, 1000, dtype=torch.float64) * 1e12, torch.ones(9000).double()]
+    )
+    eager = oracle.float()
+    eager[:1000] = NAN
+
+    def reason(error: float) -> str:
+        found = oracle.float()
+        found[:1000] *= 1 + error
+        return compare_draws([Draw([found], [eager], [oracle])]).reason
+
+    assert reason(3e-6) == ""
+    assert "on values of size" in reason(1e-2)
+
+
+def test_a_few_elements_that_eager_lost_are_held_against_gross_errors_too() -> None:
+    oracle = torch.tensor([3.0, 4.0], dtype=torch.float64)
+    eager = torch.full((2,), NAN)
+    assert compare_draws([Draw([oracle.float()], [eager], [oracle])]).passes
+    assert not compare_draws([Draw([torch.tensor([3.0, 4.1])], [eager], [oracle])]).passes
