@@ -14,7 +14,8 @@ from torch.fx import Node
 from cuda_agent_backend.rewrite.edit import argument, is_float, is_tensor, name_of, shape_of
 
 aten, prims = torch.ops.aten, torch.ops.prims
-BAG = aten._embedding_bag_forward_only.default
+BAGS = (aten._embedding_bag_forward_only.default, aten._embedding_bag.default)
+"""The second one is what a table becomes that could be trained, also where nothing is."""
 PUTS = (aten.index_put.default, aten._unsafe_index_put.default)
 MOST_TERMS = 64
 PLACES = (torch.int32, torch.int64)
@@ -26,7 +27,7 @@ def bag_length(node: Node) -> int | None:
 
     Weights of samples, padding, a last offset and empty bags are not covered.
     """
-    if node.target is not BAG:
+    if node.target not in BAGS:
         return None
     weight, indices, offsets = (argument(node, n) for n in ("weight", "indices", "offsets"))
     if not is_float(weight) or not is_tensor(indices) or name_of(offsets) != "iota":

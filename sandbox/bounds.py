@@ -23,6 +23,7 @@ WIDE: dict[str, Bounds] = {
 _INDEXED: dict[str, tuple[str, str, str | None]] = {
     "embedding": ("indices", "weight", None),
     "_embedding_bag_forward_only": ("indices", "weight", None),
+    "_embedding_bag": ("indices", "weight", None),
     "gather": ("index", "self", "dim"),
     "index_select": ("index", "self", "dim"),
     "index_add": ("index", "self", "dim"),

@@ -32,7 +32,7 @@ _PARTLY_READ = {
     **dict.fromkeys(("full_like", "empty_like", "zeros_like", "ones_like", "any", "all"), _SELF),
     **dict.fromkeys(("_unsafe_index", "_unsafe_masked_index", "constant_pad_nd", "topk"), _SELF),
     "embedding": frozenset(("weight",)),
-    "_embedding_bag_forward_only": frozenset(("weight",)),
+    **dict.fromkeys(("_embedding_bag_forward_only", "_embedding_bag"), frozenset(("weight",))),
     "where": frozenset(("self", "other")),
 }
 

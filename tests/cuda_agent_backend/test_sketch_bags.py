@@ -34,6 +34,13 @@ def bag(mode: str) -> Callable[[Tensor, Tensor], Tensor]:
     return lambda w, i: F.embedding_bag(i, w, mode=mode)
 
 
+def trainable_bag(table: Tensor, places: Tensor) -> Tensor:
+    """What `F.embedding_bag` runs where the table requires a gradient."""
+    offsets = torch.arange(0, places.numel(), places.shape[1])
+    found: Tensor = torch._embedding_bag(table, places.reshape(-1), offsets, False, 1)[0]
+    return found
+
+
 def with_nan() -> Tensor:
     table = randn(50, 36)
     table[::5], table[:, 7], table[3, 3] = math.nan, -math.inf, math.inf
@@ -49,6 +56,7 @@ BAGS: dict[str, Case] = {
     "means with NaN": (bag("mean"), (with_nan(), places(50, 7, 4))),
     "bags of one": (bag("mean"), (randn(50, 36), places(50, 7, 1))),
     "half precision": (bag("sum"), (randn(50, 36).half(), places(50, 7, 9))),
+    "of a table that could be trained": (trainable_bag, (randn(50, 36), places(50, 7, 9))),
     "narrow integers, then an activation": (
         lambda w, i: F.embedding_bag(i, w, mode="mean").relu() * 2,
         (randn(50, 36), places(50, 7, 9).int()),
