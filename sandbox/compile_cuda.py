@@ -17,7 +17,7 @@ from sandbox.isolation import Isolation
 from sandbox.landlock import View
 from sandbox.limits import SYSTEM_PATH, Finished, Limits, run_limited
 from sandbox.occupancy import limits_of, residency
-from sandbox.plan import Launch, ResolvedLaunch
+from sandbox.plan import Launch, Plan, ResolvedLaunch
 from sandbox.privileges import next_uid
 from sandbox.toolchain import Missing, Toolchain, find_cuda, find_cxx
 from sandbox.views import compiler_view
@@ -94,6 +94,8 @@ def _inspect(
     except (OSError, ElfError) as error:
         return CompileFailed(f"{run.output}\nno usable cubin came out: {error}")
     reason = why_refused(cubin, candidate.source, trusted=candidate.origin == "sketch")
+    if reason is None and candidate.origin != "sketch":
+        reason = _depends(candidate.plan)
     if reason is not None:
         return Refused(reason)
     wanted = {step.kernel for step in candidate.plan.steps if isinstance(step, Launch)}
@@ -105,6 +107,14 @@ def _inspect(
         )
     facts = kernel_facts(run.output, candidate.plan.launches(), arch)
     return Compiled(binary, run.output, run.seconds, toolchain, facts)
+
+
+def _depends(plan: Plan) -> str | None:
+    """Why a plan by somebody else than our sketches is refused: a kernel that does not wait is right by chance, which
+    no check would see for sure."""
+    steps = (step for step in plan.steps if isinstance(step, Launch) and step.dependent)
+    found = next(steps, None)
+    return f"kernel {found.kernel}: dependent launches are for generated kernels" if found else None
 
 
 def kernel_facts(

@@ -102,6 +102,7 @@ def _check_launch(step: Launch, plan: Plan, names: set[str], where: str) -> None
     for argument in resolved.args:
         _check_argument(argument, names, where)
     require(len(resolved.args) * 8 <= MAX_ARGUMENT_BYTES, f"{where}: too many arguments")
+    require(not step.dependent or plan.steps[0] is not step, f"{where}: dependent on nothing")
     if plan.target == "cuda":
         _check_dimensions(resolved, where)
 

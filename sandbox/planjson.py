@@ -69,8 +69,11 @@ def read_step(value: Any, index: int) -> Step:
         )
     if value.get("kind") == "triton":
         return _read_triton(value, where)
-    check_keys(value, {"kind", "kernel"}, {"grid", "block", "shared", "cluster", "args"}, where)
+    may = {"grid", "block", "shared", "cluster", "args", "dependent"}
+    check_keys(value, {"kind", "kernel"}, may, where)
     require(value["kind"] == "launch", f"{where}: kind must be 'launch', 'triton' or 'call'")
+    dependent = value.get("dependent", False)
+    require(isinstance(dependent, bool), f"{where}: dependent {dependent!r}; true or false")
     cluster = value.get("cluster")
     return Launch(
         kernel=value["kernel"],
@@ -79,6 +82,7 @@ def read_step(value: Any, index: int) -> Step:
         shared=value.get("shared", 0),
         args=_read_arguments(value, where),
         cluster=None if cluster is None else _triple(cluster, f"{where}: cluster"),
+        dependent=dependent,
     )
 
 
@@ -155,6 +159,8 @@ def step_json(step: Step) -> dict[str, Any]:
     }
     if step.cluster is not None:
         document["cluster"] = list(step.cluster)
+    if step.dependent:
+        document["dependent"] = True
     return document
 
 

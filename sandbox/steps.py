@@ -41,7 +41,11 @@ Argument = str | Scalar
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel launch. `shared` is dynamic shared memory in bytes. On cpu only `kernel` has a meaning."""
+    """One kernel launch. `shared` is dynamic shared memory in bytes. On cpu only `kernel` has a meaning.
+
+    dependent: it may start while the step before it ends (programmatic dependent launch, sm_90 and newer): the kernel
+    itself waits for that step before it touches memory, which nobody checks. For sources of our own sketches only.
+    """
 
     kernel: str
     grid: Triple = ONES
@@ -49,6 +53,7 @@ class Launch:
     shared: Expression = 0
     args: tuple[Argument, ...] = ()
     cluster: Triple | None = None
+    dependent: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,6 +97,7 @@ class ResolvedLaunch:
     shared: int
     cluster: tuple[int, int, int] | None
     args: tuple[Argument, ...]
+    dependent: bool = False
 
 
 class PlanError(ValueError):
@@ -117,6 +123,7 @@ def resolve(step: Launch, sizes: Mapping[str, int]) -> ResolvedLaunch:
         evaluate(step.shared, sizes),
         cluster,
         resolve_arguments(step.args, sizes),
+        step.dependent,
     )
 
 

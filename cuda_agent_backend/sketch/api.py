@@ -14,6 +14,7 @@ from cuda_agent_backend.sketch import cpu, cpu_schedules, cuda
 from cuda_agent_backend.sketch.attention import attention_of, is_attention
 from cuda_agent_backend.sketch.cpu_attention import CpuAttention
 from cuda_agent_backend.sketch.cuda_attention import CudaAttention
+from cuda_agent_backend.sketch.cuda_chain import chained
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
 from cuda_agent_backend.sketch.cuda_scatter import CudaScatter
 from cuda_agent_backend.sketch.cuda_select import CudaSelection
@@ -157,6 +158,8 @@ def generate(
     """The candidate that ``schedule`` stands for."""
     try:
         source, plan = analysis.emit(schedule, device)
+        if plan.target == "cuda":
+            source, plan = chained(source, plan, gpu_facts(device))
     except (Unsupported, PlanError) as error:
         return NotCovered(str(error))
     except (ArithmeticError, LookupError, TypeError) as error:

@@ -104,7 +104,7 @@ def _encode_spec(spec: TensorSpec) -> list[int]:
     ]
 
 
-Step = tuple[str, Sequence[int], Sequence[int], int, Sequence[int] | None, list[int | bytes]]
+Step = tuple[str, Sequence[int], Sequence[int], int, Sequence[int] | None, bool, list[int | bytes]]
 
 
 def steps_of(plan: Plan) -> list[Step]:
@@ -115,7 +115,15 @@ def steps_of(plan: Plan) -> list[Step]:
 
 def _step(launch: ResolvedLaunch, index: dict[str, int]) -> Step:
     args = [_argument(a, index) for a in launch.args]
-    return (launch.kernel, launch.grid, launch.block, launch.shared, launch.cluster, args)
+    return (
+        launch.kernel,
+        launch.grid,
+        launch.block,
+        launch.shared,
+        launch.cluster,
+        launch.dependent,
+        args,
+    )
 
 
 def _argument(argument: Argument, index: dict[str, int]) -> int | bytes:

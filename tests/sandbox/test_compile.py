@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from launch_kit import ARCH, CUDA_ADD, cpu, cuda, cuda_plan, needs_cuda_compiler
 
-from sandbox.candidate import Candidate
+from sandbox.candidate import Candidate, Origin
 from sandbox.compile import (
     Compiled,
     CompileFailed,
@@ -20,7 +20,7 @@ from sandbox.compile_cuda import compile_cuda, ptxas_facts
 from sandbox.cubin import may_name_math_tables, parse
 from sandbox.elf import ElfError
 from sandbox.limits import Limits
-from sandbox.plan import LibraryCall
+from sandbox.plan import Launch, LibraryCall
 from sandbox.toolchain import Toolchain, find_cuda, find_cxx, find_nvrtc
 
 
@@ -87,6 +87,19 @@ def test_no_compiler_is_a_value_with_a_remedy(
 def cuda_result(source: str, folder: Path, origin: str = "policy") -> object:
     candidate: Candidate = replace(cuda(source), origin=origin)
     return compile_candidate(candidate, folder, ARCH)
+
+
+@needs_cuda_compiler
+@pytest.mark.parametrize(("origin", "refused"), [("policy", True), ("sketch", False)])
+def test_dependent_launches_are_for_generated_kernels(
+    tmp_path: Path, origin: Origin, refused: bool
+) -> None:
+    (first,) = cuda().plan.steps
+    assert isinstance(first, Launch)
+    plan = replace(cuda().plan, steps=(first, replace(first, dependent=True)))
+    result = compile_candidate(cuda(plan=plan, origin=origin), tmp_path, ARCH)
+    assert isinstance(result, Refused if refused else Compiled), result
+    assert not isinstance(result, Refused) or "dependent launches" in result.reason
 
 
 def kernel(body: str, before: str = "") -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -124,6 +126,47 @@ def test_large_shared_memory_temporaries_and_several_steps(tmp_path: Path) -> No
     load(cuda(source, plan), tmp_path)
     x, _ = pair()
     torch.testing.assert_close(launcher.op_for(1, 1)(KEY, x), x.flip(0) / 2)
+
+
+def chain(length: int, size: int) -> Candidate:
+    """Kernels that add 1 each, slowly, every one to what the one before it wrote."""
+    source = """
+    extern "C" __global__ void add(const float* x, float* o, int n) {
+      asm volatile("griddepcontrol.wait;\\n griddepcontrol.launch_dependents;" ::: "memory");
+      const int i = blockIdx.x * blockDim.x + threadIdx.x;
+      const long long start = clock64();
+      while (clock64() - start < 20000) {}
+      if (i < n) o[i] = x[n - 1 - i] + 1;
+    }"""
+    line = TensorSpec("float32", (size,), (1,))
+    names = ["x", *(f"t{i}" for i in range(length - 1)), "o"]
+    temporaries = tuple(Buffer(name, "temporary", line) for name in names[1:-1])
+    steps = tuple(
+        Launch("add", ("ceildiv(n, 256)", 1, 1), (256, 1, 1), args=(a, b, Scalar("i32", "n")))
+        for a, b in itertools.pairwise(names)
+    )
+    steps = (steps[0], *(replace(step, dependent=True) for step in steps[1:]))
+    ends = (Buffer("x", "input", line), Buffer("o", "output", line))
+    return cuda(source, Plan("cuda", (*ends, *temporaries), steps, {"n": size}))
+
+
+@pytest.mark.parametrize("size", [1000, 3_000_000])
+def test_dependent_launches_see_what_was_written_before(tmp_path: Path, size: int) -> None:
+    if torch.cuda.get_device_capability() < (9, 0):
+        pytest.skip("dependent launches need compute capability 9.0")
+    load(chain(6, size), tmp_path)
+    x = torch.randn(size, device="cuda")
+    operator = launcher.op_for(1, 1)
+    for _ in range(20):
+        torch.testing.assert_close(operator(KEY, x), x + 6)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = operator(KEY, x)
+    for _ in range(20):
+        x.normal_()
+        graph.replay()
+        torch.testing.assert_close(result, x + 6)
 
 
 @pytest.mark.parametrize("cluster", [2, 16])

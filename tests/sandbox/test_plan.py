@@ -81,6 +81,20 @@ def test_a_plan_survives_json_unchanged() -> None:
     assert Plan.from_json(plan.to_json()).to_json() == plan.to_json()
 
 
+def test_a_dependent_launch_survives_json_and_needs_one_before_it() -> None:
+    first = cuda_plan().steps[0]
+    assert isinstance(first, Launch)
+    plan = replace(cuda_plan(), steps=(first, replace(first, dependent=True)))
+    again = Plan.from_json(plan.to_json())
+    assert again == plan and [launch.dependent for launch in again.launches()] == [False, True]
+    with pytest.raises(PlanError, match="step 0: dependent on nothing"):
+        cuda_plan(dependent=True)
+    document = json.loads(plan.to_json())
+    document["steps"][1]["dependent"] = "yes"
+    with pytest.raises(PlanError, match="step 1: dependent 'yes'"):
+        Plan.from_document(document)
+
+
 @pytest.mark.parametrize("value", [0.1, -0.0, math.inf, -math.inf, math.nan, 1e-40])
 def test_float_arguments_survive_json_to_the_last_bit(value: float) -> None:
     plan = cuda_plan(args=(Scalar("f32", value),))

@@ -263,6 +263,14 @@ CA_INLINE void copy_async(void* shared, const void* global) {
 CA_INLINE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int Pending> CA_INLINE void copy_wait() { asm volatile("cp.async.wait_group %0;" :: "n"(Pending) : "memory"); }
 
+// First of all in each kernel of a plan of several: from here on what the launch before it wrote is there, and the launch
+// after it may be prepared (programmatic dependent launch). Without a dependent launch both do nothing.
+CA_INLINE void follow() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;\n\tgriddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 // ---- element by element -----------------------------------------------------------------------------------------
 
 #define CA_UNARY(NAME, EXPR)                                                                                          \

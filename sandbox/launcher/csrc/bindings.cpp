@@ -49,7 +49,7 @@ ca::Argument make_argument(const py::handle& item) {
   return argument;
 }
 
-// (kernel, grid, block, shared bytes, cluster or None, arguments: buffer index or constant bytes)
+// (kernel, grid, block, shared bytes, cluster or None, dependent, arguments: buffer index or constant bytes)
 ca::Step make_step(const py::tuple& fields) {
   ca::Step step;
   step.kernel = fields[0].cast<std::string>();
@@ -58,7 +58,8 @@ ca::Step make_step(const py::tuple& fields) {
   step.shared_bytes = fields[3].cast<unsigned>();
   step.has_cluster = !fields[4].is_none();
   if (step.has_cluster) step.cluster = fields[4].cast<std::array<unsigned, 3>>();
-  for (const auto& item : fields[5].cast<py::list>()) step.arguments.push_back(make_argument(item));
+  step.dependent = fields[5].cast<bool>();
+  for (const auto& item : fields[6].cast<py::list>()) step.arguments.push_back(make_argument(item));
   if (step.arguments.size() > 512) throw std::invalid_argument("more than 512 kernel arguments");
   return step;
 }

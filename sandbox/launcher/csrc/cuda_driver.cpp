@@ -35,6 +35,7 @@ Loaded load() {
   Driver& f = result.functions;
   std::string* why = &result.why;
   const bool found = find(library, "cuInit", &f.init, why) &&
+      find(library, "cuDriverGetVersion", &f.get_version, why) &&
       find(library, "cuGetErrorName", &f.get_error_name, why) &&
       find(library, "cuGetErrorString", &f.get_error_string, why) &&
       find(library, "cuCtxGetCurrent", &f.context_get_current, why) &&
@@ -50,7 +51,8 @@ Loaded load() {
       find(library, "cuKernelSetAttribute", &f.kernel_set_attribute, why) &&
       find(library, "cuLaunchKernelEx", &f.launch_kernel, why);
   if (!found) return result;
-  const Result status = f.init(0);
+  Result status = f.init(0);
+  if (status == 0) status = f.get_version(&f.version);
   result.ready = status == 0;
   if (!result.ready) result.why = "cuInit failed with CUDA error " + std::to_string(status);
   return result;

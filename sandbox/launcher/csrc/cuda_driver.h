@@ -17,6 +17,8 @@ using Kernel = struct KernelTag*;
 using Stream = void*;
 
 constexpr int kClusterDimension = 4;                   // CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+constexpr int kProgrammaticSerialization = 6;          // CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+constexpr int kCapturesProgrammatic = 12030;           // version from which stream capture takes such launches
 constexpr int kMaxDynamicShared = 8;                   // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 constexpr int kNonPortableClusterAllowed = 14;         // CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
 constexpr int kSharedBytes = 1, kLocalBytes = 3, kRegisters = 4;  // CU_FUNC_ATTRIBUTE_*
@@ -29,6 +31,7 @@ struct LaunchAttribute {
     struct {
       unsigned x, y, z;
     } cluster;
+    int programmatic_serialization;
   } value;
 };
 static_assert(sizeof(LaunchAttribute) == 72, "CUlaunchAttribute");
@@ -45,6 +48,7 @@ static_assert(sizeof(LaunchConfig) == 56, "CUlaunchConfig");
 
 struct Driver {
   Result (*init)(unsigned);
+  Result (*get_version)(int*);
   Result (*get_error_name)(Result, const char**);
   Result (*get_error_string)(Result, const char**);
   Result (*context_get_current)(Context*);
@@ -59,6 +63,7 @@ struct Driver {
   Result (*kernel_get_attribute)(int*, int, Kernel, Device);
   Result (*kernel_set_attribute)(int, int, Kernel, Device);
   Result (*launch_kernel)(const LaunchConfig*, Kernel, void**, void**);
+  int version;  // of CUDA: 1000 * major + 10 * minor
 };
 
 // The driver, or null when there is none; `why` then says what is missing. Safe to call from any thread.

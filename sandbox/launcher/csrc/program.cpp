@@ -153,12 +153,21 @@ class CudaProgram final : public Program {
       if (argument.buffer >= 0) value = &buffers[argument.buffer];
       parameters[i] = const_cast<void*>(value);
     }
-    cuda::LaunchAttribute attribute{};
-    attribute.id = cuda::kClusterDimension;
-    attribute.value.cluster = {step.cluster[0], step.cluster[1], step.cluster[2]};
+    std::array<cuda::LaunchAttribute, 2> attributes{};
+    unsigned count = 0;
+    if (step.has_cluster) {
+      cuda::LaunchAttribute& attribute = attributes[count++];
+      attribute.id = cuda::kClusterDimension;
+      attribute.value.cluster = {step.cluster[0], step.cluster[1], step.cluster[2]};
+    }
+    if (step.dependent && driver_.version >= cuda::kCapturesProgrammatic) {
+      cuda::LaunchAttribute& attribute = attributes[count++];
+      attribute.id = cuda::kProgrammaticSerialization;
+      attribute.value.programmatic_serialization = 1;
+    }
     const cuda::LaunchConfig config{
-        step.grid[0],  step.grid[1],      step.grid[2], step.block[0], step.block[1],
-        step.block[2], step.shared_bytes, stream,       &attribute,    step.has_cluster ? 1u : 0u};
+        step.grid[0],  step.grid[1],      step.grid[2], step.block[0],     step.block[1],
+        step.block[2], step.shared_bytes, stream,       attributes.data(), count};
     return driver_.launch_kernel(&config, kernels_[index], parameters.data(), nullptr);
   }
 

@@ -26,6 +26,7 @@ struct Step {
   std::array<unsigned, 3> block{1, 1, 1};
   std::array<unsigned, 3> cluster{1, 1, 1};
   bool has_cluster = false;
+  bool dependent = false;  // the kernel waits for the one before it by itself, and may start earlier
   unsigned shared_bytes = 0;
   std::vector<Argument> arguments;
 };

@@ -1,0 +1,27 @@
+"""Launches of a plan that overlap: the next one's blocks are on the chip when the last block of the one before it ends.
+
+A launch behind another takes a few microseconds: as long as the second half of a small region. With programmatic
+dependent launch (sm_90 and newer) it is prepared while the one before it runs. Each kernel waits for that one by
+itself, before anything else, so memory is as if they ran one after the other.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
+from sandbox.plan import Launch, Plan
+
+KERNEL = re.compile(r'extern "C" __global__ void[^{]*\{')
+FOLLOW = "ca::follow();"
+
+
+def chained(source: str, plan: Plan, device: DeviceFacts) -> tuple[str, Plan]:
+    """Source and plan in which each launch but the first is a dependent one, where the device knows such."""
+    launches = [step for step in plan.steps if isinstance(step, Launch)]
+    if not device.has_clusters or len(launches) < 2 or len(launches) < len(plan.steps):
+        return source, plan
+    waiting = KERNEL.sub(lambda found: f"{found.group()}\n  {FOLLOW}", source)
+    first, *others = launches
+    return waiting, replace(plan, steps=(first, *(replace(s, dependent=True) for s in others)))

@@ -1,0 +1,62 @@
+"""Launches that overlap: every kernel waits by itself, and results are as one after the other."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import cuda_emulator
+import pytest
+import torch
+from sketch_kit import Sample, sample
+
+from cuda_agent_backend.sketch import api
+from cuda_agent_backend.sketch.cuda_chain import FOLLOW, KERNEL
+from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
+from sandbox.candidate import Candidate
+from sandbox.plan import Launch
+
+
+def of_two_kernels() -> Sample:
+    x = torch.randn(70, 300, generator=torch.Generator().manual_seed(0))
+    it = sample(lambda x: (x.sum(0) * 2, (x - x.amax(1, keepdim=True)).exp()), x)
+    return dataclasses.replace(it, task=dataclasses.replace(it.task, target="cuda"))
+
+
+def made_for(it: Sample, arch: str) -> Candidate:
+    found = api.generate(it.analysis, it.analysis.schedules()[0], DeviceFacts(arch=arch))
+    assert isinstance(found, Candidate), found
+    return found
+
+
+def dependent(candidate: Candidate) -> list[bool]:
+    return [step.dependent for step in candidate.plan.steps if isinstance(step, Launch)]
+
+
+def test_all_launches_but_the_first_are_dependent_and_all_kernels_wait_first(
+    tmp_path: Path,
+) -> None:
+    it = of_two_kernels()
+    made = made_for(it, "sm_90a")
+    first, *others = dependent(made)
+    assert not first and others and all(others)
+    beginnings = [made.source[found.end() :].lstrip() for found in KERNEL.finditer(made.source)]
+    assert len(beginnings) == len(re.findall("__global__", made.source)) >= len(dependent(made))
+    assert all(text.startswith(FOLLOW) for text in beginnings)
+    results = cuda_emulator.run(made.source, made.plan, it.inputs, tmp_path)
+    for got, want in zip(results, it.want, strict=True):
+        torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_89"])
+def test_older_devices_launch_one_after_the_other(arch: str) -> None:
+    made = made_for(of_two_kernels(), arch)
+    assert not any(dependent(made)) and FOLLOW not in made.source.split("extern", 1)[1]
+
+
+def test_a_single_launch_stays_as_it_is() -> None:
+    it = sample(lambda x: x.sin() + 1, torch.randn(70, 300))
+    it = dataclasses.replace(it, task=dataclasses.replace(it.task, target="cuda"))
+    made = made_for(it, "sm_90a")
+    assert dependent(made) == [False] and FOLLOW not in made.source.split("extern", 1)[1]
