@@ -1,8 +1,8 @@
 """Pointwise kernels whose results run along one loop in memory and some of whose operands along another.
 
-A block makes a square of the two loops. Such operands are copied to shared memory first, with threads along their own
-loop, and read from there across it: memory sees whole lines on both sides. Schedule parameter `wide`: the square's
-side, in elements.
+A block makes a tile of the two loops. Such operands are copied to shared memory first, with threads along their own
+loop, and read from there across it: memory sees whole lines on both sides. Schedule parameters: the tile is `wide`
+elements along the results' loop, and `tall` along the operands' (as many where it is left out).
 """
 
 from __future__ import annotations
@@ -38,8 +38,12 @@ from sandbox.plan import Launch
 SKETCH = "transpose"
 THREADS = 256
 SIDES = (32, 64)
-LEAST = 8
-"""Elements of either loop below which most of a square's lines would be empty."""
+LEAST, MOST = 8, 256
+"""Elements of either loop below which most of a tile's lines would be empty; elements of a side at most."""
+MOST_ELEMENTS = 8192
+MANY_TILES = 256
+SECTOR = 8
+"""Elements of four bytes that memory moves at once."""
 MOST_SHARED_BYTES = 48 << 10
 
 Key = tuple[str, sympy.Expr]
@@ -90,46 +94,75 @@ def _runs_along(key: Key, dim: Dim) -> bool:
 
 
 def transpose_schedules(kernel: Kernel, region: LoweredRegion) -> list[dict[str, Parameter]]:
-    """Best guess first: a side of 128 bytes, a line of the cache. None where nothing is read across."""
+    """Best guess first: a side of 128 bytes, a line of the cache; then tiles that the loops fill. None where nothing is
+    read across."""
     crossing = crossing_of(kernel)
     if crossing is None:
         return []
     item = min(region.buffers[buffer].dtype.itemsize for buffer, _ in crossing.loads)
     sides = SIDES if item >= 4 else SIDES[::-1]
-    return [{"sketch": SKETCH, "wide": side} for side in sides]
+    found: list[dict[str, Parameter]] = [{"sketch": SKETCH, "wide": side} for side in sides]
+    for wide, tall in dict.fromkeys(_filling(crossing, max(sides))):
+        if wide != tall or wide not in SIDES:
+            found.append({"sketch": SKETCH, "wide": wide, "tall": tall})
+    return found
+
+
+def _filling(crossing: Crossing, side: int) -> list[tuple[int, int]]:
+    """Tiles of which few elements are beyond the loops' ends: of even parts, and of both loops, where that is small and
+    there are many."""
+    width, height = crossing.columns[1], crossing.rows[1]
+    parts = _part(width, side), _part(height, side)
+    small = max(width, height) <= MOST and width * height <= MOST_ELEMENTS
+    many = math.prod(size for _, size in crossing.others) >= MANY_TILES
+    return [parts, (width, height)] if small and many else [parts]
+
+
+def _part(size: int, side: int) -> int:
+    """The side of a tile when as few as are needed share a loop evenly, but for whole sectors."""
+    count = ceildiv(size, side)
+    return size if count == 1 else ceildiv(ceildiv(size, count), SECTOR) * SECTOR
 
 
 def emit_transpose(
     kernel: Kernel, region: LoweredRegion, parameters: Mapping[str, Parameter], name: str
 ) -> Emitted:
     """Raises Unsupported where the schedule does not fit."""
-    crossing, side = crossing_of(kernel), parameters.get("wide")
-    if crossing is None or side not in SIDES or set(parameters) != {"sketch", "wide"}:
+    crossing = crossing_of(kernel)
+    wide, tall = parameters.get("wide"), parameters.get("tall", parameters.get("wide"))
+    fits = all(type(n) is int and LEAST <= n <= MOST for n in (wide, tall))
+    if crossing is None or not fits or not set(parameters) <= {"sketch", "wide", "tall"}:
         raise Unsupported(f"a transposing schedule {dict(parameters)} that does not fit the kernel")
-    assert isinstance(side, int)
-    memory, tiles = _tiles(crossing, region, side)
+    assert isinstance(wide, int) and isinstance(tall, int)
+    memory, tiles = _tiles(crossing, region, wide, tall)
     index = "int64_t" if needs_wide(region, kernel) else "int"
     (x, width), (y, height) = crossing.columns, crossing.rows
-    across, down = ceildiv(width, side), ceildiv(height, side)
-    there = f"{x} < {width} && {y} < {height}"
+    across, down = ceildiv(width, wide), ceildiv(height, tall)
+    inside = [
+        *([f"{x} < {width}"] if width % wide else []),
+        *([f"{y} < {height}"] if height % tall else []),
+    ]
+    inside += [f"e < {wide * tall}"] if wide * tall % THREADS else []
+    there = f"if ({' && '.join(inside)}) " if inside else ""
     body = [
         "constexpr int L = 1;",
         "extern __shared__ __align__(16) unsigned char shared[];",
         *memory.lines,
-        f"const int fast = threadIdx.x % {side}, slow = threadIdx.x / {side};",
         f"const {index} block = blockIdx.x;",
-        f"const {index} x0 = block % {across} * {side}, y0 = block / {across} % {down} * {side};",
+        f"const {index} x0 = block % {across} * {wide}, y0 = block / {across} % {down} * {tall};",
         f"const {index} other = block / {across * down};",
         *decompose("other", crossing.others, index),
-        *_each(side, index, (f"x0 + slow + {THREADS // side} * u", "y0 + fast"), (x, y)),
-        f"  if ({there}) {{",
-        *indented(_fetch(tiles, side), "    "),
+        *_each(wide * tall, f"const int fast = e % {tall}, slow = e / {tall};"),
+        f"  const {index} {x} = x0 + slow, {y} = y0 + fast;",
+        f"  {there}{{",
+        *indented(_fetch(tiles, tall), "    "),
         "  }",
         "}",
         "__syncthreads();",
-        *_each(side, index, ("x0 + fast", f"y0 + slow + {THREADS // side} * u"), (x, y)),
-        f"  if ({there}) {{",
-        *indented(_body(kernel, crossing.whole, region, tiles, side), "    "),
+        *_each(wide * tall, f"const int fast = e % {wide}, slow = e / {wide};"),
+        f"  const {index} {x} = x0 + fast, {y} = y0 + slow;",
+        f"  {there}{{",
+        *indented(_body(kernel, crossing.whole, region, tiles, tall), "    "),
         "  }",
         "}",
     ]
@@ -143,42 +176,44 @@ def emit_transpose(
 
 
 def _tiles(
-    crossing: Crossing, region: LoweredRegion, side: int
+    crossing: Crossing, region: LoweredRegion, wide: int, tall: int
 ) -> tuple[SharedMemory, dict[Key, str]]:
     memory, names = SharedMemory(), {}
     for number, key in enumerate(crossing.loads):
         names[key] = f"tile{number}"
         ctype = STORAGE_TYPES[region.buffers[key[0]].dtype]
-        memory.take(names[key], ctype, side * (side + 1), BYTES[ctype])
+        memory.take(names[key], ctype, wide * _pitch(tall), BYTES[ctype])
     if memory.size > MOST_SHARED_BYTES:
-        raise Unsupported(f"{len(names)} squares of {side} elements in shared memory")
+        raise Unsupported(f"{len(names)} tiles of {wide} by {tall} elements in shared memory")
     return memory, names
 
 
-def _each(
-    side: int, index: str, places: tuple[str, str], names: tuple[sympy.Symbol, sympy.Symbol]
-) -> list[str]:
-    """A thread's elements of the square."""
-    declared = ", ".join(f"{name} = {place}" for name, place in zip(names, places, strict=True))
+def _pitch(tall: int) -> int:
+    """An odd one spreads a column's elements over the banks."""
+    return tall | 1
+
+
+def _each(elements: int, place: str) -> list[str]:
+    """A thread's elements of the tile, and where they are in it."""
     return [
         "#pragma unroll",
-        f"for (int u = 0; u < {side * side // THREADS}; ++u) {{",
-        f"  const {index} {declared};",
+        f"for (int u = 0; u < {ceildiv(elements, THREADS)}; ++u) {{",
+        f"  const int e = threadIdx.x + {THREADS} * u;",
+        f"  {place}",
     ]
 
 
-def _fetch(tiles: Mapping[Key, str], side: int) -> list[str]:
-    """The padding spreads a column's elements over the banks."""
-    at = f"(slow + {THREADS // side} * u) * {side + 1} + fast"
+def _fetch(tiles: Mapping[Key, str], tall: int) -> list[str]:
+    at = f"slow * {_pitch(tall)} + fast"
     return [
         f"{name}[{at}] = m_{buffer}[{c_place(index)}];" for (buffer, index), name in tiles.items()
     ]
 
 
 def _body(
-    kernel: Kernel, p: Pass, region: LoweredRegion, tiles: Mapping[Key, str], side: int
+    kernel: Kernel, p: Pass, region: LoweredRegion, tiles: Mapping[Key, str], tall: int
 ) -> list[str]:
-    at = f"fast * {side + 1} + slow + {THREADS // side} * u"
+    at = f"fast * {_pitch(tall)} + slow"
 
     def at_hand(i: Instruction) -> str | None:
         if i.buffer is None or i.index is None or (i.buffer, i.index) not in tiles:

@@ -63,6 +63,7 @@ CASES: dict[str, Case] = {
         lambda x, y, z: torch.where(z > 0, x.transpose(1, 2) * y.transpose(1, 2).flip(2), z + 1),
         (randn(3, 70, 33), randn(3, 70, 33), randn(3, 33, 70)),
     ),
+    "uneven parts": (lambda x: (x.t() * 2).contiguous(), (randn(130, 90),)),
     "transposed halves": (lambda x, b: (x.t().float() + b).contiguous(), (randn(100, 72).bfloat16(), randn(100))),
     "concatenation": (lambda a, b: F.pad(torch.cat([a, b], -1).sin(), (1, 3)), (randn(50, 16), randn(50, 9))),
     "activations": (lambda x: x.tanh() * x.sigmoid() + F.softplus(x) + x.erf() + x.abs().log1p(), (randn(7, 1001),)),

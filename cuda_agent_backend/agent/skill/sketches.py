@@ -72,7 +72,7 @@ def _cuda() -> list[Family]:
         Family("map", "Pointwise work", _fields(cuda_map.MapLayout), _rest(cuda_map.MapLayout)),
         Family("row", "Reductions, norms, softmax, scans over rows", row,
                f"{_rest(cuda_layout)} {_EXCHANGE} {_rest(cuda_layout.Layout)}"),
-        Family(cuda_transpose.SKETCH, "Pointwise work across two loops", ("wide",), _rest(cuda_transpose)),
+        Family(cuda_transpose.SKETCH, "Pointwise work across two loops", ("wide", "tall"), _rest(cuda_transpose)),
         Family(cuda_contract.SKETCH, "Products and convolutions on tensor cores", _fields(cuda_tiles.Tiles),
                _rest(cuda_tiles)),
         Family(cuda_direct.SKETCH, "Products with few columns", ("rows", "threads"),
