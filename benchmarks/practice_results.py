@@ -208,10 +208,12 @@ def main() -> int:
         nargs="+",
         default=(),
         metavar="DIR",
-        help="the --cache-dir of each run, as it was on its machine, where the runs were given one",
+        help="the --cache-dir of each run, absolute on its machine, where the runs were given one",
     )
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw plots, as SVG, there")
     args = parser.parse_args()
+    if len(args.cache_dirs) not in (0, len(args.folders)):
+        parser.error(f"{len(args.cache_dirs)} cache folders for {len(args.folders)} runs")
     found = discover([PRACTICE.relative_to(ROOT)])
     tasks = {task.path.stem: task for task in getattr(found, "tasks", ())}
     try:

@@ -241,21 +241,23 @@ class _Pool:
 
         chunk = CHUNKS[oracle.device.type]
         parts = [tensor.reshape(-1).split(chunk) for tensor in (found, eager, oracle)]
-        start, places = 0, []
+        start, places, values = 0, [], []
         for piece in zip(*parts, strict=True):
             c, e, o = (tensor.double() for tensor in piece)
             wrong = self._add_chunk(c, e, o, beyond)
             if len(wrong):
                 place = _unravel(start + int(wrong[0]), found.shape)
-                values = f"{c[wrong[0]].item()} instead of {e[wrong[0]].item()}"
-                text = f"not finite in other places than eager, at {place}: {values}"
+                pair = f"{c[wrong[0]].item()} instead of {e[wrong[0]].item()}"
+                text = f"not finite in other places than eager, at {place}: {pair}"
                 self.not_finite = self.not_finite or text
                 places.append(start + wrong)
-                if sum(map(len, places)) > MOST_PLACES or not self.places.belong_to(eager):
+                values.append(c[wrong])
+                too_many = sum(map(len, places)) > MOST_PLACES
+                if too_many or beyond or not self.places.belong_to(eager):
                     return text
             start += len(c)
         if places:
-            self.places.add(torch.cat(places))
+            self.places.add(torch.cat(places), torch.cat(values))
         return ""
 
     def _add_chunk(
@@ -309,10 +311,12 @@ class _Pool:
         """Add eager's errors to what gross ones are held against, and its NaN and infinities to what may be chance."""
         if self.not_finite:
             self.places.look(eager, oracle)
+        if self.counts is None:
+            return
         chunk = CHUNKS[oracle.device.type]
         parts = [tensor.reshape(-1).split(chunk) for tensor in (eager, oracle)]
         for piece in zip(*parts, strict=True):
-            e, o = (tensor.double() for tensor in piece)
+            e, o = (tensor.to(self.tops[1].device).double() for tensor in piece)
             keep = e.isfinite() & o.isfinite()
             e, o = e[keep], o[keep]
             self.tops[1].scatter_reduce_(0, _bins(o.abs()), (e - o).abs_(), "amax")

@@ -16,11 +16,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from sandbox.nearby import DRAWS
+
 if TYPE_CHECKING:
     import torch
 
 SPREAD = 2.0**-9
-MULTIPLE = 2.0
+MULTIPLE, MOST_TIMES = 2.0, 16.0
 CHUNK = 1 << 24
 MOST_PLACES = 256
 """More than this many are no chance."""
@@ -64,63 +66,71 @@ def _overflows_by_rounding(c: torch.Tensor, o: torch.Tensor, dtype: torch.dtype)
 class Places:
     """Wrong places of one output on one set of inputs, perhaps of several runs: are they chance?
 
-    They are if each is uncertain and no run has more than eager itself:
+    Eager runs on the same inputs moved by one unit in the last place (`look`), as often as `nearby` does. The places
+    are chance if each is uncertain, if no run has more than `MULTIPLE` times as many (and what such a count varies by)
+    as places where eager's own results go from finite to not finite or back, and if no number there is far beyond
+    eager's and the oracle's.
 
-    * uncertain: on inputs moved by one unit in the last place (`look`), or in float64, eager's value there is finite no
-      more, or another by more than `SPREAD` of itself. Where eager has no number it is one half of the time only, so
-      that some of these places may look certain;
-    * eager itself: places where eager is finite and the oracle is not, or the other way round, on the same inputs and
-      on those moved. Without a single one, none of the candidate's is right.
+    Uncertain: among eager's and the oracle's results are such that are finite and such that are not; or, in float32 and
+    float64, where eager has a number, it varies by more than `SPREAD` of itself.
     """
 
     def __init__(self, eager: torch.Tensor, oracle: torch.Tensor) -> None:
         self._outputs = eager, oracle
-        self._runs: list[torch.Tensor] = []
+        self._runs: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._uncertain: list[torch.Tensor] = []
-        self._own = self._draws = 0
+        self._flips = self._looks = 0
+        self._largest = 0.0
 
     def belong_to(self, eager: torch.Tensor) -> bool:
         """Whether a result is held against the same run of eager."""
         return self._outputs[0] is eager
 
-    def add(self, places: torch.Tensor) -> None:
-        """Those of one run, int64 positions in the flattened output. Not after the first `look`."""
-        self._runs.append(places)
+    def add(self, places: torch.Tensor, values: torch.Tensor) -> None:
+        """Those of one run, int64 positions in the flattened output, and the candidate's values there. Not after the
+        first `look`."""
+        self._runs.append((places, values))
 
     def look(self, eager: torch.Tensor, oracle: torch.Tensor) -> None:
         """Learn from eager's and the oracle's outputs on inputs that differ by rounding."""
         import torch
 
-        if not self._draws:
-            self._uncertain = [torch.zeros_like(run, dtype=torch.bool) for run in self._runs]
-            self._learn(*self._outputs)
-        self._learn(eager, oracle)
+        own, exact = self._outputs
+        if not self._looks:
+            self._uncertain = [torch.zeros_like(at, dtype=torch.bool) for at, _ in self._runs]
+            self._learn(exact)
+        self._looks += 1
+        pairs = zip(own.reshape(-1).split(CHUNK), eager.reshape(-1).split(CHUNK), strict=True)
+        self._flips += sum(int((~same_kind(a, b.to(a.device))).sum()) for a, b in pairs)
+        self._learn(eager)
+        self._learn(oracle)
 
-    def _learn(self, eager: torch.Tensor, oracle: torch.Tensor) -> None:
-        self._draws += 1
-        pairs = zip(eager.reshape(-1).split(CHUNK), oracle.reshape(-1).split(CHUNK), strict=True)
-        self._own += sum(int((~same_kind(e, o.to(e.dtype))).sum()) for e, o in pairs)
-        for run, uncertain in zip(self._runs, self._uncertain, strict=True):
-            first = self._outputs[0].reshape(-1)[run].double()
-            for tensor in (eager, oracle):
-                other = tensor.reshape(-1)[run.to(tensor.device)].double().to(first.device)
-                uncertain |= ~same_kind(first, other)
+    def _learn(self, result: torch.Tensor) -> None:
+        own = self._outputs[0]
+        for (places, _), uncertain in zip(self._runs, self._uncertain, strict=True):
+            first = own.reshape(-1)[places].double()
+            other = result.reshape(-1)[places.to(result.device)].to(own.dtype).double()
+            other = other.to(first.device)
+            uncertain |= ~same_kind(first, other)
+            if own.dtype.itemsize > 2:
                 uncertain |= (other - first).abs() > SPREAD * first.abs()
+            known = other[other.isfinite()].abs()
+            self._largest = max(self._largest, float(known.max()) if len(known) else 0.0)
 
     @property
     def are_chance(self) -> bool:
-        """Whether all are. Without a `look` none is."""
-        return self._draws > 0 and all(
-            len(run) <= most(MULTIPLE * self._own / self._draws) and self._vary(run, uncertain)
-            for run, uncertain in zip(self._runs, self._uncertain, strict=True)
+        """Whether all are. Without all `look`s none is."""
+        if self._looks < DRAWS:
+            return False
+        few = most(MULTIPLE * self._flips / self._looks)
+        return all(
+            len(places) <= few and bool(uncertain.all()) and self._within(values)
+            for (places, values), uncertain in zip(self._runs, self._uncertain, strict=True)
         )
 
-    def _vary(self, run: torch.Tensor, uncertain: torch.Tensor) -> bool:
-        number = self._outputs[0].reshape(-1)[run].isfinite()
-        certain = ~uncertain
-        without = int((~number).sum())
-        few = most(without * 0.5 ** (self._draws - 1))
-        return not bool((certain & number).any()) and int((certain & ~number).sum()) <= few
+    def _within(self, values: torch.Tensor) -> bool:
+        known = values[values.isfinite()].abs()
+        return not bool((known > MOST_TIMES * self._largest).any())
 
 
 def most(expected: float) -> int:

@@ -22,7 +22,7 @@ import secrets
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -189,10 +189,12 @@ class Judge:
 
     def ceilings(self, again: bool = False) -> Ceilings:
         """What this machine can do at most; measured once. again: once more, to be sure, as other work on the machine
-        only lowers what is found."""
-        if self._ceilings is None or again:
-            found = machine.ceilings(self.target)
-            self._ceilings = found.best_of(self._ceilings) if self._ceilings else found
+        only lowers what is found; without memory for that, what is known stands."""
+        if self._ceilings is None:
+            self._ceilings = machine.ceilings(self.target)
+        elif again:
+            with suppress(RuntimeError):
+                self._ceilings = self._ceilings.best_of(machine.ceilings(self.target))
         return self._ceilings
 
     def compile(self, candidate: Candidate) -> Compiled | Failure:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -113,6 +114,70 @@ def test_places_of_draws_that_nothing_is_nearby_of_are_no_chance() -> None:
     x, y = rows(), rows().flip(0).contiguous()
     other = Draw([logarithm(y, step=8)], [logarithm(y)], [logarithm(y.double())])
     assert "not finite" in judged(logarithm(x, step=8), x, [other])
+
+
+def spoilt(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Products, and roots of what rounding leaves of one."""
+    left = (1 - (x + y).softmax(1).sum(1)).sqrt()
+    return torch.cat([(x * y).reshape(-1), left])
+
+
+def spoilt_judged(dtype: torch.dtype, places: slice, value: float, draws: int = 3) -> str:
+    generator = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(2000, 16, generator=generator).to(dtype) for _ in range(2))
+    eager, oracle = spoilt(x, y), spoilt(x.double(), y.double())
+    found = eager.clone()
+    found[places] = value
+
+    def nearby() -> Iterator[tuple[list[torch.Tensor], list[torch.Tensor]]]:
+        for a, b in itertools.islice(several([x, y]), draws):
+            yield [spoilt(a, b)], [spoilt(a.double(), b.double())]
+
+    return compare_draws([Draw([found], [eager], [oracle])], nearby).reason
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("places", [slice(0, 1), slice(100, 120)])
+def test_products_are_certain_in_every_precision(dtype: torch.dtype, places: slice) -> None:
+    assert "not finite" in spoilt_judged(dtype, places, NAN)
+
+
+def test_all_looks_are_needed() -> None:
+    roots = slice(2000 * 16, 2000 * 16 + 3)
+    assert spoilt_judged(torch.float32, roots, NAN) == ""
+    assert "not finite" in spoilt_judged(torch.float32, roots, NAN, draws=2)
+    assert "not finite" in spoilt_judged(torch.float32, roots, NAN, draws=0)
+
+
+def hidden(beyond: bool, value: float) -> str:
+    """One place that is NaN whatever rounding does, beside some that eager itself varies in."""
+    x = rows()
+    x[0, 3] = NAN
+    found = logarithm(x)
+    found[0] = value
+
+    def nearby() -> Iterator[tuple[list[torch.Tensor], list[torch.Tensor]]]:
+        for (near,) in several([x]):
+            yield [logarithm(near)], [logarithm(near.double())]
+
+    draw = Draw([found], [logarithm(x)], [logarithm(x.double())], beyond=beyond)
+    return compare_draws([draw], nearby).reason
+
+
+@pytest.mark.parametrize("beyond", [True, False])
+def test_a_certain_nan_is_not_hidden_among_uncertain_ones(beyond: bool) -> None:
+    assert "not finite" in hidden(beyond, 123.0)
+
+
+def test_numbers_in_place_of_nan_are_held_to_those_nearby() -> None:
+    x = rows()
+    oracle, looks = logarithm(x.double()), [logarithm(near) for (near,) in several([x])]
+    both = logarithm(x).isnan() & oracle.isnan()
+    place = int((both & torch.stack(looks).isfinite().any(0)).nonzero()[0])
+    for value, right in [(-13.0, True), (-1e6, False)]:
+        found = logarithm(x)
+        found[place] = value
+        assert (judged(found, x) == "") is right
 
 
 def test_without_own_places_none_is_allowed_and_with_few_a_few() -> None:
