@@ -21,6 +21,7 @@ from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
 from cuda_agent_backend.sketch.cuda_map import emit_map
 from cuda_agent_backend.sketch.cuda_narrow import narrowed
 from cuda_agent_backend.sketch.cuda_parts import Emitted, dtype_name, needs_wide, temporary
+from cuda_agent_backend.sketch.cuda_peel import peeled
 from cuda_agent_backend.sketch.cuda_rows import emit_rows
 from cuda_agent_backend.sketch.cuda_schedules import MOST, kernel_schedules
 from cuda_agent_backend.sketch.cuda_taps import with_taps_apart
@@ -56,6 +57,7 @@ def emit(
         raise Unsupported(
             f"schedule for {len(schedule.kernels)} kernels where there are {len(kernels)}"
         )
+    kernels = tuple(map(peeled, kernels))
     emitted = [
         _emit_kernel(kernel, region, schedule.parameters(n), f"k{n}", device)
         for n, kernel in enumerate(kernels)
@@ -116,6 +118,7 @@ def schedules(
 
     Kernels that do about as much take turns; one that does a tenth of that has one turn in eleven.
     """
+    kernels = tuple(map(peeled, kernels))
     options = [kernel_schedules(kernel, region, device, most) for kernel in kernels]
     first = [o[0] for o in options]
     moved = [traffic_of(kernel, region) for kernel in kernels]
