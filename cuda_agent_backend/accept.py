@@ -38,10 +38,12 @@ LONGER = 3
 LAYOUTS_MEDIAN = 1.02
 """What eager's layouts must bring by one clock. Kernels are searched for one choice of layouts, so it should not be
 made by chance."""
-RULE = 2
+REPLAY_MEDIAN = 1.05
+"""What replaying a graph must bring by one clock: it keeps memory for itself."""
+RULE = 3
 """Changes whenever a decision could come out differently; what another rule decided is measured again."""
 
-KEPT = ("use", "reason", "speedup", "trials", "eager_layouts")
+KEPT = ("use", "reason", "speedup", "trials", "eager_layouts", "replay", "replayed")
 
 Call = Callable[[Sequence["torch.Tensor"]], list["torch.Tensor"]]
 
@@ -100,6 +102,8 @@ class Acceptance:
 
     `reason` says why the others are left out. `final`: no trial was cut short, so the decision may be kept.
     `eager_layouts`: convolutions keep eager's layouts, which is what was measured where there are no kernels.
+    `replay`: the graph is replayed from a CUDA graph; `replayed`: what that brings without kernels, None if it was not
+    measured. `speedup` is then that of the kernels among such graphs.
     """
 
     use: tuple[str, ...]
@@ -108,6 +112,8 @@ class Acceptance:
     speedup: Measured | None = None
     trials: int = 0
     eager_layouts: bool = False
+    replay: bool = False
+    replayed: Measured | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
@@ -127,9 +133,14 @@ def keys_of(request: Mapping[str, Any]) -> list[KernelKey]:
     return [key_from(Fields("request.kernels", fields)) for fields in request["kernels"]]
 
 
+def brings(found: Measured, least: float) -> bool:
+    """Whether what was measured is acceptable, and at least so much faster by one clock."""
+    return found.acceptable and max(c.median for c in found.clocks) >= least
+
+
 def decide_layouts(found: Measured) -> Acceptance:
     """Whether a graph keeps eager's layouts, by its measurement with them."""
-    better = found.acceptable and max(c.median for c in found.clocks) >= LAYOUTS_MEDIAN
+    better = brings(found, LAYOUTS_MEDIAN)
     return Acceptance((), "" if better else found.told, True, found, 1, better)
 
 
@@ -184,6 +195,7 @@ class Trial:
     """The graph without and with kernels, compiled, on common inputs. Used in a process of its own.
 
     lock: by which it takes turns on the device with other processes. recorded: a folder with real inputs of the graph.
+    still: which inputs are parameters; None for a graph that is not to be replayed.
     Results are compared on drawn inputs and on real ones; calls are timed on the real ones, since what is in them may
     decide how fast a gather is, but not where a first call on dummies makes nothing but one number, or NaN, of them.
     """
@@ -195,9 +207,11 @@ class Trial:
         seed: int,
         lock: DeviceLock,
         recorded: Path | None = None,
+        still: Sequence[int] | None = None,
     ) -> None:
         from sandbox.taskgraph import device_of
 
+        self.still, self.replays = still, False
         self.task, self.inductor, self.device = task, dict(inductor), device_of(task.target)
         self.lock = lock
         self._module = task.to_graph_module()
@@ -249,7 +263,24 @@ class Trial:
             )
         spliced = self._compile(module, self.timed)
         with self.lock.turn():
-            return self._compare(spliced, seed=len(kernels))
+            return self._compare(
+                self._replayed(spliced) if self.replays else spliced, seed=len(kernels)
+            )
+
+    def measure_replay(self) -> Measured:
+        """Replay Inductor's code and compare it with launching it. From then on it is replayed if that is better."""
+        replayed = self._replayed(self.plain)
+        with self.lock.turn():
+            found = self._compare(replayed, seed=0)
+        if brings(found, REPLAY_MEDIAN):
+            self.plain, self.replays = replayed, True
+        return found
+
+    def _replayed(self, call: Call) -> Call:
+        from cuda_agent_backend.cudagraph import Replayed
+
+        made = Replayed(lambda *given: call(given), self.still or ())
+        return lambda given: list(made(*given))
 
     def measure_layouts(self) -> Measured:
         """Compile the graph with eager's layouts and compare it with plain Inductor."""
@@ -442,7 +473,8 @@ def _differing(left: torch.Tensor, right: torch.Tensor) -> float:
 
 def run(request: Mapping[str, Any], say: Callable[[str], None]) -> Acceptance | str:
     """Carry a request out: {"graph", "kernels": key digests, "cache_dir", "native_dir", "inductor", "budget_s",
-    "flags", "seed", "device_lock", "inputs": a folder of real ones or none, "eager_layouts"}."""
+    "flags", "seed", "device_lock", "inputs": a folder of real ones or none, "eager_layouts", "still": which inputs are
+    parameters, or null where the graph is not to be replayed}. Without kernels it is what else is asked for."""
     from pathlib import Path
 
     from cuda_agent_backend.inductor_timing import in_turns
@@ -467,19 +499,34 @@ def run(request: Mapping[str, Any], say: Callable[[str], None]) -> Acceptance | 
         gain[key.digest] = _gain(found.record.task, lower_bound(found.record) or 1.0)
     graph, seed = Task.from_json(request["graph"]), int(request["seed"])
     recorded = Path(request["inputs"]) if request.get("inputs") else None
-    inductor = dict(request["inductor"])
-    if gain and request["eager_layouts"]:
+    inductor, still = dict(request["inductor"]), request["still"]
+    of_layouts = not gain and still is None
+    if request["eager_layouts"] and not of_layouts:
         inductor.update(EAGERS)
     with in_turns(lock):
-        trial = Trial(graph, inductor, seed, lock, recorded)
-        if not gain:
-            if time.monotonic() > deadline + lock.waited_s:
-                return Acceptance((), "the budget ended before the layouts were measured", False)
+        trial = Trial(graph, inductor, seed, lock, recorded, still)
+        if not gain and time.monotonic() > deadline + lock.waited_s:
+            return Acceptance((), "the budget ended before the graph was measured", False)
+        if of_layouts:
             say("the whole graph with eager's layouts")
             return decide_layouts(trial.measure_layouts())
+        replayed = _measure_replay(trial, say) if still is not None else None
+        decided = _decide(gain, trial, deadline, say) if gain else Acceptance(())
         return replace(
-            _decide(gain, trial, deadline, say), eager_layouts=bool(request["eager_layouts"])
+            decided,
+            eager_layouts=bool(request["eager_layouts"]),
+            replay=trial.replays,
+            replayed=replayed,
         )
+
+
+def _measure_replay(trial: Trial, say: Callable[[str], None]) -> Measured:
+    """What cannot be replayed can still have kernels."""
+    say("the whole graph, replayed")
+    try:
+        return trial.measure_replay()
+    except Exception as error:
+        return Measured(0, 0, 0, False, f"it cannot be replayed: {type(error).__name__}: {error}")
 
 
 def _decide(

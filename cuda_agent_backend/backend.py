@@ -12,6 +12,7 @@ import torch
 from torch.fx import GraphModule
 
 from cuda_agent_backend import log
+from cuda_agent_backend.cudagraph import Replayed, name_of, still_in
 from cuda_agent_backend.layouts import unchosen
 from cuda_agent_backend.options import Options, parse
 from cuda_agent_backend.settings import Settings, SettingsError
@@ -66,10 +67,12 @@ def _compile_hooked(
 ) -> Any:
     spare = copy_of(gm)
     patches = {**unchosen(), **options.inductor, "post_grad_custom_post_pass": hook}
+    still, name = still_in(gm), name_of(gm, options.plain_inductor)
     hook.examples = tuple(example_inputs)
     hook.nested = any(isinstance(module, GraphModule) for module in gm.children())
     try:
-        return _compile_fx(gm, example_inputs, patches)
+        made = _compile_fx(gm, example_inputs, patches)
+        return Replayed(made, still) if still is not None and hook.replays(name) else made
     except Exception as error:
         changed = any(report.count("hit") or report.eager_layouts for report in hook.reports)
         if no_compiler(error) or not changed:

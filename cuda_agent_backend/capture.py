@@ -19,6 +19,7 @@ from torch._inductor import custom_graph_pass
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
 from cuda_agent_backend.canonical import Canonical, canonical
+from cuda_agent_backend.cudagraph import still_inputs
 from cuda_agent_backend.inductor_timing import compiling
 from cuda_agent_backend.layouts import channels_last, choosing, inductor_layouts
 from cuda_agent_backend.measure import device_of
@@ -35,11 +36,12 @@ Stride = tuple[int, ...]
 @dataclass
 class Captured:
     """A post-grad graph. `recorded`: folders with the real inputs of its tasks, by task digest. `inputs`: that with its
-    own, in the order of its placeholders; empty if they were not recorded."""
+    own, in the order of its placeholders; empty if they were not recorded. `still`: see `cudagraph.still_inputs`."""
 
     module: GraphModule
     recorded: dict[str, str] = field(default_factory=dict)
     inputs: str = ""
+    still: tuple[int, ...] | None = None
 
 
 class _Stop(BaseException):
@@ -123,7 +125,7 @@ def _post_grad(
         compile_fx_inner(gm, example_inputs, **kwargs)
     if take.module is None:
         raise RuntimeError("Inductor did not run its post-grad passes")
-    return Captured(take.module)
+    return Captured(take.module, still=still_inputs())
 
 
 def _interpret(

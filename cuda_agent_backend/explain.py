@@ -63,7 +63,7 @@ def explain(
                 estimate(found.module.graph, left)
         else:
             with choosing(wishes.plain_inductor):
-                hook = KernelPass(wishes, kernels, observe=estimate)
+                hook = KernelPass(wishes, kernels, observe=estimate, still=found.still)
                 hook(found.module.graph, is_inference=not training)
     problem = str(kernels) if isinstance(kernels, CacheUnavailable) else ""
     return Explanation(tuple(reports), problem)

@@ -29,6 +29,7 @@ from cuda_agent_backend import log
 from cuda_agent_backend.accept import RULE
 from cuda_agent_backend.budget import kept_for_acceptance
 from cuda_agent_backend.canonical import Canonical, NotATask, canonical, graph_digest, linear
+from cuda_agent_backend.cudagraph import may_replay, still_inputs
 from cuda_agent_backend.estimate import saving
 from cuda_agent_backend.kernels import Hit, Kernels, NoKernel, lower_bound
 from cuda_agent_backend.layouts import inductor_layouts, keep_eagers, optimised
@@ -66,7 +67,8 @@ class Whole:
     """A graph to be measured. name: its own in the acceptance table. keys: of the kernels that it could use.
 
     inputs: a folder with real inputs of it, if there are any. eager_layouts: its convolutions keep eager's layouts,
-    with the kernels and without; where there are no kernels, this is what is measured, against Inductor's choice.
+    with the kernels and without. still: which inputs are parameters, where the graph may be replayed; that is measured,
+    too. Where there are no kernels and it may not, eager's layouts are measured, against Inductor's choice.
     """
 
     name: str
@@ -74,6 +76,7 @@ class Whole:
     keys: tuple[KernelKey, ...] = ()
     inputs: str = ""
     eager_layouts: bool = False
+    still: tuple[int, ...] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
@@ -83,6 +86,7 @@ class Whole:
             "kernels": [key.to_fields() for key in self.keys],
             "inputs": self.inputs,
             "eager_layouts": self.eager_layouts,
+            "still": self.still,
         }
 
 
@@ -124,6 +128,7 @@ class KernelPass(GraphPass):  # type: ignore[misc]
 
     before: passes of the user's own, run first. observe: told of each graph before it is changed. recorded: folders
     with real inputs of tasks, by task digest. inputs: a folder with those of the whole graph, if there are any.
+    still: which inputs of the graph are parameters, where that is known better than while it compiles.
     """
 
     def __init__(
@@ -135,6 +140,7 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         observe: Callable[[Graph, GraphReport], None] | None = None,
         recorded: Mapping[str, str] | None = None,
         inputs: str = "",
+        still: tuple[int, ...] | None = None,
     ) -> None:
         self.options = options
         self.kernels = kernels
@@ -143,6 +149,7 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         self.observe = observe
         self.recorded = recorded
         self.inputs = inputs
+        self._still = still
         self.nested = False
         """Whether graphs lie within graphs: Inductor's options then hold for all of them."""
         self.examples: tuple[Any, ...] = ()
@@ -173,11 +180,28 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         try:
             count_in_signed(graph)
             chosen = self._choose_layouts(graph) if is_inference else {}
+            still = self._replayable(graph) if is_inference else None
             with inductor_layouts(graph):
-                self._run(graph, chosen)
+                self._run(graph, chosen, still)
         except Exception as error:
             log.once("hook", f"a graph is left to Inductor: {type(error).__name__}: {error}")
             log.logger("hook").debug("%s", traceback.format_exc())
+
+    def replays(self, name: str) -> bool:
+        """Whether the graph that was compiled is replayed. name: of the graph that Dynamo made.
+
+        It is kept under this name, since where torch has the code in a cache of its own, the pass is not run.
+        """
+        where = json.dumps([name, arch_of("cuda"), all_flags()["torch"]], sort_keys=True)
+        cache, at = self.kernels.cache, (acceptance_digest(where), kernel_set_digest(()))
+        known = cache.get_acceptance(*at)
+        before = isinstance(known, dict) and bool(known.get("replay"))
+        if not self.reports:
+            return before
+        now = len(self.reports) == 1 and self.reports[0].replayed
+        if now != before:
+            cache.put_acceptance(*at, {"replay": now})
+        return now
 
     def _choose_layouts(self, graph: Graph) -> dict[str, Any]:
         """Keep eager's layouts where the graph was measured to be faster with them; what was measured.
@@ -213,15 +237,25 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         digest = acceptance_digest(graph_digest(graph))
         return hashlib.sha256(f"{digest}:{where}".encode()).hexdigest()
 
-    def _run(self, graph: Graph, layouts: dict[str, Any]) -> None:
+    def _replayable(self, graph: Graph) -> tuple[int, ...] | None:
+        """Which inputs are parameters, where it is to be measured whether the graph is replayed."""
+        if self.options.acceptance == "trust" or self.nested or config.triton.cudagraphs:
+            return None
+        still = still_inputs() if self._still is None else self._still
+        return still if still is not None and may_replay(graph) else None
+
+    def _run(self, graph: Graph, layouts: dict[str, Any], still: tuple[int, ...] | None) -> None:
         started = time.perf_counter()
         regions = partition(graph, min_bytes=self.options.min_bytes)
         offers, left = self._offers(regions)
         digest = graph_digest(graph) if regions else ""
         eagers = bool(layouts.get("eager_layouts"))
-        self._search(graph, digest, offers, eagers)
+        self._search(graph, digest, offers, eagers, still)
         hits = [offer for offer in offers if isinstance(offer.found, Hit)]
-        acceptance = self._accept(graph, digest, hits, started, eagers) if hits else {}
+        acceptance = {}
+        if hits or still is not None:
+            digest = digest or graph_digest(graph)
+            acceptance = self._accept(graph, digest, hits, started, eagers, still)
         used = [offer for offer in hits if not offer.dropped]
         kind = "backward" if _is_backward(graph) else "forward"
         made = {id(offer.region): _report(offer) for offer in offers}
@@ -262,7 +296,12 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         )
 
     def _search(
-        self, graph: Graph, digest: str, offers: Sequence[Offer], eager_layouts: bool
+        self,
+        graph: Graph,
+        digest: str,
+        offers: Sequence[Offer],
+        eager_layouts: bool,
+        still: tuple[int, ...] | None,
     ) -> None:
         """Have what is not known searched, as the mode says, and look again."""
         missing = {
@@ -277,7 +316,7 @@ class KernelPass(GraphPass):  # type: ignore[misc]
             promises[offer.canonical.task.digest] += saving(offer.region)
         tasks = sorted(missing.values(), key=lambda task: -promises[task.digest])
         if self.options.search == "background":
-            self.later = self._later(graph, digest, offers, eager_layouts)
+            self.later = self._later(graph, digest, offers, eager_layouts, still)
             self.searcher.enqueue(tasks, self.later)
             if any(toolchain_of(task.target) for task in tasks):
                 self._outdate()
@@ -303,14 +342,20 @@ class KernelPass(GraphPass):  # type: ignore[misc]
             log.once("cache", f"not counted as a change: {outdated}")
 
     def _later(
-        self, graph: Graph, digest: str, offers: Sequence[Offer], eager_layouts: bool
+        self,
+        graph: Graph,
+        digest: str,
+        offers: Sequence[Offer],
+        eager_layouts: bool,
+        still: tuple[int, ...] | None,
     ) -> Whole | None:
         whole = graph_task(graph)
         if isinstance(whole, NotATask):
             log.once("accept", f"kernels will not be used: {whole.reason}", logging.INFO)
             return None
         keys = tuple({offer.key for offer in offers})
-        return Whole(acceptance_digest(digest), whole, keys, eager_layouts=eager_layouts)
+        name = acceptance_digest(digest)
+        return Whole(name, whole, keys, eager_layouts=eager_layouts, still=still)
 
     def _accept(
         self,
@@ -319,6 +364,7 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         hits: Sequence[Offer],
         started: float,
         eager_layouts: bool,
+        still: tuple[int, ...] | None,
     ) -> dict[str, Any]:
         """Drop the kernels that the whole graph is not better with; what was measured."""
         if self.options.acceptance == "trust":
@@ -329,7 +375,7 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         if not decision:
             budget = self.options.budget_s
             left = max(budget - time.perf_counter() + started, kept_for_acceptance(budget))
-            decision = self._measure(graph, name, keys, left, eager_layouts)
+            decision = self._measure(graph, name, keys, left, eager_layouts, still)
         if isinstance(decision, str):
             for offer in hits:
                 offer.dropped = decision
@@ -360,6 +406,7 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         keys: Sequence[KernelKey],
         budget_s: float,
         eager_layouts: bool,
+        still: tuple[int, ...] | None = None,
     ) -> dict[str, Any] | str:
         if self.searcher is None or not self._measures:
             return "the whole graph was not measured with it; warm the model first"
@@ -369,7 +416,7 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         examples = () if _is_backward(graph) else self.examples
         with real_inputs(task, examples) as folder:
             inputs = self.inputs or folder
-            whole = Whole(name, task, tuple(keys), inputs, eager_layouts)
+            whole = Whole(name, task, tuple(keys), inputs, eager_layouts, still)
             return self.searcher.accept(whole, budget_s)
 
 

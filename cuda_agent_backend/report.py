@@ -55,6 +55,11 @@ class GraphReport:
         """Whether its convolutions keep eager's layouts, which Inductor would change."""
         return bool(self.layouts.get("eager_layouts"))
 
+    @property
+    def replayed(self) -> bool:
+        """Whether it is replayed from a CUDA graph."""
+        return bool(self.acceptance.get("replay"))
+
     def count(self, status: str) -> int:
         """How many regions have a status."""
         return sum(region.status == status for region in self.regions)
@@ -64,6 +69,7 @@ class GraphReport:
         counts = Counter(region.status for region in self.regions)
         parts = [f"{counts[s]} {s}" for s in (HIT, MISS, NEGATIVE, DROPPED, LEFT) if counts[s]]
         parts += ["eager's layouts"] if self.eager_layouts else []
+        parts += ["replayed"] if self.replayed else []
         return f"{self.kind} graph {self.digest[:12]}: {', '.join(parts) or 'no regions'}"
 
     def to_json(self) -> dict[str, Any]:

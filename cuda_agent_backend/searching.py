@@ -188,7 +188,13 @@ class Searching:
             **whole.to_json(),
             "budget_s": budget_s,
         }
-        what = f"{len(whole.keys)} kernels" if whole.keys else "eager's layouts"
+        what = (
+            f"{len(whole.keys)} kernels"
+            if whole.keys
+            else "eager's layouts"
+            if whole.still is None
+            else "a recording"
+        )
         title = f"measuring the whole graph with {what}"
         answer = self._ask(request, budget_s + ACCEPT_S + START_S, title)
         if answer["event"] == "result":

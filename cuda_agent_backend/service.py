@@ -352,6 +352,7 @@ class Service:
                     "device_lock": setup.device_lock and str(setup.device_lock),
                     "inputs": request["inputs"],
                     "eager_layouts": request["eager_layouts"],
+                    "still": request["still"],
                 }
             )
             waiting = WAITING_S if setup.device_lock else 0.0

@@ -12,7 +12,17 @@ from pathlib import Path
 from typing import Any
 
 SEARCH_MODES = ("search", "background", "cached")
-LOG_TOPICS = ("all", "hook", "partition", "splice", "search", "cache", "accept")
+LOG_TOPICS = (
+    "all",
+    "hook",
+    "partition",
+    "splice",
+    "search",
+    "cache",
+    "accept",
+    "layouts",
+    "cudagraph",
+)
 
 
 class SettingsError(ValueError):

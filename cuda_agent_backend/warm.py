@@ -74,7 +74,12 @@ def warm(
         for found in graphs:
             searcher = Searching(wishes)
             hook = KernelPass(
-                wishes, kernels, searcher, recorded=found.recorded, inputs=found.inputs
+                wishes,
+                kernels,
+                searcher,
+                recorded=found.recorded,
+                inputs=found.inputs,
+                still=found.still,
             )
             with choosing(wishes.plain_inductor):
                 hook(found.module.graph, is_inference=not training)

@@ -28,9 +28,9 @@ MEASURED, FAILED, TIMED_OUT = "measured", "failed", "timed_out"
 class TaskFigures:
     """One task. over: the speed-up of ours over each baseline, by device time; over_wall: by wall time.
 
-    eager_layouts: graphs that keep eager's layouts. of_floor: the roofline floor over our time. room: the faster
-    baseline's time over the floor. error_ratio: our error over eager's, the worst draw. reason: why it is not correct,
-    or noisy.
+    eager_layouts: graphs that keep eager's layouts. replayed: those replayed from a CUDA graph. of_floor: the roofline
+    floor over our time. room: the faster baseline's time over the floor. error_ratio: our error over eager's, the worst
+    draw. reason: why it is not correct, or noisy.
     """
 
     name: str
@@ -40,6 +40,7 @@ class TaskFigures:
     reason: str = ""
     kernels: int = 0
     eager_layouts: int = 0
+    replayed: int = 0
     regions: int = 0
     noisy: bool = False
     over: Mapping[str, Interval] = field(default_factory=dict)
@@ -53,7 +54,7 @@ class TaskFigures:
     @property
     def fallback(self) -> bool:
         """Whether Inductor's own code ran, and right."""
-        return self.correct and not self.kernels and not self.eager_layouts
+        return self.correct and not (self.kernels or self.eager_layouts or self.replayed)
 
     @property
     def timed(self) -> bool:
@@ -92,6 +93,7 @@ def task_figures(facts: Mapping[str, Any]) -> TaskFigures:
         reason=wrong or own.reason,
         kernels=int(found["kernels"]),
         eager_layouts=int(found.get("eager_layouts", 0)),
+        replayed=int(found.get("replayed", 0)),
         regions=int(found["regions"]),
         noisy=not own.quiet,
         over=speedups(samples["device"]),

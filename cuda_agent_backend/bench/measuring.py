@@ -93,6 +93,7 @@ def measure(task: BuiltTask, request: Request) -> dict[str, Any]:
         "regions": sum(len(graph.regions) for graph in graphs),
         "kernels": sum(graph.count(HIT) for graph in graphs),
         "eager_layouts": sum(graph.eager_layouts for graph in graphs),
+        "replayed": sum(graph.replayed for graph in graphs),
         "graphs": [graph.to_json() for graph in graphs],
     }
 

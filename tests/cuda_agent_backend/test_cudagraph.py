@@ -1,0 +1,510 @@
+"""Graphs that are recorded once and launched as one."""
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import splice_kit as kit
+import torch
+from torch import Tensor, nn
+from torch._inductor import config
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from cuda_agent_backend import accept, backend, cudagraph, hook, kernels
+from cuda_agent_backend.accept import Acceptance, Measured, brings, decision_of
+from cuda_agent_backend.capture import capture
+from cuda_agent_backend.cudagraph import Replayed, Unrecordable, may_replay, name_of, still_in
+from cuda_agent_backend.hook import Whole, graph_task, kernel_set_digest
+from cuda_agent_backend.machine import all_flags
+from kernel_cache import KernelCache
+from sandbox.task import Task
+
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+class HostRecording:
+    """Does on the host what a CUDA graph does: the same call, on the same memory."""
+
+    made: int = 0
+
+    def __init__(self, call: Callable[..., Any], inputs: Sequence[Tensor]) -> None:
+        type(self).made += 1
+        self._call, self._inputs = call, list(inputs)
+        self.outputs = call(*inputs)
+
+    def replay(self) -> None:
+        with torch.inference_mode():  # a CUDA graph asks no tensor for leave
+            for place, value in zip(self.outputs, self._call(*self._inputs), strict=True):
+                if place is not None:
+                    place.copy_(value)
+
+
+@pytest.fixture(autouse=True)
+def on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "_open", {})
+    monkeypatch.setattr(HostRecording, "made", 0)
+
+
+class Counted:
+    """A call that counts itself."""
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self.call, self.calls = call, 0
+
+    def __call__(self, *inputs: Tensor) -> Any:
+        self.calls += 1
+        return self.call(*inputs)
+
+
+def linear(x: Tensor, w: Tensor) -> list[Tensor | None]:
+    return [x @ w, None, (x.t() * 2)]
+
+
+def test_the_second_call_is_recorded_and_the_third_replayed() -> None:
+    call, w = Counted(linear), torch.randn(4, 4)
+    replayed = Replayed(call, (1,), HostRecording)
+    for _ in range(4):
+        x = torch.randn(3, 4)
+        found, wanted = replayed(x, w), linear(x, w)
+        assert found[1] is None
+        torch.testing.assert_close(found[0], wanted[0])
+        torch.testing.assert_close(found[2], wanted[2])
+        assert found[2].stride() == wanted[2].stride()
+    assert HostRecording.made == 1 and not replayed.reason
+
+
+def test_outputs_are_the_callers_and_stay_as_they_are() -> None:
+    w = torch.randn(4, 4)
+    replayed = Replayed(linear, (1,), HostRecording)
+    given = [torch.randn(3, 4) for _ in range(4)]
+    found = [replayed(x, w) for x in given]
+    for x, own in zip(given, found, strict=True):
+        torch.testing.assert_close(own[0], x @ w)
+    assert len({own[0].data_ptr() for own in found}) == 4
+
+
+def test_parameters_that_change_in_place_are_read_and_those_that_moved_are_recorded_anew() -> None:
+    x, w = torch.randn(3, 4), torch.randn(4, 4)
+    replayed = Replayed(linear, (1,), HostRecording)
+    for _ in range(3):
+        replayed(x, w)
+    w.mul_(3)
+    torch.testing.assert_close(replayed(x, w)[0], x @ w)
+    assert HostRecording.made == 1
+    other = torch.randn(4, 4)
+    torch.testing.assert_close(replayed(x, other)[0], x @ other)
+    assert HostRecording.made == 2
+
+
+def test_parameters_that_keep_moving_are_not_followed_for_ever() -> None:
+    x, places = torch.randn(3, 4), [torch.randn(4, 4) for _ in range(30)]
+    replayed = Replayed(linear, (1,), HostRecording)
+    for w in places:
+        torch.testing.assert_close(replayed(x, w)[0], x @ w)
+    assert HostRecording.made == cudagraph.MOST_RECORDINGS and "keep moving" in replayed.reason
+
+
+def changes(x: Tensor, w: Tensor) -> list[Tensor]:
+    return [x.add_(1) @ w]
+
+
+def gives_its_input(x: Tensor, w: Tensor) -> list[Tensor]:
+    return [x @ w, w.t()]
+
+
+def gives_one_twice(x: Tensor, w: Tensor) -> list[Tensor]:
+    y = x @ w
+    return [y, y[1:]]
+
+
+def gives_the_same_elements(x: Tensor, w: Tensor) -> list[Tensor]:
+    return [(x @ w).sum(0, keepdim=True).expand(3, 4)]
+
+
+def gives_a_number(x: Tensor, w: Tensor) -> list[Any]:
+    return [x @ w, 3]
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (changes, "changes its inputs"),
+        (gives_its_input, "share memory"),
+        (gives_one_twice, "share memory"),
+        (gives_the_same_elements, "elements of an output"),
+        (gives_a_number, "an output is a int"),
+        (lambda x, w: x @ w, "returns a Tensor"),
+    ],
+)
+def test_what_copies_would_not_be_true_to_is_called_as_it_is(
+    call: Callable[..., Any], reason: str
+) -> None:
+    replayed = Replayed(call, (1,), HostRecording)
+    for _ in range(4):
+        x, w = torch.randn(3, 4), torch.randn(4, 4)
+        wanted = call(x.clone(), w)
+        torch.testing.assert_close(list(replayed(x, w)), list(wanted))
+    assert reason in replayed.reason
+
+
+def test_what_cannot_be_recorded_is_called_as_it_is() -> None:
+    def fails(*_: Any) -> Any:
+        raise Unrecordable("not today")
+
+    replayed, x, w = Replayed(linear, (1,), fails), torch.randn(3, 4), torch.randn(4, 4)
+    for _ in range(3):
+        torch.testing.assert_close(replayed(x, w)[0], x @ w)
+    assert "not today" in replayed.reason
+
+
+def test_inputs_that_are_no_tensors_are_not_recorded() -> None:
+    replayed = Replayed(lambda x, n: [x * n], (), HostRecording)
+    for n in range(3):
+        assert float(replayed(torch.ones(1), n)[0]) == n
+    assert "not tensors" in replayed.reason and HostRecording.made == 0
+
+
+def test_inference_mode_and_its_end_change_nothing() -> None:
+    w = torch.randn(4, 4)
+    replayed = Replayed(linear, (1,), HostRecording)
+    for inside in (True, True, True, False, True, False):
+        with torch.inference_mode(inside):
+            x = torch.randn(3, 4)
+            torch.testing.assert_close(replayed(x, w)[0], x @ w)
+    assert not replayed.reason
+
+
+def test_threads_get_their_own_results() -> None:
+    w = torch.randn(4, 4)
+    replayed = Replayed(linear, (1,), HostRecording)
+    wrong: list[float] = []
+
+    def work(value: float) -> None:
+        for _ in range(200):
+            x = torch.full((3, 4), value)
+            if not torch.equal(replayed(x, w)[2], (x * 2).t()):
+                wrong.append(value)
+
+    threads = [threading.Thread(target=work, args=(float(n),)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong and HostRecording.made == 1
+
+
+# Which graphs
+
+
+def several(x: Tensor, w: Tensor) -> Tensor:
+    for _ in range(3):
+        x = torch.relu(x @ w)
+    return x
+
+
+def of_cuda(call: Callable[..., Any], *shapes: tuple[int, ...]) -> torch.fx.Graph:
+    with FakeTensorMode():
+        inputs = [torch.empty(shape, device="cuda") for shape in shapes]
+        return make_fx(call)(*inputs).graph
+
+
+def changes_within(x: Tensor, w: Tensor) -> Tensor:
+    y = several(x, w)
+    x.add_(y)
+    return y
+
+
+def to_the_host(x: Tensor, w: Tensor) -> Tensor:
+    return several(x, w).cpu() + 1
+
+
+def at_random(x: Tensor, w: Tensor) -> Tensor:
+    return several(torch.bernoulli(x), w)
+
+
+def once(x: Tensor, w: Tensor) -> Tensor:
+    return torch.relu(x @ w)
+
+
+@pytest.mark.parametrize(
+    ("call", "wanted"),
+    [
+        (several, True),
+        (changes_within, False),
+        (to_the_host, False),
+        (at_random, False),
+        (once, False),
+    ],
+)
+def test_graphs_that_do_the_same_each_time_in_several_launches(
+    call: Callable[..., Any], wanted: bool
+) -> None:
+    assert may_replay(of_cuda(call, (8, 8), (8, 8))) is wanted
+
+
+def test_graphs_on_the_host_are_not_replayed() -> None:
+    assert not may_replay(make_fx(several)(torch.ones(8, 8), torch.ones(8, 8)).graph)
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(8, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return several(x, self.w)
+
+
+def graph_of(model: Callable[..., Any], *inputs: Tensor, grad: bool = False) -> Any:
+    seen: list[Any] = []
+    torch._dynamo.reset()
+
+    def take(gm: Any, _: Any) -> Any:
+        seen.append((still_in(gm), name_of(gm, {"max_autotune": False})))
+        return gm.forward
+
+    with torch.set_grad_enabled(grad):
+        torch.compile(model, backend=take)(*inputs)
+    torch._dynamo.reset()
+    (found,) = seen
+    return found
+
+
+def test_graphs_have_names_by_what_they_do_and_how_they_are_called(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Tensor, "is_cuda", property(lambda _: True))
+    x = torch.randn(4, 8)
+    (still, name), same = graph_of(Net(), x), graph_of(Net(), x)
+    assert still == (1,) or still == (0,)
+    assert same == (still, name)
+    others = [graph_of(Net(), torch.randn(5, 8)), graph_of(Net(), x, grad=True)]
+    others.append(graph_of(lambda x: several(x, x.new_ones(8, 8)), x))
+    assert len({name, *(other for _, other in others)}) == 4
+
+
+def test_a_graph_on_the_host_has_no_inputs_that_stay() -> None:
+    assert graph_of(Net(), torch.randn(4, 8))[0] is None
+
+
+# From the measurement to the call
+
+
+class Decides:
+    """A searcher that measures nothing: it gives and keeps a decision."""
+
+    def __init__(self, cache: KernelCache, replays: bool) -> None:
+        self.cache, self.asked = cache, list[Whole]()
+        self.decision = {"use": [], "eager_layouts": False, "replay": replays}
+
+    def search(self, *_: Any) -> dict[str, Any]:
+        return {}
+
+    def enqueue(self, *_: Any) -> None: ...
+
+    def accept(self, whole: Whole, _: float) -> dict[str, Any] | str:
+        self.asked.append(whole)
+        self.cache.put_acceptance(whole.name, kernel_set_digest(whole.keys), self.decision)
+        return self.decision
+
+
+@pytest.fixture
+def as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but the device."""
+    monkeypatch.setattr(hook, "may_replay", lambda _: True)
+    monkeypatch.setattr(hook, "arch_of", lambda _: "sm_90a")
+    monkeypatch.setattr(backend, "still_in", lambda _: (1,))
+    monkeypatch.setattr(backend, "Replayed", lambda c, s: Replayed(c, s, HostRecording))
+
+
+def run_with(options: Any, searcher: Any, **patches: Any) -> Any:
+    made = kit.backend_for(options, searcher=searcher)
+    torch._dynamo.reset()
+    with torch.no_grad(), config.patch(**patches):
+        compiled = torch.compile(several, backend=made)
+        for _ in range(4):
+            x, w = torch.randn(8, 8), torch.randn(8, 8)
+            torch.testing.assert_close(compiled(x, w), several(x, w))
+    return made.passes[0]
+
+
+@pytest.mark.usefixtures("as_on_cuda")
+@pytest.mark.parametrize("replays", [True, False])
+def test_a_graph_is_replayed_where_it_was_measured_to_be_faster(
+    replays: bool, tmp_path: Path
+) -> None:
+    options = kit.options_in(tmp_path, search="search", acceptance="measure")
+    asked = Decides(kit.cache_of(options), replays)
+    found = run_with(options, asked, force_disable_caches=True)
+    assert [whole.still for whole in asked.asked] == [()] and not asked.asked[0].keys
+    assert found.reports[0].replayed == replays == ("replayed" in found.reports[0].summary())
+    assert bool(HostRecording.made) == replays
+    before = HostRecording.made
+    cached = kit.options_in(tmp_path, acceptance="measure")
+    assert run_with(cached, None, force_disable_caches=True).reports[0].replayed == replays
+    assert (HostRecording.made > before) == replays
+
+
+@pytest.mark.usefixtures("as_on_cuda")
+def test_a_graph_whose_code_torch_kept_is_replayed_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    options = kit.options_in(tmp_path, search="search", acceptance="measure")
+    run_with(options, Decides(kit.cache_of(options), True))
+    cached = kit.options_in(tmp_path, acceptance="measure")
+    reports = [bool(run_with(cached, None).reports) for _ in range(3)]
+    before = HostRecording.made
+    last = run_with(cached, None)
+    assert reports[0] and not last.reports, "torch's cache did not answer"
+    assert HostRecording.made > before
+
+
+@pytest.mark.usefixtures("as_on_cuda")
+@pytest.mark.parametrize(
+    ("wishes", "patches"),
+    [({"acceptance": "trust"}, {}), ({}, {"triton.cudagraphs": True})],
+    ids=["trusted", "Inductor's own"],
+)
+def test_replays_are_not_measured_where_that_is_not_wanted(
+    wishes: dict[str, Any], patches: dict[str, Any], tmp_path: Path
+) -> None:
+    options = kit.options_in(tmp_path, **{"search": "search", "acceptance": "measure", **wishes})
+    asked = Decides(kit.cache_of(options), True)
+    run_with(options, asked, **patches, force_disable_caches=True)
+    assert not asked.asked and not HostRecording.made
+
+
+@pytest.mark.parametrize("faster", [True, False])
+def test_the_recording_is_measured_against_the_launches(
+    faster: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The measurement itself, but for its clock and the device."""
+    x, w = torch.randn(8, 8), torch.randn(8, 8)
+    (found,) = capture(several, (x, w), kit.options_in(tmp_path), record_in=tmp_path / "real")
+    assert found.still == ()
+    whole = graph_task(found.module.graph)
+    assert isinstance(whole, Task)
+
+    def timed(_: Any, __: str, rounds: int, seed: int) -> dict[str, dict[str, list[float]]]:
+        ours = 1.0 if faster else 1.19
+        return {"wall": {"plain": [1.2] * rounds, "spliced": [ours] * rounds}}
+
+    monkeypatch.setattr(accept, "_samples", timed)
+    monkeypatch.setattr(cudagraph, "CudaRecording", HostRecording)
+    request = {"graph": whole.to_json(), "kernels": [], "inputs": found.inputs}
+    request |= {"cache_dir": str(tmp_path / "cache"), "native_dir": str(tmp_path / "native")}
+    request |= {"inductor": {}, "budget_s": 60.0, "flags": all_flags(), "seed": 0}
+    request |= {"eager_layouts": False, "still": []}
+    with config.patch(force_disable_caches=True):
+        decided = accept.run(request, lambda _: None)
+    assert isinstance(decided, Acceptance), decided
+    assert decided.replay == faster and decided.final and not decided.use
+    assert decided.replayed is not None and decided.replayed.accurate
+    assert HostRecording.made
+    assert decision_of(decided.to_json())["replay"] == faster
+
+
+@pytest.mark.parametrize(
+    ("measured", "wanted"),
+    [
+        (Measured(1.06, 1.05, 1.07, accurate=True), True),
+        (Measured(1.04, 1.03, 1.05, accurate=True), False),
+        (Measured(1.50, 1.40, 1.60, accurate=False), False),
+    ],
+)
+def test_what_a_recording_must_bring(measured: Measured, wanted: bool) -> None:
+    assert brings(measured, accept.REPLAY_MEDIAN) is wanted
+
+
+# On the device
+
+
+@pytest.mark.gpu
+@on_gpu
+def test_a_cuda_graph_gives_what_the_launches_give() -> None:
+    w = torch.randn(64, 64, device="cuda")
+    replayed = Replayed(lambda x, w: [several(x, w), x.t() * 2], (1,))
+    kept = []
+    for _ in range(5):
+        x = torch.randn(32, 64, device="cuda")
+        kept.append((replayed(x, w), [several(x, w), x.t() * 2]))
+    w.mul_(0.5)
+    x = torch.randn(32, 64, device="cuda")
+    kept.append((replayed(x, w), [several(x, w), x.t() * 2]))
+    other = torch.randn(64, 64, device="cuda")
+    kept.append((replayed(x, other), [several(x, other), x.t() * 2]))
+    for found, wanted in kept:
+        torch.testing.assert_close(found, wanted)
+    assert not replayed.reason
+
+
+@pytest.mark.gpu
+@on_gpu
+def test_streams_do_not_meet_in_a_recording() -> None:
+    w = torch.randn(512, 512, device="cuda") / 512**0.5
+    replayed = Replayed(lambda x, w: [several(x, w)], (1,))
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    inputs = [torch.randn(512, 512, device="cuda") for _ in streams]
+    wanted = [several(x, w) for x in inputs]
+    torch.cuda.synchronize()
+    for _ in range(20):
+        found = []
+        for stream, x in zip(streams, inputs, strict=True):
+            with torch.cuda.stream(stream):
+                found.append(replayed(x, w)[0])
+        torch.cuda.synchronize()
+        for ours, theirs in zip(found, wanted, strict=True):
+            torch.testing.assert_close(ours, theirs)
+    assert not replayed.reason
+
+
+@pytest.mark.gpu
+@on_gpu
+def test_within_somebody_elses_recording_a_graph_is_called_as_it_is() -> None:
+    w, x = torch.randn(64, 64, device="cuda"), torch.randn(32, 64, device="cuda")
+    replayed = Replayed(lambda x, w: [several(x, w)], (1,))
+    for _ in range(3):
+        replayed(x, w)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        (found,) = replayed(x, w)
+    x.copy_(torch.randn_like(x))
+    graph.replay()
+    torch.testing.assert_close(found, several(x, w))
+
+
+@pytest.mark.gpu
+@on_gpu
+def test_what_waits_for_the_device_is_not_recorded() -> None:
+    replayed = Replayed(lambda x: [x * float(x.sum())], ())
+    for _ in range(4):
+        x = torch.rand(4, device="cuda")
+        torch.testing.assert_close(replayed(x)[0], x * x.sum())
+    assert replayed.reason
+    torch.testing.assert_close(torch.ones(4, device="cuda").sum().item(), 4.0)
+
+
+@pytest.mark.gpu
+@on_gpu
+def test_a_small_network_is_replayed_end_to_end(tmp_path: Path) -> None:
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.Tanh()) for _ in range(12)))
+    model.cuda().eval()
+    options = {
+        "cuda_agent.cache_dir": str(tmp_path / "kernels"),
+        "cuda_agent.native_dir": str(tmp_path / "native"),
+        "cuda_agent.budget_s": 30.0,
+    }
+    compiled = torch.compile(model, backend="cuda_agent", options=options)
+    with torch.no_grad():
+        for _ in range(4):
+            x = torch.randn(16, 64, device="cuda")
+            torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)
+    from cuda_agent_backend.explain import explain
+
+    with torch.no_grad():
+        (graph,) = explain(model, x, options={**options, "cuda_agent.search": "cached"}).graphs
+    assert graph.replayed, graph.acceptance
