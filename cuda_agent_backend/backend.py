@@ -15,6 +15,7 @@ from cuda_agent_backend import log
 from cuda_agent_backend.cudagraph import Replayed, name_of, still_in
 from cuda_agent_backend.layouts import unchosen
 from cuda_agent_backend.options import Options, parse
+from cuda_agent_backend.recurrent import as_operators, keep_whole, ours
 from cuda_agent_backend.settings import Settings, SettingsError
 
 
@@ -26,6 +27,9 @@ def cuda_agent(
     options: Mapping[str, Any] | None = None,
 ) -> Any:
     """Compile a Dynamo graph. Raises `options.OptionError` on a wrong option; other faults of ours are only logged."""
+    if reason := as_operators(gm):
+        log.once("all", f"a graph with {reason} runs as it is, uncompiled")
+        return gm.forward
     try:
         settings = Settings.from_environment()
     except SettingsError as error:
@@ -42,6 +46,8 @@ def reset() -> None:
 
 
 cuda_agent.reset = reset  # type: ignore[attr-defined]
+ours(cuda_agent)
+keep_whole()
 
 
 def compile_with(

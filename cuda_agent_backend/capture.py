@@ -25,6 +25,7 @@ from cuda_agent_backend.layouts import channels_last, choosing, inductor_layouts
 from cuda_agent_backend.measure import device_of
 from cuda_agent_backend.options import Options
 from cuda_agent_backend.partition import partition
+from cuda_agent_backend.recurrent import as_operators, keep_whole, ours
 from cuda_agent_backend.tensors import RECORD_LIMIT, record, save
 from cuda_agent_backend.unsigned import count_in_signed
 from sandbox.devicelock import DeviceLock
@@ -95,10 +96,13 @@ def capture(
     def backend(gm: GraphModule, example_inputs: Sequence[Any], **_: Any) -> Any:
         from torch._inductor.compile_fx import compile_fx
 
+        if as_operators(gm):
+            return gm.forward
         return compile_fx(gm, example_inputs, inner_compile=inner)
 
     torch._dynamo.reset()
-    compiled = torch.compile(getattr(model, "_orig_mod", model), backend=backend)
+    keep_whole()
+    compiled = torch.compile(getattr(model, "_orig_mod", model), backend=ours(backend))
     try:
         with _no_caches(), _unchanged(model), compiling(turns, device_of(inputs)):
             if training:

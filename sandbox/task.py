@@ -41,7 +41,9 @@ __all__ = [
 
 Ref = NodeRef | InputRef
 TARGETS = ("cpu", "cuda")
-OP_NAME = re.compile(r"(aten|prims|inductor)\.\w+\.\w+|cuda_agent\.run_\d+_\d+\.default", re.ASCII)
+OWN = r"run_\d+_\d+|lstm|gru|rnn_tanh|rnn_relu"
+"""Operators of ours: kernels, and those of `recurrent`."""
+OP_NAME = re.compile(rf"(aten|prims|inductor)\.\w+\.\w+|cuda_agent\.({OWN})\.default", re.ASCII)
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,10 @@ def resolve(op: str) -> OpOverload:
     namespace, name, overload = op.split(".")
     if namespace == "cuda_agent":
         from sandbox.launcher import define_ops
+        from sandbox.recurrent import define_recurrent
 
         define_ops()
+        define_recurrent()
     elif namespace in ("inductor", "prims") or name.startswith("inductor_"):
         import torch._inductor.inductor_prims
         import torch._inductor.lowering

@@ -1,0 +1,123 @@
+"""Recurrent modules in a graph: `nn.LSTM`, `nn.GRU` and `nn.RNN` as one operator each.
+
+Dynamo breaks a graph at them, so that nothing around them is compiled together with them, and nothing can take their
+place. It can be told not to, by a setting that holds for all backends; another one than ours would then run every step
+by itself, which takes many times as long. So the setting says yes to us alone, and only in inference, and what torch
+calls in a graph of ours is one of `sandbox.recurrent`'s operators before anything takes it apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from cuda_agent_backend import log
+from sandbox.recurrent import KINDS, operator_of
+
+OURS = "of_cuda_agent"
+"""The attribute by which a compiler of Dynamo graphs is known for one of ours."""
+WRAPPERS = ("_torchdynamo_orig_backend", "compiler_fn")
+"""By which names what `torch.compile` wraps around a compiler knows it."""
+FUNCTIONS = {getattr(torch, kind): kind for kind in KINDS}
+_ARGUMENTS = ("hx", "params", "has_biases", "num_layers", "dropout", "train", "bidirectional")
+"""What torch's functions take behind their input, but for `batch_first`, which comes last."""
+
+
+class _ToUs(int):
+    """True while Dynamo traces a graph for one of our compilers, where torch neither records gradients nor casts.
+
+    A number, since torch writes its settings down as JSON.
+    """
+
+    def __bool__(self) -> bool:
+        try:
+            return _compiles_ours() and not (torch.is_grad_enabled() or _casts())
+        except Exception as error:  # what is asked of Dynamo is nobody's promise
+            log.logger("hook").debug("graphs break at recurrent modules: %s", error)
+            return False
+
+    def __repr__(self) -> str:
+        return "True for cuda_agent"
+
+
+def _compiles_ours() -> bool:
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+
+    compiler: Any = InstructionTranslator.current_tx().output.compiler_fn
+    for _ in range(len(WRAPPERS) + 1):
+        if compiler is None or getattr(compiler, OURS, False):
+            break
+        compiler = next((vars(compiler)[n] for n in WRAPPERS if n in vars(compiler)), None)
+    return compiler is not None and getattr(compiler, OURS, False)
+
+
+def _casts() -> bool:
+    return any(torch.is_autocast_enabled(device) for device in ("cuda", "cpu"))
+
+
+def keep_whole() -> None:
+    """Have Dynamo trace through recurrent modules for our compilers. In a thread of its own it may break there still.
+
+    Where the user has set it, or torch does not know the setting, nothing changes.
+    """
+    from torch._dynamo import config
+
+    try:
+        if config.allow_rnn is False:
+            config.allow_rnn = _ToUs()  # type: ignore[assignment]
+    except (AttributeError, TypeError) as error:
+        log.logger("hook").debug("graphs break at recurrent modules: %s", error)
+
+
+def ours(compiler: Callable[..., Any]) -> Callable[..., Any]:
+    """Mark a compiler of Dynamo graphs as one that turns recurrent modules into operators."""
+    setattr(compiler, OURS, True)
+    return compiler
+
+
+def as_operators(gm: GraphModule) -> str:
+    """Put our operators in the place of torch's functions, in place. Why that cannot be done, or ""."""
+    calls = [node for node in gm.graph.nodes if node.target in FUNCTIONS]
+    reason = next((why for why in map(_why_not, calls) if why), "")
+    if reason or not calls:
+        return reason
+    for node in calls:
+        _replace(gm, node)
+    gm.graph.lint()
+    gm.recompile()
+    return ""
+
+
+def _arguments(node: Node) -> dict[str, Any]:
+    """By name; of a packed sequence there is none called `batch_first`."""
+    names = ("x", *_ARGUMENTS, "batch_first")
+    return dict(zip(names, node.args, strict=False)) | node.kwargs
+
+
+def _why_not(node: Node) -> str:
+    given = _arguments(node)
+    value = node.meta.get("example_value")
+    if len(node.args) != len(_ARGUMENTS) + 2 or isinstance(given["params"], tuple):
+        return "a recurrent layer over a packed sequence"
+    if given["dropout"] and given["train"]:
+        return "a recurrent layer with dropout"
+    results = value if isinstance(value, list | tuple) else ()
+    if any(isinstance(one, torch.Tensor) and one.requires_grad for one in results):
+        return "a recurrent layer with gradients"
+    return ""
+
+
+def _replace(gm: GraphModule, node: Node) -> None:
+    given = _arguments(node)
+    states = given["hx"] if isinstance(given["hx"], list | tuple) else (given["hx"],)
+    rest = [given[name] for name in ("has_biases", "num_layers", "bidirectional", "batch_first")]
+    with gm.graph.inserting_before(node):
+        made = gm.graph.call_function(
+            operator_of(FUNCTIONS[node.target]), (given["x"], *states, list(given["params"]), *rest)
+        )
+    made.meta = dict(node.meta)
+    node.replace_all_uses_with(made)
+    gm.graph.erase_node(node)

@@ -1,0 +1,161 @@
+"""Recurrent modules do not break our graphs."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import splice_kit as kit
+import torch
+from torch import Tensor, nn
+from torch._dynamo import config
+from torch._dynamo.exc import Unsupported
+from torch._inductor import config as inductor_config
+from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence
+
+from cuda_agent_backend import backend, kernels, recurrent
+from cuda_agent_backend.capture import capture
+from cuda_agent_backend.hook import graph_task
+from sandbox.task import Task
+
+
+@pytest.fixture(autouse=True)
+def anew(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(kernels, "_open", {})
+    torch._dynamo.reset()
+    with inductor_config.patch(force_disable_caches=True):
+        yield
+    torch._dynamo.reset()
+
+
+class Net(nn.Module):
+    """A recurrent module between others."""
+
+    def __init__(self, kind: type[nn.RNNBase], **form: Any) -> None:
+        super().__init__()
+        self.core = kind(5, 8, batch_first=True, **form)
+        self.head = nn.Linear(16 if form.get("bidirectional") else 8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.head(self.core(x * 2)[0])) + 1
+
+
+def compiled(model: nn.Module, folder: Path, fullgraph: bool = True) -> Any:
+    options = {"cuda_agent.search": "cached", "cuda_agent.cache_dir": str(folder)}
+    return torch.compile(model, backend="cuda_agent", options=options, fullgraph=fullgraph)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize("form", [{}, {"num_layers": 2}, {"bidirectional": True, "bias": False}])
+def test_a_recurrent_module_is_one_operator_of_one_graph(
+    kind: type[nn.RNNBase], form: dict[str, Any], tmp_path: Path
+) -> None:
+    model = Net(kind, **form).eval()
+    ours = compiled(model, tmp_path)
+    with torch.no_grad():
+        for _ in range(2):
+            x = torch.randn(4, 6, 5)
+            torch.testing.assert_close(ours(x), model(x))
+    (found,) = capture(model, (torch.randn(4, 6, 5),), kit.options_in(tmp_path))
+    names = [str(node.target) for node in found.module.graph.nodes]
+    assert sum(name.startswith("cuda_agent.") for name in names) == 1
+    assert isinstance(graph_task(found.module.graph), Task)
+
+
+def test_a_sequence_without_a_batch_and_given_states(tmp_path: Path) -> None:
+    model = nn.LSTM(5, 8).eval()
+    ours = compiled(model, tmp_path)
+    with torch.no_grad():
+        x, states = torch.randn(6, 5), (torch.randn(1, 8), torch.randn(1, 8))
+        torch.testing.assert_close(ours(x, states), model(x, states))
+
+
+def test_with_other_backends_graphs_break_as_ever() -> None:
+    model = Net(nn.LSTM).eval()
+    with torch.no_grad(), pytest.raises(Unsupported):
+        torch.compile(model, backend="inductor", fullgraph=True)(torch.randn(4, 6, 5))
+    assert not config.allow_rnn
+
+
+def test_with_gradients_they_break_and_learn_as_ever(tmp_path: Path) -> None:
+    model, x = Net(nn.GRU), torch.randn(4, 6, 5)
+    with pytest.raises(Unsupported):
+        compiled(model, tmp_path)(x)
+    torch._dynamo.reset()
+    compiled(model, tmp_path, fullgraph=False)(x).sum().backward()
+    found = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    model.zero_grad()
+    model(x).sum().backward()
+    torch.testing.assert_close(found, [p.grad for p in model.parameters()])
+
+
+def test_under_autocast_they_break_as_ever(tmp_path: Path) -> None:
+    model, x = Net(nn.LSTM).eval(), torch.randn(4, 6, 5)
+    ours = compiled(model, tmp_path, fullgraph=False)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(ours(x), model(x))
+    torch._dynamo.reset()
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16), pytest.raises(Unsupported):
+        compiled(model, tmp_path)(x)
+
+
+class Deep(Net):
+    def __init__(self) -> None:
+        super().__init__(nn.LSTM, num_layers=2, dropout=0.5)
+
+
+class Packed(Net):
+    def __init__(self) -> None:
+        super().__init__(nn.GRU)
+
+    def forward(self, x: Tensor) -> Tensor:
+        packed = pack_sequence([x[0], x[1, :3]])
+        return self.head(pad_packed_sequence(self.core(packed)[0], batch_first=True)[0])
+
+
+def test_layers_with_dropout_run_as_they_are(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, x = Deep().train(), torch.randn(4, 6, 5)
+    ours = compiled(model, tmp_path)
+    with torch.no_grad():
+        torch.manual_seed(0)
+        found = ours(x)
+        torch.manual_seed(0)
+        torch.testing.assert_close(found, model(x))
+        assert not torch.equal(ours(x), ours(x))
+    assert "dropout runs as it is" in caplog.text
+
+
+def test_packed_sequences_give_what_they_gave(tmp_path: Path) -> None:
+    model, x = Packed().eval(), torch.randn(2, 6, 5)
+    ours = compiled(model, tmp_path, fullgraph=False)
+    with torch.no_grad():
+        torch.testing.assert_close(ours(x), model(x))
+
+
+def test_what_the_user_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    with config.patch(allow_rnn=True):
+        recurrent.keep_whole()
+        assert config.allow_rnn is True
+    with config.patch(allow_rnn=False):
+        recurrent.keep_whole()
+        assert isinstance(config.allow_rnn, recurrent._ToUs) and not config.allow_rnn
+        monkeypatch.setattr(recurrent, "_compiles_ours", lambda: True)
+        with torch.no_grad():
+            assert config.allow_rnn
+        assert not config.allow_rnn
+
+
+def test_without_the_cache_a_graph_is_whole_too(tmp_path: Path) -> None:
+    model = Net(nn.LSTM).eval()
+    wishes = {"cuda_agent.cache_dir": "/proc/none", "cuda_agent.search": "cached"}
+    ours = torch.compile(model, backend="cuda_agent", options=wishes, fullgraph=True)
+    with torch.no_grad():
+        x = torch.randn(4, 6, 5)
+        torch.testing.assert_close(ours(x), model(x))
+
+
+def test_the_backend_is_known_for_ours() -> None:
+    found = torch._dynamo.backends.registry.lookup_backend("cuda_agent")
+    assert getattr(found, recurrent.OURS, False) and found is backend.cuda_agent

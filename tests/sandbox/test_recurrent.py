@@ -1,0 +1,88 @@
+"""Recurrent layers as operators."""
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sandbox.oracle import run_eager, run_oracle
+from sandbox.recurrent import KINDS, operator_of
+from sandbox.specs import TensorSpec
+from sandbox.task import InputRef, Node, NodeRef, Task
+
+MODULES = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn_tanh": nn.RNN, "rnn_relu": nn.RNN}
+FORMS = list(itertools.product((1, 2), (False, True), (False, True), (False, True)))
+
+
+def layer(kind: str, layers: int, both: bool, biases: bool, batch_first: bool) -> nn.RNNBase:
+    more = {"nonlinearity": kind.removeprefix("rnn_")} if kind.startswith("rnn") else {}
+    return MODULES[kind](
+        5, 8, num_layers=layers, bidirectional=both, bias=biases, batch_first=batch_first, **more
+    ).eval()
+
+
+def arguments(module: nn.RNNBase, kind: str, x: Tensor) -> tuple[Any, ...]:
+    directions = 2 if module.bidirectional else 1
+    batch = x.shape[0 if module.batch_first else 1]
+    states = torch.randn(2, module.num_layers * directions, batch, 8)
+    given = [*states] if kind == "lstm" else [states[0]]
+    weights = [w.detach() for w in module._flat_weights]
+    rest = (module.bias, module.num_layers, module.bidirectional, module.batch_first)
+    return (x, *given, weights, *rest)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("layers", "both", "biases", "batch_first"), FORMS)
+def test_they_do_what_the_modules_do(
+    kind: str, layers: int, both: bool, biases: bool, batch_first: bool
+) -> None:
+    module = layer(kind, layers, both, biases, batch_first)
+    given = arguments(module, kind, torch.randn(4, 6, 5))
+    with torch.no_grad():
+        found = operator_of(kind)(*given)
+        states = tuple(given[1:3]) if kind == "lstm" else given[1]
+        output, last = module(given[0], states)
+    for ours, theirs in zip(found, (output, *(last if kind == "lstm" else (last,))), strict=True):
+        torch.testing.assert_close(ours, theirs)
+    assert len({value.untyped_storage().data_ptr() for value in found}) == len(found)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_torch_finds_no_fault_with_them(kind: str, batch_first: bool) -> None:
+    module = layer(kind, 2, True, True, batch_first)
+    checks = ("test_schema", "test_faketensor")
+    torch.library.opcheck(
+        operator_of(kind), arguments(module, kind, torch.randn(4, 6, 5)), test_utils=checks
+    )
+
+
+def test_they_are_tasks(tmp_path: Any) -> None:
+    module = layer("lstm", 1, False, True, True)
+    given = arguments(module, "lstm", torch.randn(4, 6, 5))
+    inputs = [*given[:3], *given[3]]
+    specs = tuple(TensorSpec("float32", tuple(t.shape), tuple(t.stride())) for t in inputs)
+    args = {"x": InputRef(0), "h": InputRef(1), "c": InputRef(2)}
+    args |= {"weights": tuple(InputRef(n) for n in range(3, 7)), "has_biases": True}
+    args |= {"num_layers": 1, "bidirectional": False, "batch_first": True}
+    outputs = operator_of("lstm")(*given)
+    task = Task(
+        "cpu",
+        specs,
+        (Node("cuda_agent.lstm.default", args),),
+        (NodeRef(0, 0), NodeRef(0, 2)),
+        tuple(
+            TensorSpec("float32", tuple(outputs[n].shape), tuple(outputs[n].stride()))
+            for n in (0, 2)
+        ),
+    )
+    again = Task.from_json(task.to_json())
+    assert again == task
+    graph = again.to_graph_module()
+    exact = run_oracle(again, graph, inputs).outputs
+    for found, wanted in zip(run_eager(graph, inputs), exact, strict=True):
+        assert wanted.dtype == torch.float64
+        torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-6)
+        assert found.stride() == wanted.stride()
