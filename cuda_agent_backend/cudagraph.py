@@ -22,7 +22,9 @@ from cuda_agent_backend import log
 from cuda_agent_backend.operators import Kind, kind_of
 
 LEAST_LAUNCHES = 4
-"""With fewer of them there is nothing to be gained."""
+"""With fewer of them there is nothing to be gained. A library does a recurrent layer in more."""
+FUSED = (Kind.SOURCE, Kind.VIEW, Kind.CONSTANT, Kind.COMPUTE)
+"""Nodes without a launch of their own."""
 MOST_RECORDINGS = 8
 """Parameters that keep moving are not followed for ever."""
 MEMORY_SHARE = 1 / 16
@@ -243,8 +245,9 @@ def may_replay(graph: Graph) -> bool:
             if not isinstance(value, Tensor) or not _fixed(value):
                 return False
             devices.add(value.device)
-        alone = kind not in (Kind.SOURCE, Kind.VIEW, Kind.CONSTANT, Kind.COMPUTE)
-        launches += alone and node.target is not operator.getitem
+        if node.target is operator.getitem or kind in FUSED:
+            continue
+        launches += LEAST_LAUNCHES if kind is Kind.RECURRENT else 1
     fused = sum(kind is Kind.COMPUTE for kind in kinds.values())
     one = len(devices) == 1 and devices.pop().type == "cuda"
     return one and launches + min(fused, launches + 1) >= LEAST_LAUNCHES

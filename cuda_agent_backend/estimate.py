@@ -14,6 +14,7 @@ from cuda_agent_backend.operators import (
     product_sizes,
 )
 from cuda_agent_backend.partition import WAITING, Region, is_selection, size_in_bytes
+from cuda_agent_backend.rewrite.edit import argument, shape_of
 
 SLACK = 0.1
 """The part of a region's least traffic that may be saved where Inductor moves no byte too many."""
@@ -22,6 +23,10 @@ SORT_PASSES = 8.0
 """How often a library's sort moves its bytes, to the nearest handful: measured, it takes 14 times the least traffic."""
 MULTIPLICATIONS_PER_BYTE = 5
 """How many multiplications a cpu's core makes in the time in which it moves a byte, to the nearest handful."""
+
+
+STEP_BYTES = 20_000_000
+"""What could be moved while a library does a step of a recurrent layer, some 10 microseconds, mostly of waiting."""
 
 
 def saving(region: Region) -> float:
@@ -35,7 +40,8 @@ def saving(region: Region) -> float:
         return 0.0
     kinds = _kinds(region)
     work = sum(_saved_multiplications(node, kinds[node]) for node in region.nodes)
-    return region.moved * (estimate - 1.0 + SLACK) + work / MULTIPLICATIONS_PER_BYTE
+    waits = sum(STEP_BYTES * _steps(node, kinds[node]) for node in region.nodes)
+    return region.moved * (estimate - 1.0 + SLACK) + work / MULTIPLICATIONS_PER_BYTE + waits
 
 
 def _kinds(region: Region) -> dict[Node, Kind]:
@@ -49,7 +55,18 @@ def _saved_multiplications(node: Node, kind: Kind) -> float:
     """A part of those of a matrix product or an attention, all of a product that a rewrite does away with."""
     if kind is Kind.VANISHING:
         return _multiplications(node, kind)
-    return PRODUCT_SLACK * _multiplications(node, kind) if kind in WAITING else 0
+    if kind is Kind.RECURRENT or kind not in WAITING:
+        return 0
+    return PRODUCT_SLACK * _multiplications(node, kind)
+
+
+def _steps(node: Node, kind: Kind) -> int:
+    """Of a recurrent layer, those of all layers one after the other; 0 for any other node."""
+    if kind is not Kind.RECURRENT or is_selection(node):
+        return 0
+    first = argument(node, "batch_first")
+    steps = shape_of(argument(node, "x"))[1 if first else 0]
+    return int(steps * argument(node, "num_layers"))
 
 
 def _multiplications(node: Node, kind: Kind) -> int:

@@ -15,6 +15,7 @@ from cuda_agent_backend.gathered import bag_length, overlap_add
 from cuda_agent_backend.rewrite.edit import argument, dtype_of, is_tensor, name_of, shape_of
 from cuda_agent_backend.rewrite.products import PRODUCTS
 from cuda_agent_backend.rewrite.vanishing import vanishes
+from sandbox import recurrent
 
 
 class Kind(Enum):
@@ -24,6 +25,7 @@ class Kind(Enum):
     calls a library.
     `VANISHING`: a matrix product that a rewrite does away with: fusible, whatever its size, dtype and device.
     `ATTENTION`: an attention that our sketches cover as it stands, its one result that is used included.
+    `RECURRENT`: a recurrent layer that our sketches may cover, the results that are used included.
     `SORT`: a sort of rows or a selection of their largest or smallest, the results that are used included.
     `SCATTER`: a scatter that our sketches cover, a region of its own.
     """
@@ -36,6 +38,7 @@ class Kind(Enum):
     PRODUCT = "product"
     VANISHING = "vanishing"
     ATTENTION = "attention"
+    RECURRENT = "recurrent"
     SORT = "sort"
     SCATTER = "scatter"
     BARRIER = "barrier"
@@ -185,23 +188,31 @@ def kind_of(node: Node, kinds: dict[Node, Kind]) -> Kind:
         whole = node.args[0]
         return kinds[whole] if isinstance(whole, Node) else Kind.BARRIER
     kind = kind_of_target(node.target)
-    if kind is Kind.BARRIER and (is_adaptive_pooling(node) or _is_gathered(node)):
-        return Kind.COMPUTE
-    if kind is Kind.BARRIER and vanishes(node):
-        return Kind.VANISHING
-    if kind is Kind.BARRIER and _is_product(node):
-        return Kind.PRODUCT
-    if kind is Kind.BARRIER and _is_attention(node):
-        return Kind.ATTENTION
-    if kind is Kind.BARRIER and is_sort(node):
-        return Kind.SORT
-    if kind is Kind.BARRIER and is_scatter(node) and node.meta["val"].device.type == "cuda":
-        return Kind.SCATTER
+    if kind is Kind.BARRIER:
+        return _kind_of_barrier(node)
     if kind in (Kind.COMPUTE, Kind.VIEW) and _only_constants(node, kinds):
         return Kind.CONSTANT
     if kind is Kind.VIEW and not _is_view(node):
         return Kind.COMPUTE
     return kind
+
+
+def _kind_of_barrier(node: Node) -> Kind:
+    """What an operator that Inductor does not fuse is to us."""
+    if is_adaptive_pooling(node) or _is_gathered(node):
+        return Kind.COMPUTE
+    tests = (
+        (vanishes, Kind.VANISHING),
+        (_is_product, Kind.PRODUCT),
+        (_is_attention, Kind.ATTENTION),
+        (_is_recurrent, Kind.RECURRENT),
+        (is_sort, Kind.SORT),
+    )
+    for test, kind in tests:
+        if test(node):
+            return kind
+    scatters = is_scatter(node) and node.meta["val"].device.type == "cuda"
+    return Kind.SCATTER if scatters else Kind.BARRIER
 
 
 def viewable(shape: tuple[int, ...], stride: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
@@ -357,6 +368,22 @@ def _is_attention(node: Node) -> bool:
         and head % 8 == 0
         and head <= largest
         and work >= SMALLEST_PRODUCT
+    )
+
+
+def _is_recurrent(node: Node) -> bool:
+    """Whether a node is a recurrent layer for which there are sketches: on cuda, float32 of fixed size."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload) or target.namespace != recurrent.NAMESPACE:
+        return False
+    if target._schema.name.partition("::")[2] not in recurrent.KINDS:
+        return False
+    values = [read.meta.get("val") for read in node.all_input_nodes]
+    return all(
+        isinstance(x, torch.Tensor)
+        and (x.device.type, x.dtype) == ("cuda", torch.float32)
+        and all(type(n) is int for n in (*x.shape, *x.stride()))
+        for x in values
     )
 
 

@@ -21,12 +21,13 @@ from torch.fx import Graph, Node
 from cuda_agent_backend.copies import read_through
 from cuda_agent_backend.operators import VIEWS_OF_AN_INDEX, Kind, kind_of
 from cuda_agent_backend.rewrite.edit import argument
+from sandbox import plan
 from sandbox.specs import ITEM_SIZES
 
 MAX_INPUTS, MAX_OUTPUTS = 12, 4
-"""The arities of the operators that stand for regions."""
+"""Of regions of loop nests: with more of them there is more to be read than is saved by one kernel."""
 
-AS_THEY_STAND = (Kind.ATTENTION, Kind.SORT)
+AS_THEY_STAND = (Kind.ATTENTION, Kind.RECURRENT, Kind.SORT)
 """Regions of one operator and nothing else."""
 ALONE = (*AS_THEY_STAND, Kind.SCATTER)
 WAITING = (Kind.PRODUCT, *ALONE)
@@ -243,11 +244,13 @@ def _offer(part: list[Node], analysis: Analysis, min_bytes: int) -> list[Region]
     region = _region(part, analysis, min_bytes)
     if region is None:
         return []
-    if len(region.inputs) <= MAX_INPUTS and len(region.outputs) <= MAX_OUTPUTS:
+    alone = any(analysis.kinds[node] in AS_THEY_STAND for node in part)
+    most = plan.MAX_INPUTS if alone else MAX_INPUTS
+    if len(region.inputs) <= most and len(region.outputs) <= MAX_OUTPUTS:
         return [region]
     halves = _halves(part) if region.reason is None else None
     if halves is None:
-        wide = f"{len(region.inputs)} inputs and {len(region.outputs)} outputs; at most {MAX_INPUTS} and {MAX_OUTPUTS}"
+        wide = f"{len(region.inputs)} inputs and {len(region.outputs)} outputs; at most {most} and {MAX_OUTPUTS}"
         return [replace(region, reason=region.reason or wide)]
     return [
         made

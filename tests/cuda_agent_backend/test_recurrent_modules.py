@@ -11,11 +11,18 @@ from torch import Tensor, nn
 from torch._dynamo import config
 from torch._dynamo.exc import Unsupported
 from torch._inductor import config as inductor_config
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence
 
 from cuda_agent_backend import backend, kernels, recurrent
+from cuda_agent_backend.canonical import Canonical, canonical
 from cuda_agent_backend.capture import capture
+from cuda_agent_backend.cudagraph import may_replay
+from cuda_agent_backend.estimate import saving
 from cuda_agent_backend.hook import graph_task
+from cuda_agent_backend.partition import partition
+from sandbox.recurrent import operator_of
 from sandbox.task import Task
 
 
@@ -159,3 +166,37 @@ def test_without_the_cache_a_graph_is_whole_too(tmp_path: Path) -> None:
 def test_the_backend_is_known_for_ours() -> None:
     found = torch._dynamo.backends.registry.lookup_backend("cuda_agent")
     assert getattr(found, recurrent.OURS, False) and found is backend.cuda_agent
+
+
+def stacked(layers: int) -> torch.fx.Graph:
+    """A fake LSTM of so many layers on a GPU, between other operators."""
+    lstm = operator_of("lstm")
+
+    def call(x: Tensor, h: Tensor, c: Tensor, *weights: Tensor) -> tuple[Tensor, Tensor]:
+        y, last, _ = lstm(x * 2, h, c, list(weights), True, layers, False, True)
+        return torch.relu(y) + 1, last
+
+    with FakeTensorMode():
+        x, *states = (
+            torch.empty(shape, device="cuda")
+            for shape in ((10, 50, 32), (layers, 10, 64), (layers, 10, 64))
+        )
+        weights: list[Tensor] = []
+        for layer in range(layers):
+            shapes = [(256, 64 if layer else 32), (256, 64), (256,), (256,)]
+            weights += [torch.empty(shape, device="cuda") for shape in shapes]
+        return make_fx(call)(x, *states, *weights).graph
+
+
+@pytest.mark.parametrize(("layers", "inputs"), [(1, 7), (2, 11), (6, 27)])
+def test_a_layer_on_a_gpu_is_a_region_of_its_own_whatever_it_reads(
+    layers: int, inputs: int
+) -> None:
+    graph = stacked(layers)
+    (region,) = [r for r in partition(graph) if r.nodes[0].target is operator_of("lstm")]
+    assert region.reason is None and len(region.inputs) == inputs and len(region.outputs) == 2
+    form = canonical(region.nodes, region.outputs, region.target)
+    assert isinstance(form, Canonical)
+    assert [node.op for node in form.task.nodes] == ["cuda_agent.lstm.default"]
+    assert saving(region) == max(saving(r) for r in partition(graph))
+    assert may_replay(graph)
