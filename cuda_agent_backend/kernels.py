@@ -20,6 +20,7 @@ from kernel_cache import (
     needs_reverification,
 )
 from sandbox import launcher
+from sandbox.compile_cuda import depends
 from sandbox.plan import Plan, PlanError
 
 
@@ -109,6 +110,8 @@ class Kernels:
             plan = Plan.from_json(record.plan)
         except PlanError as error:
             return f"its plan is malformed: {error}"
+        if record.origin != "sketch" and (why := depends(plan)):
+            return why
         program = launcher.load_program(path, plan)
         if isinstance(program, launcher.LoadFailed):
             log.once("cache", f"left to Inductor: a kernel does not load: {program.reason}")

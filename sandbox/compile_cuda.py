@@ -95,7 +95,7 @@ def _inspect(
         return CompileFailed(f"{run.output}\nno usable cubin came out: {error}")
     reason = why_refused(cubin, candidate.source, trusted=candidate.origin == "sketch")
     if reason is None and candidate.origin != "sketch":
-        reason = _depends(candidate.plan)
+        reason = depends(candidate.plan)
     if reason is not None:
         return Refused(reason)
     wanted = {step.kernel for step in candidate.plan.steps if isinstance(step, Launch)}
@@ -109,7 +109,7 @@ def _inspect(
     return Compiled(binary, run.output, run.seconds, toolchain, facts)
 
 
-def _depends(plan: Plan) -> str | None:
+def depends(plan: Plan) -> str | None:
     """Why a plan by somebody else than our sketches is refused: a kernel that does not wait is right by chance, which
     no check would see for sure."""
     steps = (step for step in plan.steps if isinstance(step, Launch) and step.dependent)

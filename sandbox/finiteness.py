@@ -21,7 +21,7 @@ from sandbox.nearby import DRAWS
 if TYPE_CHECKING:
     import torch
 
-SPREAD = 2.0**-9
+SPREAD = 2.0**-4
 MULTIPLE, MOST_TIMES = 2.0, 16.0
 CHUNK = 1 << 24
 MOST_PLACES = 256
@@ -68,17 +68,19 @@ class Places:
 
     Eager runs on the same inputs moved by one unit in the last place (`look`), as often as `nearby` does. The places
     are chance if each is uncertain, if no run has more than `MULTIPLE` times as many (and what such a count varies by)
-    as places where eager's own results go from finite to not finite or back, and if no number there is far beyond
-    eager's and the oracle's.
+    as places where eager's own results go from finite to not finite or back, if no number there is far beyond eager's
+    and the oracle's, and if infinities are of a sign to which eager's results go.
 
     Uncertain: among eager's and the oracle's results are such that are finite and such that are not; or, in float32 and
-    float64, where eager has a number, it varies by more than `SPREAD` of itself.
+    float64, where eager has a number, it varies by more than `SPREAD` of itself: what is no longer small beside its
+    noise does not go below zero by it, and noise in one part of an output excuses nothing in another.
     """
 
     def __init__(self, eager: torch.Tensor, oracle: torch.Tensor) -> None:
         self._outputs = eager, oracle
         self._runs: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._uncertain: list[torch.Tensor] = []
+        self._infinities: set[float] = set()
         self._flips = self._looks = 0
         self._largest = 0.0
 
@@ -101,9 +103,16 @@ class Places:
             self._learn(exact)
         self._looks += 1
         pairs = zip(own.reshape(-1).split(CHUNK), eager.reshape(-1).split(CHUNK), strict=True)
-        self._flips += sum(int((~same_kind(a, b.to(a.device))).sum()) for a, b in pairs)
+        for a, b in pairs:
+            self._count_flips(a, b.to(a.device))
         self._learn(eager)
         self._learn(oracle)
+
+    def _count_flips(self, own: torch.Tensor, other: torch.Tensor) -> None:
+        flips = ~same_kind(own, other)
+        self._flips += int(flips.sum())
+        for side in (own[flips], other[flips]):
+            self._infinities |= set(side[side.isinf()].unique().tolist())
 
     def _learn(self, result: torch.Tensor) -> None:
         own = self._outputs[0]
@@ -130,7 +139,10 @@ class Places:
 
     def _within(self, values: torch.Tensor) -> bool:
         known = values[values.isfinite()].abs()
-        return not bool((known > MOST_TIMES * self._largest).any())
+        infinities = set(values[values.isinf()].unique().tolist())
+        return infinities <= self._infinities and not bool(
+            (known > MOST_TIMES * self._largest).any()
+        )
 
 
 def most(expected: float) -> int:

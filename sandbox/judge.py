@@ -190,10 +190,12 @@ class Judge:
     def ceilings(self, again: bool = False) -> Ceilings:
         """What this machine can do at most; measured once. again: once more, to be sure, as other work on the machine
         only lowers what is found; without memory for that, what is known stands."""
+        import torch
+
         if self._ceilings is None:
             self._ceilings = machine.ceilings(self.target)
         elif again:
-            with suppress(RuntimeError):
+            with suppress(torch.OutOfMemoryError):
                 self._ceilings = self._ceilings.best_of(machine.ceilings(self.target))
         return self._ceilings
 

@@ -61,8 +61,7 @@ def run(folder: Path) -> None:
         for name in [entry["content"]]
     ]
     steps = [
-        (kernel, grid, block, shared, cluster, [_argument(item) for item in arguments])
-        for kernel, grid, block, shared, cluster, arguments in job["steps"]
+        (*front, [_argument(item) for item in arguments]) for *front, arguments in job["steps"]
     ]
     program = _extension(job["launcher"]).load_cuda((folder / job["binary"]).read_bytes(), steps)
     program.launch(addresses, 0, DEVICE)

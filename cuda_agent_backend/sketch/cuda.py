@@ -57,7 +57,7 @@ def emit(
         raise Unsupported(
             f"schedule for {len(schedule.kernels)} kernels where there are {len(kernels)}"
         )
-    kernels = tuple(map(peeled, kernels))
+    kernels = tuple(peeled(kernel, region.buffers) for kernel in kernels)
     emitted = [
         _emit_kernel(kernel, region, schedule.parameters(n), f"k{n}", device)
         for n, kernel in enumerate(kernels)
@@ -118,7 +118,7 @@ def schedules(
 
     Kernels that do about as much take turns; one that does a tenth of that has one turn in eleven.
     """
-    kernels = tuple(map(peeled, kernels))
+    kernels = tuple(peeled(kernel, region.buffers) for kernel in kernels)
     options = [kernel_schedules(kernel, region, device, most) for kernel in kernels]
     first = [o[0] for o in options]
     moved = [traffic_of(kernel, region) for kernel in kernels]

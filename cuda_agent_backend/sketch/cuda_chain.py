@@ -11,6 +11,7 @@ import re
 from dataclasses import replace
 
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
+from cuda_agent_backend.sketch.ssa import Unsupported
 from sandbox.plan import Launch, Plan
 
 KERNEL = re.compile(r'extern "C" __global__ void[^{]*\{')
@@ -18,10 +19,15 @@ FOLLOW = "ca::follow();"
 
 
 def chained(source: str, plan: Plan, device: DeviceFacts) -> tuple[str, Plan]:
-    """Source and plan in which each launch but the first is a dependent one, where the device knows such."""
+    """Source and plan in which each launch but the first is a dependent one, where the device knows such.
+
+    Raises Unsupported where a kernel would not wait.
+    """
     launches = [step for step in plan.steps if isinstance(step, Launch)]
     if not device.has_clusters or len(launches) < 2 or len(launches) < len(plan.steps):
         return source, plan
-    waiting = KERNEL.sub(lambda found: f"{found.group()}\n  {FOLLOW}", source)
+    waiting, count = KERNEL.subn(lambda found: f"{found.group()}\n  {FOLLOW}", source)
+    if count != source.count("__global__"):
+        raise Unsupported("a kernel whose beginning was not found, where it would have to wait")
     first, *others = launches
     return waiting, replace(plan, steps=(first, *(replace(s, dependent=True) for s in others)))

@@ -6,31 +6,32 @@ aligned; where there are several rows of odd length they are not, and nothing is
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import sympy
 import torch
 
-from cuda_agent_backend.sketch.lower import Store
+from cuda_agent_backend.sketch.lower import Buffer, Store
 from cuda_agent_backend.sketch.nest import Kernel, Local, RowStage
 from cuda_agent_backend.sketch.ssa import Body, Instruction, Value
 
 LEAST = 1 << 16
 """Elements of a row from which reading it takes longer than a launch."""
-VECTOR = 8
-"""Elements of the widest vector, of two bytes each."""
+VECTOR_BYTES = 16
 
 
-def peeled(kernel: Kernel) -> Kernel:
+def peeled(kernel: Kernel, buffers: Mapping[str, Buffer]) -> Kernel:
     """The kernel with sums over whole vectors first, which depend on nothing, and stages that add the rest."""
     long = [stage for stage in kernel.stages if stage.inner]
-    if kernel.rows > 1 or not long or not all(map(_can_be_cut, long)):
+    width = max((_vector(stage, buffers) for stage in long), default=1)
+    if kernel.rows > 1 or not long or not all(_can_be_cut(stage, width) for stage in long):
         return kernel
     heads: list[RowStage] = []
     others: list[RowStage] = []
     for stage in kernel.stages:
         if stage.inner:
-            head, rest = _cut(stage)
+            head, rest = _cut(stage, width)
             heads.append(head)
             others.append(rest)
         else:
@@ -39,7 +40,14 @@ def peeled(kernel: Kernel) -> Kernel:
     return Kernel(kernel.outer, (*heads, *others), {**kernel.locals, **made})
 
 
-def _can_be_cut(stage: RowStage) -> bool:
+def _vector(stage: RowStage, buffers: Mapping[str, Buffer]) -> int:
+    """Elements of the widest vector of what a stage reads."""
+    read = [buffers[i.buffer] for i in stage.body.loads() if i.buffer is not None]
+    sizes = [buffer.dtype.itemsize for buffer in read]
+    return VECTOR_BYTES // min(sizes, default=VECTOR_BYTES)
+
+
+def _can_be_cut(stage: RowStage, width: int) -> bool:
     plain = not any(i.body is not None or i.op == "local" for i in stage.body.walk())
     real = isinstance(stage.dtype, torch.dtype) and stage.dtype.is_floating_point
     sums = stage.kind == "reduce" and stage.combine == "sum" and real
@@ -48,13 +56,13 @@ def _can_be_cut(stage: RowStage) -> bool:
         and sums
         and len(stage.inner) == 1
         and stage.points >= LEAST
-        and stage.points % VECTOR != 0
+        and stage.points % width != 0
     )
 
 
-def _cut(stage: RowStage) -> tuple[RowStage, RowStage]:
+def _cut(stage: RowStage, width: int) -> tuple[RowStage, RowStage]:
     ((symbol, size),) = stage.inner
-    whole, head = size - size % VECTOR, f"{stage.name}_head"
+    whole, head = size - size % width, f"{stage.name}_head"
     zero, dtype = sympy.S.Zero, stage.dtype
     assert isinstance(dtype, torch.dtype)
     total = Value(0)

@@ -130,19 +130,23 @@ def _goes_twice(p: Pass) -> bool:
 def read_once(
     grouped: Sequence[FlatPass], kept: dict[Key, str], elements: int, region: LoweredRegion
 ) -> frozenset[str]:
-    """Buffers as large as all rows together that are read in one place, or kept from there on."""
+    """Buffers as large as all rows together that are read in one place, or kept from there on.
+
+    What lies beyond the last whole vector of one long row (`cuda_peel`) may be read by itself.
+    """
     places: dict[str, list[Key]] = {}
     for p, flat in grouped:
         for i in (i for stage in p.stages for i in stage.body.loads()):
             if i.buffer is not None and i.index is not None:
                 places.setdefault(i.buffer, []).append((i.buffer, flat.of(i.index)))
-    return frozenset(
-        name
-        for name, keys in places.items()
-        if math.prod(region.buffers[name].shape) == elements
-        and len(set(keys)) == 1
-        and (len(keys) == 1 or keys[0] in kept)
-    )
+    found = set()
+    for name, keys in places.items():
+        rest = {key for key in keys if key[1].is_Integer}
+        along = [key for key in keys if key not in rest]
+        once = len(set(along)) == 1 and (len(along) == 1 or along[0] in kept)
+        if once and math.prod(region.buffers[name].shape) == elements + len(rest):
+            found.add(name)
+    return frozenset(found)
 
 
 def _overwritten(

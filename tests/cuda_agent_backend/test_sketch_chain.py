@@ -12,8 +12,9 @@ import torch
 from sketch_kit import Sample, sample
 
 from cuda_agent_backend.sketch import api
-from cuda_agent_backend.sketch.cuda_chain import FOLLOW, KERNEL
+from cuda_agent_backend.sketch.cuda_chain import FOLLOW, KERNEL, chained
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
+from cuda_agent_backend.sketch.ssa import Unsupported
 from sandbox.candidate import Candidate
 from sandbox.plan import Launch
 
@@ -53,6 +54,13 @@ def test_all_launches_but_the_first_are_dependent_and_all_kernels_wait_first(
 def test_older_devices_launch_one_after_the_other(arch: str) -> None:
     made = made_for(of_two_kernels(), arch)
     assert not any(dependent(made)) and FOLLOW not in made.source.split("extern", 1)[1]
+
+
+def test_a_kernel_whose_beginning_is_not_found_is_refused() -> None:
+    made = made_for(of_two_kernels(), "sm_90a")
+    hidden = made.source.replace('extern "C" __global__ void', 'extern "C" void __global__', 1)
+    with pytest.raises(Unsupported, match="would have to wait"):
+        chained(hidden, made.plan, DeviceFacts(arch="sm_90a"))
 
 
 def test_a_single_launch_stays_as_it_is() -> None:

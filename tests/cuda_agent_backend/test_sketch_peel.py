@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,11 @@ from sketch_kit import Sample, sample
 from torch import Tensor
 from torch.nn import functional as F
 
-from cuda_agent_backend.sketch import cuda
+from cuda_agent_backend.sketch import api, cuda
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
 from cuda_agent_backend.sketch.cuda_peel import LEAST, peeled
 from cuda_agent_backend.sketch.passes import passes
+from sandbox.candidate import Candidate
 
 DEVICE = DeviceFacts()
 LENGTH = LEAST + 3
@@ -67,15 +69,16 @@ def test_every_way_gives_what_eager_gives(name: str, tmp_path: Path) -> None:
 
 def test_sums_of_one_row_still_read_it_once() -> None:
     function, inputs = CASES["two sums of one row"]
-    (kernel,) = sample(function, *inputs).analysis.kernels
-    whole = (loops for loops in passes(peeled(kernel)) if loops.inner)
+    it = sample(function, *inputs).analysis
+    (kernel,) = it.kernels
+    whole = (loops for loops in passes(peeled(kernel, it.region.buffers)) if loops.inner)
     assert [len(loops.stages) for loops in whole] == [2]
 
 
 @pytest.mark.parametrize(
     ("function", "shape"),
     [
-        (lambda x: x.sum(), (LEAST + 8,)),
+        (lambda x: x.sum(), (LEAST + 4,)),
         (lambda x: x.sum(), (LEAST - 1,)),
         (lambda x: x.sum(1), (2, LENGTH)),
         (lambda x: x.amax(), (LENGTH,)),
@@ -85,4 +88,21 @@ def test_sums_of_one_row_still_read_it_once() -> None:
 )
 def test_other_rows_stay_whole(function: Callable[..., Any], shape: tuple[int, ...]) -> None:
     it = sample(function, randn(*shape))
-    assert all(peeled(kernel) == kernel for kernel in it.analysis.kernels)
+    buffers = it.analysis.region.buffers
+    assert all(peeled(kernel, buffers) == kernel for kernel in it.analysis.kernels)
+
+
+@pytest.mark.parametrize(("length", "cut"), [(LENGTH, True), (LEAST + 4, False)])
+def test_a_row_that_is_cut_is_still_read_past_the_caches(length: int, cut: bool) -> None:
+    """In float32, four elements are a vector."""
+    it = sample(lambda x: x.sum(), randn(length))
+    task = dataclasses.replace(it.task, target="cuda")
+    found = api.analyse(task)
+    assert isinstance(found, api.LoopNests)
+    assert (peeled(found.kernels[0], found.region.buffers) != found.kernels[0]) is cut
+    sources = [
+        made.source.split('extern "C"', 1)[1]
+        for schedule in found.schedules(DeviceFacts())
+        if isinstance(made := api.generate(found, schedule, DeviceFacts()), Candidate)
+    ]
+    assert any("load_once" in source for source in sources)

@@ -205,3 +205,39 @@ def test_a_few_elements_that_eager_lost_are_held_against_gross_errors_too() -> N
     eager = torch.full((2,), NAN)
     assert compare_draws([Draw([oracle.float()], [eager], [oracle])]).passes
     assert not compare_draws([Draw([torch.tensor([3.0, 4.1])], [eager], [oracle])]).passes
+
+
+def products_beside_roots(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """Products, the smallest of which vary by much of themselves, and roots of what rounding leaves of nothing."""
+    return torch.cat([(x @ w).reshape(-1), (1 - x.softmax(1).sum(1)).sqrt()])
+
+
+@pytest.mark.parametrize("value", [NAN, float("inf"), -float("inf")])
+def test_noise_in_one_part_of_an_output_excuses_nothing_in_another(value: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(300, 256, generator=generator)
+    w = torch.randn(256, 200, generator=generator)
+    eager, exact = products_beside_roots(x, w), products_beside_roots(x.double(), w.double())
+    products = eager[: 300 * 200].abs()
+    found = eager.clone()
+    found[: 300 * 200][(products > 1e-4) & (products < 2e-3)] = value
+    assert 0 < int((~found[: 300 * 200].isfinite()).sum()) < 20
+
+    def pairs() -> Iterator[tuple[list[torch.Tensor], list[torch.Tensor]]]:
+        for near, own in several([x, w]):
+            made = products_beside_roots(near, own)
+            yield [made], [products_beside_roots(near.double(), own.double())]
+
+    assert compare_draws([Draw([eager.clone()], [eager], [exact])], pairs).reason == ""
+    reason = compare_draws([Draw([found], [eager], [exact])], pairs).reason
+    assert "not finite in other places" in reason
+
+
+def test_an_infinity_that_nothing_gave_is_no_chance() -> None:
+    """Where a logarithm goes to NaN by chance; minus infinity is that of nothing, which some rows sum to."""
+    x = rows()
+    eager = logarithm(x)
+    found = eager.clone()
+    at = int((~eager[:200].isfinite()).nonzero()[0])
+    found[at] = float("inf")
+    assert "not finite in other places" in judged(found, x)

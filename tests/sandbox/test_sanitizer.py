@@ -6,6 +6,7 @@ import json
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from launch_kit import CUDA_ADD, cuda, cuda_plan
 from cuda_agent_backend.machine import arch_of
 from sandbox import sanitized, sanitizer
 from sandbox.compile import Compiled, compile_candidate
+from sandbox.launcher.program import steps_of
 from sandbox.sanitizer import TOOLS, job_of, read_report, read_unfinished, sanitize, write_job
 from sandbox.toolchain import Missing
 
@@ -104,6 +106,42 @@ def test_a_job_holds_sizes_bytes_and_launches(tmp_path: Path) -> None:
     write_job(folder, tmp_path / "binary", plan, tensors)
     assert json.loads((folder / "job.json").read_text()) == json.loads(json.dumps(job))
     assert (folder / "input-1").read_bytes() == tensors[1].numpy().tobytes()
+
+
+def test_a_job_that_was_written_is_carried_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both ends together, with a stand-in for the device."""
+    plan, loaded = cuda_plan(), []
+
+    class Device:
+        def buffer(self, size: int, content: bytes | None) -> int:
+            return size if content is None else -len(content)
+
+        def synchronize(self) -> None: ...
+
+    class Extension:
+        def load_cuda(self, binary: bytes, steps: list[Any]) -> Any:
+            loaded.append((binary, steps))
+            return self
+
+        def launch(self, addresses: list[int], stream: int, device: int) -> None:
+            loaded.append(addresses)
+
+    (tmp_path / "binary").write_bytes(b"cubin")
+    tensors = [torch.zeros(s.shape) for s in plan.input_specs]
+    folder = tmp_path / "job"
+    folder.mkdir()
+    write_job(folder, tmp_path / "binary", plan, tensors)
+    monkeypatch.setattr(sanitized, "Device", Device)
+    monkeypatch.setattr(sanitized, "_extension", lambda _: Extension())
+    sanitized.run(folder)
+    (binary, steps), addresses = loaded
+    assert binary == b"cubin" and capsys.readouterr().out.strip() == sanitized.FINISHED
+    assert [len(step) for step in steps] == [len(step) for step in steps_of(plan)]
+    assert [list(step[-1]) for step in steps] == [list(step[-1]) for step in steps_of(plan)]
+    sizes = [b.spec.extent * b.spec.itemsize for b in plan.buffers]
+    assert addresses == [-sizes[0], -sizes[1], sizes[2]]
 
 
 def test_without_the_tool_nothing_is_run_and_why_is_said(
