@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import subprocess
 from pathlib import Path
 
 import cuda_emulator
@@ -16,7 +17,10 @@ from cuda_agent_backend.sketch.cuda_chain import FOLLOW, KERNEL, chained
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
 from cuda_agent_backend.sketch.ssa import Unsupported
 from sandbox.candidate import Candidate
+from sandbox.compile import Compiled, compile_candidate
+from sandbox.disassembly import find_disassembler
 from sandbox.plan import Launch
+from sandbox.toolchain import Missing, find_cuda
 
 
 def of_two_kernels() -> Sample:
@@ -54,6 +58,31 @@ def test_all_launches_but_the_first_are_dependent_and_all_kernels_wait_first(
 def test_older_devices_launch_one_after_the_other(arch: str) -> None:
     made = made_for(of_two_kernels(), arch)
     assert not any(dependent(made)) and FOLLOW not in made.source.split("extern", 1)[1]
+
+
+@pytest.mark.skipif(isinstance(find_cuda(), Missing), reason="no CUDA compiler")
+@pytest.mark.skipif(isinstance(find_disassembler("cuda"), Missing), reason="no nvdisasm")
+def test_compilers_move_no_access_before_the_wait(tmp_path: Path) -> None:
+    """Loads past the caches are assembly that a compiler may move: it has not been seen to."""
+    x = torch.randn(4096, 1024)
+    it = sample(lambda x, y: (x.sum(0) * 2, (x.sum() * y).exp()), x, x + 1)
+    it = dataclasses.replace(it, task=dataclasses.replace(it.task, target="cuda"))
+    made = made_for(it, "sm_90a")
+    *_, last = made.source.split('extern "C"')
+    assert "load_once" in last and dependent(made)[-1]
+    compiled = compile_candidate(made, tmp_path, "sm_90a")
+    assert isinstance(compiled, Compiled), compiled
+    listing = subprocess.run(
+        [str(find_disassembler("cuda")), "-c", str(compiled.path)],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    kernels = listing.split(".section\t.text.")[1:]
+    assert len(kernels) == len(dependent(made))
+    for text in kernels:
+        first = re.search(r"\b(LDG|STG|LDGSTS|ATOMG?|RED|ACQBULK)\b", text)
+        assert first is not None and first.group() == "ACQBULK"
 
 
 def test_a_kernel_whose_beginning_is_not_found_is_refused() -> None:
