@@ -12,7 +12,7 @@ import torch
 from torch.fx import GraphModule
 
 from cuda_agent_backend import log
-from cuda_agent_backend.cudagraph import Replayed, name_of, still_in
+from cuda_agent_backend.cudagraph import Replayed, name_of, still_in, wanted
 from cuda_agent_backend.layouts import unchosen
 from cuda_agent_backend.options import Options, parse
 from cuda_agent_backend.recurrent import as_operators, keep_whole, ours
@@ -73,7 +73,8 @@ def _compile_hooked(
 ) -> Any:
     spare = copy_of(gm)
     patches = {**unchosen(), **options.inductor, "post_grad_custom_post_pass": hook}
-    still, name = still_in(gm), name_of(gm, options.plain_inductor)
+    still = still_in(gm) if wanted(options) else None
+    name = name_of(gm, options.plain_inductor)
     hook.examples = tuple(example_inputs)
     hook.nested = any(isinstance(module, GraphModule) for module in gm.children())
     try:

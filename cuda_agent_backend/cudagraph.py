@@ -20,6 +20,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from cuda_agent_backend import log
 from cuda_agent_backend.operators import Kind, kind_of
+from cuda_agent_backend.options import CUDAGRAPHS, Options
 
 LEAST_LAUNCHES = 4
 """With fewer of them there is nothing to be gained. A library does a recurrent layer in more."""
@@ -214,6 +215,15 @@ def _check(outputs: Any, inputs: Sequence[Tensor]) -> None:
 
 
 # Which graphs may be replayed
+
+
+def wanted(options: Options) -> bool:
+    """Whether a user's wishes and Inductor's options as they are leave it to us."""
+    from torch._inductor import config
+
+    if options.acceptance == "trust" or not options.cudagraphs:
+        return False
+    return not options.inductor.get(CUDAGRAPHS, config.triton.cudagraphs)
 
 
 def still_inputs() -> tuple[int, ...] | None:

@@ -29,7 +29,7 @@ from cuda_agent_backend import log
 from cuda_agent_backend.accept import RULE
 from cuda_agent_backend.budget import kept_for_acceptance
 from cuda_agent_backend.canonical import Canonical, NotATask, canonical, graph_digest, linear
-from cuda_agent_backend.cudagraph import may_replay, still_inputs
+from cuda_agent_backend.cudagraph import may_replay, still_inputs, wanted
 from cuda_agent_backend.estimate import saving
 from cuda_agent_backend.kernels import Hit, Kernels, NoKernel, lower_bound
 from cuda_agent_backend.layouts import inductor_layouts, keep_eagers, optimised
@@ -239,7 +239,7 @@ class KernelPass(GraphPass):  # type: ignore[misc]
 
     def _replayable(self, graph: Graph) -> tuple[int, ...] | None:
         """Which inputs are parameters, where it is to be measured whether the graph is replayed."""
-        if self.options.acceptance == "trust" or self.nested or config.triton.cudagraphs:
+        if self.nested or not wanted(self.options):
             return None
         still = still_inputs() if self._still is None else self._still
         return still if still is not None and may_replay(graph) else None
@@ -354,7 +354,7 @@ class KernelPass(GraphPass):  # type: ignore[misc]
             log.once("accept", f"kernels will not be used: {whole.reason}", logging.INFO)
             return None
         keys = tuple({offer.key for offer in offers})
-        name = acceptance_digest(digest)
+        name = whole_digest(digest, still)
         return Whole(name, whole, keys, eager_layouts=eager_layouts, still=still)
 
     def _accept(
@@ -370,7 +370,7 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         if self.options.acceptance == "trust":
             return {}
         keys = sorted({offer.key for offer in hits}, key=lambda key: key.digest)
-        name = acceptance_digest(digest)
+        name = whole_digest(digest, still)
         decision = self._decided(name, keys)
         if not decision:
             budget = self.options.budget_s
@@ -466,6 +466,11 @@ def acceptance_digest(digest: str) -> str:
     """The name of a graph in the acceptance table: its digest under this torch, whose Inductor is the rival, and under
     the rule by which it is decided."""
     return hashlib.sha256(f"{digest}:{torch.__version__}:{RULE}".encode()).hexdigest()
+
+
+def whole_digest(digest: str, still: Sequence[int] | None) -> str:
+    """The name in the acceptance table of a graph. Where it may be replayed, its kernels are measured in that."""
+    return acceptance_digest(digest if still is None else f"{digest}:replayed")
 
 
 def kernel_set_digest(keys: Sequence[KernelKey]) -> str:

@@ -14,6 +14,8 @@ from cuda_agent_backend.agent.policies.spec import PolicySpec, with_options
 from cuda_agent_backend.settings import SEARCH_MODES, Settings
 
 PREFIX = "cuda_agent."
+CUDAGRAPHS = "triton.cudagraphs"
+"""Inductor's own option for them."""
 ACCEPTANCE = ("measure", "trust")
 
 
@@ -32,6 +34,7 @@ class Options:
     policy: what writes the kernels; model, base_url: which language model, and where it is served (see
     `agent.policies.registry`); policy_options: sampling and limits (see `agent.policies.spec`).
     allow_policy_cpp: consent to run C++ that a policy wrote itself (target cpu).
+    cudagraphs: whether a graph may be replayed from a CUDA graph where that was measured to be faster.
     memory: whether a policy is told of kernels that won on tasks like its own.
     device_lock: a file by which processes that search on one device take turns on it; None where this one is alone.
     """
@@ -48,6 +51,7 @@ class Options:
     base_url: str = ""
     policy_options: Mapping[str, Any] = field(default_factory=dict)
     allow_policy_cpp: bool = False
+    cudagraphs: bool = True
     memory: bool = True
     progress: str = "auto"
     device_lock: Path | None = None
@@ -96,12 +100,18 @@ def parse(
             ours[name] = _checked(key, value, *OURS[name])
         else:
             theirs[_inductor_key(key)] = value
+    ours.setdefault("cudagraphs", not _no_cudagraphs(mode, theirs))
     base = {f.name: getattr(settings, f.name) for f in fields(settings) if f.name != "logs"}
     made = Options(**{**base, **ours}, inductor=theirs)
     spec = made.policy_spec
     if made.search != "cached" and (why := registry.missing(spec)):
         raise OptionError(why)
     return made
+
+
+def _no_cudagraphs(mode: str | None, inductor: Mapping[str, Any]) -> bool:
+    """Whether the user asked Inductor for none."""
+    return "no-cudagraphs" in (mode or "") or inductor.get(CUDAGRAPHS) is False
 
 
 def _number(low: float) -> Callable[[Any], bool]:
@@ -121,6 +131,7 @@ OURS: dict[str, tuple[Callable[[Any], bool], str, Callable[[Any], Any]]] = {
     "base_url": (lambda v: isinstance(v, str), "the URL of an endpoint", str),
     "policy_options": (lambda v: isinstance(v, Mapping), "a dictionary", dict),
     "allow_policy_cpp": (lambda v: isinstance(v, bool), "True or False", bool),
+    "cudagraphs": (lambda v: isinstance(v, bool), "True or False", bool),
     "memory": (lambda v: isinstance(v, bool), "True or False", bool),
     "progress": (lambda v: v in ("auto", "on", "off"), "one of auto, on, off", str),
     "device_lock": (lambda v: isinstance(v, str | Path) and bool(str(v)), "a path", Path),

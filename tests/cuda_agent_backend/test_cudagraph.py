@@ -366,8 +366,13 @@ def test_a_graph_whose_code_torch_kept_is_replayed_too(
 @pytest.mark.usefixtures("as_on_cuda")
 @pytest.mark.parametrize(
     ("wishes", "patches"),
-    [({"acceptance": "trust"}, {}), ({}, {"triton.cudagraphs": True})],
-    ids=["trusted", "Inductor's own"],
+    [
+        ({"acceptance": "trust"}, {}),
+        ({"cudagraphs": False}, {}),
+        ({"triton__cudagraphs": False}, {}),
+        ({}, {"triton.cudagraphs": True}),
+    ],
+    ids=["trusted", "unwanted", "not Inductor's either", "Inductor's own"],
 )
 def test_replays_are_not_measured_where_that_is_not_wanted(
     wishes: dict[str, Any], patches: dict[str, Any], tmp_path: Path
