@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 READ_IN_PART = (nn.Embedding, nn.EmbeddingBag)
@@ -13,7 +15,8 @@ READ_IN_PART = (nn.Embedding, nn.EmbeddingBag)
 
 @dataclass(frozen=True)
 class Floor:
-    """bytes: of parameters, inputs and outputs, each once. operations: see `sandbox.roofline.operations_of`."""
+    """bytes: of parameters, inputs and outputs, each once, and of tables the rows that are looked up, each once.
+    operations: see `sandbox.roofline.operations_of`."""
 
     bytes: int
     operations: int
@@ -52,3 +55,41 @@ def weights(model: nn.Module) -> Sequence[Tensor]:
     }
     every = [*model.parameters(), *model.buffers()]
     return [tensor for tensor in every if id(tensor) not in partly]
+
+
+@dataclass
+class Lookups:
+    """Which rows of which tables the modules of `READ_IN_PART` looked up: a table and a mark for each of its rows."""
+
+    rows: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+    def add(self, table: Tensor, indices: Tensor) -> None:
+        """indices: row numbers, any shape."""
+        fresh = table, torch.zeros(table.shape[0], dtype=torch.bool, device=table.device)
+        self.rows.setdefault(id(table), fresh)[1][indices.reshape(-1)] = True
+
+    @property
+    def bytes(self) -> int:
+        """Of the rows, each once."""
+        return sum(
+            int(marks.sum()) * table.shape[1] * table.itemsize
+            for table, marks in self.rows.values()
+        )
+
+
+@contextmanager
+def lookups(model: nn.Module) -> Iterator[Lookups]:
+    """Within it, what calls of the model look up is told."""
+    found = Lookups()
+
+    def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        assert isinstance(module.weight, Tensor)
+        found.add(module.weight, args[0] if args else kwargs["input"])
+
+    tables = (module for module in model.modules() if isinstance(module, READ_IN_PART))
+    hooks = [table.register_forward_pre_hook(note, with_kwargs=True) for table in tables]
+    try:
+        yield found
+    finally:
+        for hook in hooks:
+            hook.remove()

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cuda_agent_backend.bench.floor import Floor, floor_of, unique_bytes, weights
+from cuda_agent_backend.bench.floor import Floor, floor_of, lookups, unique_bytes, weights
 from cuda_agent_backend.bench.request import Request
 from cuda_agent_backend.bench.taskfile import BuiltTask
 from cuda_agent_backend.clocks import Clock, Samples, clock_of, take
@@ -194,11 +194,10 @@ def _oracle(model: nn.Module, inputs: Sequence[Any]) -> list[Tensor]:
 def model_floor(model: nn.Module, inputs: Sequence[Any], ceilings: Mapping[str, Any]) -> Floor:
     """The roofline floor of one call."""
     outputs: list[Tensor] = []
-    with _frozen(model):
+    with _frozen(model), lookups(model) as looked_up:
         operations = operations_of(lambda: outputs.extend(tensors(model(*inputs))))
-    return floor_of(
-        unique_bytes([*weights(model), *tensors(inputs), *outputs]), operations, ceilings
-    )
+    moved = unique_bytes([*weights(model), *tensors(inputs), *outputs]) + looked_up.bytes
+    return floor_of(moved, operations, ceilings)
 
 
 @contextmanager

@@ -217,6 +217,23 @@ def test_tables_of_embeddings_are_not_read_whole() -> None:
     assert sum(t.numel() for t in weights(model)) == 64 + 8 + 4 * 8 + 1
 
 
+def test_of_tables_the_rows_count_that_are_looked_up() -> None:
+    class Words(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.bags = nn.Embedding(1000, 8), nn.EmbeddingBag(500, 4, mode="sum")
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return self.words(x) + self.words(input=x.flip(0)), self.bags(x)
+
+    ceilings = {"bytes_per_s": 1.0, "flops_per_s": 1e9, "call_s": 0.0}
+    x = torch.tensor([[3, 5, 3], [7, 3, 999 % 500]])
+    floor = model_floor(Words(), (x,), ceilings)
+    rows, outputs = len(x.unique()), (2 * 3 * 8 + 2 * 4) * 4
+    assert floor.bytes == rows * (8 + 4) * 4 + outputs + 6 * 8
+    assert not any(module._forward_pre_hooks for module in Words().modules())
+
+
 def test_the_floor_of_a_model_that_hands_its_parameters_on() -> None:
     class Latents(nn.Module):
         def __init__(self) -> None:
