@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sandbox.domains import VIEWS, not_negative
-from sandbox.inputs import NOT_NEGATIVE, SAFE_BOUNDS, Bounds
+from sandbox.inputs import NOT_NEGATIVE, SAFE_BOUNDS, SCALED, Bounds
 from sandbox.specs import TensorSpec
 from sandbox.task import InputRef, Node, NodeRef, Ref, Task, references
 from sandbox.taskargs import Arg
@@ -44,20 +44,28 @@ _PASS_ON = VIEWS | {
 
 def input_bounds(task: Task) -> tuple[Bounds | None, ...]:
     """Per input the bounds that keep every use valid; None for booleans, and for floating-point inputs but those of
-    roots and logarithms, which are `NOT_NEGATIVE` (see `domains`).
+    roots and logarithms, which are `NOT_NEGATIVE` (see `domains`), and weights of recurrent layers, which are `SCALED`.
 
     An input that reaches an index operand only through operators that keep values gets the size it
     points into; one that reaches it in another way gets {0, 1}; one that is never an index gets a
     wide range.
     """
-    found, positive = _uses(task), not_negative(task)
+    found, positive, weights = _uses(task), not_negative(task), _recurrent_weights(task)
 
     def bounds(index: int, spec: TensorSpec) -> Bounds | None:
         if spec.dtype.startswith(("float", "bfloat", "bool")):
-            return NOT_NEGATIVE if index in positive else None
+            return NOT_NEGATIVE if index in positive else SCALED if index in weights else None
         return _bound(index, spec, found)
 
     return tuple(bounds(index, spec) for index, spec in enumerate(task.inputs))
+
+
+def _recurrent_weights(task: Task) -> frozenset[int]:
+    nodes = (
+        node for node in task.nodes if node.op.startswith("cuda_agent.") and "weights" in node.args
+    )
+    references_ = (reference for node in nodes for reference in references(node.args["weights"]))
+    return frozenset(found.index for found in references_ if isinstance(found, InputRef))
 
 
 def _bound(index: int, spec: TensorSpec, uses: dict[int, list[Bounds | None]]) -> Bounds:

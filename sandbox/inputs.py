@@ -5,6 +5,7 @@ The same seed, torch version and device give the same values in every process.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,10 @@ Bounds = tuple[int, int]
 SAFE_BOUNDS: Bounds = (0, 2)
 NOT_NEGATIVE: Bounds = (0, 1 << 62)
 """Of a floating-point input: what is drawn for it has its sign taken off, except under `BEYOND`."""
+SCALED: Bounds = (-(1 << 62), 1 << 62)
+"""Of a floating-point matrix through which a state goes again and again: it is scaled as networks initialise theirs, by
+the root of a row's length. With weights of size one, rounding grows from step to step until nothing but it is left, in
+eager as in a candidate, and any result is as right as any other."""
 BEYOND = ("edges", "masked")
 """Distributions that leave the domain of roots and logarithms on purpose."""
 
@@ -63,8 +68,8 @@ def make_inputs(
     """Tensors with the dtype, shape and stride of each spec.
 
     `bounds` (one per spec; None for {0, 1} where it is of integers) keeps integers usable as indices, and
-    floating-point numbers in the domain of roots. Booleans are random under every distribution. Raises KeyError for
-    an unknown one.
+    floating-point numbers in the domain of roots, or `SCALED`. Booleans are random under every distribution. Raises
+    KeyError for an unknown one.
     """
     import torch
 
@@ -73,11 +78,18 @@ def make_inputs(
     made = []
     for spec, bound in zip(specs, bounds or [None] * len(specs), strict=True):
         values = _fill(spec, fill, bound or SAFE_BOUNDS, generator)
-        floats = bound is not None and values.is_floating_point()
-        made.append(
-            _strided(spec, values.abs_() if floats and distribution not in BEYOND else values)
-        )
+        if values.is_floating_point():
+            _bind(values, bound, distribution)
+        made.append(_strided(spec, values))
     return made
+
+
+def _bind(values: torch.Tensor, bound: Bounds | None, distribution: str) -> None:
+    """Put floating-point numbers where they are to be, in place."""
+    if bound == NOT_NEGATIVE and distribution not in BEYOND:
+        values.abs_()
+    if bound == SCALED and values.dim() > 1 and values.numel():
+        values.div_(math.sqrt(values[0].numel()))
 
 
 def _fill(spec: TensorSpec, fill: Fill, bounds: Bounds, generator: torch.Generator) -> torch.Tensor:
