@@ -16,12 +16,14 @@ from cuda_agent_backend.sketch.cpu_attention import CpuAttention
 from cuda_agent_backend.sketch.cuda_attention import CudaAttention
 from cuda_agent_backend.sketch.cuda_chain import chained
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
+from cuda_agent_backend.sketch.cuda_recurrent import CudaRecurrent
 from cuda_agent_backend.sketch.cuda_scatter import CudaScatter
 from cuda_agent_backend.sketch.cuda_select import CudaSelection
 from cuda_agent_backend.sketch.cuda_sort import CudaSort
 from cuda_agent_backend.sketch.device import CpuFacts, cpu_facts, gpu_facts
 from cuda_agent_backend.sketch.lower import LoweredRegion, lower
 from cuda_agent_backend.sketch.nest import Kernel, group, temporaries
+from cuda_agent_backend.sketch.recurrent import is_recurrent, recurrent_of
 from cuda_agent_backend.sketch.scatter import has_scatter, scatter_of
 from cuda_agent_backend.sketch.schedule import Schedule
 from cuda_agent_backend.sketch.sorting import is_sorting, sorting_of
@@ -129,6 +131,8 @@ def as_it_stands(task: Task) -> Analysis | NotCovered:
         if is_sorting(task) and task.target == "cuda":
             form = sorting_of(task)
             return CudaSelection(task, form) if form.selects else CudaSort(task, form)
+        if is_recurrent(task) and task.target == "cuda":
+            return CudaRecurrent(task, recurrent_of(task))
         region = lower(task)
         kernels = group(region)
         buffers = [*region.inputs, *region.outputs, *temporaries(region, kernels)]

@@ -1,7 +1,8 @@
 """CUDA kernels of our sketches on a machine without a GPU: compiled by g++ with `emulator.h`, run thread by thread.
 
-What it shows is that the arithmetic, the indices, the barriers and the copies are right. What it cannot show: speed,
-races that depend on time, fences between kinds of memory access, clusters of blocks, what the assembler makes of it.
+What it shows is that the arithmetic, the indices, the barriers and the copies are right, those between the blocks of a
+cluster included. What it cannot show: speed, races that depend on time, fences between kinds of memory access, what the
+assembler makes of it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 import torch
 
 from sandbox.plan import Launch, Plan
+from sandbox.steps import Argument
 
 HEADER = Path(__file__).parent / "emulator.h"
 FUNCTION = re.compile(r"^(?:template <[^\n]*> )?CA_INLINE[^\n]*\{", re.MULTILINE)
@@ -32,8 +34,6 @@ def run(
     source: str, plan: Plan, inputs: Sequence[torch.Tensor], folder: Path
 ) -> list[torch.Tensor]:
     """The plan's outputs, CPU tensors. Outputs and temporaries are NaN, or all ones in integers, to begin with."""
-    if any(isinstance(step, Launch) and step.cluster is not None for step in plan.steps):
-        raise NotEmulated("clusters of blocks")
     library = ctypes.CDLL(str(build(source, folder)))
     memory: dict[str, torch.Tensor] = {}
     given = iter(inputs)
@@ -52,16 +52,26 @@ def run(
 
 
 def _launch(library: ctypes.CDLL, step: Launch, memory: dict[str, torch.Tensor]) -> None:
-    pointers = [memory[a].data_ptr() for a in step.args if isinstance(a, str)]
-    if len(pointers) != len(step.args):
-        raise NotEmulated("scalar arguments")
+    words = [_word(argument, memory) for argument in step.args]
+    cluster = tuple(map(int, step.cluster or (1, 1, 1)))
+    if cluster[1:] != (1, 1):
+        raise NotEmulated(f"clusters of {cluster} blocks")
     sizes = [(ctypes.c_uint * 3)(*map(int, x)) for x in (step.grid, step.block)]
-    launch = getattr(library, f"launch_{step.kernel}")
-    launch(*sizes, ctypes.c_uint(int(step.shared)), (ctypes.c_void_p * len(pointers))(*pointers))
+    more = [ctypes.c_uint(cluster[0]), ctypes.c_uint(int(step.shared))]
+    getattr(library, f"launch_{step.kernel}")(*sizes, *more, (ctypes.c_void_p * len(words))(*words))
+
+
+def _word(argument: Argument, memory: dict[str, torch.Tensor]) -> int:
+    """A pointer, or a whole number in its place."""
+    if isinstance(argument, str):
+        return memory[argument].data_ptr()
+    if argument.type == "f32" or not isinstance(argument.value, int):
+        raise NotEmulated("scalar arguments that are no whole numbers")
+    return argument.value
 
 
 def build(source: str, folder: Path) -> Path:
-    """The source as a library with a function ``launch_NAME(grid, block, shared, pointers)`` for each kernel."""
+    """The source as a library with a function ``launch_NAME(grid, block, cluster, shared, words)`` for each kernel."""
     text = translate(source)
     folder.mkdir(parents=True, exist_ok=True)
     name = hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -118,9 +128,9 @@ def _closing(text: str, opening: int) -> int:
 
 def _glue(name: str, parameters: str) -> str:
     types = [p.replace("__restrict__", "").rsplit(None, 1)[0] for p in parameters.split(",")]
-    arguments = ", ".join(f"({ctype})pointers[{n}]" for n, ctype in enumerate(types))
+    arguments = ", ".join(f"({ctype})words[{n}]" for n, ctype in enumerate(types))
     return (
         f'extern "C" void launch_{name}(\n'
-        "  const unsigned* grid, const unsigned* block, unsigned shared, void** pointers) {\n"
-        f"  emulator::launch(grid, block, shared, [=] {{ {name}({arguments}); }});\n}}"
+        "  const unsigned* grid, const unsigned* block, unsigned cluster, unsigned shared, intptr_t* words) {\n"
+        f"  emulator::launch(grid, block, cluster, shared, [=] {{ {name}({arguments}); }});\n}}"
     )

@@ -1,6 +1,7 @@
-// Runs CUDA kernels of our sketches on the CPU: one block at a time, every thread a fiber, switched at barriers and at
-// what a warp does together. Copies to shared memory take place when they are waited for and not before, unset memory
-// is NaN, so that a wait or a barrier that is missing shows. What holds for memory models and timing is not shown.
+// Runs CUDA kernels of our sketches on the CPU: one block or cluster of blocks at a time, every thread a fiber, switched
+// at barriers and at what a warp does together. Copies to shared memory take place when they are waited for and not
+// before, unset memory is NaN, so that a wait or a barrier that is missing shows. So do stores to other blocks of a
+// cluster, and until then what they go to is NaN. What holds for memory models and timing is not shown.
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -10,6 +11,7 @@
 #include <cstdlib>
 #include <functional>
 #include <limits>
+#include <map>
 #include <type_traits>
 #include <vector>
 
@@ -31,7 +33,9 @@ struct alignas(16) uint4 { unsigned x, y, z, w; };
 struct alignas(8) float2 { float x, y; };
 struct alignas(16) float4 { float x, y, z, w; };
 static dim3 threadIdx, blockIdx, blockDim, gridDim;
-alignas(1024) unsigned char shared_memory[1 << 18];
+constexpr unsigned SHARED = 1 << 18, MOST_BLOCKS = 16;
+alignas(1024) static unsigned char all_shared[MOST_BLOCKS * SHARED];
+static unsigned char* shared_memory = all_shared;  // of the running thread's block
 
 typedef _Float16 __half;
 struct __nv_bfloat16 { uint16_t bits; };
@@ -65,10 +69,18 @@ template <class T> inline T __ldg(const T* from) { return *from; }
 namespace emulator {
 
 struct Copy { void* to; const void* from; int bytes, filled; };
+struct Store { void* to; std::vector<unsigned char> bytes; };
+// For so many bytes from other blocks; `opened` counts how often they were all there.
+struct Barrier { int64_t expected = 0; int arrivals = 0, opened = 0; std::vector<Store> stores; };
+constexpr int WARP = 1, BLOCK = 2, OVER = 3, CLUSTER = 4, BYTES = 5;
 struct Fiber {
   ucontext_t context;
   std::vector<char> stack;
-  int waits_for = 0;  // 0: runs, 1: its warp, 2: the block, 3: it is over, below 0: the barrier of this number
+  int waits_for = 0;  // 0: nobody, or one of the above, below 0: the barrier of this number
+  unsigned block = 0;  // its number in the cluster
+  dim3 block_index;
+  bool arrived = false;  // at the cluster's barrier
+  unsigned barrier = 0, seen = 0;  // with BYTES: for which barrier, and how often it had opened
   std::vector<std::vector<Copy>> groups{1};
   std::vector<std::vector<std::function<void()>>> products{1};
   alignas(16) unsigned char slot[64];
@@ -76,8 +88,11 @@ struct Fiber {
 static std::vector<Fiber> fibers;  // of the running launch: each library has its own, and none is ever unloaded
 static ucontext_t scheduler;
 static int current;
-static int arrived[16];  // at named barriers
+static int arrived[MOST_BLOCKS][16];  // at named barriers, by block
+static std::map<unsigned, Barrier> barriers;  // by address in the cluster
+static std::vector<Store> stores;  // to other blocks, under way
 static std::function<void()> body;
+static unsigned blocks_of_cluster = 1;
 
 inline Fiber& self() { return fibers[current]; }
 inline void wait_for(int whom) {
@@ -89,74 +104,129 @@ inline void warp_barrier() { wait_for(1); }
 // Whether this thread was the last of `threads`.
 inline bool arrive(int barrier, int threads) {
   if (barrier < 1 || barrier > 15 || threads % 32) { fprintf(stderr, "emulator: no such barrier\n"); abort(); }
-  if (++arrived[barrier] < threads) return false;
-  arrived[barrier] = 0;
-  for (Fiber& f : fibers) if (f.waits_for == -barrier) f.waits_for = 0;
+  const unsigned block = self().block;
+  if (++arrived[block][barrier] < threads) return false;
+  arrived[block][barrier] = 0;
+  for (Fiber& f : fibers) if (f.block == block && f.waits_for == -barrier) f.waits_for = 0;
   return true;
 }
 inline void run_body() {
   body();
-  self().waits_for = 3;
+  self().waits_for = OVER;
   swapcontext(&self().context, &scheduler);
 }
 inline void resume(int number) {
   current = number;
-  threadIdx = {unsigned(number) % blockDim.x, unsigned(number) / blockDim.x % blockDim.y, unsigned(number) / blockDim.x / blockDim.y};
+  const Fiber& f = fibers[number];
+  const unsigned own = unsigned(number) - f.block * blockDim.x * blockDim.y * blockDim.z;
+  threadIdx = {own % blockDim.x, own / blockDim.x % blockDim.y, own / blockDim.x / blockDim.y};
+  blockIdx = f.block_index;
+  shared_memory = all_shared + f.block * SHARED;
   swapcontext(&scheduler, &fibers[number].context);
 }
 // Lets all of a group go on if nobody of it still runs.
 inline bool release(int first, int last, int whom) {
   bool any = false;
   for (int i = first; i < last; ++i) {
-    if (fibers[i].waits_for < whom) return false;
+    if (fibers[i].waits_for < whom || fibers[i].waits_for > OVER) return false;
     any = any || fibers[i].waits_for == whom;
   }
   for (int i = first; i < last; ++i) if (fibers[i].waits_for == whom) fibers[i].waits_for = 0;
   return any;
 }
-inline void run_block(int threads) {
-  fibers.resize(threads);
-  for (int i = 0; i < threads; ++i) {
-    Fiber& f = fibers[i];
-    if (f.stack.empty()) f.stack.resize(1 << 16);
-    f.waits_for = 0;
-    f.groups.assign(1, {});
-    f.products.assign(1, {});
-    getcontext(&f.context);
-    f.context.uc_stack = {.ss_sp = f.stack.data(), .ss_flags = 0, .ss_size = f.stack.size()};
-    f.context.uc_link = &scheduler;
-    makecontext(&f.context, run_body, 0);
+inline void take_place(std::vector<Store>& stores) {
+  for (const Store& s : stores) memcpy(s.to, s.bytes.data(), s.bytes.size());
+  stores.clear();
+}
+// Nothing may be read where a store is under way.
+inline Store on_its_way(void* to, const void* from, size_t bytes) {
+  const auto* first = static_cast<const unsigned char*>(from);
+  Store made{to, {first, first + bytes}};
+  memset(to, 0xff, bytes);
+  return made;
+}
+inline unsigned char* in_cluster(unsigned address) {
+  if (address >= blocks_of_cluster * SHARED) { fprintf(stderr, "emulator: no such block of the cluster\n"); abort(); }
+  return all_shared + address;
+}
+inline bool release_cluster() {
+  for (const Fiber& f : fibers) if (f.waits_for != OVER && !f.arrived) return false;
+  bool any = false;
+  take_place(stores);
+  for (Fiber& f : fibers) {
+    any = any || f.arrived;
+    f.arrived = false;
+    if (f.waits_for == CLUSTER) f.waits_for = 0;
   }
-  memset(shared_memory, 0xff, sizeof shared_memory);
+  return any;
+}
+inline bool release_barriers() {
+  bool any = false;
+  for (auto& [_, b] : barriers)
+    if (b.arrivals && b.expected == 0) { take_place(b.stores); b.arrivals = 0; ++b.opened; any = true; }
+  for (Fiber& f : fibers)
+    if (f.waits_for == BYTES && barriers[f.barrier].opened > int(f.seen)) { f.waits_for = 0; any = true; }
+  return any;
+}
+inline void prepare(Fiber& f, unsigned block, dim3 block_index) {
+  if (f.stack.empty()) f.stack.resize(1 << 16);
+  f.waits_for = 0;
+  f.block = block;
+  f.block_index = block_index;
+  f.arrived = false;
+  f.groups.assign(1, {});
+  f.products.assign(1, {});
+  getcontext(&f.context);
+  f.context.uc_stack = {.ss_sp = f.stack.data(), .ss_flags = 0, .ss_size = f.stack.size()};
+  f.context.uc_link = &scheduler;
+  makecontext(&f.context, run_body, 0);
+}
+inline void check_end() {
+  for (const auto& of : arrived)
+    for (int left : of) if (left) { fprintf(stderr, "emulator: a barrier that is not complete at the end\n"); abort(); }
+  bool lost = !stores.empty();
+  for (const auto& [_, b] : barriers) lost = lost || !b.stores.empty();
+  if (lost) { fprintf(stderr, "emulator: a store to a block that may be over by then\n"); abort(); }
+}
+// The blocks of a cluster, which are neighbours along x.
+inline void run_blocks(dim3 first, int threads) {
+  const int all = threads * int(blocks_of_cluster);
+  fibers.resize(all);
+  for (int i = 0; i < all; ++i) prepare(fibers[i], i / threads, {first.x + i / threads, first.y, first.z});
+  memset(all_shared, 0xff, blocks_of_cluster * SHARED);
   memset(arrived, 0, sizeof arrived);
+  barriers.clear();
   for (;;) {
     bool alive = false, went_on = false;
-    for (int i = 0; i < threads; ++i) {
+    for (int i = 0; i < all; ++i) {
       if (fibers[i].waits_for == 0) { resume(i); went_on = true; }
-      alive = alive || fibers[i].waits_for != 3;
+      alive = alive || fibers[i].waits_for != OVER;
     }
-    if (!alive) {
-      for (int left : arrived) if (left) { fprintf(stderr, "emulator: a barrier that is not complete at the end\n"); abort(); }
-      return;
-    }
+    if (!alive) return check_end();
     bool released = false;
-    for (int w = 0; w < threads; w += 32) released |= release(w, min(w + 32, threads), 1);
-    released |= release(0, threads, 2);
+    for (int block = 0; block < all; block += threads) {
+      for (int w = 0; w < threads; w += 32) released |= release(block + w, block + min(w + 32, threads), WARP);
+      released |= release(block, block + threads, BLOCK);
+    }
+    released |= release_cluster();
+    released |= release_barriers();
     if (!released && !went_on) { fprintf(stderr, "emulator: threads wait for each other\n"); abort(); }
   }
 }
-// shared: bytes of dynamic shared memory that the block asked for; what lies behind them must not change.
-template <class Kernel> void launch(const unsigned* grid, const unsigned* block, unsigned shared, Kernel kernel) {
+// shared: bytes of dynamic shared memory that a block asked for; what lies behind them must not change.
+template <class Kernel>
+void launch(const unsigned* grid, const unsigned* block, unsigned cluster, unsigned shared, Kernel kernel) {
+  if (cluster > MOST_BLOCKS || grid[0] % cluster) { fprintf(stderr, "emulator: no such cluster\n"); abort(); }
   gridDim = {grid[0], grid[1], grid[2]};
   blockDim = {block[0], block[1], block[2]};
+  blocks_of_cluster = cluster;
   body = kernel;
   for (unsigned z = 0; z < grid[2]; ++z)
     for (unsigned y = 0; y < grid[1]; ++y)
-      for (unsigned x = 0; x < grid[0]; ++x) {
-        blockIdx = {x, y, z};
-        run_block(int(block[0] * block[1] * block[2]));
-        for (size_t i = shared; i < sizeof shared_memory; ++i)
-          if (shared_memory[i] != 0xff) { fprintf(stderr, "emulator: a write beyond the %u bytes of shared memory\n", shared); abort(); }
+      for (unsigned x = 0; x < grid[0]; x += cluster) {
+        run_blocks({x, y, z}, int(block[0] * block[1] * block[2]));
+        for (size_t i = 0; i < cluster * SHARED; ++i)
+          if (i % SHARED >= shared && all_shared[i] != 0xff) { fprintf(stderr, "emulator: a write beyond the %u bytes of shared memory\n", shared); abort(); }
       }
   std::vector<Fiber>().swap(fibers);
 }
@@ -188,6 +258,33 @@ template <class T> T __shfl_up_sync(unsigned, T x, int by, int width = 32) {
 namespace ca {
 
 inline uint64_t once_policy() { return 0; }
+inline unsigned cluster_rank() { return emulator::self().block; }
+inline void cluster_arrive() { emulator::self().arrived = true; }
+inline void cluster_here() { emulator::self().arrived = true; }
+inline void cluster_wait() { emulator::wait_for(emulator::CLUSTER); }
+inline unsigned address_in(const void* shared, unsigned rank) {
+  return unsigned(static_cast<const unsigned char*>(shared) - shared_memory) + rank * SHARED;
+}
+template <class A> inline void store_remote(A* shared, unsigned rank, const A& a) {
+  emulator::stores.push_back(emulator::on_its_way(emulator::in_cluster(address_in(shared, rank)), &a, sizeof a));
+}
+inline emulator::Barrier& barrier_at(const void* barrier) { return emulator::barriers[address_in(barrier, cluster_rank())]; }
+inline void barrier_set(uint64_t* barrier) { *barrier = 0; barrier_at(barrier) = {}; }
+inline void barriers_are_set() {}
+inline void barrier_expect(uint64_t* barrier, int bytes) { barrier_at(barrier).expected += bytes; ++barrier_at(barrier).arrivals; }
+inline void barrier_wait(uint64_t* barrier, int parity) {
+  const int opened = barrier_at(barrier).opened;
+  if (opened % 2 != parity) return;  // as the hardware: the phase of this parity is behind it
+  emulator::self().barrier = address_in(barrier, cluster_rank());
+  emulator::self().seen = opened;
+  emulator::wait_for(emulator::BYTES);
+}
+inline void send(unsigned to, float4 x, unsigned barrier) {
+  if (to % 16) { fprintf(stderr, "emulator: a store that is not aligned\n"); abort(); }
+  emulator::Barrier& b = emulator::barriers.at(barrier);
+  b.expected -= sizeof x;
+  b.stores.push_back(emulator::on_its_way(emulator::in_cluster(to), &x, sizeof x));
+}
 template <class W> inline W read_once(const W* p) { return *p; }
 inline void queue_copy(void* to, const void* from, int bytes, int filled) {
   if (uintptr_t(to) % bytes || uintptr_t(from) % bytes) { fprintf(stderr, "emulator: a copy that is not aligned\n"); abort(); }
