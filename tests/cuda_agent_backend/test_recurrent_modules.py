@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import cuda_emulator
 import pytest
 import splice_kit as kit
 import torch
@@ -20,8 +21,14 @@ from cuda_agent_backend.canonical import Canonical, canonical
 from cuda_agent_backend.capture import capture
 from cuda_agent_backend.cudagraph import may_replay
 from cuda_agent_backend.estimate import saving
+from cuda_agent_backend.explain import explain
 from cuda_agent_backend.hook import graph_task
 from cuda_agent_backend.partition import partition
+from cuda_agent_backend.sketch import api
+from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
+from sandbox.bounds import input_bounds
+from sandbox.candidate import Candidate
+from sandbox.inputs import make_inputs
 from sandbox.recurrent import operator_of
 from sandbox.task import Task
 
@@ -168,6 +175,41 @@ def test_the_backend_is_known_for_ours() -> None:
     assert getattr(found, recurrent.OURS, False) and found is backend.cuda_agent
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_modules_on_a_gpu(kind: type[nn.RNNBase], tmp_path: Path) -> None:
+    """From the model to a kernel, or to what eager runs where none wins; replayed or not."""
+    model = Net(kind, num_layers=2).eval().cuda()
+    options = {
+        "cuda_agent.cache_dir": str(tmp_path / "kernels"),
+        "cuda_agent.native_dir": str(tmp_path / "native"),
+        "cuda_agent.budget_s": 40.0,
+        "cuda_agent.min_bytes": 0,
+    }
+    ours = torch.compile(model, backend="cuda_agent", options=options, fullgraph=True)
+    with torch.no_grad():
+        for _ in range(4):
+            x = torch.randn(4, 60, 5, device="cuda")
+            torch.testing.assert_close(ours(x), model(x), rtol=1e-4, atol=1e-5)
+        (graph,) = explain(model, x, options={**options, "cuda_agent.search": "cached"}).graphs
+    layer = [r for r in graph.regions if set(r.operators) & {"lstm", "gru", "rnn_tanh"}]
+    assert len(layer) == 1 and layer[0].status in ("hit", "dropped", "negative"), layer
+
+
+SIZES = (3, 5, 32, 64)
+"""Sequences, steps, features and units."""
+
+
+def shapes(layers: int) -> list[tuple[int, ...]]:
+    """Of x, h, c and the weights."""
+    batch, steps, features, units = SIZES
+    found: list[tuple[int, ...]] = [(batch, steps, features), *2 * [(layers, batch, units)]]
+    for layer in range(layers):
+        gates = 4 * units
+        found += [(gates, units if layer else features), (gates, units), (gates,), (gates,)]
+    return found
+
+
 def stacked(layers: int) -> torch.fx.Graph:
     """A fake LSTM of so many layers on a GPU, between other operators."""
     lstm = operator_of("lstm")
@@ -177,15 +219,8 @@ def stacked(layers: int) -> torch.fx.Graph:
         return torch.relu(y) + 1, last
 
     with FakeTensorMode():
-        x, *states = (
-            torch.empty(shape, device="cuda")
-            for shape in ((10, 50, 32), (layers, 10, 64), (layers, 10, 64))
-        )
-        weights: list[Tensor] = []
-        for layer in range(layers):
-            shapes = [(256, 64 if layer else 32), (256, 64), (256,), (256,)]
-            weights += [torch.empty(shape, device="cuda") for shape in shapes]
-        return make_fx(call)(x, *states, *weights).graph
+        inputs = [torch.empty(shape, device="cuda") for shape in shapes(layers)]
+        return make_fx(call)(*inputs).graph
 
 
 @pytest.mark.parametrize(("layers", "inputs"), [(1, 7), (2, 11), (6, 27)])
@@ -200,3 +235,21 @@ def test_a_layer_on_a_gpu_is_a_region_of_its_own_whatever_it_reads(
     assert [node.op for node in form.task.nodes] == ["cuda_agent.lstm.default"]
     assert saving(region) == max(saving(r) for r in partition(graph))
     assert may_replay(graph)
+
+
+def test_from_a_graph_to_a_kernel_that_gives_what_eager_gives(tmp_path: Path) -> None:
+    """On a GPU's emulator."""
+    (region,) = [r for r in partition(stacked(2)) if r.nodes[0].target is operator_of("lstm")]
+    form = canonical(region.nodes, region.outputs, region.target)
+    assert isinstance(form, Canonical)
+    analysis = api.analyse(form.task)
+    assert isinstance(analysis, api.Analysis)
+    device = DeviceFacts(arch="sm_90a")
+    made = api.generate(analysis, analysis.schedules(device)[0], device)
+    assert isinstance(made, Candidate) and len(made.plan.steps) == 4
+    inputs = make_inputs(form.task.inputs, 0, "normal", input_bounds(form.task))
+    found = cuda_emulator.run(made.source, made.plan, inputs, tmp_path)
+    x, h, c, *weights = inputs
+    wanted = operator_of("lstm")(x, h, c, weights, True, 2, False, True)[:2]
+    for ours, theirs in zip(found, wanted, strict=True):
+        torch.testing.assert_close(ours, theirs)

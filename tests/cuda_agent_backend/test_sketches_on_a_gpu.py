@@ -20,6 +20,7 @@ import test_sketch_cuda_attention as attention
 import test_sketch_cuda_columns
 import test_sketch_direct
 import test_sketch_gather
+import test_sketch_recurrent as recurrent
 import test_sketch_running
 import test_sketch_scatter
 import test_sketch_short
@@ -52,6 +53,7 @@ KINDS = (
     "aligned",
     "held",
     "wide",
+    "ranks",
 )
 """Parameters that change how a kernel works, not only how much of it there is."""
 MOST, SANITIZED = 4, 2
@@ -119,6 +121,7 @@ NESTS: dict[str, Case] = {
 }
 IN_FLOAT64 = ("few channels, infinities", "few channels, transposed, infinities")
 """Cases on which eager's own float32 convolution on the CPU leaves out the zeros beside an image."""
+RECURRENT = {f"recurrent, {name}": case for name, (case, _) in recurrent.CASES.items()}
 ATTENTION = {f"attention, {name}": case for name, case in attention.CASES.items()}
 
 
@@ -128,6 +131,11 @@ def job(name: str) -> Job:
         want = attention.wide(inputs, how).float()
         distinct = tuple({id(x): x for x in inputs}.values())
         return Job(attention.analysed(*inputs, **how), distinct, (want,))
+    if name in RECURRENT:
+        given = recurrent.tensors(RECURRENT[name])
+        made = recurrent.layers(RECURRENT[name], [x.double() for x in given])
+        task = recurrent.task_of(RECURRENT[name], given)
+        return Job(recurrent.analysed(task), tuple(given), tuple(x.float() for x in made))
     function, inputs = NESTS[name]
     with inductor_config.patch(comprehensive_padding=False):
         it = sample(function, *inputs)
@@ -151,7 +159,7 @@ def kinds(schedules: Sequence[Schedule]) -> list[Schedule]:
     return list(found.values())[:MOST]
 
 
-@pytest.mark.parametrize("name", [*NESTS, *ATTENTION])
+@pytest.mark.parametrize("name", [*NESTS, *ATTENTION, *RECURRENT])
 def test_kernels_give_what_eager_gives_and_are_clean(name: str, tmp_path: Path) -> None:
     it = job(name)
     tools = not isinstance(find_sanitizer(), Missing)

@@ -57,6 +57,7 @@ def _cuda() -> list[Family]:
         cuda_direct,
         cuda_layout,
         cuda_map,
+        cuda_recurrent,
         cuda_scatter,
         cuda_select,
         cuda_short,
@@ -85,6 +86,7 @@ def _cuda() -> list[Family]:
         Family("", "Selections (topk)", _fields(cuda_select.Block), _paragraph(cuda_select)),
         Family("", "Scatters", scatter, _paragraph(cuda_scatter)),
         Family("", "Attention", _fields(cuda_attention.Blocks), _paragraph(cuda_attention)),
+        Family("", "Recurrent layers", _fields(cuda_recurrent.Blocks), _paragraph(cuda_recurrent)),
     ]  # fmt: skip
 
 
