@@ -27,17 +27,19 @@ def cuda_agent(
     options: Mapping[str, Any] | None = None,
 ) -> Any:
     """Compile a Dynamo graph. Raises `options.OptionError` on a wrong option; other faults of ours are only logged."""
-    if reason := as_operators(gm):
-        log.once("all", f"a graph with {reason} runs as it is, uncompiled")
-        return gm.forward
     try:
         settings = Settings.from_environment()
     except SettingsError as error:
         log.once("all", f"{error}; running on Inductor alone")
-        return compile_plain(gm, example_inputs, parse(_fallback_settings(), mode, options))
-    log.configure(settings.logs)
+        settings, compiler = _fallback_settings(), compile_plain
+    else:
+        log.configure(settings.logs)
+        compiler = compile_with
     wishes = parse(settings, mode, options)
-    return compile_with(gm, example_inputs, wishes)
+    if reason := as_operators(gm):
+        log.once("all", f"a graph with {reason} runs as it is, uncompiled")
+        return gm.forward
+    return compiler(gm, example_inputs, wishes)
 
 
 def reset() -> None:
@@ -74,7 +76,8 @@ def _compile_hooked(
     spare = copy_of(gm)
     patches = {**unchosen(), **options.inductor, "post_grad_custom_post_pass": hook}
     still = still_in(gm) if wanted(options) else None
-    name = name_of(gm, options.plain_inductor)
+    name = name_of(gm, options.plain_inductor) if still is not None else ""
+    hook.replayable = still is not None
     hook.examples = tuple(example_inputs)
     hook.nested = any(isinstance(module, GraphModule) for module in gm.children())
     try:

@@ -19,7 +19,7 @@ from torch._inductor import custom_graph_pass
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
 from cuda_agent_backend.canonical import Canonical, canonical
-from cuda_agent_backend.cudagraph import still_inputs
+from cuda_agent_backend.cudagraph import still_in, still_inputs
 from cuda_agent_backend.inductor_timing import compiling
 from cuda_agent_backend.layouts import channels_last, choosing, inductor_layouts
 from cuda_agent_backend.measure import device_of
@@ -98,7 +98,12 @@ def capture(
 
         if as_operators(gm):
             return gm.forward
-        return compile_fx(gm, example_inputs, inner_compile=inner)
+        before = len(graphs)
+        replayable = still_in(gm) is not None
+        made = compile_fx(gm, example_inputs, inner_compile=inner)
+        for found in graphs[before:]:
+            found.still = found.still if replayable else None
+        return made
 
     torch._dynamo.reset()
     keep_whole()

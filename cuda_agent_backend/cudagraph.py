@@ -11,12 +11,15 @@ from __future__ import annotations
 import hashlib
 import operator
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from cuda_agent_backend import log
 from cuda_agent_backend.operators import Kind, kind_of
@@ -30,6 +33,8 @@ MOST_RECORDINGS = 8
 """Parameters that keep moving are not followed for ever."""
 MEMORY_SHARE = 1 / 16
 """Of the device's memory, what a recording may keep for itself."""
+LARGEST_DIFFERENCE = 1e-2
+"""Of a replay's results from a call's, in parts of these."""
 NAMESPACES = ("aten", "prims", "cuda_agent")
 """Of operators of which it is known that they do the same on the device each time, and nothing else."""
 
@@ -50,24 +55,32 @@ class Recording(Protocol):
 
 
 class CudaRecording:
-    """The work that a call gives to the current device. Raises `Unrecordable`, or what the call raises."""
+    """The work that a call gives to the device of its inputs. Raises `Unrecordable`, or what the call raises."""
 
     def __init__(self, call: Call, inputs: Sequence[Tensor]) -> None:
-        self._beside(call, inputs)
-        self._graph = torch.cuda.CUDAGraph()
-        torch.cuda.empty_cache()  # which recording does, too: what is reserved more after it, is reserved by it
-        before = torch.cuda.memory_reserved()
-        with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
-            self.outputs: Sequence[Any] = call(*inputs)
-        kept = torch.cuda.memory_reserved() - before
-        total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+        device = inputs[0].device
+        with torch.cuda.device(device), _stream_kept(device):
+            # A stream of its own: torch's common one belongs to whichever device recorded first.
+            stream = torch.cuda.Stream(device)
+            self._beside(call, inputs, stream)
+            self._graph = torch.cuda.CUDAGraph()
+            torch.cuda.empty_cache()  # as recording does: what is reserved more after it, is reserved by it
+            before = torch.cuda.memory_reserved()
+            with warnings.catch_warnings():
+                warnings.filterwarnings("error", message=".*CUDA Graph is empty.*")
+                with torch.cuda.graph(
+                    self._graph, stream=stream, capture_error_mode="thread_local"
+                ):
+                    self.outputs: Sequence[Any] = call(*inputs)
+            kept = torch.cuda.memory_reserved() - before
+            total = torch.cuda.get_device_properties(device).total_memory
         if kept > MEMORY_SHARE * total:
             raise Unrecordable(f"it would keep {kept} bytes of memory")
 
     @staticmethod
-    def _beside(call: Call, inputs: Sequence[Tensor]) -> None:
+    def _beside(call: Call, inputs: Sequence[Tensor], stream: torch.cuda.Stream) -> None:
         """Call it once as it will be recorded: on another stream, for which libraries have work space of their own."""
-        stream, current = torch.cuda.Stream(), torch.cuda.current_stream()
+        current = torch.cuda.current_stream()
         stream.wait_stream(current)
         with torch.cuda.stream(stream):
             call(*inputs)
@@ -78,11 +91,26 @@ class CudaRecording:
         self._graph.replay()
 
 
-class Replayed:
-    """Calls `call` the first time, records it the second time and replays it from then on. Safe among threads.
+@contextmanager
+def _stream_kept(device: torch.device) -> Iterator[None]:
+    """The current stream again at the end: torch leaves a thread on that of a recording that failed."""
+    stream = torch.cuda.current_stream(device)
+    try:
+        yield
+    finally:
+        torch.cuda.set_stream(stream)
 
-    still: numbers of the inputs that mostly stay where they are. Inputs and outputs are tensors of fixed sizes on one
-    cuda device; of outputs, some may be None. The call must change no input and give nothing away that it keeps.
+
+_recording = threading.Lock()
+"""One recording at a time in a process: one that begins while another goes on would end it."""
+
+
+class Replayed:
+    """Records `call` in its first call and replays it from then on. Safe among threads.
+
+    still: numbers of the inputs that mostly stay where they are. There are inputs; they and the outputs are tensors of
+    fixed sizes on one cuda device; of outputs, some may be None. The call must change no input and give nothing away
+    that it keeps. It is recorded at once because what compiles it disturbs other work on the device as well.
     """
 
     def __init__(
@@ -108,8 +136,8 @@ class Replayed:
             if self._device is None:
                 return self._first(inputs)
             if self._recording is None or self._moved(inputs):
-                self._record_again(inputs)
-            return self._call(*inputs) if self._recording is None else self._again(inputs)
+                return self._record_with(inputs, self._call(*inputs))
+            return self._again(inputs)
 
     def _at_home(self) -> bool:
         """Whether the current device is the graph's, and its stream is not recorded by somebody else."""
@@ -119,32 +147,39 @@ class Replayed:
         return here and not torch.cuda.is_current_stream_capturing()
 
     def _first(self, inputs: Sequence[Any]) -> Any:
-        """A call as it was compiled: what it does for the first time only is not recorded."""
+        """A call as it was compiled, which does what is done only once, and then its recording."""
         devices = {value.device if isinstance(value, Tensor) else None for value in inputs}
-        self._device = devices.pop()
-        if devices or self._device is None:
+        device = devices.pop() if len(devices) == 1 else None
+        if device is None:
             self._give_up("its inputs are not tensors on one device")
             return self._call(*inputs)
+        self._device = device
         before = [_version(value) for value in inputs]
         outputs = self._call(*inputs)
         if before != [_version(value) for value in inputs]:
             self._give_up("it changes its inputs")
-        return outputs
+            return outputs
+        return self._record_with(inputs, outputs) if self._at_home() else outputs
 
     def _moved(self, inputs: Sequence[Tensor]) -> bool:
         return self._places != [inputs[number].data_ptr() for number in self._fixed]
 
-    def _record_again(self, inputs: Sequence[Tensor]) -> None:
+    def _record_with(self, inputs: Sequence[Tensor], outputs: Any) -> Any:
+        """The outputs of a call, after a recording of it that gives the same."""
         self._recording = None
-        self._recordings += 1
-        if self._recordings > MOST_RECORDINGS:
-            return self._give_up("its parameters keep moving")
-        try:
-            self._prepare(inputs)
-        except Exception as error:  # whatever a call does that cannot be recorded
-            self._give_up(f"{type(error).__name__}: {error}")
+        if self._recordings >= MOST_RECORDINGS:
+            self._give_up("its parameters keep moving")
+        elif _recording.acquire(blocking=False):  # else with another call
+            self._recordings += 1
+            try:
+                self._prepare(inputs, outputs)
+            except Exception as error:  # whatever a call does that cannot be recorded
+                self._give_up(f"{type(error).__name__}: {error}")
+            finally:
+                _recording.release()
+        return outputs
 
-    def _prepare(self, inputs: Sequence[Tensor]) -> None:
+    def _prepare(self, inputs: Sequence[Tensor], outputs: Any) -> None:
         self._fixed = sorted(self._still)
         self._moving = [number for number in range(len(inputs)) if number not in self._still]
         self._places = [inputs[number].data_ptr() for number in self._fixed]
@@ -156,6 +191,9 @@ class Replayed:
         recording = self._record(self._call, given)
         _check(recording.outputs, given)
         self._stream = _stream()
+        recording.replay()
+        if not all(map(_alike, recording.outputs, outputs)):
+            raise Unrecordable("a replay does not give what a call does")
         self._recording = recording
 
     def _take(self, inputs: Sequence[Tensor]) -> None:
@@ -181,6 +219,16 @@ class Replayed:
 
 def _stream() -> Any:
     return torch.cuda.current_stream() if torch.cuda.is_available() else None
+
+
+def _alike(replayed: Any, called: Any) -> bool:
+    """Whether two results are the same but for the order of additions, which some kernels leave open."""
+    if replayed is None or called is None:
+        return replayed is called
+    if not called.is_floating_point():
+        return torch.equal(replayed, called)
+    a, b = (torch.nan_to_num(value.double(), 0.0, 0.0, 0.0) for value in (replayed, called))
+    return float((a - b).norm()) <= LARGEST_DIFFERENCE * float(b.norm())
 
 
 def _version(value: Any) -> int:
@@ -293,18 +341,26 @@ def name_of(gm: GraphModule, inductor: Mapping[str, Any]) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
+def _wraps(value: Tensor) -> bool:
+    return is_traceable_wrapper_subclass(value)
+
+
 def _facts(value: Tensor) -> tuple[Any, ...]:
     return tuple(value.shape), value.stride(), value.dtype, value.device, value.requires_grad
 
 
 def still_in(gm: GraphModule) -> tuple[int, ...] | None:
-    """As `still_inputs`, of a graph of Dynamo's. None where it holds parameters itself, whose places nobody tells, or
-    where an input is not a tensor on a cuda device."""
+    """As `still_inputs`, of a graph of Dynamo's.
+
+    None where it holds parameters itself, whose places nobody tells, where it has no inputs, or where one is not a
+    plain tensor on a cuda device.
+    """
     if any(True for _ in (*gm.parameters(), *gm.buffers())):
         return None
     inputs = gm.graph.find_nodes(op="placeholder")
     values = [node.meta.get("example_value") for node in inputs]
-    if not all(isinstance(value, Tensor) and value.is_cuda for value in values):
+    plain = (isinstance(value, Tensor) and value.is_cuda and not _wraps(value) for value in values)
+    if not inputs or not all(plain):
         return None
     told = [node.meta.get("tensor_dict", {}) for node in inputs]
     return tuple(n for n, facts in enumerate(told) if facts.get("_dynamo_static_input_type"))

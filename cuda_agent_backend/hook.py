@@ -150,6 +150,8 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         self.recorded = recorded
         self.inputs = inputs
         self._still = still
+        self.replayable = True
+        """Whether what Dynamo made can be replayed, as far as it is known."""
         self.nested = False
         """Whether graphs lie within graphs: Inductor's options then hold for all of them."""
         self.examples: tuple[Any, ...] = ()
@@ -188,11 +190,18 @@ class KernelPass(GraphPass):  # type: ignore[misc]
             log.logger("hook").debug("%s", traceback.format_exc())
 
     def replays(self, name: str) -> bool:
-        """Whether the graph that was compiled is replayed. name: of the graph that Dynamo made.
+        """Whether the graph that was compiled is replayed. name: of the graph that Dynamo made. Never raises.
 
         It is kept under this name, since where torch has the code in a cache of its own, the pass is not run.
         """
-        where = json.dumps([name, arch_of("cuda"), all_flags()["torch"]], sort_keys=True)
+        try:
+            return self._replays(name)
+        except Exception as error:
+            log.once("hook", f"a graph is not replayed: {type(error).__name__}: {error}")
+            return False
+
+    def _replays(self, name: str) -> bool:
+        where = json.dumps([name, self._circumstances("cuda")], sort_keys=True)
         cache, at = self.kernels.cache, (acceptance_digest(where), kernel_set_digest(()))
         known = cache.get_acceptance(*at)
         before = isinstance(known, dict) and bool(known.get("replay"))
@@ -232,14 +241,25 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         """The name of the choice of layouts: no key of a kernel says for which machine, flags and options it is."""
         values = (node.meta.get("val") for node in graph.nodes)
         device = next(v.device.type for v in values if isinstance(v, torch.Tensor))
-        circumstances = arch_of(device), all_flags()["torch"], self.options.plain_inductor
-        where = json.dumps([*circumstances, torch.backends.cudnn.benchmark], sort_keys=True)
+        where = json.dumps(self._circumstances(device), sort_keys=True)
         digest = acceptance_digest(graph_digest(graph))
         return hashlib.sha256(f"{digest}:{where}".encode()).hexdigest()
 
+    def _circumstances(self, device: str) -> list[Any]:
+        """What decides how fast Inductor's code is, beside the graph."""
+        own = arch_of(device), all_flags()["torch"], self.options.plain_inductor
+        return [*own, torch.backends.cudnn.benchmark]
+
+    def _whole_digest(self, digest: str, still: Sequence[int] | None, eager_layouts: bool) -> str:
+        """The name of a graph with its kernels. Where it may be replayed that is measured without any, too."""
+        if still is None:
+            return acceptance_digest(digest)
+        where = [self._circumstances("cuda"), list(still), eager_layouts]
+        return acceptance_digest(f"{digest}:replayed:{json.dumps(where, sort_keys=True)}")
+
     def _replayable(self, graph: Graph) -> tuple[int, ...] | None:
         """Which inputs are parameters, where it is to be measured whether the graph is replayed."""
-        if self.nested or not wanted(self.options):
+        if self.nested or not self.replayable or not wanted(self.options):
             return None
         still = still_inputs() if self._still is None else self._still
         return still if still is not None and may_replay(graph) else None
@@ -354,7 +374,7 @@ class KernelPass(GraphPass):  # type: ignore[misc]
             log.once("accept", f"kernels will not be used: {whole.reason}", logging.INFO)
             return None
         keys = tuple({offer.key for offer in offers})
-        name = whole_digest(digest, still)
+        name = self._whole_digest(digest, still, eager_layouts)
         return Whole(name, whole, keys, eager_layouts=eager_layouts, still=still)
 
     def _accept(
@@ -370,7 +390,7 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         if self.options.acceptance == "trust":
             return {}
         keys = sorted({offer.key for offer in hits}, key=lambda key: key.digest)
-        name = whole_digest(digest, still)
+        name = self._whole_digest(digest, still, eager_layouts)
         decision = self._decided(name, keys)
         if not decision:
             budget = self.options.budget_s
@@ -466,11 +486,6 @@ def acceptance_digest(digest: str) -> str:
     """The name of a graph in the acceptance table: its digest under this torch, whose Inductor is the rival, and under
     the rule by which it is decided."""
     return hashlib.sha256(f"{digest}:{torch.__version__}:{RULE}".encode()).hexdigest()
-
-
-def whole_digest(digest: str, still: Sequence[int] | None) -> str:
-    """The name in the acceptance table of a graph. Where it may be replayed, its kernels are measured in that."""
-    return acceptance_digest(digest if still is None else f"{digest}:replayed")
 
 
 def kernel_set_digest(keys: Sequence[KernelKey]) -> str:

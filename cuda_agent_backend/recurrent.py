@@ -8,10 +8,12 @@ calls in a graph of ours is one of `sandbox.recurrent`'s operators before anythi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch import nn
 from torch.fx import GraphModule, Node
 
 from cuda_agent_backend import log
@@ -34,13 +36,25 @@ class _ToUs(int):
 
     def __bool__(self) -> bool:
         try:
-            return _compiles_ours() and not (torch.is_grad_enabled() or _casts())
+            if torch.is_grad_enabled() or _casts() or _drops(sys._getframe(1).f_locals):
+                return False
+            return _compiles_ours()
         except Exception as error:  # what is asked of Dynamo is nobody's promise
             log.logger("hook").debug("graphs break at recurrent modules: %s", error)
             return False
 
     def __repr__(self) -> str:
-        return "True for cuda_agent"
+        return "False"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Where settings are kept, no asks to us are: this is what the setting is to anybody else."""
+        return bool, (False,)
+
+
+def _drops(seen: Mapping[str, Any]) -> bool:
+    """Whether the module that Dynamo looks at, one of whose names it is, drops some of what it makes at random."""
+    module = seen.get("value")
+    return isinstance(module, nn.RNNBase) and module.training and module.dropout > 0
 
 
 def _compiles_ours() -> bool:
@@ -79,15 +93,20 @@ def ours(compiler: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def as_operators(gm: GraphModule) -> str:
-    """Put our operators in the place of torch's functions, in place. Why that cannot be done, or ""."""
+    """Put our operators in the place of torch's functions, in place. Why the graph cannot be compiled, or "".
+
+    With gradients or dropout a call stays as it is: no module comes here with them, and what calls torch's functions
+    itself had its steps taken apart before.
+    """
     calls = [node for node in gm.graph.nodes if node.target in FUNCTIONS]
-    reason = next((why for why in map(_why_not, calls) if why), "")
-    if reason or not calls:
-        return reason
-    for node in calls:
+    if any(map(_is_packed, calls)):
+        return "a recurrent layer over a packed sequence"
+    whole = [node for node in calls if not _learns_or_drops(node)]
+    for node in whole:
         _replace(gm, node)
-    gm.graph.lint()
-    gm.recompile()
+    if whole:
+        gm.graph.lint()
+        gm.recompile()
     return ""
 
 
@@ -97,17 +116,15 @@ def _arguments(node: Node) -> dict[str, Any]:
     return dict(zip(names, node.args, strict=False)) | node.kwargs
 
 
-def _why_not(node: Node) -> str:
-    given = _arguments(node)
-    value = node.meta.get("example_value")
-    if len(node.args) != len(_ARGUMENTS) + 2 or isinstance(given["params"], tuple):
-        return "a recurrent layer over a packed sequence"
-    if given["dropout"] and given["train"]:
-        return "a recurrent layer with dropout"
+def _is_packed(node: Node) -> bool:
+    return len(node.args) != len(_ARGUMENTS) + 2 or isinstance(_arguments(node)["params"], tuple)
+
+
+def _learns_or_drops(node: Node) -> bool:
+    given, value = _arguments(node), node.meta.get("example_value")
     results = value if isinstance(value, list | tuple) else ()
-    if any(isinstance(one, torch.Tensor) and one.requires_grad for one in results):
-        return "a recurrent layer with gradients"
-    return ""
+    learns = any(isinstance(one, torch.Tensor) and one.requires_grad for one in results)
+    return learns or bool(given["dropout"] and given["train"])
 
 
 def _replace(gm: GraphModule, node: Node) -> None:

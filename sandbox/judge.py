@@ -195,7 +195,8 @@ class Judge:
         if self._ceilings is None:
             self._ceilings = machine.ceilings(self.target)
         elif again:
-            with suppress(torch.OutOfMemoryError):
+            no_memory = RuntimeError if self.target == "cpu" else torch.OutOfMemoryError
+            with suppress(no_memory):
                 self._ceilings = self._ceilings.best_of(machine.ceilings(self.target))
         return self._ceilings
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cuda_agent_backend.sketch.cuda_layout import WARP, DeviceFacts, ceildiv
+from cuda_agent_backend.sketch.cuda_parts import WIDE
 from cuda_agent_backend.sketch.device import CpuFacts, gpu_facts
 from cuda_agent_backend.sketch.recurrent import LAST_CELL, LAST_HIDDEN, OUTPUT, Recurrent, Weights
 from cuda_agent_backend.sketch.schedule import Schedule
@@ -34,6 +35,8 @@ TILES = (64, 128)
 PRODUCT_THREADS, PRODUCT_DEPTH = 256, 16
 REGISTERS, MOST_REGISTERS, OTHER_REGISTERS = 1 << 16, 255, 58
 """Of a multiprocessor; those that a thread can name; those of it beside weights and sums."""
+NEIGHBOURS = 16
+"""Multiprocessors of the smallest group that a cluster does not leave."""
 PROPOSALS = 12
 EXCHANGE, MEETING, POINTWISE, SHUFFLE = 600, 40, 250, 30
 """Cycles: h on its way to a cluster, a barrier of a block, what a unit's gates take, an exchange between threads."""
@@ -70,7 +73,9 @@ class Blocks:
         """Of a thread, about."""
         each = self.each(form)
         passing = 4 * each if self.kept < self.deep(form) else 0
-        return 4 * each * self.kept + each * self.rows + passing + OTHER_REGISTERS
+        rounds = ceildiv(self.rows * self.slice(form), self.threads) - 1
+        state = rounds * (2 * form.gates + 5)
+        return 4 * each * self.kept + each * self.rows + passing + state + OTHER_REGISTERS
 
     def shared_bytes(self, form: Recurrent) -> int:
         """Of a block, as ``ca::recurrent_scan`` in the CUDA source counts it."""
@@ -98,7 +103,7 @@ class Blocks:
         memory = warps * (4 * deep * self.rows + 4 * rest * each + shuffles)
         exchange = EXCHANGE + self.rows * self.ranks * self.slice(form) / 8
         alone = MEETING + SHUFFLE * self.splits.bit_length() + POINTWISE
-        turns = ceildiv(self.clusters(form), max(device.sm_count // self.ranks, 1))
+        turns = ceildiv(self.clusters(form), _at_once(self.ranks, device))
         hidden = min(issued, memory) / 4
         between = exchange if self.ranks > 1 else MEETING
         return turns * (max(issued, memory) + hidden + alone + between)
@@ -119,6 +124,13 @@ class Blocks:
             raise Unsupported(f"{self.registers(form)} registers of {self.threads} threads")
         if self.shared_bytes(form) > device.shared_per_block_bytes:
             raise Unsupported(f"weights that take {self.shared_bytes(form)} bytes of shared memory")
+
+
+def _at_once(ranks: int, device: DeviceFacts) -> int:
+    """Clusters that run together: a cluster's blocks are on neighbouring multiprocessors."""
+    if ranks == 1:
+        return device.sm_count
+    return max(device.sm_count // NEIGHBOURS * (NEIGHBOURS // ranks), 1)
 
 
 def _exchanges(sums: int, threads: int) -> int:
@@ -154,7 +166,7 @@ class CudaRecurrent:
 
     def _rows(self, ranks: int, device: DeviceFacts) -> list[int]:
         """As few as let all clusters run at once, and twice as many."""
-        at_once = max(device.sm_count // ranks // self.form.directions, 1)
+        at_once = max(_at_once(ranks, device) // self.form.directions, 1)
         fewest = min(ceildiv(self.form.batch, at_once), MAX_ROWS)
         most = min(self.form.batch, MAX_ROWS)
         return sorted({fewest, min(2 * fewest, most)})
@@ -248,20 +260,24 @@ class _Writer:
     def _product(self, name: str) -> list[str]:
         form, first = self.form, name == "first"
         width = form.directions * form.units
+        depth = form.features if first else width
         time, batch = form.source.steps[:2] if first else (form.batch * width, width)
         rows, columns = form.length * form.batch, form.gates * form.units
         members = ["weights", *(["inner_bias", "hidden_bias"] if form.biased else [])]
         directions = range(form.directions)
+        reach = max(form.length * time + form.batch * batch, rows * columns, columns * depth)
         given = ["x", *(f"{member}{d}" for d in directions for member in members)]
         return [
             f"struct {name}_sizes {{",
+            f"  typedef {'int64_t' if reach >= WIDE else 'int'} index;",
             f"  static constexpr int each = {self.blocks.tile // 16}, batch = {form.batch}, columns = {columns};",
-            f"  static constexpr int depth = {form.features if first else width};",
+            f"  static constexpr int depth = {depth};",
             f"  static constexpr int folded = {2 * form.units if form.kind == 'gru' else columns};",
-            f"  static constexpr int64_t rows = {rows}, x_time = {time}, x_batch = {batch};",
+            f"  static constexpr int rows = {rows};",
+            f"  static constexpr index x_time = {time}, x_batch = {batch};",
             f"  static constexpr bool biased = {_word(form.biased)};",
             "};",
-            f'extern "C" __global__ void __launch_bounds__({PRODUCT_THREADS})',
+            f'extern "C" __global__ void __launch_bounds__({PRODUCT_THREADS}, 2)',
             f"{name}({_pointers(given)}, float* __restrict__ sums) {{",
             "  extern __shared__ __align__(16) unsigned char shared[];",
             f"  ca::project<{name}_sizes> one;",

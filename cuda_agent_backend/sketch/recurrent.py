@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cuda_agent_backend.sketch.ssa import Unsupported
+from sandbox.plancheck import MAX_INPUTS
 from sandbox.specs import contiguous_stride
 from sandbox.task import Arg, InputRef, NodeRef, Task, TensorSpec
 
@@ -81,6 +82,8 @@ def recurrent_of(task: Task) -> Recurrent:
     """
     if len(task.nodes) != 1 or task.nodes[0].op not in OPERATORS:
         raise Unsupported("recurrent layers together with other operators")
+    if len(task.inputs) > MAX_INPUTS:
+        raise Unsupported(f"{len(task.inputs)} inputs; up to {MAX_INPUTS}")
     args, kind = task.nodes[0].args, OPERATORS[task.nodes[0].op]
     layers, both = _whole(args, "num_layers"), _truth(args, "bidirectional")
     batch_first, directions = _truth(args, "batch_first"), 1 + both

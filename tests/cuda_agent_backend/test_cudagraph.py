@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from cuda_agent_backend import accept, backend, cudagraph, hook, kernels
+from cuda_agent_backend import capture as capturing
 from cuda_agent_backend.accept import Acceptance, Measured, brings, decision_of
 from cuda_agent_backend.capture import capture
 from cuda_agent_backend.cudagraph import Replayed, Unrecordable, may_replay, name_of, still_in
@@ -63,7 +65,7 @@ def linear(x: Tensor, w: Tensor) -> list[Tensor | None]:
     return [x @ w, None, (x.t() * 2)]
 
 
-def test_the_second_call_is_recorded_and_the_third_replayed() -> None:
+def test_the_first_call_is_recorded_and_the_others_replayed() -> None:
     call, w = Counted(linear), torch.randn(4, 4)
     replayed = Replayed(call, (1,), HostRecording)
     for _ in range(4):
@@ -74,6 +76,7 @@ def test_the_second_call_is_recorded_and_the_third_replayed() -> None:
         torch.testing.assert_close(found[2], wanted[2])
         assert found[2].stride() == wanted[2].stride()
     assert HostRecording.made == 1 and not replayed.reason
+    assert call.calls == 2 + 1 + 3  # the first, its recording and its replay, then replays
 
 
 def test_outputs_are_the_callers_and_stay_as_they_are() -> None:
@@ -160,11 +163,48 @@ def test_what_cannot_be_recorded_is_called_as_it_is() -> None:
     assert "not today" in replayed.reason
 
 
+def test_a_replay_that_does_not_give_what_a_call_does_is_not_used() -> None:
+    class Empty(HostRecording):
+        def replay(self) -> None: ...
+
+    def fresh(x: Tensor, w: Tensor) -> list[Tensor]:
+        return [x @ w + next(counts)]
+
+    counts, x, w = iter(range(100)), torch.randn(3, 4), torch.randn(4, 4)
+    replayed = Replayed(fresh, (1,), Empty)
+    found = [replayed(x, w)[0] for _ in range(3)]
+    assert "does not give what a call does" in replayed.reason
+    torch.testing.assert_close(found, [x @ w, x @ w + 2, x @ w + 3])
+
+
+def test_results_that_differ_by_rounding_are_alike_and_others_are_not() -> None:
+    x = torch.randn(100)
+    x[3] = float("nan")
+    assert cudagraph._alike(x, x + 1e-5) and not cudagraph._alike(x, x.flip(0))
+    assert cudagraph._alike(None, None) and not cudagraph._alike(None, x)
+    whole = torch.arange(5)
+    assert cudagraph._alike(whole, whole) and not cudagraph._alike(whole, whole + 1)
+
+
+def test_while_another_graph_is_recorded_calls_are_as_they_are() -> None:
+    x, w = torch.randn(3, 4), torch.randn(4, 4)
+    replayed = Replayed(linear, (1,), HostRecording)
+    with cudagraph._recording:
+        for _ in range(3):
+            torch.testing.assert_close(replayed(x, w)[0], x @ w)
+    assert HostRecording.made == 0 and not replayed.reason
+    replayed(x, w)
+    torch.testing.assert_close(replayed(x, w)[0], x @ w)
+    assert HostRecording.made == 1
+
+
 def test_inputs_that_are_no_tensors_are_not_recorded() -> None:
     replayed = Replayed(lambda x, n: [x * n], (), HostRecording)
     for n in range(3):
         assert float(replayed(torch.ones(1), n)[0]) == n
     assert "not tensors" in replayed.reason and HostRecording.made == 0
+    nothing = Replayed(lambda: [torch.ones(2)], (), HostRecording)
+    assert torch.equal(nothing()[0], torch.ones(2)) and nothing.reason
 
 
 def test_inference_mode_and_its_end_change_nothing() -> None:
@@ -286,6 +326,35 @@ def test_graphs_have_names_by_what_they_do_and_how_they_are_called(
     assert len({name, *(other for _, other in others)}) == 4
 
 
+def test_a_graph_without_inputs_has_none_that_stay_and_is_compiled(tmp_path: Path) -> None:
+    def constant() -> Tensor:
+        return torch.tensor([3, 2]) * 2
+
+    torch._dynamo.reset()
+    options = {"cuda_agent.search": "cached", "cuda_agent.cache_dir": str(tmp_path)}
+    compiled = torch.compile(constant, backend="cuda_agent", options=options)
+    assert torch.equal(compiled(), constant())
+
+
+def test_wrapped_tensors_are_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tensor, "is_cuda", property(lambda _: True))
+    monkeypatch.setattr(cudagraph, "_wraps", lambda _: True)
+    assert graph_of(Net(), torch.randn(4, 8))[0] is None
+
+
+def test_a_decision_that_cannot_be_read_replays_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = kernels.open_kernels(tmp_path)
+    assert isinstance(opened, kernels.Kernels)
+
+    def fails(_: str) -> str:
+        raise RuntimeError("no device")
+
+    monkeypatch.setattr(hook, "arch_of", fails)
+    assert not hook.KernelPass(kit.options_in(tmp_path), opened).replays("name")
+
+
 def test_a_graph_on_the_host_has_no_inputs_that_stay() -> None:
     assert graph_of(Net(), torch.randn(4, 8))[0] is None
 
@@ -349,6 +418,40 @@ def test_a_graph_is_replayed_where_it_was_measured_to_be_faster(
 
 
 @pytest.mark.usefixtures("as_on_cuda")
+def test_a_decision_holds_for_what_it_was_made_under(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without kernels nothing else in its name says for which machine, flags, options and parameters it is."""
+    options = kit.options_in(tmp_path, search="search", acceptance="measure")
+    asked = Decides(kit.cache_of(options), True)
+
+    def again(wishes: Any = options) -> int:
+        before = len(asked.asked)
+        run_with(wishes, asked, force_disable_caches=True)
+        return len(asked.asked) - before
+
+    assert [again(), again()] == [1, 0]
+    assert again(replace(options, inductor={"max_autotune": False})) == 1
+    monkeypatch.setattr(hook, "still_inputs", lambda: (0,))
+    assert again() == 1
+    monkeypatch.setattr(hook, "arch_of", lambda _: "sm_80")
+    assert again() == 1
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", not torch.backends.cudnn.benchmark)
+    assert again() == 1
+
+
+@pytest.mark.usefixtures("as_on_cuda")
+def test_kernels_are_measured_launched_where_the_graph_will_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend, "still_in", lambda _: None)
+    options = kit.options_in(tmp_path, search="search", acceptance="measure")
+    asked = Decides(kit.cache_of(options), True)
+    assert not run_with(options, asked, force_disable_caches=True).reports[0].replayed
+    assert not asked.asked and not HostRecording.made
+
+
+@pytest.mark.usefixtures("as_on_cuda")
 def test_a_graph_whose_code_torch_kept_is_replayed_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -389,6 +492,8 @@ def test_the_recording_is_measured_against_the_launches(
 ) -> None:
     """The measurement itself, but for its clock and the device."""
     x, w = torch.randn(8, 8), torch.randn(8, 8)
+    assert capture(several, (x, w), kit.options_in(tmp_path))[0].still is None
+    monkeypatch.setattr(capturing, "still_in", lambda _: ())
     (found,) = capture(several, (x, w), kit.options_in(tmp_path), record_in=tmp_path / "real")
     assert found.still == ()
     whole = graph_task(found.module.graph)
@@ -480,6 +585,55 @@ def test_within_somebody_elses_recording_a_graph_is_called_as_it_is() -> None:
     x.copy_(torch.randn_like(x))
     graph.replay()
     torch.testing.assert_close(found, several(x, w))
+
+
+@pytest.mark.gpu
+@on_gpu
+def test_after_a_recording_that_failed_work_goes_where_it_went() -> None:
+    def waits(x: Tensor) -> list[Tensor]:
+        return [x * float(x.sum())] if torch.cuda.is_current_stream_capturing() else [x * x.sum()]
+
+    before, x = torch.cuda.current_stream(), torch.rand(4, device="cuda")
+    replayed = Replayed(waits, ())
+    for _ in range(3):
+        torch.testing.assert_close(replayed(x)[0], x * x.sum())
+        assert torch.cuda.current_stream() == before
+    assert replayed.reason
+
+
+@pytest.mark.multi_gpu
+def test_each_device_has_recordings_of_its_own() -> None:
+    for number in (0, 1, 0):
+        with torch.cuda.device(number):
+            w = torch.randn(64, 64, device="cuda")
+            replayed = Replayed(lambda x, w: [several(x, w)], (1,))
+            for _ in range(5):
+                x = torch.randn(32, 64, device="cuda")
+                torch.testing.assert_close(replayed(x, w)[0], several(x, w))
+            assert not replayed.reason
+            with torch.cuda.device(1 - number):
+                torch.testing.assert_close(replayed(x, w)[0], several(x, w))
+
+
+@pytest.mark.gpu
+@on_gpu
+def test_threads_may_record_at_once() -> None:
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        w = torch.randn(64, 64, device="cuda")
+        replayed = Replayed(lambda x, w: [several(x, w)], (1,))
+        for _ in range(20):
+            x = torch.randn(32, 64, device="cuda")
+            if not torch.allclose(replayed(x, w)[0], several(x, w), atol=1e-4):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
 
 
 @pytest.mark.gpu

@@ -1,5 +1,7 @@
 """Recurrent modules do not break our graphs."""
 
+import json
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -54,7 +56,7 @@ class Net(nn.Module):
         return torch.relu(self.head(self.core(x * 2)[0])) + 1
 
 
-def compiled(model: nn.Module, folder: Path, fullgraph: bool = True) -> Any:
+def compiled(model: Any, folder: Path, fullgraph: bool = True) -> Any:
     options = {"cuda_agent.search": "cached", "cuda_agent.cache_dir": str(folder)}
     return torch.compile(model, backend="cuda_agent", options=options, fullgraph=fullgraph)
 
@@ -127,18 +129,43 @@ class Packed(Net):
         return self.head(pad_packed_sequence(self.core(packed)[0], batch_first=True)[0])
 
 
-def test_layers_with_dropout_run_as_they_are(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_with_dropout_they_break_as_ever(tmp_path: Path) -> None:
     model, x = Deep().train(), torch.randn(4, 6, 5)
-    ours = compiled(model, tmp_path)
+    ours = compiled(model, tmp_path, fullgraph=False)
     with torch.no_grad():
         torch.manual_seed(0)
         found = ours(x)
         torch.manual_seed(0)
         torch.testing.assert_close(found, model(x))
         assert not torch.equal(ours(x), ours(x))
-    assert "dropout runs as it is" in caplog.text
+        torch._dynamo.reset()
+        with pytest.raises(Unsupported):
+            compiled(model, tmp_path)(x)
+        model.eval()
+        torch.testing.assert_close(compiled(model, tmp_path)(x), model(x))
+
+
+def test_what_calls_torchs_function_itself_learns_as_ever(tmp_path: Path) -> None:
+    module = nn.GRU(5, 8)
+    weights = [w.detach().clone().requires_grad_() for w in module._flat_weights]
+
+    def call(x: Tensor, *weights: Tensor) -> Tensor:
+        zero = x.new_zeros(1, 6, 8)
+        return torch.gru(x, zero, list(weights), True, 1, 0.0, False, False, False)[0]
+
+    x = torch.randn(4, 6, 5)
+    compiled(call, tmp_path)(x, *weights).sum().backward()
+    found = [w.grad for w in weights]
+    again = [w.detach().clone().requires_grad_() for w in weights]
+    call(x, *again).sum().backward()
+    torch.testing.assert_close(found, [w.grad for w in again])
+
+
+def test_wrong_options_are_errors_there_too(tmp_path: Path) -> None:
+    packed = {"cuda_agent.nonsense": 1}
+    ours = torch.compile(Net(nn.LSTM).eval(), backend="cuda_agent", options=packed)
+    with torch.no_grad(), pytest.raises(Exception, match="nonsense"):
+        ours(torch.randn(4, 6, 5))
 
 
 def test_packed_sequences_give_what_they_gave(tmp_path: Path) -> None:
@@ -159,6 +186,18 @@ def test_what_the_user_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
         with torch.no_grad():
             assert config.allow_rnn
         assert not config.allow_rnn
+
+
+def test_to_torch_the_setting_is_what_it_was(tmp_path: Path) -> None:
+    with config.patch(allow_rnn=False):
+        recurrent.keep_whole()
+        scope: dict[str, Any] = {}
+        exec(
+            f"import torch\n{config.codegen_config()}", scope
+        )  # what torch writes to reproduce a fault
+        assert pickle.loads(pickle.dumps(config.allow_rnn)) is False
+        assert json.loads(json.dumps(config.allow_rnn)) == 0
+        config.load_config(config.save_config())
 
 
 def test_without_the_cache_a_graph_is_whole_too(tmp_path: Path) -> None:

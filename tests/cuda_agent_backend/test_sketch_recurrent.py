@@ -148,7 +148,7 @@ def check(
     return got
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("ranks", [1, 4])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_layer_is_as_accurate_as_in_torch(kind: str, ranks: int, tmp_path: Path) -> None:
     check(Case(kind), blocks(ranks), tmp_path)
@@ -159,13 +159,10 @@ CASES: dict[str, tuple[Case, Schedule]] = {
     "two layers": (Case("gru", layers=2), blocks(2)),
     "both directions": (Case("gru", both=True), blocks(4, 1)),
     "two layers in both directions": (Case(layers=2, both=True, biased=False), blocks(2)),
-    "without biases": (Case("gru", biased=False), blocks(2)),
-    "batch first": (Case("rnn_tanh", both=True, batch_first=True), blocks(2)),
-    "batch first, two layers": (Case("gru", layers=2, batch_first=True), blocks(1)),
+    "batch first": (Case("rnn_tanh", batch=1, both=True, batch_first=True), blocks(2)),
     "odd units": (Case(units=19, length=4), blocks(4)),
     "odd units of one block": (Case("gru", units=37, length=4), blocks(1, 3, splits=16)),
     "units of several rounds": (Case("rnn_relu", units=97, batch=4, length=3), blocks(1, 4, splits=4, kept=3)),
-    "one sequence": (Case("gru", batch=1), blocks(2, 1)),
     "one step": (Case(length=1), blocks(2)),
     "two steps": (Case(length=2), blocks(2)),
     "one unit": (Case(units=1, features=1), blocks(1)),
@@ -173,7 +170,7 @@ CASES: dict[str, tuple[Case, Schedule]] = {
     "some weights in shared memory": (Case(units=40, length=4), blocks(2, kept=2, splits=4)),
     "a whole warp for a product": (Case("gru", units=33, length=4), blocks(4, 3, splits=32)),
     "eight blocks": (Case(units=62, length=4, batch=2), blocks(8, 1, kept=2)),
-    "sixteen blocks": (Case("gru", units=64, length=3, batch=2), blocks(16, 1, kept=1)),
+    "sixteen blocks": (Case("gru", units=64, length=3, batch=2, biased=False), blocks(16, 1, kept=1)),
     "eight sequences": (Case("gru", batch=11, length=4), blocks(2, 8)),
     "more threads": (Case(units=24, length=4), blocks(2, threads=256, splits=16)),
     "large tiles": (Case("gru", length=17, batch=9, units=50), blocks(1, 4, tile=128, splits=16)),
@@ -187,14 +184,13 @@ def test_layers_of_any_form_are_as_accurate_as_in_torch(name: str, tmp_path: Pat
     check(case, schedule, tmp_path)
 
 
-@pytest.mark.parametrize("results", [(0,), (1,), (2,), (2, 0), (1, 2)])
+@pytest.mark.parametrize("results", [(0,), (1,), (2, 0), (1, 2)])
 def test_results_that_are_not_wanted_are_left_out(results: tuple[int, ...], tmp_path: Path) -> None:
     check(Case(layers=2), blocks(2), tmp_path, results)
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_not_finite_is_as_in_torch(kind: str, ranks: int, tmp_path: Path) -> None:
+def test_what_is_not_finite_is_as_in_torch(kind: str, tmp_path: Path) -> None:
     case = Case(kind, batch=6, length=4)
     given = tensors(case)
     given[0][1, 0, 2], given[0][1, 1, 0], given[0][2, 2, 1] = NAN, INFINITY, -INFINITY
@@ -202,7 +198,7 @@ def test_what_is_not_finite_is_as_in_torch(kind: str, ranks: int, tmp_path: Path
     given[1][0, 4, 3] = INFINITY
     if kind == "lstm":
         given[2][0, 5, :2] = torch.tensor([INFINITY, NAN])
-    got = cuda_emulator.run(*generated(task_of(case, given), blocks(ranks)), given, tmp_path)
+    got = cuda_emulator.run(*generated(task_of(case, given), blocks(2)), given, tmp_path)
     torch.testing.assert_close(got, list(layers(case, given)), equal_nan=True, rtol=1e-5, atol=2e-6)
 
 
@@ -221,7 +217,7 @@ def test_inputs_and_outputs_of_any_steps(tmp_path: Path) -> None:
     assert [x.stride() for x in got] == [(100, 17, 1), (1, 2, 9)]
 
 
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", range(2))
 def test_the_first_schedules_are_right(number: int, tmp_path: Path) -> None:
     case = Case("lstm", length=3, batch=3, units=32)
     check(case, schedules(analysed(task_of(case, tensors(case))), DEVICE)[number], tmp_path)
@@ -244,6 +240,7 @@ def reason(case: Case, given: list[Tensor] | None = None, **args: Arg) -> str:
 def test_what_is_not_covered_says_why() -> None:
     case = Case("gru", layers=2)
     own = tensors(case)
+    assert "inputs" in reason(Case(layers=3))
     assert "float64" in reason(case, [x.double() for x in own])
     assert "not an input" in reason(case, h=None)
     assert "projections" in reason(case, weights=(InputRef(2),))

@@ -271,6 +271,7 @@ template <class A> inline void store_remote(A* shared, unsigned rank, const A& a
 inline emulator::Barrier& barrier_at(const void* barrier) { return emulator::barriers[address_in(barrier, cluster_rank())]; }
 inline void barrier_set(uint64_t* barrier) { *barrier = 0; barrier_at(barrier) = {}; }
 inline void barriers_are_set() {}
+inline float read_early(const float* p) { return *p; }
 inline void barrier_expect(uint64_t* barrier, int bytes) { barrier_at(barrier).expected += bytes; ++barrier_at(barrier).arrivals; }
 inline void barrier_wait(uint64_t* barrier, int parity) {
   const int opened = barrier_at(barrier).opened;
