@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -441,7 +442,9 @@ def test_roots_of_zeros_and_of_what_is_hardly_above_are_exact(
     )
     it = sample(torch.sqrt, x, target="cuda")
     (found,) = cuda_emulator.run(*emitted(it, proposals(it)[0]), it.inputs, tmp_path)
-    assert torch.equal(found.nan_to_num(7), x.sqrt().nan_to_num(7))
+    # Torch's own roots are off by one in the last place on some machines.
+    exact = torch.tensor([math.sqrt(v) if v >= 0 else math.nan for v in x.tolist()], dtype=dtype)
+    assert torch.equal(found.nan_to_num(7), exact.nan_to_num(7))
     assert found[:2].signbit().tolist() == [False, True]
 
 
