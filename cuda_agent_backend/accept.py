@@ -233,12 +233,22 @@ class Trial:
         bounds = input_bounds(self.task)
         drawn = make_inputs(self.task.inputs, seed, "normal", bounds, self.device)
         calm(drawn)
-        return drawn
+        return self._as_modules_keep_them(drawn)
 
     def _placed(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         from sandbox.stir import on_device
 
-        return [on_device(tensor, str(self.device)) for tensor in tensors]
+        return self._as_modules_keep_them(
+            [on_device(tensor, str(self.device)) for tensor in tensors]
+        )
+
+    def _as_modules_keep_them(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        from sandbox.bounds import recurrent_weights
+        from sandbox.inputs import lay_together
+
+        for weights in recurrent_weights(self.task):
+            lay_together(tensors, weights)
+        return tensors
 
     def _ground(self, inputs: Sequence[torch.Tensor]) -> Ground:
         return Ground(inputs, *self._expected(inputs), self.plain(inputs))

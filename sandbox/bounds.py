@@ -50,7 +50,8 @@ def input_bounds(task: Task) -> tuple[Bounds | None, ...]:
     points into; one that reaches it in another way gets {0, 1}; one that is never an index gets a
     wide range.
     """
-    found, positive, weights = _uses(task), not_negative(task), _recurrent_weights(task)
+    found, positive = _uses(task), not_negative(task)
+    weights = {index for own in recurrent_weights(task) for index in own}
 
     def bounds(index: int, spec: TensorSpec) -> Bounds | None:
         if spec.dtype.startswith(("float", "bfloat", "bool")):
@@ -60,12 +61,13 @@ def input_bounds(task: Task) -> tuple[Bounds | None, ...]:
     return tuple(bounds(index, spec) for index, spec in enumerate(task.inputs))
 
 
-def _recurrent_weights(task: Task) -> frozenset[int]:
+def recurrent_weights(task: Task) -> list[list[int]]:
+    """For each recurrent layer of a task, its weights that are inputs, in their order."""
     nodes = (
         node for node in task.nodes if node.op.startswith("cuda_agent.") and "weights" in node.args
     )
-    references_ = (reference for node in nodes for reference in references(node.args["weights"]))
-    return frozenset(found.index for found in references_ if isinstance(found, InputRef))
+    weights = (references(node.args["weights"]) for node in nodes)
+    return [[found.index for found in own if isinstance(found, InputRef)] for own in weights]
 
 
 def _bound(index: int, spec: TensorSpec, uses: dict[int, list[Bounds | None]]) -> Bounds:

@@ -81,14 +81,37 @@ def make_inputs(
         if values.is_floating_point():
             _bind(values, bound, distribution)
         made.append(_strided(spec, values))
+    if made and made[0].is_cuda:
+        lay_together(made, [n for n, bound in enumerate(bounds or ()) if _is_scaled(bound)])
     return made
+
+
+def _is_scaled(bound: Bounds | None) -> bool:
+    """Bounds come as lists from other processes."""
+    return bound is not None and tuple(bound) == SCALED
+
+
+def lay_together(tensors: list[torch.Tensor], weights: Sequence[int]) -> None:
+    """Put contiguous tensors of these numbers one after another in memory, matrices first, in place of the list's.
+
+    So recurrent modules keep their weights on a GPU, and what is measured against must not gather them in each call.
+    """
+    import torch
+
+    own = sorted(weights, key=lambda number: tensors[number].dim() < 2)
+    if len(own) < 2 or not all(tensors[number].is_contiguous() for number in own):
+        return
+    line = torch.cat([tensors[number].reshape(-1) for number in own])
+    parts = line.split([tensors[number].numel() for number in own])
+    for number, part in zip(own, parts, strict=True):
+        tensors[number] = part.view(tensors[number].shape)
 
 
 def _bind(values: torch.Tensor, bound: Bounds | None, distribution: str) -> None:
     """Put floating-point numbers where they are to be, in place."""
-    if bound == NOT_NEGATIVE and distribution not in BEYOND:
+    if bound is not None and tuple(bound) == NOT_NEGATIVE and distribution not in BEYOND:
         values.abs_()
-    if bound == SCALED and values.dim() > 1 and values.numel():
+    if _is_scaled(bound) and values.dim() > 1 and values.numel():
         values.div_(math.sqrt(values[0].numel()))
 
 

@@ -107,7 +107,9 @@ def run_limited(
         in_time = _wait_then_kill_group(child.pid, limits.wall_s)
         code = child.wait()
         text, seconds = _read(output), time.monotonic() - started
-    return Finished(code, text, seconds) if in_time else TimedOut(text, seconds)
+    # This process may itself have been kept from looking until the limit of processor time had ended the other.
+    late = code in (-signal.SIGKILL, -signal.SIGXCPU) and seconds >= limits.wall_s
+    return Finished(code, text, seconds) if in_time and not late else TimedOut(text, seconds)
 
 
 def _command(argv: Sequence[str], limits: Limits, policy: Policy | None) -> list[str]:

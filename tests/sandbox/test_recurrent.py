@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sandbox.bounds import input_bounds
-from sandbox.inputs import SCALED, make_inputs
+from sandbox.bounds import input_bounds, recurrent_weights
+from sandbox.inputs import NOT_NEGATIVE, SCALED, lay_together, make_inputs
 from sandbox.oracle import run_eager, run_oracle
 from sandbox.recurrent import KINDS, operator_of
 from sandbox.specs import TensorSpec
@@ -107,3 +107,36 @@ def test_rounding_does_not_grow_from_step_to_step() -> None:
         exact = run_oracle(task, graph, inputs).outputs
         for found, wanted in zip(run_eager(graph, inputs), exact, strict=True):
             assert float((found.double() - wanted).abs().max()) < 1e-4, distribution
+
+
+def test_weights_lie_together_as_modules_keep_them_on_a_gpu() -> None:
+    task, inputs = lstm_task()
+    (weights,) = recurrent_weights(task)
+    assert weights == [3, 4, 5, 6]
+    before = [x.clone() for x in inputs]
+    lay_together(inputs, weights)
+    assert all(torch.equal(x, y) for x, y in zip(inputs, before, strict=True))
+    matrices_first = [3, 4, 5, 6]
+    start = inputs[3].data_ptr()
+    for number in matrices_first:
+        assert inputs[number].data_ptr() == start and inputs[number].is_contiguous()
+        start += inputs[number].numel() * 4
+    assert inputs[3].untyped_storage().nbytes() == sum(4 * inputs[n].numel() for n in weights)
+    turned = [x.t() if x.dim() == 2 else x for x in before]
+    lay_together(turned, weights)
+    assert turned[4].data_ptr() == before[4].data_ptr()
+
+
+def test_bounds_mean_the_same_from_another_process() -> None:
+    """There they come as lists."""
+    task, _ = lstm_task()
+    bounds = input_bounds(task)
+    lists: Any = [list(b) if b else None for b in bounds]
+    for distribution in ("normal", "large", "edges"):
+        here = make_inputs(task.inputs, 0, distribution, bounds)
+        there = make_inputs(task.inputs, 0, distribution, lists)
+        for a, b in zip(here, there, strict=True):
+            torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
+    spec = TensorSpec("float32", (64,), (1,))
+    (drawn,) = make_inputs([spec], 0, "normal", [list(NOT_NEGATIVE)])  # type: ignore[list-item]
+    assert bool((drawn >= 0).all())
