@@ -76,7 +76,7 @@ def measure(task: BuiltTask, request: Request) -> dict[str, Any]:
     # others bear. Max-autotune times in ways of its own, in other processes too.
     alone = lock.turn() if wishes.max_autotune else compiling(lock, wishes.target)
     with torch.no_grad(), alone:
-        contestants = compiled(task.model, inputs, request)
+        contestants = compiled(task, inputs, request)
     with torch.no_grad(), lock.turn():
         draws = [check(task, contestants.calls, wishes.seed + draw) for draw in range(DRAWS)]
         floor = model_floor(task.model, inputs, request.ceilings or {})
@@ -98,18 +98,18 @@ def measure(task: BuiltTask, request: Request) -> dict[str, Any]:
     }
 
 
-def compiled(model: nn.Module, inputs: Sequence[Any], request: Request) -> Contestants:
+def compiled(task: BuiltTask, inputs: Sequence[Any], request: Request) -> Contestants:
     """Eager, Inductor, ours in cached mode, and Inductor's max-autotune where it is asked for and works."""
-    found = Contestants({EAGER: model})
+    found = Contestants({EAGER: task.model})
     ways: dict[str, dict[str, Any]] = {
         OURS: {"backend": "cuda_agent", "options": request.options("cached")},
         INDUCTOR: {"backend": "inductor"},
     }
     for name, way in ways.items():
-        _first_call(found, name, torch.compile(model, **way), inputs)
+        _first_call(found, name, torch.compile(task.again(), **way), inputs)
     if request.wishes.max_autotune:
         try:
-            _first_call(found, AUTOTUNED, torch.compile(model, mode="max-autotune"), inputs)
+            _first_call(found, AUTOTUNED, torch.compile(task.again(), mode="max-autotune"), inputs)
         except Exception as error:
             found.missing[AUTOTUNED] = f"{type(error).__name__}: {error}"
     return found

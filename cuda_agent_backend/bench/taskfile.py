@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -12,6 +13,10 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from cuda_agent_backend.loading import BadTarget, import_file
+
+
+OTHER = 1_000_003
+"""Added to seeds of inputs: by the model's own, an input of a weight's width begins with that weight's numbers."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +40,15 @@ class Place:
 
 @dataclass(frozen=True)
 class BuiltTask:
-    """The model, in evaluation mode, and what draws inputs for it by a seed."""
+    """The model, in evaluation mode, and what draws inputs for it by a seed.
+
+    again: makes the model once more, with the same tensors and code of its own. Where one compiler cannot go on, Dynamo
+    gives up the code it was in, for every other compiler as well.
+    """
 
     model: nn.Module
     draw: Callable[[int], tuple[Any, ...]]
+    again: Callable[[], nn.Module]
 
 
 def build(file: Path, place: Place, seed: int) -> BuiltTask | BadTarget:
@@ -46,16 +56,29 @@ def build(file: Path, place: Place, seed: int) -> BuiltTask | BadTarget:
     module = import_file(file)
     if isinstance(module, BadTarget):
         return module
-    torch.manual_seed(seed)
-    model = module.Model(*_list(module.get_init_inputs()))
+    model = _model(module, place, seed)
     if not isinstance(model, nn.Module):
         return BadTarget(f"Model is {type(model).__name__}, not a torch.nn.Module")
 
     def draw(seed: int) -> tuple[Any, ...]:
-        torch.manual_seed(seed)
+        torch.manual_seed(OTHER + seed)
         return tuple(place.put(_list(module.get_inputs())))
 
-    return BuiltTask(place.put(model.eval()), draw)
+    def again() -> nn.Module:
+        fresh = import_file(file)
+        if isinstance(fresh, BadTarget):
+            raise RuntimeError(fresh.reason)
+        twin: nn.Module = _model(fresh, place, seed)
+        twin.load_state_dict(model.state_dict(), assign=True)
+        return twin
+
+    return BuiltTask(model, draw, again)
+
+
+def _model(module: ModuleType, place: Place, seed: int) -> Any:
+    torch.manual_seed(seed)
+    model = module.Model(*_list(module.get_init_inputs()))
+    return place.put(model.eval()) if isinstance(model, nn.Module) else model
 
 
 def _list(value: Any) -> Sequence[Any]:

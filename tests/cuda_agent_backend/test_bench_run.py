@@ -20,7 +20,7 @@ from cuda_agent_backend.bench import children as children_module
 from cuda_agent_backend.bench import runner
 from cuda_agent_backend.bench.children import Children, Failed, Interrupted, TimedOut, how_it_ended
 from cuda_agent_backend.bench.discovery import TaskFile
-from cuda_agent_backend.bench.measuring import differs, judged
+from cuda_agent_backend.bench.measuring import INDUCTOR, OURS, compiled, differs, judged
 from cuda_agent_backend.bench.request import Request, Wishes
 from cuda_agent_backend.bench.results import Identity, Results, wanted_again
 from cuda_agent_backend.bench.runner import Bench, Machine, jobs_of, limit_of
@@ -90,6 +90,45 @@ def test_a_task_is_built_by_its_seed_in_the_asked_type(tmp_path: Path) -> None:
     assert x.dtype == torch.bfloat16 and count == 2
     torch.testing.assert_close(x, other.draw(7)[0])
     assert not torch.equal(x, one.draw(8)[0])
+    assert not torch.equal(one.draw(3)[0][0], one.model.bias), "inputs are no weights"
+
+
+RECURRENT = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.core = nn.GRU(5, 8)
+
+    def forward(self, x):
+        return torch.relu(self.core(x)[0])
+
+def get_inputs():
+    return [torch.randn(6, 4, 5)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_what_inductor_gives_up_is_measured_as_we_compile_it(tmp_path: Path) -> None:
+    file = task(tmp_path / "single" / "layer.py", RECURRENT).path
+    built = build(file, Place("cpu", torch.float32), 0)
+    assert isinstance(built, BuiltTask)
+    made = built.again()
+    assert type(made).forward.__code__ is not type(built.model).forward.__code__
+    for ours, theirs in zip(made.parameters(), built.model.parameters(), strict=True):
+        assert ours.data_ptr() == theirs.data_ptr()
+    inputs = built.draw(0)
+    with torch.no_grad():
+        calls = compiled(built, inputs, request(tmp_path)).calls
+    for name in (OURS, INDUCTOR):
+        with torch.no_grad(), torch.profiler.profile() as profile:
+            calls[name](*inputs)
+        names = {event.name for event in profile.events() or []}
+        assert ("cuda_agent::gru" in names) == (name == OURS)
 
 
 def test_a_result_may_be_as_inexact_as_eager_or_as_inductor() -> None:
