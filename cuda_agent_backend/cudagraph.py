@@ -11,10 +11,8 @@ from __future__ import annotations
 import hashlib
 import operator
 import threading
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,6 +22,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from cuda_agent_backend import log
 from cuda_agent_backend.operators import Kind, kind_of
 from cuda_agent_backend.options import CUDAGRAPHS, Options
+from cuda_agent_backend.recording import Call, CudaRecording, Recording, Unrecordable
 
 LEAST_LAUNCHES = 4
 """With fewer of them there is nothing to be gained. A library does a recurrent layer in more."""
@@ -31,75 +30,10 @@ FUSED = (Kind.SOURCE, Kind.VIEW, Kind.CONSTANT, Kind.COMPUTE)
 """Nodes without a launch of their own."""
 MOST_RECORDINGS = 8
 """Parameters that keep moving are not followed for ever."""
-MEMORY_SHARE = 1 / 16
-"""Of the device's memory, what a recording may keep for itself."""
 LARGEST_DIFFERENCE = 1e-2
 """Of a replay's results from a call's, in parts of these."""
 NAMESPACES = ("aten", "prims", "cuda_agent")
 """Of operators of which it is known that they do the same on the device each time, and nothing else."""
-
-Call = Callable[..., Any]
-
-
-class Unrecordable(Exception):
-    """Why a call cannot be replayed."""
-
-
-class Recording(Protocol):
-    """A call on tensors that stay where they are. outputs: what it made, and what each replay makes again."""
-
-    outputs: Sequence[Any]
-
-    def replay(self) -> None:
-        """Do again what the call did."""
-
-
-class CudaRecording:
-    """The work that a call gives to the device of its inputs. Raises `Unrecordable`, or what the call raises."""
-
-    def __init__(self, call: Call, inputs: Sequence[Tensor]) -> None:
-        device = inputs[0].device
-        with torch.cuda.device(device), _stream_kept(device):
-            # A stream of its own: torch's common one belongs to whichever device recorded first.
-            stream = torch.cuda.Stream(device)
-            self._beside(call, inputs, stream)
-            self._graph = torch.cuda.CUDAGraph()
-            torch.cuda.empty_cache()  # as recording does: what is reserved more after it, is reserved by it
-            before = torch.cuda.memory_reserved()
-            with warnings.catch_warnings():
-                warnings.filterwarnings("error", message=".*CUDA Graph is empty.*")
-                with torch.cuda.graph(
-                    self._graph, stream=stream, capture_error_mode="thread_local"
-                ):
-                    self.outputs: Sequence[Any] = call(*inputs)
-            kept = torch.cuda.memory_reserved() - before
-            total = torch.cuda.get_device_properties(device).total_memory
-        if kept > MEMORY_SHARE * total:
-            raise Unrecordable(f"it would keep {kept} bytes of memory")
-
-    @staticmethod
-    def _beside(call: Call, inputs: Sequence[Tensor], stream: torch.cuda.Stream) -> None:
-        """Call it once as it will be recorded: on another stream, for which libraries have work space of their own."""
-        current = torch.cuda.current_stream()
-        stream.wait_stream(current)
-        with torch.cuda.stream(stream):
-            call(*inputs)
-        current.wait_stream(stream)
-
-    def replay(self) -> None:
-        """See `Recording`."""
-        self._graph.replay()
-
-
-@contextmanager
-def _stream_kept(device: torch.device) -> Iterator[None]:
-    """The current stream again at the end: torch leaves a thread on that of a recording that failed."""
-    stream = torch.cuda.current_stream(device)
-    try:
-        yield
-    finally:
-        torch.cuda.set_stream(stream)
-
 
 _recording = threading.Lock()
 """One recording at a time in a process: one that begins while another goes on would end it."""

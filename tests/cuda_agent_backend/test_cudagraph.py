@@ -18,9 +18,10 @@ from cuda_agent_backend import accept, backend, cudagraph, hook, kernels
 from cuda_agent_backend import capture as capturing
 from cuda_agent_backend.accept import Acceptance, Measured, brings, decision_of
 from cuda_agent_backend.capture import capture
-from cuda_agent_backend.cudagraph import Replayed, Unrecordable, may_replay, name_of, still_in
+from cuda_agent_backend.cudagraph import Replayed, may_replay, name_of, still_in
 from cuda_agent_backend.hook import Whole, graph_task, kernel_set_digest
 from cuda_agent_backend.machine import all_flags
+from cuda_agent_backend.recording import Unrecordable, give_back
 from kernel_cache import KernelCache
 from sandbox.task import Task
 
@@ -587,6 +588,21 @@ def test_within_somebody_elses_recording_a_graph_is_called_as_it_is() -> None:
     torch.testing.assert_close(found, several(x, w))
 
 
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_pool_is_freed_once(ended: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    def end(index: int, pool: object) -> None:
+        if ended:
+            raise RuntimeError("not currently recording")
+        done.append("end")
+
+    monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", end)
+    monkeypatch.setattr(torch._C, "_cuda_releasePool", lambda index, pool: done.append("release"))
+    assert give_back((0, 1), 0) is not ended
+    assert done == ([] if ended else ["end", "release"])
+
+
 @pytest.mark.gpu
 @on_gpu
 def test_after_a_recording_that_failed_work_goes_where_it_went() -> None:
@@ -599,6 +615,50 @@ def test_after_a_recording_that_failed_work_goes_where_it_went() -> None:
         torch.testing.assert_close(replayed(x)[0], x * x.sum())
         assert torch.cuda.current_stream() == before
     assert replayed.reason
+    torch.manual_seed(0)
+    drawn = torch.rand(4, device="cuda")
+    torch.manual_seed(0)
+    assert torch.equal(drawn, torch.rand(4, device="cuda"))
+
+
+def active_bytes() -> int:
+    return torch.cuda.memory_stats()["active_bytes.all.current"]
+
+
+@pytest.mark.gpu
+@on_gpu
+@pytest.mark.parametrize("fails", ["waits", "raises", "is empty"])
+def test_after_a_recording_that_failed_memory_is_used_again(fails: str) -> None:
+    def call(x: Tensor) -> list[Tensor]:
+        if not torch.cuda.is_current_stream_capturing():
+            return [x + 1]
+        if fails == "is empty":
+            return [x]
+        y = x * x
+        if fails == "raises":
+            raise ValueError("not today")
+        return [y * float(y.sum())]
+
+    x, side = torch.rand(1 << 20, device="cuda"), torch.cuda.Stream()
+    replayed = Replayed(call, ())
+    for _ in range(3):
+        torch.testing.assert_close(replayed(x)[0], x + 1)
+    assert replayed.reason
+    torch.cuda.synchronize()
+    before = active_bytes()
+    large = torch.empty(1 << 24, device="cuda")
+    large.record_stream(side)
+    del large
+    torch.cuda.synchronize()
+    small = torch.empty(
+        1, device="cuda"
+    )  # when torch asks for memory, it looks what other streams have done with
+    assert active_bytes() - before <= 4096 and small.is_cuda
+    torch.cuda.empty_cache()
+    again = Replayed(lambda x: [torch.tanh(x * x).sum(0, keepdim=True)], ())
+    for _ in range(3):
+        again(x)
+    assert not again.reason
 
 
 @pytest.mark.multi_gpu
