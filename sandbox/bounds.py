@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sandbox.domains import VIEWS, not_negative
-from sandbox.inputs import NOT_NEGATIVE, SAFE_BOUNDS, SCALED, Bounds
+from sandbox.inputs import NOT_NEGATIVE, SAFE_BOUNDS, SCALED, STATE, Bounds
 from sandbox.specs import TensorSpec
 from sandbox.task import InputRef, Node, NodeRef, Ref, Task, references
 from sandbox.taskargs import Arg
@@ -44,18 +44,21 @@ _PASS_ON = VIEWS | {
 
 def input_bounds(task: Task) -> tuple[Bounds | None, ...]:
     """Per input the bounds that keep every use valid; None for booleans, and for floating-point inputs but those of
-    roots and logarithms, which are `NOT_NEGATIVE` (see `domains`), and weights of recurrent layers, which are `SCALED`.
+    roots and logarithms, which are `NOT_NEGATIVE` (see `domains`), and those of recurrent layers: weights are `SCALED`,
+    states before the first step are a `STATE`.
 
     An input that reaches an index operand only through operators that keep values gets the size it
     points into; one that reaches it in another way gets {0, 1}; one that is never an index gets a
     wide range.
     """
     found, positive = _uses(task), not_negative(task)
-    weights = {index for own in recurrent_weights(task) for index in own}
+    special = dict.fromkeys(_recurrent_states(task), STATE)
+    special |= {index: SCALED for own in recurrent_weights(task) for index in own}
+    special |= dict.fromkeys(positive, NOT_NEGATIVE)
 
     def bounds(index: int, spec: TensorSpec) -> Bounds | None:
         if spec.dtype.startswith(("float", "bfloat", "bool")):
-            return NOT_NEGATIVE if index in positive else SCALED if index in weights else None
+            return special.get(index)
         return _bound(index, spec, found)
 
     return tuple(bounds(index, spec) for index, spec in enumerate(task.inputs))
@@ -63,11 +66,19 @@ def input_bounds(task: Task) -> tuple[Bounds | None, ...]:
 
 def recurrent_weights(task: Task) -> list[list[int]]:
     """For each recurrent layer of a task, its weights that are inputs, in their order."""
-    nodes = (
-        node for node in task.nodes if node.op.startswith("cuda_agent.") and "weights" in node.args
-    )
-    weights = (references(node.args["weights"]) for node in nodes)
+    weights = (references(node.args["weights"]) for node in _recurrent(task))
     return [[found.index for found in own if isinstance(found, InputRef)] for own in weights]
+
+
+def _recurrent_states(task: Task) -> list[int]:
+    given = (node.args.get(name) for node in _recurrent(task) for name in ("h", "c"))
+    return [state.index for state in given if isinstance(state, InputRef)]
+
+
+def _recurrent(task: Task) -> Iterator[Node]:
+    for node in task.nodes:
+        if node.op.startswith("cuda_agent.") and "weights" in node.args:
+            yield node
 
 
 def _bound(index: int, spec: TensorSpec, uses: dict[int, list[Bounds | None]]) -> Bounds:

@@ -22,7 +22,10 @@ NOT_NEGATIVE: Bounds = (0, 1 << 62)
 SCALED: Bounds = (-(1 << 62), 1 << 62)
 """Of a floating-point matrix through which a state goes again and again: it is scaled as networks initialise theirs, by
 the root of a row's length. With weights of size one, rounding grows from step to step until nothing but it is left, in
-eager as in a candidate, and any result is as right as any other."""
+eager as in a candidate, and any result is as right as any other. For that it is N(0, 1) at its size under every
+distribution but zeros and `BEYOND`."""
+STATE: Bounds = (-(1 << 61), 1 << 61)
+"""Of the floating-point state that goes through them first: it is drawn as they are, but not scaled."""
 BEYOND = ("edges", "masked")
 """Distributions that leave the domain of roots and logarithms on purpose."""
 
@@ -68,15 +71,15 @@ def make_inputs(
     """Tensors with the dtype, shape and stride of each spec.
 
     `bounds` (one per spec; None for {0, 1} where it is of integers) keeps integers usable as indices, and
-    floating-point numbers in the domain of roots, or `SCALED`. Booleans are random under every distribution. Raises
-    KeyError for an unknown one.
+    floating-point numbers in the domain of roots, `SCALED` or a `STATE`. Booleans are random under every distribution.
+    Raises KeyError for an unknown one.
     """
     import torch
 
-    fill = _FILLS[distribution]
     generator = torch.Generator(device=device).manual_seed(seed)
     made = []
     for spec, bound in zip(specs, bounds or [None] * len(specs), strict=True):
+        fill = _FILLS["normal" if _is_tame(bound, distribution) else distribution]
         values = _fill(spec, fill, bound or SAFE_BOUNDS, generator)
         if values.is_floating_point():
             _bind(values, bound, distribution)
@@ -84,6 +87,12 @@ def make_inputs(
     if made and made[0].is_cuda:
         lay_together(made, [n for n, bound in enumerate(bounds or ()) if _is_scaled(bound)])
     return made
+
+
+def _is_tame(bound: Bounds | None, distribution: str) -> bool:
+    """Whether what goes through a recurrence stays as it is, whatever the distribution of the other inputs."""
+    recurrent = bound is not None and tuple(bound) in (SCALED, STATE)
+    return recurrent and distribution not in ("zeros", *BEYOND)
 
 
 def _is_scaled(bound: Bounds | None) -> bool:

@@ -82,7 +82,7 @@ class Blocks:
         line = 4 * self.splits * self.deep(form)
         sums = ceildiv(self.rows * form.gates * self.own(form), 4) * 4
         rest = 4 * max(self.deep(form) - self.kept, 0) * self.each(form) * self.threads
-        return 4 * (2 * self.rows * line + sums + rest) + 16
+        return 4 * (2 * self.rows * line + (2 if self.ranks > 1 else 1) * sums + rest) + 16
 
     @property
     def product_bytes(self) -> int:

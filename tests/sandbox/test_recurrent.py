@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from sandbox.bounds import input_bounds, recurrent_weights
-from sandbox.inputs import NOT_NEGATIVE, SCALED, lay_together, make_inputs
+from sandbox.inputs import DISTRIBUTIONS, NOT_NEGATIVE, SCALED, STATE, lay_together, make_inputs
 from sandbox.oracle import run_eager, run_oracle
 from sandbox.recurrent import KINDS, operator_of
 from sandbox.specs import TensorSpec
@@ -99,7 +99,7 @@ def test_rounding_does_not_grow_from_step_to_step() -> None:
     """Or nothing could be told of a candidate: eager's own error would be as large as its results."""
     task, _ = lstm_task()
     bounds = input_bounds(task)
-    assert bounds[:3] == (None, None, None) and set(bounds[3:]) == {SCALED}
+    assert bounds[:3] == (None, STATE, STATE) and set(bounds[3:]) == {SCALED}
     graph, steps = task.to_graph_module(), 300
     for distribution in ("normal", "uniform", "large", "ramp", "offset", "sparse"):
         inputs = make_inputs(task.inputs, 0, distribution, bounds)
@@ -107,6 +107,19 @@ def test_rounding_does_not_grow_from_step_to_step() -> None:
         exact = run_oracle(task, graph, inputs).outputs
         for found, wanted in zip(run_eager(graph, inputs), exact, strict=True):
             assert float((found.double() - wanted).abs().max()) < 1e-4, distribution
+
+
+def test_states_and_weights_keep_their_size_whatever_the_other_inputs_are() -> None:
+    task, _ = lstm_task()
+    bounds = input_bounds(task)
+    for distribution in set(DISTRIBUTIONS) - {"zeros", "edges", "masked"}:
+        _, h, c, *weights = make_inputs(task.inputs, 0, distribution, bounds)
+        matrices = [w * w.shape[1] ** 0.5 for w in weights if w.dim() > 1]
+        biases = [w for w in weights if w.dim() == 1]
+        for value in (h, c, *matrices, *biases):
+            assert 0.5 < float(value.std()) < 2, distribution
+    _, h, c, *weights = make_inputs(task.inputs, 0, "edges", bounds)
+    assert not all(bool(value.isfinite().all()) for value in (h, c, *weights))
 
 
 def test_weights_lie_together_as_modules_keep_them_on_a_gpu() -> None:

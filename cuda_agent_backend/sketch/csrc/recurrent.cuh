@@ -191,11 +191,13 @@ template <class S> struct recurrent_scan {
   static constexpr int kept = S::kept < deep ? S::kept : deep, rest = deep - kept;
   static constexpr int values = each * S::rows, share = shared_out<splits, values>();
   static constexpr int items = S::rows * slice, turns = (items + S::threads - 1) / S::threads;
-  static constexpr int h_floats = 2 * S::rows * line, sum_floats = (S::rows * dots + 3) / 4 * 4;
+  static constexpr bool cluster = S::ranks > 1;
+  // Blocks of a cluster meet once a step, so sums of the step before may still be read.
+  static constexpr int one_sums = (S::rows * dots + 3) / 4 * 4, sum_floats = (cluster ? 2 : 1) * one_sums;
+  static constexpr int h_floats = 2 * S::rows * line;
   static constexpr int rest_floats = 4 * rest * each * S::threads;
   static constexpr int in_flight = 8;  // groups of weights on their way to a thread's registers
   static constexpr int targets = (S::ranks + 3) / 4;
-  static constexpr bool cluster = S::ranks > 1;
   // Blocks send the padding of their slices, too, so that threads need not be told apart.
   static constexpr int step_bytes = 4 * S::rows * S::ranks * slice;
 
@@ -216,9 +218,9 @@ template <class S> struct recurrent_scan {
   static CA_INLINE float dot_4(float4 a, float4 b, float sum) { return sum + a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w; }
 
   CA_INLINE void run(float* shared) const {
-    float* const sums = shared + h_floats;
-    float4* const others = reinterpret_cast<float4*>(sums + sum_floats);
-    uint64_t* const barriers = reinterpret_cast<uint64_t*>(sums + sum_floats + rest_floats);
+    float* const others_from = shared + h_floats + sum_floats;
+    float4* const others = reinterpret_cast<float4*>(others_from);
+    uint64_t* const barriers = reinterpret_cast<uint64_t*>(others_from + rest_floats);
     const int thread = threadIdx.x, lane = thread % splits, group = thread / splits;
     const int rank = cluster ? int(cluster_rank()) : 0, first_row = int(blockIdx.x) / S::ranks * S::rows;
     const int direction = blockIdx.y, state = layer * S::directions + direction;
@@ -293,6 +295,7 @@ template <class S> struct recurrent_scan {
     for (int step = 0; step < S::steps; ++step) {
       const int64_t t = direction ? S::steps - 1 - step : step;
       const int from = step % 2 * S::rows * line, to = (step + 1) % 2 * S::rows * line;
+      float* const sums = shared + h_floats + (cluster ? step % 2 * one_sums : 0);
       const bool last = step + 1 == S::steps;
       float ahead[turns][gates];
 #pragma unroll
