@@ -197,7 +197,8 @@ class RowWriter:
     def totals(self, number: int) -> Reductions:
         """The scan of pass ``number`` as the reduction that gives its last value."""
         stages = enumerate(self.program.passes[number].stages)
-        return [(f"{number}_{n}", self._accumulator(s)) for n, s in stages if s.kind == "scan"]
+        scans = ((n, self._accumulator(s)) for n, s in stages if s.kind == "scan")
+        return [(f"{number}_{n}", _scanned(acc)) for n, acc in scans]
 
     def _at_end(self, number: int, guard: str, prefix: str = "a", first: bool = True) -> AtEnd:
         """What becomes of values: stores, and accumulators ``prefix``. Not ``first``: deviations from means only."""
@@ -364,6 +365,11 @@ class RowWriter:
         alone = replace(self.layout, vector=self.layout.scalar_lanes)
         lines = join(alone, self.memory, [(name, acc)], cluster=False)
         return [line.replace("across<L>", f"across<{alone.vector}>") for line in lines]
+
+
+def _scanned(acc: Accumulator) -> Accumulator:
+    """Of a scan: products in double. Those of a few numbers leave float's range, and what they meet then is NaN."""
+    return replace(acc, value="double") if (acc.combine, acc.value) == ("prod", "float") else acc
 
 
 def _sums_products(stage: RowStage) -> bool:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from cuda_agent_backend.sketch.cuda_frame import block, indented, position_loop
 from cuda_agent_backend.sketch.cuda_join import join, load_partials, store_partial
 from cuda_agent_backend.sketch.cuda_layout import WARP
-from cuda_agent_backend.sketch.cuda_parts import BYTES, Accumulator
+from cuda_agent_backend.sketch.cuda_parts import BYTES, Accumulator, stage_dtype
 from cuda_agent_backend.sketch.nest import RowStage
+from cuda_agent_backend.sketch.printer import COMPUTE_TYPES
 from cuda_agent_backend.sketch.ssa import Unsupported
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class _Scan:
         )
         ((self.name, self.acc),) = writer.totals(number)
         self.type, self.op = self.acc.value, f"ca::scan_{stage.combine}"
+        self.result = COMPUTE_TYPES[stage_dtype(stage)]
         self.identity = f"{self.op}::identity<{self.type}>()"
         flat = writer.program.flats[number]
         self.statements = list(flat.statements)
@@ -82,6 +84,11 @@ class _Scan:
         )
         joined = self.writer.join_lanes(self.name, self.acc)
         return [*loads, *joined], f"f{self.name}.result()"
+
+    def scanned(self, found: str) -> str:
+        """The statement that names what was found, in the type that the stage has."""
+        wide = self.type != self.result
+        return f"const auto scanned = {f'ca::to<{self.result}>({found})' if wide else found};"
 
     def values(self, use: str) -> list[str]:
         return _values(self.writer, self.number, self.acc, use)
@@ -104,7 +111,7 @@ class _InnerScan(_Scan):
         ]
         last = f"whole[h] = held[h].v[{layout.vector - 1}];"
         give = [
-            f"const auto scanned = ca::scan_join<{op}>(ca::splat<{kind}, L>(before[h]), held[h]);",
+            self.scanned(f"ca::scan_join<{op}>(ca::splat<{kind}, L>(before[h]), held[h])"),
             *self.statements,
             *self.stores,
         ]
@@ -212,7 +219,7 @@ class _OuterScan(_Scan):
         if not kept:
             return [*out, *position_loop(layout, self._onwards())]
         second = [
-            f"const auto scanned = {self._join('before', 'held[k]')};",
+            self.scanned(self._join("before", "held[k]")),
             *self.statements,
             *self.stores,
         ]
@@ -223,7 +230,7 @@ class _OuterScan(_Scan):
 
     def _onwards(self) -> list[str]:
         step = self.values(f"before = {self._join('before', 'VALUE')};")
-        return [*step, "const auto scanned = before;", *self.stores]
+        return [*step, self.scanned("before"), *self.stores]
 
     def _across_team(self) -> list[str]:
         """``before`` grows by the stretches that go before this thread's."""

@@ -323,6 +323,25 @@ def test_what_many_blocks_leave_is_joined_right(tmp_path: Path) -> None:
     torch.testing.assert_close(found, x.square().sum())
 
 
+@pytest.mark.parametrize("dim", [0, 1])
+def test_products_that_leave_floats_range_on_their_way_are_as_in_double(
+    dim: int, tmp_path: Path
+) -> None:
+    x = randn(64, 640)
+    x[:8, :8] *= 1e-25
+    x[8:16, :8] *= 1e25
+    x[7, 7], x[12, 7], x[16, 300] = -float("inf"), 0.0, float("inf")
+    it = sample(lambda x: x.cumprod(dim), x, target="cuda")
+    right = x.double().cumprod(dim).float()
+    assert right.isinf().any()
+    for number, schedule in enumerate(proposals(it)[:4]):
+        source, plan = emitted(it, schedule)
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        found = cuda_emulator.run(source, plan, it.inputs, folder)[0]
+        torch.testing.assert_close(found, right, equal_nan=True)
+
+
 def test_products_whose_signs_alternate_are_summed_about_as_exactly_as_in_order(
     tmp_path: Path,
 ) -> None:
