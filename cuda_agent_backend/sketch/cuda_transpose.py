@@ -2,15 +2,16 @@
 
 A block makes a tile of the two loops. Such operands are copied to shared memory first, with threads along their own
 loop, and read from there across it: memory sees whole lines on both sides. Schedule parameters: the tile is `wide`
-elements along the results' loop, and `tall` along the operands' (as many where it is left out).
+elements along the results' loop, and `tall` along the operands' (as many where it is left out); `joined`, if 1, takes
+the loops that go on in memory where these end together with them, so that tiles lie across their ends.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import sympy
 
@@ -41,6 +42,8 @@ SIDES = (32, 64)
 LEAST, MOST = 8, 256
 """Elements of either loop below which most of a tile's lines would be empty; elements of a side at most."""
 MOST_ELEMENTS = 8192
+LONG = 1024
+"""Elements of a loop at whose end tiles leave little empty."""
 MANY_TILES = 256
 SECTOR = 8
 """Elements of four bytes that memory moves at once."""
@@ -52,17 +55,18 @@ Key = tuple[str, sympy.Expr]
 
 @dataclass(frozen=True)
 class Crossing:
-    """A kernel's one pass, and its loops: that which `loads` run along, that which stores run along, and the others."""
+    """A kernel's one pass, and its loops, outermost first: those which `loads` run along, those which stores run along,
+    and the others."""
 
     whole: Pass
     others: tuple[Dim, ...]
-    rows: Dim
-    columns: Dim
+    rows: tuple[Dim, ...]
+    columns: tuple[Dim, ...]
     loads: tuple[Key, ...]
 
 
-def crossing_of(kernel: Kernel) -> Crossing | None:
-    """None where nothing is read across, or the kernel is not pointwise."""
+def crossing_of(kernel: Kernel, joined: bool = False) -> Crossing | None:
+    """None where nothing is read across, the kernel is not pointwise, or nothing can be `joined`."""
     p = single_pass(kernel)
     dims = map_dims(kernel, p) if p is not None else ()
     if p is None or len(dims) < 2:
@@ -77,10 +81,46 @@ def crossing_of(kernel: Kernel) -> Crossing | None:
     if not along:
         return None
     rows = along.most_common(1)[0][0]
-    if min(rows[1], columns[1]) < LEAST:
-        return None
     loads = tuple(key for key in across if _runs_along(key, rows))
-    return Crossing(p, tuple(d for d in dims[:-1] if d is not rows), rows, columns, loads)
+    others = tuple(d for d in dims[:-1] if d is not rows)
+    found = Crossing(p, others, (rows,), (columns,), loads)
+    if joined:
+        found = _joined(found)
+    fine = min(_size(found.rows), _size(found.columns)) >= LEAST
+    return found if fine and (len(found.others) < len(others) or not joined) else None
+
+
+def _joined(crossing: Crossing) -> Crossing:
+    """With loops that go on where its rows or columns end, the shorter ones first."""
+    loads = [index for _, index in crossing.loads]
+    stores = [s.index for stage in crossing.whole.stages for s in stage.stores]
+    sides = sorted(
+        ((crossing.rows, loads), (crossing.columns, stores)), key=lambda side: _size(side[0])
+    )
+    for own, places in sides:
+        ahead = _ahead(own, crossing.others, places) if _size(own) < LONG else None
+        if ahead is None:
+            continue
+        others = tuple(dim for dim in crossing.others if dim is not ahead)
+        if own is crossing.rows:
+            return _joined(replace(crossing, rows=(ahead, *own), others=others))
+        return _joined(replace(crossing, columns=(ahead, *own), others=others))
+    return crossing
+
+
+def _ahead(
+    own: tuple[Dim, ...], others: tuple[Dim, ...], places: Sequence[sympy.Expr]
+) -> Dim | None:
+    """The loop that steps over as much as `own` takes, in all `places`."""
+    for dim in others:
+        steps = ((coefficient(index, dim[0]), coefficient(index, own[-1][0])) for index in places)
+        if all(inner and step == inner * _size(own) for step, inner in steps):
+            return dim
+    return None
+
+
+def _size(dims: Sequence[Dim]) -> int:
+    return math.prod(size for _, size in dims)
 
 
 def _loads(p: Pass) -> list[Key]:
@@ -94,9 +134,14 @@ def _runs_along(key: Key, dim: Dim) -> bool:
 
 
 def transpose_schedules(kernel: Kernel, region: LoweredRegion) -> list[dict[str, Parameter]]:
-    """Best guess first: a side of 128 bytes, a line of the cache; then tiles that the loops fill. None where nothing is
-    read across."""
-    crossing = crossing_of(kernel)
+    """Best guess first: a side of 128 bytes, a line of the cache; then across the ends of loops, then tiles that the
+    loops fill. None where nothing is read across."""
+    found = _tile_schedules(crossing_of(kernel), region)
+    joined = [{**it, "joined": 1} for it in _tile_schedules(crossing_of(kernel, True), region)]
+    return [*found[: len(SIDES)], *joined[: len(SIDES)], *found[len(SIDES) :]]
+
+
+def _tile_schedules(crossing: Crossing | None, region: LoweredRegion) -> list[dict[str, Parameter]]:
     if crossing is None:
         return []
     item = min(region.buffers[buffer].dtype.itemsize for buffer, _ in crossing.loads)
@@ -111,10 +156,10 @@ def transpose_schedules(kernel: Kernel, region: LoweredRegion) -> list[dict[str,
 def _filling(crossing: Crossing, side: int) -> list[tuple[int, int]]:
     """Tiles of which few elements are beyond the loops' ends: of even parts, and of both loops, where that is small and
     there are many."""
-    width, height = crossing.columns[1], crossing.rows[1]
+    width, height = _size(crossing.columns), _size(crossing.rows)
     parts = _part(width, side), _part(height, side)
     small = max(width, height) <= MOST and width * height <= MOST_ELEMENTS
-    many = math.prod(size for _, size in crossing.others) >= MANY_TILES
+    many = _size(crossing.others) >= MANY_TILES
     return [parts, (width, height)] if small and many else [parts]
 
 
@@ -128,22 +173,28 @@ def emit_transpose(
     kernel: Kernel, region: LoweredRegion, parameters: Mapping[str, Parameter], name: str
 ) -> Emitted:
     """Raises Unsupported where the schedule does not fit."""
-    crossing = crossing_of(kernel)
+    joined = parameters.get("joined", 0)
+    crossing = crossing_of(kernel, joined == 1)
     wide, tall = parameters.get("wide"), parameters.get("tall", parameters.get("wide"))
     fits = all(type(n) is int and LEAST <= n <= MOST for n in (wide, tall))
-    if crossing is None or not fits or not set(parameters) <= {"sketch", "wide", "tall"}:
+    known = set(parameters) <= {"sketch", "wide", "tall", "joined"} and joined in (0, 1)
+    if crossing is None or not fits or not known:
         raise Unsupported(f"a transposing schedule {dict(parameters)} that does not fit the kernel")
     assert isinstance(wide, int) and isinstance(tall, int)
     memory, tiles = _tiles(crossing, region, wide, tall)
     index = "int64_t" if needs_wide(region, kernel) else "int"
-    (x, width), (y, height) = crossing.columns, crossing.rows
+    width, height = _size(crossing.columns), _size(crossing.rows)
     across, down = ceildiv(width, wide), ceildiv(height, tall)
     inside = [
-        *([f"{x} < {width}"] if width % wide else []),
-        *([f"{y} < {height}"] if height % tall else []),
+        *([f"x < {width}"] if width % wide else []),
+        *([f"y < {height}"] if height % tall else []),
     ]
     inside += [f"e < {wide * tall}"] if wide * tall % THREADS else []
     there = f"if ({' && '.join(inside)}) " if inside else ""
+    places = [
+        *decompose("x", crossing.columns, index),
+        *decompose("y", crossing.rows, index),
+    ]
     body = [
         "constexpr int L = 1;",
         "extern __shared__ __align__(16) unsigned char shared[];",
@@ -153,14 +204,16 @@ def emit_transpose(
         f"const {index} other = block / {across * down};",
         *decompose("other", crossing.others, index),
         *_each(wide * tall, f"const int fast = e % {tall}, slow = e / {tall};"),
-        f"  const {index} {x} = x0 + slow, {y} = y0 + fast;",
+        f"  const {index} x = x0 + slow, y = y0 + fast;",
+        *indented(places),
         f"  {there}{{",
         *indented(_fetch(tiles, tall), "    "),
         "  }",
         "}",
         "__syncthreads();",
         *_each(wide * tall, f"const int fast = e % {wide}, slow = e / {wide};"),
-        f"  const {index} {x} = x0 + fast, {y} = y0 + slow;",
+        f"  const {index} x = x0 + fast, y = y0 + slow;",
+        *indented(places),
         f"  {there}{{",
         *indented(_body(kernel, crossing.whole, region, tiles, tall), "    "),
         "  }",
@@ -170,7 +223,7 @@ def emit_transpose(
     head = f'extern "C" __global__ void __launch_bounds__({THREADS})'
     declared = ", ".join(parameters_of(region, reads, writes))
     text = "\n".join([head, f"{name}({declared}) {{", *indented(body), "}"])
-    blocks = across * down * math.prod(size for _, size in crossing.others)
+    blocks = across * down * _size(crossing.others)
     launch = Launch(name, (blocks, 1, 1), (THREADS, 1, 1), memory.size, (*reads, *writes))
     return Emitted((text,), (launch,))
 

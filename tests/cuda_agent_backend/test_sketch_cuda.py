@@ -148,6 +148,29 @@ def test_what_is_read_across_goes_through_a_square(name: str, squares: int, firs
     assert source.count("* const tile") == squares
 
 
+@pytest.mark.parametrize(
+    ("function", "inputs"),
+    [
+        (lambda x: x.permute(3, 2, 1, 0).contiguous(), (randn(9, 6, 7, 13),)),
+        (lambda x: x.permute(3, 2, 1, 0).flip(0, 2).contiguous(), (randn(9, 6, 7, 13),)),
+        (lambda x, y: y + x.permute(3, 2, 1, 0), (randn(9, 6, 7, 13), randn(13, 7, 6, 9))),
+        (lambda x: x.permute(0, 3, 2, 1).contiguous() * 2, (randn(3, 5, 70, 11).half(),)),
+    ],
+)
+def test_tiles_lie_across_the_ends_of_loops_that_go_on_in_memory(
+    function: Callable[..., Any], inputs: tuple[torch.Tensor, ...], tmp_path: Path
+) -> None:
+    it = sample(function, *inputs)
+    joined = [s for s in proposals(it) if s.parameters(0).get("joined")]
+    assert joined
+    for number, schedule in enumerate(joined):
+        source, plan = emitted(it, schedule)
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        found = cuda_emulator.run(source, plan, it.inputs, folder)[0]
+        torch.testing.assert_close(found, function(*inputs))
+
+
 def test_what_runs_along_the_stores_goes_through_no_square() -> None:
     for one in (lambda x: x.flip(1) + 1, lambda x: x[:, ::2] * 2, lambda x: x + x[0]):
         found = proposals(sample(one, randn(96, 128)))
