@@ -68,7 +68,9 @@ def build(file: Path, place: Place, seed: int) -> BuiltTask | BadTarget:
         if isinstance(fresh, BadTarget):
             raise RuntimeError(fresh.reason)
         twin: nn.Module = _model(fresh, place, seed)
-        twin.load_state_dict(model.state_dict(), assign=True)
+        twin.load_state_dict(
+            model.state_dict(keep_vars=True), assign=True
+        )  # what is tied, stays so
         return twin
 
     return BuiltTask(model, draw, again)

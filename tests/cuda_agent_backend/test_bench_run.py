@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import signal
 import subprocess
 import sys
@@ -119,8 +120,7 @@ def test_what_inductor_gives_up_is_measured_as_we_compile_it(tmp_path: Path) -> 
     assert isinstance(built, BuiltTask)
     made = built.again()
     assert type(made).forward.__code__ is not type(built.model).forward.__code__
-    for ours, theirs in zip(made.parameters(), built.model.parameters(), strict=True):
-        assert ours.data_ptr() == theirs.data_ptr()
+    assert all(map(operator.is_, made.parameters(), built.model.parameters()))
     inputs = built.draw(0)
     with torch.no_grad():
         calls = compiled(built, inputs, request(tmp_path)).calls
