@@ -32,6 +32,8 @@ SECOND_LAUNCH = 3.0
 """Microseconds."""
 NARROW, WIDE_BYTES = 0.02, 16
 """What loads of half the width cost: more instructions for as many bytes."""
+LINE_BYTES, PART_OF_A_LINE = 128, 0.95
+"""Of the caches, and what strips of columns that are narrower reach; the latter is an assumption."""
 L2_SHARE = 0.35
 """Of the L2 cache that holds what was read last, beside what is written."""
 TERMS_PER_BYTE = 12
@@ -204,6 +206,11 @@ def estimate(layout: Layout, facts: RowFacts, device: DeviceFacts) -> float:
     score *= 1 / (1 + 0.15 * max(0.0, LONE_WARPS / warps - 1))
     score *= min(1.0, groups / device.sm_count)
     score /= 1 + NARROW * (WIDE_BYTES / (layout.vector * facts.item) - 1)
+    if (
+        not layout.inner
+        and layout.across * lanes * facts.item < LINE_BYTES <= facts.columns * facts.item
+    ):
+        score *= PART_OF_A_LINE
     score /= layout.chunks * layout.tile * layout.segments / facts.points
     score *= layout.rows / (teams * layout.across * lanes)  # some have no row of their own
     waves = groups / (device.sm_count * blocks)

@@ -10,6 +10,7 @@ from cuda_agent_backend.sketch.contraction import contraction_of
 from cuda_agent_backend.sketch.cuda_contract_schedules import contract_schedules
 from cuda_agent_backend.sketch.cuda_direct import direct_schedules
 from cuda_agent_backend.sketch.cuda_estimate import (
+    LINE_BYTES,
     RowFacts,
     estimate,
     held_chunks,
@@ -49,11 +50,11 @@ LEAST_HELD = 0.2
 MOST_SPLIT = 1024
 LEAST_IN_ONE_GO, MOST_IN_ONE_GO = 8, 1 << 14
 """Partial results of a row that one block still joins quickly."""
+MOST_CLUSTER = 16
+"""Blocks."""
 MANY_BLOCKS = 16
 """For each multiprocessor, from which on they even out."""
 SHORT_ROW = 1024
-LINE_BYTES = 128
-"""Of the L1 cache."""
 MANY_VECTORS = 1 << 18
 """Vectors of a pointwise kernel from which a thread may make several."""
 MARKED_BYTES = 8
@@ -274,7 +275,7 @@ def _candidates(facts: RowFacts, device: DeviceFacts) -> Iterator[Parameters]:
 
 def _exchanges(rows: int, device: DeviceFacts) -> Iterator[Parameters]:
     yield {"exchange": "block", "segments": 1}
-    for segments in (2, 4, 8, 16):
+    for segments in _powers(2, MOST_CLUSTER):
         yield {"exchange": "cluster", "segments": segments}
     # of a single row every multiprocessor gets as many parts
     even = [n * device.sm_count for n in (1, 2, 4, 8)] if rows == 1 else []
@@ -312,6 +313,7 @@ def _outer_candidates(facts: RowFacts, device: DeviceFacts) -> Iterator[Paramete
                 line = LINE_BYTES // (vector * facts.item)
                 few = (line, 2 * line) if 4 <= line < WARP // 2 and vector == widths[0] else ()
                 few = few if facts.arrays or facts.scans else ()
+                few = (line // 2, *few) if few and not _cluster_keeps_lines(facts, device) else few
                 wide = (32, 64) if team <= 32 else ()
                 for across in (*few, *wide) if facts.columns > WARP else (narrow,):
                     base: Parameters = {
@@ -323,6 +325,11 @@ def _outer_candidates(facts: RowFacts, device: DeviceFacts) -> Iterator[Paramete
                     }
                     per_thread = ceildiv(facts.points, team * int(exchange["segments"])) * vector
                     yield from _ways(base, facts, per_thread, 1)
+
+
+def _cluster_keeps_lines(facts: RowFacts, device: DeviceFacts) -> bool:
+    """Whether a strip of columns as wide as a line of the cache stays on the chip: of one half as wide more does."""
+    return facts.points * LINE_BYTES <= MOST_CLUSTER * device.shared_per_block_bytes
 
 
 def _part_held(base: Parameters, facts: RowFacts) -> Iterator[Parameters]:

@@ -76,6 +76,19 @@ CASES: dict[str, Case] = {
         (randn(1500, 32) + 1,),
         {**STRIP, **SHARED, "team": 4, "held": 150},
     ),
+    "columns kept by a cluster in strips of half a line": (
+        lambda x: F.normalize(x, dim=0),
+        (randn(700, 40),),
+        {
+            "lanes": "outer",
+            "vector": 4,
+            "across": 4,
+            **SHARED,
+            "team": 32,
+            "exchange": "cluster",
+            "segments": 4,
+        },
+    ),
     "channels first": (
         channels,
         (randn(2, 40, 12, 13) + 1, randn(40), randn(40)),
@@ -145,6 +158,17 @@ def test_columns_too_long_for_a_cluster_are_held_in_strips_of_whole_lines() -> N
     it = sample(lambda x: F.normalize(x, dim=0), torch.empty(40_000, 1500))
     best = proposals(it)[0]
     assert best["held"] and best["across"] * best["vector"] * 4 == 128
+
+
+@pytest.mark.parametrize(("rows", "widths"), [(40_000, {64}), (28_000, set())])
+def test_columns_are_kept_whole_in_strips_of_half_a_line_where_those_of_a_line_are_too_long(
+    rows: int, widths: set[int]
+) -> None:
+    it = sample(lambda x: F.normalize(x, dim=0), torch.empty(rows, 1500))
+    kept = [p for p in proposals(it)[:8] if p["keep"] == "shared" and not p.get("held")]
+    found = {p["across"] * p["vector"] * 4 for p in kept}
+    assert {width for width in found if width < 128} == widths
+    assert found
 
 
 @pytest.mark.parametrize("change", [{"keep": "registers"}, {"keep": "none"}, {"stages": 2}])
