@@ -26,6 +26,7 @@ from sandbox.steps import (
     Scalar,
     Step,
     Target,
+    TensorMap,
     Triple,
     TritonLaunch,
     require,
@@ -46,6 +47,7 @@ __all__ = [
     "Scalar",
     "Step",
     "Target",
+    "TensorMap",
     "Triple",
     "TritonLaunch",
 ]

@@ -15,6 +15,7 @@ from sandbox.steps import (
     Launch,
     PlanError,
     ResolvedLaunch,
+    TensorMap,
     TritonLaunch,
     require,
     resolve,
@@ -32,6 +33,11 @@ MAX_GRID = (2**31 - 1, 65535, 65535)
 MAX_BLOCK = (1024, 1024, 64)
 MAX_WARPS, MAX_STAGES, MAX_CONSTEXPRS, MAX_TEXT = 32, 64, 64, 1000
 MAX_THREADS, MAX_SHARED, MAX_CLUSTER, MAX_ARGUMENT_BYTES = 1024, 232448, 16, 4096
+
+MAX_TENSOR_MAPS, TENSOR_MAP_BYTES = 4, 128
+MAPPED = ("float16", "bfloat16", "float32")
+LINE_BYTES, PIECE_BYTES, MAX_BOX = 128, 16, 256
+"""Of tensor maps: a box's lines, what addresses and strides are a multiple of, and a box's lines at most."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 
@@ -100,8 +106,14 @@ def _check_launch(step: Launch, plan: Plan, names: set[str], where: str) -> None
     except ExpressionError as error:
         raise PlanError(f"{where}: {error}") from None
     for argument in resolved.args:
-        _check_argument(argument, names, where)
-    require(len(resolved.args) * 8 <= MAX_ARGUMENT_BYTES, f"{where}: too many arguments")
+        if isinstance(argument, TensorMap):
+            _check_tensor_map(argument, plan, f"{where}: tensor map")
+        else:
+            _check_argument(argument, names, where)
+    maps = sum(isinstance(argument, TensorMap) for argument in resolved.args)
+    require(maps <= MAX_TENSOR_MAPS, f"{where}: {maps} tensor maps; at most {MAX_TENSOR_MAPS}")
+    size = (len(resolved.args) - maps) * 8 + maps * TENSOR_MAP_BYTES
+    require(size <= MAX_ARGUMENT_BYTES, f"{where}: too many arguments")
     require(not step.dependent or plan.steps[0] is not step, f"{where}: dependent on nothing")
     if plan.target == "cuda":
         _check_dimensions(resolved, where)
@@ -115,6 +127,7 @@ def _check_triton(step: TritonLaunch, plan: Plan, names: set[str], where: str) -
     except ExpressionError as error:
         raise PlanError(f"{where}: {error}") from None
     for argument in arguments:
+        require(not isinstance(argument, TensorMap), f"{where}: a tensor map for Triton")
         _check_argument(argument, names, where)
     require(len(arguments) * 8 <= MAX_ARGUMENT_BYTES, f"{where}: too many arguments")
     require(len(step.constexprs) <= MAX_CONSTEXPRS, f"{where}: too many constexprs")
@@ -141,10 +154,34 @@ def _is_constant(value: object) -> bool:
     return isinstance(value, int) and -(2**63) <= value < 2**63
 
 
+def _check_tensor_map(given: TensorMap, plan: Plan, where: str) -> None:
+    """What the driver asks for, and that nothing beyond the buffer is described."""
+    spec = next((b.spec for b in plan.buffers if b.name == given.buffer), None)
+    require(
+        plan.target == "cuda" and spec is not None, f"{where}: no buffer named {given.buffer!r}"
+    )
+    assert spec is not None
+    require(spec.dtype in MAPPED, f"{where}: a buffer of {spec.dtype}; known: {', '.join(MAPPED)}")
+    rank, numbers = len(given.shape), (*given.shape, *given.stride, *given.box)
+    fits = 2 <= rank <= 5 and len(given.stride) == rank - 1 and len(given.box) == rank
+    require(fits, f"{where}: {rank} dimensions; 2 to 5, a stride for each but the first, a box")
+    require(all(type(n) is int and 0 < n < 2**31 for n in numbers), f"{where}: sizes and strides")
+    require(type(given.offset) is int and given.offset >= 0, f"{where}: offset {given.offset!r}")
+    even = all(n * spec.itemsize % PIECE_BYTES == 0 for n in (*given.stride, given.offset))
+    require(even, f"{where}: strides and offset are multiples of {PIECE_BYTES} bytes")
+    line = given.box[0] * spec.itemsize
+    require(line == LINE_BYTES, f"{where}: lines of {line} bytes in a box; {LINE_BYTES}")
+    require(max(given.box) <= MAX_BOX, f"{where}: box {given.box}; at most {MAX_BOX}")
+    ends = zip(given.shape, (1, *given.stride), strict=True)
+    last = given.offset + sum((n - 1) * step for n, step in ends)
+    require(last < spec.extent, f"{where}: beyond the buffer's {spec.extent} elements")
+
+
 def _check_argument(argument: Argument, names: set[str], where: str) -> None:
     if isinstance(argument, str):
         require(argument in names, f"{where}: no buffer named {argument!r}")
         return
+    assert not isinstance(argument, TensorMap)
     value = argument.value
     if argument.type == "f32":
         number = isinstance(value, float | int) and not isinstance(value, bool)

@@ -15,6 +15,7 @@ from sandbox.steps import (
     PlanError,
     Scalar,
     Step,
+    TensorMap,
     Triple,
     TritonLaunch,
     require,
@@ -116,12 +117,24 @@ def _read_argument(value: Any, where: str) -> Argument:
         return value
     require(isinstance(value, dict) and len(value) == 1, f"{where}: argument {value!r}")
     ((kind, content),) = value.items()
+    if kind == "tensor_map":
+        return _read_tensor_map(content, f"{where}: tensor map")
     if kind == "f32" and isinstance(content, str):
         try:
             content = float.fromhex(content)
         except (ValueError, OverflowError):
             raise PlanError(f"{where}: {content!r} is not a number") from None
     return Scalar(kind, content)
+
+
+def _read_tensor_map(value: Any, where: str) -> TensorMap:
+    check_keys(value, {"buffer", "shape", "stride", "box"}, {"offset"}, where)
+    shape, stride, box = (
+        _integers(value[name], f"{where}: {name}") for name in ("shape", "stride", "box")
+    )
+    offset = value.get("offset", 0)
+    require(type(offset) is int, f"{where}: offset {offset!r}")
+    return TensorMap(value["buffer"], shape, stride, box, offset)
 
 
 def buffer_json(buffer: Buffer) -> dict[str, Any]:
@@ -167,6 +180,9 @@ def step_json(step: Step) -> dict[str, Any]:
 def _argument_json(argument: Argument) -> str | dict[str, Any]:
     if isinstance(argument, str):
         return argument
+    if isinstance(argument, TensorMap):
+        lists = {name: list(getattr(argument, name)) for name in ("shape", "stride", "box")}
+        return {"tensor_map": {"buffer": argument.buffer, "offset": argument.offset, **lists}}
     value = argument.value
     return {
         argument.type: str(value)

@@ -78,8 +78,10 @@ def _extension(path: str) -> Any:
     return module
 
 
-def _argument(item: int | str) -> int | bytes:
-    """A buffer's number, or a scalar's bytes."""
+def _argument(item: int | str | list[Any]) -> int | bytes | tuple[Any, ...]:
+    """A buffer's number, a scalar's bytes, or a tensor map."""
+    if isinstance(item, list):
+        return tuple(item)
     return item if isinstance(item, int) else base64.b64decode(item)
 
 

@@ -135,7 +135,7 @@ def job_of(plan: Plan) -> dict[str, Any]:
             content, inputs = f"input-{inputs}", inputs + 1
         buffers.append({"bytes": buffer.spec.extent * buffer.spec.itemsize, "content": content})
     steps = [
-        (*front, [item if isinstance(item, int) else _text(item) for item in arguments])
+        (*front, [_text(item) if isinstance(item, bytes) else item for item in arguments])
         for *front, arguments in steps_of(plan)
     ]
     return {

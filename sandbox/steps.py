@@ -35,8 +35,25 @@ class Scalar:
     value: Expression | float
 
 
-Argument = str | Scalar
-"""A buffer's name (its pointer is passed) or a constant."""
+@dataclass(frozen=True)
+class TensorMap:
+    """A buffer as the copy engine of sm_90 reads it, which a kernel takes by value (``CUtensorMap``, 128 bytes).
+
+    A tensor of two to five dimensions that begins ``offset`` elements into the buffer: ``shape`` from the contiguous
+    dimension on, and ``stride``, in elements, of all others. A copy brings a ``box`` of it to shared memory, zeros for
+    what is beyond the tensor; lines of a box are 128 bytes long, and their pieces of 16 bytes are exchanged by the
+    number of the line (``CU_TENSOR_MAP_SWIZZLE_128B``).
+    """
+
+    buffer: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    box: tuple[int, ...]
+    offset: int = 0
+
+
+Argument = str | Scalar | TensorMap
+"""A buffer's name (its pointer is passed), a constant, or a buffer's description."""
 
 
 @dataclass(frozen=True)
@@ -138,11 +155,9 @@ def resolve_arguments(
     """Arguments with integers for expressions. Raises ExpressionError."""
 
     def one(item: Argument) -> Argument:
-        if (
-            isinstance(item, str)
-            or item.type not in ("i32", "i64")
-            or isinstance(item.value, float)
-        ):
+        if not isinstance(item, Scalar) or item.type not in ("i32", "i64"):
+            return item
+        if isinstance(item.value, float):
             return item
         return Scalar(item.type, evaluate(item.value, sizes))
 

@@ -90,6 +90,7 @@ def _described(argument: Argument, dtypes: Mapping[str, str], aligned: bool) -> 
         return {"type": POINTERS[dtypes[argument]], "divisible": aligned}
     if is_constant(argument):
         return {"constant": 1}
+    assert isinstance(argument, Scalar)  # see `check_plan`
     whole = argument.type != "f32" and isinstance(argument.value, int)
     return {
         "type": _SCALARS[argument.type],
@@ -158,7 +159,7 @@ def _launch(step: TritonLaunch, plan: Plan, kernel: Built) -> Launch:
 
 def _hidden(args: Sequence[Argument], sizes: Sequence[int], name: str) -> int:
     """How many parameters the machine code has beyond the arguments."""
-    given = [8 if isinstance(item, str) else _BYTES[item.type] for item in args]
+    given = [_BYTES[item.type] if isinstance(item, Scalar) else 8 for item in args]
     found = list(sizes)
     more = len(found) - len(given)
     fits = 0 <= more <= MAX_HIDDEN and found[: len(given)] == given

@@ -17,6 +17,7 @@ import torch
 from cuda_agent_backend.sketch.contraction import Contraction, points
 from cuda_agent_backend.sketch.cuda_access import LanePrinter
 from cuda_agent_backend.sketch.cuda_align import aligned_sides, copying, sides_of
+from cuda_agent_backend.sketch.cuda_boxes import Boxed, boxed
 from cuda_agent_backend.sketch.cuda_frame import decompose, indented
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts, ceildiv
 from cuda_agent_backend.sketch.cuda_operands import Gather, Output, Side, gather_of, output_of
@@ -35,8 +36,8 @@ from cuda_agent_backend.sketch.nest import Kernel
 from cuda_agent_backend.sketch.printer import STORAGE_TYPES, c_index
 from cuda_agent_backend.sketch.schedule import Parameter
 from cuda_agent_backend.sketch.ssa import Body, Instruction, Unsupported
+from sandbox.plan import Argument, Launch
 from sandbox.plan import Buffer as PlanBuffer
-from sandbox.plan import Launch
 
 PRELUDES = tuple(
     Path(__file__).parent / "csrc" / name
@@ -44,7 +45,7 @@ PRELUDES = tuple(
 )
 HALF_PRELUDES = tuple(
     Path(__file__).parent / "csrc" / name
-    for name in ("contract_half.cuh", "contract_wide_half.cuh")
+    for name in ("contract_half.cuh", "contract_wide_half.cuh", "barrier.cuh", "contract_boxed.cuh")
 )
 SKETCH = "contract"
 GROUP = 8
@@ -52,6 +53,7 @@ GROUP = 8
 TAIL_THREADS = 256
 SWIZZLE_BYTES = 1024
 """What the tensor core's tiles are aligned to."""
+BARRIER_BYTES = 8
 HALF_PADDING = 8
 """Elements by which lines of 16-bit operands are longer in shared memory (see `contract_half.cuh`)."""
 MAX_BATCHES = 65535
@@ -83,6 +85,7 @@ class Writer:
         accessed = {*self.reads, *self.writes, *self._align()}
         sizes = [self.region.buffers[b].extent for b in accessed]
         self.taps = self._taps()
+        self.boxes = [self._boxed(side) for side in (self.left, self.right) if self.tiles.boxes]
         self.index = "int64_t" if max(*sizes, c.batches * c.m * c.n) >= WIDE else "int"
 
     def emit(self) -> Emitted:
@@ -115,6 +118,10 @@ class Writer:
         self.reads = sorted({*self._operands, *(b for b in tail if b is not None)})
         return list(added)
 
+    def _boxed(self, side: Side) -> Boxed:
+        item = self.contraction.dtype.itemsize
+        return boxed(side, self.contraction.batch, self._tile(side), self.tiles.depth, item)
+
     def _taps(self) -> Taps | None:
         """Of a tile's columns, where some tile can do without one."""
         found = taps_of(self.contraction)
@@ -135,7 +142,7 @@ class Writer:
         stage += 0 if t.direct else self._floats(self.right, t.tile_n)
         needed = t.stages * stage
         if t.both:
-            needed += SWIZZLE_BYTES // 4
+            needed += (SWIZZLE_BYTES + BARRIER_BYTES * t.stages * t.boxes) // 4
         elif t.group:
             needed += SWIZZLE_BYTES // 4 + t.slots * t.tile_n * t.depth * t.split_bytes // 4
         shared = (
@@ -169,9 +176,8 @@ class Writer:
         blocks = (high * wide, self.tiles.split, self.contraction.batches)
         outputs = [self._partial] if self.tiles.split > 1 else self.writes
         reads = self._operands if self.tiles.split > 1 else self.reads
-        return Launch(
-            self.name, blocks, (self.tiles.threads, 1, 1), self.shared_bytes, (*reads, *outputs)
-        )
+        arguments: tuple[Argument, ...] = (*reads, *outputs, *(one.map for one in self.boxes))
+        return Launch(self.name, blocks, (self.tiles.threads, 1, 1), self.shared_bytes, arguments)
 
     # --- text ---
 
@@ -186,6 +192,8 @@ class Writer:
                 f"float* __restrict__ {self._partial}",
             ]
         )
+        for side in (self.left, self.right) if t.boxes else ():
+            parameters.append(f"const __grid_constant__ ca::tensor_map map_{side.name}")
         threads = t.threads
         kinds = [self._kind(self.left, t.tile_m), self._kind(self.right, t.tile_n)]
         parts = [
@@ -201,7 +209,8 @@ class Writer:
         ]
         wide_parts = [t.tile_m, t.tile_n, t.stages, t.run, t.products, int(t.direct)]
         if t.both:
-            wide_parts, kind = wide_parts[:3], "wide_half_contraction"
+            kind = "boxed_half_contraction" if t.boxes else "wide_half_contraction"
+            wide_parts = wide_parts[:3]
         elif c.is_half:
             parts, kind = parts[:-2], "half_contraction"
         else:
@@ -219,10 +228,7 @@ class Writer:
             *(["const int batch = blockIdx.z;"] if c.batch or t.split > 1 else []),
             *decompose("batch", c.batch, self.index),
             *self._bounds(),
-            *self._find(self.left, c.m),
-            *self._find(self.right, c.n),
-            *self._rows_and_terms(self.left, c.m),
-            *self._rows_and_terms(self.right, c.n),
+            *(self._places() if not t.boxes else []),
             f"ca::{kind}<{template}> sums;",
             *self._add(),
             f"constexpr int first_thread = {t.preparing}, own_threads = {threads - t.preparing};",
@@ -233,6 +239,16 @@ class Writer:
         ]
         head = f'extern "C" __global__ void __launch_bounds__({threads})'
         return "\n".join([head, f"{self.name}({', '.join(parameters)}) {{", *indented(body), "}"])
+
+    def _places(self) -> list[str]:
+        """Functions that say where an operand's elements are."""
+        m, n = self.contraction.m, self.contraction.n
+        return [
+            *self._find(self.left, m),
+            *self._find(self.right, n),
+            *self._rows_and_terms(self.left, m),
+            *self._rows_and_terms(self.right, n),
+        ]
 
     def _bounds(self) -> list[str]:
         """The block's terms. Where it leaves some out, their numbers are those of the others, in order."""
@@ -261,6 +277,8 @@ class Writer:
         t = self.tiles
         along, pairs = (str(flag).lower() for flag in (side.along_k, self._pairs(side)))
         copying = t.preparing or t.threads
+        if t.boxes:
+            return f"ca::boxed_operand<{self.element}, {rows}, {along}>"
         if t.both:
             return (
                 f"ca::wide_half_operand<{self.element}, {rows}, {along}, {side.vector}, {copying}>"
@@ -283,6 +301,13 @@ class Writer:
             place = f"bool there; const float* const from = find_{side.name}({start} + x, {term}, there);"
             return f"[&](float* to, int x, int k) {{ {place} ca::copy_async_if<{side.vector}>(to, from, there); }}"
 
+        if self.tiles.boxes:
+            copies = [f"  {self._copy_box(0, 'row0')},", f"  {self._copy_box(1, 'column0')});"]
+            prepare = ["sums.prepare(memory, first, end,", *copies, "return;"]
+            return [
+                "sums.begin(memory);", "if (sums.prepares()) {", *indented(prepare), "}",
+                "sums.add(memory, first, end);",
+            ]  # fmt: skip
         copies = [
             f"  {copy(self.left, 'row0')},",
             f"  {copy(self.right, 'column0')});",
@@ -293,6 +318,13 @@ class Writer:
         return [
             "if (sums.prepares()) {", *indented(prepare), "}", "sums.add(memory, first, end);"
         ]  # fmt: skip
+
+    def _copy_box(self, number: int, start: str) -> str:
+        side, row = (self.left, self.right)[number], f"{start} + x"
+        near = ("k", row) if side.along_k else (row, "k")
+        at = ", ".join([*near, *(f"int({c_index(s)})" for s in self.boxes[number].batch)])
+        copy = f"ca::copy_box(to, map_{side.name}, barrier, {at});"
+        return f"[&](float* to, int x, int k, uint64_t* barrier) {{ {copy} }}"
 
     def _find(self, side: Side, size: int) -> list[str]:
         guards = [f"x < {size}"] if size % self._tile(side) else []

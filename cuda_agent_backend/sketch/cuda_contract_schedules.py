@@ -9,12 +9,14 @@ from dataclasses import replace
 
 from cuda_agent_backend.sketch.contraction import Contraction
 from cuda_agent_backend.sketch.cuda_align import aligned_sides, aligning_pays, sides_of
+from cuda_agent_backend.sketch.cuda_boxes import boxed
 from cuda_agent_backend.sketch.cuda_contract import MAX_BATCHES, SKETCH, Writer
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts, ceildiv
 from cuda_agent_backend.sketch.cuda_operands import Side
 from cuda_agent_backend.sketch.cuda_tiles import (
     BOTH_DEPTH,
     BOTH_SHARED,
+    BOXES,
     GROUP_DEPTH,
     GROUP_ROWS,
     MAX_SPLIT,
@@ -98,6 +100,12 @@ BOTH_TILES = (
     # rows, columns, stages; the share, of which the other tiles' best has 1
     (128, 256, 4, 1.4), (128, 128, 3, 1.3), (256, 128, 4, 1.3), (128, 64, 4, 0.9), (64, 256, 4, 0.85),
     (64, 128, 4, 0.8), (64, 64, 4, 0.6),
+)  # fmt: skip
+BOXED_TILES = (
+    # as `BOTH_TILES`; the first of two with the same tile has room for two blocks, one of which multiplies while the
+    # other stores its results. Shares are guesses.
+    (128, 256, 4, 1.9), (128, 128, 3, 1.8), (256, 128, 4, 1.75), (128, 128, 6, 1.7), (128, 64, 4, 1.15),
+    (64, 256, 4, 1.1), (64, 128, 4, 1.0), (64, 64, 6, 0.75),
 )  # fmt: skip
 HALF_FEW_TILES = (
     # as `FEW_TILES`
@@ -183,7 +191,8 @@ def _candidates(
     c: Contraction, sides: tuple[Side, Side], device: DeviceFacts
 ) -> Iterator[tuple[Tiles, float]]:
     if c.is_half:
-        found = [*_both_tiles(sides, device), *_half_tiles(sides), *_few_tiles(c, HALF_FEW_TILES)]
+        found = [*_boxed_tiles(c, sides, device), *_both_tiles(sides, device), *_half_tiles(sides)]
+        found += _few_tiles(c, HALF_FEW_TILES)
     else:
         found = [*_group_tiles(c, sides[1], device), *_warp_tiles(), *_fitted_tiles(c)]
         found += _few_tiles(c, FEW_TILES)
@@ -218,6 +227,21 @@ def _half_tiles(sides: tuple[Side, Side]) -> Iterator[tuple[Tiles, float]]:
         one = Tiles(rows, columns, depth, warp_rows, warp_columns, stages, products=1)
         if _may_wait(one, sides):
             yield one, share
+
+
+def _boxed_tiles(
+    c: Contraction, sides: tuple[Side, Side], device: DeviceFacts
+) -> Iterator[tuple[Tiles, float]]:
+    if device.arch != "sm_90a":
+        return
+    try:
+        for side in sides:
+            boxed(side, c.batch, GROUP_ROWS, BOTH_DEPTH, c.dtype.itemsize)
+    except Unsupported:
+        return
+    for rows, columns, stages, share in BOXED_TILES:
+        shape = (rows, columns, BOTH_DEPTH, GROUP_ROWS, columns, stages)
+        yield Tiles(*shape, products=1, group=BOXES), share
 
 
 def _both_tiles(sides: tuple[Side, Side], device: DeviceFacts) -> Iterator[tuple[Tiles, float]]:

@@ -24,7 +24,7 @@ from sandbox.plan import Buffer, Launch, Plan, Scalar
 from sandbox.steps import Argument
 from sandbox.task import Task, TensorSpec
 
-PRELUDE = ("cuda.cuh", "recurrent.cuh")
+PRELUDE = ("cuda.cuh", "barrier.cuh", "recurrent.cuh")
 UNITS = {"lstm": "lstm_unit", "gru": "gru_unit", "rnn_tanh": "tanh_unit", "rnn_relu": "relu_unit"}
 RESULTS = {OUTPUT: "out", LAST_HIDDEN: "last_h", LAST_CELL: "last_c"}
 RANKS = (16, 8, 4, 2, 1)

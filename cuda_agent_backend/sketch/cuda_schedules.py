@@ -313,9 +313,9 @@ def _outer_candidates(facts: RowFacts, device: DeviceFacts) -> Iterator[Paramete
                 line = LINE_BYTES // (vector * facts.item)
                 few = (line, 2 * line) if 4 <= line < WARP // 2 and vector == widths[0] else ()
                 few = few if facts.arrays or facts.scans else ()
-                few = (line // 2, *few) if few and not _cluster_keeps_lines(facts, device) else few
+                half = (line // 2,) if few and not _cluster_keeps_lines(facts, device) else ()
                 wide = (32, 64) if team <= 32 else ()
-                for across in (*few, *wide) if facts.columns > WARP else (narrow,):
+                for across in (*half, *few, *wide) if facts.columns > WARP else (narrow,):
                     base: Parameters = {
                         "lanes": "outer",
                         "vector": vector,

@@ -5,7 +5,8 @@ shared memory at a time, ``stages`` of them under way; after ``run`` terms, a mu
 on to others, as the tensor core cuts off what it adds instead of rounding it (0: never). ``group``:
 whether warps work in groups of four (sm_90a; their own tiles then say nothing), half of which copy and split what the
 others multiply: 1 where B goes through shared memory to be split, 2 where it goes through registers; 3: both operands,
-of 16 bits, are multiplied where copies put them in shared memory. ``split`` blocks
+of 16 bits, are multiplied where copies put them in shared memory; 4: where the copy engine puts them, which one thread
+asks for whole boxes (`cuda_boxes`). ``split`` blocks
 share the terms of a tile, and a second kernel adds up what they found; ``warps_k`` warps of a block share those of a
 stage. ``aligned``: 1 where a kernel before copies operands whose rows are no multiple of 16 bytes apart to memory where
 they are (`cuda_align`). ``products``: 6 for float32's accuracy, 1 for TF32's, which is right where the user's flags
@@ -22,10 +23,12 @@ from cuda_agent_backend.sketch.schedule import Parameter
 from cuda_agent_backend.sketch.ssa import Unsupported
 
 GROUP_ROWS, GROUP_COLUMNS, GROUP_DEPTH = 64, (32, 64, 128), 32
-THROUGH_SHARED, THROUGH_REGISTERS, BOTH_SHARED = 1, 2, 3
+THROUGH_SHARED, THROUGH_REGISTERS, BOTH_SHARED, BOXES = 1, 2, 3, 4
 """Values of ``group``."""
 BOTH_ROWS, BOTH_COLUMNS, BOTH_DEPTH, BOTH_STAGES = (64, 128, 256), (64, 128, 256), 64, 3
-"""Of `BOTH_SHARED`: its tiles, and the fewest stages."""
+"""Of `BOTH_SHARED` and `BOXES`: their tiles, and the fewest stages."""
+MOST_STAGES_OF_BOXES, ASKING = 8, 128
+"""As many barriers as there are; threads of which one asks for boxes."""
 MAX_GROUP_ROWS = 2 * GROUP_ROWS
 MAX_SPLIT = 64
 SHARING = (2, 4, 8)
@@ -52,20 +55,27 @@ class Tiles:
     @property
     def threads(self) -> int:
         if self.both:
-            return self.tile_m // GROUP_ROWS * 128
+            return self.tile_m // GROUP_ROWS * 128 + self.preparing
         if self.group:
             return 2 * self.preparing
         return (self.tile_m // self.warp_m) * (self.tile_n // self.warp_n) * self.warps_k * 32
 
     @property
     def preparing(self) -> int:
-        """Threads that copy and split for the others, of whom there are as many."""
+        """Threads that copy for the others; those that split as well are as many as these."""
+        if self.boxes:
+            return ASKING
         return self.tile_m // GROUP_ROWS * 128 if self.group and not self.both else 0
 
     @property
     def both(self) -> bool:
         """Whether warp groups take both operands, of 16 bits, from shared memory."""
-        return self.group == BOTH_SHARED
+        return self.group in (BOTH_SHARED, BOXES)
+
+    @property
+    def boxes(self) -> bool:
+        """Whether the copy engine brings both operands."""
+        return self.group == BOXES
 
     @property
     def direct(self) -> bool:
@@ -102,7 +112,7 @@ class Tiles:
         )  # fmt: skip
         if not whole or self.stages < 2 or not 1 <= self.split <= MAX_SPLIT:
             raise Unsupported("tiles that do not divide into warps, or warps into products")
-        if half and (self.products != 1 or self.run or self.group not in (0, BOTH_SHARED)):
+        if half and (self.products != 1 or self.run or self.group not in (0, BOTH_SHARED, BOXES)):
             raise Unsupported("16-bit operands: one product, no runs, no split parts")
         if half and not self.group and self.warp_n % 16:
             raise Unsupported("16-bit operands: columns of a warp by 16")
@@ -133,6 +143,7 @@ class Tiles:
         if device.arch != "sm_90a" or not half:
             raise Unsupported(f"warp groups on {device.arch}, or operands that are not of 16 bits")
         fits = self.tile_m in BOTH_ROWS and self.tile_n in BOTH_COLUMNS
+        fits = fits and not (self.boxes and self.stages > MOST_STAGES_OF_BOXES)
         if not fits or self.depth != BOTH_DEPTH or self.stages < BOTH_STAGES:
             raise Unsupported("tiles that do not divide into the products of warp groups")
 

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sandbox.plan import Argument, LibraryCall, Plan, ResolvedLaunch, Scalar, TritonLaunch
+from sandbox.plan import (
+    Argument,
+    LibraryCall,
+    Plan,
+    ResolvedLaunch,
+    Scalar,
+    TritonLaunch,
+)
 from sandbox.specs import ITEM_SIZES, TensorSpec, overlaps
 
 DTYPES = tuple(ITEM_SIZES)
@@ -104,17 +111,23 @@ def _encode_spec(spec: TensorSpec) -> list[int]:
     ]
 
 
-Step = tuple[str, Sequence[int], Sequence[int], int, Sequence[int] | None, bool, list[int | bytes]]
+DATA_TYPES = {"float16": 6, "float32": 7, "bfloat16": 9}
+"""CUtensorMapDataType."""
+
+Word = int | bytes | tuple[int, int, int, Sequence[int], Sequence[int], Sequence[int]]
+Step = tuple[str, Sequence[int], Sequence[int], int, Sequence[int] | None, bool, list[Word]]
 
 
 def steps_of(plan: Plan) -> list[Step]:
-    """The launches as `_launcher.load_cuda` takes them: of the arguments, buffers by number, scalars as bytes."""
+    """The launches as `_launcher.load_cuda` takes them: of the arguments, buffers by number, scalars as bytes, tensor
+    maps as number, offset in bytes, data type, shape, strides in bytes and box."""
     index = {b.name: i for i, b in enumerate(plan.buffers)}
-    return [_step(launch, index) for launch in plan.launches()]
+    specs = [b.spec for b in plan.buffers]
+    return [_step(launch, index, specs) for launch in plan.launches()]
 
 
-def _step(launch: ResolvedLaunch, index: dict[str, int]) -> Step:
-    args = [_argument(a, index) for a in launch.args]
+def _step(launch: ResolvedLaunch, index: dict[str, int], specs: Sequence[TensorSpec]) -> Step:
+    args = [_argument(a, index, specs) for a in launch.args]
     return (
         launch.kernel,
         launch.grid,
@@ -126,7 +139,12 @@ def _step(launch: ResolvedLaunch, index: dict[str, int]) -> Step:
     )
 
 
-def _argument(argument: Argument, index: dict[str, int]) -> int | bytes:
+def _argument(argument: Argument, index: dict[str, int], specs: Sequence[TensorSpec]) -> Word:
     if isinstance(argument, Scalar):
         return struct.pack(_FORMATS[argument.type], argument.value)
-    return index[argument]
+    if isinstance(argument, str):
+        return index[argument]
+    number = index[argument.buffer]
+    size, kind = specs[number].itemsize, DATA_TYPES[specs[number].dtype]
+    strides = tuple(size * step for step in argument.stride)
+    return number, size * argument.offset, kind, argument.shape, strides, argument.box

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import test_contraction
+import test_contraction_boxed
 import test_contraction_half
 import test_sketch_bags
 import test_sketch_cuda
@@ -84,6 +85,7 @@ def largest_of(k: int) -> Callable[[torch.Tensor], Any]:
 NESTS: dict[str, Case] = {
     **{f"nests, {name}": case for name, case in test_sketch_cuda.CASES.items()},
     **{f"products, {name}": case for name, case in test_contraction.CASES.items()},
+    **{f"boxes, {name}": case for name, case in test_contraction_boxed.CASES.items()},
     **{f"windows, {name}": case for name, case in test_sketch_windows.CASES.items()},
     **{f"filters, {name}": case for name, case in test_sketch_windows.FILTERS.items()},
     **{f"gathers, {name}": case for name, case in test_sketch_gather.CASES.items()},

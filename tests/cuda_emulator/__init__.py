@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from sandbox.plan import Launch, Plan
+from sandbox.plan import Launch, Plan, TensorMap
 from sandbox.steps import Argument
 
 HEADER = Path(__file__).parent / "emulator.h"
@@ -52,13 +52,33 @@ def run(
 
 
 def _launch(library: ctypes.CDLL, step: Launch, memory: dict[str, torch.Tensor]) -> None:
-    words = [_word(argument, memory) for argument in step.args]
+    words, described = [], []
+    for argument in step.args:
+        if isinstance(argument, TensorMap):
+            described.append(_described(argument, memory[argument.buffer]))
+            words.append(described[-1].data_ptr())
+        else:
+            words.append(_word(argument, memory))
     cluster = tuple(map(int, step.cluster or (1, 1, 1)))
     if cluster[1:] != (1, 1):
         raise NotEmulated(f"clusters of {cluster} blocks")
     sizes = [(ctypes.c_uint * 3)(*map(int, x)) for x in (step.grid, step.block)]
     more = [ctypes.c_uint(cluster[0]), ctypes.c_uint(int(step.shared))]
     getattr(library, f"launch_{step.kernel}")(*sizes, *more, (ctypes.c_void_p * len(words))(*words))
+
+
+def _described(given: TensorMap, buffer: torch.Tensor) -> torch.Tensor:
+    """What `copy_box` of the header reads, aligned to 64 bytes."""
+    item, rank = buffer.element_size(), len(given.shape)
+    if rank == 5 and given.box[4] != 1:
+        raise NotEmulated("boxes of five dimensions")
+    words = torch.zeros(24, dtype=torch.int64)
+    words = words[-words.data_ptr() % 64 // 8 :][:16]
+    words[:2] = torch.tensor([buffer.data_ptr() + given.offset * item, 256 * rank + item])
+    words[2:7] = torch.tensor([*given.shape, *[1] * (5 - rank)])
+    words[7:11] = torch.tensor([*(n * item for n in given.stride), *[0] * (5 - rank)])
+    words[11:15] = torch.tensor([*given.box, *[1] * (5 - rank)][:4])
+    return words
 
 
 def _word(argument: Argument, memory: dict[str, torch.Tensor]) -> int:
@@ -128,9 +148,14 @@ def _closing(text: str, opening: int) -> int:
 
 def _glue(name: str, parameters: str) -> str:
     types = [p.replace("__restrict__", "").rsplit(None, 1)[0] for p in parameters.split(",")]
-    arguments = ", ".join(f"({ctype})words[{n}]" for n, ctype in enumerate(types))
+    arguments = ", ".join(_taken(ctype, f"words[{n}]") for n, ctype in enumerate(types))
     return (
         f'extern "C" void launch_{name}(\n'
         "  const unsigned* grid, const unsigned* block, unsigned cluster, unsigned shared, intptr_t* words) {\n"
         f"  emulator::launch(grid, block, cluster, shared, [=] {{ {name}({arguments}); }});\n}}"
     )
+
+
+def _taken(ctype: str, word: str) -> str:
+    """A tensor map is copied from where the word points to."""
+    return f"*(const ca::tensor_map*){word}" if "tensor_map" in ctype else f"({ctype}){word}"

@@ -24,6 +24,7 @@
 #define __launch_bounds__(...)
 #define __shared__ static
 #define __align__(n) __attribute__((aligned(n)))
+#define __grid_constant__
 using std::max;
 using std::min;
 
@@ -285,6 +286,41 @@ inline void send(unsigned to, float4 x, unsigned barrier) {
   emulator::Barrier& b = emulator::barriers.at(barrier);
   b.expected -= sizeof x;
   b.stores.push_back(emulator::on_its_way(emulator::in_cluster(to), &x, sizeof x));
+}
+// As the plan has it (see `_described`), instead of what the driver makes of it: address, dimensions and bytes of an
+// element; five sizes, four strides in bytes, four of the box, of which the fifth is 1.
+struct tensor_map;
+inline void copy_box(float* to, const tensor_map& from, uint64_t* barrier, const std::vector<int>& at) {
+  const auto* words = reinterpret_cast<const int64_t*>(&from);
+  const int rank = int(words[1] / 256), item = int(words[1] % 256);
+  auto size = [&](int d) { return d < rank ? words[2 + d] : 1; };
+  auto stride = [&](int d) { return d == 0 ? int64_t(item) : d < rank ? words[6 + d] : 0; };
+  auto box = [&](int d) { return d < rank && d < 4 ? words[11 + d] : 1; };
+  if (int(at.size()) != rank || uintptr_t(to) % 1024) { fprintf(stderr, "emulator: a box that does not fit its tensor\n"); abort(); }
+  emulator::Barrier& b = barrier_at(barrier);
+  const int elements = 16 / item;
+  for (int64_t line = 0; line < box(1) * box(2) * box(3); ++line)
+    for (int piece = 0; piece < 8; ++piece) {
+      unsigned char bytes[16] = {};
+      const int64_t other[4] = {line % box(1), line / box(1) % box(2), line / box(1) / box(2), 0};
+      for (int e = 0; e < elements; ++e) {
+        const int64_t first = at[0] + piece * elements + e;
+        bool there = first >= 0 && first < size(0);
+        int64_t place = first * item;
+        for (int d = 1; d < rank; ++d) {
+          const int64_t x = at[d] + other[d - 1];
+          there = there && x >= 0 && x < size(d);
+          place += x * stride(d);
+        }
+        if (there) memcpy(bytes + e * item, reinterpret_cast<const char*>(words[0]) + place, item);
+      }
+      char* const where = reinterpret_cast<char*>(to) + line * 128 + (piece ^ int(line % 8)) * 16;
+      b.expected -= sizeof bytes;
+      b.stores.push_back(emulator::on_its_way(where, bytes, sizeof bytes));
+    }
+}
+template <class... At> inline void copy_box(float* to, const tensor_map& from, uint64_t* barrier, int first, At... at) {
+  copy_box(to, from, barrier, std::vector<int>{first, at...});
 }
 template <class W> inline W read_once(const W* p) { return *p; }
 inline void queue_copy(void* to, const void* from, int bytes, int filled) {

@@ -11,7 +11,7 @@ from cuda_agent_backend.agent.tools import tool_schemas
 from kernel_cache.fields import RecordError
 from kernel_cache.key import KernelKey
 from kernel_cache.record import NegativeRecord, Record
-from sandbox.plan import Buffer, Launch, Plan, PlanError, Scalar, TritonLaunch
+from sandbox.plan import Buffer, Launch, Plan, PlanError, Scalar, TensorMap, TritonLaunch
 from sandbox.sizes import ExpressionError, evaluate
 from sandbox.specs import TensorSpec
 from sandbox.task import DType, InputRef, Node, NodeRef, Task, TaskError
@@ -43,7 +43,14 @@ PLAN = Plan(
             ("ceildiv(n, 32)", 1, 1),
             (32, 1, 1),
             "4 * n",
-            ("x", "y", "t", Scalar("i64", "n + 1"), Scalar("f32", 0.5)),
+            (
+                "x",
+                "y",
+                "t",
+                Scalar("i64", "n + 1"),
+                Scalar("f32", 0.5),
+                TensorMap("t", (32, 2), (32,), (32, 2)),
+            ),
         ),
     ),
     {"n": 32},

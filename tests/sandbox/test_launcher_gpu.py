@@ -16,7 +16,7 @@ from sandbox.candidate import Candidate
 from sandbox.compile import Compiled, compile_candidate
 from sandbox.launcher import ops
 from sandbox.launcher.program import Program, load_program
-from sandbox.plan import Buffer, Launch, Plan, Scalar
+from sandbox.plan import Buffer, Launch, Plan, Scalar, TensorMap
 from sandbox.specs import TensorSpec
 from sandbox.toolchain import Missing
 
@@ -126,6 +126,50 @@ def test_large_shared_memory_temporaries_and_several_steps(tmp_path: Path) -> No
     load(cuda(source, plan), tmp_path)
     x, _ = pair()
     torch.testing.assert_close(launcher.op_for(1, 1)(KEY, x), x.flip(0) / 2)
+
+
+def boxes(offset: int) -> Candidate:
+    """Copies a tensor of which the buffer holds 50 lines of 40 numbers, box by box, with zeros beyond its end."""
+    source = """
+    struct alignas(64) tensor_map { unsigned long long words[16]; };
+    extern "C" __global__ void copy(const __grid_constant__ tensor_map x, float* o) {
+      __shared__ alignas(1024) float box[8][32];
+      __shared__ unsigned long long barrier;
+      const unsigned to = __cvta_generic_to_shared(box), at = __cvta_generic_to_shared(&barrier);
+      if (threadIdx.x == 0) {
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(at) : "memory");
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 1024;" :: "r"(at) : "memory");
+        asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                     "[%0], [%1, {%3, %4}], [%2];"
+                     :: "r"(to), "l"(&x), "r"(at), "r"(int(blockIdx.x) * 32), "r"(int(blockIdx.y) * 8) : "memory");
+      }
+      __syncthreads();
+      asm volatile("{ .reg .pred open; again: mbarrier.try_wait.parity.shared::cta.b64 open, [%0], 0; "
+                   "@!open bra again; }" :: "r"(at) : "memory");
+      for (int i = threadIdx.x; i < 256; i += blockDim.x) {
+        const int line = i / 32, number = i % 32;
+        o[(blockIdx.y * 8 + line) * 64 + blockIdx.x * 32 + number] = box[line][(number / 4 ^ line) * 4 + number % 4];
+      }
+    }"""
+    x, o = TensorSpec("float32", (60, 48), (48, 1)), TensorSpec("float32", (56, 64), (64, 1))
+    described = TensorMap("x", (40, 50), (48,), (32, 8), offset)
+    launch = Launch("copy", (2, 7, 1), (64, 1, 1), args=(described, "o"))
+    return cuda(
+        source, Plan("cuda", (Buffer("x", "input", x), Buffer("o", "output", o)), (launch,))
+    )
+
+
+@pytest.mark.parametrize("offset", [0, 4, 96])
+def test_the_copy_engine_reads_what_a_tensor_map_describes(tmp_path: Path, offset: int) -> None:
+    if torch.cuda.get_device_capability() < (9, 0):
+        pytest.skip("tensor maps need compute capability 9.0")
+    load(boxes(offset), tmp_path)
+    for _ in range(3):  # at another address each time
+        x = torch.randn(60, 48, device="cuda")
+        want = torch.zeros(56, 64, device="cuda")
+        want[:50, :40] = x.flatten()[offset:].as_strided((50, 40), (48, 1))
+        torch.testing.assert_close(launcher.op_for(1, 1)(KEY, x), want)
 
 
 def chain(length: int, size: int) -> Candidate:

@@ -2,29 +2,13 @@
 // `recurrent_scan` then goes through all steps with the recurrent weights at hand: a cluster of `ranks` blocks takes
 // `rows` sequences, a block of it `own` units, all gates of them, and their weights stay in its registers and, where
 // those do not hold them, in its shared memory. After each step every block sends its part of h to all of the cluster.
-// The scan needs `cuda.cuh`, which has the functions of a unit.
+// The scan needs `cuda.cuh`, which has the functions of a unit, and `barrier.cuh`.
 
 namespace ca {
 
 // ---- h on its way: stores to other blocks that count towards a barrier there -------------------------------------
 // A barrier of the whole cluster would make each block wait for its stores to global memory, too, at every step.
 
-CA_INLINE void barrier_set(uint64_t* barrier) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(unsigned(__cvta_generic_to_shared(barrier))) : "memory");
-}
-CA_INLINE void barriers_are_set() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-// The barrier opens once this many bytes more have come.
-CA_INLINE void barrier_expect(uint64_t* barrier, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
-               :: "r"(unsigned(__cvta_generic_to_shared(barrier))), "r"(bytes) : "memory");
-}
-// Until the barrier has opened an odd or even number of times: `parity` 0 for the first time, 1 for the second.
-CA_INLINE void barrier_wait(uint64_t* barrier, int parity) {
-  asm volatile("{\n\t.reg .pred open;\n\tagain:\n\t"
-               "mbarrier.try_wait.parity.shared::cta.b64 open, [%0], %1;\n\t"
-               "@!open bra again;\n\t}"
-               :: "r"(unsigned(__cvta_generic_to_shared(barrier))), "r"(parity) : "memory");
-}
 // Where `shared` of this block is in another block of the cluster.
 CA_INLINE unsigned address_in(const void* shared, unsigned rank) {
   unsigned at;

@@ -43,13 +43,25 @@ ca::Argument make_argument(const py::handle& item) {
     argument.buffer = item.cast<int>();
     return argument;
   }
+  if (py::isinstance<py::tuple>(item)) {
+    const auto fields = item.cast<py::tuple>();
+    argument.buffer = fields[0].cast<int>();
+    argument.mapped = ca::Mapped{
+        fields[1].cast<int64_t>(), fields[2].cast<int>(), fields[3].cast<std::vector<uint64_t>>(),
+        fields[4].cast<std::vector<uint64_t>>(), fields[5].cast<std::vector<uint32_t>>()};
+    const size_t rank = argument.mapped->shape.size();
+    const bool fits = rank >= 1 && rank <= 5 && argument.mapped->strides.size() + 1 == rank;
+    if (!fits || argument.mapped->box.size() != rank) throw std::invalid_argument("a tensor map of 1 to 5 dimensions");
+    return argument;
+  }
   const auto bytes = item.cast<std::string>();
   if (bytes.size() > argument.bytes.size()) throw std::invalid_argument("a constant has at most 8 bytes");
   std::memcpy(argument.bytes.data(), bytes.data(), bytes.size());
   return argument;
 }
 
-// (kernel, grid, block, shared bytes, cluster or None, dependent, arguments: buffer index or constant bytes)
+// (kernel, grid, block, shared bytes, cluster or None, dependent, arguments: buffer index, constant bytes, or (buffer index, offset, type,
+// shape, strides, box))
 ca::Step make_step(const py::tuple& fields) {
   ca::Step step;
   step.kernel = fields[0].cast<std::string>();

@@ -49,6 +49,7 @@ Loaded load() {
       find(library, "cuLibraryGetKernel", &f.library_get_kernel, why) &&
       find(library, "cuKernelGetAttribute", &f.kernel_get_attribute, why) &&
       find(library, "cuKernelSetAttribute", &f.kernel_set_attribute, why) &&
+      find(library, "cuTensorMapEncodeTiled", &f.tensor_map_encode, why) &&
       find(library, "cuLaunchKernelEx", &f.launch_kernel, why);
   if (!found) return result;
   Result status = f.init(0);

@@ -46,6 +46,11 @@ struct LaunchConfig {
 };
 static_assert(sizeof(LaunchConfig) == 56, "CUlaunchConfig");
 
+struct alignas(64) TensorMap {
+  uint64_t opaque[16];
+};
+constexpr int kNotInterleaved = 0, kSwizzle128 = 3, kPromoteLines = 2, kZerosBeyond = 0;  // CU_TENSOR_MAP_*
+
 struct Driver {
   Result (*init)(unsigned);
   Result (*get_version)(int*);
@@ -62,6 +67,9 @@ struct Driver {
   Result (*library_get_kernel)(Kernel*, Library, const char*);
   Result (*kernel_get_attribute)(int*, int, Kernel, Device);
   Result (*kernel_set_attribute)(int, int, Kernel, Device);
+  Result (*tensor_map_encode)(
+      TensorMap*, int, uint32_t, void*, const uint64_t*, const uint64_t*, const uint32_t*, const uint32_t*, int, int,
+      int, int);
   Result (*launch_kernel)(const LaunchConfig*, Kernel, void**, void**);
   int version;  // of CUDA: 1000 * major + 10 * minor
 };

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,10 +15,21 @@
 
 namespace ca {
 
-// A kernel argument: the address of buffer `buffer`, or (buffer < 0) the constant in `bytes`.
+// A tensor in a buffer, as the copy engine reads it: shape from the contiguous dimension on, strides in bytes of the
+// others, and the box that one copy brings.
+struct Mapped {
+  int64_t offset = 0;  // bytes
+  int type = 0;
+  std::vector<uint64_t> shape, strides;
+  std::vector<uint32_t> box;
+};
+
+// A kernel argument: the address of buffer `buffer`, what describes it (`mapped`), or (buffer < 0) the constant in
+// `bytes`.
 struct Argument {
   int buffer = -1;
   std::array<unsigned char, 8> bytes{};
+  std::optional<Mapped> mapped;
 };
 
 struct Step {
