@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sympy
 
+from cuda_agent_backend.sketch.contraction import Contraction, Factor, merged
 from cuda_agent_backend.sketch.cuda_operands import Side
 from cuda_agent_backend.sketch.nest import Dim, coefficient
 from cuda_agent_backend.sketch.ssa import Unsupported
@@ -22,6 +24,22 @@ class Boxed:
 
     map: TensorMap
     batch: tuple[sympy.Symbol, ...]
+
+
+def in_batches(c: Contraction) -> Contraction:
+    """The same with batches made of loops over rows and columns that are not one with the last of them in memory, as a
+    pointwise convolution's images: of a box's dimensions one is rows, and one terms."""
+    outer_rows, rows = _apart(c.rows, c.left)
+    outer_columns, columns = _apart(c.columns, c.right)
+    batch = (*c.batch, *outer_rows, *outer_columns)
+    return replace(c, batch=batch, rows=rows, columns=columns)
+
+
+def _apart(dims: tuple[Dim, ...], factor: Factor) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
+    """The outer loops, and those that are one in memory."""
+    size = merged(dims, factor, "x").dims[-1][1]
+    first = next(i for i in range(len(dims)) if math.prod(n for _, n in dims[i:]) <= size)
+    return dims[:first], dims[first:]
 
 
 def boxed(side: Side, batch: Sequence[Dim], rows: int, depth: int, item: int) -> Boxed:

@@ -17,7 +17,7 @@ import torch
 from cuda_agent_backend.sketch.contraction import Contraction, points
 from cuda_agent_backend.sketch.cuda_access import LanePrinter
 from cuda_agent_backend.sketch.cuda_align import aligned_sides, copying, sides_of
-from cuda_agent_backend.sketch.cuda_boxes import Boxed, boxed
+from cuda_agent_backend.sketch.cuda_boxes import Boxed, boxed, in_batches
 from cuda_agent_backend.sketch.cuda_frame import decompose, indented
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts, ceildiv
 from cuda_agent_backend.sketch.cuda_operands import Gather, Output, Side, gather_of, output_of
@@ -75,6 +75,8 @@ class Writer:
     device: DeviceFacts
 
     def __post_init__(self) -> None:
+        if self.tiles.boxes:
+            self.contraction = in_batches(self.contraction)
         c = self.contraction
         self.left, self.right = sides_of(c)
         if any(self._dtype(side.factor.buffer) != c.dtype for side in (self.left, self.right)):

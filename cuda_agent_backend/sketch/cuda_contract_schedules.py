@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from cuda_agent_backend.sketch.contraction import Contraction
 from cuda_agent_backend.sketch.cuda_align import aligned_sides, aligning_pays, sides_of
-from cuda_agent_backend.sketch.cuda_boxes import boxed
+from cuda_agent_backend.sketch.cuda_boxes import boxed, in_batches
 from cuda_agent_backend.sketch.cuda_contract import MAX_BATCHES, SKETCH, Writer
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts, ceildiv
 from cuda_agent_backend.sketch.cuda_operands import Side
@@ -232,16 +232,19 @@ def _half_tiles(sides: tuple[Side, Side]) -> Iterator[tuple[Tiles, float]]:
 def _boxed_tiles(
     c: Contraction, sides: tuple[Side, Side], device: DeviceFacts
 ) -> Iterator[tuple[Tiles, float]]:
-    if device.arch != "sm_90a":
+    """``sides``: as they are, or copies of them."""
+    apart = in_batches(c)
+    if device.arch != "sm_90a" or apart.batches > MAX_BATCHES:
         return
     try:
-        for side in sides:
-            boxed(side, c.batch, GROUP_ROWS, BOTH_DEPTH, c.dtype.itemsize)
+        for side in sides if apart == c else sides_of(apart):
+            boxed(side, apart.batch, GROUP_ROWS, BOTH_DEPTH, c.dtype.itemsize)
     except Unsupported:
         return
     for rows, columns, stages, share in BOXED_TILES:
         shape = (rows, columns, BOTH_DEPTH, GROUP_ROWS, columns, stages)
-        yield Tiles(*shape, products=1, group=BOXES), share
+        tiles = Tiles(*shape, products=1, group=BOXES)
+        yield tiles, share * _blocks(c, tiles) / _blocks(apart, tiles)
 
 
 def _both_tiles(sides: tuple[Side, Side], device: DeviceFacts) -> Iterator[tuple[Tiles, float]]:

@@ -45,6 +45,12 @@ CASES: dict[str, Case] = {
     "both transposed": (lambda a, b: a.T @ b.T, (randn(264, 144), randn(136, 264))),
     "batches": (torch.bmm, (randn(3, 136, 72, dtype=F16), randn(3, 72, 80, dtype=F16))),
     "a part of another": (lambda a, b: a[8:, 16:80] @ b, (randn(90, 96), randn(64, 72))),
+    "one for all batches": (torch.matmul, (randn(70, 64), randn(3, 64, 72))),
+    "pointwise convolution": (
+        lambda x, w, b: F.relu(F.conv2d(x, w, b)),
+        (randn(3, 72, 8, 9), randn(80, 72, 1, 1), randn(80)),
+    ),
+    "tokens of a part": (lambda x, w: x[:, 1:] @ w, (randn(3, 30, 64), randn(64, 72))),
     "heads inside": (of_heads, (randn(2, 70, 3, 64), randn(2, 66, 3, 64))),
 }
 
@@ -120,6 +126,16 @@ def test_maps_say_where_operands_are() -> None:
     assert described("a part of another")[0] == ((64, 82), (96,), (64, 64), 8 * 96 + 16)
     assert described("batches")[0] == ((72, 136, 3), (72, 136 * 72), (64, 64, 1), 0)
     assert [m.shape for m in maps("heads inside")] == [(64, 70, 2, 3), (64, 66, 2, 3)]
+
+
+def test_images_are_batches() -> None:
+    function, inputs = CASES["pointwise convolution"]
+    it = sample(function, *inputs, target="cuda")
+    _, plan = emit(it)
+    (launch,) = (s for s in plan.steps if isinstance(s, Launch))
+    assert launch.grid == (2 * 2, 1, 3)  # tiles of channels and of one image's points
+    assert [m.shape for m in maps("pointwise convolution")] == [(72, 72, 3), (72, 80)]
+    assert maps("tokens of a part")[0].offset == 64
 
 
 def test_large_products_are_tried_so_first() -> None:
