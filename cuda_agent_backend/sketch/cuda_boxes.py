@@ -16,6 +16,8 @@ from sandbox.plan import TensorMap
 
 LINE_BYTES, PIECE_BYTES = 128, 16
 MOST_DIMENSIONS = 5
+FAR = 2**31
+"""Elements, from which on a plan takes no stride."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,8 @@ def boxed(side: Side, batch: Sequence[Dim], rows: int, depth: int, item: int) ->
     if not offset.is_Integer or len(dims) >= MOST_DIMENSIONS:
         raise Unsupported("boxes of an operand that is not contiguous, or of too many dimensions")
     strides = tuple(step for _, step in dims)
+    if max(near[1], *strides) >= FAR:
+        raise Unsupported("boxes of an operand with rows or batches too far apart")
     uneven = any(n * item % PIECE_BYTES for n in (*strides, int(offset)))
     if uneven or min(strides) <= 0 or offset < 0 or depth * item != LINE_BYTES:
         raise Unsupported("boxes whose lines do not begin at multiples of 16 bytes")

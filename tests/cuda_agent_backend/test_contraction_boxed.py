@@ -13,7 +13,7 @@ from sketch_kit import Sample, sample
 from torch import Tensor
 from torch.nn import functional as F
 
-from cuda_agent_backend.sketch import cuda
+from cuda_agent_backend.sketch import cuda, cuda_boxes
 from cuda_agent_backend.sketch.cuda_contract_schedules import BOXED_TILES
 from cuda_agent_backend.sketch.cuda_tiles import BOXES
 from cuda_agent_backend.sketch.schedule import Schedule
@@ -170,6 +170,14 @@ def test_other_operands_are_not_boxed(
     assert BOXES not in {
         s.parameters(0).get("group") for s in found if not s.parameters(0).get("aligned")
     }
+
+
+def test_strides_that_no_plan_takes_are_not_boxed(monkeypatch: pytest.MonkeyPatch) -> None:
+    function, inputs = CASES["linear"]
+    it = sample(function, *inputs, target="cuda")
+    monkeypatch.setattr(cuda_boxes, "FAR", 264)
+    with pytest.raises(Unsupported, match="too far apart"):
+        emit(it)
 
 
 @pytest.mark.parametrize(
