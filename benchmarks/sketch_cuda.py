@@ -4,7 +4,7 @@
     python -m benchmarks.sketch_cuda --out FOLDER --products [--tf32] [--families "gemm 4096,conv 3d"]
 
 A tool for whoever works on the sketches. The judge's verdicts are made elsewhere, pair by pair; here kernels run in
-one process, interleaved, with the L2 cache overwritten before each run, and medians are compared. Needs the launcher
+one process, interleaved, each with a cold and clean L2 cache, and medians are compared. Needs the launcher
 extension (`python setup.py build_ext --inplace`) and nvcc. Prints one line for each case and writes all to FOLDER.
 """
 
@@ -244,13 +244,10 @@ class Timer:
     """Microseconds of interleaved runs, each with a cold L2."""
 
     flush: Tensor
-    clean: bool = False
 
-    def _overwrite(self) -> None:
-        """Empty the L2 cache of what a run reads; ``clean`` leaves no lines in it that must be written back."""
-        self.flush.fill_(1)
-        if self.clean:
-            self.flush.sum()
+    def _evict(self) -> None:
+        """As `sandbox.cudaclock` does: no line is left that a run reads, nor one that it would have to write back."""
+        self.flush.sum()
 
     def measure(self, runs: dict[str, Run], rounds: int) -> dict[str, list[float]]:
         times: dict[str, list[float]] = {name: [] for name in runs}
@@ -262,7 +259,7 @@ class Timer:
             random.shuffle(order)
             events = []
             for name in order:
-                self._overwrite()
+                self._evict()
                 start, end = (
                     torch.cuda.Event(enable_timing=True),
                     torch.cuda.Event(enable_timing=True),
@@ -471,7 +468,6 @@ def document(outcomes: list[Outcome], options: argparse.Namespace) -> dict[str, 
         "float32": "tf32" if options.tf32 else "ieee",
         "rounds": options.rounds,
         "most": options.most,
-        "clean": options.clean,
         "outcomes": [dataclasses.asdict(o) for o in outcomes],
         "summary": summary(outcomes),
     }
@@ -485,9 +481,6 @@ def main() -> int:
     parser.add_argument("--sizes", default="64MB,512MB,2GB")
     parser.add_argument("--most", type=int, default=14)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument(
-        "--clean", action="store_true", help="leave the L2 cache without dirty lines"
-    )
     parser.add_argument("--no-probes", action="store_true")
     parser.add_argument("--products", action="store_true", help="products and convolutions instead")
     parser.add_argument("--tf32", action="store_true", help="torch may use TF32, and so do we")
@@ -515,7 +508,7 @@ def main() -> int:
             s.name: pool.submit(_build_named, s.name, folder, options.most, options.tf32)
             for s in (*chosen, *small)
         }
-        timer = Timer(torch.empty(64 << 20, dtype=torch.int32, device="cuda"), options.clean)
+        timer = Timer(torch.zeros(64 << 20, device="cuda"))
         print(f"{'case':28}{'eager':>9}{'inductor':>9}{'best':>9}{'first':>9}")
         for case in chosen:
             outcome = run_case(case, futures[case.name].result(), timer, options.rounds)
