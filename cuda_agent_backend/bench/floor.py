@@ -27,11 +27,14 @@ class Floor:
         return asdict(self)
 
 
-def floor_of(moved: int, operations: int, ceilings: Mapping[str, Any]) -> Floor:
-    """Memory and arithmetic may overlap, so the longer of the two counts, after what any call takes."""
-    memory = moved / float(ceilings["bytes_per_s"])
+def floor_of(read: int, written: int, operations: int, ceilings: Mapping[str, Any]) -> Floor:
+    """Memory and arithmetic may overlap, so the longer of the two counts, after what any call takes.
+
+    read, written: bytes; reading alone is faster than copying, whose rate is that of what is written.
+    """
+    memory = read / float(ceilings["read_bytes_per_s"]) + written / float(ceilings["bytes_per_s"])
     work = max(memory, operations / float(ceilings["flops_per_s"]))
-    return Floor(moved, operations, float(ceilings["call_s"]) + work)
+    return Floor(read + written, operations, float(ceilings["call_s"]) + work)
 
 
 def unique_bytes(tensors: Iterable[Tensor]) -> int:

@@ -196,8 +196,10 @@ def model_floor(model: nn.Module, inputs: Sequence[Any], ceilings: Mapping[str, 
     outputs: list[Tensor] = []
     with _frozen(model), lookups(model) as looked_up:
         operations = operations_of(lambda: outputs.extend(tensors(model(*inputs))))
-    moved = unique_bytes([*weights(model), *tensors(inputs), *outputs]) + looked_up.bytes
-    return floor_of(moved, operations, ceilings)
+    given = [*weights(model), *tensors(inputs)]
+    read = unique_bytes(given)
+    written = unique_bytes([*given, *outputs]) - read
+    return floor_of(read + looked_up.bytes, written, operations, ceilings)
 
 
 @contextmanager

@@ -199,9 +199,10 @@ def test_tables_show_what_there_is() -> None:
 
 
 def test_the_floor_is_the_longer_of_memory_and_arithmetic() -> None:
-    ceilings = {"bytes_per_s": 100.0, "flops_per_s": 10.0, "call_s": 0.5}
-    assert floor_of(200, 10, ceilings).seconds == 2.5
-    assert floor_of(200, 30, ceilings).seconds == 3.5
+    ceilings = {"bytes_per_s": 100.0, "read_bytes_per_s": 200.0, "flops_per_s": 10.0, "call_s": 0.5}
+    assert floor_of(200, 100, 10, ceilings).seconds == 2.5
+    assert floor_of(200, 100, 30, ceilings).seconds == 3.5
+    assert floor_of(200, 100, 0, ceilings).bytes == 300
 
 
 def test_bytes_that_tensors_share_count_once() -> None:
@@ -226,7 +227,7 @@ def test_of_tables_the_rows_count_that_are_looked_up() -> None:
         def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             return self.words(x) + self.words(input=x.flip(0)), self.bags(x)
 
-    ceilings = {"bytes_per_s": 1.0, "flops_per_s": 1e9, "call_s": 0.0}
+    ceilings = {"bytes_per_s": 1.0, "read_bytes_per_s": 1.0, "flops_per_s": 1e9, "call_s": 0.0}
     x = torch.tensor([[3, 5, 3], [7, 3, 999 % 500]])
     floor = model_floor(Words(), (x,), ceilings)
     rows, outputs = len(x.unique()), (2 * 3 * 8 + 2 * 4) * 4
@@ -244,11 +245,11 @@ def test_the_floor_of_a_model_that_hands_its_parameters_on() -> None:
             return self.mix(self.latents) * x
 
     model = Latents()
-    ceilings = {"bytes_per_s": 4.0, "flops_per_s": 1e9, "call_s": 0.0}
+    ceilings = {"bytes_per_s": 4.0, "read_bytes_per_s": 8.0, "flops_per_s": 1e9, "call_s": 0.0}
     with torch.no_grad():
         floor = model_floor(model, (torch.zeros(16),), ceilings)
     assert floor.operations == 2 * 4 * 8 * 16
-    assert floor.seconds == 4 * 8 + 8 * 16 + 16 + 4 * 16
+    assert floor.seconds == (4 * 8 + 8 * 16 + 16) / 2 + 4 * 16
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
