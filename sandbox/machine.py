@@ -163,9 +163,7 @@ def _streamed(source: Any) -> float:
         sums = torch.empty(source.numel() // streaming.BLOCK, device=source.device)
         streaming.read(source, sums)  # compiled by its first call
         return _best(lambda: streaming.read(source, sums), "cuda")
-    except (
-        Exception
-    ):  # Triton, its backend, the C compiler: whichever is missing raises what it likes
+    except Exception:  # whichever of Triton, its backend and the C compiler is missing
         return float("inf")
 
 
