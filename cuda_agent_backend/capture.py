@@ -146,7 +146,7 @@ def _interpret(
 ) -> Any:
     """Run a graph on real tensors, and the first time write down the inputs of its tasks."""
     if folder is None or found.recorded or found.inputs:
-        with lock.turn():
+        with lock.shared():
             return _Recorder(found.module, {}).run(*arguments)
     with choosing(options.plain_inductor):
         forms = list(_forms_in_both_layouts(found.module.graph))
@@ -157,7 +157,7 @@ def _interpret(
     recorder = _Recorder(found.module, wanted)
     if forms:  # before the graph changes them
         found.inputs = record(folder / "graph", arguments)
-    with lock.turn():
+    with lock.shared():
         result = recorder.run(*arguments)
     for form in forms:
         place = folder / form.task.digest[:16]

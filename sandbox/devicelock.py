@@ -1,7 +1,9 @@
 """Turns on a device among processes: `turns` is the same among the threads of one.
 
-Only what runs or times something on the device takes a turn; compiling does not. A turn ends with its process at the
-latest, however that ends, since the system gives up the locks of a dead process.
+What is timed has the device alone. What only has to be right, such as a check of results, shares it with others of its
+kind: most of a check is copying and arithmetic of the host, and in a search side by side the device would idle
+meanwhile. Compiling takes no turn. A turn ends with its process at the latest, however that ends, since the system
+gives up the locks of a dead process.
 
 Not covered: processes that take no turns. The A/A control notices them.
 """
@@ -12,7 +14,7 @@ import fcntl
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 
@@ -20,7 +22,8 @@ class DeviceLock:
     """A file that processes lock for their turn; without a path every turn begins at once.
 
     A second file beside it is the turnstile: who is next holds it while the turn before goes on, so a process that
-    comes back at once is not served before those that wait. A turn within a turn of the same thread is part of it.
+    comes back at once is not served before those that wait, and those that share the device do not keep from it who
+    wants it alone. A turn within a turn of the same thread is part of it.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -29,10 +32,25 @@ class DeviceLock:
         """Seconds spent waiting for turns."""
         self._thread = threading.local()
 
+    def turn(self) -> AbstractContextManager[None]:
+        """The device alone, as timings need it. May raise OSError where the files cannot be opened.
+
+        Raises RuntimeError within a shared turn: whoever waits there for the others to end may be waited for.
+        """
+        return self._turn(fcntl.LOCK_EX)
+
+    def shared(self) -> AbstractContextManager[None]:
+        """The device together with others that time nothing. May raise OSError where the files cannot be opened."""
+        return self._turn(fcntl.LOCK_SH)
+
     @contextmanager
-    def turn(self) -> Iterator[None]:
-        """The device alone. May raise OSError where the files cannot be opened."""
-        if self.path is None or getattr(self._thread, "has_turn", False):
+    def _turn(self, kind: int) -> Iterator[None]:
+        held = getattr(self._thread, "held", None)
+        if held == fcntl.LOCK_SH and kind == fcntl.LOCK_EX:
+            raise RuntimeError(
+                "the device is shared in this turn, and cannot be had alone within it"
+            )
+        if self.path is None or held is not None:
             yield
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -40,14 +58,14 @@ class DeviceLock:
         started = time.monotonic()
         with _unlocked(turnstile) as first, _unlocked(self.path) as second:
             fcntl.flock(first, fcntl.LOCK_EX)
-            fcntl.flock(second, fcntl.LOCK_EX)
+            fcntl.flock(second, kind)
             fcntl.flock(first, fcntl.LOCK_UN)
             self.waited_s += time.monotonic() - started
-            self._thread.has_turn = True
+            self._thread.held = kind
             try:
                 yield
             finally:
-                self._thread.has_turn = False
+                self._thread.held = None
 
 
 @contextmanager

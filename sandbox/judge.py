@@ -63,9 +63,10 @@ from sandbox.verdict import (
     Unchecked,
     Verdict,
     Wrong,
+    lacks_memory,
     reward,
 )
-from sandbox.verify import QUICK, THOROUGH, check_candidate
+from sandbox.verify import QUICK, THOROUGH, Check, Checked, check_candidate
 
 if TYPE_CHECKING:
     import torch
@@ -271,8 +272,7 @@ class Judge:
         if not isinstance(session, Session):
             return session
         check = THOROUGH if thorough else QUICK
-        with self._device.turn():
-            outcome = check_candidate(session, self._scratch, check, recorded_inputs or ()).outcome
+        outcome = self._check(session, self._scratch, check, recorded_inputs or ()).outcome
         return self._rid(self._scratch, outcome)
 
     def profile(
@@ -299,8 +299,7 @@ class Judge:
         achieved = self._achieved(session, speed)
         if speed.speedup.median < worth:
             return Unchecked(speed, achieved)
-        with self._device.turn():
-            checked = check_candidate(session, self._scratch, QUICK, ())
+        checked = self._check(session, self._scratch, QUICK, ())
         if not isinstance(checked.outcome, Correct):
             return self._rid(self._scratch, checked.outcome)
         return Correct(checked.outcome.accuracy, speed, achieved)
@@ -381,8 +380,7 @@ class Judge:
         if compiled.plan is not None:
             evidence["written_plan"] = json.loads(candidate.plan.to_json())
         clock = _Laps(self._device)
-        with self._device.turn():
-            checked = check_candidate(session, self._candidate, THOROUGH, recorded)
+        checked = self._check(session, self._candidate, THOROUGH, recorded)
         evidence["seconds"] = {"check": clock.lap()}
         evidence["draws"] = checked.draws
         if not isinstance(checked.outcome, Correct):
@@ -398,6 +396,22 @@ class Judge:
             outcome = self._sanitize(session, candidate, compiled, evidence) or outcome
             evidence["seconds"]["sanitizer"] = clock.lap()
         return outcome
+
+    def _check(
+        self,
+        session: Session,
+        worker: WorkerProcess,
+        check: Check,
+        recorded: Sequence[Sequence[torch.Tensor]],
+    ) -> Checked:
+        """Whether the loaded candidate is right. Without memory beside others' checks it is made again after them."""
+        with self._device.shared():
+            found = check_candidate(session, worker, check, recorded)
+        if self.target == "cuda" and lacks_memory(found.outcome):
+            machine.release_memory(self.target)
+            with self._device.turn():
+                found = check_candidate(session, worker, check, recorded)
+        return found
 
     def _time(
         self,
@@ -464,7 +478,7 @@ class Judge:
             task, seed = session.task, secrets.randbits(63)
             return make_inputs(task.inputs, seed, "normal", session.bounds, "cpu")
 
-        with self._device.turn():  # under its tools kernels take as long as a hundred runs
+        with self._device.shared():  # under its tools kernels take as long as a hundred runs
             reports = sanitizer.sanitize(compiled.path, compiled.launched(candidate).plan, draw)
         evidence["sanitizer"] = [report.to_dict() for report in reports]
         for report in reports:

@@ -7,6 +7,7 @@ the evidence for it.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
@@ -14,7 +15,7 @@ from sandbox.accuracy import AccuracyReport
 from sandbox.roofline import Achieved
 from sandbox.timing import THRESHOLD, SpeedReport
 
-VERIFIER_VERSION = "15"
+VERIFIER_VERSION = "16"
 """Changes whenever a judgement could come out differently; a record with another one is judged again."""
 
 
@@ -202,6 +203,15 @@ class Verdict:
     def to_json(self) -> str:
         """All of it as JSON text."""
         return json.dumps(asdict(self), sort_keys=True)
+
+
+OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|CUDA error: out of memory|CUDA out of memory")
+
+
+def lacks_memory(outcome: Outcome) -> bool:
+    """Whether the device had no memory left for it, which says nothing of the candidate."""
+    told = outcome.message if isinstance(outcome, Failed) else outcome.reason
+    return bool(OUT_OF_MEMORY.search(told))
 
 
 def reward(outcome: Outcome) -> float | None:

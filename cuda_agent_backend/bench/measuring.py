@@ -77,11 +77,12 @@ def measure(task: BuiltTask, request: Request) -> dict[str, Any]:
     alone = lock.turn() if wishes.max_autotune else compiling(lock, wishes.target)
     with torch.no_grad(), alone:
         contestants = compiled(task, inputs, request)
-    with torch.no_grad(), lock.turn():
+    with torch.no_grad(), lock.shared():
         draws = [check(task, contestants.calls, wishes.seed + draw) for draw in range(DRAWS)]
         floor = model_floor(task.model, inputs, request.ceilings or {})
+    calls = {name: _bound(call, inputs) for name, call in contestants.calls.items()}
+    with torch.no_grad(), lock.turn():
         clock = clock_of(wishes.target, [*weights(task.model), *tensors(inputs)])
-        calls = {name: _bound(call, inputs) for name, call in contestants.calls.items()}
         samples = samples_of(calls, clock, request)
     graphs = explain(task.model, *inputs, options=request.options("cached")).graphs
     return {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,10 +18,10 @@ from cuda_agent_backend.bench.figures import MEASURED
 from cuda_agent_backend.bench.request import Request, Wishes
 from cuda_agent_backend.bench.results import Facts, Identity, Results, wanted_again
 from sandbox.turns import Turns
+from sandbox.verdict import OUT_OF_MEMORY
 
 MACHINE_LIMIT_S = 600.0
 CORES_PER_JOB, MOST_JOBS = 4, 8
-OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|CUDA error: out of memory|CUDA out of memory")
 START_S, PER_BUDGET = 600.0, 4.0
 """What a task may take beside its search, and how many graphs' budgets."""
 

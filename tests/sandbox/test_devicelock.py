@@ -15,7 +15,7 @@ from judge_kit import silu_bias, silu_candidate
 from sandbox.compilation import Compiled
 from sandbox.devicelock import DeviceLock
 from sandbox.judge import Judge
-from sandbox.verdict import Correct, Outcome
+from sandbox.verdict import Correct, Failed, Outcome
 
 HOLD = """
 import sys, time
@@ -38,9 +38,9 @@ def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def take(lock: DeviceLock, seen: list[str], name: str) -> threading.Thread:
+def take(lock: DeviceLock, seen: list[str], name: str, shared: bool = False) -> threading.Thread:
     def work() -> None:
-        with lock.turn():
+        with lock.shared() if shared else lock.turn():
             seen.append(name)
 
     thread = threading.Thread(target=work, daemon=True)
@@ -96,6 +96,58 @@ def test_a_turn_ends_with_an_exception(tmp_path: Path) -> None:
         raise KeyboardInterrupt
     with lock.turn():
         pass
+
+
+def test_shared_turns_go_side_by_side_and_wait_for_who_has_the_device_alone(tmp_path: Path) -> None:
+    path, seen = tmp_path / "lock", list[str]()
+    with DeviceLock(path).shared():
+        other = take(DeviceLock(path), seen, "beside", shared=True)
+        other.join(30)
+        assert seen == ["beside"]
+        alone = take(DeviceLock(path), seen, "alone")
+        while not _is_next(path):
+            time.sleep(0.01)
+        late = take(DeviceLock(path), seen, "late", shared=True)
+        late.join(0.3)
+        assert seen == ["beside"]
+    alone.join(30)
+    late.join(30)
+    assert seen == ["beside", "alone", "late"]
+
+
+def test_the_device_cannot_be_had_alone_within_a_shared_turn(tmp_path: Path) -> None:
+    lock = DeviceLock(tmp_path / "lock")
+    with lock.shared(), lock.shared(), pytest.raises(RuntimeError, match="cannot be had alone"):
+        lock.turn().__enter__()
+    with lock.turn(), lock.shared():
+        pass
+
+
+def test_a_check_that_found_no_memory_beside_others_is_made_once_more_alone(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fcntl
+
+    from sandbox import judge as module
+    from sandbox.verify import Checked
+
+    lock, held = DeviceLock(judge.scratch / "lock"), list[int]()
+    answers = [
+        Failed("eager mode", "OutOfMemoryError: CUDA out of memory. Tried to allocate\nmore")
+    ]
+    answers.append(Failed("eager mode", "RuntimeError: another reason"))
+
+    def check(*_: object) -> Checked:
+        held.append(lock._thread.held)
+        return Checked(answers[len(held) - 1])
+
+    monkeypatch.setattr(judge, "_device", lock)
+    monkeypatch.setattr(judge, "target", "cuda")
+    monkeypatch.setattr(module, "check_candidate", check)
+    monkeypatch.setattr(module.machine, "release_memory", lambda target: None)
+    found = judge._check(None, None, None, ())  # type: ignore[arg-type]
+    assert held == [fcntl.LOCK_SH, fcntl.LOCK_EX]
+    assert found.outcome is answers[1]
 
 
 def test_a_judge_compiles_at_any_time_and_runs_in_its_turn(
