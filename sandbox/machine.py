@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+log = logging.getLogger(__name__)
 
 COPY_BYTES = 1 << 28
 GPU_COPY_BYTES = 1 << 31
@@ -28,6 +31,15 @@ class Ceilings:
     flops_per_s: float
     cache_bytes: int
     """Last-level cache: so much of what is written may not have reached memory when a call returns."""
+
+    @classmethod
+    def of(cls, rates: Mapping[str, Any]) -> Ceilings:
+        """From JSON, whatever else that holds. Raises KeyError for a rate that is missing."""
+        return cls(**{field.name: rates[field.name] for field in fields(cls)})
+
+    def seconds_to_move(self, read: float, written: float) -> float:
+        """Least seconds for so many bytes: reading alone is faster than copying, whose rate that of writing is."""
+        return read / self.read_bytes_per_s + written / self.bytes_per_s
 
     def best_of(self, other: Ceilings) -> Ceilings:
         """The higher of each, from two measurements."""
@@ -163,7 +175,10 @@ def _streamed(source: Any) -> float:
         sums = torch.empty(source.numel() // streaming.BLOCK, device=source.device)
         streaming.read(source, sums)  # compiled by its first call
         return _best(lambda: streaming.read(source, sums), "cuda")
-    except Exception:  # whichever of Triton, its backend and the C compiler is missing
+    except Exception as error:  # whichever of Triton, its backend and the C compiler is missing
+        log.warning(
+            "reading is measured with torch's own kernels: %s: %s", type(error).__name__, error
+        )
         return float("inf")
 
 

@@ -79,8 +79,7 @@ def reachable_seconds(task: Task, ceilings: Ceilings) -> float:
 
     Not a bound (a small output may stay in the cache), but what a search can hope for.
     """
-    read, written = floor_bytes(task)
-    return read / ceilings.read_bytes_per_s + written / ceilings.bytes_per_s
+    return ceilings.seconds_to_move(*floor_bytes(task))
 
 
 def operations(module: torch.fx.GraphModule) -> int:

@@ -9,6 +9,10 @@ the true median is binomial(n, 1/2) whatever the distribution, so the bounds hol
 a shape, and the heavy tail that a busy machine adds moves them little. A bootstrap of the median
 of a few dozen pairs has no such guarantee and costs more.
 
+Some kernels take one of two times, by where their memory happens to lie, and change between them in the middle of a
+race. The control of such a baseline is wide however quiet the machine is, and medians say nothing. A candidate that is
+faster at its worst than the baseline at its best is faster all the same (`report_at_best`).
+
 Looking several times and stopping early makes false alarms likelier; interim looks therefore use
 `INTERIM_CONFIDENCE`, only the last one `CONFIDENCE`.
 """
@@ -51,12 +55,13 @@ class Interval:
 @dataclass(frozen=True)
 class Control:
     """The baseline against itself, before and after: `quiet` says that the timings can be
-    trusted.
+    trusted. scatters: they cannot, but only since it takes now longer and now less.
     """
 
     interval: Interval
     quiet: bool
     reason: str
+    scatters: bool = False
 
 
 @dataclass(frozen=True)
@@ -142,7 +147,7 @@ def control(first: Sequence[float], second: Sequence[float]) -> Control:
     if is_wide(found):
         width = found.high / found.low - 1
         return Control(
-            found, False, f"the machine is too noisy (control interval {width:.0%} wide)"
+            found, False, f"the machine is too noisy (control interval {width:.0%} wide)", True
         )
     return Control(found, True, "")
 
@@ -164,19 +169,55 @@ def report(
     over = {
         name: interval(ratios(samples[name], samples[candidate]), confidence) for name in baselines
     }
-    seconds = {
+    faster = min(baselines, key=lambda name: over[name].median)
+    sure = all(found.pairs >= MIN_PAIRS for found in over.values())
+    wins = sure and all(found.low > THRESHOLD for found in over.values())
+    return SpeedReport(_medians(samples), over, faster, aa, wins)
+
+
+def at_best(baseline: Sequence[float | None], contestant: Sequence[float | None]) -> Interval:
+    """The contestant against the baseline's fastest decile, whatever else the baseline takes.
+
+    low: with the contestant's slowest decile, high: with its fastest. Pairs play no part. ValueError without samples.
+    """
+    found = [[seconds for seconds in own if seconds is not None] for own in (baseline, contestant)]
+    if min(map(len, found)) < MIN_PAIRS or min(map(min, found)) <= 0:
+        raise ValueError("too few samples, or one that is not a positive time")
+    (best, *_), mine = (statistics.quantiles(own, n=10, method="inclusive") for own in found)
+    pairs = min(map(len, found))
+    return Interval(best / statistics.median(found[1]), best / mine[-1], best / mine[0], pairs)
+
+
+def report_at_best(
+    samples: Mapping[str, Sequence[float | None]], aa: Control, *, candidate: str = "candidate"
+) -> SpeedReport:
+    """As `report`, for a control that scatters: the candidate against each baseline at its best (see `at_best`).
+
+    samples: not in rounds, so those of the control may be among their baseline's.
+    """
+    over = {
+        name: at_best(own, samples[candidate]) for name, own in samples.items() if name != candidate
+    }
+    faster = min(over, key=lambda name: over[name].median)
+    wins = all(found.low > THRESHOLD for found in over.values())
+    return SpeedReport(_medians(samples), over, faster, aa, wins)
+
+
+def _medians(samples: Mapping[str, Sequence[float | None]]) -> dict[str, float]:
+    return {
         name: statistics.median([value for value in values if value is not None])
         for name, values in samples.items()
     }
-    faster = min(baselines, key=lambda name: over[name].median)
-    enough = all(found.pairs >= MIN_PAIRS for found in over.values())
-    wins = enough and all(found.low > THRESHOLD for found in over.values())
-    return SpeedReport(seconds, over, faster, aa, wins)
+
+
+def enough(samples: Mapping[str, Sequence[float | None]]) -> bool:
+    """Whether each contestant ran often enough to say anything of it."""
+    return min(sum(v is not None for v in values) for values in samples.values()) >= MIN_PAIRS
 
 
 def settled(samples: Mapping[str, Sequence[float | None]], threshold: float = THRESHOLD) -> bool:
     """Whether more rounds cannot be expected to change the answer: an interim look."""
-    if min(sum(v is not None for v in values) for values in samples.values()) < MIN_PAIRS:
+    if not enough(samples):
         return False
     found = report(samples, confidence=INTERIM_CONFIDENCE).over.values()
     return all(over.low > threshold for over in found) or any(

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sandbox.machine import Ceilings
+
 READ_IN_PART = (nn.Embedding, nn.EmbeddingBag)
 
 
@@ -30,10 +32,10 @@ class Floor:
 def floor_of(read: int, written: int, operations: int, ceilings: Mapping[str, Any]) -> Floor:
     """Memory and arithmetic may overlap, so the longer of the two counts, after what any call takes.
 
-    read, written: bytes; reading alone is faster than copying, whose rate is that of what is written.
+    read, written: bytes. ceilings: `Ceilings` as JSON, and ``call_s``.
     """
-    memory = read / float(ceilings["read_bytes_per_s"]) + written / float(ceilings["bytes_per_s"])
-    work = max(memory, operations / float(ceilings["flops_per_s"]))
+    rates = Ceilings.of(ceilings)
+    work = max(rates.seconds_to_move(read, written), operations / rates.flops_per_s)
     return Floor(read + written, operations, float(ceilings["call_s"]) + work)
 
 

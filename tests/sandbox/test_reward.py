@@ -8,8 +8,8 @@ import pytest
 
 from sandbox import timing
 from sandbox.accuracy import compare
-from sandbox.race import Race
-from sandbox.rounds import Record
+from sandbox.race import Race, Timed
+from sandbox.rounds import Contestant, Record
 from sandbox.timing import Interval, report
 from sandbox.verdict import Correct, Crashed, Failed, Noisy, Outcome, TooSlow, reward
 
@@ -73,10 +73,22 @@ def test_the_wall_clock_only_forbids_what_device_time_allows(
     record = Record({**device, "inductor": [wall] * 12}, device)
     control = timing.control([1.0] * 12, [1.0] * 12)
     race = Race.__new__(Race)
-    speed = race._report(record, control)
+    speed = race._by_all_clocks(timing.report(record.device, aa=control), record)
     assert (speed.wall is not None) == forbidden
     found = Correct(ACCURACY, speed) if speed.wins else TooSlow(ACCURACY, speed)
     assert reward(found) == expected
+
+
+@pytest.mark.parametrize(("mine", "expected"), [(0.9, 3), (0.97, None), (1.2, None)])
+def test_a_baseline_of_two_speeds_is_beaten_at_its_best_or_not_at_all(
+    mine: float, expected: float | None
+) -> None:
+    two = [1.5 if n % 3 else 1.0 for n in range(24)]
+    samples = {"eager": [3.0] * 12, "inductor": [1.5] * 12, "candidate": [mine] * 12}
+    race = Race.__new__(Race)
+    race._faster = Contestant("inductor", None, 0)  # type: ignore[arg-type]
+    speed = race._decide(Timed(Record(samples, samples), two, [*two[1:], 1.0]))
+    assert reward(speed if isinstance(speed, Noisy) else Correct(ACCURACY, speed)) == expected
 
 
 def test_what_is_wrong_costs_and_what_is_not_known_gives_nothing() -> None:

@@ -24,6 +24,27 @@ from sandbox.task import InputRef, Node, NodeRef, Task
 CEILINGS = Ceilings(2e9, 1e9, 1e12, cache_bytes=1 << 20)
 
 
+def test_ceilings_come_back_from_json_among_other_figures() -> None:
+    told = json.loads(json.dumps({**CEILINGS.to_dict(), "call_s": 1e-6}))
+    assert Ceilings.of(told) == CEILINGS
+    assert CEILINGS.seconds_to_move(read=1e9, written=1e9) == 1.5
+    with pytest.raises(KeyError, match="flops_per_s"):
+        Ceilings.of({"bytes_per_s": 1.0, "read_bytes_per_s": 1.0})
+
+
+def test_without_triton_reading_is_measured_with_torchs_kernels_and_said_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from sandbox import streaming
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("no C compiler")
+
+    monkeypatch.setattr(streaming, "read", broken)
+    assert machine._streamed(torch.zeros(streaming.BLOCK)) == float("inf")
+    assert "torch's own kernels: RuntimeError: no C compiler" in caplog.text
+
+
 def test_what_is_read_and_written_counts_once() -> None:
     assert floor_bytes(silu_bias(256, 512)) == (4 * (256 * 512 + 512), 4 * 256 * 512)
 

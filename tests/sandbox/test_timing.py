@@ -138,6 +138,36 @@ def test_the_median_of_times_that_scatter_is_sure_once_there_are_enough_of_them(
     assert not few.quiet and timing.is_wide(few.interval) and many.quiet
 
 
+def two_speeds(n: int, slower: float = 1.5) -> list[float]:
+    return [slower if i % 3 else 1.0 for i in range(n)]
+
+
+def test_what_is_faster_than_a_scattering_baseline_ever_was_wins() -> None:
+    control = timing.control(two_speeds(24), two_speeds(25)[1:])
+    assert control.scatters and not control.quiet
+    samples = {"eager": two_speeds(12, 3.0), "inductor": two_speeds(36), "candidate": [0.9] * 12}
+    found = timing.report_at_best(samples, control)
+    assert found.wins and found.speedup.median == pytest.approx(1 / 0.9)
+    assert found.seconds == {"eager": 3.0, "inductor": 1.5, "candidate": 0.9}
+
+
+@pytest.mark.parametrize("mine", [[0.97] * 12, [1.0] * 12, [0.5] * 9 + [1.2] * 3])
+def test_what_is_faster_than_its_slow_half_only_does_not_win(mine: list[float]) -> None:
+    control = timing.control(two_speeds(24), two_speeds(25)[1:])
+    found = timing.report_at_best({"inductor": two_speeds(36), "candidate": mine}, control)
+    assert not found.wins
+
+
+def test_a_control_that_is_biased_does_not_scatter() -> None:
+    assert not timing.control(noisy(1.1, 16, 1), noisy(1.0, 16, 2)).scatters
+    assert not timing.control([1.0] * 4, [1.0] * 4).scatters
+
+
+def test_the_best_of_a_baseline_needs_samples() -> None:
+    with pytest.raises(ValueError, match="too few"):
+        timing.at_best([1.0] * 7, [0.5] * 12)
+
+
 @pytest.mark.parametrize(
     ("bounds", "lost"),
     [
