@@ -5,7 +5,8 @@ Inductor compiles; our pass puts verified kernels in. What fails on our side is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from cuda_agent_backend import log
 from cuda_agent_backend.cudagraph import Replayed, name_of, still_in, wanted
 from cuda_agent_backend.layouts import unchosen
 from cuda_agent_backend.options import Options, parse
+from cuda_agent_backend.prepack import prepacking
 from cuda_agent_backend.recurrent import as_operators, keep_whole, ours
 from cuda_agent_backend.settings import Settings, SettingsError
 
@@ -81,7 +83,9 @@ def _compile_hooked(
     hook.examples = tuple(example_inputs)
     hook.nested = any(isinstance(module, GraphModule) for module in gm.children())
     try:
-        made = _compile_fx(gm, example_inputs, patches)
+        with ExitStack() as stack:
+            inner = stack.enter_context(_split(hook)) if options.prepack else None
+            made = _compile_fx(gm, example_inputs, patches, inner)
         return Replayed(made, still) if still is not None and hook.replays(name) else made
     except Exception as error:
         changed = any(report.count("hit") or report.eager_layouts for report in hook.reports)
@@ -120,10 +124,23 @@ def _without_compiler(gm: GraphModule, error: Exception) -> Any:
     return gm.forward
 
 
-def _compile_fx(gm: GraphModule, example_inputs: Sequence[Any], patches: dict[str, Any]) -> Any:
-    from torch._inductor.compile_fx import compile_fx
+def _compile_fx(
+    gm: GraphModule, example_inputs: Sequence[Any], patches: dict[str, Any], inner: Any = None
+) -> Any:
+    from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
-    return compile_fx(gm, example_inputs, config_patches=patches or None)
+    inner = inner or compile_fx_inner
+    return compile_fx(gm, example_inputs, inner_compile=inner, config_patches=patches or None)
+
+
+@contextmanager
+def _split(hook: Any) -> Iterator[Any]:
+    """What compiles graphs cut in two. AOTAutograd's own cache would bring the second part back without the first."""
+    from torch._functorch import config
+    from torch._inductor.compile_fx import compile_fx_inner
+
+    with config.patch(enable_autograd_cache=False):
+        yield prepacking(compile_fx_inner, hook.splits)
 
 
 def copy_of(gm: GraphModule) -> GraphModule:

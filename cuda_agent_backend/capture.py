@@ -25,6 +25,7 @@ from cuda_agent_backend.layouts import channels_last, choosing, inductor_layouts
 from cuda_agent_backend.measure import device_of
 from cuda_agent_backend.options import Options
 from cuda_agent_backend.partition import partition
+from cuda_agent_backend.prepack import prepacking
 from cuda_agent_backend.recurrent import as_operators, keep_whole, ours
 from cuda_agent_backend.tensors import RECORD_LIMIT, record, save
 from cuda_agent_backend.unsigned import count_in_signed
@@ -99,8 +100,9 @@ def capture(
         if as_operators(gm):
             return gm.forward
         before = len(graphs)
-        replayable = still_in(gm) is not None
-        made = compile_fx(gm, example_inputs, inner_compile=inner)
+        replayable = still_in(gm) is not None and not options.prepack
+        own = prepacking(inner) if options.prepack else inner
+        made = compile_fx(gm, example_inputs, inner_compile=own)
         for found in graphs[before:]:
             found.still = found.still if replayable else None
         return made

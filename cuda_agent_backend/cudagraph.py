@@ -203,8 +203,8 @@ def wanted(options: Options) -> bool:
     """Whether a user's wishes and Inductor's options as they are leave it to us."""
     from torch._inductor import config
 
-    if options.acceptance == "trust" or not options.cudagraphs:
-        return False
+    if options.acceptance == "trust" or not options.cudagraphs or options.prepack:
+        return False  # a replay would not see that weights have changed
     return not options.inductor.get(CUDAGRAPHS, config.triton.cudagraphs)
 
 

@@ -37,6 +37,7 @@ from cuda_agent_backend.machine import all_flags, arch_of, key_of, precision_fla
 from cuda_agent_backend.operators import Kind, kind_of
 from cuda_agent_backend.options import Options
 from cuda_agent_backend.partition import Region, partition
+from cuda_agent_backend.prepack import Split
 from cuda_agent_backend.report import (
     DROPPED,
     HIT,
@@ -188,6 +189,19 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         except Exception as error:
             log.once("hook", f"a graph is left to Inductor: {type(error).__name__}: {error}")
             log.logger("hook").debug("%s", traceback.format_exc())
+
+    def splits(self, parts: Split) -> None:
+        """What the graph is first called with has the values that are kept of its weights behind it. Never raises."""
+        if len(self.examples) <= max(parts.taken, default=0):
+            return
+        try:
+            with unset_fake_temporarily():
+                given = [self.examples[number] for number in parts.taken]
+                self.examples = (*self.examples, *parts.compute(given))
+        except Exception as error:
+            log.once(
+                "hook", f"a graph is measured on drawn inputs: {type(error).__name__}: {error}"
+            )
 
     def replays(self, name: str) -> bool:
         """Whether the graph that was compiled is replayed. name: of the graph that Dynamo made. Never raises.

@@ -35,6 +35,7 @@ class Options:
     `agent.policies.registry`); policy_options: sampling and limits (see `agent.policies.spec`).
     allow_policy_cpp: consent to run C++ that a policy wrote itself (target cpu).
     cudagraphs: whether a graph may be replayed from a CUDA graph where that was measured to be faster.
+    prepack: what depends on weights alone is computed once, and redone when they change (see `prepack`).
     memory: whether a policy is told of kernels that won on tasks like its own.
     device_lock: a file by which processes that search on one device take turns on it; None where this one is alone.
     """
@@ -52,6 +53,7 @@ class Options:
     policy_options: Mapping[str, Any] = field(default_factory=dict)
     allow_policy_cpp: bool = False
     cudagraphs: bool = True
+    prepack: bool = False
     memory: bool = True
     progress: str = "auto"
     device_lock: Path | None = None
@@ -132,6 +134,7 @@ OURS: dict[str, tuple[Callable[[Any], bool], str, Callable[[Any], Any]]] = {
     "policy_options": (lambda v: isinstance(v, Mapping), "a dictionary", dict),
     "allow_policy_cpp": (lambda v: isinstance(v, bool), "True or False", bool),
     "cudagraphs": (lambda v: isinstance(v, bool), "True or False", bool),
+    "prepack": (lambda v: isinstance(v, bool), "True or False", bool),
     "memory": (lambda v: isinstance(v, bool), "True or False", bool),
     "progress": (lambda v: v in ("auto", "on", "off"), "one of auto, on, off", str),
     "device_lock": (lambda v: isinstance(v, str | Path) and bool(str(v)), "a path", Path),

@@ -22,6 +22,7 @@ LOG_TOPICS = (
     "accept",
     "layouts",
     "cudagraph",
+    "prepack",
 )
 
 
