@@ -169,16 +169,27 @@ class Printer:
     indent: str = "    "
     narrow_places: set[str] = field(default_factory=set, kw_only=True)
     """Names of places that are 32-bit integers."""
+    unread: set[str] = field(default_factory=set, init=False)
+    """Names of values into which nothing goes that was read from memory: places, and weights by them."""
 
     def lines(self, body: Body, prefix: str = "v", mask: str | None = None) -> list[str]:
         """Statements ``auto v0 = ...;`` for every instruction, in order."""
         out: list[str] = []
         for i in body.instructions:
+            if self._is_unread(i, prefix):
+                self.unread.add(f"{prefix}{i.result.number}")
             if i.op == "masked":
                 out += self._masked(i, prefix, mask)
             else:
                 out.append(f"auto {prefix}{i.result.number} = {self._expression(i, prefix, mask)};")
         return [self.indent + line for line in out]
+
+    def _is_unread(self, i: Instruction, prefix: str) -> bool:
+        values = [self._operand(o, prefix) for o in i.operands if isinstance(o, Value)]
+        if i.op in ("constant", "index_expr"):
+            return True
+        known = i.op in OPERATIONS or i.op in ("to_dtype", "identity", "libdevice_identity")
+        return known and bool(values) and self.unread.issuperset(values)
 
     def _masked(self, i: Instruction, prefix: str, mask: str | None) -> list[str]:
         assert i.body is not None
@@ -233,7 +244,10 @@ class Printer:
             return operands
         if i.op not in OPERATIONS:
             raise Unsupported(f"loop operation {i.op}")
-        return f"ca::{OPERATIONS[i.op]}({operands})"
+        # Merged with what is added, `place * scale - 0.5` may not be the zero that it is in eager mode, where a weight
+        # of zero makes NaN of an infinity, and may be on the other side of an element.
+        exact = i.op == "mul" and self._is_unread(i, prefix)
+        return f"ca::{'mul_rounded' if exact else OPERATIONS[i.op]}({operands})"
 
     def vector_index(self, index: sympy.Expr) -> str:
         """``index`` as ``vec<int64_t, L>`` where it is not linear in the lane."""

@@ -29,6 +29,16 @@ def places(size: int, *shape: int, low: int = 0) -> torch.Tensor:
     return torch.randint(low, size, shape, generator=torch.Generator().manual_seed(size))
 
 
+def thrice_as_long(x: torch.Tensor) -> torch.Tensor:
+    """Of three places one is an element's own, where its neighbour's weight is zero by two roundings, not by one."""
+    size = x.shape[-1]
+    at = ((torch.arange(3 * size, device=x.device) + 0.5) * (1 / 3) - 0.5).clamp(min=0)
+    low = at.long()
+    pick = torch.ops.aten._unsafe_index
+    first, second = pick(x, [None, low]), pick(x, [None, (low + 1).clamp(max=size - 1)])
+    return first + (second - first) * (at - low)
+
+
 TABLE = randn(50, 36)
 Case = tuple[Callable[..., Any], tuple[torch.Tensor, ...]]
 CASES: dict[str, Case] = {
@@ -53,6 +63,7 @@ CASES: dict[str, Case] = {
 BESIDE = "points of an image"
 UNCHECKED: dict[str, Case] = {
     "reflected edges": (lambda x: F.pad(x, (2, 1, 3, 2), mode="reflect"), (randn(2, 3, 11, 17),)),
+    "thrice as long": (thrice_as_long, (randn(4, 40),)),
     "nearest": (lambda x: F.interpolate(x, size=(7, 31)), (randn(2, 3, 11, 17),)),
     BESIDE: (
         lambda x, g: F.grid_sample(x, g, padding_mode="zeros", align_corners=False),
@@ -104,6 +115,25 @@ def test_places_that_may_lie_beside_are_left_to_inductor_on_the_cpu() -> None:
     function, inputs = UNCHECKED[BESIDE]
     found = api.analyse(sample(function, *inputs).task)
     assert isinstance(found, api.NotCovered) and "bounds checks" in found.reason
+
+
+def test_weights_by_places_alone_are_eagers(tmp_path: Path) -> None:
+    x = randn(4, 40)
+    x[:, 1::7] = -torch.inf
+    it = sample(thrice_as_long, x)
+    (want,) = it.want
+    assert want.isnan().any() and want.isinf().any() and want.isfinite().any()
+    for schedule in it.analysis.schedules()[:3]:
+        (found,) = run_cpu(it.analysis, schedule, it.inputs, tmp_path)
+        torch.testing.assert_close(found, want, equal_nan=True)
+
+
+def test_on_cuda_products_of_places_are_rounded_before_anything_is_added() -> None:
+    it = for_cuda("thrice as long")
+    source = candidate(it, it.analysis.schedules()[0]).source
+    kernel = source[source.index('extern "C"') :]
+    assert "ca::mul_rounded(" in kernel, "by the scale"
+    assert "ca::mul(" in kernel, "by the weight"
 
 
 def test_a_row_of_a_table_is_read_in_vectors() -> None:

@@ -56,6 +56,8 @@ inline double __longlong_as_double(long long x) { return bits_of<double>(x); }
 inline long long __double_as_longlong(double x) { return bits_of<long long>(x); }
 inline float __fdividef(float a, float b) { return a * (1.f / b); }  // within two roundings, as the hardware
 inline float __frcp_rn(float a) { return 1.f / a; }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline double __dmul_rn(double a, double b) { return a * b; }
 inline float rsqrt(float a) { return 1.f / sqrtf(a); }
 inline double rsqrt(double a) { return 1. / sqrt(a); }
 inline void __trap() { fputs("the kernel stopped itself\n", stderr); abort(); }

@@ -294,6 +294,12 @@ template <class T, int L> CA_INLINE vec<T, L> mul(vec<T, L> a, vec<T, L> b) {
   if constexpr (std::is_same_v<T, bool>) return logical_and(a, b);
   else return {static_cast<typename raw<T, L>::type>(a.x * b.x)};
 }
+// Never merged with what is added.
+template <class T, int L> CA_INLINE vec<T, L> mul_rounded(vec<T, L> a, vec<T, L> b) {
+  auto r = mul(a, b);
+  if constexpr (std::is_floating_point_v<T>) asm("" : "+m"(r.x));
+  return r;
+}
 template <class T, int L> CA_INLINE vec<T, L> truediv(vec<T, L> a, vec<T, L> b) { return {a.x / b.x}; }
 template <class T, int L> CA_INLINE vec<T, L> neg(vec<T, L> a) { return {static_cast<typename raw<T, L>::type>(-a.x)}; }
 template <class T, int L> CA_INLINE vec<T, L> square(vec<T, L> a) { return mul(a, a); }
@@ -350,7 +356,7 @@ template <class T, int L> CA_INLINE vec<T, L> sign(vec<T, L> a) {
     typedef std::common_type_t<T, U> C;                                                                         \
     return NAME(to<C>(a), to<C>(b));                                                                            \
   }
-CA_MIXED(add) CA_MIXED(sub) CA_MIXED(mul) CA_MIXED(truediv) CA_MIXED(maximum) CA_MIXED(minimum)
+CA_MIXED(add) CA_MIXED(sub) CA_MIXED(mul) CA_MIXED(mul_rounded) CA_MIXED(truediv) CA_MIXED(maximum) CA_MIXED(minimum)
 CA_MIXED(eq) CA_MIXED(ne) CA_MIXED(lt) CA_MIXED(le) CA_MIXED(gt) CA_MIXED(ge)
 #undef CA_MIXED
 template <class T, class U, int L, class = std::enable_if_t<!std::is_same_v<T, U>>>

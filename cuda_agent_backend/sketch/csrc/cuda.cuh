@@ -366,6 +366,10 @@ template <class T> CA_INLINE T pow_(T x, T y) {
 }
 template <class T> CA_INLINE T sum_(T x, T y) { if constexpr (is_bool<T>) return x || y; else return T(x + y); }
 template <class T> CA_INLINE T product_(T x, T y) { if constexpr (is_bool<T>) return x && y; else return T(x * y); }
+// Never merged with what is added.
+template <class T> CA_INLINE T rounded_product_(T x, T y) { return product_(x, y); }
+CA_INLINE float rounded_product_(float x, float y) { return __fmul_rn(x, y); }
+CA_INLINE double rounded_product_(double x, double y) { return __dmul_rn(x, y); }
 template <class T> CA_INLINE T inverse_(T x) { if constexpr (is_bool<T>) return !x; else return T(~x); }
 template <class T> CA_INLINE T abs_(T x) {
   if constexpr (is_real<T>) return ::fabs(x); else return x < T(0) ? T(-x) : x;
@@ -381,6 +385,7 @@ CA_INLINE float sqrt_(float x) {
 }
 
 CA_BINARY(add, sum_(x, y)) CA_BINARY(sub, x - y) CA_BINARY(mul, product_(x, y)) CA_BINARY(truediv, x / y)
+CA_BINARY(mul_rounded, rounded_product_(x, y))
 CA_BINARY(maximum, max_(x, y)) CA_BINARY(minimum, min_(x, y)) CA_BINARY(fmod, fmod_(x, y))
 CA_BINARY(remainder, remainder_(x, y)) CA_BINARY(truncdiv, truncdiv_(x, y)) CA_BINARY(floordiv, floordiv_(x, y))
 CA_BINARY(pow, pow_(x, y)) CA_BINARY(atan2, ::atan2(x, y)) CA_BINARY(hypot, ::hypot(x, y))
