@@ -158,7 +158,11 @@ def _attention(
     *,
     scale: float | None = None,
 ) -> tuple[torch.Tensor]:
-    """The first result of `_ATTENTION` head by head; 0 where a query sees no key, as there."""
+    """The first result of `_ATTENTION` head by head; 0 where a query sees no key, as there.
+
+    What a query does not see is nothing to it, infinite or not. Eager's kernels multiply by weights of zero what lies
+    beyond the diagonal in the same tile, so that such values make NaN of some rows, by the size of their tiles.
+    """
     import torch
 
     if dropout:
@@ -173,8 +177,28 @@ def _attention(
         if causal:
             score.masked_fill_(hidden, -torch.inf)
         none = (score == -torch.inf).all(-1, keepdim=True)
-        out[place] = score.softmax(-1).masked_fill_(none, 0.0) @ value[place]
+        weights = score.softmax(-1).masked_fill_(none, 0.0)
+        out[place] = _weighted(weights, score != -torch.inf, value[place])
     return (out,)
+
+
+def _weighted(weights: torch.Tensor, seen: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """weights [queries, keys] @ value [keys, depth], of the keys that a query sees (booleans, as weights)."""
+    import torch
+
+    finite = value.isfinite()
+    if bool(finite.all()):
+        return weights @ value
+
+    def meet(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return one.to(value.dtype) @ other.to(value.dtype) > 0
+
+    up, down = (meet(weights > 0, value == infinity) for infinity in (torch.inf, -torch.inf))
+    lost = meet(seen, value.isnan()) | meet(seen & (weights == 0), ~finite) | up & down
+    found = weights @ value.masked_fill(~finite, 0.0)
+    found[up] += torch.inf
+    found[down] -= torch.inf
+    return found.masked_fill_(lost, torch.nan)
 
 
 def _interpreter(module: torch.fx.GraphModule, keep: set[Ref]) -> Any:

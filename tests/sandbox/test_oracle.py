@@ -8,7 +8,7 @@ import pytest
 import torch
 from judge_kit import row_mean_and_argmax, silu_bias, spec
 
-from sandbox.oracle import position_rules, run_eager, run_oracle
+from sandbox.oracle import _attention, position_rules, run_eager, run_oracle
 from sandbox.task import DType, InputRef, Node, NodeRef, Task
 
 
@@ -133,3 +133,28 @@ def test_positions_of_sorted_elements_are_free_among_equals_unless_the_sort_is_s
     assert [rule.kind for rule in position_rules(task()).values()] == ["order"] * known
     exp = Node("aten.exp.default", {"self": InputRef(0)})
     assert position_rules(task(exp)) == {}
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_what_attention_does_not_see_is_nothing_to_it(causal: bool) -> None:
+    query, key, value = torch.randn(3, 1, 2, 9, 4, dtype=torch.float64).unbind()
+    plain = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=causal)
+    (found,) = _attention(query, key, value, None, False, 0.0, causal)
+    torch.testing.assert_close(found, plain)
+    value[0, 0, 4, 1], value[0, 0, 6, 1], value[0, 1, 3, 2] = torch.inf, -torch.inf, torch.nan
+    (found,) = _attention(query, key, value, None, False, 0.0, causal)
+    if not causal:
+        expected = torch.nn.functional.scaled_dot_product_attention(query, key, value)
+        torch.testing.assert_close(found, expected, equal_nan=True)
+        return
+    assert found[0, 0, :, 1].isfinite().tolist() == [True] * 4 + [False] * 5
+    assert (found[0, 0, 4:6, 1] == torch.inf).all() and found[0, 0, 6:, 1].isnan().all()
+    assert found[0, 1, :, 2].isnan().tolist() == [False] * 3 + [True] * 6
+    torch.testing.assert_close(found[0, 0, :4], plain[0, 0, :4])
+
+
+def test_a_weight_that_vanishes_makes_nan_of_an_infinity_that_is_seen() -> None:
+    query, key = torch.tensor([[[[1e4]]]]).double(), torch.tensor([[[[1.0], [-1.0]]]]).double()
+    value = torch.tensor([[[[2.0], [torch.inf]]]]).double()
+    (found,) = _attention(query, key, value, None, False)
+    assert found.isnan().all()
