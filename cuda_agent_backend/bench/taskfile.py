@@ -71,7 +71,9 @@ def build(file: Path, place: Place, seed: int) -> BuiltTask | BadTarget:
         twin.load_state_dict(
             model.state_dict(keep_vars=True), assign=True
         )  # what is tied, stays so
-        return twin
+        # Recurrent modules see their weights anew; else their first call did, and what was compiled of it held once.
+        placed: nn.Module = place.put(twin)
+        return placed
 
     return BuiltTask(model, draw, again)
 

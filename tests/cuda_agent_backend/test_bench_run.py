@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
 from cuda_agent_backend import cli
 from cuda_agent_backend.bench import children as children_module
@@ -125,8 +126,10 @@ def test_what_inductor_gives_up_is_measured_as_we_compile_it(tmp_path: Path) -> 
     with torch.no_grad():
         calls = compiled(built, inputs, request(tmp_path)).calls
     for name in (OURS, INDUCTOR):
+        before = dict(counters["frames"])
         with torch.no_grad(), torch.profiler.profile() as profile:
             calls[name](*inputs)
+        assert counters["frames"] == before, "compiled once: the module knows its weights"
         names = {event.name for event in profile.events() or []}
         assert ("cuda_agent::gru" in names) == (name == OURS)
 
