@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from cuda_agent_backend.sketch.cuda_frame import block, indented, position_loop
 from cuda_agent_backend.sketch.cuda_join import join, load_partials, store_partial
 from cuda_agent_backend.sketch.cuda_layout import WARP
-from cuda_agent_backend.sketch.cuda_parts import BYTES, stage_dtype
+from cuda_agent_backend.sketch.cuda_parts import BYTES, Accumulator, stage_dtype
 from cuda_agent_backend.sketch.nest import RowStage
 from cuda_agent_backend.sketch.printer import COMPUTE_TYPES
 from cuda_agent_backend.sketch.ssa import Unsupported
@@ -36,7 +36,7 @@ def scan_pass(writer: RowWriter, number: int) -> list[str]:
 def scan_total(writer: RowWriter, number: int) -> list[str]:
     """Statements that leave the total of this block's segment in memory."""
     layout, ((name, acc),) = writer.layout, writer.totals(number)
-    body = _values(writer, number, acc.value, f"a{name}.update(VALUE);")
+    body = _values(writer, number, acc, f"a{name}.update(VALUE);")
     return [
         f"{acc.of(layout.vector)} a{name};",
         *position_loop(layout, body),
@@ -46,11 +46,11 @@ def scan_total(writer: RowWriter, number: int) -> list[str]:
     ]
 
 
-def _values(writer: RowWriter, number: int, kind: str, use: str) -> list[str]:
-    """The body at one position and a statement that uses its value, which is of this type."""
+def _values(writer: RowWriter, number: int, acc: Accumulator, use: str) -> list[str]:
+    """The body at one position and a statement that uses its value."""
 
     def at_end(_: int, stage: RowStage, value: str) -> list[str]:
-        return [use.replace("VALUE", f"ca::to<{kind}>({value})")]
+        return [use.replace("VALUE", f"ca::to<{acc.value}>({value})")]
 
     return [*writer.program.flats[number].statements, *writer.bodies(number, at_end)]
 
@@ -90,58 +90,48 @@ class _Scan:
         wide = self.type != self.result
         return f"const auto scanned = {f'ca::to<{self.result}>({found})' if wide else found};"
 
-    def values(self, use: str, kind: str = "") -> list[str]:
-        return _values(self.writer, self.number, kind or self.type, use)
+    def values(self, use: str) -> list[str]:
+        return _values(self.writer, self.number, self.acc, use)
 
 
 class _InnerScan(_Scan):
-    """Lanes along the row. Tiles of it are held in registers; ``carry`` goes from tile to tile.
-
-    What is held are scans within lanes; but where they are in double the values themselves, in half of the registers.
-    """
+    """Lanes along the row. Tiles of it are held in registers; ``carry`` goes from tile to tile."""
 
     def lines(self) -> list[str]:
         layout, kind, op = self.layout, self.type, self.op
         held, width = self._held, min(layout.team, WARP)
-        own = self.result if self.type != self.result else kind
-        vector = f"ca::vec<{own}, {layout.vector}>"
-        within = f"ca::scan_lanes<{op}>({{}})"
-        kept, lanes_of = within.format("VALUE"), "held[h]"
-        if own != kind:
-            kept, lanes_of = "VALUE", within.format(f"ca::to<{kind}>(held[h])")
+        vector = f"ca::vec<{kind}, {layout.vector}>"
         place = f"const int k = base + h, q = (k * {layout.team} + t) * {layout.vector};"
         at = f"{place} const {layout.index_type} j = first + q;"
         each = ["#pragma unroll", f"for (int h = 0; h < {held}; ++h) {{"]
         take = [
             "if (q < limit) {",
-            *indented(self.values(f"held[h] = {kept};", own)),
+            *indented(self.values(f"held[h] = ca::scan_lanes<{op}>(VALUE);")),
             "}",
         ]
-        last = f"whole[h] = {lanes_of}.v[{layout.vector - 1}];"
+        last = f"whole[h] = held[h].v[{layout.vector - 1}];"
         give = [
-            self.scanned(f"ca::scan_join<{op}>(ca::splat<{kind}, L>(before[h]), {lanes_of})"),
+            self.scanned(f"ca::scan_join<{op}>(ca::splat<{kind}, L>(before[h]), held[h])"),
             *self.statements,
             *self.stores,
         ]
-        met = layout.warps > 1 or layout.clustered
-        across = self._across_warps() if met else self._within_warp(width)
         tile = [
             f"{vector} held[{held}];",
             f"{kind} whole[{held}], before[{held}];",
             *each,
-            f"  held[h] = ca::splat<{own}, L>({op}::identity<{own}>());",
+            f"  held[h] = ca::splat<{kind}, L>({self.identity});",
             *indented([at, *take, last]),
             "}",
             *each,
             f"  whole[h] = ca::scan_warp<{op}, {width}>(whole[h]);",
             f"  before[h] = __shfl_up_sync(0xffffffffu, whole[h], 1, {width});",
             f"  if ((t & {width - 1}) == 0) before[h] = {self.identity};",
-            *(
-                [f"  if ((t & 31) == 31) {self._slots}[h * {layout.warps} + t / 32] = whole[h];"]
-                * met
-            ),
             "}",
-            *across,
+            *(
+                self._across_warps()
+                if layout.warps > 1 or layout.clustered
+                else self._within_warp(width)
+            ),
             *each,
             *indented([at, "if (q < limit) {", *indented(give), "}"]),
             "}",
@@ -164,11 +154,6 @@ class _InnerScan(_Scan):
             else max(1, min(layout.unroll, layout.chunks))
         )
 
-    @property
-    def _slots(self) -> str:
-        """Where the totals of this row's warps lie, those of the held vectors one after another."""
-        return f"(totals{self.name} + r * {self._held * self.layout.warps})"
-
     def _within_warp(self, width: int) -> list[str]:
         return [
             "#pragma unroll",
@@ -189,8 +174,9 @@ class _InnerScan(_Scan):
         count = held * warps
         self.memory.take(f"totals{self.name}", self.type, count * layout.across, width)
         self.memory.take(f"tiles{self.name}", self.type, layout.across * layout.segments, width)
-        slots, tiles = self._slots, f"tiles{self.name}"
+        slots, tiles = f"(totals{self.name} + r * {count})", f"tiles{self.name}"
         out = [
+            f"if ((t & 31) == 31) for (int h = 0; h < {held}; ++h) {slots}[h * {warps} + t / 32] = whole[h];",
             "__syncthreads();",
             "if (t < 32) {",
             f"  const {self.type} all = ca::scan_shared<{op}, {count}>({slots});",
