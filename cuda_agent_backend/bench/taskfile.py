@@ -71,7 +71,8 @@ def build(file: Path, place: Place, seed: int) -> BuiltTask | BadTarget:
         twin.load_state_dict(
             model.state_dict(keep_vars=True), assign=True
         )  # what is tied, stays so
-        # Recurrent modules see their weights anew; else their first call did, and what was compiled of it held once.
+        # Recurrent modules see their weights anew, and on cuda lay them together: in a first call, which is compiled,
+        # that would break the graph for good.
         placed: nn.Module = place.put(twin)
         return placed
 
