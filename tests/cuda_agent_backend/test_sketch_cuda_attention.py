@@ -17,7 +17,7 @@ from cuda_agent_backend.sketch.api import NotCovered, analyse, generate, schedul
 from cuda_agent_backend.sketch.cuda_attention import CudaAttention
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
 from cuda_agent_backend.sketch.schedule import Schedule
-from sandbox.accuracy import compare
+from sandbox.accuracy import Draw, compare, compare_draws
 from sandbox.candidate import Candidate
 from sandbox.compilation import Compiled
 from sandbox.compile import compile_candidate
@@ -169,6 +169,41 @@ def test_what_is_not_finite_is_as_in_torch(how: dict[str, Any], tmp_path: Path) 
     if how:  # torch does not look at keys beyond the last of a block of 64 queries
         want[0, 2, :64] = reference(q, k, v.nan_to_num(0, 0, 0), **how)[0, 2, :64]
     torch.testing.assert_close(got, want, equal_nan=True, rtol=1e-5, atol=2e-6)
+
+
+def by_parts(q: Tensor, k: Tensor, v: Tensor, rows: int = 64) -> Tensor:
+    """As torch's kernel on Hopper, causal: a number is the sum of parts in TF32, which of an infinity are NaN, and a
+    block of queries multiplies V by 0 up to its last query."""
+    q, k, v = (x.where(x.isfinite(), NAN) for x in (q, k, v))
+    score = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
+    score.masked_fill_(torch.ones_like(score, dtype=torch.bool).triu(1), -INFINITY)
+    weight = score.softmax(-1)
+    blocks = range(0, q.shape[2], rows)
+    return torch.cat(
+        [weight[:, :, b : b + rows, : b + rows] @ v[:, :, : b + rows] for b in blocks], 2
+    )
+
+
+@pytest.mark.parametrize("size", [64, 72])
+def test_a_number_is_right_where_eager_has_nan_of_what_a_query_does_not_see(
+    size: int, tmp_path: Path
+) -> None:
+    """A query that sees an infinite key is NaN in eager. In truth that key is nothing to it where their score is minus
+    infinity, and what V holds beyond the last key that it sees is nothing to any query."""
+    q, k, v = (x.clone() for x in heads(1, 150, 1, size))
+    k[0, 0, 60, 3], v[0, 0, 140, 5], v[0, 0, 63, 7] = INFINITY, NAN, -INFINITY
+    analysis = analysed(q, k, v, is_causal=True)
+    got = emulated(analysis, schedules(analysis, DEVICE)[0], tmp_path, q, k, v)
+    eager, exact = by_parts(q, k, v), wide((q, k, v), {"is_causal": True})
+    better = got.isfinite() & ~eager.isfinite()
+    assert better[0, 0, 60:128, 5].any() and not (eager.isfinite() & ~got.isfinite()).any()
+
+    def judged(found: Tensor) -> str:
+        return compare_draws([Draw([found], [eager], [exact], beyond=True)]).reason
+
+    assert judged(got) == ""
+    assert "not finite in other places" in judged(got.nan_to_num()), "what is seen still counts"
+    assert judged(got.where(~better, 9.0)) != "", "a number of its own"
 
 
 def test_a_row_of_masked_keys_is_zero(tmp_path: Path) -> None:

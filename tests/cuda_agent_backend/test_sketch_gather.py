@@ -14,6 +14,7 @@ import cuda_emulator
 import pytest
 import torch
 from sketch_kit import Sample, run_cpu, sample
+from torch._inductor.decomposition import select_decomp_table
 from torch.nn import functional as F
 
 from cuda_agent_backend.sketch import api
@@ -37,6 +38,12 @@ def thrice_as_long(x: torch.Tensor) -> torch.Tensor:
     pick = torch.ops.aten._unsafe_index
     first, second = pick(x, [None, low]), pick(x, [None, (low + 1).clamp(max=size - 1)])
     return first + (second - first) * (at - low)
+
+
+def enlarged(x: torch.Tensor) -> torch.Tensor:
+    """Trilinear, in the operations that the compiler makes of it: torch's own kernel rounds otherwise."""
+    made = select_decomp_table()[torch.ops.aten.upsample_trilinear3d.vec]
+    return made(x, None, False, [2.0, 3.0, 3.0])
 
 
 TABLE = randn(50, 36)
@@ -64,6 +71,7 @@ BESIDE = "points of an image"
 UNCHECKED: dict[str, Case] = {
     "reflected edges": (lambda x: F.pad(x, (2, 1, 3, 2), mode="reflect"), (randn(2, 3, 11, 17),)),
     "thrice as long": (thrice_as_long, (randn(4, 40),)),
+    "volumes enlarged": (enlarged, (randn(1, 2, 3, 5, 7),)),
     "nearest": (lambda x: F.interpolate(x, size=(7, 31)), (randn(2, 3, 11, 17),)),
     BESIDE: (
         lambda x, g: F.grid_sample(x, g, padding_mode="zeros", align_corners=False),
@@ -117,10 +125,12 @@ def test_places_that_may_lie_beside_are_left_to_inductor_on_the_cpu() -> None:
     assert isinstance(found, api.NotCovered) and "bounds checks" in found.reason
 
 
-def test_weights_by_places_alone_are_eagers(tmp_path: Path) -> None:
-    x = randn(4, 40)
-    x[:, 1::7] = -torch.inf
-    it = sample(thrice_as_long, x)
+@pytest.mark.parametrize("name", ["thrice as long", "volumes enlarged"])
+def test_weights_by_places_alone_are_eagers(name: str, tmp_path: Path) -> None:
+    function, (x,) = UNCHECKED[name]
+    x = x.clone()
+    x.view(-1)[1::23] = -torch.inf
+    it = sample(function, x)
     (want,) = it.want
     assert want.isnan().any() and want.isinf().any() and want.isfinite().any()
     for schedule in it.analysis.schedules()[:3]:
@@ -128,12 +138,14 @@ def test_weights_by_places_alone_are_eagers(tmp_path: Path) -> None:
         torch.testing.assert_close(found, want, equal_nan=True)
 
 
-def test_on_cuda_products_of_places_are_rounded_before_anything_is_added() -> None:
-    it = for_cuda("thrice as long")
-    source = candidate(it, it.analysis.schedules()[0]).source
-    kernel = source[source.index('extern "C"') :]
-    assert "ca::mul_rounded(" in kernel, "by the scale"
-    assert "ca::mul(" in kernel, "by the weight"
+@pytest.mark.parametrize("name", ["thrice as long", "volumes enlarged"])
+def test_on_cuda_products_of_places_are_rounded_before_anything_is_added(name: str) -> None:
+    it = for_cuda(name)
+    for schedule in it.analysis.schedules():
+        source = candidate(it, schedule).source
+        kernel = source[source.index('extern "C"') :]
+        assert "ca::mul_rounded(" in kernel, "by the scale"
+        assert "ca::mul(" in kernel, "by the weight"
 
 
 def test_a_row_of_a_table_is_read_in_vectors() -> None:
