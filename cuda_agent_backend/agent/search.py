@@ -36,7 +36,8 @@ Results = list[tuple[str, dict[str, Any]]]
 
 @dataclass
 class SearchPolicy:
-    """Times up to ``judgements`` schedules for up to ``seconds``, then submits up to ``submissions``.
+    """Times up to ``judgements`` schedules for up to ``seconds``, then submits up to ``submissions``, and up to
+    ``instead`` more for those that turned out wrong: another order of additions may be right.
 
     ahead: schedules compiled at a time. modelled: whether a model chooses once ``first`` schedules were timed in order;
     otherwise, and without scikit-learn, rounds go on in order while one brings something. least_gain: the model ends
@@ -49,6 +50,7 @@ class SearchPolicy:
     first: int = 4
     ahead: int = 4
     submissions: int = 2
+    instead: int = 2
     modelled: bool = False
     least_gain: float = LEAST_GAIN
     at_floor: float = AT_FLOOR
@@ -64,6 +66,7 @@ class SearchPolicy:
     _speed: dict[str, float] = field(default_factory=dict)
     _submitted: list[str] = field(default_factory=list)
     _refused: str = ""
+    _wrong: int = 0
     _noisy: int = 0
     _errors: list[str] = field(default_factory=list)
     _calls: int = 0
@@ -165,6 +168,7 @@ class SearchPolicy:
             return self._turn("The machine was busy; again.", ("submit", {"candidate": judged}))
         if judged not in self._submitted:
             self._submitted.append(judged)
+        self._wrong += result.get("status") == "wrong"
         self._refused = self._refused or str(result.get("reason"))
         return self._submit_next()
 
@@ -175,7 +179,7 @@ class SearchPolicy:
         if (
             left
             and self._speed[left[0]] >= WORTH_SUBMITTING
-            and len(self._submitted) < self.submissions
+            and len(self._submitted) < self.submissions + min(self._wrong, self.instead)
         ):
             self._submitted.append(left[0])
             return self._turn("Have the best one judged.", ("submit", {"candidate": left[0]}))

@@ -125,6 +125,21 @@ def test_what_is_fast_and_refused_says_why() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("judged", "names"), [("wrong", ["a", "b", "c", "d"]), ("too_slow", ["a", "b"])]
+)
+def test_what_is_wrong_is_made_up_for_by_what_was_next(judged: str, names: list[str]) -> None:
+    policy, submitted = SearchPolicy(), list[str]()
+    policy._speed = {"c": 1.8, "a": 2.0, "b": 1.9, "d": 1.7, "e": 1.6}
+    turn = policy._submit_next()
+    while '"candidate"' in (arguments := turn.calls[0].arguments):
+        submitted.append(json.loads(arguments)["candidate"])
+        call = {"function": {"arguments": arguments}}
+        turn = policy._after_submit(call, {"status": judged, "reason": "why"})
+    assert submitted == names
+    assert turn.content == "nothing wins: best of 5 candidates 2.00x, refused: why"
+
+
 def test_nothing_but_submissions_is_done_when_the_time_is_up() -> None:
     class Stubborn:
         name = "stubborn"
