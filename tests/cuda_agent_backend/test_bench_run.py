@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch._dynamo.utils import counters
 
 from cuda_agent_backend import cli
 from cuda_agent_backend.bench import children as children_module
@@ -115,7 +114,15 @@ def get_init_inputs():
 """
 
 
-def test_what_inductor_gives_up_is_measured_as_we_compile_it(tmp_path: Path) -> None:
+def lay_together(module: torch.nn.RNNBase) -> None:
+    """On cuda a module does so when it sees new weights, and a graph in which it does breaks."""
+    torch._dynamo.graph_break()
+
+
+def test_what_inductor_gives_up_is_measured_as_we_compile_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.nn.RNNBase, "flatten_parameters", lay_together)
     file = task(tmp_path / "single" / "layer.py", RECURRENT).path
     built = build(file, Place("cpu", torch.float32), 0)
     assert isinstance(built, BuiltTask)
@@ -126,10 +133,8 @@ def test_what_inductor_gives_up_is_measured_as_we_compile_it(tmp_path: Path) -> 
     with torch.no_grad():
         calls = compiled(built, inputs, request(tmp_path)).calls
     for name in (OURS, INDUCTOR):
-        before = dict(counters["frames"])
         with torch.no_grad(), torch.profiler.profile() as profile:
             calls[name](*inputs)
-        assert counters["frames"] == before, "compiled once: the module knows its weights"
         names = {event.name for event in profile.events() or []}
         assert ("cuda_agent::gru" in names) == (name == OURS)
 
