@@ -195,7 +195,7 @@ class Trial:
     """The graph without and with kernels, compiled, on common inputs. Used in a process of its own.
 
     lock: by which it takes turns on the device with other processes. recorded: a folder with real inputs of the graph.
-    still: which inputs are parameters; None for a graph that is not to be replayed.
+    still: which inputs are parameters; None for a graph that is not to be replayed. origins: of its operators.
     Results are compared on drawn inputs and on real ones; calls are timed on the real ones, since what is in them may
     decide how fast a gather is, but not where a first call on dummies makes nothing but one number, or NaN, of them.
     """
@@ -208,22 +208,31 @@ class Trial:
         lock: DeviceLock,
         recorded: Path | None = None,
         still: Sequence[int] | None = None,
+        origins: Sequence[str] = (),
     ) -> None:
         from sandbox.taskgraph import device_of
 
         self.still, self.replays = still, False
         self.task, self.inductor, self.device = task, dict(inductor), device_of(task.target)
-        self.lock = lock
+        self.lock, self.origins = lock, origins
         self._module = task.to_graph_module()
         real = recorded and _loaded(recorded, task.inputs)
         with lock.shared():
             drawn = self._drawn(seed)
-        self.plain = self._compile(task.to_graph_module(), drawn)
+        self.plain = self._compile(self._built(), drawn)
         self.grounds = [self._ground(drawn)]
         if real:
             self.grounds.append(self._ground(self._placed(real)))
         self.on_real_inputs = vary(self.grounds[-1].eager) and len(self.grounds) > 1
         self.timed = self.grounds[-1 if self.on_real_inputs else 0].inputs
+
+    def _built(self) -> torch.fx.GraphModule:
+        """The graph as it was, for Inductor to write for it what it writes for the model."""
+        from cuda_agent_backend.origins import restore
+
+        module = self.task.to_graph_module()
+        restore(module.graph, self.origins)
+        return module
 
     def _drawn(self, seed: int) -> list[torch.Tensor]:
         from sandbox.bounds import input_bounds
@@ -266,7 +275,7 @@ class Trial:
 
     def measure(self, kernels: Sequence[str]) -> Measured:
         """Compile the graph with these kernels and compare it with plain Inductor."""
-        module = self.task.to_graph_module()
+        module = self._built()
         with self._options():
             missing = insert(module, frozenset(kernels))
         if missing:
@@ -295,9 +304,7 @@ class Trial:
         """Compile the graph with eager's layouts and compare it with plain Inductor."""
         from cuda_agent_backend.layouts import EAGERS
 
-        return self._compare(
-            self._compile(self.task.to_graph_module(), self.timed, **EAGERS), seed=0
-        )
+        return self._compare(self._compile(self._built(), self.timed, **EAGERS), seed=0)
 
     def _compare(self, spliced: Call, seed: int) -> Measured:
         worst = 0.0
@@ -487,7 +494,8 @@ def _differing(left: torch.Tensor, right: torch.Tensor) -> float:
 def run(request: Mapping[str, Any], say: Callable[[str], None]) -> Acceptance | str:
     """Carry a request out: {"graph", "kernels": key digests, "cache_dir", "native_dir", "inductor", "budget_s",
     "flags", "seed", "device_lock", "inputs": a folder of real ones or none, "eager_layouts", "still": which inputs are
-    parameters, or null where the graph is not to be replayed}. Without kernels it is what else is asked for."""
+    parameters, or null where the graph is not to be replayed, "origins": of its operators}. Without kernels it is what
+    else is asked for."""
     from pathlib import Path
 
     from cuda_agent_backend.inductor_timing import in_turns
@@ -511,13 +519,14 @@ def run(request: Mapping[str, Any], say: Callable[[str], None]) -> Acceptance | 
             return f"a kernel is gone: {found.reason}"
         gain[key.digest] = _gain(found.record.task, lower_bound(found.record) or 1.0)
     graph, seed = Task.from_json(request["graph"]), int(request["seed"])
+    names = request["origins"]
     recorded = Path(request["inputs"]) if request.get("inputs") else None
     inductor, still = dict(request["inductor"]), request["still"]
     of_layouts = not gain and still is None
     if request["eager_layouts"] and not of_layouts:
         inductor.update(EAGERS)
     with in_turns(lock):
-        trial = Trial(graph, inductor, seed, lock, recorded, still)
+        trial = Trial(graph, inductor, seed, lock, recorded, still, names)
         if not gain and time.monotonic() > deadline + lock.waited_s:
             return Acceptance((), "the budget ended before the graph was measured", False)
         if of_layouts:

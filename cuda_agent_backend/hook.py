@@ -36,6 +36,7 @@ from cuda_agent_backend.layouts import inductor_layouts, keep_eagers, optimised
 from cuda_agent_backend.machine import all_flags, arch_of, key_of, precision_flags, toolchain_of
 from cuda_agent_backend.operators import Kind, kind_of
 from cuda_agent_backend.options import Options
+from cuda_agent_backend.origins import origins
 from cuda_agent_backend.partition import Region, partition
 from cuda_agent_backend.prepack import Split
 from cuda_agent_backend.report import (
@@ -69,7 +70,8 @@ class Whole:
 
     inputs: a folder with real inputs of it, if there are any. eager_layouts: its convolutions keep eager's layouts,
     with the kernels and without. still: which inputs are parameters, where the graph may be replayed; that is measured,
-    too. Where there are no kernels and it may not, eager's layouts are measured, against Inductor's choice.
+    too. Where there are no kernels and it may not, eager's layouts are measured, against Inductor's choice. origins: of
+    its operators (see there).
     """
 
     name: str
@@ -78,6 +80,7 @@ class Whole:
     inputs: str = ""
     eager_layouts: bool = False
     still: tuple[int, ...] | None = None
+    origins: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
@@ -88,6 +91,7 @@ class Whole:
             "inputs": self.inputs,
             "eager_layouts": self.eager_layouts,
             "still": self.still,
+            "origins": self.origins,
         }
 
 
@@ -389,7 +393,14 @@ class KernelPass(GraphPass):  # type: ignore[misc]
             return None
         keys = tuple({offer.key for offer in offers})
         name = self._whole_digest(digest, still, eager_layouts)
-        return Whole(name, whole, keys, eager_layouts=eager_layouts, still=still)
+        return Whole(
+            name,
+            whole,
+            keys,
+            eager_layouts=eager_layouts,
+            still=still,
+            origins=origins(graph),
+        )
 
     def _accept(
         self,
@@ -450,7 +461,7 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         examples = () if _is_backward(graph) else self.examples
         with real_inputs(task, examples) as folder:
             inputs = self.inputs or folder
-            whole = Whole(name, task, tuple(keys), inputs, eager_layouts, still)
+            whole = Whole(name, task, tuple(keys), inputs, eager_layouts, still, origins(graph))
             return self.searcher.accept(whole, budget_s)
 
 

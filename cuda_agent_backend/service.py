@@ -353,6 +353,7 @@ class Service:
                     "inputs": request["inputs"],
                     "eager_layouts": request["eager_layouts"],
                     "still": request["still"],
+                    "origins": request["origins"],
                 }
             )
             waiting = WAITING_S if setup.device_lock else 0.0

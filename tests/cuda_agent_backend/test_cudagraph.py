@@ -509,7 +509,7 @@ def test_the_recording_is_measured_against_the_launches(
     request = {"graph": whole.to_json(), "kernels": [], "inputs": found.inputs}
     request |= {"cache_dir": str(tmp_path / "cache"), "native_dir": str(tmp_path / "native")}
     request |= {"inductor": {}, "budget_s": 60.0, "flags": all_flags(), "seed": 0}
-    request |= {"eager_layouts": False, "still": []}
+    request |= {"eager_layouts": False, "still": [], "origins": []}
     with config.patch(force_disable_caches=True):
         decided = accept.run(request, lambda _: None)
     assert isinstance(decided, Acceptance), decided
