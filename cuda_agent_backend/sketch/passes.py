@@ -6,6 +6,7 @@ Values made in a pass are handed on in registers; only what a later pass reads i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -13,7 +14,7 @@ import sympy
 import torch
 
 from cuda_agent_backend.sketch.lower import Store
-from cuda_agent_backend.sketch.nest import Dim, Kernel, Local, RowStage
+from cuda_agent_backend.sketch.nest import Dim, Kernel, Local, RowStage, cut_loops
 from cuda_agent_backend.sketch.ssa import Body, Instruction, Value
 
 
@@ -172,6 +173,24 @@ def same_loops(grouped: Sequence[Pass]) -> tuple[Pass, ...]:
     return tuple(result)
 
 
+def _as_fine(stage: RowStage, current: Pass, outer: tuple[Dim, ...]) -> RowStage:
+    """``stage`` with its loops cut into those of ``current``, where they go over the same points in the same order.
+
+    What follows a window is often flat where the window is not, and only together they are one pass.
+    """
+    parts: dict[sympy.Symbol, Sequence[int]] = {}
+    sizes = [n for _, n in current.inner]
+    for symbol, size in stage.inner:
+        own: list[int] = []
+        while sizes and math.prod(own) < size:
+            own.append(sizes.pop(0))
+        if math.prod(own) != size:
+            return stage
+        if len(own) > 1:
+            parts[symbol] = own
+    return stage if sizes or not parts else cut_loops(Kernel(outer, (stage,), {}), parts).stages[0]
+
+
 def _joins(stage: RowStage, current: Pass) -> RowStage | None:
     """``stage`` in terms of ``current``'s loops if both can share them."""
     if "scan" in (stage.kind, current.kind) or not stage.inner:
@@ -193,6 +212,8 @@ def passes(kernel: Kernel) -> tuple[Pass, ...]:
     """Group the kernel's stages into passes, in order, each as long as possible."""
     result: list[Pass] = []
     for stage in kernel.stages:
+        if result and kernel.is_map:
+            stage = _as_fine(stage, result[-1], kernel.outer)
         joined = _joins(stage, result[-1]) if result else None
         if joined is not None:
             result[-1] = Pass((*result[-1].stages, joined))

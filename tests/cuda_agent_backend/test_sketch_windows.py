@@ -48,6 +48,7 @@ CASES: dict[str, Case] = {
     "uneven maxima of volumes": (lambda x: F.adaptive_max_pool3d(x, (4, 5, 3)), (VOLUMES,)),
     "uneven maxima with holes": (lambda x: F.adaptive_max_pool2d(x, (5, 4)), (holes(IMAGES),)),
     "large maxima with holes": (lambda x: F.max_pool2d(x, 7, stride=2, padding=3, ceil_mode=True), (holes(IMAGES),)),
+    "roots of sums of squares": (lambda x: F.lp_pool2d(x, 2.0, 3, stride=2), (IMAGES,)),
     "dilated maxima": (lambda x: F.max_pool2d(x, 3, stride=2, padding=1, dilation=3), (holes(IMAGES),)),
     "maxima of lines": (lambda x: F.max_pool1d(x, 25, stride=5, padding=12), (LINES,)),
 }  # fmt: skip
@@ -121,6 +122,12 @@ def test_where_maxima_are_is_left_to_inductor() -> None:
     it = sample(lambda x: F.adaptive_max_pool2d(x, (5, 4), return_indices=True), IMAGES)
     found = api.analyse(it.task)
     assert isinstance(found, api.NotCovered) and "external kernel" in found.reason
+
+
+def test_what_follows_a_window_is_of_one_pass_with_it() -> None:
+    schedules = for_cuda(CASES["roots of sums of squares"]).analysis
+    ways = api.schedules(schedules)
+    assert {dict(kernel)["sketch"] for way in ways for kernel in way.kernels} == {"map"}
 
 
 @pytest.mark.parametrize("name", FILTERS)
