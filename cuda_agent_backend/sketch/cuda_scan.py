@@ -6,8 +6,6 @@ second starts each segment from what goes before it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cuda_agent_backend.sketch.cuda_frame import block, indented, position_loop
@@ -57,11 +55,6 @@ def _values(writer: RowWriter, number: int, acc: Accumulator, use: str) -> list[
     return [*writer.program.flats[number].statements, *writer.bodies(number, at_end)]
 
 
-def _each(held: int, statements: Sequence[str]) -> list[str]:
-    """Statements for each vector ``h`` that a thread holds."""
-    return ["#pragma unroll", f"for (int h = 0; h < {held}; ++h) {{", *indented(statements), "}"]
-
-
 class _Scan:
     """What both lane modes share: names, and what goes before this block's segment."""
 
@@ -92,9 +85,9 @@ class _Scan:
         joined = self.writer.join_lanes(self.name, self.acc)
         return [*loads, *joined], f"f{self.name}.result()"
 
-    def scanned(self, found: str, kind: str = "") -> str:
-        """The statement that names what was found, of type ``kind``, in the type that the stage has."""
-        wide = (kind or self.type) != self.result
+    def scanned(self, found: str) -> str:
+        """The statement that names what was found, in the type that the stage has."""
+        wide = self.type != self.result
         return f"const auto scanned = {f'ca::to<{self.result}>({found})' if wide else found};"
 
     def values(self, use: str) -> list[str]:
@@ -105,98 +98,52 @@ class _InnerScan(_Scan):
     """Lanes along the row. Tiles of it are held in registers; ``carry`` goes from tile to tile."""
 
     def lines(self) -> list[str]:
-        start, prior = self.prior()
-        carry = f"{self.type} carry = {prior}.v[0];"
-        lanes = f"constexpr int L = {self.layout.vector};"
-        body = self._in_floats(carry) if self._floats else [carry, *self._tiles(self._held)]
-        return [*start, *block([lanes, *body])]
-
-    @property
-    def _floats(self) -> bool:
-        """Whether lanes of a scan in double may be scanned in float. Conversions are what such a scan waits for."""
-        layout = self.layout
-        alone = self.writer.source_segments == 1 and not layout.clustered
-        return self.type == "double" and alone and self._held == layout.chunks
-
-    def _in_floats(self, carry: str) -> list[str]:
-        """The row with lanes in float. If one of them is no normal number, all of it once more, with few registers."""
-        apart = f"!ca::scan_is_normal(held[h], {self.result}(before[h]))"
-        return [
-            "bool apart = false;",
-            "{",
-            *indented([carry, "const int base = 0;", *self._found(self._held, self.result)]),
-            *indented(_each(self._held, [f"apart |= {apart};"])),
-            "  apart = __syncthreads_or(apart);",
-            "  if (!apart) {",
-            *indented(self._given(self._held, self.result), "    "),
-            "  }",
-            "}",
-            "if (apart) {",
-            *indented([carry, *self._tiles(1, "again")]),
-            "}",
-        ]
-
-    def _tiles(self, held: int, tag: str = "") -> list[str]:
-        """The row in tiles of ``held`` vectors of each thread."""
-        tile = [*self._found(held, self.type, tag), *self._given(held, self.type)]
-        loop = f"for (int base = 0; base < {self.layout.chunks}; base += {held}) {{"
-        return [loop, *indented(tile), "}"]
-
-    def _found(self, held: int, lane: str, tag: str = "") -> list[str]:
-        """``held``: what lanes of type ``lane`` scan by themselves; ``before``: what goes before each vector."""
         layout, kind, op = self.layout, self.type, self.op
-        width = min(layout.team, WARP)
-        values = _values(
-            self.writer,
-            self.number,
-            replace(self.acc, value=lane),
-            f"held[h] = ca::scan_lanes<{op}>(VALUE);",
-        )
-        across = (
-            self._across_warps(held, tag)
-            if layout.warps > 1 or layout.clustered
-            else self._within_warp(held, width)
-        )
-        return [
-            f"ca::vec<{lane}, {layout.vector}> held[{held}];",
-            f"{kind} whole[{held}], before[{held}];",
-            *_each(
-                held,
-                [
-                    f"held[h] = ca::splat<{lane}, L>({op}::identity<{lane}>());",
-                    self._at,
-                    "if (q < limit) {",
-                    *indented(values),
-                    "}",
-                    f"whole[h] = held[h].v[{layout.vector - 1}];",
-                ],
-            ),
-            *_each(
-                held,
-                [
-                    f"whole[h] = ca::scan_warp<{op}, {width}>(whole[h]);",
-                    f"before[h] = __shfl_up_sync(0xffffffffu, whole[h], 1, {width});",
-                    f"if ((t & {width - 1}) == 0) before[h] = {self.identity};",
-                ],
-            ),
-            *across,
+        held, width = self._held, min(layout.team, WARP)
+        vector = f"ca::vec<{kind}, {layout.vector}>"
+        place = f"const int k = base + h, q = (k * {layout.team} + t) * {layout.vector};"
+        at = f"{place} const {layout.index_type} j = first + q;"
+        each = ["#pragma unroll", f"for (int h = 0; h < {held}; ++h) {{"]
+        take = [
+            "if (q < limit) {",
+            *indented(self.values(f"held[h] = ca::scan_lanes<{op}>(VALUE);")),
+            "}",
         ]
-
-    def _given(self, held: int, lane: str) -> list[str]:
-        """Stores of a tile that was found."""
-        own = "before[h]" if lane == self.type else f"{lane}(before[h])"
+        last = f"whole[h] = held[h].v[{layout.vector - 1}];"
         give = [
-            self.scanned(f"ca::scan_join<{self.op}>(ca::splat<{lane}, L>({own}), held[h])", lane),
+            self.scanned(f"ca::scan_join<{op}>(ca::splat<{kind}, L>(before[h]), held[h])"),
             *self.statements,
             *self.stores,
         ]
-        return _each(held, [self._at, "if (q < limit) {", *indented(give), "}"])
-
-    @property
-    def _at(self) -> str:
-        layout = self.layout
-        place = f"const int k = base + h, q = (k * {layout.team} + t) * {layout.vector};"
-        return f"{place} const {layout.index_type} j = first + q;"
+        tile = [
+            f"{vector} held[{held}];",
+            f"{kind} whole[{held}], before[{held}];",
+            *each,
+            f"  held[h] = ca::splat<{kind}, L>({self.identity});",
+            *indented([at, *take, last]),
+            "}",
+            *each,
+            f"  whole[h] = ca::scan_warp<{op}, {width}>(whole[h]);",
+            f"  before[h] = __shfl_up_sync(0xffffffffu, whole[h], 1, {width});",
+            f"  if ((t & {width - 1}) == 0) before[h] = {self.identity};",
+            "}",
+            *(
+                self._across_warps()
+                if layout.warps > 1 or layout.clustered
+                else self._within_warp(width)
+            ),
+            *each,
+            *indented([at, "if (q < limit) {", *indented(give), "}"]),
+            "}",
+        ]
+        start, prior = self.prior()
+        loop = f"for (int base = 0; base < {layout.chunks}; base += {held}) {{"
+        lanes = f"constexpr int L = {layout.vector};"
+        return [
+            *start,
+            f"{kind} carry = {prior}.v[0];",
+            *block([lanes, loop, *indented(tile), "}"]),
+        ]
 
     @property
     def _held(self) -> int:
@@ -207,27 +154,27 @@ class _InnerScan(_Scan):
             else max(1, min(layout.unroll, layout.chunks))
         )
 
-    def _within_warp(self, held: int, width: int) -> list[str]:
-        return _each(
-            held,
-            [
-                f"before[h] = {self.op}::join(carry, before[h]);",
-                f"carry = {self.op}::join(carry, __shfl_sync(0xffffffffu, whole[h], {width - 1}, {width}));",
-            ],
-        )
+    def _within_warp(self, width: int) -> list[str]:
+        return [
+            "#pragma unroll",
+            f"for (int h = 0; h < {self._held}; ++h) {{",
+            f"  before[h] = {self.op}::join(carry, before[h]);",
+            f"  carry = {self.op}::join(carry, __shfl_sync(0xffffffffu, whole[h], {width - 1}, {width}));",
+            "}",
+        ]
 
-    def _across_warps(self, held: int, tag: str) -> list[str]:
+    def _across_warps(self) -> list[str]:
         """``before[h]`` grows by all that goes before this warp's part, and ``carry`` by the whole tile."""
-        layout, warps, op = self.layout, self.layout.warps, self.op
-        looped, width, name = held < layout.chunks, BYTES[self.type], f"{self.name}{tag}"
+        layout, held, warps, op = self.layout, self._held, self.layout.warps, self.op
+        looped, width = held < layout.chunks, BYTES[self.type]
         if layout.clustered and (looped or width < 4):
             raise Unsupported(
                 "a scan across a cluster of small integers, or of segments not in registers"
             )
         count = held * warps
-        self.memory.take(f"totals{name}", self.type, count * layout.across, width)
-        self.memory.take(f"tiles{name}", self.type, layout.across * layout.segments, width)
-        slots, tiles = f"(totals{name} + r * {count})", f"tiles{name}"
+        self.memory.take(f"totals{self.name}", self.type, count * layout.across, width)
+        self.memory.take(f"tiles{self.name}", self.type, layout.across * layout.segments, width)
+        slots, tiles = f"(totals{self.name} + r * {count})", f"tiles{self.name}"
         out = [
             f"if ((t & 31) == 31) for (int h = 0; h < {held}; ++h) {slots}[h * {warps} + t / 32] = whole[h];",
             "__syncthreads();",

@@ -52,39 +52,6 @@ def test_an_emulator_scans_as_eager_does(name: str, tmp_path: Path) -> None:
     assert ran
 
 
-def products(length: int) -> torch.Tensor:
-    """Rows whose running products are plain, too small or too large for a while, zero, infinite, not a number."""
-    x = 1 + 0.1 * torch.randn(9, length, generator=torch.Generator().manual_seed(2))
-    x[1, 30:33], x[1, 60:64] = 1e-19, 1e12
-    x[2, 30:33], x[2, 60:64] = 1e19, 1e-12
-    x[3, 70], x[4, 71], x[5, 90:] = 0.0, math.inf, -0.5
-    x[6, 8], x[7, 3], x[7, 40] = math.nan, math.inf, 0.0
-    x[8, 500], x[8, 501] = 1e30, -1e30
-    return x
-
-
-@pytest.mark.parametrize("length", [900, 6000])
-def test_an_emulator_multiplies_in_double_where_float_has_no_room(
-    length: int, tmp_path: Path
-) -> None:
-    x = products(length)
-    with inductor_config.patch(comprehensive_padding=False):
-        it = sample(lambda x: torch.cumprod(x, 1) * 2, x)
-    it = dataclasses.replace(it, task=dataclasses.replace(it.task, target="cuda"))
-    want = (x.double().cumprod(1).float() * 2).masked_fill(x.isnan().cumsum(1) > 0, math.nan)
-    apart = 0
-    for schedule in it.analysis.schedules()[:6]:
-        made = api.generate(it.analysis, schedule)
-        assert isinstance(made, Candidate), made
-        apart += "scan_is_normal" in made.source
-        try:
-            (got,) = cuda_emulator.run(made.source, made.plan, it.inputs, tmp_path)
-        except cuda_emulator.NotEmulated:
-            continue
-        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-44, equal_nan=True)
-    assert apart
-
-
 @pytest.mark.parametrize("name", EXTREMES)
 def test_the_cpu_scans_as_eager_does(name: str, tmp_path: Path) -> None:
     it = sample(EXTREMES[name], values())

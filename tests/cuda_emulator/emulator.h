@@ -248,15 +248,6 @@ template <class T, class From> T exchange(T mine, From from) {
 }  // namespace emulator
 
 inline void __syncthreads() { emulator::wait_for(2); }
-inline int __syncthreads_or(int mine) {
-  memcpy(emulator::self().slot, &mine, sizeof mine);
-  __syncthreads();
-  int any = 0, theirs;
-  for (const emulator::Fiber& f : emulator::fibers)
-    if (f.block == emulator::self().block) { memcpy(&theirs, f.slot, sizeof theirs); any |= theirs; }
-  __syncthreads();
-  return any != 0;
-}
 inline void __syncwarp(unsigned = 0) { emulator::warp_barrier(); }
 template <class T> T __shfl_xor_sync(unsigned, T x, int mask, int = 32) { return emulator::exchange(x, [=](int l) { return l ^ mask; }); }
 template <class T> T __shfl_sync(unsigned, T x, int from, int width = 32) {

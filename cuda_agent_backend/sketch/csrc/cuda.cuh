@@ -649,12 +649,6 @@ template <class Op, class T, int L> CA_INLINE vec<T, L> scan_lanes(vec<T, L> a) 
   for (int i = 1; i < L; ++i) a.v[i] = Op::join(a.v[i - 1], a.v[i]);
   return a;
 }
-// Whether running products, as `scan_lanes` leaves them, and what goes before them are normal numbers of their type.
-template <int L> CA_INLINE bool scan_is_normal(vec<float, L> running, float before) {
-  float least = min_(fabsf(running.v[0]), fabsf(before));
-  CA_LANES least = min_(least, fabsf(running.v[i]));
-  return least >= 1.17549435e-38f && fabsf(running.v[L - 1]) < INFINITY && fabsf(before) < INFINITY;
-}
 // Inclusive scan over groups of `Width` threads of a warp.
 template <class Op, int Width, class T> CA_INLINE T scan_warp(T x) {
 #pragma unroll
