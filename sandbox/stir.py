@@ -8,7 +8,7 @@ others, keeps every value one that was drawn, and changes both what lies at any 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sandbox.specs import TensorSpec
@@ -51,12 +51,27 @@ def _stir(tensor: torch.Tensor, generator: random.Random) -> None:
     by = generator.randrange(1, count)
     to = [generator.randrange(count) for _ in range(REPLACED)]
     source = [generator.randrange(count) for _ in range(REPLACED)]
-    elements: Any = line if tensor.is_cuda else _elements(line)
-    before = elements.clone() if tensor.is_cuda else elements.copy()
+    # Of two values for one place the last counts, and no other is written: on a GPU it need not win.
+    others = dict(zip(to, source, strict=True))
+    (_stir_on_device if line.is_cuda else _stir_on_host)(line, by, others)
+
+
+def _stir_on_host(line: torch.Tensor, by: int, others: Mapping[int, int]) -> None:
+    elements, count = _elements(line), line.numel()
+    before = elements.copy()
     elements[: count - by], elements[count - by :] = before[by:], before[:by]
-    # one by one: written in one go, the last of two values for one place need not win on a GPU
-    for place, other in zip(to, source, strict=True):
+    for place, other in others.items():
         elements[place] = before[other]
+
+
+def _stir_on_device(line: torch.Tensor, by: int, others: Mapping[int, int]) -> None:
+    """In few launches: those of a round's many small tensors would take most of a race."""
+    import torch
+
+    places, sources = torch.tensor([[*others], [*others.values()]]).to(line.device)
+    replaced = line.index_select(0, sources)
+    line.copy_(line.roll(-by))
+    line.index_copy_(0, places, replaced)
 
 
 def _elements(line: torch.Tensor) -> Any:

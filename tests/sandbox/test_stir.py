@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from sandbox import stir as stirring
 from sandbox.stir import REPLACED, stir
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.uint8, torch.bool)
@@ -70,6 +71,20 @@ def test_shared_elements_stay_shared_and_small_tensors_are_left_alone() -> None:
     stir([wide, torch.empty(0), torch.tensor(3.0)], 2)
     assert torch.equal(wide[0], wide[7])
     assert not torch.equal(row, torch.arange(100.0))
+
+
+@pytest.mark.parametrize("count", [2, 5, 40, 4096])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_what_a_device_launches_does_what_the_host_does(
+    dtype: torch.dtype, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Among few elements places are drawn twice, of which the last counts."""
+    host = drawn(dtype, count)
+    device = host.clone()
+    stir([host], 9)
+    monkeypatch.setattr(stirring, "_stir_on_host", stirring._stir_on_device)
+    stir([device], 9)
+    assert torch.equal(device, host)
 
 
 @pytest.mark.gpu
