@@ -317,6 +317,10 @@ class RowWriter:
         if layout.partial:
             kept = [Span(0, layout.held)]
             return [*out, *span_loops(layout, body, statements, flush, kept)]
+        if layout.is_split and not layout.blocked and full.index(number) % 2:
+            # what the launch before read last may still be in the L2 cache
+            back = [Span(0, layout.chunks, (), True)]
+            return span_loops(layout, body, statements, flush, back)
         return position_loop(layout, body, statements, flush)
 
     def _unrolled(self, p: Pass) -> Layout:

@@ -18,6 +18,7 @@ from cuda_agent_backend.sketch.cuda_estimate import (
     resident_blocks,
     row_facts,
 )
+from cuda_agent_backend.sketch.cuda_frame import row_groups
 from cuda_agent_backend.sketch.cuda_layout import (
     MAX_THREADS,
     WARP,
@@ -50,6 +51,8 @@ LEAST_HELD = 0.2
 MOST_SPLIT = 1024
 LEAST_IN_ONE_GO, MOST_IN_ONE_GO = 8, 1 << 14
 """Partial results of a row that one block still joins quickly."""
+MOST_IN_ONE_WAVE = 64
+"""Partial results of a column that each of its blocks joins by itself."""
 MOST_CLUSTER = 16
 """Blocks."""
 MANY_BLOCKS = 16
@@ -167,6 +170,11 @@ def _row_schedules(
     chosen[1:1] = [
         p for p in _in_one_go(facts, device) if p not in chosen and _text(kernel, region, p, device)
     ]
+    chosen[2:2] = [
+        p
+        for p in _columns_in_one_wave(facts, device)
+        if p not in chosen and _text(kernel, region, p, device)
+    ]
     if facts.writes:
         chosen[3:3] = [{**p, "stream": 1} for p in chosen[:1] if not p.get("stream")]
     # reads that leave the cache first spare what others left there; beside much larger data that is nothing
@@ -210,6 +218,27 @@ def _in_one_go(facts: RowFacts, device: DeviceFacts) -> list[Parameters]:
         # the loop's whole turns, written out
         found.append({"sketch": "row", **cut, "unroll": max(1, layout.segment // layout.tile)})
     return found[:2]
+
+
+def _columns_in_one_wave(facts: RowFacts, device: DeviceFacts) -> list[Parameters]:
+    """Two ways to read columns twice that no cluster keeps: as many blocks as are at work at once, each as long as all.
+
+    More blocks would join more partial results, and those of a last wave that is not full leave processors idle.
+    """
+    if not facts.outer or facts.scans or facts.passes < 2 or not facts.writes:
+        return []
+    if facts.points * facts.rows * facts.item < device.l2_bytes:
+        return []
+    vector = _vectors(facts.item, facts.columns)[0]
+    found: list[Parameters] = []
+    for across, resident in ((WARP, 3), (WARP // 4, 4)):
+        cut: Parameters = {"lanes": "outer", "vector": vector, "team": 256 // across}
+        cut |= {"across": across, "exchange": "split", "keep": "none", "unroll": 8, "stream": 1}
+        layout = read_layout(cut, facts.points, facts.rows, facts.scans, facts.wide)
+        segments = resident * device.sm_count // row_groups(layout, facts.columns)
+        if 1 < segments <= MOST_IN_ONE_WAVE:
+            found.append({"sketch": "row", **cut, "segments": segments})
+    return found
 
 
 def _other_width_second(chosen: list[Parameters]) -> list[Parameters]:

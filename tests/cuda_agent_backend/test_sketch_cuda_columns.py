@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -89,6 +90,11 @@ CASES: dict[str, Case] = {
             "segments": 4,
         },
     ),
+    "columns read twice, the second time downwards": (
+        lambda x: F.normalize(x, dim=0),
+        (randn(700, 136),),
+        {**STRIP, "keep": "none", "unroll": 8, "team": 8, "exchange": "split", "segments": 5},
+    ),
     "channels first": (
         channels,
         (randn(2, 40, 12, 13) + 1, randn(40), randn(40)),
@@ -169,6 +175,24 @@ def test_columns_are_kept_whole_in_strips_of_half_a_line_where_those_of_a_line_a
     found = {p["across"] * p["vector"] * 4 for p in kept}
     assert {width for width in found if width < 128} == widths
     assert found
+
+
+def test_blocks_that_read_columns_twice_fill_one_wave() -> None:
+    it = sample(lambda x: F.normalize(x, dim=0), torch.empty(40_000, 1500))
+    split = [p for p in proposals(it)[:4] if p["exchange"] == "split"]
+    waves = [
+        p["segments"] * math.ceil(1500 / (p["across"] * p["vector"])) / DEVICE.sm_count
+        for p in split
+    ]
+    assert len(waves) == 2
+    assert 2.9 < waves[0] <= 3 and 3.9 < waves[1] <= 4
+
+
+def test_what_a_launch_reads_again_it_reads_downwards() -> None:
+    it = sample(lambda x: F.normalize(x, dim=0), torch.empty(700, 136))
+    way = {**STRIP, "team": 8, "keep": "none", "exchange": "split", "segments": 5}
+    first, second = source_of(it, **way).partition('extern "C"')[2].split('extern "C"')
+    assert "--k" not in first and "--k" in second
 
 
 @pytest.mark.parametrize("change", [{"keep": "registers"}, {"keep": "none"}, {"stages": 2}])
