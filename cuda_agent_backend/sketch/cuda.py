@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 
 from cuda_agent_backend.sketch import (
+    cuda_channels,
     cuda_contract,
     cuda_direct,
     cuda_short,
@@ -85,6 +86,8 @@ def _emit_kernel(
         return emit_map(kernel, region, parameters, name, device)
     if sketch == cuda_transpose.SKETCH:
         return cuda_transpose.emit_transpose(kernel, region, parameters, name)
+    if sketch == cuda_channels.SKETCH:
+        return cuda_channels.emit_channels(kernel, region, parameters, name)
     if sketch == "row":
         return emit_rows(kernel, region, parameters, name, device)
     if sketch == cuda_contract.SKETCH:
@@ -94,7 +97,8 @@ def _emit_kernel(
         return _OF_PRODUCTS[sketch](
             kernel, contraction_of(kernel), region, parameters, name, device
         )
-    known = ("map", "row", cuda_transpose.SKETCH, cuda_contract.SKETCH, *_OF_PRODUCTS)
+    own = (cuda_channels.SKETCH, cuda_transpose.SKETCH, cuda_contract.SKETCH, *_OF_PRODUCTS)
+    known = ("map", "row", *own)
     raise Unsupported(f"sketch {sketch!r}; known: {', '.join(known)}")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from cuda_agent_backend.sketch.cuda_access import (
@@ -24,11 +24,11 @@ from cuda_agent_backend.sketch.cuda_parts import (
 )
 from cuda_agent_backend.sketch.cuda_program import read_once
 from cuda_agent_backend.sketch.cuda_stencil import tile_body, tile_loop
-from cuda_agent_backend.sketch.lower import LoweredRegion
+from cuda_agent_backend.sketch.lower import LoweredRegion, Store
 from cuda_agent_backend.sketch.nest import Dim, Kernel
 from cuda_agent_backend.sketch.passes import Pass, passes
 from cuda_agent_backend.sketch.schedule import Parameter
-from cuda_agent_backend.sketch.ssa import Unsupported
+from cuda_agent_backend.sketch.ssa import Body, Unsupported
 from sandbox.plan import Launch
 
 MAX_UNROLL = 16
@@ -132,7 +132,6 @@ def _body(
 ) -> list[str]:
     dims = map_dims(kernel, p)
     flat = flatten(dims, index)
-    types = local_types(kernel)
     made: dict[str, str] = {}
     elements = math.prod(n for _, n in dims)
     once = read_once([(p, flat)], {}, elements, region) if layout.once else frozenset()
@@ -146,15 +145,39 @@ def _body(
         layout.vector,
         once=once,
     )
-    out = list(flat.statements)
+    return [
+        *flat.statements,
+        *stage_lines(
+            kernel,
+            p,
+            printer,
+            made,
+            lambda s, value: printer.store(
+                s.buffer, flat.of(s.index), value, stream=bool(layout.stream)
+            ),
+            lambda body: flat_body(body, flat),
+        ),
+    ]
+
+
+def stage_lines(
+    kernel: Kernel,
+    p: Pass,
+    printer: LanePrinter,
+    made: dict[str, str],
+    store: Callable[[Store, str], str],
+    change: Callable[[Body], Body] = lambda body: body,
+) -> list[str]:
+    """All stages of a pointwise kernel, one after another.
+
+    made: is told what arrays that stages pass on are in. store: what becomes of a value that goes to memory.
+    """
+    types, out = local_types(kernel), list[str]()
     for number, stage in enumerate(p.stages):
         prefix = f"s{number}v"
-        out += printer.lines(flat_body(stage.body, flat), prefix)
+        out += printer.lines(change(stage.body), prefix)
         value = f"{prefix}{stage.body.results[0].number}"
-        stream = bool(layout.stream)
-        out += [
-            printer.store(s.buffer, flat.of(s.index), value, stream=stream) for s in stage.stores
-        ]
+        out += [store(s, value) for s in stage.stores]
         for s in stage.local_stores:
             made[s.buffer] = f"ca::to<{types[s.buffer]}>({value})"
     return out

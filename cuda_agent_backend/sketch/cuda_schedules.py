@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from cuda_agent_backend.sketch.contraction import contraction_of
+from cuda_agent_backend.sketch.cuda_channels import channel_schedules
 from cuda_agent_backend.sketch.cuda_contract_schedules import contract_schedules
 from cuda_agent_backend.sketch.cuda_direct import direct_schedules
 from cuda_agent_backend.sketch.cuda_estimate import (
@@ -71,7 +72,8 @@ def kernel_schedules(
 ) -> list[Parameters]:
     """One to ``most`` schedules; raises Unsupported where no sketch fits."""
     if single_pass(kernel) is not None:
-        return [*transpose_schedules(kernel, region), *_map_schedules(kernel, region)][:most]
+        across = [*channel_schedules(kernel, region), *transpose_schedules(kernel, region)]
+        return [*across, *_map_schedules(kernel, region)][:most]
     split, contraction = with_taps_apart(kernel)
     least = 0 if contraction is None else min(contraction.m, contraction.n)
     tiled: list[Parameters] = []

@@ -18,13 +18,12 @@ import sympy
 from cuda_agent_backend.sketch.cuda_access import LanePrinter, local_reader
 from cuda_agent_backend.sketch.cuda_frame import decompose, indented
 from cuda_agent_backend.sketch.cuda_layout import ceildiv
-from cuda_agent_backend.sketch.cuda_map import map_dims, single_pass
+from cuda_agent_backend.sketch.cuda_map import map_dims, single_pass, stage_lines
 from cuda_agent_backend.sketch.cuda_parts import (
     BYTES,
     Emitted,
     SharedMemory,
     buffers_of,
-    local_types,
     needs_wide,
     parameters_of,
 )
@@ -273,7 +272,7 @@ def _body(
             return None
         return f"ca::broadcast<L>({tiles[i.buffer, i.index]} + {at})"
 
-    types, made = local_types(kernel), dict[str, str]()
+    made: dict[str, str] = {}
     printer = LanePrinter(
         None,
         lambda b: f"m_{b}",
@@ -282,12 +281,6 @@ def _body(
         "",
         kept=at_hand,
     )
-    out: list[str] = []
-    for number, stage in enumerate(p.stages):
-        prefix = f"s{number}v"
-        out += printer.lines(stage.body, prefix)
-        value = f"{prefix}{stage.body.results[0].number}"
-        out += [printer.store(s.buffer, s.index, value) for s in stage.stores]
-        for s in stage.local_stores:
-            made[s.buffer] = f"ca::to<{types[s.buffer]}>({value})"
-    return out
+    return stage_lines(
+        kernel, p, printer, made, lambda s, value: printer.store(s.buffer, s.index, value)
+    )

@@ -53,6 +53,7 @@ def _cpu() -> list[Family]:
 def _cuda() -> list[Family]:
     from cuda_agent_backend.sketch import (
         cuda_attention,
+        cuda_channels,
         cuda_contract,
         cuda_direct,
         cuda_layout,
@@ -75,6 +76,8 @@ def _cuda() -> list[Family]:
                f"{_rest(cuda_layout)} {_EXCHANGE} {_rest(cuda_layout.Layout)}"),
         Family(cuda_transpose.SKETCH, "Pointwise work across two loops", ("wide", "tall", "joined"),
                _rest(cuda_transpose)),
+        Family(cuda_channels.SKETCH, "Gathers along channels that lie apart", ("vector", "wide"),
+               _rest(cuda_channels)),
         Family(cuda_contract.SKETCH, "Products and convolutions on tensor cores", _fields(cuda_tiles.Tiles),
                _rest(cuda_tiles)),
         Family(cuda_direct.SKETCH, "Products with few columns", ("rows", "threads"),
