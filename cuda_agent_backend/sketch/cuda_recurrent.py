@@ -261,11 +261,13 @@ class _Writer:
         form, first = self.form, name == "first"
         width = form.directions * form.units
         depth = form.features if first else width
-        time, batch = form.source.steps[:2] if first else (form.batch * width, width)
+        steps = form.source.steps if first else (form.batch * width, width, 1)
+        time, batch, feature = steps
         rows, columns = form.length * form.batch, form.gates * form.units
         members = ["weights", *(["inner_bias", "hidden_bias"] if form.biased else [])]
         directions = range(form.directions)
-        reach = max(form.length * time + form.batch * batch, rows * columns, columns * depth)
+        spanned = form.length * time + form.batch * batch + depth * feature
+        reach = max(spanned, rows * columns, columns * depth)
         given = ["x", *(f"{member}{d}" for d in directions for member in members)]
         return [
             f"struct {name}_sizes {{",
@@ -274,7 +276,7 @@ class _Writer:
             f"  static constexpr int depth = {depth};",
             f"  static constexpr int folded = {2 * form.units if form.kind == 'gru' else columns};",
             f"  static constexpr int rows = {rows};",
-            f"  static constexpr index x_time = {time}, x_batch = {batch};",
+            f"  static constexpr index x_time = {time}, x_batch = {batch}, x_feature = {feature};",
             f"  static constexpr bool biased = {_word(form.biased)};",
             "};",
             f'extern "C" __global__ void __launch_bounds__({PRODUCT_THREADS}, 2)',

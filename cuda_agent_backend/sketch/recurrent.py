@@ -91,8 +91,6 @@ def recurrent_of(task: Task) -> Recurrent:
     shape = task.inputs[source.input].shape
     if layers < 1 or min(shape) < 1:
         raise Unsupported("no layers, or nothing to go through")
-    if source.steps[2] != 1 and shape[2] > 1:
-        raise Unsupported("an x whose features are not contiguous")
     length, batch = (shape[1], shape[0]) if batch_first else shape[:2]
     units = task.inputs[hidden.input].shape[2]
     state = (layers * directions, batch, units)

@@ -77,7 +77,7 @@ template <class S> struct project {
     for (int i = 0; i < loads; ++i) {
       const int m = row + 16 * i, n = column + 16 * i;
       const index at = idiv(m, S::batch) * S::x_time + imod(m, S::batch) * S::x_batch;
-      a[i] = within && m < S::rows ? x[at + k] : 0.f;
+      a[i] = within && m < S::rows ? x[at + k * S::x_feature] : 0.f;
       b[i] = within && n < S::columns ? weights[index(n) * S::depth + k] : 0.f;
     }
   }
