@@ -135,6 +135,7 @@ class Judge:
         self._device = DeviceLock(device_lock)
         self._session: Session | None = None
         self._preparing: threading.Thread | None = None
+        self._readying: threading.Thread | None = None
         self._compiled: dict[tuple[str, str], Compiled] = {}
 
     def __enter__(self) -> Judge:
@@ -166,6 +167,7 @@ class Judge:
     def close(self) -> None:
         """End the workers and give up all memory."""
         self._settle()
+        self._await_candidate()
         for worker in self._workers:
             worker.stop()
         self._session = None
@@ -173,6 +175,7 @@ class Judge:
     def rest(self) -> None:
         """Give up the task at hand, here and in the workers, which stay, with the memory that it took on the device."""
         self._settle()
+        self._await_candidate()
         if self._session is None:
             return
         self._session = None
@@ -295,6 +298,7 @@ class Judge:
             record = self._race(session, eager_task, self._scratch).glance(Effort(pairs, pairs))
         if not isinstance(record, Record):
             return record
+        self._make_ready(session, candidate)
         speed = timing.report(record.device)
         achieved = self._achieved(session, speed)
         if speed.speedup.median < worth:
@@ -351,6 +355,7 @@ class Judge:
         session = self._open(task)
         if not isinstance(session, Session):
             return session
+        self._await_candidate()
         trouble = session.prepare(self._candidate, CANDIDATE, task, "inductor")
         if trouble is not None:
             return trouble
@@ -367,6 +372,7 @@ class Judge:
         effort: Effort,
         evidence: dict[str, Any],
     ) -> Outcome:
+        self._await_candidate()
         session = self._load(self._candidate, task, candidate, recorded, compiled)
         if not isinstance(session, Session):
             return session
@@ -440,7 +446,7 @@ class Judge:
         """A turn on the device for a race, with nothing of this judge in the background."""
         self._settle()
         for worker in self._workers:
-            if worker.running:
+            if worker.running and not (worker is self._candidate and self._readying is not None):
                 worker.ready()  # one that is still starting would disturb the timing; its trouble comes up when asked
         with self._device.turn():
             yield
@@ -518,6 +524,26 @@ class Judge:
         What goes wrong here comes up again where the baseline is needed.
         """
         session.prepare(self._baseline, INDUCTOR, session.task, "inductor")
+
+    def _make_ready(self, session: Session, candidate: Candidate) -> None:
+        """Compile in the candidate worker what any judgement for the task needs there, while others are profiled.
+
+        Once for each task, and on cuda only: what a profile times there is the device's, on cpu it would be disturbed.
+        """
+        if self.target != "cuda" or session.readied:
+            return
+        session.readied = True
+        compiled = self.compile(candidate)
+        plan = compiled.launched(candidate) if isinstance(compiled, Compiled) else candidate
+        work = (self._candidate, plan)
+        self._readying = threading.Thread(target=session.make_ready, args=work, daemon=True)
+        self._readying.start()
+
+    def _await_candidate(self) -> None:
+        """Until then nobody else may speak to the candidate worker."""
+        if self._readying is not None:
+            self._readying.join()
+            self._readying = None
 
     def _settle(self) -> None:
         """Wait until nothing is done in the background."""

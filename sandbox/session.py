@@ -78,6 +78,8 @@ class Session:
         self._expected: dict[int, tuple[int, Expected]] = {}
         self.timed: list[InputSet] = []
         self.baselines: dict[str, Baselines] = {}
+        self.readied = False
+        """Whether the candidate worker was told to compile what a judgement needs."""
 
     def input_set(self, number: int, source: Source) -> InputSet:
         """The set of that number, filled with new values."""
@@ -174,16 +176,26 @@ class Session:
         """
         if worker.holds not in ("", candidate.digest):
             worker.renew()
-        key, untrusted = key_of(self.task), is_untrusted_host_code(candidate)
-        announced = {"key": key, "plan": candidate.plan.to_json()}
-        graph = one_op_task(self.task, key)
-        trouble = self.prepare(worker, CANDIDATE, graph, "inductor", announced)
+        trouble = self._prepare_call(worker, candidate)
         if trouble is not None:
             return trouble
+        untrusted = is_untrusted_host_code(candidate)
         refusal = worker.isolation.why_no_untrusted_code if untrusted else None
         if refusal is not None:
             return Refused(refusal)
         return self._bind(worker, candidate, path, untrusted)
+
+    def _prepare_call(self, worker: WorkerProcess, candidate: Candidate) -> Trouble | None:
+        """Compile the graph that calls candidates: the same for all."""
+        key = key_of(self.task)
+        announced = {"key": key, "plan": candidate.plan.to_json()}
+        graph = one_op_task(self.task, key)
+        return self.prepare(worker, CANDIDATE, graph, "inductor", announced)
+
+    def make_ready(self, worker: WorkerProcess, candidate: Candidate) -> None:
+        """Compile what a judgement needs in the worker. What goes wrong comes up again when it is needed."""
+        self._prepare_call(worker, candidate)
+        self.prepare(worker, INDUCTOR, self.task, "inductor")
 
     def _bind(
         self, worker: WorkerProcess, candidate: Candidate, path: Path, untrusted: bool
