@@ -128,7 +128,7 @@ def _float32(number: float) -> float | None:
 def share_divisors(body: Body, scalars: set[str]) -> Body:
     """``body`` with divisions of what varies along the row by what does not marked as ``divide_row``.
 
-    ``scalars``: row-local buffers of one element.
+    ``scalars``: row-local buffers of one element. What is loaded from one place, such as a temperature, is shared too.
     """
     shared: set[int] = set()
     instructions = []
@@ -136,10 +136,10 @@ def share_divisors(body: Body, scalars: set[str]) -> Body:
         operands = [o.number for o in i.operands if isinstance(o, Value)]
         if i.op == "local":
             fixed = i.buffer in scalars
-        elif i.op == "index_expr":
+        elif i.op in ("index_expr", "load"):
             fixed = i.index is not None and not i.index.free_symbols
         else:
-            fixed = i.op not in ("load", GATHER, "masked") and all(o in shared for o in operands)
+            fixed = i.op not in (GATHER, "masked") and all(o in shared for o in operands)
         if fixed:
             shared.add(i.result.number)
         elif i.op in ("truediv", "div") and len(operands) == 2 and operands[1] in shared:

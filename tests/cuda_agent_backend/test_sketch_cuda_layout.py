@@ -97,8 +97,10 @@ def test_only_divisors_that_a_row_shares_are_marked() -> None:
             Instruction(Value(4), "truediv", (Value(0), Value(3))),
             Instruction(Value(5), "truediv", (Value(3), Value(0))),
             Instruction(Value(6), "truediv", (Value(1), Value(2))),
+            Instruction(Value(7), "load", buffer="temperature", index=sympy.Integer(3)),
+            Instruction(Value(8), "truediv", (Value(0), Value(7))),
         ],
         (Value(4),),
     )
     ops = [i.op for i in share_divisors(body, {"total"}).instructions[4:]]
-    assert ops == ["divide_row", "truediv", "truediv"]
+    assert ops == ["divide_row", "truediv", "truediv", "load", "divide_row"]
