@@ -31,8 +31,10 @@ from cuda_agent_backend.sketch.cuda_parts import (
 )
 from cuda_agent_backend.sketch.cuda_transpose import (
     SECTOR,
+    VECTOR,
     crossing_of,
     emit_transpose,
+    fits_vectors,
 )
 from cuda_agent_backend.sketch.cuda_transpose import (
     SKETCH as TRANSPOSE,
@@ -228,10 +230,13 @@ def _copying(table: Table, region: LoweredRegion, name: str) -> Emitted:
         Body([load], (Value(0),)), (store,), (),
     )  # fmt: skip
     kernel = Kernel(tuple(dims[:-1]), (stage,), {})
-    joined = int(crossing_of(kernel, True) is not None)
+    crossing = crossing_of(kernel, True)
+    joined, crossing = int(crossing is not None), crossing or crossing_of(kernel)
     side = ceildiv(min(dims[-1][1], MOST_DEEP), SECTOR) * SECTOR
-    square: dict[str, Parameter] = {"sketch": TRANSPOSE, "wide": side, "tall": 64}
-    return emit_transpose(kernel, region, {**square, "joined": joined}, name)
+    square: dict[str, Parameter] = {"sketch": TRANSPOSE, "wide": side, "tall": 64, "joined": joined}
+    if crossing is not None and fits_vectors(crossing, region, VECTOR):
+        square["vector"] = VECTOR
+    return emit_transpose(kernel, region, square, name)
 
 
 def _turned(p: Pass, found: Gathered) -> Pass:

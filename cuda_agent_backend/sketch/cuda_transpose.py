@@ -3,7 +3,8 @@
 A block makes a tile of the two loops. Such operands are copied to shared memory first, with threads along their own
 loop, and read from there across it: memory sees whole lines on both sides. Schedule parameters: the tile is `wide`
 elements along the results' loop, and `tall` along the operands' (as many where it is left out); `joined`, if 1, takes
-the loops that go on in memory where these end together with them, so that tiles lie across their ends.
+the loops that go on in memory where these end together with them, so that tiles lie across their ends; `vector`, how
+many neighbours a thread loads and stores at a time where nothing but such operands is read.
 """
 
 from __future__ import annotations
@@ -27,12 +28,18 @@ from cuda_agent_backend.sketch.cuda_parts import (
     needs_wide,
     parameters_of,
 )
-from cuda_agent_backend.sketch.lower import LoweredRegion
+from cuda_agent_backend.sketch.lower import LoweredRegion, Store
 from cuda_agent_backend.sketch.nest import Dim, Kernel, coefficient
 from cuda_agent_backend.sketch.passes import Pass
 from cuda_agent_backend.sketch.printer import STORAGE_TYPES, c_place
 from cuda_agent_backend.sketch.schedule import Parameter
-from cuda_agent_backend.sketch.ssa import Instruction, Unsupported
+from cuda_agent_backend.sketch.ssa import (
+    GATHER,
+    PLACE,
+    PLACE_EXPR,
+    Instruction,
+    Unsupported,
+)
 from sandbox.plan import Launch
 
 SKETCH = "transpose"
@@ -44,6 +51,9 @@ MOST_ELEMENTS = 8192
 LONG = 1024
 """Elements of a loop at whose end tiles leave little empty."""
 MANY_TILES = 256
+VECTOR, WORD_BYTES = 4, 16
+NO_VECTORS = frozenset((GATHER, PLACE, PLACE_EXPR, "index_expr"))
+"""What is not the same function of each neighbour's values."""
 SECTOR = 8
 """Elements of four bytes that memory moves at once."""
 MOST_SHARED_BYTES = 48 << 10
@@ -135,9 +145,57 @@ def _runs_along(key: Key, dim: Dim) -> bool:
 def transpose_schedules(kernel: Kernel, region: LoweredRegion) -> list[dict[str, Parameter]]:
     """Best guess first: a side of 128 bytes, a line of the cache; then across the ends of loops, then tiles that the
     loops fill. None where nothing is read across."""
-    found = _tile_schedules(crossing_of(kernel), region)
-    joined = [{**it, "joined": 1} for it in _tile_schedules(crossing_of(kernel, True), region)]
-    return [*found[: len(SIDES)], *joined[: len(SIDES)], *found[len(SIDES) :]]
+    crossing, further = crossing_of(kernel), crossing_of(kernel, True)
+    found = _tile_schedules(crossing, region)
+    joined = [{**it, "joined": 1} for it in _tile_schedules(further, region)]
+    return [
+        *_in_vectors(crossing, found, region),
+        *_in_vectors(further, joined, region),
+        *found[: len(SIDES)],
+        *joined[: len(SIDES)],
+        *found[len(SIDES) :],
+    ]
+
+
+def _in_vectors(
+    crossing: Crossing | None, found: Sequence[dict[str, Parameter]], region: LoweredRegion
+) -> list[dict[str, Parameter]]:
+    """The squares of ``found`` and a taller tile, by vectors, where there can be some."""
+    if crossing is None or not fits_vectors(crossing, region, VECTOR):
+        return []
+    squares = list(found[: len(SIDES)])
+    if len(crossing.loads) == 1:  # longer lines of what is read, as far as shared memory goes
+        squares.append({**squares[-1], "wide": max(SIDES), "tall": 2 * max(SIDES)})
+    return [{**it, "vector": VECTOR} for it in squares]
+
+
+def fits_vectors(crossing: Crossing, region: LoweredRegion, vector: int) -> bool:
+    """Whether vectors of neighbours along either side lie whole in memory, and nothing else is read."""
+    stages = crossing.whole.stages
+    if any(i.op in NO_VECTORS or i.body is not None for s in stages for i in s.body.instructions):
+        return False
+    if set(_loads(crossing.whole)) != set(crossing.loads):
+        return False
+    stores = [(s.buffer, s.index) for stage in stages for s in stage.stores]
+    sides = [(crossing.rows, key) for key in crossing.loads]
+    sides += [(crossing.columns, key) for key in stores]
+    return all(
+        region.buffers[buffer].dtype.itemsize * vector <= WORD_BYTES
+        and _size(own) % vector == 0
+        and _is_whole(index, own, vector)
+        for own, (buffer, index) in sides
+    )
+
+
+def _is_whole(index: sympy.Expr, own: tuple[Dim, ...], vector: int) -> bool:
+    """Whether ``index`` runs upwards along the joined loops and starts at multiples of ``vector``."""
+    rest, step = index, 1
+    for symbol, size in reversed(own):
+        if coefficient(index, symbol) != step:
+            return False
+        rest, step = rest - step * symbol, step * size
+    factors = sympy.expand(rest).as_coefficients_dict().values()
+    return all(c.is_Integer and int(c) % vector == 0 for c in factors)
 
 
 def _tile_schedules(crossing: Crossing | None, region: LoweredRegion) -> list[dict[str, Parameter]]:
@@ -176,10 +234,14 @@ def emit_transpose(
     crossing = crossing_of(kernel, joined == 1)
     wide, tall = parameters.get("wide"), parameters.get("tall", parameters.get("wide"))
     fits = all(type(n) is int and LEAST <= n <= MOST for n in (wide, tall))
-    known = set(parameters) <= {"sketch", "wide", "tall", "joined"} and joined in (0, 1)
-    if crossing is None or not fits or not known:
+    known = set(parameters) <= {"sketch", "wide", "tall", "joined", "vector"} and joined in (0, 1)
+    vector = parameters.get("vector", 1)
+    if crossing is None or not fits or not known or type(vector) is not int or vector < 1:
         raise Unsupported(f"a transposing schedule {dict(parameters)} that does not fit the kernel")
     assert isinstance(wide, int) and isinstance(tall, int)
+    parted = wide % vector or tall % vector
+    if vector > 1 and (parted or not fits_vectors(crossing, region, vector)):
+        raise Unsupported(f"vectors of {vector} that do not lie whole along both sides of a tile")
     memory, tiles = _tiles(crossing, region, wide, tall)
     index = "int64_t" if needs_wide(region, kernel) else "int"
     width, height = _size(crossing.columns), _size(crossing.rows)
@@ -188,33 +250,33 @@ def emit_transpose(
         *([f"x < {width}"] if width % wide else []),
         *([f"y < {height}"] if height % tall else []),
     ]
-    inside += [f"e < {wide * tall}"] if wide * tall % THREADS else []
+    inside += [f"e < {wide * tall // vector}"] if wide * tall // vector % THREADS else []
     there = f"if ({' && '.join(inside)}) " if inside else ""
     places = [
         *decompose("x", crossing.columns, index),
         *decompose("y", crossing.rows, index),
     ]
     body = [
-        "constexpr int L = 1;",
+        f"constexpr int L = {vector};",
         "extern __shared__ __align__(16) unsigned char shared[];",
         *memory.lines,
         f"const {index} block = blockIdx.x;",
         f"const {index} x0 = block % {across} * {wide}, y0 = block / {across} % {down} * {tall};",
         f"const {index} other = block / {across * down};",
         *decompose("other", crossing.others, index),
-        *_each(wide * tall, f"const int fast = e % {tall}, slow = e / {tall};"),
+        *_each(wide * tall // vector, _place(tall, vector)),
         f"  const {index} x = x0 + slow, y = y0 + fast;",
         *indented(places),
         f"  {there}{{",
-        *indented(_fetch(tiles, tall), "    "),
+        *indented(_fetch(tiles, tall, vector), "    "),
         "  }",
         "}",
         "__syncthreads();",
-        *_each(wide * tall, f"const int fast = e % {wide}, slow = e / {wide};"),
+        *_each(wide * tall // vector, _place(wide, vector)),
         f"  const {index} x = x0 + fast, y = y0 + slow;",
         *indented(places),
         f"  {there}{{",
-        *indented(_body(kernel, crossing.whole, region, tiles, tall), "    "),
+        *indented(_body(kernel, crossing.whole, region, tiles, (tall, vector)), "    "),
         "  }",
         "}",
     ]
@@ -245,6 +307,13 @@ def _pitch(tall: int) -> int:
     return tall | 1
 
 
+def _place(side: int, vector: int) -> str:
+    """Where a thread's vector is in a tile with sides so long."""
+    times = f" * {vector}" if vector > 1 else ""
+    parts = side // vector
+    return f"const int fast = e % {parts}{times}, slow = e / {parts};"
+
+
 def _each(elements: int, place: str) -> list[str]:
     """A thread's elements of the tile, and where they are in it."""
     return [
@@ -255,22 +324,38 @@ def _each(elements: int, place: str) -> list[str]:
     ]
 
 
-def _fetch(tiles: Mapping[Key, str], tall: int) -> list[str]:
+def _fetch(tiles: Mapping[Key, str], tall: int, vector: int) -> list[str]:
     at = f"slow * {_pitch(tall)} + fast"
+    if vector > 1:
+        return [
+            f"ca::store_unaligned<L>({name} + {at}, ca::load<L>(m_{buffer} + {c_place(index)}));"
+            for (buffer, index), name in tiles.items()
+        ]
     return [
         f"{name}[{at}] = m_{buffer}[{c_place(index)}];" for (buffer, index), name in tiles.items()
     ]
 
 
 def _body(
-    kernel: Kernel, p: Pass, region: LoweredRegion, tiles: Mapping[Key, str], tall: int
+    kernel: Kernel,
+    p: Pass,
+    region: LoweredRegion,
+    tiles: Mapping[Key, str],
+    shape: tuple[int, int],
 ) -> list[str]:
+    """shape: how tall a tile is, and the elements of a vector."""
+    tall, vector = shape
     at = f"fast * {_pitch(tall)} + slow"
 
     def at_hand(i: Instruction) -> str | None:
         if i.buffer is None or i.index is None or (i.buffer, i.index) not in tiles:
             return None
-        return f"ca::broadcast<L>({tiles[i.buffer, i.index]} + {at})"
+        place = f"{tiles[i.buffer, i.index]} + {at}"
+        return (
+            f"ca::load_strided<L>({place}, {_pitch(tall)})"
+            if vector > 1
+            else f"ca::broadcast<L>({place})"
+        )
 
     made: dict[str, str] = {}
     printer = LanePrinter(
@@ -281,6 +366,10 @@ def _body(
         "",
         kept=at_hand,
     )
-    return stage_lines(
-        kernel, p, printer, made, lambda s, value: printer.store(s.buffer, s.index, value)
-    )
+
+    def store(s: Store, value: str) -> str:
+        if vector > 1:
+            return f"ca::store<L>(m_{s.buffer} + {c_place(s.index)}, {value});"
+        return printer.store(s.buffer, s.index, value)
+
+    return stage_lines(kernel, p, printer, made, store)

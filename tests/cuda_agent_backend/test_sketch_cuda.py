@@ -171,6 +171,56 @@ def test_tiles_lie_across_the_ends_of_loops_that_go_on_in_memory(
         torch.testing.assert_close(found, function(*inputs))
 
 
+@pytest.mark.parametrize(
+    ("function", "inputs"),
+    [
+        (lambda x: x.permute(3, 2, 1, 0).contiguous(), (randn(10, 6, 8, 12),)),
+        (lambda x: (x.transpose(1, 2).exp() + 1).contiguous(), (randn(3, 72, 100),)),
+        (lambda x, y: (x.t() * y.t()).contiguous(), (randn(40, 36), randn(40, 36))),
+        (lambda x: (x.t() * 2).contiguous(), (randn(132, 88).half(),)),
+        (lambda x: x.t().contiguous(), (randn(132, 88).gt(0),)),
+    ],
+)
+def test_tiles_of_nothing_but_what_is_read_across_are_moved_by_vectors(
+    function: Callable[..., Any], inputs: tuple[torch.Tensor, ...], tmp_path: Path
+) -> None:
+    it = sample(function, *inputs)
+    vectors = [
+        s
+        for s in proposals(it)
+        if s.parameters(0)["sketch"] == "transpose" and s.parameters(0).get("vector")
+    ]
+    assert vectors
+    for number, schedule in enumerate(vectors):
+        source, plan = emitted(it, schedule)
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        found = cuda_emulator.run(source, plan, it.inputs, folder)[0]
+        torch.testing.assert_close(found, function(*inputs))
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs"),
+    [
+        (lambda x: x.t().contiguous(), (randn(41, 36),)),
+        (lambda x: x[1:].t().contiguous(), (randn(41, 37),)),
+        (lambda x: x.flip(1).t().contiguous(), (randn(40, 36),)),
+        (lambda x, y: x.t() + y, (randn(40, 36), randn(36, 40))),
+        (lambda x: (x.t() + torch.arange(40)).contiguous(), (randn(40, 36),)),
+        (lambda x: x.t().contiguous(), (randn(40, 36).double(),)),
+    ],
+)
+def test_other_tiles_are_moved_one_by_one(
+    function: Callable[..., Any], inputs: tuple[torch.Tensor, ...]
+) -> None:
+    it = sample(function, *inputs)
+    found = [dict(s.parameters(0)) for s in proposals(it)]
+    square = next(p for p in found if p["sketch"] == "transpose")
+    assert not any("vector" in p for p in found if p["sketch"] == "transpose")
+    with pytest.raises(Unsupported, match="vectors of 4"):
+        emitted(it, Schedule.of({**square, "vector": 4}))
+
+
 def test_what_runs_along_the_stores_goes_through_no_square() -> None:
     for one in (lambda x: x.flip(1) + 1, lambda x: x[:, ::2] * 2, lambda x: x + x[0]):
         found = proposals(sample(one, randn(96, 128)))

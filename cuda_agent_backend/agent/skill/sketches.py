@@ -74,7 +74,7 @@ def _cuda() -> list[Family]:
         Family("map", "Pointwise work", _fields(cuda_map.MapLayout), _rest(cuda_map.MapLayout)),
         Family("row", "Reductions, norms, softmax, scans over rows", row,
                f"{_rest(cuda_layout)} {_EXCHANGE} {_rest(cuda_layout.Layout)}"),
-        Family(cuda_transpose.SKETCH, "Pointwise work across two loops", ("wide", "tall", "joined"),
+        Family(cuda_transpose.SKETCH, "Pointwise work across two loops", ("wide", "tall", "joined", "vector"),
                _rest(cuda_transpose)),
         Family(cuda_channels.SKETCH, "Gathers along channels that lie apart", ("vector", "wide"),
                _rest(cuda_channels)),
