@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cuda_agent_backend.sketch.families import family_of
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -85,12 +87,7 @@ def sketch_name(label: str, kernels: int = 2, parameters: int = 2) -> str:
 
 
 def _kernel_name(kernel: Mapping[str, Any], parameters: int) -> str:
-    if "sketch" in kernel:
-        family = str(kernel["sketch"])
-    elif "lanes" in kernel:
-        family = str(kernel["lanes"])
-    else:
-        family = "attention" if "keys" in kernel else "product"
+    family = str(kernel["lanes"]) if "lanes" in kernel else family_of(kernel)
     shown = [f"{name} {kernel[name]}" for name in DECIDING if kernel.get(name, 0) not in (0, 1)]
     return " ".join([family, *shown[:parameters], *(["stream"] if kernel.get("stream") else [])])
 
