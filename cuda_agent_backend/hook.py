@@ -31,26 +31,17 @@ from cuda_agent_backend.budget import kept_for_acceptance
 from cuda_agent_backend.canonical import Canonical, NotATask, canonical, graph_digest, linear
 from cuda_agent_backend.cudagraph import may_replay, still_inputs, wanted
 from cuda_agent_backend.estimate import saving
-from cuda_agent_backend.kernels import Hit, Kernels, NoKernel, lower_bound
+from cuda_agent_backend.kernels import Hit, Kernels, NoKernel
 from cuda_agent_backend.layouts import inductor_layouts, keep_eagers, optimised
 from cuda_agent_backend.machine import all_flags, arch_of, key_of, precision_flags, toolchain_of
+from cuda_agent_backend.offers import Offer, reports
 from cuda_agent_backend.operators import Kind, kind_of
 from cuda_agent_backend.options import Options
 from cuda_agent_backend.origins import origins
 from cuda_agent_backend.partition import Region, partition
 from cuda_agent_backend.prepack import Split
-from cuda_agent_backend.report import (
-    DROPPED,
-    HIT,
-    LEFT,
-    MISS,
-    NEGATIVE,
-    GraphReport,
-    RegionReport,
-    describe,
-    finite,
-)
-from cuda_agent_backend.splice import Replacement, choose, splice
+from cuda_agent_backend.report import LEFT, GraphReport, RegionReport, describe
+from cuda_agent_backend.splice import choose, splice
 from cuda_agent_backend.tensors import record
 from cuda_agent_backend.unsigned import count_in_signed
 from kernel_cache import CacheUnavailable, Corrupt, KernelKey
@@ -117,47 +108,6 @@ class Searcher(Protocol):
 
     def accept(self, whole: Whole, budget_s: float) -> dict[str, Any] | str:
         """Measure a graph; what was decided (and kept), or why it was not measured."""
-
-
-@dataclass
-class Offer:
-    """A region with its task, and what is known of a kernel for it. rest: see `Region`."""
-
-    region: Region
-    canonical: Canonical
-    key: KernelKey
-    found: Hit | NoKernel
-    rest: Offer | None = None
-    dropped: str = ""
-
-    @property
-    def both(self) -> Iterator[Offer]:
-        """Itself and its rest."""
-        yield self
-        if self.rest is not None:
-            yield self.rest
-
-    @property
-    def searchable(self) -> bool:
-        """Whether a search now could bring a kernel."""
-        return isinstance(self.found, NoKernel) and self.found.searchable
-
-    @property
-    def negative(self) -> bool:
-        """Whether a search was in vain."""
-        return isinstance(self.found, NoKernel) and self.found.negative
-
-    @property
-    def wanted(self) -> Offer | None:
-        """What is to be searched, all of it before its rest."""
-        if self.searchable:
-            return self
-        return self.rest if self.negative and self.rest and self.rest.searchable else None
-
-    @property
-    def ways(self) -> dict[str, Replacement]:
-        """See `splice.choose`."""
-        return {o.key.digest: Replacement(o.region, o.canonical, o.key.op_key) for o in self.both}
 
 
 class KernelPass(GraphPass):  # type: ignore[misc]
@@ -329,10 +279,10 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         use = {offer.key.digest for offer in hits if not offer.dropped}
         used = choose([offer.ways for offer in offers], use)
         kind = "backward" if _is_backward(graph) else "forward"
-        made = {id(offer.region): _reports(offer, used) for offer in offers}
-        reports = tuple(r for own in regions for r in made.get(id(own)) or [left[id(own)]])
+        made = {id(offer.region): reports(offer, used) for offer in offers}
+        told = tuple(r for own in regions for r in made.get(id(own)) or [left[id(own)]])
         seconds = time.perf_counter() - started
-        report = GraphReport(digest, kind, reports, acceptance, seconds, layouts)
+        report = GraphReport(digest, kind, told, acceptance, seconds, layouts)
         if self.observe:
             self.observe(graph, report)
         if used:
@@ -585,32 +535,3 @@ def _canonical(region: Region) -> Canonical | NotATask:
 
 def _is_backward(graph: Graph) -> bool:
     return any(node.op == "placeholder" and "tangents" in node.name for node in graph.nodes)
-
-
-def _reports(offer: Offer, used: Sequence[Replacement]) -> list[RegionReport]:
-    """Of a region, and of its rest where that is what is searched or used."""
-    found, rest = [_report(offer)], offer.rest
-    if rest and (offer.negative or any(own.region is rest.region for own in used)):
-        found.append(replace(_report(rest), beside=True))
-    return found
-
-
-def _report(offer: Offer) -> RegionReport:
-    task = offer.canonical.task.digest
-    if isinstance(offer.found, NoKernel):
-        status = NEGATIVE if offer.found.negative else MISS if offer.found.searchable else LEFT
-        return describe(offer.region, status, offer.found.reason, task=task)
-    record = offer.found.record
-    speed = record.evidence.get("speedup")
-    median = finite(speed.get("median")) if isinstance(speed, dict) else None
-    return describe(
-        offer.region,
-        DROPPED if offer.dropped else HIT,
-        offer.dropped,
-        task=task,
-        label=record.label,
-        speedup=median,
-        low=lower_bound(record),
-        high=finite(speed.get("high")) if isinstance(speed, dict) else None,
-        error_ratio=finite(record.evidence.get("error_ratio")),
-    )

@@ -62,6 +62,11 @@ class GraphReport:
         """Whether it is replayed from a CUDA graph."""
         return bool(self.acceptance.get("replay"))
 
+    @property
+    def wholes(self) -> int:
+        """How many regions there are, where a region and its rest are one."""
+        return sum(not region.beside for region in self.regions)
+
     def count(self, status: str) -> int:
         """How many regions have a status."""
         return sum(region.status == status for region in self.regions)

@@ -93,11 +93,12 @@ def _kernel_name(kernel: Mapping[str, Any], parameters: int) -> str:
 
 
 def region_name(region: RegionReport, shown: int = 4) -> str:
-    """Its most frequent operators, and how many nodes and bytes it has."""
+    """Its most frequent operators, and how many nodes and bytes it has; of a rest, that it is one."""
     ranked = sorted(region.operators.items(), key=lambda item: (-item[1], item[0]))
     names = [name if count == 1 else f"{name} x{count}" for name, count in ranked[:shown]]
     more = ", ..." if len(ranked) > shown else ""
-    return f"{', '.join(names)}{more} ({region.nodes} nodes, {region.moved / 1e6:.1f} MB)"
+    rest = "beside it: " if region.beside else ""
+    return f"{rest}{', '.join(names)}{more} ({region.nodes} nodes, {region.moved / 1e6:.1f} MB)"
 
 
 def interval(speedup: Speedup | None) -> str:
