@@ -4,9 +4,10 @@ Every node gets a level: the number of barriers (extern kernels and the like) th
 one level never have a barrier between them, so any connected set of them is convex, and replacing all such sets leaves
 the graph without cycles. A matrix product that sketches cover waits like a barrier for what it reads, and is fused with
 what follows it, one to a region, and with copies of its operands (`copies`); an attention or a sort waits too and is a
-region of its own. A product that a rewrite does away with is fusible like any other node. A fusible node whose users
-all lie on higher levels is moved up to them when that saves traffic. Views on the fringe of a region stay outside, and
-no view is ever an output: what it views is put out instead.
+region of its own. What is beside a product is offered as well, as its region's rest, for where a library is left to run
+the product. A product that a rewrite does away with is fusible like any other node. A fusible node whose users all lie
+on higher levels is moved up to them when that saves traffic. Views on the fringe of a region stay outside, and no view
+is ever an output: what it views is put out instead.
 """
 
 from __future__ import annotations
