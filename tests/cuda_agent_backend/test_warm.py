@@ -9,7 +9,7 @@ import splice_kit as kit
 import torch
 from torch import Tensor
 
-from cuda_agent_backend import kernels, searching
+from cuda_agent_backend import kernels, searching, tables
 from cuda_agent_backend.backend import cuda_agent
 from cuda_agent_backend.capture import _forms, capture
 from cuda_agent_backend.searching import SearchProcess
@@ -61,6 +61,7 @@ def test_what_is_beside_a_product_that_loses_is_searched_and_used(process: Searc
     (graph,) = report.graphs
     assert [region.status for region in graph.regions] == ["negative", "hit"]
     assert [region.beside for region in graph.regions] == [False, True] and report.used == 1
+    assert tables.region_name(graph.regions[1]).startswith("beside it: ") and graph.wholes == 1
     again = warm(layer, inputs, budget_s=60.0, options=OPTIONS)
     assert again.graphs[0].regions == graph.regions
     cached = {**OPTIONS, "cuda_agent.search": "cached"}
