@@ -61,7 +61,7 @@ def run_case(name: str, target: str, kernels: Path, budget_s: float) -> Facts:
         "dynamic_sizes": sizes,
         "inductor_refuses_all": refusal,
         "fullgraph": True,
-        "regions": sum(len(graph.regions) for graph in graphs),
+        "regions": sum(graph.wholes for graph in graphs),
         "kernels": sum(graph.count(HIT) for graph in graphs),
     }
 

@@ -36,10 +36,13 @@ from cuda_agent_backend.bench.request import Wishes
 from cuda_agent_backend.bench.results import Identity
 from cuda_agent_backend.report import HIT
 from cuda_agent_backend.rewrite.alternatives import PARAMETER
+from cuda_agent_backend.sketch.families import family_of
 from cuda_agent_backend.tables import write_json
 
 PRACTICE = Path(__file__).parent / "practice"
 ROOM, MARGIN = 1.10, 0.05
+NEAR = 1.03
+"""Our time over the roofline floor, up to which a task is as fast as the machine allows."""
 PRODUCTS = re.compile(r"Linear|Conv|mm\b|matmul|linear|einsum|conv|@")
 """Words of a task that holds a product or a convolution."""
 DIGITS = 5
@@ -139,6 +142,7 @@ def table(tasks: Sequence[TaskFigures], groups: Sequence[str]) -> Facts:
         "single_with_room_faster": part([t for t in single if (t.room or 0) >= ROOM], faster),
         "fused_with_product_faster": part(fused, faster),
         "networks_faster": part(networks, faster),
+        "at_limit_near_floor": part([t for t in tasks if t.at_limit], near_floor),
         "geomean_over_inductor": {
             group: geomean(speedup(t, "inductor") for t in tasks if t.group == group)
             for group in ("single", "fused", "networks")
@@ -176,7 +180,7 @@ def kinds(facts: Facts) -> set[str]:
     kept = any(graph.get("layouts", {}).get("eager_layouts") for graph in graphs)
     found = {"eager's layouts"} if kept else set()
     for kernels in schedules:
-        found |= {f"sketch {kernel.get('sketch', 'attention')}" for kernel in kernels}
+        found |= {f"sketch {family_of(kernel)}" for kernel in kernels}
         rules = kernels[0].get(PARAMETER, "") if kernels else ""
         found |= {f"rewrite {rule}" for rule in rules.split("+") if rule}
     return found
@@ -185,6 +189,11 @@ def kinds(facts: Facts) -> set[str]:
 def faster(task: TaskFigures) -> bool:
     """By 5 % than the faster of eager and Inductor, by the lower bound."""
     return is_faster(task, BOTH, MARGIN, lambda found: found.low)
+
+
+def near_floor(task: TaskFigures) -> bool:
+    """Whether ours takes the floor's time, or up to 3 % more."""
+    return task.timed and task.of_floor is not None and task.of_floor * NEAR >= 1
 
 
 def part(tasks: Sequence[TaskFigures], test: Any) -> Facts:

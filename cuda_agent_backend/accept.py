@@ -12,7 +12,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import torch
 
     from cuda_agent_backend.clocks import Samples
+    from cuda_agent_backend.partition import Region
+    from cuda_agent_backend.splice import Replacement
     from kernel_cache import KernelKey
     from sandbox.accuracy import Nearby
     from sandbox.devicelock import DeviceLock
@@ -427,26 +429,33 @@ def calm(inputs: Sequence[torch.Tensor]) -> None:
 
 
 def insert(module: torch.fx.GraphModule, kernels: frozenset[str]) -> frozenset[str]:
-    """Splice the kernels (key digests, bound already) wherever their regions are; those that found no place."""
-    from cuda_agent_backend.canonical import Canonical, canonical
-    from cuda_agent_backend.layouts import inductor_layouts
-    from cuda_agent_backend.machine import key_of
-    from cuda_agent_backend.partition import partition
-    from cuda_agent_backend.splice import Replacement, splice
+    """Splice the kernels (key digests, bound already) wherever their regions are; those that found no place.
 
-    found, placed = [], set()
+    The kernel of what is beside a product has a place also where one for the whole region is used.
+    """
+    from cuda_agent_backend.layouts import inductor_layouts
+    from cuda_agent_backend.partition import partition
+    from cuda_agent_backend.splice import choose, splice
+
     with inductor_layouts(module.graph):
-        for region in partition(module.graph):
-            form = None if region.reason else canonical(region.nodes, region.outputs, region.target)
-            if not isinstance(form, Canonical):
-                continue
-            key = key_of(form.task)
-            if key.digest in kernels:
-                placed.add(key.digest)
-                found.append(Replacement(region, form, key.op_key))
-        splice(module.graph, found)
+        ways = [dict(_ways(region)) for region in partition(module.graph)]
+        splice(module.graph, choose(ways, kernels))
     module.recompile()
-    return kernels - placed
+    return kernels - {kernel for way in ways for kernel in way}
+
+
+def _ways(region: Region) -> Iterator[tuple[str, Replacement]]:
+    """By kernel what could be put in the place of a region or of its rest."""
+    from cuda_agent_backend.canonical import Canonical, canonical
+    from cuda_agent_backend.machine import key_of
+    from cuda_agent_backend.splice import Replacement
+
+    for one in (region, region.rest):
+        if one is not None and one.reason is None:
+            form = canonical(one.nodes, one.outputs, one.target)
+            if isinstance(form, Canonical):
+                key = key_of(form.task)
+                yield key.digest, Replacement(one, form, key.op_key)
 
 
 def less_accurate(

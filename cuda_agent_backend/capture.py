@@ -184,7 +184,8 @@ def _reads(form: Canonical) -> Iterator[tuple[Node, Stride]]:
 
 
 def _forms(graph: Graph) -> Iterator[Canonical]:
-    for region in partition(graph):
+    every = (one for region in partition(graph) for one in (region, region.rest) if one)
+    for region in every:
         form = None if region.reason else canonical(region.nodes, region.outputs, region.target)
         if isinstance(form, Canonical):
             size = sum(spec.extent * spec.itemsize for spec in form.task.inputs)

@@ -154,7 +154,7 @@ def _warm(args: argparse.Namespace, settings: Settings) -> Result:
         report = warm(found.model, found.inputs, training=args.train, options=_options(args))
     out = tables.console()
     out.print(tables.region_table(report.graphs, args.model))
-    total = sum(len(graph.regions) for graph in report.graphs)
+    total = sum(graph.wholes for graph in report.graphs)
     out.print(f"{report.used} of {total} regions run a kernel; {report.seconds:.0f} s")
     return _problem(report.problem), {"model": args.model, "used": report.used, **report.to_json()}
 

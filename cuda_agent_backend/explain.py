@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -10,8 +10,8 @@ from torch.fx import Graph
 
 from cuda_agent_backend.estimate import room
 from cuda_agent_backend.layouts import choosing, inductor_layouts
-from cuda_agent_backend.partition import partition
-from cuda_agent_backend.report import GraphReport
+from cuda_agent_backend.partition import Region, partition
+from cuda_agent_backend.report import GraphReport, RegionReport
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,8 @@ def explain(
 
     def estimate(graph: Graph, report: GraphReport) -> None:
         """Called within the layouts that the pass chose."""
-        rooms = [room(region) for region in partition(graph, min_bytes=wishes.min_bytes)]
-        regions = zip(report.regions, rooms, strict=True)
-        estimated = tuple(replace(region, room=own) for region, own in regions)
-        reports.append(replace(report, regions=estimated))
+        regions = partition(graph, min_bytes=wishes.min_bytes)
+        reports.append(replace(report, regions=tuple(_estimated(report.regions, regions))))
 
     for found in captured:
         if isinstance(kernels, CacheUnavailable):
@@ -67,6 +65,16 @@ def explain(
                 hook(found.module.graph, is_inference=not training)
     problem = str(kernels) if isinstance(kernels, CacheUnavailable) else ""
     return Explanation(tuple(reports), problem)
+
+
+def _estimated(
+    reports: Sequence[RegionReport], regions: Sequence[Region]
+) -> Iterator[RegionReport]:
+    """The reports of a graph's regions with what room there is."""
+    wholes, current = iter(regions), None
+    for report in reports:
+        current = current.rest if current and report.beside else next(wholes)
+        yield replace(report, room=room(current) if current else None)
 
 
 def _without_cache(graph: Graph, min_bytes: int, problem: str) -> GraphReport:

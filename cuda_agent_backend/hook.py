@@ -31,26 +31,17 @@ from cuda_agent_backend.budget import kept_for_acceptance
 from cuda_agent_backend.canonical import Canonical, NotATask, canonical, graph_digest, linear
 from cuda_agent_backend.cudagraph import may_replay, still_inputs, wanted
 from cuda_agent_backend.estimate import saving
-from cuda_agent_backend.kernels import Hit, Kernels, NoKernel, lower_bound
+from cuda_agent_backend.kernels import Hit, Kernels, NoKernel
 from cuda_agent_backend.layouts import inductor_layouts, keep_eagers, optimised
 from cuda_agent_backend.machine import all_flags, arch_of, key_of, precision_flags, toolchain_of
+from cuda_agent_backend.offers import Offer, reports
 from cuda_agent_backend.operators import Kind, kind_of
 from cuda_agent_backend.options import Options
 from cuda_agent_backend.origins import origins
 from cuda_agent_backend.partition import Region, partition
 from cuda_agent_backend.prepack import Split
-from cuda_agent_backend.report import (
-    DROPPED,
-    HIT,
-    LEFT,
-    MISS,
-    NEGATIVE,
-    GraphReport,
-    RegionReport,
-    describe,
-    finite,
-)
-from cuda_agent_backend.splice import Replacement, splice
+from cuda_agent_backend.report import LEFT, GraphReport, RegionReport, describe
+from cuda_agent_backend.splice import choose, splice
 from cuda_agent_backend.tensors import record
 from cuda_agent_backend.unsigned import count_in_signed
 from kernel_cache import CacheUnavailable, Corrupt, KernelKey
@@ -104,10 +95,12 @@ class Searcher(Protocol):
         budget_s: float,
         recorded: Mapping[str, str] | None = None,
         promises: Mapping[str, float] | None = None,
+        rests: Mapping[str, Task] | None = None,
     ) -> dict[str, Any]:
         """Search kernels for tasks, coming back when all are done or the budget ends; what became of each.
 
-        promises: what kernels for a task may save, by its digest.
+        promises: what kernels for a task may save, by its digest. rests: by a task's digest, what is searched after all
+        others where nothing wins for it.
         """
 
     def enqueue(self, tasks: Sequence[Task], later: Whole | None) -> None:
@@ -115,17 +108,6 @@ class Searcher(Protocol):
 
     def accept(self, whole: Whole, budget_s: float) -> dict[str, Any] | str:
         """Measure a graph; what was decided (and kept), or why it was not measured."""
-
-
-@dataclass
-class Offer:
-    """A region with its task, and what is known of a kernel for it."""
-
-    region: Region
-    canonical: Canonical
-    key: KernelKey
-    found: Hit | NoKernel
-    dropped: str = ""
 
 
 class KernelPass(GraphPass):  # type: ignore[misc]
@@ -289,21 +271,22 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         digest = graph_digest(graph) if regions else ""
         eagers = bool(layouts.get("eager_layouts"))
         self._search(graph, digest, offers, eagers, still)
-        hits = [offer for offer in offers if isinstance(offer.found, Hit)]
+        hits = [own for o in offers for own in o.both if isinstance(own.found, Hit)]
         acceptance = {}
         if hits or still is not None:
             digest = digest or graph_digest(graph)
             acceptance = self._accept(graph, digest, hits, started, eagers, still)
-        used = [offer for offer in hits if not offer.dropped]
+        use = {offer.key.digest for offer in hits if not offer.dropped}
+        used = choose([offer.ways for offer in offers], use)
         kind = "backward" if _is_backward(graph) else "forward"
-        made = {id(offer.region): _report(offer) for offer in offers}
-        reports = tuple(made.get(id(region)) or left[id(region)] for region in regions)
+        made = {id(offer.region): reports(offer, used) for offer in offers}
+        told = tuple(r for own in regions for r in made.get(id(own)) or [left[id(own)]])
         seconds = time.perf_counter() - started
-        report = GraphReport(digest, kind, reports, acceptance, seconds, layouts)
+        report = GraphReport(digest, kind, told, acceptance, seconds, layouts)
         if self.observe:
             self.observe(graph, report)
         if used:
-            splice(graph, [Replacement(o.region, o.canonical, o.key.op_key) for o in used])
+            splice(graph, used)
         self.reports.append(report)
         log.logger("hook").info("%s, in %.0f ms", report.summary(), 1e3 * seconds)
 
@@ -312,16 +295,25 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         left: dict[int, RegionReport] = {}
         known: dict[str, tuple[KernelKey, Hit | NoKernel]] = {}
         for region in regions:
-            form = NotATask(region.reason) if region.reason else _canonical(region)
-            if isinstance(form, NotATask):
-                left[id(region)] = describe(region, LEFT, form.reason)
-                continue
-            digest = form.task.digest
-            if digest not in known:
-                key = key_of(form.task)
-                known[digest] = (key, self._find(key))
-            offers.append(Offer(region, form, *known[digest]))
+            made = self._offer(region, known)
+            if isinstance(made, NotATask):
+                left[id(region)] = describe(region, LEFT, made.reason)
+            else:
+                offers.append(made)
         return offers, left
+
+    def _offer(
+        self, region: Region, known: dict[str, tuple[KernelKey, Hit | NoKernel]]
+    ) -> Offer | NotATask:
+        form = NotATask(region.reason) if region.reason else _canonical(region)
+        if isinstance(form, NotATask):
+            return form
+        digest = form.task.digest
+        if digest not in known:
+            key = key_of(form.task)
+            known[digest] = (key, self._find(key))
+        rest = self._offer(region.rest, known) if region.rest else None
+        return Offer(region, form, *known[digest], None if isinstance(rest, NotATask) else rest)
 
     def _find(self, key: KernelKey) -> Hit | NoKernel:
         options = self.options
@@ -342,15 +334,12 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         still: tuple[int, ...] | None,
     ) -> None:
         """Have what is not known searched, as the mode says, and look again."""
-        missing = {
-            offer.key.digest: offer.canonical.task
-            for offer in offers
-            if isinstance(offer.found, NoKernel) and offer.found.searchable
-        }
+        wanted = [offer.wanted for offer in offers]
+        missing = {o.key.digest: o.canonical.task for o in wanted if o is not None}
         if not missing or self.searcher is None or self.options.search == "cached":
             return
         promises: dict[str, float] = defaultdict(float)
-        for offer in offers:
+        for offer in (own for o in offers for own in o.both):
             promises[offer.canonical.task.digest] += saving(offer.region)
         tasks = sorted(missing.values(), key=lambda task: -promises[task.digest])
         if self.options.search == "background":
@@ -362,16 +351,24 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         budget = self.options.budget_s
         if self.options.acceptance != "trust":
             budget -= kept_for_acceptance(budget)
-        became = self.searcher.search(tasks, budget, self.recorded, promises)
+        rests = {
+            o.canonical.task.digest: o.rest.canonical.task
+            for o in offers
+            if o.searchable and o.rest and o.rest.searchable
+        }
+        became = self.searcher.search(tasks, budget, self.recorded, promises, rests)
         if any(told.get("begun") is False for told in became.values()):
             self._outdate()
-        for offer in offers:
-            if offer.key.digest in missing:
-                found = self._find(offer.key)
-                said = became.get(offer.canonical.task.digest, {}).get("reason")
-                if isinstance(found, NoKernel) and found.searchable and said:
-                    found = replace(found, reason=str(said))
-                offer.found = found
+        for offer in (own for o in offers for own in o.both if own.searchable):
+            self._look_again(offer, became)
+
+    def _look_again(self, offer: Offer, became: Mapping[str, Any]) -> None:
+        """After a search. became: what was made of each task, by digest."""
+        found = self._find(offer.key)
+        said = became.get(offer.canonical.task.digest, {}).get("reason")
+        if isinstance(found, NoKernel) and found.searchable and said:
+            found = replace(found, reason=str(said))
+        offer.found = found
 
     def _outdate(self) -> None:
         """Keep this graph's code from other processes, which with it would never come here: its search is not over."""
@@ -391,7 +388,7 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         if isinstance(whole, NotATask):
             log.once("accept", f"kernels will not be used: {whole.reason}", logging.INFO)
             return None
-        keys = tuple({offer.key for offer in offers})
+        keys = tuple({own.key for offer in offers for own in offer.both})
         name = self._whole_digest(digest, still, eager_layouts)
         return Whole(
             name,
@@ -538,24 +535,3 @@ def _canonical(region: Region) -> Canonical | NotATask:
 
 def _is_backward(graph: Graph) -> bool:
     return any(node.op == "placeholder" and "tangents" in node.name for node in graph.nodes)
-
-
-def _report(offer: Offer) -> RegionReport:
-    task = offer.canonical.task.digest
-    if isinstance(offer.found, NoKernel):
-        status = NEGATIVE if offer.found.negative else MISS if offer.found.searchable else LEFT
-        return describe(offer.region, status, offer.found.reason, task=task)
-    record = offer.found.record
-    speed = record.evidence.get("speedup")
-    median = finite(speed.get("median")) if isinstance(speed, dict) else None
-    return describe(
-        offer.region,
-        DROPPED if offer.dropped else HIT,
-        offer.dropped,
-        task=task,
-        label=record.label,
-        speedup=median,
-        low=lower_bound(record),
-        high=finite(speed.get("high")) if isinstance(speed, dict) else None,
-        error_ratio=finite(record.evidence.get("error_ratio")),
-    )

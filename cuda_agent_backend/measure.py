@@ -179,7 +179,7 @@ def measure_model(
         )
     graphs = explain(model, *inputs, options=options).graphs
     return ModelFigures(
-        regions=sum(len(graph.regions) for graph in graphs),
+        regions=sum(graph.wholes for graph in graphs),
         promoted=sum(graph.count(HIT) for graph in graphs),
         speedup=interval(ratios(samples["inductor"], samples["cuda_agent"])),
         control=control(samples["inductor"], samples["inductor_again"]),

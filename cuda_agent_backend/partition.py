@@ -4,9 +4,10 @@ Every node gets a level: the number of barriers (extern kernels and the like) th
 one level never have a barrier between them, so any connected set of them is convex, and replacing all such sets leaves
 the graph without cycles. A matrix product that sketches cover waits like a barrier for what it reads, and is fused with
 what follows it, one to a region, and with copies of its operands (`copies`); an attention or a sort waits too and is a
-region of its own. A product that a rewrite does away with is fusible like any other node. A fusible node whose users
-all lie on higher levels is moved up to them when that saves traffic. Views on the fringe of a region stay outside, and
-no view is ever an output: what it views is put out instead.
+region of its own. What is beside a product is offered as well, as its region's rest, for where a library is left to run
+the product. A product that a rewrite does away with is fusible like any other node. A fusible node whose users all lie
+on higher levels is moved up to them when that saves traffic. Views on the fringe of a region stay outside, and no view
+is ever an output: what it views is put out instead.
 """
 
 from __future__ import annotations
@@ -32,13 +33,16 @@ AS_THEY_STAND = (Kind.ATTENTION, Kind.RECURRENT, Kind.SORT)
 ALONE = (*AS_THEY_STAND, Kind.SCATTER)
 WAITING = (Kind.PRODUCT, *ALONE)
 FUSIBLE = (Kind.COMPUTE, Kind.VIEW, Kind.RANDOM, Kind.VANISHING, *WAITING)
+CONVERSIONS = (torch.ops.prims.convert_element_type.default, torch.ops.aten.clone.default)
+"""Of dtype and layout: Inductor makes them part of whatever is beside them."""
 
 
 @dataclass(frozen=True)
 class Region:
     """A part of a graph: `nodes` in graph order, what they read from outside, what is needed outside.
 
-    `reason` says why it is left to Inductor, or is None. `moved` counts the bytes of inputs and outputs.
+    `reason` says why it is left to Inductor, or is None. `moved` counts the bytes of inputs and outputs. `rest` is what
+    is offered where no kernel wins for all of it: what is beside its matrix product, which a library then runs.
     """
 
     nodes: tuple[Node, ...]
@@ -47,6 +51,7 @@ class Region:
     target: str
     moved: int
     reason: str | None = None
+    rest: Region | None = None
 
 
 def partition(graph: Graph, *, min_bytes: int = 0) -> list[Region]:
@@ -72,7 +77,7 @@ class Analysis:
         self.through = set() if self._mutates_within() else read_through(self.nodes, self.kinds)
         self.level = self._levels()
         self._move_up()
-        self.members = self._without_fringe()
+        self.members = self.without_fringe(filter(self.fusible, self.nodes))
 
     def fusible(self, node: Node) -> bool:
         return self.kinds[node] in FUSIBLE and node not in self.through
@@ -165,8 +170,9 @@ class Analysis:
                     kept += size_in_bytes(read)
         return kept <= max(size_in_bytes(part) for part in (node, *node.users))
 
-    def _without_fringe(self) -> dict[Node, None]:
-        members = {node: None for node in self.nodes if self.fusible(node)}
+    def without_fringe(self, nodes: Iterable[Node]) -> dict[Node, None]:
+        """Nodes in graph order without the views that are as well made outside of the regions that they fall into."""
+        members = dict.fromkeys(nodes)
 
         def inside(node: Node, other: Node) -> bool:
             return other in members and self.level[other] == self.level[node]
@@ -247,7 +253,7 @@ def _offer(part: list[Node], analysis: Analysis, min_bytes: int) -> list[Region]
     alone = any(analysis.kinds[node] in AS_THEY_STAND for node in part)
     most = plan.MAX_INPUTS if alone else MAX_INPUTS
     if len(region.inputs) <= most and len(region.outputs) <= MAX_OUTPUTS:
-        return [region]
+        return [replace(region, rest=_rest(region, part, analysis, min_bytes))]
     halves = _halves(part) if region.reason is None else None
     if halves is None:
         wide = f"{len(region.inputs)} inputs and {len(region.outputs)} outputs; at most {most} and {MAX_OUTPUTS}"
@@ -258,6 +264,27 @@ def _offer(part: list[Node], analysis: Analysis, min_bytes: int) -> list[Region]
         for piece in analysis.components(half, dict.fromkeys(half, 0))
         for made in _offer(piece, analysis, min_bytes)
     ]
+
+
+def _rest(region: Region, part: list[Node], analysis: Analysis, min_bytes: int) -> Region | None:
+    """What is beside a region's product, in one piece, for all of it reads the product.
+
+    None where that is no region, or a single operator, which is one kernel of Inductor's in any case.
+    """
+    beside = [node for node in part if analysis.kinds[node] is not Kind.PRODUCT]
+    if region.reason is not None or len(beside) == len(part):
+        return None
+    rest = list(analysis.without_fringe(beside))
+    if sum(_computes(node, analysis.kinds) for node in rest) < 2:
+        return None
+    found = _region(rest, analysis, min_bytes)
+    return found if found is not None and found.reason is None else None
+
+
+def _computes(node: Node, kinds: Mapping[Node, Kind]) -> bool:
+    """Whether a node makes values, rather than picking, viewing or converting them."""
+    computing = kinds[node] in (Kind.COMPUTE, Kind.VANISHING)
+    return computing and not is_selection(node) and node.target not in CONVERSIONS
 
 
 def _halves(part: list[Node]) -> tuple[list[Node], list[Node]] | None:

@@ -20,6 +20,7 @@ class RegionReport:
     `status` is one of hit, miss, negative, left, dropped; `reason` says why it is not a hit. `task` is the task's
     digest, "" where there is none. `speedup`, `low`, `high`: the kernel's recorded speed-up over the faster baseline
     and its 95 % interval. `room`: estimated ratio of Inductor's time to the roofline floor, None if not estimated.
+    `beside`: it is the rest of the region before it, whose product a library runs.
     """
 
     operators: dict[str, int]
@@ -34,6 +35,7 @@ class RegionReport:
     high: float | None = None
     error_ratio: float | None = None
     room: float | None = None
+    beside: bool = False
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,11 @@ class GraphReport:
     def replayed(self) -> bool:
         """Whether it is replayed from a CUDA graph."""
         return bool(self.acceptance.get("replay"))
+
+    @property
+    def wholes(self) -> int:
+        """How many regions there are, where a region and its rest are one."""
+        return sum(not region.beside for region in self.regions)
 
     def count(self, status: str) -> int:
         """How many regions have a status."""

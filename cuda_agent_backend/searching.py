@@ -134,10 +134,12 @@ class Searching:
         budget_s: float,
         recorded: Mapping[str, str] | None = None,
         promises: Mapping[str, float] | None = None,
+        rests: Mapping[str, Task] | None = None,
     ) -> dict[str, Any]:
         """Search kernels; what became of each task, by digest.
 
-        recorded: folders with real inputs, promises: what a kernel may save, in any unit; both by task digest.
+        recorded: folders with real inputs, promises: what a kernel may save, in any unit, rests: what is searched where
+        nothing wins for a task; all by task digest.
         """
         request = {
             "do": "search",
@@ -145,6 +147,7 @@ class Searching:
             "tasks": [task.to_json() for task in tasks],
             "recorded": dict(recorded or {}),
             "promises": dict(promises or {}),
+            "rests": {digest: rest.to_json() for digest, rest in (rests or {}).items()},
             "budget_s": budget_s,
             "graph_s": self.options.budget_s,
         }

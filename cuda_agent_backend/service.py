@@ -31,7 +31,7 @@ from cuda_agent_backend.agent.policies.spec import PolicySpec
 from cuda_agent_backend.budget import by_promise, share, together
 from cuda_agent_backend.promote import Searched, SearchResult, keep
 from cuda_agent_backend.wire import WAITING_S, Child, own_stdout
-from kernel_cache import CacheUnavailable, KernelCache
+from kernel_cache import CacheUnavailable, KernelCache, NegativeRecord
 from sandbox.task import Task
 
 if TYPE_CHECKING:
@@ -216,20 +216,22 @@ class Service:
         return {"event": "failed", "reason": f"unknown request {request['do']!r}"}
 
     def _search(self, request: Mapping[str, Any], setup: Setup) -> dict[str, Any]:
+        """Search all tasks, and then the rests of those for which nothing wins."""
         recorded = dict(request.get("recorded") or {})
-        given = {task.digest: task for task in map(Task.from_json, request["tasks"])}
-        promises = {digest: float(_bytes(task)) for digest, task in given.items()}
+        tasks = list(map(Task.from_json, request["tasks"]))
+        rests = {n: Task.from_json(text) for n, text in (request.get("rests") or {}).items()}
+        promises = {task.digest: float(_bytes(task)) for task in (*tasks, *rests.values())}
         promises |= request.get("promises") or {}
-        tasks = [given[digest] for digest in by_promise(list(given), promises)]
         deadline = time.monotonic() + float(request["budget_s"]) - self.judges.unpaid_s
         results: dict[str, dict[str, Any]] = {}
+        of = len(tasks)
         cache = _opened(setup)
 
         def left() -> float:
             return deadline + self.judges.unpaid_s - time.monotonic()
 
         def say(text: str) -> None:
-            numbers = {"done": len(results), "of": len(tasks), "text": text}
+            numbers = {"done": len(results), "of": of, "text": text}
             self.emit({"id": request["id"], "event": "progress", **numbers})
 
         def one(task: Task, judges: GivesJudges, seconds: float | None) -> None:
@@ -243,17 +245,38 @@ class Service:
             found = self._one(cache, task, setup, seconds, inputs, say, graph_s, judges)
             results[task.digest] = found
 
+        self._in_order(tasks, promises, setup, left, one, begin=True)
+        failed = [rests[task.digest] for task in tasks if _in_vain(cache, task, rests)]
+        more = [task for task in failed if task.digest not in results]
+        of += len(more)
+        self._in_order(more, promises, setup, left, one)
+        return {"event": "result", "tasks": results}
+
+    def _in_order(
+        self,
+        given: Sequence[Task],
+        promises: Mapping[str, float],
+        setup: Setup,
+        left: Callable[[], float],
+        one: Callable[[Task, GivesJudges, float | None], None],
+        begin: bool = False,
+    ) -> None:
+        """Search tasks, the most promising first, side by side where they wait for a model.
+
+        left: seconds for all. one: searches a task with a judge and its seconds. begin: the first in any case.
+        """
+        by_digest = {task.digest: task for task in given}
+        tasks = [by_digest[digest] for digest in by_promise(list(by_digest), promises)]
         if asks_a_model(setup.policy) and len(tasks) > 1:
             with contextlib.closing(Seats(self.judges)) as seats:
-                many, first = min(len(tasks), AT_ONCE), tasks[0].digest
+                many, first = min(len(tasks), AT_ONCE), tasks[0].digest if begin else ""
                 side_by_side(
                     tasks, lambda t: one(t, seats, together(left(), many, t.digest == first))
                 )
         else:
             for done, task in enumerate(tasks):
                 others = [promises[t.digest] for t in tasks[done:]]
-                one(task, self.judges, share(left(), others, first=not done))
-        return {"event": "result", "tasks": results}
+                one(task, self.judges, share(left(), others, first=begin and not done))
 
     def _one(
         self,
@@ -421,6 +444,13 @@ def _opened(setup: Setup) -> KernelCache:
     if isinstance(cache, CacheUnavailable):
         raise RuntimeError(str(cache))
     return cache
+
+
+def _in_vain(cache: KernelCache, task: Task, rests: Mapping[str, Task]) -> bool:
+    """Whether a task has a rest, and is known to have no kernel."""
+    from cuda_agent_backend.machine import key_of
+
+    return task.digest in rests and isinstance(cache.get(key_of(task)), NegativeRecord)
 
 
 def _bytes(task: Task) -> int:

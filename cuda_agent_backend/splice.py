@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch.fx import Graph, Node
@@ -20,6 +20,17 @@ class Replacement:
     region: Region
     canonical: Canonical
     op_key: int
+
+
+def choose(
+    ways: Iterable[Mapping[str, Replacement]], kernels: Collection[str]
+) -> list[Replacement]:
+    """What to put in with some kernels (key digests): at most one way for each region.
+
+    ways: for each region by kernel, first that for all of it, then that for what is beside its product.
+    """
+    firsts = (next((own for name, own in way.items() if name in kernels), None) for way in ways)
+    return [found for found in firsts if found is not None]
 
 
 def splice(graph: Graph, replacements: Sequence[Replacement]) -> None:

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cuda_agent_backend.sketch.families import family_of
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -85,22 +87,18 @@ def sketch_name(label: str, kernels: int = 2, parameters: int = 2) -> str:
 
 
 def _kernel_name(kernel: Mapping[str, Any], parameters: int) -> str:
-    if "sketch" in kernel:
-        family = str(kernel["sketch"])
-    elif "lanes" in kernel:
-        family = str(kernel["lanes"])
-    else:
-        family = "attention" if "keys" in kernel else "product"
+    family = str(kernel["lanes"]) if "lanes" in kernel else family_of(kernel)
     shown = [f"{name} {kernel[name]}" for name in DECIDING if kernel.get(name, 0) not in (0, 1)]
     return " ".join([family, *shown[:parameters], *(["stream"] if kernel.get("stream") else [])])
 
 
 def region_name(region: RegionReport, shown: int = 4) -> str:
-    """Its most frequent operators, and how many nodes and bytes it has."""
+    """Its most frequent operators, and how many nodes and bytes it has; of a rest, that it is one."""
     ranked = sorted(region.operators.items(), key=lambda item: (-item[1], item[0]))
     names = [name if count == 1 else f"{name} x{count}" for name, count in ranked[:shown]]
     more = ", ..." if len(ranked) > shown else ""
-    return f"{', '.join(names)}{more} ({region.nodes} nodes, {region.moved / 1e6:.1f} MB)"
+    rest = "beside it: " if region.beside else ""
+    return f"{rest}{', '.join(names)}{more} ({region.nodes} nodes, {region.moved / 1e6:.1f} MB)"
 
 
 def interval(speedup: Speedup | None) -> str:

@@ -91,7 +91,7 @@ def measure(task: BuiltTask, request: Request) -> dict[str, Any]:
         "floor": floor.to_json(),
         "first_seconds": contestants.first_seconds,
         "missing": contestants.missing,
-        "regions": sum(len(graph.regions) for graph in graphs),
+        "regions": sum(graph.wholes for graph in graphs),
         "kernels": sum(graph.count(HIT) for graph in graphs),
         "eager_layouts": sum(graph.eager_layouts for graph in graphs),
         "replayed": sum(graph.replayed for graph in graphs),

@@ -13,6 +13,7 @@ from cuda_agent_backend.rewrite.rules import (
     merged_sums,
     scale_of_product,
     single_elements,
+    sum_of_convolution,
     sum_of_pooling,
     sum_of_product,
 )
@@ -29,4 +30,5 @@ RULES: tuple[Rule, ...] = (
     sum_of_pooling.RULE,
     merged_sums.RULE,
     sum_of_product.RULE,
+    sum_of_convolution.RULE,
 )

@@ -32,6 +32,7 @@ FREE = frozenset(
         "t",
         "transpose",
         "as_strided",
+        "unfold",
         "split",
         "unbind",
     }
@@ -43,13 +44,20 @@ WORTH = 0.9
 
 @dataclass(frozen=True, order=True)
 class Work:
-    """operations: additions, multiplications and the like, of all values. passes: products, poolings and reductions."""
+    """operations: additions, multiplications and the like, of all values. passes: products, poolings and reductions.
 
+    convolved: multiplications in convolutions, beside which others count for nothing. Among operations a convolution is
+    one of each value, or else nothing that is saved beside it would be worth trying.
+    """
+
+    convolved: int
     operations: int
     passes: int
 
     def saves_over(self, other: Work) -> bool:
         """Whether a form with this work is worth trying beside one with the other."""
+        if self.convolved != other.convolved:
+            return self.convolved < other.convolved
         if self.operations > other.operations:
             return False
         return self.passes < other.passes or self.operations <= WORTH * other.operations
@@ -57,8 +65,20 @@ class Work:
 
 def work_of(graph: Graph) -> Work:
     """The work of a graph with fake values."""
-    found = [_work(node) for node in graph.nodes if node.op == "call_function"]
-    return Work(sum(operations for operations, _ in found), sum(passes for _, passes in found))
+    nodes = [node for node in graph.nodes if node.op == "call_function"]
+    found = [_work(node) for node in nodes]
+    return Work(
+        sum(map(_convolved, nodes)),
+        sum(operations for operations, _ in found),
+        sum(passes for _, passes in found),
+    )
+
+
+def _convolved(node: Node) -> int:
+    if name_of(node) != "convolution":
+        return 0
+    source = argument(node, "input") if argument(node, "transposed") else node
+    return _elements(source) * math.prod(shape_of(argument(node, "weight"))[1:])
 
 
 def _work(node: Node) -> tuple[int, int]:

@@ -111,6 +111,28 @@ def test_which_fused_tasks_hold_a_product() -> None:
     assert not subject.holds_product("focal_loss_of_pixels")
 
 
+def test_kernels_that_do_not_name_their_sketch_are_counted_as_what_they_are(tmp_path: Path) -> None:
+    folder = run_of(tmp_path)
+    results = subject.results_in(folder, TASKS, "sources")
+    label = json.dumps([{"team": 32, "each": 5, "rewrite": "layouts"}])
+    results[0]["measure"]["graphs"] = [{"regions": [{"status": "hit", "label": label}]}]
+    assert subject.kinds(results[0]) == {"sketch sort", "rewrite layouts"}
+
+
+@pytest.mark.parametrize(("ours", "near"), [(1.0e-3, 1), (1.029e-3, 1), (1.04e-3, 0)])
+def test_of_tasks_at_the_limit_those_near_the_floor_are_counted(
+    ours: float, near: int, tmp_path: Path
+) -> None:
+    folder = run_of(tmp_path, ours=ours)
+    results = subject.results_in(folder, TASKS, "sources")
+    results[0]["measure"]["samples"]["device"]["eager"] = [1.04e-3] * 12
+    rows = subject.whole(results, list(TASKS.values()), [folder])["summary"]["table"]
+    assert rows["at_limit_near_floor"] == {"of": 1, "are": near}
+    results[0]["measure"]["draws"][0]["wrong"] = "values"
+    rows = subject.whole(results, list(TASKS.values()), [folder])["summary"]["table"]
+    assert rows["at_limit_near_floor"] == {"of": 1, "are": 0}
+
+
 def test_what_a_sketch_or_rewrite_brings_is_what_is_lost_without_its_tasks(tmp_path: Path) -> None:
     folder = run_of(tmp_path)
     results = subject.results_in(folder, TASKS, "sources")

@@ -348,7 +348,8 @@ def test_a_network_replayed_falls_into_the_same_regions(
 
 
 def digests(graph: torch.fx.Graph) -> list[str]:
-    offered = [region for region in partition(graph) if region.reason is None]
+    both = [one for region in partition(graph) for one in (region, region.rest) if one]
+    offered = [region for region in both if region.reason is None]
     forms = [canonical(region.nodes, region.outputs, region.target) for region in offered]
     return sorted(form.task.digest for form in forms if isinstance(form, Canonical))
 
@@ -361,6 +362,29 @@ def ordered(whole: Task) -> list[Tensor]:
 def test_a_kernel_without_a_place_is_told(tmp_path: Path) -> None:
     whole, _ = captured(tmp_path)
     assert insert(whole.to_graph_module(), frozenset({"0" * 64})) == {"0" * 64}
+
+
+def test_a_kernel_beside_a_product_is_put_in_where_none_is_for_the_whole(tmp_path: Path) -> None:
+    inputs = (torch.randn(256, 128), torch.randn(128, 128))
+    options = kit.options_in(tmp_path)
+    (found,) = capture(lambda x, w: (x @ w).neg().exp(), inputs, options)
+    whole = graph_task(found.module.graph)
+    assert isinstance(whole, Task)
+    (region,) = partition(found.module.graph)
+    keys = []
+    for part in (region, region.rest):
+        assert part is not None
+        form = canonical(part.nodes, part.outputs, part.target)
+        assert isinstance(form, Canonical)
+        body = kit.elementwise(form.task, "std::exp(-a)")
+        record = kit.promote(kit.cache_of(options), form.task, body, tmp_path)
+        assert isinstance(kernels.open_kernels(options.cache_dir).find(record.key), kernels.Hit)
+        keys.append(record.key.digest)
+    for use, reads in ((keys[1:], 1), (keys, 2), (keys[:1], 2)):
+        module = whole.to_graph_module()
+        assert insert(module, frozenset(use)) == frozenset()
+        (call,) = (n for n in module.graph.nodes if "run_" in str(n.target))
+        assert len(call.all_input_nodes) == reads
 
 
 def test_a_kernel_that_makes_the_graph_wrong_is_dropped_by_measurement(

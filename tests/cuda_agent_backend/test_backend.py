@@ -147,9 +147,7 @@ def test_a_negative_record_is_respected_until_it_expires(tmp_path: Path) -> None
     asked: list[Any] = []
 
     class Searcher:
-        def search(
-            self, tasks: Any, budget_s: float, recorded: Any = None, promises: Any = None
-        ) -> dict[str, Any]:
+        def search(self, tasks: Any, *_: Any) -> dict[str, Any]:
             asked.append(tasks)
             return {task.digest: {"reason": "too late", "begun": begun} for task in tasks}
 

@@ -93,6 +93,40 @@ def test_what_no_sketch_covers_is_a_barrier_on_cuda() -> None:
     assert on_cuda(lambda x, w: F.conv2d(x, w), (1, 2, 8, 8), (2, 2, 3, 3)) == []  # too small
 
 
+def test_what_is_beside_a_product_is_offered_for_want_of_a_kernel_for_all() -> None:
+    def scores(x: torch.Tensor, w: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        product = x @ w
+        return torch.softmax(product, -1), product.t().amax(0) * y
+
+    (found,) = regions(scores, LARGE, SQUARE, LARGE[:, 0])
+    assert found.rest is not None and found.rest.reason is None
+    (product,) = (node for node in found.nodes if node.target is torch.ops.aten.mm.default)
+    assert product not in found.rest.nodes and product in found.rest.inputs
+    assert set(found.rest.nodes) == set(found.nodes) - {product}
+    assert found.rest.outputs == found.outputs and found.rest.rest is None
+
+
+def test_the_rest_of_a_product_reads_views_that_are_made_outside() -> None:
+    def halves(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        left, right = (x @ w).split(64, 1)
+        return torch.sigmoid(left) * right
+
+    (found,) = regions(halves, LARGE, SQUARE)
+    assert found.rest is not None and operators(found.rest) == ["sigmoid", "mul"]
+    assert [tuple(n.meta["val"].shape) for n in found.rest.inputs] == [(256, 64)] * 2
+
+
+def test_what_is_one_operator_or_small_is_no_rest_of_a_product() -> None:
+    (alone,) = regions(lambda x, w: torch.relu(x @ w), LARGE, SQUARE)
+    (converted,) = regions(lambda x, w: torch.relu(x @ w).double().t(), LARGE, SQUARE)
+    assert alone.rest is None and converted.rest is None
+    x, w = torch.randn(512, 4096), torch.randn(4096, 1)
+    (small,) = regions(lambda x, w: (x @ w).tanh().sum(0), x, w, min_bytes=1 << 16)
+    assert small.reason is None and small.rest is None
+    found = regions(lambda x, w, v: (x @ w).tanh().exp() + x @ v, LARGE, SQUARE, SQUARE + 1)
+    assert [operators(r.rest) if r.rest else [] for r in found] == [[], ["tanh", "exp", "add"]]
+
+
 def test_a_matmul_of_a_matmul_begins_a_region_of_its_own() -> None:
     found = regions(lambda x, v, w: ((x @ v).tanh() @ w).tanh(), LARGE, SQUARE, SQUARE + 1)
     assert [operators(region) for region in found] == [["mm", "tanh"], ["mm", "tanh"]]
@@ -156,7 +190,9 @@ def test_replacing_all_regions_never_makes_a_cycle() -> None:
         return c @ w + a.tanh() + b.sigmoid()
 
     for inputs in ((X, W), (LARGE, SQUARE)):
-        _assert_no_cycle(regions(tangled, *inputs))
+        found = regions(tangled, *inputs)
+        _assert_no_cycle(found)
+        _assert_no_cycle([region.rest or region for region in found])
 
 
 def _assert_no_cycle(found: list[Region]) -> None:

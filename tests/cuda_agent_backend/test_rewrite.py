@@ -60,6 +60,7 @@ def assert_same(task: Task, form: Form, inputs: Sequence[Tensor]) -> None:
 
 X, W, B, V = randn(24, 40), randn(40, 32), randn(32), randn(24)
 IMAGE = randn(2, 6, 8, 12)
+WIDE, FILTERS = randn(2, 6, 17, 24), randn(10, 6, 3, 5)
 
 
 def norm(x: Tensor, mean: Tensor, scale: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -135,6 +136,31 @@ CASES: dict[str, Case] = {
         (IMAGE,),
     ),
     "pooling of one dimension": ("sum_of_pooling", lambda x: F.avg_pool2d(x, (1, 4)).sum(-1), (IMAGE,)),
+    "mean of a convolution": (
+        "sum_of_convolution",
+        lambda x, w, b: F.conv2d(x, w, b).mean((2, 3)),
+        (WIDE, FILTERS, randn(10)),
+    ),
+    "convolution with all there is": (
+        "sum_of_convolution",
+        lambda x, w, b: F.conv2d(x, w, b, (2, 1), (3, 1), (1, 2), 2).sum((2, 3), keepdim=True) * 2,
+        (WIDE, randn(16, 3, 3, 4), randn(16)),
+    ),
+    "convolution of a line, all of it": (
+        "sum_of_convolution",
+        lambda x, w, b: (F.conv1d(x, w, b, stride=3, padding=2) - 1.0).mean(),
+        (randn(2, 24, 67), randn(32, 24, 5), randn(32)),
+    ),
+    "convolution of a volume over images": (
+        "sum_of_convolution",
+        lambda x, w, b: F.conv3d(x, w, b, padding=1).flatten(2).sum((0, 2)),
+        (randn(3, 4, 8, 9, 10), randn(12, 4, 3, 2, 3), randn(12)),
+    ),
+    "depthwise convolution": (
+        "sum_of_convolution",
+        lambda x, w: F.conv2d(x, w, padding=(2, 3), groups=6).mean((1, 2, 3)),
+        (WIDE, randn(24, 1, 5, 7)),
+    ),
     "mean of mean": ("merged_sums", lambda x: x.mean(-1).mean(-1), (IMAGE,)),
     "mean of mean, kept": (
         "merged_sums",
@@ -203,8 +229,11 @@ def test_a_rewritten_task_equals_its_original_with_less_work(name: str) -> None:
     assert form.task.output_specs == case.task.output_specs
     before = work(case.task)
     assert form.work == work(form.task)
-    assert form.work.operations < before.operations
-    assert form.work.passes <= before.passes + 3
+    if rule == "sum_of_convolution":
+        assert form.work.convolved == 0 < before.convolved and form.work.passes <= before.passes + 8
+    else:
+        assert form.work.operations < before.operations
+        assert form.work.passes <= before.passes + 3
     assert_same(case.task, form, case.inputs)
 
 
@@ -265,6 +294,30 @@ def test_an_infinite_factor_of_a_sum_is_what_its_terms_make_of_it(value: float, 
         assert_same(case.task, form, case.inputs)
 
 
+@pytest.mark.parametrize("value", [INFINITY, -INFINITY, NAN])
+@pytest.mark.parametrize("where", ["image", "edge", "weight", "image and weight"])
+@pytest.mark.parametrize("signs", ["mixed", "positive", "with a zero"])
+@pytest.mark.parametrize("padding", [0, 1])
+def test_infinities_of_a_summed_convolution_are_what_its_terms_make_of_them(
+    value: float, where: str, signs: str, padding: int
+) -> None:
+    x, w = WIDE.clone(), FILTERS.clone()
+    if signs != "mixed":
+        x, w = x.abs() + 0.1, w.abs() + 0.1
+    if signs == "with a zero":
+        x[:, 2, 5, 5] = w[3, :, 1, 1] = 0.0
+    if "image" in where:
+        x[1, 2, 8, 11] = value
+    if where == "edge":
+        x[0, 4, 0, 0] = value
+    if "weight" in where:
+        w[7, 2, 1, 3] = value
+    case = sample(lambda x, w: F.conv2d(x, w, padding=padding).sum((2, 3)), x, w)
+    form = only(case.task, "sum_of_convolution")
+    assert form is not None
+    assert_same(case.task, form, case.inputs)
+
+
 @pytest.mark.parametrize("value", [INFINITY, NAN])
 @pytest.mark.parametrize("where", ["matrix", "diagonal"])
 def test_zeros_beside_a_diagonal_spoil_what_they_meet(value: float, where: str) -> None:
@@ -292,6 +345,19 @@ NOT: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     ),
     "a sum over parts of rows": (lambda x, w: (x @ w).view(24, 8, 4).sum(1), (X, W)),
     "a product with a vector": (lambda x, w: (x @ w).sum(0), (X, randn(40, 1))),
+    "a convolution of which a dimension stays": (
+        lambda x, w: F.conv2d(x, w).sum(2),
+        (WIDE, FILTERS),
+    ),
+    "a convolution over channels": (lambda x, w: F.conv2d(x, w).sum(1), (WIDE, FILTERS)),
+    "a transposed convolution": (
+        lambda x, w: F.conv_transpose2d(x, w).sum((2, 3)),
+        (WIDE, randn(6, 10, 3, 3)),
+    ),
+    "a convolution with one output": (
+        lambda x, w: F.conv2d(x, w).sum((2, 3)),
+        (WIDE, randn(1, 6, 1, 1)),
+    ),
     "windows that overlap": (lambda x: F.avg_pool2d(x, 4, 2).mean((2, 3)), (IMAGE,)),
     "windows with padding": (lambda x: F.avg_pool2d(x, 2, 2, 1).mean((2, 3)), (IMAGE,)),
     "windows that leave some out": (lambda x: F.avg_pool2d(x, 5).mean((2, 3)), (IMAGE,)),

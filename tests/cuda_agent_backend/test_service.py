@@ -287,6 +287,31 @@ def test_only_searches_that_wait_for_a_model_go_side_by_side(
     assert {m["of"] for m in told} == {3} and all(0 <= m["done"] <= 3 for m in told)
 
 
+@pytest.mark.parametrize("policy", ["search", "openai"])
+def test_the_rest_of_what_was_searched_in_vain_is_searched_after_all_others(
+    tmp_path: Path, policy: str
+) -> None:
+    chains = [EXP, SIN], [SIN], [EXP], [EXP, EXP], [SIN, SIN]
+    lost, found, rest, other, spared = tasks_of(*chains)
+    searched: list[Task] = []
+
+    def search(task: Task, *_: Any) -> Searched:
+        searched.append(task)
+        return NothingFound("the worker died", keep=task != found)
+
+    setup = service.Setup(tmp_path / "k", tmp_path / "n", {}, policy=PolicySpec(policy, model="m"))
+    rests = {lost.digest: rest.to_json(), found.digest: spared.to_json()}
+    tasks = [task.to_json() for task in (lost, found, other)]
+    request = {"id": 1, "budget_s": 60.0, "tasks": tasks, "rests": rests}
+    promises = {rest.digest: 9.0, other.digest: 1.0, lost.digest: 2.0, found.digest: 3.0}
+    made = service.Service(lambda _: None, search)
+    became = made._search({**request, "promises": promises}, setup)["tasks"]
+    assert searched[-1].digest == rest.digest
+    assert set(became) == {task.digest for task in (lost, found, other, rest)}
+    again = made._search({**request, "budget_s": 1.0}, setup)["tasks"]
+    assert again[rest.digest]["begun"] is False
+
+
 def test_episodes_with_one_judge_and_one_deadline_end_each_by_itself(
     tmp_path: Path, native_dir: Path
 ) -> None:

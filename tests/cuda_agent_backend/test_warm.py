@@ -9,7 +9,7 @@ import splice_kit as kit
 import torch
 from torch import Tensor
 
-from cuda_agent_backend import kernels, searching
+from cuda_agent_backend import kernels, searching, tables
 from cuda_agent_backend.backend import cuda_agent
 from cuda_agent_backend.capture import _forms, capture
 from cuda_agent_backend.searching import SearchProcess
@@ -50,6 +50,29 @@ def test_what_warming_finds_the_next_compilation_uses(process: SearchProcess) ->
     assert registry._programs
 
 
+def test_what_is_beside_a_product_that_loses_is_searched_and_used(process: SearchProcess) -> None:
+    from cuda_agent_backend.explain import explain
+
+    def layer(x: Tensor, w: Tensor) -> Tensor:
+        return (x @ w).neg().exp()
+
+    inputs = (torch.randn(256, 128) / 8, torch.randn(128, 128) / 8)
+    report = warm(layer, inputs, budget_s=60.0, options=OPTIONS)
+    (graph,) = report.graphs
+    assert [region.status for region in graph.regions] == ["negative", "hit"]
+    assert [region.beside for region in graph.regions] == [False, True] and report.used == 1
+    assert tables.region_name(graph.regions[1]).startswith("beside it: ") and graph.wholes == 1
+    again = warm(layer, inputs, budget_s=60.0, options=OPTIONS)
+    assert again.graphs[0].regions == graph.regions
+    cached = {**OPTIONS, "cuda_agent.search": "cached"}
+    told = explain(layer, *inputs, options=cached).graphs[0].regions
+    assert [region.task for region in told] == [region.task for region in graph.regions]
+    assert all(region.room for region in told)
+    with torch.no_grad(), torch._inductor.config.patch(force_disable_caches=True):
+        made = torch.compile(layer, backend=cuda_agent, options=cached)
+        torch.testing.assert_close(made(*inputs), layer(*inputs))
+
+
 def test_an_unusable_cache_is_a_problem_in_the_report(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     report = warm(
@@ -65,6 +88,17 @@ def test_real_inputs_are_recorded_where_regions_begin(tmp_path: Path) -> None:
     assert set(graph.recorded) == {form.task.digest for form in forms} and len(forms) == 2
     exp = next(f for f in forms if f.task.nodes[0].op == "aten.exp.default")
     (value,) = load(Path(graph.recorded[exp.task.digest]))
+    torch.testing.assert_close(value, x @ w)
+
+
+def test_real_inputs_are_recorded_beside_products(tmp_path: Path) -> None:
+    x, w = torch.randn(256, 128), torch.randn(128, 128)
+    options = kit.options_in(tmp_path)
+    (graph,) = capture(
+        lambda x, w: (x @ w).neg().exp(), (x, w), options, record_in=tmp_path / "inputs"
+    )
+    rest = next(f for f in _forms(graph.module.graph) if len(f.task.inputs) == 1)
+    (value,) = load(Path(graph.recorded[rest.task.digest]))
     torch.testing.assert_close(value, x @ w)
 
 

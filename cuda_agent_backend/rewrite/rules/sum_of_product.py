@@ -52,14 +52,19 @@ class SummedProduct:
 
 def _terms(at: Editor, kept: Node, summed: Node, away: int, put: int) -> Node:
     """Each element of ``kept`` times the sum of what it meets in ``summed``, in double."""
-    infinity, double = float("inf"), torch.float64
-    sums = at.call(aten.sum.dim_IntList, at.cast(summed, double), [away])
-    signs = at.call(aten.sum.dim_IntList, at.call(aten.mul.Tensor, summed, infinity), [away])
-    finite = at.call(
-        aten.mul.Tensor, at.cast(kept, double), at.call(aten.unsqueeze.default, sums, put)
-    )
-    infinite = at.call(aten.mul.Tensor, kept, at.call(aten.unsqueeze.default, signs, put))
-    is_infinite = at.call(aten.eq.Scalar, at.call(aten.abs.default, kept), infinity)
+    sums = at.call(aten.sum.dim_IntList, at.cast(summed, torch.float64), [away])
+    signs = at.call(aten.sum.dim_IntList, at.call(aten.mul.Tensor, summed, math.inf), [away])
+    shown = (at.call(aten.unsqueeze.default, found, put) for found in (sums, signs))
+    return weighted(at, kept, *shown)
+
+
+def weighted(at: Editor, kept: Node, sums: Node, signs: Node) -> Node:
+    """Each element of ``kept`` times one of ``sums``, in double; where it is infinite times one of ``signs``, which are
+    the sums of what it meets times infinity."""
+    double = torch.float64
+    finite = at.call(aten.mul.Tensor, at.cast(kept, double), sums)
+    infinite = at.call(aten.mul.Tensor, kept, signs)
+    is_infinite = at.call(aten.eq.Scalar, at.call(aten.abs.default, kept), math.inf)
     return at.call(aten.where.self, is_infinite, at.cast(infinite, double), finite)
 
 
