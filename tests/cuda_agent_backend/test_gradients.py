@@ -29,6 +29,8 @@ from cuda_agent_backend.partition import Region, partition
 from cuda_agent_backend.sketch import cuda
 from cuda_agent_backend.sketch.api import Analysis, as_it_stands
 from cuda_agent_backend.sketch.contraction import Contraction, contraction_of
+from cuda_agent_backend.sketch.cuda_align import sides_of
+from cuda_agent_backend.sketch.cuda_operands import gather_of
 from cuda_agent_backend.sketch.schedule import Schedule
 from cuda_agent_backend.splice import Replacement, splice
 from sandbox import launcher
@@ -153,6 +155,36 @@ def test_gradients_are_as_accurate_as_eagers(name: str, place: int, tmp_path: Pa
         got = emulated(it, schedule, tmp_path)
         assert got.stride() == it.want[0].stride()
         assert relative(got, want) < 2 * own + 1e-7, schedule
+
+
+@pytest.mark.parametrize("name", ["padded", "strided 7 by 7"])
+@pytest.mark.parametrize("change", [{"group": 1}, {"group": 2, "tile_m": 64}, {"depth": 16}])
+def test_all_kernels_read_the_image_of_a_weights_gradient(
+    name: str, change: dict[str, Any], tmp_path: Path
+) -> None:
+    function, inputs = alone(name, OF_WEIGHT)
+    it = sample(function, *inputs, target="cuda")
+    want = function(*(x.double() for x in inputs))
+    groups = {"tile_m": 128, "tile_n": 64, "depth": 32, "stages": 3 + change.get("group", 0)}
+    schedule = with_tiles(it, **(groups | {"run": 32} if "group" in change else {}) | change)
+    got = emulated(it, schedule, tmp_path)
+    assert relative(got, want) < 2 * relative(it.want[0], want) + 1e-7
+
+
+def test_places_in_a_window_are_worked_out_once_for_a_row_or_a_term() -> None:
+    def of_left(function: Callable[..., Tensor], *inputs: Tensor) -> tuple[bool, bool]:
+        side, _ = sides_of(first(sample(function, *inputs, target="cuda")))
+        return side.along_k, gather_of(side) is not None
+
+    x, w = randn(2, 16, 20, 20), randn(32, 16, 3, 3)
+    strided = (None, [2, 2], [1, 1], [1, 1], False, [0, 0], 1)
+    gradient = F.conv2d(x, w, stride=2, padding=1)
+    mask = [False, True, False]
+    assert of_left(lambda g, x, w: BACKWARD(g, x, w, *strided, mask)[1], gradient, x, w) == (
+        True, True
+    )  # fmt: skip
+    # though a window's elements are nearer to each other than those of the next window
+    assert of_left(lambda x, w: F.conv2d(x, w, stride=2, padding=1), x, w) == (False, True)
 
 
 @pytest.mark.parametrize("name", ["padded", "strided", "transposed"])
