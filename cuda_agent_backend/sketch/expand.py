@@ -11,7 +11,7 @@ from torch.fx import Graph, Node
 from cuda_agent_backend.gathered import bag_length
 from cuda_agent_backend.gradients import is_gradient, is_sum_of_products
 from cuda_agent_backend.operators import PRODUCT_TYPES, is_convolution, is_depthwise
-from cuda_agent_backend.rewrite.edit import argument, replace
+from cuda_agent_backend.rewrite.edit import argument, dtype_of, replace
 from cuda_agent_backend.sketch.expand_convolution import call, convolution
 from cuda_agent_backend.sketch.expand_gradients import gradient
 
@@ -41,9 +41,9 @@ def expand(graph: Graph, target: str) -> None:
 def _expand_gradients(graph: Graph, target: str) -> None:
     """Write gradients of convolutions as convolutions, which are then written like any other, and sums of products."""
     for node in list(graph.nodes):
-        if is_gradient(node) and node.meta["val"].dtype in PRODUCT_TYPES[target]:
-            if not is_sum_of_products(node):
-                continue
+        if not is_gradient(node) or not is_sum_of_products(node):
+            continue
+        if dtype_of(node) in PRODUCT_TYPES[target]:
             with graph.inserting_before(node):
                 replace(node, gradient(graph, node))
     graph.eliminate_dead_code()
