@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.fx import Node as FxNode
 
+from cuda_agent_backend.gradients import MASK, needed
 from sandbox.task import InputRef, Node, NodeRef, Ref, Task, TaskError, TensorSpec
 from sandbox.taskargs import Arg, Device, DType, Layout, MemoryFormat
 
@@ -95,6 +96,7 @@ class _Region:
     def __init__(self, nodes: Sequence[FxNode], outputs: Sequence[FxNode], target: str) -> None:
         self.target = target
         self.consing = True
+        self.own = frozenset(nodes)
         self.leaves: list[FxNode] = []
         self.leaf_of: dict[FxNode, _Leaf] = {}
         self.values: list[_Value] = []
@@ -147,6 +149,8 @@ class _Region:
             if argument.name not in given:
                 continue
             value = self._encode(given[argument.name], argument)
+            if argument.name == MASK and self.own:
+                value = tuple(needed(value, node, self.own))
             default = argument.has_default_value() and argument.default_value
             if argument.has_default_value() and _same(value, self._encode(default, argument)):
                 continue

@@ -6,6 +6,7 @@ import math
 
 from torch.fx import Node
 
+from cuda_agent_backend.gradients import is_gradient
 from cuda_agent_backend.operators import (
     Kind,
     is_copy,
@@ -70,8 +71,8 @@ def _steps(node: Node, kind: Kind) -> int:
 
 
 def _multiplications(node: Node, kind: Kind) -> int:
-    """Those of a matrix product, a convolution or an attention, 0 for a selection from it."""
-    if is_selection(node):
+    """Those of a matrix product, a convolution, its gradient or an attention, 0 for a selection from it."""
+    if is_selection(node) and not is_gradient(node):
         return 0
     if kind is Kind.ATTENTION:
         query, key = (node.args[i].meta["val"].shape for i in (0, 1))  # type: ignore[union-attr]

@@ -12,6 +12,12 @@ import torch
 from torch.fx import Node
 
 from cuda_agent_backend.gathered import bag_length, overlap_add
+from cuda_agent_backend.gradients import (
+    convolution_of,
+    is_backward,
+    is_gradient,
+    is_sum_of_products,
+)
 from cuda_agent_backend.rewrite.edit import argument, dtype_of, is_tensor, name_of, shape_of
 from cuda_agent_backend.rewrite.products import PRODUCTS
 from cuda_agent_backend.rewrite.vanishing import vanishes
@@ -23,6 +29,8 @@ class Kind(Enum):
 
     `PRODUCT`: a matrix product, or on cuda a convolution, that our sketches fuse with what follows it, where Inductor
     calls a library.
+    `BACKWARD`: the backward of a convolution on cuda. Its results are products that our sketches fuse with what follows
+    each of them, or barriers; it is a part of each one's region.
     `VANISHING`: a matrix product that a rewrite does away with: fusible, whatever its size, dtype and device.
     `ATTENTION`: an attention that our sketches cover as it stands, its one result that is used included.
     `RECURRENT`: a recurrent layer that our sketches may cover, the results that are used included.
@@ -36,6 +44,7 @@ class Kind(Enum):
     CONSTANT = "constant"
     RANDOM = "random"
     PRODUCT = "product"
+    BACKWARD = "backward"
     VANISHING = "vanishing"
     ATTENTION = "attention"
     RECURRENT = "recurrent"
@@ -185,8 +194,7 @@ def kind_of(node: Node, kinds: dict[Node, Kind]) -> Kind:
     if node.op != "call_function":
         return Kind.BARRIER
     if node.target is operator.getitem:
-        whole = node.args[0]
-        return kinds[whole] if isinstance(whole, Node) else Kind.BARRIER
+        return _kind_of_selection(node, kinds)
     kind = kind_of_target(node.target)
     if kind is Kind.BARRIER:
         return _kind_of_barrier(node)
@@ -195,6 +203,15 @@ def kind_of(node: Node, kinds: dict[Node, Kind]) -> Kind:
     if kind is Kind.VIEW and not _is_view(node):
         return Kind.COMPUTE
     return kind
+
+
+def _kind_of_selection(node: Node, kinds: dict[Node, Kind]) -> Kind:
+    whole = node.args[0]
+    kind = kinds[whole] if isinstance(whole, Node) else Kind.BARRIER
+    if kind is not Kind.BACKWARD:
+        return kind
+    large = math.prod(product_sizes(node)) >= SMALLEST_PRODUCT
+    return Kind.PRODUCT if large and is_sum_of_products(node) else Kind.BARRIER
 
 
 def _kind_of_barrier(node: Node) -> Kind:
@@ -207,6 +224,7 @@ def _kind_of_barrier(node: Node) -> Kind:
         (_is_attention, Kind.ATTENTION),
         (_is_recurrent, Kind.RECURRENT),
         (is_sort, Kind.SORT),
+        (_is_backward_on_cuda, Kind.BACKWARD),
     )
     for test, kind in tests:
         if test(node):
@@ -263,6 +281,14 @@ def _is_product(node: Node) -> bool:
     if not sizes or result.device.type not in targets:
         return False
     return all(type(n) is int for n in sizes) and math.prod(sizes) >= SMALLEST_PRODUCT
+
+
+def _is_backward_on_cuda(node: Node) -> bool:
+    if not is_backward(node):
+        return False
+    values = [read.meta["val"] for read in node.all_input_nodes]
+    types = PRODUCT_TYPES["cuda"]
+    return all(x.device.type == "cuda" and x.dtype in types for x in values)
 
 
 def is_convolution(node: Node) -> bool:
@@ -328,7 +354,10 @@ def is_depthwise(node: Node) -> bool:
 
 
 def product_sizes(node: Node) -> tuple[int, ...]:
-    """Whose product is the number of multiplications of a matrix product or a convolution; () of any other node."""
+    """Whose product is the number of multiplications of a matrix product, a convolution or a gradient of one; () of any
+    other node."""
+    if is_gradient(node):
+        return convolution_of(node.args[0]).sizes  # type: ignore[arg-type]
     if not isinstance(node.target, torch._ops.OpOverload):
         return ()
     convolution = is_convolution(node)

@@ -3,7 +3,8 @@
 Every node gets a level: the number of barriers (extern kernels and the like) that must run before it. Fusible nodes of
 one level never have a barrier between them, so any connected set of them is convex, and replacing all such sets leaves
 the graph without cycles. A matrix product that sketches cover waits like a barrier for what it reads, and is fused with
-what follows it, one to a region, and with copies of its operands (`copies`); an attention or a sort waits too and is a
+what follows it, one to a region, and with copies of its operands (`copies`). The gradients that the backward of a
+convolution gives are such products, each with that call in its region. An attention or a sort waits too and is a
 region of its own. What is beside a product is offered as well, as its region's rest, for where a library is left to run
 the product. A product that a rewrite does away with is fusible like any other node. A fusible node whose users all lie
 on higher levels is moved up to them when that saves traffic. Views on the fringe of a region stay outside, and no view
@@ -20,6 +21,7 @@ import torch
 from torch.fx import Graph, Node
 
 from cuda_agent_backend.copies import read_through
+from cuda_agent_backend.gradients import is_gradient
 from cuda_agent_backend.operators import VIEWS_OF_AN_INDEX, Kind, kind_of
 from cuda_agent_backend.rewrite.edit import argument
 from sandbox import plan
@@ -74,7 +76,7 @@ class Analysis:
         for node in self.nodes:
             self.kinds[node] = kind_of(node, self.kinds)
         self.trailing = self._trailing_mutations()
-        self.through = set() if self._mutates_within() else read_through(self.nodes, self.kinds)
+        self.through = self._shared()
         self.level = self._levels()
         self._move_up()
         self.members = self.without_fringe(filter(self.fusible, self.nodes))
@@ -108,6 +110,14 @@ class Analysis:
         for node in ordered:
             parts.setdefault(find(node), []).append(node)
         return list(parts.values())
+
+    def _shared(self) -> set[Node]:
+        """What each region that needs it has for itself; past a mutation it would be something else."""
+        if self._mutates_within():
+            self.kinds |= {n: Kind.BARRIER for n in self.nodes if is_gradient(n)}
+            return set()
+        backward = (node for node in self.nodes if self.kinds[node] is Kind.BACKWARD)
+        return read_through(self.nodes, self.kinds).union(backward)
 
     def _trailing_mutations(self) -> set[Node]:
         """The mutations after which nothing is computed."""
@@ -338,7 +348,8 @@ def _with_index(part: list[Node], analysis: Analysis) -> list[Node]:
 
 
 def _with_shared(part: list[Node], analysis: Analysis) -> list[Node]:
-    """The part and what every region has for itself: constants that it needs, copies that its products read through."""
+    """The part and what every region has for itself: constants that it needs, copies that its products read through,
+    the backward of a convolution of which it has a gradient."""
     found = set(part)
     waiting = list(part)
     while waiting:
@@ -418,8 +429,8 @@ def _symbolic(value: object) -> bool:
 
 def _device(node: Node) -> tuple[str, int]:
     value = node.meta.get("val")
-    if isinstance(value, list | tuple) and value:
-        value = value[0]
+    if isinstance(value, list | tuple):
+        value = next((item for item in value if isinstance(item, torch.Tensor)), None)
     if not isinstance(value, torch.Tensor):
         return ("none", 0)
     return value.device.type, value.device.index or 0

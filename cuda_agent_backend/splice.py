@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from torch.fx import Graph, Node
 
 from cuda_agent_backend.canonical import Canonical
+from cuda_agent_backend.gradients import only_needed
 from cuda_agent_backend.partition import Region
 
 
@@ -55,6 +56,7 @@ def splice(graph: Graph, replacements: Sequence[Replacement]) -> None:
     for node in reversed(list(graph.nodes)):
         if node in inside and not node.users:
             graph.erase_node(node)
+    only_needed(graph)
 
 
 def _insert(

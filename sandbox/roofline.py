@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from sandbox.machine import Ceilings
-from sandbox.task import InputRef, NodeRef, Ref, Task, references
+from sandbox.task import InputRef, Node, NodeRef, Ref, Task, references
 
 if TYPE_CHECKING:
     import torch
@@ -48,7 +48,7 @@ def floor_bytes(task: Task) -> tuple[int, int]:
         if NodeRef(position) not in needed:
             continue
         node = task.nodes[position]
-        partly = _PARTLY_READ.get(node.name, frozenset())
+        partly = _partly_read(node)
         for name, arg in node.args.items():
             if name not in partly:
                 needed.update(_whole(reference) for reference in references(arg))
@@ -58,6 +58,17 @@ def floor_bytes(task: Task) -> tuple[int, int]:
         if InputRef(index) in needed
     )
     return read, sum(spec.numel * spec.itemsize for spec in task.output_specs)
+
+
+def _partly_read(node: Node) -> frozenset[str]:
+    """Names of the operands of which a kernel may have to read a part only, or nothing but the shape."""
+    if node.name != "convolution_backward":
+        return _PARTLY_READ.get(node.name, frozenset())
+    mask = node.args["output_mask"]
+    assert isinstance(mask, tuple)
+    # the gradient of the input is made from the weight, that of the weight from the input
+    unread = zip(("weight", "input"), mask, strict=False)
+    return frozenset(name for name, wanted in unread if not wanted)
 
 
 def _whole(reference: Ref) -> Ref:

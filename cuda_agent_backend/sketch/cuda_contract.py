@@ -294,7 +294,8 @@ class Writer:
         def copy(side: Side, start: str) -> str:
             name = side.name
             if self._gather(side) is not None:
-                own = f"{start} + {name.upper()}::own_row()"
+                own_row = "lane_row" if side.along_k else "own_row"
+                own = f"{start} + {name.upper()}::{own_row}()"
                 return f"ca::gathered(row_{name}({own}), term_{name})"
             term = "k" if self.taps is None else "term_of(k)"
             if self.contraction.is_half or (side is self.right and self.tiles.direct):
@@ -344,11 +345,23 @@ class Writer:
         return self.tiles.tile_m if side.name == "a" else self.tiles.tile_n
 
     def _gather(self, side: Side) -> Gather | None:
-        """Where each thread copies elements of one row only, what is the row's is worked out once."""
+        """Where each thread copies elements of one row only, what is the row's is worked out once; of one term only,
+        what is the term's once a stage."""
         t, rows = self.tiles, self._tile(side)
+        if side.along_k:
+            return gather_of(side) if self._one_term(side) else None
         threads, longest = t.preparing or t.threads, 64 if self.contraction.is_half else 32
         one_row = threads % rows == 0 and t.depth % (threads // rows) == 0 and t.depth <= longest
         return gather_of(side) if one_row else None
+
+    def _one_term(self, side: Side) -> bool:
+        """Whether each thread copies elements of one term of a stage only, and a warp's lanes hold all its rows."""
+        t, rows = self.tiles, self._tile(side)
+        threads = t.preparing or t.threads
+        if self.taps is not None or (side is self.right and t.direct):
+            return False
+        whole = threads % t.depth == 0 and rows * t.depth % threads == 0
+        return whole and rows * t.depth // threads <= min(t.depth, 32)
 
     def _rows_and_terms(self, side: Side, size: int) -> list[str]:
         """Functions that give a row's and a term's part of a place (`Gather`)."""
@@ -357,26 +370,32 @@ class Writer:
             return []
         taps, mask = points(found.taps), side.factor.mask
         present = [*decompose("tap", found.taps, self.index), *self._mask(mask)] if mask else []
-        row = [
-            *decompose("x", side.rows.dims, self.index),
+        end = "end" if self.taps is None else str(self.contraction.k)
+        rows, terms = ("x", side.rows.dims, str(size)), ("k", side.inner.dims, end)
+        (own, dims, limit), (away, others, beyond) = (
+            (terms, rows) if side.along_k else (rows, terms)
+        )
+        based = [
+            *decompose(own, dims, self.index),
             f"const {self.element}* const base = m_{side.factor.buffer} + {c_index(found.base)};",
             f"{found.bits} bits = 0;",
-            "#pragma unroll 1",
-            f"for (int tap = 0; x < {size} && tap < {taps}; ++tap) {{",
+            "#pragma unroll" if side.along_k else "#pragma unroll 1",  # every stage, or once
+            f"for (int tap = 0; tap < {taps}; ++tap) {{",
             *indented([*present, f"bits |= {found.bits}({'present' if mask else '1'}) << tap;"]),
             "}",
+            f"if ({own} >= {limit}) bits = 0;",
             f"return ca::gather_row<{found.bits}, {self.element}>{{base, bits}};",
         ]
         tap, stride = sympy.Integer(0), 1
         for symbol, count in reversed(found.taps):
             tap, stride = tap + stride * symbol, stride * count
-        end = "end" if self.taps is None else str(self.contraction.k)
-        term = [
+        further = [
             *([] if self.taps is None else ["const int k = term_of(n);"]),
-            *decompose("k", side.inner.dims, self.index),
-            f"const int tap = k < {end} ? int({c_index(tap)}) : {taps};",
+            *decompose(away, others, self.index),
+            f"const int tap = {away} < {beyond} ? int({c_index(tap)}) : {taps};",
             f"return ca::gather_term<{self.index}>{{{c_index(found.offset)}, tap}};",
         ]
+        row, term = (further, based) if side.along_k else (based, further)
         return [
             f"auto row_{side.name} = [&](int x) {{", *indented(row), "};",
             f"auto term_{side.name} = [&](int {'k' if self.taps is None else 'n'}) {{", *indented(term), "};",

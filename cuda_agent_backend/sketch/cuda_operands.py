@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sympy
 
@@ -34,7 +34,10 @@ MAX_TAPS = 63
 
 @dataclass(frozen=True)
 class Gather:
-    """An operand whose places are the row's ``base`` plus the term's ``offset``; ``taps``: what the mask sees of k."""
+    """An operand whose places are the row's ``base`` plus the term's ``offset``; ``taps``: what the mask sees of k.
+
+    Of one that is copied along k, the other way round: the term's base plus the row's offset, which has the taps.
+    """
 
     base: sympy.Expr
     offset: sympy.Expr
@@ -47,16 +50,21 @@ class Gather:
 
 
 def gather_of(side: Side) -> Gather | None:
-    """For operands copied element by element along their rows, if row and term are independent."""
-    if side.along_k or side.vector > 1:
+    """For operands copied element by element, if row and term are independent."""
+    if side.vector > 1:
         return None
-    base = side.index.xreplace(dict.fromkeys((s for s, _ in side.inner.dims), sympy.S.Zero))
+    away = side.rows.dims if side.along_k else side.inner.dims
+    base = side.index.xreplace(dict.fromkeys((s for s, _ in away), sympy.S.Zero))
     offset = sympy.expand(side.index - base)
-    taps = tuple(d for d in side.inner.dims if d[0] in side.factor.mask_symbols)
-    mixed = offset.free_symbols - {s for s, _ in side.inner.dims}
+    taps = tuple(d for d in away if d[0] in side.factor.mask_symbols)
+    if side.along_k and not taps:
+        return None  # a place is quickly worked out
+    mixed = offset.free_symbols - {s for s, _ in away}
     return None if mixed or points(taps) > MAX_TAPS else Gather(base, offset, taps)
 
 
+NEAR = 4
+"""Elements between neighbours up to which a line of the cache still serves several threads."""
 COPY_BYTES = 16
 """Of the widest copy."""
 
@@ -64,13 +72,21 @@ COPY_BYTES = 16
 def side_of(
     name: str, factor: Factor, rows: Sequence[Dim], inner: Sequence[Dim], widest: int
 ) -> Side:
-    """How to copy an operand: along the loop whose neighbours are nearest in memory, as wide as alignment allows."""
+    """How to copy an operand: along the loop whose neighbours are nearest in memory, as wide as alignment allows.
+
+    Or along the other one, where that is nearly as near and spares each element its own place: the image of a strided
+    convolution has a window's few neighbours next to each other in memory, those of neighbouring windows a step apart.
+    """
     lines = merged(rows, factor, f"{name}r")
     inner_lines = merged(inner, Factor(factor.buffer, lines.index, factor.mask), f"{name}k")
     lines = Lines(lines.dims, inner_lines.index)
     along_k = _nearness(inner_lines) <= _nearness(lines)
     chosen = inner_lines if along_k else lines
-    return Side(name, factor, lines, inner_lines, along_k, _vector(factor, chosen, widest))
+    found = Side(name, factor, lines, inner_lines, along_k, _vector(factor, chosen, widest))
+    if factor.mask is None or found.vector > 1 or gather_of(found) is not None:
+        return found
+    turned, other = replace(found, along_k=not along_k), lines if along_k else inner_lines
+    return turned if _nearness(other)[0] <= NEAR and gather_of(turned) is not None else found
 
 
 def _nearness(lines: Lines) -> tuple[int, int]:

@@ -9,9 +9,11 @@ import torch
 from torch.fx import Graph, Node
 
 from cuda_agent_backend.gathered import bag_length
+from cuda_agent_backend.gradients import is_gradient, is_sum_of_products
 from cuda_agent_backend.operators import PRODUCT_TYPES, is_convolution, is_depthwise
-from cuda_agent_backend.rewrite.edit import argument
+from cuda_agent_backend.rewrite.edit import argument, dtype_of, replace
 from cuda_agent_backend.sketch.expand_convolution import call, convolution
+from cuda_agent_backend.sketch.expand_gradients import gradient
 
 aten = torch.ops.aten
 
@@ -25,6 +27,7 @@ def expand(graph: Graph, target: str) -> None:
     _expand_online_softmax(graph)
     _expand_products(graph, target)
     _expand_bags(graph)
+    _expand_gradients(graph, target)
     for node in list(graph.nodes):
         if is_depthwise(node):
             continue
@@ -33,6 +36,17 @@ def expand(graph: Graph, target: str) -> None:
                 made = convolution(graph, node)
             node.replace_all_uses_with(made)
             graph.erase_node(node)
+
+
+def _expand_gradients(graph: Graph, target: str) -> None:
+    """Write gradients of convolutions as convolutions, which are then written like any other, and sums of products."""
+    for node in list(graph.nodes):
+        if not is_gradient(node) or not is_sum_of_products(node):
+            continue
+        if dtype_of(node) in PRODUCT_TYPES[target]:
+            with graph.inserting_before(node):
+                replace(node, gradient(graph, node))
+    graph.eliminate_dead_code()
 
 
 def _expand_products(graph: Graph, target: str) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
 from torch.fx import Graph, Node
+
+from cuda_agent_backend.gradients import each
 
 aten = torch.ops.aten
 ABSENT = -0.0
@@ -60,12 +61,8 @@ def _turned(graph: Graph, node: Node) -> Node:
         (r - p, w + p - length)
         for r, p, w, length in zip(reach, edges, wanted, lengths, strict=True)
     ]
-    x = _padded(graph, x, sides, ABSENT)
-    for d in range(dims):
-        x = call(graph, aten.unfold.default, x, 2 + d, reach[d] + 1, 1)
-        if spread[d] > 1:
-            last = x.meta["val"].dim() - 1
-            x = call(graph, aten.slice.Tensor, x, last, 0, 1 << 62, spread[d])
+    x = padded(graph, x, sides, ABSENT)
+    x = windows_of(graph, x, size, [1] * dims, spread)
     windows = call(graph, aten.view.default, x, [n, groups, 1, channels // groups, *wanted, *size])
     weight = call(graph, aten.view.default, weight, [groups, channels // groups, outputs, *size])
     turned = call(graph, torch.ops.prims.rev.default, weight, list(range(3, 3 + dims)))
@@ -85,12 +82,8 @@ def _direct(graph: Graph, node: Node) -> Node:
     outputs, channels, *size = weight.meta["val"].shape
     dims = len(size)
     steps, edges, spread = (each(v, dims) for v in (stride, padding, dilation))
-    x = _padded(graph, x, [(edge, edge) for edge in edges])
-    for d in range(dims):
-        x = call(graph, aten.unfold.default, x, 2 + d, spread[d] * (size[d] - 1) + 1, steps[d])
-        if spread[d] > 1:
-            last = x.meta["val"].dim() - 1
-            x = call(graph, aten.slice.Tensor, x, last, 0, 1 << 62, spread[d])
+    x = padded(graph, x, [(edge, edge) for edge in edges])
+    x = windows_of(graph, x, size, steps, spread)
     n, _, *rest = x.meta["val"].shape
     windows = call(graph, aten.view.default, x, [n, groups, 1, channels, *rest])
     weights = [groups, outputs // groups, channels, *[1] * dims, *size]
@@ -122,7 +115,7 @@ def _transposed(graph: Graph, node: Node) -> Node:
     parts = [-(-w // s) for w, s in zip(wanted, steps, strict=True)]
 
     behind = [parts[d] + shifts[d] - first[d] - lengths[d] for d in range(dims)]
-    x = _padded(graph, x, list(zip(last, behind, strict=True)), ABSENT)
+    x = padded(graph, x, list(zip(last, behind, strict=True)), ABSENT)
     for sizes in (shown, taps):
         for d in range(dims):
             x = call(graph, aten.unfold.default, x, 2 + d, sizes[d], 1)
@@ -134,7 +127,7 @@ def _transposed(graph: Graph, node: Node) -> Node:
 
     before = [-steps[d] * first[d] - edges[d] + shifts[d] for d in range(dims)]
     after = [steps[d] * taps[d] - size[d] - before[d] for d in range(dims)]
-    weight = _padded(graph, weight, list(zip(before, after, strict=True)), ABSENT)
+    weight = padded(graph, weight, list(zip(before, after, strict=True)), ABSENT)
     shape = [groups, channels // groups, outputs, *_by_turns(taps, steps)]
     weight = call(graph, aten.view.default, weight, shape)
     reverse = [3 + 2 * d for d in range(dims)] + [4 + 2 * d for d in range(dims) if shifts[d]]
@@ -177,18 +170,24 @@ def _whole(columns: int) -> int:
     return -(-columns // NARROWEST) * NARROWEST
 
 
-def _padded(graph: Graph, x: Node, sides: list[tuple[int, int]], value: float = 0.0) -> Node:
+def windows_of(
+    graph: Graph, x: Node, size: Sequence[int], steps: Sequence[int], spread: Sequence[int]
+) -> Node:
+    """``x`` [n, channels, ...] with the taps of each window behind its places, as a view."""
+    for d in range(len(size)):
+        x = call(graph, aten.unfold.default, x, 2 + d, spread[d] * (size[d] - 1) + 1, steps[d])
+        if spread[d] > 1:
+            last = x.meta["val"].dim() - 1
+            x = call(graph, aten.slice.Tensor, x, last, 0, 1 << 62, spread[d])
+    return x
+
+
+def padded(graph: Graph, x: Node, sides: list[tuple[int, int]], value: float = 0.0) -> Node:
     """``x`` with a value before and after in its last dimensions; negative sides cut off."""
     if not any(side for pair in sides for side in pair):
         return x
     flat = [side for pair in reversed(sides) for side in pair]
     return call(graph, aten.constant_pad_nd.default, x, flat, value)
-
-
-def each(value: Any, dims: int) -> list[int]:
-    """A number for each dimension, where one may stand for all."""
-    numbers = [value] if isinstance(value, int) else list(value)
-    return [int(n) for n in (numbers * dims if len(numbers) == 1 else numbers)]
 
 
 def _by_turns(first: list[int], second: list[int]) -> list[int]:

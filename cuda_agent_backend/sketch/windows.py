@@ -23,13 +23,13 @@ from torch._inductor.virtualized import ops
 from torch.fx import Node
 from torch.utils._sympy.functions import FloorDiv
 
+from cuda_agent_backend.gradients import each
 from cuda_agent_backend.operators import (
     ADAPTIVE_POOLINGS,
     is_adaptive_pooling,
     is_depthwise,
     values_only,
 )
-from cuda_agent_backend.sketch.expand_convolution import each
 
 aten = torch.ops.aten
 MOST_TAPS = 96

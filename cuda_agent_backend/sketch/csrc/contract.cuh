@@ -71,6 +71,9 @@ template <class Bits, class T = float> struct gather_row { const T* base; Bits b
 template <class Index> struct gather_term { Index offset; int tap; };
 template <class Bits, class Term, class T = float> struct gather_places { gather_row<Bits, T> row; Term term; };
 template <class Bits, class Term, class T> CA_INLINE gather_places<Bits, Term, T> gathered(gather_row<Bits, T> row, Term term) { return {row, term}; }
+// The same the other way round: `term(k)` is such a row, from whose base the lane's row, and its tap, are away.
+template <class Index, class Term> struct gather_lines { gather_term<Index> row; Term term; };
+template <class Index, class Term> CA_INLINE gather_lines<Index, Term> gathered(gather_term<Index> row, Term term) { return {row, term}; }
 
 // Rows: of this operand in a block's tile. Adjacent: whether consecutive threads copy along k, so that shared memory
 // is [row][k], or along the rows, [k][row]. Vector: elements in one copy. The padding spreads what the 32 threads of
@@ -103,6 +106,21 @@ template <int Rows, int Depth, bool AlongK, int Vector, int Threads, bool Pairs>
       const auto by = __shfl_sync(~0u, own.offset, k);
       const bool there = from.row.bits >> __shfl_sync(~0u, own.tap, k) & 1;
       copy_async_if<1>(shared + k * stride + own_row(), from.row.base + by, there);
+    }
+  }
+  // A thread's elements are all of its own term. Each lane knows one of the rows that its neighbours copy, too.
+  static constexpr int lanes = along < 32 ? along : 32;
+  static CA_INLINE int lane_row() { return threadIdx.x / along + threadIdx.x % lanes * (Threads / along); }
+  template <class Index, class Term> static CA_INLINE void fetch(float* shared, int k0, const gather_lines<Index, Term>& from) {
+    static_assert(AlongK && Vector == 1 && (Threads % along == 0 && total % Threads == 0 && total / Threads <= lanes), "a term for each thread");
+    const int x = threadIdx.x % along, first = threadIdx.x % 32 / lanes * lanes;
+    const auto own = from.term(k0 + x);
+#pragma unroll 8
+    for (int i = 0; i < total / Threads; ++i) {
+      const int row = threadIdx.x / along + i * (Threads / along);
+      const auto by = __shfl_sync(~0u, from.row.offset, first + i);
+      const bool there = own.bits >> __shfl_sync(~0u, from.row.tap, first + i) & 1;
+      copy_async_if<1>(shared + row * stride + x, own.base + by, there);
     }
   }
   // N neighbouring terms of a row, from a multiple of N on.

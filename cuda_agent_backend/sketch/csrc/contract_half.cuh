@@ -84,6 +84,19 @@ template <class T, int Rows, int Depth, bool AlongK, int Vector, int Threads, bo
       own.of[i] = there ? *reinterpret_cast<const bits*>(from.row.base + by) : bits(0);
     }
   }
+  static constexpr int lanes = along < 32 ? along : 32;
+  static CA_INLINE int lane_row() { return threadIdx.x / along + threadIdx.x % lanes * (Threads / along); }
+  template <class Index, class Term> static CA_INLINE void fetch(float*, waiting& own, int k0, const gather_lines<Index, Term>& from) {
+    static_assert(AlongK && lone && (Threads % along == 0 && total % Threads == 0 && count <= lanes), "a term for each thread");
+    const int first = threadIdx.x % 32 / lanes * lanes;
+    const auto term = from.term(k0 + term_of(0));
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+      const auto by = __shfl_sync(~0u, from.row.offset, first + i);
+      const bool there = term.bits >> __shfl_sync(~0u, from.row.tap, first + i) & 1;
+      own.of[i] = there ? *reinterpret_cast<const bits*>(term.base + by) : bits(0);
+    }
+  }
   static CA_INLINE void put(float* shared, const waiting& own) {
     if constexpr (lone) {
 #pragma unroll
