@@ -22,8 +22,9 @@ from cuda_agent_backend.sketch.cuda_select import CudaSelection
 from cuda_agent_backend.sketch.cuda_sort import CudaSort
 from cuda_agent_backend.sketch.device import CpuFacts, cpu_facts, gpu_facts
 from cuda_agent_backend.sketch.lower import LoweredRegion, lower
-from cuda_agent_backend.sketch.nest import Kernel, group, temporaries
+from cuda_agent_backend.sketch.nest import Kernel, temporaries
 from cuda_agent_backend.sketch.recurrent import is_recurrent, recurrent_of
+from cuda_agent_backend.sketch.scan_order import grouped
 from cuda_agent_backend.sketch.scatter import has_scatter, scatter_of
 from cuda_agent_backend.sketch.schedule import Schedule
 from cuda_agent_backend.sketch.sorting import is_sorting, sorting_of
@@ -134,7 +135,7 @@ def as_it_stands(task: Task) -> Analysis | NotCovered:
         if is_recurrent(task) and task.target == "cuda":
             return CudaRecurrent(task, recurrent_of(task))
         region = lower(task)
-        kernels = group(region)
+        kernels = grouped(region)
         buffers = [*region.inputs, *region.outputs, *temporaries(region, kernels)]
         if len(buffers) > MAX_BUFFERS:  # said here, before any schedule is written out
             raise Unsupported(f"more than {MAX_BUFFERS} buffers")

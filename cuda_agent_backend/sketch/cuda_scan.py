@@ -15,6 +15,7 @@ from cuda_agent_backend.sketch.cuda_join import join, load_partials, store_parti
 from cuda_agent_backend.sketch.cuda_layout import WARP
 from cuda_agent_backend.sketch.cuda_parts import BYTES, Accumulator, stage_dtype
 from cuda_agent_backend.sketch.nest import RowStage
+from cuda_agent_backend.sketch.passes import one_before
 from cuda_agent_backend.sketch.printer import COMPUTE_TYPES
 from cuda_agent_backend.sketch.ssa import Unsupported
 
@@ -25,10 +26,10 @@ if TYPE_CHECKING:
 def scan_pass(writer: RowWriter, number: int) -> list[str]:
     """Statements of the scan that is pass ``number``."""
     p, layout = writer.program.passes[number], writer.layout
-    (stage,) = p.stages
+    stage = p.stages[0]
     if len(p.inner) != 1 or stage.points != layout.points:
         raise Unsupported("scan over part of a row")
-    made = {s.buffer for s in stage.local_stores} & writer.program.shared
+    made = {s.buffer for st in p.stages for s in st.local_stores} & writer.program.shared
     if made and layout.segments > 1:
         raise Unsupported("an array read across the segments of a row")
     scan = _InnerScan if layout.inner else _OuterScan
@@ -49,12 +50,13 @@ def scan_total(writer: RowWriter, number: int) -> list[str]:
 
 
 def _values(writer: RowWriter, number: int, acc: Accumulator, use: str) -> list[str]:
-    """The body at one position and a statement that uses its value."""
+    """The scan's body at one position and a statement that uses its value."""
 
     def at_end(_: int, stage: RowStage, value: str) -> list[str]:
         return [use.replace("VALUE", f"ca::to<{acc.value}>({value})")]
 
-    return [*writer.program.flats[number].statements, *writer.bodies(number, at_end)]
+    own = slice(0, 1)
+    return [*writer.program.flats[number].statements, *writer.bodies(number, at_end, own)]
 
 
 def _each(held: int, statements: Sequence[str]) -> list[str]:
@@ -80,6 +82,10 @@ class _Scan:
         self.statements = list(flat.statements)
         p = writer.program.passes[number]
         self.stores = writer.stores(p, flat, stage, "scanned", writer.row_guard)
+        before = set(one_before(stage).values())
+        self.needs_previous = any(
+            i.op == "local" and i.index in before for st in p.stages[1:] for i in st.body.walk()
+        )
 
     def prior(self) -> tuple[list[str], str]:
         """Statements, and the value that goes before this segment, of ``scalar_lanes`` lanes."""
@@ -92,10 +98,19 @@ class _Scan:
         joined = self.writer.join_lanes(self.name, self.acc)
         return [*loads, *joined], f"f{self.name}.result()"
 
-    def scanned(self, found: str, kind: str = "") -> str:
-        """The statement that names what was found, of type ``kind``, in the type that the stage has."""
+    def finish(self, found: str, previous: str, kind: str = "") -> list[str]:
+        """Statements that store what was ``found``, and what follows. ``kind``: its type, and that of ``previous``."""
+        given = {"scanned": found, **({"previous": previous} if self.needs_previous else {})}
         wide = (kind or self.type) != self.result
-        return f"const auto scanned = {f'ca::to<{self.result}>({found})' if wide else found};"
+        return [
+            *(
+                f"const auto {name} = {f'ca::to<{self.result}>({value})' if wide else value};"
+                for name, value in given.items()
+            ),
+            *self.statements,
+            *self.stores,
+            *self.writer.tail(self.number),
+        ]
 
     def values(self, use: str) -> list[str]:
         return _values(self.writer, self.number, self.acc, use)
@@ -132,9 +147,17 @@ class _InnerScan(_Scan):
             "  }",
             "}",
             "if (apart) {",
-            *indented([carry, *self._tiles(1, "again")]),
+            *indented([carry, *self._again()]),
             "}",
         ]
+
+    def _again(self) -> list[str]:
+        """The row vector by vector; what is kept of it is in registers, which have no numbers in such a loop."""
+        keeper = self.writer.keeper
+        keeper.rest = True
+        lines = self._tiles(1, "again")
+        keeper.rest = False
+        return lines
 
     def _tiles(self, held: int, tag: str = "") -> list[str]:
         """The row in tiles of ``held`` vectors of each thread."""
@@ -185,11 +208,8 @@ class _InnerScan(_Scan):
     def _given(self, held: int, lane: str) -> list[str]:
         """Stores of a tile that was found."""
         own = "before[h]" if lane == self.type else f"{lane}(before[h])"
-        give = [
-            self.scanned(f"ca::scan_join<{self.op}>(ca::splat<{lane}, L>({own}), held[h])", lane),
-            *self.statements,
-            *self.stores,
-        ]
+        found = f"ca::scan_join<{self.op}>(ca::splat<{lane}, L>({own}), held[h])"
+        give = self.finish(found, f"ca::scan_shifted({own}, {found})", lane)
         return _each(held, [self._at, "if (q < limit) {", *indented(give), "}"])
 
     @property
@@ -271,19 +291,17 @@ class _OuterScan(_Scan):
         out += [*position_loop(layout, first), *self._across_team()]
         if not kept:
             return [*out, *position_loop(layout, self._onwards())]
-        second = [
-            self.scanned(self._join("before", "held[k]")),
-            *self.statements,
-            *self.stores,
-        ]
+        earlier = f"k > 0 ? {self._join('before', 'held[k > 0 ? k - 1 : 0]')} : before"
+        second = self.finish(self._join("before", "held[k]"), earlier)
         return [*out, *position_loop(layout, second)]
 
     def _join(self, a: str, b: str) -> str:
         return f"ca::scan_join<{self.op}>({a}, {b})"
 
     def _onwards(self) -> list[str]:
-        step = self.values(f"before = {self._join('before', 'VALUE')};")
-        return [*step, self.scanned("before"), *self.stores]
+        keep = "const auto earlier = before; " if self.needs_previous else ""
+        step = self.values(f"{keep}before = {self._join('before', 'VALUE')};")
+        return [*step, *self.finish("before", "earlier")]
 
     def _across_team(self) -> list[str]:
         """``before`` grows by the stretches that go before this thread's."""
