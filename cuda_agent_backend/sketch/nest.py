@@ -712,21 +712,25 @@ def _by_rows(stages: Sequence[Stage]) -> tuple[Stage, ...]:
     return tuple(ordered)
 
 
-def group(region: LoweredRegion) -> tuple[Kernel, ...]:
-    """Cut the region's stages into kernels, in the order that takes fewer.
+def group(
+    region: LoweredRegion, fits: Callable[[Kernel], bool] = lambda kernel: True
+) -> tuple[Kernel, ...]:
+    """Cut the region's stages into kernels, in the order that takes fewer. ``fits``: what kernels of several may be.
 
     Raises:
         Unsupported: a single stage fits no kernel.
     """
-    found = _group(region.stages, region.outputs)
+    found = _group(region.stages, region.outputs, fits)
     ordered = _by_rows(region.stages)
     if len(found) == 1 or all(a is b for a, b in zip(ordered, region.stages, strict=True)):
         return found
-    other = _group(ordered, region.outputs)
+    other = _group(ordered, region.outputs, fits)
     return other if len(other) < len(found) else found
 
 
-def _group(stages: Sequence[Stage], outputs: Sequence[str]) -> tuple[Kernel, ...]:
+def _group(
+    stages: Sequence[Stage], outputs: Sequence[str], fits: Callable[[Kernel], bool]
+) -> tuple[Kernel, ...]:
     """Kernels greedily as long as possible, in order."""
     kernels: list[Kernel] = []
     start = 0
@@ -735,7 +739,7 @@ def _group(stages: Sequence[Stage], outputs: Sequence[str]) -> tuple[Kernel, ...
         for end in range(len(stages), start, -1):
             outside = {b for s in stages[end:] for b in s.reads()} | set(outputs)
             kernel = _try(stages[start:end], outside)
-            if kernel is not None:
+            if kernel is not None and (end == start + 1 or fits(kernel)):
                 best = (end, kernel)
                 break
         if best is None:

@@ -7,7 +7,7 @@ it is part of the scan.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import sympy
@@ -16,38 +16,52 @@ from cuda_agent_backend.sketch.lower import ARG_REDUCTIONS, LoweredRegion, Stage
 from cuda_agent_backend.sketch.nest import Dim, Kernel, coefficient, group, simplify, with_indices
 
 
-def grouped(region: LoweredRegion) -> tuple[Kernel, ...]:
+def grouped(region: LoweredRegion, fits: Callable[[Kernel], bool]) -> tuple[Kernel, ...]:
     """The region's kernels, loops in the order of scans where that takes fewer.
+
+    ``fits``: whether the target has a way to run a kernel of several stages.
 
     Raises:
         Unsupported: a single stage fits no kernel.
     """
-    found = group(region)
+    found = group(region, fits)
     stages = along_scans(region.stages)
     if len(found) == 1 or stages == region.stages:
         return found
-    other = group(replace(region, stages=stages))
+    other = group(replace(region, stages=stages), fits)
     return other if len(other) < len(found) else found
 
 
 def along_scans(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
-    """``stages``, those turned round that read what a scan makes from its end."""
-    made = {s.buffer for stage in stages if stage.kind == "scan" for s in stage.stores}
-    return tuple(_turned(stage, _backward(stage, made)) for stage in stages)
+    """``stages``, those turned round that read what a scan makes, or what maps make of that, from its end."""
+    steps: dict[str, set[int | None]] = {}
+    result = []
+    for stage in stages:
+        stage = _turned(stage, _backward(stage, steps))
+        follows = stage.kind == "map" and stage.reads() & steps.keys()
+        if stage.kind == "scan" or follows:
+            loops = (*stage.outer, *stage.inner)
+            for s in stage.stores:
+                steps[s.buffer] = {coefficient(s.index, symbol) for symbol, _ in loops}
+        result.append(stage)
+    return tuple(result)
 
 
-def _backward(stage: Stage, made: set[str]) -> list[Dim]:
-    """Loops of ``stage`` that run from the end of what is ``made``, wherever they run along it."""
+def _backward(stage: Stage, steps: Mapping[str, set[int | None]]) -> list[Dim]:
+    """Loops of ``stage`` that always run against the order in which the buffers in ``steps`` are made."""
     if stage.kind == "scan" or stage.combine in ARG_REDUCTIONS:
         return []
     loops = (*stage.outer, *stage.inner)
     reads = [
-        simplify(i.index, loops)
+        (i.buffer, simplify(i.index, loops))
         for i in stage.body.loads()
-        if i.buffer in made and i.index is not None
+        if i.buffer is not None and i.buffer in steps and i.index is not None
     ]
-    steps = {dim: [coefficient(index, dim[0]) for index in reads] for dim in loops}
-    return [dim for dim, own in steps.items() if own and all(s is not None and s < 0 for s in own)]
+
+    def against(symbol: sympy.Symbol) -> bool:
+        return all(-(coefficient(e, symbol) or 0) in steps[name] - {0} for name, e in reads)
+
+    return [dim for dim in loops if reads and against(dim[0])]
 
 
 def _turned(stage: Stage, backward: list[Dim]) -> Stage:
