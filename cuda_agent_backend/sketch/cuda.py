@@ -114,11 +114,11 @@ def _plan(region: LoweredRegion, kernels: tuple[Kernel, ...], emitted: list[Emit
 
 def fits(kernel: Kernel, region: LoweredRegion) -> bool:
     """Whether what lies around a kernel's scans has room on the chip with them, on a device of the default kind."""
-    scans = any(stage.kind == "scan" for stage in kernel.stages)
+    scans, few = any(stage.kind == "scan" for stage in kernel.stages), 2
     if not scans or len(passes(kernel, tails=True)) == 1:
         return True
     try:
-        return bool(kernel_schedules(kernel, region, DeviceFacts(), most=1))
+        return bool(kernel_schedules(kernel, region, DeviceFacts(), few))
     except Unsupported:
         return False
 

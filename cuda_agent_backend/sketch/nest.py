@@ -364,7 +364,7 @@ def _least(expr: sympy.Expr, ranges: Iterable[Dim]) -> int | None:
     return total + int(constant) if constant.is_Integer else None
 
 
-def _never_negative(
+def never_negative(
     expr: sympy.Expr, ranges: Sequence[Dim], known: Sequence[sympy.Expr] = ()
 ) -> bool:
     """Whether ``expr`` is nowhere less than zero, given that nothing in ``known`` is."""
@@ -374,7 +374,7 @@ def _never_negative(
 
 def stays_within(index: sympy.Expr, size: int, ranges: Sequence[Dim]) -> bool:
     """Whether ``index`` surely names one of ``size`` elements at every point of its loops."""
-    return all(_never_negative(e, ranges) for e in (index, size - 1 - index))
+    return all(never_negative(e, ranges) for e in (index, size - 1 - index))
 
 
 def local_index(
@@ -398,7 +398,7 @@ def local_index(
     if rest is None or any((coefficient(rest, s) or 0) < 0 for s, _ in inner):
         return None
     ranges = (*outer, *inner)
-    within = all(_never_negative(e, ranges, known) for e in (rest, array.size - 1 - rest))
+    within = all(never_negative(e, ranges, known) for e in (rest, array.size - 1 - rest))
     return rest if within else None
 
 
@@ -588,6 +588,7 @@ def _place(placed: tuple[_Placed, ...], keep: set[str]) -> Kernel | None:
         (sympy.Symbol(f"p{i}", integer=True, nonnegative=True), n) for i, n in enumerate(sizes)
     )
     arrays: dict[str, _RowArray] = {}
+    in_parts: set[str] = set()
     result = []
     for number, p in enumerate(placed):
         inner, names = _rename_inner(p, f"s{number}")
@@ -597,7 +598,7 @@ def _place(placed: tuple[_Placed, ...], keep: set[str]) -> Kernel | None:
         body = p.stage.body.substitute(p.replace)
         body = with_indices(body, to_common, ranges)
         local_body = _localise(body, arrays, outer, inner)
-        if local_body is None:
+        if local_body is None or p.stage.reads() & in_parts:
             return None
         stores, local_stores = [], []
         for s in p.stage.stores:
@@ -605,6 +606,8 @@ def _place(placed: tuple[_Placed, ...], keep: set[str]) -> Kernel | None:
             array = _row_array(index, outer, inner if p.stage.kind != "reduce" else ())
             if array is None:
                 return None
+            if s.buffer in arrays:
+                in_parts.add(s.buffer)
             arrays[s.buffer] = array
             if s.buffer in keep:
                 stores.append(replace(s, index=index))

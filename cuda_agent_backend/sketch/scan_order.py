@@ -14,22 +14,24 @@ import sympy
 
 from cuda_agent_backend.sketch.lower import ARG_REDUCTIONS, LoweredRegion, Stage
 from cuda_agent_backend.sketch.nest import Dim, Kernel, coefficient, group, simplify, with_indices
+from cuda_agent_backend.sketch.scan_parts import in_parts
 
 
 def grouped(region: LoweredRegion, fits: Callable[[Kernel], bool]) -> tuple[Kernel, ...]:
-    """The region's kernels, loops in the order of scans where that takes fewer.
+    """The region's kernels, loops in the order of scans, or in parts as long as those, where that takes fewer.
 
     ``fits``: whether the target has a way to run a kernel of several stages.
 
     Raises:
         Unsupported: a single stage fits no kernel.
     """
-    found = group(region, fits)
-    stages = along_scans(region.stages)
-    if len(found) == 1 or stages == region.stages:
-        return found
-    other = group(replace(region, stages=stages), fits)
-    return other if len(other) < len(found) else found
+    stages, found = region.stages, group(region, fits)
+    for change in (along_scans, in_parts):
+        changed = change(stages)
+        if len(found) > 1 and changed != stages:
+            other = group(replace(region, stages=changed), fits)
+            stages, found = changed, other if len(other) < len(found) else found
+    return found
 
 
 def along_scans(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
