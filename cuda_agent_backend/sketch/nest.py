@@ -365,11 +365,22 @@ def _least(expr: sympy.Expr, ranges: Iterable[Dim]) -> int | None:
 
 
 def never_negative(
-    expr: sympy.Expr, ranges: Sequence[Dim], known: Sequence[sympy.Expr] = ()
+    expr: sympy.Expr, ranges: Sequence[Dim], known: Sequence[sympy.Expr] = (), steps: int = 3
 ) -> bool:
-    """Whether ``expr`` is nowhere less than zero, given that nothing in ``known`` is."""
-    bounds = (_least(sympy.expand(expr - fact), ranges) for fact in (sympy.S.Zero, *known))
-    return any(least is not None and least >= 0 for least in bounds)
+    """Whether ``expr`` is nowhere less than zero, given that nothing in ``known`` is.
+
+    ``steps``: multiples of what is known that may be taken off until the loops alone say so.
+    """
+    least = _least(expr, ranges)
+    if least is not None and least >= 0:
+        return True
+    for fact, (symbol, _) in itertools.product(known if steps else (), ranges):
+        whole, part = coefficient(expr, symbol), coefficient(fact, symbol)
+        if whole and part and whole % part == 0 and whole // part > 0:
+            rest = sympy.expand(expr - whole // part * fact)
+            if never_negative(rest, ranges, known, steps - 1):
+                return True
+    return False
 
 
 def stays_within(index: sympy.Expr, size: int, ranges: Sequence[Dim]) -> bool:

@@ -1,4 +1,4 @@
-"""Scans from the end, without the element itself or with one more, and what follows them: one kernel, as eager computes."""
+"""Scans from the end, without the element itself or with one more, and what follows: one kernel, as in eager mode."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ CASES: dict[str, Case] = {
     "those before": (lambda x: F.pad(x.cumsum(1)[:, :-1], (1, 0)), (odd(randn(9, 1100)),)),
     "columns of those before": (lambda x: F.pad(x.cumsum(1)[:, :-1], (0, 0, 1, 0)), (odd(randn(3, 170, 32)),)),
     "those behind": (lambda x: back(F.pad(back(x).cumsum(1)[:, :-1], (1, 0))), (odd(randn(3, 1100)),)),
-    "products of those before": (lambda x: F.pad(x.cumprod(1)[:, :-1], (1, 0), value=1.0) * x, (1 + randn(3, 1100) / 30,)),
+    "products before": (lambda x: F.pad(x.cumprod(1)[:, :-1], (1, 0), value=1.0) * x, (1 + randn(3, 1100) / 30,)),
     "integers before": (lambda x: F.pad(x.cumsum(1)[:, :-1], (1, 0)), ((randn(3, 1100) * 9).int(),)),
     "three results": (lambda x: (lambda c: (c, c - x, zero_first(c[:, :-1])))(x.cumsum(1)), (randn(3, 1100),)),
     "zero first": (lambda x: zero_first(x.cumsum(1)), (odd(randn(9, 1100)),)),
