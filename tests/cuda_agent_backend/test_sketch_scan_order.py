@@ -57,6 +57,7 @@ CASES: dict[str, Case] = {
     "a softmax from the end": (lambda x: from_end(x).softmax(1), (randn(3, 1100),)),
     "pointwise after columns": (lambda x: x.cumsum(1).exp2() + x, (randn(3, 170, 32) / 9,)),
     "without itself": (lambda x: x.cumsum(1) - x, (odd(randn(9, 1100)),)),
+    "what is left": (lambda x: x.sum(1, keepdim=True) - x.cumsum(1), (odd(randn(9, 1100)),)),
     "those before": (lambda x: F.pad(x.cumsum(1)[:, :-1], (1, 0)), (odd(randn(9, 1100)),)),
     "columns of those before": (lambda x: F.pad(x.cumsum(1)[:, :-1], (0, 0, 1, 0)), (odd(randn(3, 170, 32)),)),
     "those behind": (lambda x: back(F.pad(back(x).cumsum(1)[:, :-1], (1, 0))), (odd(randn(3, 1100)),)),
