@@ -38,6 +38,8 @@ __all__ = ["DeviceFacts", "emit", "fits", "schedules"]
 
 _PRELUDE = Path(__file__).parent / "csrc" / "cuda.cuh"
 _HALF = (torch.float16, torch.bfloat16)
+_FEW = 2
+"""Schedules to ask for where it is enough to know that there are any."""
 _OF_PRODUCTS = {
     cuda_small.SKETCH: cuda_small.emit_small,
     cuda_direct.SKETCH: cuda_direct.emit_direct,
@@ -114,11 +116,11 @@ def _plan(region: LoweredRegion, kernels: tuple[Kernel, ...], emitted: list[Emit
 
 def fits(kernel: Kernel, region: LoweredRegion) -> bool:
     """Whether what lies around a kernel's scans has room on the chip with them, on a device of the default kind."""
-    scans, few = any(stage.kind == "scan" for stage in kernel.stages), 2
+    scans = any(stage.kind == "scan" for stage in kernel.stages)
     if not scans or len(passes(kernel, tails=True)) == 1:
         return True
     try:
-        return bool(kernel_schedules(kernel, region, DeviceFacts(), few))
+        return bool(kernel_schedules(kernel, region, DeviceFacts(), _FEW))
     except Unsupported:
         return False
 

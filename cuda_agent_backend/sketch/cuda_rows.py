@@ -183,17 +183,14 @@ class RowWriter:
         """
         p, flat, keeper = self.program.passes[number], self.program.flats[number], self.keeper
         arrays = {s.buffer for s in p.stages[0].local_stores}
-        keeper.made, keeper.previous = (
-            dict.fromkeys(arrays, "scanned"),
-            dict.fromkeys(arrays, "previous"),
-        )
-        guard = self.row_guard
-        out = self.bodies(
-            number,
-            lambda n, stage, value: self.stores(p, flat, stage, value, guard),
-            slice(1, None),
-        )
-        keeper.previous = {}
+        keeper.made = dict.fromkeys(arrays, "scanned")
+        keeper.previous = dict.fromkeys(arrays, "previous")
+
+        def store(_: int, stage: RowStage, value: str) -> list[str]:
+            return self.stores(p, flat, stage, value, self.row_guard)
+
+        out = self.bodies(number, store, slice(1, None))
+        keeper.previous.clear()
         return out
 
     @property

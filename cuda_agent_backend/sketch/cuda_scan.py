@@ -100,17 +100,11 @@ class _Scan:
 
     def finish(self, found: str, previous: str, kind: str = "") -> list[str]:
         """Statements that store what was ``found``, and what follows. ``kind``: its type, and that of ``previous``."""
-        given = {"scanned": found, **({"previous": previous} if self.needs_previous else {})}
-        wide = (kind or self.type) != self.result
-        return [
-            *(
-                f"const auto {name} = {f'ca::to<{self.result}>({value})' if wide else value};"
-                for name, value in given.items()
-            ),
-            *self.statements,
-            *self.stores,
-            *self.writer.tail(self.number),
-        ]
+        given = {"scanned": found} | ({"previous": previous} if self.needs_previous else {})
+        if (kind or self.type) != self.result:
+            given = {name: f"ca::to<{self.result}>({value})" for name, value in given.items()}
+        names = [f"const auto {name} = {value};" for name, value in given.items()]
+        return [*names, *self.statements, *self.stores, *self.writer.tail(self.number)]
 
     def values(self, use: str) -> list[str]:
         return _values(self.writer, self.number, self.acc, use)
