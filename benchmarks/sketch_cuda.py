@@ -164,8 +164,9 @@ def lower_case(case: Subject) -> Any:
     from torch._subclasses import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
 
+    from cuda_agent_backend.sketch import cuda
     from cuda_agent_backend.sketch.lower import lower
-    from cuda_agent_backend.sketch.nest import group
+    from cuda_agent_backend.sketch.scan_order import grouped
     from sandbox.specs import TensorSpec
 
     def spec(t: Tensor) -> TensorSpec:
@@ -179,7 +180,7 @@ def lower_case(case: Subject) -> Any:
     outputs = tuple(spec(n.meta["val"]) for n in results)
     with inductor_config.patch(comprehensive_padding=False):
         region = lower(_Traced(tuple(spec(t) for t in inputs), outputs, module))  # type: ignore[arg-type]
-    return region, group(region)
+    return region, grouped(region, lambda kernel: cuda.fits(kernel, region))
 
 
 def build(case: Subject, folder: Path, most: int, tf32: bool) -> Built:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Protocol, runtime_checkable
 
 from cuda_agent_backend.rewrite.alternatives import Alternatives
@@ -22,8 +22,9 @@ from cuda_agent_backend.sketch.cuda_select import CudaSelection
 from cuda_agent_backend.sketch.cuda_sort import CudaSort
 from cuda_agent_backend.sketch.device import CpuFacts, cpu_facts, gpu_facts
 from cuda_agent_backend.sketch.lower import LoweredRegion, lower
-from cuda_agent_backend.sketch.nest import Kernel, group, temporaries
+from cuda_agent_backend.sketch.nest import Kernel, temporaries
 from cuda_agent_backend.sketch.recurrent import is_recurrent, recurrent_of
+from cuda_agent_backend.sketch.scan_order import grouped
 from cuda_agent_backend.sketch.scatter import has_scatter, scatter_of
 from cuda_agent_backend.sketch.schedule import Schedule
 from cuda_agent_backend.sketch.sorting import is_sorting, sorting_of
@@ -120,6 +121,10 @@ def _analyse(text: str) -> Analysis | NotCovered:
     return Alternatives(task, (*ways, *own))
 
 
+def _fits(region: LoweredRegion, target: str, kernel: Kernel) -> bool:
+    return target != "cuda" or cuda.fits(kernel, region)
+
+
 def as_it_stands(task: Task) -> Analysis | NotCovered:
     """The form in which a sketch covers ``task``, without rewriting it."""
     try:
@@ -134,7 +139,7 @@ def as_it_stands(task: Task) -> Analysis | NotCovered:
         if is_recurrent(task) and task.target == "cuda":
             return CudaRecurrent(task, recurrent_of(task))
         region = lower(task)
-        kernels = group(region)
+        kernels = grouped(region, partial(_fits, region, task.target))
         buffers = [*region.inputs, *region.outputs, *temporaries(region, kernels)]
         if len(buffers) > MAX_BUFFERS:  # said here, before any schedule is written out
             raise Unsupported(f"more than {MAX_BUFFERS} buffers")

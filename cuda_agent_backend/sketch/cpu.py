@@ -25,7 +25,14 @@ import torch
 
 from cuda_agent_backend.sketch import cpu_product
 from cuda_agent_backend.sketch.lower import LoweredRegion, Store
-from cuda_agent_backend.sketch.nest import Dim, Kernel, RowStage, coefficient, temporaries
+from cuda_agent_backend.sketch.nest import (
+    Dim,
+    Kernel,
+    RowStage,
+    coefficient,
+    stays_within,
+    temporaries,
+)
 from cuda_agent_backend.sketch.passes import Pass, expand_welford, mark_means, passes, scratch
 from cuda_agent_backend.sketch.printer import COMPUTE_TYPES, STORAGE_TYPES, Printer, c_index
 from cuda_agent_backend.sketch.product import Product, product_of
@@ -93,7 +100,24 @@ class _KernelWriter:
             self._local_read,
             lambda b: self.region.buffers[b].dtype,
             indent,
+            local_masked=self._local_read_masked,
         )
+
+    def _local_read_masked(self, i: Instruction, mask: str) -> str:
+        """As `_local_read`, for an index that may leave the array where ``mask`` does not hold."""
+        assert i.buffer is not None and i.index is not None
+        loops = [dim for stage in self.kernel.stages for dim in stage.inner]
+        if i.buffer in self._forwarded or stays_within(
+            i.index, self.kernel.locals[i.buffer].size, loops
+        ):
+            return self._local_read(i)
+        if self.mode == "outer":
+            at = f"ca::iota<L>(({c_index(i.index)}) * span + u * L)"
+        elif self._lane is not None and i.index.has(self._lane):
+            at = self._printer().vector_index(i.index)
+        else:
+            at = f"ca::splat<int64_t, L>({c_index(i.index)})"
+        return f"ca::gather_masked<L>(l_{i.buffer}, {at}, {mask})"
 
     def _local_read(self, i: Instruction) -> str:
         assert i.buffer is not None and i.index is not None

@@ -28,16 +28,19 @@ from cuda_agent_backend.sketch.cuda_schedules import MOST, kernel_schedules
 from cuda_agent_backend.sketch.cuda_taps import with_taps_apart
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Kernel, temporaries
+from cuda_agent_backend.sketch.passes import passes
 from cuda_agent_backend.sketch.schedule import Parameter, Schedule
 from cuda_agent_backend.sketch.ssa import Unsupported
 from sandbox.plan import Buffer as PlanBuffer
 from sandbox.plan import Plan
 from sandbox.specs import TensorSpec
 
-__all__ = ["DeviceFacts", "emit", "schedules"]
+__all__ = ["DeviceFacts", "emit", "fits", "schedules"]
 
 _PRELUDE = Path(__file__).parent / "csrc" / "cuda.cuh"
 _HALF = (torch.float16, torch.bfloat16)
+_FEW = 2
+"""Schedules to ask for where it is enough to know that there are any."""
 _OF_PRODUCTS = {
     cuda_small.SKETCH: cuda_small.emit_small,
     cuda_direct.SKETCH: cuda_direct.emit_direct,
@@ -113,6 +116,17 @@ def _plan(region: LoweredRegion, kernels: tuple[Kernel, ...], emitted: list[Emit
     buffers += [temporary(b.name, b.dtype, b.extent) for b in temporaries(region, kernels)]
     buffers += [t for e in emitted for t in e.temporaries]
     return Plan("cuda", tuple(buffers), tuple(launch for e in emitted for launch in e.launches))
+
+
+def fits(kernel: Kernel, region: LoweredRegion) -> bool:
+    """Whether what lies around a kernel's scans has room on the chip with them, on a device of the default kind."""
+    scans = any(stage.kind == "scan" for stage in kernel.stages)
+    if not scans or len(passes(kernel, tails=True)) == 1:
+        return True
+    try:
+        return bool(kernel_schedules(kernel, region, DeviceFacts(), _FEW))
+    except Unsupported:
+        return False
 
 
 def schedules(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import sympy
 import torch
 
-from cuda_agent_backend.sketch.nest import Dim, coefficient
+from cuda_agent_backend.sketch.nest import AT_LEAST, Dim, coefficient
 from cuda_agent_backend.sketch.printer import Printer, c_place
 from cuda_agent_backend.sketch.ssa import (
     GATHER,
@@ -25,13 +25,6 @@ from cuda_agent_backend.sketch.ssa import (
     place_symbol,
 )
 
-AT_LEAST: dict[str, Callable[[sympy.Expr, sympy.Expr], sympy.Expr]] = {
-    "lt": lambda a, b: b - a - 1,
-    "le": lambda a, b: b - a,
-    "gt": lambda a, b: a - b - 1,
-    "ge": lambda a, b: a - b,
-}
-"""Comparisons as something that is not negative."""
 FOLDED: dict[str, Callable[..., float]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,

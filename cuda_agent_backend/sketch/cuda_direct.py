@@ -19,7 +19,6 @@ import sympy
 
 from cuda_agent_backend.sketch.contraction import Contraction, Factor, points
 from cuda_agent_backend.sketch.cuda_access import (
-    AT_LEAST,
     Flat,
     LanePrinter,
     flat_body,
@@ -38,7 +37,7 @@ from cuda_agent_backend.sketch.cuda_parts import (
 from cuda_agent_backend.sketch.cuda_stencil import Ranges, bounds
 from cuda_agent_backend.sketch.cuda_taps import OPERATIONS, holds
 from cuda_agent_backend.sketch.lower import LoweredRegion
-from cuda_agent_backend.sketch.nest import Dim, Kernel, coefficient
+from cuda_agent_backend.sketch.nest import AT_LEAST, Dim, Kernel, coefficient
 from cuda_agent_backend.sketch.printer import c_index
 from cuda_agent_backend.sketch.schedule import Parameter
 from cuda_agent_backend.sketch.ssa import Body, Unsupported, Value

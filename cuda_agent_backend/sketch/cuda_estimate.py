@@ -7,7 +7,10 @@ move none (starting, meeting, waiting). The constants were fitted to runs on one
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+
+import sympy
 
 from cuda_agent_backend.sketch.contraction import contraction_of
 from cuda_agent_backend.sketch.cuda_frame import row_groups
@@ -17,6 +20,7 @@ from cuda_agent_backend.sketch.cuda_parts import needs_wide, stage_dtype
 from cuda_agent_backend.sketch.cuda_program import Key, RowProgram, is_full, row_points
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Kernel, RowStage, coefficient, merge_outer
+from cuda_agent_backend.sketch.passes import Pass
 from cuda_agent_backend.sketch.ssa import GATHER, Instruction, Unsupported
 
 REGISTERS, MOST_WARPS, MOST_BLOCKS, SHARED_BYTES = 65536, 64, 32, 227 << 10
@@ -36,6 +40,8 @@ LINE_BYTES, PART_OF_A_LINE = 128, 0.95
 """Of the caches, and what strips of columns that are narrower reach; the latter is an assumption."""
 L2_SHARE = 0.35
 """Of the L2 cache that holds what was read last, beside what is written."""
+IN_PIECES = 0.8
+"""What vectors reach that are stored element by element, as their places are not aligned; an assumption."""
 TERMS_PER_BYTE = 12
 """Products that are summed while a byte is moved."""
 LEAST_TRAFFIC = 4 << 20
@@ -51,7 +57,8 @@ class RowFacts:
     ``item``: bytes of an element; ``arrays``: arrays over the row that are kept at the same time; ``passes``: loops
     over the row; ``loose``: loads over the row that only one pass does; ``line``: what a vector must divide;
     ``inner``/``outer``: which lanes find neighbours in memory, for most of what is read; ``again``: loads that several
-    passes do where no array over the row is kept; ``slots``: bytes of the accumulators of a row.
+    passes do where no array over the row is kept; ``slots``: bytes of the accumulators of a row; ``store_line``: what a
+    vector must divide to be stored whole.
     """
 
     points: int
@@ -69,6 +76,7 @@ class RowFacts:
     wide: bool
     again: int = 0
     slots: int = 0
+    store_line: int = 0
 
 
 def item_bytes(kernel: Kernel, region: LoweredRegion) -> int:
@@ -114,6 +122,7 @@ def row_facts(kernel: Kernel, region: LoweredRegion) -> RowFacts:
             outer += weight * (
                 bool(kernel.outer) and coefficient(i.index, kernel.outer[-1][0]) == 1
             )
+    line = math.gcd(*(p.inner[-1][1] for p in full)) if full else 1
     return RowFacts(
         points=points,
         rows=kernel.rows,
@@ -124,13 +133,25 @@ def row_facts(kernel: Kernel, region: LoweredRegion) -> RowFacts:
         loose=loose - sum(_uses(program, key) for key in program.kept),
         scans=scans,
         writes=any(s.stores for p in full for s in p.stages if s.kind != "reduce"),
-        line=math.gcd(*(p.inner[-1][1] for p in full)) if full else 1,
+        line=line,
         inner=inner >= outer,
         outer=outer > inner,
         wide=needs_wide(region, kernel),
         again=_loads_again(kernel, region),
         slots=sum(_slot_bytes(s) for s in kernel.stages if s.kind == "reduce"),
+        store_line=math.gcd(line, *_store_places(full)) if scans else line,
     )
+
+
+def _store_places(full: Sequence[Pass]) -> Iterator[int]:
+    """What must divide by a vector's width for the vectors that passes store along the row to be aligned."""
+    for stage in (s for p in full for s in p.stages):
+        lane = stage.inner[-1][0]
+        for s in stage.stores:
+            step = coefficient(s.index, lane)
+            if step in (1, -1):
+                rest = sympy.expand(s.index - step * lane + int(step == -1))
+                yield from (int(c) for c in rest.as_coefficients_dict().values())
 
 
 def _loads_again(kernel: Kernel, region: LoweredRegion) -> int:
@@ -219,6 +240,8 @@ def estimate(layout: Layout, facts: RowFacts, device: DeviceFacts) -> float:
     if layout.is_split:
         alone = facts.points * facts.rows * facts.item / (BYTES_PER_MICROSECOND * device.sm_count)
         score *= alone / (alone + SECOND_LAUNCH) / (1 + 0.5 * facts.scans)
+    if layout.inner and facts.store_line % layout.vector:
+        score *= IN_PIECES
     if facts.scans and layout.keep == "none":
         score *= 0.8  # its tiles wait for each other
     if facts.arrays and (layout.keep == "none" or layout.is_split):

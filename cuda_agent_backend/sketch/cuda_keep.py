@@ -13,7 +13,7 @@ from cuda_agent_backend.sketch.cuda_layout import Layout
 from cuda_agent_backend.sketch.cuda_parts import BYTES, SharedMemory, local_types
 from cuda_agent_backend.sketch.cuda_program import RowProgram
 from cuda_agent_backend.sketch.lower import LoweredRegion, Store
-from cuda_agent_backend.sketch.nest import coefficient
+from cuda_agent_backend.sketch.nest import coefficient, stays_within
 from cuda_agent_backend.sketch.printer import COMPUTE_TYPES, STORAGE_TYPES, c_index, c_place
 from cuda_agent_backend.sketch.ssa import Instruction, Unsupported
 
@@ -26,6 +26,7 @@ PARTS = 4
 class Keeper:
     """Declares, fills, reads and writes what is kept. ``made``: values of arrays made earlier in the same pass.
 
+    ``previous``: those of arrays that a scan makes, at the position before.
     ``rest``: what is printed is for positions that are not kept; ``last``: and for the last pass over them.
     """
 
@@ -34,6 +35,7 @@ class Keeper:
     program: RowProgram
     memory: SharedMemory
     made: dict[str, str] = field(default_factory=dict)
+    previous: dict[str, str] = field(default_factory=dict)
     rest: bool = False
     last: bool = False
 
@@ -45,7 +47,7 @@ class Keeper:
     def printer(self, lane: sympy.Symbol | None, width: int) -> LanePrinter:
         """Prints bodies whose loads and local reads go to what is kept."""
         return LanePrinter(lane, lambda b: f"m_{b}", self.read, lambda b: self.region.buffers[b].dtype,
-                           "", width, self._kept, self._once)  # fmt: skip
+                           "", width, self._kept, self._once, local_masked=self.read_masked)  # fmt: skip
 
     @property
     def _once(self) -> frozenset[str]:
@@ -181,6 +183,8 @@ class Keeper:
         """The read of a row-local buffer."""
         assert i.buffer is not None and i.index is not None
         name, program = f"l_{i.buffer}", self.program
+        if i.buffer in self.previous and i.index == POSITION - 1:
+            return self.previous[i.buffer]
         if i.buffer in self.made:
             return self.made[i.buffer]
         if program.kernel.locals[i.buffer].size == 1:
@@ -195,6 +199,23 @@ class Keeper:
             at = self.printer(POSITION, 1).vector_index(i.index)
             return f"ca::gather<L>({name}{self._row_offset(i.buffer)}, {at})"
         return f"ca::load_strided<L>({self._shared_place(i.buffer, i.index)}, {step})"
+
+    def read_masked(self, i: Instruction, mask: str) -> str:
+        """As `read`, for an index that may leave the buffer where ``mask`` does not hold."""
+        assert i.buffer is not None and i.index is not None
+        size, layout = self.program.kernel.locals[i.buffer].size, self.layout
+        shared = i.buffer in self.program.shared and i.buffer not in self.made
+        if not shared or stays_within(i.index, size, [(POSITION, layout.points)]):
+            return self.read(i)
+        if not layout.inner:
+            place = f"(({c_index(i.index)}) * {layout.across} + x) * {layout.vector}"
+            return f"ca::gather_masked<L>(l_{i.buffer}, ca::iota<L>({place}), {mask})"
+        if i.index.has(POSITION):
+            at = self.printer(POSITION, 1).vector_index(i.index)
+        else:
+            at = f"ca::splat<int, L>({c_index(i.index)})"
+        name = f"l_{i.buffer}{self._row_offset(i.buffer)}"
+        return f"ca::gather_masked<L>({name}, {at}, {mask})"
 
     def write(self, s: Store, flat: Flat, value: str) -> str:
         """The store of ``value`` to a row-local buffer."""

@@ -65,7 +65,7 @@ class RowProgram:
             kernel = inline_arrays(
                 kernel, frozenset(s.buffer for st in scans for s in st.local_stores)
             )
-        grouped = same_loops(passes(kernel))
+        grouped = same_loops(passes(kernel, tails=True))
         flat_passes = [(p, flatten(p.inner, layout.index_type)) for p in grouped]
         kept = frozenset(scratch(kernel, grouped))
         arrays = {n for n in kept if kernel.locals[n].size > 1}
@@ -111,8 +111,9 @@ def _repeated_loads(grouped: Sequence[FlatPass], points: int) -> dict[Key, str]:
             continue
         for key in {key for stage in p.stages for key in _loads(stage, flat)}:
             if POSITION in key[1].free_symbols:
-                # deviations from a mean are a second loop over the same values
-                seen[key] = seen.get(key, 0) + 1 + _goes_twice(p)
+                # deviations from a mean are a second loop over the same values, and so is what follows a scan
+                again = _goes_twice(p) or _reads_again(p, flat, key)
+                seen[key] = seen.get(key, 0) + 1 + again
     repeated = sorted((key for key, count in seen.items() if count > 1), key=str)
     return {key: f"kept{n}" for n, key in enumerate(repeated)}
 
@@ -121,6 +122,16 @@ def _recovered(kept: dict[Key, str], grouped: Sequence[FlatPass]) -> tuple[str, 
     used = {symbol for _, index in kept for symbol in index.free_symbols}
     needed = [flat.statements for p, flat in grouped if used & {symbol for symbol, _ in p.inner}]
     return tuple(dict.fromkeys(line for statements in needed for line in statements))
+
+
+def _reads_again(p: Pass, flat: Flat, key: Key) -> bool:
+    """Whether both a scan and what follows it read ``key``."""
+    first, *tail = p.stages
+    return (
+        p.kind == "scan"
+        and key in _loads(first, flat)
+        and any(key in _loads(stage, flat) for stage in tail)
+    )
 
 
 def _goes_twice(p: Pass) -> bool:

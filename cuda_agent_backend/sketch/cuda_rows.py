@@ -158,12 +158,13 @@ class RowWriter:
         kept = (s for s in stage.local_stores if s.buffer in self.program.scratch)
         return [*out, *(self.keeper.write(s, flat, value) for s in kept)]
 
-    def bodies(self, number: int, at_end: AtEnd) -> list[str]:
-        """Bodies of the pass's stages in order; ``at_end(stage number, stage, value)`` consumes each value."""
+    def bodies(self, number: int, at_end: AtEnd, among: slice = slice(None)) -> list[str]:
+        """Bodies of the pass's stages (those ``among`` them) in order; ``at_end(stage number, stage, value)`` consumes
+        each value."""
         p, flat = self.program.passes[number], self.program.flats[number]
         scalars = {n for n, local in self.program.kernel.locals.items() if local.size == 1}
         printer, out = self._printer(p), []
-        for n, stage in enumerate(p.stages):
+        for n, stage in list(enumerate(p.stages))[among]:
             prefix = f"s{n}v"
             body = places_first(fold_constants(flat_body(stage.body, flat)))
             out += printer.lines(share_divisors(body, scalars) if p.inner else body, prefix)
@@ -173,6 +174,23 @@ class RowWriter:
                 for s in stage.local_stores:
                     self.keeper.made[s.buffer] = f"ca::to<{self.keeper.types[s.buffer]}>({value})"
         self.keeper.made.clear()
+        return out
+
+    def tail(self, number: int) -> list[str]:
+        """What follows the scan of pass ``number`` at a position where its value is ``scanned``.
+
+        ``previous``, if printed, is the value of the position before; at the first one it is the scan's identity.
+        """
+        p, flat, keeper = self.program.passes[number], self.program.flats[number], self.keeper
+        arrays = {s.buffer for s in p.stages[0].local_stores}
+        keeper.made = dict.fromkeys(arrays, "scanned")
+        keeper.previous = dict.fromkeys(arrays, "previous")
+
+        def store(_: int, stage: RowStage, value: str) -> list[str]:
+            return self.stores(p, flat, stage, value, self.row_guard)
+
+        out = self.bodies(number, store, slice(1, None))
+        keeper.previous.clear()
         return out
 
     @property

@@ -6,6 +6,7 @@ second starts each segment from what goes before it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cuda_agent_backend.sketch.cuda_frame import block, indented, position_loop
@@ -13,6 +14,7 @@ from cuda_agent_backend.sketch.cuda_join import join, load_partials, store_parti
 from cuda_agent_backend.sketch.cuda_layout import WARP
 from cuda_agent_backend.sketch.cuda_parts import BYTES, Accumulator, stage_dtype
 from cuda_agent_backend.sketch.nest import RowStage
+from cuda_agent_backend.sketch.passes import one_before
 from cuda_agent_backend.sketch.printer import COMPUTE_TYPES
 from cuda_agent_backend.sketch.ssa import Unsupported
 
@@ -23,10 +25,10 @@ if TYPE_CHECKING:
 def scan_pass(writer: RowWriter, number: int) -> list[str]:
     """Statements of the scan that is pass ``number``."""
     p, layout = writer.program.passes[number], writer.layout
-    (stage,) = p.stages
+    stage = p.stages[0]
     if len(p.inner) != 1 or stage.points != layout.points:
         raise Unsupported("scan over part of a row")
-    made = {s.buffer for s in stage.local_stores} & writer.program.shared
+    made = {s.buffer for st in p.stages for s in st.local_stores} & writer.program.shared
     if made and layout.segments > 1:
         raise Unsupported("an array read across the segments of a row")
     scan = _InnerScan if layout.inner else _OuterScan
@@ -47,12 +49,18 @@ def scan_total(writer: RowWriter, number: int) -> list[str]:
 
 
 def _values(writer: RowWriter, number: int, acc: Accumulator, use: str) -> list[str]:
-    """The body at one position and a statement that uses its value."""
+    """The scan's body at one position and a statement that uses its value."""
 
     def at_end(_: int, stage: RowStage, value: str) -> list[str]:
         return [use.replace("VALUE", f"ca::to<{acc.value}>({value})")]
 
-    return [*writer.program.flats[number].statements, *writer.bodies(number, at_end)]
+    own = slice(0, 1)
+    return [*writer.program.flats[number].statements, *writer.bodies(number, at_end, own)]
+
+
+def _each(held: int, statements: Sequence[str]) -> list[str]:
+    """Statements for each vector ``h`` that a thread holds."""
+    return ["#pragma unroll", f"for (int h = 0; h < {held}; ++h) {{", *indented(statements), "}"]
 
 
 class _Scan:
@@ -73,6 +81,10 @@ class _Scan:
         self.statements = list(flat.statements)
         p = writer.program.passes[number]
         self.stores = writer.stores(p, flat, stage, "scanned", writer.row_guard)
+        before = set(one_before(stage).values())
+        self.needs_previous = any(
+            i.op == "local" and i.index in before for st in p.stages[1:] for i in st.body.walk()
+        )
 
     def prior(self) -> tuple[list[str], str]:
         """Statements, and the value that goes before this segment, of ``scalar_lanes`` lanes."""
@@ -85,10 +97,13 @@ class _Scan:
         joined = self.writer.join_lanes(self.name, self.acc)
         return [*loads, *joined], f"f{self.name}.result()"
 
-    def scanned(self, found: str) -> str:
-        """The statement that names what was found, in the type that the stage has."""
-        wide = self.type != self.result
-        return f"const auto scanned = {f'ca::to<{self.result}>({found})' if wide else found};"
+    def finish(self, found: str, previous: str) -> list[str]:
+        """Statements that store what was ``found``, and what follows. ``previous``: what was, one element before."""
+        given = {"scanned": found} | ({"previous": previous} if self.needs_previous else {})
+        if self.type != self.result:
+            given = {name: f"ca::to<{self.result}>({value})" for name, value in given.items()}
+        names = [f"const auto {name} = {value};" for name, value in given.items()]
+        return [*names, *self.statements, *self.stores, *self.writer.tail(self.number)]
 
     def values(self, use: str) -> list[str]:
         return _values(self.writer, self.number, self.acc, use)
@@ -98,52 +113,63 @@ class _InnerScan(_Scan):
     """Lanes along the row. Tiles of it are held in registers; ``carry`` goes from tile to tile."""
 
     def lines(self) -> list[str]:
-        layout, kind, op = self.layout, self.type, self.op
-        held, width = self._held, min(layout.team, WARP)
-        vector = f"ca::vec<{kind}, {layout.vector}>"
-        place = f"const int k = base + h, q = (k * {layout.team} + t) * {layout.vector};"
-        at = f"{place} const {layout.index_type} j = first + q;"
-        each = ["#pragma unroll", f"for (int h = 0; h < {held}; ++h) {{"]
-        take = [
-            "if (q < limit) {",
-            *indented(self.values(f"held[h] = ca::scan_lanes<{op}>(VALUE);")),
-            "}",
-        ]
-        last = f"whole[h] = held[h].v[{layout.vector - 1}];"
-        give = [
-            self.scanned(f"ca::scan_join<{op}>(ca::splat<{kind}, L>(before[h]), held[h])"),
-            *self.statements,
-            *self.stores,
-        ]
-        tile = [
-            f"{vector} held[{held}];",
-            f"{kind} whole[{held}], before[{held}];",
-            *each,
-            f"  held[h] = ca::splat<{kind}, L>({self.identity});",
-            *indented([at, *take, last]),
-            "}",
-            *each,
-            f"  whole[h] = ca::scan_warp<{op}, {width}>(whole[h]);",
-            f"  before[h] = __shfl_up_sync(0xffffffffu, whole[h], 1, {width});",
-            f"  if ((t & {width - 1}) == 0) before[h] = {self.identity};",
-            "}",
-            *(
-                self._across_warps()
-                if layout.warps > 1 or layout.clustered
-                else self._within_warp(width)
-            ),
-            *each,
-            *indented([at, "if (q < limit) {", *indented(give), "}"]),
-            "}",
-        ]
         start, prior = self.prior()
-        loop = f"for (int base = 0; base < {layout.chunks}; base += {held}) {{"
-        lanes = f"constexpr int L = {layout.vector};"
+        carry = f"{self.type} carry = {prior}.v[0];"
+        lanes = f"constexpr int L = {self.layout.vector};"
+        return [*start, *block([lanes, carry, *self._tiles(self._held)])]
+
+    def _tiles(self, held: int) -> list[str]:
+        """The row in tiles of ``held`` vectors of each thread."""
+        tile = [*self._found(held), *self._given(held)]
+        loop = f"for (int base = 0; base < {self.layout.chunks}; base += {held}) {{"
+        return [loop, *indented(tile), "}"]
+
+    def _found(self, held: int) -> list[str]:
+        """``held``: what lanes scan by themselves; ``before``: what goes before each vector."""
+        layout, kind, op = self.layout, self.type, self.op
+        width = min(layout.team, WARP)
+        values = self.values(f"held[h] = ca::scan_lanes<{op}>(VALUE);")
+        across = (
+            self._across_warps(held)
+            if layout.warps > 1 or layout.clustered
+            else self._within_warp(held, width)
+        )
         return [
-            *start,
-            f"{kind} carry = {prior}.v[0];",
-            *block([lanes, loop, *indented(tile), "}"]),
+            f"ca::vec<{kind}, {layout.vector}> held[{held}];",
+            f"{kind} whole[{held}], before[{held}];",
+            *_each(
+                held,
+                [
+                    f"held[h] = ca::splat<{kind}, L>({self.identity});",
+                    self._at,
+                    "if (q < limit) {",
+                    *indented(values),
+                    "}",
+                    f"whole[h] = held[h].v[{layout.vector - 1}];",
+                ],
+            ),
+            *_each(
+                held,
+                [
+                    f"whole[h] = ca::scan_warp<{op}, {width}>(whole[h]);",
+                    f"before[h] = __shfl_up_sync(0xffffffffu, whole[h], 1, {width});",
+                    f"if ((t & {width - 1}) == 0) before[h] = {self.identity};",
+                ],
+            ),
+            *across,
         ]
+
+    def _given(self, held: int) -> list[str]:
+        """Stores of a tile that was found."""
+        found = f"ca::scan_join<{self.op}>(ca::splat<{self.type}, L>(before[h]), held[h])"
+        give = self.finish(found, f"ca::scan_shifted(before[h], {found})")
+        return _each(held, [self._at, "if (q < limit) {", *indented(give), "}"])
+
+    @property
+    def _at(self) -> str:
+        layout = self.layout
+        place = f"const int k = base + h, q = (k * {layout.team} + t) * {layout.vector};"
+        return f"{place} const {layout.index_type} j = first + q;"
 
     @property
     def _held(self) -> int:
@@ -154,27 +180,27 @@ class _InnerScan(_Scan):
             else max(1, min(layout.unroll, layout.chunks))
         )
 
-    def _within_warp(self, width: int) -> list[str]:
-        return [
-            "#pragma unroll",
-            f"for (int h = 0; h < {self._held}; ++h) {{",
-            f"  before[h] = {self.op}::join(carry, before[h]);",
-            f"  carry = {self.op}::join(carry, __shfl_sync(0xffffffffu, whole[h], {width - 1}, {width}));",
-            "}",
-        ]
+    def _within_warp(self, held: int, width: int) -> list[str]:
+        return _each(
+            held,
+            [
+                f"before[h] = {self.op}::join(carry, before[h]);",
+                f"carry = {self.op}::join(carry, __shfl_sync(0xffffffffu, whole[h], {width - 1}, {width}));",
+            ],
+        )
 
-    def _across_warps(self) -> list[str]:
+    def _across_warps(self, held: int) -> list[str]:
         """``before[h]`` grows by all that goes before this warp's part, and ``carry`` by the whole tile."""
-        layout, held, warps, op = self.layout, self._held, self.layout.warps, self.op
-        looped, width = held < layout.chunks, BYTES[self.type]
+        layout, warps, op = self.layout, self.layout.warps, self.op
+        looped, width, name = held < layout.chunks, BYTES[self.type], self.name
         if layout.clustered and (looped or width < 4):
             raise Unsupported(
                 "a scan across a cluster of small integers, or of segments not in registers"
             )
         count = held * warps
-        self.memory.take(f"totals{self.name}", self.type, count * layout.across, width)
-        self.memory.take(f"tiles{self.name}", self.type, layout.across * layout.segments, width)
-        slots, tiles = f"(totals{self.name} + r * {count})", f"tiles{self.name}"
+        self.memory.take(f"totals{name}", self.type, count * layout.across, width)
+        self.memory.take(f"tiles{name}", self.type, layout.across * layout.segments, width)
+        slots, tiles = f"(totals{name} + r * {count})", f"tiles{name}"
         out = [
             f"if ((t & 31) == 31) for (int h = 0; h < {held}; ++h) {slots}[h * {warps} + t / 32] = whole[h];",
             "__syncthreads();",
@@ -218,19 +244,17 @@ class _OuterScan(_Scan):
         out += [*position_loop(layout, first), *self._across_team()]
         if not kept:
             return [*out, *position_loop(layout, self._onwards())]
-        second = [
-            self.scanned(self._join("before", "held[k]")),
-            *self.statements,
-            *self.stores,
-        ]
+        earlier = f"k > 0 ? {self._join('before', 'held[k > 0 ? k - 1 : 0]')} : before"
+        second = self.finish(self._join("before", "held[k]"), earlier)
         return [*out, *position_loop(layout, second)]
 
     def _join(self, a: str, b: str) -> str:
         return f"ca::scan_join<{self.op}>({a}, {b})"
 
     def _onwards(self) -> list[str]:
-        step = self.values(f"before = {self._join('before', 'VALUE')};")
-        return [*step, self.scanned("before"), *self.stores]
+        keep = "const auto earlier = before; " if self.needs_previous else ""
+        step = self.values(f"{keep}before = {self._join('before', 'VALUE')};")
+        return [*step, *self.finish("before", "earlier")]
 
     def _across_team(self) -> list[str]:
         """``before`` grows by the stretches that go before this thread's."""

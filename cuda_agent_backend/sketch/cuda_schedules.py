@@ -315,7 +315,13 @@ def _exchanges(rows: int, device: DeviceFacts) -> Iterator[Parameters]:
 
 
 def _inner_candidates(facts: RowFacts, device: DeviceFacts) -> Iterator[Parameters]:
-    vector = _vectors(facts.item, facts.line)[0]
+    stored = _vectors(facts.item, facts.store_line)[0]
+    for vector in dict.fromkeys((stored, _vectors(facts.item, facts.line)[0])):
+        yield from _inner_widths(facts, device, vector)
+
+
+def _inner_widths(facts: RowFacts, device: DeviceFacts, vector: int) -> Iterator[Parameters]:
+    """Candidates with vectors of one width along the row."""
     least = WARP if facts.points > SHORT_ROW else 8 if facts.points >= 256 else 1
     if facts.points * facts.item >= 2 * LINE_BYTES:
         # threads with rows of their own would leave half of what they fetch to a later read, by when it may be gone

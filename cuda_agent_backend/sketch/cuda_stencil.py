@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 import sympy
 
 from cuda_agent_backend.sketch.cuda_access import (
-    AT_LEAST,
     WORD_BYTES,
     Flat,
     LanePrinter,
@@ -28,7 +27,7 @@ from cuda_agent_backend.sketch.cuda_frame import indented
 from cuda_agent_backend.sketch.cuda_layout import ceildiv
 from cuda_agent_backend.sketch.cuda_parts import local_types
 from cuda_agent_backend.sketch.lower import LoweredRegion
-from cuda_agent_backend.sketch.nest import Dim, Kernel, coefficient
+from cuda_agent_backend.sketch.nest import AT_LEAST, Dim, Kernel, coefficient
 from cuda_agent_backend.sketch.passes import Pass
 from cuda_agent_backend.sketch.printer import COMPUTE_TYPES, Printer, c_index
 from cuda_agent_backend.sketch.ssa import GATHER, Body, Instruction, Value

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import sympy
@@ -19,9 +19,16 @@ from torch._inductor.sizevars import SizeVarAllocator
 from torch.utils._sympy.functions import FloorDiv, Identity, ModularIndexing
 
 from cuda_agent_backend.sketch.lower import Buffer, LoweredRegion, Stage, Store
-from cuda_agent_backend.sketch.ssa import GATHER, Body, Unsupported
+from cuda_agent_backend.sketch.ssa import GATHER, Body, Instruction, Unsupported, Value
 
 Dim = tuple[sympy.Symbol, int]
+AT_LEAST: dict[str, Callable[[sympy.Expr, sympy.Expr], sympy.Expr]] = {
+    "lt": lambda a, b: b - a - 1,
+    "le": lambda a, b: b - a,
+    "gt": lambda a, b: a - b - 1,
+    "ge": lambda a, b: a - b,
+}
+"""Comparisons as something that is not negative."""
 
 
 @dataclass(frozen=True)
@@ -170,6 +177,21 @@ def split_by_load(
     return [(s, n) for s, n, _ in used], [d for d in dims if d[0] not in chosen]
 
 
+def split_by_scan(
+    dims: Sequence[Dim], index: sympy.Expr, scan: Stage
+) -> tuple[list[Dim], list[Dim]] | None:
+    """Take as rows the dimensions that step through what ``scan`` made, read at ``index``, as its own rows do."""
+    rest, rows = list(dims), []
+    for symbol, size in scan.outer:
+        step = coefficient(scan.stores[0].index, symbol)
+        own = [d for d in rest if d[1] == size and coefficient(index, d[0]) == step]
+        if len(own) != 1:
+            return None
+        rows.append(own[0])
+        rest.remove(own[0])
+    return rows, rest
+
+
 # --- one stage on common rows ---------------------------------------------------------------------------------
 
 
@@ -181,8 +203,10 @@ class _Placed:
     replace: dict[sympy.Symbol, sympy.Expr]
 
 
-def _placements(stage: Stage, rows: int, row_buffers: set[str]) -> list[_Placed]:
-    """Ways of seeing ``stage`` as ``rows`` rows, most natural first."""
+def _placements(
+    stage: Stage, rows: int, row_buffers: set[str], scans: Mapping[str, Stage]
+) -> list[_Placed]:
+    """Ways of seeing ``stage`` as ``rows`` rows, most natural first. ``scans``: those before it, by what they make."""
     if stage.kind != "map":
         if math.prod(n for _, n in stage.outer) != rows:
             return []
@@ -192,10 +216,14 @@ def _placements(stage: Stage, rows: int, row_buffers: set[str]) -> list[_Placed]
     if split is not None:
         result.append(_Placed(stage, tuple(split[0]), tuple(split[1]), split[2]))
     for load in stage.body.loads():
+        by_load = None
         if load.buffer in row_buffers and load.index is not None:
             by_load = split_by_load(stage.outer, load.index, rows)
-            if by_load is not None:
-                result.append(_Placed(stage, tuple(by_load[0]), tuple(by_load[1]), {}))
+        elif load.buffer is not None and load.buffer in scans and load.index is not None:
+            index = simplify(load.index, stage.outer)
+            by_load = split_by_scan(stage.outer, index, scans[load.buffer])
+        if by_load is not None:
+            result.append(_Placed(stage, tuple(by_load[0]), tuple(by_load[1]), {}))
     return result
 
 
@@ -224,7 +252,9 @@ def _rename_inner(
     return tuple(inner), names
 
 
-def _apply(body: Body, change: dict[sympy.Symbol, sympy.Expr], ranges: Sequence[Dim]) -> Body:
+def with_indices(body: Body, change: dict[sympy.Symbol, sympy.Expr], ranges: Sequence[Dim]) -> Body:
+    """``body`` with variables replaced in every index, simplified over the loops ``ranges``."""
+
     def one(b: Body) -> Body:
         instructions = [
             replace(
@@ -269,7 +299,7 @@ def cut_loops(kernel: Kernel, parts: Mapping[sympy.Symbol, Sequence[int]]) -> Ke
                 replace(t, index=simplify(t.index.xreplace(change), ranges)) for t in stores
             )
 
-        body = _apply(s.body, change, ranges)
+        body = with_indices(s.body, change, ranges)
         return replace(
             s,
             inner=inner,
@@ -321,26 +351,78 @@ def _row_array(index: sympy.Expr, outer: Sequence[Dim], inner: Sequence[Dim]) ->
     return _RowArray(base, tuple(strides), math.prod(n for _, n in inner))
 
 
-def _maximum(expr: sympy.Expr, inner: Sequence[Dim]) -> int | None:
-    total = int(expr.xreplace({s: sympy.S.Zero for s, _ in inner}))
-    for symbol, size in inner:
+def _least(expr: sympy.Expr, ranges: Iterable[Dim]) -> int | None:
+    """The least that ``expr`` is within its loops; None where it is not linear in them."""
+    total, rest = 0, expr
+    for symbol, size in ranges:
         c = coefficient(expr, symbol)
-        if c is None or c < 0:
+        if c is None:
             return None
-        total += c * (size - 1)
-    return total
+        total += min(0, c * (size - 1))
+        rest = rest - c * symbol
+    constant = sympy.expand(rest)
+    return total + int(constant) if constant.is_Integer else None
+
+
+def never_negative(
+    expr: sympy.Expr, ranges: Sequence[Dim], known: Sequence[sympy.Expr] = (), steps: int = 3
+) -> bool:
+    """Whether ``expr`` is nowhere less than zero, given that nothing in ``known`` is.
+
+    ``steps``: multiples of what is known that may be taken off until the loops alone say so.
+    """
+    least = _least(expr, ranges)
+    if least is not None and least >= 0:
+        return True
+    for fact, (symbol, _) in itertools.product(known if steps else (), ranges):
+        whole, part = coefficient(expr, symbol), coefficient(fact, symbol)
+        if whole and part and whole % part == 0 and whole // part > 0:
+            rest = sympy.expand(expr - whole // part * fact)
+            if never_negative(rest, ranges, known, steps - 1):
+                return True
+    return False
+
+
+def stays_within(index: sympy.Expr, size: int, ranges: Sequence[Dim]) -> bool:
+    """Whether ``index`` surely names one of ``size`` elements at every point of its loops."""
+    return all(never_negative(e, ranges) for e in (index, size - 1 - index))
 
 
 def local_index(
-    index: sympy.Expr, array: _RowArray, outer: Sequence[Dim], inner: Sequence[Dim]
+    index: sympy.Expr,
+    array: _RowArray,
+    outer: Sequence[Dim],
+    inner: Sequence[Dim],
+    known: Sequence[sympy.Expr] = (),
 ) -> sympy.Expr | None:
-    """Index within the row array of a read at memory index ``index``; None if it may leave the row."""
+    """Index within the row array of a read at memory index ``index``; None if it may leave the row.
+
+    ``known``: what is never negative where the read is done.
+    """
     rest = sympy.expand(index - array.base)
     if rest.free_symbols & {s for s, _ in outer} or not rest.free_symbols <= {s for s, _ in inner}:
         return None
-    if array.dense:
-        top = _maximum(rest, inner)
-        return rest if top is not None and 0 <= top < array.size else None
+    if len(array.strides) == 1:
+        rest = _in_steps(rest, array.strides[0][0])
+    elif not array.dense:
+        rest = _in_dense_order(rest, array, inner)
+    if rest is None or any((coefficient(rest, s) or 0) < 0 for s, _ in inner):
+        return None
+    ranges = (*outer, *inner)
+    within = all(never_negative(e, ranges, known) for e in (rest, array.size - 1 - rest))
+    return rest if within else None
+
+
+def _in_steps(rest: sympy.Expr, stride: int) -> sympy.Expr | None:
+    """``rest`` in steps of ``stride``; None where it lies between them."""
+    factors = rest.as_coefficients_dict().values()
+    if not all(f.is_Integer and int(f) % stride == 0 for f in factors):
+        return None
+    return sympy.expand(rest / stride)
+
+
+def _in_dense_order(rest: sympy.Expr, array: _RowArray, inner: Sequence[Dim]) -> sympy.Expr | None:
+    """``rest``, in the steps of the array's own loops, in steps of the same loops laid out densely."""
     dense_stride: dict[tuple[int, int], int] = {}
     expected = 1
     for stride, size in reversed(array.strides):
@@ -358,22 +440,56 @@ def local_index(
     return sympy.expand(total) if constant == 0 else None
 
 
+def not_negative(body: Body, condition: Value, before: Sequence[Instruction]) -> list[sympy.Expr]:
+    """Index expressions that are not negative where ``condition``, made in ``body`` or ``before`` it, holds."""
+    made = {i.result: i for i in (*before, *body.instructions)}
+
+    def index(operand: object) -> sympy.Expr | None:
+        i = made.get(operand) if isinstance(operand, Value) else None
+        if i is not None and i.op == "constant" and str(i.operands[0]).lstrip("-").isdigit():
+            return sympy.Integer(str(i.operands[0]))
+        return i.index if i is not None and i.op == "index_expr" else None
+
+    def of(value: object) -> list[sympy.Expr]:
+        i = made.get(value) if isinstance(value, Value) else None
+        if i is None:
+            return []
+        if i.op in ("logical_and", "bitwise_and", "and_"):
+            return [fact for o in i.operands for fact in of(o)]
+        if i.op not in AT_LEAST:
+            return []
+        a, b = (index(o) for o in i.operands)
+        return [] if a is None or b is None else [sympy.expand(AT_LEAST[i.op](a, b))]
+
+    return of(condition)
+
+
 def _localise(
-    body: Body, arrays: dict[str, _RowArray], outer: Sequence[Dim], inner: Sequence[Dim]
+    body: Body,
+    arrays: dict[str, _RowArray],
+    outer: Sequence[Dim],
+    inner: Sequence[Dim],
+    known: Sequence[sympy.Expr] = (),
+    before: Sequence[Instruction] = (),
 ) -> Body | None:
-    """Rewrite reads of buffers made in this kernel to row indices; None if one may leave its row."""
+    """Rewrite reads of buffers made in this kernel to row indices; None if one may leave its row.
+
+    ``known``: what is never negative where ``body`` is done; ``before``: instructions around it.
+    """
     instructions = []
     for i in body.instructions:
         if i.op == "load" and i.buffer in arrays:
             assert i.index is not None
-            index = local_index(i.index, arrays[i.buffer], outer, inner)
+            index = local_index(i.index, arrays[i.buffer], outer, inner, known)
             if index is None:
                 return None
             i = replace(i, op="local", index=index)
         elif i.op == GATHER and i.buffer in arrays:
             return None
         elif i.body is not None:
-            sub = _localise(i.body, arrays, outer, inner)
+            facts = not_negative(body, i.operands[0], before)
+            around = (*before, *body.instructions)
+            sub = _localise(i.body, arrays, outer, inner, (*known, *facts), around)
             if sub is None:
                 return None
             i = replace(i, body=sub)
@@ -460,8 +576,9 @@ def _build(stages: Sequence[Stage], rows: int, keep: set[str]) -> Kernel | None:
     made: set[str] = set()
     choices: list[list[_Placed]] = []
     row_buffers = {s.buffer for st in stages if st.kind == "reduce" for s in st.stores}
+    scans = {s.buffer: st for st in stages if st.kind == "scan" for s in st.stores}
     for stage in stages:
-        options = [_order_inner(p) for p in _placements(stage, rows, row_buffers)]
+        options = [_order_inner(p) for p in _placements(stage, rows, row_buffers, scans)]
         if not options:
             return None
         choices.append(options)
@@ -482,6 +599,7 @@ def _place(placed: tuple[_Placed, ...], keep: set[str]) -> Kernel | None:
         (sympy.Symbol(f"p{i}", integer=True, nonnegative=True), n) for i, n in enumerate(sizes)
     )
     arrays: dict[str, _RowArray] = {}
+    in_parts: set[str] = set()
     result = []
     for number, p in enumerate(placed):
         inner, names = _rename_inner(p, f"s{number}")
@@ -489,9 +607,9 @@ def _place(placed: tuple[_Placed, ...], keep: set[str]) -> Kernel | None:
         to_common = {**_common(p, outer), **names}
         ranges = (*outer, *inner)
         body = p.stage.body.substitute(p.replace)
-        body = _apply(body, to_common, ranges)
+        body = with_indices(body, to_common, ranges)
         local_body = _localise(body, arrays, outer, inner)
-        if local_body is None:
+        if local_body is None or p.stage.reads() & in_parts:
             return None
         stores, local_stores = [], []
         for s in p.stage.stores:
@@ -499,6 +617,8 @@ def _place(placed: tuple[_Placed, ...], keep: set[str]) -> Kernel | None:
             array = _row_array(index, outer, inner if p.stage.kind != "reduce" else ())
             if array is None:
                 return None
+            if s.buffer in arrays:
+                in_parts.add(s.buffer)
             arrays[s.buffer] = array
             if s.buffer in keep:
                 stores.append(replace(s, index=index))
@@ -606,21 +726,25 @@ def _by_rows(stages: Sequence[Stage]) -> tuple[Stage, ...]:
     return tuple(ordered)
 
 
-def group(region: LoweredRegion) -> tuple[Kernel, ...]:
-    """Cut the region's stages into kernels, in the order that takes fewer.
+def group(
+    region: LoweredRegion, fits: Callable[[Kernel], bool] = lambda kernel: True
+) -> tuple[Kernel, ...]:
+    """Cut the region's stages into kernels, in the order that takes fewer. ``fits``: what kernels of several may be.
 
     Raises:
         Unsupported: a single stage fits no kernel.
     """
-    found = _group(region.stages, region.outputs)
+    found = _group(region.stages, region.outputs, fits)
     ordered = _by_rows(region.stages)
     if len(found) == 1 or all(a is b for a, b in zip(ordered, region.stages, strict=True)):
         return found
-    other = _group(ordered, region.outputs)
+    other = _group(ordered, region.outputs, fits)
     return other if len(other) < len(found) else found
 
 
-def _group(stages: Sequence[Stage], outputs: Sequence[str]) -> tuple[Kernel, ...]:
+def _group(
+    stages: Sequence[Stage], outputs: Sequence[str], fits: Callable[[Kernel], bool]
+) -> tuple[Kernel, ...]:
     """Kernels greedily as long as possible, in order."""
     kernels: list[Kernel] = []
     start = 0
@@ -629,7 +753,7 @@ def _group(stages: Sequence[Stage], outputs: Sequence[str]) -> tuple[Kernel, ...
         for end in range(len(stages), start, -1):
             outside = {b for s in stages[end:] for b in s.reads()} | set(outputs)
             kernel = _try(stages[start:end], outside)
-            if kernel is not None:
+            if kernel is not None and (end == start + 1 or fits(kernel)):
                 best = (end, kernel)
                 break
         if best is None:

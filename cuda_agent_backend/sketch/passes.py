@@ -20,7 +20,7 @@ from cuda_agent_backend.sketch.ssa import Body, Instruction, Value
 
 @dataclass(frozen=True)
 class Pass:
-    """Stages over the same inner loops, in order; their inner symbols are the same."""
+    """Stages over the same inner loops, in order; their inner symbols are the same. A scan comes first."""
 
     stages: tuple[RowStage, ...]
 
@@ -30,13 +30,13 @@ class Pass:
 
     @property
     def kind(self) -> str:
-        """ "scan" (always alone), "reduce" if any stage reduces, else "map"."""
+        """ "scan" (with nothing but maps after it), "reduce" if any stage reduces, else "map"."""
         kinds = {s.kind for s in self.stages}
         return "scan" if "scan" in kinds else "reduce" if "reduce" in kinds else "map"
 
     def made(self) -> dict[str, Store]:
-        """Row arrays that maps of this pass make, by buffer."""
-        return {s.buffer: s for st in self.stages if st.kind == "map" for s in st.local_stores}
+        """Row arrays that this pass makes, by buffer."""
+        return {s.buffer: s for st in self.stages if st.kind != "reduce" for s in st.local_stores}
 
 
 def expand_welford(kernel: Kernel) -> Kernel:
@@ -191,30 +191,42 @@ def _as_fine(stage: RowStage, current: Pass, outer: tuple[Dim, ...]) -> RowStage
     return stage if sizes or not parts else cut_loops(Kernel(outer, (stage,), {}), parts).stages[0]
 
 
-def _joins(stage: RowStage, current: Pass) -> RowStage | None:
+def _joins(stage: RowStage, current: Pass, tails: bool) -> RowStage | None:
     """``stage`` in terms of ``current``'s loops if both can share them."""
-    if "scan" in (stage.kind, current.kind) or not stage.inner:
+    scans = current.kind == "scan"
+    if not stage.inner or stage.kind == "scan" or (scans and not (tails and stage.kind == "map")):
         return None
     if [n for _, n in stage.inner] != [n for _, n in current.inner]:
         return None
     renamed = _rename(stage, current.inner)
     made = current.made()
     finished = {s.buffer for st in current.stages if st.kind == "reduce" for s in st.local_stores}
+    before = one_before(current.stages[0]) if scans else {}
     for i in renamed.body.walk():
         if i.op != "local":
             continue
-        if i.buffer in finished or (i.buffer in made and made[i.buffer].index != i.index):
+        here = i.buffer not in made or i.index in (made[i.buffer].index, before.get(i.buffer))
+        if i.buffer in finished or not here:
             return None
     return renamed
 
 
-def passes(kernel: Kernel) -> tuple[Pass, ...]:
-    """Group the kernel's stages into passes, in order, each as long as possible."""
+def one_before(scan: RowStage) -> dict[str, sympy.Expr]:
+    """For each array that ``scan`` makes, where the element before that of the current point is."""
+    ((symbol, _),) = scan.inner
+    return {s.buffer: s.index.xreplace({symbol: symbol - 1}) for s in scan.local_stores}
+
+
+def passes(kernel: Kernel, tails: bool = False) -> tuple[Pass, ...]:
+    """Group the kernel's stages into passes, in order, each as long as possible.
+
+    ``tails``: maps of what a scan makes belong to its pass, also where they read the element before.
+    """
     result: list[Pass] = []
     for stage in kernel.stages:
         if result and kernel.is_map:
             stage = _as_fine(stage, result[-1], kernel.outer)
-        joined = _joins(stage, result[-1]) if result else None
+        joined = _joins(stage, result[-1], tails) if result else None
         if joined is not None:
             result[-1] = Pass((*result[-1].stages, joined))
         else:

@@ -159,7 +159,8 @@ class Printer:
     """Prints bodies over lanes along ``lane`` (None: every lane sees the same point).
 
     ``pointer(buffer)`` names the base pointer of a memory buffer. ``local(instruction)`` prints the read of a
-    row-local buffer. The text assumes an integral constant ``L`` in scope.
+    row-local buffer, ``local_masked(instruction, mask)`` one whose index may leave the buffer where it is masked. The
+    text assumes an integral constant ``L`` in scope.
     """
 
     lane: sympy.Symbol | None
@@ -167,6 +168,7 @@ class Printer:
     local: Callable[[Instruction], str]
     dtype_of: Callable[[str], torch.dtype]
     indent: str = "    "
+    local_masked: Callable[[Instruction, str], str] | None = field(default=None, kw_only=True)
     narrow_places: set[str] = field(default_factory=set, kw_only=True)
     """Names of places that are 32-bit integers."""
     unread: set[str] = field(default_factory=set, init=False)
@@ -230,6 +232,8 @@ class Printer:
         if i.op == PLACE:
             return self._place(i, prefix, mask)
         if i.op == "local":
+            if mask is not None and self.local_masked is not None:
+                return self.local_masked(i, mask)
             return self.local(i)
         if i.op == "constant":
             assert i.dtype is not None

@@ -643,6 +643,10 @@ struct scan_logaddexp {
 template <class Op, class T, int L> CA_INLINE vec<T, L> scan_join(vec<T, L> a, vec<T, L> b) {
   vec<T, L> r; CA_LANES r.v[i] = Op::join(a.v[i], b.v[i]); return r;
 }
+// A vector of running values as it was one element before; ``before`` is what goes before all of it.
+template <class T, int L> CA_INLINE vec<T, L> scan_shifted(T before, vec<T, L> a) {
+  vec<T, L> r; CA_LANES r.v[i] = i > 0 ? a.v[i > 0 ? i - 1 : 0] : before; return r;
+}
 // Inclusive scan over the lanes of one thread.
 template <class Op, class T, int L> CA_INLINE vec<T, L> scan_lanes(vec<T, L> a) {
 #pragma unroll
