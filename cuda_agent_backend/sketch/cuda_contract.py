@@ -81,7 +81,7 @@ class Writer:
         self.left, self.right = sides_of(c)
         if any(self._dtype(side.factor.buffer) != c.dtype for side in (self.left, self.right)):
             raise Unsupported("factors of another dtype than their products'")
-        self.output = output_of(self.kernel, c)
+        self.output = self._output()
         self.reads, self.writes = buffers_of(self.kernel)
         self.copies = aligned_sides(c, self.region, self.name) if self.tiles.aligned else []
         accessed = {*self.reads, *self.writes, *self._align()}
@@ -89,6 +89,9 @@ class Writer:
         self.taps = self._taps()
         self.boxes = [self._boxed(side) for side in (self.left, self.right) if self.tiles.boxes]
         self.index = "int64_t" if max(*sizes, c.batches * c.m * c.n) >= WIDE else "int"
+
+    def _output(self) -> Output:
+        return output_of(self.kernel, self.contraction)
 
     def emit(self) -> Emitted:
         """Raises Unsupported where the schedule does not fit."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from cuda_agent_backend.sketch.contraction import Contraction
 from cuda_agent_backend.sketch.cuda_align import aligned_sides, aligning_pays, sides_of
 from cuda_agent_backend.sketch.cuda_boxes import boxed, in_batches
 from cuda_agent_backend.sketch.cuda_contract import MAX_BATCHES, SKETCH, Writer
+from cuda_agent_backend.sketch.cuda_contract_reduce import SKETCH as REDUCING
+from cuda_agent_backend.sketch.cuda_contract_reduce import reducing_writer
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts, ceildiv
 from cuda_agent_backend.sketch.cuda_operands import Side
 from cuda_agent_backend.sketch.cuda_tiles import (
@@ -26,6 +28,7 @@ from cuda_agent_backend.sketch.cuda_tiles import (
 )
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Kernel
+from cuda_agent_backend.sketch.reduced import Reducing
 from cuda_agent_backend.sketch.schedule import Parameter
 from cuda_agent_backend.sketch.ssa import Unsupported
 
@@ -126,34 +129,57 @@ def contract_schedules(
         return []
     copies = aligned_sides(contraction, region, "k")
     sides = sides_of(contraction)
-    best = _best(kernel, contraction, region, device, _candidates(contraction, sides, device))
+
+    def writer(tiles: Tiles) -> Writer:
+        return Writer(kernel, contraction, region, tiles, "k", device)
+
+    best = _best(contraction, device, writer, _candidates(contraction, sides, device))
     if aligning_pays(contraction, copies):
         by_name = {one.side.name: one.side for one in copies}
         sides = by_name.get("a", sides[0]), by_name.get("b", sides[1])
         found = _candidates(contraction, sides, device)
         found = ((replace(tiles, aligned=1), share) for tiles, share in found)
-        best = _aligned_first(_best(kernel, contraction, region, device, found), best)
-    best = best[:most]
-    # by turns: only the judge knows what eager's own accuracy is for this task
-    if device.tf32 and not contraction.is_half:
-        half = best[: ceildiv(most, 2)]
-        pairs = zip(half, _in_tf32(half, contraction.k), strict=True)
-        best = list(dict.fromkeys(t for pair in pairs for t in pair))[:most]
-    return [_parameters(tiles) for tiles in best]
+        best = _aligned_first(_best(contraction, device, writer, found), best)
+    best = _with_tf32(best, contraction, device, most)
+    return [_parameters(tiles, SKETCH) for tiles in best]
+
+
+def reducing_schedules(
+    reducing: Reducing, device: DeviceFacts, most: int
+) -> list[dict[str, Parameter]]:
+    """The same for a product that is reduced in its tiles."""
+    c = reducing.contraction
+    if c.batches > MAX_BATCHES:
+        return []
+
+    def writer(tiles: Tiles) -> Writer:
+        return reducing_writer(reducing, tiles, device)
+
+    found = ((t, share) for t, share in _candidates(c, sides_of(c), device) if t.split == 1)
+    best = _with_tf32(_best(c, device, writer, found), c, device, most)
+    return [_parameters(tiles, REDUCING) for tiles in best]
+
+
+def _with_tf32(best: list[Tiles], c: Contraction, device: DeviceFacts, most: int) -> list[Tiles]:
+    """Up to ``most``; by turns, as only the judge knows what eager's own accuracy is for this task."""
+    if not device.tf32 or c.is_half:
+        return best[:most]
+    half = best[: ceildiv(most, 2)]
+    pairs = zip(half, _in_tf32(half, c.k), strict=True)
+    return list(dict.fromkeys(t for pair in pairs for t in pair))[:most]
 
 
 def _best(
-    kernel: Kernel,
     contraction: Contraction,
-    region: LoweredRegion,
     device: DeviceFacts,
+    writer_of: Callable[[Tiles], Writer],
     candidates: Iterator[tuple[Tiles, float]],
 ) -> list[Tiles]:
     """Those that fit, by the estimate."""
     scored: list[tuple[float, int, Tiles]] = []
     for number, (tiles, share) in enumerate(candidates):
         try:
-            writer = Writer(kernel, contraction, region, tiles, "k", device)
+            writer = writer_of(tiles)
             tiles.check(writer.shared_bytes, device, contraction.is_half)
         except Unsupported:
             continue
@@ -356,9 +382,9 @@ def _seconds(c: Contraction, t: Tiles, share: float, device: DeviceFacts) -> flo
     return float(waves * t.tile_m * t.tile_n * terms / busy * (1 + join))
 
 
-def _parameters(t: Tiles) -> dict[str, Parameter]:
+def _parameters(t: Tiles, sketch: str) -> dict[str, Parameter]:
     found: dict[str, Parameter] = {
-        "sketch": SKETCH, "tile_m": t.tile_m, "tile_n": t.tile_n, "depth": t.depth, "warp_m": t.warp_m,
+        "sketch": sketch, "tile_m": t.tile_m, "tile_n": t.tile_n, "depth": t.depth, "warp_m": t.warp_m,
         "warp_n": t.warp_n, "stages": t.stages, "run": t.run, "split": t.split,
         "products": t.products, "group": t.group, "warps_k": t.warps_k,
     }  # fmt: skip

@@ -54,6 +54,7 @@ def _cuda() -> list[Family]:
     from cuda_agent_backend.sketch import (
         cuda_attention,
         cuda_contract,
+        cuda_contract_reduce,
         cuda_direct,
         cuda_layout,
         cuda_map,
@@ -77,6 +78,8 @@ def _cuda() -> list[Family]:
                _rest(cuda_transpose)),
         Family(cuda_contract.SKETCH, "Products and convolutions on tensor cores", _fields(cuda_tiles.Tiles),
                _rest(cuda_tiles)),
+        Family(cuda_contract_reduce.SKETCH, "The same, reduced in their tiles", ("split",),
+               _paragraph(cuda_contract_reduce)),
         Family(cuda_direct.SKETCH, "Products with few columns", ("rows", "threads"),
                "A thread's `rows` follow each other; `threads` of a block."),
         Family(cuda_short.SKETCH, "Sums of few terms with many results", _fields(cuda_short.ShortLayout),
