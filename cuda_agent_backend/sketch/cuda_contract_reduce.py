@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
+import sympy
 
 from cuda_agent_backend.sketch.cuda_access import LanePrinter
 from cuda_agent_backend.sketch.cuda_boxes import in_batches
@@ -22,6 +22,7 @@ from cuda_agent_backend.sketch.cuda_tiles import Tiles, read_tiles
 from cuda_agent_backend.sketch.nest import Dim, RowStage
 from cuda_agent_backend.sketch.printer import c_index
 from cuda_agent_backend.sketch.reduced import Reducing, accumulator
+from cuda_agent_backend.sketch.reduced_picks import KIND
 from cuda_agent_backend.sketch.reduced_stages import tops_in
 from cuda_agent_backend.sketch.schedule import Parameter
 from cuda_agent_backend.sketch.ssa import Instruction, Unsupported
@@ -31,6 +32,15 @@ RUN = 16
 """Results that a thread sums in one go; longer sums go in two levels, which keeps their error low."""
 
 Numbered = tuple[int, RowStage]
+
+
+@dataclass(frozen=True)
+class Tail:
+    """Statements, the text of what they make by name, and of the last of it."""
+
+    lines: list[str]
+    made: dict[str, str]
+    value: str
 
 
 @dataclass
@@ -95,6 +105,7 @@ class ReducingWriter(Writer):
             f"float* const results = memory + min(line, {self._high - 1}) * stride;",
             *decompose(name, c.columns if self.by_rows else c.rows, self.index),
             *self._corrected(),
+            *self._picks(),
             *self._passes(),
         ]
         return [
@@ -126,6 +137,33 @@ class ReducingWriter(Writer):
             "for (int j = live ? member * L : limit; j < limit; j += team * L)",
             *indented(body),
         ]
+
+    def _picks(self) -> list[str]:
+        """Single results of the line, to memory where they are this tile's."""
+        picks = [(n, s) for n, s in enumerate(self.kernel.stages) if s.kind == KIND]
+        # another thread of the team may have worked out the result anew
+        out = ["__syncwarp();"] if picks and self._anew else []
+        name = "row" if self.by_rows else "column"
+        for number, stage in picks:
+            place, made = f"s{number}v{stage.body.results[0].number}", self._before(None, 1)
+            body = [
+                f"const int {name} = from + int(at);",
+                *decompose(name, self._along, self.index),
+                "auto total = ca::load<L>(results + at);",
+                *made.lines,
+                *(f"m_{s.buffer}[{c_index(s.index)}] = {made.value}.v[0];" for s in stage.stores),
+            ]
+            out += [
+                "{",
+                "  constexpr int L = 1;",
+                *indented(self._printer(None, 1, {}).lines(stage.body, f"s{number}v")),
+                f"  const int64_t at = int64_t({place}.v[0]) - from;",
+                "  if (live && member == 0 && at >= 0 && at < limit) {",
+                *indented(body, "    "),
+                "  }",
+                "}",
+            ]
+        return out
 
     def _passes(self) -> list[str]:
         """Loops over the line, each of which needs those before, and then what its reductions came to."""
@@ -179,34 +217,43 @@ class ReducingWriter(Writer):
         self, group: Sequence[Numbered], update: Callable[[int, RowStage, str], str]
     ) -> list[str]:
         """The tail on results at ``i`` of the line, and what reductions make of them."""
-        made = dict(self._tops)
-        types, buffers = local_types(self.kernel), self.region.buffers
+        lane, name = self._along[-1][0], "row" if self.by_rows else "column"
+        out = [f"const int {name} = from + i;", *decompose(name, self._along, self.index)]
+        tail = self._before(lane, self.output.vector)
+        out += ["auto total = ca::load<L>(results + i);", *tail.lines]
+        printer = self._printer(lane, self.output.vector, {**self._tops, **tail.made})
+        for number, stage in group:
+            prefix = f"s{number}v"
+            out += printer.lines(stage.body, prefix)
+            out.append(update(number, stage, f"{prefix}{stage.body.results[0].number}"))
+        return out
+
+    def _before(self, lane: sympy.Symbol | None, width: int) -> Tail:
+        """What is made of ``total`` before it is reduced."""
+        types, value = local_types(self.kernel), "total"
+        made: dict[str, str] = {}
+        lines: list[str] = []
+        for number, stage in enumerate(self.kernel.stages):
+            if number and stage.kind != "map":
+                break
+            if number:
+                lines += self._printer(lane, width, made).lines(stage.body, f"s{number}v")
+                value = f"s{number}v{stage.body.results[0].number}"
+            made |= {s.buffer: f"ca::to<{types[s.buffer]}>({value})" for s in stage.local_stores}
+        return Tail(lines, made, value)
+
+    def _printer(
+        self, lane: sympy.Symbol | None, width: int, made: Mapping[str, str]
+    ) -> LanePrinter:
+        """``made``: the text of values at hand."""
 
         def local(i: Instruction) -> str:
             if i.buffer is None or i.buffer not in made:
                 raise Unsupported("a value of the tail that is not there")
             return made[i.buffer]
 
-        def dtype_of(buffer: str) -> torch.dtype:
-            return buffers[buffer].dtype
-
-        lane, name = self._along[-1][0], "row" if self.by_rows else "column"
-        printer = LanePrinter(lane, lambda b: f"m_{b}", local, dtype_of, "", self.output.vector)
-        out = [f"const int {name} = from + i;", *decompose(name, self._along, self.index)]
-        out.append("auto total = ca::load<L>(results + i);")
-        maps = [(n, s) for n, s in enumerate(self.kernel.stages) if s.kind == "map" or not n]
-        for number, stage in (*maps, *group):
-            prefix, value = f"s{number}v", "total"
-            if number:
-                out += printer.lines(stage.body, prefix)
-                value = f"{prefix}{stage.body.results[0].number}"
-            if (number, stage) in maps:
-                made |= {
-                    s.buffer: f"ca::to<{types[s.buffer]}>({value})" for s in stage.local_stores
-                }
-            else:
-                out.append(update(number, stage, value))
-        return out
+        buffers = self.region.buffers
+        return LanePrinter(lane, lambda b: f"m_{b}", local, lambda b: buffers[b].dtype, "", width)
 
     @property
     def _tops(self) -> dict[str, str]:

@@ -8,10 +8,11 @@ maximum are below the tile's first, and scaled by what that lacks when they are 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import sympy
+import torch
 
 from cuda_agent_backend.sketch.contraction import (
     Contraction,
@@ -32,9 +33,11 @@ from cuda_agent_backend.sketch.nest import (
     merge_inner,
 )
 from cuda_agent_backend.sketch.printer import COMPUTE_TYPES
+from cuda_agent_backend.sketch.reduced_picks import GATHERED, Pick, picks_in, places_read
 from cuda_agent_backend.sketch.reduced_stages import in_tile, joining
-from cuda_agent_backend.sketch.ssa import Body, Unsupported
+from cuda_agent_backend.sketch.ssa import GATHER, Body, Unsupported
 
+Names = dict[sympy.Symbol, sympy.Symbol]
 COMBINED = ("sum", "max", "min", "welford")
 LEAST_GROUP = 64
 """Results that are reduced to one, of neighbours in a product's rows or columns that are not: each such group begins a
@@ -48,7 +51,8 @@ class Reducing:
     """Kernel ``number`` makes ``buffer``, which kernel ``reader`` reduces over the rows (``by_rows``) or columns of
     ``contraction``; groups of them that are not reduced to one are batches.
 
-    names: for each stage of the reader that reduces results, the product's loops as the stage knows them.
+    names: for each stage of the reader that reduces results, the product's loops as the stage knows them. picks: what
+    other kernels want of single results, with the same for their stages.
     """
 
     region: LoweredRegion
@@ -58,7 +62,8 @@ class Reducing:
     buffer: str
     contraction: Contraction
     by_rows: bool
-    names: dict[str, dict[sympy.Symbol, sympy.Symbol]]
+    names: dict[str, Names]
+    picks: tuple[tuple[Pick, Names], ...] = ()
 
     @property
     def extent(self) -> int:
@@ -82,7 +87,23 @@ class Reducing:
             joined += [merge_inner(s) for s in stages]
             locals_ |= added
         join = replace(reader, stages=tuple(joined), locals=locals_)
-        return self._region(list(own.values()), count), self._replaced(list(own.values()), join)
+        region, kernels = self._region(list(own.values()), count), self._replaced(own, join)
+        return self._with_picks(region, kernels)
+
+    def _with_picks(
+        self, region: LoweredRegion, kernels: tuple[Kernel, ...]
+    ) -> tuple[LoweredRegion, tuple[Kernel, ...]]:
+        found, buffers = list(kernels), dict(region.buffers)
+        index, count = _numbered(self._lines)
+        for pick, names in self.picks:
+            buffer = f"{self.buffer}_{pick.stage.name}_pick"
+            buffers[buffer] = Buffer(buffer, "temporary", torch.float32, (count,), (1,))
+            product = found[self.number]
+            made = pick.in_tile(names, buffer, index)
+            found[self.number] = replace(product, stages=(*product.stages, made))
+            theirs = index.xreplace({p: own for own, p in names.items()})
+            found[pick.kernel] = pick.loaded(found[pick.kernel], buffer, theirs)
+        return replace(region, buffers=buffers), tuple(found)
 
     def _parts(
         self, stage: RowStage, index: sympy.Expr, tiles: int
@@ -99,14 +120,16 @@ class Reducing:
         c = self.contraction
         return symbol in {s for s, _ in (c.rows if self.by_rows else c.columns)}
 
+    @property
+    def _lines(self) -> tuple[Dim, ...]:
+        """The loops that are not reduced in tiles."""
+        c = self.contraction
+        return (*c.batch, *(c.columns if self.by_rows else c.rows))
+
     def _place(self, tiles: int) -> tuple[sympy.Expr, int]:
         """Where a tile's part of a line's reduction lies, lines next to each other; and how many of them there are."""
-        c = self.contraction
-        dims = (*c.batch, (TILE, tiles), *(c.columns if self.by_rows else c.rows))
-        place, step = sympy.S.Zero, 1
-        for symbol, size in reversed(dims):
-            place, step = place + symbol * step, step * size
-        return sympy.expand(place), step
+        batches = len(self.contraction.batch)
+        return _numbered((*self._lines[:batches], (TILE, tiles), *self._lines[batches:]))
 
     def _in_tile(self, stage: RowStage, index: sympy.Expr) -> RowStage:
         made = in_tile(replace(stage, body=stage.body.substitute(dict(self.names[stage.name]))))
@@ -125,12 +148,12 @@ class Reducing:
         }
         return replace(self.region, buffers={**self.region.buffers, **added})
 
-    def _replaced(self, own: list[RowStage], join: Kernel) -> tuple[Kernel, ...]:
+    def _replaced(self, own: Mapping[str, RowStage], join: Kernel) -> tuple[Kernel, ...]:
         product = self.kernels[self.number]
         *before, last = product.stages
         last = replace(last, stores=(), local_stores=(Store(self.buffer, sympy.S.Zero),))
         found = list(self.kernels)
-        found[self.number] = replace(product, stages=(*before, last, *own))
+        found[self.number] = replace(product, stages=(*before, last, *own.values()))
         read = {i.buffer for s in join.stages for i in s.body.walk() if i.op == "local"}
         locals_ = {n: local for n, local in join.locals.items() if n in read}
         stages = (
@@ -144,6 +167,14 @@ class Reducing:
 def accumulator(stage: RowStage) -> Accumulator:
     """What a stage's reduction is kept in on its way through a tile."""
     return Accumulator(stage.combine, COMPUTE_TYPES[stage_dtype(stage)])
+
+
+def _numbered(dims: Sequence[Dim]) -> tuple[sympy.Expr, int]:
+    """The number of a point of the loops in row-major order, and how many there are."""
+    place, step = sympy.S.Zero, 1
+    for symbol, size in reversed(dims):
+        place, step = place + symbol * step, step * size
+    return sympy.expand(place), step
 
 
 def _by_step(loops: tuple[Dim, ...], place: sympy.Expr) -> tuple[Dim, ...]:
@@ -166,6 +197,9 @@ def _forwarded(body: Body, buffer: str) -> Body:
 
 # --- which kernel reduces what ---------------------------------------------------------------------------------------
 
+Access = tuple[sympy.Expr, tuple[Dim, ...]]
+"""An index, and the loops that it is over."""
+
 
 def reducing_of(region: LoweredRegion, kernels: tuple[Kernel, ...], number: int) -> Reducing:
     """How the results of kernel ``number`` are reduced in its tiles.
@@ -176,67 +210,87 @@ def reducing_of(region: LoweredRegion, kernels: tuple[Kernel, ...], number: int)
     product = straightened(kernels[number])
     if contraction_of(product) is None:
         raise Unsupported("no sum of products")
-    buffer, index = _made(product, region)
-    reader = _reader(kernels, number, buffer)
-    other = kernels[reader]
-    reads = {s.name: _read_at(s, buffer) for s in other.stages if _reads(s, buffer)}
-    loops = {s.name: (*other.outer, *s.inner) for s in other.stages if s.name in reads}
-    ends = _ends([(index, product.outer), *((reads[n], loops[n]) for n in reads)])
-    product = _cut_at(product, {index: product.outer}, ends)
-    other = _cut_at(other, {reads[n]: loops[n] for n in reads}, ends)
-    names = {s.name: _names(other, s, product, buffer) for s in other.stages if s.name in reads}
-    _check_order(kernels, number, reader)
+    buffer, stored = _made(product, region)
+    reader, *others = _readers(kernels, number, buffer)
+    if any(_loading(kernels[n], buffer) for n in others):
+        raise Unsupported("a product that several kernels read")
+    accesses = {n: _accesses(kernels[n], buffer) for n in (reader, *others)}
+    ends = _ends([stored, *(access for own in accesses.values() for access in own)])
     changed = list(kernels)
-    changed[number], changed[reader] = product, other
+    changed[number] = product = _cut_at(product, [stored], ends)
+    for n, own in accesses.items():
+        changed[n] = _cut_at(kernels[n], own, ends)
+    other = changed[reader]
+    names = {s.name: _names(product, _read_at(other, s, buffer)) for s in _loading(other, buffer)}
     contraction, by_rows = _by_groups(product, _reduced(other, names))
-    return Reducing(region, tuple(changed), number, reader, buffer, contraction, by_rows, names)
+    picks = [pick for n in accesses for pick in picks_in(n, changed[n], buffer)]
+    _check_order(kernels, number, reader, picks)
+    named = tuple((pick, _names(product, pick.access(changed[pick.kernel]))) for pick in picks)
+    along = contraction.rows if by_rows else contraction.columns
+    if any([own[GATHERED]] != [s for s, _ in along] for _, own in named):
+        raise Unsupported("a result that is picked of more than a line, or of less")
+    return Reducing(
+        region, tuple(changed), number, reader, buffer, contraction, by_rows, names, named
+    )
 
 
-def _made(product: Kernel, region: LoweredRegion) -> tuple[str, sympy.Expr]:
+def _made(product: Kernel, region: LoweredRegion) -> tuple[str, Access]:
     stores = [s for stage in product.stages for s in stage.stores]
     if len(stores) != 1 or not product.stages[-1].stores:
         raise Unsupported("a product with several results")
     if stores[0].buffer in region.outputs:
         raise Unsupported("a product that is wanted itself")
-    return stores[0].buffer, stores[0].index
+    return stores[0].buffer, (stores[0].index, product.outer)
 
 
-def _reader(kernels: tuple[Kernel, ...], number: int, buffer: str) -> int:
-    readers = [n for n, k in enumerate(kernels) if any(_reads(s, buffer) for s in k.stages)]
-    if len(readers) != 1 or readers[0] <= number:
-        raise Unsupported("a product that several kernels read")
-    return readers[0]
+def _readers(kernels: tuple[Kernel, ...], number: int, buffer: str) -> list[int]:
+    """The kernel that reduces the product, then others that read it."""
+    found = [
+        n
+        for n, kernel in enumerate(kernels)
+        if any(i.buffer == buffer for s in kernel.stages for i in s.body.accesses())
+    ]
+    if not found or found[0] <= number:
+        raise Unsupported("a product that nothing reads")
+    return found
 
 
-def _check_order(kernels: tuple[Kernel, ...], number: int, reader: int) -> None:
-    """Raises Unsupported where the reader needs what is made after the product."""
-    between = {
-        s.buffer for k in kernels[number + 1 : reader] for stage in k.stages for s in stage.stores
-    }
-    if between & {i.buffer for s in kernels[reader].stages for i in s.body.accesses()}:
+def _loading(kernel: Kernel, buffer: str) -> list[RowStage]:
+    """Stages that read the product otherwise than at places that data says."""
+    return [s for s in kernel.stages if any(i.buffer == buffer for i in s.body.loads())]
+
+
+def _check_order(
+    kernels: tuple[Kernel, ...], number: int, reader: int, picks: Sequence[Pick]
+) -> None:
+    """Raises Unsupported where tiles would need what is made after the product."""
+    later = {s.buffer for k in kernels[number + 1 :] for stage in k.stages for s in stage.stores}
+    needed = {i.buffer for s in kernels[reader].stages for i in s.body.accesses()}
+    needed |= {buffer for pick in picks for buffer in places_read(pick)}
+    if later & needed:
         raise Unsupported("a reduction that needs what is made after the product")
 
 
-def _reads(stage: RowStage, buffer: str) -> bool:
-    return any(i.buffer == buffer for i in stage.body.accesses())
-
-
-def _read_at(stage: RowStage, buffer: str) -> sympy.Expr:
+def _read_at(kernel: Kernel, stage: RowStage, buffer: str) -> Access:
     """Where a reduction reads the product. Raises Unsupported where it is something else."""
     if stage.kind != "reduce" or stage.combine not in COMBINED:
         raise Unsupported(f"a product that a {stage.combine or stage.kind} reads")
-    places = {i.index for i in stage.body.loads() if i.buffer == buffer}
-    if len(places) != 1 or any(
-        i.buffer == buffer and i.op != "load" for i in stage.body.accesses()
-    ):
+    places = {i.index for i in stage.body.loads() if i.buffer == buffer and i.index is not None}
+    gathers = any(i.buffer == buffer and i.op == GATHER for i in stage.body.walk())
+    if len(places) != 1 or gathers:
         raise Unsupported("a product that is read at several places")
-    (place,) = places
-    assert place is not None
-    return place
+    return places.pop(), (*kernel.outer, *stage.inner)
 
 
-def _steps(index: sympy.Expr, dims: Iterable[Dim]) -> dict[sympy.Symbol, int]:
+def _accesses(kernel: Kernel, buffer: str) -> list[Access]:
+    """How a kernel reads the product."""
+    loads = [_read_at(kernel, stage, buffer) for stage in _loading(kernel, buffer)]
+    return [*loads, *(pick.access(kernel) for pick in picks_in(0, kernel, buffer))]
+
+
+def _steps(access: Access) -> dict[sympy.Symbol, int]:
     """Elements from one point of each loop to the next. Raises Unsupported where that is not constant."""
+    index, dims = access
     found = {symbol: coefficient(index, symbol) or 0 for symbol, _ in dims}
     rest = sympy.expand(index - sum(step * symbol for symbol, step in found.items()))
     if rest != 0 or any(step <= 0 for step in found.values()):
@@ -244,53 +298,45 @@ def _steps(index: sympy.Expr, dims: Iterable[Dim]) -> dict[sympy.Symbol, int]:
     return found
 
 
-def _ends(accesses: Sequence[tuple[sympy.Expr, tuple[Dim, ...]]]) -> list[int]:
+def _ends(accesses: Sequence[Access]) -> list[int]:
     """Distances at which some access has a loop begin or end."""
     ends = set()
-    for index, dims in accesses:
-        steps = _steps(index, dims)
-        ends |= {end for s, n in dims for end in (steps[s], steps[s] * n)}
+    for access in accesses:
+        steps = _steps(access)
+        ends |= {end for s, n in access[1] for end in (steps[s], steps[s] * n)}
     return sorted(ends)
 
 
-def _cut_at(
-    kernel: Kernel, accesses: dict[sympy.Expr, tuple[Dim, ...]], ends: Sequence[int]
-) -> Kernel:
+def _cut_at(kernel: Kernel, accesses: Sequence[Access], ends: Sequence[int]) -> Kernel:
     """``kernel`` with the loops of its accesses cut at ``ends``."""
     parts: dict[sympy.Symbol, tuple[int, ...]] = {}
-    for index, dims in accesses.items():
-        steps = _steps(index, dims)
-        for symbol, size in dims:
+    for access in accesses:
+        steps = _steps(access)
+        for symbol, size in access[1]:
             within = [e for e in ends if steps[symbol] < e < steps[symbol] * size]
-            if any(e % steps[symbol] for e in within):
-                raise Unsupported("a product that is read across its loops")
             cuts = [1, *(e // steps[symbol] for e in within), size]
             parts[symbol] = cut_sizes(cuts)
-            if not parts[symbol]:
+            if not parts[symbol] or any(e % steps[symbol] for e in within):
                 raise Unsupported("a product that is read across its loops")
+    if len(parts.get(GATHERED, ())) > 1:
+        raise Unsupported("a result that is picked of several loops")
     return cut_loops(kernel, {s: sizes for s, sizes in parts.items() if len(sizes) > 1})
 
 
-def _names(
-    reader: Kernel, stage: RowStage, product: Kernel, buffer: str
-) -> dict[sympy.Symbol, sympy.Symbol]:
-    """The product's loops by those of a stage that reads it. Raises Unsupported where they differ."""
-    dims = (*reader.outer, *stage.inner)
-    steps = _steps(_read_at(stage, buffer), dims)
-    (stored,) = (s.index for made in product.stages for s in made.stores)
-    theirs = {
-        (step, dict(product.outer)[s]): s for s, step in _steps(stored, product.outer).items()
-    }
-    found = {s: theirs.pop((steps[s], n), None) for s, n in dims}
+def _names(product: Kernel, access: Access) -> Names:
+    """The product's loops by those of what reads it. Raises Unsupported where they differ."""
+    steps, (_, dims) = _steps(access), access
+    ((stored, loops),) = ((s.index, product.outer) for made in product.stages for s in made.stores)
+    sizes, theirs = dict(loops), _steps((stored, loops))
+    waiting = {(step, sizes[s]): s for s, step in theirs.items()}
+    found = {s: waiting.pop((steps[s], n), None) for s, n in dims}
     known = {s: name for s, name in found.items() if name is not None}
-    if theirs or len(known) < len(found):
+    if waiting or len(known) < len(found):
         raise Unsupported("a product that is read in part, or across its loops")
     return known
 
 
-def _reduced(
-    reader: Kernel, names: dict[str, dict[sympy.Symbol, sympy.Symbol]]
-) -> frozenset[sympy.Symbol]:
+def _reduced(reader: Kernel, names: dict[str, Names]) -> frozenset[sympy.Symbol]:
     """The product's loops that all stages reduce over."""
     sets = {
         frozenset(names[s.name][symbol] for symbol, _ in s.inner)

@@ -30,7 +30,7 @@ def in_tile(stage: RowStage) -> RowStage:
     if deviating is None:
         return stage
     made = {i.result: i for i in stage.body.instructions}
-    needed = _closure(deviating, made)
+    needed = closure(deviating, made)
     kept = [i for i in stage.body.instructions if i.result in needed]
     return replace(stage, combine="welford", body=Body(kept, (deviating,)))
 
@@ -78,14 +78,14 @@ def _given(
 ) -> list[Instruction]:
     """``body`` with ``value`` from ``source``. Raises Unsupported where the rest depends on ``moving`` loops."""
     made = {i.result: i for i in body.instructions}
-    needed = _closure(body.results[0], made, value)
+    needed = closure(body.results[0], made, value)
     rest = [i for i in body.instructions if i.result in needed and i.result != value]
     if any(i.body is not None or (i.index or ZERO).free_symbols & moving for i in rest):
         raise Unsupported("a factor that differs along a row")
     return [source, *rest]
 
 
-def _closure(value: Value, made: Made, leaf: Value | None = None) -> set[Value]:
+def closure(value: Value, made: Made, leaf: Value | None = None) -> set[Value]:
     """What ``value`` is made of; nothing of what ``leaf`` is made of."""
     found, waiting = {v for v in (leaf,) if v is not None}, [value]
     while waiting:
@@ -189,7 +189,7 @@ def deviating_in(body: Body) -> Value | None:
     difference = made[i.operands[0]]
     if difference.op != "sub" or not all(isinstance(o, Value) for o in difference.operands):
         return None
-    x, m = (_closure(o, made) for o in difference.operands)
+    x, m = (closure(o, made) for o in difference.operands)
     scalars = {i.result for i in made.values() if i.op == "local" and i.index == ZERO}
     found: Value = difference.operands[0]
     return found if m & scalars and not x & scalars else None

@@ -51,6 +51,14 @@ def squares_from_a_mean(y: Tensor) -> Tensor:
     return (y - y.mean(1, keepdim=True)).square().sum(1)
 
 
+def some_ignored(count: int) -> Tensor:
+    return torch.where(torch.arange(count) % 3 == 0, -100, torch.arange(count) * 7 % 99)
+
+
+def cross_entropy_of_tail(x: Tensor, w: Tensor, b: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(F.linear(x, w, b).tanh() * 3.0, targets)
+
+
 def nearest(x: Tensor, codes: Tensor, lengths: Tensor) -> Tensor:
     return torch.sqrt(4.0 + (lengths - x @ codes.t()).amin(1).abs())
 
@@ -76,6 +84,12 @@ CASES: dict[str, Case] = {
     "statistics of long rows": (lambda x, w: statistics((x @ w) + 9.0), (randn(9, 40), randn(40, 1100))),
     "squares from a mean": (lambda x, w: squares_from_a_mean(x @ w), (X, W)),
     "several": (lambda x, w: ((x @ w).sum(1), (x @ w).amax(1), (x @ w).square().sum(1)), (X, W)),
+    "cross entropy": (lambda x, w, t: F.cross_entropy(x @ w, t), (X, W, some_ignored(61))),
+    "cross entropy with a tail": (cross_entropy_of_tail, (X, randn(99, 70), randn(99), some_ignored(61))),
+    "cross entropy over rows": (
+        lambda x, w, t: F.cross_entropy((x @ w).t(), t, reduction="none"),
+        (randn(99, 70), randn(70, 45), some_ignored(45)),
+    ),
     "batches": (lambda a, b: torch.bmm(a, b).amax(2), (randn(3, 33, 40), randn(3, 40, 50))),
     "positions of an image": (lambda x, w, b: F.conv2d(x, w, b).mean((2, 3)), (IMAGE, FILTER, BIAS)),
     "padded positions": (
@@ -125,7 +139,7 @@ def relative(got: Tensor, want: Tensor) -> float:
 
 def in_float64(name: str) -> list[Tensor]:
     function, inputs = CASES[name]
-    found = function(*(x.double() for x in inputs))
+    found = function(*(x.double() if x.is_floating_point() else x for x in inputs))
     return [found] if isinstance(found, Tensor) else list(found)
 
 
@@ -176,6 +190,15 @@ def test_what_is_not_finite_is_as_in_eager(name: str, special: float, tmp_path: 
     torch.testing.assert_close(got, it.want[0], equal_nan=True, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("special", SPECIAL)
+def test_picked_results_that_are_not_finite_are_as_in_eager(special: float, tmp_path: Path) -> None:
+    x, w, targets = randn(61, 70), randn(70, 99), torch.arange(61)
+    x[5, 3], w[4, 9] = special, special
+    it = made(lambda x, w, t: F.cross_entropy(x @ w, t, reduction="none"), x, w, targets)
+    (got,) = emulated(it, in_tiles(it), tmp_path)
+    torch.testing.assert_close(got, it.want[0], equal_nan=True, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", ["logsumexp", "below a maximum"])
 def test_tiles_without_any_number_add_nothing(name: str, tmp_path: Path) -> None:
     function, _ = CASES[name]
@@ -205,6 +228,10 @@ def test_operands_of_16_bits(name: str, dtype: torch.dtype, tmp_path: Path) -> N
         (lambda x, w: (x @ w, (x @ w).sum(1)), (X, W)),
         (lambda x, w: F.log_softmax(x @ w, 1), (X, W)),
         (lambda x, w: (x @ w).argmax(1), (X, W)),
+        (
+            lambda x, w, t: ((x @ w).amax(1), (x @ w).gather(1, t)),
+            (X, W, torch.zeros(61, 2, dtype=torch.int64)),
+        ),
         (lambda x, w: (x @ w)[:, :50].sum(1), (X, W)),
         (lambda x, w: (x @ w).view(61, 11, 9).amax(2), (X, W)),
         (
