@@ -12,6 +12,7 @@ from cuda_agent_backend.rewrite.alternatives import Alternatives
 from cuda_agent_backend.rewrite.forms import forms
 from cuda_agent_backend.sketch import cpu, cpu_schedules, cuda
 from cuda_agent_backend.sketch.attention import attention_of, is_attention
+from cuda_agent_backend.sketch.contraction import unscaled
 from cuda_agent_backend.sketch.cpu_attention import CpuAttention
 from cuda_agent_backend.sketch.cuda_attention import CudaAttention
 from cuda_agent_backend.sketch.cuda_chain import chained
@@ -135,6 +136,8 @@ def as_it_stands(task: Task) -> Analysis | NotCovered:
             return CudaRecurrent(task, recurrent_of(task))
         region = lower(task)
         kernels = group(region)
+        if task.target == "cuda":
+            kernels = tuple(map(unscaled, kernels))
         buffers = [*region.inputs, *region.outputs, *temporaries(region, kernels)]
         if len(buffers) > MAX_BUFFERS:  # said here, before any schedule is written out
             raise Unsupported(f"more than {MAX_BUFFERS} buffers")

@@ -70,7 +70,7 @@ class Pick:
 
 
 def picks_in(number: int, kernel: Kernel, buffer: str) -> list[Pick]:
-    """What stages of kernel ``number`` gather of ``buffer``. Raises Unsupported where that is not one result of a line."""
+    """What stages of kernel ``number`` gather of ``buffer``. Raises Unsupported where it is not one of a line."""
     gathers = [
         (s, i)
         for s in kernel.stages

@@ -71,6 +71,7 @@ CASES: dict[str, Case] = {
     "sum over columns": (lambda x, w: (x @ w).relu().sum(1), (X, W)),
     "maximum over columns": (lambda x, w: (x @ w).amax(1), (X, W)),
     "minimum over columns": (nearest, (X, randn(99, 70), randn(99))),
+    "a scaled operand": (lambda x, w: (3.0 - 2 * x @ w).amin(1), (X, W)),
     "sum of squares": (lambda x, w: (x @ w).square().sum(1), (X, W)),
     "whole tiles": (lambda x, w: (x @ w).relu().sum(1), (randn(64, 64), randn(64, 96))),
     "one tile by columns": (lambda x, w: (x @ w).relu().sum(1), (X, randn(70, 27))),
