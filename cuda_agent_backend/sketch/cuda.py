@@ -32,7 +32,7 @@ from cuda_agent_backend.sketch.cuda_taps import with_taps_apart
 from cuda_agent_backend.sketch.cuda_tiles import read_tiles
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Kernel, temporaries
-from cuda_agent_backend.sketch.reduced import Reducing, reducing_of
+from cuda_agent_backend.sketch.reduced import Reducing, reducing_of, reducings
 from cuda_agent_backend.sketch.schedule import Parameter, Schedule
 from cuda_agent_backend.sketch.ssa import Unsupported
 from sandbox.plan import Buffer as PlanBuffer
@@ -144,9 +144,10 @@ def schedules(
     """
     plain = _one_by_one(region, kernels, device, most)
     reduced = reduced_schedules(region, kernels, device)
-    # tiles whose terms several blocks share would not fill the device by themselves
-    few = any(int(plain[0].parameters(n).get("split", 1)) > 1 for n in range(len(kernels)))
-    turns = itertools.zip_longest(*((plain, reduced) if few else (reduced, plain)))
+    # where blocks share terms, tiles alone do not fill the device; a product that is kept is only read once less
+    shared = any(int(plain[0].parameters(n).get("split", 1)) > 1 for n in range(len(kernels)))
+    unsure = shared or any(one.kept for one in reducings(region, kernels))
+    turns = itertools.zip_longest(*((plain, reduced) if unsure else (reduced, plain)))
     return [one for turn in turns for one in turn if one is not None]
 
 

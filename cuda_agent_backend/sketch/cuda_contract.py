@@ -107,7 +107,7 @@ class Writer:
         return Emitted((text, *found.functions), (launch, *found.launches), temporaries)
 
     def _at_once(self) -> Emitted:
-        return Emitted((self._text(self._store_tail()),), (self._launch(),))
+        return Emitted((self._text(self.store_tail()),), (self._launch(),))
 
     def _align(self) -> list[str]:
         """Has the products read copies of operands where the schedule says so, and names the copies."""
@@ -423,7 +423,7 @@ class Writer:
             "};",
         ]
 
-    def _store_tail(self) -> list[str]:
+    def store_tail(self) -> list[str]:
         """The tail on a block's tile of results."""
         c, t = self.contraction, self.tiles
         high, wide = (t.tile_n, t.tile_m) if self.output.by_rows else (t.tile_m, t.tile_n)

@@ -7,7 +7,7 @@ some neighbouring threads share a line, and as many as fit go at once, until all
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sympy
 
@@ -91,7 +91,7 @@ class ReducingWriter(Writer):
 
     # --- text ---
 
-    def _store_tail(self) -> list[str]:
+    def store_tail(self) -> list[str]:
         """The reductions of a block's tile of results."""
         c, t, team = self.contraction, self.tiles, self._team
         at_once = (t.threads - t.preparing) // team
@@ -109,6 +109,7 @@ class ReducingWriter(Writer):
             *self._passes(),
         ]
         return [
+            *self._kept(),
             *self._exact(),
             f"constexpr int L = {self.output.vector}, team = {team};",
             "const int own = threadIdx.x - first_thread, member = own % team;",
@@ -119,6 +120,16 @@ class ReducingWriter(Writer):
             *indented(line),
             "}",
         ]
+
+    def _kept(self) -> list[str]:
+        """The results to memory, where something else needs them."""
+        stages = [s for n, s in enumerate(self.kernel.stages) if s.kind == "map" or not n]
+        if not any(s.stores for s in stages):
+            return []
+        product = replace(self.kernel, stages=tuple(stages))
+        plain = Writer(product, self.contraction, self.region, self.tiles, self.name, self.device)
+        plain.output = self.output
+        return ["{", *indented(plain.store_tail()), "}"]
 
     @property
     def _from(self) -> str:

@@ -12,7 +12,7 @@ from cuda_agent_backend.sketch.cuda_align import aligned_sides, aligning_pays, s
 from cuda_agent_backend.sketch.cuda_boxes import boxed, in_batches
 from cuda_agent_backend.sketch.cuda_contract import MAX_BATCHES, SKETCH, Writer
 from cuda_agent_backend.sketch.cuda_contract_reduce import SKETCH as REDUCING
-from cuda_agent_backend.sketch.cuda_contract_reduce import reducing_writer
+from cuda_agent_backend.sketch.cuda_contract_reduce import reducing_writer, width_of
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts, ceildiv
 from cuda_agent_backend.sketch.cuda_operands import Side
 from cuda_agent_backend.sketch.cuda_tiles import (
@@ -84,6 +84,8 @@ LESS = 0.005
 """By how much the longer run of the best tile comes behind the more accurate one."""
 WASTE = 1.12
 """What may be added in zeros, as the terms are no multiple of a run, before a shorter run is taken."""
+MOST_PADDING = 1.25
+"""Of a group's results that are reduced to one, those of its tiles."""
 ENOUGH_THREADS = 256
 """On a multiprocessor, to hide what one of them waits for."""
 JOIN_COST, HALF_JOIN_COST = 0.02, 0.1
@@ -155,9 +157,20 @@ def reducing_schedules(
     def writer(tiles: Tiles) -> Writer:
         return reducing_writer(reducing, tiles, device)
 
-    found = ((t, share) for t, share in _candidates(c, sides_of(c), device) if t.split == 1)
+    found = (
+        (t, share)
+        for t, share in _candidates(c, sides_of(c), device)
+        if t.split == 1 and _fills(reducing, t)
+    )
     best = _with_tf32(_best(c, device, writer, found), c, device, most)
     return [_parameters(tiles, REDUCING) for tiles in best]
+
+
+def _fills(reducing: Reducing, t: Tiles) -> bool:
+    """Whether tiles of a group are not padding for a good part, which those of all groups together were not."""
+    width = width_of(reducing, t)
+    padded = ceildiv(reducing.extent, width) * width
+    return not reducing.grouped or padded <= MOST_PADDING * reducing.extent
 
 
 def _with_tf32(best: list[Tiles], c: Contraction, device: DeviceFacts, most: int) -> list[Tiles]:

@@ -51,6 +51,7 @@ class Reducing:
     """Kernel ``number`` makes ``buffer``, which kernel ``reader`` reduces over the rows (``by_rows``) or columns of
     ``contraction``; groups of them that are not reduced to one are batches.
 
+    kept: whether the results are written all the same, as something else needs them.
     names: for each stage of the reader that reduces results, the product's loops as the stage knows them. picks: what
     other kernels want of single results, with the same for their stages.
     """
@@ -62,6 +63,7 @@ class Reducing:
     buffer: str
     contraction: Contraction
     by_rows: bool
+    kept: bool
     names: dict[str, Names]
     picks: tuple[tuple[Pick, Names], ...] = ()
 
@@ -69,6 +71,12 @@ class Reducing:
     def extent(self) -> int:
         """Results that are reduced to one within the tiles of a line."""
         return self.contraction.m if self.by_rows else self.contraction.n
+
+    @property
+    def grouped(self) -> bool:
+        """Whether groups of rows or columns begin tiles of their own."""
+        whole = contraction_of(self.kernels[self.number])
+        return whole is not None and whole.batches < self.contraction.batches
 
     def in_tiles(self, width: int) -> tuple[LoweredRegion, tuple[Kernel, ...]]:
         """Region and kernels where a tile has ``width`` of the results that are reduced to one."""
@@ -151,7 +159,8 @@ class Reducing:
     def _replaced(self, own: Mapping[str, RowStage], join: Kernel) -> tuple[Kernel, ...]:
         product = self.kernels[self.number]
         *before, last = product.stages
-        last = replace(last, stores=(), local_stores=(Store(self.buffer, sympy.S.Zero),))
+        stores = last.stores if self.kept else ()
+        last = replace(last, stores=stores, local_stores=(Store(self.buffer, sympy.S.Zero),))
         found = list(self.kernels)
         found[self.number] = replace(product, stages=(*before, last, *own.values()))
         read = {i.buffer for s in join.stages for i in s.body.walk() if i.op == "local"}
@@ -210,10 +219,11 @@ def reducing_of(region: LoweredRegion, kernels: tuple[Kernel, ...], number: int)
     product = straightened(kernels[number])
     if contraction_of(product) is None:
         raise Unsupported("no sum of products")
-    buffer, stored = _made(product, region)
+    buffer, stored = _made(product)
     reader, *others = _readers(kernels, number, buffer)
-    if any(_loading(kernels[n], buffer) for n in others):
-        raise Unsupported("a product that several kernels read")
+    kept = buffer in region.outputs or any(_loading(kernels[n], buffer) for n in others)
+    if kept:
+        others = []
     accesses = {n: _accesses(kernels[n], buffer) for n in (reader, *others)}
     ends = _ends([stored, *(access for own in accesses.values() for access in own)])
     changed = list(kernels)
@@ -229,22 +239,30 @@ def reducing_of(region: LoweredRegion, kernels: tuple[Kernel, ...], number: int)
     along = contraction.rows if by_rows else contraction.columns
     if any([own[GATHERED]] != [s for s, _ in along] for _, own in named):
         raise Unsupported("a result that is picked of more than a line, or of less")
-    return Reducing(
-        region, tuple(changed), number, reader, buffer, contraction, by_rows, names, named
-    )
+    found = tuple(changed)
+    return Reducing(region, found, number, reader, buffer, contraction, by_rows, kept, names, named)
 
 
-def _made(product: Kernel, region: LoweredRegion) -> tuple[str, Access]:
+def reducings(region: LoweredRegion, kernels: tuple[Kernel, ...]) -> list[Reducing]:
+    """The products that can be reduced in their tiles, each by itself."""
+    found = []
+    for number in range(len(kernels)):
+        try:
+            found.append(reducing_of(region, kernels, number))
+        except Unsupported:
+            continue
+    return found
+
+
+def _made(product: Kernel) -> tuple[str, Access]:
     stores = [s for stage in product.stages for s in stage.stores]
     if len(stores) != 1 or not product.stages[-1].stores:
         raise Unsupported("a product with several results")
-    if stores[0].buffer in region.outputs:
-        raise Unsupported("a product that is wanted itself")
     return stores[0].buffer, (stores[0].index, product.outer)
 
 
 def _readers(kernels: tuple[Kernel, ...], number: int, buffer: str) -> list[int]:
-    """The kernel that reduces the product, then others that read it."""
+    """The first kernel that only reduces the product, then others that read it."""
     found = [
         n
         for n, kernel in enumerate(kernels)
@@ -252,7 +270,12 @@ def _readers(kernels: tuple[Kernel, ...], number: int, buffer: str) -> list[int]
     ]
     if not found or found[0] <= number:
         raise Unsupported("a product that nothing reads")
-    return found
+    return sorted(found, key=lambda n: not _only_reduces(kernels[n], buffer))
+
+
+def _only_reduces(kernel: Kernel, buffer: str) -> bool:
+    stages = _loading(kernel, buffer)
+    return bool(stages) and all(s.kind == "reduce" and s.combine in COMBINED for s in stages)
 
 
 def _loading(kernel: Kernel, buffer: str) -> list[RowStage]:
