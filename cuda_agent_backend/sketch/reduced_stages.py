@@ -26,7 +26,8 @@ def in_tile(stage: RowStage) -> RowStage:
 
     Of squared deviations from anything that is a row's, Welford's statistics say what they are of all.
     """
-    deviating = deviating_in(stage.body) if stage.combine == "sum" else None
+    sums = stage.combine == "sum" and stage_dtype(stage).is_floating_point
+    deviating = deviating_in(stage.body) if sums else None
     if deviating is None:
         return stage
     made = {i.result: i for i in stage.body.instructions}
@@ -186,8 +187,12 @@ def deviating_in(body: Body) -> Value | None:
     i = made[body.results[0]]
     if i.op != "square" and not (i.op == "mul" and i.operands[0] == i.operands[1]):
         return None
-    difference = made[i.operands[0]]
-    if difference.op != "sub" or not all(isinstance(o, Value) for o in difference.operands):
+    difference = made.get(i.operands[0])
+    if (
+        difference is None
+        or difference.op != "sub"
+        or not all(isinstance(o, Value) for o in difference.operands)
+    ):
         return None
     x, m = (closure(o, made) for o in difference.operands)
     scalars = {i.result for i in made.values() if i.op == "local" and i.index == ZERO}
