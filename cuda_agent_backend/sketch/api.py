@@ -12,7 +12,6 @@ from cuda_agent_backend.rewrite.alternatives import Alternatives
 from cuda_agent_backend.rewrite.forms import forms
 from cuda_agent_backend.sketch import cpu, cpu_schedules, cuda
 from cuda_agent_backend.sketch.attention import attention_of, is_attention
-from cuda_agent_backend.sketch.contraction import unscaled
 from cuda_agent_backend.sketch.cpu_attention import CpuAttention
 from cuda_agent_backend.sketch.cuda_attention import CudaAttention
 from cuda_agent_backend.sketch.cuda_chain import chained
@@ -29,6 +28,7 @@ from cuda_agent_backend.sketch.scatter import has_scatter, scatter_of
 from cuda_agent_backend.sketch.schedule import Schedule
 from cuda_agent_backend.sketch.sorting import is_sorting, sorting_of
 from cuda_agent_backend.sketch.ssa import Unsupported
+from cuda_agent_backend.sketch.unscaled import unscaled
 from sandbox.candidate import Candidate, Language
 from sandbox.plan import Plan, PlanError
 from sandbox.plancheck import MAX_BUFFERS

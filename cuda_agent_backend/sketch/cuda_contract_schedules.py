@@ -129,19 +129,11 @@ def contract_schedules(
     """Up to ``most`` schedules that fit, none where the device does not take so many batches."""
     if contraction.batches > MAX_BATCHES:
         return []
-    copies = aligned_sides(contraction, region, "k")
-    sides = sides_of(contraction)
 
     def writer(tiles: Tiles) -> Writer:
         return Writer(kernel, contraction, region, tiles, "k", device)
 
-    best = _best(contraction, device, writer, _candidates(contraction, sides, device))
-    if aligning_pays(contraction, copies):
-        by_name = {one.side.name: one.side for one in copies}
-        sides = by_name.get("a", sides[0]), by_name.get("b", sides[1])
-        found = _candidates(contraction, sides, device)
-        found = ((replace(tiles, aligned=1), share) for tiles, share in found)
-        best = _aligned_first(_best(contraction, device, writer, found), best)
+    best = _ranked(contraction, region, device, writer)
     best = _with_tf32(best, contraction, device, most)
     return [_parameters(tiles, SKETCH) for tiles in best]
 
@@ -155,15 +147,26 @@ def reducing_schedules(
         return []
 
     def writer(tiles: Tiles) -> Writer:
+        if not _fills(reducing, tiles):
+            raise Unsupported("tiles that are padding for a good part")
         return reducing_writer(reducing, tiles, device)
 
-    found = (
-        (t, share)
-        for t, share in _candidates(c, sides_of(c), device)
-        if t.split == 1 and _fills(reducing, t)
-    )
-    best = _with_tf32(_best(c, device, writer, found), c, device, most)
+    best = _with_tf32(_ranked(c, reducing.region, device, writer), c, device, most)
     return [_parameters(tiles, REDUCING) for tiles in best]
+
+
+def _ranked(
+    c: Contraction, region: LoweredRegion, device: DeviceFacts, writer_of: Callable[[Tiles], Writer]
+) -> list[Tiles]:
+    """All that fit, best guess first."""
+    copies, sides = aligned_sides(c, region, "k"), sides_of(c)
+    best = _best(c, device, writer_of, _candidates(c, sides, device))
+    if not aligning_pays(c, copies):
+        return best
+    by_name = {one.side.name: one.side for one in copies}
+    sides = by_name.get("a", sides[0]), by_name.get("b", sides[1])
+    found = ((replace(tiles, aligned=1), share) for tiles, share in _candidates(c, sides, device))
+    return _aligned_first(_best(c, device, writer_of, found), best)
 
 
 def _fills(reducing: Reducing, t: Tiles) -> bool:

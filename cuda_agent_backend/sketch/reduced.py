@@ -17,7 +17,6 @@ import torch
 from cuda_agent_backend.sketch.contraction import (
     Contraction,
     contraction_of,
-    cut_sizes,
     points,
     straightened,
 )
@@ -29,15 +28,14 @@ from cuda_agent_backend.sketch.nest import (
     Kernel,
     RowStage,
     coefficient,
-    cut_loops,
     merge_inner,
 )
 from cuda_agent_backend.sketch.printer import COMPUTE_TYPES
+from cuda_agent_backend.sketch.reduced_loops import Access, Names, cut_at, ends_of, names_of
 from cuda_agent_backend.sketch.reduced_picks import GATHERED, Pick, picks_in, places_read
 from cuda_agent_backend.sketch.reduced_stages import in_tile, joining
 from cuda_agent_backend.sketch.ssa import GATHER, Body, Unsupported
 
-Names = dict[sympy.Symbol, sympy.Symbol]
 COMBINED = ("sum", "max", "min", "welford")
 LEAST_GROUP = 64
 """Results that are reduced to one, of neighbours in a product's rows or columns that are not: each such group begins a
@@ -206,9 +204,6 @@ def _forwarded(body: Body, buffer: str) -> Body:
 
 # --- which kernel reduces what ---------------------------------------------------------------------------------------
 
-Access = tuple[sympy.Expr, tuple[Dim, ...]]
-"""An index, and the loops that it is over."""
-
 
 def reducing_of(region: LoweredRegion, kernels: tuple[Kernel, ...], number: int) -> Reducing:
     """How the results of kernel ``number`` are reduced in its tiles.
@@ -225,17 +220,17 @@ def reducing_of(region: LoweredRegion, kernels: tuple[Kernel, ...], number: int)
     if kept:
         others = []
     accesses = {n: _accesses(kernels[n], buffer) for n in (reader, *others)}
-    ends = _ends([stored, *(access for own in accesses.values() for access in own)])
+    ends = ends_of([stored, *(access for own in accesses.values() for access in own)])
     changed = list(kernels)
-    changed[number] = product = _cut_at(product, [stored], ends)
+    changed[number] = product = cut_at(product, [stored], ends)
     for n, own in accesses.items():
-        changed[n] = _cut_at(kernels[n], own, ends)
+        changed[n] = cut_at(kernels[n], own, ends)
     other = changed[reader]
-    names = {s.name: _names(product, _read_at(other, s, buffer)) for s in _loading(other, buffer)}
+    names = {s.name: names_of(product, _read_at(other, s, buffer)) for s in _loading(other, buffer)}
     contraction, by_rows = _by_groups(product, _reduced(other, names))
     picks = [pick for n in accesses for pick in picks_in(n, changed[n], buffer)]
     _check_order(kernels, number, reader, picks)
-    named = tuple((pick, _names(product, pick.access(changed[pick.kernel]))) for pick in picks)
+    named = tuple((pick, names_of(product, pick.access(changed[pick.kernel]))) for pick in picks)
     along = contraction.rows if by_rows else contraction.columns
     if any([own[GATHERED]] != [s for s, _ in along] for _, own in named):
         raise Unsupported("a result that is picked of more than a line, or of less")
@@ -309,54 +304,6 @@ def _accesses(kernel: Kernel, buffer: str) -> list[Access]:
     """How a kernel reads the product."""
     loads = [_read_at(kernel, stage, buffer) for stage in _loading(kernel, buffer)]
     return [*loads, *(pick.access(kernel) for pick in picks_in(0, kernel, buffer))]
-
-
-def _steps(access: Access) -> dict[sympy.Symbol, int]:
-    """Elements from one point of each loop to the next. Raises Unsupported where that is not constant."""
-    index, dims = access
-    found = {symbol: coefficient(index, symbol) or 0 for symbol, _ in dims}
-    rest = sympy.expand(index - sum(step * symbol for symbol, step in found.items()))
-    if rest != 0 or any(step <= 0 for step in found.values()):
-        raise Unsupported("a product that is read in part, or more than once")
-    return found
-
-
-def _ends(accesses: Sequence[Access]) -> list[int]:
-    """Distances at which some access has a loop begin or end."""
-    ends = set()
-    for access in accesses:
-        steps = _steps(access)
-        ends |= {end for s, n in access[1] for end in (steps[s], steps[s] * n)}
-    return sorted(ends)
-
-
-def _cut_at(kernel: Kernel, accesses: Sequence[Access], ends: Sequence[int]) -> Kernel:
-    """``kernel`` with the loops of its accesses cut at ``ends``."""
-    parts: dict[sympy.Symbol, tuple[int, ...]] = {}
-    for access in accesses:
-        steps = _steps(access)
-        for symbol, size in access[1]:
-            within = [e for e in ends if steps[symbol] < e < steps[symbol] * size]
-            cuts = [1, *(e // steps[symbol] for e in within), size]
-            parts[symbol] = cut_sizes(cuts)
-            if not parts[symbol] or any(e % steps[symbol] for e in within):
-                raise Unsupported("a product that is read across its loops")
-    if len(parts.get(GATHERED, ())) > 1:
-        raise Unsupported("a result that is picked of several loops")
-    return cut_loops(kernel, {s: sizes for s, sizes in parts.items() if len(sizes) > 1})
-
-
-def _names(product: Kernel, access: Access) -> Names:
-    """The product's loops by those of what reads it. Raises Unsupported where they differ."""
-    steps, (_, dims) = _steps(access), access
-    ((stored, loops),) = ((s.index, product.outer) for made in product.stages for s in made.stores)
-    sizes, theirs = dict(loops), _steps((stored, loops))
-    waiting = {(step, sizes[s]): s for s, step in theirs.items()}
-    found = {s: waiting.pop((steps[s], n), None) for s, n in dims}
-    known = {s: name for s, name in found.items() if name is not None}
-    if waiting or len(known) < len(found):
-        raise Unsupported("a product that is read in part, or across its loops")
-    return known
 
 
 def _reduced(reader: Kernel, names: dict[str, Names]) -> frozenset[sympy.Symbol]:
