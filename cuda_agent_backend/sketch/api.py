@@ -29,6 +29,7 @@ from cuda_agent_backend.sketch.scatter import has_scatter, scatter_of
 from cuda_agent_backend.sketch.schedule import Schedule
 from cuda_agent_backend.sketch.sorting import is_sorting, sorting_of
 from cuda_agent_backend.sketch.ssa import Unsupported
+from cuda_agent_backend.sketch.unscaled import unscaled
 from sandbox.candidate import Candidate, Language
 from sandbox.plan import Plan, PlanError
 from sandbox.plancheck import MAX_BUFFERS
@@ -140,6 +141,8 @@ def as_it_stands(task: Task) -> Analysis | NotCovered:
             return CudaRecurrent(task, recurrent_of(task))
         region = lower(task)
         kernels = grouped(region, partial(_fits, region, task.target))
+        if task.target == "cuda":
+            kernels = tuple(map(unscaled, kernels))
         buffers = [*region.inputs, *region.outputs, *temporaries(region, kernels)]
         if len(buffers) > MAX_BUFFERS:  # said here, before any schedule is written out
             raise Unsupported(f"more than {MAX_BUFFERS} buffers")

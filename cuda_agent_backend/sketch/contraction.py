@@ -16,7 +16,13 @@ import torch
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
 from cuda_agent_backend.sketch.cuda_parts import stage_dtype
-from cuda_agent_backend.sketch.nest import Dim, Kernel, coefficient, cut_loops, mergeable
+from cuda_agent_backend.sketch.nest import (
+    Dim,
+    Kernel,
+    coefficient,
+    cut_loops,
+    mergeable,
+)
 from cuda_agent_backend.sketch.ssa import GATHER, Body, Instruction, Value
 
 LOADS = ("load", GATHER, "masked", "local")
@@ -211,7 +217,7 @@ def straightened(kernel: Kernel) -> Kernel:
             ends = (divisor, *(divisor * m for m in modulus))
             if base in cuts and all(end.is_Integer for end in ends):
                 cuts[base] |= {int(end) for end in ends}
-    parts = {s: _parts(sorted(places)) for s, places in cuts.items() if len(places) > 2}
+    parts = {s: cut_sizes(sorted(places)) for s, places in cuts.items() if len(places) > 2}
     found_parts = {s: sizes for s, sizes in parts.items() if sizes}
     cut = cut_loops(kernel, found_parts) if found_parts else kernel
     # a loop of which an operand repeats its elements has a part that no operand has
@@ -227,7 +233,7 @@ def _indices(factors: Sequence[Factor]) -> Iterator[sympy.Expr]:
                 yield i.index
 
 
-def _parts(cuts: Sequence[int]) -> tuple[int, ...]:
+def cut_sizes(cuts: Sequence[int]) -> tuple[int, ...]:
     """Sizes of the loops, outermost first, between cuts in rising order; () where these do not divide each other."""
     if any(high % low for low, high in itertools.pairwise(cuts)):
         return ()

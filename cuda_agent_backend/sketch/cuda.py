@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -11,24 +12,29 @@ import torch
 from cuda_agent_backend.sketch import (
     cuda_channels,
     cuda_contract,
+    cuda_contract_reduce,
     cuda_direct,
     cuda_short,
     cuda_small,
     cuda_transpose,
 )
 from cuda_agent_backend.sketch.contraction import contraction_of
+from cuda_agent_backend.sketch.cuda_contract_reduce import emit_reducing, width_of
 from cuda_agent_backend.sketch.cuda_estimate import traffic_of
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
 from cuda_agent_backend.sketch.cuda_map import emit_map
 from cuda_agent_backend.sketch.cuda_narrow import narrowed
 from cuda_agent_backend.sketch.cuda_parts import Emitted, dtype_name, needs_wide, temporary
 from cuda_agent_backend.sketch.cuda_peel import peeled
+from cuda_agent_backend.sketch.cuda_reduced_schedules import reduced_schedules
 from cuda_agent_backend.sketch.cuda_rows import emit_rows
 from cuda_agent_backend.sketch.cuda_schedules import MOST, kernel_schedules
 from cuda_agent_backend.sketch.cuda_taps import with_taps_apart
+from cuda_agent_backend.sketch.cuda_tiles import read_tiles
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Kernel, temporaries
 from cuda_agent_backend.sketch.passes import passes
+from cuda_agent_backend.sketch.reduced import Reducing, reducing_of, reducings
 from cuda_agent_backend.sketch.schedule import Parameter, Schedule
 from cuda_agent_backend.sketch.ssa import Unsupported
 from sandbox.plan import Buffer as PlanBuffer
@@ -61,19 +67,36 @@ def emit(
         raise Unsupported(
             f"schedule for {len(schedule.kernels)} kernels where there are {len(kernels)}"
         )
+    region, kernels, reducing = _in_tiles(region, kernels, schedule)
     kernels = tuple(peeled(kernel, region.buffers) for kernel in kernels)
     emitted = [
-        _emit_kernel(kernel, region, schedule.parameters(n), f"k{n}", device)
+        emit_reducing(reducing[n], schedule.parameters(n), f"k{n}", device)
+        if n in reducing
+        else _emit_kernel(kernel, region, schedule.parameters(n), f"k{n}", device)
         for n, kernel in enumerate(kernels)
     ]
     halves = any(b.dtype in _HALF for b in region.buffers.values())
     parts = ["#define CA_HALF" if halves else "", _PRELUDE.read_text(encoding="utf-8")]
     sketches = {dict(p).get("sketch") for p in schedule.kernels}
-    if sketches & {cuda_contract.SKETCH, cuda_short.SKETCH}:
+    if sketches & {cuda_contract.SKETCH, cuda_contract_reduce.SKETCH, cuda_short.SKETCH}:
         preludes = (*cuda_contract.PRELUDES, *(cuda_contract.HALF_PRELUDES if halves else ()))
         parts += [text.read_text(encoding="utf-8") for text in preludes]
     parts += [text for e in emitted for text in e.functions]
     return "\n".join(parts) + "\n", _plan(region, kernels, emitted)
+
+
+def _in_tiles(
+    region: LoweredRegion, kernels: tuple[Kernel, ...], schedule: Schedule
+) -> tuple[LoweredRegion, tuple[Kernel, ...], dict[int, Reducing]]:
+    """Products that the schedule reduces in their tiles, by number; region and kernels as they are then."""
+    found: dict[int, Reducing] = {}
+    for number in range(len(kernels)):
+        parameters = schedule.parameters(number)
+        if parameters.get("sketch") == cuda_contract_reduce.SKETCH:
+            found[number] = reducing_of(region, kernels, number)
+            width = width_of(found[number], read_tiles(parameters))
+            region, kernels = found[number].in_tiles(width)
+    return region, kernels, found
 
 
 def _emit_kernel(
@@ -100,8 +123,9 @@ def _emit_kernel(
         return _OF_PRODUCTS[sketch](
             kernel, contraction_of(kernel), region, parameters, name, device
         )
-    own = (cuda_channels.SKETCH, cuda_transpose.SKETCH, cuda_contract.SKETCH, *_OF_PRODUCTS)
-    known = ("map", "row", *own)
+    own = (cuda_channels.SKETCH, cuda_transpose.SKETCH)
+    tiled = (cuda_contract.SKETCH, cuda_contract_reduce.SKETCH)
+    known = ("map", "row", *own, *tiled, *_OF_PRODUCTS)
     raise Unsupported(f"sketch {sketch!r}; known: {', '.join(known)}")
 
 
@@ -132,7 +156,23 @@ def fits(kernel: Kernel, region: LoweredRegion) -> bool:
 def schedules(
     region: LoweredRegion, kernels: tuple[Kernel, ...], device: DeviceFacts, most: int = MOST
 ) -> list[Schedule]:
-    """Schedules worth trying, best guess first: all kernels at their best, then one kernel's choice changed.
+    """Schedules worth trying, best guess first.
+
+    Where a product's results are reduced, that in its tiles and that of what it wrote to memory take turns.
+    """
+    plain = _one_by_one(region, kernels, device, most)
+    reduced = reduced_schedules(region, kernels, device)
+    # where blocks share terms, tiles alone do not fill the device; a product that is kept is only read once less
+    shared = any(int(plain[0].parameters(n).get("split", 1)) > 1 for n in range(len(kernels)))
+    unsure = shared or any(one.kept for one in reducings(region, kernels))
+    turns = itertools.zip_longest(*((plain, reduced) if unsure else (reduced, plain)))
+    return [one for turn in turns for one in turn if one is not None]
+
+
+def _one_by_one(
+    region: LoweredRegion, kernels: tuple[Kernel, ...], device: DeviceFacts, most: int
+) -> list[Schedule]:
+    """All kernels at their best, then one kernel's choice changed.
 
     Kernels that do about as much take turns; one that does a tenth of that has one turn in eleven.
     """

@@ -81,7 +81,7 @@ class Writer:
         self.left, self.right = sides_of(c)
         if any(self._dtype(side.factor.buffer) != c.dtype for side in (self.left, self.right)):
             raise Unsupported("factors of another dtype than their products'")
-        self.output = output_of(self.kernel, c)
+        self.output = self._output()
         self.reads, self.writes = buffers_of(self.kernel)
         self.copies = aligned_sides(c, self.region, self.name) if self.tiles.aligned else []
         accessed = {*self.reads, *self.writes, *self._align()}
@@ -89,6 +89,9 @@ class Writer:
         self.taps = self._taps()
         self.boxes = [self._boxed(side) for side in (self.left, self.right) if self.tiles.boxes]
         self.index = "int64_t" if max(*sizes, c.batches * c.m * c.n) >= WIDE else "int"
+
+    def _output(self) -> Output:
+        return output_of(self.kernel, self.contraction)
 
     def emit(self) -> Emitted:
         """Raises Unsupported where the schedule does not fit."""
@@ -104,7 +107,7 @@ class Writer:
         return Emitted((text, *found.functions), (launch, *found.launches), temporaries)
 
     def _at_once(self) -> Emitted:
-        return Emitted((self._text(self._store_tail()),), (self._launch(),))
+        return Emitted((self._text(self.store_tail()),), (self._launch(),))
 
     def _align(self) -> list[str]:
         """Has the products read copies of operands where the schedule says so, and names the copies."""
@@ -439,7 +442,7 @@ class Writer:
             "};",
         ]
 
-    def _store_tail(self) -> list[str]:
+    def store_tail(self) -> list[str]:
         """The tail on a block's tile of results."""
         c, t = self.contraction, self.tiles
         high, wide = (t.tile_n, t.tile_m) if self.output.by_rows else (t.tile_m, t.tile_n)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from cuda_agent_backend.sketch.contraction import Contraction
 from cuda_agent_backend.sketch.cuda_align import aligned_sides, aligning_pays, sides_of
 from cuda_agent_backend.sketch.cuda_boxes import boxed, in_batches
 from cuda_agent_backend.sketch.cuda_contract import MAX_BATCHES, SKETCH, Writer
+from cuda_agent_backend.sketch.cuda_contract_reduce import SKETCH as REDUCING
+from cuda_agent_backend.sketch.cuda_contract_reduce import reducing_writer, width_of
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts, ceildiv
 from cuda_agent_backend.sketch.cuda_operands import Side
 from cuda_agent_backend.sketch.cuda_tiles import (
@@ -26,6 +28,7 @@ from cuda_agent_backend.sketch.cuda_tiles import (
 )
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Kernel
+from cuda_agent_backend.sketch.reduced import Reducing
 from cuda_agent_backend.sketch.schedule import Parameter
 from cuda_agent_backend.sketch.ssa import Unsupported
 
@@ -81,6 +84,8 @@ LESS = 0.005
 """By how much the longer run of the best tile comes behind the more accurate one."""
 WASTE = 1.12
 """What may be added in zeros, as the terms are no multiple of a run, before a shorter run is taken."""
+MOST_PADDING = 1.25
+"""Of a group's results that are reduced to one, those of its tiles."""
 ENOUGH_THREADS = 256
 """On a multiprocessor, to hide what one of them waits for."""
 JOIN_COST, HALF_JOIN_COST = 0.02, 0.1
@@ -124,36 +129,73 @@ def contract_schedules(
     """Up to ``most`` schedules that fit, none where the device does not take so many batches."""
     if contraction.batches > MAX_BATCHES:
         return []
-    copies = aligned_sides(contraction, region, "k")
-    sides = sides_of(contraction)
-    best = _best(kernel, contraction, region, device, _candidates(contraction, sides, device))
-    if aligning_pays(contraction, copies):
-        by_name = {one.side.name: one.side for one in copies}
-        sides = by_name.get("a", sides[0]), by_name.get("b", sides[1])
-        found = _candidates(contraction, sides, device)
-        found = ((replace(tiles, aligned=1), share) for tiles, share in found)
-        best = _aligned_first(_best(kernel, contraction, region, device, found), best)
-    best = best[:most]
-    # by turns: only the judge knows what eager's own accuracy is for this task
-    if device.tf32 and not contraction.is_half:
-        half = best[: ceildiv(most, 2)]
-        pairs = zip(half, _in_tf32(half, contraction.k), strict=True)
-        best = list(dict.fromkeys(t for pair in pairs for t in pair))[:most]
-    return [_parameters(tiles) for tiles in best]
+
+    def writer(tiles: Tiles) -> Writer:
+        return Writer(kernel, contraction, region, tiles, "k", device)
+
+    best = _ranked(contraction, region, device, writer)
+    best = _with_tf32(best, contraction, device, most)
+    return [_parameters(tiles, SKETCH) for tiles in best]
+
+
+def reducing_schedules(
+    reducing: Reducing, device: DeviceFacts, most: int
+) -> list[dict[str, Parameter]]:
+    """The same for a product that is reduced in its tiles."""
+    c = reducing.contraction
+    if c.batches > MAX_BATCHES:
+        return []
+
+    def writer(tiles: Tiles) -> Writer:
+        if not _fills(reducing, tiles):
+            raise Unsupported("tiles that are padding for a good part")
+        return reducing_writer(reducing, tiles, device)
+
+    best = _with_tf32(_ranked(c, reducing.region, device, writer), c, device, most)
+    return [_parameters(tiles, REDUCING) for tiles in best]
+
+
+def _ranked(
+    c: Contraction, region: LoweredRegion, device: DeviceFacts, writer_of: Callable[[Tiles], Writer]
+) -> list[Tiles]:
+    """All that fit, best guess first."""
+    copies, sides = aligned_sides(c, region, "k"), sides_of(c)
+    best = _best(c, device, writer_of, _candidates(c, sides, device))
+    if not aligning_pays(c, copies):
+        return best
+    by_name = {one.side.name: one.side for one in copies}
+    sides = by_name.get("a", sides[0]), by_name.get("b", sides[1])
+    found = ((replace(tiles, aligned=1), share) for tiles, share in _candidates(c, sides, device))
+    return _aligned_first(_best(c, device, writer_of, found), best)
+
+
+def _fills(reducing: Reducing, t: Tiles) -> bool:
+    """Whether tiles of a group are not padding for a good part, which those of all groups together were not."""
+    width = width_of(reducing, t)
+    padded = ceildiv(reducing.extent, width) * width
+    return not reducing.grouped or padded <= MOST_PADDING * reducing.extent
+
+
+def _with_tf32(best: list[Tiles], c: Contraction, device: DeviceFacts, most: int) -> list[Tiles]:
+    """Up to ``most``; by turns, as only the judge knows what eager's own accuracy is for this task."""
+    if not device.tf32 or c.is_half:
+        return best[:most]
+    half = best[: ceildiv(most, 2)]
+    pairs = zip(half, _in_tf32(half, c.k), strict=True)
+    return list(dict.fromkeys(t for pair in pairs for t in pair))[:most]
 
 
 def _best(
-    kernel: Kernel,
     contraction: Contraction,
-    region: LoweredRegion,
     device: DeviceFacts,
+    writer_of: Callable[[Tiles], Writer],
     candidates: Iterator[tuple[Tiles, float]],
 ) -> list[Tiles]:
     """Those that fit, by the estimate."""
     scored: list[tuple[float, int, Tiles]] = []
     for number, (tiles, share) in enumerate(candidates):
         try:
-            writer = Writer(kernel, contraction, region, tiles, "k", device)
+            writer = writer_of(tiles)
             tiles.check(writer.shared_bytes, device, contraction.is_half)
         except Unsupported:
             continue
@@ -356,9 +398,9 @@ def _seconds(c: Contraction, t: Tiles, share: float, device: DeviceFacts) -> flo
     return float(waves * t.tile_m * t.tile_n * terms / busy * (1 + join))
 
 
-def _parameters(t: Tiles) -> dict[str, Parameter]:
+def _parameters(t: Tiles, sketch: str) -> dict[str, Parameter]:
     found: dict[str, Parameter] = {
-        "sketch": SKETCH, "tile_m": t.tile_m, "tile_n": t.tile_n, "depth": t.depth, "warp_m": t.warp_m,
+        "sketch": sketch, "tile_m": t.tile_m, "tile_n": t.tile_n, "depth": t.depth, "warp_m": t.warp_m,
         "warp_n": t.warp_n, "stages": t.stages, "run": t.run, "split": t.split,
         "products": t.products, "group": t.group, "warps_k": t.warps_k,
     }  # fmt: skip

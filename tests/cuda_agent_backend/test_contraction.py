@@ -84,6 +84,7 @@ CASES: dict[str, Case] = {
     "bias and GELU": (lambda *a: F.gelu(F.linear(*a)), (randn(2, 31, 72), randn(44, 72), randn(44))),
     "residual": (lambda x, w, h: F.linear(x, w) + h, (randn(61, 70), randn(45, 70), randn(61, 45))),
     "long sums": (F.linear, (randn(13, 1501), randn(19, 1501), randn(19))),
+    "scaled operands": (lambda a, b: (0.7 * a) @ (b * -3.0), (randn(61, 70), randn(70, 50))),
     "batches": (lambda a, b: torch.bmm(a, b) * 0.5, (randn(5, 33, 64), randn(5, 64, 41))),
     "both transposed": (lambda a, b: torch.relu(a.t() @ b.t()), (randn(70, 33), randn(45, 70))),
     "stored head by head": (head_major, (randn(2, 33, 70), randn(64, 70), randn(64))),

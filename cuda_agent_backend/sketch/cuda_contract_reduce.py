@@ -1,0 +1,313 @@
+"""Sums of products -> CUDA on tensor cores, reduced in the tile that a block has summed up (see `reduced`).
+
+Schedule parameters: those of the sketch `contract`, with a `split` of 1. A line of the tile is what is reduced to one;
+some neighbouring threads share a line, and as many as fit go at once, until all lines are done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import sympy
+
+from cuda_agent_backend.sketch.cuda_access import LanePrinter
+from cuda_agent_backend.sketch.cuda_boxes import in_batches
+from cuda_agent_backend.sketch.cuda_contract import Writer
+from cuda_agent_backend.sketch.cuda_frame import decompose, indented
+from cuda_agent_backend.sketch.cuda_layout import WARP, DeviceFacts, ceildiv
+from cuda_agent_backend.sketch.cuda_operands import Output
+from cuda_agent_backend.sketch.cuda_parts import Emitted, local_types
+from cuda_agent_backend.sketch.cuda_tiles import Tiles, read_tiles
+from cuda_agent_backend.sketch.nest import Dim, RowStage
+from cuda_agent_backend.sketch.printer import c_index
+from cuda_agent_backend.sketch.reduced import Reducing, accumulator
+from cuda_agent_backend.sketch.reduced_picks import KIND
+from cuda_agent_backend.sketch.reduced_stages import tops_in
+from cuda_agent_backend.sketch.schedule import Parameter
+from cuda_agent_backend.sketch.ssa import Instruction, Unsupported
+
+SKETCH = "contract_reduce"
+RUN = 16
+"""Results that a thread sums in one go; longer sums go in two levels, which keeps their error low."""
+
+Numbered = tuple[int, RowStage]
+
+
+@dataclass(frozen=True)
+class Tail:
+    """Statements, the text of what they make by name, and of the last of it."""
+
+    lines: list[str]
+    made: dict[str, str]
+    value: str
+
+
+@dataclass
+class ReducingWriter(Writer):
+    """Writes a sum of products that ends in reductions. ``by_rows``: rows are reduced, else columns."""
+
+    by_rows: bool = False
+
+    def __post_init__(self) -> None:
+        if self.tiles.boxes and in_batches(self.contraction) != self.contraction:
+            raise Unsupported("boxes of an operand whose reduced loops lie apart")
+        if self.tiles.split != 1:
+            raise Unsupported("a split sum that is reduced in its tile")
+        super().__post_init__()
+
+    def _output(self) -> Output:
+        """Lines lie in shared memory as they are reduced."""
+        size = self._along[-1][1]
+        return Output(self.by_rows, next(v for v in (4, 2, 1) if size % v == 0))
+
+    @property
+    def _along(self) -> tuple[Dim, ...]:
+        """The loops that are reduced."""
+        c = self.contraction
+        return c.rows if self.by_rows else c.columns
+
+    @property
+    def _reductions(self) -> dict[str, Numbered]:
+        """By name, in order, with their numbers among the kernel's stages."""
+        stages = enumerate(self.kernel.stages)
+        return {s.name: (n, s) for n, s in stages if n and s.kind == "reduce"}
+
+    @property
+    def _team(self) -> int:
+        """Threads that share a line."""
+        own = self.tiles.threads - self.tiles.preparing
+        most = min(WARP, own // self._high, self._wide // self.output.vector)
+        return 1 << max(0, most.bit_length() - 1)
+
+    @property
+    def _high(self) -> int:
+        return self.tiles.tile_n if self.by_rows else self.tiles.tile_m
+
+    @property
+    def _wide(self) -> int:
+        """Results of a line."""
+        return self.tiles.tile_m if self.by_rows else self.tiles.tile_n
+
+    # --- text ---
+
+    def store_tail(self) -> list[str]:
+        """The reductions of a block's tile of results."""
+        c, t, team = self.contraction, self.tiles, self._team
+        at_once = (t.threads - t.preparing) // team
+        size = c.n if self.by_rows else c.m
+        start, name = ("column0", "column") if self.by_rows else ("row0", "row")
+        turns = ceildiv(self._high, at_once)
+        line = [
+            f"const int line = turn * {at_once} + own / team;",
+            f"const bool live = line < {self._high} && {start} + line < {size};",
+            f"const int {name} = min({start} + line, {size - 1});",
+            f"float* const results = memory + min(line, {self._high - 1}) * stride;",
+            *decompose(name, c.columns if self.by_rows else c.rows, self.index),
+            *self._corrected(),
+            *self._picks(),
+            *self._passes(),
+        ]
+        return [
+            *self._kept(),
+            *self._exact(),
+            f"constexpr int L = {self.output.vector}, team = {team};",
+            "const int own = threadIdx.x - first_thread, member = own % team;",
+            f"const int tile = {'tile_m' if self.by_rows else 'tile_n'}, from = {self._from};",
+            f"const int limit = min({self._wide}, {c.m if self.by_rows else c.n} - from);",
+            "#pragma unroll 1",
+            f"for (int turn = 0; turn < {turns}; ++turn) {{",
+            *indented(line),
+            "}",
+        ]
+
+    def _kept(self) -> list[str]:
+        """The results to memory, where something else needs them."""
+        stages = [s for n, s in enumerate(self.kernel.stages) if s.kind == "map" or not n]
+        if not any(s.stores for s in stages):
+            return []
+        product = replace(self.kernel, stages=tuple(stages))
+        plain = Writer(product, self.contraction, self.region, self.tiles, self.name, self.device)
+        plain.output = self.output
+        return ["{", *indented(plain.store_tail()), "}"]
+
+    @property
+    def _from(self) -> str:
+        return "row0" if self.by_rows else "column0"
+
+    def _corrected(self) -> list[str]:
+        """Sums that are not finite anew, each by the thread that will read it."""
+        if not self._anew:
+            return []
+        place = "from + i, column" if self.by_rows else "row, from + i"
+        body = [
+            "for (int i = j; i < j + L; ++i)",
+            f"  if (!(fabsf(results[i]) < 3.402823466e38f)) results[i] = exact({place});",
+        ]
+        return [
+            "for (int j = live ? member * L : limit; j < limit; j += team * L)",
+            *indented(body),
+        ]
+
+    def _picks(self) -> list[str]:
+        """Single results of the line, to memory where they are this tile's."""
+        picks = [(n, s) for n, s in enumerate(self.kernel.stages) if s.kind == KIND]
+        # another thread of the team may have worked out the result anew
+        out = ["__syncwarp();"] if picks and self._anew else []
+        name = "row" if self.by_rows else "column"
+        for number, stage in picks:
+            place, made = f"s{number}v{stage.body.results[0].number}", self._before(None, 1)
+            body = [
+                f"const int {name} = from + int(at);",
+                *decompose(name, self._along, self.index),
+                "auto total = ca::load<L>(results + at);",
+                *made.lines,
+                *(f"m_{s.buffer}[{c_index(s.index)}] = {made.value}.v[0];" for s in stage.stores),
+            ]
+            out += [
+                "{",
+                "  constexpr int L = 1;",
+                *indented(self._printer(None, 1, {}).lines(stage.body, f"s{number}v")),
+                f"  const int64_t at = int64_t({place}.v[0]) - from;",
+                "  if (live && member == 0 && at >= 0 && at < limit) {",
+                *indented(body, "    "),
+                "  }",
+                "}",
+            ]
+        return out
+
+    def _passes(self) -> list[str]:
+        """Loops over the line, each of which needs those before, and then what its reductions came to."""
+        reductions, out = self._reductions, []
+        stages = {name: stage for name, (_, stage) in reductions.items()}
+        deep = [item for item in reductions.values() if tops_in(item[1], stages)]
+        flat = [item for item in reductions.values() if item not in deep]
+        for group in (flat, deep):
+            if group:
+                out += [*self._loops(group), *(line for item in group for line in self._end(*item))]
+        return out
+
+    def _loops(self, group: Sequence[Numbered]) -> list[str]:
+        accumulators = {n: accumulator(s) for n, s in group}
+        out = [f"{acc.of('L')} a{n};" for n, acc in accumulators.items()]
+        sums = [n for n, acc in accumulators.items() if acc.is_real_sum]
+        out += self._loop(group, sums)
+        centred = [item for item in group if accumulators[item[0]].is_welford]
+        if centred:
+            out += [f"a{n}.center();" for n, _ in centred]
+            out += self._loop(centred, [], again=True)
+        return out
+
+    def _loop(
+        self, group: Sequence[Numbered], sums: Sequence[int], again: bool = False
+    ) -> list[str]:
+        """``sums``: numbers of those that go in runs."""
+
+        def update(number: int, stage: RowStage, value: str) -> str:
+            acc = accumulator(stage)
+            what = ("deviate" if again else "count") if acc.is_welford else "update"
+            into = f"run{number}" if number in sums else f"a{number}"
+            return f"{into}.{what}(ca::to<{acc.value}>({value}));"
+
+        body = self._body(group, update)
+        if not sums:
+            return ["for (int i = member * L; i < limit; i += team * L) {", *indented(body), "}"]
+        acc = {n: accumulator(s).of("L") for n, s in group}
+        return [
+            f"for (int begin = member * L; begin < limit; begin += {RUN} * team * L) {{",
+            *(f"  {acc[n]} run{n};" for n in sums),
+            f"  const int end = min(limit, begin + {RUN} * team * L);",
+            "  for (int i = begin; i < end; i += team * L) {",
+            *indented(body, "    "),
+            "  }",
+            *(f"  a{n}.merge(run{n});" for n in sums),
+            "}",
+        ]
+
+    def _body(
+        self, group: Sequence[Numbered], update: Callable[[int, RowStage, str], str]
+    ) -> list[str]:
+        """The tail on results at ``i`` of the line, and what reductions make of them."""
+        lane, name = self._along[-1][0], "row" if self.by_rows else "column"
+        out = [f"const int {name} = from + i;", *decompose(name, self._along, self.index)]
+        tail = self._before(lane, self.output.vector)
+        out += ["auto total = ca::load<L>(results + i);", *tail.lines]
+        printer = self._printer(lane, self.output.vector, {**self._tops, **tail.made})
+        for number, stage in group:
+            prefix = f"s{number}v"
+            out += printer.lines(stage.body, prefix)
+            out.append(update(number, stage, f"{prefix}{stage.body.results[0].number}"))
+        return out
+
+    def _before(self, lane: sympy.Symbol | None, width: int) -> Tail:
+        """What is made of ``total`` before it is reduced."""
+        types, value = local_types(self.kernel), "total"
+        made: dict[str, str] = {}
+        lines: list[str] = []
+        for number, stage in enumerate(self.kernel.stages):
+            if number and stage.kind != "map":
+                break
+            if number:
+                lines += self._printer(lane, width, made).lines(stage.body, f"s{number}v")
+                value = f"s{number}v{stage.body.results[0].number}"
+            made |= {s.buffer: f"ca::to<{types[s.buffer]}>({value})" for s in stage.local_stores}
+        return Tail(lines, made, value)
+
+    def _printer(
+        self, lane: sympy.Symbol | None, width: int, made: Mapping[str, str]
+    ) -> LanePrinter:
+        """``made``: the text of values at hand."""
+
+        def local(i: Instruction) -> str:
+            if i.buffer is None or i.buffer not in made:
+                raise Unsupported("a value of the tail that is not there")
+            return made[i.buffer]
+
+        buffers = self.region.buffers
+        return LanePrinter(lane, lambda b: f"m_{b}", local, lambda b: buffers[b].dtype, "", width)
+
+    @property
+    def _tops(self) -> dict[str, str]:
+        """Maxima of the line that other reductions read, by name."""
+        found = self._reductions.values()
+        stores = ((n, accumulator(s).word, t.buffer) for n, s in found for t in s.local_stores)
+        return {buffer: f"ca::splat<{word}, L>(top{n})" for n, word, buffer in stores}
+
+    def _end(self, number: int, stage: RowStage) -> list[str]:
+        """What the team's threads found together, to memory."""
+        members = [member for member, _ in accumulator(stage).fields]
+        stores = (
+            f"m_{s.buffer}[{c_index(s.index)}] = f{number}.{member}[0];"
+            for s, member in zip(stage.stores, members, strict=True)
+        )
+        out = [
+            f"const auto f{number} = ca::warp_join<team>(ca::across<L>(a{number}));",
+            f"if (live && member == 0) {{ {' '.join(stores)} }}",
+        ]
+        if (
+            stage.combine == "max"
+        ):  # of a tile without any number exponentials are 0, not those of NaN
+            top = f"f{number}.v[0]"
+            out.append(f"const auto top{number} = {top} == -INFINITY ? 0 : {top};")
+        return out
+
+
+def reducing_writer(
+    reducing: Reducing, tiles: Tiles, device: DeviceFacts, name: str = "k"
+) -> ReducingWriter:
+    """Of the product's kernel under these tiles. Raises Unsupported where they do not fit."""
+    region, kernels = reducing.in_tiles(width_of(reducing, tiles))
+    kernel, c = kernels[reducing.number], reducing.contraction
+    return ReducingWriter(kernel, c, region, tiles, name, device, reducing.by_rows)
+
+
+def width_of(reducing: Reducing, tiles: Tiles) -> int:
+    """Results of a line in a tile."""
+    return tiles.tile_m if reducing.by_rows else tiles.tile_n
+
+
+def emit_reducing(
+    reducing: Reducing, parameters: Mapping[str, Parameter], name: str, device: DeviceFacts
+) -> Emitted:
+    """The product of ``reducing``. Raises Unsupported where the schedule does not fit."""
+    return reducing_writer(reducing, read_tiles(parameters), device, name).emit()

@@ -1,0 +1,76 @@
+"""Schedules of a region some of whose products are reduced in their tiles, best guess first (see `reduced`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cuda_agent_backend.sketch.cuda_contract_reduce import width_of
+from cuda_agent_backend.sketch.cuda_contract_schedules import reducing_schedules
+from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
+from cuda_agent_backend.sketch.cuda_peel import peeled
+from cuda_agent_backend.sketch.cuda_schedules import Parameters, kernel_schedules
+from cuda_agent_backend.sketch.cuda_tiles import read_tiles
+from cuda_agent_backend.sketch.lower import LoweredRegion
+from cuda_agent_backend.sketch.nest import Kernel
+from cuda_agent_backend.sketch.reduced import reducing_of
+from cuda_agent_backend.sketch.schedule import Schedule
+from cuda_agent_backend.sketch.ssa import Unsupported
+
+MOST = 6
+"""Tiles that are tried; what joins them takes little time, so of its schedules the best guess is."""
+FIRST = 2
+"""Schedules of a kernel that are asked for where one is wanted."""
+
+
+def reduced_schedules(
+    region: LoweredRegion, kernels: tuple[Kernel, ...], device: DeviceFacts, most: int = MOST
+) -> list[Schedule]:
+    """Up to ``most`` schedules in which each product that can be is reduced in its tiles; none where none can."""
+    found: list[Schedule] = []
+    for turn in range(most):
+        chosen, own_region, changed = _chosen(region, kernels, device, turn)
+        if not chosen:
+            break
+        try:
+            one = _with_others(chosen, own_region, changed, device)
+        except Unsupported:
+            continue
+        if one not in found:
+            found.append(one)
+    return found
+
+
+def _chosen(
+    region: LoweredRegion, kernels: tuple[Kernel, ...], device: DeviceFacts, turn: int
+) -> tuple[dict[int, Parameters], LoweredRegion, tuple[Kernel, ...]]:
+    """For each product that is reduced its parameters at this turn; region and kernels as they are then."""
+    chosen: dict[int, Parameters] = {}
+    for number in range(len(kernels)):
+        try:
+            reducing = reducing_of(region, kernels, number)
+            options = reducing_schedules(reducing, device, turn + 1)
+            if not options:
+                continue
+            width = width_of(reducing, read_tiles(options[-1]))
+            region, kernels = reducing.in_tiles(width)
+            chosen[number] = options[-1]
+        except Unsupported:
+            continue
+    return chosen, region, kernels
+
+
+def _with_others(
+    chosen: Mapping[int, Parameters],
+    region: LoweredRegion,
+    kernels: tuple[Kernel, ...],
+    device: DeviceFacts,
+) -> Schedule:
+    """With the best guess for all other kernels."""
+    return Schedule.of(
+        *(
+            chosen[n]
+            if n in chosen
+            else kernel_schedules(peeled(kernel, region.buffers), region, device, FIRST)[0]
+            for n, kernel in enumerate(kernels)
+        )
+    )

@@ -1,0 +1,307 @@
+"""Products that are reduced in their tiles on cuda: recognised, and right, as an emulator on the CPU runs them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import cuda_emulator
+import pytest
+import torch
+from sketch_kit import Sample, sample
+from torch import Tensor
+from torch._inductor import config as inductor_config
+from torch.nn import functional as F
+
+from cuda_agent_backend.sketch import cuda
+from cuda_agent_backend.sketch.cuda_contract_reduce import SKETCH, width_of
+from cuda_agent_backend.sketch.cuda_schedules import kernel_schedules
+from cuda_agent_backend.sketch.cuda_tiles import read_tiles
+from cuda_agent_backend.sketch.reduced import reducing_of
+from cuda_agent_backend.sketch.schedule import Parameter, Schedule
+from cuda_agent_backend.sketch.ssa import Unsupported
+from sandbox.task import Task
+
+DEVICE = cuda.DeviceFacts()
+TILES: dict[str, Parameter] = {
+    "sketch": SKETCH, "tile_m": 32, "tile_n": 32, "depth": 16, "warp_m": 16, "warp_n": 16, "stages": 3, "run": 16,
+}  # fmt: skip
+GROUPS: dict[str, Parameter] = {
+    "tile_m": 128, "tile_n": 64, "depth": 32, "stages": 5, "run": 32, "group": 2,
+}  # fmt: skip
+HALF: dict[str, Parameter] = {"products": 1, "run": 0, "depth": 32}
+
+
+def randn(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(len(shape) + shape[-1]))
+
+
+def below_maximum(y: Tensor) -> Tensor:
+    return (y - y.amax(1, keepdim=True)).exp().sum(1)
+
+
+def statistics(y: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.var_mean(y, 1)
+
+
+def squares_from_a_mean(y: Tensor) -> Tensor:
+    return (y - y.mean(1, keepdim=True)).square().sum(1)
+
+
+def some_ignored(count: int) -> Tensor:
+    return torch.where(torch.arange(count) % 3 == 0, -100, torch.arange(count) * 7 % 99)
+
+
+def cross_entropy_of_tail(x: Tensor, w: Tensor, b: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(F.linear(x, w, b).tanh() * 3.0, targets)
+
+
+def nearest(x: Tensor, codes: Tensor, lengths: Tensor) -> Tensor:
+    return torch.sqrt(4.0 + (lengths - x @ codes.t()).amin(1).abs())
+
+
+X, W = randn(61, 70), randn(70, 99)
+IMAGE, FILTER, BIAS = randn(3, 8, 20, 22), randn(24, 8, 3, 3), randn(24)
+Case = tuple[Callable[..., Any], tuple[Tensor, ...]]
+# sizes that are no multiple of a tile, so that lines end within one
+CASES: dict[str, Case] = {
+    "sum over columns": (lambda x, w: (x @ w).relu().sum(1), (X, W)),
+    "maximum over columns": (lambda x, w: (x @ w).amax(1), (X, W)),
+    "minimum over columns": (nearest, (X, randn(99, 70), randn(99))),
+    "a scaled operand": (lambda x, w: (3.0 - 2 * x @ w).amin(1), (X, W)),
+    "sum of squares": (lambda x, w: (x @ w).square().sum(1), (X, W)),
+    "whole tiles": (lambda x, w: (x @ w).relu().sum(1), (randn(64, 64), randn(64, 96))),
+    "one tile by columns": (lambda x, w: (x @ w).relu().sum(1), (X, randn(70, 27))),
+    "sum over rows": (lambda x, w: (x @ w).relu().sum(0), (X, W)),
+    "maximum over rows": (lambda x, w, b: (F.linear(x, w, b) * 0.5).amax(0), (X, randn(45, 70), randn(45))),
+    "sum over all": (lambda x, w: (x @ w).relu().sum(), (X, W)),
+    "logsumexp": (lambda x, w: torch.logsumexp(x @ w, 1), (X, W)),
+    "logsumexp over rows": (lambda x, w: torch.logsumexp(x @ w, 0), (X, W)),
+    "below a maximum": (lambda x, w: below_maximum((x @ w) / 0.7), (X, W)),
+    "statistics": (lambda x, w: statistics((x @ w) + 9.0), (X, W)),
+    "statistics of long rows": (lambda x, w: statistics((x @ w) + 9.0), (randn(9, 40), randn(40, 1100))),
+    "squares from a mean": (lambda x, w: squares_from_a_mean(x @ w), (X, W)),
+    "several": (lambda x, w: ((x @ w).sum(1), (x @ w).amax(1), (x @ w).square().sum(1)), (X, W)),
+    "cross entropy": (lambda x, w, t: F.cross_entropy(x @ w, t), (X, W, some_ignored(61))),
+    "cross entropy with a tail": (cross_entropy_of_tail, (X, randn(99, 70), randn(99), some_ignored(61))),
+    "cross entropy over rows": (
+        lambda x, w, t: F.cross_entropy((x @ w).t(), t, reduction="none"),
+        (randn(99, 70), randn(70, 45), some_ignored(45)),
+    ),
+    "batches": (lambda a, b: torch.bmm(a, b).amax(2), (randn(3, 33, 40), randn(3, 40, 50))),
+    "positions of an image": (lambda x, w, b: F.conv2d(x, w, b).mean((2, 3)), (IMAGE, FILTER, BIAS)),
+    "padded positions": (
+        lambda x, w: F.conv2d(x, w, padding=1, stride=2).relu().amax((2, 3)), (IMAGE, FILTER),
+    ),
+    "tokens of a batch": (lambda x, w: F.gelu(x @ w).mean(1), (randn(3, 90, 40), randn(40, 30))),
+    "more rows than threads": (lambda x, w: (x @ w).exp().sum(1), (0.1 * randn(200, 40), randn(40, 40))),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _plain_layouts() -> Iterator[None]:
+    with inductor_config.patch(comprehensive_padding=False):
+        yield
+
+
+def made(function: Callable[..., Any], *inputs: Tensor) -> Sample:
+    """Traced on the CPU, whose scalars are constants of the task."""
+    it = sample(function, *inputs)
+    return replace(it, task=Task.from_json(it.task.to_json().replace('"cpu"', '"cuda"')))
+
+
+def case(name: str) -> Sample:
+    function, inputs = CASES[name]
+    return made(function, *inputs)
+
+
+def in_tiles(it: Sample, **change: Parameter) -> Schedule:
+    """The first product reduced in such tiles, and the best guess for what joins them."""
+    tiles = TILES | change
+    region, kernels = it.analysis.region, it.analysis.kernels
+    reducing = reducing_of(region, kernels, 0)
+    region, kernels = reducing.in_tiles(width_of(reducing, read_tiles(tiles)))
+    others = (kernel_schedules(kernel, region, DEVICE)[0] for kernel in kernels[1:])
+    return Schedule.of(tiles, *others)
+
+
+def excited(x: Tensor, w: Tensor, b: Tensor, mix: Tensor) -> Tensor:
+    y = F.conv2d(x, w, b, padding=1).relu()
+    return y * (y.mean((2, 3)) @ mix).sigmoid()[:, :, None, None]
+
+
+KEPT: dict[str, Case] = {
+    "and wanted": (lambda x, w: (x @ w, (x @ w).sum(1)), (X, W)),
+    "columns of what lies by rows": (lambda x, w: ((x @ w).tanh(), (x @ w).tanh().amax(0)), (X, W)),
+    "squeezed and excited": (excited, (IMAGE, FILTER, BIAS, randn(24, 24))),
+}
+CASES |= KEPT
+
+
+def emulated(it: Sample, schedule: Schedule, folder: Path) -> list[Tensor]:
+    source, plan = cuda.emit(it.analysis.region, it.analysis.kernels, schedule, DEVICE)
+    return cuda_emulator.run(source, plan, it.inputs, folder)
+
+
+def relative(got: Tensor, want: Tensor) -> float:
+    return float((got.double() - want.double()).norm() / want.double().norm())
+
+
+def in_float64(name: str) -> list[Tensor]:
+    function, inputs = CASES[name]
+    found = function(*(x.double() if x.is_floating_point() else x for x in inputs))
+    return [found] if isinstance(found, Tensor) else list(found)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_products_are_written_only_where_something_else_needs_them(name: str) -> None:
+    it = case(name)
+    reducing = reducing_of(it.analysis.region, it.analysis.kernels, 0)
+    _, kernels = reducing.in_tiles(32)
+    written = {s.buffer for k in kernels for stage in k.stages for s in stage.stores}
+    assert (reducing.buffer in written) == (name in KEPT)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_reductions_are_as_accurate_as_eagers(name: str, tmp_path: Path) -> None:
+    it = case(name)
+    got = emulated(it, in_tiles(it), tmp_path)
+    for mine, theirs, want in zip(got, it.want, in_float64(name), strict=True):
+        assert mine.shape == theirs.shape
+        assert relative(mine, want) < 2 * relative(theirs, want) + 1e-7
+
+
+@pytest.mark.parametrize(
+    "name", ["sum over columns", "logsumexp", "positions of an image", "statistics"]
+)
+@pytest.mark.parametrize(
+    "change",
+    [
+        GROUPS,
+        {**GROUPS, "group": 1, "stages": 4, "tile_m": 64},
+        {"warp_n": 32, "tile_n": 64, "depth": 64, "warps_k": 2, "stages": 2},
+        {"aligned": 1, "tile_n": 64},
+    ],
+)
+def test_other_ways_to_multiply_reduce_the_same(
+    name: str, change: dict[str, Parameter], tmp_path: Path
+) -> None:
+    it = case(name)
+    if "aligned" in change and name == "positions of an image":
+        pytest.skip("its operands need no copies")
+    got = emulated(it, in_tiles(it, **change), tmp_path)
+    for mine, theirs, want in zip(got, it.want, in_float64(name), strict=True):
+        assert relative(mine, want) < 2 * relative(theirs, want) + 2e-7
+
+
+SPECIAL = (math.inf, -math.inf, math.nan)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "sum over columns",
+        "maximum over columns",
+        "a scaled operand",
+        "logsumexp",
+        "below a maximum",
+        "squares from a mean",
+    ],
+)
+@pytest.mark.parametrize("special", SPECIAL)
+def test_what_is_not_finite_is_as_in_eager(name: str, special: float, tmp_path: Path) -> None:
+    function, _ = CASES[name]
+    x, w = torch.zeros(40, 16), torch.zeros(16, 70)
+    x[:, :1], w[0] = randn(40, 1), 1.0
+    x[5, 0], w[0, 7] = special, special  # a row, and one result of each
+    x[9] = 0.0
+    it = made(function, x, w)
+    for mine, theirs in zip(emulated(it, in_tiles(it), tmp_path), it.want, strict=True):
+        torch.testing.assert_close(mine, theirs, equal_nan=True, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("special", SPECIAL)
+def test_picked_results_that_are_not_finite_are_as_in_eager(special: float, tmp_path: Path) -> None:
+    x, w, targets = randn(61, 70), randn(70, 99), torch.arange(61)
+    x[5, 3], w[4, 9] = special, special
+    it = made(lambda x, w, t: F.cross_entropy(x @ w, t, reduction="none"), x, w, targets)
+    (got,) = emulated(it, in_tiles(it), tmp_path)
+    torch.testing.assert_close(got, it.want[0], equal_nan=True, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["logsumexp", "below a maximum"])
+def test_tiles_without_any_number_add_nothing(name: str, tmp_path: Path) -> None:
+    function, _ = CASES[name]
+    x, w = torch.full((20, 16), 2.0), torch.ones(16, 70)
+    w[0, :40], w[0, 40:] = -math.inf, randn(30) - 60.0
+    it = made(function, x, w)
+    (got,) = emulated(it, in_tiles(it), tmp_path)
+    torch.testing.assert_close(got, it.want[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    "name", ["sum over columns", "maximum over columns", "logsumexp over rows"]
+)
+def test_operands_of_16_bits(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    function, inputs = CASES[name]
+    halves = tuple(x.to(dtype) for x in inputs)
+    it = made(function, *halves)
+    want = function(*(x.double() for x in halves))
+    (got,) = emulated(it, in_tiles(it, **HALF), tmp_path)
+    assert relative(got, want) < 2 * relative(it.want[0], want) + 1e-7
+
+
+@pytest.mark.parametrize("group", [3, 4])
+@pytest.mark.parametrize("across", [False, True])
+def test_warp_groups_reduce_operands_of_16_bits(group: int, across: bool, tmp_path: Path) -> None:
+    x, w = randn(150, 72).half(), randn(72, 104).half()
+    it = made(lambda x, w: torch.logsumexp(x @ w, int(not across)), x, w)
+    tiles: dict[str, Parameter] = {"tile_m": 128, "tile_n": 64, "depth": 64, "stages": 4}
+    (got,) = emulated(it, in_tiles(it, **{**HALF, **tiles, "group": group}), tmp_path)
+    want = torch.logsumexp(x.double() @ w.double(), int(not across))
+    assert relative(got, want) < 2 * relative(it.want[0], want) + 1e-7
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs"),
+    [
+        (lambda x, w: F.log_softmax(x @ w, 1), (X, W)),
+        (lambda x, w: (x @ w).argmax(1), (X, W)),
+        (
+            lambda x, w, t: ((x @ w).amax(1), (x @ w).gather(1, t)),
+            (X, W, torch.zeros(61, 2, dtype=torch.int64)),
+        ),
+        (lambda x, w: (x @ w)[:, :50].sum(1), (X, W)),
+        (lambda x, w: (x @ w).view(61, 11, 9).amax(2), (X, W)),
+        (
+            lambda a, b: (a @ b).diagonal(dim1=-2, dim2=-1).sum(-1),
+            (randn(3, 40, 50), randn(3, 50, 40)),
+        ),
+        (lambda x, w: ((x @ w) * (x @ w).amax(1, keepdim=True)).sum(1), (X, W)),
+    ],
+)
+def test_what_else_becomes_of_a_product_is_left_to_others(
+    function: Callable[..., Any], inputs: tuple[Tensor, ...]
+) -> None:
+    it = made(function, *inputs)
+    with pytest.raises(Unsupported):
+        reducing_of(it.analysis.region, it.analysis.kernels, 0).in_tiles(32)
+    offered = cuda.schedules(it.analysis.region, it.analysis.kernels, DEVICE)
+    assert all(dict(k)["sketch"] != SKETCH for s in offered for k in s.kernels)
+
+
+@pytest.mark.parametrize(("rows", "columns", "first"), [(4096, 4000, True), (128, 96, False)])
+def test_both_ways_are_offered(rows: int, columns: int, first: bool, tmp_path: Path) -> None:
+    it = made(
+        lambda x, w: torch.logsumexp(x @ w, 1), torch.empty(rows, 512), torch.empty(512, columns)
+    )
+    region, kernels = it.analysis.region, it.analysis.kernels
+    offered = cuda.schedules(region, kernels, DEVICE)
+    ways = [s.parameters(0)["sketch"] == SKETCH for s in offered]
+    assert ways[:2] == [first, not first]
+    for schedule in offered:
+        cuda.emit(region, kernels, schedule, DEVICE)
