@@ -366,6 +366,8 @@ inline float cut_off(double x) {
   return fabs(double(r)) > fabs(x) && !isinf(r) ? nextafterf(r, 0.f) : r;
 }
 inline unsigned round_bf16(float x, float y) { return __float2bfloat16_rn(x).bits | unsigned(__float2bfloat16_rn(y).bits) << 16; }
+inline unsigned round_f16(float x, float y) { return bits_of<uint16_t>(__float2half_rn(x)) | unsigned(bits_of<uint16_t>(__float2half_rn(y))) << 16; }
+inline float exp2_near(float x) { const float r = exp2f(x); return r < std::numeric_limits<float>::min() ? 0.f : r; }
 // The terms of a fragment's register: one TF32 number, or two of bfloat16, or of float16.
 constexpr int HALF = 3;
 template <int Width> inline double term(unsigned bits, int number) {
