@@ -22,6 +22,7 @@ from cuda_agent_backend.sketch.cuda_attention_text import (
     plan_of,
     prelude,
     vector_of,
+    wide_product,
 )
 from cuda_agent_backend.sketch.cuda_layout import MAX_THREADS, DeviceFacts, ceildiv
 from cuda_agent_backend.sketch.device import CpuFacts, gpu_facts
@@ -198,30 +199,14 @@ def _prelude(form: Attention, blocks: Blocks) -> list[str]:
     own = ("attention_head.cuh", "attention.cuh")
     if not blocks.relay:
         return prelude((*PRELUDE, *own))
+    head = "template <int Products> CA_INLINE void multiply_wide"
     columns = form.size // (2 if form.size == 128 else 1)  # as the source has it
     sums = sorted({columns // 2, blocks.keys // 2} - set(WIDE_SUMS))
-    products = [line for count in sums for line in _wide_product(count)]
+    products = [line for count in sums for line in wide_product(head, "bf16", count, False)]
     return [
         *prelude((*PRELUDE, *WIDE_PRELUDE)),
         *("namespace ca {", *products, "}  // namespace ca"),
         *prelude((*own, "attention_relay.cuh")),
-    ]
-
-
-def _wide_product(count: int) -> list[str]:
-    """As in ``contract_wide.cuh``, for ``count`` sums of a thread: the instruction names each of them."""
-    names = ", ".join(f"%{i}" for i in range(count))
-    left = ", ".join(f"%{count + i}" for i in range(4))
-    shape = f"wgmma.mma_async.sync.aligned.m64n{2 * count}k16.f32.bf16.bf16"
-    sums = ", ".join(f'"+f"(d[{i}])' for i in range(count))
-    return [
-        f"template <int Products> CA_INLINE void multiply_wide(float (&d)[{count}], "
-        "const unsigned (&a)[4], uint64_t b, int more) {",
-        f'  asm volatile("{{ .reg .pred p; setp.ne.b32 p, %{count + 5}, 0; {shape} {{{names}}}, "',
-        f'               "{{{left}}}, %{count + 4}, p, 1, 1, 0; }}"',
-        f"               : {sums}",
-        '               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));',
-        "}",
     ]
 
 

@@ -1,13 +1,16 @@
 """Attention of float16 and bfloat16 -> CUDA on tensor cores (see ``csrc/attention_half.cuh``).
 
 Schedule parameters: ``rows``, the queries of a block; ``warp``, those of a warp (16 or 32); ``keys``, the keys of a
-tile; ``stages``, the tiles under way; ``kept``, 1 where queries stay in registers, and 0 where in shared memory.
+tile; ``stages``, the tiles under way; ``kept``, 1 where queries stay in registers, and 0 where in shared memory;
+``wide``, 1 where warp groups of 64 queries each multiply what lies in shared memory (sm_90a only).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+
+import torch
 
 from cuda_agent_backend.sketch.attention import Attention, word
 from cuda_agent_backend.sketch.cuda_attention_text import (
@@ -20,6 +23,7 @@ from cuda_agent_backend.sketch.cuda_attention_text import (
     plan_of,
     prelude,
     vector_of,
+    wide_product,
 )
 from cuda_agent_backend.sketch.cuda_layout import MAX_THREADS, DeviceFacts, ceildiv
 from cuda_agent_backend.sketch.device import CpuFacts, gpu_facts
@@ -35,6 +39,17 @@ PRELUDE = (
     "attention_head.cuh",
     "attention_half.cuh",
 )
+WIDE_PRELUDE = (
+    "cuda.cuh", "contract.cuh", "contract_wide.cuh", "contract_half.cuh", "contract_wide_half.cuh",
+    "attention_head.cuh", "attention_half.cuh",
+)  # fmt: skip
+GROUP_ROWS = 64
+MAX_GROUPS = 4
+WIDE_KEYS, WIDE_STAGES, WIDEST_HEAD = (64, 128), 3, 128
+PANEL_BYTES, PANEL = 128, 64
+"""Of a line of shared memory from which the tensor core reads, and its elements."""
+SWIZZLE_BYTES = 1024
+"""What the tensor core's tiles are aligned to."""
 PADDING = 8
 """Elements by which lines are longer in shared memory than what they hold (see ``contract_half.cuh``)."""
 REGISTERS = 224
@@ -50,15 +65,20 @@ class HalfBlocks:
     keys: int
     stages: int
     kept: int
+    wide: int = 0
 
     @property
     def threads(self) -> int:
         return self.rows // self.warp * 32
 
     def shared_bytes(self, form: Attention) -> int:
-        """Of a block, as `ca::half_attention` in the CUDA source counts it."""
+        """Of a block, as `ca::half_attention` or `ca::wide_half_attention` in the CUDA source counts it."""
         line = _depth(form) + PADDING
         bias = self.rows * (self.keys + PADDING) if bias_vector(form) else 0
+        if self.wide:
+            lines = self.rows + 2 * self.stages * self.keys
+            panels = ceildiv(form.size, PANEL)
+            return SWIZZLE_BYTES + PANEL_BYTES * panels * lines + 2 * (self.stages - 1) * bias
         return 2 * (self.rows * line + self.stages * (2 * self.keys * line + bias))
 
     def registers(self, form: Attention) -> int:
@@ -76,14 +96,37 @@ class HalfBlocks:
             raise Unsupported(f"{self.rows} queries for warps of {self.warp}")
         if self.keys <= 0 or self.keys % 16 or self.stages < 2 or self.kept not in (0, 1):
             raise Unsupported(f"tiles of {self.keys} keys, {self.stages} at a time")
-        if self.registers(form) > REGISTERS:
+        if self.wide:
+            self._check_wide(form, device)
+        elif self.registers(form) > REGISTERS:
             raise Unsupported(f"{self.registers(form)} registers of a thread")
         if self.threads > MAX_THREADS or self.shared_bytes(form) > device.shared_per_block_bytes:
             raise Unsupported(
                 f"{self.threads} threads, {self.shared_bytes(form)} bytes of shared memory"
             )
 
+    def _check_wide(self, form: Attention, device: DeviceFacts) -> None:
+        if device.arch != "sm_90a":
+            raise Unsupported(f"warp groups on {device.arch}")
+        if (self.wide, self.warp, self.kept) != (1, 16, 0) or self.stages < WIDE_STAGES:
+            raise Unsupported("parameters that mean nothing to warp groups")
+        if self.rows % GROUP_ROWS or self.rows > MAX_GROUPS * GROUP_ROWS:
+            raise Unsupported(f"{self.rows} queries for warp groups")
+        if self.keys not in WIDE_KEYS[: 1 if form.size > PANEL else 2] or form.size > WIDEST_HEAD:
+            raise Unsupported(f"tiles of {self.keys} keys of {form.size} elements")
+        if vector(form) == 1:
+            raise Unsupported("warp groups and rows that are not aligned to 4 bytes")
 
+
+def _wide(rows: int, keys: int, stages: int = 3) -> HalfBlocks:
+    return HalfBlocks(rows, 16, keys, stages, 0, 1)
+
+
+WIDE_CHOICES = (_wide(128, 64), _wide(128, 128), _wide(192, 64), _wide(64, 64))
+"""Better guesses first, and before those of warps. The third is the first where two blocks of the first do not fit on a
+multiprocessor, since it takes three groups to hide the softmax of one."""
+TWO_FIT = 88
+"""The largest head with which two blocks of the first have the registers."""
 CHOICES = (
     HalfBlocks(128, 32, 64, 2, 1), HalfBlocks(128, 32, 64, 2, 0), HalfBlocks(64, 32, 64, 2, 0),
     HalfBlocks(128, 32, 64, 3, 1), HalfBlocks(128, 32, 32, 2, 0), HalfBlocks(64, 32, 32, 2, 0),
@@ -91,7 +134,7 @@ CHOICES = (
     HalfBlocks(64, 16, 64, 2, 0), HalfBlocks(64, 16, 32, 2, 0),
 )  # fmt: skip
 """Better guesses first: warps of 32 queries read keys and values half as often, where registers hold them."""
-MOST = 8
+MOST = 10
 
 
 def _depth(form: Attention) -> int:
@@ -126,7 +169,8 @@ class CudaHalfAttention:
         return [Schedule.of(asdict(blocks)) for blocks in self._fitting(facts)][:MOST]
 
     def _fitting(self, device: DeviceFacts) -> Iterator[HalfBlocks]:
-        for blocks in CHOICES:
+        groups = sorted(WIDE_CHOICES, key=lambda b: self.form.size > TWO_FIT and b.rows != 192)
+        for blocks in (*groups, *CHOICES):
             try:
                 self._check(blocks, device)
             except Unsupported:
@@ -155,11 +199,23 @@ class CudaHalfAttention:
         block = Block(blocks.rows, threads, blocks.shared_bytes(self.form), str(threads))
         lines = [
             "#define CA_HALF",
-            *prelude(PRELUDE),
+            *_prelude(self.form, blocks),
             *_sizes(self.form, blocks),
-            *kernel(self.task, self.form, block, "half_attention"),
+            *kernel(self.task, self.form, block, f"{'wide_' * blocks.wide}half_attention"),
         ]
         return "\n".join(lines), plan_of(self.task, self.form, block)
+
+
+def _prelude(form: Attention, blocks: HalfBlocks) -> list[str]:
+    if not blocks.wide:
+        return prelude(PRELUDE)
+    kind = "f16" if form.dtype == torch.float16 else "bf16"
+    head = "template <class T> CA_INLINE void multiply_rows"
+    return [
+        *prelude(WIDE_PRELUDE),
+        *("namespace ca {", *wide_product(head, kind, form.size // 2, True), "}  // namespace ca"),
+        *prelude(("attention_half_wide.cuh",)),
+    ]
 
 
 def _sizes(form: Attention, blocks: HalfBlocks) -> list[str]:

@@ -129,3 +129,21 @@ def kernel(task: Task, form: Attention, block: Block, scheme: str) -> list[str]:
 def _operand(name: str, operand: Matrices) -> str:
     at = offset(operand.steps, "shared_head" if name in ("k", "v") else "head")
     return f"    found.{name} = in{operand.input} + {at};"
+
+
+def wide_product(head: str, kind: str, count: int, by_rows: bool) -> list[str]:
+    """The function of a warp group's product, as ``contract_wide.cuh`` has some, for ``count`` sums of a thread: the
+    instruction names each of them. head: its beginning up to the name; kind: the operands' type, the second's by rows
+    or by terms."""
+    names = ", ".join(f"%{i}" for i in range(count))
+    left = ", ".join(f"%{count + i}" for i in range(4))
+    shape = f"wgmma.mma_async.sync.aligned.m64n{2 * count}k16.f32.{kind}.{kind}"
+    sums = ", ".join(f'"+f"(d[{i}])' for i in range(count))
+    return [
+        f"{head}(float (&d)[{count}], const unsigned (&a)[4], uint64_t b, int more) {{",
+        f'  asm volatile("{{ .reg .pred p; setp.ne.b32 p, %{count + 5}, 0; {shape} {{{names}}}, "',
+        f'               "{{{left}}}, %{count + 4}, p, 1, 1, {int(by_rows)}; }}"',
+        f"               : {sums}",
+        '               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));',
+        "}",
+    ]

@@ -90,21 +90,18 @@ template <class A, int F, int N> struct running_softmax {
   }
 };
 
-template <class A> struct half_attention {
+// What a thread of a block holds beside its scores, whichever way they are multiplied: a warp has 16 * F rows.
+template <class A, int F> struct half_attention_rows {
   typedef typename A::number number;
   typedef typename A::index index;
   typedef attention_head<A> head_of;
   static constexpr int D = A::size, depth = (D + 15) / 16 * 16, steps = depth / 16, columns = D / 8;
-  static constexpr int F = A::fragments, warps = A::rows / (16 * F), threads = 32 * warps, tiles_n = A::block / 8;
+  static constexpr int warps = A::rows / (16 * F), threads = 32 * warps, tiles_n = A::block / 8;
   static constexpr bool staged = A::bias_vector > 0;
-  typedef half_operand<number, A::rows, depth, true, A::vector, threads> queries;
-  typedef half_operand<number, A::block, depth, true, A::vector, threads> keys;
-  typedef half_operand<number, depth, A::block, false, A::vector, threads> values;
   typedef half_operand<number, A::rows, A::block, true, staged ? A::bias_vector : 8, threads> biases;
-  static constexpr int bias_at = keys::floats + values::floats, stage_floats = bias_at + (staged ? biases::floats : 0);
+  static constexpr int bias_floats = staged ? biases::floats : 0;
   static constexpr float largest = 3.402823466e38f;
   static_assert(A::rows % (16 * F) == 0 && A::block % 16 == 0 && D % 8 == 0);
-
   struct __align__(4) neighbours { number of[2]; };
 
   head_of head;
@@ -112,26 +109,117 @@ template <class A> struct half_attention {
   int first;  // query of the block
   float sum[F][columns][4];
   running_softmax<A, F, tiles_n> softmax;
-  typename keys::waiting own_keys;
-  typename values::waiting own_values;
 
   static CA_INLINE int lane() { return threadIdx.x % 32; }
   static CA_INLINE int group() { return lane() / 4; }
   static CA_INLINE int member() { return lane() % 4; }
   static CA_INLINE int warp_row() { return int(threadIdx.x) / 32 * 16 * F; }
   CA_INLINE int query() const { return first + warp_row() + group(); }  // of fragment 0, row 0
-
-  // find(block): what this block's head is.
-  template <class Find> CA_INLINE void run(float* memory, Find find) {
-    shared = memory;
-    head = find(blockIdx.x);
+  CA_INLINE void begin(head_of of) {
+    head = of;
 #pragma unroll
     for (int f = 0; f < F; ++f)
 #pragma unroll
       for (int j = 0; j < columns; ++j)
 #pragma unroll
         for (int e = 0; e < 4; ++e) sum[f][j][e] = 0.f;
-    const int stop = head_of::keys_for(first + A::rows), tiles = (stop + A::block - 1) / A::block;
+  }
+
+  // Where an element of a row is; zeros where there is none and behind the last column.
+  static CA_INLINE const number* found(const number* from, index step, int row, int column, int count, bool& there) {
+    there = row < count && (depth == D || column < D);
+    return there ? from + row * step + column : from;
+  }
+  CA_INLINE void fetch_bias(float* to, int from) const {
+    typename biases::waiting none;
+    biases::fetch(to, none, 0, [&](int row, int column, bool& there) {
+      there = first + row < A::queries && from + column < A::keys;
+      return there ? head.bias + (first + row) * index(A::bias_row) + from + column : head.bias;
+    });
+  }
+  // score, of keys from `from` on: with their biases, and without those that are not seen.
+  CA_INLINE void mask(float (&score)[F][tiles_n][4], const float* bias, int from) const {
+    if constexpr (A::biased) add_bias(score, bias, from);
+    const int end = from + A::block;
+    if (end > A::keys || (A::causal && end - 1 > first + warp_row())) softmax.hide(score, query(), from + 2 * member());
+  }
+  CA_INLINE void add_bias(float (&score)[F][tiles_n][4], const float* staged_bias, int from) const {
+    softmax.add_bias(score, [&](int f, int h, int j) -> float2 {
+      const int row = warp_row() + 16 * f + group() + 8 * h, column = 8 * j + 2 * member();
+      if constexpr (staged) {
+        const number* const at = reinterpret_cast<const number*>(staged_bias) + row * biases::stride + column;
+        const neighbours both = *reinterpret_cast<const neighbours*>(at);
+        return {widen(both.of[0]), widen(both.of[1])};
+      }
+      return {bias_of(first + row, from + column), bias_of(first + row, from + column + 1)};
+    });
+  }
+  CA_INLINE float bias_of(int row, int key) const {
+    if (row >= A::queries || key >= A::keys) return 0.f;
+    return widen(head.bias[row * index(A::bias_row) + key * index(A::bias_key)]);
+  }
+  CA_INLINE void rescale(const float (&factor)[F][2]) {
+#pragma unroll
+    for (int f = 0; f < F; ++f)
+#pragma unroll
+      for (int j = 0; j < columns; ++j)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) sum[f][j][e] *= factor[f][e / 2];
+  }
+  // A thread's part of the weights of 16 keys, from 16 * c on, as the products with V want it.
+  static CA_INLINE void pack(unsigned (&to)[4], const float (&weight)[tiles_n][4], int c) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const float* const x = weight[2 * c + e / 2] + e % 2 * 2;
+      to[e] = round_half<number>(x[0], x[1]);
+    }
+  }
+  CA_INLINE void finish() {
+    int* const wrong = reinterpret_cast<int*>(shared) + warp_row();
+#pragma unroll
+    for (int f = 0; f < F; ++f)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float all = softmax.sum_of(f, h), share = 1.f / (all == 0.f ? 1.f : all);  // rows of masked keys are 0
+        const int row = query() + 16 * f + 8 * h;
+        bool right = all < largest;
+#pragma unroll
+        for (int j = 0; j < columns; ++j) {
+          const float* const x = sum[f][j] + 2 * h;
+          right = right && fabsf(x[0]) < largest && fabsf(x[1]) < largest;
+          if (row < A::queries)
+            *reinterpret_cast<unsigned*>(head.out + row * index(A::o_row) + 8 * j + 2 * member()) = round_half<number>(x[0] * share, x[1] * share);
+        }
+        int bad = !right;
+#pragma unroll
+        for (int by = 1; by < 4; by *= 2) bad |= __shfl_xor_sync(~0u, bad, by);
+        if (member() == 0) wrong[16 * f + group() + 8 * h] = bad;
+      }
+    __syncwarp();
+    repair(head, wrong, 16 * F, first + warp_row());
+  }
+};
+
+template <class A> struct half_attention : half_attention_rows<A, A::fragments> {
+  typedef half_attention_rows<A, A::fragments> base;
+  typedef typename base::number number;
+  typedef typename base::index index;
+  static constexpr int F = A::fragments, depth = base::depth, steps = base::steps, columns = base::columns;
+  static constexpr int threads = base::threads, tiles_n = base::tiles_n;
+  using base::first; using base::found; using base::head; using base::shared; using base::sum; using base::warp_row;
+  typedef half_operand<number, A::rows, depth, true, A::vector, threads> queries;
+  typedef half_operand<number, A::block, depth, true, A::vector, threads> keys;
+  typedef half_operand<number, depth, A::block, false, A::vector, threads> values;
+  static constexpr int bias_at = keys::floats + values::floats, stage_floats = bias_at + base::bias_floats;
+
+  typename keys::waiting own_keys;
+  typename values::waiting own_values;
+
+  // find(block): what this block's head is.
+  template <class Find> CA_INLINE void run(float* memory, Find find) {
+    shared = memory;
+    this->begin(find(blockIdx.x));
+    const int stop = attention_head<A>::keys_for(first + A::rows), tiles = (stop + A::block - 1) / A::block;
     fetch_queries();
 #pragma unroll
     for (int s = 0; s < A::stages - 1; ++s) fetch(s, tiles), put(s, tiles);
@@ -152,15 +240,10 @@ template <class A> struct half_attention {
     }
     copy_wait<0>();
     __syncthreads();
-    finish();
+    this->finish();
   }
 
   CA_INLINE float* stage(int tile) const { return shared + queries::floats + tile % A::stages * stage_floats; }
-  // Rows from `at` on, zeros where there are none and behind the last column.
-  static CA_INLINE const number* found(const number* from, index step, int row, int column, int count, bool& there) {
-    there = row < count && (depth == D || column < D);
-    return there ? from + row * step + column : from;
-  }
   CA_INLINE void fetch_queries() const {
     typename queries::waiting own;
     queries::fetch(shared, own, 0, [&](int row, int column, bool& there) {
@@ -177,16 +260,9 @@ template <class A> struct half_attention {
       values::fetch(stage(tile) + keys::floats, own_values, 0, [&](int column, int row, bool& there) {
         return found(head.v, A::v_row, from + row, column, A::keys, there);
       });
-      if constexpr (staged) fetch_bias(stage(tile) + bias_at, from);
+      if constexpr (base::staged) this->fetch_bias(stage(tile) + bias_at, from);
     }
     copy_commit();
-  }
-  CA_INLINE void fetch_bias(float* to, int from) const {
-    typename biases::waiting none;
-    biases::fetch(to, none, 0, [&](int row, int column, bool& there) {
-      there = first + row < A::queries && from + column < A::keys;
-      return there ? head.bias + (first + row) * index(A::bias_row) + from + column : head.bias;
-    });
   }
   CA_INLINE void put(int tile, int tiles) const {
     if (tile < tiles) keys::put(stage(tile), own_keys), values::put(stage(tile) + keys::floats, own_values);
@@ -197,13 +273,11 @@ template <class A> struct half_attention {
   }
 
   template <int Kept> CA_INLINE void add(int tile, const unsigned (&kept)[Kept][F][4]) {
-    const int from = tile * A::block, end = from + A::block;
     float score[F][tiles_n][4], factor[F][2];
     multiply_keys(score, stage(tile), kept);
-    if constexpr (A::biased) add_bias(score, stage(tile) + bias_at, from);
-    if (end > A::keys || (A::causal && end - 1 > first + warp_row())) softmax.hide(score, query(), from + 2 * member());
-    softmax.soften(score, factor);
-    rescale(factor);
+    this->mask(score, stage(tile) + bias_at, tile * A::block);
+    this->softmax.soften(score, factor);
+    this->rescale(factor);
     multiply_values(score, stage(tile) + keys::floats);
   }
   // score <- Q K^T. What the next instructions multiply is on its way while the ones before them run.
@@ -241,12 +315,7 @@ template <class A> struct half_attention {
       if (next < all) values::take(right[next % 2], from, next % pairs * 16, next / pairs * 16);
       if (j == 0)
 #pragma unroll
-        for (int f = 0; f < F; ++f)
-#pragma unroll
-          for (int e = 0; e < 4; ++e) {
-            const float* const x = weight[f][2 * c + e / 2] + e % 2 * 2;
-            left[f][e] = round_half<number>(x[0], x[1]);
-          }
+        for (int f = 0; f < F; ++f) base::pack(left[f], weight[f], c);
 #pragma unroll
       for (int f = 0; f < F; ++f)
 #pragma unroll
@@ -255,55 +324,6 @@ template <class A> struct half_attention {
           if (j + h < columns) multiply_half<number>(sum[f][j + h], left[f], own);
         }
     }
-  }
-
-  CA_INLINE void add_bias(float (&score)[F][tiles_n][4], const float* staged_bias, int from) const {
-    softmax.add_bias(score, [&](int f, int h, int j) -> float2 {
-      const int row = warp_row() + 16 * f + group() + 8 * h, column = 8 * j + 2 * member();
-      if constexpr (staged) {
-        const number* const at = reinterpret_cast<const number*>(staged_bias) + row * biases::stride + column;
-        const neighbours both = *reinterpret_cast<const neighbours*>(at);
-        return {widen(both.of[0]), widen(both.of[1])};
-      }
-      return {bias_of(first + row, from + column), bias_of(first + row, from + column + 1)};
-    });
-  }
-  CA_INLINE float bias_of(int row, int key) const {
-    if (row >= A::queries || key >= A::keys) return 0.f;
-    return widen(head.bias[row * index(A::bias_row) + key * index(A::bias_key)]);
-  }
-  CA_INLINE void rescale(const float (&factor)[F][2]) {
-#pragma unroll
-    for (int f = 0; f < F; ++f)
-#pragma unroll
-      for (int j = 0; j < columns; ++j)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) sum[f][j][e] *= factor[f][e / 2];
-  }
-
-  CA_INLINE void finish() {
-    int* const wrong = reinterpret_cast<int*>(shared) + warp_row();
-#pragma unroll
-    for (int f = 0; f < F; ++f)
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const float all = softmax.sum_of(f, h), share = 1.f / (all == 0.f ? 1.f : all);  // rows of masked keys are 0
-        const int row = query() + 16 * f + 8 * h;
-        bool right = all < largest;
-#pragma unroll
-        for (int j = 0; j < columns; ++j) {
-          const float* const x = sum[f][j] + 2 * h;
-          right = right && fabsf(x[0]) < largest && fabsf(x[1]) < largest;
-          if (row < A::queries)
-            *reinterpret_cast<unsigned*>(head.out + row * index(A::o_row) + 8 * j + 2 * member()) = round_half<number>(x[0] * share, x[1] * share);
-        }
-        int bad = !right;
-#pragma unroll
-        for (int by = 1; by < 4; by *= 2) bad |= __shfl_xor_sync(~0u, bad, by);
-        if (member() == 0) wrong[16 * f + group() + 8 * h] = bad;
-      }
-    __syncwarp();
-    repair(head, wrong, 16 * F, first + warp_row());
   }
 };
 
