@@ -285,3 +285,4 @@ def test_all_schedules_compile_without_spilling(size: int, number: int, tmp_path
     built = compile_candidate(candidate, tmp_path, "sm_90a", 120)
     assert isinstance(built, Compiled), built
     assert all(kernel["spill_store_bytes"] == 0 for kernel in built.facts.values())
+    assert "serialized" not in built.log, "products of warp groups that wait for each other"

@@ -235,7 +235,8 @@ template <class A> struct half_attention : half_attention_rows<A, A::fragments> 
       copy_wait<A::stages - 2>();
       __syncthreads();
       fetch(tile + A::stages - 1, tiles);
-      if (!A::causal || tile * A::block < first + warp_row() + 16 * F) add(tile, kept);
+      const int row = first + warp_row();
+      if (row < A::queries && (!A::causal || tile * A::block < row + 16 * F)) add(tile, kept);
       put(tile + A::stages - 1, tiles);
     }
     copy_wait<0>();

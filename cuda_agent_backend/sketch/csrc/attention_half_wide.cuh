@@ -24,7 +24,8 @@ template <class A> struct wide_half_attention : half_attention_rows<A, 1> {
     shared = memory + (-shared_address(memory) & 1023) / 4;
     this->begin(find(blockIdx.x));
     const int group = __shfl_sync(~0u, int(threadIdx.x) / 128, 0);
-    const int tiles = tiles_for(A::rows), own = tiles_for(64 * group + 64);
+    const bool idle = this->first + 64 * group >= A::queries;  // has no queries, and multiplies one tile for nobody
+    const int tiles = tiles_for(A::rows), own = idle ? 1 : tiles_for(64 * group + 64);
     fetch_queries();
 #pragma unroll
     for (int s = 0; s < A::stages - 1; ++s) fetch(s, tiles);
