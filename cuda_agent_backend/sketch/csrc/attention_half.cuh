@@ -37,7 +37,7 @@ template <class A, int F, int N> struct running_softmax {
 #pragma unroll
       for (int h = 0; h < 2; ++h) top[f][h] = -INFINITY, total[f][h] = 0.f;
   }
-  // bias_of: (f, h, j) gives two neighbouring keys' biases. query: of fragment 0, row 0.
+  // bias_of: (f, h, j) gives two neighbouring keys' biases.
   template <class Bias> static CA_INLINE void add_bias(float (&score)[F][N][4], Bias bias_of) {
 #pragma unroll
     for (int f = 0; f < F; ++f)
@@ -50,6 +50,7 @@ template <class A, int F, int N> struct running_softmax {
           x[0] = fmaf(x[0], A::scale * base, bias.x * base), x[1] = fmaf(x[1], A::scale * base, bias.y * base);
         }
   }
+  // query: of fragment 0, row 0; key: the thread's first.
   static CA_INLINE void hide(float (&score)[F][N][4], int query, int key) {
 #pragma unroll
     for (int f = 0; f < F; ++f)
