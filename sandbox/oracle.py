@@ -23,7 +23,12 @@ _VALUE_KEEPING = ("view", "unsqueeze", "squeeze", "reshape", "clone", "alias", "
 _OF_BITS = frozenset(("aten.view.dtype", "aten.nextafter.default"))
 """Operators whose meaning lies in the bits of a dtype."""
 _ATTENTION = "aten._scaled_dot_product_efficient_attention.default"
-"""Has no kernel for float64."""
+_SQUARE_ATTENTIONS = (
+    "aten._scaled_dot_product_flash_attention.default",
+    "aten._scaled_dot_product_cudnn_attention.default",
+)
+"""These have no kernel for float64. Where there are other keys than queries, the latter's causal mask begins where the
+library's version says."""
 _INDEX_OPS = {"argmax": True, "argmin": False}
 _PAIR_OPS = {"max": True, "min": False}
 _ORDER_OPS = ("sort", "topk")
@@ -151,35 +156,48 @@ def _attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    bias: torch.Tensor | None,
-    _: bool,
-    dropout: float = 0.0,
+    bias: torch.Tensor | None = None,
     causal: bool = False,
-    *,
     scale: float | None = None,
 ) -> tuple[torch.Tensor]:
-    """The first result of `_ATTENTION` head by head; 0 where a query sees no key, as there.
+    """The first result of `_ATTENTION` head by head, of which several may share keys and values; 0 where a query sees
+    no key, as there.
 
     What a query does not see is nothing to it, infinite or not. Eager's kernels multiply by weights of zero what lies
     beyond the diagonal in the same tile, so that such values make NaN of some rows, by the size of their tiles.
     """
     import torch
 
-    if dropout:
-        raise ValueError("a result that is random")
+    together = query.shape[1] // key.shape[1]
     factor = query.shape[-1] ** -0.5 if scale is None else scale
     out = query.new_empty(*query.shape[:3], value.shape[3])
     hidden = query.new_ones(query.shape[2], key.shape[2], dtype=torch.bool).triu(1)
     for place in ((b, h) for b in range(query.shape[0]) for h in range(query.shape[1])):
-        score = query[place] @ key[place].t() * factor
+        shared = (place[0], place[1] // together)
+        score = query[place] @ key[shared].t() * factor
         if bias is not None:
             score += bias.expand(*query.shape[:3], -1)[place]
         if causal:
             score.masked_fill_(hidden, -torch.inf)
         none = (score == -torch.inf).all(-1, keepdim=True)
         weights = score.softmax(-1).masked_fill_(none, 0.0)
-        out[place] = _weighted(weights, score != -torch.inf, value[place])
+        out[place] = _weighted(weights, score != -torch.inf, value[shared])
     return (out,)
+
+
+def _attention_in(node: torch.fx.Node, args: Any, kwargs: Any) -> dict[str, Any] | None:
+    """What to give `_attention` in place of a call, None where it is no attention or more of it is asked for."""
+    target: Any = node.target
+    square = str(target) in _SQUARE_ATTENTIONS
+    if not square and str(target) != _ATTENTION:
+        return None
+    given = dict(zip((a.name for a in target._schema.arguments), args, strict=False)) | kwargs
+    query, key, causal = given["query"], given["key"], given.get("is_causal", False)
+    beyond = any(user.args[1] != 0 for user in node.users) or given.get("dropout_p")
+    if beyond or (square and causal and query.shape[2] != key.shape[2]):
+        return None
+    own = {"query": query, "key": key, "value": given["value"], "bias": given.get("attn_bias")}
+    return own | {"causal": causal, "scale": given.get("scale")}
 
 
 def _weighted(weights: torch.Tensor, seen: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
@@ -222,8 +240,9 @@ def _interpreter(module: torch.fx.GraphModule, keep: set[Ref]) -> Any:
             return result
 
         def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-            if str(target) == _ATTENTION and all(user.args[1] == 0 for user in self.current.users):
-                return _attention(*map_aggregate(args, _widen), **kwargs)
+            attention = _attention_in(self.current, map_aggregate(args, _widen), kwargs)
+            if attention is not None:
+                return _attention(**attention)
             if str(target) not in _OF_BITS:
                 with suppress(RuntimeError, TypeError, ValueError):
                     return target(*map_aggregate(args, _widen), **map_aggregate(kwargs, _widen))

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Protocol, runtime_checkable
 
+import torch
+
 from cuda_agent_backend.rewrite.alternatives import Alternatives
 from cuda_agent_backend.rewrite.forms import forms
 from cuda_agent_backend.sketch import cpu, cpu_schedules, cuda
-from cuda_agent_backend.sketch.attention import attention_of, is_attention
+from cuda_agent_backend.sketch.attention import Attention, attention_of, is_attention
 from cuda_agent_backend.sketch.cpu_attention import CpuAttention
 from cuda_agent_backend.sketch.cuda_attention import CudaAttention
+from cuda_agent_backend.sketch.cuda_attention_half import CudaHalfAttention
 from cuda_agent_backend.sketch.cuda_chain import chained
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
 from cuda_agent_backend.sketch.cuda_recurrent import CudaRecurrent
@@ -130,8 +133,7 @@ def as_it_stands(task: Task) -> Analysis | NotCovered:
     """The form in which a sketch covers ``task``, without rewriting it."""
     try:
         if is_attention(task):
-            made = CpuAttention if task.target == "cpu" else CudaAttention
-            return made(task, attention_of(task))
+            return _attention(task, attention_of(task))
         if has_scatter(task):
             return CudaScatter(task, scatter_of(task))
         if is_sorting(task) and task.target == "cuda":
@@ -149,6 +151,13 @@ def as_it_stands(task: Task) -> Analysis | NotCovered:
         return LoopNests(task, region, kernels)
     except Unsupported as error:
         return NotCovered(str(error))
+
+
+def _attention(task: Task, form: Attention) -> Analysis:
+    if task.target == "cpu":
+        return CpuAttention(task, form)
+    kind = CudaAttention if form.dtype == torch.float32 else CudaHalfAttention
+    return kind(task, form)
 
 
 def analyse(task: Task) -> Analysis | NotCovered:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from cuda_agent_backend.operators import ATTENTION, LARGEST_HEADS
+import torch
+
+from cuda_agent_backend.operators import ATTENTION, SQUARE_WHERE_CAUSAL
 from cuda_agent_backend.sketch.ssa import Unsupported
-from sandbox.task import InputRef, NodeRef, Task, TensorSpec
+from sandbox.task import InputRef, Node, NodeRef, Task, TensorSpec
 
 Strides = tuple[int, ...]
 
@@ -22,12 +24,13 @@ class Matrices:
 
 @dataclass(frozen=True)
 class Attention:
-    """``softmax(scale Q K^T + mask) V`` for each batch and head, in float32.
+    """``softmax(scale Q K^T + mask) V`` for each batch and head.
 
     Heads of K and V serve ``heads // shared_heads`` neighbouring heads of Q each. Where ``causal``, query i sees the
     keys up to i.
     """
 
+    dtype: torch.dtype
     batches: int
     heads: int
     shared_heads: int
@@ -54,7 +57,11 @@ def word(value: bool) -> str:
 
 
 def is_attention(task: Task) -> bool:
-    return any(node.op == f"aten.{ATTENTION[task.target]}.default" for node in task.nodes)
+    return any(_operator(node) in ATTENTION[task.target] for node in task.nodes)
+
+
+def _operator(node: Node) -> str:
+    return node.name if node.op == f"aten.{node.name}.default" else ""
 
 
 def attention_of(task: Task) -> Attention:
@@ -65,8 +72,8 @@ def attention_of(task: Task) -> Attention:
     """
     if len(task.nodes) != 1 or task.outputs != (NodeRef(0, 0),):
         raise Unsupported("attention together with other operators, or its logarithms of sums")
-    args = task.nodes[0].args
-    query, key, value = (_matrices(task, args[name]) for name in ("query", "key", "value"))
+    name, args = _operator(task.nodes[0]), task.nodes[0].args
+    query, key, value = (_matrices(task, args[part]) for part in ("query", "key", "value"))
     batches, heads, queries, size = task.inputs[query.input].shape
     shared_heads, keys = task.inputs[key.input].shape[1:3]
     if task.inputs[value.input].shape[3] != size:
@@ -75,8 +82,13 @@ def attention_of(task: Task) -> Attention:
     scale = float(given) if isinstance(given, float) else 1 / math.sqrt(size)
     if args.get("dropout_p", 0.0) != 0.0:
         raise Unsupported("attention with dropout")
-    if size % 8 or size > LARGEST_HEADS[ATTENTION[task.target]]:
-        raise Unsupported(f"heads of {size} elements")
+    dtype = getattr(torch, task.inputs[query.input].dtype)
+    if size % 8 or size > ATTENTION[task.target][name].get(dtype, 0):
+        raise Unsupported(f"heads of {size} elements in {task.inputs[query.input].dtype}")
+    if causal and queries != keys and name in SQUARE_WHERE_CAUSAL:
+        raise Unsupported(
+            "a causal mask for more keys than queries, or fewer, which begins where the library says"
+        )
     if heads % shared_heads or not (scale > 0 and math.isfinite(scale)):
         raise Unsupported(f"{heads} heads for {shared_heads}, or scale {scale}")
     mask = None
@@ -89,7 +101,7 @@ def attention_of(task: Task) -> Attention:
     if steps[3] != 1:
         raise Unsupported("an output whose heads are not contiguous")
     return Attention(
-        batches, heads, shared_heads, queries, keys, size, scale, causal,
+        dtype, batches, heads, shared_heads, queries, keys, size, scale, causal,
         query, key, value, mask, steps,
     )  # fmt: skip
 
@@ -120,6 +132,6 @@ def _input(task: Task, argument: object) -> tuple[int, TensorSpec]:
     if not isinstance(argument, InputRef):
         raise Unsupported("attention of something that is not an input")
     spec = task.inputs[argument.index]
-    if spec.dtype != "float32":
-        raise Unsupported(f"attention in {spec.dtype}")
+    if spec.dtype != task.output_specs[0].dtype:
+        raise Unsupported(f"attention of {spec.dtype} in {task.output_specs[0].dtype}")
     return argument.index, spec

@@ -10,19 +10,27 @@ where by turns, 2 where whenever they can.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
-from cuda_agent_backend.sketch.attention import Attention, Matrices, offset, word
+from cuda_agent_backend.sketch.attention import Attention, word
+from cuda_agent_backend.sketch.cuda_attention_text import (
+    Block,
+    bias_steps,
+    check_output,
+    constants,
+    kernel,
+    operand_steps,
+    plan_of,
+    prelude,
+    vector_of,
+    wide_product,
+)
 from cuda_agent_backend.sketch.cuda_layout import MAX_THREADS, DeviceFacts, ceildiv
-from cuda_agent_backend.sketch.cuda_parts import WIDE
 from cuda_agent_backend.sketch.device import CpuFacts, gpu_facts
 from cuda_agent_backend.sketch.schedule import Schedule
 from cuda_agent_backend.sketch.ssa import Unsupported
-from sandbox.plan import Buffer, Launch, Plan
+from sandbox.plan import Plan
 from sandbox.task import Task
 
-MAX_BLOCKS = 2**31 - 1
-ENTRY = "k0"
 PRELUDE = ("cuda.cuh", "contract.cuh")
 WIDE_PRELUDE = ("contract_wide.cuh", "contract_relay.cuh")
 WIDE_SUMS = (16, 32, 64)
@@ -154,14 +162,10 @@ class CudaAttention:
     def _reason(self, blocks: Blocks, device: DeviceFacts) -> str | None:
         try:
             blocks.check(self.form.size, device)
-            self._check()
+            check_output(self.form)
         except Unsupported as error:
             return str(error)
         return None
-
-    def _check(self) -> None:
-        if any(step % 2 for step in self.form.output_steps[:3]):
-            raise Unsupported("an output whose rows are not aligned")
 
     def emit(
         self, schedule: Schedule, device: DeviceFacts | CpuFacts | None = None
@@ -176,132 +180,51 @@ class CudaAttention:
             blocks = Blocks(**{name: int(value) for name, value in given.items()})
         except (TypeError, ValueError) as error:
             raise Unsupported(f"parameters of an attention: {error}") from error
-        facts = gpu_facts(device)
-        blocks.check(self.form.size, facts)
-        self._check()
-        count = self.form.batches * self.form.heads * ceildiv(self.form.queries, blocks.rows)
-        if count > MAX_BLOCKS:
-            raise Unsupported(f"{count} blocks")
-        inputs = [Buffer(f"in{i}", "input", spec) for i, spec in enumerate(self.task.inputs)]
-        buffers = (*inputs, Buffer("out", "output", self.task.output_specs[0]))
-        launch = Launch(
-            ENTRY,
-            (count, 1, 1),
-            (blocks.threads, 1, 1),
-            blocks.shared_bytes(self.form.size),
-            tuple(b.name for b in buffers),
+        blocks.check(self.form.size, gpu_facts(device))
+        check_output(self.form)
+        bounds = f"{blocks.threads}, {blocks.resident}" if blocks.relay else f"{blocks.threads}"
+        block = Block(blocks.rows, blocks.threads, blocks.shared_bytes(self.form.size), bounds)
+        scheme = "relay_attention" if blocks.relay else "attention"
+        text = "\n".join(
+            [
+                *_prelude(self.form, blocks),
+                *_sizes(self.form, blocks),
+                *kernel(self.task, self.form, block, scheme),
+            ]
         )
-        lines = _source(self.task, self.form, blocks, _vector(self.form))
-        text = "\n".join([*_prelude(self.form, blocks), *lines])
-        return text, Plan("cuda", buffers, (launch,))
+        return text, plan_of(self.task, self.form, block)
 
 
 def _prelude(form: Attention, blocks: Blocks) -> list[str]:
-    def read(names: tuple[str, ...]) -> list[str]:
-        return [(Path(__file__).parent / "csrc" / n).read_text(encoding="utf-8") for n in names]
-
+    own = ("attention_head.cuh", "attention.cuh")
     if not blocks.relay:
-        return read((*PRELUDE, "attention.cuh"))
+        return prelude((*PRELUDE, *own))
+    head = "template <int Products> CA_INLINE void multiply_wide"
     columns = form.size // (2 if form.size == 128 else 1)  # as the source has it
     sums = sorted({columns // 2, blocks.keys // 2} - set(WIDE_SUMS))
-    products = [line for count in sums for line in _wide_product(count)]
+    products = [line for count in sums for line in wide_product(head, "bf16", count, False)]
     return [
-        *read((*PRELUDE, *WIDE_PRELUDE)),
+        *prelude((*PRELUDE, *WIDE_PRELUDE)),
         *("namespace ca {", *products, "}  // namespace ca"),
-        *read(("attention.cuh", "attention_relay.cuh")),
+        *prelude((*own, "attention_relay.cuh")),
     ]
-
-
-def _wide_product(count: int) -> list[str]:
-    """As in ``contract_wide.cuh``, for ``count`` sums of a thread: the instruction names each of them."""
-    names = ", ".join(f"%{i}" for i in range(count))
-    left = ", ".join(f"%{count + i}" for i in range(4))
-    shape = f"wgmma.mma_async.sync.aligned.m64n{2 * count}k16.f32.bf16.bf16"
-    sums = ", ".join(f'"+f"(d[{i}])' for i in range(count))
-    return [
-        f"template <int Products> CA_INLINE void multiply_wide(float (&d)[{count}], "
-        "const unsigned (&a)[4], uint64_t b, int more) {",
-        f'  asm volatile("{{ .reg .pred p; setp.ne.b32 p, %{count + 5}, 0; {shape} {{{names}}}, "',
-        f'               "{{{left}}}, %{count + 4}, p, 1, 1, 0; }}"',
-        f"               : {sums}",
-        '               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));',
-        "}",
-    ]
-
-
-def _vector(form: Attention) -> int:
-    """Elements of a copy that every row's alignment allows."""
-    steps = [s for m in (form.query, form.key, form.value) for s in m.steps[:3]]
-    return next(v for v in (4, 2, 1) if all(s % v == 0 for s in steps))
 
 
 def _biases_by_pairs(form: Attention) -> bool:
     """Whether the alignment of a bias allows to load those of two neighbouring keys at once."""
-    steps = form.mask.steps if form.mask else (0, 0, 0, 0)
+    steps = bias_steps(form)
     return steps[3] == 1 and form.keys % 2 == 0 and all(step % 2 == 0 for step in steps[:3])
 
 
-def _source(task: Task, form: Attention, blocks: Blocks, vector: int) -> list[str]:
-    bias = form.mask.steps if form.mask else (0, 0, 0, 0)
-    pieces, heads = ceildiv(form.queries, blocks.rows), form.batches * form.heads
-    reach = max(abs(n * s) for n, s in _rows(form))
-    operands = {"q": form.query, "k": form.key, "v": form.value, "bias": form.mask}
-    # the last queries of a causal head are the most work, so they come first
-    number, piece = (
-        (f"block % {heads}", f"{pieces - 1} - blockIdx.x / {heads}")
-        if form.causal
-        else (f"block / {pieces}", f"blockIdx.x % {pieces}")
-    )
-    bounds = f"{blocks.threads}, {blocks.resident}" if blocks.relay else f"{blocks.threads}"
-    inputs = [f"const float* __restrict__ in{i}" for i in range(len(task.inputs))]
+def _sizes(form: Attention, blocks: Blocks) -> list[str]:
+    vector = vector_of(operand_steps(form), 4)
     return [
         "struct sizes {",
-        f"  typedef {'int64_t' if reach >= WIDE else 'int'} index;",
-        f"  static constexpr int size = {form.size}, queries = {form.queries}, keys = {form.keys};",
+        *constants(form),
         f"  static constexpr int rows = {blocks.rows}, block = {blocks.keys}, stages = {blocks.stages};",
         f"  static constexpr int fragments = {blocks.warp // 16}, vector = {vector};",
-        f"  static constexpr index q_row = {form.query.steps[2]}, k_row = {form.key.steps[2]};",
-        f"  static constexpr index v_row = {form.value.steps[2]}, o_row = {form.output_steps[2]};",
-        f"  static constexpr index bias_row = {bias[2]}, bias_key = {bias[3]};",
         f"  static constexpr bool kept = {word(bool(blocks.kept))}, apart = {word(bool(blocks.split))};",
         f"  static constexpr bool turns = {word(blocks.relay == BY_TURNS)};",
-        f"  static constexpr bool causal = {word(form.causal)};",
-        f"  static constexpr bool biased = {word(form.mask is not None)};",
         f"  static constexpr bool bias_pairs = {word(_biases_by_pairs(form))};",
-        f"  static constexpr float scale = float({form.scale!r});",
         "};",
-        f'extern "C" __global__ void __launch_bounds__({bounds})',
-        f"{ENTRY}({', '.join(inputs)}, float* __restrict__ out) {{",
-        "  extern __shared__ __align__(16) unsigned char shared[];",
-        "  const auto find = [&](int block) {",
-        f"    const int number = {number};",
-        f"    const int64_t batch = number / {form.heads}, head = number % {form.heads};",
-        f"    const int64_t shared_head = head / {form.heads // form.shared_heads};",
-        "    ca::attention_head<sizes> found;",
-        *(_operand(name, m) for name, m in operands.items() if m is not None),
-        f"    found.out = out + {offset(form.output_steps, 'head')};",
-        "    return found;",
-        "  };",
-        f"  ca::{'relay_attention' if blocks.relay else 'attention'}<sizes> one;",
-        f"  one.first = ({piece}) * {blocks.rows};",
-        "  one.run(reinterpret_cast<float*>(shared), find);",
-        "}",
-        "",
     ]
-
-
-def _rows(form: Attention) -> list[tuple[int, int]]:
-    """Counts and strides of what is stepped through within a head."""
-    bias = form.mask.steps if form.mask else (0, 0, 0, 0)
-    return [
-        (form.queries, form.query.steps[2]),
-        (form.keys, form.key.steps[2]),
-        (form.keys, form.value.steps[2]),
-        (form.queries, form.output_steps[2]),
-        (form.queries, bias[2] + form.keys * bias[3]),
-    ]
-
-
-def _operand(name: str, operand: Matrices) -> str:
-    at = offset(operand.steps, "shared_head" if name in ("k", "v") else "head")
-    return f"    found.{name} = in{operand.input} + {at};"

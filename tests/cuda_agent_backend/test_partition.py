@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch._inductor.decomposition import select_decomp_table
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -339,18 +340,38 @@ def test_on_cuda_an_attention_in_float32_is_a_region() -> None:
     def attend(*x: torch.Tensor, dropout: float = 0.0) -> torch.Tensor:
         return efficient(x[0] * 2, x[1], x[2], None, True, dropout)[0] + 1
 
-    def halves(*x: torch.Tensor) -> torch.Tensor:
-        return attend(*(tensor.half() for tensor in x))
-
     shapes = ((2, 4, 256, 64),) * 3
     found = on_cuda(attend, *shapes)
     assert [operators(region) for region in found] == [
         ["mul"], ["_scaled_dot_product_efficient_attention"], ["add"]
     ]  # fmt: skip
     assert found[1].reason is None and found[1].target == "cuda"
-    for other in (halves, lambda *x: attend(*x, dropout=0.1)):
-        assert all(len(region.nodes) < 4 and "_scaled_dot_product_efficient_attention" not in operators(region)
-                   for region in on_cuda(other, *shapes))  # fmt: skip
+    random = on_cuda(lambda *x: attend(*x, dropout=0.1), *shapes)
+    assert all("_scaled_dot_product_efficient_attention" not in operators(r) for r in random)
+
+
+@pytest.mark.parametrize("name", ["flash", "efficient", "cudnn"])
+def test_on_cuda_an_attention_in_half_precision_is_a_region(name: str) -> None:
+    whole = f"_scaled_dot_product_{name}_attention"
+    call = getattr(torch.ops.aten, whole).default
+
+    def attend(*x: torch.Tensor, causal: bool = False, result: int = 0) -> torch.Tensor:
+        q, k, v = (tensor.bfloat16() for tensor in x)
+        if name == "flash":
+            return call(q, k, v, 0.0, causal)[result]
+        return call(q, k, v, None, True, 0.0, causal)[result]
+
+    def found(*shapes: tuple[int, ...], **how: Any) -> list[list[str]]:
+        regions = on_cuda(lambda *x: attend(*x, **how), *shapes)
+        return [operators(r) for r in regions if r.reason is None and whole in operators(r)]
+
+    large, shared, fewer = (2, 4, 256, 64), (2, 2, 256, 64), (2, 4, 250, 64)
+    assert found(large, large, large, causal=True) == [[whole]]
+    assert found(large, shared, shared) == [[whole]]
+    assert found(large, large, large, result=1) == []
+    assert found(*((2, 4, 256, 264),) * 3) == []
+    settled = [[whole]] if name == "efficient" else []
+    assert found(large, fewer, fewer, causal=True) == settled
 
 
 # --- copies before products ---------------------------------------------------------------------------------------

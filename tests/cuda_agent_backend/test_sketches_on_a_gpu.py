@@ -18,6 +18,7 @@ import test_contraction_half
 import test_sketch_bags
 import test_sketch_cuda
 import test_sketch_cuda_attention as attention
+import test_sketch_cuda_attention_half as half_attention
 import test_sketch_cuda_columns
 import test_sketch_direct
 import test_sketch_gather
@@ -125,6 +126,7 @@ IN_FLOAT64 = ("few channels, infinities", "few channels, transposed, infinities"
 """Cases on which eager's own float32 convolution on the CPU leaves out the zeros beside an image."""
 RECURRENT = {f"recurrent, {name}": case for name, (case, _) in recurrent.CASES.items()}
 ATTENTION = {f"attention, {name}": case for name, case in attention.CASES.items()}
+HALF_ATTENTION = {f"half attention, {name}": c for name, c in half_attention.CASES.items()}
 
 
 def job(name: str) -> Job:
@@ -133,6 +135,14 @@ def job(name: str) -> Job:
         want = attention.wide(inputs, how).float()
         distinct = tuple({id(x): x for x in inputs}.values())
         return Job(attention.analysed(*inputs, **how), distinct, (want,))
+    if name in HALF_ATTENTION:
+        inputs, how = (
+            half_attention.in_half(HALF_ATTENTION[name], torch.float16),
+            HALF_ATTENTION[name][1],
+        )
+        want = half_attention.wide(inputs, how).half()
+        distinct = tuple({id(x): x for x in inputs}.values())
+        return Job(half_attention.analysed(*inputs, **how), distinct, (want,))
     if name in RECURRENT:
         given = recurrent.tensors(RECURRENT[name])
         made = recurrent.layers(RECURRENT[name], [x.double() for x in given])
@@ -161,7 +171,7 @@ def kinds(schedules: Sequence[Schedule]) -> list[Schedule]:
     return list(found.values())[:MOST]
 
 
-@pytest.mark.parametrize("name", [*NESTS, *ATTENTION, *RECURRENT])
+@pytest.mark.parametrize("name", [*NESTS, *ATTENTION, *HALF_ATTENTION, *RECURRENT])
 def test_kernels_give_what_eager_gives_and_are_clean(name: str, tmp_path: Path) -> None:
     it = job(name)
     tools = not isinstance(find_sanitizer(), Missing)

@@ -357,6 +357,8 @@ inline float cut_off(double x) {
   return fabs(double(r)) > fabs(x) && !isinf(r) ? nextafterf(r, 0.f) : r;
 }
 inline unsigned round_bf16(float x, float y) { return __float2bfloat16_rn(x).bits | unsigned(__float2bfloat16_rn(y).bits) << 16; }
+inline unsigned round_f16(float x, float y) { return bits_of<uint16_t>(__float2half_rn(x)) | unsigned(bits_of<uint16_t>(__float2half_rn(y))) << 16; }
+inline float exp2_near(float x) { const float r = exp2f(x); return r < std::numeric_limits<float>::min() ? 0.f : r; }
 // The terms of a fragment's register: one TF32 number, or two of bfloat16, or of float16.
 constexpr int HALF = 3;
 template <int Width> inline double term(unsigned bits, int number) {
@@ -440,20 +442,24 @@ template <int Width> inline double wide_term(uint64_t b, int column, int k) {
   memcpy(&bits, reinterpret_cast<const char*>(b & ~uint64_t(1023)) + at, size);
   return term<Width>(bits, 0);
 }
-template <int Width, int N> inline void multiply_now(float (&d)[N], const unsigned (&a)[4], uint64_t b, int more) {
+// term_of(column, k): of the second operand.
+template <int Width, int N, class Term> inline void multiply_with(float (&d)[N], const unsigned (&a)[4], int more, Term term_of) {
   struct Part { unsigned a[4]; } mine;
   memcpy(mine.a, a, sizeof mine.a);
   memcpy(emulator::self().slot, &mine, sizeof mine);
-  const int warp = emulator::current / 32 * 32, lane = emulator::current % 32;
+  const int warp = emulator::current / 32 * 32, lane = emulator::current % 32, terms = Width == 1 ? 1 : 2;
   emulator::warp_barrier();
   auto part = [&](int l) { Part p; memcpy(&p, emulator::fibers[warp + l].slot, sizeof p); return p; };
   for (int i = 0; i < N; ++i) {
     const int row = lane / 4 + 8 * (i % 4 / 2), column = lane % 4 * 2 + 8 * (i / 4) + i % 2;
     d[i] = cut_off(add_products<Width>(
         more ? d[i] : 0., [&](int thread, int half) { return part(row % 8 * 4 + thread).a[row / 8 + 2 * half]; },
-        [&](int thread, int half, int w) { return wide_term<Width>(b, column, (thread + 4 * half) * Width + w); }));
+        [&](int thread, int half, int w) { return term_of(column, (thread + 4 * half) * terms + w); }));
   }
   emulator::warp_barrier();
+}
+template <int Width, int N> inline void multiply_now(float (&d)[N], const unsigned (&a)[4], uint64_t b, int more) {
+  multiply_with<Width>(d, a, more, [b](int column, int k) { return wide_term<Width>(b, column, k); });
 }
 template <int Products, int N> inline void multiply_wide(float (&d)[N], const unsigned (&a)[4], uint64_t b, int more) {
   emulator::self().products.back().push_back([&d, &a, b, more] { multiply_now<Products == 1 ? 1 : 2>(d, a, b, more); });
@@ -479,6 +485,11 @@ template <class T, int RowsA, int RowsB, int N> inline void multiply_both(float 
         total += both_term<T, RowsA>(a, first + 8 * (i % 4 / 2), k) * both_term<T, RowsB>(b, lane % 4 * 2 + 8 * (i / 4) + i % 2, k);
       d[i] = cut_off(total);
     }
+  });
+}
+template <class T, int N> inline void multiply_rows(float (&d)[N], const unsigned (&a)[4], uint64_t b, int more) {
+  emulator::self().products.back().push_back([&d, &a, b, more] {
+    multiply_with<std::is_same_v<T, __half> ? HALF : 2>(d, a, more, [b](int column, int k) { return both_term<T, 1>(b, column, k); });
   });
 }
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from judge_kit import row_mean_and_argmax, silu_bias, spec
 
-from sandbox.oracle import _attention, position_rules, run_eager, run_oracle
-from sandbox.task import DType, InputRef, Node, NodeRef, Task
+from sandbox.oracle import Oracle, _attention, position_rules, run_eager, run_oracle
+from sandbox.task import DType, InputRef, Node, NodeRef, Task, TensorSpec
 
 
 def test_the_oracle_runs_in_float64() -> None:
@@ -139,10 +139,10 @@ def test_positions_of_sorted_elements_are_free_among_equals_unless_the_sort_is_s
 def test_what_attention_does_not_see_is_nothing_to_it(causal: bool) -> None:
     query, key, value = torch.randn(3, 1, 2, 9, 4, dtype=torch.float64).unbind()
     plain = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=causal)
-    (found,) = _attention(query, key, value, None, False, 0.0, causal)
+    (found,) = _attention(query, key, value, causal=causal)
     torch.testing.assert_close(found, plain)
     value[0, 0, 4, 1], value[0, 0, 6, 1], value[0, 1, 3, 2] = torch.inf, -torch.inf, torch.nan
-    (found,) = _attention(query, key, value, None, False, 0.0, causal)
+    (found,) = _attention(query, key, value, causal=causal)
     if not causal:
         expected = torch.nn.functional.scaled_dot_product_attention(query, key, value)
         torch.testing.assert_close(found, expected, equal_nan=True)
@@ -156,5 +156,26 @@ def test_what_attention_does_not_see_is_nothing_to_it(causal: bool) -> None:
 def test_a_weight_that_vanishes_makes_nan_of_an_infinity_that_is_seen() -> None:
     query, key = torch.tensor([[[[1e4]]]]).double(), torch.tensor([[[[1.0], [-1.0]]]]).double()
     value = torch.tensor([[[[2.0], [torch.inf]]]]).double()
-    (found,) = _attention(query, key, value, None, False)
+    (found,) = _attention(query, key, value)
     assert found.isnan().all()
+
+
+@pytest.mark.parametrize("name", ["flash", "efficient", "cudnn"])
+def test_attention_in_half_precision_is_widened_whichever_the_operator(name: str) -> None:
+    query, *shared = (torch.randn(1, heads, 9, 8).half() for heads in (4, 2, 2))
+    specs = tuple(spec(*x.shape, dtype="float16") for x in (query, *shared))
+    names = {part: InputRef(i) for i, part in enumerate(("query", "key", "value"))}
+    more = {} if name == "flash" else {"attn_bias": None, "compute_log_sumexp": False}
+
+    def found(**args: Any) -> Oracle:
+        node = Node(f"aten._scaled_dot_product_{name}_attention.default", {**names, **more, **args})
+        out = TensorSpec("float16", query.shape, (4 * 9 * 8, 8, 4 * 8, 1))
+        task = Task("cpu", specs, (node,), (NodeRef(0, 0),), (out,))
+        return run_oracle(task, task.to_graph_module(), [query, *shared])
+
+    wide = [x.double() for x in (query, *(x.repeat_interleave(2, 1) for x in shared))]
+    for causal in (False, True):
+        expected = torch.nn.functional.scaled_dot_product_attention(*wide, is_causal=causal)
+        result = found(is_causal=causal)
+        torch.testing.assert_close(result.outputs[0], expected)
+        assert result.narrow == ()

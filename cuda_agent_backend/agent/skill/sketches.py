@@ -53,6 +53,7 @@ def _cpu() -> list[Family]:
 def _cuda() -> list[Family]:
     from cuda_agent_backend.sketch import (
         cuda_attention,
+        cuda_attention_half,
         cuda_channels,
         cuda_contract,
         cuda_contract_reduce,
@@ -93,6 +94,8 @@ def _cuda() -> list[Family]:
         Family("", "Selections (topk)", _fields(cuda_select.Block), _paragraph(cuda_select)),
         Family("", "Scatters", scatter, _paragraph(cuda_scatter)),
         Family("", "Attention", _fields(cuda_attention.Blocks), _paragraph(cuda_attention)),
+        Family("", "Attention in half precision", _fields(cuda_attention_half.HalfBlocks),
+               _paragraph(cuda_attention_half)),
         Family("", "Recurrent layers", _fields(cuda_recurrent.Blocks), _paragraph(cuda_recurrent)),
     ]  # fmt: skip
 

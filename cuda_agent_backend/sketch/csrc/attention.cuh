@@ -7,70 +7,6 @@
 
 namespace ca {
 
-// A holds sizes and the schedule as constants: size (of a head), queries, keys, rows, block, fragments, stages, kept
-// (whether Q stays split in registers, or else in shared memory), apart (whether the block splits each tile of K and V
-// once, or each warp for itself), vector (elements of one copy), q_row .. o_row, bias_row, bias_key (strides),
-// causal, biased, scale; and `index`, the type of a place within a head.
-// What a block needs to know of its head.
-template <class A> struct attention_head {
-  static constexpr int D = A::size;
-  typedef typename A::index index;
-  const float *q, *k, *v, *bias;
-  float* out;
-
-  // Keys that queries up to the one before `stop` see.
-  static CA_INLINE int keys_for(int stop) { return A::causal && stop < A::keys ? stop : A::keys; }
-  static CA_INLINE bool seen(int query, int key) { return key < A::keys && (!A::causal || key <= query); }
-  CA_INLINE float scaled(float score, int query, int key) const {
-    score *= A::scale;
-    if constexpr (A::biased)
-      if (query < A::queries && key < A::keys) score += bias[query * index(A::bias_row) + key * index(A::bias_key)];
-    return score;
-  }
-
-  // A row anew by its warp, term by term: infinities, NaN and the largest numbers do not survive the tensor cores. As in
-  // eager, whose blocks have that many queries, V is multiplied by 0 for keys that a causal mask hides.
-  CA_INLINE void exact(int query) const {
-    const int lane = threadIdx.x % 32;
-    constexpr int eager_rows = D > 64 ? 32 : 64, each = (D + 31) / 32;
-    const int stop = keys_for((query / eager_rows + 1) * eager_rows);
-    float high = -INFINITY, all = 0.f, own[each];
-#pragma unroll 1
-    for (int key = lane; key < stop; key += 32) high = fmaxf(high, exact_score(query, key));
-#pragma unroll
-    for (int by = 1; by < 32; by *= 2) high = fmaxf(high, __shfl_xor_sync(~0u, high, by));
-    if (high == -INFINITY) high = 0.f;
-#pragma unroll
-    for (int i = 0; i < each; ++i) own[i] = 0.f;
-#pragma unroll 1
-    for (int from = 0; from < stop; from += 32) {
-      const float weight = from + lane < stop ? expf(exact_score(query, from + lane) - high) : 0.f;
-      all += weight;
-#pragma unroll 1
-      for (int key = from; key < from + 32 && key < stop; ++key) {
-        const float x = __shfl_sync(~0u, weight, key - from);
-#pragma unroll
-        for (int i = 0; i < each; ++i)
-          if (32 * i + lane < D) own[i] = fmaf(x, v[key * index(A::v_row) + 32 * i + lane], own[i]);
-      }
-    }
-#pragma unroll
-    for (int by = 1; by < 32; by *= 2) all += __shfl_xor_sync(~0u, all, by);
-    __syncwarp();
-#pragma unroll
-    for (int i = 0; i < each; ++i)
-      if (32 * i + lane < D) out[query * index(A::o_row) + 32 * i + lane] = own[i] * (1.f / (all == 0.f ? 1.f : all));
-  }
-  CA_INLINE float exact_score(int query, int key) const {
-    float x = 0.f;
-#pragma unroll 1
-    for (int d = 0; d < D; ++d) x = fmaf(q[query * index(A::q_row) + d], k[key * index(A::k_row) + d], x);
-    return seen(query, key) ? scaled(x, query, key) : -INFINITY;
-  }
-};
-// Called, and not inlined, with nothing of the caller's state: what is rare must not take registers.
-template <class A> __device__ __noinline__ void exact_row(attention_head<A> head, int query) { head.exact(query); }
-
 template <class A> struct attention {
   static constexpr int D = A::size, depth = (D + 15) / 16 * 16, steps = depth / 16, columns = D / 8;
   static constexpr int F = A::fragments, warps = A::rows / (16 * F), threads = 32 * warps;
@@ -376,9 +312,7 @@ template <class A> struct attention {
         if (member() == 0) wrong[row] = bad;
       }
     __syncwarp();
-#pragma unroll 1
-    for (int row = 0; row < 16 * F; ++row)
-      if (wrong[row] && first + warp_row() + row < A::queries) exact_row(head, first + warp_row() + row);
+    repair(head, wrong, 16 * F, first + warp_row());
   }
 };
 

@@ -31,6 +31,10 @@ CA_INLINE void multiply_f16(float (&d)[4], const unsigned (&a)[4], const unsigne
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
+template <class T> CA_INLINE void multiply_half(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  if constexpr (same<T, f16>::value) multiply_f16(d, a, b);
+  else multiply_bf16(d, a, b);
+}
 
 // As `operand`, of numbers of 2 bytes. Lone: an asynchronous copy has at least 4 bytes, so that elements by themselves
 // wait in registers until the stage before them is multiplied. Lines are 16 bytes longer than what they hold, so that
@@ -170,8 +174,7 @@ struct half_contraction : contraction<BlockM, BlockN, Depth, WarpM, WarpN, Warps
 #pragma unroll
           for (int h = 0; h < 2; ++h) {
             const unsigned right[2] = {now.right[j][h], now.right[j][h + 2]};
-            if constexpr (same<typename A::number, f16>::value) multiply_f16(this->sum[i][2 * j + h], now.left[i], right);
-            else multiply_bf16(this->sum[i][2 * j + h], now.left[i], right);
+            multiply_half<typename A::number>(this->sum[i][2 * j + h], now.left[i], right);
           }
     }
   }

@@ -1,0 +1,149 @@
+"""What kernels of all kinds of attention on cuda have in common: constants, and how a block finds its head."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cuda_agent_backend.sketch.attention import Attention, Matrices, offset, word
+from cuda_agent_backend.sketch.cuda_layout import ceildiv
+from cuda_agent_backend.sketch.cuda_parts import WIDE
+from cuda_agent_backend.sketch.printer import STORAGE_TYPES
+from cuda_agent_backend.sketch.ssa import Unsupported
+from sandbox.plan import Buffer, Launch, Plan
+from sandbox.task import Task
+
+MAX_BLOCKS = 2**31 - 1
+ENTRY = "k0"
+
+
+@dataclass(frozen=True)
+class Block:
+    """``rows``: queries; ``bounds``: what its registers are limited by, in C."""
+
+    rows: int
+    threads: int
+    shared_bytes: int
+    bounds: str
+
+
+def prelude(names: Sequence[str]) -> list[str]:
+    return [(Path(__file__).parent / "csrc" / n).read_text(encoding="utf-8") for n in names]
+
+
+def check_output(form: Attention) -> None:
+    """Raises Unsupported where pairs of results cannot be stored at once."""
+    if any(step % 2 for step in form.output_steps[:3]):
+        raise Unsupported("an output whose rows are not aligned")
+
+
+def plan_of(task: Task, form: Attention, block: Block) -> Plan:
+    """Raises Unsupported where there are too many blocks."""
+    count = form.batches * form.heads * ceildiv(form.queries, block.rows)
+    if count > MAX_BLOCKS:
+        raise Unsupported(f"{count} blocks")
+    inputs = [Buffer(f"in{i}", "input", spec) for i, spec in enumerate(task.inputs)]
+    buffers = (*inputs, Buffer("out", "output", task.output_specs[0]))
+    names = tuple(b.name for b in buffers)
+    launch = Launch(ENTRY, (count, 1, 1), (block.threads, 1, 1), block.shared_bytes, names)
+    return Plan("cuda", buffers, (launch,))
+
+
+def vector_of(steps: Sequence[int], largest: int) -> int:
+    """Elements of a copy, ``largest`` at most, that these strides allow."""
+    return next(v for v in (8, 4, 2, 1) if v <= largest and all(s % v == 0 for s in steps))
+
+
+def operand_steps(form: Attention) -> list[int]:
+    """Strides of what products read, between rows and above."""
+    return [s for m in (form.query, form.key, form.value) for s in m.steps[:3]]
+
+
+def bias_steps(form: Attention) -> tuple[int, ...]:
+    return form.mask.steps if form.mask else (0, 0, 0, 0)
+
+
+def constants(form: Attention) -> list[str]:
+    """Of the struct ``sizes``: all that does not depend on the schedule."""
+    bias = bias_steps(form)
+    reach = max(abs(n * s) for n, s in _rows(form))
+    return [
+        f"  typedef {STORAGE_TYPES[form.dtype]} number;",
+        f"  typedef {'int64_t' if reach >= WIDE else 'int'} index;",
+        f"  static constexpr int size = {form.size}, queries = {form.queries}, keys = {form.keys};",
+        f"  static constexpr index q_row = {form.query.steps[2]}, k_row = {form.key.steps[2]};",
+        f"  static constexpr index v_row = {form.value.steps[2]}, o_row = {form.output_steps[2]};",
+        f"  static constexpr index bias_row = {bias[2]}, bias_key = {bias[3]};",
+        f"  static constexpr bool causal = {word(form.causal)};",
+        f"  static constexpr bool biased = {word(form.mask is not None)};",
+        f"  static constexpr float scale = float({form.scale!r});",
+    ]
+
+
+def _rows(form: Attention) -> list[tuple[int, int]]:
+    """Counts and strides of what is stepped through within a head."""
+    bias = bias_steps(form)
+    return [
+        (form.queries, form.query.steps[2]),
+        (form.keys, form.key.steps[2]),
+        (form.keys, form.value.steps[2]),
+        (form.queries, form.output_steps[2]),
+        (form.queries, bias[2] + form.keys * bias[3]),
+    ]
+
+
+def kernel(task: Task, form: Attention, block: Block, scheme: str) -> list[str]:
+    """scheme: what in C works on a block, given ``sizes``."""
+    pieces, heads = ceildiv(form.queries, block.rows), form.batches * form.heads
+    element = STORAGE_TYPES[form.dtype]
+    operands = {"q": form.query, "k": form.key, "v": form.value, "bias": form.mask}
+    # the last queries of a causal head are the most work, so they come first
+    number, piece = (
+        (f"block % {heads}", f"{pieces - 1} - blockIdx.x / {heads}")
+        if form.causal
+        else (f"block / {pieces}", f"blockIdx.x % {pieces}")
+    )
+    inputs = [f"const {element}* __restrict__ in{i}" for i in range(len(task.inputs))]
+    return [
+        f'extern "C" __global__ void __launch_bounds__({block.bounds})',
+        f"{ENTRY}({', '.join(inputs)}, {element}* __restrict__ out) {{",
+        "  extern __shared__ __align__(16) unsigned char shared[];",
+        "  const auto find = [&](int block) {",
+        f"    const int number = {number};",
+        f"    const int64_t batch = number / {form.heads}, head = number % {form.heads};",
+        f"    const int64_t shared_head = head / {form.heads // form.shared_heads};",
+        "    ca::attention_head<sizes> found;",
+        *(_operand(name, m) for name, m in operands.items() if m is not None),
+        f"    found.out = out + {offset(form.output_steps, 'head')};",
+        "    return found;",
+        "  };",
+        f"  ca::{scheme}<sizes> one;",
+        f"  one.first = ({piece}) * {block.rows};",
+        "  one.run(reinterpret_cast<float*>(shared), find);",
+        "}",
+        "",
+    ]
+
+
+def _operand(name: str, operand: Matrices) -> str:
+    at = offset(operand.steps, "shared_head" if name in ("k", "v") else "head")
+    return f"    found.{name} = in{operand.input} + {at};"
+
+
+def wide_product(head: str, kind: str, count: int, by_rows: bool) -> list[str]:
+    """The function of a warp group's product, as ``contract_wide.cuh`` has some, for ``count`` sums of a thread: the
+    instruction names each of them. head: its beginning up to the name; kind: the operands' type, the second's by rows
+    or by terms."""
+    names = ", ".join(f"%{i}" for i in range(count))
+    left = ", ".join(f"%{count + i}" for i in range(4))
+    shape = f"wgmma.mma_async.sync.aligned.m64n{2 * count}k16.f32.{kind}.{kind}"
+    sums = ", ".join(f'"+f"(d[{i}])' for i in range(count))
+    return [
+        f"{head}(float (&d)[{count}], const unsigned (&a)[4], uint64_t b, int more) {{",
+        f'  asm volatile("{{ .reg .pred p; setp.ne.b32 p, %{count + 5}, 0; {shape} {{{names}}}, "',
+        f'               "{{{left}}}, %{count + 4}, p, 1, 1, {int(by_rows)}; }}"',
+        f"               : {sums}",
+        '               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));',
+        "}",
+    ]
