@@ -15,7 +15,10 @@ import pytest
 import test_contraction
 import test_contraction_boxed
 import test_contraction_half
+import test_gradients
+import test_reduced
 import test_sketch_bags
+import test_sketch_channels
 import test_sketch_cuda
 import test_sketch_cuda_attention as attention
 import test_sketch_cuda_attention_half as half_attention
@@ -24,6 +27,7 @@ import test_sketch_direct
 import test_sketch_gather
 import test_sketch_recurrent as recurrent
 import test_sketch_running
+import test_sketch_scan_order
 import test_sketch_scatter
 import test_sketch_short
 import test_sketch_windows
@@ -96,6 +100,9 @@ NESTS: dict[str, Case] = {
         for name, function in test_sketch_running.CASES.items()
     },
     **{f"columns, {name}": case[:2] for name, case in test_sketch_cuda_columns.CASES.items()},
+    **{f"scans, {name}": case for name, case in test_sketch_scan_order.CASES.items()},
+    **{f"channels, {name}": case for name, case in test_sketch_channels.CASES.items()},
+    **{f"reduced, {name}": case for name, case in test_reduced.CASES.items()},
     **{f"few channels, {name}": case for name, case in test_sketch_direct.CASES.items()},
     **{f"few terms, {name}": case for name, case in test_sketch_short.CASES.items()},
     **{f"bags, {name}": case for name, case in test_sketch_bags.BAGS.items()},
@@ -126,6 +133,11 @@ IN_FLOAT64 = ("few channels, infinities", "few channels, transposed, infinities"
 """Cases on which eager's own float32 convolution on the CPU leaves out the zeros beside an image."""
 RECURRENT = {f"recurrent, {name}": case for name, (case, _) in recurrent.CASES.items()}
 ATTENTION = {f"attention, {name}": case for name, case in attention.CASES.items()}
+GRADIENTS = {
+    f"gradients, {name}, {'weight' if place else 'input'}": (name, place)
+    for name in test_gradients.CASES
+    for place in (test_gradients.OF_INPUT, test_gradients.OF_WEIGHT)
+}
 HALF_ATTENTION = {f"half attention, {name}": c for name, c in half_attention.CASES.items()}
 
 
@@ -148,7 +160,7 @@ def job(name: str) -> Job:
         made = recurrent.layers(RECURRENT[name], [x.double() for x in given])
         task = recurrent.task_of(RECURRENT[name], given)
         return Job(recurrent.analysed(task), tuple(given), tuple(x.float() for x in made))
-    function, inputs = NESTS[name]
+    function, inputs = test_gradients.alone(*GRADIENTS[name]) if name in GRADIENTS else NESTS[name]
     with inductor_config.patch(comprehensive_padding=False):
         it = sample(function, *inputs)
     on_cuda = dataclasses.replace(it, task=dataclasses.replace(it.task, target="cuda"))
@@ -171,7 +183,7 @@ def kinds(schedules: Sequence[Schedule]) -> list[Schedule]:
     return list(found.values())[:MOST]
 
 
-@pytest.mark.parametrize("name", [*NESTS, *ATTENTION, *HALF_ATTENTION, *RECURRENT])
+@pytest.mark.parametrize("name", [*NESTS, *GRADIENTS, *ATTENTION, *HALF_ATTENTION, *RECURRENT])
 def test_kernels_give_what_eager_gives_and_are_clean(name: str, tmp_path: Path) -> None:
     it = job(name)
     tools = not isinstance(find_sanitizer(), Missing)
