@@ -97,7 +97,12 @@ def gathered_of(kernel: Kernel, region: LoweredRegion) -> Gathered | None:
     p = single_pass(kernel)
     dims = map_dims(kernel, p) if p is not None else ()
     stores = [s for stage in p.stages for s in stage.stores] if p is not None else []
-    if p is None or len(stores) != 1 or coefficient(stores[0].index, dims[-1][0]) != 1:
+    if (
+        p is None
+        or len(dims) < 2
+        or len(stores) != 1
+        or coefficient(stores[0].index, dims[-1][0]) != 1
+    ):
         return None
     if any(i.body is not None for stage in p.stages for i in stage.body.instructions):
         return None

@@ -99,6 +99,10 @@ def test_channels_that_are_neighbours_already_need_no_copy(layout: torch.memory_
     assert bool(proposed(it)) == (layout is torch.contiguous_format)
 
 
+def test_a_single_element_is_no_image() -> None:
+    assert not proposed(for_cuda(lambda x: (x + 1).tanh(), randn(1, 1)))
+
+
 def test_few_places_are_not_worth_a_copy() -> None:
     function, (x, _) = CASES["an image at places, some outside"]
     assert not proposed(for_cuda(function, x, places(2, 4, 8, 2)))
