@@ -446,7 +446,7 @@ class Judge:
         """A turn on the device for a race, with nothing of this judge in the background."""
         self._settle()
         for worker in self._workers:
-            if worker.running and not (worker is self._candidate and self._readying is not None):
+            if worker.running and not (worker is self._candidate and self._is_readying):
                 worker.ready()  # one that is still starting would disturb the timing; its trouble comes up when asked
         with self._device.turn():
             yield
@@ -538,6 +538,10 @@ class Judge:
         work = (self._candidate, plan)
         self._readying = threading.Thread(target=session.make_ready, args=work, daemon=True)
         self._readying.start()
+
+    @property
+    def _is_readying(self) -> bool:
+        return self._readying is not None and self._readying.is_alive()
 
     def _await_candidate(self) -> None:
         """Until then nobody else may speak to the candidate worker."""

@@ -68,6 +68,8 @@ def _stir_on_device(line: torch.Tensor, by: int, others: Mapping[int, int]) -> N
     """In few launches: those of a round's many small tensors would take most of a race."""
     import torch
 
+    if line.element_size() == 1:  # not every type of a byte can be moved by each of these
+        line = line.view(torch.uint8)
     places, sources = torch.tensor([[*others], [*others.values()]]).to(line.device)
     replaced = line.index_select(0, sources)
     line.copy_(line.roll(-by))

@@ -204,6 +204,7 @@ def emit_channels(
     if found is None or not known or not fits or found.channels[1] % int(str(vector)):
         raise Unsupported(f"a schedule {dict(parameters)} that does not fit what is gathered")
     assert isinstance(vector, int) and isinstance(wide, int)
+    found = replace(found, tables=tuple(_named(table, name) for table in found.tables))
     copies = {table.copy.name: table.copy for table in found.tables}
     region = replace(region, buffers={**region.buffers, **copies})
     made = [_copying(table, region, f"{name}_copy{n}") for n, table in enumerate(found.tables)]
@@ -217,6 +218,12 @@ def emit_channels(
         (*itertools.chain.from_iterable(one.launches for one in made), launch),
         tuple(temporary(b.name, b.dtype, b.extent) for b in copies.values()),
     )
+
+
+def _named(table: Table, kernel: str) -> Table:
+    """Another kernel of the region may gather from the same."""
+    own = replace(table.copy, name=f"{kernel}_{table.copy.name}")
+    return replace(table, copy=own)
 
 
 def _copying(table: Table, region: LoweredRegion, name: str) -> Emitted:

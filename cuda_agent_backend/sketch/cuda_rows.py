@@ -335,7 +335,8 @@ class RowWriter:
         if layout.partial:
             kept = [Span(0, layout.held)]
             return [*out, *span_loops(layout, body, statements, flush, kept)]
-        if layout.is_split and not layout.blocked and full.index(number) % 2:
+        ordered = layout.blocked or any(acc.is_arg for _, acc in self.reductions(number))
+        if layout.is_split and not ordered and full.index(number) % 2:
             # what the launch before read last may still be in the L2 cache
             back = [Span(0, layout.chunks, (), True)]
             return span_loops(layout, body, statements, flush, back)

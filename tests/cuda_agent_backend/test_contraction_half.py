@@ -32,7 +32,8 @@ HALVES = [torch.float16, torch.bfloat16]
 TILES = {"sketch": "contract", "tile_m": 32, "tile_n": 32, "depth": 32, "warp_m": 16, "warp_n": 16, "stages": 3,
          "products": 1}  # fmt: skip
 FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
-    **test_contraction.CASES,
+    # what is scaled is rounded to 16 bits before it is multiplied, which a tail would not do
+    **{name: case for name, case in test_contraction.CASES.items() if name != "scaled operands"},
     **{f"{name}, aligned": case[:2] for name, case in test_contraction_aligned.CASES.items()},
 }
 

@@ -83,11 +83,31 @@ def test_what_is_gathered_is_copied_first_and_gives_what_eager_gives(
         torch.testing.assert_close(got, it.want[0], rtol=1e-5, atol=1e-5, equal_nan=True)
 
 
+def test_each_kernel_of_a_region_has_a_copy_of_its_own(tmp_path: Path) -> None:
+    x, p, q = randn(2, 12, 9, 11), places(2, 12, 11, 2), places(2, 20, 8, 2)
+    it = for_cuda(
+        lambda x, p, q: (
+            F.grid_sample(x, p, align_corners=False),
+            F.grid_sample(x, q, align_corners=False),
+        ),
+        x,
+        p,
+        q,
+    )
+    first = cuda.schedules(it.analysis.region, it.analysis.kernels, DEVICE)[0]
+    assert [k.get("sketch") for k in map(dict, first.kernels)] == [SKETCH, SKETCH]
+    source, plan = cuda.emit(it.analysis.region, it.analysis.kernels, first, DEVICE)
+    for got, want in zip(
+        cuda_emulator.run(source, plan, it.inputs, tmp_path), it.want, strict=True
+    ):
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+
+
 def test_neighbouring_channels_are_gathered_as_vectors() -> None:
     it = for_cuda(*_case("an image at places, some outside"))
     source, _ = cuda.emit(it.analysis.region, it.analysis.kernels, proposed(it)[0], DEVICE)
     gathering = source.rpartition('extern "C"')[2]
-    assert "ca::load<L>(m_arg0_1_turned" in gathering and "ca::gather" not in gathering
+    assert "ca::load<L>(m_k0_arg0_1_turned" in gathering and "ca::gather" not in gathering
 
 
 @pytest.mark.parametrize(

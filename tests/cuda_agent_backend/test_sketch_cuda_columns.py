@@ -325,3 +325,22 @@ def test_positions_of_extremes_are_not_looked_for_out_of_order() -> None:
     only = sample(lambda x: x - x.amax(1, True), randn(2, 4_000_000))
     found = cuda.schedules(only.analysis.region, only.analysis.kernels, DEVICE)
     assert any(s.parameters(0).get("held") for s in found)
+
+
+@pytest.mark.parametrize(("lanes", "shape"), [("inner", (2, 4000)), ("outer", (2000, 8))])
+def test_of_equal_extremes_the_first_is_found_also_by_a_pass_that_reads_again(
+    lanes: str, shape: tuple[int, int], tmp_path: Path
+) -> None:
+    dim = int(lanes == "inner")
+    x = torch.randint(-3, 4, shape, generator=torch.Generator().manual_seed(1)).float()
+    it = sample(lambda x: (x - x.mean(dim, keepdim=True)).argmax(dim), x)
+    way = {"exchange": "split", "keep": "none", "unroll": 4, "segments": 4, "vector": 4}
+    own = {"team": 128, "across": 1} if lanes == "inner" else {"team": 32, "across": 2}
+    source, plan = cuda.emit(
+        it.analysis.region,
+        it.analysis.kernels,
+        Schedule.of({"sketch": "row", "lanes": lanes, **way, **own}),
+        DEVICE,
+    )
+    (got,) = cuda_emulator.run(source, plan, it.inputs, tmp_path)
+    assert torch.equal(got, it.want[0])

@@ -12,6 +12,7 @@ NAMES = {
     "Selections (topk)": "selection",
     "Scatters": "scatter",
     "Attention": "attention",
+    "Attention in half precision": "attention",
     "Recurrent layers": "recurrent layers",
     "Loop nests": "loop nests",
     "Matrix products": "product",

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from sandbox import stir as stirring
+from sandbox.specs import ITEM_SIZES
 from sandbox.stir import REPLACED, stir
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.uint8, torch.bool)
@@ -85,6 +86,18 @@ def test_what_a_device_launches_does_what_the_host_does(
     monkeypatch.setattr(stirring, "_stir_on_host", stirring._stir_on_device)
     stir([device], 9)
     assert torch.equal(device, host)
+
+
+@pytest.mark.parametrize("dtype", ITEM_SIZES)
+def test_what_a_device_launches_moves_elements_of_any_type(
+    dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = torch.arange(64, dtype=torch.float32).to(getattr(torch, dtype))
+    device = host.clone()
+    stir([host], 9)
+    monkeypatch.setattr(stirring, "_stir_on_host", stirring._stir_on_device)
+    stir([device], 9)
+    assert device.view(torch.uint8).tolist() == host.view(torch.uint8).tolist()
 
 
 @pytest.mark.gpu
