@@ -215,6 +215,33 @@ def test_a_row_of_masked_keys_is_zero(length: int, tmp_path: Path) -> None:
     assert got[0, 1, 3].eq(0).all()
 
 
+@pytest.mark.parametrize("number", [0, -1])
+def test_a_row_masked_with_the_least_number_is_the_mean(number: int, tmp_path: Path) -> None:
+    """In bfloat16 that number overflows where it is scaled."""
+    inputs = (
+        *(x.bfloat16() for x in heads(1, 72, 2, 16)),
+        torch.zeros(1, 2, 72, 72).bfloat16(),
+    )
+    inputs[3][:, 1, 3] = torch.finfo(torch.bfloat16).min
+    analysis = analysed(*inputs)
+    got = emulated(analysis, schedules(analysis, DEVICE)[number], tmp_path, *inputs)
+    torch.testing.assert_close(
+        got[0, 1, 3].float(), inputs[2][0, 1].float().mean(0), rtol=1e-2, atol=1e-2
+    )
+
+
+@pytest.mark.parametrize("number", [0, -1])
+def test_scores_beyond_what_is_finite_are_found_exactly(number: int, tmp_path: Path) -> None:
+    q, k, v = (x.bfloat16() for x in heads(1, 48, 1, 16))
+    q[0, 0, 0] = 4e18
+    k[0, 0] = (4e18 * torch.linspace(0.3, 1, 48))[:, None].bfloat16()
+    how = {"scale": 1.0}
+    analysis = analysed(q, k, v, **how)
+    got = emulated(analysis, schedules(analysis, DEVICE)[number], tmp_path, q, k, v)
+    want = wide((q, k, v), how)
+    torch.testing.assert_close(got[0, 0, 0].double(), want[0, 0, 0], rtol=1e-2, atol=1e-2)
+
+
 def test_large_scores_are_as_accurate_as_torchs(tmp_path: Path) -> None:
     q, k, v = (x.half() for x in heads(1, 133, 1, 64))
     inputs = (30 * q, 20 * k, v + 3)

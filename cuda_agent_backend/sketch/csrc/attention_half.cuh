@@ -37,6 +37,11 @@ template <class A, int F, int N> struct running_softmax {
 #pragma unroll
       for (int h = 0; h < 2; ++h) top[f][h] = -INFINITY, total[f][h] = 0.f;
   }
+  // Masks of the least finite number are not to become masks of minus infinity.
+  static CA_INLINE float weighed(float bias) {
+    const float found = bias * base;
+    return found < -3e38f && bias != -INFINITY ? -3e38f : found;
+  }
   // bias_of: (f, h, j) gives two neighbouring keys' biases.
   template <class Bias> static CA_INLINE void add_bias(float (&score)[F][N][4], Bias bias_of) {
 #pragma unroll
@@ -47,7 +52,7 @@ template <class A, int F, int N> struct running_softmax {
         for (int h = 0; h < 2; ++h) {
           const float2 bias = bias_of(f, h, j);
           float* const x = score[f][j] + 2 * h;
-          x[0] = fmaf(x[0], A::scale * base, bias.x * base), x[1] = fmaf(x[1], A::scale * base, bias.y * base);
+          x[0] = fmaf(x[0], A::scale * base, weighed(bias.x)), x[1] = fmaf(x[1], A::scale * base, weighed(bias.y));
         }
   }
   // query: of fragment 0, row 0; key: the thread's first.
@@ -183,7 +188,7 @@ template <class A, int F> struct half_attention_rows {
       for (int h = 0; h < 2; ++h) {
         const float all = softmax.sum_of(f, h), share = 1.f / (all == 0.f ? 1.f : all);  // rows of masked keys are 0
         const int row = query() + 16 * f + 8 * h;
-        bool right = all < largest;
+        bool right = all < largest && softmax.top[f][h] < largest;
 #pragma unroll
         for (int j = 0; j < columns; ++j) {
           const float* const x = sum[f][j] + 2 * h;
