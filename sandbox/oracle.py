@@ -186,14 +186,19 @@ def _attention(
 
 
 def _attention_in(node: torch.fx.Node, args: Any, kwargs: Any) -> dict[str, Any] | None:
-    """What to give `_attention` in place of a call, None where it is no attention or more of it is asked for."""
+    """What to give `_attention` in place of a call, None where it is no attention or more of it is asked for.
+
+    Raises ValueError where the result is random.
+    """
     target: Any = node.target
     square = str(target) in _SQUARE_ATTENTIONS
     if not square and str(target) != _ATTENTION:
         return None
     given = dict(zip((a.name for a in target._schema.arguments), args, strict=False)) | kwargs
+    if given.get("dropout_p"):
+        raise ValueError("a result that is random")
     query, key, causal = given["query"], given["key"], given.get("is_causal", False)
-    beyond = any(user.args[1] != 0 for user in node.users) or given.get("dropout_p")
+    beyond = any(user.args[1] != 0 for user in node.users)
     if beyond or (square and causal and query.shape[2] != key.shape[2]):
         return None
     own = {"query": query, "key": key, "value": given["value"], "bias": given.get("attn_bias")}
