@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from cuda_agent_backend.sketch.contraction import Contraction
 from cuda_agent_backend.sketch.cuda_align import aligned_sides, aligning_pays, sides_of
+from cuda_agent_backend.sketch.cuda_bands import bands_of, leaving_out_pays
 from cuda_agent_backend.sketch.cuda_boxes import boxed, in_batches
 from cuda_agent_backend.sketch.cuda_contract import MAX_BATCHES, SKETCH, Writer
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts, ceildiv
@@ -124,15 +125,9 @@ def contract_schedules(
     """Up to ``most`` schedules that fit, none where the device does not take so many batches."""
     if contraction.batches > MAX_BATCHES:
         return []
-    copies = aligned_sides(contraction, region, "k")
-    sides = sides_of(contraction)
-    best = _best(kernel, contraction, region, device, _candidates(contraction, sides, device))
-    if aligning_pays(contraction, copies):
-        by_name = {one.side.name: one.side for one in copies}
-        sides = by_name.get("a", sides[0]), by_name.get("b", sides[1])
-        found = _candidates(contraction, sides, device)
-        found = ((replace(tiles, aligned=1), share) for tiles, share in found)
-        best = _aligned_first(_best(kernel, contraction, region, device, found), best)
+    best: list[Tiles] = []
+    for way in _all_ways(contraction, region, device):
+        best = _by_turns(_best(kernel, contraction, region, device, way), best)
     best = best[:most]
     # by turns: only the judge knows what eager's own accuracy is for this task
     if device.tf32 and not contraction.is_half:
@@ -142,12 +137,29 @@ def contract_schedules(
     return [_parameters(tiles) for tiles in best]
 
 
+def _all_ways(
+    c: Contraction, region: LoweredRegion, device: DeviceFacts
+) -> list[list[tuple[Tiles, float]]]:
+    """Tiles as they are, with copies of operands, with terms left out, as far as each pays: the likeliest last."""
+    sides, copies = sides_of(c), aligned_sides(c, region, "k")
+    ways = [list(_candidates(c, sides, device))]
+    if aligning_pays(c, copies):
+        by_name = {one.side.name: one.side for one in copies}
+        sides = by_name.get("a", sides[0]), by_name.get("b", sides[1])
+        found = _candidates(c, sides, device)
+        ways.append([(replace(tiles, aligned=1), share) for tiles, share in found])
+    bands = bands_of(c, region)
+    if bands is not None and leaving_out_pays(c, bands):
+        ways.append([(replace(tiles, banded=1), share) for tiles, share in ways[-1]])
+    return ways
+
+
 def _best(
     kernel: Kernel,
     contraction: Contraction,
     region: LoweredRegion,
     device: DeviceFacts,
-    candidates: Iterator[tuple[Tiles, float]],
+    candidates: Iterable[tuple[Tiles, float]],
 ) -> list[Tiles]:
     """Those that fit, by the estimate."""
     scored: list[tuple[float, int, Tiles]] = []
@@ -157,15 +169,14 @@ def _best(
             tiles.check(writer.shared_bytes, device, contraction.is_half)
         except Unsupported:
             continue
-        part = 1.0 if writer.taps is None else writer.taps.share(tiles.tile_n)
-        scored.append((part * _seconds(contraction, tiles, share, device), number, tiles))
+        scored.append((writer.share * _seconds(contraction, tiles, share, device), number, tiles))
     scored.sort(key=lambda item: item[:2])
     return [tiles for *_, tiles in scored]
 
 
-def _aligned_first(aligned: list[Tiles], plain: list[Tiles]) -> list[Tiles]:
-    """By turns, as whether copying pays is an estimate: one with copies, one without, another with."""
-    turns = itertools.zip_longest(aligned[::2], plain, aligned[1::2])
+def _by_turns(likely: list[Tiles], plain: list[Tiles]) -> list[Tiles]:
+    """As whether copying, or leaving terms out, pays is an estimate: one with it, one without, another with."""
+    turns = itertools.zip_longest(likely[::2], plain, likely[1::2])
     return [one for turn in turns for one in turn if one is not None]
 
 
@@ -362,4 +373,4 @@ def _parameters(t: Tiles) -> dict[str, Parameter]:
         "warp_n": t.warp_n, "stages": t.stages, "run": t.run, "split": t.split,
         "products": t.products, "group": t.group, "warps_k": t.warps_k,
     }  # fmt: skip
-    return found | ({"aligned": 1} if t.aligned else {})
+    return found | {name: 1 for name in ("aligned", "banded") if getattr(t, name)}
