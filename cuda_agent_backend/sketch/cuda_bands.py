@@ -35,6 +35,8 @@ STRIP_BYTES_PER_SECOND = 2e12
 """At which that kernel reads; assumed."""
 NEVER = 2**31 - 1
 """The first term that is not finite where all are, and less than nothing the last: bands may begin before all terms."""
+MOST_LOOKED_AT = 64
+"""Tiles by rows, and by columns, whose terms are counted to estimate a share."""
 TILE, STEP = 128, 32
 """Of the tile by which it is decided whether to leave terms out."""
 
@@ -58,7 +60,7 @@ class Bands:
 
     def share(self, tile_m: int, tile_n: int, step: int) -> float:
         """Of all terms, those that blocks go through."""
-        starts = [(m, n) for m in range(0, self.m, tile_m) for n in range(0, self.n, tile_n)]
+        starts = [(m, n) for m in _some(self.m, tile_m) for n in _some(self.n, tile_n)]
         found = (self.terms(*start, tile_m, tile_n, step) for start in starts)
         return sum(max(0, end - first) for first, end in found) / (len(starts) * self.k)
 
@@ -117,6 +119,11 @@ class Bands:
                         f"m_{ends(name, noted)}[2 * ({at}) + 1] > {places[side][0]} + {band.high}"
                     )
         return [f"auto beside = [&](int m, int n) {{ return {' || '.join(tests)}; }};"]
+
+
+def _some(size: int, tile: int) -> range:
+    """Where tiles begin, of many only some at even distances."""
+    return range(0, size, tile * ceildiv(size, tile * MOST_LOOKED_AT))
 
 
 def ends(name: str, side: str) -> str:
