@@ -11,7 +11,10 @@ from cuda_agent_backend.rewrite.edit import argument, name_of
 from cuda_agent_backend.rewrite.products import PRODUCTS
 
 PLACES = ("iota", "arange")
-ZEROS = ("scalar_tensor", "full", "full_like", "zeros", "zeros_like")
+COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
+ZEROS, FILLED = ("zeros", "zeros_like"), ("scalar_tensor", "full", "full_like")
+MOST_OPERATORS = 64
+"""Of a constant: large graphs are not looked through for each operator."""
 SMALLEST = 128
 """Rows, columns and terms from which on a product has blocks that may leave out terms worth leaving out."""
 
@@ -58,18 +61,18 @@ def masked_operand(node: Node) -> Node | None:
     if name not in ("mul", "add") or len(node.args) != 2:
         return None
     for own, other in (node.args, node.args[::-1]):
-        if not isinstance(own, Node) or not isinstance(other, Node) or not is_constant(other):
+        if not isinstance(own, Node) or not isinstance(other, Node) or is_constant(own):
             continue
-        if name == "mul" and _has_places(other) and not is_constant(own):
+        if name == "mul" and _is_mask(other):
             return own
-        if name == "add" and masked_operand(own) is not None:
+        if name == "add" and is_constant(other) and masked_operand(own) is not None:
             return own
     return None
 
 
 def _of_where(node: Node) -> Node | None:
     condition, *values = (argument(node, name) for name in ("condition", "self", "other"))
-    if not isinstance(condition, Node) or not _has_places(condition) or not is_constant(condition):
+    if not isinstance(condition, Node) or not _is_mask(condition):
         return None
     kept = [v for v in values if isinstance(v, Node) and not is_constant(v)]
     zeros = [v for v in values if isinstance(v, Node) and _is_zero(v)]
@@ -77,16 +80,29 @@ def _of_where(node: Node) -> Node | None:
 
 
 def _is_zero(node: Node) -> bool:
-    if name_of(node) not in ZEROS:
-        return False
-    given = [a for a in node.args if isinstance(a, int | float) and not isinstance(a, bool)]
-    return "zeros" in name_of(node) or given == [0]
+    name = name_of(node)
+    filled = [a for a in node.args if isinstance(a, int | float) and not isinstance(a, bool)]
+    return name in ZEROS or (name in FILLED and filled == [0])
 
 
 def is_constant(node: Node) -> bool:
-    """Whether no tensor that is given is part of ``node``."""
-    return node.op == "call_function" and all(map(is_constant, node.all_input_nodes))
+    """Whether ``node`` is made of few operators and no tensor that is given."""
+    return _made_of(node) is not None
 
 
-def _has_places(node: Node) -> bool:
-    return name_of(node) in PLACES or any(map(_has_places, node.all_input_nodes))
+def _is_mask(node: Node) -> bool:
+    """Whether ``node`` is a constant that tells places apart by comparing them."""
+    names = {name_of(n) for n in _made_of(node) or ()}
+    return not names.isdisjoint(PLACES) and not names.isdisjoint(COMPARISONS)
+
+
+def _made_of(node: Node) -> set[Node] | None:
+    """The node and all before it; None where a tensor that is given is among them, or they are many."""
+    found, waiting = {node}, [node]
+    while waiting:
+        last = waiting.pop()
+        if last.op != "call_function" or len(found) > MOST_OPERATORS:
+            return None
+        waiting += [n for n in last.all_input_nodes if n not in found]
+        found |= set(last.all_input_nodes)
+    return found

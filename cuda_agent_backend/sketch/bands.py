@@ -65,9 +65,12 @@ class _Reader:
             return ALL
         if i.op == "constant":
             return NONE if float(i.operands[0]) == 0.0 else ALL
-        if i.op in ("to_dtype", "neg"):
-            inner = self.value(i.operands[0])
-            return inner if inner.bounds else self.condition(i.operands[0], True)
+        if i.op == "neg":
+            return self.value(i.operands[0])
+        if i.op == "to_dtype" and i.dtype is not None:
+            # a NaN as an integer may be any number
+            inner = self.value(i.operands[0]) if i.dtype.is_floating_point else ALL
+            return inner.both(self.condition(i.operands[0], True))
         if i.op == "where":
             condition, yes, no = i.operands
             kept = self.condition(condition, True).both(self.value(yes))
@@ -85,7 +88,7 @@ class _Reader:
         if i is None:
             return ALL
         if i.op == "constant":
-            return ALL if bool(float(_number(i.operands[0]))) is truth else NONE
+            return NONE if _number(i.operands[0]) == float(not truth) else ALL
         if i.op == "to_dtype" and i.dtype == torch.bool:
             return self.condition(i.operands[0], truth)
         if i.op == "logical_not":

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from cuda_agent_backend.operators import viewable
 from cuda_agent_backend.partition import Region, partition
+from cuda_agent_backend.triangular import masked_operand
 
 
 def graph_of(function: Callable[..., Any], *inputs: Any, tracing: str = "fake") -> Graph:
@@ -508,6 +509,14 @@ def test_a_mask_is_made_by_itself_where_it_is_needed_or_made_elsewhere_or_spares
             "where" not in operators(region) for region in found if "mm" in operators(region)
         )
     assert len(on_cuda(lower, (700, 700), (700, 20))) == 2
+
+
+def test_long_chains_are_not_looked_through_for_masks() -> None:
+    graph = Graph()
+    node = graph.placeholder("x")
+    for _ in range(3000):
+        node = graph.call_function(torch.ops.aten.mul.Tensor, (node, node))
+    assert masked_operand(node) is None
 
 
 def _assert_no_cycle_beyond_copies(found: list[Region]) -> None:
