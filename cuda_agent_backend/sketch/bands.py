@@ -6,7 +6,7 @@ Element (row, column) may differ from zero where ``low <= column - row <= high``
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import sympy
 import torch
@@ -58,6 +58,7 @@ class _Reader:
     row: sympy.Symbol
     column: sympy.Symbol
     size: int
+    needed: Mapping[str, Band] = field(default_factory=dict)
 
     def value(self, of: object) -> Band:
         i = self.made.get(of) if isinstance(of, Value) else None
@@ -81,6 +82,25 @@ class _Reader:
             found = self.value(i.operands[0]).both(self.value(i.operands[1]))
             return replace(found, sure=False) if found.bounds else ALL
         return ALL
+
+    def need(self, of: object) -> Band:
+        """Where a value depends on what ``local`` values are made of."""
+        i = self.made.get(of) if isinstance(of, Value) else None
+        if i is None:
+            return NONE
+        if i.op == "local" and i.buffer is not None:
+            return self.needed.get(i.buffer, ALL)
+        if i.body is not None:
+            return ALL
+        if i.op == "where":
+            condition, yes, no = i.operands
+            kept = self.condition(condition, True).both(self.need(yes))
+            other = self.condition(condition, False).both(self.need(no))
+            return kept.either(other).either(self.need(condition))
+        found = NONE
+        for operand in i.operands:
+            found = found.either(self.need(operand))
+        return found
 
     def condition(self, of: object, truth: bool) -> Band:
         """Where a condition may be ``truth``."""
@@ -165,10 +185,20 @@ _COMPARED: dict[str, Callable[[int, int], Band]] = {
 }
 
 
-def band_of(
-    body: Body, row: tuple[sympy.Symbol, int], column: tuple[sympy.Symbol, int]
-) -> Band | None:
+Dim = tuple[sympy.Symbol, int]
+
+
+def band_of(body: Body, row: Dim, column: Dim) -> Band | None:
     """The band of what ``body`` computes over these loops, beside which all is zero; None where nothing is known."""
-    made = {i.result: i for i in body.instructions}
-    found = _Reader(made, row[0], column[0], max(row[1], column[1])).value(body.results[0])
+    found = _reader(body, row, column).value(body.results[0])
     return found if found.bounds else None
+
+
+def need_of(body: Body, row: Dim, column: Dim, needed: Mapping[str, Band]) -> Band:
+    """Where what ``body`` computes depends on sums: its locals do so where ``needed`` says, or everywhere."""
+    return _reader(body, row, column, needed).need(body.results[0])
+
+
+def _reader(body: Body, row: Dim, column: Dim, needed: Mapping[str, Band] | None = None) -> _Reader:
+    made = {i.result: i for i in body.instructions}
+    return _Reader(made, row[0], column[0], max(row[1], column[1]), needed or {})

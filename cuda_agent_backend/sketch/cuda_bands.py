@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import sympy
 import torch
 
-from cuda_agent_backend.sketch.bands import FAR, Band
+from cuda_agent_backend.sketch.bands import ALL, FAR, NONE, Band, need_of
 from cuda_agent_backend.sketch.contraction import Contraction, Factor, points
 from cuda_agent_backend.sketch.cuda_align import (
     HALF_OPERATIONS_PER_SECOND,
@@ -26,7 +26,7 @@ from cuda_agent_backend.sketch.cuda_layout import ceildiv
 from cuda_agent_backend.sketch.cuda_operands import Side
 from cuda_agent_backend.sketch.cuda_parts import parameters_of
 from cuda_agent_backend.sketch.lower import Buffer, LoweredRegion
-from cuda_agent_backend.sketch.nest import Dim, coefficient
+from cuda_agent_backend.sketch.nest import Dim, Kernel, coefficient
 from sandbox.plan import Launch
 
 LINES = 32
@@ -64,8 +64,8 @@ class Bands:
         found = (self.terms(*start, tile_m, tile_n, step) for start in starts)
         return sum(max(0, end - first) for first, end in found) / (len(starts) * self.k)
 
-    def bounds(self, tile_m: int, tile_n: int, step: int, split: int) -> list[str]:
-        """The terms of a block with the tile from ``row0`` and ``column0`` on."""
+    def bounds(self, tile_m: int, tile_n: int, step: int, split: int, needed: str) -> list[str]:
+        """The terms of a block with the tile from ``row0`` and ``column0`` on, none unless it is ``needed``."""
         starts = (("row0", tile_m, self.left), ("column0", tile_n, self.right))
         low, high = "0", f"{self.k}"
         for start, size, band in starts:
@@ -80,7 +80,7 @@ class Bands:
         return [
             f"const int lowest = {low} / {step} * {step};",
             f"const int highest = min({self.k}, max({high} + {step - 1}, 0) / {step} * {step});",
-            f"const int first = {first}, end = {end};",
+            f"const int first = {first}, end = {f'{needed} ? {end} : first' if needed else end};",
         ]
 
     def longest_first(self, high: int, wide: int) -> list[str]:
@@ -156,6 +156,40 @@ def _band(factor: Factor, rows: Sequence[Dim], c: Contraction, region: LoweredRe
     if steps == (wide, 1) and (m, k) == (high, wide):
         return buffer.band
     return buffer.band.turned if steps == (1, wide) and (k, m) == (high, wide) else nothing
+
+
+def needed_of(kernel: Kernel, c: Contraction) -> Band:
+    """Where ``column - row`` of a result may lie for anything that is stored to depend on its sum."""
+    first, *tail = kernel.stages
+    if first.stores or len(c.rows) != 1 or len(c.columns) != 1:
+        return ALL
+    needed: dict[str, Band] = {}
+    stored = NONE
+    for stage in tail:
+        own = need_of(stage.body, c.rows[0], c.columns[0], needed)
+        needed |= {s.buffer: own for s in stage.local_stores}
+        stored = stored.either(own) if stage.stores else stored
+    return stored
+
+
+def needed_tile(band: Band, tile_m: int, tile_n: int) -> str:
+    """A condition: whether a block's tile meets the band."""
+    tests = []
+    if band.low > -FAR:
+        tests.append(f"column0 + {tile_n - 1} - row0 >= {band.low}")
+    if band.high < FAR:
+        tests.append(f"column0 - row0 - {tile_m - 1} <= {band.high}")
+    return " && ".join(tests)
+
+
+def share_of_tiles(band: Band, m: int, n: int, tile_m: int, tile_n: int) -> float:
+    """Of all tiles, those that meet the band."""
+    starts = [(row, column) for row in _some(m, tile_m) for column in _some(n, tile_n)]
+    met = [
+        column + tile_n - 1 - row >= band.low and column - row - tile_m + 1 <= band.high
+        for row, column in starts
+    ]
+    return sum(met) / len(met)
 
 
 def noted_buffer(name: str, side: Side, batch: Sequence[Dim]) -> Buffer:

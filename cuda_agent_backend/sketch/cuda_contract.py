@@ -14,10 +14,20 @@ from pathlib import Path
 import sympy
 import torch
 
+from cuda_agent_backend.sketch.bands import ALL
 from cuda_agent_backend.sketch.contraction import Contraction, points
 from cuda_agent_backend.sketch.cuda_access import LanePrinter
 from cuda_agent_backend.sketch.cuda_align import aligned_sides, copying, sides_of
-from cuda_agent_backend.sketch.cuda_bands import Bands, bands_of, ends, noted_buffer, noting
+from cuda_agent_backend.sketch.cuda_bands import (
+    Bands,
+    bands_of,
+    ends,
+    needed_of,
+    needed_tile,
+    noted_buffer,
+    noting,
+    share_of_tiles,
+)
 from cuda_agent_backend.sketch.cuda_boxes import Boxed, boxed, in_batches
 from cuda_agent_backend.sketch.cuda_frame import decompose, indented
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts, ceildiv
@@ -93,6 +103,7 @@ class Writer:
         sizes = [self.region.buffers[b].extent for b in accessed]
         self.taps = self._taps()
         self.bands = self._bands()
+        self.needed = ALL if self.taps is not None else needed_of(self.kernel, self.contraction)
         self.boxes = [self._boxed(side) for side in (self.left, self.right) if self.tiles.boxes]
         self.index = "int64_t" if max(*sizes, c.batches * c.m * c.n) >= WIDE else "int"
 
@@ -177,9 +188,11 @@ class Writer:
     def share(self) -> float:
         """Of all terms, those that blocks go through."""
         t = self.tiles
-        if self.bands is not None:
-            return self.bands.share(t.tile_m, t.tile_n, t.step)
-        return 1.0 if self.taps is None else self.taps.share(t.tile_n)
+        if self.taps is not None:
+            return self.taps.share(t.tile_n)
+        c = self.contraction
+        met = share_of_tiles(self.needed, c.m, c.n, t.tile_m, t.tile_n) if self.needed.bounds else 1
+        return met * (1 if self.bands is None else self.bands.share(t.tile_m, t.tile_n, t.step))
 
     # --- sizes ---
 
@@ -302,14 +315,18 @@ class Writer:
         ]
 
     def _bounds(self) -> list[str]:
-        """The block's terms. Where it leaves some out, their numbers are those of the others, in order."""
+        """The block's terms, none where no result depends on them. Where it leaves some out, their numbers are those of
+        the others, in order."""
         k, t, taps = self.contraction.k, self.tiles, self.taps
+        needed = needed_tile(self.needed, t.tile_m, t.tile_n)
         if self.bands is not None:
-            return self.bands.bounds(t.tile_m, t.tile_n, t.step, t.split)
+            return self.bands.bounds(t.tile_m, t.tile_n, t.step, t.split, needed)
         if taps is None:
             share = ceildiv(ceildiv(k, t.step), t.split) * t.step
             first = f"blockIdx.y * {share}" if t.split > 1 else "0"
             end = f"min(first + {share}, {k})" if t.split > 1 else str(k)
+            if needed:
+                end = f"{needed} ? {end} : first"
             return [f"const int first = {first}, end = {end};"]
         tiles = taps.of_tiles(t.tile_n)
         listed = [sum(tap << 4 * n for n, tap in enumerate(tile)) for tile in tiles]

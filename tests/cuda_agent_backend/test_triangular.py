@@ -18,7 +18,9 @@ from torch import Tensor
 from cuda_agent_backend.sketch import cuda
 from cuda_agent_backend.sketch.bands import Band
 from cuda_agent_backend.sketch.contraction import contraction_of
-from cuda_agent_backend.sketch.cuda_bands import Bands, bands_of
+from cuda_agent_backend.sketch.cuda_bands import Bands, bands_of, needed_of
+from cuda_agent_backend.sketch.cuda_contract import Writer
+from cuda_agent_backend.sketch.cuda_tiles import read_tiles
 from cuda_agent_backend.sketch.schedule import Schedule
 from cuda_agent_backend.sketch.ssa import Unsupported
 
@@ -260,3 +262,73 @@ def test_leaving_terms_out_is_tried_first_where_it_pays() -> None:
 
     assert first(2000, 2000, 1000)[:3] == [1, 0, 1]
     assert set(first(140, 140, 130)) == {0}
+
+
+def causal_scores(q: Tensor, k: Tensor) -> Tensor:
+    past = torch.arange(q.shape[0])[:, None] >= torch.arange(k.shape[0])
+    return torch.where(past, q @ k.T * 0.5, -math.inf)
+
+
+def and_a_bias(x: Tensor, y: Tensor) -> Tensor:
+    return torch.tril(torch.relu(x @ y), -1) + 1
+
+
+def of_three(x: Tensor, y: Tensor) -> Tensor:
+    return torch.tril(torch.tril(x) @ torch.tril(y))
+
+
+def times_mask_after(x: Tensor, y: Tensor) -> Tensor:
+    return (x @ y) * torch.tril(torch.ones(x.shape[0], y.shape[1], dtype=x.dtype))
+
+
+RESULTS: dict[str, tuple[Case, Band]] = {
+    "scores": ((causal_scores, (randn(136, 72), randn(136, 72))), Band(high=0)),
+    "odd": ((and_a_bias, (randn(147, 70), randn(70, 147))), Band(high=-1)),
+    "of triangles": ((of_three, (randn(136, 136), randn(136, 136))), Band(high=0)),
+    "batches": ((lambda a, b: torch.triu(torch.bmm(a, b)), (randn(2, 100, 40), randn(2, 40, 100))), Band(low=0)),
+    "times a mask": ((times_mask_after, (randn(136, 72), randn(72, 136))), Band()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "tiles", [WARPS, {**WARPS, "split": 2}, GROUP, REGISTERS, HALF, SHARED, BOXES]
+)
+@pytest.mark.parametrize("name", ["scores", "of triangles"])
+def test_tiles_of_which_nothing_is_stored_have_no_terms(
+    name: str, tiles: dict[str, Any], tmp_path: Path
+) -> None:
+    assert_masked_results(name, tiles, tmp_path)
+
+
+@pytest.mark.parametrize("tiles", [WARPS, GROUP])
+@pytest.mark.parametrize("name", ["odd", "batches", "times a mask"])
+def test_masked_results_of_other_shapes_are_as_eagers(
+    name: str, tiles: dict[str, Any], tmp_path: Path
+) -> None:
+    assert_masked_results(name, tiles, tmp_path)
+
+
+def assert_masked_results(name: str, tiles: dict[str, Any], folder: Path) -> None:
+    """With an infinity in a line of each operand, which masks hide and products by zero do not."""
+    (function, inputs), _ = RESULTS[name]
+    dtype = torch.bfloat16 if tiles.get("products") == 1 else torch.float32
+    inputs = tuple(x.to(dtype) for x in inputs)
+    for x in inputs:
+        x[..., 2, -1] = x[..., -1, 5] = math.inf
+    it = on_cuda(function, *inputs)
+    got = emulated(it, folder, **tiles, **({} if name == "of triangles" else {"banded": 0}))
+    close = 2e-5 if dtype == torch.float32 else 0.02
+    torch.testing.assert_close(got, it.want[0], equal_nan=True, rtol=close, atol=10 * close)
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_what_is_stored_depends_on_sums_within_a_band_only(name: str) -> None:
+    (function, inputs), band = RESULTS[name]
+    it = on_cuda(function, *inputs)
+    kernel, region = it.analysis.kernels[-1], it.analysis.region
+    found = contraction_of(kernel)
+    assert found is not None
+    assert needed_of(kernel, found) == band
+    writer = Writer(kernel, found, region, read_tiles(WARPS), "k", DEVICE)
+    assert (writer.share < 1) is band.bounds
+    assert (" : first;" in writer.emit().functions[0]) is band.bounds
