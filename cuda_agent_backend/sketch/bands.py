@@ -15,7 +15,10 @@ from cuda_agent_backend.sketch.ssa import Body, Instruction, Value
 
 FAR = 1 << 40
 """A bound that bounds nothing."""
+MOST = 1 << 30
+"""Of a bound that a block's numbers reach."""
 WIDE = (torch.int32, torch.int64)
+INTEGERS = (torch.uint8, torch.int8, torch.int16, *WIDE)
 AND = ("and_", "logical_and", "bitwise_and")
 NOT = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"}
 
@@ -65,7 +68,7 @@ class _Reader:
         if i is None:
             return ALL
         if i.op == "constant":
-            return NONE if float(i.operands[0]) == 0.0 else ALL
+            return NONE if _number(i.operands[0]) == 0.0 else ALL
         if i.op == "neg":
             return self.value(i.operands[0])
         if i.op == "to_dtype" and i.dtype is not None:
@@ -143,7 +146,7 @@ class _Reader:
         if i.op == "constant":
             known = _number(i.operands[0])
             return sympy.Integer(int(known)) if known.is_integer() else None
-        if i.op == "index_expr" and i.dtype is not None and not i.dtype.is_floating_point:
+        if i.op == "index_expr" and i.dtype in INTEGERS:
             simple = i.index in (self.row, self.column) and self.size <= torch.iinfo(i.dtype).max
             return i.index if i.dtype in WIDE or simple else None
         if i.op not in ("add", "sub") or not all(map(self._is_wide, i.operands)):
@@ -191,7 +194,11 @@ Dim = tuple[sympy.Symbol, int]
 def band_of(body: Body, row: Dim, column: Dim) -> Band | None:
     """The band of what ``body`` computes over these loops, beside which all is zero; None where nothing is known."""
     found = _reader(body, row, column).value(body.results[0])
-    return found if found.bounds else None
+    if found.low >= MOST or found.high <= -MOST:
+        return None  # all of it is zero, which is no use to a product
+    low, high = found.low if found.low > -MOST else -FAR, found.high if found.high < MOST else FAR
+    reached = replace(found, low=low, high=high)
+    return reached if reached.bounds else None
 
 
 def need_of(body: Body, row: Dim, column: Dim, needed: Mapping[str, Band]) -> Band:

@@ -149,6 +149,8 @@ def _band(factor: Factor, rows: Sequence[Dim], c: Contraction, region: LoweredRe
         return nothing
     (row, m), (term, k) = rows[0], c.inner[0]
     steps = coefficient(factor.index, row), coefficient(factor.index, term)
+    if None in steps:
+        return nothing
     rest = sympy.expand(factor.index - sum(s * x for s, x in zip(steps, (row, term), strict=True)))
     batch = [(coefficient(rest, symbol) or 0, symbol) for symbol in rest.free_symbols]
     if any(step % matrix for step, _ in batch) or rest != sum(s * x for s, x in batch):

@@ -230,7 +230,17 @@ def rows_of_several_matrices(x: Tensor, y: Tensor) -> Tensor:
     return torch.tril(x.view(3, 49, 147)).view(147, 147) @ y
 
 
-@pytest.mark.parametrize("function", [every_other, rows_of_several_matrices, torch.mm])
+def nothing_kept(x: Tensor, y: Tensor) -> Tensor:
+    return torch.tril(x, -(10**10)) @ y
+
+
+def all_kept(x: Tensor, y: Tensor) -> Tensor:
+    return torch.tril(x, 10**10) @ y
+
+
+@pytest.mark.parametrize(
+    "function", [nothing_kept, all_kept, every_other, rows_of_several_matrices, torch.mm]
+)
 def test_no_band_is_seen_where_there_is_none(function: Callable[..., Any], tmp_path: Path) -> None:
     it = on_cuda(function, randn(147, 147), randn(147, 70))
     assert bands(it) is None
