@@ -23,22 +23,35 @@ VIEWS = ("permute", "transpose", "t", "expand", "view", "unsqueeze", "squeeze")
 
 
 def masks_a_factor(node: Node, kinds: Mapping[Node, Kind]) -> bool:
-    """Whether ``node`` masks an operand that only large products on cuda read, as it is or through views."""
-    if kinds[node] is not Kind.COMPUTE or masked_operand(node) is None or not node.users:
+    """Whether ``node`` masks an operand that one large product on cuda reads and nothing else, as it is or through
+    views: each product would store it anew."""
+    if kinds[node] is not Kind.COMPUTE or masked_operand(node) is None:
         return False
-    return all(_reads(user, node, kinds) for user in node.users)
+    products = _products(node, kinds)
+    return products is not None and len(products) == 1
 
 
-def _reads(user: Node, node: Node, kinds: Mapping[Node, Kind]) -> bool:
-    if name_of(user) in VIEWS:
-        return bool(user.users) and all(_reads(other, user, kinds) for other in user.users)
-    if masked_operand(user) is not None:
-        return masks_a_factor(user, kinds)
+def _products(node: Node, kinds: Mapping[Node, Kind]) -> set[Node] | None:
+    """Those that read ``node``; None where anything else does."""
+    found: set[Node] = set()
+    for user in node.users:
+        if _is_large_product_of(user, node, kinds):
+            found.add(user)
+            continue
+        leads_on = name_of(user) in VIEWS or masked_operand(user) is not None
+        further = _products(user, kinds) if leads_on else None
+        if further is None:
+            return None
+        found |= further
+    return found
+
+
+def _is_large_product_of(user: Node, factor: Node, kinds: Mapping[Node, Kind]) -> bool:
     return (
         kinds[user] is Kind.PRODUCT
         and name_of(user) in PRODUCTS
-        and node in user.args[-2:]
-        and node not in user.args[:-2]
+        and factor in user.args[-2:]
+        and factor not in user.args[:-2]
         and user.meta["val"].device.type == "cuda"
         and min(product_sizes(user)[-3:]) >= SMALLEST
     )

@@ -502,7 +502,11 @@ def test_a_mask_is_made_by_itself_where_it_is_needed_or_made_elsewhere_or_spares
     def addend(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return torch.addmm(torch.tril(x), y, y.T)
 
-    for function in (needed, made, addend):
+    def twice(x: torch.Tensor, y: torch.Tensor) -> Any:
+        masked = torch.tril(x)
+        return masked @ y, masked.T @ y
+
+    for function in (needed, made, addend, twice):
         found = on_cuda(function, (700, 700), (700, 300))
         assert [operators(region)[-1] for region in found][-1] == "mm" or function is addend
         assert all(
