@@ -3,6 +3,8 @@
 Inductor copies an operand that a library does not take as it lies, and pads images in memory. A kernel reads what was
 copied where it is, so such a copy belongs to the region of the product, to each one's where there are several: like a
 constant it is no part of any other region, and nothing of it exists in memory.
+
+So do masks that leave a triangle of an operand (`triangular`): a product that knows of the zeros leaves terms out.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from cuda_agent_backend.operators import (
     is_depthwise,
     is_zero_padding,
 )
+from cuda_agent_backend.triangular import masks_a_factor, unmasked
 
 STORES_COPIES = (Kind.COMPUTE, Kind.PRODUCT, Kind.VANISHING, Kind.RANDOM)
 """What can store its result as a copy of it would be, so that the copy costs nothing."""
@@ -29,15 +32,25 @@ def read_through(nodes: Sequence[Node], kinds: Mapping[Node, Kind]) -> set[Node]
     """Copies that only products on cuda need, and views between these; ``nodes`` in graph order."""
     possible: set[Node] = set()
     for node in reversed(nodes):
+        if masks_a_factor(node, kinds):
+            possible.add(node)
+            continue
         moves = kinds[node] is Kind.VIEW or _is_copy(node, kinds)
         if moves and node.users and all(_leads_on(u, node, possible, kinds) for u in node.users):
             possible.add(node)
     found: set[Node] = set()
     for node in nodes:
-        begins = node in possible and _is_copy(node, kinds) and _pays(node, possible, kinds)
+        begins = node in possible and _begins(node, possible, kinds)
         if begins or (node in possible and not found.isdisjoint(node.all_input_nodes)):
             found.add(node)
     return found
+
+
+def _begins(node: Node, possible: set[Node], kinds: Mapping[Node, Kind]) -> bool:
+    source = unmasked(node)
+    if source is not node:
+        return not _stored_so(source, kinds)
+    return _is_copy(node, kinds) and _pays(node, possible, kinds)
 
 
 def _is_copy(node: Node, kinds: Mapping[Node, Kind]) -> bool:
@@ -67,7 +80,7 @@ def _pays(node: Node, possible: set[Node], kinds: Mapping[Node, Kind]) -> bool:
     if is_zero_padding(node):
         return True
     source = node.all_input_nodes[0]
-    return _lines_stay(source, _matrix(node, possible)) and not _stored_so(node, kinds)
+    return _lines_stay(source, _matrix(node, possible)) and not _stored_so(source, kinds, node)
 
 
 def _matrix(node: Node, possible: set[Node]) -> int:
@@ -96,12 +109,14 @@ def _lines_stay(source: Node, matrix: int) -> bool:
     return any(math.prod(value.shape[d:]) <= matrix for d in dims)
 
 
-def _stored_so(node: Node, kinds: Mapping[Node, Kind]) -> bool:
-    """Whether an operator that nobody else needs makes what is copied, and as much of it: it can store the copy."""
-    root = node.all_input_nodes[0]
+def _stored_so(source: Node, kinds: Mapping[Node, Kind], copy: Node | None = None) -> bool:
+    """Whether an operator that nobody else needs makes ``source``, and no more of it than is copied: it can store the
+    copy, or what a mask leaves of it."""
+    root = source
     while kinds[root] is Kind.VIEW and len(root.users) == 1 and root.all_input_nodes:
         root = root.all_input_nodes[0]
     if kinds[root] not in STORES_COPIES or len(root.users) != 1:
         return False
     value = root.meta.get("val")
-    return isinstance(value, torch.Tensor) and node.meta["val"].numel() <= value.numel()
+    size = (source if copy is None else copy).meta["val"].numel()
+    return isinstance(value, torch.Tensor) and bool(size <= value.numel())

@@ -3,8 +3,8 @@
 Every node gets a level: the number of barriers (extern kernels and the like) that must run before it. Fusible nodes of
 one level never have a barrier between them, so any connected set of them is convex, and replacing all such sets leaves
 the graph without cycles. A matrix product that sketches cover waits like a barrier for what it reads, and is fused with
-what follows it, one to a region, and with copies of its operands (`copies`). The gradients that the backward of a
-convolution gives are such products, each with that call in its region. An attention or a sort waits too and is a
+what follows it, one to a region, and with copies and masks of its operands (`copies`). The gradients that the backward
+of a convolution gives are such products, each with that call in its region. An attention or a sort waits too and is a
 region of its own. What is beside a product is offered as well, as its region's rest, for where a library is left to run
 the product. A product that a rewrite does away with is fusible like any other node. A fusible node whose users all lie
 on higher levels is moved up to them when that saves traffic. Views on the fringe of a region stay outside, and no view

@@ -14,9 +14,20 @@ from pathlib import Path
 import sympy
 import torch
 
+from cuda_agent_backend.sketch.bands import ALL
 from cuda_agent_backend.sketch.contraction import Contraction, points
 from cuda_agent_backend.sketch.cuda_access import LanePrinter
 from cuda_agent_backend.sketch.cuda_align import aligned_sides, copying, sides_of
+from cuda_agent_backend.sketch.cuda_bands import (
+    Bands,
+    bands_of,
+    ends,
+    needed_of,
+    needed_tile,
+    noted_buffer,
+    noting,
+    share_of_tiles,
+)
 from cuda_agent_backend.sketch.cuda_boxes import Boxed, boxed, in_batches
 from cuda_agent_backend.sketch.cuda_frame import decompose, indented
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts, ceildiv
@@ -62,6 +73,10 @@ NOTHING_TO_ALIGN = (
     "than once"
 )
 
+NO_BAND = (
+    "no terms to leave out: neither operand is known to be zero beside a band of rows and terms"
+)
+
 
 @dataclass
 class Writer:
@@ -87,6 +102,8 @@ class Writer:
         accessed = {*self.reads, *self.writes, *self._align()}
         sizes = [self.region.buffers[b].extent for b in accessed]
         self.taps = self._taps()
+        self.bands = self._bands()
+        self.needed = ALL if self.taps is not None else needed_of(self.kernel, self.contraction)
         self.boxes = [self._boxed(side) for side in (self.left, self.right) if self.tiles.boxes]
         self.index = "int64_t" if max(*sizes, c.batches * c.m * c.n) >= WIDE else "int"
 
@@ -98,13 +115,19 @@ class Writer:
         self.tiles.check(self.shared_bytes, self.device, self.contraction.is_half)
         if self.contraction.batches > MAX_BATCHES:
             raise Unsupported(f"{self.contraction.batches} batches; at most {MAX_BATCHES}")
-        found = self._at_once() if self.tiles.split == 1 else self._split()
-        if not self.copies:
-            return found
-        name = f"{self.name}_copy"
-        text, launch = copying(self.copies, self.region, name, self.index, self.device)
-        temporaries = (*(one.temporary for one in self.copies), *found.temporaries)
-        return Emitted((text, *found.functions), (launch, *found.launches), temporaries)
+        parts = [self._at_once() if self.tiles.split == 1 else self._split()]
+        if self.bands is not None:
+            parts.insert(0, self._noting(self.bands))
+        if self.copies:
+            name = f"{self.name}_copy"
+            text, launch = copying(self.copies, self.region, name, self.index, self.device)
+            own = tuple(one.temporary for one in self.copies)
+            parts.insert(0, Emitted((text,), (launch,), own))
+        return Emitted(
+            tuple(f for part in parts for f in part.functions),
+            tuple(one for part in parts for one in part.launches),
+            tuple(t for part in parts for t in part.temporaries),
+        )
 
     def _at_once(self) -> Emitted:
         return Emitted((self._text(self.store_tail()),), (self._launch(),))
@@ -135,6 +158,44 @@ class Writer:
         if any(side.along_k and side.vector > 1 for side in (self.left, self.right)):
             return None  # neighbouring terms are copied together, left out or not
         return found
+
+    def _bands(self) -> Bands | None:
+        """Where the schedule says that terms are left out; then the tail reads what `noting` wrote."""
+        if not self.tiles.banded:
+            return None
+        found = bands_of(self.contraction, self.region)
+        if found is None:
+            raise Unsupported(NO_BAND)
+        noted = [noted_buffer(self.name, s, self.contraction.batch) for s in self._noted(found)]
+        buffers = self.region.buffers | {one.name: one for one in noted}
+        self.region = replace(self.region, buffers=buffers)
+        self.reads = [*self.reads, *(one.name for one in noted)]
+        return found
+
+    def _noted(self, bands: Bands) -> list[Side]:
+        return [side for side in (self.left, self.right) if side.name in bands.noted]
+
+    def _noting(self, bands: Bands) -> Emitted:
+        texts, launches, batch = [], [], self.contraction.batch
+        for side in self._noted(bands):
+            size = points(side.rows.dims)
+            find = find_lines(side, f"x < {size}", self.index, self._dtype, "find")
+            text, launch = noting(side, batch, find, self.region, self.name, self.index)
+            texts.append(text)
+            launches.append(launch)
+        made = (self.region.buffers[ends(self.name, side)] for side in bands.noted)
+        temporaries = tuple(temporary(one.name, one.dtype, one.extent) for one in made)
+        return Emitted(tuple(texts), tuple(launches), temporaries)
+
+    @property
+    def share(self) -> float:
+        """Of all terms, those that blocks go through."""
+        t = self.tiles
+        if self.taps is not None:
+            return self.taps.share(t.tile_n)
+        c = self.contraction
+        met = share_of_tiles(self.needed, c.m, c.n, t.tile_m, t.tile_n) if self.needed.bounds else 1
+        return met * (1 if self.bands is None else self.bands.share(t.tile_m, t.tile_n, t.step))
 
     # --- sizes ---
 
@@ -229,6 +290,7 @@ class Writer:
             f"typedef {kinds[1]} B;",
             "int tile_m, tile_n;",
             f"ca::place_of<{high}, {wide}, {min(GROUP, high)}>(blockIdx.x, tile_m, tile_n);",
+            *([] if self.bands is None else self.bands.longest_first(high, wide)),
             f"const int row0 = tile_m * {t.tile_m}, column0 = tile_n * {t.tile_n};",
             *(["const int batch = blockIdx.z;"] if c.batch or t.split > 1 else []),
             *decompose("batch", c.batch, self.index),
@@ -256,12 +318,18 @@ class Writer:
         ]
 
     def _bounds(self) -> list[str]:
-        """The block's terms. Where it leaves some out, their numbers are those of the others, in order."""
+        """The block's terms, none where no result depends on them. Where it leaves some out, their numbers are those of
+        the others, in order."""
         k, t, taps = self.contraction.k, self.tiles, self.taps
+        needed = needed_tile(self.needed, t.tile_m, t.tile_n)
+        if self.bands is not None:
+            return self.bands.bounds(t.tile_m, t.tile_n, t.step, t.split, needed)
         if taps is None:
             share = ceildiv(ceildiv(k, t.step), t.split) * t.step
             first = f"blockIdx.y * {share}" if t.split > 1 else "0"
             end = f"min(first + {share}, {k})" if t.split > 1 else str(k)
+            if needed:
+                end = f"{needed} ? {end} : first"
             return [f"const int first = {first}, end = {end};"]
         tiles = taps.of_tiles(t.tile_n)
         listed = [sum(tap << 4 * n for n, tap in enumerate(tile)) for tile in tiles]
@@ -423,8 +491,10 @@ class Writer:
 
         And for those that are the largest number, which is what cutting off may make of an overflow.
         """
+        batch = bool(self.contraction.batch)
+        beside = [] if self.bands is None else self.bands.beside(self.name, batch)
         if not self._anew:
-            return []
+            return beside
         sides = ((self.left, "a"), (self.right, "b"))
         present = [name for side, name in sides if side.factor.absent]
         return [
@@ -440,6 +510,7 @@ class Writer:
             "  }",
             "  return total;",
             "};",
+            *beside,
         ]
 
     def store_tail(self) -> list[str]:
@@ -475,8 +546,14 @@ class Writer:
             "for (int i = 0; i < L; ++i)",
             f"  if (!(fabsf(total.v[i]) < 3.402823466e38f)) total.v[i] = exact({', '.join(step)});",
         ]
+        unknown = [
+            "#pragma unroll",
+            "for (int i = 0; i < L; ++i)",
+            f"  if (beside({', '.join(step)})) total.v[i] = NAN;",
+        ]
         return [
             *(exactly if self._anew else []),
+            *(unknown if self.bands is not None else []),
             *tail_lines(self.kernel, self.contraction, self.region, self.output, self.index),
         ]
 
@@ -532,11 +609,8 @@ class Writer:
             *([f"const int batch = at / (int64_t({wide}) * {high});"] if c.batch else []),
             *place,
             *decompose("batch", c.batch, self.index),
-            *(
-                [*self._find(self.left, c.m), *self._find(self.right, c.n), *self._exact()]
-                if self._anew
-                else []
-            ),
+            *([*self._find(self.left, c.m), *self._find(self.right, c.n)] if self._anew else []),
+            *self._exact(),
             "auto total = ca::splat<float, L>(0.f);",
             "#pragma unroll",
             f"for (int s = 0; s < {t.split}; ++s)",

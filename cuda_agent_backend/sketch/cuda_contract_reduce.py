@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import sympy
 
+from cuda_agent_backend.sketch.bands import ALL
 from cuda_agent_backend.sketch.cuda_access import LanePrinter
 from cuda_agent_backend.sketch.cuda_boxes import in_batches
 from cuda_agent_backend.sketch.cuda_contract import Writer
@@ -54,7 +55,10 @@ class ReducingWriter(Writer):
             raise Unsupported("boxes of an operand whose reduced loops lie apart")
         if self.tiles.split != 1:
             raise Unsupported("a split sum that is reduced in its tile")
+        if self.tiles.banded:
+            raise Unsupported("terms left out of a sum that is reduced in its tile")
         super().__post_init__()
+        self.needed = ALL
 
     def _output(self) -> Output:
         """Lines lie in shared memory as they are reduced."""

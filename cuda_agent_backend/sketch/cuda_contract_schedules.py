@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from cuda_agent_backend.sketch.contraction import Contraction
 from cuda_agent_backend.sketch.cuda_align import aligned_sides, aligning_pays, sides_of
+from cuda_agent_backend.sketch.cuda_bands import bands_of, leaving_out_pays
 from cuda_agent_backend.sketch.cuda_boxes import boxed, in_batches
 from cuda_agent_backend.sketch.cuda_contract import MAX_BATCHES, SKETCH, Writer
 from cuda_agent_backend.sketch.cuda_contract_reduce import SKETCH as REDUCING
@@ -159,14 +160,10 @@ def _ranked(
     c: Contraction, region: LoweredRegion, device: DeviceFacts, writer_of: Callable[[Tiles], Writer]
 ) -> list[Tiles]:
     """All that fit, best guess first."""
-    copies, sides = aligned_sides(c, region, "k"), sides_of(c)
-    best = _best(c, device, writer_of, _candidates(c, sides, device))
-    if not aligning_pays(c, copies):
-        return best
-    by_name = {one.side.name: one.side for one in copies}
-    sides = by_name.get("a", sides[0]), by_name.get("b", sides[1])
-    found = ((replace(tiles, aligned=1), share) for tiles, share in _candidates(c, sides, device))
-    return _aligned_first(_best(c, device, writer_of, found), best)
+    best: list[Tiles] = []
+    for way in _all_ways(c, region, device):
+        best = _by_turns(_best(c, device, writer_of, way), best)
+    return best
 
 
 def _fills(reducing: Reducing, t: Tiles) -> bool:
@@ -185,11 +182,28 @@ def _with_tf32(best: list[Tiles], c: Contraction, device: DeviceFacts, most: int
     return list(dict.fromkeys(t for pair in pairs for t in pair))[:most]
 
 
+def _all_ways(
+    c: Contraction, region: LoweredRegion, device: DeviceFacts
+) -> list[list[tuple[Tiles, float]]]:
+    """Tiles as they are, with copies of operands, with terms left out, as far as each pays: the likeliest last."""
+    sides, copies = sides_of(c), aligned_sides(c, region, "k")
+    ways = [list(_candidates(c, sides, device))]
+    if aligning_pays(c, copies):
+        by_name = {one.side.name: one.side for one in copies}
+        sides = by_name.get("a", sides[0]), by_name.get("b", sides[1])
+        found = _candidates(c, sides, device)
+        ways.append([(replace(tiles, aligned=1), share) for tiles, share in found])
+    bands = bands_of(c, region)
+    if bands is not None and leaving_out_pays(c, bands):
+        ways.append([(replace(tiles, banded=1), share) for tiles, share in ways[-1]])
+    return ways
+
+
 def _best(
     contraction: Contraction,
     device: DeviceFacts,
     writer_of: Callable[[Tiles], Writer],
-    candidates: Iterator[tuple[Tiles, float]],
+    candidates: Iterable[tuple[Tiles, float]],
 ) -> list[Tiles]:
     """Those that fit, by the estimate."""
     scored: list[tuple[float, int, Tiles]] = []
@@ -199,15 +213,14 @@ def _best(
             tiles.check(writer.shared_bytes, device, contraction.is_half)
         except Unsupported:
             continue
-        part = 1.0 if writer.taps is None else writer.taps.share(tiles.tile_n)
-        scored.append((part * _seconds(contraction, tiles, share, device), number, tiles))
+        scored.append((writer.share * _seconds(contraction, tiles, share, device), number, tiles))
     scored.sort(key=lambda item: item[:2])
     return [tiles for *_, tiles in scored]
 
 
-def _aligned_first(aligned: list[Tiles], plain: list[Tiles]) -> list[Tiles]:
-    """By turns, as whether copying pays is an estimate: one with copies, one without, another with."""
-    turns = itertools.zip_longest(aligned[::2], plain, aligned[1::2])
+def _by_turns(likely: list[Tiles], plain: list[Tiles]) -> list[Tiles]:
+    """As whether copying, or leaving terms out, pays is an estimate: one with it, one without, another with."""
+    turns = itertools.zip_longest(likely[::2], plain, likely[1::2])
     return [one for turn in turns for one in turn if one is not None]
 
 
@@ -404,4 +417,4 @@ def _parameters(t: Tiles, sketch: str) -> dict[str, Parameter]:
         "warp_n": t.warp_n, "stages": t.stages, "run": t.run, "split": t.split,
         "products": t.products, "group": t.group, "warps_k": t.warps_k,
     }  # fmt: skip
-    return found | ({"aligned": 1} if t.aligned else {})
+    return found | {name: 1 for name in ("aligned", "banded") if getattr(t, name)}

@@ -9,7 +9,8 @@ of 16 bits, are multiplied where copies put them in shared memory; 4: where the 
 asks for whole boxes (`cuda_boxes`). ``split`` blocks
 share the terms of a tile, and a second kernel adds up what they found; ``warps_k`` warps of a block share those of a
 stage. ``aligned``: 1 where a kernel before copies operands whose rows are no multiple of 16 bytes apart to memory where
-they are (`cuda_align`). ``products``: 6 for float32's accuracy, 1 for TF32's, which is right where the user's flags
+they are (`cuda_align`). ``banded``: 1 where blocks leave out terms for which an operand is zero (`cuda_bands`).
+``products``: 6 for float32's accuracy, 1 for TF32's, which is right where the user's flags
 make eager as inaccurate, and for 16-bit operands, whose products are exact (with no run, as eager's library has none).
 """
 
@@ -51,6 +52,7 @@ class Tiles:
     group: int = 0
     warps_k: int = 1
     aligned: int = 0
+    banded: int = 0
 
     @property
     def threads(self) -> int:
@@ -118,8 +120,8 @@ class Tiles:
             raise Unsupported("16-bit operands: columns of a warp by 16")
         if self.products not in (1, 6):
             raise Unsupported(f"{self.products} products; 1 or 6")
-        if self.aligned not in (0, 1):
-            raise Unsupported(f"aligned: {self.aligned}; 0 or 1")
+        if self.aligned not in (0, 1) or self.banded not in (0, 1):
+            raise Unsupported(f"aligned: {self.aligned}, banded: {self.banded}; 0 or 1")
         terms = 16 if half or self.products == 6 else 8
         self._check_shared_terms(terms, half)
         if self.run < 0 or self.run % terms or self.depth % terms:

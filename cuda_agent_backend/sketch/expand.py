@@ -11,14 +11,17 @@ from torch.fx import Graph, Node
 from cuda_agent_backend.gathered import bag_length
 from cuda_agent_backend.gradients import is_gradient, is_sum_of_products
 from cuda_agent_backend.operators import PRODUCT_TYPES, is_convolution, is_depthwise
-from cuda_agent_backend.rewrite.edit import argument, dtype_of, replace
+from cuda_agent_backend.rewrite.edit import argument, dtype_of, name_of, replace
 from cuda_agent_backend.sketch.expand_convolution import call, convolution
 from cuda_agent_backend.sketch.expand_gradients import gradient
+from cuda_agent_backend.triangular import VIEWS, masked_operand
 
 aten = torch.ops.aten
 
 LARGEST = 2
 """How an embedding bag says that it wants the largest of its rows; 0 and 1 are sum and mean."""
+STORED = "stored"
+"""Metadata of nodes that are to be in memory: operands of which products leave zeros out."""
 PRODUCTS = (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default)
 
 
@@ -53,10 +56,22 @@ def _expand_products(graph: Graph, target: str) -> None:
     """Write matrix products as a broadcast multiplication and a sum, whose large terms exist in loops only."""
     for node in list(graph.nodes):
         if node.target in PRODUCTS and node.meta["val"].dtype in PRODUCT_TYPES[target]:
+            if target == "cuda":
+                _store_triangles(node)
             with graph.inserting_before(node):
                 made = _with_addend(graph, node)
             node.replace_all_uses_with(made)
             graph.erase_node(node)
+
+
+def _store_triangles(product: Node) -> None:
+    """Have masked operands of ``product`` in memory, where copies are wide: it reads them more often than once."""
+    for operand in product.args[-2:]:
+        assert isinstance(operand, Node)
+        while name_of(operand) in VIEWS:
+            operand = operand.all_input_nodes[0]
+        if masked_operand(operand) is not None:
+            operand.meta[STORED] = True
 
 
 def _with_addend(graph: Graph, node: Node) -> Node:

@@ -24,7 +24,8 @@ from torch._inductor.ops_handler import DefaultHandler
 from torch._inductor.virtualized import V
 
 from cuda_agent_backend.sketch import overlap, running, windows
-from cuda_agent_backend.sketch.expand import expand
+from cuda_agent_backend.sketch.bands import Band, band_of
+from cuda_agent_backend.sketch.expand import STORED, expand
 from cuda_agent_backend.sketch.ssa import PLACE, Body, Unsupported, narrow_comparisons, trace
 from sandbox.task import Task
 
@@ -41,13 +42,17 @@ SCANS = {
 
 @dataclass(frozen=True)
 class Buffer:
-    """Memory with a fixed layout; ``role`` is input, output or temporary."""
+    """Memory with a fixed layout; ``role`` is input, output or temporary.
+
+    ``band``: beside it all matrices of a temporary, over its last two dimensions, are zero.
+    """
 
     name: str
     role: str
     dtype: torch.dtype
     shape: tuple[int, ...]
     stride: tuple[int, ...]
+    band: Band | None = None
 
     @property
     def extent(self) -> int:
@@ -111,7 +116,11 @@ class _RegionLowering(GraphLowering):
             if found is None:
                 found = overlap.lowered(self.current_node, args, kwargs)
             try:
-                return found if found is not None else super().call_function(target, args, kwargs)
+                if found is None:
+                    found = super().call_function(target, args, kwargs)
+                if self.current_node.meta.get(STORED):
+                    found.realize()
+                return found
             except (MissingOperatorWithDecomp, MissingOperatorWithoutDecomp) as error:
                 raise Unsupported(f"{target}, for which Inductor has no loops") from error
 
@@ -258,9 +267,12 @@ def _drop_dead(stages: list[Stage], needed: set[str]) -> list[Stage]:
     return live[::-1]
 
 
-def _buffer(name: str, role: str, layout: Any) -> Buffer:
+def _buffer(name: str, role: str, layout: Any, made: Stage) -> Buffer:
     shape = tuple(_integer(s) for s in layout.size)
-    return Buffer(name, role, layout.dtype, shape, tuple(_integer(s) for s in layout.stride))
+    stride = tuple(_integer(s) for s in layout.stride)
+    matrices = made.kind == "map" and len(shape) >= 2 and min(shape[-2:]) > 1
+    band = band_of(made.body, *made.outer[-2:]) if matrices else None
+    return Buffer(name, role, layout.dtype, shape, stride, band)
 
 
 def _outputs(graph: GraphLowering) -> list[tuple[str, Any]]:
@@ -318,7 +330,7 @@ def _read(graph: GraphLowering, task: Task) -> LoweredRegion:
             raise Unsupported(f"buffer with layout {type(b.layout).__name__}")
         stages.append(_stage(b))
         _refuse_checks(stages[-1].body, task.target)
-        buffers[b.get_name()] = _buffer(b.get_name(), "temporary", b.layout)
+        buffers[b.get_name()] = _buffer(b.get_name(), "temporary", b.layout, stages[-1])
     if graph.constants:
         raise Unsupported("constants captured by value")
     names = _place_outputs(outputs, task, buffers, inputs)

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from cuda_agent_backend.operators import viewable
 from cuda_agent_backend.partition import Region, partition
+from cuda_agent_backend.triangular import masked_operand
 
 
 def graph_of(function: Callable[..., Any], *inputs: Any, tracing: str = "fake") -> Graph:
@@ -492,6 +493,55 @@ def test_nothing_is_read_through_a_copy_past_a_mutation() -> None:
     with graph.inserting_before(product):
         graph.call_function(torch.ops.aten.zero_.default, (x,)).meta["val"] = x.meta["val"]
     assert [operators(region) for region in partition(graph)] == [["clone"], ["mm"]]
+
+
+def lower(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.tril(x) @ y
+
+
+def test_a_mask_that_leaves_a_triangle_belongs_to_the_product() -> None:
+    (found,) = on_cuda(lower, (700, 700), (700, 300))
+    assert operators(found)[-2:] == ["where", "mm"] and len(found.inputs) == 2
+
+    def with_ones(x: torch.Tensor) -> torch.Tensor:
+        factor = torch.tril(x, -1) + torch.eye(700, device="cuda")
+        return factor @ factor.T
+
+    (found,) = on_cuda(with_ones, (700, 700))
+    assert operators(found)[-3:] == ["add", "permute", "mm"] and len(found.inputs) == 1
+    assert found.reason is None
+
+
+def test_a_mask_is_made_by_itself_where_it_is_needed_or_made_elsewhere_or_spares_little() -> None:
+    def needed(x: torch.Tensor, y: torch.Tensor) -> Any:
+        masked = torch.tril(x)
+        return masked, masked @ y
+
+    def made(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.tril(torch.relu(x)) @ y
+
+    def addend(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.addmm(torch.tril(x), y, y.T)
+
+    def twice(x: torch.Tensor, y: torch.Tensor) -> Any:
+        masked = torch.tril(x)
+        return masked @ y, masked.T @ y
+
+    for function in (needed, made, addend, twice):
+        found = on_cuda(function, (700, 700), (700, 300))
+        assert [operators(region)[-1] for region in found][-1] == "mm" or function is addend
+        assert all(
+            "where" not in operators(region) for region in found if "mm" in operators(region)
+        )
+    assert len(on_cuda(lower, (700, 700), (700, 20))) == 2
+
+
+def test_long_chains_are_not_looked_through_for_masks() -> None:
+    graph = Graph()
+    node = graph.placeholder("x")
+    for _ in range(3000):
+        node = graph.call_function(torch.ops.aten.mul.Tensor, (node, node))
+    assert masked_operand(node) is None
 
 
 def _assert_no_cycle_beyond_copies(found: list[Region]) -> None:

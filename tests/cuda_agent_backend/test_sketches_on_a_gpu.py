@@ -31,6 +31,7 @@ import test_sketch_scan_order
 import test_sketch_scatter
 import test_sketch_short
 import test_sketch_windows
+import test_triangular
 import torch
 from sketch_kit import sample
 from torch._inductor import config as inductor_config
@@ -202,6 +203,24 @@ def test_kernels_give_what_eager_gives_and_are_clean(name: str, tmp_path: Path) 
         if tools and number < SANITIZED:
             found = sanitize(built.path, made.plan, lambda: list(it.inputs))
             assert {report.status for report in found} == {"clean"}, (schedule, found)
+
+
+@pytest.mark.parametrize("name", test_triangular.CASES)
+def test_terms_that_are_left_out_change_nothing(name: str, tmp_path: Path) -> None:
+    """Small products are not offered so: what is left out takes less time than to note what is not finite."""
+    it = test_triangular.case(name)
+    for number, tiles in enumerate((test_triangular.WARPS, test_triangular.GROUP)):
+        made = api.generate(it.analysis, test_triangular.with_tiles(it, **tiles))
+        assert isinstance(made, Candidate), made
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        built = compile_candidate(made, folder, "sm_90a", 120)
+        assert isinstance(built, Compiled), built
+        (got,) = run(built, made.plan, it.inputs)
+        torch.testing.assert_close(got, it.want[0], rtol=1e-4, atol=1e-4)
+        if not isinstance(find_sanitizer(), Missing):
+            found = sanitize(built.path, made.plan, lambda: list(it.inputs))
+            assert {report.status for report in found} == {"clean"}, (tiles, found)
 
 
 def run(built: Compiled, plan: Plan, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -1,0 +1,121 @@
+"""Operands of products of which a mask that is known in advance leaves a triangle or a band, and zeros elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch.fx import Node
+
+from cuda_agent_backend.operators import Kind, product_sizes
+from cuda_agent_backend.rewrite.edit import argument, name_of
+from cuda_agent_backend.rewrite.products import PRODUCTS
+
+PLACES = ("iota", "arange")
+COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
+ZEROS, FILLED = ("zeros", "zeros_like"), ("scalar_tensor", "full", "full_like")
+MOST_OPERATORS = 64
+"""Of a constant: large graphs are not looked through for each operator."""
+SMALLEST = 128
+"""Rows, columns and terms from which on a product has blocks that may leave out terms worth leaving out."""
+
+
+VIEWS = ("permute", "transpose", "t", "expand", "view", "unsqueeze", "squeeze")
+
+
+def masks_a_factor(node: Node, kinds: Mapping[Node, Kind]) -> bool:
+    """Whether ``node`` masks an operand that one large product on cuda reads and nothing else, as it is or through
+    views: each product would store it anew."""
+    if kinds[node] is not Kind.COMPUTE or masked_operand(node) is None:
+        return False
+    products = _products(node, kinds)
+    return products is not None and len(products) == 1
+
+
+def _products(node: Node, kinds: Mapping[Node, Kind]) -> set[Node] | None:
+    """Those that read ``node``; None where anything else does."""
+    found: set[Node] = set()
+    for user in node.users:
+        if _is_large_product_of(user, node, kinds):
+            found.add(user)
+            continue
+        leads_on = name_of(user) in VIEWS or masked_operand(user) is not None
+        further = _products(user, kinds) if leads_on else None
+        if further is None:
+            return None
+        found |= further
+    return found
+
+
+def _is_large_product_of(user: Node, factor: Node, kinds: Mapping[Node, Kind]) -> bool:
+    return (
+        kinds[user] is Kind.PRODUCT
+        and name_of(user) in PRODUCTS
+        and factor in user.args[-2:]
+        and factor not in user.args[:-2]
+        and user.meta["val"].device.type == "cuda"
+        and min(product_sizes(user)[-3:]) >= SMALLEST
+    )
+
+
+def unmasked(node: Node) -> Node:
+    """What is left of ``node`` without its masks, one within the other; itself where it has none."""
+    source = masked_operand(node)
+    return node if source is None else unmasked(source)
+
+
+def masked_operand(node: Node) -> Node | None:
+    """The tensor of which ``node`` keeps what a mask of places says; None of any other node.
+
+    ``where`` with zeros, times a masked constant, or either plus a constant, as a diagonal of ones is.
+    """
+    name = name_of(node)
+    if name == "where":
+        return _of_where(node)
+    if name not in ("mul", "add") or len(node.args) != 2:
+        return None
+    for own, other in (node.args, node.args[::-1]):
+        if not isinstance(own, Node) or not isinstance(other, Node) or is_constant(own):
+            continue
+        if name == "mul" and _is_mask(other):
+            return own
+        if name == "add" and is_constant(other) and masked_operand(own) is not None:
+            return own
+    return None
+
+
+def _of_where(node: Node) -> Node | None:
+    condition, *values = (argument(node, name) for name in ("condition", "self", "other"))
+    if not isinstance(condition, Node) or not _is_mask(condition):
+        return None
+    kept = [v for v in values if isinstance(v, Node) and not is_constant(v)]
+    zeros = [v for v in values if isinstance(v, Node) and _is_zero(v)]
+    return kept[0] if len(kept) == 1 and len(zeros) == 1 else None
+
+
+def _is_zero(node: Node) -> bool:
+    name = name_of(node)
+    filled = [a for a in node.args if isinstance(a, int | float) and not isinstance(a, bool)]
+    return name in ZEROS or (name in FILLED and filled == [0])
+
+
+def is_constant(node: Node) -> bool:
+    """Whether ``node`` is made of few operators and no tensor that is given."""
+    return _made_of(node) is not None
+
+
+def _is_mask(node: Node) -> bool:
+    """Whether ``node`` is a constant that tells places apart by comparing them."""
+    names = {name_of(n) for n in _made_of(node) or ()}
+    return not names.isdisjoint(PLACES) and not names.isdisjoint(COMPARISONS)
+
+
+def _made_of(node: Node) -> set[Node] | None:
+    """The node and all before it; None where a tensor that is given is among them, or they are many."""
+    found, waiting = {node}, [node]
+    while waiting:
+        last = waiting.pop()
+        if last.op != "call_function" or len(found) > MOST_OPERATORS:
+            return None
+        waiting += [n for n in last.all_input_nodes if n not in found]
+        found |= set(last.all_input_nodes)
+    return found
