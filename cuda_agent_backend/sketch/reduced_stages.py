@@ -47,6 +47,8 @@ def joining(
     mine = own[stage.name]
     parts = [s.buffer for s in mine.stores]
     tops = tops_in(mine, own)
+    if tops and mine.combine == "welford":
+        raise Unsupported(ANOTHERS)
     if stage.combine == "welford":
         return _welford(stage, parts, loops, place)
     if mine.combine == "welford":

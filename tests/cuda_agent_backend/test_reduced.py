@@ -63,7 +63,12 @@ def nearest(x: Tensor, codes: Tensor, lengths: Tensor) -> Tensor:
     return torch.sqrt(4.0 + (lengths - x @ codes.t()).amin(1).abs())
 
 
+def below_row(y: Tensor, extreme: Callable[..., Tensor]) -> Tensor:
+    return y - extreme(y, 1, keepdim=True)
+
+
 X, W = randn(61, 70), randn(70, 99)
+LONG = (randn(9, 40), randn(40, 5000))
 IMAGE, FILTER, BIAS = randn(3, 8, 20, 22), randn(24, 8, 3, 3), randn(24)
 Case = tuple[Callable[..., Any], tuple[Tensor, ...]]
 # sizes that are no multiple of a tile, so that lines end within one
@@ -282,6 +287,10 @@ def test_warp_groups_reduce_operands_of_16_bits(group: int, across: bool, tmp_pa
             (randn(3, 40, 50), randn(3, 50, 40)),
         ),
         (lambda x, w: ((x @ w) * (x @ w).amax(1, keepdim=True)).sum(1), (X, W)),
+        # Welford's statistics of what is below the row's maximum, not the tile's
+        (lambda x, w: below_row(x @ w, torch.amax).var(1), LONG),
+        (lambda x, w: below_row(x @ w, torch.amin).var(1), LONG),
+        (lambda x, w: torch.var_mean(below_row((x @ w).relu(), torch.amax).exp(), 1), LONG),
     ],
 )
 def test_what_else_becomes_of_a_product_is_left_to_others(
