@@ -291,6 +291,9 @@ def test_warp_groups_reduce_operands_of_16_bits(group: int, across: bool, tmp_pa
         (lambda x, w: below_row(x @ w, torch.amax).var(1), LONG),
         (lambda x, w: below_row(x @ w, torch.amin).var(1), LONG),
         (lambda x, w: torch.var_mean(below_row((x @ w).relu(), torch.amax).exp(), 1), LONG),
+        # scalars that the reader makes of something else
+        (lambda x, w, z: ((x @ w) * z.sum(1, keepdim=True)).amax(1), (X, W, randn(61, 50))),
+        (lambda x, w, z: (x @ w - z.amax(1, keepdim=True)).exp().sum(1), (X, W, randn(61, 50))),
     ],
 )
 def test_what_else_becomes_of_a_product_is_left_to_others(
