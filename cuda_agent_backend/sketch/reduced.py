@@ -137,9 +137,7 @@ class Reducing:
         batches = len(self.contraction.batch)
         return _numbered((*self._lines[:batches], (TILE, tiles), *self._lines[batches:]))
 
-    def _in_tile(
-        self, stage: RowStage, index: sympy.Expr, own: Mapping[str, RowStage]
-    ) -> RowStage:
+    def _in_tile(self, stage: RowStage, index: sympy.Expr, own: Mapping[str, RowStage]) -> RowStage:
         """A stage's part in a tile, after ``own``. Raises Unsupported where that needs what no tile has."""
         made = in_tile(replace(stage, body=stage.body.substitute(dict(self.names[stage.name]))))
         stores = tuple(

@@ -10,19 +10,23 @@ from typing import Any
 
 import cuda_emulator
 import pytest
+import sympy
 import torch
 from sketch_kit import Sample, sample
 from torch import Tensor
 from torch._inductor import config as inductor_config
 from torch.nn import functional as F
 
-from cuda_agent_backend.sketch import cuda
+from cuda_agent_backend.sketch import cuda, cuda_reduced_schedules
 from cuda_agent_backend.sketch.cuda_contract_reduce import SKETCH, width_of
+from cuda_agent_backend.sketch.cuda_contract_schedules import reducing_schedules
 from cuda_agent_backend.sketch.cuda_schedules import kernel_schedules
 from cuda_agent_backend.sketch.cuda_tiles import read_tiles
-from cuda_agent_backend.sketch.reduced import reducing_of
+from cuda_agent_backend.sketch.nest import RowStage
+from cuda_agent_backend.sketch.reduced import Reducing, reducing_of
+from cuda_agent_backend.sketch.reduced_stages import below
 from cuda_agent_backend.sketch.schedule import Parameter, Schedule
-from cuda_agent_backend.sketch.ssa import Unsupported
+from cuda_agent_backend.sketch.ssa import Body, Instruction, Unsupported, Value
 from sandbox.task import Task
 
 DEVICE = cuda.DeviceFacts()
@@ -317,3 +321,36 @@ def test_both_ways_are_offered(rows: int, columns: int, first: bool, tmp_path: P
     assert ways[:2] == [first, not first]
     for schedule in offered:
         cuda.emit(region, kernels, schedule, DEVICE)
+
+
+def test_what_a_body_shares_is_looked_at_once() -> None:
+    squared = [Instruction(Value(0), "local", buffer="product", index=sympy.S.Zero)]
+    for n in range(64):  # as a tree, of 2**64 values
+        squared.append(Instruction(Value(n + 1), "mul", (Value(n), Value(n))))
+    top = Instruction(Value(65), "local", buffer="top", index=sympy.S.Zero)
+    less = Instruction(Value(66), "sub", (Value(64), Value(65)))
+    exp = Instruction(Value(67), "exp", (Value(66),))
+
+    def reduction(combine: str, *more: Instruction) -> RowStage:
+        body = Body([*squared, *more], ((*squared, *more)[-1].result,))
+        return RowStage(combine, "reduce", combine, torch.float32, (), body, (), ())
+
+    assert below(reduction("sum", top, less, exp), {"top": reduction("max")}) == Value(64)
+
+
+def test_tiles_are_ranked_once_for_all_schedules(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def counted(reducing: Reducing, device: cuda.DeviceFacts, most: int) -> list[Any]:
+        asked.append(reducing.number)
+        return reducing_schedules(reducing, device, most)
+
+    monkeypatch.setattr(cuda_reduced_schedules, "reducing_schedules", counted)
+    it = made(
+        lambda x, w: torch.logsumexp(x @ w, 1), torch.empty(1024, 512), torch.empty(512, 1000)
+    )
+    found = cuda_reduced_schedules.reduced_schedules(
+        it.analysis.region, it.analysis.kernels, DEVICE
+    )
+    assert len(found) > 1
+    assert asked == [0]
