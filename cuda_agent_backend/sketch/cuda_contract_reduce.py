@@ -274,7 +274,8 @@ class ReducingWriter(Writer):
     def _tops(self) -> dict[str, str]:
         """Maxima of the line that other reductions read, by name."""
         found = self._reductions.values()
-        stores = ((n, accumulator(s).word, t.buffer) for n, s in found for t in s.local_stores)
+        tops = [(n, s) for n, s in found if s.combine == "max"]
+        stores = ((n, accumulator(s).word, t.buffer) for n, s in tops for t in s.local_stores)
         return {buffer: f"ca::splat<{word}, L>(top{n})" for n, word, buffer in stores}
 
     def _end(self, number: int, stage: RowStage) -> list[str]:

@@ -26,9 +26,10 @@ def reduced_schedules(
     region: LoweredRegion, kernels: tuple[Kernel, ...], device: DeviceFacts, most: int = MOST
 ) -> list[Schedule]:
     """Up to ``most`` schedules in which each product that can be is reduced in its tiles; none where none can."""
+    ranked = _ranked(region, kernels, device, most)
     found: list[Schedule] = []
-    for turn in range(most):
-        chosen, own_region, changed = _chosen(region, kernels, device, turn)
+    for turn in range(max(map(len, ranked.values()), default=0)):
+        chosen, own_region, changed = _chosen(region, kernels, ranked, turn)
         if not chosen:
             break
         try:
@@ -40,20 +41,37 @@ def reduced_schedules(
     return found
 
 
-def _chosen(
-    region: LoweredRegion, kernels: tuple[Kernel, ...], device: DeviceFacts, turn: int
-) -> tuple[dict[int, Parameters], LoweredRegion, tuple[Kernel, ...]]:
-    """For each product that is reduced its parameters at this turn; region and kernels as they are then."""
-    chosen: dict[int, Parameters] = {}
+def _ranked(
+    region: LoweredRegion, kernels: tuple[Kernel, ...], device: DeviceFacts, most: int
+) -> dict[int, list[Parameters]]:
+    """Up to ``most`` tiles, best guess first, for each product that can be reduced where those before it are."""
+    found: dict[int, list[Parameters]] = {}
     for number in range(len(kernels)):
         try:
             reducing = reducing_of(region, kernels, number)
-            options = reducing_schedules(reducing, device, turn + 1)
-            if not options:
-                continue
-            width = width_of(reducing, read_tiles(options[-1]))
-            region, kernels = reducing.in_tiles(width)
-            chosen[number] = options[-1]
+            options = reducing_schedules(reducing, device, most)
+            if options:
+                region, kernels = reducing.in_tiles(width_of(reducing, read_tiles(options[0])))
+                found[number] = list(options)
+        except Unsupported:
+            continue
+    return found
+
+
+def _chosen(
+    region: LoweredRegion,
+    kernels: tuple[Kernel, ...],
+    ranked: Mapping[int, list[Parameters]],
+    turn: int,
+) -> tuple[dict[int, Parameters], LoweredRegion, tuple[Kernel, ...]]:
+    """For each product that is reduced its parameters at this turn; region and kernels as they are then."""
+    chosen: dict[int, Parameters] = {}
+    for number, options in ranked.items():
+        parameters = options[min(turn, len(options) - 1)]
+        try:
+            reducing = reducing_of(region, kernels, number)
+            region, kernels = reducing.in_tiles(width_of(reducing, read_tiles(parameters)))
+            chosen[number] = parameters
         except Unsupported:
             continue
     return chosen, region, kernels

@@ -88,7 +88,7 @@ class Reducing:
             if stage.name not in self.names:
                 joined.append(stage)
                 continue
-            own[stage.name] = self._in_tile(stage, index)
+            own[stage.name] = self._in_tile(stage, index, own)
             stages, added = joining(stage, own, *self._parts(stage, index, tiles))
             joined += [merge_inner(s) for s in stages]
             locals_ |= added
@@ -137,13 +137,18 @@ class Reducing:
         batches = len(self.contraction.batch)
         return _numbered((*self._lines[:batches], (TILE, tiles), *self._lines[batches:]))
 
-    def _in_tile(self, stage: RowStage, index: sympy.Expr) -> RowStage:
+    def _in_tile(self, stage: RowStage, index: sympy.Expr, own: Mapping[str, RowStage]) -> RowStage:
+        """A stage's part in a tile, after ``own``. Raises Unsupported where that needs what no tile has."""
         made = in_tile(replace(stage, body=stage.body.substitute(dict(self.names[stage.name]))))
         stores = tuple(
             Store(f"{self.buffer}_{stage.name}_{member}", index, field)
             for field, (member, _) in enumerate(accumulator(made).fields)
         )
-        return replace(made, inner=(), body=_forwarded(made.body, self.buffer), stores=stores)
+        body = _forwarded(made.body, self.buffer)
+        at_hand = {self.buffer, *(s.buffer for before in own.values() for s in before.local_stores)}
+        if not {i.buffer for i in body.walk() if i.op == "local"} <= at_hand:
+            raise Unsupported("a reduction that needs a scalar that is not made in its tile")
+        return replace(made, inner=(), body=body, stores=stores)
 
     def _region(self, own: Sequence[RowStage], count: int) -> LoweredRegion:
         """With memory for what the tiles come to."""

@@ -17,6 +17,8 @@ from cuda_agent_backend.sketch.nest import Dim, Local, RowStage
 from cuda_agent_backend.sketch.ssa import Body, Instruction, Unsupported, Value
 
 Made = dict[Value, Instruction]
+Numbers = dict[tuple[Any, ...], int]
+"""Of values, by what computes them."""
 ZERO = sympy.S.Zero
 ANOTHERS = "a reduction that needs another's result"
 
@@ -47,6 +49,8 @@ def joining(
     mine = own[stage.name]
     parts = [s.buffer for s in mine.stores]
     tops = tops_in(mine, own)
+    if tops and mine.combine == "welford":
+        raise Unsupported(ANOTHERS)
     if stage.combine == "welford":
         return _welford(stage, parts, loops, place)
     if mine.combine == "welford":
@@ -140,9 +144,8 @@ def below(stage: RowStage, tops: Mapping[str, RowStage]) -> Value:
     ((name, top),) = tops.items()
     if i is None or i.op != "sub" or not _is_top(i.operands[1], made, name):
         raise Unsupported(ANOTHERS)
-    theirs = {j.result: j for j in top.body.instructions}
     found: Value = i.operands[0]
-    if top.combine != "max" or _key(found, made) != _key(top.body.results[0], theirs):
+    if top.combine != "max" or not _same(found, stage.body, top.body):
         raise Unsupported(ANOTHERS)
     return found
 
@@ -167,15 +170,25 @@ def _is_top(value: Any, made: Made, name: str) -> bool:
     return of_it and _constant(zero, made) == 0.0 and _is_top(other, made, name)
 
 
-def _key(value: Value, made: Made) -> Any:
-    """Equal where two bodies compute the same."""
-    i = made[value]
-    operands = tuple(_key(o, made) if isinstance(o, Value) else o for o in i.operands)
-    inner: Any = None
-    if i.body is not None:
-        within = made | {j.result: j for j in i.body.instructions}
-        inner = tuple(_key(r, within) for r in i.body.results)
-    return i.op, operands, i.dtype, i.buffer, i.index, inner
+def _same(value: Value, body: Body, other: Body) -> bool:
+    """Whether ``value`` of ``body`` is what ``other`` computes."""
+    numbers: Numbers = {}
+    theirs = _numbered(other, numbers)
+    return _numbered(body, numbers)[value] == theirs[other.results[0]]
+
+
+def _numbered(
+    body: Body, numbers: Numbers, outer: Mapping[Value, int] | None = None
+) -> dict[Value, int]:
+    """A number for each value, the same for all that are computed the same in bodies that share ``numbers``."""
+    found = dict(outer or {})
+    for i in body.instructions:
+        operands = tuple(found[o] if isinstance(o, Value) else repr(o) for o in i.operands)
+        within = _numbered(i.body, numbers, found) if i.body is not None else {}
+        inner = tuple(within[r] for r in i.body.results) if i.body is not None else None
+        key = (i.op, operands, i.dtype, i.buffer, i.index, inner)
+        found[i.result] = numbers.setdefault(key, len(numbers))
+    return found
 
 
 # --- squared deviations ----------------------------------------------------------------------------------------------

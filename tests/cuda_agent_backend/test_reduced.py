@@ -10,19 +10,23 @@ from typing import Any
 
 import cuda_emulator
 import pytest
+import sympy
 import torch
 from sketch_kit import Sample, sample
 from torch import Tensor
 from torch._inductor import config as inductor_config
 from torch.nn import functional as F
 
-from cuda_agent_backend.sketch import cuda
+from cuda_agent_backend.sketch import cuda, cuda_reduced_schedules
 from cuda_agent_backend.sketch.cuda_contract_reduce import SKETCH, width_of
+from cuda_agent_backend.sketch.cuda_contract_schedules import reducing_schedules
 from cuda_agent_backend.sketch.cuda_schedules import kernel_schedules
 from cuda_agent_backend.sketch.cuda_tiles import read_tiles
-from cuda_agent_backend.sketch.reduced import reducing_of
+from cuda_agent_backend.sketch.nest import RowStage
+from cuda_agent_backend.sketch.reduced import Reducing, reducing_of
+from cuda_agent_backend.sketch.reduced_stages import below
 from cuda_agent_backend.sketch.schedule import Parameter, Schedule
-from cuda_agent_backend.sketch.ssa import Unsupported
+from cuda_agent_backend.sketch.ssa import Body, Instruction, Unsupported, Value
 from sandbox.task import Task
 
 DEVICE = cuda.DeviceFacts()
@@ -63,7 +67,12 @@ def nearest(x: Tensor, codes: Tensor, lengths: Tensor) -> Tensor:
     return torch.sqrt(4.0 + (lengths - x @ codes.t()).amin(1).abs())
 
 
+def below_row(y: Tensor, extreme: Callable[..., Tensor]) -> Tensor:
+    return y - extreme(y, 1, keepdim=True)
+
+
 X, W = randn(61, 70), randn(70, 99)
+LONG = (randn(9, 40), randn(40, 5000))
 IMAGE, FILTER, BIAS = randn(3, 8, 20, 22), randn(24, 8, 3, 3), randn(24)
 Case = tuple[Callable[..., Any], tuple[Tensor, ...]]
 # sizes that are no multiple of a tile, so that lines end within one
@@ -282,6 +291,13 @@ def test_warp_groups_reduce_operands_of_16_bits(group: int, across: bool, tmp_pa
             (randn(3, 40, 50), randn(3, 50, 40)),
         ),
         (lambda x, w: ((x @ w) * (x @ w).amax(1, keepdim=True)).sum(1), (X, W)),
+        # Welford's statistics of what is below the row's maximum, not the tile's
+        (lambda x, w: below_row(x @ w, torch.amax).var(1), LONG),
+        (lambda x, w: below_row(x @ w, torch.amin).var(1), LONG),
+        (lambda x, w: torch.var_mean(below_row((x @ w).relu(), torch.amax).exp(), 1), LONG),
+        # scalars that the reader makes of something else
+        (lambda x, w, z: ((x @ w) * z.sum(1, keepdim=True)).amax(1), (X, W, randn(61, 50))),
+        (lambda x, w, z: (x @ w - z.amax(1, keepdim=True)).exp().sum(1), (X, W, randn(61, 50))),
     ],
 )
 def test_what_else_becomes_of_a_product_is_left_to_others(
@@ -305,3 +321,36 @@ def test_both_ways_are_offered(rows: int, columns: int, first: bool, tmp_path: P
     assert ways[:2] == [first, not first]
     for schedule in offered:
         cuda.emit(region, kernels, schedule, DEVICE)
+
+
+def test_what_a_body_shares_is_looked_at_once() -> None:
+    squared = [Instruction(Value(0), "local", buffer="product", index=sympy.S.Zero)]
+    for n in range(64):  # as a tree, of 2**64 values
+        squared.append(Instruction(Value(n + 1), "mul", (Value(n), Value(n))))
+    top = Instruction(Value(65), "local", buffer="top", index=sympy.S.Zero)
+    less = Instruction(Value(66), "sub", (Value(64), Value(65)))
+    exp = Instruction(Value(67), "exp", (Value(66),))
+
+    def reduction(combine: str, *more: Instruction) -> RowStage:
+        body = Body([*squared, *more], ((*squared, *more)[-1].result,))
+        return RowStage(combine, "reduce", combine, torch.float32, (), body, (), ())
+
+    assert below(reduction("sum", top, less, exp), {"top": reduction("max")}) == Value(64)
+
+
+def test_tiles_are_ranked_once_for_all_schedules(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def counted(reducing: Reducing, device: cuda.DeviceFacts, most: int) -> list[Any]:
+        asked.append(reducing.number)
+        return reducing_schedules(reducing, device, most)
+
+    monkeypatch.setattr(cuda_reduced_schedules, "reducing_schedules", counted)
+    it = made(
+        lambda x, w: torch.logsumexp(x @ w, 1), torch.empty(1024, 512), torch.empty(512, 1000)
+    )
+    found = cuda_reduced_schedules.reduced_schedules(
+        it.analysis.region, it.analysis.kernels, DEVICE
+    )
+    assert len(found) > 1
+    assert asked == [0]
