@@ -230,6 +230,20 @@ def test_a_row_masked_with_the_least_number_is_the_mean(number: int, tmp_path: P
     )
 
 
+@pytest.mark.parametrize("largest", [3e4, 7e8, 2e17])
+@pytest.mark.parametrize("number", [0, -1])
+def test_of_huge_scores_the_largest_has_all_the_weight(
+    largest: float, number: int, tmp_path: Path
+) -> None:
+    q, k, v = (x.bfloat16() for x in heads(1, 96, 1, 64))
+    q[..., 0], k[..., 0] = 0.0, 0.0
+    q[0, 0, ::3, 0] = largest * torch.linspace(0.5, 1, 32)
+    k[0, 0, 5::16, 0] = torch.linspace(-1, 1, 6)
+    analysis = analysed(q, k, v)
+    got = emulated(analysis, schedules(analysis, DEVICE)[number], tmp_path, q, k, v)
+    torch.testing.assert_close(got.double(), wide((q, k, v), {}), rtol=2e-2, atol=2e-2)
+
+
 @pytest.mark.parametrize("number", [0, -1])
 def test_scores_beyond_what_is_finite_are_found_exactly(number: int, tmp_path: Path) -> None:
     q, k, v = (x.bfloat16() for x in heads(1, 48, 1, 16))

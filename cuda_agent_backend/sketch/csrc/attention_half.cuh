@@ -106,7 +106,7 @@ template <class A, int F> struct half_attention_rows {
   static constexpr bool staged = A::bias_vector > 0;
   typedef half_operand<number, A::rows, A::block, true, staged ? A::bias_vector : 8, threads> biases;
   static constexpr int bias_floats = staged ? biases::floats : 0;
-  static constexpr float largest = 3.402823466e38f;
+  static constexpr float largest = 3.402823466e38f, most = 65536.f;
   static_assert(A::rows % (16 * F) == 0 && A::block % 16 == 0 && D % 8 == 0);
   struct __align__(4) neighbours { number of[2]; };
 
@@ -188,7 +188,9 @@ template <class A, int F> struct half_attention_rows {
       for (int h = 0; h < 2; ++h) {
         const float all = softmax.sum_of(f, h), share = 1.f / (all == 0.f ? 1.f : all);  // rows of masked keys are 0
         const int row = query() + 16 * f + 8 * h;
-        bool right = all < largest && softmax.top[f][h] < largest;
+        const float top = softmax.top[f][h];
+        // without a bias scores are scaled as the largest is subtracted: what that rounds must not count for weights
+        bool right = all < largest && top < largest && (A::biased || fabsf(top) < most || top == -INFINITY);
 #pragma unroll
         for (int j = 0; j < columns; ++j) {
           const float* const x = sum[f][j] + 2 * h;
