@@ -51,8 +51,8 @@ def statistics(y: Tensor) -> tuple[Tensor, Tensor]:
     return torch.var_mean(y, 1)
 
 
-def squares_from_a_mean(y: Tensor) -> Tensor:
-    return (y - y.mean(1, keepdim=True)).square().sum(1)
+def squares_from_a_mean(y: Tensor, share: float = 1.0) -> Tensor:
+    return (y - y.mean(1, keepdim=True) * share).square().sum(1)
 
 
 def some_ignored(count: int) -> Tensor:
@@ -92,6 +92,9 @@ CASES: dict[str, Case] = {
     "below a maximum": (lambda x, w: below_maximum((x @ w) / 0.7), (X, W)),
     "statistics": (lambda x, w: statistics((x @ w) + 9.0), (X, W)),
     "statistics of long rows": (lambda x, w: statistics((x @ w) + 9.0), (randn(9, 40), randn(40, 1100))),
+    "squares from a scaled mean": (
+        lambda x, w: squares_from_a_mean((x @ w).relu(), 0.5), (X, W),
+    ),
     "squares from a mean": (lambda x, w: squares_from_a_mean(x @ w), (X, W)),
     "several": (lambda x, w: ((x @ w).sum(1), (x @ w).amax(1), (x @ w).square().sum(1)), (X, W)),
     "cross entropy": (lambda x, w, t: F.cross_entropy(x @ w, t), (X, W, some_ignored(61))),
@@ -295,6 +298,11 @@ def test_warp_groups_reduce_operands_of_16_bits(group: int, across: bool, tmp_pa
         (lambda x, w: below_row(x @ w, torch.amax).var(1), LONG),
         (lambda x, w: below_row(x @ w, torch.amin).var(1), LONG),
         (lambda x, w: torch.var_mean(below_row((x @ w).relu(), torch.amax).exp(), 1), LONG),
+        # squared deviations from what is no mean of theirs
+        (lambda x, w: below_row(x @ w, torch.amin).square().sum(1), (X, W)),
+        (lambda x, w: ((x @ w) + (x @ w).mean(1, keepdim=True)).square().sum(1), (X, W)),
+        (lambda x, w: ((x @ w) - (x @ w).mean(1, keepdim=True).sigmoid()).square().sum(1), (X, W)),
+        (lambda x, w: ((x @ w) - (x @ w).relu().mean(1, keepdim=True)).square().sum(1), (X, W)),
         # scalars that the reader makes of something else
         (lambda x, w, z: ((x @ w) * z.sum(1, keepdim=True)).amax(1), (X, W, randn(61, 50))),
         (lambda x, w, z: (x @ w - z.amax(1, keepdim=True)).exp().sum(1), (X, W, randn(61, 50))),
