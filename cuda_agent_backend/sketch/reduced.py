@@ -14,22 +14,11 @@ from dataclasses import dataclass, replace
 import sympy
 import torch
 
-from cuda_agent_backend.sketch.contraction import (
-    Contraction,
-    contraction_of,
-    points,
-    straightened,
-)
+from cuda_agent_backend.sketch.contraction import Contraction, contraction_of, points, straightened
 from cuda_agent_backend.sketch.cuda_layout import ceildiv
 from cuda_agent_backend.sketch.cuda_parts import PARTIAL_TYPES, Accumulator, stage_dtype
 from cuda_agent_backend.sketch.lower import Buffer, LoweredRegion, Store
-from cuda_agent_backend.sketch.nest import (
-    Dim,
-    Kernel,
-    RowStage,
-    coefficient,
-    merge_inner,
-)
+from cuda_agent_backend.sketch.nest import Dim, Kernel, RowStage, coefficient, merge_inner
 from cuda_agent_backend.sketch.printer import COMPUTE_TYPES
 from cuda_agent_backend.sketch.reduced_loops import Access, Names, cut_at, ends_of, names_of
 from cuda_agent_backend.sketch.reduced_picks import GATHERED, Pick, picks_in, places_read
