@@ -362,3 +362,14 @@ def test_tiles_are_ranked_once_for_all_schedules(monkeypatch: pytest.MonkeyPatch
     )
     assert len(found) > 1
     assert asked == [0]
+
+
+@pytest.mark.parametrize("most", [2, 3])
+def test_no_more_schedules_are_offered_than_are_asked_for(most: int) -> None:
+    it = made(
+        lambda x, w: torch.logsumexp(x @ w, 1), torch.empty(4096, 512), torch.empty(512, 4000)
+    )
+    region, kernels = it.analysis.region, it.analysis.kernels
+    offered = cuda.schedules(region, kernels, DEVICE, most)
+    assert most <= len(offered) <= 1 + len(kernels) * (most - 1)
+    assert offered[0].parameters(0)["sketch"] == SKETCH
