@@ -18,7 +18,7 @@ from torch._inductor import config as inductor_config
 from torch.nn import functional as F
 
 from cuda_agent_backend.sketch import cuda, cuda_reduced_schedules
-from cuda_agent_backend.sketch.cuda_contract_reduce import SKETCH, width_of
+from cuda_agent_backend.sketch.cuda_contract_reduce import SKETCH, reducing_writer, width_of
 from cuda_agent_backend.sketch.cuda_contract_schedules import reducing_schedules
 from cuda_agent_backend.sketch.cuda_schedules import kernel_schedules
 from cuda_agent_backend.sketch.cuda_tiles import read_tiles
@@ -187,7 +187,7 @@ def test_reductions_are_as_accurate_as_eagers(name: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "name", ["sum over columns", "logsumexp", "positions of an image", "statistics"]
+    "name", ["sum over columns", "logsumexp", "positions of an image", "statistics", "and wanted"]
 )
 @pytest.mark.parametrize(
     "change",
@@ -373,3 +373,16 @@ def test_no_more_schedules_are_offered_than_are_asked_for(most: int) -> None:
     offered = cuda.schedules(region, kernels, DEVICE, most)
     assert most <= len(offered) <= 1 + len(kernels) * (most - 1)
     assert offered[0].parameters(0)["sketch"] == SKETCH
+
+
+@pytest.mark.parametrize("change", [{}, GROUPS])
+@pytest.mark.parametrize("name", ["and wanted", "sum over columns"])
+def test_results_are_stored_before_any_is_worked_out_anew(
+    name: str, change: dict[str, Parameter]
+) -> None:
+    it = case(name)
+    tiles = read_tiles(TILES | change)
+    reducing = reducing_of(it.analysis.region, it.analysis.kernels, 0)
+    writer = reducing_writer(reducing, tiles, DEVICE)
+    before, _, _ = "\n".join(writer.store_tail()).partition("for (int turn")
+    assert before.count(writer.meeting) == (name in KEPT)
