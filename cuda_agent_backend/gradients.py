@@ -112,9 +112,12 @@ def needed(mask: Any, whole: Node, picks: Collection[Node]) -> list[bool]:
 
 
 def _ask_for(whole: Node, mask: list[bool]) -> None:
-    schema: Any = whole.target
-    place = [entry.name for entry in schema._schema.arguments].index(MASK)
-    whole.update_arg(place, mask)
+    if MASK in whole.kwargs:
+        whole.update_kwarg(MASK, mask)
+    else:
+        schema: Any = whole.target
+        place = [entry.name for entry in schema._schema.arguments].index(MASK)
+        whole.update_arg(place, mask)
     results = whole.meta["val"]
     whole.meta["val"] = tuple(r if m else None for r, m in zip(results, mask, strict=True))
 

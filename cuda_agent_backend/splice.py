@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from torch.fx import Graph, Node
 
+from cuda_agent_backend import log
 from cuda_agent_backend.canonical import Canonical
 from cuda_agent_backend.gradients import only_needed
 from cuda_agent_backend.partition import Region
@@ -38,7 +39,8 @@ def splice(graph: Graph, replacements: Sequence[Replacement]) -> None:
     """Replace every region, sort and lint the graph.
 
     The kernels must be bound: fake values are computed from their plans. If anything fails, the graph is put back as
-    it was and the exception passes.
+    it was and the exception passes. If only what the kernels leave without use cannot be taken out, that is logged and
+    stays: it costs time at most.
     """
     from torch._inductor.pattern_matcher import stable_topological_sort
 
@@ -52,6 +54,13 @@ def splice(graph: Graph, replacements: Sequence[Replacement]) -> None:
     except BaseException:
         _put_back(graph, swapped, added)
         raise
+    try:
+        _take_out_unused(graph, replacements)
+    except Exception as error:
+        log.once("splice", f"what no one uses stays in a graph: {type(error).__name__}: {error}")
+
+
+def _take_out_unused(graph: Graph, replacements: Sequence[Replacement]) -> None:
     inside = {node for replacement in replacements for node in replacement.region.nodes}
     for node in reversed(list(graph.nodes)):
         if node in inside and not node.users:

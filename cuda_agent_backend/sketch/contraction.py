@@ -16,13 +16,7 @@ import torch
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
 from cuda_agent_backend.sketch.cuda_parts import stage_dtype
-from cuda_agent_backend.sketch.nest import (
-    Dim,
-    Kernel,
-    coefficient,
-    cut_loops,
-    mergeable,
-)
+from cuda_agent_backend.sketch.nest import Dim, Kernel, coefficient, cut_loops, mergeable
 from cuda_agent_backend.sketch.ssa import GATHER, Body, Instruction, Value
 
 LOADS = ("load", GATHER, "masked", "local")

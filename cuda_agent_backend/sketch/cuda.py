@@ -26,6 +26,7 @@ from cuda_agent_backend.sketch.cuda_map import emit_map
 from cuda_agent_backend.sketch.cuda_narrow import narrowed
 from cuda_agent_backend.sketch.cuda_parts import Emitted, dtype_name, needs_wide, temporary
 from cuda_agent_backend.sketch.cuda_peel import peeled
+from cuda_agent_backend.sketch.cuda_reduced_schedules import MOST as MOST_REDUCED
 from cuda_agent_backend.sketch.cuda_reduced_schedules import reduced_schedules
 from cuda_agent_backend.sketch.cuda_rows import emit_rows
 from cuda_agent_backend.sketch.cuda_schedules import MOST, kernel_schedules
@@ -156,17 +157,19 @@ def fits(kernel: Kernel, region: LoweredRegion) -> bool:
 def schedules(
     region: LoweredRegion, kernels: tuple[Kernel, ...], device: DeviceFacts, most: int = MOST
 ) -> list[Schedule]:
-    """Schedules worth trying, best guess first.
+    """Schedules worth trying, best guess first, from up to ``most`` for each kernel.
 
-    Where a product's results are reduced, that in its tiles and that of what it wrote to memory take turns.
+    Where a product's results are reduced, that in its tiles and that of what it wrote to memory take turns, and are
+    together no more than ``most``, or than the latter alone.
     """
     plain = _one_by_one(region, kernels, device, most)
-    reduced = reduced_schedules(region, kernels, device)
+    reduced = reduced_schedules(region, kernels, device, min(most, MOST_REDUCED))
     # where blocks share terms, tiles alone do not fill the device; a product that is kept is only read once less
     shared = any(int(plain[0].parameters(n).get("split", 1)) > 1 for n in range(len(kernels)))
     unsure = shared or any(one.kept for one in reducings(region, kernels))
     turns = itertools.zip_longest(*((plain, reduced) if unsure else (reduced, plain)))
-    return [one for turn in turns for one in turn if one is not None]
+    found = [one for turn in turns for one in turn if one is not None]
+    return found[: max(most, len(plain))]
 
 
 def _one_by_one(

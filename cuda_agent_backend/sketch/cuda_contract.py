@@ -301,7 +301,7 @@ class Writer:
             f"constexpr int first_thread = {t.preparing}, own_threads = {threads - t.preparing};",
             f"constexpr int stride = {(t.tile_m if self.output.by_rows else t.tile_n) + 4};",
             f"sums.each([&](int m, int n, float v) {{ memory[{to}] = v; }});",
-            "sums.meet_multiplying();" if t.preparing else "__syncthreads();",
+            self.meeting,
             *tail,
         ]
         head = f'extern "C" __global__ void __launch_bounds__({threads})'
@@ -471,6 +471,11 @@ class Writer:
             f"auto row_{side.name} = [&](int x) {{", *indented(row), "};",
             f"auto term_{side.name} = [&](int {'k' if self.taps is None else 'n'}) {{", *indented(term), "};",
         ]  # fmt: skip
+
+    @property
+    def meeting(self) -> str:
+        """A barrier of the threads that multiply."""
+        return "sums.meet_multiplying();" if self.tiles.preparing else "__syncthreads();"
 
     @property
     def element(self) -> str:

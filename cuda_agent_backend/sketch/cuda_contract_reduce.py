@@ -133,7 +133,9 @@ class ReducingWriter(Writer):
         product = replace(self.kernel, stages=tuple(stages))
         plain = Writer(product, self.contraction, self.region, self.tiles, self.name, self.device)
         plain.output = self.output
-        return ["{", *indented(plain.store_tail()), "}"]
+        # a thread that works a sum out anew must not overtake one that stores it
+        meeting = [self.meeting] if self._anew else []
+        return ["{", *indented(plain.store_tail()), "}", *meeting]
 
     @property
     def _from(self) -> str:
@@ -289,9 +291,8 @@ class ReducingWriter(Writer):
             f"const auto f{number} = ca::warp_join<team>(ca::across<L>(a{number}));",
             f"if (live && member == 0) {{ {' '.join(stores)} }}",
         ]
-        if (
-            stage.combine == "max"
-        ):  # of a tile without any number exponentials are 0, not those of NaN
+        # of a tile without any number exponentials are 0, not those of NaN
+        if stage.combine == "max":
             top = f"f{number}.v[0]"
             out.append(f"const auto top{number} = {top} == -INFINITY ? 0 : {top};")
         return out

@@ -14,22 +14,11 @@ from dataclasses import dataclass, replace
 import sympy
 import torch
 
-from cuda_agent_backend.sketch.contraction import (
-    Contraction,
-    contraction_of,
-    points,
-    straightened,
-)
+from cuda_agent_backend.sketch.contraction import Contraction, contraction_of, points, straightened
 from cuda_agent_backend.sketch.cuda_layout import ceildiv
 from cuda_agent_backend.sketch.cuda_parts import PARTIAL_TYPES, Accumulator, stage_dtype
 from cuda_agent_backend.sketch.lower import Buffer, LoweredRegion, Store
-from cuda_agent_backend.sketch.nest import (
-    Dim,
-    Kernel,
-    RowStage,
-    coefficient,
-    merge_inner,
-)
+from cuda_agent_backend.sketch.nest import Dim, Kernel, RowStage, coefficient, merge_inner
 from cuda_agent_backend.sketch.printer import COMPUTE_TYPES
 from cuda_agent_backend.sketch.reduced_loops import Access, Names, cut_at, ends_of, names_of
 from cuda_agent_backend.sketch.reduced_picks import GATHERED, Pick, picks_in, places_read
@@ -139,16 +128,21 @@ class Reducing:
 
     def _in_tile(self, stage: RowStage, index: sympy.Expr, own: Mapping[str, RowStage]) -> RowStage:
         """A stage's part in a tile, after ``own``. Raises Unsupported where that needs what no tile has."""
-        made = in_tile(replace(stage, body=stage.body.substitute(dict(self.names[stage.name]))))
+        body = _forwarded(stage.body.substitute(dict(self.names[stage.name])), self.buffer)
+        made = in_tile(replace(stage, body=body), self._makers(own))
         stores = tuple(
             Store(f"{self.buffer}_{stage.name}_{member}", index, field)
             for field, (member, _) in enumerate(accumulator(made).fields)
         )
-        body = _forwarded(made.body, self.buffer)
         at_hand = {self.buffer, *(s.buffer for before in own.values() for s in before.local_stores)}
-        if not {i.buffer for i in body.walk() if i.op == "local"} <= at_hand:
+        if not {i.buffer for i in made.body.walk() if i.op == "local"} <= at_hand:
             raise Unsupported("a reduction that needs a scalar that is not made in its tile")
-        return replace(made, inner=(), body=body, stores=stores)
+        return replace(made, inner=(), stores=stores)
+
+    def _makers(self, own: Mapping[str, RowStage]) -> dict[str, RowStage]:
+        """What makes the reader's scalars, by name; reductions in tiles as they are in ``own``."""
+        stages = (own.get(s.name, s) for s in self.kernels[self.reader].stages)
+        return {store.buffer: s for s in stages for store in s.local_stores}
 
     def _region(self, own: Sequence[RowStage], count: int) -> LoweredRegion:
         """With memory for what the tiles come to."""

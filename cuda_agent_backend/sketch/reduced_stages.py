@@ -23,13 +23,14 @@ ZERO = sympy.S.Zero
 ANOTHERS = "a reduction that needs another's result"
 
 
-def in_tile(stage: RowStage) -> RowStage:
+def in_tile(stage: RowStage, makers: Mapping[str, RowStage]) -> RowStage:
     """The reduction that a tile makes of its part of a reduction.
 
-    Of squared deviations from anything that is a row's, Welford's statistics say what they are of all.
+    Of squared deviations from the row's mean, Welford's statistics say what they are of all. makers: what makes the
+    row's scalars, reductions as they are in tiles.
     """
     sums = stage.combine == "sum" and stage_dtype(stage).is_floating_point
-    deviating = deviating_in(stage.body) if sums else None
+    deviating = deviating_in(stage.body, makers) if sums else None
     if deviating is None:
         return stage
     made = {i.result: i for i in stage.body.instructions}
@@ -194,23 +195,47 @@ def _numbered(
 # --- squared deviations ----------------------------------------------------------------------------------------------
 
 
-def deviating_in(body: Body) -> Value | None:
-    """The ``x`` of ``(x - m)**2`` where ``m`` is a scalar of the row's; None where ``body`` is something else."""
+def deviating_in(body: Body, makers: Mapping[str, RowStage]) -> Value | None:
+    """The ``x`` of ``(x - m)**2`` where ``m`` is a mean of ``x``; None where ``body`` is something else.
+
+    Where ``x`` is not finite its mean is not either, and neither are the deviations nor Welford's statistics. Of
+    deviations from another scalar those would be NaN where eager's are infinite.
+    """
     made = {i.result: i for i in body.instructions}
     i = made[body.results[0]]
     if i.op != "square" and not (i.op == "mul" and i.operands[0] == i.operands[1]):
         return None
     difference = made.get(i.operands[0])
-    if (
-        difference is None
-        or difference.op != "sub"
-        or not all(isinstance(o, Value) for o in difference.operands)
-    ):
+    if difference is None or difference.op != "sub":
         return None
-    x, m = (closure(o, made) for o in difference.operands)
-    scalars = {i.result for i in made.values() if i.op == "local" and i.index == ZERO}
-    found: Value = difference.operands[0]
-    return found if m & scalars and not x & scalars else None
+    x, m = difference.operands
+    if not isinstance(x, Value):
+        return None
+    total = _summed(m, body, makers)
+    return x if total is not None and _same(x, body, total.body) else None
+
+
+def _summed(value: Any, body: Body, makers: Mapping[str, RowStage]) -> RowStage | None:
+    """The sum of which ``value`` of ``body`` is a positive multiple; None where it is something else."""
+    made = {i.result: i for i in body.instructions}
+    i = made.get(value)
+    while i is not None and i.op in ("mul", "truediv") and _is_positive(i.operands[1], made):
+        i = made.get(i.operands[0])
+    if i is None or i.op != "local" or i.buffer is None or i.buffer not in makers:
+        return None
+    maker = makers[i.buffer]
+    if maker.kind == "map" and not maker.inner:
+        return _summed(maker.body.results[0], maker.body, makers)
+    return maker if maker.kind == "reduce" and maker.combine == "sum" else None
+
+
+def _is_positive(operand: Any, made: Made) -> bool:
+    """Whether it is a finite constant above 0."""
+    i = made.get(operand)
+    if i is not None and i.op == "index_expr" and i.index is not None:
+        return bool(i.index.is_Integer and i.index > 0)
+    constant = _constant(operand, made)
+    return constant is not None and 0 < constant < math.inf
 
 
 def _deviations_of(

@@ -15,9 +15,16 @@ from cuda_agent_backend.sketch.lower import Store
 from cuda_agent_backend.sketch.nest import Kernel, Local, RowStage
 from cuda_agent_backend.sketch.ssa import Body, Instruction, Value
 
+LARGEST_FACTOR = 2.0**20
+"""Of those that results are scaled by, whose reciprocal is the smallest: sums that are made before they are scaled
+must not leave the range that scaled operands keep them in."""
+
 
 def unscaled(kernel: Kernel) -> Kernel:
-    """``kernel`` with constants that scale operands of its sum of products on the results: there they are pointwise."""
+    """``kernel`` with constants that scale operands of its sum of products on the results: there they are pointwise.
+
+    As it is where there are none, or where they or their product are beyond `LARGEST_FACTOR`.
+    """
     first, *rest = kernel.stages
     if stage_dtype(first) != torch.float32 or not first.body.results:
         return kernel
@@ -25,7 +32,8 @@ def unscaled(kernel: Kernel) -> Kernel:
     product = made[first.body.results[0]]
     scaled = [_scale(o, made) for o in product.operands] if product.op == "mul" else []
     factors = [found[1] for found in scaled if found is not None]
-    if not factors:
+    factor = math.prod(factors)
+    if not factors or not all(map(_is_moderate, (*factors, factor))):
         return kernel
     plain = [
         o if found is None else found[0] for o, found in zip(product.operands, scaled, strict=True)
@@ -33,10 +41,14 @@ def unscaled(kernel: Kernel) -> Kernel:
     body = _with_operands(first.body, product, plain)
     total = f"{first.name}_total"
     sums = replace(first, body=body, stores=(), local_stores=(Store(total, sympy.S.Zero),))
-    scaling = _scaling(first, total, math.prod(factors))
+    scaling = _scaling(first, total, factor)
     locals_ = {**kernel.locals, total: Local(total, 1)}
     found = Kernel(kernel.outer, (sums, scaling, *rest), locals_)
     return found if contraction_of(found) is not None else kernel
+
+
+def _is_moderate(factor: float) -> bool:
+    return 1 / LARGEST_FACTOR <= abs(factor) <= LARGEST_FACTOR
 
 
 def _scale(operand: object, made: dict[Value, Instruction]) -> tuple[Value, float] | None:
@@ -47,8 +59,7 @@ def _scale(operand: object, made: dict[Value, Instruction]) -> tuple[Value, floa
     for one, other in (i.operands, i.operands[::-1]):
         constant = made.get(other) if isinstance(other, Value) else None
         if isinstance(one, Value) and constant is not None and constant.op == "constant":
-            factor = float(constant.operands[0])
-            return (one, factor) if math.isfinite(factor) and factor else None
+            return one, float(constant.operands[0])
     return None
 
 

@@ -22,6 +22,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
+from cuda_agent_backend import log
 from cuda_agent_backend.canonical import Canonical, canonical
 from cuda_agent_backend.estimate import saving
 from cuda_agent_backend.gradients import BACKWARD
@@ -329,6 +330,37 @@ def test_the_library_goes_on_with_what_no_kernel_computes() -> None:
     ]  # fmt: skip
     splice(graph, [Replacement(other, second, 2)])
     assert not backwards(graph)
+
+
+def test_a_mask_may_be_a_keyword() -> None:
+    launcher.define_ops()
+    graph = training()
+    (whole,) = backwards(graph)
+    *rest, mask = whole.args
+    whole.args, whole.kwargs = tuple(rest), {"output_mask": mask}
+    one, _ = partition(graph)
+    (task,) = tasks_of([one])
+    place = one.outputs[0].args[1]
+    splice(graph, [Replacement(one, task, 1)])
+    assert whole.kwargs["output_mask"] == [place == OF_WEIGHT, place == OF_INPUT, False]
+
+
+def test_what_cannot_be_taken_out_stays_beside_the_kernel(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(graph: Graph) -> None:
+        raise IndexError("no mask")
+
+    monkeypatch.setattr("cuda_agent_backend.splice.only_needed", broken)
+    launcher.define_ops()
+    log.forget()
+    graph = training()
+    one, _ = partition(graph)
+    (task,) = tasks_of([one])
+    splice(graph, [Replacement(one, task, 1)])
+    graph.lint()
+    assert "IndexError: no mask" in caplog.text
+    assert graph.find_nodes(op="call_function", target=launcher.op_for(3, 1))
 
 
 def test_without_kernels_one_call_computes_all() -> None:

@@ -18,7 +18,7 @@ from torch._inductor import config as inductor_config
 from torch.nn import functional as F
 
 from cuda_agent_backend.sketch import cuda, cuda_reduced_schedules
-from cuda_agent_backend.sketch.cuda_contract_reduce import SKETCH, width_of
+from cuda_agent_backend.sketch.cuda_contract_reduce import SKETCH, reducing_writer, width_of
 from cuda_agent_backend.sketch.cuda_contract_schedules import reducing_schedules
 from cuda_agent_backend.sketch.cuda_schedules import kernel_schedules
 from cuda_agent_backend.sketch.cuda_tiles import read_tiles
@@ -51,8 +51,8 @@ def statistics(y: Tensor) -> tuple[Tensor, Tensor]:
     return torch.var_mean(y, 1)
 
 
-def squares_from_a_mean(y: Tensor) -> Tensor:
-    return (y - y.mean(1, keepdim=True)).square().sum(1)
+def squares_from_a_mean(y: Tensor, share: float = 1.0) -> Tensor:
+    return (y - y.mean(1, keepdim=True) * share).square().sum(1)
 
 
 def some_ignored(count: int) -> Tensor:
@@ -92,6 +92,9 @@ CASES: dict[str, Case] = {
     "below a maximum": (lambda x, w: below_maximum((x @ w) / 0.7), (X, W)),
     "statistics": (lambda x, w: statistics((x @ w) + 9.0), (X, W)),
     "statistics of long rows": (lambda x, w: statistics((x @ w) + 9.0), (randn(9, 40), randn(40, 1100))),
+    "squares from a scaled mean": (
+        lambda x, w: squares_from_a_mean((x @ w).relu(), 0.5), (X, W),
+    ),
     "squares from a mean": (lambda x, w: squares_from_a_mean(x @ w), (X, W)),
     "several": (lambda x, w: ((x @ w).sum(1), (x @ w).amax(1), (x @ w).square().sum(1)), (X, W)),
     "cross entropy": (lambda x, w, t: F.cross_entropy(x @ w, t), (X, W, some_ignored(61))),
@@ -184,7 +187,7 @@ def test_reductions_are_as_accurate_as_eagers(name: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "name", ["sum over columns", "logsumexp", "positions of an image", "statistics"]
+    "name", ["sum over columns", "logsumexp", "positions of an image", "statistics", "and wanted"]
 )
 @pytest.mark.parametrize(
     "change",
@@ -295,6 +298,11 @@ def test_warp_groups_reduce_operands_of_16_bits(group: int, across: bool, tmp_pa
         (lambda x, w: below_row(x @ w, torch.amax).var(1), LONG),
         (lambda x, w: below_row(x @ w, torch.amin).var(1), LONG),
         (lambda x, w: torch.var_mean(below_row((x @ w).relu(), torch.amax).exp(), 1), LONG),
+        # squared deviations from what is no mean of theirs
+        (lambda x, w: below_row(x @ w, torch.amin).square().sum(1), (X, W)),
+        (lambda x, w: ((x @ w) + (x @ w).mean(1, keepdim=True)).square().sum(1), (X, W)),
+        (lambda x, w: ((x @ w) - (x @ w).mean(1, keepdim=True).sigmoid()).square().sum(1), (X, W)),
+        (lambda x, w: ((x @ w) - (x @ w).relu().mean(1, keepdim=True)).square().sum(1), (X, W)),
         # scalars that the reader makes of something else
         (lambda x, w, z: ((x @ w) * z.sum(1, keepdim=True)).amax(1), (X, W, randn(61, 50))),
         (lambda x, w, z: (x @ w - z.amax(1, keepdim=True)).exp().sum(1), (X, W, randn(61, 50))),
@@ -354,3 +362,27 @@ def test_tiles_are_ranked_once_for_all_schedules(monkeypatch: pytest.MonkeyPatch
     )
     assert len(found) > 1
     assert asked == [0]
+
+
+@pytest.mark.parametrize("most", [2, 3])
+def test_no_more_schedules_are_offered_than_are_asked_for(most: int) -> None:
+    it = made(
+        lambda x, w: torch.logsumexp(x @ w, 1), torch.empty(4096, 512), torch.empty(512, 4000)
+    )
+    region, kernels = it.analysis.region, it.analysis.kernels
+    offered = cuda.schedules(region, kernels, DEVICE, most)
+    assert most <= len(offered) <= 1 + len(kernels) * (most - 1)
+    assert offered[0].parameters(0)["sketch"] == SKETCH
+
+
+@pytest.mark.parametrize("change", [{}, GROUPS])
+@pytest.mark.parametrize("name", ["and wanted", "sum over columns"])
+def test_results_are_stored_before_any_is_worked_out_anew(
+    name: str, change: dict[str, Parameter]
+) -> None:
+    it = case(name)
+    tiles = read_tiles(TILES | change)
+    reducing = reducing_of(it.analysis.region, it.analysis.kernels, 0)
+    writer = reducing_writer(reducing, tiles, DEVICE)
+    before, _, _ = "\n".join(writer.store_tail()).partition("for (int turn")
+    assert before.count(writer.meeting) == (name in KEPT)
