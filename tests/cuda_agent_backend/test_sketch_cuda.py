@@ -106,6 +106,16 @@ def emitted(it: Sample, schedule: Schedule) -> tuple[str, Plan]:
     return cuda.emit(it.analysis.region, it.analysis.kernels, schedule, DEVICE)
 
 
+def assert_all_right(it: Sample, schedules: list[Schedule], folder: Path) -> None:
+    """There are some, and each gives what eager gives."""
+    assert schedules
+    for number, schedule in enumerate(schedules):
+        source, plan = emitted(it, schedule)
+        own = folder / str(number)
+        own.mkdir()
+        torch.testing.assert_close(cuda_emulator.run(source, plan, it.inputs, own)[0], it.want[0])
+
+
 def test_every_proposed_schedule_gives_source_and_a_plan_that_survives_json(it: Sample) -> None:
     found = proposals(it)
     assert found and len(set(found)) == len(found)
@@ -162,13 +172,7 @@ def test_tiles_lie_across_the_ends_of_loops_that_go_on_in_memory(
 ) -> None:
     it = sample(function, *inputs)
     joined = [s for s in proposals(it) if s.parameters(0).get("joined")]
-    assert joined
-    for number, schedule in enumerate(joined):
-        source, plan = emitted(it, schedule)
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        found = cuda_emulator.run(source, plan, it.inputs, folder)[0]
-        torch.testing.assert_close(found, function(*inputs))
+    assert_all_right(it, joined, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -190,13 +194,7 @@ def test_tiles_of_nothing_but_what_is_read_across_are_moved_by_vectors(
         for s in proposals(it)
         if s.parameters(0)["sketch"] == "transpose" and s.parameters(0).get("vector")
     ]
-    assert vectors
-    for number, schedule in enumerate(vectors):
-        source, plan = emitted(it, schedule)
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        found = cuda_emulator.run(source, plan, it.inputs, folder)[0]
-        torch.testing.assert_close(found, function(*inputs))
+    assert_all_right(it, vectors, tmp_path)
 
 
 @pytest.mark.parametrize(
