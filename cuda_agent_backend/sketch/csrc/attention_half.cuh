@@ -28,7 +28,7 @@ template <class T> CA_INLINE unsigned round_half(float x, float y) {
 // of the sum.
 template <class A, int F, int N> struct running_softmax {
   typedef attention_head<A> head_of;
-  static constexpr float base = 1.44269504f, unit = A::biased ? 1.f : A::scale * base;
+  static constexpr float base = 1.44269504f, unit = A::biased ? 1.f : A::scale * base, hidden = -2e38f;
   float top[F][2], total[F][2];
 
   CA_INLINE running_softmax() {
@@ -37,11 +37,8 @@ template <class A, int F, int N> struct running_softmax {
 #pragma unroll
       for (int h = 0; h < 2; ++h) top[f][h] = -INFINITY, total[f][h] = 0.f;
   }
-  // Masks of the least finite number are not to become masks of minus infinity.
-  static CA_INLINE float weighed(float bias) {
-    const float found = bias * base;
-    return found < -3e38f && bias != -INFINITY ? -3e38f : found;
-  }
+  // Masks of the least finite number are not to overflow; rows of nothing but such, or of infinite ones, are found exactly.
+  static CA_INLINE float weighed(float bias) { return max_(bias, hidden) * base; }
   // bias_of: (f, h, j) gives two neighbouring keys' biases.
   template <class Bias> static CA_INLINE void add_bias(float (&score)[F][N][4], Bias bias_of) {
 #pragma unroll
@@ -190,7 +187,8 @@ template <class A, int F> struct half_attention_rows {
         const int row = query() + 16 * f + 8 * h;
         const float top = softmax.top[f][h];
         // without a bias scores are scaled as the largest is subtracted: what that rounds must not count for weights
-        bool right = all < largest && top < largest && (A::biased || fabsf(top) < most || top == -INFINITY);
+        const bool plain = A::biased ? top > softmax.hidden : fabsf(top) < most || top == -INFINITY;
+        bool right = all < largest && top < largest && plain;
 #pragma unroll
         for (int j = 0; j < columns; ++j) {
           const float* const x = sum[f][j] + 2 * h;
