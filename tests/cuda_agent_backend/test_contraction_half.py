@@ -31,9 +31,10 @@ DEVICE = cuda.DeviceFacts()
 HALVES = [torch.float16, torch.bfloat16]
 TILES = {"sketch": "contract", "tile_m": 32, "tile_n": 32, "depth": 32, "warp_m": 16, "warp_n": 16, "stages": 3,
          "products": 1}  # fmt: skip
+PLAIN = {name: case for name, case in test_contraction.CASES.items() if name != "scaled operands"}
+"""What is scaled is rounded to 16 bits before it is multiplied, which a tail would not do."""
 FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
-    # what is scaled is rounded to 16 bits before it is multiplied, which a tail would not do
-    **{name: case for name, case in test_contraction.CASES.items() if name != "scaled operands"},
+    **PLAIN,
     **{f"{name}, aligned": case[:2] for name, case in test_contraction_aligned.CASES.items()},
 }
 
@@ -71,9 +72,7 @@ def relative(got: Tensor, want: Tensor) -> float:
     return float((got.double() - want).norm() / want.norm())
 
 
-@pytest.mark.parametrize(
-    ("name", "dtype"), zip(test_contraction.CASES, itertools.cycle(HALVES), strict=False)
-)
+@pytest.mark.parametrize(("name", "dtype"), zip(PLAIN, itertools.cycle(HALVES), strict=False))
 def test_sums_of_halves_are_as_accurate_as_eagers(
     name: str, dtype: torch.dtype, tmp_path: Path
 ) -> None:
