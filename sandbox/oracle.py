@@ -245,9 +245,9 @@ def _interpreter(module: torch.fx.GraphModule, keep: set[Ref]) -> Any:
             return result
 
         def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-            attention = _attention_in(self.current, map_aggregate(args, _widen), kwargs)
+            attention: Any = _attention_in(self.current, args, kwargs)
             if attention is not None:
-                return _attention(**attention)
+                return _attention(**map_aggregate(attention, _widen))
             if str(target) not in _OF_BITS:
                 with suppress(RuntimeError, TypeError, ValueError):
                     return target(*map_aggregate(args, _widen), **map_aggregate(kwargs, _widen))

@@ -65,7 +65,7 @@ def _stir_on_host(line: torch.Tensor, by: int, others: Mapping[int, int]) -> Non
 
 
 def _stir_on_device(line: torch.Tensor, by: int, others: Mapping[int, int]) -> None:
-    """In few launches: those of a round's many small tensors would take most of a race."""
+    """In few launches, as a round may have many small tensors."""
     import torch
 
     if line.element_size() == 1:  # not every type of a byte can be moved by each of these

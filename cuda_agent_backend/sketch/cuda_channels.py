@@ -199,9 +199,10 @@ def emit_channels(
     """Raises Unsupported where the schedule does not fit."""
     found = gathered_of(kernel, region)
     vector, wide = parameters.get("vector"), parameters.get("wide")
-    known = set(parameters) <= {"sketch", "vector", "wide"}
-    fits = type(vector) is int and vector in (1, 2, 4) and type(wide) is int and 8 <= wide <= 256
-    if found is None or not known or not fits or found.channels[1] % int(str(vector)):
+    fits = set(parameters) <= {"sketch", "vector", "wide"} and found is not None
+    fits = fits and type(vector) is int and vector in (1, 2, 4)
+    fits = fits and type(wide) is int and 8 <= wide <= 256
+    if found is None or not fits or found.channels[1] % vector:  # type: ignore[operator]
         raise Unsupported(f"a schedule {dict(parameters)} that does not fit what is gathered")
     assert isinstance(vector, int) and isinstance(wide, int)
     found = replace(found, tables=tuple(_named(table, name) for table in found.tables))
