@@ -189,7 +189,7 @@ def test_what_is_not_finite_counts_where_terms_are_left_out(
     """In the last of some lines and in the first of others, of each operand."""
     function, inputs = CASES[name]
     dtype = torch.bfloat16 if tiles.get("products") == 1 else torch.float32
-    inputs = tuple(x.to(dtype) for x in inputs)
+    inputs = tuple(x.to(dtype, copy=True) for x in inputs)
     for x in inputs:
         x[..., -1, 5] = x[..., 2, -1] = special
     it = on_cuda(function, *inputs)
@@ -322,7 +322,7 @@ def assert_masked_results(name: str, tiles: dict[str, Any], folder: Path) -> Non
     """With an infinity in a line of each operand, which masks hide and products by zero do not."""
     (function, inputs), _ = RESULTS[name]
     dtype = torch.bfloat16 if tiles.get("products") == 1 else torch.float32
-    inputs = tuple(x.to(dtype) for x in inputs)
+    inputs = tuple(x.to(dtype, copy=True) for x in inputs)
     for x in inputs:
         x[..., 2, -1] = x[..., -1, 5] = math.inf
     it = on_cuda(function, *inputs)
