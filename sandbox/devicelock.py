@@ -14,7 +14,7 @@ import fcntl
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 
@@ -23,7 +23,9 @@ class DeviceLock:
 
     A second file beside it is the turnstile: who is next holds it while the turn before goes on, so a process that
     comes back at once is not served before those that wait, and those that share the device do not keep from it who
-    wants it alone. A turn within a turn of the same thread is part of it.
+    wants it alone. Who shares it lets all others in who came for that meanwhile (a third file, the gate), so that
+    shared turns lie side by side rather than each between two of those who have the device alone. A turn within a turn
+    of the same thread is part of it.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -54,18 +56,50 @@ class DeviceLock:
             yield
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        turnstile = self.path.with_name(f"{self.path.name}.next")
         started = time.monotonic()
-        with _unlocked(turnstile) as first, _unlocked(self.path) as second:
-            fcntl.flock(first, fcntl.LOCK_EX)
-            fcntl.flock(second, kind)
-            fcntl.flock(first, fcntl.LOCK_UN)
+        with self._taken(kind):
             self.waited_s += time.monotonic() - started
             self._thread.held = kind
             try:
                 yield
             finally:
                 self._thread.held = None
+
+    @contextmanager
+    def _taken(self, kind: int) -> Iterator[None]:
+        assert self.path is not None
+        places = (self.path.with_name(f"{self.path.name}.{name}") for name in ("gate", "next"))
+        with ExitStack() as stack:
+            gate, turnstile, device = (
+                stack.enter_context(_unlocked(path)) for path in (*places, self.path)
+            )
+            if kind == fcntl.LOCK_EX or not _joins(gate, device):
+                fcntl.flock(turnstile, fcntl.LOCK_EX)
+                fcntl.flock(device, kind)
+                fcntl.flock(turnstile, fcntl.LOCK_UN)
+                fcntl.flock(gate, fcntl.LOCK_UN)
+            yield
+
+
+def _joins(gate: int, device: int) -> bool:
+    """Wait for who leads those that want to share the device, and share it. False where none does: then this one leads,
+    and holds the gate until it has the device."""
+    while not _at_once(gate, fcntl.LOCK_EX):
+        fcntl.flock(gate, fcntl.LOCK_SH)
+        shared = _at_once(device, fcntl.LOCK_SH)
+        fcntl.flock(gate, fcntl.LOCK_UN)
+        if shared:
+            return True
+    return False
+
+
+def _at_once(descriptor: int, kind: int) -> bool:
+    """Lock it if that needs no waiting."""
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import sys
 import threading
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from judge_kit import silu_bias, silu_candidate
 
+from sandbox import devicelock
 from sandbox.compilation import Compiled
 from sandbox.devicelock import DeviceLock
 from sandbox.judge import Judge
@@ -115,6 +117,59 @@ def test_shared_turns_go_side_by_side_and_wait_for_who_has_the_device_alone(tmp_
     assert seen == ["beside", "alone", "late"]
 
 
+def test_who_waits_to_share_the_device_is_let_in_by_the_first_who_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alone, shared, alone, shared, shared, in the order in which they came: the shared ones go in together."""
+    path, seen = tmp_path / "lock", list[str]()
+    inside = threading.Barrier(3)  # none of the three leaves before all are in
+    led, at_once = list[int](), devicelock._at_once
+
+    def watched(descriptor: int, kind: int) -> bool:
+        found = at_once(descriptor, kind)
+        if kind == fcntl.LOCK_EX and not found:
+            led.append(descriptor)
+        return found
+
+    def shares() -> None:
+        with DeviceLock(path).shared():
+            inside.wait(30)
+            seen.append("shared")
+
+    monkeypatch.setattr(devicelock, "_at_once", watched)
+    with DeviceLock(path).turn():
+        threads = [threading.Thread(target=shares, daemon=True)]
+        threads[0].start()
+        while not _is_next(path):
+            time.sleep(0.01)
+        alone = take(DeviceLock(path), seen, "alone")
+        for _ in range(2):
+            threads.append(threading.Thread(target=shares, daemon=True))
+            threads[-1].start()
+        while len(set(led)) < 2:
+            time.sleep(0.01)
+        assert not seen
+    for thread in (*threads, alone):
+        thread.join(30)
+    assert seen == ["shared"] * 3 + ["alone"]
+
+
+def test_who_comes_to_share_the_device_when_others_do_already_waits_for_who_wants_it_alone(
+    tmp_path: Path,
+) -> None:
+    path, seen = tmp_path / "lock", list[str]()
+    with DeviceLock(path).shared():
+        alone = take(DeviceLock(path), seen, "alone")
+        while not _is_next(path):
+            time.sleep(0.01)
+        late = [take(DeviceLock(path), seen, "late", shared=True) for _ in range(2)]
+        late[0].join(0.3)
+        assert not seen
+    for thread in (alone, *late):
+        thread.join(30)
+    assert seen == ["alone", "late", "late"]
+
+
 def test_the_device_cannot_be_had_alone_within_a_shared_turn(tmp_path: Path) -> None:
     lock = DeviceLock(tmp_path / "lock")
     with lock.shared(), lock.shared(), pytest.raises(RuntimeError, match="cannot be had alone"):
@@ -126,8 +181,6 @@ def test_the_device_cannot_be_had_alone_within_a_shared_turn(tmp_path: Path) -> 
 def test_a_check_that_found_no_memory_beside_others_is_made_once_more_alone(
     judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import fcntl
-
     from sandbox import judge as module
     from sandbox.verify import Checked
 
@@ -170,8 +223,6 @@ def test_a_judge_compiles_at_any_time_and_runs_in_its_turn(
 
 def _is_next(path: Path) -> bool:
     """Whether somebody holds the turnstile."""
-    import fcntl
-
     with path.with_name(f"{path.name}.next").open("ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
