@@ -261,10 +261,16 @@ class Trial:
         return tensors
 
     def _ground(self, inputs: Sequence[torch.Tensor]) -> Ground:
-        with self.lock.turn():  # in their first call some of Inductor's kernels are timed
-            plain = self.plain(inputs)
+        plain = self._first(self.plain, inputs)
         with self.lock.shared():
             return Ground(inputs, *self._expected(inputs), plain)
+
+    def _first(self, call: Call, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """A call that may be the first one, in which some of Inductor's kernels are timed, and all are loaded."""
+        from cuda_agent_backend.inductor_timing import compiling
+
+        with compiling(self.lock, self.task.target):
+            return call(inputs)
 
     def _expected(
         self, inputs: Sequence[torch.Tensor]
@@ -325,8 +331,7 @@ class Trial:
     def _less_accurate(self, spliced: Call, ground: Ground) -> tuple[str, float]:
         from sandbox.nearby import several
 
-        with self.lock.turn():
-            found = spliced(ground.inputs)
+        found = self._first(spliced, ground.inputs)
         with self.lock.shared():
             return less_accurate(
                 found,

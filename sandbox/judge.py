@@ -132,6 +132,7 @@ class Judge:
         )
         self._native = str(hello["native"])
         self._ceilings = ceilings
+        self._sure_of_ceilings = False
         self._device = DeviceLock(device_lock)
         self._session: Session | None = None
         self._preparing: threading.Thread | None = None
@@ -193,15 +194,17 @@ class Judge:
 
     def ceilings(self, again: bool = False) -> Ceilings:
         """What this machine can do at most; measured once. again: once more, to be sure, as other work on the machine
-        only lowers what is found; without memory for that, what is known stands."""
+        only lowers what is found, until that finds nothing higher; without memory for it, what is known stands."""
         import torch
 
         if self._ceilings is None:
             self._ceilings = machine.ceilings(self.target)
-        elif again:
+        elif again and not self._sure_of_ceilings:
             no_memory = RuntimeError if self.target == "cpu" else torch.OutOfMemoryError
             with suppress(no_memory):
-                self._ceilings = self._ceilings.best_of(machine.ceilings(self.target))
+                before = self._ceilings
+                self._ceilings = before.best_of(machine.ceilings(self.target))
+                self._sure_of_ceilings = not self._ceilings.exceeds(before)
         return self._ceilings
 
     def compile(self, candidate: Candidate) -> Compiled | Failure:
@@ -256,8 +259,17 @@ class Judge:
         session = self._open(task)
         if not isinstance(session, Session):
             return session
+        return self._baselines(self._race(session, eager_task, self._scratch))
+
+    def _baselines(self, race: Race) -> Baselines | Failure:
+        """They are equipped beside others' checks; what goes wrong there, as without memory, is tried again alone."""
+        if race.known is not None:
+            return race.known
+        self._settle()
+        with self._device.shared():
+            race.equip()
         with self._alone():
-            return self._race(session, eager_task, self._scratch).baselines()
+            return race.baselines()
 
     def verify(
         self,
@@ -294,8 +306,12 @@ class Judge:
         session = self._load(self._scratch, task, candidate)
         if not isinstance(session, Session):
             return session
+        race = self._race(session, eager_task, self._scratch)
+        baselines = self._baselines(race)
+        if not isinstance(baselines, Baselines):
+            return baselines
         with self._alone():
-            record = self._race(session, eager_task, self._scratch).glance(Effort(pairs, pairs))
+            record = race.glance(pairs, worth)
         if not isinstance(record, Record):
             return record
         self._make_ready(session, candidate)
@@ -359,8 +375,7 @@ class Judge:
         trouble = session.prepare(self._candidate, CANDIDATE, task, "inductor")
         if trouble is not None:
             return trouble
-        with self._alone():
-            return self._race(session, None, self._candidate).judge(effort or Effort(), {})
+        return self._timed(self._race(session, None, self._candidate), effort or Effort(), {})
 
     def _judge(
         self,
@@ -395,8 +410,7 @@ class Judge:
             self.target == "cuda"
         ):  # what the race runs beside the candidate: compiling takes no turn
             session.prepare(self._candidate, INDUCTOR, task, "inductor")
-        with self._alone():
-            outcome = self._time(session, eager_task, effort, evidence, checked.outcome.accuracy)
+        outcome = self._time(session, eager_task, effort, evidence, checked.outcome.accuracy)
         evidence["seconds"]["race"] = clock.lap()
         if isinstance(outcome, Correct) and self.target == "cuda":
             outcome = self._sanitize(session, candidate, compiled, evidence) or outcome
@@ -430,7 +444,7 @@ class Judge:
         """What follows when the outputs are right."""
         for _ in range(NOISY_TRIES):
             race = self._race(session, eager_task, self._candidate)
-            speed = race.judge(effort, evidence)
+            speed = self._timed(race, effort, evidence)
             if not isinstance(speed, Noisy):
                 break
         if not isinstance(speed, SpeedReport):
@@ -440,6 +454,18 @@ class Judge:
             return impossible
         evidence["achieved"] = self._achieved(session, speed).to_dict()
         return Correct(accuracy, speed) if speed.wins else TooSlow(accuracy, speed)
+
+    def _timed(self, race: Race, effort: Effort, evidence: dict[str, Any]) -> SpeedReport | Outcome:
+        """A race: alone on the device while it is run, beside others' checks before and after."""
+        baselines = self._baselines(race)
+        if not isinstance(baselines, Baselines):
+            return baselines
+        with self._device.shared():
+            race.line_up()
+        with self._alone():
+            run = race.run(effort)
+        with self._device.shared():
+            return race.decide(run, evidence)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -460,7 +486,9 @@ class Judge:
         """A time below the roofline floor cannot be; the ceilings are measured again to be sure."""
         limit, seconds = roofline.IMPOSSIBLE, speed.seconds["candidate"]
         if seconds < limit * roofline.floor_seconds(task, self.ceilings()):
-            self.ceilings(again=True)
+            self._sure_of_ceilings = False  # a verdict rests on them
+            with self._alone():
+                self.ceilings(again=True)
         floor = roofline.floor_seconds(task, self.ceilings())
         evidence["ceilings"], evidence["floor_seconds"] = self.ceilings().to_dict(), floor
         if seconds >= limit * floor:

@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 COPY_BYTES = 1 << 28
 GPU_COPY_BYTES = 1 << 31
 REPEATS = 5
+REPEATABLE = 1.01
+"""A rate measured twice, on a machine at rest: higher by less than this factor."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,13 @@ class Ceilings:
             max(self.read_bytes_per_s, other.read_bytes_per_s),
             max(self.flops_per_s, other.flops_per_s),
             max(self.cache_bytes, other.cache_bytes),
+        )
+
+    def exceeds(self, other: Ceilings) -> bool:
+        """Whether some rate is higher than the other's by more than `REPEATABLE` says."""
+        return any(
+            getattr(self, name) > REPEATABLE * getattr(other, name)
+            for name in ("bytes_per_s", "read_bytes_per_s", "flops_per_s")
         )
 
     def to_dict(self) -> dict[str, float]:

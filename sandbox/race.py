@@ -23,6 +23,8 @@ from sandbox.verdict import Baselines, Failed, Failure, Noisy, Outcome
 CONTROL = Effort(min_rounds=10, max_rounds=24, seconds=3.0)
 LONG_CONTROL = Effort(min_rounds=10, max_rounds=192, seconds=6.0)
 """Where a baseline of a few microseconds, or one that only writes, scatters: its median is sure once it ran more."""
+GLANCES, HOPELESS = 4, 0.9
+"""Rounds after which a glance may end where the candidate stayed below this share of what is worth it in all."""
 FAR_BEHIND = 1.5
 """A baseline slower than the other by this factor takes part in the first rounds only."""
 FIRST_ROUNDS = 12
@@ -36,6 +38,14 @@ class Timed:
     record: Record
     first: list[float]
     second: list[float]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What came of timing, and outputs of timed runs that are still to be compared."""
+
+    found: Timed | Failure
+    check: SpotCheck
 
 
 class Race:
@@ -52,17 +62,37 @@ class Race:
         self.session, self.ceilings = session, ceilings
         self.baseline, self.candidate = baseline, candidate
         self.eager_task = eager_task or session.task
+        self._drawn = False
+
+    def equip(self) -> Trouble | None:
+        """Give the baseline worker what it runs, without running it; done once. Needs no device of its own."""
+        return self._equip_baseline(self._timed_sets(fresh=False))
+
+    def line_up(self) -> list[Contestant] | Failure:
+        """All contestants of a judgement and its fresh inputs, without running them; what is done already, for workers
+        that are still the same, is not done again. Needs no device of its own once the baselines are known."""
+        field = self._line_up(fresh=not self._drawn)
+        if not isinstance(field, list):
+            return field
+        self._drawn = True
+        if self.session.task.target != "cuda":
+            return field
+        beside = self._beside()
+        return [*field, beside] if isinstance(beside, Contestant) else beside
+
+    @property
+    def known(self) -> Baselines | None:
+        """Times of eager and Inductor alone, if they were measured."""
+        return self.session.baselines.get(self.eager_task.digest)
 
     def baselines(self) -> Baselines | Failure:
         """Times of eager and Inductor alone; measured once per session and eager task."""
-        known = self.session.baselines.get(self.eager_task.digest)
-        if known is not None:
-            return known
-        sets = self._timed_sets(fresh=False)
-        trouble = self._equip_baseline(sets)
+        if self.known is not None:
+            return self.known
+        trouble = self.equip()
         if trouble is not None:
             return trouble
-        watch = self._watch(sets, self.baseline)
+        watch = self._watch(self.session.timed, self.baseline)
         contestants = [
             Contestant("eager", self.baseline, EAGER),
             Contestant("inductor", self.baseline, INDUCTOR),
@@ -87,20 +117,31 @@ class Race:
         self.session.baselines[self.eager_task.digest] = found
         return found
 
-    def glance(self, effort: Effort) -> Record | Failure:
-        """Samples of the candidate and the faster baseline, which was measured before."""
+    def glance(self, pairs: int, worth: float) -> Record | Failure:
+        """Samples of the candidate and the faster baseline, which was measured before; fewer of a candidate that is
+        slower than `worth` times the baseline's speed without doubt."""
         field = self._line_up(fresh=False)
         if not isinstance(field, list):
             return field
         pair = [c for c in field if c is self._faster or c.slot == CANDIDATE]
         watch = self._watch(list(self.session.timed), self.baseline, self.candidate)
-        trouble = watch.warm_up(pair, repeats=1)
-        return trouble if trouble is not None else watch.rounds(pair, effort)
 
-    def judge(self, effort: Effort, evidence: dict[str, Any]) -> SpeedReport | Outcome:
-        """The timing that promotion rests on: fresh inputs, controls, outputs checked."""
+        def is_hopeless(record: Record) -> bool:
+            own = timing.ratios(record.device[self._faster.name], record.device["candidate"])
+            return max(own) < HOPELESS * worth
+
+        trouble = watch.warm_up(pair, repeats=1)
+        effort = Effort(min(GLANCES, pairs), pairs)
+        return trouble if trouble is not None else watch.rounds(pair, effort, is_hopeless)
+
+    def run(self, effort: Effort) -> Run:
+        """Take the samples of a judgement: fresh inputs, controls, outputs fetched. Needs the device alone."""
         check = SpotCheck(self.session, effort.min_rounds)
-        found = self._timed(effort, check)
+        return Run(self._timed(effort, check), check)
+
+    def decide(self, run: Run, evidence: dict[str, Any]) -> SpeedReport | Outcome:
+        """What a run says, which is what promotion rests on, after its outputs were compared."""
+        check, found = run.check, run.found
         check.compare()
         evidence["checked_runs"] = check.checked
         evidence["timed_inputs"] = [
@@ -115,14 +156,9 @@ class Race:
 
     def _timed(self, effort: Effort, check: SpotCheck) -> Timed | Failure:
         """All samples; without those after the race where outputs were wrong in it."""
-        field = self._line_up(fresh=True)
+        field = self.line_up()
         if not isinstance(field, list):
             return field
-        if self.session.task.target == "cuda":
-            beside = self._beside()
-            if not isinstance(beside, Contestant):
-                return beside
-            field.append(beside)
         watch = self._watch(list(self.session.timed), self.baseline, self.candidate)
         trouble = watch.warm_up(field)
         if trouble is not None:
@@ -143,7 +179,7 @@ class Race:
         if not isinstance(record, Record):
             return record
         if check.wrong is not None:
-            return Timed(record, _known(before, "A"), _known(before, "A'"))
+            return Timed(record, *_both([before]))
         trouble = self._last_run(watch, field, check)
         if trouble is not None:
             return trouble
@@ -154,12 +190,13 @@ class Race:
         self, watch: Stopwatch, before: Record
     ) -> tuple[list[float], list[float]] | Failure:
         """The baseline against itself before and after the race, and longer where that says too little."""
-        first, second = (_known(before, name) for name in ("A", "A'"))
+        taken = [before]
         for effort in (CONTROL, LONG_CONTROL):
-            more = self._control(watch, effort)
+            more = self._control(watch, effort, taken)
             if not isinstance(more, Record):
                 return more
-            first, second = first + _known(more, "A"), second + _known(more, "A'")
+            taken.append(more)
+            first, second = _both(taken)
             if not timing.is_wide(timing.interval(timing.ratios(first, second))):
                 break
         return first, second
@@ -257,10 +294,17 @@ class Race:
             trouble = trouble or self.session.share(worker, inputs)
         return trouble
 
-    def _control(self, watch: Stopwatch, effort: Effort = CONTROL) -> Record | Failure:
+    def _control(
+        self, watch: Stopwatch, effort: Effort = CONTROL, before: Sequence[Record] = ()
+    ) -> Record | Failure:
+        """The baseline against itself, until that is known to be quiet. before: what was taken already."""
         slot = self._faster.slot
         pair = [Contestant(name, self.baseline, slot) for name in ("A", "A'")]
-        return watch.rounds(pair, effort)
+
+        def is_sure(record: Record) -> bool:
+            return timing.is_quiet(*_both([*before, record]))
+
+        return watch.rounds(pair, effort, is_sure)
 
     def _last_run(
         self, watch: Stopwatch, field: list[Contestant], check: SpotCheck
@@ -279,5 +323,10 @@ def _median(samples: list[float | None]) -> float:
     return statistics.median([sample for sample in samples if sample is not None])
 
 
-def _known(record: Record, name: str) -> list[float]:
-    return [sample for sample in record.device[name] if sample is not None]
+def _both(controls: Sequence[Record]) -> tuple[list[float], list[float]]:
+    """The samples of A and of A' in all of them."""
+    first, second = (
+        [sample for record in controls for sample in record.device[name] if sample is not None]
+        for name in ("A", "A'")
+    )
+    return first, second

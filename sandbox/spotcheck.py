@@ -23,6 +23,8 @@ FIRST, LATER = 6, 3
 """Runs looked at on average: of the first rounds, and of those between any two looks at the samples after them. Who
 leaves out half of the work, the least that a median shows, passes once in a hundred times (with the last run, which is
 always looked at); who begins with it later has to leave out more to move the median."""
+HELD_BYTES = 1 << 30
+"""Inputs and outputs that may wait for their comparison, which follows the race, as it needs no device of its own."""
 SETTLE_SECONDS = 0.005
 """Lets threads of this process, which spin a while after their work, go to sleep."""
 
@@ -35,7 +37,7 @@ class SpotCheck:
         self._random = secrets.SystemRandom()
         self._share = FIRST / max(1, first_rounds)
         self._fetched: list[tuple[list[torch.Tensor], list[torch.Tensor]]] = []
-        self._runs = 0
+        self._runs = self._held = 0
         self.checked = 0
         self.wrong: Wrong | Failed | None = None
 
@@ -51,15 +53,18 @@ class SpotCheck:
             return Failed("fetch", outputs)
         if not isinstance(outputs, list):
             return outputs
-        self._fetched.append((inputs.snapshot(), outputs))
+        values = inputs.snapshot()
+        self._fetched.append((values, outputs))
+        self._held += sum(tensor.numel() * tensor.itemsize for tensor in (*values, *outputs))
         time.sleep(SETTLE_SECONDS)
         return None
 
     def look(self) -> None:
-        """Between rounds: compare what was taken. The next look is at twice as many rounds."""
-        self.compare()
+        """Between rounds: compare what was taken, once it is much. The next look is at twice as many rounds."""
         self._share = LATER / max(1, self._runs)
-        time.sleep(SETTLE_SECONDS)
+        if self._held > HELD_BYTES:
+            self.compare()
+            time.sleep(SETTLE_SECONDS)
 
     def compare(self) -> None:
         """Compare all that was taken, and give it up. Wrong outputs count for more than a comparison that failed."""
@@ -69,6 +74,7 @@ class SpotCheck:
             if not isinstance(self.wrong, Wrong):
                 self.wrong = found or self.wrong
         self._fetched.clear()
+        self._held = 0
 
     def _compare(
         self, inputs: list[torch.Tensor], outputs: list[torch.Tensor]

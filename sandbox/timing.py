@@ -137,6 +137,15 @@ def is_wide(found: Interval) -> bool:
     return found.high / found.low > AA_WIDTH
 
 
+def is_quiet(first: Sequence[float], second: Sequence[float]) -> bool:
+    """Whether more pairs cannot be expected to show that a baseline differs from itself: an interim look."""
+    pairs = ratios(first, second)
+    if len(pairs) < MIN_PAIRS:
+        return False
+    found = interval(pairs, INTERIM_CONFIDENCE)
+    return found.low > 1 / AA_BIAS and found.high < AA_BIAS
+
+
 def control(first: Sequence[float], second: Sequence[float]) -> Control:
     """The A/A control from two runs of the baseline in each round."""
     found = interval(ratios(first, second))

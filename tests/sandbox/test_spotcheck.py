@@ -73,6 +73,23 @@ def test_on_average_six_of_the_first_runs_and_three_of_each_later_stretch(mine: 
     assert len(set(first)) > 3  # how many were looked at says nothing of the rest
 
 
+def test_what_is_compared_waits_for_the_end_unless_it_is_much(
+    mine: Candidate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check = check_of(mine)
+    mine.output = [RIGHT + 1]
+    check.take(WORKER, INPUTS)
+    check.look()
+    assert check.wrong is None and check.checked == 0
+    monkeypatch.setattr(spotcheck, "HELD_BYTES", 2 * RIGHT.nbytes - 1)
+    check.take(WORKER, INPUTS)
+    check.look()
+    assert isinstance(check.wrong, Wrong) and check.checked == 2
+    check.take(WORKER, INPUTS)
+    check.look()
+    assert check.checked == 2
+
+
 def test_who_begins_to_cheat_later_is_caught(mine: Candidate) -> None:
     caught = 0
     for _ in range(100):

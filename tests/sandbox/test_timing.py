@@ -122,6 +122,15 @@ def test_the_answer_settles_early_only_when_it_is_clear() -> None:
     assert not timing.settled(samples(1.5, 4))
 
 
+def test_a_control_is_sure_early_only_of_what_is_like_itself() -> None:
+    even, uneven = (noisy(1.0, 10, 1, spread=spread) for spread in (0.004, 0.05))
+    assert timing.is_quiet(even, noisy(1.0, 10, 2, spread=0.004))
+    assert not timing.is_quiet(even, noisy(1.04, 10, 2, spread=0.004))
+    assert not timing.is_quiet(uneven, noisy(1.0, 10, 2, spread=0.05))
+    assert not timing.is_quiet(even[:7], even[:7])
+    assert timing.control(even, noisy(1.0, 10, 2, spread=0.004)).quiet
+
+
 def test_a_time_of_zero_is_an_error() -> None:
     with pytest.raises(ValueError, match="positive"):
         timing.report({"inductor": [1.0] * 9, "candidate": [0.0] * 9})
