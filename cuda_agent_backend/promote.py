@@ -203,6 +203,7 @@ def run_agent(
     say: Callable[[str], None],
 ) -> Searched:
     """One episode of the agent on one task."""
+    from cuda_agent_backend.agent.ahead import Ahead, proposals
     from cuda_agent_backend.agent.environment import open_environment
     from cuda_agent_backend.agent.loop import Budget, run_episode
     from cuda_agent_backend.agent.memory import recall
@@ -218,6 +219,10 @@ def run_agent(
     budget = Budget(budget_s)
     near = recall(setup.cache_dir, task, key_of(task)) if setup.memory else []
     with ExitStack() as closing:
+        if (
+            setup.policy.name in DECIDED and task.target == "cuda"
+        ):  # on cpu it would disturb what is timed
+            bench = closing.enter_context(Ahead(bench, proposals(task), compile_jobs()))
         place = None
         if works_with_files(setup.policy):
             place = Path(closing.enter_context(temporary("cuda-agent-task-")))
