@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +13,14 @@ import torch
 from sketch_kit import sample
 from test_tools import Built, Scripted
 
+from cuda_agent_backend import promote
+from cuda_agent_backend.agent import loop
 from cuda_agent_backend.agent.ahead import MOST, Ahead, proposals
-from cuda_agent_backend.agent.loop import Budget, run_episode
+from cuda_agent_backend.agent.loop import Budget, EpisodeResult, run_episode
+from cuda_agent_backend.agent.protocol import ToolCall
 from cuda_agent_backend.agent.search import SearchPolicy
 from cuda_agent_backend.agent.tools.toolbox import Toolbox
+from cuda_agent_backend.service import Setup
 from sandbox.candidate import Candidate
 from sandbox.task import Task
 from sandbox.verdict import Baselines
@@ -127,3 +132,22 @@ def test_a_search_finds_all_that_it_asks_for_compiled_and_nothing_is_compiled_tw
     assert found.best is not None and len(tools.candidates) > 1
     assert set(Counter(bench.seen).values()) == {1}
     assert len(bench.seen) <= len(tools.candidates) + MOST
+
+
+@pytest.mark.parametrize("target", ["cuda", "cpu"])
+def test_a_search_compiles_ahead_where_that_disturbs_no_timing(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is asked for: whatever is compiled was a guess."""
+    bench = Compiles(wait_for=2 if target == "cuda" else 0)
+    monkeypatch.setattr(Compiles, "waited_s", 0.0, raising=False)
+
+    def look(policy: Any, tools: Toolbox, *_: Any, **__: Any) -> EpisodeResult:
+        tools.run([ToolCall.of("1", "look")])
+        return EpisodeResult(None, "seen")
+
+    monkeypatch.setattr(loop, "run_episode", look)
+    setup = Setup(tmp_path / "cache", tmp_path / "native", {}, memory=False)
+    found = promote.run_agent(replace(TASK, target=target), bench, setup, 1.0, None, lambda _: None)
+    assert found.reason == "seen"
+    assert bool(bench.seen) is (target == "cuda")
