@@ -8,7 +8,7 @@ memory in row order becomes ``base + j`` whatever loops it was written with, and
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import sympy
@@ -118,10 +118,11 @@ def _float32(number: float) -> float | None:
     return number if same else None
 
 
-def share_divisors(body: Body, scalars: set[str]) -> Body:
+def share_divisors(body: Body, scalars: set[str], rows: Collection[sympy.Symbol] = ()) -> Body:
     """``body`` with divisions of what varies along the row by what does not marked as ``divide_row``.
 
-    ``scalars``: row-local buffers of one element. What is loaded from one place, such as a temperature, is shared too.
+    ``scalars``: row-local buffers of one element. What is loaded from one place, such as a temperature, or by nothing
+    but ``rows``, the loops over those, is shared too.
     """
     shared: set[int] = set()
     instructions = []
@@ -130,7 +131,7 @@ def share_divisors(body: Body, scalars: set[str]) -> Body:
         if i.op == "local":
             fixed = i.buffer in scalars
         elif i.op in ("index_expr", "load"):
-            fixed = i.index is not None and not i.index.free_symbols
+            fixed = i.index is not None and i.index.free_symbols <= set(rows)
         else:
             fixed = i.op not in (GATHER, "masked") and all(o in shared for o in operands)
         if fixed:

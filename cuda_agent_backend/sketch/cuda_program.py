@@ -12,6 +12,7 @@ from cuda_agent_backend.sketch.cuda_access import POSITION, Flat, flatten
 from cuda_agent_backend.sketch.cuda_inline import inline_arrays
 from cuda_agent_backend.sketch.cuda_layout import Layout
 from cuda_agent_backend.sketch.cuda_parts import BYTES, stage_dtype
+from cuda_agent_backend.sketch.cuda_share import share_values
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Kernel, RowStage
 from cuda_agent_backend.sketch.passes import Pass, passes, same_loops, scratch
@@ -65,6 +66,9 @@ class RowProgram:
             kernel = inline_arrays(
                 kernel, frozenset(s.buffer for st in scans for s in st.local_stores)
             )
+        shared_values: frozenset[str] = frozenset()
+        if keeps and not layout.partial:
+            kernel, shared_values = share_values(kernel, layout.points, region)
         grouped = same_loops(passes(kernel, tails=True))
         flat_passes = [(p, flatten(p.inner, layout.index_type)) for p in grouped]
         kept = frozenset(scratch(kernel, grouped))
@@ -73,7 +77,7 @@ class RowProgram:
         own = frozenset(
             n for n in arrays if keeps_arrays and _only_own(n, flat_passes, layout.points)
         )
-        loads = _repeated_loads(flat_passes, layout.points) if keeps else {}
+        loads = _repeated_loads(flat_passes, layout.points, shared_values) if keeps else {}
         reuse = _overwritten(own, loads, flat_passes, region) if layout.keep == "shared" else {}
         once = read_once(flat_passes, loads, kernel.rows * layout.points, region)
         if layout.is_split and any(p.kind == "scan" for p in grouped):
@@ -104,15 +108,20 @@ def _loads(stage: RowStage, flat: Flat) -> Iterator[Key]:
             yield i.buffer, flat.of(i.index)
 
 
-def _repeated_loads(grouped: Sequence[FlatPass], points: int) -> dict[Key, str]:
+def _repeated_loads(
+    grouped: Sequence[FlatPass], points: int, early: frozenset[str]
+) -> dict[Key, str]:
+    """Loads that several passes do, or that arrays ``early`` are made of: all of a row is then under way at once."""
     seen: dict[Key, int] = {}
     for p, flat in grouped:
         if not is_full(p, points):
             continue
+        made = [s for s in p.stages if early & {store.buffer for store in s.local_stores}]
+        first = {key for stage in made for key in _loads(stage, flat)}
         for key in {key for stage in p.stages for key in _loads(stage, flat)}:
             if POSITION in key[1].free_symbols:
                 # deviations from a mean are a second loop over the same values, and so is what follows a scan
-                again = _goes_twice(p) or _reads_again(p, flat, key)
+                again = _goes_twice(p) or _reads_again(p, flat, key) or key in first
                 seen[key] = seen.get(key, 0) + 1 + again
     repeated = sorted((key for key, count in seen.items() if count > 1), key=str)
     return {key: f"kept{n}" for n, key in enumerate(repeated)}

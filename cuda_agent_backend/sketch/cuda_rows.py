@@ -163,11 +163,12 @@ class RowWriter:
         each value."""
         p, flat = self.program.passes[number], self.program.flats[number]
         scalars = {n for n, local in self.program.kernel.locals.items() if local.size == 1}
-        printer, out = self._printer(p), []
+        printer, out, rows = self._printer(p), [], [symbol for symbol, _ in self.outer]
         for n, stage in list(enumerate(p.stages))[among]:
             prefix = f"s{n}v"
             body = places_first(fold_constants(flat_body(stage.body, flat)))
-            out += printer.lines(share_divisors(body, scalars) if p.inner else body, prefix)
+            body = share_divisors(body, scalars, rows) if p.inner else body
+            out += printer.lines(body, prefix)
             value = f"{prefix}{stage.body.results[0].number}"
             out += at_end(n, stage, value)
             if stage.kind == "map":

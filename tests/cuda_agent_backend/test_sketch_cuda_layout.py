@@ -87,7 +87,7 @@ def test_alignment_is_claimed_only_where_every_term_has_it() -> None:
 
 
 def test_only_divisors_that_a_row_shares_are_marked() -> None:
-    zero = sympy.S.Zero
+    zero, p = sympy.S.Zero, sympy.Symbol("p0", integer=True, nonnegative=True)
     body = Body(
         [
             Instruction(Value(0), "load", buffer="x", index=POSITION),
@@ -99,8 +99,11 @@ def test_only_divisors_that_a_row_shares_are_marked() -> None:
             Instruction(Value(6), "truediv", (Value(1), Value(2))),
             Instruction(Value(7), "load", buffer="temperature", index=sympy.Integer(3)),
             Instruction(Value(8), "truediv", (Value(0), Value(7))),
+            Instruction(Value(9), "load", buffer="of_rows", index=p),
+            Instruction(Value(10), "truediv", (Value(0), Value(9))),
         ],
         (Value(4),),
     )
-    ops = [i.op for i in share_divisors(body, {"total"}).instructions[4:]]
-    assert ops == ["divide_row", "truediv", "truediv", "load", "divide_row"]
+    ops = [i.op for i in share_divisors(body, {"total"}, [p]).instructions[4:]]
+    assert ops == ["divide_row", "truediv", "truediv", "load", "divide_row", "load", "divide_row"]
+    assert share_divisors(body, {"total"}).instructions[-1].op == "truediv"
