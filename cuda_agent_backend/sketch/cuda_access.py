@@ -8,6 +8,7 @@ memory in row order becomes ``base + j`` whatever loops it was written with, and
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -36,6 +37,9 @@ FEW_INSTRUCTIONS = 4
 """Of a masked body, up to which a single element of it is computed whether it is wanted or not."""
 POSITION = sympy.Symbol("j", integer=True, nonnegative=True)
 WORD_BYTES = 16
+DEFINITION, VALUE = re.compile(r"auto (\w+) = (.*);"), re.compile(r"\bs\d+v\d+\b")
+QUARTERS = (1, 3, 5, 6)
+"""Quarters of an exponent with which a power is a product of roots: with others that errs by more than the library."""
 
 
 @dataclass(frozen=True)
@@ -168,10 +172,35 @@ class LanePrinter(Printer):
     """Names of truths that are the same in all lanes of a vector, which starts at a multiple of its width."""
     indices: dict[str, sympy.Expr] = field(default_factory=dict)
     """Names of values that are indices, and constants."""
+    numbers: dict[str, float] = field(default_factory=dict)
+    """Names of constants of float32."""
+    named: dict[str, str] | None = None
+    """Names of values by what they are, where all bodies are printed into one scope: equal ones are worked out once."""
+    _same: dict[str, str] = field(default_factory=dict)
 
     def lines(self, body: Body, prefix: str = "v", mask: str | None = None) -> list[str]:
         self._mark(body, prefix)
-        return super().lines(body, prefix, mask)
+        lines = super().lines(body, prefix, mask)
+        return lines if self.named is None or mask is not None else self._shared(lines, self.named)
+
+    def _shared(self, lines: Sequence[str], named: dict[str, str]) -> list[str]:
+        """The lines with values that have a name already called by it; within a branch they are left as they are.
+
+        Compilers see through this themselves, but not where a function has a branch of its own.
+        """
+        out, inside = [], False
+        for line in lines:
+            found = None if inside else DEFINITION.fullmatch(line)
+            inside = line.endswith("{") or (inside and line.strip() != "});")
+            if found is not None:
+                name, value = found.groups()
+                value = VALUE.sub(lambda m: self._same.get(m[0], m[0]), value)
+                known = named.setdefault(value, name)
+                if known != name:
+                    self._same[name] = known
+                line = f"auto {name} = {known if known != name else value};"
+            out.append(line)
+        return out
 
     def _mark(self, body: Body, prefix: str) -> None:
         for i in body.instructions:
@@ -233,6 +262,8 @@ class LanePrinter(Printer):
         elif i.op == "constant" and i.dtype is not None and not i.dtype.is_floating_point:
             if str(i.operands[0]).lstrip("-").isdigit():
                 self.indices[name] = sympy.Integer(str(i.operands[0]))
+        elif i.op == "constant" and i.dtype == torch.float32:
+            self.numbers[name] = float(i.operands[0])
         elif i.op in AT_LEAST and all(g in self.indices for g in given):
             if self._is_alike(sympy.expand(AT_LEAST[i.op](*(self.indices[g] for g in given)))):
                 self.alike.add(name)
@@ -253,6 +284,11 @@ class LanePrinter(Printer):
         if i.op == "divide_row":
             a, b = (self._operand(o, prefix) for o in i.operands)
             return f"ca::divide_row({a}, {b})"
+        if i.op == "pow":
+            base, exponent = (self._operand(o, prefix) for o in i.operands)
+            quarters = 4 * self.numbers.get(exponent, 0.0)
+            if quarters in QUARTERS:
+                return f"ca::pow_quarters<{int(quarters)}>({base})"
         return super()._expression(i, prefix, mask)
 
     def load_text(self, buffer: str, index: sympy.Expr) -> str:

@@ -144,6 +144,7 @@ def _body(
         "",
         layout.vector,
         once=once,
+        named={},
     )
     return [
         *flat.statements,

@@ -163,7 +163,8 @@ class RowWriter:
         each value."""
         p, flat = self.program.passes[number], self.program.flats[number]
         scalars = {n for n, local in self.program.kernel.locals.items() if local.size == 1}
-        printer, out, rows = self._printer(p), [], [symbol for symbol, _ in self.outer]
+        printer, out = replace(self._printer(p), named={}), list[str]()
+        rows = [symbol for symbol, _ in self.outer]
         for n, stage in list(enumerate(p.stages))[among]:
             prefix = f"s{n}v"
             body = places_first(fold_constants(flat_body(stage.body, flat)))

@@ -383,6 +383,58 @@ CA_INLINE float sqrt_(float x) {
   const float root = ::sqrt(x == 0.0f ? 1.0f : x);
   return x == 0.0f ? x : root;
 }
+// log(1 + f) for f from -1/4 to 1/2, by a minimax polynomial; its own error is 5e-9 of the result.
+CA_INLINE float log_near_one_(float f) {
+  float r = ::fma(-0x1.7140b6p-5f, f, 0x1.ac90bep-4f);
+  r = ::fma(r, f, -0x1.0d8a90p-3f); r = ::fma(r, f, 0x1.28847cp-3f); r = ::fma(r, f, -0x1.54efdcp-3f);
+  r = ::fma(r, f, 0x1.9969b0p-3f); r = ::fma(r, f, -0x1.000040p-2f); r = ::fma(r, f, 0x1.5555a4p-2f);
+  return ::fma(::fma(r, f, -0.5f), f * f, f);
+}
+// The power of two by which x is divided to lie between 3/4 and 3/2, as its exponent's bits.
+CA_INLINE int scale_bits_(float x) { return (__float_as_int(x) - 0x3f400000) & int(0xff800000u); }
+constexpr float LOG_OF_SCALE = 0x1.62e430p-24f;  // log(2) / 2^23
+// For numbers that are normal and positive: as accurate as ::log, in two thirds of its instructions.
+CA_INLINE float usual_log_(float x) {
+  const int scale = scale_bits_(x);
+  return ::fma(float(scale), LOG_OF_SCALE, log_near_one_(__int_as_float(__float_as_int(x) - scale) - 1.0f));
+}
+CA_INLINE bool has_usual_log_(float x) { return unsigned(__float_as_int(x)) - 0x00800000u < 0x7f000000u; }
+// The same of log1p, where 1 + x is normal and below 2^125.
+CA_INLINE float usual_log1p_(float x) {
+  const int scale = scale_bits_(1.0f + x);
+  const float by = __int_as_float(0x3f800000 - scale), f = ::fma(x, by, by - 1.0f);
+  return ::copysign(::fma(float(scale), LOG_OF_SCALE, log_near_one_(f)), x);
+}
+CA_INLINE bool has_usual_log1p_(float x) { return unsigned(__float_as_int(1.0f + x)) - 0x00800000u < 0x7d800000u; }
+#define CA_LOG(NAME)                                                                                                  \
+  template <class T> CA_INLINE T NAME##_(T x) {                                                                       \
+    if constexpr (same<T, float>::value) { if (has_usual_##NAME##_(x)) return usual_##NAME##_(x); }                   \
+    return T(::NAME(x));                                                                                              \
+  }                                                                                                                   \
+  template <class T, int L> CA_INLINE vec<T, L> NAME(vec<T, L> a) {                                                   \
+    vec<T, L> r;                                                                                                      \
+    if constexpr (same<T, float>::value) {                                                                            \
+      bool usual = true;                                                                                              \
+      CA_LANES { usual = usual && has_usual_##NAME##_(a.v[i]); r.v[i] = usual_##NAME##_(a.v[i]); }                    \
+      if (usual) return r;                                                                                            \
+    }                                                                                                                 \
+    CA_LANES r.v[i] = T(::NAME(a.v[i]));                                                                              \
+    return r;                                                                                                         \
+  }
+CA_LOG(log) CA_LOG(log1p)
+#undef CA_LOG
+// x to the power N / 4, for N of 1, 3, 5 and 6, as a product of roots: a third of the instructions of ::pow.
+template <int N, class T> CA_INLINE T pow_quarters_(T x) {
+  if constexpr (same<T, float>::value) {
+    const float inf = limits<float>::inf(), a = x == -inf ? inf : x + 0.0f, root = sqrt_(a);
+    return N == 1 ? sqrt_(root) : N == 3 ? root * sqrt_(root) : N == 5 ? a * sqrt_(root) : a * root;
+  } else {
+    return T(::pow(x, T(N) / T(4)));
+  }
+}
+template <int N, class T, int L> CA_INLINE vec<T, L> pow_quarters(vec<T, L> a) {
+  vec<T, L> r; CA_LANES r.v[i] = pow_quarters_<N>(a.v[i]); return r;
+}
 
 CA_BINARY(add, sum_(x, y)) CA_BINARY(sub, x - y) CA_BINARY(mul, product_(x, y)) CA_BINARY(truediv, x / y)
 CA_BINARY(mul_rounded, rounded_product_(x, y))
@@ -393,8 +445,8 @@ CA_BINARY(copysign, ::copysign(x, y)) CA_BINARY(bitwise_and, x & y) CA_BINARY(bi
 CA_BINARY(bitwise_xor, x ^ y)
 CA_UNARY(neg, -x) CA_UNARY(abs, abs_(x)) CA_UNARY(square, product_(x, x)) CA_UNARY(reciprocal, T(1) / x)
 CA_UNARY(relu, max_(x, T(0))) CA_UNARY(sign, sign_(x)) CA_UNARY(bitwise_not, inverse_(x))
-CA_UNARY(exp, ::exp(x)) CA_UNARY(exp2, ::exp2(x)) CA_UNARY(expm1, ::expm1(x)) CA_UNARY(log, ::log(x))
-CA_UNARY(log2, ::log2(x)) CA_UNARY(log10, ::log10(x)) CA_UNARY(log1p, ::log1p(x)) CA_UNARY(sqrt, sqrt_(x))
+CA_UNARY(exp, ::exp(x)) CA_UNARY(exp2, ::exp2(x)) CA_UNARY(expm1, ::expm1(x))
+CA_UNARY(log2, ::log2(x)) CA_UNARY(log10, ::log10(x)) CA_UNARY(sqrt, sqrt_(x))
 CA_UNARY(rsqrt, rsqrt_(x)) CA_UNARY(sin, ::sin(x)) CA_UNARY(cos, ::cos(x)) CA_UNARY(tan, ::tan(x))
 CA_UNARY(asin, ::asin(x)) CA_UNARY(acos, ::acos(x)) CA_UNARY(atan, ::atan(x)) CA_UNARY(sinh, ::sinh(x))
 CA_UNARY(cosh, ::cosh(x)) CA_UNARY(tanh, ::tanh(x)) CA_UNARY(asinh, ::asinh(x)) CA_UNARY(acosh, ::acosh(x))
@@ -637,7 +689,7 @@ struct scan_logaddexp {
   template <class T> static CA_INLINE T identity() { return -limits<T>::inf(); }
   template <class T> static CA_INLINE T join(T x, T y) {
     const T high = max_(x, y), low = min_(x, y);
-    return high == low && high - low != T(0) ? high : high + T(::log1p(::exp(low - high)));
+    return high == low && high - low != T(0) ? high : high + log1p_(T(::exp(low - high)));
   }
 };
 template <class Op, class T, int L> CA_INLINE vec<T, L> scan_join(vec<T, L> a, vec<T, L> b) {

@@ -1,0 +1,110 @@
+"""Logarithms and powers of our own on cuda: as accurate as the device library's, and like them for special values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import cuda_emulator
+import pytest
+import torch
+from sketch_kit import sample
+from torch import Tensor
+
+from cuda_agent_backend.sketch import cuda
+
+DEVICE = cuda.DeviceFacts()
+SPECIAL = torch.tensor(
+    [0.0, -0.0, 1.0, -1.0, 1e-42, -1e-42, 1.1754944e-38, 3.4028235e38, -3.4028235e38, -5.0, -0.5, 0.5,
+     4.2e37, 8.6e37, 1.7e38, -0.99999994, 2.0**-24, 5e-8, math.inf, -math.inf, math.nan]
+)  # fmt: skip
+
+
+def emulated(function: Callable[[Tensor], Tensor], x: Tensor, folder: Path) -> Tensor:
+    it = sample(function, x)
+    schedule = cuda.schedules(it.analysis.region, it.analysis.kernels, DEVICE)[0]
+    source, plan = cuda.emit(it.analysis.region, it.analysis.kernels, schedule, DEVICE)
+    (got,) = cuda_emulator.run(source, plan, it.inputs, folder)
+    return got
+
+
+def to_power(power: float, x: Tensor) -> Tensor:
+    return x.pow(power)
+
+
+def numbers(low: float, high: float, count: int = 1 << 20) -> Tensor:
+    """Floats from low to high, both positive or both negative, as many of each size as there are."""
+    first, last = torch.tensor([low, high]).view(torch.int32).tolist()
+    places = torch.linspace(first, last, count, dtype=torch.float64).round().to(torch.int32)
+    return places.view(torch.float32)
+
+
+def in_last_places(got: Tensor, exact: Tensor) -> Tensor:
+    """Errors in units of the last place of the exact result."""
+    _, exponent = torch.frexp(exact.float())
+    return (got.double() - exact).abs() / torch.ldexp(torch.ones_like(exact), exponent - 24)
+
+
+@pytest.mark.parametrize(
+    ("function", "low", "high"),
+    [
+        (torch.log, 0.7, 0.99999994),
+        (torch.log, 1.0000001, 1.6),
+        (torch.log, 1.2e-38, 3.4e38),
+        (torch.log1p, 1e-30, 0.499),
+        (torch.log1p, 0.501, 4e37),
+        (torch.log1p, -1e-30, -0.9999),
+    ],
+)
+def test_logarithms_err_by_less_than_the_last_place(
+    function: Callable[[Tensor], Tensor], low: float, high: float, tmp_path: Path
+) -> None:
+    """The device library's err by up to 0.88 of it, and by 0.29 in the root of the mean square."""
+    x = numbers(low, high)
+    errors = in_last_places(emulated(function, x, tmp_path), function(x.double()))
+    assert errors.max() < 0.95
+    assert errors.square().mean().sqrt() < 0.31
+
+
+@pytest.mark.parametrize("power", [0.25, 0.75, 1.25, 1.5])
+def test_powers_by_quarters_err_by_little_more_than_the_last_place(
+    power: float, tmp_path: Path
+) -> None:
+    x = numbers(1e-12, 1e12, 1 << 17)
+    errors = in_last_places(emulated(lambda x: x.pow(power), x, tmp_path), x.double().pow(power))
+    assert errors.max() < 2.5
+    assert errors.square().mean().sqrt() < 0.65
+
+
+@pytest.mark.parametrize(
+    "function",
+    [torch.log, torch.log1p, *(partial(to_power, power) for power in (0.25, 0.75, 1.25, 1.5))],
+)
+def test_what_is_not_usual_is_as_in_torch(
+    function: Callable[[Tensor], Tensor], tmp_path: Path
+) -> None:
+    got, want = emulated(function, SPECIAL.clone(), tmp_path), function(SPECIAL)
+    torch.testing.assert_close(got, want, equal_nan=True, rtol=3e-7, atol=0.0)
+    numbers_only = ~want.isnan()
+    assert torch.equal(got.signbit()[numbers_only], want.signbit()[numbers_only])
+
+
+@pytest.mark.parametrize("power", [1.75, 0.7, 2.0, -0.75, 0.5])
+def test_other_powers_are_the_librarys(power: float) -> None:
+    it = sample(lambda x: x.pow(power), torch.empty(640))
+    schedule = cuda.schedules(it.analysis.region, it.analysis.kernels, DEVICE)[0]
+    source, _ = cuda.emit(it.analysis.region, it.analysis.kernels, schedule, DEVICE)
+    assert "pow_quarters<" not in source[source.index('extern "C"') :]
+
+
+def test_what_two_results_share_is_written_once(tmp_path: Path) -> None:
+    it = sample(lambda x: (x.log() * 2, x.log() + 1, x.log().exp()), torch.rand(1000) + 0.5)
+    schedule = cuda.schedules(it.analysis.region, it.analysis.kernels, DEVICE)[0]
+    source, plan = cuda.emit(it.analysis.region, it.analysis.kernels, schedule, DEVICE)
+    assert source[source.index('extern "C"') :].count("ca::log(") == 1
+    for got, want in zip(
+        cuda_emulator.run(source, plan, it.inputs, tmp_path), it.want, strict=True
+    ):
+        torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-6)
