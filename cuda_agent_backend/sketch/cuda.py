@@ -21,6 +21,7 @@ from cuda_agent_backend.sketch import (
 from cuda_agent_backend.sketch.contraction import contraction_of
 from cuda_agent_backend.sketch.cuda_contract_reduce import emit_reducing, width_of
 from cuda_agent_backend.sketch.cuda_estimate import traffic_of
+from cuda_agent_backend.sketch.cuda_last_wave import emit_contraction
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
 from cuda_agent_backend.sketch.cuda_map import emit_map
 from cuda_agent_backend.sketch.cuda_narrow import narrowed
@@ -119,7 +120,7 @@ def _emit_kernel(
         return emit_rows(kernel, region, parameters, name, device)
     if sketch == cuda_contract.SKETCH:
         split, found = with_taps_apart(kernel)
-        return cuda_contract.emit_contraction(split, found, region, parameters, name, device)
+        return emit_contraction(split, found, region, parameters, name, device)
     if isinstance(sketch, str) and sketch in _OF_PRODUCTS:
         return _OF_PRODUCTS[sketch](
             kernel, contraction_of(kernel), region, parameters, name, device

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -41,11 +41,10 @@ from cuda_agent_backend.sketch.cuda_parts import (
     temporary,
 )
 from cuda_agent_backend.sketch.cuda_taps import MOST_TILES, Taps, taps_of
-from cuda_agent_backend.sketch.cuda_tiles import Tiles, read_tiles
+from cuda_agent_backend.sketch.cuda_tiles import Tiles
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Kernel
 from cuda_agent_backend.sketch.printer import STORAGE_TYPES, c_index
-from cuda_agent_backend.sketch.schedule import Parameter
 from cuda_agent_backend.sketch.ssa import Body, Instruction, Unsupported
 from sandbox.plan import Argument, Launch
 from sandbox.plan import Buffer as PlanBuffer
@@ -249,15 +248,7 @@ class Writer:
 
     def _text(self, tail: Sequence[str]) -> str:
         c, t = self.contraction, self.tiles
-        high, wide = self.grid
-        parameters = (
-            parameters_of(self.region, self.reads, self.writes)
-            if t.split == 1
-            else [
-                *parameters_of(self.region, self._operands, []),
-                f"float* __restrict__ {self._partial}",
-            ]
-        )
+        parameters = self._parameters()
         for side in (self.left, self.right) if t.boxes else ():
             parameters.append(f"const __grid_constant__ ca::tensor_map map_{side.name}")
         threads = t.threads
@@ -288,12 +279,7 @@ class Writer:
             "float* const memory = reinterpret_cast<float*>(shared);",
             f"typedef {kinds[0]} A;",
             f"typedef {kinds[1]} B;",
-            "int tile_m, tile_n;",
-            f"ca::place_of<{high}, {wide}, {min(GROUP, high)}>(blockIdx.x, tile_m, tile_n);",
-            *([] if self.bands is None else self.bands.longest_first(high, wide)),
-            f"const int row0 = tile_m * {t.tile_m}, column0 = tile_n * {t.tile_n};",
-            *(["const int batch = blockIdx.z;"] if c.batch or t.split > 1 else []),
-            *decompose("batch", c.batch, self.index),
+            *self._place("blockIdx.x", "blockIdx.z"),
             *self._bounds(),
             *(self._places() if not t.boxes else []),
             f"ca::{kind}<{template}> sums;",
@@ -306,6 +292,26 @@ class Writer:
         ]
         head = f'extern "C" __global__ void __launch_bounds__({threads})'
         return "\n".join([head, f"{self.name}({', '.join(parameters)}) {{", *indented(body), "}"])
+
+    def _parameters(self) -> list[str]:
+        """Declarations, tensor maps apart."""
+        if self.tiles.split == 1:
+            return parameters_of(self.region, self.reads, self.writes)
+        operands = parameters_of(self.region, self._operands, [])
+        return [*operands, f"float* __restrict__ {self._partial}"]
+
+    def _place(self, number: str, batch: str) -> list[str]:
+        """Where a tile is: ``number`` of its batch, expressions as ``batch``."""
+        c, t = self.contraction, self.tiles
+        high, wide = self.grid
+        return [
+            "int tile_m, tile_n;",
+            f"ca::place_of<{high}, {wide}, {min(GROUP, high)}>({number}, tile_m, tile_n);",
+            *([] if self.bands is None else self.bands.longest_first(high, wide)),
+            f"const int row0 = tile_m * {t.tile_m}, column0 = tile_n * {t.tile_n};",
+            *([f"const int batch = {batch};"] if c.batch or t.split > 1 else []),
+            *decompose("batch", c.batch, self.index),
+        ]
 
     def _places(self) -> list[str]:
         """Functions that say where an operand's elements are."""
@@ -325,18 +331,13 @@ class Writer:
         if self.bands is not None:
             return self.bands.bounds(t.tile_m, t.tile_n, t.step, t.split, needed)
         if taps is None:
-            share = ceildiv(ceildiv(k, t.step), t.split) * t.step
-            first = f"blockIdx.y * {share}" if t.split > 1 else "0"
-            end = f"min(first + {share}, {k})" if t.split > 1 else str(k)
+            first, end = self._own_terms(str(k))
             if needed:
                 end = f"{needed} ? {end} : first"
             return [f"const int first = {first}, end = {end};"]
         tiles = taps.of_tiles(t.tile_n)
         listed = [sum(tap << 4 * n for n, tap in enumerate(tile)) for tile in tiles]
-        terms = f"tap_count * {k // taps.count}"
-        part = f"({terms} + {t.step * t.split - 1}) / {t.step * t.split} * {t.step}"
-        first = f"blockIdx.y * ({part})" if t.split > 1 else "0"
-        end = f"min(first + {part}, {terms})" if t.split > 1 else terms
+        first, end = self._own_terms(f"tap_count * {k // taps.count}")
         return [
             f"const uint64_t taps = {_by_tile([f'0x{number:x}ull' for number in listed])};",
             f"const int tap_count = {_by_tile([str(len(tile)) for tile in tiles])};",
@@ -345,6 +346,23 @@ class Writer:
             f"  return k < end ? k / tap_count * {taps.count} + int(taps >> k % tap_count * 4 & 15) : {k};",
             "};",
         ]
+
+    def _own_terms(self, terms: str) -> tuple[str, str]:
+        """The first and the end of the block's terms, out of ``terms`` of its tile."""
+        if self.tiles.split == 1:
+            return "0", terms
+        share = self._share(terms, self.tiles.split)
+        return (
+            f"blockIdx.y * {share if share.isdigit() else f'({share})'}",
+            f"min(first + {share}, {terms})",
+        )
+
+    def _share(self, terms: str, parts: int) -> str:
+        """The terms of each of so many blocks, in whole steps."""
+        step = self.tiles.step
+        if terms.isdigit():
+            return str(ceildiv(ceildiv(int(terms), step), parts) * step)
+        return f"({terms} + {step * parts - 1}) / {step * parts} * {step}"
 
     def _kind(self, side: Side, rows: int) -> str:
         t = self.tiles
@@ -520,6 +538,16 @@ class Writer:
 
     def store_tail(self) -> list[str]:
         """The tail on a block's tile of results."""
+        return [*self._exact(), *self._each_result([self._summed_up, *self._tail()])]
+
+    @property
+    def _summed_up(self) -> str:
+        """``total``: results at a place of the block's tile."""
+        at = "n * stride + m" if self.output.by_rows else "m * stride + n"
+        return f"auto total = ca::load<L>(memory + {at});"
+
+    def _each_result(self, body: Sequence[str]) -> list[str]:
+        """``body`` for each ``L`` results of a tile, the `i`-th in the tail's order, from `row` and `column` on."""
         c, t = self.contraction, self.tiles
         high, wide = (t.tile_n, t.tile_m) if self.output.by_rows else (t.tile_m, t.tile_n)
         v = self.output.vector
@@ -529,15 +557,12 @@ class Writer:
         m, n = (fast, slow) if self.output.by_rows else (slow, fast)
         inside = [f"row < {c.m}"] if c.m % t.tile_m else []
         inside += [f"column < {c.n}"] if c.n % t.tile_n else []
-        total = "memory + n * stride + m" if self.output.by_rows else "memory + m * stride + n"
         body = [
             f"const int m = {m}, n = {n}, row = row0 + m, column = column0 + n;",
             *([f"if (!({' && '.join(inside)})) continue;"] if inside else []),
-            f"auto total = ca::load<L>({total});",
-            *self._tail(),
+            *body,
         ]
         return [
-            *self._exact(),
             f"constexpr int L = {v};",
             f"for (int i = threadIdx.x - first_thread; i < {high * wide // v}; i += own_threads) {{",
             *indented(body),
@@ -699,17 +724,3 @@ def _by_tile(values: list[str]) -> str:
 
 def _no_local(i: Instruction) -> str:
     raise Unsupported("a factor that is made in the kernel")
-
-
-def emit_contraction(
-    kernel: Kernel,
-    contraction: Contraction | None,
-    region: LoweredRegion,
-    parameters: Mapping[str, Parameter],
-    name: str,
-    device: DeviceFacts,
-) -> Emitted:
-    """Raises Unsupported where the kernel is no sum of products, or the schedule does not fit."""
-    if contraction is None:
-        raise Unsupported("no sum of products")
-    return Writer(kernel, contraction, region, read_tiles(parameters), name, device).emit()

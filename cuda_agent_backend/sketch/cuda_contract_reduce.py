@@ -1,7 +1,7 @@
 """Sums of products -> CUDA on tensor cores, reduced in the tile that a block has summed up (see `reduced`).
 
-Schedule parameters: those of the sketch `contract`, with a `split` of 1. A line of the tile is what is reduced to one;
-some neighbouring threads share a line, and as many as fit go at once, until all lines are done.
+Schedule parameters: those of the sketch `contract`, with a `split` of 1 and a `last_wave` of 0. A line of the tile is
+what is reduced to one; some neighbouring threads share a line, and as many as fit go at once, until all lines are done.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ReducingWriter(Writer):
     def __post_init__(self) -> None:
         if self.tiles.boxes and in_batches(self.contraction) != self.contraction:
             raise Unsupported("boxes of an operand whose reduced loops lie apart")
-        if self.tiles.split != 1:
+        if self.tiles.split != 1 or self.tiles.last_wave:
             raise Unsupported("a split sum that is reduced in its tile")
         if self.tiles.banded:
             raise Unsupported("terms left out of a sum that is reduced in its tile")

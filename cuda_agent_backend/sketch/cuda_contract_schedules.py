@@ -14,6 +14,7 @@ from cuda_agent_backend.sketch.cuda_boxes import boxed, in_batches
 from cuda_agent_backend.sketch.cuda_contract import MAX_BATCHES, SKETCH, Writer
 from cuda_agent_backend.sketch.cuda_contract_reduce import SKETCH as REDUCING
 from cuda_agent_backend.sketch.cuda_contract_reduce import reducing_writer, width_of
+from cuda_agent_backend.sketch.cuda_last_wave import writer_of
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts, ceildiv
 from cuda_agent_backend.sketch.cuda_operands import Side
 from cuda_agent_backend.sketch.cuda_tiles import (
@@ -27,6 +28,7 @@ from cuda_agent_backend.sketch.cuda_tiles import (
     THROUGH_SHARED,
     Tiles,
 )
+from cuda_agent_backend.sketch.last_wave import best_last_wave
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Kernel
 from cuda_agent_backend.sketch.reduced import Reducing
@@ -92,6 +94,8 @@ ENOUGH_THREADS = 256
 JOIN_COST, HALF_JOIN_COST = 0.02, 0.1
 """What a second kernel costs, as a share of the time of a wave of blocks for each share of a tile; of 16-bit operands
 a wave takes less time."""
+LAUNCH, HALF_LAUNCH = 0.8e6, 4.4e6
+"""What launching it costs, 3 us, in products that a multiprocessor adds up meanwhile with tiles of a share of 1."""
 HALF_TILES = (
     # as `TILES`; reading shared memory takes as long as the products of a warp's 64 by 64 results
     (128, 256, 32, 64, 64, 4, 1.0), (256, 128, 32, 64, 64, 4, 1.0), (128, 128, 64, 64, 64, 3, 0.97),
@@ -132,10 +136,10 @@ def contract_schedules(
         return []
 
     def writer(tiles: Tiles) -> Writer:
-        return Writer(kernel, contraction, region, tiles, "k", device)
+        return writer_of(kernel, contraction, region, tiles, "k", device)
 
     best = _ranked(contraction, region, device, writer)
-    best = _with_tf32(best, contraction, device, most)
+    best = _with_tf32(best, contraction, device, most, writer)
     return [_parameters(tiles, SKETCH) for tiles in best]
 
 
@@ -152,7 +156,7 @@ def reducing_schedules(
             raise Unsupported("tiles that are padding for a good part")
         return reducing_writer(reducing, tiles, device)
 
-    best = _with_tf32(_ranked(c, reducing.region, device, writer), c, device, most)
+    best = _with_tf32(_ranked(c, reducing.region, device, writer), c, device, most, writer)
     return [_parameters(tiles, REDUCING) for tiles in best]
 
 
@@ -173,13 +177,29 @@ def _fills(reducing: Reducing, t: Tiles) -> bool:
     return not reducing.grouped or padded <= MOST_PADDING * reducing.extent
 
 
-def _with_tf32(best: list[Tiles], c: Contraction, device: DeviceFacts, most: int) -> list[Tiles]:
+def _with_tf32(
+    best: list[Tiles],
+    c: Contraction,
+    device: DeviceFacts,
+    most: int,
+    writer_of: Callable[[Tiles], Writer],
+) -> list[Tiles]:
     """Up to ``most``; by turns, as only the judge knows what eager's own accuracy is for this task."""
     if not device.tf32 or c.is_half:
         return best[:most]
     half = best[: ceildiv(most, 2)]
     pairs = zip(half, _in_tf32(half, c.k), strict=True)
-    return list(dict.fromkeys(t for pair in pairs for t in pair))[:most]
+    both = dict.fromkeys(t for pair in pairs for t in pair)
+    return [t for t in both if not t.last_wave or _fits(t, writer_of)][:most]
+
+
+def _fits(tiles: Tiles, writer_of: Callable[[Tiles], Writer]) -> bool:
+    """Whether such a product can be written."""
+    try:
+        writer_of(tiles)
+    except Unsupported:
+        return False
+    return True
 
 
 def _all_ways(
@@ -213,9 +233,33 @@ def _best(
             tiles.check(writer.shared_bytes, device, contraction.is_half)
         except Unsupported:
             continue
-        scored.append((writer.share * _seconds(contraction, tiles, share, device), number, tiles))
+        seconds = writer.share * _seconds(contraction, tiles, share, device)
+        scored.append((seconds, number, tiles))
+        shared = _with_last_wave(writer, seconds, device)
+        if shared is not None and shared[0] < seconds and _fits(shared[1], writer_of):
+            scored.append((shared[0], number, shared[1]))
     scored.sort(key=lambda item: item[:2])
     return [tiles for *_, tiles in scored]
+
+
+def _with_last_wave(
+    plain: Writer, seconds: float, device: DeviceFacts
+) -> tuple[float, Tiles] | None:
+    """The schedule of ``plain``, which takes ``seconds``, with its last wave shared, and what that takes.
+
+    None where there is no such wave, and for tiles of which blocks wait for memory.
+    """
+    c, t, (high, wide) = plain.contraction, plain.tiles, plain.grid
+    if t.split > 1 or t.warps_k > 1:
+        return None
+    tiles = c.batches * high * wide
+    join, launch = (HALF_JOIN_COST, HALF_LAUNCH) if c.is_half else (JOIN_COST, LAUNCH)
+    try:
+        wave = best_last_wave(t, plain.shared_bytes, tiles, c.k, device, join)
+    except Unsupported:
+        return None
+    waves = wave.waves(device, join) / _waves(tiles / device.sm_count)
+    return seconds * waves + launch, replace(t, last_wave=wave.parts)
 
 
 def _by_turns(likely: list[Tiles], plain: list[Tiles]) -> list[Tiles]:
@@ -400,15 +444,19 @@ def _seconds(c: Contraction, t: Tiles, share: float, device: DeviceFacts) -> flo
     """Relative: the work of the busiest multiprocessor, whose blocks share its rate."""
     blocks = _blocks(c, t) * t.split / device.sm_count
     terms = ceildiv(ceildiv(c.k, t.split), t.step) * t.step
-    resident = 1 if t.group else max(1, min(3, 65536 // (160 * t.threads)))
-    threads = min(resident, max(1.0, blocks)) * t.threads
+    threads = min(t.resident, max(1.0, blocks)) * t.threads
     busy = share * min(1.0, threads / ENOUGH_THREADS) ** 0.5
-    # a block that finishes early makes room for the next, so that less than a whole wave may be lost
-    waves = max(1.0, (blocks + math.ceil(blocks)) / 2)
+    waves = _waves(blocks)
     if t.warps_k > 1:
         waves = max(1.0, math.ceil(blocks / FEW_RESIDENT))
     join = (HALF_JOIN_COST if c.is_half else JOIN_COST) * t.split * (t.split > 1)
     return float(waves * t.tile_m * t.tile_n * terms / busy * (1 + join))
+
+
+def _waves(blocks: float) -> float:
+    """Of so many blocks for each multiprocessor."""
+    # one that finishes early makes room for the next, so that less than a whole wave may be lost
+    return max(1.0, (blocks + math.ceil(blocks)) / 2)
 
 
 def _parameters(t: Tiles, sketch: str) -> dict[str, Parameter]:
@@ -417,4 +465,5 @@ def _parameters(t: Tiles, sketch: str) -> dict[str, Parameter]:
         "warp_n": t.warp_n, "stages": t.stages, "run": t.run, "split": t.split,
         "products": t.products, "group": t.group, "warps_k": t.warps_k,
     }  # fmt: skip
-    return found | {name: 1 for name in ("aligned", "banded") if getattr(t, name)}
+    rare = ("aligned", "banded", "last_wave")
+    return found | {name: value for name in rare if (value := getattr(t, name))}

@@ -7,9 +7,11 @@ whether warps work in groups of four (sm_90a; their own tiles then say nothing),
 others multiply: 1 where B goes through shared memory to be split, 2 where it goes through registers; 3: both operands,
 of 16 bits, are multiplied where copies put them in shared memory; 4: where the copy engine puts them, which one thread
 asks for whole boxes (`cuda_boxes`). ``split`` blocks
-share the terms of a tile, and a second kernel adds up what they found; ``warps_k`` warps of a block share those of a
-stage. ``aligned``: 1 where a kernel before copies operands whose rows are no multiple of 16 bytes apart to memory where
-they are (`cuda_align`). ``banded``: 1 where blocks leave out terms for which an operand is zero (`cuda_bands`).
+share the terms of a tile, and a second kernel adds up what they found; ``last_wave`` blocks share those of a tile that
+is left over after as many as fill the device once or several times (0: a block has it for itself); ``warps_k`` warps of
+a block share those of a stage. ``aligned``: 1 where a kernel before copies operands whose rows are no multiple of 16
+bytes apart to memory where they are (`cuda_align`). ``banded``: 1 where blocks leave out terms for which an operand is
+zero (`cuda_bands`).
 ``products``: 6 for float32's accuracy, 1 for TF32's, which is right where the user's flags
 make eager as inaccurate, and for 16-bit operands, whose products are exact (with no run, as eager's library has none).
 """
@@ -32,6 +34,8 @@ MOST_STAGES_OF_BOXES, ASKING = 8, 128
 """As many barriers as there are; threads of which one asks for boxes."""
 MAX_GROUP_ROWS = 2 * GROUP_ROWS
 MAX_SPLIT = 64
+REGISTERS, PER_THREAD, MOST_RESIDENT = 65536, 160, 3
+"""Of a multiprocessor, and what warps are assumed to need; blocks beyond which more hide nothing."""
 SHARING = (2, 4, 8)
 """How many warps may share the terms of a stage."""
 
@@ -53,6 +57,7 @@ class Tiles:
     warps_k: int = 1
     aligned: int = 0
     banded: int = 0
+    last_wave: int = 0
 
     @property
     def threads(self) -> int:
@@ -61,6 +66,15 @@ class Tiles:
         if self.group:
             return 2 * self.preparing
         return (self.tile_m // self.warp_m) * (self.tile_n // self.warp_n) * self.warps_k * 32
+
+    @property
+    def resident(self) -> int:
+        """Blocks that a multiprocessor has registers for, by assumption."""
+        return (
+            1
+            if self.group
+            else max(1, min(MOST_RESIDENT, REGISTERS // (PER_THREAD * self.threads)))
+        )
 
     @property
     def preparing(self) -> int:
@@ -114,6 +128,10 @@ class Tiles:
         )  # fmt: skip
         if not whole or self.stages < 2 or not 1 <= self.split <= MAX_SPLIT:
             raise Unsupported("tiles that do not divide into warps, or warps into products")
+        if not 0 <= self.last_wave <= MAX_SPLIT or (self.last_wave and self.split > 1):
+            raise Unsupported(
+                f"last_wave: {self.last_wave}, split: {self.split}; one of them, up to {MAX_SPLIT}"
+            )
         if half and (self.products != 1 or self.run or self.group not in (0, BOTH_SHARED, BOXES)):
             raise Unsupported("16-bit operands: one product, no runs, no split parts")
         if half and not self.group and self.warp_n % 16:

@@ -16,6 +16,7 @@ import test_contraction
 import test_contraction_boxed
 import test_contraction_half
 import test_gradients
+import test_last_wave
 import test_reduced
 import test_sketch_bags
 import test_sketch_channels
@@ -179,7 +180,8 @@ def kinds(schedules: Sequence[Schedule]) -> list[Schedule]:
     found: dict[Any, Schedule] = {}
     for schedule in schedules:
         first = schedule.parameters(0)
-        kind = (*(first.get(name) for name in KINDS), int(first.get("split", 1)) > 1)
+        shared = int(first.get("split", 1)) > 1, "last_wave" in first
+        kind = (*(first.get(name) for name in KINDS), *shared)
         found.setdefault(kind, schedule)
     return list(found.values())[:MOST]
 
@@ -221,6 +223,25 @@ def test_terms_that_are_left_out_change_nothing(name: str, tmp_path: Path) -> No
         if not isinstance(find_sanitizer(), Missing):
             found = sanitize(built.path, made.plan, lambda: list(it.inputs))
             assert {report.status for report in found} == {"clean"}, (tiles, found)
+
+
+@pytest.mark.parametrize("case", test_last_wave.SHARED)
+def test_a_last_wave_that_blocks_share_changes_nothing(
+    case: test_last_wave.Shared, tmp_path: Path
+) -> None:
+    """Small products have no whole waves on a device as large as those that this runs on."""
+    it = case.sample()
+    schedule = test_last_wave.schedule(it, case.tiles, case.device)
+    made = api.generate(it.analysis, schedule, case.device)
+    assert isinstance(made, Candidate), made
+    built = compile_candidate(made, tmp_path, "sm_90a", 120)
+    assert isinstance(built, Compiled), built
+    for got, want in zip(run(built, made.plan, it.inputs), it.want, strict=True):
+        loose = LOOSE[want.dtype]
+        torch.testing.assert_close(got, want, rtol=loose, atol=loose)
+    if not isinstance(find_sanitizer(), Missing):
+        found = sanitize(built.path, made.plan, lambda: list(it.inputs))
+        assert {report.status for report in found} == {"clean"}, (case, found)
 
 
 def run(built: Compiled, plan: Plan, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
