@@ -76,9 +76,7 @@ def pooling_of(region: LoweredRegion, kernels: tuple[Kernel, ...], number: int) 
     return Pooling(region, tuple(found), number, buffer, contraction)
 
 
-def _reader(
-    region: LoweredRegion, kernels: tuple[Kernel, ...], number: int, buffer: str
-) -> int:
+def _reader(region: LoweredRegion, kernels: tuple[Kernel, ...], number: int, buffer: str) -> int:
     """The only kernel that reads the product. Raises Unsupported where something else needs it."""
     reading = [n for n, kernel in enumerate(kernels) if buffer in _read_by(kernel)]
     if buffer in region.outputs or len(reading) != 1:
@@ -107,18 +105,17 @@ def _in_one_pass(kernel: Kernel) -> Kernel:
 
 def _read_at(pool: Kernel, buffer: str) -> tuple[list[int], Access]:
     """Distances of a window's elements from its first, in rising order, and where the first lies."""
-    readers = [s for s in pool.stages if any(i.buffer == buffer for i in s.body.accesses())]
-    stage = readers[0]
-    loads = [i for i in stage.body.instructions if _loads(i, buffer)]
-    if len(readers) > 1 or len(loads) < sum(i.buffer == buffer for i in stage.body.accesses()):
-        raise Unsupported("a product that is read under a mask, or in several stages")
-    if stage.dtype not in FACTORS:
+    reads = [(s, i) for s in pool.stages for i in s.body.accesses() if i.buffer == buffer]
+    loads = [i for s in pool.stages for i in s.body.instructions if _loads(i, buffer)]
+    if len(loads) < len(reads):
+        raise Unsupported("a product that is read under a mask, or at places that data says")
+    if any(stage.dtype not in FACTORS for stage, _ in reads):
         raise Unsupported("a pooling that gives no numbers of a factor's type, but places")
     places = [i.index.as_coeff_Add() for i in loads if i.index is not None]
     offsets = sorted({int(offset) for offset, _ in places})
-    if len({rest for _, rest in places}) > 1 or offsets[0] or len(offsets) == 1:
+    if len({rest for _, rest in places}) > 1 or len(offsets) == 1:
         raise Unsupported("a product that is not read by windows")
-    return offsets, (places[0][1], (*pool.outer, *stage.inner))
+    return offsets, (places[0][1], (*pool.outer, *pool.stages[0].inner))
 
 
 def _loads(i: Instruction, buffer: str) -> bool:
@@ -142,9 +139,7 @@ def _window(offsets: Sequence[int], stored: Access) -> dict[sympy.Symbol, int]:
     return {symbol: n for symbol, n in size.items() if n > 1}
 
 
-def _by_windows(
-    product: Kernel, sizes: dict[sympy.Symbol, int]
-) -> tuple[Kernel, tuple[Dim, ...]]:
+def _by_windows(product: Kernel, sizes: dict[sympy.Symbol, int]) -> tuple[Kernel, tuple[Dim, ...]]:
     """``product`` with loops over windows, as many as are whole, and within one; the latter, outermost first."""
     whole = {s: (n // sizes[s], sizes[s]) for s, n in product.outer if s in sizes}
     parts = {s: own if own[0] > 1 else own[1:] for s, own in whole.items()}
@@ -203,9 +198,7 @@ def _joined(
     return Kernel(product.outer, (*before, last, *own), locals_)
 
 
-def _in_tile(
-    stage: RowStage, names: Names, buffer: str, members: dict[int, int]
-) -> RowStage:
+def _in_tile(stage: RowStage, names: Names, buffer: str, members: dict[int, int]) -> RowStage:
     """A stage of the pooling at one point of its loops, in the product's symbols."""
 
     def one(i: Instruction) -> Instruction:
@@ -223,4 +216,3 @@ def _in_tile(
         stores=tuple(replace(s, index=s.index.xreplace(change)) for s in stage.stores),
         local_stores=tuple(replace(s, index=sympy.S.Zero) for s in stage.local_stores),
     )
-

@@ -17,14 +17,14 @@ from torch._inductor import config as inductor_config
 from torch.nn import functional as F
 
 from cuda_agent_backend.sketch import cuda
-from cuda_agent_backend.sketch.cuda_contract_pool import SKETCH
+from cuda_agent_backend.sketch.cuda_contract_pool import SKETCH, pooling_writer
+from cuda_agent_backend.sketch.cuda_tiles import read_tiles
 from cuda_agent_backend.sketch.pooled import pooling_of
 from cuda_agent_backend.sketch.schedule import Parameter, Schedule
 from cuda_agent_backend.sketch.ssa import Unsupported
 from sandbox.candidate import Candidate
 from sandbox.compilation import Compiled
 from sandbox.compile import compile_candidate
-
 from sandbox.task import Task
 from sandbox.toolchain import Missing, find_cuda
 
@@ -56,6 +56,11 @@ def twice(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
     return pooled, pooled * pooled.sigmoid()
 
 
+def two_ways(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    y = F.conv2d(x, w)
+    return F.max_pool2d(y, 2), F.avg_pool2d(y, 2)
+
+
 def wavelet(x: Tensor, w: Tensor) -> Tensor:
     y = F.conv2d(x, w)
     rows = y[:, :, ::2] - 2 * y[:, :, 1::2]
@@ -80,6 +85,7 @@ CASES: dict[str, Case] = {
     ),
     "windows of several sizes": (lambda x, w: F.avg_pool2d(F.conv2d(x, w), (2, 3)), (X, W)),
     "used twice": (twice, (X, W)),
+    "pooled in two ways": (two_ways, (X, W)),
     "a residual": (
         lambda x, w, r, s: F.max_pool2d(F.conv2d(x, w, padding=1) + r, 2) + s,
         (X, W, randn(2, 20, 11, 13), randn(2, 20, 5, 6)),
@@ -198,6 +204,11 @@ def kept(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
     return y, F.max_pool2d(y, 2)
 
 
+def first_times_third(x: Tensor, w: Tensor) -> Tensor:
+    y = F.conv2d(x, w)
+    return y[:, :, ::3] * y[:, :, 2::3]
+
+
 def of_a_mean(x: Tensor, w: Tensor) -> Tensor:
     y = F.conv2d(x, w)
     return F.max_pool2d(y, 2) - y.mean()
@@ -208,6 +219,7 @@ def of_a_mean(x: Tensor, w: Tensor) -> Tensor:
     [
         (kept, (X, W)),
         (of_a_mean, (X, W)),
+        (first_times_third, (X, W)),
         (lambda x, w: F.max_pool2d(F.conv2d(x, w), 3, 2), (X, W)),
         (lambda x, w: F.max_pool2d(F.conv2d(x, w), 2, 3), (X, W)),
         (lambda x, w: F.max_pool2d(F.conv2d(x, w), 2, padding=1), (X, W)),
@@ -244,9 +256,7 @@ def test_what_else_becomes_of_a_product_is_left_to_others(
         ({"tile_m": 16, "warp_m": 16}, "larger than a tile"),
     ],
 )
-def test_tiles_that_cannot_be_pooled_are_refused(
-    change: dict[str, Parameter], reason: str
-) -> None:
+def test_tiles_that_cannot_be_pooled_are_refused(change: dict[str, Parameter], reason: str) -> None:
     it = made(lambda x, w: F.max_pool2d(F.conv2d(x, w), (4, 5)), X, W)
     with pytest.raises(Unsupported, match=reason):
         pooled(it, **change)
@@ -271,16 +281,13 @@ def test_both_ways_are_offered(size: int, first: bool) -> None:
         cuda.emit(region, kernels, schedule, DEVICE)
 
 
-def test_rows_that_a_tile_has_in_vain_count() -> None:
-    it = made(
-        lambda x, w: F.avg_pool2d(F.conv2d(x, w, padding=1), 6),
-        torch.empty(8, 64, 96, 96),
-        torch.empty(96, 64, 3, 3),
-    )
-    offered = cuda.schedules(it.analysis.region, it.analysis.kernels, DEVICE)
-    tiles = [p["tile_m"] for p in (s.parameters(0) for s in offered) if p["sketch"] == SKETCH]
-    assert tiles
-    assert tiles[0] == 128  # 3 windows of 36; of 64 rows there would be one
+def test_rows_that_a_tile_has_in_vain_are_counted_and_not_read() -> None:
+    it = case("neighbouring rows of a product")  # ten windows of 3, all in one tile of 32
+    pooling = pooling_of(it.analysis.region, it.analysis.kernels, 0)
+    assert pooling_writer(pooling, read_tiles(TILES), DEVICE).share == 32 / 30
+    source, _ = pooled(it)
+    assert "there = x < 30;" in source
+    assert "if (!(m < 30 &&" in source
 
 
 @pytest.mark.skipif(isinstance(find_cuda(), Missing), reason="no CUDA compiler")
