@@ -282,12 +282,13 @@ def test_both_ways_are_offered(size: int, first: bool) -> None:
 
 
 def test_rows_that_a_tile_has_in_vain_are_counted_and_not_read() -> None:
-    it = case("neighbouring rows of a product")  # ten windows of 3, all in one tile of 32
+    # ten windows of 3 in a tile of 32 rows, so that it is the fourth that ends within
+    it = made(lambda x, w: (x @ w).view(32, 3, 20).amax(1), randn(96, 16), randn(16, 20))
     pooling = pooling_of(it.analysis.region, it.analysis.kernels, 0)
     assert pooling_writer(pooling, read_tiles(TILES), DEVICE).share == 32 / 30
     source, _ = pooled(it)
-    assert "there = x < 30;" in source
-    assert "if (!(m < 30 &&" in source
+    assert "there = x < 96;" in source
+    assert "if (!(m < 30 && row < 96 &&" in source
 
 
 @pytest.mark.skipif(isinstance(find_cuda(), Missing), reason="no CUDA compiler")
