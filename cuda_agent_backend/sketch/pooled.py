@@ -33,6 +33,7 @@ from cuda_agent_backend.sketch.reduced_loops import (
     stored_by,
 )
 from cuda_agent_backend.sketch.ssa import Body, Instruction, Unsupported
+from cuda_agent_backend.sketch.written_out import written_out
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,10 @@ def _read_by(kernel: Kernel) -> set[str]:
 
 
 def _in_one_pass(kernel: Kernel) -> Kernel:
-    """``kernel`` with all stages over the same loops."""
+    """``kernel`` with all stages over the same loops, and reductions over a window written out."""
+    kernel = written_out(kernel)
+    if kernel.is_map and not any(stage.inner for stage in kernel.stages):
+        return kernel
     grouped = passes(kernel) if kernel.is_map else ()
     if len(grouped) != 1:
         raise Unsupported("a product that something else than a pointwise kernel reads")

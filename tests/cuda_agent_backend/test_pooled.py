@@ -51,14 +51,10 @@ def largest(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
     return F.max_pool2d(F.conv2d(x, w, b, padding=1).relu(), 2)
 
 
-def twice(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
-    pooled = F.max_pool2d(F.conv2d(x, w), 3)
-    return pooled, pooled * pooled.sigmoid()
-
-
 def two_ways(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
     y = F.conv2d(x, w)
-    return F.max_pool2d(y, 2), F.avg_pool2d(y, 2)
+    most = F.max_pool2d(y, 3)
+    return most, F.avg_pool2d(y, 3) * most.sigmoid()
 
 
 def wavelet(x: Tensor, w: Tensor) -> Tensor:
@@ -84,11 +80,14 @@ CASES: dict[str, Case] = {
         (channels_last(X), channels_last(W), B),
     ),
     "windows of several sizes": (lambda x, w: F.avg_pool2d(F.conv2d(x, w), (2, 3)), (X, W)),
-    "used twice": (twice, (X, W)),
-    "pooled in two ways": (two_ways, (X, W)),
+    "pooled in two ways, one used twice": (two_ways, (X, W)),
     "a residual": (
         lambda x, w, r, s: F.max_pool2d(F.conv2d(x, w, padding=1) + r, 2) + s,
         (X, W, randn(2, 20, 11, 13), randn(2, 20, 5, 6)),
+    ),
+    "means of 5 by 5": (lambda x, w: F.avg_pool2d(F.conv2d(x, w, padding=1), 5).exp(), (X, W)),
+    "filters of 1 by 1": (
+        lambda x, w: F.max_pool2d(F.conv2d(x, w), 2), (randn(2, 8, 12, 14), randn(20, 8, 1, 1)),
     ),
     "groups of channels": (
         lambda x, w: F.max_pool2d(F.conv2d(x, w, groups=2), 2), (X, randn(20, 4, 3, 3)),
@@ -162,6 +161,7 @@ def test_what_is_pooled_is_never_written(name: str) -> None:
         ("largest of 2 by 2", GROUPS),
         ("means of 3 by 3, and a tail", GROUPS),
         ("largest of 2 by 2", {**GROUPS, "group": 1, "stages": 4, "tile_m": 64}),
+        ("filters of 1 by 1", {"aligned": 1}),
         ("largest of 2 by 2", {"warp_n": 32, "tile_n": 64, "depth": 64, "warps_k": 2, "stages": 2}),
     ],
 )
