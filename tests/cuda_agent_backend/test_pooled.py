@@ -160,7 +160,6 @@ def test_what_is_pooled_is_never_written(name: str) -> None:
     [
         ("largest of 2 by 2", GROUPS),
         ("means of 3 by 3, and a tail", GROUPS),
-        ("largest of 2 by 2", {**GROUPS, "group": 1, "stages": 4, "tile_m": 64}),
         ("filters of 1 by 1", {"aligned": 1}),
         ("largest of 2 by 2", {"warp_n": 32, "tile_n": 64, "depth": 64, "warps_k": 2, "stages": 2}),
     ],
