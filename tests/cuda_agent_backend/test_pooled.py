@@ -268,6 +268,19 @@ def test_the_schedule_has_no_kernel_for_the_pooling() -> None:
         cuda.emit(it.analysis.region, it.analysis.kernels, schedule, DEVICE)
 
 
+def test_what_reads_what_was_pooled_is_a_kernel_behind(tmp_path: Path) -> None:
+    it = made(lambda x, w, b: F.max_pool2d(largest(x, w, b), 3, 1) * 2, X, W, B)
+    region, kernels = it.analysis.region, it.analysis.kernels
+    offered = [
+        s for s in cuda.schedules(region, kernels, DEVICE) if dict(s.kernels[0])["sketch"] == SKETCH
+    ]
+    source, plan = cuda.emit(region, kernels, offered[0], DEVICE)
+    assert [len(s.kernels) for s in offered] == [len(kernels) - 1] * len(offered)
+    assert [b.spec.shape for b in plan.buffers if b.kind == "temporary"] == [(2 * 20 * 5 * 6,)]
+    (got,) = cuda_emulator.run(source, plan, it.inputs, tmp_path)
+    torch.testing.assert_close(got, it.want[0], rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize(("size", "first"), [(96, True), (12, False)])
 def test_both_ways_are_offered(size: int, first: bool) -> None:
     image, filters = torch.empty(8, 64, size, size), torch.empty(96, 64, 3, 3)
