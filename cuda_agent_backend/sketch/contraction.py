@@ -54,7 +54,8 @@ class Contraction:
     """``left`` has the rows, ``right`` the columns, both of ``dtype``; all dimensions are in the kernel's symbols.
 
     Rows and columns are in the order of what is stored, inner dimensions in that of the operand with more elements, so
-    that the last of them is the one whose neighbours are nearest in memory.
+    that the last of them is the one whose neighbours are nearest in memory. ``window``: the last loops of rows whose
+    results become one in the tile that has them all (see `pooled`).
     """
 
     left: Factor
@@ -64,6 +65,11 @@ class Contraction:
     columns: tuple[Dim, ...]
     inner: tuple[Dim, ...]
     dtype: torch.dtype = torch.float32
+    window: tuple[Dim, ...] = ()
+
+    def rows_within(self, tile: int) -> int:
+        """Of the rows of a tile, those of whole windows."""
+        return tile - tile % points(self.window)
 
     @property
     def is_half(self) -> bool:

@@ -12,6 +12,7 @@ import torch
 from cuda_agent_backend.sketch import (
     cuda_channels,
     cuda_contract,
+    cuda_contract_pool,
     cuda_contract_reduce,
     cuda_direct,
     cuda_short,
@@ -19,6 +20,7 @@ from cuda_agent_backend.sketch import (
     cuda_transpose,
 )
 from cuda_agent_backend.sketch.contraction import contraction_of
+from cuda_agent_backend.sketch.cuda_contract_pool import emit_pooling
 from cuda_agent_backend.sketch.cuda_contract_reduce import emit_reducing, width_of
 from cuda_agent_backend.sketch.cuda_estimate import traffic_of
 from cuda_agent_backend.sketch.cuda_last_wave import emit_contraction
@@ -28,7 +30,7 @@ from cuda_agent_backend.sketch.cuda_narrow import narrowed
 from cuda_agent_backend.sketch.cuda_parts import Emitted, dtype_name, needs_wide, temporary
 from cuda_agent_backend.sketch.cuda_peel import peeled
 from cuda_agent_backend.sketch.cuda_reduced_schedules import MOST as MOST_REDUCED
-from cuda_agent_backend.sketch.cuda_reduced_schedules import reduced_schedules
+from cuda_agent_backend.sketch.cuda_reduced_schedules import pooled_schedules, reduced_schedules
 from cuda_agent_backend.sketch.cuda_rows import emit_rows
 from cuda_agent_backend.sketch.cuda_schedules import MOST, kernel_schedules
 from cuda_agent_backend.sketch.cuda_taps import with_taps_apart
@@ -36,6 +38,7 @@ from cuda_agent_backend.sketch.cuda_tiles import read_tiles
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Kernel, temporaries
 from cuda_agent_backend.sketch.passes import passes
+from cuda_agent_backend.sketch.pooled import Pooling, pooling_of
 from cuda_agent_backend.sketch.reduced import Reducing, reducing_of, reducings
 from cuda_agent_backend.sketch.schedule import Parameter, Schedule
 from cuda_agent_backend.sketch.ssa import Unsupported
@@ -55,6 +58,8 @@ _OF_PRODUCTS = {
     cuda_short.SKETCH: cuda_short.emit_short,
 }
 """Sketches of products whose sums are in float32 registers."""
+_TILED = (cuda_contract.SKETCH, cuda_contract_reduce.SKETCH, cuda_contract_pool.SKETCH)
+"""Sketches of products in tiles for tensor cores."""
 
 
 def emit(
@@ -65,26 +70,43 @@ def emit(
     Raises:
         Unsupported: the schedule does not fit a kernel or the device, with the reason.
     """
+    kernels, pooling = _pooled(region, kernels, schedule)
     if len(schedule.kernels) != len(kernels):
         raise Unsupported(
             f"schedule for {len(schedule.kernels)} kernels where there are {len(kernels)}"
         )
     region, kernels, reducing = _in_tiles(region, kernels, schedule)
     kernels = tuple(peeled(kernel, region.buffers) for kernel in kernels)
-    emitted = [
-        emit_reducing(reducing[n], schedule.parameters(n), f"k{n}", device)
-        if n in reducing
-        else _emit_kernel(kernel, region, schedule.parameters(n), f"k{n}", device)
-        for n, kernel in enumerate(kernels)
-    ]
+
+    def emit_one(n: int, kernel: Kernel) -> Emitted:
+        parameters, name = schedule.parameters(n), f"k{n}"
+        if n in pooling:
+            return emit_pooling(pooling[n], parameters, name, device)
+        if n in reducing:
+            return emit_reducing(reducing[n], parameters, name, device)
+        return _emit_kernel(kernel, region, parameters, name, device)
+
+    emitted = [emit_one(n, kernel) for n, kernel in enumerate(kernels)]
     halves = any(b.dtype in _HALF for b in region.buffers.values())
     parts = ["#define CA_HALF" if halves else "", _PRELUDE.read_text(encoding="utf-8")]
     sketches = {dict(p).get("sketch") for p in schedule.kernels}
-    if sketches & {cuda_contract.SKETCH, cuda_contract_reduce.SKETCH, cuda_short.SKETCH}:
+    if sketches & {*_TILED, cuda_short.SKETCH}:
         preludes = (*cuda_contract.PRELUDES, *(cuda_contract.HALF_PRELUDES if halves else ()))
         parts += [text.read_text(encoding="utf-8") for text in preludes]
     parts += [text for e in emitted for text in e.functions]
     return "\n".join(parts) + "\n", _plan(region, kernels, emitted)
+
+
+def _pooled(
+    region: LoweredRegion, kernels: tuple[Kernel, ...], schedule: Schedule
+) -> tuple[tuple[Kernel, ...], dict[int, Pooling]]:
+    """Products that the schedule pools in their tiles, by number; the kernels as they are then."""
+    found: dict[int, Pooling] = {}
+    for number, parameters in enumerate(schedule.kernels):
+        if dict(parameters).get("sketch") == cuda_contract_pool.SKETCH and number < len(kernels):
+            found[number] = pooling_of(region, kernels, number)
+            kernels = found[number].kernels
+    return kernels, found
 
 
 def _in_tiles(
@@ -126,8 +148,7 @@ def _emit_kernel(
             kernel, contraction_of(kernel), region, parameters, name, device
         )
     own = (cuda_channels.SKETCH, cuda_transpose.SKETCH)
-    tiled = (cuda_contract.SKETCH, cuda_contract_reduce.SKETCH)
-    known = ("map", "row", *own, *tiled, *_OF_PRODUCTS)
+    known = ("map", "row", *own, *_TILED, *_OF_PRODUCTS)
     raise Unsupported(f"sketch {sketch!r}; known: {', '.join(known)}")
 
 
@@ -160,11 +181,13 @@ def schedules(
 ) -> list[Schedule]:
     """Schedules worth trying, best guess first, from up to ``most`` for each kernel.
 
-    Where a product's results are reduced, that in its tiles and that of what it wrote to memory take turns, and are
-    together no more than ``most``, or than the latter alone.
+    Where a product's results are reduced or pooled, that in its tiles and that of what it wrote to memory take turns,
+    and are together no more than ``most``, or than the latter alone.
     """
     plain = _one_by_one(region, kernels, device, most)
-    reduced = reduced_schedules(region, kernels, device, min(most, MOST_REDUCED))
+    few = min(most, MOST_REDUCED)
+    reduced = reduced_schedules(region, kernels, device, few)
+    reduced = reduced or pooled_schedules(region, kernels, device, few)
     # where blocks share terms, tiles alone do not fill the device; a product that is kept is only read once less
     shared = any(int(plain[0].parameters(n).get("split", 1)) > 1 for n in range(len(kernels)))
     unsure = shared or any(one.kept for one in reducings(region, kernels))

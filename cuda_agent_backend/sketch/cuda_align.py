@@ -99,7 +99,7 @@ def sides_of(c: Contraction) -> tuple[Side, Side]:
     """How the operands are copied from where they are."""
     widest = word_of(c.dtype)
     return (
-        side_of("a", c.left, c.rows, c.inner, widest),
+        side_of("a", c.left, c.rows, c.inner, widest, windows=bool(c.window)),
         side_of("b", c.right, c.columns, c.inner, widest),
     )
 

@@ -234,7 +234,12 @@ class Writer:
     def grid(self) -> tuple[int, int]:
         """Tiles by rows and columns."""
         c, t = self.contraction, self.tiles
-        return ceildiv(c.m, t.tile_m), ceildiv(c.n, t.tile_n)
+        return ceildiv(c.m, self.own_rows), ceildiv(c.n, t.tile_n)
+
+    @property
+    def own_rows(self) -> int:
+        """Rows of a tile whose results no other tile has."""
+        return self.contraction.rows_within(self.tiles.tile_m)
 
     def _launch(self) -> Launch:
         high, wide = self.grid
@@ -308,7 +313,7 @@ class Writer:
             "int tile_m, tile_n;",
             f"ca::place_of<{high}, {wide}, {min(GROUP, high)}>({number}, tile_m, tile_n);",
             *([] if self.bands is None else self.bands.longest_first(high, wide)),
-            f"const int row0 = tile_m * {t.tile_m}, column0 = tile_n * {t.tile_n};",
+            f"const int row0 = tile_m * {self.own_rows}, column0 = tile_n * {t.tile_n};",
             *([f"const int batch = {batch};"] if c.batch or t.split > 1 else []),
             *decompose("batch", c.batch, self.index),
         ]
@@ -419,13 +424,19 @@ class Writer:
         return f"[&](float* to, int x, int k, uint64_t* barrier) {{ {copy} }}"
 
     def _find(self, side: Side, size: int) -> list[str]:
-        guards = [f"x < {size}"] if size % self._tile(side) else []
+        guards = [f"x < {size}"] if self._overhangs(side, size) else []
         whole = self.contraction.k % self.tiles.step == 0 and self.tiles.split == 1
         if self.taps is not None:
             guards.append(f"k < {self.contraction.k}")
         elif not whole:
             guards.append("k < end")
         return find_lines(side, " && ".join(guards), self.index, self._dtype, f"find_{side.name}")
+
+    def _overhangs(self, side: Side, size: int) -> bool:
+        """Whether some tile has rows beyond the last of an operand."""
+        tile = self._tile(side)
+        own = self.own_rows if side.name == "a" else tile
+        return size % own > 0 or own < tile
 
     def _mask(self, mask: Body) -> list[str]:
         return mask_lines(mask, self._dtype)
@@ -555,7 +566,8 @@ class Writer:
         if self.output.across:
             slow, fast = f"i % {high}", f"i / {high} * {v}"
         m, n = (fast, slow) if self.output.by_rows else (slow, fast)
-        inside = [f"row < {c.m}"] if c.m % t.tile_m else []
+        inside = [f"m < {self.own_rows}"] if self.own_rows < t.tile_m else []
+        inside += [f"row < {c.m}"] if c.m % self.own_rows else []
         inside += [f"column < {c.n}"] if c.n % t.tile_n else []
         body = [
             f"const int m = {m}, n = {n}, row = row0 + m, column = column0 + n;",
@@ -570,6 +582,13 @@ class Writer:
         ]
 
     def _tail(self) -> list[str]:
+        return [
+            *self._repaired(),
+            *tail_lines(self.kernel, self.contraction, self.region, self.output, self.index),
+        ]
+
+    def _repaired(self) -> list[str]:
+        """Sums of ``total`` that are not what they seem."""
         step = ("row + i", "column") if self.output.by_rows else ("row", "column + i")
         exactly = [
             "#pragma unroll",
@@ -584,7 +603,6 @@ class Writer:
         return [
             *(exactly if self._anew else []),
             *(unknown if self.bands is not None else []),
-            *tail_lines(self.kernel, self.contraction, self.region, self.output, self.index),
         ]
 
     # --- sums shared by several blocks ---

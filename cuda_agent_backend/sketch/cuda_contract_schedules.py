@@ -12,6 +12,8 @@ from cuda_agent_backend.sketch.cuda_align import aligned_sides, aligning_pays, s
 from cuda_agent_backend.sketch.cuda_bands import bands_of, leaving_out_pays
 from cuda_agent_backend.sketch.cuda_boxes import boxed, in_batches
 from cuda_agent_backend.sketch.cuda_contract import MAX_BATCHES, SKETCH, Writer
+from cuda_agent_backend.sketch.cuda_contract_pool import SKETCH as POOLING
+from cuda_agent_backend.sketch.cuda_contract_pool import pooling_writer
 from cuda_agent_backend.sketch.cuda_contract_reduce import SKETCH as REDUCING
 from cuda_agent_backend.sketch.cuda_contract_reduce import reducing_writer, width_of
 from cuda_agent_backend.sketch.cuda_last_wave import writer_of
@@ -31,6 +33,7 @@ from cuda_agent_backend.sketch.cuda_tiles import (
 from cuda_agent_backend.sketch.last_wave import best_last_wave
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Kernel
+from cuda_agent_backend.sketch.pooled import Pooling
 from cuda_agent_backend.sketch.reduced import Reducing
 from cuda_agent_backend.sketch.schedule import Parameter
 from cuda_agent_backend.sketch.ssa import Unsupported
@@ -158,6 +161,21 @@ def reducing_schedules(
 
     best = _with_tf32(_ranked(c, reducing.region, device, writer), c, device, most, writer)
     return [_parameters(tiles, REDUCING) for tiles in best]
+
+
+def pooling_schedules(
+    pooling: Pooling, device: DeviceFacts, most: int
+) -> list[dict[str, Parameter]]:
+    """The same for a product that is pooled in its tiles, for it and its pooling together."""
+    c = pooling.contraction
+    if c.batches > MAX_BATCHES:
+        return []
+
+    def writer(tiles: Tiles) -> Writer:
+        return pooling_writer(pooling, tiles, device)
+
+    best = _with_tf32(_ranked(c, pooling.region, device, writer), c, device, most, writer)
+    return [_parameters(tiles, POOLING) for tiles in best]
 
 
 def _ranked(

@@ -70,17 +70,24 @@ COPY_BYTES = 16
 
 
 def side_of(
-    name: str, factor: Factor, rows: Sequence[Dim], inner: Sequence[Dim], widest: int
+    name: str,
+    factor: Factor,
+    rows: Sequence[Dim],
+    inner: Sequence[Dim],
+    widest: int,
+    windows: bool = False,
 ) -> Side:
     """How to copy an operand: along the loop whose neighbours are nearest in memory, as wide as alignment allows.
 
     Or along the other one, where that is nearly as near and spares each element its own place: the image of a strided
     convolution has a window's few neighbours next to each other in memory, those of neighbouring windows a step apart.
+    ``windows``: rows are numbered by windows of them, which go on in memory where the one before ends.
     """
     lines = merged(rows, factor, f"{name}r")
     inner_lines = merged(inner, Factor(factor.buffer, lines.index, factor.mask), f"{name}k")
     lines = Lines(lines.dims, inner_lines.index)
-    along_k = _nearness(inner_lines) <= _nearness(lines)
+    near, away = _nearness(inner_lines), _nearness(lines)
+    along_k = near[0] < away[0] if windows else near <= away
     chosen = inner_lines if along_k else lines
     found = Side(name, factor, lines, inner_lines, along_k, _vector(factor, chosen, widest))
     if factor.mask is None or found.vector > 1 or gather_of(found) is not None:

@@ -14,7 +14,7 @@ import torch
 
 from cuda_agent_backend.sketch.lower import Buffer, Store
 from cuda_agent_backend.sketch.nest import Kernel, Local, RowStage
-from cuda_agent_backend.sketch.ssa import Body, Instruction, Value
+from cuda_agent_backend.sketch.ssa import Body, Instruction, Value, numbered_from
 
 LEAST = 1 << 16
 """Elements of a row from which reading it takes longer than a launch."""
@@ -68,7 +68,7 @@ def _cut(stage: RowStage, width: int) -> tuple[RowStage, RowStage]:
     total = Value(0)
     instructions = [Instruction(total, "local", dtype=dtype, buffer=head, index=zero)]
     for place in range(whole, size):
-        body = _numbered_from(1 + instructions[-1].result.number, stage.body)
+        body = numbered_from(1 + instructions[-1].result.number, stage.body)
         body = body.substitute({symbol: sympy.Integer(place)})
         sum_ = Value(1 + max(i.result.number for i in body.instructions))
         added = Instruction(sum_, "add", (total, body.results[0]))
@@ -87,16 +87,3 @@ def _cut(stage: RowStage, width: int) -> tuple[RowStage, RowStage]:
             stage.local_stores,
         ),
     )
-
-
-def _numbered_from(first: int, body: Body) -> Body:
-    """The body with other numbers for its values."""
-
-    def moved(operand: object) -> object:
-        return Value(operand.number + first) if isinstance(operand, Value) else operand
-
-    made = [
-        replace(i, result=Value(i.result.number + first), operands=tuple(map(moved, i.operands)))
-        for i in body.instructions
-    ]
-    return Body(made, tuple(Value(v.number + first) for v in body.results))

@@ -1,17 +1,22 @@
-"""Schedules of a region some of whose products are reduced in their tiles, best guess first (see `reduced`)."""
+"""Schedules of a region some of whose products are reduced in their tiles, or one of them pooled, best guess first (see
+`reduced`, `pooled`)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from cuda_agent_backend.sketch.cuda_contract_reduce import width_of
-from cuda_agent_backend.sketch.cuda_contract_schedules import reducing_schedules
+from cuda_agent_backend.sketch.cuda_contract_schedules import (
+    pooling_schedules,
+    reducing_schedules,
+)
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
 from cuda_agent_backend.sketch.cuda_peel import peeled
 from cuda_agent_backend.sketch.cuda_schedules import Parameters, kernel_schedules
 from cuda_agent_backend.sketch.cuda_tiles import read_tiles
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Kernel
+from cuda_agent_backend.sketch.pooled import pooling_of
 from cuda_agent_backend.sketch.reduced import reducing_of
 from cuda_agent_backend.sketch.schedule import Schedule
 from cuda_agent_backend.sketch.ssa import Unsupported
@@ -39,6 +44,20 @@ def reduced_schedules(
         if one not in found:
             found.append(one)
     return found
+
+
+def pooled_schedules(
+    region: LoweredRegion, kernels: tuple[Kernel, ...], device: DeviceFacts, most: int = MOST
+) -> list[Schedule]:
+    """Up to ``most`` schedules in which the first product that can be is pooled in its tiles; none where none can."""
+    for number in range(len(kernels)):
+        try:
+            pooling = pooling_of(region, kernels, number)
+            options = pooling_schedules(pooling, device, most)
+            return [_with_others({number: p}, region, pooling.kernels, device) for p in options]
+        except Unsupported:
+            continue
+    return []
 
 
 def _ranked(

@@ -20,7 +20,14 @@ from cuda_agent_backend.sketch.cuda_parts import PARTIAL_TYPES, Accumulator, sta
 from cuda_agent_backend.sketch.lower import Buffer, LoweredRegion, Store
 from cuda_agent_backend.sketch.nest import Dim, Kernel, RowStage, coefficient, merge_inner
 from cuda_agent_backend.sketch.printer import COMPUTE_TYPES
-from cuda_agent_backend.sketch.reduced_loops import Access, Names, cut_at, ends_of, names_of
+from cuda_agent_backend.sketch.reduced_loops import (
+    Access,
+    Names,
+    cut_at,
+    ends_of,
+    names_of,
+    stored_by,
+)
 from cuda_agent_backend.sketch.reduced_picks import GATHERED, Pick, picks_in, places_read
 from cuda_agent_backend.sketch.reduced_stages import in_tile, joining
 from cuda_agent_backend.sketch.ssa import GATHER, Body, Unsupported
@@ -213,7 +220,7 @@ def reducing_of(region: LoweredRegion, kernels: tuple[Kernel, ...], number: int)
     product = straightened(kernels[number])
     if contraction_of(product) is None:
         raise Unsupported("no sum of products")
-    buffer, stored = _made(product)
+    buffer, stored = stored_by(product)
     reader, *others = _readers(kernels, number, buffer)
     kept = buffer in region.outputs or any(_loading(kernels[n], buffer) for n in others)
     if kept:
@@ -246,13 +253,6 @@ def reducings(region: LoweredRegion, kernels: tuple[Kernel, ...]) -> list[Reduci
         except Unsupported:
             continue
     return found
-
-
-def _made(product: Kernel) -> tuple[str, Access]:
-    stores = [s for stage in product.stages for s in stage.stores]
-    if len(stores) != 1 or not product.stages[-1].stores:
-        raise Unsupported("a product with several results")
-    return stores[0].buffer, (stores[0].index, product.outer)
 
 
 def _readers(kernels: tuple[Kernel, ...], number: int, buffer: str) -> list[int]:

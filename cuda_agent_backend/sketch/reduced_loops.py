@@ -52,11 +52,24 @@ def cut_at(kernel: Kernel, accesses: Sequence[Access], ends: Sequence[int]) -> K
     return cut_loops(kernel, {s: sizes for s, sizes in parts.items() if len(sizes) > 1})
 
 
+def stored_by(product: Kernel) -> tuple[str, Access]:
+    """What a product's results are stored in, and where. Raises Unsupported where it has several, or stores others."""
+    stores = [s for stage in product.stages for s in stage.stores]
+    if len(stores) != 1 or not product.stages[-1].stores:
+        raise Unsupported("a product with several results")
+    return stores[0].buffer, (stores[0].index, product.outer)
+
+
 def names_of(product: Kernel, access: Access) -> Names:
     """The product's loops by those of what reads it. Raises Unsupported where they differ."""
+    _, stored = stored_by(product)
+    return names_between(stored, access)
+
+
+def names_between(stored: Access, access: Access) -> Names:
+    """The loops of what stores by those of what reads. Raises Unsupported where they differ."""
     steps, (_, dims) = steps_of(access), access
-    ((stored, loops),) = ((s.index, product.outer) for made in product.stages for s in made.stores)
-    sizes, theirs = dict(loops), steps_of((stored, loops))
+    sizes, theirs = dict(stored[1]), steps_of(stored)
     waiting = {(step, sizes[s]): s for s, step in theirs.items()}
     found = {s: waiting.pop((steps[s], n), None) for s, n in dims}
     known = {s: name for s, name in found.items() if name is not None}

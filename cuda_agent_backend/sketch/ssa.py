@@ -89,6 +89,19 @@ class Body:
         return Body([one(i) for i in self.instructions], self.results)
 
 
+def numbered_from(first: int, body: Body) -> Body:
+    """A body without others in it, with other numbers for its values."""
+
+    def moved(operand: object) -> object:
+        return Value(operand.number + first) if isinstance(operand, Value) else operand
+
+    made = [
+        replace(i, result=Value(i.result.number + first), operands=tuple(map(moved, i.operands)))
+        for i in body.instructions
+    ]
+    return Body(made, tuple(Value(v.number + first) for v in body.results))
+
+
 class Tracer(DefaultHandler):
     """Ops handler that records instructions, with common subexpressions recorded once."""
 

@@ -17,6 +17,7 @@ import test_contraction_boxed
 import test_contraction_half
 import test_gradients
 import test_last_wave
+import test_pooled
 import test_reduced
 import test_sketch_bags
 import test_sketch_channels
@@ -105,6 +106,7 @@ NESTS: dict[str, Case] = {
     **{f"scans, {name}": case for name, case in test_sketch_scan_order.CASES.items()},
     **{f"channels, {name}": case for name, case in test_sketch_channels.CASES.items()},
     **{f"reduced, {name}": case for name, case in test_reduced.CASES.items()},
+    **{f"pooled, {name}": case for name, case in test_pooled.CASES.items()},
     **{f"few channels, {name}": case for name, case in test_sketch_direct.CASES.items()},
     **{f"few terms, {name}": case for name, case in test_sketch_short.CASES.items()},
     **{f"bags, {name}": case for name, case in test_sketch_bags.BAGS.items()},
