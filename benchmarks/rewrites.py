@@ -64,6 +64,7 @@ REWRITES = (
     Family("sum_of_rows", lambda x, w: (x @ w).sum(0), ROWS, _square),
     Family("scaled_mean", lambda x, w, b: F.linear(x, w, b).mean(1) / 2 * 1.5, ROWS, _with_bias),
     Family("linear_chain", linear_chain, ROWS, _with_bias),
+    Family("scaled_softmax", lambda x: torch.softmax(x * 0.3, 1), ROWS),
     Family("diagonal_left", lambda x, v: torch.diag(v) @ x, ROWS, _rows),
     Family("diagonal_right", lambda x, v: x @ torch.diag(v), ROWS, _columns),
     Family("pooling_mean", lambda x: F.avg_pool2d(x, 4).mean((2, 3)), IMAGES),

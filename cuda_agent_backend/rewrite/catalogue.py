@@ -12,6 +12,7 @@ from cuda_agent_backend.rewrite.rules import (
     merged_scales,
     merged_sums,
     scale_of_product,
+    scaled_softmax,
     single_elements,
     sum_of_convolution,
     sum_of_pooling,
@@ -20,6 +21,7 @@ from cuda_agent_backend.rewrite.rules import (
 
 RULES: tuple[Rule, ...] = (
     layouts.RULE,
+    scaled_softmax.RULE,
     single_elements.RULE,
     identities.RULE,
     merged_clamps.RULE,
