@@ -21,11 +21,11 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sandbox import flags as torch_flags
 from sandbox import machine, roofline, sanitizer, timing
@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     import torch
 
 NOISY_TRIES = 3
+Prepared = TypeVar("Prepared")
 
 
 class Judge:
@@ -266,8 +267,7 @@ class Judge:
         if race.known is not None:
             return race.known
         self._settle()
-        with self._device.shared():
-            race.equip()
+        self._beside_others(race.equip)
         with self._alone():
             return race.baselines()
 
@@ -460,12 +460,29 @@ class Judge:
         baselines = self._baselines(race)
         if not isinstance(baselines, Baselines):
             return baselines
-        with self._device.shared():
-            race.line_up()
+        found = self._beside_others(race.line_up)
+        if not (found is None or isinstance(found, list) or lacks_memory(found)):
+            return found
         with self._alone():
             run = race.run(effort)
         with self._device.shared():
+            decided = race.decide(run, evidence)
+        if isinstance(decided, SpeedReport) or not lacks_memory(decided):
+            return decided
+        machine.release_memory(self.target)
+        with self._device.turn():
             return race.decide(run, evidence)
+
+    def _beside_others(self, prepare: Callable[[], Prepared]) -> Prepared | None:
+        """Prepare a race beside others' checks; None where there is no memory for it, which there may be alone."""
+        import torch
+
+        try:
+            with self._device.shared():
+                return prepare()
+        except torch.OutOfMemoryError:
+            machine.release_memory(self.target)
+            return None
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import statistics
 from collections.abc import Callable, Sequence
@@ -131,7 +132,7 @@ class Race:
             return max(own) < HOPELESS * worth
 
         trouble = watch.warm_up(pair, repeats=1)
-        effort = Effort(min(GLANCES, pairs), pairs)
+        effort = Effort(min(GLANCES, pairs), pairs, seconds=math.inf)
         return trouble if trouble is not None else watch.rounds(pair, effort, is_hopeless)
 
     def run(self, effort: Effort) -> Run:

@@ -14,7 +14,7 @@ from sandbox.accuracy import Draw, compare_draws
 from sandbox.expected import InputSet
 from sandbox.session import Session
 from sandbox.supervisor import Trouble, WorkerProcess
-from sandbox.verdict import Failed, Wrong
+from sandbox.verdict import Failed, Wrong, lacks_memory
 
 if TYPE_CHECKING:
     import torch
@@ -53,9 +53,7 @@ class SpotCheck:
             return Failed("fetch", outputs)
         if not isinstance(outputs, list):
             return outputs
-        values = inputs.snapshot()
-        self._fetched.append((values, outputs))
-        self._held += sum(tensor.numel() * tensor.itemsize for tensor in (*values, *outputs))
+        self._keep(inputs.snapshot(), outputs)
         time.sleep(SETTLE_SECONDS)
         return None
 
@@ -67,21 +65,37 @@ class SpotCheck:
             time.sleep(SETTLE_SECONDS)
 
     def compare(self) -> None:
-        """Compare all that was taken, and give it up. Wrong outputs count for more than a comparison that failed."""
-        for inputs, outputs in self._fetched:
-            self.checked += 1
+        """Compare all that was taken, and give it up. Wrong outputs count for more than a comparison that failed.
+
+        What there was no memory to compare is kept for another time; until then `wrong` says so.
+        """
+        if isinstance(self.wrong, Failed) and lacks_memory(self.wrong):
+            self.wrong = None
+        taken, self._fetched, self._held = self._fetched, [], 0
+        for inputs, outputs in taken:
             found = self._compare(inputs, outputs)
             if not isinstance(self.wrong, Wrong):
                 self.wrong = found or self.wrong
-        self._fetched.clear()
-        self._held = 0
+            if isinstance(found, Failed) and lacks_memory(found):
+                self._keep(inputs, outputs)
+            else:
+                self.checked += 1
+
+    def _keep(self, inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
+        self._fetched.append((inputs, outputs))
+        self._held += sum(tensor.numel() * tensor.itemsize for tensor in (*inputs, *outputs))
 
     def _compare(
         self, inputs: list[torch.Tensor], outputs: list[torch.Tensor]
     ) -> Wrong | Failed | None:
+        import torch
+
         expected = self._session.expected_of(inputs)
         if isinstance(expected, Failed):
             return expected
         draw = Draw(outputs, expected.eager, expected.oracle, expected.positions)
-        report = compare_draws([draw], self._session.nearby(inputs))
+        try:
+            report = compare_draws([draw], self._session.nearby(inputs))
+        except torch.OutOfMemoryError as error:
+            return Failed("a timed run", f"OutOfMemoryError: {error}")
         return None if report.passes else Wrong("a timed run", report.reason, report)

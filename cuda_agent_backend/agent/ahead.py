@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from itertools import islice
 from types import TracebackType
 from typing import Any
@@ -60,10 +61,13 @@ class Ahead:
         return self._bench.profile(task, candidate, worth=worth)
 
     def compile(self, candidate: Candidate) -> Any:
-        """See `Judge.compile`."""
+        """See `Judge.compile`. What failed and is asked for again is compiled again."""
+        again = candidate.digest in self._asked
         self._asked.add(candidate.digest)
         begun = self._begun.get(candidate.digest)
-        return self._bench.compile(candidate) if begun is None else begun.result()
+        if begun is None or (again and hasattr(begun.result(), "reason")):
+            return self._bench.compile(candidate)
+        return begun.result()
 
     def _begin(self) -> None:
         """Compile the next ones, unless something else was asked for."""
@@ -78,11 +82,15 @@ class Ahead:
 
 
 def proposals(task: Task) -> Iterator[Candidate]:
-    """The candidates of a task's sketch for this machine, best guess first; none where no sketch covers it."""
+    """The candidates of a task's sketch for this machine, best guess first; none where no sketch covers it.
+
+    What goes wrong with one comes up again, and is told, when it is asked for.
+    """
     form = analyse(task)
     if isinstance(form, NotCovered):
         return
     for schedule in schedules(form):
-        made = generate(form, schedule)
-        if isinstance(made, Candidate):
-            yield made
+        with suppress(ValueError, KeyError):
+            made = generate(form, schedule)
+            if isinstance(made, Candidate):
+                yield made

@@ -76,6 +76,8 @@ def emit(
             f"schedule for {len(schedule.kernels)} kernels where there are {len(kernels)}"
         )
     region, kernels, reducing = _in_tiles(region, kernels, schedule)
+    if pooling and reducing:
+        raise Unsupported("a product that is pooled beside one that is reduced")
     kernels = tuple(peeled(kernel, region.buffers) for kernel in kernels)
 
     def emit_one(n: int, kernel: Kernel) -> Emitted:

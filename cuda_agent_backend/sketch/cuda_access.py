@@ -16,7 +16,7 @@ import sympy
 import torch
 
 from cuda_agent_backend.sketch.nest import AT_LEAST, Dim, coefficient
-from cuda_agent_backend.sketch.printer import Printer, c_place
+from cuda_agent_backend.sketch.printer import Printer, c_place, number_of
 from cuda_agent_backend.sketch.ssa import (
     GATHER,
     Body,
@@ -104,7 +104,7 @@ def fold_constants(body: Body) -> Body:
     for i in body.instructions:
         operands = [known.get(o) if isinstance(o, Value) else None for o in i.operands]
         if i.op == "constant" and i.dtype == torch.float32:
-            number = _float32(float(i.operands[0]))
+            number = _float32(number_of(i.operands[0]))
             if number is not None:
                 known[i.result] = number
         elif i.op in FOLDED and None not in operands:
@@ -188,10 +188,10 @@ class LanePrinter(Printer):
 
         Compilers see through this themselves, but not where a function has a branch of its own.
         """
-        out, inside = [], False
+        out, depth = [], 0
         for line in lines:
-            found = None if inside else DEFINITION.fullmatch(line)
-            inside = line.endswith("{") or (inside and line.strip() != "});")
+            found = None if depth else DEFINITION.fullmatch(line)
+            depth += line.endswith("{") - (line.strip() == "});")
             if found is not None:
                 name, value = found.groups()
                 value = VALUE.sub(lambda m: self._same.get(m[0], m[0]), value)
@@ -263,7 +263,7 @@ class LanePrinter(Printer):
             if str(i.operands[0]).lstrip("-").isdigit():
                 self.indices[name] = sympy.Integer(str(i.operands[0]))
         elif i.op == "constant" and i.dtype == torch.float32:
-            self.numbers[name] = float(i.operands[0])
+            self.numbers[name] = number_of(i.operands[0])
         elif i.op in AT_LEAST and all(g in self.indices for g in given):
             if self._is_alike(sympy.expand(AT_LEAST[i.op](*(self.indices[g] for g in given)))):
                 self.alike.add(name)

@@ -41,7 +41,7 @@ class RowProgram:
     ``own``: arrays whose elements only the thread that makes them reads; ``shared``: the others. ``kept``: loads that
     several passes do, by name. ``once``: buffers of which the kernel reads every element once.
     ``reuse``: own arrays that may overwrite a kept load, which nobody needs by then. ``recover``: statements that
-    declare the loop variables which kept loads are indexed by.
+    declare the loop variables which kept loads are indexed by. ``worked_out``: arrays of `cuda_share`.
     """
 
     kernel: Kernel
@@ -54,6 +54,7 @@ class RowProgram:
     once: frozenset[str]
     reuse: dict[str, str]
     recover: tuple[str, ...]
+    worked_out: frozenset[str] = frozenset()
 
     @staticmethod
     def of(kernel: Kernel, layout: Layout, region: LoweredRegion) -> RowProgram:
@@ -84,7 +85,9 @@ class RowProgram:
             once = frozenset()  # a split scan reads its row for the totals, then again
         flats = tuple(flat for _, flat in flat_passes)
         shared, recover = frozenset(arrays - own), _recovered(loads, flat_passes)
-        return RowProgram(kernel, grouped, flats, kept, own, shared, loads, once, reuse, recover)
+        return RowProgram(
+            kernel, grouped, flats, kept, own, shared, loads, once, reuse, recover, shared_values
+        )
 
 
 def _only_own(name: str, grouped: Sequence[FlatPass], points: int) -> bool:

@@ -58,7 +58,7 @@ from cuda_agent_backend.sketch.nest import Kernel, RowStage, merge_outer
 from cuda_agent_backend.sketch.passes import Pass
 from cuda_agent_backend.sketch.printer import COMPUTE_TYPES
 from cuda_agent_backend.sketch.schedule import Parameter
-from cuda_agent_backend.sketch.ssa import Unsupported
+from cuda_agent_backend.sketch.ssa import Instruction, Unsupported
 from cuda_agent_backend.sketch.valuetype import value_type
 from sandbox.plan import Launch
 
@@ -233,7 +233,7 @@ class RowWriter:
             value = f"ca::to<{accumulators[name].value}>({value})"
             if stage.combine == "welford" and again:
                 return [f"a{name}.{'count' if first else 'deviate'}({value});"]
-            together = "_together" if self.layout.inner and _sums_products(stage) else ""
+            together = "_together" if self.layout.inner and self._sums_products(stage) else ""
             update = f"{prefix}{name}.update{together}({value}, j, {int(self.layout.inner)});"
             return [update] if first else []
 
@@ -354,7 +354,23 @@ class RowWriter:
         """Neighbours in one thread where products are summed (see `_sums_products`): it costs nothing here."""
         free = not layout.inner and not layout.blocked and layout.keep == "none"
         stages = self.program.passes[number].stages
-        return replace(layout, pairs=free and any(map(_sums_products, stages)))
+        return replace(layout, pairs=free and any(map(self._sums_products, stages)))
+
+    def _sums_products(self, stage: RowStage) -> bool:
+        """Whether a stage is a sum of products: of neighbours first, where an operand whose signs alternate cancels.
+
+        Lanes by themselves would sum one sign each, which a library's product does not.
+        """
+        last = _last(stage)
+        if last is not None and last.op == "local" and last.buffer in self.program.worked_out:
+            makers = (s for s in self.program.kernel.stages if s.name == last.buffer)
+            last = _last(next(makers))
+        return (
+            stage.combine == "sum"
+            and last is not None
+            and last.op == "mul"
+            and len(set(last.operands)) == 2
+        )
 
     def _side_pass(self, number: int) -> list[str]:
         p, flat, layout = self.program.passes[number], self.program.flats[number], self.layout
@@ -397,19 +413,10 @@ def _scanned(acc: Accumulator) -> Accumulator:
     return replace(acc, value="double") if (acc.combine, acc.value) == ("prod", "float") else acc
 
 
-def _sums_products(stage: RowStage) -> bool:
-    """Whether a stage is a sum of products: of neighbours first, since an operand whose signs alternate cancels there.
-
-    Lanes by themselves would sum one sign each, which a library's product does not.
-    """
+def _last(stage: RowStage) -> Instruction | None:
+    """What gives a stage's value."""
     made = {i.result: i for i in stage.body.instructions}
-    last = made.get(stage.body.results[0]) if stage.body.results else None
-    return (
-        stage.combine == "sum"
-        and last is not None
-        and last.op == "mul"
-        and len(set(last.operands)) == 2
-    )
+    return made.get(stage.body.results[0]) if stage.body.results else None
 
 
 def emit_rows(

@@ -122,13 +122,18 @@ def _wide_term(term: sympy.Expr) -> str:
     return c_index(term) if factor == 1 else f"int64_t({factor}) * {c_index(rest)}"
 
 
+def number_of(text: str) -> float:
+    """The number of which a constant is the Python ``repr``: truths are 1 and 0."""
+    return float({"True": 1.0, "False": 0.0}.get(text, text))
+
+
 def literal(text: str, dtype: torch.dtype) -> str:
     """A C literal of the compute type for the Python ``repr`` of a number."""
     ctype = COMPUTE_TYPES[dtype]
     if dtype == torch.bool:
         return "true" if text in ("True", "1", "1.0") else "false"
     if dtype.is_floating_point:
-        value = float({"True": 1.0, "False": 0.0}.get(text, text))
+        value = number_of(text)
         if math.isnan(value):
             return f"ca::limits<{ctype}>::nan()"
         if math.isinf(value):

@@ -23,7 +23,7 @@ from cuda_agent_backend.agent.tools.toolbox import Toolbox
 from cuda_agent_backend.service import Setup
 from sandbox.candidate import Candidate
 from sandbox.task import Task
-from sandbox.verdict import Baselines
+from sandbox.verdict import Baselines, TimedOut
 
 TASK = replace(sample(lambda x: x.exp().sum(1), torch.empty(64, 4096)).task, target="cuda")
 
@@ -113,6 +113,23 @@ def test_what_fails_is_told_to_who_asks(candidates: list[Candidate]) -> None:
         ahead.baselines(TASK)
         with pytest.raises(OSError, match="no space"):
             ahead.compile(candidates[0])
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_what_failed_and_is_asked_for_again_is_compiled_again(
+    fails: bool, candidates: list[Candidate]
+) -> None:
+    class Busy(Compiles):
+        def compile(self, candidate: Candidate) -> Any:
+            found = super().compile(candidate)
+            return TimedOut("compilation", 120.0) if fails else found
+
+    bench = Busy()
+    with Ahead(bench, candidates, 2) as ahead:
+        ahead.baselines(TASK)
+        for _ in range(3):
+            assert isinstance(ahead.compile(candidates[0]), TimedOut) is fails
+    assert bench.seen.count(candidates[0].digest) == (3 if fails else 1)
 
 
 def test_all_else_is_the_benchs() -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from sketch_kit import sample
 from torch import Tensor
+from torch.nn import functional as F
 
 from cuda_agent_backend.sketch import cuda
 
@@ -97,6 +98,36 @@ def test_other_powers_are_the_librarys(power: float) -> None:
     schedule = cuda.schedules(it.analysis.region, it.analysis.kernels, DEVICE)[0]
     source, _ = cuda.emit(it.analysis.region, it.analysis.kernels, schedule, DEVICE)
     assert "pow_quarters<" not in source[source.index('extern "C"') :]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda x: torch.where(x > 0, x, True), lambda x: x + True, lambda x: x.clamp(min=False)],
+)
+def test_truths_among_numbers_are_numbers(
+    function: Callable[[Tensor], Tensor], tmp_path: Path
+) -> None:
+    x = torch.linspace(-2, 2, 1000)
+    assert torch.equal(emulated(function, x, tmp_path), function(x))
+
+
+def padded_twice(x: Tensor) -> tuple[Tensor, Tensor]:
+    inner = F.pad((x.exp() + 1.5).sin() * 2, (16, 0))
+    return F.pad((inner.cos() + 1.5).sigmoid() * 2.25, (32, 0)), (x.exp() + 1.5).sin() * 2.25
+
+
+def test_what_is_worked_out_within_branches_stays_there(tmp_path: Path) -> None:
+    it = sample(padded_twice, torch.rand(40, 128))
+    for number, schedule in enumerate(
+        cuda.schedules(it.analysis.region, it.analysis.kernels, DEVICE)[:3]
+    ):
+        source, plan = cuda.emit(it.analysis.region, it.analysis.kernels, schedule, DEVICE)
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        for got, want in zip(
+            cuda_emulator.run(source, plan, it.inputs, folder), it.want, strict=True
+        ):
+            torch.testing.assert_close(got, want, rtol=2e-6, atol=2e-6)
 
 
 def test_what_two_results_share_is_written_once(tmp_path: Path) -> None:

@@ -143,6 +143,12 @@ def two_of_one(x: Tensor) -> Tensor:
     return (up + down.amax(1, keepdim=True)) / up.sum(1, keepdim=True) + down
 
 
+def by_their_sum(x: Tensor, y: Tensor) -> Tensor:
+    """Neighbours of a sum of products are added first, so that the product has to be seen."""
+    product = F.gelu(x + y)
+    return product * product.sum(1, keepdim=True)
+
+
 def cheap(x: Tensor) -> Tensor:
     y = x * 2 + 1
     return y - y.mean(1, keepdim=True) * y.amax(1, keepdim=True)
@@ -155,6 +161,13 @@ def running(x: Tensor) -> Tensor:
 
 def once(x: Tensor) -> Tensor:
     return x.exp().sum(1)
+
+
+def test_a_sum_of_products_stays_one() -> None:
+    it = sample(by_their_sum, randn(20, 600), randn(20, 600))
+    kept = [s for s in schedules(it) if keeps(s) == {"registers"}]
+    text = own_text(emitted(it, kept[0])[0])
+    assert text.count("ca::erf(") == 1 and text.count("update_together(") == 1
 
 
 @pytest.mark.parametrize("function", [two_of_one, cheap, running, once])

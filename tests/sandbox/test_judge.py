@@ -331,6 +331,55 @@ def test_a_verdict_carries_its_evidence_as_json(judge: Judge) -> None:
         assert found.speed.control is not None
 
 
+def test_what_finds_no_memory_beside_others_is_done_once_more_alone(
+    judge: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fcntl
+
+    from sandbox.devicelock import DeviceLock
+    from sandbox.race import Race
+    from sandbox.spotcheck import SpotCheck
+
+    lock, refused = DeviceLock(tmp_path / "lock"), list[str]()
+    full = "CUDA out of memory. Tried to allocate 20 GiB"
+
+    def is_shared() -> bool:
+        return getattr(lock._thread, "held", None) == fcntl.LOCK_SH
+
+    def equip(race: Race) -> Any:
+        if is_shared():
+            refused.append("equip")
+            raise torch.OutOfMemoryError(full)
+        return equipped(race)
+
+    def compare(check: SpotCheck, *taken: Any) -> Any:
+        if is_shared():
+            refused.append("compare")
+            return Failed("eager mode", f"OutOfMemoryError: {full}")
+        return compared(check, *taken)
+
+    equipped, compared = Race.equip, SpotCheck._compare
+    monkeypatch.setattr(judge, "_device", lock)
+    monkeypatch.setattr(Race, "equip", equip)
+    monkeypatch.setattr(SpotCheck, "_compare", compare)
+    judge.rest()
+    found = judge.judge(TASK, silu_candidate(TASK), effort=SHORT)
+    assert set(refused) == {"equip", "compare"}
+    assert found.status in ("wins", "too_slow", "noisy"), found.reason
+    assert found.evidence["checked_runs"] >= 1
+
+
+def test_trouble_before_a_race_is_told_as_it_was(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sandbox.race import Race
+
+    trouble = Failed("inputs 3", "RuntimeError: of its own")
+    monkeypatch.setattr(Race, "line_up", lambda race: trouble)
+    found = judge.judge(TASK, silu_candidate(TASK), effort=SHORT)
+    assert (found.status, found.reason) == ("failed", trouble.reason)
+
+
 def test_what_eager_really_runs_can_be_given(judge: Judge) -> None:
     task = silu_bias(64, 64)
     fused = Task(

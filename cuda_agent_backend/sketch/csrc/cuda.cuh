@@ -391,21 +391,22 @@ CA_INLINE float log_near_one_(float f) {
   return ::fma(::fma(r, f, -0.5f), f * f, f);
 }
 // The power of two by which x is divided to lie between 3/4 and 3/2, as its exponent's bits.
-CA_INLINE int scale_bits_(float x) { return (__float_as_int(x) - 0x3f400000) & int(0xff800000u); }
+CA_INLINE unsigned bits_(float x) { return unsigned(__float_as_int(x)); }
+CA_INLINE unsigned scale_bits_(float x) { return (bits_(x) - 0x3f400000u) & 0xff800000u; }
 constexpr float LOG_OF_SCALE = 0x1.62e430p-24f;  // log(2) / 2^23
 // For numbers that are normal and positive: as accurate as ::log, in two thirds of its instructions.
 CA_INLINE float usual_log_(float x) {
-  const int scale = scale_bits_(x);
-  return ::fma(float(scale), LOG_OF_SCALE, log_near_one_(__int_as_float(__float_as_int(x) - scale) - 1.0f));
+  const unsigned scale = scale_bits_(x);
+  return ::fma(float(int(scale)), LOG_OF_SCALE, log_near_one_(__int_as_float(int(bits_(x) - scale)) - 1.0f));
 }
-CA_INLINE bool has_usual_log_(float x) { return unsigned(__float_as_int(x)) - 0x00800000u < 0x7f000000u; }
+CA_INLINE bool has_usual_log_(float x) { return bits_(x) - 0x00800000u < 0x7f000000u; }
 // The same of log1p, where 1 + x is normal and below 2^125.
 CA_INLINE float usual_log1p_(float x) {
-  const int scale = scale_bits_(1.0f + x);
-  const float by = __int_as_float(0x3f800000 - scale), f = ::fma(x, by, by - 1.0f);
-  return ::copysign(::fma(float(scale), LOG_OF_SCALE, log_near_one_(f)), x);
+  const unsigned scale = scale_bits_(1.0f + x);
+  const float by = __int_as_float(int(0x3f800000u - scale)), f = ::fma(x, by, by - 1.0f);
+  return ::copysign(::fma(float(int(scale)), LOG_OF_SCALE, log_near_one_(f)), x);
 }
-CA_INLINE bool has_usual_log1p_(float x) { return unsigned(__float_as_int(1.0f + x)) - 0x00800000u < 0x7d800000u; }
+CA_INLINE bool has_usual_log1p_(float x) { return bits_(1.0f + x) - 0x00800000u < 0x7d800000u; }
 #define CA_LOG(NAME)                                                                                                  \
   template <class T> CA_INLINE T NAME##_(T x) {                                                                       \
     if constexpr (same<T, float>::value) { if (has_usual_##NAME##_(x)) return usual_##NAME##_(x); }                   \
