@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import sympy
 import torch
 
-from cuda_agent_backend.sketch.ssa import Body, Instruction, Value
+from cuda_agent_backend.sketch.ssa import Body, Instruction, Value, number_of
 
 FAR = 1 << 40
 """A bound that bounds nothing."""
@@ -68,7 +68,7 @@ class _Reader:
         if i is None:
             return ALL
         if i.op == "constant":
-            return NONE if _number(i.operands[0]) == 0.0 else ALL
+            return NONE if number_of(i.operands[0]) == 0.0 else ALL
         if i.op == "neg":
             return self.value(i.operands[0])
         if i.op == "to_dtype" and i.dtype is not None:
@@ -111,7 +111,7 @@ class _Reader:
         if i is None:
             return ALL
         if i.op == "constant":
-            return NONE if _number(i.operands[0]) == float(not truth) else ALL
+            return NONE if number_of(i.operands[0]) == float(not truth) else ALL
         if i.op == "to_dtype" and i.dtype == torch.bool:
             return self.condition(i.operands[0], truth)
         if i.op == "logical_not":
@@ -144,7 +144,7 @@ class _Reader:
         if i is None:
             return None
         if i.op == "constant":
-            known = _number(i.operands[0])
+            known = number_of(i.operands[0])
             return sympy.Integer(int(known)) if known.is_integer() else None
         if i.op == "index_expr" and i.dtype in INTEGERS:
             simple = i.index in (self.row, self.column) and self.size <= torch.iinfo(i.dtype).max
@@ -159,14 +159,6 @@ class _Reader:
     def _is_wide(self, of: object) -> bool:
         i = self.made.get(of) if isinstance(of, Value) else None
         return i is not None and (i.op in ("add", "sub") or i.dtype in WIDE)
-
-
-def _number(text: object) -> float:
-    return (
-        {"True": 1.0, "False": 0.0}[str(text)]
-        if str(text) in ("True", "False")
-        else float(str(text))
-    )
 
 
 def _at_most(sign: int, bound: int) -> Band:

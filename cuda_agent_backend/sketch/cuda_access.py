@@ -16,13 +16,14 @@ import sympy
 import torch
 
 from cuda_agent_backend.sketch.nest import AT_LEAST, Dim, coefficient
-from cuda_agent_backend.sketch.printer import Printer, c_place, number_of
+from cuda_agent_backend.sketch.printer import Printer, c_place
 from cuda_agent_backend.sketch.ssa import (
     GATHER,
     Body,
     Instruction,
     Unsupported,
     Value,
+    number_of,
     place_symbol,
 )
 

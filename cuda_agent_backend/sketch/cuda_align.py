@@ -20,7 +20,7 @@ from cuda_agent_backend.sketch.cuda_layout import DeviceFacts, ceildiv
 from cuda_agent_backend.sketch.cuda_operands import COPY_BYTES, Side, side_of
 from cuda_agent_backend.sketch.cuda_parts import parameters_of, temporary
 from cuda_agent_backend.sketch.lower import Buffer, LoweredRegion
-from cuda_agent_backend.sketch.nest import Dim
+from cuda_agent_backend.sketch.nest import Dim, row_major
 from cuda_agent_backend.sketch.printer import c_index
 from sandbox.plan import Buffer as PlanBuffer
 from sandbox.plan import Launch
@@ -128,7 +128,7 @@ def _aligned(side: Side, c: Contraction, region: LoweredRegion, name: str) -> Al
         return None
     pitch = ceildiv(size * c.dtype.itemsize, PITCH_BYTES) * PITCH_BYTES // c.dtype.itemsize
     place, line = _symbol(f"{side.name}_place"), _symbol(f"{side.name}_line")
-    index = sympy.expand((_number(c.batch) * count + line) * pitch + place)
+    index = sympy.expand((row_major(c.batch) * count + line) * pitch + place)
     own, other = Lines(((place, size),), index), Lines(((line, count),), index)
     rows, inner = (other, own) if side.along_k else (own, other)
     made = Side(side.name, Factor(name, index, None), rows, inner, side.along_k, word_of(c.dtype))
@@ -139,14 +139,6 @@ def _aligned(side: Side, c: Contraction, region: LoweredRegion, name: str) -> Al
 
 def _symbol(name: str) -> sympy.Symbol:
     return sympy.Symbol(name, integer=True, nonnegative=True)
-
-
-def _number(dims: Sequence[Dim]) -> sympy.Expr:
-    """Of a point of the loops, in their order."""
-    total: sympy.Expr = sympy.S.Zero
-    for symbol, size in dims:
-        total = total * size + symbol
-    return total
 
 
 def copying(

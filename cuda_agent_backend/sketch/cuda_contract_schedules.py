@@ -135,47 +135,49 @@ def contract_schedules(
     kernel: Kernel, contraction: Contraction, region: LoweredRegion, device: DeviceFacts, most: int
 ) -> list[dict[str, Parameter]]:
     """Up to ``most`` schedules that fit, none where the device does not take so many batches."""
-    if contraction.batches > MAX_BATCHES:
-        return []
 
     def writer(tiles: Tiles) -> Writer:
         return writer_of(kernel, contraction, region, tiles, "k", device)
 
-    best = _ranked(contraction, region, device, writer)
-    best = _with_tf32(best, contraction, device, most, writer)
-    return [_parameters(tiles, SKETCH) for tiles in best]
+    return _schedules(SKETCH, contraction, region, device, most, writer)
 
 
 def reducing_schedules(
     reducing: Reducing, device: DeviceFacts, most: int
 ) -> list[dict[str, Parameter]]:
     """The same for a product that is reduced in its tiles."""
-    c = reducing.contraction
-    if c.batches > MAX_BATCHES:
-        return []
 
     def writer(tiles: Tiles) -> Writer:
         if not _fills(reducing, tiles):
             raise Unsupported("tiles that are padding for a good part")
         return reducing_writer(reducing, tiles, device)
 
-    best = _with_tf32(_ranked(c, reducing.region, device, writer), c, device, most, writer)
-    return [_parameters(tiles, REDUCING) for tiles in best]
+    return _schedules(REDUCING, reducing.contraction, reducing.region, device, most, writer)
 
 
 def pooling_schedules(
     pooling: Pooling, device: DeviceFacts, most: int
 ) -> list[dict[str, Parameter]]:
     """The same for a product that is pooled in its tiles, for it and its pooling together."""
-    c = pooling.contraction
-    if c.batches > MAX_BATCHES:
-        return []
 
     def writer(tiles: Tiles) -> Writer:
         return pooling_writer(pooling, tiles, device)
 
-    best = _with_tf32(_ranked(c, pooling.region, device, writer), c, device, most, writer)
-    return [_parameters(tiles, POOLING) for tiles in best]
+    return _schedules(POOLING, pooling.contraction, pooling.region, device, most, writer)
+
+
+def _schedules(
+    sketch: str,
+    c: Contraction,
+    region: LoweredRegion,
+    device: DeviceFacts,
+    most: int,
+    writer_of: Callable[[Tiles], Writer],
+) -> list[dict[str, Parameter]]:
+    if c.batches > MAX_BATCHES:
+        return []
+    best = _with_tf32(_ranked(c, region, device, writer_of), c, device, most, writer_of)
+    return [_parameters(tiles, sketch) for tiles in best]
 
 
 def _ranked(

@@ -17,7 +17,7 @@ import torch
 
 from cuda_agent_backend.sketch.cuda_parts import local_types
 from cuda_agent_backend.sketch.lower import LoweredRegion, Store
-from cuda_agent_backend.sketch.nest import Dim, Kernel, Local, RowStage
+from cuda_agent_backend.sketch.nest import Kernel, Local, RowStage, row_major
 from cuda_agent_backend.sketch.ssa import GATHER, PLACE, PLACE_EXPR, Body, Instruction, Value
 from cuda_agent_backend.sketch.valuetype import value_type
 
@@ -148,7 +148,7 @@ def _loads_left(
 
 def _reading(stage: RowStage, found: Mapping[Value, int], names: Mapping[int, str]) -> Body:
     """The stage's body with values read from arrays by ``names``."""
-    place = _place(stage.inner)
+    place = row_major(stage.inner)
 
     def one(i: Instruction) -> Instruction:
         name = names.get(found.get(i.result, -1))
@@ -157,13 +157,6 @@ def _reading(stage: RowStage, found: Mapping[Value, int], names: Mapping[int, st
         return Instruction(i.result, "local", (), torch.float32, name, place)
 
     return Body([one(i) for i in stage.body.instructions], stage.body.results)
-
-
-def _place(inner: Sequence[Dim]) -> sympy.Expr:
-    place: sympy.Expr = sympy.S.Zero
-    for symbol, size in inner:
-        place = place * size + symbol
-    return sympy.expand(place)
 
 
 def _pruned(body: Body) -> Body:
@@ -204,7 +197,7 @@ def _with_arrays(
                 continue
             made.add(name)
             locals_[name] = Local(name, stage.points)
-            store = Store(name, _place(stage.inner))
+            store = Store(name, row_major(stage.inner))
             stages.append(RowStage(name, "map", "", torch.float32, stage.inner, body, (), (store,)))
         stages.append(replace(stage, body=_pruned(_reading(stage, found, names))))
     return Kernel(kernel.outer, tuple(stages), locals_), frozenset(made)

@@ -98,6 +98,14 @@ def _simplified(expr: sympy.Expr, ranges: tuple[Dim, ...]) -> sympy.Expr:
     return sympy.expand(SizeVarAllocator().simplify_with_ranges(plain, dict(ranges)))
 
 
+def row_major(dims: Iterable[Dim]) -> sympy.Expr:
+    """The number of a point of the loops, in their order."""
+    number: sympy.Expr = sympy.S.Zero
+    for symbol, size in dims:
+        number = number * size + symbol
+    return sympy.expand(number)
+
+
 def coefficient(expr: sympy.Expr, symbol: sympy.Symbol) -> int | None:
     """Constant ``c`` with ``expr = c * symbol + rest`` and ``rest`` free of it; None where not linear."""
     if symbol not in expr.free_symbols:

@@ -24,6 +24,7 @@ from cuda_agent_backend.sketch.ssa import (
     Instruction,
     Unsupported,
     Value,
+    number_of,
     place_symbol,
 )
 
@@ -120,11 +121,6 @@ def exceeds(expr: sympy.Expr) -> bool:
 def _wide_term(term: sympy.Expr) -> str:
     factor, rest = term.as_coeff_Mul()
     return c_index(term) if factor == 1 else f"int64_t({factor}) * {c_index(rest)}"
-
-
-def number_of(text: str) -> float:
-    """The number of which a constant is the Python ``repr``: truths are 1 and 0."""
-    return float({"True": 1.0, "False": 0.0}.get(text, text))
 
 
 def literal(text: str, dtype: torch.dtype) -> str:

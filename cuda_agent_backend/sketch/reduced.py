@@ -18,7 +18,14 @@ from cuda_agent_backend.sketch.contraction import Contraction, contraction_of, p
 from cuda_agent_backend.sketch.cuda_layout import ceildiv
 from cuda_agent_backend.sketch.cuda_parts import PARTIAL_TYPES, Accumulator, stage_dtype
 from cuda_agent_backend.sketch.lower import Buffer, LoweredRegion, Store
-from cuda_agent_backend.sketch.nest import Dim, Kernel, RowStage, coefficient, merge_inner
+from cuda_agent_backend.sketch.nest import (
+    Dim,
+    Kernel,
+    RowStage,
+    coefficient,
+    merge_inner,
+    row_major,
+)
 from cuda_agent_backend.sketch.printer import COMPUTE_TYPES
 from cuda_agent_backend.sketch.reduced_loops import (
     Access,
@@ -184,10 +191,7 @@ def accumulator(stage: RowStage) -> Accumulator:
 
 def _numbered(dims: Sequence[Dim]) -> tuple[sympy.Expr, int]:
     """The number of a point of the loops in row-major order, and how many there are."""
-    place, step = sympy.S.Zero, 1
-    for symbol, size in reversed(dims):
-        place, step = place + symbol * step, step * size
-    return sympy.expand(place), step
+    return row_major(dims), points(dims)
 
 
 def _by_step(loops: tuple[Dim, ...], place: sympy.Expr) -> tuple[Dim, ...]:

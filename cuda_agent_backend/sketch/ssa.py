@@ -30,6 +30,11 @@ def place_symbol(number: int) -> sympy.Symbol:
     return sympy.Symbol(f"gather{number}", integer=True, nonnegative=True)
 
 
+def number_of(text: str) -> float:
+    """The number of which a constant is the Python ``repr``: truths are 1 and 0."""
+    return float({"True": 1.0, "False": 0.0}.get(text, text))
+
+
 class Unsupported(Exception):
     """A construct that no sketch covers; carries the reason shown to the user."""
 

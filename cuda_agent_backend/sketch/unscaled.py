@@ -13,7 +13,7 @@ from cuda_agent_backend.sketch.contraction import contraction_of
 from cuda_agent_backend.sketch.cuda_parts import stage_dtype
 from cuda_agent_backend.sketch.lower import Store
 from cuda_agent_backend.sketch.nest import Kernel, Local, RowStage
-from cuda_agent_backend.sketch.ssa import Body, Instruction, Value
+from cuda_agent_backend.sketch.ssa import Body, Instruction, Value, number_of
 
 LARGEST_FACTOR = 2.0**20
 """Of those that results are scaled by, whose reciprocal is the smallest: sums that are made before they are scaled
@@ -59,7 +59,7 @@ def _scale(operand: object, made: dict[Value, Instruction]) -> tuple[Value, floa
     for one, other in (i.operands, i.operands[::-1]):
         constant = made.get(other) if isinstance(other, Value) else None
         if isinstance(one, Value) and constant is not None and constant.op == "constant":
-            return one, float(constant.operands[0])
+            return one, number_of(constant.operands[0])
     return None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,12 @@ def sample(function: Callable[..., Any], *inputs: torch.Tensor, target: str = "c
         tuple(inputs[placeholders.index(n)] for n in found.inputs),
         tuple(by_node[same[0]] for same in found.outputs),
     )
+
+
+def on_cuda(function: Callable[..., Any], *inputs: torch.Tensor) -> Sample:
+    """As `sample` for cuda, traced on the CPU, whose scalars are constants of the task."""
+    it = sample(function, *inputs)
+    return replace(it, task=Task.from_json(it.task.to_json().replace('"cpu"', '"cuda"')))
 
 
 def run_cpu(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import cuda_emulator
 import pytest
 import torch
-from sketch_kit import Sample, sample
+from sketch_kit import Sample
+from sketch_kit import on_cuda as made
 from torch import Tensor
 from torch._inductor import config as inductor_config
 from torch.nn import functional as F
@@ -25,7 +25,6 @@ from cuda_agent_backend.sketch.ssa import Unsupported
 from sandbox.candidate import Candidate
 from sandbox.compilation import Compiled
 from sandbox.compile import compile_candidate
-from sandbox.task import Task
 from sandbox.toolchain import Missing, find_cuda
 
 DEVICE = cuda.DeviceFacts()
@@ -107,12 +106,6 @@ CASES: dict[str, Case] = {
 def _plain_layouts() -> Iterator[None]:
     with inductor_config.patch(comprehensive_padding=False):
         yield
-
-
-def made(function: Callable[..., Any], *inputs: Tensor) -> Sample:
-    """Traced on the CPU, whose scalars are constants of the task."""
-    it = sample(function, *inputs)
-    return replace(it, task=Task.from_json(it.task.to_json().replace('"cpu"', '"cuda"')))
 
 
 def case(name: str) -> Sample:

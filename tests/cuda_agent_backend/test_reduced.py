@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,8 @@ import cuda_emulator
 import pytest
 import sympy
 import torch
-from sketch_kit import Sample, sample
+from sketch_kit import Sample
+from sketch_kit import on_cuda as made
 from torch import Tensor
 from torch._inductor import config as inductor_config
 from torch.nn import functional as F
@@ -27,7 +27,6 @@ from cuda_agent_backend.sketch.reduced import Reducing, reducing_of
 from cuda_agent_backend.sketch.reduced_stages import below
 from cuda_agent_backend.sketch.schedule import Parameter, Schedule
 from cuda_agent_backend.sketch.ssa import Body, Instruction, Unsupported, Value
-from sandbox.task import Task
 
 DEVICE = cuda.DeviceFacts()
 TILES: dict[str, Parameter] = {
@@ -117,12 +116,6 @@ CASES: dict[str, Case] = {
 def _plain_layouts() -> Iterator[None]:
     with inductor_config.patch(comprehensive_padding=False):
         yield
-
-
-def made(function: Callable[..., Any], *inputs: Tensor) -> Sample:
-    """Traced on the CPU, whose scalars are constants of the task."""
-    it = sample(function, *inputs)
-    return replace(it, task=Task.from_json(it.task.to_json().replace('"cpu"', '"cuda"')))
 
 
 def case(name: str) -> Sample:
