@@ -18,7 +18,15 @@ import torch
 from cuda_agent_backend.sketch.cuda_parts import local_types
 from cuda_agent_backend.sketch.lower import LoweredRegion, Store
 from cuda_agent_backend.sketch.nest import Kernel, Local, RowStage, row_major
-from cuda_agent_backend.sketch.ssa import GATHER, PLACE, PLACE_EXPR, Body, Instruction, Value
+from cuda_agent_backend.sketch.ssa import (
+    GATHER,
+    PLACE,
+    PLACE_EXPR,
+    Body,
+    Instruction,
+    Value,
+    pruned,
+)
 from cuda_agent_backend.sketch.valuetype import value_type
 
 COSTS = {
@@ -141,7 +149,7 @@ def _loads_left(
     """Loads along the row that several stages still do where they have the chosen values."""
     seen: Counter[int] = Counter()
     for stage, found in stages:
-        body = _pruned(_reading(stage, found, dict.fromkeys(chosen, "")))
+        body = pruned(_reading(stage, found, dict.fromkeys(chosen, "")))
         seen.update({found[i.result] for i in body.instructions if i.op == "load"})
     return sum(count > 1 and numbers.varies[n] for n, count in seen.items())
 
@@ -157,21 +165,6 @@ def _reading(stage: RowStage, found: Mapping[Value, int], names: Mapping[int, st
         return Instruction(i.result, "local", (), torch.float32, name, place)
 
     return Body([one(i) for i in stage.body.instructions], stage.body.results)
-
-
-def _pruned(body: Body) -> Body:
-    """Without what nothing needs."""
-    needed = set(body.results)
-    kept: list[Instruction] = []
-    for i in reversed(body.instructions):
-        if i.result not in needed:
-            continue
-        kept.append(i)
-        inside = i.body.walk() if i.body is not None else ()
-        uses = [*i.operands, *(o for own in inside for o in own.operands)]
-        uses += i.body.results if i.body is not None else ()
-        needed.update(v for v in uses if isinstance(v, Value))
-    return Body(kept[::-1], body.results)
 
 
 def _with_arrays(
@@ -191,7 +184,7 @@ def _with_arrays(
             name = names.get(number)
             if name is None or name in made:
                 continue
-            body = _pruned(Body(stage.body.instructions, (value,)))
+            body = pruned(Body(stage.body.instructions, (value,)))
             if value_type(body, lambda b: region.buffers[b].dtype, types.__getitem__) != "float":
                 names = {n: other for n, other in names.items() if other != name}
                 continue
@@ -199,5 +192,5 @@ def _with_arrays(
             locals_[name] = Local(name, stage.points)
             store = Store(name, row_major(stage.inner))
             stages.append(RowStage(name, "map", "", torch.float32, stage.inner, body, (), (store,)))
-        stages.append(replace(stage, body=_pruned(_reading(stage, found, names))))
+        stages.append(replace(stage, body=pruned(_reading(stage, found, names))))
     return Kernel(kernel.outer, tuple(stages), locals_), frozenset(made)

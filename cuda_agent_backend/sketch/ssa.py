@@ -94,6 +94,21 @@ class Body:
         return Body([one(i) for i in self.instructions], self.results)
 
 
+def pruned(body: Body) -> Body:
+    """``body`` without what nothing needs."""
+    needed = set(body.results)
+    kept: list[Instruction] = []
+    for i in reversed(body.instructions):
+        if i.result not in needed:
+            continue
+        kept.append(i)
+        inside = i.body.walk() if i.body is not None else ()
+        uses = [*i.operands, *(o for own in inside for o in own.operands)]
+        uses += i.body.results if i.body is not None else ()
+        needed.update(v for v in uses if isinstance(v, Value))
+    return Body(kept[::-1], body.results)
+
+
 def numbered_from(first: int, body: Body) -> Body:
     """A body without others in it, with other numbers for its values."""
 

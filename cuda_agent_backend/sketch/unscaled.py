@@ -13,7 +13,7 @@ from cuda_agent_backend.sketch.contraction import contraction_of
 from cuda_agent_backend.sketch.cuda_parts import stage_dtype
 from cuda_agent_backend.sketch.lower import Store
 from cuda_agent_backend.sketch.nest import Kernel, Local, RowStage
-from cuda_agent_backend.sketch.ssa import Body, Instruction, Value, number_of
+from cuda_agent_backend.sketch.ssa import Body, Instruction, Value, number_of, pruned
 
 LARGEST_FACTOR = 2.0**20
 """Of those that results are scaled by, whose reciprocal is the smallest: sums that are made before they are scaled
@@ -65,15 +65,7 @@ def _scale(operand: object, made: dict[Value, Instruction]) -> tuple[Value, floa
 
 def _with_operands(body: Body, product: Instruction, operands: Sequence[object]) -> Body:
     changed = replace(product, operands=tuple(operands))
-    needed: set[object] = {product.result}
-    kept = []
-    for i in reversed(body.instructions):
-        if i.result in needed:
-            one = changed if i is product else i
-            kept.append(one)
-            within = one.body.walk() if one.body is not None else ()
-            needed |= {*one.operands, *(o for j in within for o in j.operands)}
-    return Body(kept[::-1], body.results)
+    return pruned(Body([changed if i is product else i for i in body.instructions], body.results))
 
 
 def _scaling(first: RowStage, total: str, factor: float) -> RowStage:
