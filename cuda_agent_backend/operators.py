@@ -133,8 +133,9 @@ PRODUCT_TYPES = {
     "cuda": (torch.float32, torch.float16, torch.bfloat16),
 }
 """Of matrix products and convolutions for which there are sketches, by target."""
-SMALLEST_PRODUCT = 1 << 20
-"""Multiplications below which a library's call is over before threads of ours have met."""
+SMALLEST_PRODUCT = {"cpu": 1 << 20, "cuda": 1 << 16}
+"""Multiplications, by target: below them a library's call is over before threads of ours have met on the cpu. On cuda a
+library's smallest call takes 5 to 10 us, that of a kernel with its bias and what follows 3."""
 _HALF_HEADS = {torch.float16: 256, torch.bfloat16: 256}
 ATTENTION = {
     "cpu": {"_scaled_dot_product_flash_attention_for_cpu": {torch.float32: 256}},
@@ -217,7 +218,7 @@ def _kind_of_selection(node: Node, kinds: dict[Node, Kind]) -> Kind:
     kind = kinds[whole] if isinstance(whole, Node) else Kind.BARRIER
     if kind is not Kind.BACKWARD:
         return kind
-    large = math.prod(product_sizes(node)) >= SMALLEST_PRODUCT
+    large = math.prod(product_sizes(node)) >= SMALLEST_PRODUCT[node.meta["val"].device.type]
     return Kind.PRODUCT if large and is_sum_of_products(node) else Kind.BARRIER
 
 
@@ -284,10 +285,10 @@ def _is_product(node: Node) -> bool:
     ):
         return False
     targets = ("cuda",) if is_convolution(node) else ("cpu", "cuda")
-    sizes = product_sizes(node)
-    if not sizes or result.device.type not in targets:
+    target, sizes = result.device.type, product_sizes(node)
+    if not sizes or target not in targets:
         return False
-    return all(type(n) is int for n in sizes) and math.prod(sizes) >= SMALLEST_PRODUCT
+    return all(type(n) is int for n in sizes) and math.prod(sizes) >= SMALLEST_PRODUCT[target]
 
 
 def _is_backward_on_cuda(node: Node) -> bool:
@@ -404,7 +405,7 @@ def _is_attention(node: Node) -> bool:
         and not given.get("dropout_p")
         and head % 8 == 0
         and head <= largest
-        and work >= SMALLEST_PRODUCT
+        and work >= SMALLEST_PRODUCT[tensors[0].device.type]
     )
 
 

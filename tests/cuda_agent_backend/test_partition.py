@@ -85,6 +85,8 @@ def test_on_cuda_convolutions_and_products_alone_are_offered() -> None:
     *casts, found = on_cuda(lambda a, b: (a.half() @ b.half()).relu(), (512, 300), (300, 256))
     assert operators(found) == ["mm", "relu"] and found.reason is None
     assert all("mm" not in operators(cast) for cast in casts)
+    (head,) = on_cuda(lambda a, b: (a @ b).relu(), (24, 96), (96, 50))
+    assert operators(head) == ["mm", "relu"] and head.reason is None
 
 
 def test_what_no_sketch_covers_is_a_barrier_on_cuda() -> None:
