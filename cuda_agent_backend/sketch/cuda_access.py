@@ -42,6 +42,13 @@ DEFINITION, VALUE = re.compile(r"auto (\w+) = (.*);"), re.compile(r"\bs\d+v\d+\b
 QUARTERS = (1, 3, 5, 6)
 """Quarters of an exponent with which a power is a product of roots: with others that errs by more than the library."""
 
+LOGISTIC = {("exp", "-x"): "exp(-x)", ("add", "exp(-x)"): "1 + exp(-x)"}
+"""What an operation (a sum: with 1) makes of a form: so Inductor writes a division by which SiLU and gates are done."""
+
+DIVISIONS = ("truediv", "div", "divide_row", "reciprocal")
+USUAL = (2.0**-100, 2.0**100)
+"""Sizes of a number by which a product with its inverse is corrected to the quotient."""
+
 
 @dataclass(frozen=True)
 class Flat:
@@ -175,6 +182,8 @@ class LanePrinter(Printer):
     """Names of values that are indices, and constants."""
     numbers: dict[str, float] = field(default_factory=dict)
     """Names of constants of float32."""
+    logistic: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Names of values that are one of `LOGISTIC` of x in float32, each with that form and the name of x."""
     named: dict[str, str] | None = None
     """Names of values by what they are, where all bodies are printed into one scope: equal ones are worked out once."""
     _same: dict[str, str] = field(default_factory=dict)
@@ -270,6 +279,31 @@ class LanePrinter(Printer):
                 self.alike.add(name)
         elif i.op.startswith("logical_") and all(g in self.alike | self.uniform for g in given):
             self.alike.add(name)
+        elif (form := self._logistic_form(i.op, given)) is not None:
+            self.logistic[name] = form
+
+    def _logistic_form(self, op: str, given: Sequence[str]) -> tuple[str, str] | None:
+        """How far an instruction is on the way to 1 + exp(-x), and the name of x."""
+        if op == "neg":
+            return "-x", given[0]
+        if op == "add":
+            given = [name for name in given if self.numbers.get(name) != 1.0]
+        if len(given) != 1 or given[0] not in self.logistic:
+            return None
+        before, x = self.logistic[given[0]]
+        after = LOGISTIC.get((op, before))
+        return None if after is None else (after, x)
+
+    def _division(self, op: str, given: Sequence[str]) -> str | None:
+        """A division by 1 + exp(-x) or by a number without the slow routine of a rounded one, and its branch."""
+        (*above, below), number = given, self.numbers.get(given[-1], 0.0)
+        form, x = self.logistic.get(below, ("", ""))
+        if form == "1 + exp(-x)" and op != "divide_row":
+            alone = not above or self.numbers.get(above[0]) == 1.0
+            return f"ca::sigmoid({x})" if alone else f"ca::over_logistic({above[0]}, {x})"
+        if above and USUAL[0] <= abs(number) <= USUAL[1]:
+            return f"ca::divide_by({above[0]}, float({number!r}), float({1 / number!r}))"
+        return None
 
     def _is_alike(self, wanted: sympy.Expr) -> bool:
         """Whether ``wanted`` is negative in all lanes of a vector or in none."""
@@ -282,6 +316,9 @@ class LanePrinter(Printer):
 
     def _expression(self, i: Instruction, prefix: str, mask: str | None) -> str:
         self._follow(i, prefix)
+        given = [self._operand(o, prefix) for o in i.operands if isinstance(o, Value)]
+        if i.op in DIVISIONS and (text := self._division(i.op, given)) is not None:
+            return text
         if i.op == "divide_row":
             a, b = (self._operand(o, prefix) for o in i.operands)
             return f"ca::divide_row({a}, {b})"

@@ -61,6 +61,8 @@ MANY_BLOCKS = 16
 SHORT_ROW = 1024
 MANY_VECTORS = 1 << 18
 """Vectors of a pointwise kernel from which a thread may make several."""
+SMALL_BLOCK = 256
+"""Vectors of a pointwise kernel for each multiprocessor, below which threads make less than one each."""
 MARKED_BYTES = 8
 """Narrower loads along a row are slower with the mark: 0.79 against 0.94 over eager for a sum of single floats."""
 ONCE_L2 = 4
@@ -73,7 +75,7 @@ def kernel_schedules(
     """One to ``most`` schedules; raises Unsupported where no sketch fits."""
     if single_pass(kernel) is not None:
         across = [*channel_schedules(kernel, region), *transpose_schedules(kernel, region)]
-        return [*across, *_map_schedules(kernel, region)][:most]
+        return [*across, *_map_schedules(kernel, region, device)][:most]
     split, contraction = with_taps_apart(kernel)
     least = 0 if contraction is None else min(contraction.m, contraction.n)
     tiled: list[Parameters] = []
@@ -106,18 +108,23 @@ _MAPS = (
     (2, 8, 256, 0, 0, 0), (1, 4, 256, 0, 0, 0), (1, 2, 256, 0, 1, 1), (2, 2, 256, 0, 0, 0), (1, 1, 1024, 0, 0, 0),
     (1, 2, 512, 4, 0, 0), (4, 8, 256, 0, 0, 0),
 )  # fmt: skip
+_SMALL_MAPS = ((4, 1, 128, 0, 0, 0), (2, 1, 128, 0, 0, 0), (1, 1, 64, 0, 0, 0))
+"""Where whole vectors would leave multiprocessors without work: there each thread's latency is the kernel's time."""
 _GATHERING = ((1, 1, 1024, 0, 0, 0), (1, 1, 512, 0, 0, 0))
 """Larger blocks find more of what they gather in the L1 cache: 1.19 against 1.04 over Inductor within rows."""
 
 
-def _map_schedules(kernel: Kernel, region: LoweredRegion) -> list[Parameters]:
+def _map_schedules(kernel: Kernel, region: LoweredRegion, device: DeviceFacts) -> list[Parameters]:
     p = single_pass(kernel)
     dims = map_dims(kernel, p) if p is not None else ()
     widest = _vectors(item_bytes(kernel, region), dims[-1][1] if dims else 1)[0]
     names = ("unroll", "threads", "blocks", "stream", "once")
     result = _tile_schedules(p, dims, widest) if p is not None else []
     gathers = any(i.op == GATHER for s in kernel.stages for i in s.body.walk())
-    for share, *rest in (_MAPS[0], *_GATHERING, *_MAPS) if gathers else _MAPS:
+    vectors = math.prod(n for _, n in dims) // widest
+    first = _GATHERING if gathers else ()
+    small = _SMALL_MAPS if vectors < device.sm_count * SMALL_BLOCK else ()
+    for share, *rest in (_MAPS[0], *first, *small, *_MAPS):
         found: Parameters = {
             "sketch": "map",
             "vector": max(1, widest // share),

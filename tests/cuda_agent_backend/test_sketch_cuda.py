@@ -246,6 +246,17 @@ def test_proposals_and_text_are_the_same_each_time() -> None:
     assert emitted(one, proposals(one)[0]) == emitted(two, proposals(two)[0])
 
 
+def test_few_elements_are_spread_over_the_device() -> None:
+    def widths(count: int) -> list[tuple[object, object]]:
+        it = sample(lambda x: x.sigmoid() * 2, torch.empty(count))
+        found = cuda.schedules(it.analysis.region, it.analysis.kernels, DEVICE)
+        parameters = [dict(s.kernels[0]) for s in found]
+        return [(p["vector"], p["threads"]) for p in parameters]
+
+    assert {(1, 128), (2, 128)} < set(widths(24_000)[:4])
+    assert (1, 128) not in widths(1 << 20)
+
+
 @pytest.mark.parametrize(
     "change",
     [

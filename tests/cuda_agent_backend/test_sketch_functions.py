@@ -1,4 +1,4 @@
-"""Logarithms and powers of our own on cuda: as accurate as the device library's, and like them for special values."""
+"""Functions of our own on cuda: as accurate as the device library's, and like them for special values."""
 
 from __future__ import annotations
 
@@ -79,9 +79,76 @@ def test_powers_by_quarters_err_by_little_more_than_the_last_place(
     assert errors.square().mean().sqrt() < 0.65
 
 
+def logistic(x: Tensor) -> Tensor:
+    return x.sigmoid()
+
+
+def silu(x: Tensor) -> Tensor:
+    return F.silu(x)
+
+
+def share_of_one(x: Tensor) -> Tensor:
+    return 1 / (torch.exp(-x) + 1)
+
+
+def by_a_number(number: float, x: Tensor) -> Tensor:
+    return x / number
+
+
+@pytest.mark.parametrize("function", [logistic, silu, share_of_one])
+@pytest.mark.parametrize(("low", "high"), [(1e-30, 80.0), (-1e-30, -80.0)])
+def test_logistic_functions_err_like_eagers(
+    function: Callable[[Tensor], Tensor], low: float, high: float, tmp_path: Path
+) -> None:
+    x = numbers(low, high, 1 << 17)
+    exact = function(x.double())
+    ours = in_last_places(emulated(function, x, tmp_path), exact)
+    eagers = in_last_places(function(x), exact)
+    assert ours.max() < eagers.max() + 0.6
+    assert ours.square().mean().sqrt() < 1.05 * eagers.square().mean().sqrt()
+
+
+@pytest.mark.parametrize("number", [3.0, 6.0, -0.07, 1e-3, 49.0, 8.0, 1.7e20])
+def test_a_quotient_by_a_number_is_rounded_as_a_quotient(number: float, tmp_path: Path) -> None:
+    x = torch.cat([numbers(1e-12, 1e12, 1 << 16), numbers(-1e-12, -1e12, 1 << 16)])
+    got = emulated(partial(by_a_number, number), x, tmp_path)
+    assert torch.equal(got, (x.double() / float(torch.tensor(number))).float())
+
+
+@pytest.mark.parametrize(
+    ("function", "printed"),
+    [
+        (logistic, "ca::sigmoid("),
+        (silu, "ca::over_logistic("),
+        (share_of_one, "ca::sigmoid("),
+        (lambda x: x / (torch.exp(-x) + 2), "ca::truediv("),
+        (lambda x: x / (torch.exp(x) + 1), "ca::truediv("),
+        (lambda x: x / (-x + 1), "ca::truediv("),
+        (partial(by_a_number, 6.0), "ca::divide_by("),
+        (partial(by_a_number, 1e38), "ca::truediv("),
+        (F.hardswish, "ca::divide_by("),
+    ],
+)
+def test_divisions_without_a_slow_routine(
+    function: Callable[[Tensor], Tensor], printed: str
+) -> None:
+    it = sample(lambda x: function(x), torch.empty(640))
+    schedule = cuda.schedules(it.analysis.region, it.analysis.kernels, DEVICE)[0]
+    source, _ = cuda.emit(it.analysis.region, it.analysis.kernels, schedule, DEVICE)
+    kernel = source[source.index('extern "C"') :]
+    assert printed in kernel and kernel.count("ca::truediv(") == (printed == "ca::truediv(")
+
+
 @pytest.mark.parametrize(
     "function",
-    [torch.log, torch.log1p, *(partial(to_power, power) for power in (0.25, 0.75, 1.25, 1.5))],
+    [
+        torch.log,
+        torch.log1p,
+        *(partial(to_power, power) for power in (0.25, 0.75, 1.25, 1.5)),
+        logistic,
+        silu,
+        *(partial(by_a_number, number) for number in (3.0, -0.07, 1e25)),
+    ],
 )
 def test_what_is_not_usual_is_as_in_torch(
     function: Callable[[Tensor], Tensor], tmp_path: Path

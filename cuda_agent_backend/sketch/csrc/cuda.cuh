@@ -375,7 +375,34 @@ template <class T> CA_INLINE T abs_(T x) {
   if constexpr (is_real<T>) return ::fabs(x); else return x < T(0) ? T(-x) : x;
 }
 template <class T> CA_INLINE T sign_(T x) { return T((x > T(0)) - (x < T(0))); }
-template <class T> CA_INLINE T sigmoid_(T x) { return T(1) / (T(1) + ::exp(-x)); }
+// A quotient by what it left over. A rest of zero would turn -0 into 0, one that is not finite says nothing.
+CA_INLINE float corrected_(float near, float rest, float share) {
+  return rest != 0.0f && ::fabs(rest) <= 3.402823466e38f ? ::fma(rest, share, near) : near;
+}
+// 1 / x for x from 1 to 2. A rounded division has a slow routine behind a branch, which holds up all loads after it.
+CA_INLINE float reciprocal_near_one_(float x) {
+#if __CUDA_ARCH__ >= 800
+  float r; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+#else
+  const float r = __fdividef(1.0f, x);
+#endif
+  return ::fma(::fma(-x, r, 1.0f), r, r);
+}
+// By exp(-|x|), which neither overflows nor makes a denominator above 2.
+template <class T> CA_INLINE T sigmoid_(T x) {
+  if constexpr (same<T, float>::value) {
+    const float below = ::exp(-::fabs(x)), share = reciprocal_near_one_(1.0f + below);
+    return x >= 0.0f ? share : below * share;
+  } else {
+    return T(1) / (T(1) + ::exp(-x));
+  }
+}
+// a / (1 + exp(-x)), rounded like a division.
+CA_INLINE float over_logistic_(float a, float x) {
+  const float below = ::exp(-::fabs(x)), by = 1.0f + below, share = reciprocal_near_one_(by);
+  const float over = x >= 0.0f ? a : a * below, near = over * share, rest = ::fma(-near, by, over);
+  return corrected_(near, rest, share);
+}
 template <class T> CA_INLINE T rsqrt_(T x) { return ::rsqrt(x); }
 // Rounded square roots of zeros take a slow routine: 359 instead of 248 us where half of 60 million distances are clamped.
 template <class T> CA_INLINE T sqrt_(T x) { return ::sqrt(x); }
@@ -453,6 +480,23 @@ CA_UNARY(asin, ::asin(x)) CA_UNARY(acos, ::acos(x)) CA_UNARY(atan, ::atan(x)) CA
 CA_UNARY(cosh, ::cosh(x)) CA_UNARY(tanh, ::tanh(x)) CA_UNARY(asinh, ::asinh(x)) CA_UNARY(acosh, ::acosh(x))
 CA_UNARY(atanh, ::atanh(x)) CA_UNARY(erf, ::erf(x)) CA_UNARY(erfc, ::erfc(x)) CA_UNARY(lgamma, ::lgamma(x))
 CA_UNARY(sigmoid, sigmoid_(x))
+template <class T, class U, int L> CA_INLINE auto over_logistic(vec<T, L> a, vec<U, L> x) {
+  if constexpr (same<T, float>::value && same<U, float>::value) {
+    vec<float, L> r; CA_LANES r.v[i] = over_logistic_(a.v[i], x.v[i]); return r;
+  } else {
+    return mul(a, sigmoid(x));
+  }
+}
+// Division by a number; share: its inverse.
+template <class T, int L> CA_INLINE auto divide_by(vec<T, L> a, float by, float share) {
+  if constexpr (same<T, float>::value) {
+    vec<float, L> r;
+    CA_LANES { const float near = a.v[i] * share; r.v[i] = corrected_(near, ::fma(-near, by, a.v[i]), share); }
+    return r;
+  } else {
+    return truediv(a, splat<float, L>(by));
+  }
+}
 #define CA_ROUND(NAME, CALL)                                                                                          \
   template <class T, int L> CA_INLINE vec<T, L> NAME(vec<T, L> a) {                                                   \
     if constexpr (is_real<T>) { vec<T, L> r; CA_LANES r.v[i] = CALL(a.v[i]); return r; } else return a;               \
@@ -467,9 +511,8 @@ template <class T, class U, int L> CA_INLINE auto divide_row(vec<T, L> a, vec<U,
     CA_LANES { const float m = ::fabs(b.v[i]); normal = normal && m > 1.2e-38f && m < 8e37f; }
     if (normal) {
       CA_LANES {
-        const float share = __frcp_rn(b.v[i]), near = a.v[i] * share, rest = ::fma(-near, b.v[i], a.v[i]);
-        // a rest of zero would turn -0 into 0, one that is not finite says nothing
-        r.v[i] = rest != 0.f && ::fabs(rest) <= 3.402823466e38f ? ::fma(rest, share, near) : near;
+        const float share = __frcp_rn(b.v[i]), near = a.v[i] * share;
+        r.v[i] = corrected_(near, ::fma(-near, b.v[i], a.v[i]), share);
       }
     }
     else { CA_LANES r.v[i] = a.v[i] / b.v[i]; }
