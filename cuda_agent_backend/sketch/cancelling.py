@@ -52,12 +52,13 @@ def mark_cancelling(kernel: Kernel) -> Kernel:
 def _cancels(stage: RowStage, outer: tuple[Dim, ...], maps: Mapping[str, RowStage]) -> bool:
     """Whether a stage's value is something times a number of its place that has both signs."""
     reader = _Reader.of(stage, outer)
-    return any(
-        _cancels(maps[found.buffer], outer, maps)
-        if found.op == "local" and found.buffer in maps
-        else found.op == "mul" and any(map(reader.has_both_signs, found.operands))
-        for found in reader.factors(stage.body.results[0])
-    )
+    for found in reader.factors(stage.body.results[0]):
+        maker = maps.get(found.buffer or "") if found.op == "local" else None
+        if maker is not None and _cancels(maker, outer, maps):
+            return True
+        if found.op == "mul" and any(map(reader.has_both_signs, found.operands)):
+            return True
+    return False
 
 
 @dataclass(frozen=True)
