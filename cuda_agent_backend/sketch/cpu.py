@@ -24,6 +24,7 @@ import sympy
 import torch
 
 from cuda_agent_backend.sketch import cpu_product
+from cuda_agent_backend.sketch.cancelling import mark_cancelling
 from cuda_agent_backend.sketch.lower import LoweredRegion, Store
 from cuda_agent_backend.sketch.nest import (
     Dim,
@@ -74,7 +75,7 @@ class _KernelWriter:
     lines: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.kernel = mark_means(expand_welford(self.kernel))
+        self.kernel = mark_cancelling(mark_means(expand_welford(self.kernel)))
         self.passes = passes(self.kernel)
         self.scratch = scratch(self.kernel, self.passes)
         self._types = {

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from cuda_agent_backend.sketch.cancelling import WIDE_SUM
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Kernel, RowStage
 from cuda_agent_backend.sketch.printer import COMPUTE_TYPES, STORAGE_TYPES
@@ -67,11 +68,13 @@ class Accumulator:
 
     @property
     def is_real_sum(self) -> bool:
-        return self.combine == "sum" and self.value in ("float", "double")
+        return self.combine in ("sum", WIDE_SUM) and self.value in ("float", "double")
 
     @property
     def word(self) -> str:
         """Type of the running value."""
+        if self.combine == WIDE_SUM:
+            return "double"
         if self.combine == "any" or BYTES[self.value] < 4:
             return "int"
         return self.value

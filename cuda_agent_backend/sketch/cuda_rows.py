@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from cuda_agent_backend.sketch.cancelling import mark_cancelling
 from cuda_agent_backend.sketch.cuda_access import (
     POSITION,
     Flat,
@@ -441,7 +442,7 @@ def emit_rows(
     layout.check(device)
     if not layout.inner and (not kernel.outer or kernel.outer[-1][1] % layout.vector):
         raise Unsupported("lanes across the end of the rows")
-    program = RowProgram.of(kernel, layout, region)
+    program = RowProgram.of(mark_cancelling(kernel), layout, region)
     if layout.is_split:
         from cuda_agent_backend.sketch.cuda_split import emit_split
 

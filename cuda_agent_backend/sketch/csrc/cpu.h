@@ -758,6 +758,19 @@ template <class T, int L> CA_INLINE vec<T, 1> across(mean_sum_acc<T, L> a, mean_
   for (int i = 0; i < L; ++i) sum += double(lane(a.total, i)) + double(lane(a.lost, i));
   return {T(sum)};
 }
+// A sum whose terms may cancel: rounded terms are added up in double, where no product can be merged with its addition.
+template <class T, int L> struct wide_sum_acc {
+  vec<double, L> total = splat<double, L>(0.0);
+  CA_INLINE void update(vec<T, L> v, int64_t) { total = add(total, to<double>(v)); }
+  CA_INLINE void flush() {}
+  CA_INLINE void merge(wide_sum_acc o) { total = add(total, o.total); }
+  CA_INLINE vec<T, L> result() { return to<T>(total); }
+};
+template <class T, int L> CA_INLINE vec<T, 1> across(wide_sum_acc<T, L> a, wide_sum_acc<T, 1> tail) {
+  double sum = tail.total.x;
+  for (int i = 0; i < L; ++i) sum += lane(a.total, i);
+  return {T(sum)};
+}
 template <class T, int L, bool Max> CA_INLINE vec<int64_t, 1> across_arg(arg_acc<T, L, Max> a, arg_acc<T, 1, Max> tail) {
   for (int i = 0; i < L; ++i) tail.merge({{lane(a.best, i)}, {lane(a.at, i)}});
   return tail.result();

@@ -558,6 +558,16 @@ CA_ACCUMULATOR(max_acc, lowest<T>(), max_(x, y))
 CA_ACCUMULATOR(min_acc, highest<T>(), min_(x, y))
 CA_ACCUMULATOR(xor_sum_acc, T(0), x ^ y)
 #undef CA_ACCUMULATOR
+// A sum whose terms may cancel: rounded terms are added up in double, where no product can be merged with its addition.
+template <class T, int L> struct wide_sum_acc {
+  typedef T result_type;
+  double v[L];
+  CA_INLINE wide_sum_acc() { CA_LANES v[i] = 0.0; }
+  CA_INLINE void update(vec<T, L> a, int = 0, int = 0) { CA_LANES v[i] += double(a.v[i]); }
+  CA_INLINE void merge(const wide_sum_acc& o) { CA_LANES v[i] += o.v[i]; }
+  CA_INLINE vec<T, L> result() const { vec<T, L> r; CA_LANES r.v[i] = T(v[i]); return r; }
+  CA_INLINE wide_sum_acc<T, 1> lane(int i) const { wide_sum_acc<T, 1> r; r.v[0] = v[i]; return r; }
+};
 template <class T, int L> struct any_acc {
   typedef bool result_type;
   int v[L];
