@@ -18,7 +18,7 @@ from torch._inductor import config as inductor_config
 from torch.nn import functional as F
 
 from cuda_agent_backend.sketch import cuda, cuda_reduced_schedules
-from cuda_agent_backend.sketch.cuda_contract_reduce import SKETCH, reducing_writer, width_of
+from cuda_agent_backend.sketch.cuda_contract_reduce import SKETCH, reducing_writer, shape_of
 from cuda_agent_backend.sketch.cuda_contract_schedules import reducing_schedules
 from cuda_agent_backend.sketch.cuda_schedules import kernel_schedules
 from cuda_agent_backend.sketch.cuda_tiles import read_tiles
@@ -128,7 +128,7 @@ def in_tiles(it: Sample, **change: Parameter) -> Schedule:
     tiles = TILES | change
     region, kernels = it.analysis.region, it.analysis.kernels
     reducing = reducing_of(region, kernels, 0)
-    region, kernels = reducing.in_tiles(width_of(reducing, read_tiles(tiles)))
+    region, kernels = reducing.in_tiles(shape_of(read_tiles(tiles)))
     others = (kernel_schedules(kernel, region, DEVICE)[0] for kernel in kernels[1:])
     return Schedule.of(tiles, *others)
 
@@ -138,6 +138,41 @@ def excited(x: Tensor, w: Tensor, b: Tensor, mix: Tensor) -> Tensor:
     return y * (y.mean((2, 3)) @ mix).sigmoid()[:, :, None, None]
 
 
+def pairs(a: Tensor, b: Tensor, scale: float = 0.07) -> Tensor:
+    """Cross entropy of all pairs' similarities, each matched with its own, in both directions."""
+    scores = F.normalize(a, dim=1) @ F.normalize(b, dim=1).T / scale
+    wanted = torch.arange(len(a))
+    return F.cross_entropy(scores, wanted) + F.cross_entropy(scores.T, wanted)
+
+
+def both_ways(y: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.logsumexp(y, 1), torch.logsumexp(y, 0)
+
+
+def pairs_of_products(x: Tensor, w: Tensor, across: Tensor, down: Tensor) -> tuple[Tensor, Tensor]:
+    y = x @ w
+    return (
+        F.cross_entropy(y, across, reduction="none"),
+        F.cross_entropy(y.T, down, reduction="none"),
+    )
+
+
+BOTH: dict[str, Case] = {
+    "both directions": (lambda x, w: both_ways((x @ w) / 0.7), (X, W)),
+    "both directions of a tail": (lambda x, w: both_ways((x @ w).tanh() * 4.0), (X, W)),
+    "both directions of long lines": (lambda x, w: both_ways(x @ w), (randn(150, 40), randn(40, 292))),
+    "statistics in one, extremes in the other": (
+        lambda x, w: (torch.var_mean(x @ w, 1), (x @ w).amax(0)), (X, W),
+    ),
+    "batches in both directions": (
+        lambda a, b: (torch.bmm(a, b).amax(2), torch.bmm(a, b).exp().sum(1)),
+        (randn(3, 33, 40), 0.1 * randn(3, 40, 50)),
+    ),
+    "cross entropy in both directions": (
+        pairs_of_products, (X, W, some_ignored(61), torch.arange(99) * 5 % 61),
+    ),
+}  # fmt: skip
+CASES |= BOTH
 KEPT: dict[str, Case] = {
     "and wanted": (lambda x, w: (x @ w, (x @ w).sum(1)), (X, W)),
     "columns of what lies by rows": (lambda x, w: ((x @ w).tanh(), (x @ w).tanh().amax(0)), (X, W)),
@@ -165,7 +200,7 @@ def in_float64(name: str) -> list[Tensor]:
 def test_products_are_written_only_where_something_else_needs_them(name: str) -> None:
     it = case(name)
     reducing = reducing_of(it.analysis.region, it.analysis.kernels, 0)
-    _, kernels = reducing.in_tiles(32)
+    _, kernels = reducing.in_tiles((32, 32))
     written = {s.buffer for k in kernels for stage in k.stages for s in stage.stores}
     assert (reducing.buffer in written) == (name in KEPT)
 
@@ -306,7 +341,7 @@ def test_what_else_becomes_of_a_product_is_left_to_others(
 ) -> None:
     it = made(function, *inputs)
     with pytest.raises(Unsupported):
-        reducing_of(it.analysis.region, it.analysis.kernels, 0).in_tiles(32)
+        reducing_of(it.analysis.region, it.analysis.kernels, 0).in_tiles((32, 32))
     offered = cuda.schedules(it.analysis.region, it.analysis.kernels, DEVICE)
     assert all(dict(k)["sketch"] != SKETCH for s in offered for k in s.kernels)
 
