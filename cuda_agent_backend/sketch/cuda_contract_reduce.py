@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import sympy
+import torch
 
 from cuda_agent_backend.sketch.bands import ALL
-from cuda_agent_backend.sketch.cuda_access import LanePrinter
+from cuda_agent_backend.sketch.cuda_access import LanePrinter, share_divisors
 from cuda_agent_backend.sketch.cuda_boxes import in_batches
 from cuda_agent_backend.sketch.cuda_contract import Writer
 from cuda_agent_backend.sketch.cuda_frame import decompose, indented
@@ -25,9 +26,9 @@ from cuda_agent_backend.sketch.printer import c_index
 from cuda_agent_backend.sketch.reduced import Reducing
 from cuda_agent_backend.sketch.reduced_directions import Direction, accumulator
 from cuda_agent_backend.sketch.reduced_picks import KIND
-from cuda_agent_backend.sketch.reduced_stages import tops_in
+from cuda_agent_backend.sketch.reduced_stages import multiple_of, tops_in
 from cuda_agent_backend.sketch.schedule import Parameter
-from cuda_agent_backend.sketch.ssa import Instruction, Unsupported
+from cuda_agent_backend.sketch.ssa import Body, Instruction, Unsupported
 
 SKETCH = "contract_reduce"
 RUN = 16
@@ -281,8 +282,11 @@ class Lines:
         out += [f"auto total = {self._load};", *tail.lines]
         printer = self._printer(lane, width, {**self._tops, **tail.made})
         for number, stage in group:
-            prefix = f"s{number}v"
-            out += printer.lines(stage.body, prefix)
+            prefix, scaled = f"s{number}v", _scaled(stage)
+            if scaled is not None:
+                out.append(update(number, stage, tail.made[str(scaled.buffer)]))
+                continue
+            out += printer.lines(_sharing(stage.body), prefix)
             out.append(update(number, stage, f"{prefix}{stage.body.results[0].number}"))
         return out
 
@@ -329,7 +333,8 @@ class Lines:
             for s, member in zip(stage.stores, members, strict=True)
         )
         out = [
-            f"const auto f{number} = ca::warp_join<team>(ca::across<L>(a{number}));",
+            f"auto f{number} = ca::warp_join<team>(ca::across<L>(a{number}));",
+            *self._multiple(number, stage),
             f"if (live && member == 0) {{ {' '.join(stores)} }}",
         ]
         # of a tile without any number exponentials are 0, not those of NaN
@@ -337,6 +342,28 @@ class Lines:
             top = f"f{number}.v[0]"
             out.append(f"const auto top{number} = {top} == -INFINITY ? 0 : {top};")
         return out
+
+    def _multiple(self, number: int, stage: RowStage) -> list[str]:
+        """The extreme of multiples from that of what they are multiples of."""
+        scaled = _scaled(stage)
+        if scaled is None:
+            return []
+        prefix, extreme = f"s{number}v", f"f{number}.v[0]"
+        made = {str(scaled.buffer): f"ca::splat<float, L>({extreme})"}
+        lines = self._printer(None, 1, made).lines(_sharing(stage.body), prefix)
+        last = f"{extreme} = {prefix}{stage.body.results[0].number}.v[0];"
+        return ["{", "  constexpr int L = 1;", *indented([*lines, last]), "}"]
+
+
+def _scaled(stage: RowStage) -> Instruction | None:
+    """What an extreme's values are positive multiples of: it is worked out of those, and scaled once for the line."""
+    extreme = stage.combine in ("max", "min") and stage.dtype == torch.float32
+    return multiple_of(stage.body) if extreme else None
+
+
+def _sharing(body: Body) -> Body:
+    """With divisions by constants as a row's kernel does them, which takes fewer instructions and no branch."""
+    return share_divisors(body, set())
 
 
 def reducing_writer(
