@@ -16,12 +16,15 @@ LEAST = 1 << 20
 
 
 def crosses(kernel: Kernel) -> bool:
-    """Whether large reductions over scalars of common rows read memory in both directions."""
+    """Whether of large reductions over common rows some read along memory, and others across it.
+
+    Sums of products, each of which reads one operand along and the other across, are laid out otherwise.
+    """
     large = [s for s in kernel.stages if s.kind == "reduce" and kernel.rows * s.points >= LEAST]
     if any(local.size > 1 for local in kernel.locals.values()):
         return False  # what is kept on the chip would go through memory
-    found = {across for stage in large for across in _ways(stage, kernel.outer)}
-    return len(found) == 2
+    ways = [_ways(stage, kernel.outer) for stage in large]
+    return {True} in ways and {False} in ways
 
 
 def _ways(stage: RowStage, outer: tuple[Dim, ...]) -> set[bool]:

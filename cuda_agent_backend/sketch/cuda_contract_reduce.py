@@ -185,15 +185,22 @@ class Lines:
 
     def _corrected(self) -> list[str]:
         """Sums that are not finite anew, each by the thread that will read it."""
-        place = "from + i, column" if self.direction.by_rows else "row, from + i"
-        result = f"results[{self._at('i')}]"
+        place = "from + i + e, column" if self.direction.by_rows else "row, from + i + e"
+        result = f"results[{self._at('(i + e)')}]"
         body = [
-            "for (int i = j; i < j + L; ++i)",
+            f"const auto total = {self._load};",
+            "bool usual = true;",
+            "#pragma unroll",
+            "for (int e = 0; e < L; ++e) usual = usual && fabsf(total.v[e]) < 3.402823466e38f;",
+            "if (usual) continue;",
+            "#pragma unroll 1",
+            "for (int e = 0; e < L; ++e)",
             f"  if (!(fabsf({result}) < 3.402823466e38f)) {result} = exact({place});",
         ]
         return [
-            "for (int j = live ? member * L : limit; j < limit; j += team * L)",
+            "for (int i = live ? member * L : limit; i < limit; i += team * L) {",
             *indented(body),
+            "}",
         ]
 
     def _picks(self, anew: bool) -> list[str]:

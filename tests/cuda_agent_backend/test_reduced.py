@@ -28,6 +28,10 @@ from cuda_agent_backend.sketch.reduced import Reducing, reducing_of
 from cuda_agent_backend.sketch.reduced_stages import below
 from cuda_agent_backend.sketch.schedule import Parameter, Schedule
 from cuda_agent_backend.sketch.ssa import Body, Instruction, Unsupported, Value
+from sandbox.candidate import Candidate
+from sandbox.compilation import Compiled
+from sandbox.compile import compile_candidate
+from sandbox.toolchain import Missing, find_cuda
 
 DEVICE = cuda.DeviceFacts()
 TILES: dict[str, Parameter] = {
@@ -507,3 +511,21 @@ def test_results_are_stored_before_any_is_worked_out_anew(
     writer = reducing_writer(reducing, tiles, DEVICE)
     before, _, _ = "\n".join(writer.store_tail()).partition("for (int turn")
     assert before.count(writer.meeting) == (name in KEPT)
+
+
+@pytest.mark.skipif(isinstance(find_cuda(), Missing), reason="no CUDA compiler")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_both_directions_compile_without_spilling_registers(
+    dtype: torch.dtype, tmp_path: Path
+) -> None:
+    a, b = torch.empty(5000, 384, dtype=dtype), torch.empty(5000, 384, dtype=dtype)
+    it = made(lambda a, b: ((a @ b.T).amax(1), (a @ b.T).amax(0)), a, b)
+    if dtype == torch.float32:
+        it = made(pairs, a, b)
+    region, kernels = it.analysis.region, it.analysis.kernels
+    schedule = cuda.schedules(region, kernels, DEVICE)[0]
+    assert schedule.parameters(0)["sketch"] == SKETCH
+    candidate = Candidate("cuda", "cuda", *cuda.emit(region, kernels, schedule, DEVICE), "sketch")
+    built = compile_candidate(candidate, tmp_path, "sm_90a", 120)
+    assert isinstance(built, Compiled), built
+    assert all(kernel["spill_store_bytes"] == 0 for kernel in built.facts.values())
