@@ -20,8 +20,9 @@ from cuda_agent_backend.sketch import (
     cuda_transpose,
 )
 from cuda_agent_backend.sketch.contraction import contraction_of
+from cuda_agent_backend.sketch.crossing import crosses
 from cuda_agent_backend.sketch.cuda_contract_pool import emit_pooling
-from cuda_agent_backend.sketch.cuda_contract_reduce import emit_reducing, width_of
+from cuda_agent_backend.sketch.cuda_contract_reduce import emit_reducing, shape_of
 from cuda_agent_backend.sketch.cuda_estimate import traffic_of
 from cuda_agent_backend.sketch.cuda_last_wave import emit_contraction
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
@@ -120,8 +121,7 @@ def _in_tiles(
         parameters = schedule.parameters(number)
         if parameters.get("sketch") == cuda_contract_reduce.SKETCH:
             found[number] = reducing_of(region, kernels, number)
-            width = width_of(found[number], read_tiles(parameters))
-            region, kernels = found[number].in_tiles(width)
+            region, kernels = found[number].in_tiles(shape_of(read_tiles(parameters)))
     return region, kernels, found
 
 
@@ -168,7 +168,10 @@ def _plan(region: LoweredRegion, kernels: tuple[Kernel, ...], emitted: list[Emit
 
 
 def fits(kernel: Kernel, region: LoweredRegion) -> bool:
-    """Whether what lies around a kernel's scans has room on the chip with them, on a device of the default kind."""
+    """Whether one kernel is the way: what lies around its scans has room on the chip with them, on a device of the
+    default kind, and its reductions do not cross each other."""
+    if crosses(kernel):
+        return False
     scans = any(stage.kind == "scan" for stage in kernel.stages)
     if not scans or len(passes(kernel, tails=True)) == 1:
         return True

@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import sympy
+import torch
 
 from cuda_agent_backend.sketch.bands import ALL
-from cuda_agent_backend.sketch.cuda_access import LanePrinter
+from cuda_agent_backend.sketch.cuda_access import LanePrinter, share_divisors
 from cuda_agent_backend.sketch.cuda_boxes import in_batches
 from cuda_agent_backend.sketch.cuda_contract import Writer
 from cuda_agent_backend.sketch.cuda_frame import decompose, indented
@@ -20,13 +21,14 @@ from cuda_agent_backend.sketch.cuda_layout import WARP, DeviceFacts, ceildiv
 from cuda_agent_backend.sketch.cuda_operands import Output
 from cuda_agent_backend.sketch.cuda_parts import Emitted, local_types
 from cuda_agent_backend.sketch.cuda_tiles import Tiles, read_tiles
-from cuda_agent_backend.sketch.nest import Dim, RowStage
+from cuda_agent_backend.sketch.nest import RowStage
 from cuda_agent_backend.sketch.printer import c_index
-from cuda_agent_backend.sketch.reduced import Reducing, accumulator
+from cuda_agent_backend.sketch.reduced import Reducing
+from cuda_agent_backend.sketch.reduced_directions import Direction, accumulator
 from cuda_agent_backend.sketch.reduced_picks import KIND
-from cuda_agent_backend.sketch.reduced_stages import tops_in
+from cuda_agent_backend.sketch.reduced_stages import multiple_of, tops_in
 from cuda_agent_backend.sketch.schedule import Parameter
-from cuda_agent_backend.sketch.ssa import Instruction, Unsupported
+from cuda_agent_backend.sketch.ssa import Body, Instruction, Unsupported
 
 SKETCH = "contract_reduce"
 RUN = 16
@@ -46,9 +48,9 @@ class Tail:
 
 @dataclass
 class ReducingWriter(Writer):
-    """Writes a sum of products that ends in reductions. ``by_rows``: rows are reduced, else columns."""
+    """Writes a sum of products that ends in reductions, in one direction or one after the other in both."""
 
-    by_rows: bool = False
+    directions: tuple[Direction, ...] = ()
 
     def __post_init__(self) -> None:
         if self.tiles.boxes and in_batches(self.contraction) != self.contraction:
@@ -61,69 +63,22 @@ class ReducingWriter(Writer):
         self.needed = ALL
 
     def _output(self) -> Output:
-        """Lines lie in shared memory as they are reduced."""
-        size = self._along[-1][1]
-        return Output(self.by_rows, next(v for v in (4, 2, 1) if size % v == 0))
-
-    @property
-    def _along(self) -> tuple[Dim, ...]:
-        """The loops that are reduced."""
-        c = self.contraction
-        return c.rows if self.by_rows else c.columns
-
-    @property
-    def _reductions(self) -> dict[str, Numbered]:
-        """By name, in order, with their numbers among the kernel's stages."""
-        stages = enumerate(self.kernel.stages)
-        return {s.name: (n, s) for n, s in stages if n and s.kind == "reduce"}
-
-    @property
-    def _team(self) -> int:
-        """Threads that share a line."""
-        own = self.tiles.threads - self.tiles.preparing
-        most = min(WARP, own // self._high, self._wide // self.output.vector)
-        return 1 << max(0, most.bit_length() - 1)
-
-    @property
-    def _high(self) -> int:
-        return self.tiles.tile_n if self.by_rows else self.tiles.tile_m
-
-    @property
-    def _wide(self) -> int:
-        """Results of a line."""
-        return self.tiles.tile_m if self.by_rows else self.tiles.tile_n
-
-    # --- text ---
+        """The first direction's lines lie in shared memory as they are reduced."""
+        first = self.directions[0]
+        return Output(first.by_rows, vector_of(first))
 
     def store_tail(self) -> list[str]:
         """The reductions of a block's tile of results."""
-        c, t, team = self.contraction, self.tiles, self._team
-        at_once = (t.threads - t.preparing) // team
-        size = c.n if self.by_rows else c.m
-        start, name = ("column0", "column") if self.by_rows else ("row0", "row")
-        turns = ceildiv(self._high, at_once)
-        line = [
-            f"const int line = turn * {at_once} + own / team;",
-            f"const bool live = line < {self._high} && {start} + line < {size};",
-            f"const int {name} = min({start} + line, {size - 1});",
-            f"float* const results = memory + min(line, {self._high - 1}) * stride;",
-            *decompose(name, c.columns if self.by_rows else c.rows, self.index),
-            *self._corrected(),
-            *self._picks(),
-            *self._passes(),
-        ]
-        return [
-            *self._kept(),
-            *self._exact(),
-            f"constexpr int L = {self.output.vector}, team = {team};",
-            "const int own = threadIdx.x - first_thread, member = own % team;",
-            f"const int tile = {'tile_m' if self.by_rows else 'tile_n'}, from = {self._from};",
-            f"const int limit = min({self._wide}, {c.m if self.by_rows else c.n} - from);",
-            "#pragma unroll 1",
-            f"for (int turn = 0; turn < {turns}; ++turn) {{",
-            *indented(line),
-            "}",
-        ]
+        lines = [Lines(self, one) for one in self.directions]
+        out = [*self._kept(), *self._exact()]
+        out.append("const int own = threadIdx.x - first_thread;")
+        for number, one in enumerate(lines):
+            if number and self._anew:  # the next reads what the one before worked out anew
+                out.append(self.meeting)
+            # scopes of their own, as directions name the same things
+            text = one.text(anew=self._anew and not number)
+            out += text if len(lines) == 1 else ["{", *indented(text), "}"]
+        return out
 
     def _kept(self) -> list[str]:
         """The results to memory, where something else needs them."""
@@ -137,36 +92,129 @@ class ReducingWriter(Writer):
         meeting = [self.meeting] if self._anew else []
         return ["{", *indented(plain.store_tail()), "}", *meeting]
 
+
+@dataclass(frozen=True)
+class Lines:
+    """Writes the reductions of a tile in one direction; its lines lie in shared memory, or across those that do."""
+
+    writer: ReducingWriter
+    direction: Direction
+
     @property
-    def _from(self) -> str:
-        return "row0" if self.by_rows else "column0"
+    def _name(self) -> str:
+        """Of a result's number along the line."""
+        return "row" if self.direction.by_rows else "column"
+
+    @property
+    def _others(self) -> str:
+        """Of the line's number."""
+        return "column" if self.direction.by_rows else "row"
+
+    @property
+    def _across(self) -> bool:
+        return self.direction.by_rows != self.writer.output.by_rows
+
+    @property
+    def _high(self) -> int:
+        """Lines."""
+        t = self.writer.tiles
+        return t.tile_n if self.direction.by_rows else t.tile_m
+
+    @property
+    def _wide(self) -> int:
+        """Results of a line."""
+        return self.direction.width(shape_of(self.writer.tiles))
+
+    @property
+    def _vector(self) -> int:
+        return vector_of(self.direction)
+
+    @property
+    def _reductions(self) -> dict[str, Numbered]:
+        """By name, in order, with their numbers among the kernel's stages."""
+        stages, own = enumerate(self.writer.kernel.stages), self.direction.names
+        return {s.name: (n, s) for n, s in stages if s.name in own and s.kind == "reduce" and n}
+
+    @property
+    def _team(self) -> int:
+        """Threads that share a line."""
+        own = self.writer.tiles.threads - self.writer.tiles.preparing
+        most = min(WARP, own // self._high, self._wide // self._vector)
+        return 1 << max(0, most.bit_length() - 1)
+
+    def _at(self, number: str) -> str:
+        """Where a result of the line is."""
+        return f"{number} * stride" if self._across else number
+
+    @property
+    def _load(self) -> str:
+        """Results of the line from the ``i``-th on."""
+        if self._across:
+            return "ca::load_apart<L>(results + i * stride, stride)"
+        return "ca::load<L>(results + i)"
+
+    # --- text ---
+
+    def text(self, anew: bool) -> list[str]:
+        """The reductions of all lines. ``anew``: whether sums that are not finite are worked out anew before."""
+        c, t, team = self.writer.contraction, self.writer.tiles, self._team
+        by_rows, high, name = self.direction.by_rows, self._high, self._others
+        at_once = (t.threads - t.preparing) // team
+        size, others = (c.n, c.columns) if by_rows else (c.m, c.rows)
+        lies = "" if self._across else " * stride"
+        line = [
+            f"const int line = turn * {at_once} + own / team;",
+            f"const bool live = line < {high} && {name}0 + line < {size};",
+            f"const int {name} = min({name}0 + line, {size - 1});",
+            f"float* const results = memory + min(line, {high - 1}){lies};",
+            *decompose(name, others, self.writer.index),
+            *(self._corrected() if anew else []),
+            *self._picks(anew),
+            *self._passes(),
+        ]
+        return [
+            f"constexpr int L = {self._vector}, team = {team};",
+            "const int member = own % team;",
+            f"const int tile = {'tile_m' if by_rows else 'tile_n'}, from = {self._name}0;",
+            f"const int limit = min({self._wide}, {self.direction.extent} - from);",
+            "#pragma unroll 1",
+            f"for (int turn = 0; turn < {ceildiv(high, at_once)}; ++turn) {{",
+            *indented(line),
+            "}",
+        ]
 
     def _corrected(self) -> list[str]:
         """Sums that are not finite anew, each by the thread that will read it."""
-        if not self._anew:
-            return []
-        place = "from + i, column" if self.by_rows else "row, from + i"
+        place = "from + i + e, column" if self.direction.by_rows else "row, from + i + e"
+        result = f"results[{self._at('(i + e)')}]"
         body = [
-            "for (int i = j; i < j + L; ++i)",
-            f"  if (!(fabsf(results[i]) < 3.402823466e38f)) results[i] = exact({place});",
+            f"const auto total = {self._load};",
+            "bool usual = true;",
+            "#pragma unroll",
+            "for (int e = 0; e < L; ++e) usual = usual && fabsf(total.v[e]) < 3.402823466e38f;",
+            "if (usual) continue;",
+            "#pragma unroll 1",
+            "for (int e = 0; e < L; ++e)",
+            f"  if (!(fabsf({result}) < 3.402823466e38f)) {result} = exact({place});",
         ]
         return [
-            "for (int j = live ? member * L : limit; j < limit; j += team * L)",
+            "for (int i = live ? member * L : limit; i < limit; i += team * L) {",
             *indented(body),
+            "}",
         ]
 
-    def _picks(self) -> list[str]:
+    def _picks(self, anew: bool) -> list[str]:
         """Single results of the line, to memory where they are this tile's."""
-        picks = [(n, s) for n, s in enumerate(self.kernel.stages) if s.kind == KIND]
+        picks = [(n, s) for n, s in enumerate(self.writer.kernel.stages)]
+        picks = [(n, s) for n, s in picks if s.kind == KIND and s.name in self.direction.stages]
         # another thread of the team may have worked out the result anew
-        out = ["__syncwarp();"] if picks and self._anew else []
-        name = "row" if self.by_rows else "column"
+        out = ["__syncwarp();"] if picks and anew else []
         for number, stage in picks:
             place, made = f"s{number}v{stage.body.results[0].number}", self._before(None, 1)
             body = [
-                f"const int {name} = from + int(at);",
-                *decompose(name, self._along, self.index),
-                "auto total = ca::load<L>(results + at);",
+                f"const int {self._name} = from + int(at);",
+                *decompose(self._name, self.direction.along, self.writer.index),
+                f"auto total = ca::load<L>(results + {self._at('at')});",
                 *made.lines,
                 *(f"m_{s.buffer}[{c_index(s.index)}] = {made.value}.v[0];" for s in stage.stores),
             ]
@@ -234,23 +282,27 @@ class ReducingWriter(Writer):
         self, group: Sequence[Numbered], update: Callable[[int, RowStage, str], str]
     ) -> list[str]:
         """The tail on results at ``i`` of the line, and what reductions make of them."""
-        lane, name = self._along[-1][0], "row" if self.by_rows else "column"
-        out = [f"const int {name} = from + i;", *decompose(name, self._along, self.index)]
-        tail = self._before(lane, self.output.vector)
-        out += ["auto total = ca::load<L>(results + i);", *tail.lines]
-        printer = self._printer(lane, self.output.vector, {**self._tops, **tail.made})
+        lane, width = self.direction.along[-1][0], self._vector
+        out = [f"const int {self._name} = from + i;"]
+        out += decompose(self._name, self.direction.along, self.writer.index)
+        tail = self._before(lane, width)
+        out += [f"auto total = {self._load};", *tail.lines]
+        printer = self._printer(lane, width, {**self._tops, **tail.made})
         for number, stage in group:
-            prefix = f"s{number}v"
-            out += printer.lines(stage.body, prefix)
+            prefix, scaled = f"s{number}v", _scaled(stage)
+            if scaled is not None:
+                out.append(update(number, stage, tail.made[str(scaled.buffer)]))
+                continue
+            out += printer.lines(_sharing(stage.body), prefix)
             out.append(update(number, stage, f"{prefix}{stage.body.results[0].number}"))
         return out
 
     def _before(self, lane: sympy.Symbol | None, width: int) -> Tail:
         """What is made of ``total`` before it is reduced."""
-        types, value = local_types(self.kernel), "total"
+        types, value = local_types(self.writer.kernel), "total"
         made: dict[str, str] = {}
         lines: list[str] = []
-        for number, stage in enumerate(self.kernel.stages):
+        for number, stage in enumerate(self.writer.kernel.stages):
             if number and stage.kind != "map":
                 break
             if number:
@@ -269,7 +321,7 @@ class ReducingWriter(Writer):
                 raise Unsupported("a value of the tail that is not there")
             return made[i.buffer]
 
-        buffers = self.region.buffers
+        buffers = self.writer.region.buffers
         return LanePrinter(lane, lambda b: f"m_{b}", local, lambda b: buffers[b].dtype, "", width)
 
     @property
@@ -288,7 +340,8 @@ class ReducingWriter(Writer):
             for s, member in zip(stage.stores, members, strict=True)
         )
         out = [
-            f"const auto f{number} = ca::warp_join<team>(ca::across<L>(a{number}));",
+            f"auto f{number} = ca::warp_join<team>(ca::across<L>(a{number}));",
+            *self._multiple(number, stage),
             f"if (live && member == 0) {{ {' '.join(stores)} }}",
         ]
         # of a tile without any number exponentials are 0, not those of NaN
@@ -297,19 +350,47 @@ class ReducingWriter(Writer):
             out.append(f"const auto top{number} = {top} == -INFINITY ? 0 : {top};")
         return out
 
+    def _multiple(self, number: int, stage: RowStage) -> list[str]:
+        """The extreme of multiples from that of what they are multiples of."""
+        scaled = _scaled(stage)
+        if scaled is None:
+            return []
+        prefix, extreme = f"s{number}v", f"f{number}.v[0]"
+        made = {str(scaled.buffer): f"ca::splat<float, L>({extreme})"}
+        lines = self._printer(None, 1, made).lines(_sharing(stage.body), prefix)
+        last = f"{extreme} = {prefix}{stage.body.results[0].number}.v[0];"
+        return ["{", "  constexpr int L = 1;", *indented([*lines, last]), "}"]
+
+
+def _scaled(stage: RowStage) -> Instruction | None:
+    """What an extreme's values are positive multiples of: it is worked out of those, and scaled once for the line."""
+    extreme = stage.combine in ("max", "min") and stage.dtype == torch.float32
+    return multiple_of(stage.body) if extreme else None
+
+
+def _sharing(body: Body) -> Body:
+    """With divisions by constants as a row's kernel does them, which takes fewer instructions and no branch."""
+    return share_divisors(body, set())
+
 
 def reducing_writer(
     reducing: Reducing, tiles: Tiles, device: DeviceFacts, name: str = "k"
 ) -> ReducingWriter:
     """Of the product's kernel under these tiles. Raises Unsupported where they do not fit."""
-    region, kernels = reducing.in_tiles(width_of(reducing, tiles))
+    region, kernels = reducing.in_tiles(shape_of(tiles))
     kernel, c = kernels[reducing.number], reducing.contraction
-    return ReducingWriter(kernel, c, region, tiles, name, device, reducing.by_rows)
+    return ReducingWriter(kernel, c, region, tiles, name, device, reducing.directions)
 
 
-def width_of(reducing: Reducing, tiles: Tiles) -> int:
-    """Results of a line in a tile."""
-    return tiles.tile_m if reducing.by_rows else tiles.tile_n
+def shape_of(tiles: Tiles) -> tuple[int, int]:
+    """Rows and columns of a tile."""
+    return tiles.tile_m, tiles.tile_n
+
+
+def vector_of(direction: Direction) -> int:
+    """Results of a line that a thread reads at a time."""
+    size = direction.along[-1][1]
+    return next(v for v in (4, 2, 1) if size % v == 0)
 
 
 def emit_reducing(

@@ -15,7 +15,7 @@ from cuda_agent_backend.sketch.cuda_contract import MAX_BATCHES, SKETCH, Writer
 from cuda_agent_backend.sketch.cuda_contract_pool import SKETCH as POOLING
 from cuda_agent_backend.sketch.cuda_contract_pool import pooling_writer
 from cuda_agent_backend.sketch.cuda_contract_reduce import SKETCH as REDUCING
-from cuda_agent_backend.sketch.cuda_contract_reduce import reducing_writer, width_of
+from cuda_agent_backend.sketch.cuda_contract_reduce import reducing_writer, shape_of
 from cuda_agent_backend.sketch.cuda_last_wave import writer_of
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts, ceildiv
 from cuda_agent_backend.sketch.cuda_operands import Side
@@ -192,9 +192,10 @@ def _ranked(
 
 def _fills(reducing: Reducing, t: Tiles) -> bool:
     """Whether tiles of a group are not padding for a good part, which those of all groups together were not."""
-    width = width_of(reducing, t)
-    padded = ceildiv(reducing.extent, width) * width
-    return not reducing.grouped or padded <= MOST_PADDING * reducing.extent
+    one = reducing.directions[0]
+    width = one.width(shape_of(t))
+    padded = ceildiv(one.extent, width) * width
+    return not reducing.grouped or padded <= MOST_PADDING * one.extent
 
 
 def _with_tf32(

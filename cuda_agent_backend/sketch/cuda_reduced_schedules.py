@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cuda_agent_backend.sketch.cuda_contract_reduce import width_of
+from cuda_agent_backend.sketch.cuda_contract_reduce import shape_of
 from cuda_agent_backend.sketch.cuda_contract_schedules import (
     pooling_schedules,
     reducing_schedules,
@@ -70,7 +70,7 @@ def _ranked(
             reducing = reducing_of(region, kernels, number)
             options = reducing_schedules(reducing, device, most)
             if options:
-                region, kernels = reducing.in_tiles(width_of(reducing, read_tiles(options[0])))
+                region, kernels = reducing.in_tiles(shape_of(read_tiles(options[0])))
                 found[number] = list(options)
         except Unsupported:
             continue
@@ -89,7 +89,7 @@ def _chosen(
         parameters = options[min(turn, len(options) - 1)]
         try:
             reducing = reducing_of(region, kernels, number)
-            region, kernels = reducing.in_tiles(width_of(reducing, read_tiles(parameters)))
+            region, kernels = reducing.in_tiles(shape_of(read_tiles(parameters)))
             chosen[number] = parameters
         except Unsupported:
             continue

@@ -1,32 +1,23 @@
 """Sums of products whose results are reduced where they are made, so that only what tiles come to goes through memory.
 
-`reducing_of` finds the kernel that reduces a product's results over loops of its rows or columns. Under a tile's size,
-`Reducing.in_tiles` gives both kernels anew: the product's ends in reductions over the part of those loops that a tile
-has, and the other joins what the tiles came to, a row kernel like any other. Sums of exponentials below their row's
-maximum are below the tile's first, and scaled by what that lacks when they are joined.
+`reducing_of` finds the kernels that reduce a product's results over loops of its rows or columns, or of both, as losses
+over all pairs of two sets do. Under a tile's size, `Reducing.in_tiles` gives all of them anew: the product's ends in
+reductions over the part of those loops that a tile has, and each other joins what the tiles came to, a row kernel like
+any other. Sums of exponentials below their row's maximum are below the tile's first, and scaled by what that lacks
+when they are joined.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import sympy
-import torch
 
 from cuda_agent_backend.sketch.contraction import Contraction, contraction_of, points, straightened
-from cuda_agent_backend.sketch.cuda_layout import ceildiv
-from cuda_agent_backend.sketch.cuda_parts import PARTIAL_TYPES, Accumulator, stage_dtype
-from cuda_agent_backend.sketch.lower import Buffer, LoweredRegion, Store
-from cuda_agent_backend.sketch.nest import (
-    Dim,
-    Kernel,
-    RowStage,
-    coefficient,
-    merge_inner,
-    row_major,
-)
-from cuda_agent_backend.sketch.printer import COMPUTE_TYPES
+from cuda_agent_backend.sketch.lower import LoweredRegion, Store
+from cuda_agent_backend.sketch.nest import Dim, Kernel, RowStage
+from cuda_agent_backend.sketch.reduced_directions import Direction, Nests
 from cuda_agent_backend.sketch.reduced_loops import (
     Access,
     Names,
@@ -36,42 +27,32 @@ from cuda_agent_backend.sketch.reduced_loops import (
     stored_by,
 )
 from cuda_agent_backend.sketch.reduced_picks import GATHERED, Pick, picks_in, places_read
-from cuda_agent_backend.sketch.reduced_stages import in_tile, joining
-from cuda_agent_backend.sketch.ssa import GATHER, Body, Unsupported
+from cuda_agent_backend.sketch.ssa import GATHER, Unsupported
 
 COMBINED = ("sum", "max", "min", "welford")
 LEAST_GROUP = 64
 """Results that are reduced to one, of neighbours in a product's rows or columns that are not: each such group begins a
 tile of its own."""
-TILE = sympy.Symbol("tile", integer=True, nonnegative=True)
-"""Number of a tile along what is reduced."""
+ANY_SHAPE = (64, 64)
+"""Of a tile, where it is enough to know whether its reductions can be joined."""
 
 
 @dataclass(frozen=True)
 class Reducing:
-    """Kernel ``number`` makes ``buffer``, which kernel ``reader`` reduces over the rows (``by_rows``) or columns of
-    ``contraction``; groups of them that are not reduced to one are batches.
+    """Kernel ``number`` makes ``buffer``, the results of ``contraction``, which are reduced over rows, columns or both;
+    groups of them that are not reduced to one are batches.
 
-    kept: whether the results are written all the same, as something else needs them.
-    names: for each stage of the reader that reduces results, the product's loops as the stage knows them. picks: what
-    other kernels want of single results, with the same for their stages.
+    directions: the first is that in whose lines results lie in a tile. kept: whether the results are written all the
+    same, as something else needs them.
     """
 
     region: LoweredRegion
     kernels: tuple[Kernel, ...]
     number: int
-    reader: int
     buffer: str
     contraction: Contraction
-    by_rows: bool
     kept: bool
-    names: dict[str, Names]
-    picks: tuple[tuple[Pick, Names], ...] = ()
-
-    @property
-    def extent(self) -> int:
-        """Results that are reduced to one within the tiles of a line."""
-        return self.contraction.m if self.by_rows else self.contraction.n
+    directions: tuple[Direction, ...]
 
     @property
     def grouped(self) -> bool:
@@ -79,144 +60,29 @@ class Reducing:
         whole = contraction_of(self.kernels[self.number])
         return whole is not None and whole.batches < self.contraction.batches
 
-    def in_tiles(self, width: int) -> tuple[LoweredRegion, tuple[Kernel, ...]]:
-        """Region and kernels where a tile has ``width`` of the results that are reduced to one."""
-        reader = self.kernels[self.reader]
-        tiles = ceildiv(self.extent, width)
-        index, count = self._place(tiles)
-        own: dict[str, RowStage] = {}
-        joined: list[RowStage] = []
-        locals_ = dict(reader.locals)
-        for stage in reader.stages:
-            if stage.name not in self.names:
-                joined.append(stage)
-                continue
-            own[stage.name] = self._in_tile(stage, index, own)
-            stages, added = joining(stage, own, *self._parts(stage, index, tiles))
-            joined += [merge_inner(s) for s in stages]
-            locals_ |= added
-        join = replace(reader, stages=tuple(joined), locals=locals_)
-        region, kernels = self._region(list(own.values()), count), self._replaced(own, join)
-        return self._with_picks(region, kernels)
+    def in_tiles(self, shape: tuple[int, int]) -> Nests:
+        """Region and kernels where a tile has so many rows and columns."""
+        region, kernels = self.region, self._at_hand()
+        for one in self.directions:
+            region, kernels = one.in_tiles(region, kernels, self.number, one.width(shape))
+        return region, kernels
 
-    def _with_picks(
-        self, region: LoweredRegion, kernels: tuple[Kernel, ...]
-    ) -> tuple[LoweredRegion, tuple[Kernel, ...]]:
-        found, buffers = list(kernels), dict(region.buffers)
-        index, count = _numbered(self._lines)
-        for pick, names in self.picks:
-            buffer = f"{self.buffer}_{pick.stage.name}_pick"
-            buffers[buffer] = Buffer(buffer, "temporary", torch.float32, (count,), (1,))
-            product = found[self.number]
-            made = pick.in_tile(names, buffer, index)
-            found[self.number] = replace(product, stages=(*product.stages, made))
-            theirs = index.xreplace({p: own for own, p in names.items()})
-            found[pick.kernel] = pick.loaded(found[pick.kernel], buffer, theirs)
-        return replace(region, buffers=buffers), tuple(found)
-
-    def _parts(
-        self, stage: RowStage, index: sympy.Expr, tiles: int
-    ) -> tuple[tuple[Dim, ...], sympy.Expr]:
-        """The loops over what tiles came to for a stage, and where each part lies."""
-        names = self.names[stage.name]
-        fresh = sympy.Symbol(f"{stage.name}_tile", integer=True, nonnegative=True)
-        place = index.xreplace({**{p: r for r, p in names.items()}, TILE: fresh})
-        kept = tuple(d for d in stage.inner if not self._within(names[d[0]]))
-        return _by_step((*kept, (fresh, tiles)), place), place
-
-    def _within(self, symbol: sympy.Symbol) -> bool:
-        """Whether a loop of the product is reduced in tiles."""
-        c = self.contraction
-        return symbol in {s for s, _ in (c.rows if self.by_rows else c.columns)}
-
-    @property
-    def _lines(self) -> tuple[Dim, ...]:
-        """The loops that are not reduced in tiles."""
-        c = self.contraction
-        return (*c.batch, *(c.columns if self.by_rows else c.rows))
-
-    def _place(self, tiles: int) -> tuple[sympy.Expr, int]:
-        """Where a tile's part of a line's reduction lies, lines next to each other; and how many of them there are."""
-        batches = len(self.contraction.batch)
-        return _numbered((*self._lines[:batches], (TILE, tiles), *self._lines[batches:]))
-
-    def _in_tile(self, stage: RowStage, index: sympy.Expr, own: Mapping[str, RowStage]) -> RowStage:
-        """A stage's part in a tile, after ``own``. Raises Unsupported where that needs what no tile has."""
-        body = _forwarded(stage.body.substitute(dict(self.names[stage.name])), self.buffer)
-        made = in_tile(replace(stage, body=body), self._makers(own))
-        stores = tuple(
-            Store(f"{self.buffer}_{stage.name}_{member}", index, field)
-            for field, (member, _) in enumerate(accumulator(made).fields)
-        )
-        at_hand = {self.buffer, *(s.buffer for before in own.values() for s in before.local_stores)}
-        if not {i.buffer for i in made.body.walk() if i.op == "local"} <= at_hand:
-            raise Unsupported("a reduction that needs a scalar that is not made in its tile")
-        return replace(made, inner=(), stores=stores)
-
-    def _makers(self, own: Mapping[str, RowStage]) -> dict[str, RowStage]:
-        """What makes the reader's scalars, by name; reductions in tiles as they are in ``own``."""
-        stages = (own.get(s.name, s) for s in self.kernels[self.reader].stages)
-        return {store.buffer: s for s in stages for store in s.local_stores}
-
-    def _region(self, own: Sequence[RowStage], count: int) -> LoweredRegion:
-        """With memory for what the tiles come to."""
-        added = {
-            store.buffer: Buffer(store.buffer, "temporary", PARTIAL_TYPES[ctype], (count,), (1,))
-            for stage in own
-            for store, (_, ctype) in zip(stage.stores, accumulator(stage).fields, strict=True)
-        }
-        return replace(self.region, buffers={**self.region.buffers, **added})
-
-    def _replaced(self, own: Mapping[str, RowStage], join: Kernel) -> tuple[Kernel, ...]:
+    def _at_hand(self) -> tuple[Kernel, ...]:
+        """The kernels, of which the product's has its results at hand for stages to come."""
         product = self.kernels[self.number]
         *before, last = product.stages
         stores = last.stores if self.kept else ()
         last = replace(last, stores=stores, local_stores=(Store(self.buffer, sympy.S.Zero),))
         found = list(self.kernels)
-        found[self.number] = replace(product, stages=(*before, last, *own.values()))
-        read = {i.buffer for s in join.stages for i in s.body.walk() if i.op == "local"}
-        locals_ = {n: local for n, local in join.locals.items() if n in read}
-        stages = (
-            replace(s, local_stores=tuple(t for t in s.local_stores if t.buffer in read))
-            for s in join.stages
-        )
-        found[self.reader] = replace(join, stages=tuple(stages), locals=locals_)
+        found[self.number] = replace(product, stages=(*before, last))
         return tuple(found)
-
-
-def accumulator(stage: RowStage) -> Accumulator:
-    """What a stage's reduction is kept in on its way through a tile."""
-    return Accumulator(stage.combine, COMPUTE_TYPES[stage_dtype(stage)])
-
-
-def _numbered(dims: Sequence[Dim]) -> tuple[sympy.Expr, int]:
-    """The number of a point of the loops in row-major order, and how many there are."""
-    return row_major(dims), points(dims)
-
-
-def _by_step(loops: tuple[Dim, ...], place: sympy.Expr) -> tuple[Dim, ...]:
-    """Those whose neighbours are nearest in memory last."""
-    return tuple(sorted(loops, key=lambda d: -(coefficient(place, d[0]) or 0)))
-
-
-def _forwarded(body: Body, buffer: str) -> Body:
-    """``body`` with loads of the product's results as reads of what the kernel has at hand."""
-    return Body(
-        [
-            replace(i, op="local", index=sympy.S.Zero)
-            if i.op == "load" and i.buffer == buffer
-            else replace(i, body=None if i.body is None else _forwarded(i.body, buffer))
-            for i in body.instructions
-        ],
-        body.results,
-    )
 
 
 # --- which kernel reduces what ---------------------------------------------------------------------------------------
 
 
 def reducing_of(region: LoweredRegion, kernels: tuple[Kernel, ...], number: int) -> Reducing:
-    """How the results of kernel ``number`` are reduced in its tiles.
+    """How the results of kernel ``number`` are reduced in its tiles: for all kernels that reduce them, or the first.
 
     Raises:
         Unsupported: it is no sum of products, or its results are not only reduced, with the reason.
@@ -224,28 +90,78 @@ def reducing_of(region: LoweredRegion, kernels: tuple[Kernel, ...], number: int)
     product = straightened(kernels[number])
     if contraction_of(product) is None:
         raise Unsupported("no sum of products")
+    buffer, _ = stored_by(product)
+    readers, others = _readers(kernels, number, buffer)
+    if len(readers) > 1 and not _is_kept(region, kernels, buffer, others):
+        try:
+            found = _reducing(region, kernels, number, readers, others)
+            found.in_tiles(ANY_SHAPE)
+            return found
+        except Unsupported:
+            pass
+    return _reducing(region, kernels, number, readers[:1], [*readers[1:], *others])
+
+
+def _reducing(
+    region: LoweredRegion,
+    kernels: tuple[Kernel, ...],
+    number: int,
+    readers: Sequence[int],
+    others: Sequence[int],
+) -> Reducing:
+    """``readers``: kernels whose reductions are done in tiles; ``others`` read single results, or what is written."""
+    product = straightened(kernels[number])
     buffer, stored = stored_by(product)
-    reader, *others = _readers(kernels, number, buffer)
-    kept = buffer in region.outputs or any(_loading(kernels[n], buffer) for n in others)
-    if kept:
-        others = []
-    accesses = {n: _accesses(kernels[n], buffer) for n in (reader, *others)}
+    kept = _is_kept(region, kernels, buffer, others)
+    found = list(kernels)
+    found[number] = product
+    readers_and_picks = readers if kept else (*readers, *others)
+    accesses = {n: _accesses(kernels[n], buffer) for n in readers_and_picks}
     ends = ends_of([stored, *(access for own in accesses.values() for access in own)])
-    changed = list(kernels)
-    changed[number] = product = cut_at(product, [stored], ends)
-    for n, own in accesses.items():
-        changed[n] = cut_at(kernels[n], own, ends)
-    other = changed[reader]
+    for n, own in {number: [stored], **accesses}.items():
+        found[n] = cut_at(found[n], own, ends)
+    changed = tuple(found)
+    picks = [pick for n in accesses for pick in picks_in(n, changed[n], buffer)]
+    directions = [_direction(changed, number, n, buffer) for n in readers]
+    _check_order(kernels, number, [s for n in readers for s in _loading(kernels[n], buffer)], picks)
+    directions = _with_picks(directions, changed, number, picks)
+    first = directions[0].contraction
+    if any(one.contraction != first for one in directions):
+        raise Unsupported("groups of rows beside groups of columns")
+    return Reducing(region, changed, number, buffer, first, kept, tuple(directions))
+
+
+def _is_kept(
+    region: LoweredRegion, kernels: tuple[Kernel, ...], buffer: str, others: Sequence[int]
+) -> bool:
+    """Whether the results are needed in memory, of which ``others`` read more than the reductions do."""
+    return buffer in region.outputs or any(_loading(kernels[n], buffer) for n in others)
+
+
+def _direction(kernels: tuple[Kernel, ...], number: int, reader: int, buffer: str) -> Direction:
+    """Of the reductions in one kernel, loops of both cut to be the same."""
+    product, other = kernels[number], kernels[reader]
     names = {s.name: names_of(product, _read_at(other, s, buffer)) for s in _loading(other, buffer)}
     contraction, by_rows = _by_groups(product, _reduced(other, names))
-    picks = [pick for n in accesses for pick in picks_in(n, changed[n], buffer)]
-    _check_order(kernels, number, reader, picks)
-    named = tuple((pick, names_of(product, pick.access(changed[pick.kernel]))) for pick in picks)
-    along = contraction.rows if by_rows else contraction.columns
-    if any([own[GATHERED]] != [s for s, _ in along] for _, own in named):
-        raise Unsupported("a result that is picked of more than a line, or of less")
-    found = tuple(changed)
-    return Reducing(region, found, number, reader, buffer, contraction, by_rows, kept, names, named)
+    return Direction(buffer, contraction, by_rows, reader, names)
+
+
+def _with_picks(
+    directions: Sequence[Direction],
+    kernels: tuple[Kernel, ...],
+    number: int,
+    picks: Sequence[Pick],
+) -> list[Direction]:
+    """Each single result with the first direction along whose lines it is picked."""
+    lines = [[symbol for symbol, _ in one.along] for one in directions]
+    found = list(directions)
+    for pick in picks:
+        names = names_of(kernels[number], pick.access(kernels[pick.kernel]))
+        if [names[GATHERED]] not in lines:
+            raise Unsupported("a result that is picked of more than a line, or of less")
+        n = lines.index([names[GATHERED]])
+        found[n] = replace(found[n], picks=(*found[n].picks, (pick, names)))
+    return found
 
 
 def reducings(region: LoweredRegion, kernels: tuple[Kernel, ...]) -> list[Reducing]:
@@ -259,8 +175,8 @@ def reducings(region: LoweredRegion, kernels: tuple[Kernel, ...]) -> list[Reduci
     return found
 
 
-def _readers(kernels: tuple[Kernel, ...], number: int, buffer: str) -> list[int]:
-    """The first kernel that only reduces the product, then others that read it."""
+def _readers(kernels: tuple[Kernel, ...], number: int, buffer: str) -> tuple[list[int], list[int]]:
+    """The kernels that only reduce the product, or else the first that reads it; then others that read it."""
     found = [
         n
         for n, kernel in enumerate(kernels)
@@ -268,7 +184,8 @@ def _readers(kernels: tuple[Kernel, ...], number: int, buffer: str) -> list[int]
     ]
     if not found or found[0] <= number:
         raise Unsupported("a product that nothing reads")
-    return sorted(found, key=lambda n: not _only_reduces(kernels[n], buffer))
+    reducing = [n for n in found if _only_reduces(kernels[n], buffer)] or found[:1]
+    return reducing, [n for n in found if n not in reducing]
 
 
 def _only_reduces(kernel: Kernel, buffer: str) -> bool:
@@ -282,11 +199,11 @@ def _loading(kernel: Kernel, buffer: str) -> list[RowStage]:
 
 
 def _check_order(
-    kernels: tuple[Kernel, ...], number: int, reader: int, picks: Sequence[Pick]
+    kernels: tuple[Kernel, ...], number: int, reductions: Sequence[RowStage], picks: Sequence[Pick]
 ) -> None:
     """Raises Unsupported where tiles would need what is made after the product."""
     later = {s.buffer for k in kernels[number + 1 :] for stage in k.stages for s in stage.stores}
-    needed = {i.buffer for s in kernels[reader].stages for i in s.body.accesses()}
+    needed = {i.buffer for s in reductions for i in s.body.accesses()}
     needed |= {buffer for pick in picks for buffer in places_read(pick)}
     if later & needed:
         raise Unsupported("a reduction that needs what is made after the product")

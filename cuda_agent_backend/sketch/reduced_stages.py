@@ -151,6 +151,18 @@ def below(stage: RowStage, tops: Mapping[str, RowStage]) -> Value:
     return found
 
 
+def multiple_of(body: Body) -> Instruction | None:
+    """What at hand the result is a positive multiple of: rounding keeps the order, so the largest multiple is that of
+    the largest. None where it is no multiple, or of something else."""
+    made = {i.result: i for i in body.instructions}
+    last = i = made[body.results[0]]
+    while i.op in ("mul", "truediv") and _is_positive(i.operands[1], made):
+        if i.operands[0] not in made:
+            return None
+        i = made[i.operands[0]]
+    return i if i.op == "local" and i is not last else None
+
+
 def _constant(operand: Any, made: Made) -> float | None:
     if not isinstance(operand, Value) or made[operand].op != "constant":
         return None

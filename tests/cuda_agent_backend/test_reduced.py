@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,8 @@ from torch import Tensor
 from torch._inductor import config as inductor_config
 from torch.nn import functional as F
 
-from cuda_agent_backend.sketch import cuda, cuda_reduced_schedules
-from cuda_agent_backend.sketch.cuda_contract_reduce import SKETCH, reducing_writer, width_of
+from cuda_agent_backend.sketch import crossing, cuda, cuda_reduced_schedules
+from cuda_agent_backend.sketch.cuda_contract_reduce import SKETCH, reducing_writer, shape_of
 from cuda_agent_backend.sketch.cuda_contract_schedules import reducing_schedules
 from cuda_agent_backend.sketch.cuda_schedules import kernel_schedules
 from cuda_agent_backend.sketch.cuda_tiles import read_tiles
@@ -27,6 +28,10 @@ from cuda_agent_backend.sketch.reduced import Reducing, reducing_of
 from cuda_agent_backend.sketch.reduced_stages import below
 from cuda_agent_backend.sketch.schedule import Parameter, Schedule
 from cuda_agent_backend.sketch.ssa import Body, Instruction, Unsupported, Value
+from sandbox.candidate import Candidate
+from sandbox.compilation import Compiled
+from sandbox.compile import compile_candidate
+from sandbox.toolchain import Missing, find_cuda
 
 DEVICE = cuda.DeviceFacts()
 TILES: dict[str, Parameter] = {
@@ -128,7 +133,7 @@ def in_tiles(it: Sample, **change: Parameter) -> Schedule:
     tiles = TILES | change
     region, kernels = it.analysis.region, it.analysis.kernels
     reducing = reducing_of(region, kernels, 0)
-    region, kernels = reducing.in_tiles(width_of(reducing, read_tiles(tiles)))
+    region, kernels = reducing.in_tiles(shape_of(read_tiles(tiles)))
     others = (kernel_schedules(kernel, region, DEVICE)[0] for kernel in kernels[1:])
     return Schedule.of(tiles, *others)
 
@@ -138,6 +143,41 @@ def excited(x: Tensor, w: Tensor, b: Tensor, mix: Tensor) -> Tensor:
     return y * (y.mean((2, 3)) @ mix).sigmoid()[:, :, None, None]
 
 
+def pairs(a: Tensor, b: Tensor) -> Tensor:
+    """Cross entropy of all pairs' scores, each matched with its own, in both directions."""
+    scores = a @ b.T
+    wanted = torch.arange(len(a))
+    return F.cross_entropy(scores, wanted) + F.cross_entropy(scores.T, wanted)
+
+
+def both_ways(y: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.logsumexp(y, 1), torch.logsumexp(y, 0)
+
+
+def pairs_of_products(x: Tensor, w: Tensor, across: Tensor, down: Tensor) -> tuple[Tensor, Tensor]:
+    y = x @ w
+    return (
+        F.cross_entropy(y, across, reduction="none"),
+        F.cross_entropy(y.T, down, reduction="none"),
+    )
+
+
+BOTH: dict[str, Case] = {
+    "both directions": (lambda x, w: both_ways((x @ w) / 0.7), (X, W)),
+    "both directions of a tail": (lambda x, w: both_ways((x @ w).tanh() * 4.0), (X, W)),
+    "both directions of long lines": (lambda x, w: both_ways(x @ w), (randn(150, 40), randn(40, 292))),
+    "statistics in one, extremes in the other": (
+        lambda x, w: (torch.var(x @ w, 1), (x @ w).amax(0)), (X, W),
+    ),
+    "batches in both directions": (
+        lambda a, b: (torch.bmm(a, b).amax(2), torch.bmm(a, b).exp().sum(1)),
+        (randn(3, 33, 40), 0.1 * randn(3, 40, 50)),
+    ),
+    "cross entropy in both directions": (
+        pairs_of_products, (X, W, some_ignored(61), torch.arange(99) * 5 % 61),
+    ),
+}  # fmt: skip
+CASES |= BOTH
 KEPT: dict[str, Case] = {
     "and wanted": (lambda x, w: (x @ w, (x @ w).sum(1)), (X, W)),
     "columns of what lies by rows": (lambda x, w: ((x @ w).tanh(), (x @ w).tanh().amax(0)), (X, W)),
@@ -155,17 +195,19 @@ def relative(got: Tensor, want: Tensor) -> float:
     return float((got.double() - want.double()).norm() / want.double().norm())
 
 
-def in_float64(name: str) -> list[Tensor]:
+def in_float64(name: str, results: list[Tensor]) -> list[Tensor]:
+    """In the order of a region's results, which need not be the function's where their shapes differ."""
     function, inputs = CASES[name]
     found = function(*(x.double() if x.is_floating_point() else x for x in inputs))
-    return [found] if isinstance(found, Tensor) else list(found)
+    waiting = [found] if isinstance(found, Tensor) else list(found)
+    return [waiting.pop([x.shape for x in waiting].index(r.shape)) for r in results]
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_products_are_written_only_where_something_else_needs_them(name: str) -> None:
     it = case(name)
     reducing = reducing_of(it.analysis.region, it.analysis.kernels, 0)
-    _, kernels = reducing.in_tiles(32)
+    _, kernels = reducing.in_tiles((32, 32))
     written = {s.buffer for k in kernels for stage in k.stages for s in stage.stores}
     assert (reducing.buffer in written) == (name in KEPT)
 
@@ -174,7 +216,7 @@ def test_products_are_written_only_where_something_else_needs_them(name: str) ->
 def test_reductions_are_as_accurate_as_eagers(name: str, tmp_path: Path) -> None:
     it = case(name)
     got = emulated(it, in_tiles(it), tmp_path)
-    for mine, theirs, want in zip(got, it.want, in_float64(name), strict=True):
+    for mine, theirs, want in zip(got, it.want, in_float64(name, got), strict=True):
         assert mine.shape == theirs.shape
         assert relative(mine, want) < 2 * relative(theirs, want) + 1e-7
 
@@ -198,11 +240,101 @@ def test_other_ways_to_multiply_reduce_the_same(
     if "aligned" in change and name == "positions of an image":
         pytest.skip("its operands need no copies")
     got = emulated(it, in_tiles(it, **change), tmp_path)
-    for mine, theirs, want in zip(got, it.want, in_float64(name), strict=True):
+    for mine, theirs, want in zip(got, it.want, in_float64(name, got), strict=True):
         assert relative(mine, want) < 2 * relative(theirs, want) + 2e-7
 
 
 SPECIAL = (math.inf, -math.inf, math.nan)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [GROUPS, {"warp_n": 32, "tile_n": 64, "depth": 64, "warps_k": 2, "stages": 2}],
+)
+@pytest.mark.parametrize("size", [150, 151])
+def test_scores_of_all_pairs_are_never_written(
+    size: int, change: dict[str, Parameter], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(crossing, "LEAST", 1)
+    a, b = F.normalize(randn(size, 40), dim=1), 12.0 * F.normalize(randn(40, size).T, dim=1)
+    it = made(pairs, a, b)
+    schedule = in_tiles(it, **change)
+    reducing = reducing_of(it.analysis.region, it.analysis.kernels, 0)
+    assert [one.by_rows for one in reducing.directions] == [False, True]
+    assert not reducing.kept
+    (got,) = emulated(it, schedule, tmp_path)
+    want = pairs(a.double(), b.double())
+    assert relative(got, want) < 2 * relative(it.want[0], want) + 1e-7
+
+
+@pytest.mark.parametrize("special", SPECIAL)
+def test_both_directions_see_what_is_not_finite(special: float, tmp_path: Path) -> None:
+    x, w = torch.zeros(40, 16), torch.zeros(16, 70)
+    x[:, :1], w[0] = randn(40, 1), 1.0
+    x[5, 0], w[0, 7] = special, special
+    x[9] = 0.0
+    function, _ = CASES["both directions"]
+    it = made(function, x, w)
+    for mine, theirs in zip(emulated(it, in_tiles(it), tmp_path), it.want, strict=True):
+        torch.testing.assert_close(mine, theirs, equal_nan=True, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("group", [0, 3, 4])
+def test_both_directions_of_operands_of_16_bits(
+    dtype: torch.dtype, group: int, tmp_path: Path
+) -> None:
+    x, w = randn(150, 72).to(dtype), randn(72, 104).to(dtype)
+    it = made(lambda x, w: ((x @ w).amax(1), (x @ w).amax(0)), x, w)
+    tiles: dict[str, Parameter] = {"tile_m": 128, "tile_n": 64, "depth": 64, "stages": 4}
+    change = HALF if not group else {**HALF, **tiles, "group": group}
+    for mine, theirs in zip(emulated(it, in_tiles(it, **change), tmp_path), it.want, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    "scaled", [lambda y: y * 3.0, lambda y: y / 0.07, lambda y: y / 3, lambda y: y * 0.5 / 0.3]
+)
+@pytest.mark.parametrize("extreme", [torch.amax, torch.amin])
+def test_extremes_of_multiples_are_scaled_once_for_a_line(
+    scaled: Callable[..., Tensor], extreme: Callable[..., Tensor], tmp_path: Path
+) -> None:
+    it = made(lambda x, w: extreme(scaled(x @ w), 1), X, W)
+    reducing = reducing_of(it.analysis.region, it.analysis.kernels, 0)
+    text = "\n".join(reducing_writer(reducing, read_tiles(TILES), DEVICE).store_tail())
+    loop, _, end = text.partition("warp_join")
+    assert not re.search("divide|mul", loop)
+    assert re.search("divide|mul", end)
+    (got,) = emulated(it, in_tiles(it), tmp_path)
+    torch.testing.assert_close(got, it.want[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [lambda y: y * -3.0, lambda y: y / -0.07, lambda y: 2.0 * (y + 1.0)],
+)
+def test_other_extremes_are_those_of_each_value(
+    changed: Callable[..., Tensor], tmp_path: Path
+) -> None:
+    it = made(lambda x, w, z: (changed(x @ w) * z).amax(1), X, W, randn(61, 1))
+    (got,) = emulated(it, in_tiles(it), tmp_path)
+    torch.testing.assert_close(got, it.want[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "apart"),
+    [
+        (lambda x: (x.sum(1), x.sum(0)), True),
+        (lambda x: (x.sum(1), x.amax(1)), False),
+        (lambda x: (x.sum(0), x.amax(0)), False),
+        (lambda x: (x[:64, :64].sum(1), x[:64, :64].sum(0)), False),
+    ],
+)
+def test_reductions_along_and_across_memory_are_kernels_of_their_own(
+    change: Callable[..., Any], apart: bool
+) -> None:
+    it = made(change, torch.empty(1024, 1024))
+    assert len(it.analysis.kernels) == 1 + apart
 
 
 @pytest.mark.parametrize(
@@ -306,7 +438,7 @@ def test_what_else_becomes_of_a_product_is_left_to_others(
 ) -> None:
     it = made(function, *inputs)
     with pytest.raises(Unsupported):
-        reducing_of(it.analysis.region, it.analysis.kernels, 0).in_tiles(32)
+        reducing_of(it.analysis.region, it.analysis.kernels, 0).in_tiles((32, 32))
     offered = cuda.schedules(it.analysis.region, it.analysis.kernels, DEVICE)
     assert all(dict(k)["sketch"] != SKETCH for s in offered for k in s.kernels)
 
@@ -379,3 +511,21 @@ def test_results_are_stored_before_any_is_worked_out_anew(
     writer = reducing_writer(reducing, tiles, DEVICE)
     before, _, _ = "\n".join(writer.store_tail()).partition("for (int turn")
     assert before.count(writer.meeting) == (name in KEPT)
+
+
+@pytest.mark.skipif(isinstance(find_cuda(), Missing), reason="no CUDA compiler")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_both_directions_compile_without_spilling_registers(
+    dtype: torch.dtype, tmp_path: Path
+) -> None:
+    a, b = torch.empty(5000, 384, dtype=dtype), torch.empty(5000, 384, dtype=dtype)
+    it = made(lambda a, b: ((a @ b.T).amax(1), (a @ b.T).amax(0)), a, b)
+    if dtype == torch.float32:
+        it = made(pairs, a, b)
+    region, kernels = it.analysis.region, it.analysis.kernels
+    schedule = cuda.schedules(region, kernels, DEVICE)[0]
+    assert schedule.parameters(0)["sketch"] == SKETCH
+    candidate = Candidate("cuda", "cuda", *cuda.emit(region, kernels, schedule, DEVICE), "sketch")
+    built = compile_candidate(candidate, tmp_path, "sm_90a", 120)
+    assert isinstance(built, Compiled), built
+    assert all(kernel["spill_store_bytes"] == 0 for kernel in built.facts.values())

@@ -300,6 +300,13 @@ struct contraction {
   }
 };
 
+// Numbers that lie `step` apart.
+template <int L> CA_INLINE vec<float, L> load_apart(const float* p, int step) {
+  vec<float, L> r;
+  CA_LANES r.v[i] = p[i * step];
+  return r;
+}
+
 // Which tile a block works on: `group` rows of tiles at a time, so that blocks that run together share what they read.
 template <int TilesM, int TilesN, int Group> CA_INLINE void place_of(int number, int& m, int& n) {
   const int whole = Group * TilesN, first = number / whole * Group;
