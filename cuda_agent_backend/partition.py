@@ -3,12 +3,12 @@
 Every node gets a level: the number of barriers (extern kernels and the like) that must run before it. Fusible nodes of
 one level never have a barrier between them, so any connected set of them is convex, and replacing all such sets leaves
 the graph without cycles. A matrix product that sketches cover waits like a barrier for what it reads, and is fused with
-what follows it, one to a region, and with copies and masks of its operands (`copies`). The gradients that the backward
-of a convolution gives are such products, each with that call in its region. An attention or a sort waits too and is a
-region of its own. What is beside a product is offered as well, as its region's rest, for where a library is left to run
-the product. A product that a rewrite does away with is fusible like any other node. A fusible node whose users all lie
-on higher levels is moved up to them when that saves traffic. Views on the fringe of a region stay outside, and no view
-is ever an output: what it views is put out instead.
+what follows it, one to a region, and with copies, masks and quantised forms of its operands (`copies`, `dequantised`).
+The gradients that the backward of a convolution gives are such products, each with that call in its region. An
+attention or a sort waits too and is a region of its own. What is beside a product is offered as well, as its region's
+rest, for where a library is left to run the product. A product that a rewrite does away with is fusible like any other
+node. A fusible node whose users all lie on higher levels is moved up to them when that saves traffic. Views on the
+fringe of a region stay outside, and no view is ever an output: what it views is put out instead.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import torch
 from torch.fx import Graph, Node
 
 from cuda_agent_backend.copies import read_through
+from cuda_agent_backend.dequantised import dequantised
 from cuda_agent_backend.gradients import is_gradient
 from cuda_agent_backend.operators import VIEWS_OF_AN_INDEX, Kind, kind_of
 from cuda_agent_backend.rewrite.edit import argument
@@ -117,7 +118,8 @@ class Analysis:
             self.kinds |= {n: Kind.BARRIER for n in self.nodes if is_gradient(n)}
             return set()
         backward = (node for node in self.nodes if self.kinds[node] is Kind.BACKWARD)
-        return read_through(self.nodes, self.kinds).union(backward)
+        copied = read_through(self.nodes, self.kinds)
+        return copied.union(backward, dequantised(self.nodes, self.kinds))
 
     def _trailing_mutations(self) -> set[Node]:
         """The mutations after which nothing is computed."""
@@ -348,8 +350,8 @@ def _with_index(part: list[Node], analysis: Analysis) -> list[Node]:
 
 
 def _with_shared(part: list[Node], analysis: Analysis) -> list[Node]:
-    """The part and what every region has for itself: constants that it needs, copies that its products read through,
-    the backward of a convolution of which it has a gradient."""
+    """The part and what every region has for itself: constants that it needs, copies and codes that its products read
+    through, the backward of a convolution of which it has a gradient."""
     found = set(part)
     waiting = list(part)
     while waiting:

@@ -15,6 +15,7 @@ import sympy
 import torch
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
+from cuda_agent_backend.sketch.coded import codes_of
 from cuda_agent_backend.sketch.cuda_parts import stage_dtype
 from cuda_agent_backend.sketch.nest import Dim, Kernel, coefficient, cut_loops, mergeable
 from cuda_agent_backend.sketch.ssa import GATHER, Body, Instruction, Value
@@ -29,12 +30,20 @@ class Factor:
     """An operand: the load of ``buffer`` at ``index``, 0 where ``mask`` (a body with one result) is false.
 
     absent: there the whole term is missing, rather than 0 times the other factor (see `expand_convolution`).
+    zero: of integers that stand for numbers, as weights of 8 bits do, the one that stands for 0; None of numbers.
+    scale: what results are multiplied by for it, a body whose result is the same for all terms of a sum.
     """
 
     buffer: str
     index: sympy.Expr
     mask: Body | None
     absent: bool = False
+    zero: int | None = None
+    scale: Body | None = None
+
+    @property
+    def is_coded(self) -> bool:
+        return self.zero is not None
 
     @property
     def symbols(self) -> set[sympy.Symbol]:
@@ -77,6 +86,11 @@ class Contraction:
         return self.dtype in HALVES
 
     @property
+    def is_coded(self) -> bool:
+        """Whether a factor is of integers."""
+        return self.left.is_coded or self.right.is_coded
+
+    @property
     def batches(self) -> int:
         return points(self.batch)
 
@@ -105,7 +119,7 @@ def contraction_of(kernel: Kernel) -> Contraction | None:
         return None
     if not first.inner or any(stage.kind != "map" or stage.inner for stage in rest):
         return None
-    factors = _factors(first.body)
+    factors = _factors(first.body, {s for s, _ in first.inner})
     if factors is None:
         return None
     left, right = factors
@@ -132,6 +146,12 @@ def contraction_of(kernel: Kernel) -> Contraction | None:
     )
 
 
+def numbers_of(kernel: Kernel) -> Contraction | None:
+    """The same where both operands are numbers as they lie in memory."""
+    found = contraction_of(kernel)
+    return None if found is None or found.is_coded else found
+
+
 def by_memory(dims: Sequence[Dim], index: sympy.Expr) -> tuple[Dim, ...]:
     """``dims`` from the widest step of ``index`` to the narrowest; as they are where one has none."""
     steps = [coefficient(index, symbol) for symbol, _ in dims]
@@ -154,12 +174,13 @@ def phases_first(
     return (*lacking, *(d for d in columns if d not in lacking))
 
 
-def _factors(body: Body) -> tuple[Factor, Factor] | None:
+def _factors(body: Body, inner: set[sympy.Symbol]) -> tuple[Factor, Factor] | None:
     made = {i.result: i for i in body.instructions}
     product = made[body.results[0]]
     if product.op != "mul" or len(product.operands) != 2:
         return None
-    found = [_factor(made[o], made) for o in product.operands if isinstance(o, Value)]
+    operands = [made[o] for o in product.operands if isinstance(o, Value)]
+    found = [_factor(o, made) or coded_factor(o, made, inner) for o in operands]
     known = [f for f in found if f is not None]
     return (known[0], known[1]) if len(known) == 2 else None
 
@@ -178,6 +199,18 @@ def _factor(value: Instruction, made: dict[Value, Instruction]) -> Factor | None
         return None
     both = mask if found.mask is None else _both(mask, found.mask)
     return Factor(found.buffer, found.index, both, absent)
+
+
+def coded_factor(
+    value: Instruction, made: dict[Value, Instruction], inner: set[sympy.Symbol]
+) -> Factor | None:
+    """Integers of 8 bits that stand for numbers, scaled by what is the same for all terms (``inner``)."""
+    found = codes_of(value, made, inner)
+    if found is None:
+        return None
+    load, zero, scale = found
+    assert load.buffer is not None and load.index is not None
+    return Factor(load.buffer, load.index, None, zero=zero, scale=scale)
 
 
 def _both(a: Body, b: Body) -> Body:

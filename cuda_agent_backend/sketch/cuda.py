@@ -19,7 +19,7 @@ from cuda_agent_backend.sketch import (
     cuda_small,
     cuda_transpose,
 )
-from cuda_agent_backend.sketch.contraction import contraction_of
+from cuda_agent_backend.sketch.contraction import numbers_of
 from cuda_agent_backend.sketch.crossing import crosses
 from cuda_agent_backend.sketch.cuda_contract_pool import emit_pooling
 from cuda_agent_backend.sketch.cuda_contract_reduce import emit_reducing, shape_of
@@ -146,9 +146,7 @@ def _emit_kernel(
         split, found = with_taps_apart(kernel)
         return emit_contraction(split, found, region, parameters, name, device)
     if isinstance(sketch, str) and sketch in _OF_PRODUCTS:
-        return _OF_PRODUCTS[sketch](
-            kernel, contraction_of(kernel), region, parameters, name, device
-        )
+        return _OF_PRODUCTS[sketch](kernel, numbers_of(kernel), region, parameters, name, device)
     own = (cuda_channels.SKETCH, cuda_transpose.SKETCH)
     known = ("map", "row", *own, *_TILED, *_OF_PRODUCTS)
     raise Unsupported(f"sketch {sketch!r}; known: {', '.join(known)}")

@@ -1,5 +1,6 @@
 """Operands of a sum of products that lie in memory such that they cannot be copied 16 bytes at a time, as matrices with
-an odd number of columns do: a kernel before the sum copies them to memory of its own, where they can.
+an odd number of columns do: a kernel before the sum copies them to memory of its own, where they can. Integers that
+stand for numbers (`coded`) become numbers there, for products that take the time of their arithmetic.
 
 There the lines of an operand, its rows or its terms, lie one after the other, each beginning at a multiple of
 `PITCH_BYTES` and filled up with zeros. Where these are read as terms beyond the last one, the other operand has
@@ -71,7 +72,10 @@ class Aligned:
         """All threads of the grid copy: neighbours take neighbouring words of a line."""
         size, count = points(self.lines.dims), points(self.others.dims)
         words = self.buffer.shape[1] // self.word
-        element = f"m_{self.source.factor.buffer}[{c_index(self.source.index)}]"
+        factor = self.source.factor
+        element = f"ca::widen(m_{factor.buffer}[{c_index(self.source.index)}])"
+        if factor.is_coded:
+            element = f"float(int({element}) - {factor.zero})"
         body = [
             f"const {index} word = ca::imod(i, {words}), number = ca::idiv(i, {words});",
             *([f"const {index} batch = ca::idiv(number, {count});"] if self.batch else []),
@@ -83,7 +87,7 @@ class Aligned:
             f"for (int e = 0; e < {self.word}; ++e) {{",
             f"  const {index} at = word * {self.word} + e;",
             *indented(decompose("at", self.lines.dims, index)),
-            f"  copied.v[e] = at < {size} ? ca::widen({element}) : 0.f;",
+            f"  copied.v[e] = at < {size} ? {element} : 0.f;",
             "}",
             f"ca::store<{self.word}>(m_{self.buffer.name} + i * {self.word}, copied);",
         ]
@@ -97,10 +101,10 @@ class Aligned:
 
 def sides_of(c: Contraction) -> tuple[Side, Side]:
     """How the operands are copied from where they are."""
-    widest = word_of(c.dtype)
+    left, right = (COPY_BYTES if f.is_coded else word_of(c.dtype) for f in (c.left, c.right))
     return (
-        side_of("a", c.left, c.rows, c.inner, widest, windows=bool(c.window)),
-        side_of("b", c.right, c.columns, c.inner, widest),
+        side_of("a", c.left, c.rows, c.inner, left, windows=bool(c.window)),
+        side_of("b", c.right, c.columns, c.inner, right),
     )
 
 
@@ -121,7 +125,8 @@ def _aligned(side: Side, c: Contraction, region: LoweredRegion, name: str) -> Al
     """None where the operand is masked, aligned or not contiguous along any loop, or elements of it are read more often
     than once, as by windows that overlap: its copy would be larger."""
     along, others = (side.inner, side.rows) if side.along_k else (side.rows, side.inner)
-    if side.factor.mask is not None or side.vector == word_of(c.dtype) or along.step != 1:
+    aligned = side.vector == word_of(c.dtype) and not side.factor.is_coded
+    if side.factor.mask is not None or aligned or along.step != 1:
         return None
     size, count, batches = points(along.dims), points(others.dims), points(c.batch)
     if batches * count * size > region.buffers[side.factor.buffer].extent:

@@ -15,7 +15,8 @@ import sympy
 import torch
 
 from cuda_agent_backend.sketch.bands import ALL
-from cuda_agent_backend.sketch.contraction import Contraction, points
+from cuda_agent_backend.sketch.coded import fits
+from cuda_agent_backend.sketch.contraction import Contraction, Factor, points
 from cuda_agent_backend.sketch.cuda_access import LanePrinter
 from cuda_agent_backend.sketch.cuda_align import aligned_sides, copying, sides_of
 from cuda_agent_backend.sketch.cuda_bands import (
@@ -66,6 +67,8 @@ SWIZZLE_BYTES = 1024
 BARRIER_BYTES = 8
 HALF_PADDING = 8
 """Elements by which lines of 16-bit operands are longer in shared memory (see `contract_half.cuh`)."""
+CODED_PITCH = 16
+"""Bytes of which lines of codes are an odd number apart in shared memory (see `contract.cuh`)."""
 MAX_BATCHES = 65535
 NOTHING_TO_ALIGN = (
     "no operand to align: each is aligned, masked, or not contiguous along a loop, or its elements are read more often "
@@ -93,18 +96,42 @@ class Writer:
             self.contraction = in_batches(self.contraction)
         c = self.contraction
         self.left, self.right = sides_of(c)
-        if any(self._dtype(side.factor.buffer) != c.dtype for side in (self.left, self.right)):
+        if not all(self._is_readable(side.factor) for side in (self.left, self.right)):
             raise Unsupported("factors of another dtype than their products'")
         self.output = self._output()
         self.reads, self.writes = buffers_of(self.kernel)
         self.copies = aligned_sides(c, self.region, self.name) if self.tiles.aligned else []
         accessed = {*self.reads, *self.writes, *self._align()}
         sizes = [self.region.buffers[b].extent for b in accessed]
+        self._fit_codes()
         self.taps = self._taps()
         self.bands = self._bands()
         self.needed = ALL if self.taps is not None else needed_of(self.kernel, self.contraction)
         self.boxes = [self._boxed(side) for side in (self.left, self.right) if self.tiles.boxes]
         self.index = "int64_t" if max(*sizes, c.batches * c.m * c.n) >= WIDE else "int"
+
+    def _is_readable(self, factor: Factor) -> bool:
+        """Whether an operand is of the products' dtype, or of integers that one part of a split holds."""
+        dtype = self._dtype(factor.buffer)
+        return dtype == self.contraction.dtype if factor.zero is None else fits(dtype, factor.zero)
+
+    def _fit_codes(self) -> None:
+        """Has codes copied as wide as tiles allow. Raises Unsupported where a kernel cannot read them."""
+        coded = [side for side in (self.left, self.right) if side.factor.is_coded]
+        if coded and (self.tiles.group or self.tiles.banded):
+            raise Unsupported("codes that warp groups read, or of which terms are left out")
+        if len(coded) == 2 and any(side.factor.zero for side in coded):
+            raise Unsupported(
+                "two operands of codes whose zero is not 0: terms beyond the last one"
+            )
+        self.left, self.right = self._fitted(self.left), self._fitted(self.right)
+
+    def _fitted(self, side: Side) -> Side:
+        if not side.factor.is_coded:
+            return side
+        length = self.tiles.depth if side.along_k else self._tile(side)
+        widths = (v for v in (16, 8, 4) if v <= side.vector and length % v == 0)
+        return replace(side, vector=next(widths, 1))
 
     def _output(self) -> Output:
         return output_of(self.kernel, self.contraction)
@@ -142,6 +169,7 @@ class Writer:
         added = {one.buffer.name: one.buffer for one in self.copies}
         self.region = replace(self.region, buffers={**self.region.buffers, **added})
         tail = {i.buffer for s in self.kernel.stages[1:] for i in s.body.accesses()}
+        tail |= {i.buffer for scale in self._scales for i in scale.accesses()}
         self.reads = sorted({*self._operands, *(b for b in tail if b is not None)})
         return list(added)
 
@@ -217,6 +245,9 @@ class Writer:
 
     def _floats(self, side: Side, rows: int) -> int:
         depth, pairs = self.tiles.depth, self._pairs(side)
+        if side.factor.is_coded:
+            lines, length = (rows, depth) if side.along_k else (depth, rows)
+            return lines * CODED_PITCH * (ceildiv(length, CODED_PITCH) | 1) // 4
         if self.tiles.both:
             return rows * depth // 2
         if self.contraction.is_half:
@@ -373,6 +404,10 @@ class Writer:
         t = self.tiles
         along, pairs = (str(flag).lower() for flag in (side.along_k, self._pairs(side)))
         copying = t.preparing or t.threads
+        if side.factor.is_coded:
+            element = STORAGE_TYPES[self._dtype(side.factor.buffer)]
+            sizes = f"{rows}, {t.depth}, {along}, {side.vector}, {copying}"
+            return f"ca::coded_operand<{element}, {side.factor.zero}, {sizes}>"
         if t.boxes:
             return f"ca::boxed_operand<{self.element}, {rows}, {along}>"
         if t.both:
@@ -395,8 +430,10 @@ class Writer:
             if self.contraction.is_half or (side is self.right and self.tiles.direct):
                 found = f"find_{name}({start} + x, {term}, there)"
                 return f"[&](int x, int k, bool& there) {{ return {found}; }}"
-            place = f"bool there; const float* const from = find_{side.name}({start} + x, {term}, there);"
-            return f"[&](float* to, int x, int k) {{ {place} ca::copy_async_if<{side.vector}>(to, from, there); }}"
+            place = f"bool there; const auto* const from = find_{side.name}({start} + x, {term}, there);"
+            to, kind = ("uint8_t", "codes") if side.factor.is_coded else ("float", "async")
+            copied = f"ca::copy_{kind}_if<{side.vector}>(to, from, there);"
+            return f"[&]({to}* to, int x, int k) {{ {place} {copied} }}"
 
         if self.tiles.boxes:
             copies = [f"  {self._copy_box(0, 'row0')},", f"  {self._copy_box(1, 'column0')});"]
@@ -525,22 +562,26 @@ class Writer:
 
         And for those that are the largest number, which is what cutting off may make of an overflow.
         """
-        batch = bool(self.contraction.batch)
+        c = self.contraction
+        batch = bool(c.batch)
         beside = [] if self.bands is None else self.bands.beside(self.name, batch)
         if not self._anew:
             return beside
         sides = ((self.left, "a"), (self.right, "b"))
         present = [name for side, name in sides if side.factor.absent]
+        x, y = (self._number(side, at) for side, at in ((self.left, "x"), (self.right, "y")))
+        factors = [self._scale("a", c.left), self._scale("b", c.right)]
         return [
             "auto exact = [&](int m, int n) {",
+            *indented(self._scale_lines("m", "n", None, 1)),
             "  float total = 0.f;",
             "#pragma unroll 1",
-            f"  for (int k = 0; k < {self.contraction.k}; ++k) {{",
+            f"  for (int k = 0; k < {c.k}; ++k) {{",
             "    bool a, b;",
-            f"    const {self.element}* const x = find_a(m, k, a);",
-            f"    const {self.element}* const y = find_b(n, k, b);",
+            "    const auto* const x = find_a(m, k, a);",
+            "    const auto* const y = find_b(n, k, b);",
             f"    if (!({' && '.join(present) or 'true'})) continue;",
-            "    total = fmaf(a ? ca::widen(*x) : 0.f, b ? ca::widen(*y) : 0.f, total);",
+            f"    total = fmaf(a ? {x}{factors[0]} : 0.f, b ? {y}{factors[1]} : 0.f, total);",
             "  }",
             "  return total;",
             "};",
@@ -601,8 +642,60 @@ class Writer:
             f"  if (beside({', '.join(step)})) total.v[i] = NAN;",
         ]
         return [
+            *self._scaled(),
             *(exactly if self._anew else []),
             *(unknown if self.bands is not None else []),
+        ]
+
+    # --- what operands of codes are scaled by ---
+
+    @property
+    def _scales(self) -> list[Body]:
+        factors = (self.contraction.left, self.contraction.right)
+        return [f.scale for f in factors if f.scale is not None]
+
+    def _number(self, side: Side, place: str) -> str:
+        """What an operand's element stands for, before it is scaled."""
+        if side.factor.is_coded:
+            return f"float(int(*{place}) - {side.factor.zero})"
+        return f"ca::widen(*{place})"
+
+    def _scale(self, name: str, factor: Factor) -> str:
+        """The first result of `_scale_lines` as a factor behind an element."""
+        if factor.scale is None:
+            return ""
+        return f" * {name}{factor.scale.results[0].number}.v[0]"
+
+    def _scale_lines(
+        self, row: str, column: str, lane: sympy.Symbol | None, width: int
+    ) -> list[str]:
+        """Values ``a<number>`` and ``b<number>``: what a row and a column are scaled by."""
+        if not self._scales:
+            return []
+        c = self.contraction
+        printer = LanePrinter(lane, lambda b: f"m_{b}", _no_local, self._dtype, "", width)
+        return [
+            f"constexpr int L = {width};",
+            *decompose(row, c.rows, self.index),
+            *decompose(column, c.columns, self.index),
+            *(printer.lines(c.left.scale, "a") if c.left.scale is not None else []),
+            *(printer.lines(c.right.scale, "b") if c.right.scale is not None else []),
+        ]
+
+    def _scaled(self) -> list[str]:
+        """Multiplies sums of ``total`` by what operands are scaled by: before what is not finite is found out, as an
+        infinite scale makes nothing of terms that are 0, and a small one brings back what is too large without it."""
+        if not self._scales:
+            return []
+        c, output = self.contraction, self.output
+        lane = (c.rows if output.by_rows else c.columns)[-1][0]
+        sides = (("a", c.left.scale), ("b", c.right.scale))
+        names = [f"{name}{scale.results[0].number}" for name, scale in sides if scale is not None]
+        return [
+            "{",
+            *indented(self._scale_lines("row", "column", lane, output.vector)),
+            *(f"  total = ca::mul(total, {name});" for name in names),
+            "}",
         ]
 
     # --- sums shared by several blocks ---

@@ -60,6 +60,8 @@ class ReducingWriter(Writer):
         if self.tiles.banded:
             raise Unsupported("terms left out of a sum that is reduced in its tile")
         super().__post_init__()
+        if self._scales:
+            raise Unsupported("a sum of scaled codes that is reduced in its tile")
         self.needed = ALL
 
     def _output(self) -> Output:

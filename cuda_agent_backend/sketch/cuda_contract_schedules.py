@@ -73,6 +73,11 @@ FEW_TILES = (
 )  # fmt: skip
 """Stages of 128 bytes of a row and more, and room for two blocks in shared memory; warps share the terms of a stage, as
 there are too few others to hide how long one product waits for the one before it."""
+CODED_TILES = (
+    # as `FEW_TILES`; wide, as the few rows, of four times as many bytes, are read anew for each tile
+    (32, 256, 64, 32, 32, 1, 4, 0.95), (32, 128, 64, 32, 32, 2, 4, 0.9), (32, 256, 32, 32, 32, 1, 4, 0.85),
+    (16, 256, 64, 16, 32, 1, 4, 0.7), (16, 128, 64, 16, 32, 2, 4, 0.65),
+)  # fmt: skip
 FEW_RUN = 16
 EVEN_DEPTH, EVEN_SHARING, EVEN_STAGES, EVEN_SHARE = 128, 8, 3, 0.95
 """Those of the tile that gives every multiprocessor as many blocks, one at a time."""
@@ -314,7 +319,7 @@ def _candidates(
         found += _few_tiles(c, HALF_FEW_TILES)
     else:
         found = [*_group_tiles(c, sides[1], device), *_warp_tiles(), *_fitted_tiles(c)]
-        found += _few_tiles(c, FEW_TILES)
+        found += _few_tiles(c, (*(CODED_TILES if c.is_coded else ()), *FEW_TILES))
     for one, share in found:
         yield one, share
         blocks = _blocks(c, one)

@@ -50,8 +50,8 @@ class Gather:
 
 
 def gather_of(side: Side) -> Gather | None:
-    """For operands copied element by element, if row and term are independent."""
-    if side.vector > 1:
+    """For operands copied element by element, if row and term are independent; not of codes, which wait for nothing."""
+    if side.vector > 1 or side.factor.is_coded:
         return None
     away = side.rows.dims if side.along_k else side.inner.dims
     base = side.index.xreplace(dict.fromkeys((s for s, _ in away), sympy.S.Zero))
@@ -67,6 +67,8 @@ NEAR = 4
 """Elements between neighbours up to which a line of the cache still serves several threads."""
 COPY_BYTES = 16
 """Of the widest copy."""
+LEAST_COPY_BYTES = 4
+"""Of the narrowest that is asynchronous."""
 
 
 def side_of(
@@ -84,7 +86,7 @@ def side_of(
     ``windows``: rows are numbered by windows of them, which go on in memory where the one before ends.
     """
     lines = merged(rows, factor, f"{name}r")
-    inner_lines = merged(inner, Factor(factor.buffer, lines.index, factor.mask), f"{name}k")
+    inner_lines = merged(inner, replace(factor, index=lines.index), f"{name}k")
     lines = Lines(lines.dims, inner_lines.index)
     near, away = _nearness(inner_lines), _nearness(lines)
     along_k = near[0] < away[0] if windows else near <= away
@@ -105,7 +107,8 @@ def _vector(factor: Factor, lines: Lines, widest: int) -> int:
     symbol, size = lines.dims[-1]
     if symbol in factor.mask_symbols or lines.step != 1:
         return 1
-    possible = (v for v in (8, 4, 2) if v <= widest and size % v == 0)
+    least = LEAST_COPY_BYTES if factor.is_coded else 2
+    possible = (v for v in (16, 8, 4, 2) if least <= v <= widest and size % v == 0)
     return next((v for v in possible if is_aligned(lines.index, symbol, 1, v, v)), 1)
 
 

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
-from cuda_agent_backend.sketch.contraction import contraction_of
+from cuda_agent_backend.sketch.contraction import numbers_of
 from cuda_agent_backend.sketch.cuda_channels import channel_schedules
 from cuda_agent_backend.sketch.cuda_contract_schedules import contract_schedules
 from cuda_agent_backend.sketch.cuda_direct import direct_schedules
@@ -81,7 +81,7 @@ def kernel_schedules(
     tiled: list[Parameters] = []
     direct: list[Parameters] = []
     if contraction is not None and least > 1:
-        whole = contraction_of(kernel)
+        whole = numbers_of(kernel)
         small = small_schedules(whole) if whole is not None else []
         if whole is not None:
             direct = [*direct_schedules(whole, device), *short_schedules(kernel, whole, device)]

@@ -333,6 +333,9 @@ inline void copy_async(void* shared, const void* global) { queue_copy(shared, gl
 template <int V> inline void copy_async_if(float* shared, const float* global, bool there) {
   queue_copy(shared, there ? global : reinterpret_cast<const float*>(shared_memory), 4 * V, there ? 4 * V : 0);
 }
+template <int V> inline void copy_bytes_if(void* shared, const void* global, bool there) {
+  queue_copy(shared, there ? global : shared_memory, V, there ? V : 0);
+}
 inline void copy_commit() { emulator::self().groups.emplace_back(); }
 template <int Pending> inline void copy_wait() {
   auto& groups = emulator::self().groups;

@@ -17,6 +17,21 @@ template <int V> CA_INLINE void copy_async_if(float* shared, const float* global
   else
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" :: "r"(to), "l"(global), "r"(there ? 4 : 0) : "memory");
 }
+// The same of bytes, V of them.
+template <int V> CA_INLINE void copy_bytes_if(void* shared, const void* global, bool there) {
+  const unsigned to = unsigned(__cvta_generic_to_shared(shared));
+  if constexpr (V == 16)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(to), "l"(global), "r"(there ? 16 : 0) : "memory");
+  else if constexpr (V == 8)
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" :: "r"(to), "l"(global), "r"(there ? 8 : 0) : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" :: "r"(to), "l"(global), "r"(there ? 4 : 0) : "memory");
+}
+// An asynchronous copy has at least 4 bytes: codes by themselves go through registers.
+template <int V, class T> CA_INLINE void copy_codes_if(uint8_t* shared, const T* global, bool there) {
+  if constexpr (V == 1) *shared = there ? uint8_t(*global) : uint8_t(0);
+  else copy_bytes_if<V>(shared, global, there);
+}
 CA_INLINE unsigned round_tf32(float x) {
   unsigned r;
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));
@@ -44,7 +59,7 @@ CA_INLINE void multiply_bf16(float (&d)[4], const unsigned (&a)[4], const unsign
 }
 
 // N registers of a fragment for each of the parts that numbers are split into. Terms: of one instruction. Width:
-// neighbouring terms in a register.
+// neighbouring terms in a register. Three products are those of an operand that is split and one that one part holds.
 template <int Products, int N> struct split;
 template <int N> struct split<1, N> {
   static constexpr int parts = 1, terms = 8, width = 1;
@@ -63,6 +78,11 @@ template <int N> struct split<6, N> {
       y -= __uint_as_float(both & 0xffff0000u);
     }
   }
+};
+template <int N> struct split<3, N> {
+  static constexpr int parts = 1, terms = 16, width = 2;
+  unsigned part[parts][N];
+  CA_INLINE void set(int i, const float* of) { part[0][i] = round_bf16(of[0], of[1]); }
 };
 
 // Where the elements of one row lie whose places are a sum of what the row and what the term says: from `base` on, and
@@ -142,6 +162,46 @@ template <int Rows, int Depth, bool AlongK, int Vector, int Threads, bool Pairs>
   }
 };
 
+// As `operand`, of integers of 8 bits (T), less Zero: in shared memory they are as they lie in memory, in bytes; they become
+// numbers on their way to a fragment, where one part of a split holds them. An odd number of 16 bytes from one line to the
+// next spreads what a warp reads over all banks.
+template <class T, int Zero, int Rows, int Depth, bool AlongK, int Vector, int Threads> struct coded_operand {
+  static constexpr bool along_k = AlongK;
+  static constexpr int length = AlongK ? Depth : Rows, stride = 16 * ((length + 15) / 16 | 1);
+  static constexpr int floats = (AlongK ? Rows : Depth) * stride / 4;
+  static constexpr int along = length / Vector, total = Rows * Depth / Vector;
+  template <class Copy> static CA_INLINE void fetch(float* shared, int k0, Copy copy) {
+    uint8_t* const codes = reinterpret_cast<uint8_t*>(shared);
+#pragma unroll Vector == 1 ? 4 : 16
+    for (int i = 0; i < (total + Threads - 1) / Threads; ++i) {
+      const int number = threadIdx.x + i * Threads;
+      if (total % Threads == 0 || number < total) {
+        const int x = number % along * Vector, y = number / along;
+        copy(codes + y * stride + x, AlongK ? y : x, k0 + (AlongK ? x : y));
+      }
+    }
+  }
+  // The last bits of a number from 2^23 on are a code, which costs less than a conversion of integers.
+  static CA_INLINE float value(uint8_t code) {
+    constexpr unsigned flipped = T(-1) < T(0) ? 0x80 : 0;
+    return __uint_as_float(unsigned(code) ^ (0x4b000000u | flipped)) - (8388608.f + float(int(flipped) + Zero));
+  }
+  // N neighbouring terms of a row, from a multiple of N on.
+  template <int N> static CA_INLINE void take(float (&x)[N], const float* shared, int row, int k) {
+    const uint8_t* const from = reinterpret_cast<const uint8_t*>(shared) + (AlongK ? row * stride + k : k * stride + row);
+    if constexpr (AlongK && N == 2) {
+      const unsigned both = *reinterpret_cast<const uint16_t*>(from);
+      x[0] = value(uint8_t(both)), x[1] = value(uint8_t(both >> 8));
+    } else {
+#pragma unroll
+      for (int i = 0; i < N; ++i) x[i] = value(from[i * (AlongK ? 1 : stride)]);
+    }
+  }
+};
+template <class Operand> struct in_one_part { static constexpr bool value = false; };
+template <class T, int Zero, int Rows, int Depth, bool AlongK, int Vector, int Threads>
+struct in_one_part<coded_operand<T, Zero, Rows, Depth, AlongK, Vector, Threads>> { static constexpr bool value = true; };
+
 // The tile of one block, [BlockM, BlockN], by warps of [WarpM, WarpN] each; Depth: terms of a stage. Every Run terms the
 // running sums are added to others, as the tensor core cuts off what it adds (0: never). For the same reason the small
 // products of a chunk of terms come before the large ones: what is cut off is then in proportion to a small sum. WarpsK
@@ -153,8 +213,9 @@ struct contraction {
   static constexpr int fragments_m = WarpM / 16, fragments_n = WarpN / 8;
   static constexpr int stage_floats = A::floats + B::floats;
   static constexpr bool within = Run > 0 && Run <= Depth;  // runs end within a stage: their sums are few at a time
-  typedef split<Products, 4> left_split;
-  typedef split<Products, 2> right_split;
+  typedef split<Products == 6 && in_one_part<A>::value ? 3 : Products, 4> left_split;
+  typedef split<Products == 6 && in_one_part<B>::value ? 3 : Products, 2> right_split;
+  static constexpr int left_parts = left_split::parts, right_parts = right_split::parts;
   static constexpr int terms = left_split::terms, width = left_split::width;
   static constexpr int chunk = within ? Run : Depth % (2 * terms) ? terms : 2 * terms, steps = chunk / terms;
   float sum[fragments_m][fragments_n][4];
@@ -271,9 +332,9 @@ struct contraction {
 #pragma unroll
       for (int e = 0; e < 4; ++e) own[j][e] = within ? 0.f : sum[j][e];
 #pragma unroll
-    for (int both = left_split::parts - 1; both >= 0; --both)
+    for (int both = (left_parts > right_parts ? left_parts : right_parts) - 1; both >= 0; --both)
 #pragma unroll
-      for (int p = 0; p <= both; ++p)
+      for (int p = both < right_parts ? 0 : both - right_parts + 1; p <= both && p < left_parts; ++p)
 #pragma unroll
         for (int c = 0; c < steps; ++c)
 #pragma unroll
