@@ -76,8 +76,10 @@ def constants(form: Attention) -> list[str]:
         f"  static constexpr index v_row = {form.value.steps[2]}, o_row = {form.output_steps[2]};",
         f"  static constexpr index bias_row = {bias[2]}, bias_key = {bias[3]};",
         f"  static constexpr bool causal = {word(form.causal)};",
+        f"  static constexpr bool all_keys = {word(form.all_keys)}, guarded = {word(form.guarded)};",
         f"  static constexpr bool biased = {word(form.mask is not None)};",
         f"  static constexpr float scale = float({form.scale!r});",
+        f"  static constexpr float early = float({form.early!r}), late = float({form.scale / form.early!r});",
     ]
 
 

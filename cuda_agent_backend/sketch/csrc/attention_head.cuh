@@ -4,9 +4,11 @@ namespace ca {
 
 // A holds sizes and the schedule as constants: number (the type), size (of a head), queries, keys, rows, block, fragments,
 // stages, kept (whether Q stays in registers, as the products want it, or else in shared memory), vector (elements of one
-// copy), q_row .. o_row, bias_row, bias_key (strides), causal, biased, scale; and `index`, the type of a place within a
-// head. In float32 also apart (whether the block splits each tile of K and V once, or each warp for itself), in half
-// precision bias_vector (elements of one copy of a bias, 0 where threads read it for themselves).
+// copy), q_row .. o_row, bias_row, bias_key (strides), causal, all_keys (whether hidden ones are multiplied, too), guarded
+// (whether rows of masked keys are 0, or NaN), biased, scale, the product of early (what operands have been multiplied by
+// before sums may overflow) and late; and `index`, the type of a place within a head. In float32 also apart (whether the
+// block splits each tile of K and V once, or each warp for itself), in half precision bias_vector (elements of one copy of
+// a bias, 0 where threads read it for themselves).
 // What a block needs to know of its head.
 template <class A> struct attention_head {
   static constexpr int D = A::size;
@@ -16,10 +18,14 @@ template <class A> struct attention_head {
   number* out;
 
   // Keys that queries up to the one before `stop` see.
-  static CA_INLINE int keys_for(int stop) { return A::causal && stop < A::keys ? stop : A::keys; }
+  static CA_INLINE int keys_for(int stop) { return A::causal && !A::all_keys && stop < A::keys ? stop : A::keys; }
   static CA_INLINE bool seen(int query, int key) { return key < A::keys && (!A::causal || key <= query); }
-  CA_INLINE float scaled(float score, int query, int key) const {
-    score *= A::scale;
+  // The score of a key that a query does not see. Where all keys are multiplied, one that is not finite stays so.
+  static CA_INLINE float hidden(float score, int key) { return A::all_keys && key < A::keys ? score - INFINITY : -INFINITY; }
+  // What sums of weights and values are multiplied by; rows of masked keys are 0, or NaN.
+  static CA_INLINE float share(float all) { return 1.f / (A::guarded && all == 0.f ? 1.f : all); }
+  CA_INLINE float scaled(float score, int query, int key, float scale = A::scale) const {
+    score *= scale;
     if constexpr (A::biased)
       if (query < A::queries && key < A::keys) score += widen(bias[query * index(A::bias_row) + key * index(A::bias_key)]);
     return score;
@@ -57,13 +63,13 @@ template <class A> struct attention_head {
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < each; ++i)
-      if (32 * i + lane < D) out[query * index(A::o_row) + 32 * i + lane] = narrow<number>(own[i] * (1.f / (all == 0.f ? 1.f : all)));
+      if (32 * i + lane < D) out[query * index(A::o_row) + 32 * i + lane] = narrow<number>(own[i] * share(all));
   }
   CA_INLINE float exact_score(int query, int key) const {
     float x = 0.f;
 #pragma unroll 1
-    for (int d = 0; d < D; ++d) x = fmaf(widen(q[query * index(A::q_row) + d]), widen(k[key * index(A::k_row) + d]), x);
-    return seen(query, key) ? scaled(x, query, key) : -INFINITY;
+    for (int d = 0; d < D; ++d) x = fmaf(widen(q[query * index(A::q_row) + d]) * A::early, widen(k[key * index(A::k_row) + d]), x);
+    return seen(query, key) ? scaled(x, query, key, A::late) : hidden(x, key);
   }
 };
 // Called, and not inlined, with nothing of the caller's state: what is rare must not take registers.

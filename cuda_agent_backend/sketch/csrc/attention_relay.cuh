@@ -369,7 +369,7 @@ template <class A> struct relay_attention {
       worst[h] = fmaxf(worst[h], fabsf(x));
       x *= A::scale;
       if constexpr (A::biased) x += bias[i];
-      if (!whole && !head_of::seen(query + 8 * h, key)) x = -INFINITY;
+      if (!whole && !head_of::seen(query + 8 * h, key)) x = head_of::hidden(x, key);
       next[h] = fmaxf(next[h], x);
     }
 #pragma unroll
@@ -396,7 +396,7 @@ template <class A> struct relay_attention {
       float all = total[h];
 #pragma unroll
       for (int by = 1; by < 4; by *= 2) all += __shfl_xor_sync(~0u, all, by);
-      const float share = 1.f / (all == 0.f ? 1.f : all);  // rows of masked keys are 0
+      const float share = head_of::share(all);
       bool right = worst[h] < largest && all < largest;
 #pragma unroll
       for (int j = 0; j < D / 8; ++j) {
