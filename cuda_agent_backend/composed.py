@@ -45,6 +45,8 @@ FEWEST_QUERIES = 16
 """A block of the kernel takes 64 of them: for very few it reads keys and values by too few blocks."""
 SMALLEST_WORK = 1 << 20
 MINUS_INFINITY = float("-inf")
+MOST = float(1 << 30)
+"""That is multiplied by: an operand of up to 2^60 stays a number."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +207,7 @@ def _factor(node: Node) -> float | None:
     if name_of(node) not in ("mul", "div") or len(node.args) != 2 or node.kwargs:
         return None
     read, factor = node.args[0], number(node.args[1])
-    if factor is None or factor <= 0 or not isinstance(read, Node):
+    if factor is None or not 1 / MOST < factor < MOST or not isinstance(read, Node):
         return None
     if dtype_of(node) != dtype_of(read):
         return None

@@ -197,6 +197,26 @@ def test_what_is_not_finite_is_as_in_eager(
 
 
 @pytest.mark.parametrize("number", [0, 5])
+@pytest.mark.parametrize("scale", [0.1, 2.0], ids=["tiles left out", "all tiles"])
+@pytest.mark.parametrize(
+    ("part", "what"), [(1, NAN), (1, INFINITY), (1, 1e38), (2, NAN), (2, -INFINITY)]
+)
+def test_what_lies_in_tiles_that_no_query_sees_counts_as_in_eager(
+    part: int, what: float, scale: float, number: int, tmp_path: Path
+) -> None:
+    """A score that is no number, and minus infinity added, is none; a weight of zero times infinity is none."""
+    inputs = [x.clone() for x in heads(4, 2, 133, 200, 64)]
+    inputs[part][0, 1, 190, 7] = what
+    inputs[0][0, 2, 20:30] *= 1e3 if what == 1e38 else 1
+    analysis, own = analysed(grouped(is_causal=True, scale=scale), *inputs)
+    skips = "skips = true" in analysis.emit(schedules(analysis, DEVICE)[number], DEVICE)[0]
+    assert skips is (scale < 1)
+    got, want = emulated(analysis, number, tmp_path, own), eager(analysis, own)
+    assert want[2].isnan().any() and not want[:2].isnan().any()
+    torch.testing.assert_close(got, want, equal_nan=True, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("number", [0, 5])
 @pytest.mark.parametrize(
     ("function", "value"), [(grouped(), 0.0), (by_hand, NAN)], ids=["torch", "by hand"]
 )
@@ -292,8 +312,7 @@ def test_steps_of_views_that_no_strided_tensor_is() -> None:
 @pytest.mark.parametrize("number", range(8))
 @pytest.mark.parametrize("size", [64, 128])
 def test_all_schedules_compile_without_spilling(size: int, number: int, tmp_path: Path) -> None:
-    how = {"is_causal": True} if number % 2 else {}
-    analysis, _ = analysed(grouped(**how), *heads(4, 2, 300, 300, size))
+    analysis, _ = analysed(grouped(is_causal=True), *heads(4, 2, 300, 300, size))
     found = schedules(analysis, DEVICE)
     if number >= len(found):
         pytest.skip("there are fewer")
