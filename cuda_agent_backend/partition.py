@@ -5,10 +5,11 @@ one level never have a barrier between them, so any connected set of them is con
 the graph without cycles. A matrix product that sketches cover waits like a barrier for what it reads, and is fused with
 what follows it, one to a region, and with copies, masks and quantised forms of its operands (`copies`, `dequantised`).
 The gradients that the backward of a convolution gives are such products, each with that call in its region. An
-attention or a sort waits too and is a region of its own. What is beside a product is offered as well, as its region's
-rest, for where a library is left to run the product. A product that a rewrite does away with is fusible like any other
-node. A fusible node whose users all lie on higher levels is moved up to them when that saves traffic. Views on the
-fringe of a region stay outside, and no view is ever an output: what it views is put out instead.
+attention or a sort waits too and is a region of its own, an attention that torch has taken apart (`composed`) with all
+its operators. What is beside a product is offered as well, as its region's rest, for where a library is left to run the
+product. A product that a rewrite does away with is fusible like any other node. A fusible node whose users all lie on
+higher levels is moved up to them when that saves traffic. Views on the fringe of a region stay outside, and no view is
+ever an output: what it views is put out instead.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch.fx import Graph, Node
 
+from cuda_agent_backend.composed import Composed, composed
 from cuda_agent_backend.copies import read_through
 from cuda_agent_backend.dequantised import dequantised
 from cuda_agent_backend.gradients import is_gradient
@@ -77,6 +79,7 @@ class Analysis:
         for node in self.nodes:
             self.kinds[node] = kind_of(node, self.kinds)
         self.trailing = self._trailing_mutations()
+        self.composed = self._composed()
         self.through = self._shared()
         self.level = self._levels()
         self._move_up()
@@ -118,8 +121,23 @@ class Analysis:
             self.kinds |= {n: Kind.BARRIER for n in self.nodes if is_gradient(n)}
             return set()
         backward = (node for node in self.nodes if self.kinds[node] is Kind.BACKWARD)
+        within = (node for found in self.composed.values() for node in found.inner)
         copied = read_through(self.nodes, self.kinds)
-        return copied.union(backward, dequantised(self.nodes, self.kinds))
+        return copied.union(backward, within, dequantised(self.nodes, self.kinds))
+
+    def _composed(self) -> dict[Node, Composed]:
+        """The attentions of cuda that torch has taken apart, by the node that makes their result."""
+        if self._mutates_within():
+            return {}
+        products = [
+            n for n in self.nodes if self.kinds[n] is Kind.PRODUCT and _device(n)[0] == "cuda"
+        ]
+        known = {n: found for n in products if (found := composed(n, whole=False)) is not None}
+        for node, found in known.items():
+            self.kinds[node] = Kind.ATTENTION
+            # no product that copies are read through for
+            self.kinds |= {n: Kind.COMPUTE for n in found.inner if self.kinds[n] is Kind.PRODUCT}
+        return known
 
     def _trailing_mutations(self) -> set[Node]:
         """The mutations after which nothing is computed."""
@@ -324,6 +342,7 @@ def _halves(part: list[Node]) -> tuple[list[Node], list[Node]] | None:
 
 def _region(part: list[Node], analysis: Analysis, min_bytes: int) -> Region | None:
     alone = any(analysis.kinds[node] in AS_THEY_STAND for node in part)
+    alone = alone and analysis.composed.keys().isdisjoint(part)
     nodes = part if alone else _with_shared(_with_index(part, analysis), analysis)
     own, inner = set(nodes), set(part)
     inputs = list(dict.fromkeys(r for n in nodes for r in n.all_input_nodes if r not in own))

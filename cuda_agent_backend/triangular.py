@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from torch.fx import Node
 
 from cuda_agent_backend.operators import Kind, product_sizes
-from cuda_agent_backend.rewrite.edit import argument, name_of
+from cuda_agent_backend.rewrite.edit import argument, name_of, unviewed
 from cuda_agent_backend.rewrite.products import PRODUCTS
 
 PLACES = ("iota", "arange")
@@ -19,6 +19,7 @@ SMALLEST = 128
 """Rows, columns and terms from which on a product has blocks that may leave out terms worth leaving out."""
 
 
+MINUS_INFINITY = float("-inf")
 VIEWS = ("permute", "transpose", "t", "expand", "view", "unsqueeze", "squeeze")
 
 
@@ -119,3 +120,57 @@ def _made_of(node: Node) -> set[Node] | None:
         waiting += [n for n in last.all_input_nodes if n not in found]
         found |= set(last.all_input_nodes)
     return found
+
+
+def leaves_earlier_keys(mask: Node, queries: int, keys: int) -> bool:
+    """Whether a constant, added to scores [..., queries, keys], is 0 for keys up to the query and minus infinity for
+    those beyond."""
+    if name_of(mask) != "where" or tuple(mask.meta["val"].shape[-2:]) != (queries, keys):
+        return False
+    if mask.meta["val"].numel() != queries * keys:
+        return False
+    condition, *values = (argument(mask, name) for name in ("condition", "self", "other"))
+    filled = [_value_of(v) for v in values]
+    seen = _says_of_keys(condition, queries, keys)
+    return seen is not None and filled == [0.0, MINUS_INFINITY][:: 1 if seen else -1]
+
+
+def _says_of_keys(condition: Node, queries: int, keys: int) -> bool | None:
+    """True where a condition holds for keys up to the query, False where for those beyond, else None."""
+    name = name_of(condition)
+    if name in ("logical_not", "bitwise_not"):
+        found = _says_of_keys(condition.args[0], queries, keys)  # type: ignore[arg-type]
+        return None if found is None else not found
+    if name == "logical_and":
+        others = [n for n in condition.args if not _is_true(n)]
+        return _says_of_keys(others[0], queries, keys) if len(others) == 1 else None  # type: ignore[arg-type]
+    said = {("le", 0): True, ("lt", 1): True, ("gt", 0): False, ("ge", 1): False}
+    found = said.get((name, condition.args[1])) if len(condition.args) == 2 else None  # type: ignore[arg-type]
+    distance = condition.args[0] if found is not None else None
+    if name_of(distance) != "sub" or len(distance.args) != 2 or distance.kwargs:  # type: ignore[union-attr]
+        return None
+    key, query = distance.args  # type: ignore[union-attr]
+    right = _are_places(key, (1, keys)) and _are_places(query, (queries, 1))
+    return found if right else None
+
+
+def _value_of(node: Node) -> object:
+    """The number that a constant is filled with, None where that is something else."""
+    named = {"full": "fill_value", "scalar_tensor": "s"}.get(name_of(node))
+    return None if named is None else argument(node, named)
+
+
+def _is_true(node: object) -> bool:
+    return name_of(node) == "full" and argument(node, "fill_value") is True  # type: ignore[arg-type]
+
+
+def _are_places(node: object, shape: tuple[int, int]) -> bool:
+    """Whether a node counts from 0 along the longer side of a matrix."""
+    if not isinstance(node, Node) or tuple(node.meta["val"].shape[-2:]) != shape:
+        return False
+    if node.meta["val"].numel() != max(shape):
+        return False
+    places = unviewed(node)
+    if name_of(places) != "iota" or places.meta["val"].numel() != max(shape):
+        return False
+    return (argument(places, "start"), argument(places, "step")) == (0, 1)

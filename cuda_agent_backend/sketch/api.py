@@ -13,7 +13,12 @@ import torch
 from cuda_agent_backend.rewrite.alternatives import Alternatives
 from cuda_agent_backend.rewrite.forms import forms
 from cuda_agent_backend.sketch import cpu, cpu_schedules, cuda
-from cuda_agent_backend.sketch.attention import Attention, attention_of, is_attention
+from cuda_agent_backend.sketch.attention import (
+    Attention,
+    attention_of,
+    composed_of,
+    is_attention,
+)
 from cuda_agent_backend.sketch.cpu_attention import CpuAttention
 from cuda_agent_backend.sketch.cuda_attention import CudaAttention
 from cuda_agent_backend.sketch.cuda_attention_half import CudaHalfAttention
@@ -117,6 +122,8 @@ _lowering = threading.RLock()
 def _analyse(text: str) -> Analysis | NotCovered:
     task = Task.from_json(text)
     found = as_it_stands(task)
+    if isinstance(found, CudaAttention):  # a kernel for all of it, which no rewritten form has
+        return found
     rewritten = [(form.name, as_it_stands(form.task)) for form in forms(task)]
     ways = [(name, way) for name, way in rewritten if not isinstance(way, NotCovered)]
     if not ways:
@@ -134,6 +141,8 @@ def as_it_stands(task: Task) -> Analysis | NotCovered:
     try:
         if is_attention(task):
             return _attention(task, attention_of(task))
+        if (composed := composed_of(task)) is not None:
+            return _attention(task, composed)
         if has_scatter(task):
             return CudaScatter(task, scatter_of(task))
         if is_sorting(task) and task.target == "cuda":

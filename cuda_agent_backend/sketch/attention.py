@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
+from cuda_agent_backend.composed import composed
 from cuda_agent_backend.operators import ATTENTION, SQUARE_WHERE_CAUSAL
 from cuda_agent_backend.sketch.ssa import Unsupported
+from cuda_agent_backend.steps import reshaped, single, steps_of
 from sandbox.task import InputRef, Node, NodeRef, Task, TensorSpec
 
 Strides = tuple[int, ...]
@@ -27,7 +29,9 @@ class Attention:
     """``softmax(scale Q K^T + mask) V`` for each batch and head.
 
     Heads of K and V serve ``heads // shared_heads`` neighbouring heads of Q each. Where ``causal``, query i sees the
-    keys up to i.
+    keys up to i. Where ``all_keys``, what a query does not see is multiplied all the same, minus infinity added to its
+    score. A query that sees no key has zeros for a result, but NaN where not ``guarded``. ``early``: the part of the
+    scale that counts before sums overflow.
     """
 
     dtype: torch.dtype
@@ -44,6 +48,9 @@ class Attention:
     value: Matrices
     mask: Matrices | None
     output_steps: Strides
+    all_keys: bool = False
+    guarded: bool = True
+    early: float = 1.0
 
 
 def offset(steps: Strides, head: str) -> str:
@@ -103,6 +110,34 @@ def attention_of(task: Task) -> Attention:
     return Attention(
         dtype, batches, heads, shared_heads, queries, keys, size, scale, causal,
         query, key, value, mask, steps,
+    )  # fmt: skip
+
+
+def composed_of(task: Task) -> Attention | None:
+    """The attention that ``task`` is where torch has taken it apart, None where it is anything else."""
+    products = [number for number, node in enumerate(task.nodes) if _operator(node) == "bmm"]
+    if task.target != "cuda" or len(products) != 2 or task.outputs != (NodeRef(products[1]),):
+        return None
+    graph = replace(task, target="cpu").to_graph_module().graph
+    last = graph.output_node().all_input_nodes[0]
+    found = composed(last, whole=True)
+    if found is None:
+        return None
+    numbers = {node: i for i, node in enumerate(n for n in graph.nodes if n.op == "placeholder")}
+    operands = [found.query, found.key, found.value] + ([found.mask] if found.mask else [])
+    spec = task.output_specs[0]
+    laid = reshaped(
+        steps_of(spec.shape, spec.stride),
+        (found.batches, found.heads, found.queries, found.size),
+    )
+    steps = tuple(s for dim in laid or () if (s := single(dim)) is not None)
+    if any(own.node not in numbers for own in operands) or len(steps) != 4 or steps[3] != 1:
+        return None
+    query, key, value, *mask = (Matrices(numbers[own.node], own.steps) for own in operands)
+    return Attention(
+        torch.float32, found.batches, found.heads, found.shared_heads, found.queries, found.keys, found.size,
+        found.scale, found.causal, query, key, value, mask[0] if mask else None, steps,
+        all_keys=True, guarded=found.guarded, early=found.early,
     )  # fmt: skip
 
 

@@ -75,10 +75,19 @@ def constants(form: Attention) -> list[str]:
         f"  static constexpr index q_row = {form.query.steps[2]}, k_row = {form.key.steps[2]};",
         f"  static constexpr index v_row = {form.value.steps[2]}, o_row = {form.output_steps[2]};",
         f"  static constexpr index bias_row = {bias[2]}, bias_key = {bias[3]};",
-        f"  static constexpr bool causal = {word(form.causal)};",
+        f"  static constexpr bool causal = {word(form.causal)}, skips = {word(_skips(form))};",
+        f"  static constexpr bool all_keys = {word(form.all_keys)}, guarded = {word(form.guarded)};",
         f"  static constexpr bool biased = {word(form.mask is not None)};",
         f"  static constexpr float scale = float({form.scale!r});",
+        f"  static constexpr float early = float({form.early!r}), late = float({form.scale / form.early!r});",
     ]
+
+
+def _skips(form: Attention) -> bool:
+    """Whether tiles of keys that a block does not see are left out. Where they count unless products are numbers, the
+    kernel looks at what is multiplied, so factors must not make it any larger."""
+    late = form.scale / form.early
+    return form.causal and not (form.all_keys and max(form.scale, form.early, late) > 1)
 
 
 def _rows(form: Attention) -> list[tuple[int, int]]:

@@ -248,6 +248,20 @@ template <class T, class From> T exchange(T mine, From from) {
 }  // namespace emulator
 
 inline void __syncthreads() { emulator::wait_for(2); }
+inline int __syncthreads_or(int mine) {
+  using namespace emulator;
+  memcpy(self().slot, &mine, sizeof mine);
+  wait_for(2);
+  const int threads = blockDim.x * blockDim.y * blockDim.z, begin = current / threads * threads;
+  int any = 0;
+  for (int i = begin; i < begin + threads; ++i) {
+    int one;
+    memcpy(&one, fibers[i].slot, sizeof one);
+    any |= one != 0;
+  }
+  wait_for(2);
+  return any;
+}
 inline void __syncwarp(unsigned = 0) { emulator::warp_barrier(); }
 template <class T> T __shfl_xor_sync(unsigned, T x, int mask, int = 32) { return emulator::exchange(x, [=](int l) { return l ^ mask; }); }
 template <class T> T __shfl_sync(unsigned, T x, int from, int width = 32) {

@@ -39,10 +39,13 @@ template <class A> struct attention {
   template <class Find> CA_INLINE void run(float* memory, Find find) {
     shared = memory;
     head = find(blockIdx.x);
+    float start = 0.f;
+    if constexpr (A::all_keys && A::skips)
+      start = keys_leak(head, first, A::rows, head_of::keys_for(first + A::rows)) ? INFINITY : 0.f;
 #pragma unroll
     for (int f = 0; f < F; ++f) {
 #pragma unroll
-      for (int h = 0; h < 2; ++h) top[f][h] = -INFINITY, total[f][h] = 0.f, worst[f][h] = 0.f;
+      for (int h = 0; h < 2; ++h) top[f][h] = -INFINITY, total[f][h] = 0.f, worst[f][h] = start;
 #pragma unroll
       for (int j = 0; j < columns; ++j)
 #pragma unroll
@@ -233,7 +236,7 @@ template <class A> struct attention {
           const int query = first + warp_row() + 16 * f + group() + 8 * (e / 2), key = from + 8 * j + 2 * member() + e % 2;
           float& x = score[f][j][e];
           worst[f][e / 2] = fmaxf(worst[f][e / 2], fabsf(x));
-          x = whole || head_of::seen(query, key) ? head.scaled(x, query, key) : -INFINITY;
+          x = whole || head_of::seen(query, key) ? head.scaled(x, query, key) : head_of::hidden(x * A::scale, key);
           next[e / 2] = fmaxf(next[e / 2], x);
         }
 #pragma unroll
@@ -298,7 +301,7 @@ template <class A> struct attention {
         float all = total[f][h];
 #pragma unroll
         for (int by = 1; by < 4; by *= 2) all += __shfl_xor_sync(~0u, all, by);
-        const float share = 1.f / (all == 0.f ? 1.f : all);  // rows of masked keys are 0
+        const float share = head_of::share(all);
         bool right = worst[f][h] < largest;
 #pragma unroll
         for (int j = 0; j < columns; ++j) {

@@ -62,6 +62,10 @@ template <class A> struct relay_attention {
   template <class Find> CA_INLINE void run(float* shared, Find find) {
     tiles = shared + (-shared_address(shared) & 1023) / 4;
     const int count = tiles_for(first + A::rows);
+    float start = 0.f;
+    // the first group leaves out the most keys
+    if constexpr (A::all_keys && A::skips)
+      start = keys_leak(find(blockIdx.x), first, A::rows, head_of::keys_for(first + 64)) ? INFINITY : 0.f;
     if (threadIdx.x < preparing) {
       give_registers<others>();
       head = find(blockIdx.x);
@@ -71,7 +75,7 @@ template <class A> struct relay_attention {
     take_registers<registers>();
     queries = reinterpret_cast<uint4*>(tiles + slots * slot_floats) + (int(threadIdx.x) - preparing) / 32 * steps * 96 + lane();
     head = find(anew(blockIdx.x));
-    multiply(count);
+    multiply(count, start);
     head = find(anew(blockIdx.x));
     finish();
   }
@@ -165,14 +169,14 @@ template <class A> struct relay_attention {
   }
 
   // What the others do: products with the V of one tile, then with the K of the next, in one turn.
-  CA_INLINE void multiply(int count) {
+  CA_INLINE void multiply(int count, float start) {
     const int group = own_group(), begin = first + 64 * group;
     const int own_count = begin < A::queries ? tiles_for(begin + 64) : 0;
     keep_queries();
 #pragma unroll
     for (int i = 0; i < D / 2; ++i) sum[i] = 0.f;
 #pragma unroll
-    for (int h = 0; h < 2; ++h) top[h] = -INFINITY, total[h] = 0.f, worst[h] = 0.f;
+    for (int h = 0; h < 2; ++h) top[h] = -INFINITY, total[h] = 0.f, worst[h] = start;
     if (by_turns && group == groups - 1) announce(turn(0), 256);
     if (own_count == 0) {
       take_turn(group);
@@ -369,7 +373,7 @@ template <class A> struct relay_attention {
       worst[h] = fmaxf(worst[h], fabsf(x));
       x *= A::scale;
       if constexpr (A::biased) x += bias[i];
-      if (!whole && !head_of::seen(query + 8 * h, key)) x = -INFINITY;
+      if (!whole && !head_of::seen(query + 8 * h, key)) x = head_of::hidden(x, key);
       next[h] = fmaxf(next[h], x);
     }
 #pragma unroll
@@ -396,7 +400,7 @@ template <class A> struct relay_attention {
       float all = total[h];
 #pragma unroll
       for (int by = 1; by < 4; by *= 2) all += __shfl_xor_sync(~0u, all, by);
-      const float share = 1.f / (all == 0.f ? 1.f : all);  // rows of masked keys are 0
+      const float share = head_of::share(all);
       bool right = worst[h] < largest && all < largest;
 #pragma unroll
       for (int j = 0; j < D / 8; ++j) {

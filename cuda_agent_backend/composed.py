@@ -1,0 +1,371 @@
+"""Attention that torch has taken apart: two products of batches of matrices, and a softmax between them.
+
+Where no kernel of a library takes the arguments, as in float32 with heads of keys and values that several heads of
+queries share, torch scales queries and keys, copies what is shared, multiplies, adds a mask, softens (with zeros for a
+row that is minus infinity throughout) and multiplies again, the scores in memory each time. Here that is found again,
+in a graph or in a task; what is copied or scaled is looked through.
+
+Unlike in an operator of attention, a key that a mask hides is multiplied all the same: of what is not finite there
+eager mode makes NaN, and so must a kernel.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch.fx import Node
+
+from cuda_agent_backend.rewrite.edit import (
+    argument,
+    dtype_of,
+    is_tensor,
+    is_view,
+    is_zero,
+    name_of,
+    number,
+    shape_of,
+)
+from cuda_agent_backend.steps import (
+    Dim,
+    Steps,
+    length,
+    moved,
+    moves,
+    reshaped,
+    shared,
+    single,
+    steps_of,
+)
+from cuda_agent_backend.triangular import is_constant, leaves_earlier_keys
+
+LARGEST_HEAD = 128
+FEWEST_QUERIES = 16
+"""A block of the kernel takes 64 of them: for very few it reads keys and values by too few blocks."""
+SMALLEST_WORK = 1 << 20
+MINUS_INFINITY = float("-inf")
+MOST = float(1 << 30)
+"""That is multiplied by: an operand of up to 2^60 stays a number."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """What is read, and elements between neighbours of each dimension (batch, head, row, column)."""
+
+    node: Node
+    steps: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Composed:
+    """An attention. ``inner``: the nodes that nothing else needs, but for the last one, which makes the result.
+
+    guarded: a row of masked keys is 0, and not NaN. early: the part of the scale that operands are multiplied by.
+    """
+
+    inner: frozenset[Node]
+    batches: int
+    heads: int
+    shared_heads: int
+    queries: int
+    keys: int
+    size: int
+    scale: float
+    early: float
+    causal: bool
+    guarded: bool
+    query: Operand
+    key: Operand
+    value: Operand
+    mask: Operand | None
+
+
+@dataclass
+class _Chain:
+    """What is looked through. ``ours``: whether a node may be taken in with what follows it."""
+
+    ours: Callable[[Node], bool]
+    inner: set[Node] = field(default_factory=set)
+    scale: float = 1.0
+
+    def through(self, node: Node) -> Node:
+        """What a node is a multiple of, elements in their order."""
+        while (read := _multiple_of(node)) is not None:
+            self.scale *= _factor(node) or 1.0
+            self.inner.add(node)
+            node = read
+        return node
+
+    def source(self, node: Node) -> _Matrices | None:
+        """What an operand of a product is copied or scaled from, and how it lies there."""
+        passed = []
+        while self.ours(node) and (moves(node) or _factor(node) is not None):
+            self.scale *= _factor(node) or 1.0
+            passed.append(node)
+            node = node.all_input_nodes[0]
+        self.inner |= set(passed)
+        value = node.meta["val"]
+        steps: Steps | None = steps_of(value.shape, value.stride())
+        for step in reversed(passed):
+            if steps is not None and moves(step):
+                steps = moved(steps, step)
+        return None if steps is None else _Matrices(node, *steps)
+
+
+@dataclass(frozen=True)
+class _Matrices:
+    """A batch of matrices, as a product reads them."""
+
+    node: Node
+    batch: Dim
+    rows: Dim
+    columns: Dim
+
+    @property
+    def transposed(self) -> _Matrices:
+        return _Matrices(self.node, self.batch, self.columns, self.rows)
+
+    @property
+    def even(self) -> bool:
+        """Whether columns lie next to each other, and rows at one distance."""
+        return single(self.rows) is not None and single(self.columns) == 1
+
+    def operand(self, heads: tuple[int, int]) -> Operand:
+        """heads: the steps of batches and heads."""
+        return Operand(self.node, (*heads, single(self.rows) or 0, single(self.columns) or 0))
+
+
+@dataclass(frozen=True)
+class _Scores:
+    """The first product, what is added to it, and the shape in which that is done."""
+
+    product: Node
+    shape: tuple[int, ...]
+    mask: Node | None
+
+
+def composed(last: Node, whole: bool) -> Composed | None:
+    """The attention whose result ``last`` is.
+
+    whole: there is nothing else in its graph, so that what several of its nodes read is its own.
+    """
+    if not _multiplies(last):
+        return None
+    chain = _Chain((lambda n: n.op == "call_function") if whole else (lambda n: len(n.users) == 1))
+    softened = _softened(_weights(last, chain), chain)
+    scores = None if softened is None else _scores(softened[0], chain)
+    if softened is None or scores is None:
+        return None
+    late = chain.scale
+    query, key = (chain.source(node) for node in scores.product.args)  # type: ignore[arg-type]
+    scale, chain.scale = chain.scale, 1.0
+    value = chain.source(last.args[1])  # type: ignore[arg-type]
+    if query is None or key is None or value is None or chain.scale != 1.0:
+        return None
+    chain.inner.add(scores.product)
+    own = {*chain.inner, last}
+    if not whole and any(user not in own for node in chain.inner for user in node.users):
+        return None
+    found = _formed(query, key.transposed, value, scores)
+    if found is None or not 0 < scale < float("inf"):
+        return None
+    return replace(
+        found,
+        inner=frozenset(chain.inner),
+        scale=scale,
+        early=scale / late,
+        guarded=softened[1],
+    )
+
+
+def _weights(last: Node, chain: _Chain) -> Node:
+    """The softmax that a product reads."""
+    node: Node = last.args[0]  # type: ignore[assignment]
+    while _factor(node) is None and (read := _multiple_of(node)) is not None:
+        chain.inner.add(node)
+        node = read
+    return node
+
+
+def _multiplies(node: Node) -> bool:
+    """Whether a node is a product of batches in float32."""
+    return name_of(node) == "bmm" and is_tensor(node) and dtype_of(node) == torch.float32
+
+
+def _multiple_of(node: Node) -> Node | None:
+    """What a node is a view or a multiple of, elements in their order."""
+    read = node.args[0] if node.args else None
+    if not isinstance(read, Node) or not is_tensor(node):
+        return None
+    same = name_of(node) == "expand" and shape_of(node) == shape_of(read)
+    return read if same or is_view(node) or _factor(node) is not None else None
+
+
+def _factor(node: Node) -> float | None:
+    """The positive number that a node multiplies its one operand by."""
+    if name_of(node) not in ("mul", "div") or len(node.args) != 2 or node.kwargs:
+        return None
+    read, factor = node.args[0], number(node.args[1])
+    if factor is None or not 1 / MOST < factor < MOST or not isinstance(read, Node):
+        return None
+    if dtype_of(node) != dtype_of(read):
+        return None
+    return factor if name_of(node) == "mul" else 1 / factor
+
+
+def _softened(node: Node, chain: _Chain) -> tuple[Node, bool] | None:
+    """The scores of which ``node`` is the softmax along the last dimension, and whether rows of masked keys are 0."""
+    guard, weights = None, node
+    if name_of(node) == "where":
+        guard, zero, weights = (argument(node, name) for name in ("condition", "self", "other"))
+        if not is_zero(zero) or not isinstance(weights, Node):
+            return None
+    raised, total = _operands(weights, "div")
+    shifted, _ = _operands(raised, "exp")
+    scores, highest = _operands(shifted, "sub")
+    if scores is None:
+        return None
+    joined = _joined(highest, total, scores)
+    apart = _along_rows(total, "sum", raised) and _along_rows(highest, "amax", scores)
+    if joined is None and not apart:
+        return None
+    passed = [] if guard is None else _guarding(guard, scores)
+    if passed is None:
+        return None
+    taken = (node, weights, raised, total, shifted, highest, joined, *passed)
+    chain.inner |= {n for n in taken if n is not None}
+    return scores, guard is not None
+
+
+def _operands(node: Node | None, name: str) -> tuple[Node | None, Node | None]:
+    """Up to two operands of a call of that name, None where there is none or another call."""
+    if node is None or name_of(node) != name or node.kwargs:
+        return None, None
+    first, second, *_ = (*node.args, None)
+    return (
+        first if isinstance(first, Node) else None,
+        second if isinstance(second, Node) else None,
+    )
+
+
+def _along_rows(node: Node | None, name: str, of: Node | None) -> bool:
+    """Whether a node reduces the last dimension of another one and keeps it."""
+    if node is None or name_of(node) != name or node.args[0] is not of:
+        return False
+    dims, rank = argument(node, "dim"), len(shape_of(node))
+    listed = [dims] if isinstance(dims, int) else list(dims or ())
+    kept, dtype = argument(node, "keepdim"), argument(node, "dtype")
+    return kept is True and dtype is None and [d % rank for d in listed] == [rank - 1]
+
+
+def _joined(highest: Node | None, total: Node | None, scores: Node) -> Node | None:
+    """The operator that gives both maximum and sum of the scores' rows, as Inductor writes a softmax on GPUs."""
+    both = [n for n in (highest, total) if n is not None and n.target is operator.getitem]
+    if [n.args[1] for n in both] != [0, 1] or both[0].args[0] is not both[1].args[0]:
+        return None
+    joined = both[0].all_input_nodes[0]
+    read, dim, *_ = (*joined.args, None, None)
+    online = "prepare_softmax_online" in str(joined.target)
+    return joined if online and read is scores and dim in (-1, len(shape_of(scores)) - 1) else None
+
+
+def _guarding(guard: object, scores: Node) -> list[Node] | None:
+    """The nodes of ``not any(not scores == -inf)`` along rows; None where that is something else."""
+    passed: list[Node] = []
+    for name in ("logical_not", "any", "logical_not", "eq"):
+        if not isinstance(guard, Node) or name_of(guard) != name:
+            return None
+        passed.append(guard)
+        guard = guard.args[0]
+    _, reduced, hidden, compared = passed
+    right = guard is scores and compared.args[1] == MINUS_INFINITY
+    return passed if right and _along_rows(reduced, "any", hidden) else None
+
+
+def _scores(node: Node, chain: _Chain) -> _Scores | None:
+    shape, mask = shape_of(node), None
+    if name_of(node) == "add" and argument(node, "alpha") == 1:
+        parts = [n for n in node.args if isinstance(n, Node) and is_tensor(n)]
+        inward = [n for n in parts if _multiplies(_Chain(chain.ours).through(n))]
+        if len(parts) != 2 or len(inward) != 1 or shape_of(inward[0]) != shape:
+            return None
+        chain.inner.add(node)
+        mask = parts[parts[0] is inward[0]]
+        node = inward[0]
+    product = chain.through(node)
+    return _Scores(product, shape, mask) if _multiplies(product) else None
+
+
+def _formed(query: _Matrices, key: _Matrices, value: _Matrices, scores: _Scores) -> Composed | None:
+    """The attention but for its scale, its guard and its nodes."""
+    count, queries, keys = shape_of(scores.product)
+    size = length(query.columns)
+    if not (query.even and key.even and value.even) or length(value.columns) != size:
+        return None
+    if not _pays(count, queries, keys, size):
+        return None
+    causal = scores.mask is not None and is_constant(scores.mask)
+    mask = None
+    if causal and not leaves_earlier_keys(scores.mask, queries, keys):  # type: ignore[arg-type]
+        return None
+    if scores.mask is not None and not causal:
+        mask = _mask(scores, count)
+        if mask is None:
+            return None
+    for batches, group in _splits(count, (query, key, value)):
+        q = _heads(query.batch, batches, count // batches, 1)
+        k, v = (_heads(m.batch, batches, count // batches, group) for m in (key, value))
+        added = (0, 0) if mask is None else _heads(mask.batch, batches, count // batches, 1)
+        if q is None or k is None or v is None or added is None:
+            continue
+        heads = count // batches
+        return Composed(
+            frozenset(), batches, heads, heads // group, queries, keys, size, 1.0, 1.0, causal, False,
+            query.operand(q), key.operand(k), value.operand(v), None if mask is None else mask.operand(added),
+        )  # fmt: skip
+    return None
+
+
+def _pays(count: int, queries: int, keys: int, size: int) -> bool:
+    fits = size % 8 == 0 and size <= LARGEST_HEAD and queries >= FEWEST_QUERIES
+    return fits and count * queries * keys * size >= SMALLEST_WORK
+
+
+def _mask(scores: _Scores, count: int) -> _Matrices | None:
+    """What is added to scores, as a batch of matrices in float32."""
+    node = scores.mask
+    assert node is not None
+    value, shape = node.meta["val"], scores.shape
+    if value.dtype != torch.float32:
+        return None
+    expanded = value.expand(shape)
+    steps = reshaped(steps_of(shape, expanded.stride()), (count, *shape[-2:]))
+    if steps is None or single(steps[1]) is None or single(steps[2]) is None:
+        return None
+    return _Matrices(node, *steps)
+
+
+def _splits(count: int, operands: tuple[_Matrices, ...]) -> Iterator[tuple[int, int]]:
+    """Ways to take a batch of matrices as batches of heads: how many batches, and heads that share keys and values."""
+    found = {1}
+    for matrices in operands:
+        product = 1
+        for own, _ in matrices.batch:
+            product *= own
+            found.add(product)
+    group = min(shared(matrices.batch) for matrices in operands[1:])
+    for batches in sorted(found):
+        for together in (group, 1):
+            if count % (batches * together) == 0:
+                yield batches, together
+
+
+def _heads(batch: Dim, batches: int, heads: int, group: int) -> tuple[int, int] | None:
+    """The steps of batches and of heads, of which ``group`` neighbours share one; None where they are not even."""
+    steps = reshaped((batch,), (batches, heads // group, group))
+    if steps is None or (group > 1 and single(steps[2]) != 0):
+        return None
+    outer, inner = single(steps[0]), single(steps[1])
+    return None if outer is None or inner is None else (outer, inner)

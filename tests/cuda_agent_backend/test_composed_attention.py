@@ -1,0 +1,352 @@
+"""Attention that torch takes apart, as with grouped queries in float32: one region, one kernel, right as in eager."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import cuda_emulator
+import pytest
+import torch
+from torch import Tensor
+from torch._inductor.decomposition import select_decomp_table
+from torch._inductor.inductor_prims import prepare_softmax_online
+from torch.fx import Graph
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from cuda_agent_backend.canonical import Canonical, canonical
+from cuda_agent_backend.partition import Region, partition
+from cuda_agent_backend.sketch.api import analyse, generate, schedules
+from cuda_agent_backend.sketch.attention import Attention
+from cuda_agent_backend.sketch.cuda_attention import CudaAttention
+from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
+from cuda_agent_backend.steps import moved, reshaped, shared, single, steps_of
+from sandbox.accuracy import compare
+from sandbox.candidate import Candidate
+from sandbox.compilation import Compiled
+from sandbox.compile import compile_candidate
+from sandbox.oracle import run_oracle
+from sandbox.toolchain import Missing, find_cuda
+
+DEVICE = DeviceFacts()
+INFINITY, NAN = float("inf"), float("nan")
+Function = Callable[..., Tensor]
+
+
+def randn(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def grouped(**how: Any) -> Function:
+    """As torch has it where no library's kernel takes the arguments."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, *mask: Tensor) -> Tensor:
+        with sdpa_kernel(SDPBackend.MATH):
+            return F.scaled_dot_product_attention(q, k, v, *mask, enable_gqa=True, **how)
+
+    return attend
+
+
+def by_hand(q: Tensor, k: Tensor, v: Tensor, *mask: Tensor) -> Tensor:
+    """As models write it: heads are repeated, scores are divided, and no row is guarded."""
+    many = (q.shape[1] // k.shape[1], *k.shape[2:])
+    k, v = (x[:, :, None].expand(-1, -1, *many).reshape(len(x), -1, *many[1:]) for x in (k, v))
+    scores = torch.matmul(q, k.transpose(2, 3)) / 8
+    for one in mask:
+        scores = scores + one
+    return torch.matmul(torch.softmax(scores, -1), v)
+
+
+def graph_on_cuda(function: Function, *inputs: Tensor) -> Graph:
+    """The graph as on a GPU, which need not be there."""
+    graph = make_fx(function, select_decomp_table(), "fake")(*inputs).graph
+    for node in graph.nodes:
+        value = node.meta.get("val")
+        if isinstance(value, Tensor):
+            with value.fake_mode:  # type: ignore[attr-defined]
+                node.meta["val"] = torch.empty_strided(
+                    value.shape, value.stride(), dtype=value.dtype, device="cuda"
+                )
+        node.kwargs = {
+            n: torch.device("cuda") if n == "device" else v for n, v in node.kwargs.items()
+        }
+    return graph
+
+
+def attentions(function: Function, *inputs: Tensor) -> list[tuple[Region, Attention]]:
+    found = []
+    for region in partition(graph_on_cuda(function, *inputs)):
+        made = canonical(region.nodes, region.outputs, "cuda")
+        assert isinstance(made, Canonical), made
+        analysis = analyse(made.task)
+        if isinstance(analysis, CudaAttention):
+            found.append((region, analysis.form))
+    return found
+
+
+def analysed(function: Function, *inputs: Tensor) -> tuple[CudaAttention, list[Tensor]]:
+    """The attention, and what of the inputs it reads in its order."""
+    ((region, _),) = attentions(function, *inputs)
+    made = canonical(region.nodes, region.outputs, "cuda")
+    assert isinstance(made, Canonical), made
+    analysis = analyse(made.task)
+    assert isinstance(analysis, CudaAttention), analysis
+    names = [n.name for n in region.nodes[0].graph.nodes if n.op == "placeholder"]
+    given = dict(zip(names, inputs, strict=True))
+    return analysis, [given[node.name] for node in made.inputs]
+
+
+def emulated(analysis: CudaAttention, number: int, folder: Path, inputs: list[Tensor]) -> Tensor:
+    source, plan = analysis.emit(schedules(analysis, DEVICE)[number], DEVICE)
+    (found,) = cuda_emulator.run(source, plan, inputs, folder)
+    return found
+
+
+def eager(analysis: CudaAttention, inputs: list[Tensor]) -> Tensor:
+    module = replace(analysis.task, target="cpu").to_graph_module()
+    (found,) = module(*inputs)
+    assert isinstance(found, Tensor)
+    return found
+
+
+def wide(analysis: CudaAttention, inputs: list[Tensor]) -> Tensor:
+    """As the judge's oracle has it."""
+    task = replace(analysis.task, target="cpu")
+    return run_oracle(task, task.to_graph_module(), inputs).outputs[0]
+
+
+def heads(count: int, shared_by: int, queries: int, keys: int, size: int) -> tuple[Tensor, ...]:
+    few = (1, count // shared_by, keys, size)
+    return randn(1, count, queries, size), randn(*few), randn(*few) + 0.1
+
+
+def tokens(batches: int, length: int, size: int) -> tuple[Tensor, ...]:
+    """Four heads of queries and two of keys and values, as views of projections."""
+    shapes = ((batches, length, n, size) for n in (4, 2, 2))
+    return tuple(randn(*shape).transpose(1, 2) for shape in shapes)
+
+
+CASES: dict[str, tuple[Function, tuple[Tensor, ...]]] = {
+    "two share a head": (grouped(), heads(4, 2, 67, 67, 64)),
+    "four share a head": (grouped(), heads(8, 4, 45, 71, 64)),
+    "eight share a head": (grouped(), heads(8, 8, 45, 45, 128)),
+    "all share one, batches": (grouped(), (randn(2, 4, 47, 64), randn(2, 1, 47, 64), randn(2, 1, 47, 64))),
+    "causal": (grouped(is_causal=True), heads(4, 2, 133, 133, 64)),
+    "causal, large heads": (grouped(is_causal=True), heads(4, 4, 67, 67, 128)),
+    "causal, more keys": (grouped(is_causal=True), heads(8, 4, 35, 101, 64)),
+    "causal, fewer keys": (grouped(is_causal=True), heads(8, 4, 101, 35, 64)),
+    "tokens before heads": (grouped(is_causal=True), tokens(2, 67, 64)),
+    "heads of 40, scaled": (grouped(scale=0.3), tokens(2, 67, 40)),
+    "mask that is added": (grouped(), (*heads(4, 2, 67, 67, 64), randn(67, 67))),
+    "mask for each head": (grouped(), (*heads(4, 2, 67, 67, 64), randn(1, 4, 67, 67))),
+    "mask of keys": (grouped(), (*tokens(2, 67, 64), randn(2, 1, 1, 67))),
+    "by hand": (by_hand, heads(4, 2, 67, 67, 64)),
+    "by hand, with a mask": (by_hand, (*heads(4, 2, 67, 67, 64), randn(67, 67))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_torch_takes_apart_is_one_kernel_as_accurate_as_eager(
+    name: str, tmp_path: Path
+) -> None:
+    function, inputs = CASES[name]
+    analysis, own = analysed(function, *inputs)
+    assert (
+        analysis.form.heads // analysis.form.shared_heads
+        == inputs[0].shape[1] // inputs[1].shape[1]
+    )
+    assert [x.shape for x in own[:1]] == [inputs[0].shape] and inputs[1].shape in {
+        x.shape for x in own
+    }
+    got = emulated(analysis, 0, tmp_path, own)
+    report = compare([got], [eager(analysis, own)], [wide(analysis, own)])
+    assert report.passes, report.reason
+    torch.testing.assert_close(
+        got.view(-1), function(*inputs).reshape(-1), rtol=1e-4, atol=1e-5, check_stride=False
+    )
+
+
+@pytest.mark.parametrize("number", range(1, 8))
+@pytest.mark.parametrize("size", [64, 128])
+def test_all_schedules_compute_the_same(size: int, number: int, tmp_path: Path) -> None:
+    analysis, own = analysed(grouped(is_causal=True), *heads(2, 2, 100, 100, size))
+    if number >= len(schedules(analysis, DEVICE)):
+        pytest.skip("there are fewer")
+    got = emulated(analysis, number, tmp_path, own)
+    report = compare([got], [eager(analysis, own)], [wide(analysis, own)])
+    assert report.passes, report.reason
+
+
+@pytest.mark.parametrize("number", [0, 5])
+@pytest.mark.parametrize("how", [{}, {"is_causal": True}], ids=["all keys", "causal"])
+def test_what_is_not_finite_is_as_in_eager(
+    how: dict[str, Any], number: int, tmp_path: Path
+) -> None:
+    """Also where it belongs to keys that a query does not see: minus infinity is added to what they score."""
+    q, k, v = (x.clone() for x in heads(8, 2, 100, 100, 64))
+    q[0, 0, 5, 2], k[0, 1, 96, 0], v[0, 2, 90, 4], v[0, 3, 7, 5] = NAN, INFINITY, INFINITY, NAN
+    q[0, 1, 11], k[0, 0, 50, 3] = 3e38, 3.4e38
+    analysis, own = analysed(grouped(**how), q, k, v)
+    want = eager(analysis, own)
+    assert want[2:6].isnan().any() and want[6:].isfinite().any()
+    got = emulated(analysis, number, tmp_path, own)
+    torch.testing.assert_close(got, want, equal_nan=True, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("number", [0, 5])
+@pytest.mark.parametrize("scale", [0.1, 2.0], ids=["tiles left out", "all tiles"])
+@pytest.mark.parametrize(
+    ("part", "what"), [(1, NAN), (1, INFINITY), (1, 1e38), (2, NAN), (2, -INFINITY)]
+)
+def test_what_lies_in_tiles_that_no_query_sees_counts_as_in_eager(
+    part: int, what: float, scale: float, number: int, tmp_path: Path
+) -> None:
+    """A score that is no number, and minus infinity added, is none; a weight of zero times infinity is none."""
+    inputs = [x.clone() for x in heads(4, 2, 133, 200, 64)]
+    inputs[part][0, 1, 190, 7] = what
+    inputs[0][0, 2, 20:30] *= 1e3 if what == 1e38 else 1
+    analysis, own = analysed(grouped(is_causal=True, scale=scale), *inputs)
+    skips = "skips = true" in analysis.emit(schedules(analysis, DEVICE)[number], DEVICE)[0]
+    assert skips is (scale < 1)
+    got, want = emulated(analysis, number, tmp_path, own), eager(analysis, own)
+    assert want[2].isnan().any() and not want[:2].isnan().any()
+    torch.testing.assert_close(got, want, equal_nan=True, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("number", [0, 5])
+@pytest.mark.parametrize(
+    ("function", "value"), [(grouped(), 0.0), (by_hand, NAN)], ids=["torch", "by hand"]
+)
+def test_a_row_of_masked_keys_is_what_eager_gives(
+    function: Function, value: float, number: int, tmp_path: Path
+) -> None:
+    mask = torch.zeros(67, 67)
+    mask[3], mask[40:, 60:], mask[66, :66] = -INFINITY, -INFINITY, -INFINITY
+    analysis, own = analysed(function, *heads(4, 2, 67, 67, 64), mask)
+    got = emulated(analysis, number, tmp_path, own)
+    want = eager(analysis, own)
+    assert torch.equal(want[:, 3].nan_to_num(7), torch.full_like(want[:, 3], value).nan_to_num(7))
+    torch.testing.assert_close(got, want, equal_nan=True, rtol=1e-4, atol=1e-5)
+
+
+def test_a_boolean_mask_is_made_numbers_beside_it() -> None:
+    inputs = (*heads(4, 2, 67, 67, 64), randn(67, 67) > 0)
+    ((region, form),) = attentions(grouped(), *inputs)
+    assert form.mask is not None and not form.causal
+    assert any(node.name.startswith("where") for node in region.inputs)
+
+
+def with_softmax_joined(graph: Graph) -> Graph:
+    """The graph with maximum and sum by one operator, as Inductor has them on GPUs."""
+    (highest,) = graph.find_nodes(op="call_function", target=torch.ops.aten.amax.default)
+    (total,) = graph.find_nodes(op="call_function", target=torch.ops.aten.sum.dim_IntList)
+    with graph.inserting_before(highest):
+        joined = graph.call_function(prepare_softmax_online, (highest.args[0], -1))
+        joined.meta["val"] = (highest.meta["val"], total.meta["val"])
+        for number, node in enumerate((highest, total)):
+            part = graph.call_function(operator.getitem, (joined, number))
+            part.meta["val"] = node.meta["val"]
+            node.replace_all_uses_with(part)
+    for node in (total, highest):
+        graph.erase_node(node)
+    return graph
+
+
+@pytest.mark.parametrize("function", [grouped(), by_hand], ids=["guarded", "by hand"])
+def test_inductors_softmax_for_gpus_is_one(function: Function) -> None:
+    q, k = randn(2, 8, 40, 64), randn(2, 2, 48, 64)
+    (region,) = partition(with_softmax_joined(graph_on_cuda(function, q, k, k + 1)))
+    made = canonical(region.nodes, region.outputs, "cuda")
+    assert isinstance(made, Canonical) and len(made.inputs) == 3
+    analysis = analyse(made.task)
+    assert isinstance(analysis, CudaAttention)
+    assert (analysis.form.heads, analysis.form.shared_heads) == (8, 4)
+
+
+def test_what_is_beside_the_attention_is_not_of_it() -> None:
+    """Copies that something else needs are read as they are; scores that something else needs are in memory anyway."""
+    attend = grouped()
+
+    def kept(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+        k = k.repeat_interleave(2, 1)
+        return attend(q, k, v.repeat_interleave(2, 1)), k * 2
+
+    def scored(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+        scores = q @ k.transpose(2, 3)
+        return scores.softmax(-1) @ v, scores
+
+    inputs = heads(4, 2, 67, 67, 64)
+    assert len(attentions(kept, *inputs)) == 1
+    assert attentions(scored, *heads(4, 1, 67, 67, 64)) == []
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs"),
+    [
+        (grouped(), heads(4, 2, 8, 300, 64)),
+        (grouped(), heads(4, 2, 20, 20, 64)),
+        (grouped(), heads(4, 2, 67, 67, 136)),
+        (grouped(), heads(4, 2, 67, 67, 60)),
+        (lambda q, k, v: (q @ k.transpose(2, 3)).softmax(-2) @ v, heads(4, 1, 67, 67, 64)),
+        (lambda q, k, v: (q @ k.transpose(2, 3) * -1.0).softmax(-1) @ v, heads(4, 1, 67, 67, 64)),
+        (lambda q, k, v: by_hand(q, k, v, torch.ones(67, 67).triu(-3).log()), heads(4, 2, 67, 67, 64)),
+    ],
+    ids=["few queries", "small", "large heads", "uneven heads", "columns", "negative", "another constant"],
+)  # fmt: skip
+def test_other_products_stay_apart(function: Function, inputs: tuple[Tensor, ...]) -> None:
+    assert attentions(function, *inputs) == []
+
+
+def test_only_the_mask_that_hides_later_keys_is_causal() -> None:
+    def masked(offset: int, seen: bool) -> Function:
+        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            mask = torch.ones(67, 67, dtype=torch.bool)
+            return grouped()(q, k, v, mask.tril(offset) if seen else ~mask.triu(offset))
+
+        return attend
+
+    inputs = heads(4, 2, 67, 67, 64)
+    ((_, form),) = attentions(masked(0, True), *inputs)
+    assert form.causal and form.all_keys and form.mask is None
+    ((_, form),) = attentions(masked(1, False), *inputs)
+    assert form.causal
+    for other in (masked(1, True), masked(-1, True), masked(0, False)):
+        assert attentions(other, *inputs) == []
+
+
+def test_steps_of_views_that_no_strided_tensor_is() -> None:
+    steps = reshaped((*steps_of((2, 3), (15, 5)), ((4, 0),), *steps_of((5, 1), (1, 1))), (2, 12, 5))
+    assert steps is not None and shared(steps[1]) == 4 and single(steps[1]) is None
+    back = reshaped(steps, (6, 4, 5))
+    assert back is not None and [single(dim) for dim in back] == [5, 0, 1]
+    assert reshaped(steps_of((6,), (1,)), (2, 3)) == (((2, 3),), ((3, 1),))
+    assert reshaped(steps_of((6, 5), (7, 1)), (10, 3)) is None
+    assert reshaped((), ()) == () and single(()) == 0 and shared(((2, 3),)) == 1
+    graph = make_fx(lambda x: x.permute(1, 0).unsqueeze(1).expand(3, 4, 2), tracing_mode="fake")(
+        randn(2, 3)
+    ).graph
+    own = steps_of((2, 3), (3, 1))
+    for node in graph.nodes:
+        if node.op == "call_function":
+            own = moved(own, node)  # type: ignore[assignment]
+    assert own == (((3, 1),), ((4, 0),), ((2, 3),))
+
+
+@pytest.mark.skipif(isinstance(find_cuda(), Missing), reason="no CUDA compiler")
+@pytest.mark.parametrize("number", range(8))
+@pytest.mark.parametrize("size", [64, 128])
+def test_all_schedules_compile_without_spilling(size: int, number: int, tmp_path: Path) -> None:
+    analysis, _ = analysed(grouped(is_causal=True), *heads(4, 2, 300, 300, size))
+    found = schedules(analysis, DEVICE)
+    if number >= len(found):
+        pytest.skip("there are fewer")
+    candidate = generate(analysis, found[number], DEVICE)
+    assert isinstance(candidate, Candidate)
+    built = compile_candidate(candidate, tmp_path, "sm_90a", 120)
+    assert isinstance(built, Compiled), built
+    assert all(kernel["spill_store_bytes"] == 0 for kernel in built.facts.values())
