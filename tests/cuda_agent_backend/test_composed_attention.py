@@ -265,7 +265,9 @@ def test_inductors_softmax_for_gpus_is_one(function: Function) -> None:
     assert isinstance(made, Canonical) and len(made.inputs) == 3
     analysis = analyse(made.task)
     assert isinstance(analysis, CudaAttention)
-    assert (analysis.form.heads, analysis.form.shared_heads) == (8, 4)
+    form = analysis.form
+    assert form.batches * form.heads == 16
+    assert form.shared_heads == 4
 
 
 def test_what_is_beside_the_attention_is_not_of_it() -> None:
