@@ -84,9 +84,10 @@ class Composed:
 
 @dataclass
 class _Chain:
-    """What is looked through. ``ours``: whether a node may be taken in with what follows it."""
+    """What is looked through. ``ours``: whether a node may be taken in with what follows it. ``device``: of all."""
 
     ours: Callable[[Node], bool]
+    device: torch.device
     inner: set[Node] = field(default_factory=set)
     scale: float = 1.0
 
@@ -107,6 +108,8 @@ class _Chain:
             node = node.all_input_nodes[0]
         self.inner |= set(passed)
         value = node.meta["val"]
+        if not _is_readable(value, self.device):
+            return None
         steps: Steps | None = steps_of(value.shape, value.stride())
         for step in reversed(passed):
             if steps is not None and moves(step):
@@ -153,7 +156,8 @@ def composed(last: Node, whole: bool) -> Composed | None:
     """
     if not _multiplies(last):
         return None
-    chain = _Chain((lambda n: n.op == "call_function") if whole else (lambda n: len(n.users) == 1))
+    ours = (lambda n: n.op == "call_function") if whole else (lambda n: len(n.users) == 1)
+    chain = _Chain(ours, last.meta["val"].device)
     softened = _softened(_weights(last, chain), chain)
     scores = None if softened is None else _scores(softened[0], chain)
     if softened is None or scores is None:
@@ -189,9 +193,16 @@ def _weights(last: Node, chain: _Chain) -> Node:
     return node
 
 
+def _is_readable(value: torch.Tensor, device: torch.device) -> bool:
+    """Whether a kernel on that device can read a tensor, which lies in memory as its strides say."""
+    fixed = all(type(n) is int for n in (*value.shape, *value.stride()))
+    return fixed and value.device == device
+
+
 def _multiplies(node: Node) -> bool:
-    """Whether a node is a product of batches in float32."""
-    return name_of(node) == "bmm" and is_tensor(node) and dtype_of(node) == torch.float32
+    """Whether a node is a product of batches in float32, of float32."""
+    plain = node.target is torch.ops.aten.bmm.default and len(node.args) == 2 and not node.kwargs
+    return plain and is_tensor(node) and dtype_of(node) == torch.float32
 
 
 def _multiple_of(node: Node) -> Node | None:
@@ -288,7 +299,7 @@ def _scores(node: Node, chain: _Chain) -> _Scores | None:
     shape, mask = shape_of(node), None
     if name_of(node) == "add" and argument(node, "alpha") == 1:
         parts = [n for n in node.args if isinstance(n, Node) and is_tensor(n)]
-        inward = [n for n in parts if _multiplies(_Chain(chain.ours).through(n))]
+        inward = [n for n in parts if _multiplies(_Chain(chain.ours, chain.device).through(n))]
         if len(parts) != 2 or len(inward) != 1 or shape_of(inward[0]) != shape:
             return None
         chain.inner.add(node)
@@ -304,7 +315,8 @@ def _formed(query: _Matrices, key: _Matrices, value: _Matrices, scores: _Scores)
     size = length(query.columns)
     if not (query.even and key.even and value.even) or length(value.columns) != size:
         return None
-    if not _pays(count, queries, keys, size):
+    # a softmax along anything else, behind a view, is no attention's
+    if scores.shape[-2:] != (queries, keys) or not _pays(count, queries, keys, size):
         return None
     causal = scores.mask is not None and is_constant(scores.mask)
     mask = None
@@ -338,7 +350,7 @@ def _mask(scores: _Scores, count: int) -> _Matrices | None:
     node = scores.mask
     assert node is not None
     value, shape = node.meta["val"], scores.shape
-    if value.dtype != torch.float32:
+    if value.dtype != torch.float32 or not _is_readable(value, scores.product.meta["val"].device):
         return None
     expanded = value.expand(shape)
     steps = reshaped(steps_of(shape, expanded.stride()), (count, *shape[-2:]))

@@ -7,39 +7,58 @@ four times as large as what it reads, and is never in memory then. The scale is 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch.fx import Node
 
 from cuda_agent_backend.operators import Kind
-from cuda_agent_backend.rewrite.edit import argument, dtype_of, is_tensor, name_of, shape_of
+from cuda_agent_backend.rewrite.edit import dtype_of, is_tensor, name_of, shape_of
 from cuda_agent_backend.rewrite.products import PRODUCTS
-from cuda_agent_backend.sketch.coded import CODES
+from cuda_agent_backend.sketch.coded import CODES, fits
 
 TURNED = ("permute", "transpose", "t")
+SHIFTS = ("sub", "add")
 INTEGERS = (torch.int16, torch.int32, torch.int64)
+
+
+@dataclass(frozen=True)
+class _Coded:
+    """An operand of a product that is made of codes by ``nodes``, with what is subtracted from them."""
+
+    nodes: tuple[Node, ...]
+    operand: Node
+    product: Node
+    zero: int
 
 
 def dequantised(nodes: Sequence[Node], kinds: Mapping[Node, Kind]) -> set[Node]:
     """What makes numbers of codes for products on cuda and for nothing else; ``nodes`` in graph order."""
-    chains = [
-        (chain, (operand, product))
+    coded = [
+        one
         for product in nodes
-        for operand, terms in _operands(product, kinds)
-        if (chain := _chain(operand, terms, kinds)) is not None
+        for one in _readable(
+            [_coded(operand, product, terms, kinds) for operand, terms in _operands(product, kinds)]
+        )
     ]
     while True:
-        found = {node for chain, _ in chains for node in chain}
-        readers = {reader for _, reader in chains}
+        found = {node for one in coded for node in one.nodes}
+        readers = {(one.operand, one.product) for one in coded}
         # what something else reads is in memory, so that it can as well be read there
         own = [
-            (chain, reader)
-            for chain, reader in chains
-            if all(u in found or (n, u) in readers for n in chain for u in n.users)
+            one
+            for one in coded
+            if all(u in found or (n, u) in readers for n in one.nodes for u in n.users)
         ]
-        if len(own) == len(chains):
+        if len(own) == len(coded):
             return found
-        chains = own
+        coded = own
+
+
+def _readable(operands: Sequence[_Coded | None]) -> list[_Coded]:
+    """Those of a product's operands that it reads as codes: both only where they are numbers as they stand."""
+    coded = [one for one in operands if one is not None]
+    return coded[:1] if any(one.zero for one in coded) else coded
 
 
 def _operands(product: Node, kinds: Mapping[Node, Kind]) -> Iterator[tuple[Node, int]]:
@@ -55,16 +74,34 @@ def _operands(product: Node, kinds: Mapping[Node, Kind]) -> Iterator[tuple[Node,
             yield node, len(shape_of(node)) + terms
 
 
-def _chain(node: Node, terms: int, kinds: Mapping[Node, Kind]) -> list[Node] | None:
-    """The operators that make ``node`` of codes; None where it is made otherwise. ``terms``: a dimension of it."""
-    chain: list[Node] = []
+def _coded(operand: Node, product: Node, terms: int, kinds: Mapping[Node, Kind]) -> _Coded | None:
+    """How ``operand`` is made of codes; None where it is made otherwise. ``terms``: a dimension of it."""
+    node, chain, zero = operand, [], 0.0
+    shifted: set[bool] = set()
     while dtype_of(node) not in CODES:
         source = _source(node, terms)
         if source is None or kinds[node] not in (Kind.COMPUTE, Kind.VIEW):
             return None
+        if name_of(node) in SHIFTS:
+            floats = dtype_of(node).is_floating_point
+            if floats in shifted:
+                return None
+            shifted.add(floats)
+            number = float(node.args[1])  # type: ignore[arg-type]
+            zero += number if name_of(node) == "sub" else -number
+        elif name_of(node) == "mul" and shifted:
+            return None  # what is added behind a scale is no zero of codes
         chain.append(node)
         node, terms = source
-    return chain if any(name_of(n) == "convert_element_type" for n in chain) else None
+    converted = any(name_of(n) == "convert_element_type" for n in chain)
+    if not converted or not zero.is_integer() or not fits(dtype_of(node), int(zero)):
+        return None
+    return _Coded(tuple(chain), operand, product, int(zero)) if _is_fixed(node) else None
+
+
+def _is_fixed(node: Node) -> bool:
+    value = node.meta["val"]
+    return all(type(n) is int for n in (*value.shape, *value.stride()))
 
 
 def _source(node: Node, terms: int) -> tuple[Node, int] | None:
@@ -82,8 +119,8 @@ def _source(node: Node, terms: int) -> tuple[Node, int] | None:
         return next(
             ((own, terms) for own, by in _both_ways(node) if _scales(node, own, by, terms)), None
         )
-    whole = isinstance(argument(node, "other"), int | float) if name in ("sub", "add") else False
-    return (first, terms) if whole and len(node.args) == 2 and isinstance(first, Node) else None
+    whole = name in SHIFTS and len(node.args) == 2 and isinstance(node.args[1], int | float)
+    return (first, terms) if whole and not node.kwargs and isinstance(first, Node) else None
 
 
 def _before_turning(node: Node, terms: int) -> int:
@@ -110,7 +147,9 @@ def _scales(node: Node, own: Node, by: object, terms: int) -> bool:
         return False
     if not isinstance(by, Node):
         return isinstance(by, int | float)
-    if not is_tensor(by) or dtype_of(by) != torch.float32:
+    if not is_tensor(by) or dtype_of(by) != torch.float32 or not _is_fixed(by):
+        return False
+    if by.meta["val"].device != node.meta["val"].device:
         return False
     shape, scales = shape_of(own), shape_of(by)
     place = terms - (len(shape) - len(scales))

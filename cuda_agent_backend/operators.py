@@ -218,7 +218,7 @@ def _kind_of_selection(node: Node, kinds: dict[Node, Kind]) -> Kind:
     kind = kinds[whole] if isinstance(whole, Node) else Kind.BARRIER
     if kind is not Kind.BACKWARD:
         return kind
-    large = math.prod(product_sizes(node)) >= SMALLEST_PRODUCT[node.meta["val"].device.type]
+    large = math.prod(product_sizes(node)) >= SMALLEST_PRODUCT["cuda"]
     return Kind.PRODUCT if large and is_sum_of_products(node) else Kind.BARRIER
 
 

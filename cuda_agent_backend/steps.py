@@ -30,9 +30,10 @@ def length(dim: Dim) -> int:
 
 
 def reshaped(steps: Steps, shape: Sequence[int]) -> Steps | None:
-    """In another shape, elements in the same order; None where a part would have to be cut unevenly."""
+    """In another shape, elements in the same order; None where a part would be cut unevenly, or there is none."""
     left = [part for dim in steps for part in dim]
-    if math.prod(n for n, _ in left) != math.prod(shape):
+    count_of_all = math.prod(shape)
+    if count_of_all == 0 or math.prod(n for n, _ in left) != count_of_all:
         return None
     found: list[Dim] = []
     for wanted in shape:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 import sympy
 import torch
@@ -51,52 +51,54 @@ def mark_cancelling(kernel: Kernel) -> Kernel:
 
 def _cancels(stage: RowStage, outer: tuple[Dim, ...], maps: Mapping[str, RowStage]) -> bool:
     """Whether a stage's value is something times a number of its place that has both signs."""
-    reader = _Reader.of(stage, outer)
-    for found in reader.factors(stage.body.results[0]):
-        maker = maps.get(found.buffer or "") if found.op == "local" else None
-        if maker is not None and _cancels(maker, outer, maps):
-            return True
-        if found.op == "mul" and any(map(reader.has_both_signs, found.operands)):
-            return True
+    waiting, seen = [stage], {stage.name}
+    while waiting:
+        current = waiting.pop()
+        reader = _Reader(current, outer)
+        for found in reader.factors(current.body.results[0]):
+            maker = maps.get(found.buffer or "") if found.op == "local" else None
+            if maker is not None and maker.name not in seen:
+                seen.add(maker.name)
+                waiting.append(maker)
+            if found.op == "mul" and any(map(reader.has_both_signs, found.operands)):
+                return True
     return False
 
 
-@dataclass(frozen=True)
 class _Reader:
-    """Reads the body of one stage."""
+    """Reads the body of one stage. Each value is looked at once: bodies share what they use often."""
 
-    made: Mapping[Value, Instruction]
-    sizes: Mapping[sympy.Symbol, int]
+    def __init__(self, stage: RowStage, outer: tuple[Dim, ...]) -> None:
+        self._made = {i.result: i for i in stage.body.instructions}
+        self._sizes = dict((*outer, *stage.inner))
+        self._data: set[Value] = set()
+        """What is read from memory, or made of that."""
+        self._ranges: dict[Value, Range] = {}
+        for i in stage.body.instructions:
+            if i.op in DATA or any(o in self._data for o in i.operands if isinstance(o, Value)):
+                self._data.add(i.result)
+            else:
+                self._ranges[i.result] = self._range(i)
 
-    @staticmethod
-    def of(stage: RowStage, outer: tuple[Dim, ...]) -> _Reader:
-        made = {i.result: i for i in stage.body.instructions}
-        return _Reader(made, dict((*outer, *stage.inner)))
-
-    def factors(self, of: object) -> list[Instruction]:
+    def factors(self, of: object) -> Iterator[Instruction]:
         """The instructions of which a value is the product, products themselves included."""
-        i = self.made.get(of) if isinstance(of, Value) else None
-        if i is None:
-            return []
-        through = i.operands if i.op == "mul" else i.operands[:1] if i.op in SCALING else ()
-        return [i, *(found for operand in through for found in self.factors(operand))]
+        waiting, seen = [of], set()
+        while waiting:
+            value = waiting.pop()
+            i = self._made.get(value) if isinstance(value, Value) else None
+            if i is None or i.result in seen:
+                continue
+            seen.add(i.result)
+            yield i
+            waiting += i.operands if i.op == "mul" else i.operands[:1] if i.op in SCALING else ()
 
     def has_both_signs(self, of: object) -> bool:
         """Whether a value is a number of its place alone, and may be above and below zero."""
-        if self._reads_data(of):
-            return False
-        low, high = self._range(of)
+        low, high = self._ranges.get(of, (0.0, 0.0)) if isinstance(of, Value) else (0.0, 0.0)
         return low < 0 < high
 
-    def _reads_data(self, of: object) -> bool:
-        i = self.made.get(of) if isinstance(of, Value) else None
-        return i is not None and (i.op in DATA or any(map(self._reads_data, i.operands)))
-
-    def _range(self, of: object) -> Range:
-        """What a value surely lies within."""
-        i = self.made.get(of) if isinstance(of, Value) else None
-        if i is None:
-            return ANY
+    def _range(self, i: Instruction) -> Range:
+        """What an instruction's value surely lies within."""
         if i.op == "constant":
             number = number_of(i.operands[0])
             return (number, number) if math.isfinite(number) else ANY
@@ -104,20 +106,20 @@ class _Reader:
             return self._of_index(i.index)
         if i.op in TRUTH_OPERATIONS:
             return (0.0, 1.0)
+        given = [self._ranges.get(o, ANY) for o in i.operands if isinstance(o, Value)]
         if i.op in ("to_dtype", "identity"):
-            return self._range(i.operands[0])
+            return given[0]
         if i.op == "where":
-            yes, no = map(self._range, i.operands[1:])
+            (_, yes, no) = given
             return min(yes[0], no[0]), max(yes[1], no[1])
         if i.op in ARITHMETIC:
-            corners = itertools.product(*map(self._range, i.operands))
-            ends = [ARITHMETIC[i.op](a, b) for a, b in corners]
+            ends = [ARITHMETIC[i.op](a, b) for a, b in itertools.product(*given)]
             return ANY if any(map(math.isnan, ends)) else (min(ends), max(ends))
         return ANY
 
     def _of_index(self, index: sympy.Expr) -> Range:
         sizes = {
-            s: ValueRanges(0, self.sizes[s] - 1) for s in index.free_symbols if s in self.sizes
+            s: ValueRanges(0, self._sizes[s] - 1) for s in index.free_symbols if s in self._sizes
         }
         if len(sizes) < len(index.free_symbols):
             return ANY

@@ -266,6 +266,8 @@ class LanePrinter(Printer):
     def _follow(self, i: Instruction, prefix: str) -> None:
         """Note what is known of an instruction's value."""
         name = f"{prefix}{i.result.number}"
+        self.numbers.pop(name, None)
+        self.logistic.pop(name, None)
         given = [self._operand(o, prefix) for o in i.operands]
         if i.op == "index_expr" and i.index is not None:
             self.indices[name] = i.index
@@ -316,7 +318,7 @@ class LanePrinter(Printer):
 
     def _expression(self, i: Instruction, prefix: str, mask: str | None) -> str:
         self._follow(i, prefix)
-        given = [self._operand(o, prefix) for o in i.operands if isinstance(o, Value)]
+        given = [self._operand(o, prefix) for o in i.operands]
         if i.op in DIVISIONS and (text := self._division(i.op, given)) is not None:
             return text
         if i.op == "divide_row":

@@ -694,7 +694,7 @@ class Writer:
         return [
             "{",
             *indented(self._scale_lines("row", "column", lane, output.vector)),
-            *(f"  total = ca::mul(total, {name});" for name in names),
+            *(f"  total = ca::scale_sums(total, {name});" for name in names),
             "}",
         ]
 

@@ -6,7 +6,8 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
-from cuda_agent_backend.sketch.contraction import numbers_of
+from cuda_agent_backend.sketch.coded import fits
+from cuda_agent_backend.sketch.contraction import Contraction, numbers_of
 from cuda_agent_backend.sketch.cuda_channels import channel_schedules
 from cuda_agent_backend.sketch.cuda_contract_schedules import contract_schedules
 from cuda_agent_backend.sketch.cuda_direct import direct_schedules
@@ -77,6 +78,8 @@ def kernel_schedules(
         across = [*channel_schedules(kernel, region), *transpose_schedules(kernel, region)]
         return [*across, *_map_schedules(kernel, region, device)][:most]
     split, contraction = with_taps_apart(kernel)
+    if contraction is not None and not _reads_codes(contraction, region):
+        contraction = None
     least = 0 if contraction is None else min(contraction.m, contraction.n)
     tiled: list[Parameters] = []
     direct: list[Parameters] = []
@@ -92,6 +95,12 @@ def kernel_schedules(
     if not found and not tiled:
         raise Unsupported("no schedule fits the rows of this kernel")
     return [*direct, *_by_turns(found, tiled)][:most]
+
+
+def _reads_codes(contraction: Contraction, region: LoweredRegion) -> bool:
+    """Whether factors that are not numbers as they lie in memory are made of integers as small as codes are."""
+    factors = (contraction.left, contraction.right)
+    return all(f.zero is None or fits(region.buffers[f.buffer].dtype, f.zero) for f in factors)
 
 
 def _by_turns(left: list[Parameters], right: list[Parameters]) -> list[Parameters]:

@@ -17,7 +17,7 @@ import sympy
 from cuda_agent_backend.sketch.contraction import (
     FACTORS,
     Contraction,
-    contraction_of,
+    numbers_of,
     straightened,
 )
 from cuda_agent_backend.sketch.lower import LoweredRegion, Store
@@ -63,7 +63,7 @@ def pooling_of(region: LoweredRegion, kernels: tuple[Kernel, ...], number: int) 
         Unsupported: it is no sum of products, or its results are not only pooled, with the reason.
     """
     product = straightened(kernels[number])
-    if contraction_of(product) is None:
+    if numbers_of(product) is None:
         raise Unsupported("no sum of products")
     buffer, stored = stored_by(product)
     reader = _reader(region, kernels, number, buffer)
@@ -181,7 +181,7 @@ def _of_windows(product: Kernel, window: Sequence[Dim]) -> Access:
 
 def _numbered_by_windows(product: Kernel, window: tuple[Dim, ...]) -> Contraction:
     """The sum of products with the rows of a window next to each other."""
-    c = contraction_of(product)
+    c = numbers_of(product)
     if c is None or c.left.absent or c.right.absent:
         raise Unsupported("no sum of products, or one that lacks terms")
     kept = tuple(d for d in c.rows if d not in window)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import sympy
 
-from cuda_agent_backend.sketch.contraction import Contraction, contraction_of, points, straightened
+from cuda_agent_backend.sketch.contraction import Contraction, numbers_of, points, straightened
 from cuda_agent_backend.sketch.lower import LoweredRegion, Store
 from cuda_agent_backend.sketch.nest import Dim, Kernel, RowStage
 from cuda_agent_backend.sketch.reduced_directions import Direction, Nests
@@ -57,7 +57,7 @@ class Reducing:
     @property
     def grouped(self) -> bool:
         """Whether groups of rows or columns begin tiles of their own."""
-        whole = contraction_of(self.kernels[self.number])
+        whole = numbers_of(self.kernels[self.number])
         return whole is not None and whole.batches < self.contraction.batches
 
     def in_tiles(self, shape: tuple[int, int]) -> Nests:
@@ -88,7 +88,7 @@ def reducing_of(region: LoweredRegion, kernels: tuple[Kernel, ...], number: int)
         Unsupported: it is no sum of products, or its results are not only reduced, with the reason.
     """
     product = straightened(kernels[number])
-    if contraction_of(product) is None:
+    if numbers_of(product) is None:
         raise Unsupported("no sum of products")
     buffer, _ = stored_by(product)
     readers, others = _readers(kernels, number, buffer)
@@ -240,7 +240,7 @@ def _reduced(reader: Kernel, names: dict[str, Names]) -> frozenset[sympy.Symbol]
 
 def _by_groups(product: Kernel, reduced: frozenset[sympy.Symbol]) -> tuple[Contraction, bool]:
     """The sum of products with all rows, or all columns, reduced to one: whichever has more that are."""
-    c = contraction_of(product)
+    c = numbers_of(product)
     if c is None or c.left.absent or c.right.absent:
         raise Unsupported("no sum of products, or one that lacks terms")
     by_rows = _count(c.rows, reduced) > _count(c.columns, reduced)

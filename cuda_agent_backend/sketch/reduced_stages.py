@@ -14,7 +14,7 @@ import torch
 from cuda_agent_backend.sketch.cuda_parts import stage_dtype
 from cuda_agent_backend.sketch.lower import Store
 from cuda_agent_backend.sketch.nest import Dim, Local, RowStage
-from cuda_agent_backend.sketch.ssa import Body, Instruction, Unsupported, Value
+from cuda_agent_backend.sketch.ssa import Body, Instruction, Unsupported, Value, number_of
 
 Made = dict[Value, Instruction]
 Numbers = dict[tuple[Any, ...], int]
@@ -166,7 +166,7 @@ def multiple_of(body: Body) -> Instruction | None:
 def _constant(operand: Any, made: Made) -> float | None:
     if not isinstance(operand, Value) or made[operand].op != "constant":
         return None
-    return float(made[operand].operands[0])
+    return number_of(made[operand].operands[0])
 
 
 def _is_top(value: Any, made: Made, name: str) -> bool:

@@ -318,6 +318,41 @@ def test_weights_that_are_needed_or_whose_scales_differ_by_term_are_made_in_memo
     assert "mul" in first and second == ["mm"]
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, c, s: x @ ((c.float() - 127.5) * s),
+        lambda x, c, s: x @ (c.float() * s + 1),
+        lambda x, c, s: x @ ((c.float() + 200) * s),
+        lambda x, c, s: x @ ((c.float() - 3 - 4) * s),
+    ],
+    ids=["a broken zero", "behind the scale", "more than one part holds", "twice"],
+)
+def test_what_no_kernel_reads_as_codes_is_made_in_memory(function: Callable[..., Any]) -> None:
+    first, second = operators(function, X, C.to(BYTE), S)
+    assert "convert_element_type" in first and second == ["mm"]
+
+
+def test_of_two_operands_with_a_zero_one_is_made_in_memory() -> None:
+    def both(c: Tensor, d: Tensor, s: Tensor) -> Tensor:
+        return torch.relu((c.float() - 3) @ (d.float() * s))
+
+    first, second = sorted(operators(both, torch.empty(32, 256, dtype=torch.int8), C, S), key=len)
+    assert first == ["convert_element_type", "mul"]
+    assert second == ["convert_element_type", "sub", "mm", "relu"]
+
+
+def test_a_scale_on_another_device_is_none_of_a_kernel() -> None:
+    def scaled(x: Tensor, c: Tensor, s: Tensor) -> Tensor:
+        return torch.relu(x @ (c.float() * s))
+
+    with FakeTensorMode():
+        fake = [torch.empty(x.shape, dtype=x.dtype, device="cuda") for x in (X, C)]
+        traced = make_fx(scaled)(*fake, torch.empty(()))
+    *_, last = partition(traced.graph)
+    assert last.reason is None and [n.name for n in last.nodes] == ["mm", "relu"]
+
+
 @pytest.mark.parametrize("name", ["by column", "by column, odd", "linear", "bytes, a zero"])
 def test_kernels_of_codes_compile(name: str, tmp_path: Path) -> None:
     if isinstance(find_cuda(), Missing):

@@ -270,6 +270,16 @@ def test_inductors_softmax_for_gpus_is_one(function: Function) -> None:
     assert form.shared_heads == 4
 
 
+def test_what_lies_elsewhere_is_no_mask() -> None:
+    q, k = randn(1, 8, 64, 64), randn(1, 2, 64, 64)
+    graph = graph_on_cuda(by_hand, q, k, k + 1, torch.zeros(()))
+    (mask,) = (n for n in graph.find_nodes(op="placeholder") if not n.meta["val"].dim())
+    with mask.meta["val"].fake_mode:
+        mask.meta["val"] = torch.zeros(())
+    products = [n for n in graph.nodes if n.target is torch.ops.aten.bmm.default]
+    assert not any({*products} <= {*region.nodes} for region in partition(graph))
+
+
 def test_what_is_beside_the_attention_is_not_of_it() -> None:
     """Copies that something else needs are read as they are; scores that something else needs are in memory anyway."""
     attend = grouped()
@@ -287,6 +297,22 @@ def test_what_is_beside_the_attention_is_not_of_it() -> None:
     assert attentions(scored, *heads(4, 1, 67, 67, 64)) == []
 
 
+def halves(*shape: int) -> tuple[Tensor, Tensor]:
+    return randn(*shape).half(), (randn(*shape) * 2).half()
+
+
+def softened(shape: tuple[int, ...], **how: Any) -> Function:
+    """Attention whose scores are softened in another shape, or made in another way."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, *mask: Tensor) -> Tensor:
+        scores = torch.bmm(q, k.transpose(1, 2), **how)
+        seen = scores.view(shape)
+        weights = torch.softmax(sum(mask, seen), -1)
+        return torch.bmm(weights.view(scores.shape), v)
+
+    return attend
+
+
 @pytest.mark.parametrize(
     ("function", "inputs"),
     [
@@ -297,8 +323,13 @@ def test_what_is_beside_the_attention_is_not_of_it() -> None:
         (lambda q, k, v: (q @ k.transpose(2, 3)).softmax(-2) @ v, heads(4, 1, 67, 67, 64)),
         (lambda q, k, v: (q @ k.transpose(2, 3) * -1.0).softmax(-1) @ v, heads(4, 1, 67, 67, 64)),
         (lambda q, k, v: by_hand(q, k, v, torch.ones(67, 67).triu(-3).log()), heads(4, 2, 67, 67, 64)),
+        (softened((4, 64, 4, 32)), (randn(4, 64, 64), randn(4, 128, 64), randn(4, 128, 64))),
+        (softened((4, 128, 64)), (randn(4, 64, 64), randn(4, 128, 64), randn(4, 128, 64), randn(64))),
+        (softened((4, 64, 64), out_dtype=torch.float32), (*halves(4, 64, 64), randn(4, 64, 64))),
+        (softened((4, 128, 128)), (randn(4, 128, 0), randn(4, 128, 0), randn(4, 128, 64))),
     ],
-    ids=["few queries", "small", "large heads", "uneven heads", "columns", "negative", "another constant"],
+    ids=["few queries", "small", "large heads", "uneven heads", "columns", "negative", "another constant",
+         "groups of keys", "other rows", "of halves", "no features"],
 )  # fmt: skip
 def test_other_products_stay_apart(function: Function, inputs: tuple[Tensor, ...]) -> None:
     assert attentions(function, *inputs) == []

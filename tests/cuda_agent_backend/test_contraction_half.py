@@ -19,7 +19,7 @@ from torch._inductor import config as inductor_config
 from torch.nn import functional as F
 
 from cuda_agent_backend.sketch import cuda
-from cuda_agent_backend.sketch.contraction import contraction_of
+from cuda_agent_backend.sketch.contraction import numbers_of
 from cuda_agent_backend.sketch.schedule import Schedule
 from cuda_agent_backend.sketch.ssa import Unsupported
 from sandbox.candidate import Candidate
@@ -214,7 +214,9 @@ def test_schedules_of_float32_do_not_fit(change: dict[str, int]) -> None:
 def test_factors_of_different_dtypes_are_no_sum_of_products_of_halves() -> None:
     a, b = torch.randn(40, 30).bfloat16(), torch.randn(30, 20)
     it = sample(lambda a, b: (a.unsqueeze(2) * b).sum(1), a, b, target="cuda")
-    assert contraction_of(it.analysis.kernels[0]) is None
+    assert numbers_of(it.analysis.kernels[0]) is None
+    found = cuda.schedules(it.analysis.region, it.analysis.kernels, DEVICE)
+    assert {s.parameters(0)["sketch"] for s in found} == {"row"}
 
 
 def test_small_halves_are_left_to_tensor_cores() -> None:

@@ -368,6 +368,13 @@ template <int L> CA_INLINE vec<float, L> load_apart(const float* p, int step) {
   return r;
 }
 
+// Sums times what their operands are scaled by. One cut off at the largest number stays that, so that it is found out.
+template <int L> CA_INLINE vec<float, L> scale_sums(vec<float, L> total, vec<float, L> by) {
+  vec<float, L> r;
+  CA_LANES r.v[i] = ::fabs(total.v[i]) < 3.402823466e38f ? total.v[i] * by.v[i] : total.v[i];
+  return r;
+}
+
 // Which tile a block works on: `group` rows of tiles at a time, so that blocks that run together share what they read.
 template <int TilesM, int TilesN, int Group> CA_INLINE void place_of(int number, int& m, int& n) {
   const int whole = Group * TilesN, first = number / whole * Group;

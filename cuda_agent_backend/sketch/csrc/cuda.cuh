@@ -397,9 +397,10 @@ template <class T> CA_INLINE T sigmoid_(T x) {
     return T(1) / (T(1) + ::exp(-x));
   }
 }
-// a / (1 + exp(-x)), rounded like a division.
+// a / (1 + exp(-x)), rounded like a division. Where exp(-x) is beyond a float, infinities by it make NaN.
 CA_INLINE float over_logistic_(float a, float x) {
-  const float below = ::exp(-::fabs(x)), by = 1.0f + below, share = reciprocal_near_one_(by);
+  const float small = ::exp(-::fabs(x)), below = small < 2.94e-39f ? 0.0f : small;
+  const float by = 1.0f + below, share = reciprocal_near_one_(by);
   const float over = x >= 0.0f ? a : a * below, near = over * share, rest = ::fma(-near, by, over);
   return corrected_(near, rest, share);
 }
