@@ -108,6 +108,16 @@ def test_logistic_functions_err_like_eagers(
     assert ours.square().mean().sqrt() < 1.05 * eagers.square().mean().sqrt()
 
 
+def infinite_over_logistic(x: Tensor) -> Tensor:
+    return torch.where(x < 100, math.inf, x) / (1 + torch.exp(-x))
+
+
+def test_infinities_over_what_eager_cannot_hold_are_no_numbers(tmp_path: Path) -> None:
+    x = torch.tensor([-95.0, -89.0, -100.0, -110.0, -88.0, 3.0])
+    got = emulated(infinite_over_logistic, x, tmp_path)
+    torch.testing.assert_close(got, infinite_over_logistic(x), equal_nan=True)
+
+
 @pytest.mark.parametrize("number", [3.0, 6.0, -0.07, 1e-3, 49.0, 8.0, 1.7e20])
 def test_a_quotient_by_a_number_is_rounded_as_a_quotient(number: float, tmp_path: Path) -> None:
     x = torch.cat([numbers(1e-12, 1e12, 1 << 16), numbers(-1e-12, -1e12, 1 << 16)])
