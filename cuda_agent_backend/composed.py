@@ -39,13 +39,12 @@ from cuda_agent_backend.steps import (
     single,
     steps_of,
 )
-from cuda_agent_backend.triangular import is_constant, leaves_earlier_keys
+from cuda_agent_backend.triangular import MINUS_INFINITY, is_constant, leaves_earlier_keys
 
 LARGEST_HEAD = 128
 FEWEST_QUERIES = 16
 """A block of the kernel takes 64 of them: for very few it reads keys and values by too few blocks."""
 SMALLEST_WORK = 1 << 20
-MINUS_INFINITY = float("-inf")
 MOST = float(1 << 30)
 """That is multiplied by: an operand of up to 2^60 stays a number."""
 

@@ -322,10 +322,9 @@ class LanePrinter(Printer):
         if i.op in DIVISIONS and (text := self._division(i.op, given)) is not None:
             return text
         if i.op == "divide_row":
-            a, b = (self._operand(o, prefix) for o in i.operands)
-            return f"ca::divide_row({a}, {b})"
+            return f"ca::divide_row({', '.join(given)})"
         if i.op == "pow":
-            base, exponent = (self._operand(o, prefix) for o in i.operands)
+            base, exponent = given
             quarters = 4 * self.numbers.get(exponent, 0.0)
             if quarters in QUARTERS:
                 return f"ca::pow_quarters<{int(quarters)}>({base})"

@@ -344,9 +344,6 @@ inline void queue_copy(void* to, const void* from, int bytes, int filled) {
   emulator::self().groups.back().push_back({to, from, bytes, filled});
 }
 inline void copy_async(void* shared, const void* global) { queue_copy(shared, global, 16, 16); }
-template <int V> inline void copy_async_if(float* shared, const float* global, bool there) {
-  queue_copy(shared, there ? global : reinterpret_cast<const float*>(shared_memory), 4 * V, there ? 4 * V : 0);
-}
 template <int V> inline void copy_bytes_if(void* shared, const void* global, bool there) {
   queue_copy(shared, there ? global : shared_memory, V, there ? V : 0);
 }

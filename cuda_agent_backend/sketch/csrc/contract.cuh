@@ -8,16 +8,7 @@
 
 namespace ca {
 
-template <int V> CA_INLINE void copy_async_if(float* shared, const float* global, bool there) {
-  const unsigned to = unsigned(__cvta_generic_to_shared(shared));
-  if constexpr (V == 4)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(to), "l"(global), "r"(there ? 16 : 0) : "memory");
-  else if constexpr (V == 2)
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" :: "r"(to), "l"(global), "r"(there ? 8 : 0) : "memory");
-  else
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" :: "r"(to), "l"(global), "r"(there ? 4 : 0) : "memory");
-}
-// The same of bytes, V of them.
+// V bytes, or as many zeros.
 template <int V> CA_INLINE void copy_bytes_if(void* shared, const void* global, bool there) {
   const unsigned to = unsigned(__cvta_generic_to_shared(shared));
   if constexpr (V == 16)
@@ -26,6 +17,9 @@ template <int V> CA_INLINE void copy_bytes_if(void* shared, const void* global, 
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" :: "r"(to), "l"(global), "r"(there ? 8 : 0) : "memory");
   else
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" :: "r"(to), "l"(global), "r"(there ? 4 : 0) : "memory");
+}
+template <int V> CA_INLINE void copy_async_if(float* shared, const float* global, bool there) {
+  copy_bytes_if<4 * V>(shared, global, there);
 }
 // An asynchronous copy has at least 4 bytes: codes by themselves go through registers.
 template <int V, class T> CA_INLINE void copy_codes_if(uint8_t* shared, const T* global, bool there) {
