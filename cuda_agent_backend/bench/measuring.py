@@ -77,8 +77,12 @@ def measure(task: BuiltTask, request: Request) -> dict[str, Any]:
     alone = lock.turn() if wishes.max_autotune else compiling(lock, wishes.target)
     with torch.no_grad(), alone:
         contestants = compiled(task, inputs, request)
+    draws = []
+    for draw in range(DRAWS):
+        values = task.values(wishes.seed + draw)  # what only the host does takes no turn
+        with torch.no_grad(), lock.shared():
+            draws.append(check(task, contestants.calls, task.put(values)))
     with torch.no_grad(), lock.shared():
-        draws = [check(task, contestants.calls, wishes.seed + draw) for draw in range(DRAWS)]
         floor = model_floor(task.model, inputs, request.ceilings or {})
     calls = {name: _bound(call, inputs) for name, call in contestants.calls.items()}
     with torch.no_grad(), lock.turn():
@@ -125,9 +129,8 @@ def _first_call(found: Contestants, name: str, call: Call, inputs: Sequence[Any]
     found.calls[name] = call
 
 
-def check(task: BuiltTask, calls: Mapping[str, Call], seed: int) -> Checked:
+def check(task: BuiltTask, calls: Mapping[str, Call], inputs: Sequence[Any]) -> Checked:
     """Our outputs on one draw of inputs against eager's, Inductor's and the oracle's."""
-    inputs = task.draw(seed)
     ours, eager, plain = (_copied(calls[name](*inputs)) for name in (OURS, EAGER, INDUCTOR))
     wrong = differs(ours, eager)
     if wrong:

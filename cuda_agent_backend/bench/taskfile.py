@@ -41,13 +41,19 @@ class Place:
 class BuiltTask:
     """The model, in evaluation mode, and what draws inputs for it by a seed.
 
-    again: makes the model once more, with the same tensors and code of its own. Where one compiler cannot go on, Dynamo
-    gives up the code it was in, for every other compiler as well.
+    values: inputs as the task's own code makes them, which takes the host some while; put: takes them to where the
+    model is. again: makes the model once more, with the same tensors and code of its own. Where one compiler cannot go
+    on, Dynamo gives up the code it was in, for every other compiler as well.
     """
 
     model: nn.Module
-    draw: Callable[[int], tuple[Any, ...]]
+    values: Callable[[int], tuple[Any, ...]]
+    put: Callable[[tuple[Any, ...]], tuple[Any, ...]]
     again: Callable[[], nn.Module]
+
+    def draw(self, seed: int) -> tuple[Any, ...]:
+        """Inputs where the model is."""
+        return self.put(self.values(seed))
 
 
 def build(file: Path, place: Place, seed: int) -> BuiltTask | BadTarget:
@@ -59,9 +65,9 @@ def build(file: Path, place: Place, seed: int) -> BuiltTask | BadTarget:
     if not isinstance(model, nn.Module):
         return BadTarget(f"Model is {type(model).__name__}, not a torch.nn.Module")
 
-    def draw(seed: int) -> tuple[Any, ...]:
+    def values(seed: int) -> tuple[Any, ...]:
         torch.manual_seed(OTHER + seed)
-        return tuple(place.put(_list(module.get_inputs())))
+        return tuple(_list(module.get_inputs()))
 
     def again() -> nn.Module:
         fresh = import_file(file)
@@ -76,7 +82,7 @@ def build(file: Path, place: Place, seed: int) -> BuiltTask | BadTarget:
         placed: nn.Module = place.put(twin)
         return placed
 
-    return BuiltTask(model, draw, again)
+    return BuiltTask(model, values, place.put, again)
 
 
 def _model(module: ModuleType, place: Place, seed: int) -> Any:
