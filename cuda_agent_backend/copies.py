@@ -49,7 +49,7 @@ def read_through(nodes: Sequence[Node], kinds: Mapping[Node, Kind]) -> set[Node]
 def _begins(node: Node, possible: set[Node], kinds: Mapping[Node, Kind]) -> bool:
     source = unmasked(node)
     if source is not node:
-        return not _stored_so(source, kinds)
+        return not stored_so(source, kinds)
     return _is_copy(node, kinds) and _pays(node, possible, kinds)
 
 
@@ -80,22 +80,22 @@ def _pays(node: Node, possible: set[Node], kinds: Mapping[Node, Kind]) -> bool:
     if is_zero_padding(node):
         return True
     source = node.all_input_nodes[0]
-    return _lines_stay(source, _matrix(node, possible)) and not _stored_so(source, kinds, node)
+    return lines_stay(source, matrix_of(node, possible)) and not stored_so(source, kinds, node)
 
 
-def _matrix(node: Node, possible: set[Node]) -> int:
+def matrix_of(node: Node, possible: set[Node]) -> int:
     """Elements of a matrix of the products that read a copy, the fewest; of all of an image."""
     sizes = []
     for user in node.users:
         if user in possible:
-            sizes.append(_matrix(user, possible))
+            sizes.append(matrix_of(user, possible))
         else:
             shape = node.meta["val"].shape
             sizes.append(math.prod(shape if is_convolution(user) else shape[-2:]))
     return min(sizes)
 
 
-def _lines_stay(source: Node, matrix: int) -> bool:
+def lines_stay(source: Node, matrix: int) -> bool:
     """Whether what lies next to each other in ``source`` does so within a matrix: kernels read no other way in vectors.
 
     A matrix is the last so many elements of a copy.
@@ -109,7 +109,7 @@ def _lines_stay(source: Node, matrix: int) -> bool:
     return any(math.prod(value.shape[d:]) <= matrix for d in dims)
 
 
-def _stored_so(source: Node, kinds: Mapping[Node, Kind], copy: Node | None = None) -> bool:
+def stored_so(source: Node, kinds: Mapping[Node, Kind], copy: Node | None = None) -> bool:
     """Whether an operator that nobody else needs makes ``source``, and no more of it than is copied: it can store the
     copy, or what a mask leaves of it."""
     root = source

@@ -3,7 +3,8 @@
 Every node gets a level: the number of barriers (extern kernels and the like) that must run before it. Fusible nodes of
 one level never have a barrier between them, so any connected set of them is convex, and replacing all such sets leaves
 the graph without cycles. A matrix product that sketches cover waits like a barrier for what it reads, and is fused with
-what follows it, one to a region, and with copies, masks and quantised forms of its operands (`copies`, `dequantised`).
+what follows it, one to a region, and with copies, masks, constant factors and quantised forms of its operands
+(`copies`, `scaled`, `dequantised`).
 The gradients that the backward of a convolution gives are such products, each with that call in its region. An
 attention or a sort waits too and is a region of its own, an attention that torch has taken apart (`composed`) with all
 its operators. What is beside a product is offered as well, as its region's rest, for where a library is left to run the
@@ -27,6 +28,7 @@ from cuda_agent_backend.dequantised import dequantised
 from cuda_agent_backend.gradients import is_gradient
 from cuda_agent_backend.operators import VIEWS_OF_AN_INDEX, Kind, kind_of
 from cuda_agent_backend.rewrite.edit import argument
+from cuda_agent_backend.scaled import scaled_operands
 from sandbox import plan
 from sandbox.specs import ITEM_SIZES
 
@@ -123,7 +125,8 @@ class Analysis:
         backward = (node for node in self.nodes if self.kinds[node] is Kind.BACKWARD)
         within = (node for found in self.composed.values() for node in found.inner)
         copied = read_through(self.nodes, self.kinds)
-        return copied.union(backward, within, dequantised(self.nodes, self.kinds))
+        scaled = scaled_operands(self.nodes, self.kinds)
+        return copied.union(backward, within, scaled, dequantised(self.nodes, self.kinds))
 
     def _composed(self) -> dict[Node, Composed]:
         """The attentions of cuda that torch has taken apart, by the node that makes their result."""

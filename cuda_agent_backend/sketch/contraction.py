@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sympy
 import torch
@@ -18,11 +18,14 @@ from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 from cuda_agent_backend.sketch.coded import codes_of
 from cuda_agent_backend.sketch.cuda_parts import stage_dtype
 from cuda_agent_backend.sketch.nest import Dim, Kernel, coefficient, cut_loops, mergeable
-from cuda_agent_backend.sketch.ssa import GATHER, Body, Instruction, Value
+from cuda_agent_backend.sketch.ssa import GATHER, Body, Instruction, Value, number_of
 
 LOADS = ("load", GATHER, "masked", "local")
 HALVES = (torch.float16, torch.bfloat16)
 FACTORS = (torch.float32, *HALVES)
+LARGEST_FACTOR = 2.0**20
+"""Of the constants that sums are scaled by for their operands, whose reciprocal is the smallest: sums that are made
+before they are scaled must not leave the range that scaled operands keep them in."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,13 @@ class Factor:
     @property
     def is_coded(self) -> bool:
         return self.zero is not None
+
+    @property
+    def constant(self) -> float:
+        """What elements that are numbers as they lie in memory are scaled by."""
+        if self.scale is None or self.is_coded:
+            return 1.0
+        return number_of(self.scale.instructions[-1].operands[0])
 
     @property
     def symbols(self) -> set[sympy.Symbol]:
@@ -91,6 +101,11 @@ class Contraction:
         return self.left.is_coded or self.right.is_coded
 
     @property
+    def constant(self) -> float:
+        """What terms are scaled by, where no factor is of integers."""
+        return self.left.constant * self.right.constant
+
+    @property
     def batches(self) -> int:
         return points(self.batch)
 
@@ -123,6 +138,8 @@ def contraction_of(kernel: Kernel) -> Contraction | None:
     if factors is None:
         return None
     left, right = factors
+    if stage_dtype(first) in HALVES and (left.scale or right.scale):
+        return None  # eager mode rounds what is scaled
     kinds = [(s in left.symbols, s in right.symbols) for s, _ in kernel.outer]
     if (False, False) in kinds:
         return None
@@ -147,7 +164,7 @@ def contraction_of(kernel: Kernel) -> Contraction | None:
 
 
 def numbers_of(kernel: Kernel) -> Contraction | None:
-    """The same where both operands are numbers as they lie in memory."""
+    """The same where both operands are numbers as they lie in memory, or constant multiples of these."""
     found = contraction_of(kernel)
     return None if found is None or found.is_coded else found
 
@@ -180,7 +197,9 @@ def _factors(body: Body, inner: set[sympy.Symbol]) -> tuple[Factor, Factor] | No
     if product.op != "mul" or len(product.operands) != 2:
         return None
     operands = [made[o] for o in product.operands if isinstance(o, Value)]
-    found = [_factor(o, made) or coded_factor(o, made, inner) for o in operands]
+    found = [
+        _factor(o, made) or _diminished(o, made) or coded_factor(o, made, inner) for o in operands
+    ]
     known = [f for f in found if f is not None]
     return (known[0], known[1]) if len(known) == 2 else None
 
@@ -199,6 +218,36 @@ def _factor(value: Instruction, made: dict[Value, Instruction]) -> Factor | None
         return None
     both = mask if found.mask is None else _both(mask, found.mask)
     return Factor(found.buffer, found.index, both, absent)
+
+
+def _diminished(value: Instruction, made: dict[Value, Instruction]) -> Factor | None:
+    """A load times a constant below 1, without which a sum may overflow that does not with it.
+
+    `unscaled` has the others.
+    """
+    found = scaled_by(value, made)
+    if found is None or not is_moderate(found[1]) or abs(found[1]) >= 1:
+        return None
+    load = made[found[0]]
+    factor = _factor(load, made) if load.op == "load" else None
+    constant = Instruction(Value(0), "constant", (repr(found[1]),), torch.float32)
+    return factor and replace(factor, scale=Body([constant], (constant.result,)))
+
+
+def is_moderate(constant: float) -> bool:
+    """Whether a sum may be scaled by it rather than its terms."""
+    return 1 / LARGEST_FACTOR <= abs(constant) <= LARGEST_FACTOR
+
+
+def scaled_by(value: Instruction, made: dict[Value, Instruction]) -> tuple[Value, float] | None:
+    """What a constant scales, and the constant."""
+    if value.op != "mul":
+        return None
+    for one, other in (value.operands, value.operands[::-1]):
+        constant = made.get(other) if isinstance(other, Value) else None
+        if isinstance(one, Value) and constant is not None and constant.op == "constant":
+            return one, number_of(constant.operands[0])
+    return None
 
 
 def coded_factor(

@@ -14,6 +14,7 @@ from cuda_agent_backend.sketch import (
     cuda_contract,
     cuda_contract_pool,
     cuda_contract_reduce,
+    cuda_crossed,
     cuda_direct,
     cuda_short,
     cuda_small,
@@ -147,7 +148,9 @@ def _emit_kernel(
         return emit_contraction(split, found, region, parameters, name, device)
     if isinstance(sketch, str) and sketch in _OF_PRODUCTS:
         return _OF_PRODUCTS[sketch](kernel, numbers_of(kernel), region, parameters, name, device)
-    own = (cuda_channels.SKETCH, cuda_transpose.SKETCH)
+    if sketch == cuda_crossed.SKETCH:
+        return cuda_crossed.emit_crossed(kernel, region, parameters, name)
+    own = (cuda_channels.SKETCH, cuda_crossed.SKETCH, cuda_transpose.SKETCH)
     known = ("map", "row", *own, *_TILED, *_OF_PRODUCTS)
     raise Unsupported(f"sketch {sketch!r}; known: {', '.join(known)}")
 

@@ -22,7 +22,7 @@ from cuda_agent_backend.sketch.cuda_operands import Output
 from cuda_agent_backend.sketch.cuda_parts import Emitted, local_types
 from cuda_agent_backend.sketch.cuda_tiles import Tiles, read_tiles
 from cuda_agent_backend.sketch.nest import RowStage
-from cuda_agent_backend.sketch.printer import c_index
+from cuda_agent_backend.sketch.printer import c_index, literal
 from cuda_agent_backend.sketch.reduced import Reducing
 from cuda_agent_backend.sketch.reduced_directions import Direction, accumulator
 from cuda_agent_backend.sketch.reduced_picks import KIND
@@ -60,7 +60,7 @@ class ReducingWriter(Writer):
         if self.tiles.banded:
             raise Unsupported("terms left out of a sum that is reduced in its tile")
         super().__post_init__()
-        if self._scales:
+        if self._scales and self.contraction.is_coded:
             raise Unsupported("a sum of scaled codes that is reduced in its tile")
         self.needed = ALL
 
@@ -186,11 +186,12 @@ class Lines:
         ]
 
     def _corrected(self) -> list[str]:
-        """Sums that are not finite anew, each by the thread that will read it."""
+        """Sums times what terms are scaled by; those not finite anew, each by the thread that will read it."""
         place = "from + i + e, column" if self.direction.by_rows else "row, from + i + e"
         result = f"results[{self._at('(i + e)')}]"
         body = [
-            f"const auto total = {self._load};",
+            f"{'auto' if self._constants else 'const auto'} total = {self._load};",
+            *self._multiplied(),
             "bool usual = true;",
             "#pragma unroll",
             "for (int e = 0; e < L; ++e) usual = usual && fabsf(total.v[e]) < 3.402823466e38f;",
@@ -203,6 +204,26 @@ class Lines:
             "for (int i = live ? member * L : limit; i < limit; i += team * L) {",
             *indented(body),
             "}",
+        ]
+
+    @property
+    def _constants(self) -> list[str]:
+        """What operands are scaled by."""
+        c = self.writer.contraction
+        constants = [f.constant for f in (c.left, c.right) if f.scale is not None]
+        return [literal(repr(constant), torch.float32) for constant in constants]
+
+    def _multiplied(self) -> list[str]:
+        """Has ``total`` multiplied by constants, where it lies as well."""
+        if not self._constants:
+            return []
+        return [
+            *(
+                f"total = ca::scale_sums(total, ca::splat<float, L>({constant}));"
+                for constant in self._constants
+            ),
+            "#pragma unroll",
+            f"for (int e = 0; e < L; ++e) results[{self._at('(i + e)')}] = total.v[e];",
         ]
 
     def _picks(self, anew: bool) -> list[str]:

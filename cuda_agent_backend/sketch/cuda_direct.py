@@ -101,7 +101,7 @@ class Shape:
 
 def shape_of(found: Contraction) -> Shape | None:
     """None where this sketch does not fit."""
-    if found.is_half:
+    if found.is_half or found.constant != 1:
         return None
     left, right = found.left, found.right
     steps = {s: coefficient(left.index, s) for s, _ in (*found.batch, *found.rows, *found.inner)}

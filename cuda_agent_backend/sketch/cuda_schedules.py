@@ -10,6 +10,7 @@ from cuda_agent_backend.sketch.coded import fits
 from cuda_agent_backend.sketch.contraction import Contraction, numbers_of
 from cuda_agent_backend.sketch.cuda_channels import channel_schedules
 from cuda_agent_backend.sketch.cuda_contract_schedules import contract_schedules
+from cuda_agent_backend.sketch.cuda_crossed import crossed_schedules
 from cuda_agent_backend.sketch.cuda_direct import direct_schedules
 from cuda_agent_backend.sketch.cuda_estimate import (
     LINE_BYTES,
@@ -75,7 +76,11 @@ def kernel_schedules(
 ) -> list[Parameters]:
     """One to ``most`` schedules; raises Unsupported where no sketch fits."""
     if single_pass(kernel) is not None:
-        across = [*channel_schedules(kernel, region), *transpose_schedules(kernel, region)]
+        across = [
+            *crossed_schedules(kernel),
+            *channel_schedules(kernel, region),
+            *transpose_schedules(kernel, region),
+        ]
         return [*across, *_map_schedules(kernel, region, device)][:most]
     split, contraction = with_taps_apart(kernel)
     if contraction is not None and not _reads_codes(contraction, region):

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
+import torch
+
 from cuda_agent_backend.sketch.contraction import Contraction
 from cuda_agent_backend.sketch.cuda_contract import find_lines, tail_lines
 from cuda_agent_backend.sketch.cuda_frame import decompose, indented
@@ -20,6 +22,7 @@ from cuda_agent_backend.sketch.cuda_operands import Output, Side, output_of, sid
 from cuda_agent_backend.sketch.cuda_parts import Emitted, buffers_of, needs_wide, parameters_of
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Kernel
+from cuda_agent_backend.sketch.printer import literal
 from cuda_agent_backend.sketch.schedule import Parameter
 from cuda_agent_backend.sketch.ssa import Unsupported
 from sandbox.plan import Launch
@@ -195,6 +198,8 @@ class _Writer:
     def _multiply(self, v: int) -> list[str]:
         fast_stride, slow_stride = self.strides
         lanes, groups = self.layout.lanes, self.layout.threads // self.layout.lanes
+        constant = self.found.constant
+        scaled = "" if constant == 1 else f"{literal(repr(constant), torch.float32)} * "
         return [
             f"float sum[{OWN}][{OWN}] = {{}};",
             "#pragma unroll 4",
@@ -204,7 +209,7 @@ class _Writer:
             f"  for (int i = 0; i < {OWN}; i += {WORD}) {{",
             f"    const auto read = ca::load<{WORD}>(slow + k * {slow_stride} + i * {groups} + ty * {WORD});",
             "#pragma unroll",
-            f"    for (int e = 0; e < {WORD}; ++e) x[i + e] = read.v[e];",
+            f"    for (int e = 0; e < {WORD}; ++e) x[i + e] = {scaled}read.v[e];",
             "  }",
             "#pragma unroll",
             f"  for (int i = 0; i < {OWN}; i += {v}) {{",

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import sympy
+import torch
 
 from cuda_agent_backend.sketch.contraction import Contraction, Factor, by_memory, merged, points
 from cuda_agent_backend.sketch.cuda_access import LanePrinter, local_reader
@@ -26,7 +27,7 @@ from cuda_agent_backend.sketch.cuda_parts import (
 )
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Dim, Kernel
-from cuda_agent_backend.sketch.printer import c_index
+from cuda_agent_backend.sketch.printer import c_index, literal
 from cuda_agent_backend.sketch.schedule import Parameter
 from cuda_agent_backend.sketch.ssa import Unsupported
 from sandbox.plan import Launch
@@ -166,6 +167,7 @@ class _Writer:
         found, layout = self.found, self.layout
         down, across = ceildiv(found.m, layout.rows), ceildiv(found.n, layout.columns)
         ((k, terms),) = found.inner
+        scaled = "" if found.constant == 1 else f"{literal(repr(found.constant), torch.float32)} * "
         body = [
             f"const int b = ca::idiv(q, {down * across}), tile = ca::imod(q, {down * across});",
             f"const int row = ca::idiv(tile, {across}), column = ca::imod(tile, {across});",
@@ -177,7 +179,7 @@ class _Writer:
             "#pragma unroll",
             f"for (int n = 0; n < {terms}; ++n) {{",
             f"  float x[{layout.rows}], y[{layout.columns}];",
-            *indented(self._each("r", f"x[r] = left[left_at[r] + n * {_step(k, left)}];")),
+            *indented(self._each("r", f"x[r] = {scaled}left[left_at[r] + n * {_step(k, left)}];")),
             *indented(self._each("c", f"y[c] = right[right_at[c] + n * {_step(k, right)}];")),
             *indented(self._each("rc", "sum[r][c] = fmaf(x[r], y[c], sum[r][c]);")),
             "}",

@@ -34,6 +34,7 @@ from cuda_agent_backend.sketch.ssa import GATHER, Body, Instruction, Value
 
 Ranges = dict[sympy.Symbol, tuple[int, int]]
 """First and last value of loop variables."""
+Kept = Callable[[str, str], str]
 FEWEST_TAPS = 3
 MOST_INSTRUCTIONS = 6000
 """Instructions of a tile up to which it is written out."""
@@ -310,8 +311,12 @@ def tile_body(
     dims: Sequence[Dim],
     tile: tuple[int, int],
     index: str,
+    kept: Kept | None = None,
 ) -> list[str]:
-    """Statements that make the tile number ``at`` of ``rows`` by ``vector`` results; ``stream`` is for plain maps."""
+    """Statements that make the tile number ``at`` of ``rows`` by ``vector`` results; ``stream`` is for plain maps.
+
+    kept: what becomes of results and the row that they are of, where they do not go to memory; the tile's ``first``.
+    """
     rows, vector = tile
     loop = tile_loop(dims, p)
     assert loop is not None
@@ -334,7 +339,7 @@ def tile_body(
                 value = f"ca::imin({value}, {height - rows})"
         out.append(f"const {index} {name} = {value};")
         step *= size
-    one = functools.partial(_rows, kernel, region, p, row, lane, vector)
+    one = functools.partial(_rows, kernel, region, p, row, lane, vector, kept)
     careful, conditions = one(ranges, 1)
     inside = _inside(conditions, ranges, lane)
     if inside is None:
@@ -395,6 +400,7 @@ def _rows(
     row: sympy.Symbol,
     lane: sympy.Symbol,
     vector: int,
+    kept: Kept | None,
     ranges: Ranges,
     rows: int,
 ) -> tuple[list[str], list[sympy.Expr]]:
@@ -420,7 +426,12 @@ def _rows(
             body: Body = flat_body(bodies[number], moved)
             out += printer.lines(body, prefix)
             value = f"{prefix}{stage.body.results[0].number}"
-            out += [printer.store(s.buffer, moved.of(s.index), value) for s in stage.stores]
+            out += [
+                kept(value, f"({row} + {n})")
+                if kept is not None
+                else printer.store(s.buffer, moved.of(s.index), value)
+                for s in stage.stores
+            ]
             for s in stage.local_stores:
                 made[s.buffer] = f"ca::to<{types[s.buffer]}>({value})"
     return [*printer.reads(), *out], printer.conditions

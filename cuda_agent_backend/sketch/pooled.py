@@ -182,7 +182,7 @@ def _of_windows(product: Kernel, window: Sequence[Dim]) -> Access:
 def _numbered_by_windows(product: Kernel, window: tuple[Dim, ...]) -> Contraction:
     """The sum of products with the rows of a window next to each other."""
     c = numbers_of(product)
-    if c is None or c.left.absent or c.right.absent:
+    if c is None or c.left.absent or c.right.absent or c.constant != 1:
         raise Unsupported("no sum of products, or one that lacks terms")
     kept = tuple(d for d in c.rows if d not in window)
     if not kept or len(kept) + len(window) != len(c.rows):

@@ -9,31 +9,28 @@ from dataclasses import replace
 import sympy
 import torch
 
-from cuda_agent_backend.sketch.contraction import contraction_of
+from cuda_agent_backend.sketch.contraction import contraction_of, is_moderate, scaled_by
 from cuda_agent_backend.sketch.cuda_parts import stage_dtype
 from cuda_agent_backend.sketch.lower import Store
 from cuda_agent_backend.sketch.nest import Kernel, Local, RowStage
-from cuda_agent_backend.sketch.ssa import Body, Instruction, Value, number_of, pruned
-
-LARGEST_FACTOR = 2.0**20
-"""Of those that results are scaled by, whose reciprocal is the smallest: sums that are made before they are scaled
-must not leave the range that scaled operands keep them in."""
+from cuda_agent_backend.sketch.ssa import Body, Instruction, Value, pruned
 
 
 def unscaled(kernel: Kernel) -> Kernel:
     """``kernel`` with constants that scale operands of its sum of products on the results: there they are pointwise.
 
-    As it is where there are none, or where they or their product are beyond `LARGEST_FACTOR`.
+    As it is where there are none, or where they or their product are beyond `contraction.LARGEST_FACTOR`. Those below
+    1 stay with their operands, as sums without them overflow earlier: they are part of a `Factor`.
     """
     first, *rest = kernel.stages
     if stage_dtype(first) != torch.float32 or not first.body.results:
         return kernel
     made = {i.result: i for i in first.body.instructions}
     product = made[first.body.results[0]]
-    scaled = [_scale(o, made) for o in product.operands] if product.op == "mul" else []
+    scaled = [_enlarged(o, made) for o in product.operands] if product.op == "mul" else []
     factors = [found[1] for found in scaled if found is not None]
     factor = math.prod(factors)
-    if not factors or not all(map(_is_moderate, (*factors, factor))):
+    if not factors or not all(map(is_moderate, (*factors, factor))):
         return kernel
     plain = [
         o if found is None else found[0] for o, found in zip(product.operands, scaled, strict=True)
@@ -47,20 +44,11 @@ def unscaled(kernel: Kernel) -> Kernel:
     return found if contraction_of(found) is not None else kernel
 
 
-def _is_moderate(factor: float) -> bool:
-    return 1 / LARGEST_FACTOR <= abs(factor) <= LARGEST_FACTOR
-
-
-def _scale(operand: object, made: dict[Value, Instruction]) -> tuple[Value, float] | None:
-    """What a constant scales, and the constant."""
+def _enlarged(operand: object, made: dict[Value, Instruction]) -> tuple[Value, float] | None:
+    """What a constant scales that is not below 1, and the constant."""
     i = made.get(operand) if isinstance(operand, Value) else None
-    if i is None or i.op != "mul":
-        return None
-    for one, other in (i.operands, i.operands[::-1]):
-        constant = made.get(other) if isinstance(other, Value) else None
-        if isinstance(one, Value) and constant is not None and constant.op == "constant":
-            return one, number_of(constant.operands[0])
-    return None
+    found = scaled_by(i, made) if i is not None else None
+    return None if found is None or abs(found[1]) < 1 else found
 
 
 def _with_operands(body: Body, product: Instruction, operands: Sequence[object]) -> Body:

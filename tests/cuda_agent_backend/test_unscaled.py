@@ -33,7 +33,7 @@ def scaled(left: float, right: float | None = None, size: float = 1.0) -> Sample
 
 
 @pytest.mark.parametrize(
-    ("left", "right"), [(0.001, None), (-3.0, 0.7), (2.0**20, None), (2.0**-20, None)]
+    ("left", "right"), [(3.5, None), (-3.0, 7.0), (2.0**20, None), (-1.0, None)]
 )
 def test_moderate_factors_scale_the_results(left: float, right: float | None) -> None:
     region = lower(scaled(left, right).task)
@@ -42,12 +42,26 @@ def test_moderate_factors_scale_the_results(left: float, right: float | None) ->
     assert len(kernel.stages) == 2
 
 
+@pytest.mark.parametrize(("left", "right"), [(0.001, None), (-0.3, 0.7), (2.0**-20, None)])
+def test_factors_below_one_are_part_of_the_operand(left: float, right: float | None) -> None:
+    (kernel,) = map(unscaled, group(lower(scaled(left, right).task)))
+    found = contraction_of(kernel)
+    assert found is not None and found.constant == left * (right or 1.0)
+    assert len(kernel.stages) == 1
+
+
+def test_of_two_factors_that_below_one_stays() -> None:
+    (kernel,) = map(unscaled, group(lower(scaled(-3.0, 0.7).task)))
+    found = contraction_of(kernel)
+    assert found is not None and found.constant == 0.7
+    assert len(kernel.stages) == 2
+
+
 @pytest.mark.parametrize(
     ("left", "right"),
     [
         (1e-30, 1e-30),  # whose product vanishes
         (1e30, 1e-30),
-        (1e-4, 1e-4),
         (2.0**21, None),
         (2.0**-21, None),
         (0.0, None),
