@@ -64,7 +64,8 @@ class Contraction:
 
     Rows and columns are in the order of what is stored, inner dimensions in that of the operand with more elements, so
     that the last of them is the one whose neighbours are nearest in memory. ``window``: the last loops of rows whose
-    results become one in the tile that has them all (see `pooled`).
+    results become one in the tile that has them all (see `pooled`). ``parts``: the loop of columns over parts that are
+    combined in their tile, the last one or the last but one (see `gated`).
     """
 
     left: Factor
@@ -75,10 +76,20 @@ class Contraction:
     inner: tuple[Dim, ...]
     dtype: torch.dtype = torch.float32
     window: tuple[Dim, ...] = ()
+    parts: tuple[Dim, ...] = ()
 
     def rows_within(self, tile: int) -> int:
         """Of the rows of a tile, those of whole windows."""
         return tile - tile % points(self.window)
+
+    def columns_within(self, tile: int) -> int:
+        """Of the columns of a tile, those of which it has all parts."""
+        return tile - tile % (points(self.parts) * self.chunk)
+
+    @property
+    def chunk(self) -> int:
+        """Columns of one part that follow each other."""
+        return self.columns[-1][1] if self.parts and self.columns[-1] not in self.parts else 1
 
     @property
     def is_half(self) -> bool:

@@ -15,6 +15,7 @@ import pytest
 import test_contraction
 import test_contraction_boxed
 import test_contraction_half
+import test_gated
 import test_gradients
 import test_last_wave
 import test_pooled
@@ -107,6 +108,7 @@ NESTS: dict[str, Case] = {
     **{f"channels, {name}": case for name, case in test_sketch_channels.CASES.items()},
     **{f"reduced, {name}": case for name, case in test_reduced.CASES.items()},
     **{f"pooled, {name}": case for name, case in test_pooled.CASES.items()},
+    **{f"gated, {name}": case for name, case in test_gated.CASES.items()},
     **{f"few channels, {name}": case for name, case in test_sketch_direct.CASES.items()},
     **{f"few terms, {name}": case for name, case in test_sketch_short.CASES.items()},
     **{f"bags, {name}": case for name, case in test_sketch_bags.BAGS.items()},
