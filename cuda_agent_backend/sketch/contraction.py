@@ -32,6 +32,7 @@ class Factor:
     absent: there the whole term is missing, rather than 0 times the other factor (see `expand_convolution`).
     zero: of integers that stand for numbers, as weights of 8 bits do, the one that stands for 0; None of numbers.
     scale: what results are multiplied by for it, a body whose result is the same for all terms of a sum.
+    other: a buffer that is read instead, at the same index, where that loop is at 1 (see `paired`).
     """
 
     buffer: str
@@ -40,6 +41,12 @@ class Factor:
     absent: bool = False
     zero: int | None = None
     scale: Body | None = None
+    other: tuple[str, sympy.Symbol] | None = None
+
+    @property
+    def buffers(self) -> tuple[str, ...]:
+        """All that it is read from."""
+        return (self.buffer,) if self.other is None else (self.buffer, self.other[0])
 
     @property
     def is_coded(self) -> bool:

@@ -38,9 +38,10 @@ from cuda_agent_backend.sketch.cuda_rows import emit_rows
 from cuda_agent_backend.sketch.cuda_schedules import MOST, kernel_schedules
 from cuda_agent_backend.sketch.cuda_taps import with_taps_apart
 from cuda_agent_backend.sketch.cuda_tiles import BOXES, read_tiles
-from cuda_agent_backend.sketch.gated import Gating, gating_of
+from cuda_agent_backend.sketch.gated import Gating
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Kernel, temporaries
+from cuda_agent_backend.sketch.paired import combining, pairs
 from cuda_agent_backend.sketch.passes import passes
 from cuda_agent_backend.sketch.pooled import Pooling, pooling_of
 from cuda_agent_backend.sketch.reduced import Reducing, reducing_of, reducings
@@ -120,7 +121,7 @@ def _joined(
         if sketch == cuda_contract_pool.SKETCH:
             found[number] = pooling_of(region, kernels, number)
         elif sketch == cuda_contract_gate.SKETCH:
-            found[number] = gating_of(region, kernels, number)
+            found[number] = combining(region, kernels, number)
         kernels = found[number].kernels if number in found else kernels
     return kernels, found
 
@@ -180,8 +181,8 @@ def _plan(region: LoweredRegion, kernels: tuple[Kernel, ...], emitted: list[Emit
 
 def fits(kernel: Kernel, region: LoweredRegion) -> bool:
     """Whether one kernel is the way: what lies around its scans has room on the chip with them, on a device of the
-    default kind, and its reductions do not cross each other."""
-    if crosses(kernel):
+    default kind, and its reductions do not cross each other, nor are they two products."""
+    if crosses(kernel) or pairs(kernel):
         return False
     scans = any(stage.kind == "scan" for stage in kernel.stages)
     if not scans or len(passes(kernel, tails=True)) == 1:

@@ -99,7 +99,8 @@ class Writer:
         if not all(self._is_readable(side.factor) for side in (self.left, self.right)):
             raise Unsupported("factors of another dtype than their products'")
         self.output = self._output()
-        self.reads, self.writes = buffers_of(self.kernel)
+        reads, self.writes = buffers_of(self.kernel)
+        self.reads = sorted({*reads, *self._operands})
         self.copies = aligned_sides(c, self.region, self.name) if self.tiles.aligned else []
         accessed = {*self.reads, *self.writes, *self._align()}
         sizes = [self.region.buffers[b].extent for b in accessed]
@@ -708,7 +709,7 @@ class Writer:
 
     @property
     def _operands(self) -> list[str]:
-        return sorted({self.left.factor.buffer, self.right.factor.buffer})
+        return sorted({*self.left.factor.buffers, *self.right.factor.buffers})
 
     @property
     def _partial(self) -> str:
@@ -808,7 +809,11 @@ def find_lines(
     ]
     if side.factor.mask is not None:
         lines += [*mask_lines(side.factor.mask, dtype_of), "there = there && present;"]
-    lines.append(f"return m_{side.factor.buffer} + {c_index(side.index)};")
+    base = f"m_{side.factor.buffer}"
+    if side.factor.other is not None:
+        other, loop = side.factor.other
+        base = f"({loop} ? m_{other} : {base})"
+    lines.append(f"return {base} + {c_index(side.index)};")
     return [f"auto {name} = [&](int x, int k, bool& there) {{", *indented(lines), "};"]
 
 

@@ -15,9 +15,9 @@ from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
 from cuda_agent_backend.sketch.cuda_peel import peeled
 from cuda_agent_backend.sketch.cuda_schedules import Parameters, kernel_schedules
 from cuda_agent_backend.sketch.cuda_tiles import read_tiles
-from cuda_agent_backend.sketch.gated import gating_of
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Kernel
+from cuda_agent_backend.sketch.paired import combining
 from cuda_agent_backend.sketch.pooled import pooling_of
 from cuda_agent_backend.sketch.reduced import reducing_of
 from cuda_agent_backend.sketch.schedule import Schedule
@@ -74,8 +74,8 @@ def _pooled(
 def _gated(
     region: LoweredRegion, kernels: tuple[Kernel, ...], number: int, device: DeviceFacts, most: int
 ) -> tuple[tuple[Kernel, ...], list[Parameters]]:
-    """The same where the parts of one are combined in its tiles."""
-    gating = gating_of(region, kernels, number)
+    """The same where the parts of one, or two of one operand, are combined in its tiles."""
+    gating = combining(region, kernels, number)
     return gating.kernels, gating_schedules(gating, device, most)
 
 

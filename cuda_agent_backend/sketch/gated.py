@@ -70,7 +70,7 @@ def gating_of(region: LoweredRegion, kernels: tuple[Kernel, ...], number: int) -
     product, gate, names = same_loops(product, gate, (parts,), buffer)
     contraction = _with_parts(product, parts)
     last = _own(contraction.columns, parts)[-1]
-    chunk = _chunk(last, contraction)
+    chunk = chunk_of(last, contraction)
     if chunk > 1:
         (theirs,) = (s for s, name in names.items() if name == last[0])
         sizes = (last[1] // chunk, chunk)
@@ -119,7 +119,7 @@ def _own(columns: Sequence[Dim], parts: Dim) -> tuple[Dim, ...]:
     return tuple(d for d in columns if d != parts)
 
 
-def _chunk(last: Dim, c: Contraction) -> int:
+def chunk_of(last: Dim, c: Contraction) -> int:
     """Columns of a part that stay next to each other: as many as are copied at a time."""
     possible = (n for n in CHUNKS if n <= COPY_BYTES // c.dtype.itemsize and last[1] % n == 0)
     return next(possible, 1)

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from cuda_agent_backend.sketch import cuda
 from cuda_agent_backend.sketch.cuda_contract_gate import SKETCH, gating_writer
 from cuda_agent_backend.sketch.cuda_tiles import read_tiles
-from cuda_agent_backend.sketch.gated import gating_of
+from cuda_agent_backend.sketch.paired import combining
 from cuda_agent_backend.sketch.schedule import Parameter, Schedule
 from cuda_agent_backend.sketch.ssa import Unsupported
 from sandbox.candidate import Candidate
@@ -76,6 +76,20 @@ def normed(x: Tensor, w: Tensor, s: Tensor, r: Tensor) -> Tensor:
     return F.glu(y.relu(), 1) + r
 
 
+def two(x: Tensor, g: Tensor, v: Tensor) -> Tensor:
+    return F.silu(F.linear(x, g)) * F.linear(x, v)
+
+
+def two_with_biases(x: Tensor, g: Tensor, v: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    return F.gelu(F.linear(x, g, a)) * (F.linear(x, v, b) + 1)
+
+
+def two_and_a_residual(x: Tensor, g: Tensor, v: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
+    gate = (x @ g + r).sigmoid()
+    mixed = gate * (x @ v) + (1 - gate) * r
+    return mixed, mixed.tanh()
+
+
 # odd sizes; rows and columns that are no multiple of a tile
 X, W, B = randn(3, 10, 33), randn(36, 10), randn(36)
 IMAGE, FILTERS = randn(2, 7, 11, 9), randn(20, 7, 3, 3)
@@ -100,6 +114,16 @@ CASES: dict[str, Case] = {
     ),
     "tokens of an image": (
         lambda x, w: F.glu(F.conv2d(x, w), 1).flatten(2).transpose(1, 2).contiguous(), (IMAGE, FILTERS),
+    ),
+    "halves of an image's rows": (
+        lambda x, w: F.glu(F.conv2d(x, w, padding=1), 2), (randn(2, 7, 12, 9), FILTERS),
+    ),
+    "two layers of one input": (two, (randn(2, 21, 10), W, randn(36, 10) + W.flip(0))),
+    "two layers with biases": (
+        two_with_biases, (randn(37, 10), W[:30], W[6:] * 2, B[:30], B[6:]),
+    ),
+    "two products of an odd number of columns": (
+        two_and_a_residual, (randn(37, 11), randn(11, 33), randn(11, 33).flip(0), randn(37, 33)),
     ),
 }  # fmt: skip
 
@@ -170,6 +194,13 @@ def test_what_is_combined_is_never_written(name: str) -> None:
         ("batches", {"split": 2}),
         ("GLU of channels last", {"split": 3}),
         ("a recurrent cell", {"split": 2}),
+        ("two layers of one input", GROUPS),
+        ("two layers of one input", SHARED),
+        ("halves of an image's rows", GROUPS),
+        ("halves of an image's rows", SHARED),
+        ("two layers with biases", {"split": 2}),
+        ("two products of an odd number of columns", WIDE),
+        ("two products of an odd number of columns", {"aligned": 1}),
         ("GLU of channels", {"warp_n": 32, "tile_n": 64, "depth": 64, "warps_k": 2, "stages": 2}),
     ],
 )  # fmt: skip
@@ -216,6 +247,7 @@ def test_operands_of_16_bits(
         ("tanh times sigmoid of a causal convolution", {}),
         ("halves of a linear layer", {"split": 2}),
         ("tokens of an image", GROUPS),
+        ("two layers of one input", {}),
     ],
 )
 def test_what_is_not_finite_is_as_in_eager(
@@ -225,7 +257,7 @@ def test_what_is_not_finite_is_as_in_eager(
     x, w, *more = (x.clone() for x in inputs)
     x[0, 0, 5], x[1, 2, 3], w[3, 2] = special, 0, special
     if more:
-        more[0][7] = special
+        more[0][..., 7] = special
     it = made(function, x, w, *more)
     (got,) = cuda_emulator.run(*gated(it, **change), it.inputs, tmp_path)
     torch.testing.assert_close(got, it.want[0], equal_nan=True, rtol=1e-4, atol=1e-4)
@@ -234,6 +266,23 @@ def test_what_is_not_finite_is_as_in_eager(
 def kept(x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     y = F.linear(x, w, b)
     return y, F.glu(y)
+
+
+def different(x: Tensor, y: Tensor, g: Tensor, v: Tensor) -> Tensor:
+    return (x @ g).sigmoid() * (y @ v)
+
+
+def first_kept(x: Tensor, g: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    y = x @ g
+    return y.sigmoid() * (x @ v), y
+
+
+def turned(x: Tensor, g: Tensor, v: Tensor) -> Tensor:
+    return (x @ g).sigmoid() * F.linear(x, v)
+
+
+def two_crossed(x: Tensor, g: Tensor, v: Tensor) -> Tensor:
+    return (x @ g).flip(1) * (x @ v)
 
 
 def neighbours(x: Tensor, w: Tensor) -> Tensor:
@@ -268,6 +317,11 @@ def five(x: Tensor, w: Tensor) -> Tensor:
         (two_thirds, (randn(37, 10), W)),
         (unequal, (randn(37, 11), randn(11, 48))),
         (crossed, (randn(37, 11), randn(11, 48))),
+        (neighbours, (randn(37, 11), randn(11, 48))),
+        (different, (randn(37, 11), randn(37, 11) + 1, randn(11, 24), randn(11, 24) + 1)),
+        (first_kept, (randn(37, 11), randn(11, 24), randn(11, 24) + 1)),
+        (turned, (randn(37, 11), randn(11, 24), randn(24, 11))),
+        (two_crossed, (randn(37, 11), randn(11, 24), randn(11, 24) + 1)),
         (five, (randn(37, 11), randn(11, 60))),
         (lambda x, w: (x @ w).chunk(2, 1)[0].relu(), (randn(37, 11), randn(11, 48))),
         (lambda x, w: F.glu(F.conv2d(x, w, groups=2), 1), (randn(2, 14, 11, 9), FILTERS)),
@@ -283,7 +337,7 @@ def test_what_else_becomes_of_parts_is_left_to_others(
     region, kernels = it.analysis.region, it.analysis.kernels
     for number in range(len(kernels)):
         with pytest.raises(Unsupported):
-            gating_of(region, kernels, number)
+            combining(region, kernels, number)
     offered = cuda.schedules(region, kernels, DEVICE)
     assert all(dict(k)["sketch"] != SKETCH for s in offered for k in s.kernels)
 
@@ -324,7 +378,7 @@ def test_both_ways_are_offered(rows: int, first: bool) -> None:
 def test_columns_that_a_tile_has_in_vain_are_counted_and_not_stored() -> None:
     # three parts of 4 columns each, twice in a tile of 32
     it = case("three parts")
-    gating = gating_of(it.analysis.region, it.analysis.kernels, 0)
+    gating = combining(it.analysis.region, it.analysis.kernels, 0)
     assert gating_writer(gating, read_tiles(TILES), DEVICE).share == 32 / 24
     source, _ = gated(it)
     assert "column0 = tile_n * 24;" in source
