@@ -3,7 +3,7 @@
 Every node gets a level: the number of barriers (extern kernels and the like) that must run before it. Fusible nodes of
 one level never have a barrier between them, so any connected set of them is convex, and replacing all such sets leaves
 the graph without cycles. A matrix product that sketches cover waits like a barrier for what it reads, and is fused with
-what follows it, one to a region, and with copies, masks, constant factors and quantised forms of its operands
+what follows it, one to a region (or two of one operand), and with copies, masks, constant factors and quantised forms of its operands
 (`copies`, `scaled`, `dequantised`).
 The gradients that the backward of a convolution gives are such products, each with that call in its region. An
 attention or a sort waits too and is a region of its own, an attention that torch has taken apart (`composed`) with all
@@ -40,6 +40,10 @@ AS_THEY_STAND = (Kind.ATTENTION, Kind.RECURRENT, Kind.SORT)
 ALONE = (*AS_THEY_STAND, Kind.SCATTER)
 WAITING = (Kind.PRODUCT, *ALONE)
 FUSIBLE = (Kind.COMPUTE, Kind.VIEW, Kind.RANDOM, Kind.VANISHING, *WAITING)
+PAIRED = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
+"""Products of which two of one operand may be one region."""
+FEWEST_OF_PAIR = 8
+"""Rows and columns from which on they are worth tiles, by which one kernel does both."""
 CONVERSIONS = (torch.ops.prims.convert_element_type.default, torch.ops.aten.clone.default)
 """Of dtype and layout: Inductor makes them part of whatever is beside them."""
 
@@ -269,13 +273,33 @@ def _pieces(part: list[Node], analysis: Analysis) -> list[list[Node]]:
 
 
 def _one_product_each(part: list[Node], analysis: Analysis) -> list[list[Node]]:
-    """Take all products but the last out of a component: each of them runs before the rest, which may fall apart."""
+    """Take all products but the last out of a component: each of them runs before the rest, which may fall apart.
+
+    Two that one kernel may do stay together.
+    """
     products = [node for node in part if analysis.kinds[node] is Kind.PRODUCT]
-    if len(products) < 2:
+    if len(products) < 2 or (len(products) == 2 and _paired(products[0], products[1], part)):
         return [part]
     apart = set(products[:-1])
     rest = [node for node in part if node not in apart]
     return [[node] for node in products[:-1]] + analysis.components(rest, analysis.level)
+
+
+def _paired(first: Node, second: Node, part: Iterable[Node]) -> bool:
+    """Whether two products are of one operand and of weights that lie in the same way, and needed in ``part`` alone.
+
+    In half precision the copy engine's tiles are faster than those that one kernel for both has (`sketch.paired`).
+    """
+    if first.target not in PAIRED or first.target is not second.target:
+        return False
+    (left, weights), (other, others) = first.args[-2:], second.args[-2:]
+    if left is not other or not isinstance(weights, Node) or not isinstance(others, Node):
+        return False
+    users, values = {*first.users, *second.users}, [n.meta["val"] for n in (weights, others)]
+    same = values[0].shape == values[1].shape and values[0].stride() == values[1].stride()
+    whole = values[0].dtype == values[1].dtype == torch.float32
+    large = min(first.meta["val"].shape) >= FEWEST_OF_PAIR
+    return _device(first)[0] == "cuda" and whole and large and same and users <= set(part)
 
 
 def _offer(part: list[Node], analysis: Analysis, min_bytes: int) -> list[Region]:

@@ -35,6 +35,7 @@ class Factor:
     absent: there the whole term is missing, rather than 0 times the other factor (see `expand_convolution`).
     zero: of integers that stand for numbers, as weights of 8 bits do, the one that stands for 0; None of numbers.
     scale: what results are multiplied by for it, a body whose result is the same for all terms of a sum.
+    other: a buffer that is read instead, at the same index, where that loop is at 1 (see `paired`).
     """
 
     buffer: str
@@ -43,6 +44,12 @@ class Factor:
     absent: bool = False
     zero: int | None = None
     scale: Body | None = None
+    other: tuple[str, sympy.Symbol] | None = None
+
+    @property
+    def buffers(self) -> tuple[str, ...]:
+        """All that it is read from."""
+        return (self.buffer,) if self.other is None else (self.buffer, self.other[0])
 
     @property
     def is_coded(self) -> bool:
@@ -74,7 +81,8 @@ class Contraction:
 
     Rows and columns are in the order of what is stored, inner dimensions in that of the operand with more elements, so
     that the last of them is the one whose neighbours are nearest in memory. ``window``: the last loops of rows whose
-    results become one in the tile that has them all (see `pooled`).
+    results become one in the tile that has them all (see `pooled`). ``parts``: the loop of columns over parts that are
+    combined in their tile, the last one or the last but one (see `gated`).
     """
 
     left: Factor
@@ -85,10 +93,20 @@ class Contraction:
     inner: tuple[Dim, ...]
     dtype: torch.dtype = torch.float32
     window: tuple[Dim, ...] = ()
+    parts: tuple[Dim, ...] = ()
 
     def rows_within(self, tile: int) -> int:
         """Of the rows of a tile, those of whole windows."""
         return tile - tile % points(self.window)
+
+    def columns_within(self, tile: int) -> int:
+        """Of the columns of a tile, those of which it has all parts."""
+        return tile - tile % (points(self.parts) * self.chunk)
+
+    @property
+    def chunk(self) -> int:
+        """Columns of one part that follow each other."""
+        return self.columns[-1][1] if self.parts and self.columns[-1] not in self.parts else 1
 
     @property
     def is_half(self) -> bool:

@@ -12,6 +12,7 @@ import torch
 from cuda_agent_backend.sketch import (
     cuda_channels,
     cuda_contract,
+    cuda_contract_gate,
     cuda_contract_pool,
     cuda_contract_reduce,
     cuda_crossed,
@@ -22,6 +23,7 @@ from cuda_agent_backend.sketch import (
 )
 from cuda_agent_backend.sketch.contraction import numbers_of
 from cuda_agent_backend.sketch.crossing import crosses
+from cuda_agent_backend.sketch.cuda_contract_gate import emit_gating
 from cuda_agent_backend.sketch.cuda_contract_pool import emit_pooling
 from cuda_agent_backend.sketch.cuda_contract_reduce import emit_reducing, shape_of
 from cuda_agent_backend.sketch.cuda_estimate import traffic_of
@@ -32,13 +34,15 @@ from cuda_agent_backend.sketch.cuda_narrow import narrowed
 from cuda_agent_backend.sketch.cuda_parts import Emitted, dtype_name, needs_wide, temporary
 from cuda_agent_backend.sketch.cuda_peel import peeled
 from cuda_agent_backend.sketch.cuda_reduced_schedules import MOST as MOST_REDUCED
-from cuda_agent_backend.sketch.cuda_reduced_schedules import pooled_schedules, reduced_schedules
+from cuda_agent_backend.sketch.cuda_reduced_schedules import joined_schedules, reduced_schedules
 from cuda_agent_backend.sketch.cuda_rows import emit_rows
 from cuda_agent_backend.sketch.cuda_schedules import MOST, kernel_schedules
 from cuda_agent_backend.sketch.cuda_taps import with_taps_apart
-from cuda_agent_backend.sketch.cuda_tiles import read_tiles
+from cuda_agent_backend.sketch.cuda_tiles import BOXES, read_tiles
+from cuda_agent_backend.sketch.gated import Gating
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Kernel, temporaries
+from cuda_agent_backend.sketch.paired import combining, pairs
 from cuda_agent_backend.sketch.passes import passes
 from cuda_agent_backend.sketch.pooled import Pooling, pooling_of
 from cuda_agent_backend.sketch.reduced import Reducing, reducing_of, reducings
@@ -60,7 +64,9 @@ _OF_PRODUCTS = {
     cuda_short.SKETCH: cuda_short.emit_short,
 }
 """Sketches of products whose sums are in float32 registers."""
-_TILED = (cuda_contract.SKETCH, cuda_contract_reduce.SKETCH, cuda_contract_pool.SKETCH)
+_TILED = (
+    cuda_contract.SKETCH, cuda_contract_reduce.SKETCH, cuda_contract_pool.SKETCH, cuda_contract_gate.SKETCH,
+)  # fmt: skip
 """Sketches of products in tiles for tensor cores."""
 
 
@@ -72,20 +78,23 @@ def emit(
     Raises:
         Unsupported: the schedule does not fit a kernel or the device, with the reason.
     """
-    kernels, pooling = _pooled(region, kernels, schedule)
+    kernels, joined = _joined(region, kernels, schedule)
     if len(schedule.kernels) != len(kernels):
         raise Unsupported(
             f"schedule for {len(schedule.kernels)} kernels where there are {len(kernels)}"
         )
     region, kernels, reducing = _in_tiles(region, kernels, schedule)
-    if pooling and reducing:
-        raise Unsupported("a product that is pooled beside one that is reduced")
+    if joined and reducing:
+        raise Unsupported("a product that is pooled, or gated, beside one that is reduced")
     kernels = tuple(peeled(kernel, region.buffers) for kernel in kernels)
 
     def emit_one(n: int, kernel: Kernel) -> Emitted:
         parameters, name = schedule.parameters(n), f"k{n}"
-        if n in pooling:
-            return emit_pooling(pooling[n], parameters, name, device)
+        one = joined.get(n)
+        if isinstance(one, Pooling):
+            return emit_pooling(one, parameters, name, device)
+        if one is not None:
+            return emit_gating(one, parameters, name, device)
         if n in reducing:
             return emit_reducing(reducing[n], parameters, name, device)
         return _emit_kernel(kernel, region, parameters, name, device)
@@ -101,15 +110,20 @@ def emit(
     return "\n".join(parts) + "\n", _plan(region, kernels, emitted)
 
 
-def _pooled(
+def _joined(
     region: LoweredRegion, kernels: tuple[Kernel, ...], schedule: Schedule
-) -> tuple[tuple[Kernel, ...], dict[int, Pooling]]:
-    """Products that the schedule pools in their tiles, by number; the kernels as they are then."""
-    found: dict[int, Pooling] = {}
+) -> tuple[tuple[Kernel, ...], dict[int, Pooling | Gating]]:
+    """Products that the schedule pools or gates in their tiles, by number; the kernels as they are then."""
+    found: dict[int, Pooling | Gating] = {}
     for number, parameters in enumerate(schedule.kernels):
-        if dict(parameters).get("sketch") == cuda_contract_pool.SKETCH and number < len(kernels):
+        sketch = dict(parameters).get("sketch")
+        if number >= len(kernels):
+            break
+        if sketch == cuda_contract_pool.SKETCH:
             found[number] = pooling_of(region, kernels, number)
-            kernels = found[number].kernels
+        elif sketch == cuda_contract_gate.SKETCH:
+            found[number] = combining(region, kernels, number)
+        kernels = found[number].kernels if number in found else kernels
     return kernels, found
 
 
@@ -170,8 +184,8 @@ def _plan(region: LoweredRegion, kernels: tuple[Kernel, ...], emitted: list[Emit
 
 def fits(kernel: Kernel, region: LoweredRegion) -> bool:
     """Whether one kernel is the way: what lies around its scans has room on the chip with them, on a device of the
-    default kind, and its reductions do not cross each other."""
-    if crosses(kernel):
+    default kind, and its reductions do not cross each other, nor are they two products."""
+    if crosses(kernel) or pairs(kernel):
         return False
     scans = any(stage.kind == "scan" for stage in kernel.stages)
     if not scans or len(passes(kernel, tails=True)) == 1:
@@ -187,19 +201,28 @@ def schedules(
 ) -> list[Schedule]:
     """Schedules worth trying, best guess first, from up to ``most`` for each kernel.
 
-    Where a product's results are reduced or pooled, that in its tiles and that of what it wrote to memory take turns,
-    and are together no more than ``most``, or than the latter alone.
+    Where a product's results are reduced, pooled or gated, that in its tiles and that of what it wrote to memory take
+    turns, and are together no more than ``most``, or than the latter alone.
     """
     plain = _one_by_one(region, kernels, device, most)
     few = min(most, MOST_REDUCED)
     reduced = reduced_schedules(region, kernels, device, few)
-    reduced = reduced or pooled_schedules(region, kernels, device, few)
+    reduced = reduced or joined_schedules(region, kernels, device, few)
     # where blocks share terms, tiles alone do not fill the device; a product that is kept is only read once less
     shared = any(int(plain[0].parameters(n).get("split", 1)) > 1 for n in range(len(kernels)))
     unsure = shared or any(one.kept for one in reducings(region, kernels))
+    unsure = unsure or _only_apart_in_boxes(plain[0], reduced)
     turns = itertools.zip_longest(*((plain, reduced) if unsure else (reduced, plain)))
     found = [one for turn in turns for one in turn if one is not None]
     return found[: max(most, len(plain))]
+
+
+def _only_apart_in_boxes(plain: Schedule, reduced: list[Schedule]) -> bool:
+    """Whether what is gated cannot be in the fastest tiles, those that the copy engine fills."""
+    gated = any(
+        dict(p)["sketch"] == cuda_contract_gate.SKETCH for s in reduced[:1] for p in s.kernels
+    )
+    return gated and any(dict(p).get("group") == BOXES for p in plain.kernels)
 
 
 def _one_by_one(

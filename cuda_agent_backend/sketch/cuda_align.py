@@ -122,11 +122,11 @@ def aligned_sides(c: Contraction, region: LoweredRegion, name: str) -> list[Alig
 
 
 def _aligned(side: Side, c: Contraction, region: LoweredRegion, name: str) -> Aligned | None:
-    """None where the operand is masked, aligned or not contiguous along any loop, or elements of it are read more often
-    than once, as by windows that overlap: its copy would be larger."""
+    """None where the operand is masked, aligned, of two buffers or not contiguous along any loop, or elements of it are
+    read more often than once, as by windows that overlap: its copy would be larger."""
     along, others = (side.inner, side.rows) if side.along_k else (side.rows, side.inner)
     aligned = side.vector == word_of(c.dtype) and not side.factor.is_coded
-    if side.factor.mask is not None or aligned or along.step != 1:
+    if side.factor.mask is not None or side.factor.other is not None or aligned or along.step != 1:
         return None
     size, count, batches = points(along.dims), points(others.dims), points(c.batch)
     if batches * count * size > region.buffers[side.factor.buffer].extent:

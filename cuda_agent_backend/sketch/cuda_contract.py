@@ -99,7 +99,8 @@ class Writer:
         if not all(self._is_readable(side.factor) for side in (self.left, self.right)):
             raise Unsupported("factors of another dtype than their products'")
         self.output = self._output()
-        self.reads, self.writes = buffers_of(self.kernel)
+        reads, self.writes = buffers_of(self.kernel)
+        self.reads = sorted({*reads, *self._operands})
         self.copies = aligned_sides(c, self.region, self.name) if self.tiles.aligned else []
         accessed = {*self.reads, *self.writes, *self._align()}
         sizes = [self.region.buffers[b].extent for b in accessed]
@@ -264,13 +265,18 @@ class Writer:
     @property
     def grid(self) -> tuple[int, int]:
         """Tiles by rows and columns."""
-        c, t = self.contraction, self.tiles
-        return ceildiv(c.m, self.own_rows), ceildiv(c.n, t.tile_n)
+        c = self.contraction
+        return ceildiv(c.m, self.own_rows), ceildiv(c.n, self.own_columns)
 
     @property
     def own_rows(self) -> int:
         """Rows of a tile whose results no other tile has."""
         return self.contraction.rows_within(self.tiles.tile_m)
+
+    @property
+    def own_columns(self) -> int:
+        """The same of columns."""
+        return self.contraction.columns_within(self.tiles.tile_n)
 
     def _launch(self) -> Launch:
         high, wide = self.grid
@@ -344,7 +350,7 @@ class Writer:
             "int tile_m, tile_n;",
             f"ca::place_of<{high}, {wide}, {min(GROUP, high)}>({number}, tile_m, tile_n);",
             *([] if self.bands is None else self.bands.longest_first(high, wide)),
-            f"const int row0 = tile_m * {self.own_rows}, column0 = tile_n * {t.tile_n};",
+            f"const int row0 = tile_m * {self.own_rows}, column0 = tile_n * {self.own_columns};",
             *([f"const int batch = {batch};"] if c.batch or t.split > 1 else []),
             *decompose("batch", c.batch, self.index),
         ]
@@ -472,7 +478,7 @@ class Writer:
     def _overhangs(self, side: Side, size: int) -> bool:
         """Whether some tile has rows beyond the last of an operand."""
         tile = self._tile(side)
-        own = self.own_rows if side.name == "a" else tile
+        own = self.own_rows if side.name == "a" else self.own_columns
         return size % own > 0 or own < tile
 
     def _mask(self, mask: Body) -> list[str]:
@@ -609,7 +615,8 @@ class Writer:
         m, n = (fast, slow) if self.output.by_rows else (slow, fast)
         inside = [f"m < {self.own_rows}"] if self.own_rows < t.tile_m else []
         inside += [f"row < {c.m}"] if c.m % self.own_rows else []
-        inside += [f"column < {c.n}"] if c.n % t.tile_n else []
+        inside += [f"n < {self.own_columns}"] if self.own_columns < t.tile_n else []
+        inside += [f"column < {c.n}"] if c.n % self.own_columns else []
         body = [
             f"const int m = {m}, n = {n}, row = row0 + m, column = column0 + n;",
             *([f"if (!({' && '.join(inside)})) continue;"] if inside else []),
@@ -702,7 +709,7 @@ class Writer:
 
     @property
     def _operands(self) -> list[str]:
-        return sorted({self.left.factor.buffer, self.right.factor.buffer})
+        return sorted({*self.left.factor.buffers, *self.right.factor.buffers})
 
     @property
     def _partial(self) -> str:
@@ -714,12 +721,19 @@ class Writer:
         partial: PlanBuffer = temporary(self._partial, torch.float32, elements * t.split)
         high, wide = (c.n, c.m) if self.output.by_rows else (c.m, c.n)
         keep = self._keep(high, wide)
-        joined, launch = self._join(elements, high, wide)
+        joined, launch = self._join(*self._made)
         return Emitted(
             (self._text(keep), joined),
             (self._launch(), launch),
             (partial,),
         )
+
+    @property
+    def _made(self) -> tuple[int, int, int]:
+        """How many results the second kernel makes, and how many lines of how many a batch has of them."""
+        c = self.contraction
+        high, wide = (c.n, c.m) if self.output.by_rows else (c.m, c.n)
+        return c.batches * c.m * c.n, high, wide
 
     def _keep(self, high: int, wide: int) -> list[str]:
         """Partial sums to memory, as the second kernel will read them."""
@@ -735,28 +749,19 @@ class Writer:
         ]
 
     def _join(self, elements: int, high: int, wide: int) -> tuple[str, Launch]:
-        c, t, v = self.contraction, self.tiles, self.output.vector
+        c, v = self.contraction, self.output.vector
         name, extra = f"{self.name}_join", self.reads
-        place = (
-            ["const int row = x, column = y;"]
-            if self.output.by_rows
-            else ["const int row = y, column = x;"]
-        )
         body = [
             f"constexpr int L = {v};",
             f"const {self.index} at = ({self.index}(blockIdx.x) * {TAIL_THREADS} + threadIdx.x) * L;",
             f"if (at >= {elements}) return;",
             f"const int x = at % {wide}, y = at / {wide} % {high}, end = {c.k};",
             *([f"const int batch = at / (int64_t({wide}) * {high});"] if c.batch else []),
-            *place,
+            *self._joined_place(),
             *decompose("batch", c.batch, self.index),
             *([*self._find(self.left, c.m), *self._find(self.right, c.n)] if self._anew else []),
             *self._exact(),
-            "auto total = ca::splat<float, L>(0.f);",
-            "#pragma unroll",
-            f"for (int s = 0; s < {t.split}; ++s)",
-            f"  total = ca::add(total, ca::load<L>({self._partial} + int64_t(s) * {elements} + at));",
-            *self._tail(),
+            *self._joined_results(),
         ]
         parameters = [
             *parameters_of(self.region, extra, []),
@@ -771,6 +776,27 @@ class Writer:
         )
         return text, launch
 
+    def _joined_place(self) -> list[str]:
+        """Which results a thread of the second kernel adds up."""
+        if self.output.by_rows:
+            return ["const int row = x, column = y;"]
+        return ["const int row = y, column = x;"]
+
+    def _joined_results(self) -> list[str]:
+        """Their sums, and the tail."""
+        return [*self._added_up("at"), *self._tail()]
+
+    def _added_up(self, place: str) -> list[str]:
+        """``total`` of what blocks found for the results at a place."""
+        c = self.contraction
+        elements = c.batches * c.m * c.n
+        return [
+            "auto total = ca::splat<float, L>(0.f);",
+            "#pragma unroll",
+            f"for (int s = 0; s < {self.tiles.split}; ++s)",
+            f"  total = ca::add(total, ca::load<L>({self._partial} + int64_t(s) * {elements} + {place}));",
+        ]
+
 
 def find_lines(
     side: Side, guard: str, index: str, dtype_of: Callable[[str], torch.dtype], name: str
@@ -783,7 +809,11 @@ def find_lines(
     ]
     if side.factor.mask is not None:
         lines += [*mask_lines(side.factor.mask, dtype_of), "there = there && present;"]
-    lines.append(f"return m_{side.factor.buffer} + {c_index(side.index)};")
+    base = f"m_{side.factor.buffer}"
+    if side.factor.other is not None:
+        other, loop = side.factor.other
+        base = f"({loop} ? m_{other} : {base})"
+    lines.append(f"return {base} + {c_index(side.index)};")
     return [f"auto {name} = [&](int x, int k, bool& there) {{", *indented(lines), "};"]
 
 

@@ -12,6 +12,8 @@ from cuda_agent_backend.sketch.cuda_align import aligned_sides, aligning_pays, s
 from cuda_agent_backend.sketch.cuda_bands import bands_of, leaving_out_pays
 from cuda_agent_backend.sketch.cuda_boxes import boxed, in_batches
 from cuda_agent_backend.sketch.cuda_contract import MAX_BATCHES, SKETCH, Writer
+from cuda_agent_backend.sketch.cuda_contract_gate import SKETCH as GATING
+from cuda_agent_backend.sketch.cuda_contract_gate import gating_writer
 from cuda_agent_backend.sketch.cuda_contract_pool import SKETCH as POOLING
 from cuda_agent_backend.sketch.cuda_contract_pool import pooling_writer
 from cuda_agent_backend.sketch.cuda_contract_reduce import SKETCH as REDUCING
@@ -30,6 +32,7 @@ from cuda_agent_backend.sketch.cuda_tiles import (
     THROUGH_SHARED,
     Tiles,
 )
+from cuda_agent_backend.sketch.gated import Gating
 from cuda_agent_backend.sketch.last_wave import best_last_wave
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Kernel
@@ -169,6 +172,15 @@ def pooling_schedules(
         return pooling_writer(pooling, tiles, device)
 
     return _schedules(POOLING, pooling.contraction, pooling.region, device, most, writer)
+
+
+def gating_schedules(gating: Gating, device: DeviceFacts, most: int) -> list[dict[str, Parameter]]:
+    """The same for a product whose parts are combined in its tiles."""
+
+    def writer(tiles: Tiles) -> Writer:
+        return gating_writer(gating, tiles, device)
+
+    return _schedules(GATING, gating.contraction, gating.region, device, most, writer)
 
 
 def _schedules(

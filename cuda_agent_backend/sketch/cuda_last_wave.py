@@ -89,8 +89,8 @@ class LastWaveWriter(Writer):
 
     def _join_tiles(self) -> tuple[str, Launch]:
         """Each block adds up a piece of a tile."""
-        c, wave, size = self.contraction, self.wave, self._tile_size
-        pieces = ceildiv(size // self.output.vector, TAIL_THREADS)
+        c, wave = self.contraction, self.wave
+        pieces = ceildiv(self._made_of_tile // self.output.vector, TAIL_THREADS)
         body = [
             f"const int beyond = blockIdx.x / {pieces}, tile = {wave.whole} + beyond, end = {c.k};",
             *self._tile_of("tile"),
@@ -98,7 +98,7 @@ class LastWaveWriter(Writer):
             *self._exact(),
             f"const int first_thread = -int(blockIdx.x % {pieces} * {TAIL_THREADS});",
             f"constexpr int own_threads = {pieces * TAIL_THREADS};",
-            *self._each_result(self._joined()),
+            *self._each_joined(),
         ]
         name, parameters = (
             f"{self.name}_join",
@@ -113,15 +113,22 @@ class LastWaveWriter(Writer):
         blocks, arguments = (wave.rest * pieces, 1, 1), (*self.reads, self._partial, *self.writes)
         return text, Launch(name, blocks, (TAIL_THREADS, 1, 1), 0, arguments)
 
-    def _joined(self) -> list[str]:
-        """Sums of all parts, always in the same order, and the tail."""
-        at = f"(int64_t(s) * {self.wave.rest} + beyond) * {self._tile_size} + i * L"
+    @property
+    def _made_of_tile(self) -> int:
+        """How many results are made of a tile."""
+        return self._tile_size
+
+    def _each_joined(self) -> list[str]:
+        return self._each_result([*self._joined("i * L"), *self._tail()])
+
+    def _joined(self, place: str) -> list[str]:
+        """``total``: sums of all parts for the results at a place of a tile, always in the same order."""
+        at = f"(int64_t(s) * {self.wave.rest} + beyond) * {self._tile_size} + {place}"
         return [
             "auto total = ca::splat<float, L>(0.f);",
             "#pragma unroll 16",
             f"for (int s = 0; s < {self.wave.parts}; ++s)",
             f"  total = ca::add(total, ca::load<L>({self._partial} + {at}));",
-            *self._tail(),
         ]
 
 

@@ -51,7 +51,7 @@ class Gather:
 
 def gather_of(side: Side) -> Gather | None:
     """For operands copied element by element, if row and term are independent; not of codes, which wait for nothing."""
-    if side.vector > 1 or side.factor.is_coded:
+    if side.vector > 1 or side.factor.is_coded or side.factor.other is not None:
         return None
     away = side.rows.dims if side.along_k else side.inner.dims
     base = side.index.xreplace(dict.fromkeys((s for s, _ in away), sympy.S.Zero))

@@ -1,5 +1,5 @@
-"""Schedules of a region some of whose products are reduced in their tiles, or one of them pooled, best guess first (see
-`reduced`, `pooled`)."""
+"""Schedules of a region some of whose products are reduced in their tiles, or one of them pooled or gated, best guess
+first (see `reduced`, `pooled`, `gated`)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from cuda_agent_backend.sketch.cuda_contract_reduce import shape_of
 from cuda_agent_backend.sketch.cuda_contract_schedules import (
+    gating_schedules,
     pooling_schedules,
     reducing_schedules,
 )
@@ -16,6 +17,7 @@ from cuda_agent_backend.sketch.cuda_schedules import Parameters, kernel_schedule
 from cuda_agent_backend.sketch.cuda_tiles import read_tiles
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Kernel
+from cuda_agent_backend.sketch.paired import combining
 from cuda_agent_backend.sketch.pooled import pooling_of
 from cuda_agent_backend.sketch.reduced import reducing_of
 from cuda_agent_backend.sketch.schedule import Schedule
@@ -46,18 +48,35 @@ def reduced_schedules(
     return found
 
 
-def pooled_schedules(
+def joined_schedules(
     region: LoweredRegion, kernels: tuple[Kernel, ...], device: DeviceFacts, most: int = MOST
 ) -> list[Schedule]:
-    """Up to ``most`` schedules in which the first product that can be is pooled in its tiles; none where none can."""
+    """Up to ``most`` schedules in which the first product that can be is pooled in its tiles, or gated; none where none
+    can."""
     for number in range(len(kernels)):
-        try:
-            pooling = pooling_of(region, kernels, number)
-            options = pooling_schedules(pooling, device, most)
-            return [_with_others({number: p}, region, pooling.kernels, device) for p in options]
-        except Unsupported:
-            continue
+        for way in (_pooled, _gated):
+            try:
+                found, options = way(region, kernels, number, device, most)
+                return [_with_others({number: p}, region, found, device) for p in options]
+            except Unsupported:
+                continue
     return []
+
+
+def _pooled(
+    region: LoweredRegion, kernels: tuple[Kernel, ...], number: int, device: DeviceFacts, most: int
+) -> tuple[tuple[Kernel, ...], list[Parameters]]:
+    """The kernels where one is pooled in its tiles, and up to ``most`` ways to do that."""
+    pooling = pooling_of(region, kernels, number)
+    return pooling.kernels, pooling_schedules(pooling, device, most)
+
+
+def _gated(
+    region: LoweredRegion, kernels: tuple[Kernel, ...], number: int, device: DeviceFacts, most: int
+) -> tuple[tuple[Kernel, ...], list[Parameters]]:
+    """The same where the parts of one, or two of one operand, are combined in its tiles."""
+    gating = combining(region, kernels, number)
+    return gating.kernels, gating_schedules(gating, device, most)
 
 
 def _ranked(

@@ -66,18 +66,18 @@ def pooling_of(region: LoweredRegion, kernels: tuple[Kernel, ...], number: int) 
     if numbers_of(product) is None:
         raise Unsupported("no sum of products")
     buffer, stored = stored_by(product)
-    reader = _reader(region, kernels, number, buffer)
-    pool = _in_one_pass(kernels[reader])
-    offsets, _ = _read_at(pool, buffer)
+    reading = reader_of(region, kernels, number, buffer)
+    pool = in_one_pass(kernels[reading])
+    offsets, _ = read_at(pool, buffer)
     product, window = _by_windows(product, _window(offsets, stored))
-    product, pool, names = _same_loops(product, pool, window, buffer)
+    product, pool, names = same_loops(product, pool, window, buffer)
     contraction = _numbered_by_windows(product, window)
-    joined = _joined(product, pool, names, buffer, offsets)
-    found = [joined if n == number else kernel for n, kernel in enumerate(kernels) if n != reader]
+    one = joined(product, pool, names, buffer, offsets)
+    found = [one if n == number else kernel for n, kernel in enumerate(kernels) if n != reading]
     return Pooling(region, tuple(found), number, buffer, contraction)
 
 
-def _reader(region: LoweredRegion, kernels: tuple[Kernel, ...], number: int, buffer: str) -> int:
+def reader_of(region: LoweredRegion, kernels: tuple[Kernel, ...], number: int, buffer: str) -> int:
     """The only kernel that reads the product. Raises Unsupported where something else needs it."""
     reading = [n for n, kernel in enumerate(kernels) if buffer in _read_by(kernel)]
     if buffer in region.outputs or len(reading) != 1:
@@ -96,7 +96,7 @@ def _read_by(kernel: Kernel) -> set[str]:
     return {i.buffer for s in kernel.stages for i in s.body.accesses() if i.buffer is not None}
 
 
-def _in_one_pass(kernel: Kernel) -> Kernel:
+def in_one_pass(kernel: Kernel) -> Kernel:
     """``kernel`` with all stages over the same loops, and reductions over a window written out."""
     kernel = written_out(kernel)
     if kernel.is_map and not any(stage.inner for stage in kernel.stages):
@@ -107,7 +107,7 @@ def _in_one_pass(kernel: Kernel) -> Kernel:
     return replace(kernel, stages=grouped[0].stages)
 
 
-def _read_at(pool: Kernel, buffer: str) -> tuple[list[int], Access]:
+def read_at(pool: Kernel, buffer: str) -> tuple[list[int], Access]:
     """Distances of a window's elements from its first, in rising order, and where the first lies."""
     reads = [(s, i) for s in pool.stages for i in s.body.accesses() if i.buffer == buffer]
     loads = [i for s in pool.stages for i in s.body.instructions if _loads(i, buffer)]
@@ -158,21 +158,21 @@ def _by_windows(product: Kernel, sizes: dict[sympy.Symbol, int]) -> tuple[Kernel
     return cut, tuple(sorted(window, key=lambda dim: -steps[dim[0]]))
 
 
-def _same_loops(
+def same_loops(
     product: Kernel, pool: Kernel, window: Sequence[Dim], buffer: str
 ) -> tuple[Kernel, Kernel, Names]:
     """Both kernels with loops cut to be the same, and the product's by those of the pooling.
 
     Raises Unsupported where windows overlap, or leave results out.
     """
-    stored, (_, read) = _of_windows(product, window), _read_at(pool, buffer)
+    stored, (_, read) = of_windows(product, window), read_at(pool, buffer)
     ends = ends_of([stored, read])
     product, pool = cut_at(product, [stored], ends), cut_at(pool, [read], ends)
-    _, read = _read_at(pool, buffer)
-    return product, pool, names_between(_of_windows(product, window), read)
+    _, read = read_at(pool, buffer)
+    return product, pool, names_between(of_windows(product, window), read)
 
 
-def _of_windows(product: Kernel, window: Sequence[Dim]) -> Access:
+def of_windows(product: Kernel, window: Sequence[Dim]) -> Access:
     """Where the first results of windows are stored."""
     _, (index, loops) = stored_by(product)
     within: dict[sympy.Symbol, sympy.Expr] = {symbol: sympy.S.Zero for symbol, _ in window}
@@ -190,7 +190,7 @@ def _numbered_by_windows(product: Kernel, window: tuple[Dim, ...]) -> Contractio
     return replace(c, rows=(*kept, *window), window=window)
 
 
-def _joined(
+def joined(
     product: Kernel, pool: Kernel, names: Names, buffer: str, offsets: Sequence[int]
 ) -> Kernel:
     """Both kernels as one, whose results before the pooling stay on the chip."""

@@ -71,6 +71,30 @@ def on_cuda(function: Callable[..., Any], *shapes: tuple[int, ...]) -> list[Regi
     return partition(traced.graph)
 
 
+def test_on_cuda_two_products_of_one_operand_that_are_combined_are_one_region() -> None:
+    def gated(x: torch.Tensor, g: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return (x @ g).sigmoid() * (x @ v)
+
+    def kept(x: torch.Tensor, g: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x @ g
+        return y, y.sigmoid() * (x @ v)
+
+    def apart(x: torch.Tensor, y: torch.Tensor, g: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return (x @ g).sigmoid() * (y @ v)
+
+    x, w = (512, 300), (300, 256)
+    (found,) = on_cuda(gated, x, w, w)
+    assert operators(found) == ["mm", "sigmoid", "mm", "mul"] and found.reason is None
+    assert found.rest is not None and operators(found.rest) == ["sigmoid", "mul"]
+    for others in (
+        on_cuda(kept, x, w, w),
+        on_cuda(apart, x, x, w, w),
+        on_cuda(gated, x, w, (300, 1)),
+    ):
+        assert [operators(part).count("mm") for part in others] == [1, 1]
+    assert len(on_cuda(gated, (4, 3000), (3000, 256), (3000, 256))) == 2
+
+
 def test_on_cuda_convolutions_and_products_alone_are_offered() -> None:
     def block(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return F.relu(F.conv2d(x, w, b, padding=1) * 2 + 1)

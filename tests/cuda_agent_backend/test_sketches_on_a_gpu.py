@@ -17,6 +17,7 @@ import test_composed_attention as composed
 import test_contraction
 import test_contraction_boxed
 import test_contraction_half
+import test_gated
 import test_gradients
 import test_last_wave
 import test_pooled
@@ -112,6 +113,7 @@ NESTS: dict[str, Case] = {
     **{f"pooled, {name}": case for name, case in test_pooled.CASES.items()},
     **{f"codes, {name}": case[:2] for name, case in test_coded.CASES.items()},
     **{f"cancelling, {name}": case[:2] for name, case in test_sketch_cancelling.FOUND.items()},
+    **{f"gated, {name}": case for name, case in test_gated.CASES.items()},
     **{f"few channels, {name}": case for name, case in test_sketch_direct.CASES.items()},
     **{f"few terms, {name}": case for name, case in test_sketch_short.CASES.items()},
     **{f"bags, {name}": case for name, case in test_sketch_bags.BAGS.items()},
