@@ -14,6 +14,7 @@ from cuda_agent_backend.sketch import (
     cuda_contract,
     cuda_contract_pool,
     cuda_contract_reduce,
+    cuda_contract_rows,
     cuda_direct,
     cuda_short,
     cuda_small,
@@ -23,6 +24,7 @@ from cuda_agent_backend.sketch.contraction import numbers_of
 from cuda_agent_backend.sketch.crossing import crosses
 from cuda_agent_backend.sketch.cuda_contract_pool import emit_pooling
 from cuda_agent_backend.sketch.cuda_contract_reduce import emit_reducing, shape_of
+from cuda_agent_backend.sketch.cuda_contract_rows import emit_whole_rows
 from cuda_agent_backend.sketch.cuda_estimate import traffic_of
 from cuda_agent_backend.sketch.cuda_last_wave import emit_contraction
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
@@ -31,7 +33,11 @@ from cuda_agent_backend.sketch.cuda_narrow import narrowed
 from cuda_agent_backend.sketch.cuda_parts import Emitted, dtype_name, needs_wide, temporary
 from cuda_agent_backend.sketch.cuda_peel import peeled
 from cuda_agent_backend.sketch.cuda_reduced_schedules import MOST as MOST_REDUCED
-from cuda_agent_backend.sketch.cuda_reduced_schedules import pooled_schedules, reduced_schedules
+from cuda_agent_backend.sketch.cuda_reduced_schedules import (
+    pooled_schedules,
+    reduced_schedules,
+    rows_schedules,
+)
 from cuda_agent_backend.sketch.cuda_rows import emit_rows
 from cuda_agent_backend.sketch.cuda_schedules import MOST, kernel_schedules
 from cuda_agent_backend.sketch.cuda_taps import with_taps_apart
@@ -43,6 +49,7 @@ from cuda_agent_backend.sketch.pooled import Pooling, pooling_of
 from cuda_agent_backend.sketch.reduced import Reducing, reducing_of, reducings
 from cuda_agent_backend.sketch.schedule import Parameter, Schedule
 from cuda_agent_backend.sketch.ssa import Unsupported
+from cuda_agent_backend.sketch.whole_rows import WholeRows, whole_rows_of
 from sandbox.plan import Buffer as PlanBuffer
 from sandbox.plan import Plan
 from sandbox.specs import TensorSpec
@@ -59,7 +66,12 @@ _OF_PRODUCTS = {
     cuda_short.SKETCH: cuda_short.emit_short,
 }
 """Sketches of products whose sums are in float32 registers."""
-_TILED = (cuda_contract.SKETCH, cuda_contract_reduce.SKETCH, cuda_contract_pool.SKETCH)
+_TILED = (
+    cuda_contract.SKETCH,
+    cuda_contract_reduce.SKETCH,
+    cuda_contract_pool.SKETCH,
+    cuda_contract_rows.SKETCH,
+)
 """Sketches of products in tiles for tensor cores."""
 
 
@@ -71,20 +83,23 @@ def emit(
     Raises:
         Unsupported: the schedule does not fit a kernel or the device, with the reason.
     """
-    kernels, pooling = _pooled(region, kernels, schedule)
+    kernels, joined = _joined(region, kernels, schedule)
     if len(schedule.kernels) != len(kernels):
         raise Unsupported(
             f"schedule for {len(schedule.kernels)} kernels where there are {len(kernels)}"
         )
     region, kernels, reducing = _in_tiles(region, kernels, schedule)
-    if pooling and reducing:
-        raise Unsupported("a product that is pooled beside one that is reduced")
+    if joined and reducing:
+        raise Unsupported("a product that is one with what follows beside one that is reduced")
     kernels = tuple(peeled(kernel, region.buffers) for kernel in kernels)
 
     def emit_one(n: int, kernel: Kernel) -> Emitted:
         parameters, name = schedule.parameters(n), f"k{n}"
-        if n in pooling:
-            return emit_pooling(pooling[n], parameters, name, device)
+        one = joined.get(n)
+        if isinstance(one, Pooling):
+            return emit_pooling(one, parameters, name, device)
+        if one is not None:
+            return emit_whole_rows(one, parameters, name, device)
         if n in reducing:
             return emit_reducing(reducing[n], parameters, name, device)
         return _emit_kernel(kernel, region, parameters, name, device)
@@ -100,15 +115,18 @@ def emit(
     return "\n".join(parts) + "\n", _plan(region, kernels, emitted)
 
 
-def _pooled(
+def _joined(
     region: LoweredRegion, kernels: tuple[Kernel, ...], schedule: Schedule
-) -> tuple[tuple[Kernel, ...], dict[int, Pooling]]:
-    """Products that the schedule pools in their tiles, by number; the kernels as they are then."""
-    found: dict[int, Pooling] = {}
-    for number, parameters in enumerate(schedule.kernels):
-        if dict(parameters).get("sketch") == cuda_contract_pool.SKETCH and number < len(kernels):
+) -> tuple[tuple[Kernel, ...], dict[int, Pooling | WholeRows]]:
+    """Products that the schedule makes one kernel with what follows them, by number; the kernels as they are then."""
+    found: dict[int, Pooling | WholeRows] = {}
+    for number, parameters in enumerate(schedule.kernels[: len(kernels)]):
+        sketch = dict(parameters).get("sketch")
+        if sketch == cuda_contract_pool.SKETCH and number < len(kernels):
             found[number] = pooling_of(region, kernels, number)
-            kernels = found[number].kernels
+        elif sketch == cuda_contract_rows.SKETCH and number < len(kernels):
+            found[number] = whole_rows_of(region, kernels, number)
+        kernels = found[number].kernels if number in found else kernels
     return kernels, found
 
 
@@ -184,12 +202,13 @@ def schedules(
 ) -> list[Schedule]:
     """Schedules worth trying, best guess first, from up to ``most`` for each kernel.
 
-    Where a product's results are reduced or pooled, that in its tiles and that of what it wrote to memory take turns,
-    and are together no more than ``most``, or than the latter alone.
+    Where a product's results are reduced, pooled or mapped by rows, that in its tiles and that of what it wrote to
+    memory take turns, and are together no more than ``most``, or than the latter alone.
     """
     plain = _one_by_one(region, kernels, device, most)
     few = min(most, MOST_REDUCED)
-    reduced = reduced_schedules(region, kernels, device, few)
+    reduced = rows_schedules(region, kernels, device, few)
+    reduced = reduced or reduced_schedules(region, kernels, device, few)
     reduced = reduced or pooled_schedules(region, kernels, device, few)
     # where blocks share terms, tiles alone do not fill the device; a product that is kept is only read once less
     shared = any(int(plain[0].parameters(n).get("split", 1)) > 1 for n in range(len(kernels)))

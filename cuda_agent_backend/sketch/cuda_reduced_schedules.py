@@ -1,5 +1,5 @@
-"""Schedules of a region some of whose products are reduced in their tiles, or one of them pooled, best guess first (see
-`reduced`, `pooled`)."""
+"""Schedules of a region some of whose products are reduced in their tiles, or one of them pooled or done with its rows,
+best guess first (see `reduced`, `pooled`, `whole_rows`)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from cuda_agent_backend.sketch.cuda_contract_reduce import shape_of
 from cuda_agent_backend.sketch.cuda_contract_schedules import (
     pooling_schedules,
     reducing_schedules,
+    whole_row_schedules,
 )
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
 from cuda_agent_backend.sketch.cuda_peel import peeled
@@ -20,6 +21,7 @@ from cuda_agent_backend.sketch.pooled import pooling_of
 from cuda_agent_backend.sketch.reduced import reducing_of
 from cuda_agent_backend.sketch.schedule import Schedule
 from cuda_agent_backend.sketch.ssa import Unsupported
+from cuda_agent_backend.sketch.whole_rows import whole_rows_of
 
 MOST = 6
 """Tiles that are tried; what joins them takes little time, so of its schedules the best guess is."""
@@ -55,6 +57,21 @@ def pooled_schedules(
             pooling = pooling_of(region, kernels, number)
             options = pooling_schedules(pooling, device, most)
             return [_with_others({number: p}, region, pooling.kernels, device) for p in options]
+        except Unsupported:
+            continue
+    return []
+
+
+def rows_schedules(
+    region: LoweredRegion, kernels: tuple[Kernel, ...], device: DeviceFacts, most: int = MOST
+) -> list[Schedule]:
+    """Up to ``most`` schedules in which the first product that can be is done with its rows; none where none can."""
+    for number in range(len(kernels)):
+        try:
+            whole = whole_rows_of(region, kernels, number)
+            options = whole_row_schedules(whole, device, most)
+            if options:
+                return [_with_others({number: p}, region, whole.kernels, device) for p in options]
         except Unsupported:
             continue
     return []

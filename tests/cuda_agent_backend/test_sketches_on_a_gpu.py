@@ -37,6 +37,7 @@ import test_sketch_scatter
 import test_sketch_short
 import test_sketch_windows
 import test_triangular
+import test_whole_rows
 import torch
 from sketch_kit import on_cuda
 from torch._inductor import config as inductor_config
@@ -112,6 +113,7 @@ NESTS: dict[str, Case] = {
     **{f"pooled, {name}": case for name, case in test_pooled.CASES.items()},
     **{f"codes, {name}": case[:2] for name, case in test_coded.CASES.items()},
     **{f"cancelling, {name}": case[:2] for name, case in test_sketch_cancelling.FOUND.items()},
+    **{f"whole rows, {name}": case for name, case in test_whole_rows.CASES.items()},
     **{f"few channels, {name}": case for name, case in test_sketch_direct.CASES.items()},
     **{f"few terms, {name}": case for name, case in test_sketch_short.CASES.items()},
     **{f"bags, {name}": case for name, case in test_sketch_bags.BAGS.items()},
