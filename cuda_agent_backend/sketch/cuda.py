@@ -19,6 +19,7 @@ from cuda_agent_backend.sketch import (
     cuda_short,
     cuda_small,
     cuda_transpose,
+    cuda_weighed,
 )
 from cuda_agent_backend.sketch.contraction import numbers_of
 from cuda_agent_backend.sketch.crossing import crosses
@@ -37,11 +38,13 @@ from cuda_agent_backend.sketch.cuda_reduced_schedules import (
     pooled_schedules,
     reduced_schedules,
     rows_schedules,
+    weighed_schedules,
 )
 from cuda_agent_backend.sketch.cuda_rows import emit_rows
 from cuda_agent_backend.sketch.cuda_schedules import MOST, kernel_schedules
 from cuda_agent_backend.sketch.cuda_taps import with_taps_apart
 from cuda_agent_backend.sketch.cuda_tiles import read_tiles
+from cuda_agent_backend.sketch.cuda_weighed import emit_weighing
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Kernel, temporaries
 from cuda_agent_backend.sketch.passes import passes
@@ -49,6 +52,7 @@ from cuda_agent_backend.sketch.pooled import Pooling, pooling_of
 from cuda_agent_backend.sketch.reduced import Reducing, reducing_of, reducings
 from cuda_agent_backend.sketch.schedule import Parameter, Schedule
 from cuda_agent_backend.sketch.ssa import Unsupported
+from cuda_agent_backend.sketch.weighed import Weighing, weighing_of
 from cuda_agent_backend.sketch.whole_rows import WholeRows, whole_rows_of
 from sandbox.plan import Buffer as PlanBuffer
 from sandbox.plan import Plan
@@ -73,6 +77,8 @@ _TILED = (
     cuda_contract_rows.SKETCH,
 )
 """Sketches of products in tiles for tensor cores."""
+Joined = Pooling | WholeRows | Weighing
+"""What is one kernel with what follows it."""
 
 
 def emit(
@@ -98,6 +104,8 @@ def emit(
         one = joined.get(n)
         if isinstance(one, Pooling):
             return emit_pooling(one, parameters, name, device)
+        if isinstance(one, Weighing):
+            return emit_weighing(one, region, parameters, name)
         if one is not None:
             return emit_whole_rows(one, parameters, name, device)
         if n in reducing:
@@ -117,15 +125,17 @@ def emit(
 
 def _joined(
     region: LoweredRegion, kernels: tuple[Kernel, ...], schedule: Schedule
-) -> tuple[tuple[Kernel, ...], dict[int, Pooling | WholeRows]]:
+) -> tuple[tuple[Kernel, ...], dict[int, Joined]]:
     """Products that the schedule makes one kernel with what follows them, by number; the kernels as they are then."""
-    found: dict[int, Pooling | WholeRows] = {}
-    for number, parameters in enumerate(schedule.kernels[: len(kernels)]):
+    found: dict[int, Joined] = {}
+    for number, parameters in enumerate(schedule.kernels):
         sketch = dict(parameters).get("sketch")
         if sketch == cuda_contract_pool.SKETCH and number < len(kernels):
             found[number] = pooling_of(region, kernels, number)
         elif sketch == cuda_contract_rows.SKETCH and number < len(kernels):
             found[number] = whole_rows_of(region, kernels, number)
+        elif sketch == cuda_weighed.SKETCH and number < len(kernels):
+            found[number] = weighing_of(region, kernels, number)
         kernels = found[number].kernels if number in found else kernels
     return kernels, found
 
@@ -165,7 +175,7 @@ def _emit_kernel(
         return emit_contraction(split, found, region, parameters, name, device)
     if isinstance(sketch, str) and sketch in _OF_PRODUCTS:
         return _OF_PRODUCTS[sketch](kernel, numbers_of(kernel), region, parameters, name, device)
-    own = (cuda_channels.SKETCH, cuda_transpose.SKETCH)
+    own = (cuda_channels.SKETCH, cuda_transpose.SKETCH, cuda_weighed.SKETCH)
     known = ("map", "row", *own, *_TILED, *_OF_PRODUCTS)
     raise Unsupported(f"sketch {sketch!r}; known: {', '.join(known)}")
 
@@ -208,6 +218,7 @@ def schedules(
     plain = _one_by_one(region, kernels, device, most)
     few = min(most, MOST_REDUCED)
     reduced = rows_schedules(region, kernels, device, few)
+    reduced = reduced or weighed_schedules(region, kernels, device, few)
     reduced = reduced or reduced_schedules(region, kernels, device, few)
     reduced = reduced or pooled_schedules(region, kernels, device, few)
     # where blocks share terms, tiles alone do not fill the device; a product that is kept is only read once less

@@ -15,12 +15,14 @@ from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
 from cuda_agent_backend.sketch.cuda_peel import peeled
 from cuda_agent_backend.sketch.cuda_schedules import Parameters, kernel_schedules
 from cuda_agent_backend.sketch.cuda_tiles import read_tiles
+from cuda_agent_backend.sketch.cuda_weighed import weighing_schedules
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Kernel
 from cuda_agent_backend.sketch.pooled import pooling_of
 from cuda_agent_backend.sketch.reduced import reducing_of
 from cuda_agent_backend.sketch.schedule import Schedule
 from cuda_agent_backend.sketch.ssa import Unsupported
+from cuda_agent_backend.sketch.weighed import weighing_of
 from cuda_agent_backend.sketch.whole_rows import whole_rows_of
 
 MOST = 6
@@ -72,6 +74,20 @@ def rows_schedules(
             options = whole_row_schedules(whole, device, most)
             if options:
                 return [_with_others({number: p}, region, whole.kernels, device) for p in options]
+        except Unsupported:
+            continue
+    return []
+
+
+def weighed_schedules(
+    region: LoweredRegion, kernels: tuple[Kernel, ...], device: DeviceFacts, most: int = MOST
+) -> list[Schedule]:
+    """Up to ``most`` schedules in which the first tokens that can be are weighed when they are read, if any can."""
+    for number in range(len(kernels) - 2):
+        try:
+            found = weighing_of(region, kernels, number)
+            options = weighing_schedules(found, region, device, most)
+            return [_with_others({number: p}, region, found.kernels, device) for p in options]
         except Unsupported:
             continue
     return []

@@ -70,6 +70,7 @@ def _cuda() -> list[Family]:
         cuda_sort,
         cuda_tiles,
         cuda_transpose,
+        cuda_weighed,
     )
 
     row = _fields(cuda_layout.Layout, {"points", "rows", "ordered", "wide"})
@@ -96,6 +97,8 @@ def _cuda() -> list[Family]:
                f"{_rest(cuda_short.ShortLayout, 0)} `threads` of a block."),
         Family(cuda_small.SKETCH, "Many small products", _fields(cuda_small.SmallLayout),
                f"{_rest(cuda_small.SmallLayout, 0)} `threads` of a block."),
+        Family(cuda_weighed.SKETCH, "Tokens weighed by a softmax of their scores", _fields(cuda_weighed.Blocks),
+               _paragraph(cuda_weighed)),
         Family("", "Sorts", _fields(cuda_sort.Team), _paragraph(cuda_sort)),
         Family("", "Selections (topk)", _fields(cuda_select.Block), _paragraph(cuda_select)),
         Family("", "Scatters", scatter, _paragraph(cuda_scatter)),
