@@ -224,9 +224,18 @@ def schedules(
     # where blocks share terms, tiles alone do not fill the device; a product that is kept is only read once less
     shared = any(int(plain[0].parameters(n).get("split", 1)) > 1 for n in range(len(kernels)))
     unsure = shared or any(one.kept for one in reducings(region, kernels))
+    unsure = unsure or any(_multiplies_slower(one, plain[0]) for one in reduced[:1])
     turns = itertools.zip_longest(*((plain, reduced) if unsure else (reduced, plain)))
     found = [one for turn in turns for one in turn if one is not None]
     return found[: max(most, len(plain))]
+
+
+def _multiplies_slower(rows: Schedule, plain: Schedule) -> bool:
+    """Whether tiles as wide as rows do not multiply in the faster way that other tiles do."""
+    for own, other in zip(map(dict, rows.kernels), map(dict, plain.kernels), strict=False):
+        if own.get("sketch") == cuda_contract_rows.SKETCH and other.get("group"):
+            return not own.get("group") or int(own["tile_m"]) < int(other["tile_m"])
+    return False
 
 
 def _one_by_one(
