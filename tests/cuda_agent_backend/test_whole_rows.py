@@ -156,6 +156,7 @@ def test_rows_are_as_accurate_as_eagers(name: str, tmp_path: Path) -> None:
     [
         ("log-softmax at a temperature", GROUPS),
         ("norms of heads", GROUPS),
+        ("norms of heads", GROUPS | {"group": 1, "stages": 4}),
         ("a norm of a tail", WIDER),
         ("norms of heads of which the last tile has one", GROUPS | {"tile_n": 32, "warp_n": 32}),
         ("log-softmax at a temperature", {"tile_m": 16, "tile_n": 48, "warp_n": 48}),
@@ -194,6 +195,16 @@ def test_operands_of_16_bits(
     dtype: torch.dtype, change: dict[str, Parameter], tmp_path: Path
 ) -> None:
     check((classes, (X.to(dtype), W.to(dtype), B.to(dtype))), tmp_path, **change)
+
+
+@pytest.mark.parametrize("shape", [(64, 64, 3), (128, 128, 4)])
+def test_boxes_of_16_bits(shape: tuple[int, int, int], tmp_path: Path) -> None:
+    tile_m, tile_n, stages = shape
+    inputs = (randn(150, 128), randn(128, 192), randn(32))
+    change: dict[str, Parameter] = {
+        **HALF_GROUPS, "tile_m": tile_m, "tile_n": tile_n, "warp_n": tile_n, "stages": stages, "group": 4,
+    }  # fmt: skip
+    check((heads, tuple(x.to(torch.bfloat16) for x in inputs)), tmp_path, **change)
 
 
 @pytest.mark.parametrize("special", [math.inf, -math.inf, math.nan])
