@@ -3,8 +3,8 @@
 Every node gets a level: the number of barriers (extern kernels and the like) that must run before it. Fusible nodes of
 one level never have a barrier between them, so any connected set of them is convex, and replacing all such sets leaves
 the graph without cycles. A matrix product that sketches cover waits like a barrier for what it reads, and is fused with
-what follows it, one to a region (or two of one operand), and with copies, masks, constant factors and quantised forms of its operands
-(`copies`, `scaled`, `dequantised`).
+what follows it, one to a region (or two of one operand), and with copies, masks, constant factors and quantised forms
+of its operands (`copies`, `scaled`, `dequantised`).
 The gradients that the backward of a convolution gives are such products, each with that call in its region. An
 attention or a sort waits too and is a region of its own, an attention that torch has taken apart (`composed`) with all
 its operators. What is beside a product is offered as well, as its region's rest, for where a library is left to run the

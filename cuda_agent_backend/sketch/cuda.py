@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -15,17 +15,20 @@ from cuda_agent_backend.sketch import (
     cuda_contract_gate,
     cuda_contract_pool,
     cuda_contract_reduce,
+    cuda_contract_rows,
     cuda_crossed,
     cuda_direct,
     cuda_short,
     cuda_small,
     cuda_transpose,
+    cuda_weighed,
 )
 from cuda_agent_backend.sketch.contraction import numbers_of
 from cuda_agent_backend.sketch.crossing import crosses
 from cuda_agent_backend.sketch.cuda_contract_gate import emit_gating
 from cuda_agent_backend.sketch.cuda_contract_pool import emit_pooling
 from cuda_agent_backend.sketch.cuda_contract_reduce import emit_reducing, shape_of
+from cuda_agent_backend.sketch.cuda_contract_rows import emit_whole_rows
 from cuda_agent_backend.sketch.cuda_estimate import traffic_of
 from cuda_agent_backend.sketch.cuda_last_wave import emit_contraction
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
@@ -33,12 +36,18 @@ from cuda_agent_backend.sketch.cuda_map import emit_map
 from cuda_agent_backend.sketch.cuda_narrow import narrowed
 from cuda_agent_backend.sketch.cuda_parts import Emitted, dtype_name, needs_wide, temporary
 from cuda_agent_backend.sketch.cuda_peel import peeled
+from cuda_agent_backend.sketch.cuda_reduced_schedules import (
+    AFTER_REDUCED,
+    BEFORE_REDUCED,
+    joined_schedules,
+    reduced_schedules,
+)
 from cuda_agent_backend.sketch.cuda_reduced_schedules import MOST as MOST_REDUCED
-from cuda_agent_backend.sketch.cuda_reduced_schedules import joined_schedules, reduced_schedules
 from cuda_agent_backend.sketch.cuda_rows import emit_rows
 from cuda_agent_backend.sketch.cuda_schedules import MOST, kernel_schedules
 from cuda_agent_backend.sketch.cuda_taps import with_taps_apart
 from cuda_agent_backend.sketch.cuda_tiles import BOXES, read_tiles
+from cuda_agent_backend.sketch.cuda_weighed import emit_weighing
 from cuda_agent_backend.sketch.gated import Gating
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Kernel, temporaries
@@ -48,6 +57,8 @@ from cuda_agent_backend.sketch.pooled import Pooling, pooling_of
 from cuda_agent_backend.sketch.reduced import Reducing, reducing_of, reducings
 from cuda_agent_backend.sketch.schedule import Parameter, Schedule
 from cuda_agent_backend.sketch.ssa import Unsupported
+from cuda_agent_backend.sketch.weighed import Weighing, weighing_of
+from cuda_agent_backend.sketch.whole_rows import WholeRows, whole_rows_of
 from sandbox.plan import Buffer as PlanBuffer
 from sandbox.plan import Plan
 from sandbox.specs import TensorSpec
@@ -65,9 +76,21 @@ _OF_PRODUCTS = {
 }
 """Sketches of products whose sums are in float32 registers."""
 _TILED = (
-    cuda_contract.SKETCH, cuda_contract_reduce.SKETCH, cuda_contract_pool.SKETCH, cuda_contract_gate.SKETCH,
-)  # fmt: skip
+    cuda_contract.SKETCH,
+    cuda_contract_reduce.SKETCH,
+    cuda_contract_pool.SKETCH,
+    cuda_contract_gate.SKETCH,
+    cuda_contract_rows.SKETCH,
+)
 """Sketches of products in tiles for tensor cores."""
+Joined = Pooling | Gating | WholeRows | Weighing
+"""What is one kernel with what follows it."""
+_JOINS: dict[str, Callable[[LoweredRegion, tuple[Kernel, ...], int], Joined]] = {
+    cuda_contract_pool.SKETCH: pooling_of,
+    cuda_contract_gate.SKETCH: combining,
+    cuda_contract_rows.SKETCH: whole_rows_of,
+    cuda_weighed.SKETCH: weighing_of,
+}
 
 
 def emit(
@@ -85,7 +108,7 @@ def emit(
         )
     region, kernels, reducing = _in_tiles(region, kernels, schedule)
     if joined and reducing:
-        raise Unsupported("a product that is pooled, or gated, beside one that is reduced")
+        raise Unsupported("a product that is one with what follows beside one that is reduced")
     kernels = tuple(peeled(kernel, region.buffers) for kernel in kernels)
 
     def emit_one(n: int, kernel: Kernel) -> Emitted:
@@ -93,8 +116,12 @@ def emit(
         one = joined.get(n)
         if isinstance(one, Pooling):
             return emit_pooling(one, parameters, name, device)
-        if one is not None:
+        if isinstance(one, Gating):
             return emit_gating(one, parameters, name, device)
+        if isinstance(one, Weighing):
+            return emit_weighing(one, region, parameters, name)
+        if one is not None:
+            return emit_whole_rows(one, parameters, name, device)
         if n in reducing:
             return emit_reducing(reducing[n], parameters, name, device)
         return _emit_kernel(kernel, region, parameters, name, device)
@@ -112,17 +139,13 @@ def emit(
 
 def _joined(
     region: LoweredRegion, kernels: tuple[Kernel, ...], schedule: Schedule
-) -> tuple[tuple[Kernel, ...], dict[int, Pooling | Gating]]:
-    """Products that the schedule pools or gates in their tiles, by number; the kernels as they are then."""
-    found: dict[int, Pooling | Gating] = {}
+) -> tuple[tuple[Kernel, ...], dict[int, Joined]]:
+    """What the schedule makes one kernel with what follows it, by number; the kernels as they are then."""
+    found: dict[int, Joined] = {}
     for number, parameters in enumerate(schedule.kernels):
-        sketch = dict(parameters).get("sketch")
-        if number >= len(kernels):
-            break
-        if sketch == cuda_contract_pool.SKETCH:
-            found[number] = pooling_of(region, kernels, number)
-        elif sketch == cuda_contract_gate.SKETCH:
-            found[number] = combining(region, kernels, number)
+        way = _JOINS.get(str(dict(parameters).get("sketch")))
+        if way is not None and number < len(kernels):
+            found[number] = way(region, kernels, number)
         kernels = found[number].kernels if number in found else kernels
     return kernels, found
 
@@ -164,7 +187,7 @@ def _emit_kernel(
         return _OF_PRODUCTS[sketch](kernel, numbers_of(kernel), region, parameters, name, device)
     if sketch == cuda_crossed.SKETCH:
         return cuda_crossed.emit_crossed(kernel, region, parameters, name)
-    own = (cuda_channels.SKETCH, cuda_crossed.SKETCH, cuda_transpose.SKETCH)
+    own = (cuda_channels.SKETCH, cuda_crossed.SKETCH, cuda_transpose.SKETCH, cuda_weighed.SKETCH)
     known = ("map", "row", *own, *_TILED, *_OF_PRODUCTS)
     raise Unsupported(f"sketch {sketch!r}; known: {', '.join(known)}")
 
@@ -201,17 +224,19 @@ def schedules(
 ) -> list[Schedule]:
     """Schedules worth trying, best guess first, from up to ``most`` for each kernel.
 
-    Where a product's results are reduced, pooled or gated, that in its tiles and that of what it wrote to memory take
-    turns, and are together no more than ``most``, or than the latter alone.
+    Where a product's results are reduced, pooled, gated or mapped by rows, that in its tiles and that of what it wrote
+    to memory take turns, and are together no more than ``most``, or than the latter alone.
     """
     plain = _one_by_one(region, kernels, device, most)
     few = min(most, MOST_REDUCED)
-    reduced = reduced_schedules(region, kernels, device, few)
-    reduced = reduced or joined_schedules(region, kernels, device, few)
+    reduced = joined_schedules(region, kernels, device, few, BEFORE_REDUCED)
+    reduced = reduced or reduced_schedules(region, kernels, device, few)
+    reduced = reduced or joined_schedules(region, kernels, device, few, AFTER_REDUCED)
     # where blocks share terms, tiles alone do not fill the device; a product that is kept is only read once less
     shared = any(int(plain[0].parameters(n).get("split", 1)) > 1 for n in range(len(kernels)))
     unsure = shared or any(one.kept for one in reducings(region, kernels))
     unsure = unsure or _only_apart_in_boxes(plain[0], reduced)
+    unsure = unsure or any(_multiplies_slower(one, plain[0]) for one in reduced[:1])
     turns = itertools.zip_longest(*((plain, reduced) if unsure else (reduced, plain)))
     found = [one for turn in turns for one in turn if one is not None]
     return found[: max(most, len(plain))]
@@ -223,6 +248,14 @@ def _only_apart_in_boxes(plain: Schedule, reduced: list[Schedule]) -> bool:
         dict(p)["sketch"] == cuda_contract_gate.SKETCH for s in reduced[:1] for p in s.kernels
     )
     return gated and any(dict(p).get("group") == BOXES for p in plain.kernels)
+
+
+def _multiplies_slower(rows: Schedule, plain: Schedule) -> bool:
+    """Whether tiles as wide as rows do not multiply in the faster way that other tiles do."""
+    for own, other in zip(map(dict, rows.kernels), map(dict, plain.kernels), strict=False):
+        if own.get("sketch") == cuda_contract_rows.SKETCH and other.get("group"):
+            return not own.get("group") or int(own["tile_m"]) < int(other["tile_m"])
+    return False
 
 
 def _one_by_one(

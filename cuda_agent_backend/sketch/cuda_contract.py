@@ -238,7 +238,7 @@ class Writer:
         if t.both:
             needed += (SWIZZLE_BYTES + BARRIER_BYTES * t.stages * t.boxes) // 4
         elif t.group:
-            needed += SWIZZLE_BYTES // 4 + t.slots * t.tile_n * t.depth * t.split_bytes // 4
+            needed += SWIZZLE_BYTES // 4 + t.slots * t.split_floats
         shared = (
             t.warps_k // 2 * t.tile_m * t.tile_n
         )  # sums on the way to the warps that add them up

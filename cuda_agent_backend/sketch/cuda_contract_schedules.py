@@ -18,6 +18,8 @@ from cuda_agent_backend.sketch.cuda_contract_pool import SKETCH as POOLING
 from cuda_agent_backend.sketch.cuda_contract_pool import pooling_writer
 from cuda_agent_backend.sketch.cuda_contract_reduce import SKETCH as REDUCING
 from cuda_agent_backend.sketch.cuda_contract_reduce import reducing_writer, shape_of
+from cuda_agent_backend.sketch.cuda_contract_rows import SKETCH as WHOLE_ROWS
+from cuda_agent_backend.sketch.cuda_contract_rows import rows_writer
 from cuda_agent_backend.sketch.cuda_last_wave import writer_of
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts, ceildiv
 from cuda_agent_backend.sketch.cuda_operands import Side
@@ -25,6 +27,7 @@ from cuda_agent_backend.sketch.cuda_tiles import (
     BOTH_DEPTH,
     BOTH_SHARED,
     BOXES,
+    GROUP_COLUMNS,
     GROUP_DEPTH,
     GROUP_ROWS,
     MAX_SPLIT,
@@ -40,6 +43,7 @@ from cuda_agent_backend.sketch.pooled import Pooling
 from cuda_agent_backend.sketch.reduced import Reducing
 from cuda_agent_backend.sketch.schedule import Parameter
 from cuda_agent_backend.sketch.ssa import Unsupported
+from cuda_agent_backend.sketch.whole_rows import LONGEST, WholeRows
 
 Few = tuple[int, int, int, int, int, int, int, float]
 GROUP_RUNS = (32, 64)
@@ -133,6 +137,17 @@ HALF_FEW_TILES = (
     (32, 32, 256, 32, 32, 8, 3, 0.6),
     (16, 64, 128, 16, 32, 4, 4, 0.6), (16, 128, 64, 16, 32, 2, 4, 0.55), (16, 32, 256, 16, 32, 8, 3, 0.45),
 )  # fmt: skip
+WIDER_TILES = (
+    # columns, rows; the share, as `GROUP_TILES`
+    (136, 128, 1.5), (160, 64, 0.95), (192, 64, 0.95),
+)  # fmt: skip
+WIDER_STAGES = 5
+WIDE = (
+    # rows, rows of a warp, warps side by side, of whose columns each has a multiple; stages; the share, as `TILES`
+    (128, 32, 2, 8, 3, 0.8), (64, 32, 4, 8, 3, 0.75), (64, 16, 2, 8, 3, 0.6),
+)  # fmt: skip
+"""Tiles as wide as a row."""
+WIDE_HALF = ((128, 64, 4, 16, 4, 0.9), (128, 32, 2, 16, 4, 0.8), (64, 32, 4, 16, 4, 0.7))
 MOST_WAITING, BOTH_WAITING = 16, 32
 """Elements that are copied by themselves, which a thread has registers for: of each operand; of both, for warp groups
 that do not have to share a multiprocessor's registers with two more."""
@@ -183,6 +198,19 @@ def gating_schedules(gating: Gating, device: DeviceFacts, most: int) -> list[dic
     return _schedules(GATING, gating.contraction, gating.region, device, most, writer)
 
 
+def whole_row_schedules(
+    whole: WholeRows, device: DeviceFacts, most: int
+) -> list[dict[str, Parameter]]:
+    """The same for a product whose rows are done in its tiles, for it and what is done together."""
+
+    def writer(tiles: Tiles) -> Writer:
+        return rows_writer(whole, tiles, device)
+
+    c = whole.contraction
+    wide = tuple(_wide_tiles(c, device))
+    return _schedules(WHOLE_ROWS, c, whole.region, device, most, writer, wide)
+
+
 def _schedules(
     sketch: str,
     c: Contraction,
@@ -190,19 +218,25 @@ def _schedules(
     device: DeviceFacts,
     most: int,
     writer_of: Callable[[Tiles], Writer],
+    more: Sequence[tuple[Tiles, float]] = (),
 ) -> list[dict[str, Parameter]]:
+    """``more``: tiles that are not for every product, with their shares."""
     if c.batches > MAX_BATCHES:
         return []
-    best = _with_tf32(_ranked(c, region, device, writer_of), c, device, most, writer_of)
+    best = _with_tf32(_ranked(c, region, device, writer_of, more), c, device, most, writer_of)
     return [_parameters(tiles, sketch) for tiles in best]
 
 
 def _ranked(
-    c: Contraction, region: LoweredRegion, device: DeviceFacts, writer_of: Callable[[Tiles], Writer]
+    c: Contraction,
+    region: LoweredRegion,
+    device: DeviceFacts,
+    writer_of: Callable[[Tiles], Writer],
+    more: Sequence[tuple[Tiles, float]],
 ) -> list[Tiles]:
     """All that fit, best guess first."""
     best: list[Tiles] = []
-    for way in _all_ways(c, region, device):
+    for way in _all_ways(c, region, device, more):
         best = _by_turns(_best(c, device, writer_of, way), best)
     return best
 
@@ -241,15 +275,18 @@ def _fits(tiles: Tiles, writer_of: Callable[[Tiles], Writer]) -> bool:
 
 
 def _all_ways(
-    c: Contraction, region: LoweredRegion, device: DeviceFacts
+    c: Contraction,
+    region: LoweredRegion,
+    device: DeviceFacts,
+    more: Sequence[tuple[Tiles, float]],
 ) -> list[list[tuple[Tiles, float]]]:
     """Tiles as they are, with copies of operands, with terms left out, as far as each pays: the likeliest last."""
     sides, copies = sides_of(c), aligned_sides(c, region, "k")
-    ways = [list(_candidates(c, sides, device))]
+    ways = [[*_candidates(c, sides, device), *more]]
     if aligning_pays(c, copies):
         by_name = {one.side.name: one.side for one in copies}
         sides = by_name.get("a", sides[0]), by_name.get("b", sides[1])
-        found = _candidates(c, sides, device)
+        found = (*_candidates(c, sides, device), *more)
         ways.append([(replace(tiles, aligned=1), share) for tiles, share in found])
     bands = bands_of(c, region)
     if bands is not None and leaving_out_pays(c, bands):
@@ -356,6 +393,26 @@ def _fitted_tiles(c: Contraction) -> Iterator[tuple[Tiles, float]]:
     for rows, depth, warp_rows, stages, share in FITTED:
         run = warp_run(warp_rows * columns, depth)
         yield Tiles(rows, columns, depth, warp_rows, columns, stages, run), share
+
+
+def _wide_tiles(c: Contraction, device: DeviceFacts) -> Iterator[tuple[Tiles, float]]:
+    """For rows that no other tile has whole, or only with many columns that do not exist."""
+    if not GROUP_COLUMNS[-2] < c.n <= LONGEST:
+        return
+    for columns, rows, share in () if c.is_half or device.arch != "sm_90a" else WIDER_TILES:
+        if c.n <= columns:
+            shape = (rows, columns, GROUP_DEPTH, GROUP_ROWS, columns, WIDER_STAGES)
+            runs = runs_for(c.k)
+            for run in dict.fromkeys((runs[0], runs[-1])):
+                tiles = Tiles(*shape, run, group=THROUGH_REGISTERS)
+                yield tiles, share - LESS * (run > runs[0])
+            break
+    for rows, warp_rows, sharing, least, stages, share in WIDE_HALF if c.is_half else WIDE:
+        columns = ceildiv(c.n, sharing * least) * sharing * least
+        depth = 32 if c.is_half else 16
+        run = 0 if c.is_half else warp_run(warp_rows * columns // sharing, depth)
+        tiles = Tiles(rows, columns, depth, warp_rows, columns // sharing, stages, run)
+        yield replace(tiles, products=1 if c.is_half else 6), share
 
 
 def _half_tiles(sides: tuple[Side, Side]) -> Iterator[tuple[Tiles, float]]:

@@ -1,20 +1,22 @@
-"""Schedules of a region some of whose products are reduced in their tiles, or one of them pooled or gated, best guess
-first (see `reduced`, `pooled`, `gated`)."""
+"""Schedules of a region some of whose products are reduced in their tiles, or one of them pooled, gated or done with
+its rows, best guess first (see `reduced`, `pooled`, `gated`, `whole_rows`, and `weighed` for what is no product)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from cuda_agent_backend.sketch.cuda_contract_reduce import shape_of
 from cuda_agent_backend.sketch.cuda_contract_schedules import (
     gating_schedules,
     pooling_schedules,
     reducing_schedules,
+    whole_row_schedules,
 )
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
 from cuda_agent_backend.sketch.cuda_peel import peeled
 from cuda_agent_backend.sketch.cuda_schedules import Parameters, kernel_schedules
 from cuda_agent_backend.sketch.cuda_tiles import read_tiles
+from cuda_agent_backend.sketch.cuda_weighed import weighing_schedules
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Kernel
 from cuda_agent_backend.sketch.paired import combining
@@ -22,11 +24,15 @@ from cuda_agent_backend.sketch.pooled import pooling_of
 from cuda_agent_backend.sketch.reduced import reducing_of
 from cuda_agent_backend.sketch.schedule import Schedule
 from cuda_agent_backend.sketch.ssa import Unsupported
+from cuda_agent_backend.sketch.weighed import weighing_of
+from cuda_agent_backend.sketch.whole_rows import whole_rows_of
 
 MOST = 6
 """Tiles that are tried; what joins them takes little time, so of its schedules the best guess is."""
 FIRST = 2
 """Schedules of a kernel that are asked for where one is wanted."""
+Joined = tuple[tuple[Kernel, ...], list[Parameters]]
+Way = Callable[[LoweredRegion, tuple[Kernel, ...], int, DeviceFacts, int], Joined]
 
 
 def reduced_schedules(
@@ -49,15 +55,20 @@ def reduced_schedules(
 
 
 def joined_schedules(
-    region: LoweredRegion, kernels: tuple[Kernel, ...], device: DeviceFacts, most: int = MOST
+    region: LoweredRegion,
+    kernels: tuple[Kernel, ...],
+    device: DeviceFacts,
+    most: int,
+    ways: Sequence[Way],
 ) -> list[Schedule]:
-    """Up to ``most`` schedules in which the first product that can be is pooled in its tiles, or gated; none where none
-    can."""
+    """Up to ``most`` schedules in which the first kernel that can be is one with what follows it, in the first of
+    ``ways`` in which it can; none where none can."""
     for number in range(len(kernels)):
-        for way in (_pooled, _gated):
+        for way in ways:
             try:
                 found, options = way(region, kernels, number, device, most)
-                return [_with_others({number: p}, region, found, device) for p in options]
+                if options:
+                    return [_with_others({number: p}, region, found, device) for p in options]
             except Unsupported:
                 continue
     return []
@@ -65,7 +76,7 @@ def joined_schedules(
 
 def _pooled(
     region: LoweredRegion, kernels: tuple[Kernel, ...], number: int, device: DeviceFacts, most: int
-) -> tuple[tuple[Kernel, ...], list[Parameters]]:
+) -> Joined:
     """The kernels where one is pooled in its tiles, and up to ``most`` ways to do that."""
     pooling = pooling_of(region, kernels, number)
     return pooling.kernels, pooling_schedules(pooling, device, most)
@@ -73,10 +84,31 @@ def _pooled(
 
 def _gated(
     region: LoweredRegion, kernels: tuple[Kernel, ...], number: int, device: DeviceFacts, most: int
-) -> tuple[tuple[Kernel, ...], list[Parameters]]:
+) -> Joined:
     """The same where the parts of one, or two of one operand, are combined in its tiles."""
     gating = combining(region, kernels, number)
     return gating.kernels, gating_schedules(gating, device, most)
+
+
+def _whole(
+    region: LoweredRegion, kernels: tuple[Kernel, ...], number: int, device: DeviceFacts, most: int
+) -> Joined:
+    """The same where one is done with its rows in its tiles."""
+    whole = whole_rows_of(region, kernels, number)
+    return whole.kernels, whole_row_schedules(whole, device, most)
+
+
+def _weighed(
+    region: LoweredRegion, kernels: tuple[Kernel, ...], number: int, device: DeviceFacts, most: int
+) -> Joined:
+    """The same where tokens are weighed when they are read."""
+    found = weighing_of(region, kernels, number)
+    return found.kernels, weighing_schedules(found, region, device, most)
+
+
+BEFORE_REDUCED = (_whole, _weighed)
+AFTER_REDUCED = (_pooled, _gated)
+"""Ways of being one kernel with what follows, by whether they are preferred to being reduced in tiles."""
 
 
 def _ranked(

@@ -33,6 +33,10 @@ BOTH_ROWS, BOTH_COLUMNS, BOTH_DEPTH, BOTH_STAGES = (64, 128, 256), (64, 128, 256
 MOST_STAGES_OF_BOXES, ASKING = 8, 128
 """As many barriers as there are; threads of which one asks for boxes."""
 MAX_GROUP_ROWS = 2 * GROUP_ROWS
+WIDER = {136: MAX_GROUP_ROWS, 160: GROUP_ROWS, 192: GROUP_ROWS}
+"""Columns of more tiles of `THROUGH_REGISTERS`, for whole rows, by the rows for which there are registers."""
+SPLIT_ROWS = 16
+"""Rows of a split tile of B in shared memory come by so many, as it begins at a multiple of 1024 bytes."""
 MAX_SPLIT = 64
 REGISTERS, PER_THREAD, MOST_RESIDENT = 65536, 160, 3
 """Of a multiprocessor, and what warps are assumed to need; blocks beyond which more hide nothing."""
@@ -104,6 +108,12 @@ class Tiles:
         return 3 if self.direct else 2
 
     @property
+    def split_floats(self) -> int:
+        """Of shared memory, for a tile of B that is split."""
+        rows = -(-self.tile_n // SPLIT_ROWS) * SPLIT_ROWS
+        return rows * self.depth * self.split_bytes // 4
+
+    @property
     def split_bytes(self) -> int:
         """Of a number that is split: three bfloat16 numbers, or one TF32 number."""
         return 6 if self.products == 6 else 4
@@ -171,6 +181,7 @@ class Tiles:
         if device.arch != "sm_90a" or self.group not in (THROUGH_SHARED, THROUGH_REGISTERS):
             raise Unsupported(f"warp groups on {device.arch}")
         fits = self.tile_m in (GROUP_ROWS, MAX_GROUP_ROWS) and self.tile_n in GROUP_COLUMNS
+        fits = fits or (self.direct and WIDER.get(self.tile_n) == self.tile_m)
         runs = self.run > 0 and self.run % GROUP_DEPTH == 0
         if not fits or not runs or self.depth != GROUP_DEPTH or self.stages <= self.slots:
             raise Unsupported("tiles that do not divide into the products of warp groups")

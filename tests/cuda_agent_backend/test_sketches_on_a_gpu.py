@@ -38,6 +38,8 @@ import test_sketch_scatter
 import test_sketch_short
 import test_sketch_windows
 import test_triangular
+import test_weighed
+import test_whole_rows
 import torch
 from sketch_kit import on_cuda
 from torch._inductor import config as inductor_config
@@ -114,6 +116,8 @@ NESTS: dict[str, Case] = {
     **{f"codes, {name}": case[:2] for name, case in test_coded.CASES.items()},
     **{f"cancelling, {name}": case[:2] for name, case in test_sketch_cancelling.FOUND.items()},
     **{f"gated, {name}": case for name, case in test_gated.CASES.items()},
+    **{f"whole rows, {name}": case for name, case in test_whole_rows.CASES.items()},
+    **{f"weighed, {name}": case for name, case in test_weighed.CASES.items()},
     **{f"few channels, {name}": case for name, case in test_sketch_direct.CASES.items()},
     **{f"few terms, {name}": case for name, case in test_sketch_short.CASES.items()},
     **{f"bags, {name}": case for name, case in test_sketch_bags.BAGS.items()},

@@ -59,6 +59,7 @@ def _cuda() -> list[Family]:
         cuda_contract_gate,
         cuda_contract_pool,
         cuda_contract_reduce,
+        cuda_contract_rows,
         cuda_crossed,
         cuda_direct,
         cuda_layout,
@@ -71,6 +72,7 @@ def _cuda() -> list[Family]:
         cuda_sort,
         cuda_tiles,
         cuda_transpose,
+        cuda_weighed,
     )
 
     row = _fields(cuda_layout.Layout, {"points", "rows", "ordered", "wide"})
@@ -93,12 +95,16 @@ def _cuda() -> list[Family]:
                _paragraph(cuda_contract_pool)),
         Family(cuda_contract_gate.SKETCH, "The same, whose parts are combined in their tiles", ("tile_n",),
                _paragraph(cuda_contract_gate)),
+        Family(cuda_contract_rows.SKETCH, "The same, with whole rows done in their tiles", ("split", "tile_n"),
+               _paragraph(cuda_contract_rows)),
         Family(cuda_direct.SKETCH, "Products with few columns", ("rows", "threads"),
                "A thread's `rows` follow each other; `threads` of a block."),
         Family(cuda_short.SKETCH, "Sums of few terms with many results", _fields(cuda_short.ShortLayout),
                f"{_rest(cuda_short.ShortLayout, 0)} `threads` of a block."),
         Family(cuda_small.SKETCH, "Many small products", _fields(cuda_small.SmallLayout),
                f"{_rest(cuda_small.SmallLayout, 0)} `threads` of a block."),
+        Family(cuda_weighed.SKETCH, "Tokens weighed by a softmax of their scores", _fields(cuda_weighed.Blocks),
+               _paragraph(cuda_weighed)),
         Family("", "Sorts", _fields(cuda_sort.Team), _paragraph(cuda_sort)),
         Family("", "Selections (topk)", _fields(cuda_select.Block), _paragraph(cuda_select)),
         Family("", "Scatters", scatter, _paragraph(cuda_scatter)),

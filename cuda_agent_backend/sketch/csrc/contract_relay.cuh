@@ -65,8 +65,8 @@ struct relay_contraction : wide_parts<BlockN, Products, BlockM / 64 * 128, A, B>
   static constexpr int slots = Direct ? 3 : 2, ahead = Stages - slots, stage_floats = A::floats + (Direct ? 0 : B::floats);
   static constexpr int stages_of_run = Run / depth;
   // Registers are dealt out evenly at first. Sums need more of them than copies do.
-  static constexpr bool uneven = BlockN == 128 && groups == 2;
-  static constexpr int registers = 176, others = 80;
+  static constexpr bool uneven = BlockN >= 128 && groups == 2;
+  static constexpr int registers = BlockN > 128 ? 192 : 176, others = BlockN > 128 ? 64 : 80;
 
   // Barriers; 0 is __syncthreads'. ready: a stage, for one group. free: its tile of B may be written again.
   // turn: a group may multiply; one after the other, so that one prepares while the other keeps the tensor core busy.

@@ -46,6 +46,39 @@ template <int RowBytes> CA_INLINE uint64_t wide_operand(const float* tile, int b
   "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), \
   "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), \
   "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+#define CA_WIDE_NAMES_68 \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, " \
+  "%64, %65, %66, %67}, " \
+  "{%68, %69, %70, %71}, %72, "
+#define CA_WIDE_SUMS_68(d) \
+  CA_WIDE_SUMS_64(d), \
+  "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67])
+#define CA_WIDE_NAMES_80 \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, " \
+  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79}, " \
+  "{%80, %81, %82, %83}, %84, "
+#define CA_WIDE_SUMS_80(d) \
+  CA_WIDE_SUMS_68(d), \
+  "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]), "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), \
+  "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79])
+#define CA_WIDE_NAMES_96 \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, " \
+  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
+  "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95}, " \
+  "{%96, %97, %98, %99}, %100, "
+#define CA_WIDE_SUMS_96(d) \
+  CA_WIDE_SUMS_80(d), \
+  "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87]), \
+  "+f"(d[88]), "+f"(d[89]), "+f"(d[90]), "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95])
 // d (+)= a * b for 64 rows of a warp group and as many columns as d stands for.
 template <int Products> CA_INLINE void multiply_wide(float (&d)[16], const unsigned (&a)[4], uint64_t b, int more) {
   if constexpr (Products == 1)
@@ -71,13 +104,38 @@ template <int Products> CA_INLINE void multiply_wide(float (&d)[64], const unsig
     asm volatile("{ .reg .pred p; setp.ne.b32 p, %69, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " CA_WIDE_NAMES_64 "p, 1, 1, 0; }"
                  : CA_WIDE_SUMS_64(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));
 }
+template <int Products> CA_INLINE void multiply_wide(float (&d)[68], const unsigned (&a)[4], uint64_t b, int more) {
+  if constexpr (Products == 1)
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %73, 0; wgmma.mma_async.sync.aligned.m64n136k8.f32.tf32.tf32 " CA_WIDE_NAMES_68 "p, 1, 1; }"
+                 : CA_WIDE_SUMS_68(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));
+  else
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %73, 0; wgmma.mma_async.sync.aligned.m64n136k16.f32.bf16.bf16 " CA_WIDE_NAMES_68 "p, 1, 1, 0; }"
+                 : CA_WIDE_SUMS_68(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));
+}
+template <int Products> CA_INLINE void multiply_wide(float (&d)[80], const unsigned (&a)[4], uint64_t b, int more) {
+  if constexpr (Products == 1)
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %85, 0; wgmma.mma_async.sync.aligned.m64n160k8.f32.tf32.tf32 " CA_WIDE_NAMES_80 "p, 1, 1; }"
+                 : CA_WIDE_SUMS_80(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));
+  else
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %85, 0; wgmma.mma_async.sync.aligned.m64n160k16.f32.bf16.bf16 " CA_WIDE_NAMES_80 "p, 1, 1, 0; }"
+                 : CA_WIDE_SUMS_80(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));
+}
+template <int Products> CA_INLINE void multiply_wide(float (&d)[96], const unsigned (&a)[4], uint64_t b, int more) {
+  if constexpr (Products == 1)
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %101, 0; wgmma.mma_async.sync.aligned.m64n192k8.f32.tf32.tf32 " CA_WIDE_NAMES_96 "p, 1, 1; }"
+                 : CA_WIDE_SUMS_96(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));
+  else
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %101, 0; wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 " CA_WIDE_NAMES_96 "p, 1, 1, 0; }"
+                 : CA_WIDE_SUMS_96(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));
+}
 
 // The sums of a block's warp groups, and its tiles in shared memory. The first of the threads that multiply is number
 // First.
 template <int BlockN, int Products, int First, class A, class B> struct wide_parts {
   typedef split<Products, 4> numbers;
   static constexpr int depth = 32, terms = numbers::terms, width = numbers::width, steps = depth / terms;
-  static constexpr int row_bytes = 32 * steps, tile_floats = BlockN * row_bytes / 4;
+  static constexpr int row_bytes = 32 * steps;
+  static constexpr int tile_floats = (BlockN + 15) / 16 * 16 * row_bytes / 4;  // begins at a multiple of 1024 bytes
   static constexpr int pieces = row_bytes / 16, length = depth / pieces;  // of a row; terms of each
   float sum[BlockN / 2];
   struct fragments { numbers of[steps]; };
