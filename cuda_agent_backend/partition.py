@@ -25,6 +25,7 @@ from cuda_agent_backend.composed import Composed, composed
 from cuda_agent_backend.copies import read_through
 from cuda_agent_backend.dequantised import dequantised
 from cuda_agent_backend.gradients import is_gradient
+from cuda_agent_backend.mixed import Mixed, mixed
 from cuda_agent_backend.operators import VIEWS_OF_AN_INDEX, Kind, kind_of
 from cuda_agent_backend.rewrite.edit import argument
 from sandbox import plan
@@ -125,19 +126,36 @@ class Analysis:
         copied = read_through(self.nodes, self.kinds)
         return copied.union(backward, within, dequantised(self.nodes, self.kinds))
 
-    def _composed(self) -> dict[Node, Composed]:
-        """The attentions of cuda that torch has taken apart, by the node that makes their result."""
+    def _composed(self) -> dict[Node, Composed | Mixed]:
+        """The attentions of cuda that torch has taken apart, and others like them without a softmax, by the node that
+        makes their result."""
         if self._mutates_within():
             return {}
-        products = [
-            n for n in self.nodes if self.kinds[n] is Kind.PRODUCT and _device(n)[0] == "cuda"
-        ]
-        known = {n: found for n in products if (found := composed(n, whole=False)) is not None}
-        for node, found in known.items():
-            self.kinds[node] = Kind.ATTENTION
-            # no product that copies are read through for
-            self.kinds |= {n: Kind.COMPUTE for n in found.inner if self.kinds[n] is Kind.PRODUCT}
+        known: dict[Node, Composed | Mixed] = {}
+        for node in self._products_on_cuda():
+            if (attention := composed(node, whole=False)) is not None:
+                self._is_one(known, node, attention)
+        for node in self._products_on_cuda():
+            found = mixed(node, whole=False)
+            if found is not None and not self._is_taken(known, found):
+                self._is_one(known, found.last, found)
         return known
+
+    def _products_on_cuda(self) -> list[Node]:
+        return [n for n in self.nodes if self.kinds[n] is Kind.PRODUCT and _device(n)[0] == "cuda"]
+
+    def _is_one(
+        self, known: dict[Node, Composed | Mixed], node: Node, found: Composed | Mixed
+    ) -> None:
+        known[node] = found
+        self.kinds[node] = Kind.ATTENTION
+        # no product that copies are read through for
+        self.kinds |= {n: Kind.COMPUTE for n in found.inner if self.kinds[n] is Kind.PRODUCT}
+
+    def _is_taken(self, known: dict[Node, Composed | Mixed], found: Mixed) -> bool:
+        """Whether a part of it is another one's."""
+        own = {found.last, *found.inner}
+        return any(last in own or not own.isdisjoint(o.inner) for last, o in known.items())
 
     def _trailing_mutations(self) -> set[Node]:
         """The mutations after which nothing is computed."""
