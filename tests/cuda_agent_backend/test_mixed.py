@@ -193,6 +193,30 @@ def test_all_schedules_compute_the_same(name: str, number: int, tmp_path: Path) 
     check(name, number, tmp_path)
 
 
+FEW_ROWS: dict[str, tuple[Function, tuple[Tensor, ...]]] = {
+    "gaussian": (gaussian, points(150, 1507, 24, 8)),
+    "normalised by hand": (squared_and_normalised, (*(x[:1, :2] for x in heads(70, 1107, 16, 8)), randn(8))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", [False, True], ids=["numbers", "not finite"])
+@pytest.mark.parametrize("name", FEW_ROWS)
+def test_blocks_that_share_the_keys_of_a_row_compute_the_same(
+    name: str, wrong: bool, tmp_path: Path
+) -> None:
+    function, inputs = FEW_ROWS[name]
+    q, k, v, *rest = (x.clone() for x in inputs)
+    if wrong:
+        spread(q, k, v)
+    analysis, own = analysed(function, q, k, v, *rest)
+    numbers = [n for n, s in enumerate(schedules(analysis, DEVICE)) if s.only()["parts"] != 1]
+    assert numbers
+    got, want = emulated(analysis, numbers[-1], tmp_path, own), eager(analysis, own)
+    torch.testing.assert_close(got, want, equal_nan=True, rtol=1e-4, atol=1e-4)
+    report = compare([got], [want], [wide(analysis, own)])
+    assert wrong or report.passes, report.reason
+
+
 @pytest.mark.parametrize("number", [0, 1, 2])
 @pytest.mark.parametrize("name", ["plain", "decayed", "normalised", "gaussian", "where"])
 def test_what_is_not_finite_is_as_in_eager(name: str, number: int, tmp_path: Path) -> None:
@@ -310,7 +334,7 @@ def test_nothing_is_found_on_the_cpu() -> None:
 
 
 @pytest.mark.skipif(isinstance(find_cuda(), Missing), reason="no CUDA compiler")
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("number", range(8))
 @pytest.mark.parametrize("name", LARGE)
 def test_all_schedules_compile_without_spilling(name: str, number: int, tmp_path: Path) -> None:
     function, inputs = LARGE[name]

@@ -25,7 +25,7 @@ template <class A> struct attention : attention_tiles<A, attention_head<A>> {
 #pragma unroll
       for (int h = 0; h < 2; ++h) top[f][h] = -INFINITY, total[f][h] = 0.f, worst[f][h] = start;
     const int stop = head_of::keys_for(first + A::rows), tiles = (stop + A::block - 1) / A::block;
-    this->mix(tiles, [&](float (&score)[F][tiles_n][4], int from) { soften(score, from); });
+    this->mix(0, tiles, [&](float (&score)[F][tiles_n][4], int from) { soften(score, from); });
     finish();
   }
 

@@ -34,8 +34,8 @@ template <class A, class Head> struct attention_tiles {
   static CA_INLINE int member() { return lane() % 4; }
   static CA_INLINE int warp_row() { return int(threadIdx.x) / 32 * 16 * F; }
 
-  // Adds up all products. weigh(score, from): makes P of the scores of a tile of keys, where they are.
-  template <class Weigh> CA_INLINE void mix(int tiles, Weigh weigh) {
+  // Adds up all products of some tiles of keys. weigh(score, from): makes P of the scores of a tile, where they are.
+  template <class Weigh> CA_INLINE void mix(int begin, int tiles, Weigh weigh) {
 #pragma unroll
     for (int f = 0; f < F; ++f)
 #pragma unroll
@@ -54,8 +54,8 @@ template <class A, class Head> struct attention_tiles {
     }
     __syncthreads();
 #pragma unroll
-    for (int s = 0; s < A::stages - 1; ++s) fetch(s, tiles);
-    for (int tile = 0; tile < tiles; ++tile) {
+    for (int s = 0; s < A::stages - 1; ++s) fetch(begin + s, tiles);
+    for (int tile = begin; tile < tiles; ++tile) {
       copy_wait<A::stages - 2>();
       __syncthreads();
       fetch(tile + A::stages - 1, tiles);

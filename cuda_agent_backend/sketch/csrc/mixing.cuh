@@ -3,7 +3,8 @@
 namespace ca {
 
 // A holds what it does for `attention_tiles`, and out_pairs, whether two neighbouring results may be stored at once;
-// summed, whether the end needs the sums of weights; and the functions `weigh` and `end` of what is given, the number of
+// summed, whether the end needs the sums of weights; parts, blocks that share the keys of a row, of whose sums another kernel
+// makes results; part_keys, those of each; and the functions `weigh` and `end` of what is given, the number of
 // the matrix, a place, and the values there.
 template <class A> struct mixing_head {
   static constexpr int D = A::size, E = A::width;
@@ -11,7 +12,8 @@ template <class A> struct mixing_head {
   const float *q, *k, *v;
   float* out;
   typename A::operands given;
-  int matrix;
+  int matrix, begin, end;  // keys of the block
+  float *sums, *totals;  // where there are parts: those of this one
 
   CA_INLINE float weight(int row, int key, float score) const { return A::weigh(given, matrix, row, key, score); }
   CA_INLINE float result(int row, int column, float mixed, float total) const {
@@ -26,11 +28,11 @@ template <class A> struct mixing_head {
 #pragma unroll
     for (int i = 0; i < each; ++i) own[i] = 0.f;
 #pragma unroll 1
-    for (int from = 0; from < A::keys; from += 32) {
-      const float x = from + lane < A::keys ? weight(row, from + lane, exact_score(row, from + lane)) : 0.f;
+    for (int from = begin; from < end; from += 32) {
+      const float x = from + lane < end ? weight(row, from + lane, exact_score(row, from + lane)) : 0.f;
       all += x;
 #pragma unroll 1
-      for (int key = from; key < from + 32 && key < A::keys; ++key) {
+      for (int key = from; key < from + 32 && key < end; ++key) {
         const float one = __shfl_sync(~0u, x, key - from);
 #pragma unroll
         for (int i = 0; i < each; ++i)
@@ -42,7 +44,11 @@ template <class A> struct mixing_head {
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < each; ++i)
-      if (32 * i + lane < E) out[row * index(A::o_row) + 32 * i + lane] = result(row, 32 * i + lane, own[i], all);
+      if (32 * i + lane < E) {
+        if constexpr (A::parts > 1) sums[int64_t(row) * E + 32 * i + lane] = own[i];
+        else out[row * index(A::o_row) + 32 * i + lane] = result(row, 32 * i + lane, own[i], all);
+      }
+    if constexpr (A::parts > 1) totals[row] = all;
   }
   CA_INLINE float exact_score(int row, int key) const {
     float x = 0.f;
@@ -73,8 +79,7 @@ template <class A> struct mixing : attention_tiles<A, mixing_head<A>> {
     for (int f = 0; f < F; ++f)
 #pragma unroll
       for (int h = 0; h < 2; ++h) total[f][h] = 0.f, bad[f][h] = false;
-    constexpr int tiles = (A::keys + A::block - 1) / A::block;
-    this->mix(tiles, [&](float (&score)[F][tiles_n][4], int from) { weigh(score, from); });
+    this->mix(head.begin / A::block, (head.end + A::block - 1) / A::block, [&](float (&score)[F][tiles_n][4], int from) { weigh(score, from); });
     finish();
   }
 
@@ -117,21 +122,23 @@ template <class A> struct mixing : attention_tiles<A, mixing_head<A>> {
           bad[f][h] |= !(fabsf(x) < largest && fabsf(y) < largest);
           if (row < A::queries) store(row, 8 * j + 2 * member(), x, y, all);
         }
+        if constexpr (A::parts > 1)
+          if (row < A::queries && member() == 0) head.totals[row] = all;
         bad[f][h] = bad[f][h] && row < A::queries;
       }
     repair();
   }
   CA_INLINE void store(int row, int column, float x, float y, float all) const {
-    float* const to = head.out + row * index(A::o_row) + column;
-    x = head.result(row, column, x, all), y = head.result(row, column + 1, y, all);
-    if constexpr (A::out_pairs) {
+    float* const to = A::parts > 1 ? head.sums + int64_t(row) * A::width + column : head.out + row * index(A::o_row) + column;
+    if constexpr (A::parts == 1) x = head.result(row, column, x, all), y = head.result(row, column + 1, y, all);
+    if constexpr (A::out_pairs || A::parts > 1) {
       const float2 both = {x, y};
       *reinterpret_cast<float2*>(to) = both;
     } else {
       to[0] = x, to[1] = y;
     }
   }
-  // Rows that tensor cores did not get right.
+  // Rows that tensor cores did not get right. What was stored of them is stored anew.
   CA_INLINE void repair() const {
 #pragma unroll
     for (int f = 0; f < F; ++f)
@@ -146,5 +153,13 @@ template <class A> struct mixing : attention_tiles<A, mixing_head<A>> {
       }
   }
 };
+
+// One result of the sums of all parts, in their order. apart: elements between those of two parts.
+template <class A> CA_INLINE float joined(const float* from, int64_t apart) {
+  float x = from[0];
+#pragma unroll
+  for (int part = 1; part < A::parts; ++part) x += from[part * apart];
+  return x;
+}
 
 }  // namespace ca
