@@ -15,6 +15,7 @@ import torch
 from torch.fx import Node
 
 from cuda_agent_backend.composed import Matrices, Operand, head_steps, is_readable, splits
+from cuda_agent_backend.operators import Kind, kind_of_target
 from cuda_agent_backend.rewrite.edit import (
     argument,
     dtype_of,
@@ -101,8 +102,7 @@ def is_pointwise(node: Node) -> bool:
     target = node.target
     if not isinstance(target, torch._ops.OpOverload) or not is_tensor(node):
         return False
-    tags = target.tags
-    return torch.Tag.pointwise in tags and torch.Tag.nondeterministic_seeded not in tags
+    return torch.Tag.pointwise in target.tags and kind_of_target(target) is Kind.COMPUTE
 
 
 def keeps_order(node: Node) -> bool:
@@ -272,6 +272,8 @@ def _formed(
     count = math.prod(batch)
     size, width = length(query.columns), length(value.columns)
     if not (query.even and key.even and value.even) or not _pays(count, queries, keys, size, width):
+        return None
+    if any(m.node in own or is_constant(m.node) for m in parts):
         return None
     device = last.meta["val"].device
     if not all(_is_leaf(n, device) for n in _leaves(own, {m.node for m in parts})):

@@ -124,9 +124,8 @@ _lowering = threading.RLock()
 def _analyse(text: str) -> Analysis | NotCovered:
     task = Task.from_json(text)
     found = as_it_stands(task)
-    if isinstance(
-        found, CudaAttention | CudaMixing
-    ):  # a kernel for all of it, which no rewritten form has
+    # a kernel for all of it, which no rewritten form has
+    if isinstance(found, CudaAttention | CudaMixing):
         return found
     rewritten = [(form.name, as_it_stands(form.task)) for form in forms(task)]
     ways = [(name, way) for name, way in rewritten if not isinstance(way, NotCovered)]

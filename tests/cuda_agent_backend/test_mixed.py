@@ -276,6 +276,15 @@ def averaged(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return (scores - scores.mean(-1, keepdim=True)) @ v
 
 
+def by_itself(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    scores = (q @ k.transpose(-2, -1)).relu()
+    return scores @ scores[..., :]
+
+
+def of_places(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return (q @ k.transpose(-2, -1)).relu() @ torch.arange(140.0 * 16).view(140, 16).expand(v.shape)
+
+
 def linear(x: Tensor, first: Tensor, second: Tensor) -> Tensor:
     return (x @ first.T).relu() @ second
 
@@ -288,6 +297,8 @@ def linear(x: Tensor, first: Tensor, second: Tensor) -> Tensor:
         (transposed, heads(140, 140, 16, 16)),
         (over_columns, heads(140, 140, 16, 16)),
         (averaged, heads(140, 140, 16, 16)),
+        (by_itself, heads(128, 128, 16, 16)),
+        (of_places, heads(140, 140, 16, 16)),
         (plain, heads(140, 140, 20, 16)),
         (plain, heads(140, 140, 16, 12)),
         (plain, heads(40, 400, 16, 16)),
@@ -296,7 +307,8 @@ def linear(x: Tensor, first: Tensor, second: Tensor) -> Tensor:
         (plain, tuple(x.half() for x in heads(140, 140, 16, 16))),
         (linear, (randn(4096, 128), randn(256, 128), randn(256, 128))),
     ],
-    ids=["scores kept", "sums kept", "transposed", "sums elsewhere", "a mean of scores", "uneven rows",
+    ids=["scores kept", "sums kept", "transposed", "sums elsewhere", "a mean of scores", "by itself",
+         "of places", "uneven rows",
          "uneven columns", "few rows", "small scores", "double", "half", "few hidden features"],
 )  # fmt: skip
 def test_other_products_stay_apart(function: Function, inputs: tuple[Tensor, ...]) -> None:
@@ -325,6 +337,18 @@ def test_chains_of_products_are_two_at_a_time() -> None:
 
     found = found_in(chain, *heads(140, 140, 16, 16))
     assert len(found) == 2
+
+
+def test_what_is_written_to_an_input_is_written_beside_it() -> None:
+    graph = graph_on_cuda(plain, *heads(140, 140, 16, 16))
+    (end,) = graph.find_nodes(op="output")
+    into, result = next(iter(graph.nodes)), end.all_input_nodes[0]
+    with graph.inserting_before(end):
+        written = graph.call_function(torch.ops.aten.copy_.default, (into, result))
+    written.meta["val"] = result.meta["val"]
+    end.args = ((written,),)
+    (region,) = partition(graph)
+    assert written not in region.nodes and len(region.outputs) == 1
 
 
 def test_nothing_is_found_on_the_cpu() -> None:
