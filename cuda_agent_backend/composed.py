@@ -98,7 +98,7 @@ class _Chain:
             node = read
         return node
 
-    def source(self, node: Node) -> _Matrices | None:
+    def source(self, node: Node) -> Matrices | None:
         """What an operand of a product is copied or scaled from, and how it lies there."""
         passed = []
         while self.ours(node) and (moves(node) or _factor(node) is not None):
@@ -107,17 +107,17 @@ class _Chain:
             node = node.all_input_nodes[0]
         self.inner |= set(passed)
         value = node.meta["val"]
-        if not _is_readable(value, self.device):
+        if not is_readable(value, self.device):
             return None
         steps: Steps | None = steps_of(value.shape, value.stride())
         for step in reversed(passed):
             if steps is not None and moves(step):
                 steps = moved(steps, step)
-        return None if steps is None else _Matrices(node, *steps)
+        return None if steps is None else Matrices(node, *steps)
 
 
 @dataclass(frozen=True)
-class _Matrices:
+class Matrices:
     """A batch of matrices, as a product reads them."""
 
     node: Node
@@ -126,8 +126,8 @@ class _Matrices:
     columns: Dim
 
     @property
-    def transposed(self) -> _Matrices:
-        return _Matrices(self.node, self.batch, self.columns, self.rows)
+    def transposed(self) -> Matrices:
+        return Matrices(self.node, self.batch, self.columns, self.rows)
 
     @property
     def even(self) -> bool:
@@ -192,7 +192,7 @@ def _weights(last: Node, chain: _Chain) -> Node:
     return node
 
 
-def _is_readable(value: torch.Tensor, device: torch.device) -> bool:
+def is_readable(value: torch.Tensor, device: torch.device) -> bool:
     """Whether a kernel on that device can read a tensor, which lies in memory as its strides say."""
     fixed = all(type(n) is int for n in (*value.shape, *value.stride()))
     return fixed and value.device == device
@@ -308,7 +308,7 @@ def _scores(node: Node, chain: _Chain) -> _Scores | None:
     return _Scores(product, shape, mask) if _multiplies(product) else None
 
 
-def _formed(query: _Matrices, key: _Matrices, value: _Matrices, scores: _Scores) -> Composed | None:
+def _formed(query: Matrices, key: Matrices, value: Matrices, scores: _Scores) -> Composed | None:
     """The attention but for its scale, its guard and its nodes."""
     count, queries, keys = shape_of(scores.product)
     size = length(query.columns)
@@ -325,10 +325,10 @@ def _formed(query: _Matrices, key: _Matrices, value: _Matrices, scores: _Scores)
         mask = _mask(scores, count)
         if mask is None:
             return None
-    for batches, group in _splits(count, (query, key, value)):
-        q = _heads(query.batch, batches, count // batches, 1)
-        k, v = (_heads(m.batch, batches, count // batches, group) for m in (key, value))
-        added = (0, 0) if mask is None else _heads(mask.batch, batches, count // batches, 1)
+    for batches, group in splits(count, (query, key, value)):
+        q = head_steps(query.batch, batches, count // batches, 1)
+        k, v = (head_steps(m.batch, batches, count // batches, group) for m in (key, value))
+        added = (0, 0) if mask is None else head_steps(mask.batch, batches, count // batches, 1)
         if q is None or k is None or v is None or added is None:
             continue
         heads = count // batches
@@ -344,21 +344,21 @@ def _pays(count: int, queries: int, keys: int, size: int) -> bool:
     return fits and count * queries * keys * size >= SMALLEST_WORK
 
 
-def _mask(scores: _Scores, count: int) -> _Matrices | None:
+def _mask(scores: _Scores, count: int) -> Matrices | None:
     """What is added to scores, as a batch of matrices in float32."""
     node = scores.mask
     assert node is not None
     value, shape = node.meta["val"], scores.shape
-    if value.dtype != torch.float32 or not _is_readable(value, scores.product.meta["val"].device):
+    if value.dtype != torch.float32 or not is_readable(value, scores.product.meta["val"].device):
         return None
     expanded = value.expand(shape)
     steps = reshaped(steps_of(shape, expanded.stride()), (count, *shape[-2:]))
     if steps is None or single(steps[1]) is None or single(steps[2]) is None:
         return None
-    return _Matrices(node, *steps)
+    return Matrices(node, *steps)
 
 
-def _splits(count: int, operands: tuple[_Matrices, ...]) -> Iterator[tuple[int, int]]:
+def splits(count: int, operands: tuple[Matrices, ...]) -> Iterator[tuple[int, int]]:
     """Ways to take a batch of matrices as batches of heads: how many batches, and heads that share keys and values."""
     found = {1}
     for matrices in operands:
@@ -373,7 +373,7 @@ def _splits(count: int, operands: tuple[_Matrices, ...]) -> Iterator[tuple[int, 
                 yield batches, together
 
 
-def _heads(batch: Dim, batches: int, heads: int, group: int) -> tuple[int, int] | None:
+def head_steps(batch: Dim, batches: int, heads: int, group: int) -> tuple[int, int] | None:
     """The steps of batches and of heads, of which ``group`` neighbours share one; None where they are not even."""
     steps = reshaped((batch,), (batches, heads // group, group))
     if steps is None or (group > 1 and single(steps[2]) != 0):

@@ -32,7 +32,8 @@ class Kind(Enum):
     `BACKWARD`: the backward of a convolution on cuda. Its results are products that our sketches fuse with what follows
     each of them, or barriers; it is a part of each one's region.
     `VANISHING`: a matrix product that a rewrite does away with: fusible, whatever its size, dtype and device.
-    `ATTENTION`: an attention that our sketches cover as it stands, its one result that is used included.
+    `ATTENTION`: an attention that our sketches cover as it stands, its one result that is used included; or the last
+    operator of one that is taken apart, or of its like without a softmax.
     `RECURRENT`: a recurrent layer that our sketches may cover, the results that are used included.
     `SORT`: a sort of rows or a selection of their largest or smallest, the results that are used included.
     `SCATTER`: a scatter that our sketches cover, a region of its own.

@@ -6,11 +6,11 @@ the graph without cycles. A matrix product that sketches cover waits like a barr
 what follows it, one to a region (or two of one operand), and with copies, masks, constant factors and quantised forms
 of its operands (`copies`, `scaled`, `dequantised`).
 The gradients that the backward of a convolution gives are such products, each with that call in its region. An
-attention or a sort waits too and is a region of its own, an attention that torch has taken apart (`composed`) with all
-its operators. What is beside a product is offered as well, as its region's rest, for where a library is left to run the
-product. A product that a rewrite does away with is fusible like any other node. A fusible node whose users all lie on
-higher levels is moved up to them when that saves traffic. Views on the fringe of a region stay outside, and no view is
-ever an output: what it views is put out instead.
+attention or a sort waits too and is a region of its own, an attention that torch has taken apart (`composed`), and its
+like without a softmax (`mixed`), with all operators. What is beside a product is offered as well, as its region's rest,
+for where a library is left to run the product. A product that a rewrite does away with is fusible like any other node.
+A fusible node whose users all lie on higher levels is moved up to them when that saves traffic. Views on the fringe of
+a region stay outside, and no view is ever an output: what it views is put out instead.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from cuda_agent_backend.composed import Composed, composed
 from cuda_agent_backend.copies import read_through
 from cuda_agent_backend.dequantised import dequantised
 from cuda_agent_backend.gradients import is_gradient
+from cuda_agent_backend.mixed import Mixed, mixed
 from cuda_agent_backend.operators import VIEWS_OF_AN_INDEX, Kind, kind_of
 from cuda_agent_backend.rewrite.edit import argument
 from cuda_agent_backend.scaled import scaled_operands
@@ -132,19 +133,36 @@ class Analysis:
         scaled = scaled_operands(self.nodes, self.kinds)
         return copied.union(backward, within, scaled, dequantised(self.nodes, self.kinds))
 
-    def _composed(self) -> dict[Node, Composed]:
-        """The attentions of cuda that torch has taken apart, by the node that makes their result."""
+    def _composed(self) -> dict[Node, Composed | Mixed]:
+        """The attentions of cuda that torch has taken apart, and others like them without a softmax, by the node that
+        makes their result."""
         if self._mutates_within():
             return {}
-        products = [
-            n for n in self.nodes if self.kinds[n] is Kind.PRODUCT and _device(n)[0] == "cuda"
-        ]
-        known = {n: found for n in products if (found := composed(n, whole=False)) is not None}
-        for node, found in known.items():
-            self.kinds[node] = Kind.ATTENTION
-            # no product that copies are read through for
-            self.kinds |= {n: Kind.COMPUTE for n in found.inner if self.kinds[n] is Kind.PRODUCT}
+        known: dict[Node, Composed | Mixed] = {}
+        for node in self._products_on_cuda():
+            if (attention := composed(node, whole=False)) is not None:
+                self._is_one(known, node, attention)
+        for node in self._products_on_cuda():
+            found = mixed(node, whole=False)
+            if found is not None and not self._is_taken(known, found):
+                self._is_one(known, found.last, found)
         return known
+
+    def _products_on_cuda(self) -> list[Node]:
+        return [n for n in self.nodes if self.kinds[n] is Kind.PRODUCT and _device(n)[0] == "cuda"]
+
+    def _is_one(
+        self, known: dict[Node, Composed | Mixed], node: Node, found: Composed | Mixed
+    ) -> None:
+        known[node] = found
+        self.kinds[node] = Kind.ATTENTION
+        # no product that copies are read through for
+        self.kinds |= {n: Kind.COMPUTE for n in found.inner if self.kinds[n] is Kind.PRODUCT}
+
+    def _is_taken(self, known: dict[Node, Composed | Mixed], found: Mixed) -> bool:
+        """Whether a part of it is another one's."""
+        own = {found.last, *found.inner}
+        return any(last in own or not own.isdisjoint(o.inner) for last, o in known.items())
 
     def _trailing_mutations(self) -> set[Node]:
         """The mutations after which nothing is computed."""

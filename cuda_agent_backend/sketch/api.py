@@ -24,12 +24,14 @@ from cuda_agent_backend.sketch.cuda_attention import CudaAttention
 from cuda_agent_backend.sketch.cuda_attention_half import CudaHalfAttention
 from cuda_agent_backend.sketch.cuda_chain import chained
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
+from cuda_agent_backend.sketch.cuda_mixing import CudaMixing
 from cuda_agent_backend.sketch.cuda_recurrent import CudaRecurrent
 from cuda_agent_backend.sketch.cuda_scatter import CudaScatter
 from cuda_agent_backend.sketch.cuda_select import CudaSelection
 from cuda_agent_backend.sketch.cuda_sort import CudaSort
 from cuda_agent_backend.sketch.device import CpuFacts, cpu_facts, gpu_facts
 from cuda_agent_backend.sketch.lower import LoweredRegion, lower
+from cuda_agent_backend.sketch.mixing import mixing_of
 from cuda_agent_backend.sketch.nest import Kernel, temporaries
 from cuda_agent_backend.sketch.recurrent import is_recurrent, recurrent_of
 from cuda_agent_backend.sketch.scan_order import grouped
@@ -122,7 +124,8 @@ _lowering = threading.RLock()
 def _analyse(text: str) -> Analysis | NotCovered:
     task = Task.from_json(text)
     found = as_it_stands(task)
-    if isinstance(found, CudaAttention):  # a kernel for all of it, which no rewritten form has
+    # a kernel for all of it, which no rewritten form has
+    if isinstance(found, CudaAttention | CudaMixing):
         return found
     rewritten = [(form.name, as_it_stands(form.task)) for form in forms(task)]
     ways = [(name, way) for name, way in rewritten if not isinstance(way, NotCovered)]
@@ -143,6 +146,8 @@ def as_it_stands(task: Task) -> Analysis | NotCovered:
             return _attention(task, attention_of(task))
         if (composed := composed_of(task)) is not None:
             return _attention(task, composed)
+        if (mixing := mixing_of(task)) is not None:
+            return CudaMixing(task, mixing)
         if has_scatter(task):
             return CudaScatter(task, scatter_of(task))
         if is_sorting(task) and task.target == "cuda":

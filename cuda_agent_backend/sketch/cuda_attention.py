@@ -72,31 +72,33 @@ class Blocks:
         """Blocks for each multiprocessor that registers are limited to."""
         return 2 if self.relay and self.groups == 1 else 1
 
-    def shared_bytes(self, size: int) -> int:
-        """Of a block, as `ca::attention` or `ca::relay_attention` in the CUDA source counts it."""
-        depth = ceildiv(size, 16) * 16
+    def shared_bytes(self, size: int, width: int = 0) -> int:
+        """Of a block, as `ca::attention_tiles` or `ca::relay_attention` in the CUDA source counts it.
+
+        size: of a row of queries and keys; width: of values, 0 where it is the same.
+        """
+        depth, width = ceildiv(size, 16) * 16, width or size
         if self.relay:
             keys = ceildiv(depth, 32) * 32 * self.keys
             tiles = 6 * self.stages * (keys + depth * self.keys)
             return SWIZZLE_BYTES + tiles + 6 * self.rows * depth
-        stages = 4 * self.stages * self.keys * self._of_key(size)
-        apart = 6 * self.keys * (depth + size) * self.split
+        stages = 4 * self.stages * self.keys * self._of_key(size, width)
+        apart = 6 * self.keys * (depth + width) * self.split
         return stages + apart + 6 * self.rows * depth * (1 - self.kept)
 
-    def _of_key(self, size: int) -> int:
+    def _of_key(self, size: int, width: int) -> int:
         """Elements that a key and a value take, padding included."""
-        return ceildiv(size, 16) * 16 + 8 + size + 4
+        return ceildiv(size, 16) * 16 + 8 + width + 4
 
-    def check(self, size: int, device: DeviceFacts) -> None:
+    def check(self, size: int, device: DeviceFacts, width: int = 0) -> None:
         """Raises Unsupported where the parameters do not fit each other or the device."""
         if self.relay:
             self._check_relay(device)
         else:
-            self._check_warps(size)
-        if self.threads > MAX_THREADS or self.shared_bytes(size) > device.shared_per_block_bytes:
-            raise Unsupported(
-                f"{self.threads} threads, {self.shared_bytes(size)} bytes of shared memory"
-            )
+            self._check_warps(size, width or size)
+        shared = self.shared_bytes(size, width)
+        if self.threads > MAX_THREADS or shared > device.shared_per_block_bytes:
+            raise Unsupported(f"{self.threads} threads, {shared} bytes of shared memory")
 
     def _check_relay(self, device: DeviceFacts) -> None:
         if device.arch != "sm_90a":
@@ -109,7 +111,7 @@ class Blocks:
         if self.keys not in range(32, 257, 32) or self.stages < 1 or barriers > MAX_BARRIERS:
             raise Unsupported(f"tiles of {self.keys} keys, {self.stages} at a time")
 
-    def _check_warps(self, size: int) -> None:
+    def _check_warps(self, size: int, width: int) -> None:
         if self.warp not in (16, 32) or self.rows <= 0 or self.rows % 64:
             raise Unsupported(f"{self.rows} queries for warps of {self.warp}")
         if (
@@ -119,7 +121,8 @@ class Blocks:
             or not {self.kept, self.split} <= {0, 1}
         ):
             raise Unsupported(f"tiles of {self.keys} keys, {self.stages} at a time")
-        if self.rows * (ceildiv(size, 16) * 16 + 8) > self.stages * self.keys * self._of_key(size):
+        passing = self.stages * self.keys * self._of_key(size, width)
+        if self.rows * (ceildiv(size, 16) * 16 + 8) > passing:
             raise Unsupported("queries that do not fit where keys and values pass through")
 
 
@@ -196,7 +199,7 @@ class CudaAttention:
 
 
 def _prelude(form: Attention, blocks: Blocks) -> list[str]:
-    own = ("attention_head.cuh", "attention.cuh")
+    own = ("attention_head.cuh", "attention_tiles.cuh", "attention.cuh")
     if not blocks.relay:
         return prelude((*PRELUDE, *own))
     head = "template <int Products> CA_INLINE void multiply_wide"

@@ -71,7 +71,8 @@ def constants(form: Attention) -> list[str]:
     return [
         f"  typedef {STORAGE_TYPES[form.dtype]} number;",
         f"  typedef {'int64_t' if reach >= WIDE else 'int'} index;",
-        f"  static constexpr int size = {form.size}, queries = {form.queries}, keys = {form.keys};",
+        f"  static constexpr int size = {form.size}, width = {form.size};",
+        f"  static constexpr int queries = {form.queries}, keys = {form.keys};",
         f"  static constexpr index q_row = {form.query.steps[2]}, k_row = {form.key.steps[2]};",
         f"  static constexpr index v_row = {form.value.steps[2]}, o_row = {form.output_steps[2]};",
         f"  static constexpr index bias_row = {bias[2]}, bias_key = {bias[3]};",

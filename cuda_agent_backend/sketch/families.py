@@ -9,10 +9,11 @@ BY_PARAMETER = {
     "team": "sort",
     "groups": "selection",
     "ranks": "recurrent layers",
+    "parts": "mixing by scores",
     "keys": "attention",
     "lanes": "loop nests",
 }
-"""Sketches whose schedules do not name them, by a parameter that no other of these has."""
+"""Sketches whose schedules do not name them, by a parameter that none of those below has."""
 CPU_PRODUCT = "product"
 
 

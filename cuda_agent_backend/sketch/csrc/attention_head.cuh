@@ -2,7 +2,7 @@
 
 namespace ca {
 
-// A holds sizes and the schedule as constants: number (the type), size (of a head), queries, keys, rows, block, fragments,
+// A holds sizes and the schedule as constants: number (the type), size (of a head), width (of its values), queries, keys, rows, block, fragments,
 // stages, kept (whether Q stays in registers, as the products want it, or else in shared memory), vector (elements of one
 // copy), q_row .. o_row, bias_row, bias_key (strides), causal, skips (whether no
 // more keys are multiplied than a block sees), all_keys (whether eager multiplies hidden ones, too), guarded

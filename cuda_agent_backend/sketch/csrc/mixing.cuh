@@ -1,0 +1,165 @@
+// Rows mixed by weights that are scores, O = end(weigh(Q K^T) V), as `attention_tiles` multiplies.
+
+namespace ca {
+
+// A holds what it does for `attention_tiles`, and out_pairs, whether two neighbouring results may be stored at once;
+// summed, whether the end needs the sums of weights; parts, blocks that share the keys of a row, of whose sums another kernel
+// makes results; part_keys, those of each; and the functions `weigh` and `end` of what is given, the number of
+// the matrix, a place, and the values there.
+template <class A> struct mixing_head {
+  static constexpr int D = A::size, E = A::width;
+  typedef typename A::index index;
+  const float *q, *k, *v;
+  float* out;
+  typename A::operands given;
+  int matrix, begin, end;  // keys of the block
+  float *sums, *totals;  // where there are parts: those of this one
+
+  CA_INLINE float weight(int row, int key, float score) const { return A::weigh(given, matrix, row, key, score); }
+  CA_INLINE float result(int row, int column, float mixed, float total) const {
+    return A::end(given, matrix, row, column, mixed, total);
+  }
+
+  // A row anew by its warp, term by term: infinities, NaN and the largest numbers do not survive the split of float32.
+  CA_INLINE void exact(int row) const {
+    const int lane = threadIdx.x % 32;
+    constexpr int each = (E + 31) / 32;
+    float all = 0.f, own[each];
+#pragma unroll
+    for (int i = 0; i < each; ++i) own[i] = 0.f;
+#pragma unroll 1
+    for (int from = begin; from < end; from += 32) {
+      const float x = from + lane < end ? weight(row, from + lane, exact_score(row, from + lane)) : 0.f;
+      all += x;
+#pragma unroll 1
+      for (int key = from; key < from + 32 && key < end; ++key) {
+        const float one = __shfl_sync(~0u, x, key - from);
+#pragma unroll
+        for (int i = 0; i < each; ++i)
+          if (32 * i + lane < E) own[i] = fmaf(one, v[key * index(A::v_row) + 32 * i + lane], own[i]);
+      }
+    }
+#pragma unroll
+    for (int by = 1; by < 32; by *= 2) all += __shfl_xor_sync(~0u, all, by);
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < each; ++i)
+      if (32 * i + lane < E) {
+        if constexpr (A::parts > 1) sums[int64_t(row) * E + 32 * i + lane] = own[i];
+        else out[row * index(A::o_row) + 32 * i + lane] = result(row, 32 * i + lane, own[i], all);
+      }
+    if constexpr (A::parts > 1) totals[row] = all;
+  }
+  CA_INLINE float exact_score(int row, int key) const {
+    float x = 0.f;
+#pragma unroll 1
+    for (int d = 0; d < D; ++d) x = fmaf(q[row * index(A::q_row) + d], k[key * index(A::k_row) + d], x);
+    return x;
+  }
+};
+// Called, and not inlined, with nothing of the caller's state: what is rare must not take registers.
+template <class A> __device__ __noinline__ void exact_mixed_row(mixing_head<A> head, int row) { head.exact(row); }
+
+template <class A> struct mixing : attention_tiles<A, mixing_head<A>> {
+  typedef attention_tiles<A, mixing_head<A>> tiles_of;
+  static constexpr int F = tiles_of::F, tiles_n = tiles_of::tiles_n, columns = tiles_of::columns;
+  typedef typename A::index index;
+  using tiles_of::head, tiles_of::shared, tiles_of::first, tiles_of::sum;
+  using tiles_of::group, tiles_of::member, tiles_of::warp_row;
+  static constexpr float largest = 3.402823466e38f;
+
+  float total[F][2];
+  bool bad[F][2];
+
+  // find(block): what this block's head is.
+  template <class Find> CA_INLINE void run(float* memory, Find find) {
+    shared = memory;
+    head = find(blockIdx.x);
+#pragma unroll
+    for (int f = 0; f < F; ++f)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) total[f][h] = 0.f, bad[f][h] = false;
+    this->mix(head.begin / A::block, (head.end + A::block - 1) / A::block, [&](float (&score)[F][tiles_n][4], int from) { weigh(score, from); });
+    finish();
+  }
+
+  // score <- the weights of a tile; no key, no weight.
+  CA_INLINE void weigh(float (&score)[F][tiles_n][4], int from) {
+#pragma unroll
+    for (int f = 0; f < F; ++f) {
+      float part[2] = {0.f, 0.f};
+#pragma unroll
+      for (int j = 0; j < tiles_n; ++j)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int query = first + warp_row() + 16 * f + group() + 8 * (e / 2), key = from + 8 * j + 2 * member() + e % 2;
+          const int row = query < A::queries ? query : A::queries - 1, column = key < A::keys ? key : A::keys - 1;
+          float& x = score[f][j][e];
+          // a weight may be a number where the score is none, and the split made none of a score that is infinite
+          bad[f][e / 2] |= !(fabsf(x) < largest);
+          x = head.weight(row, column, x);
+          if (A::keys % A::block != 0 && key >= A::keys) x = 0.f;
+          part[e / 2] += x;
+        }
+#pragma unroll
+      for (int h = 0; h < 2; ++h) total[f][h] += part[h];
+    }
+  }
+
+  CA_INLINE void finish() {
+#pragma unroll
+    for (int f = 0; f < F; ++f)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int row = first + warp_row() + 16 * f + group() + 8 * h;
+        float all = total[f][h];
+#pragma unroll
+        for (int by = 1; by < 4; by *= 2) all += __shfl_xor_sync(~0u, all, by);
+        bad[f][h] |= A::summed && !(fabsf(all) < largest);
+#pragma unroll
+        for (int j = 0; j < columns; ++j) {
+          const float x = sum[f][j][2 * h], y = sum[f][j][2 * h + 1];
+          bad[f][h] |= !(fabsf(x) < largest && fabsf(y) < largest);
+          if (row < A::queries) store(row, 8 * j + 2 * member(), x, y, all);
+        }
+        if constexpr (A::parts > 1)
+          if (row < A::queries && member() == 0) head.totals[row] = all;
+        bad[f][h] = bad[f][h] && row < A::queries;
+      }
+    repair();
+  }
+  CA_INLINE void store(int row, int column, float x, float y, float all) const {
+    float* const to = A::parts > 1 ? head.sums + int64_t(row) * A::width + column : head.out + row * index(A::o_row) + column;
+    if constexpr (A::parts == 1) x = head.result(row, column, x, all), y = head.result(row, column + 1, y, all);
+    if constexpr (A::out_pairs || A::parts > 1) {
+      const float2 both = {x, y};
+      *reinterpret_cast<float2*>(to) = both;
+    } else {
+      to[0] = x, to[1] = y;
+    }
+  }
+  // Rows that tensor cores did not get right. What was stored of them is stored anew.
+  CA_INLINE void repair() const {
+#pragma unroll
+    for (int f = 0; f < F; ++f)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        int wrong = bad[f][h];
+#pragma unroll
+        for (int by = 1; by < 4; by *= 2) wrong |= __shfl_xor_sync(~0u, wrong, by);
+#pragma unroll 1
+        for (int row = 0; row < 8; ++row)
+          if (__shfl_sync(~0u, wrong, 4 * row)) exact_mixed_row(head, first + warp_row() + 16 * f + 8 * h + row);
+      }
+  }
+};
+
+// One result of the sums of all parts, in their order. apart: elements between those of two parts.
+template <class A> CA_INLINE float joined(const float* from, int64_t apart) {
+  float x = from[0];
+#pragma unroll
+  for (int part = 1; part < A::parts; ++part) x += from[part * apart];
+  return x;
+}
+
+}  // namespace ca
