@@ -24,6 +24,7 @@ from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.passes import Pass
 from cuda_agent_backend.sketch.ssa import Unsupported
 from sandbox.plan import Buffer as PlanBuffer
+from sandbox.plan import Launch
 
 
 def emit_split(
@@ -32,52 +33,30 @@ def emit_split(
     """Raises Unsupported where a pass cannot be cut."""
     if any(p.inner and not is_full(p, layout.points) for p in program.passes):
         raise Unsupported("a split row with loops over part of it")
-    emitted = [
-        emit_items(region, layout, program, f"{name}_{number}", name, items, device)
-        for number, items in enumerate(launches_of(program.passes))
-    ]
-    temporaries = {t.name: t for e in emitted for t in e.temporaries}
-    return Emitted(
-        tuple(text for e in emitted for text in e.functions),
-        tuple(launch for e in emitted for launch in e.launches),
-        tuple(temporaries.values()),
-    )
-
-
-def emit_items(
-    region: LoweredRegion,
-    layout: Layout,
-    program: RowProgram,
-    function: str,
-    name: str,
-    items: Sequence[Item],
-    device: DeviceFacts,
-) -> Emitted:
-    """The launch ``function`` of kernel ``name`` that does ``items``, and the partial results that it meets."""
-    own = layout if goes_over_rows(program.passes, items) else _finishing_layout(layout)
-    writer = RowWriter(region, own, program, device, layout.segments)
-    parameters: list[str] = []
-    temporaries: list[PlanBuffer] = []
-    for what, n in items:
-        scans = program.passes[n].kind == "scan"
-        if what == "pass" and not scans:
-            continue
-        for parameter, ctype, buffer in partial_buffers(
-            name,
-            writer.totals(n) if scans else writer.reductions(n),
-            layout.rows * layout.segments,
-        ):
-            const = "" if what == "partial" else "const "
-            parameters.append(f"{const}{ctype}* __restrict__ {parameter}")
-            temporaries.append(buffer)
-    text, launch = writer.function(function, items, parameters)
-    args = (*launch.args, *(buffer.name for buffer in temporaries))
-    return Emitted((text,), (replace(launch, args=args),), tuple(temporaries))
-
-
-def goes_over_rows(grouped: Sequence[Pass], items: Sequence[Item]) -> bool:
-    """Whether ``items`` are more than joining partial results and work on scalars."""
-    return any(what in ("pass", "partial") and grouped[n].inner for what, n in items)
+    functions: list[str] = []
+    launches: list[Launch] = []
+    temporaries: dict[str, PlanBuffer] = {}
+    for number, items in enumerate(launches_of(program.passes)):
+        own = layout if goes_over_rows(program.passes, items) else _finishing_layout(layout)
+        writer = RowWriter(region, own, program, device, layout.segments)
+        parameters, names = [], []
+        for what, n in items:
+            scans = program.passes[n].kind == "scan"
+            if what == "pass" and not scans:
+                continue
+            for parameter, ctype, buffer in partial_buffers(
+                name,
+                writer.totals(n) if scans else writer.reductions(n),
+                layout.rows * layout.segments,
+            ):
+                const = "" if what == "partial" else "const "
+                parameters.append(f"{const}{ctype}* __restrict__ {parameter}")
+                names.append(buffer.name)
+                temporaries[buffer.name] = buffer
+        text, launch = writer.function(f"{name}_{number}", items, parameters)
+        functions.append(text)
+        launches.append(replace(launch, args=(*launch.args, *names)))
+    return Emitted(tuple(functions), tuple(launches), tuple(temporaries.values()))
 
 
 def _reads(p: Pass) -> set[str]:
@@ -91,6 +70,11 @@ def _reads(p: Pass) -> set[str]:
 
 def _made(p: Pass) -> set[str]:
     return {s.buffer for st in p.stages for s in st.local_stores}
+
+
+def goes_over_rows(grouped: Sequence[Pass], items: Sequence[Item]) -> bool:
+    """Whether ``items`` are more than joining partial results and work on scalars."""
+    return any(what in ("pass", "partial") and grouped[n].inner for what, n in items)
 
 
 def launches_of(grouped: tuple[Pass, ...]) -> list[list[Item]]:

@@ -33,7 +33,7 @@ from cuda_agent_backend.sketch.cuda_parts import (
 )
 from cuda_agent_backend.sketch.cuda_program import RowProgram, is_full, read_once
 from cuda_agent_backend.sketch.cuda_rows import Item, RowWriter
-from cuda_agent_backend.sketch.cuda_split import emit_items, goes_over_rows, launches_of
+from cuda_agent_backend.sketch.cuda_split import goes_over_rows, launches_of
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.ssa import Unsupported
 from sandbox.plan import Buffer as PlanBuffer
@@ -57,22 +57,16 @@ def emit_strips(
     phases = [items for items in launches if goes_over_rows(program.passes, items)]
     if len(phases) < 2:
         raise Unsupported("strips of rows that are read once")
-    writer = StripWriter(region, layout, program, device, name, phases)
-    main = writer.emitted()
-    rest = [
-        emit_items(region, layout, program, f"{name}_{number}", name, items, device)
-        for number, items in enumerate(launches[len(phases) :])
-    ]
-    return Emitted(
-        (*main.functions, *(text for e in rest for text in e.functions)),
-        (*main.launches, *(launch for e in rest for launch in e.launches)),
-        main.temporaries,
-    )
+    rest = [item for items in launches[len(phases) :] for item in items]
+    return StripWriter(region, layout, program, device, name, phases, rest).emitted()
 
 
 @dataclass
 class StripWriter:
-    """Writes the launch that does ``phases``, lists of items of which each but the last ends in partial results."""
+    """Writes the launch that does ``phases``, lists of items of which each but the last ends in partial results.
+
+    If the last one does, too, ``rest`` is what is left to do with what they come to, on scalars.
+    """
 
     region: LoweredRegion
     layout: Layout
@@ -80,6 +74,7 @@ class StripWriter:
     device: DeviceFacts
     name: str
     phases: list[list[Item]]
+    rest: list[Item]
 
     def __post_init__(self) -> None:
         outer = self.program.kernel.outer
@@ -95,7 +90,8 @@ class StripWriter:
 
     def emitted(self) -> Emitted:
         layout, name = self.layout, self.name
-        size = 1 + (len(self.phases) - 1) * self.groups
+        meetings = sum(items[-1][0] == "partial" for items in self.phases)
+        size = 1 + meetings * self.groups
         self.temporaries.append(temporary(self.counts, torch.int32, size))
         self.parameters.append("int* counts")
         for items in self.phases:
@@ -181,15 +177,18 @@ class StripWriter:
     def _phase(self, number: int) -> list[str]:
         writer, items = self._writer(number), self.phases[number]
         writer.keeper.declare_shared()
-        body = writer.keeper.declarations()
-        for what, n in items:
-            lines = self._total(writer, n) if what == "combine" else writer.item(what, n)
-            body += [f"{{  // {what} {n}", *indented(lines), "}"]
-        waits = self._waits(number)
-        lines = [*writer.memory.lines, *waits, *body]
+        body = self._items(writer, items)
+        lines = [*writer.memory.lines, *self._waits(number), *body]
         self._take(writer.memory.size)
         last, n = items[-1]
         return [*lines, *self._joins(number, n)] if last == "partial" else lines
+
+    def _items(self, writer: RowWriter, items: Sequence[Item]) -> list[str]:
+        out = writer.keeper.declarations()
+        for what, n in items:
+            lines = self._total(writer, n) if what == "combine" else writer.item(what, n)
+            out += [f"{{  // {what} {n}", *indented(lines), "}"]
+        return out
 
     def _waits(self, number: int) -> list[str]:
         """The join is counted as well as the segments."""
@@ -214,12 +213,20 @@ class StripWriter:
             lines += load_partials(layout, layout.segments, name, acc)
             lines += writer.join_lanes(name, acc)
             lines += store_total(layout, name, acc)
+        if number < len(self.phases) - 1:
+            lines.append(f"ca::count_once_more({done});")
+        else:
+            lines += ["__syncthreads();", *block(self._scalars())]
         self._take(writer.memory.size)
         return [
             f"if (ca::counts_last({done}, {layout.segments}, {WORD})) {{",
-            *indented([*writer.memory.lines, *lines, f"ca::count_once_more({done});"]),
+            *indented([*writer.memory.lines, *lines]),
             "}",
         ]
+
+    def _scalars(self) -> list[str]:
+        """What is left to do once all is reduced, by the block that joined it, whatever its segment."""
+        return ["constexpr int segment = 0;", *self._items(self._writer(0), self.rest)]
 
     def _take(self, size: int) -> None:
         """Phases, and what a phase does one after the other, lie over each other in shared memory."""
