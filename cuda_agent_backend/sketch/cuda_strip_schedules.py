@@ -15,8 +15,10 @@ MOST_OF_L2 = 5
 """A strip is at most this part of the L2 cache, which holds two or three of them beside what is written."""
 LEAST_BAND = 64
 """Bytes of a row in a group of columns: two sectors of memory."""
-UNDER_WAY, MOST_UNROLLED = 128, 16
-"""Bytes that a thread asks for at once, and elements or vectors."""
+MOST_COLUMNS = 4
+"""Of a thread, which has accumulators, and a row's results, for each of them."""
+UNDER_WAY, MOST_UNROLLED, REGISTER = 128, 16, 4
+"""Bytes of registers for what a thread asks for at once, vectors of that, and bytes that an element takes at least."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ def strip_schedules(facts: RowFacts, device: DeviceFacts, vector: int) -> list[P
     if 2 * facts.points * beside * bytes_again <= device.shared_per_block_bytes:
         return []  # a multiprocessor keeps two such rows, one of which is loaded while the other is stored
     ways = ROWS if facts.inner else COLUMNS
+    vector = vector if facts.inner else min(vector, MOST_COLUMNS)
     found: list[Parameters] = []
     for way in ways:
         one = _schedule(way, facts, device, vector)
@@ -84,7 +87,7 @@ def _schedule(way: Way, facts: RowFacts, device: DeviceFacts, vector: int) -> Pa
         return None
     strip = max(1, device.l2_bytes // way.share // group)
     strip = min(strip, row_groups(layout, facts.columns))
-    unroll = min(MOST_UNROLLED, max(1, UNDER_WAY // (vector * facts.item)))
+    unroll = min(MOST_UNROLLED, max(1, UNDER_WAY // (vector * max(REGISTER, facts.item))))
     return {
         "sketch": "row",
         **cut,

@@ -133,6 +133,16 @@ CASES: dict[str, Case] = {
         (randn(5, 2200), torch.softmax(randn(5, 2200), 1)),
         {**ROWS, "segments": 3, "strip": 1},
     ),
+    "positions of extremes": (
+        lambda x: (x - x.mean(1, keepdim=True)).argmax(1),
+        (randn(6, 2500, mean=2),),
+        {**ROWS, "segments": 4, "strip": 2},
+    ),
+    "double precision": (
+        lambda x: torch.softmax(x, 1),
+        (randn(4, 1800).double(),),
+        {**ROWS, "vector": 2, "segments": 3, "strip": 2},
+    ),
     "infinities and NaN": (
         lambda x: torch.softmax(x, 1),
         (not_finite(8, 2000),),
