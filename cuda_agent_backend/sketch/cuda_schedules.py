@@ -34,6 +34,7 @@ from cuda_agent_backend.sketch.cuda_rows import emit_rows
 from cuda_agent_backend.sketch.cuda_short import short_schedules
 from cuda_agent_backend.sketch.cuda_small import small_schedules
 from cuda_agent_backend.sketch.cuda_stencil import tile_loop, tile_rows
+from cuda_agent_backend.sketch.cuda_strip_schedules import strip_schedules
 from cuda_agent_backend.sketch.cuda_taps import with_taps_apart
 from cuda_agent_backend.sketch.cuda_transpose import transpose_schedules
 from cuda_agent_backend.sketch.lower import LoweredRegion
@@ -209,7 +210,9 @@ def _row_schedules(
         if _text(kernel, region, other, device) != _text(kernel, region, p, device):
             place = 1 if p is chosen[0] else 4  # the other way won as often on the practice set
             chosen[place:place] = [other]
-    return chosen[:most]
+    vector = _vectors(facts.item, facts.line if facts.inner else facts.columns)[0]
+    strips = [p for p in strip_schedules(facts, device, vector) if _text(kernel, region, p, device)]
+    return _by_turns(strips, chosen)[:most]
 
 
 def _bears_the_mark(p: Parameters, facts: RowFacts) -> bool:
