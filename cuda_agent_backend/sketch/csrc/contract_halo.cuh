@@ -1,0 +1,174 @@
+// Sums of products over windows of an image, in float32's accuracy: a block has a box of places and copies what their windows
+// see, the box with its halo, once for each chunk of 16 channels; each number of it is split once, whatever the number of taps.
+//
+// The parts lie in shared memory as [part][half of the chunk][place in the halo] pieces of 8 channels, 16 bytes: what the lanes
+// of a warp load as a fragment are pieces of neighbouring places, which do not meet in a bank, and a tap is a distance. The
+// weights come split, in the order of fragments (`k_weights`), from memory. Every 16 terms are summed from zero and added to the
+// others outside of the tensor core, which cuts off what it adds (see `contract.cuh`; so are infinities as there).
+
+namespace ca {
+
+// Positions: of the halo. Where 8 channels or fewer are left for the last chunk, a step has those of two taps.
+template <int TileM, int TileN, int WarpM, int WarpN, int Positions, int Channels, int Taps> struct halo_contraction {
+  static constexpr int warps_n = TileN / WarpN, threads = TileM / WarpM * warps_n * 32;
+  static constexpr int fragments_m = WarpM / 16, fragments_n = WarpN / 8;
+  static constexpr int parts = 3, chunk = 16, piece = 8, rest = Channels % chunk;
+  static constexpr bool narrow = rest > 0 && rest <= piece;
+  static constexpr int chunks = (Channels + chunk - 1) / chunk, items = (2 * Positions + threads - 1) / threads;
+  static constexpr int together = fragments_n % 2 ? 1 : 2;  // fragments whose weights a lane reads at once
+  static constexpr int step_words = parts * TileN * 8, part_floats = 2 * Positions * 4;
+  float sum[fragments_m][fragments_n][4];
+  unsigned right[parts][fragments_n][2], next[parts][fragments_n][2];
+
+  CA_INLINE halo_contraction() {
+#pragma unroll
+    for (int i = 0; i < fragments_m; ++i)
+#pragma unroll
+      for (int j = 0; j < fragments_n; ++j)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) sum[i][j][e] = 0.f;
+  }
+  static CA_INLINE int warp_row() { return int(threadIdx.x) / 32 / warps_n * WarpM; }
+  static CA_INLINE int warp_column() { return int(threadIdx.x) / 32 % warps_n * WarpN; }
+
+  // Image: its first channel, `apart` numbers before the next. Weights: those of the block's columns. place(position, there):
+  // how far from `image` a position of the halo lies; row(m): the position that row m's window begins at; tap(t): how far
+  // behind that tap t lies.
+  template <class Place, class Row, class Tap>
+  CA_INLINE void add(float* shared, const float* image, int apart, const int* weights, Place place, Row row, Tap tap) {
+    const int lane = threadIdx.x % 32, half = lane / 16;
+    float* const raw = shared + parts * part_floats;
+    int from[items];
+    unsigned present = 0;
+#pragma unroll
+    for (int i = 0; i < items; ++i) {
+      const int number = threadIdx.x + i * threads, own = number / Positions;
+      bool there = number < 2 * Positions;
+      from[i] = there ? place(number % Positions, there) : 0;
+      from[i] = there ? from[i] + own * piece * apart : 0;
+      present |= unsigned(there) << i;
+    }
+    int start[fragments_m];
+#pragma unroll
+    for (int i = 0; i < fragments_m; ++i) start[i] = row(warp_row() + 16 * i + lane % 16);
+    weights += warp_column() * 8 + lane * together * 2;
+    read(weights);
+    fetch(raw, image, apart, from, present, 0);
+    copy_commit();
+    auto turn = [&](int c) {
+      copy_wait<0>();
+      __syncthreads();  // all have multiplied the chunk before
+      split_items(shared, raw);
+      __syncthreads();
+      if (c + 1 < chunks) fetch(raw, image, apart, from, present, c + 1);
+      copy_commit();
+    };
+#pragma unroll 1
+    for (int c = 0; c < chunks - narrow; ++c) {
+      turn(c);
+#pragma unroll (Taps <= 9 ? Taps : 3)
+      for (int t = 0; t < Taps; ++t) multiply(shared + (tap(t) + half * Positions) * 4, start, weights);
+    }
+    if constexpr (narrow) {
+      turn(chunks - 1);
+#pragma unroll (Taps <= 9 ? Taps : 2)
+      for (int t = 0; t < Taps; t += 2) multiply(shared + tap(t + half < Taps ? t + half : Taps - 1) * 4, start, weights);
+    }
+    __syncthreads();
+  }
+
+  // Each thread copies and splits the same pieces.
+  static CA_INLINE void fetch(float* raw, const float* image, int apart, const int (&from)[items], unsigned present, int c) {
+#pragma unroll
+    for (int i = 0; i < items; ++i) {
+      const int number = threadIdx.x + i * threads, first = number / Positions * piece;
+      if (2 * Positions % threads && number >= 2 * Positions) break;
+      const float* const own = image + from[i] + c * chunk * apart;
+      float* const to = raw + first * Positions + number % Positions;
+#pragma unroll
+      for (int e = 0; e < piece; ++e) {
+        const bool there = (present >> i & 1) && (rest == 0 || c * chunk + first + e < Channels);
+        copy_async_if<1>(to + e * Positions, own + e * apart, there);
+      }
+    }
+  }
+
+  static CA_INLINE void split_items(float* shared, const float* raw) {
+#pragma unroll
+    for (int i = 0; i < items; ++i) {
+      const int number = threadIdx.x + i * threads;
+      if (2 * Positions % threads && number >= 2 * Positions) break;
+      const float* const own = raw + number / Positions * piece * Positions + number % Positions;
+      split<6, piece / 2> made;
+#pragma unroll
+      for (int e = 0; e < piece; e += 2) {
+        const float both[2] = {own[e * Positions], own[(e + 1) * Positions]};
+        made.set(e / 2, both);
+      }
+#pragma unroll
+      for (int p = 0; p < parts; ++p)
+        *reinterpret_cast<uint4*>(shared + p * part_floats + number * 4) =
+            uint4{made.part[p][0], made.part[p][1], made.part[p][2], made.part[p][3]};
+    }
+  }
+
+  // The weights of the next step, which are under way while the last ones are multiplied.
+  CA_INLINE void read(const int*& weights) {
+#pragma unroll
+    for (int p = 0; p < parts; ++p)
+#pragma unroll
+      for (int j = 0; j < fragments_n; j += together) {
+        const int* const from = weights + p * TileN * 8 + j * 64;
+        if constexpr (together == 2) {
+          const uint4 v = *reinterpret_cast<const uint4*>(from);
+          next[p][j][0] = v.x, next[p][j][1] = v.y, next[p][j + 1][0] = v.z, next[p][j + 1][1] = v.w;
+        } else {
+          const uint2 v = *reinterpret_cast<const uint2*>(from);
+          next[p][j][0] = v.x, next[p][j][1] = v.y;
+        }
+      }
+    weights += step_words;
+  }
+
+  CA_INLINE void multiply(const float* pieces, const int (&start)[fragments_m], const int*& weights) {
+#pragma unroll
+    for (int p = 0; p < parts; ++p)
+#pragma unroll
+      for (int j = 0; j < fragments_n; ++j) right[p][j][0] = next[p][j][0], right[p][j][1] = next[p][j][1];
+    read(weights);
+#pragma unroll
+    for (int i = 0; i < fragments_m; ++i) {
+      unsigned left[parts][4];
+#pragma unroll
+      for (int p = 0; p < parts; ++p) load_matrices<false>(left[p], pieces + start[i] * 4 + p * part_floats);
+      float own[fragments_n][4];
+#pragma unroll
+      for (int j = 0; j < fragments_n; ++j)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) own[j][e] = 0.f;
+#pragma unroll
+      for (int both = parts - 1; both >= 0; --both)  // small products first
+#pragma unroll
+        for (int p = 0; p <= both; ++p)
+#pragma unroll
+          for (int j = 0; j < fragments_n; ++j) multiply_bf16(own[j], left[p], right[both - p][j]);
+#pragma unroll
+      for (int j = 0; j < fragments_n; ++j)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) sum[i][j][e] += own[j][e];
+    }
+  }
+
+  // Hands every sum on, with its row and column in the tile.
+  template <class Take> CA_INLINE void each(Take take) const {
+    const int lane = threadIdx.x % 32, row = warp_row() + lane / 4, column = warp_column() + lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < fragments_m; ++i)
+#pragma unroll
+      for (int j = 0; j < fragments_n; ++j)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) take(row + 16 * i + 8 * (e / 2), column + 8 * j + e % 2, sum[i][j][e]);
+  }
+};
+
+}  // namespace ca
