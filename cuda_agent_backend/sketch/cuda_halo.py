@@ -36,11 +36,9 @@ PRELUDE = Path(__file__).parent / "csrc" / "contract_halo.cuh"
 SKETCH = "halo"
 CHUNK, PIECE, PARTS = 16, 8, 3
 """Channels that are multiplied at a time, those of a piece, and the parts of a number (see `contract_halo.cuh`)."""
-PIECE_BYTES, RAW_BYTES = 2 * PIECE * PARTS, 4 * PIECE
-"""Of a piece in shared memory: split, and before."""
+PLACE_BYTES = CHUNK * (2 * PARTS + 4) + 4
+"""Of a place of the image in shared memory: its channels, split and before, and where it lies."""
 WEIGHT_THREADS = 256
-MOST_ITEMS = 32
-"""Pieces that a thread copies, as many as one word has bits."""
 MAX_GRID = 1 << 30
 
 
@@ -74,9 +72,8 @@ class HaloWriter(Writer):
     def check(self) -> None:
         """Raises Unsupported where the schedule does not fit."""
         self.tiles.check(self.shared_bytes, self.device)
-        items = ceildiv(2 * self.positions, self.tiles.threads)
-        if items > MOST_ITEMS or self.grid[0] * self.grid[1] > MAX_GRID:
-            raise Unsupported(f"{items} pieces for each thread, {self.grid} blocks")
+        if self.grid[0] * self.grid[1] > MAX_GRID:
+            raise Unsupported(f"{self.grid} blocks")
 
     # --- sizes ---
 
@@ -89,7 +86,7 @@ class HaloWriter(Writer):
     def shared_bytes(self) -> int:
         t = self.tiles
         high, wide = (t.tile_n, t.tile_m) if self.output.by_rows else (t.tile_m, t.tile_n)
-        return max(2 * self.positions * (PIECE_BYTES + RAW_BYTES), 4 * high * (wide + 4))
+        return max(self.positions * PLACE_BYTES, 4 * high * (wide + 4))
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -105,7 +102,7 @@ class HaloWriter(Writer):
 
     @property
     def weight_words(self) -> int:
-        """Of the weights' parts, and of one step that is read and not used."""
+        """Of the weights' parts, and of one step behind them that is read and not used."""
         wide = self.grid[1]
         return (wide * self.steps + 1) * self._step_words
 
@@ -124,7 +121,10 @@ class HaloWriter(Writer):
         c, t, right = self.contraction, self.tiles, self.contraction.right
         together = 1 if t.warp_n // 8 % 2 else 2
         part = t.tile_n * CHUNK // 2
-        words, name = self.grid[1] * self.steps * part, f"{self.name}_weights"
+        words, name = (
+            self.weight_words // PARTS,
+            f"{self.name}_weights",
+        )  # the last step's are zeros
         channel, count = self.halo.channel
         taps, before = self.halo.tap_count, count // CHUNK * CHUNK
         tap, first = f"step % {taps}", f"step / {taps} * {CHUNK} + {PIECE} * e"

@@ -10,6 +10,7 @@ from cuda_agent_backend.sketch.contraction import Contraction
 from cuda_agent_backend.sketch.cuda_halo import (
     CHUNK,
     PIECE,
+    PLACE_BYTES,
     SKETCH,
     HaloWriter,
     halo_writer,
@@ -50,8 +51,10 @@ HIDDEN = 0.7
 ENOUGH_THREADS = 256
 """On a multiprocessor, to hide what one of them waits for."""
 REGISTERS = 65536
-OWN_REGISTERS = 90
-"""Of a thread, beside its sums."""
+OWN_REGISTERS = 80
+"""Of a thread, beside its sums and what goes with each."""
+ALONE = 1.1
+"""What it costs that no other block multiplies while one splits its chunk."""
 
 
 def halo_schedules(
@@ -87,7 +90,8 @@ def _all(found: Contraction, halo: Halo) -> Iterator[tuple[tuple[int, ...], Tile
         tile_m = ceildiv(math.prod(box), warp_m) * warp_m
         for columns in _columns(found.n, warp_n):
             threads = tile_m // warp_m * (columns // warp_n) * 32
-            if FEWEST_THREADS <= threads <= MOST_THREADS:
+            fits = threads * _registers(warp_m, warp_n) <= REGISTERS
+            if fits and FEWEST_THREADS <= threads <= MOST_THREADS:
                 yield box, (tile_m, columns, warp_m, warp_n)
 
 
@@ -131,10 +135,19 @@ def _clocks(
     blocks = halo.boxes(box) * ceildiv(found.n, tile_n)
     each = blocks / device.sm_count
     waves = max(1.0, (each + math.ceil(each)) / 2)
-    registers = OWN_REGISTERS + warp_m * warp_n // 32
-    resident = min(max(1, REGISTERS // (registers * 32 * warps)), max(1.0, each))
-    busy = min(1.0, resident * 32 * warps / ENOUGH_THREADS) ** 0.5
-    return float(waves * (steps_of(halo) * step + places) / busy)
+    threads, shared = 32 * warps, math.prod(halo.places(box)) * PLACE_BYTES
+    room = min(
+        REGISTERS // (threads * _registers(warp_m, warp_n)), device.shared_per_block_bytes // shared
+    )
+    resident = min(max(1, room), max(1.0, each))
+    busy = min(1.0, resident * threads / ENOUGH_THREADS) ** 0.5
+    alone = ALONE if resident < 2 else 1.0
+    return float(waves * (steps_of(halo) * step + places) * alone / busy)
+
+
+def _registers(warp_m: int, warp_n: int) -> int:
+    """Of a thread, about."""
+    return OWN_REGISTERS + 5 * warp_m * warp_n // 128
 
 
 def _parameters(box: tuple[int, ...], tile: Tile) -> Parameters:

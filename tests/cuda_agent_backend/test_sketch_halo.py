@@ -21,6 +21,9 @@ from cuda_agent_backend.sketch.cuda_halo import SKETCH, steps_of
 from cuda_agent_backend.sketch.halo import halo_of
 from cuda_agent_backend.sketch.schedule import Parameter, Schedule
 from cuda_agent_backend.sketch.ssa import Unsupported
+from sandbox.candidate import Candidate
+from sandbox.compile import Compiled, compile_candidate
+from sandbox.toolchain import Missing, find_cuda
 
 DEVICE = cuda.DeviceFacts()
 
@@ -100,6 +103,9 @@ def test_what_an_emulator_runs_gives_what_eager_gives(name: str, way: int, tmp_p
     outputs = cuda_emulator.run(source, plan, it.inputs, tmp_path)
     want = function(*(x.double() for x in inputs))  # float32's leaves out the zeros beside an image
     torch.testing.assert_close(outputs[0], want.float(), rtol=1e-5, atol=4e-5, equal_nan=True)
+    if want.isfinite().all():
+        own, error = (float((x.double() - want).norm()) for x in (it.want[0], outputs[0]))
+        assert error < 1.5 * own + 1e-7 * float(want.norm())
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -153,6 +159,26 @@ def test_a_schedule_that_does_not_fit_says_so(change: dict[str, int | str]) -> N
     schedule = Schedule.of({**under(it, "1x4x8", SIZES[0]).parameters(0), **change})
     with pytest.raises(Unsupported, match=r".+"):
         cuda.emit(it.analysis.region, it.analysis.kernels, schedule, DEVICE)
+
+
+LARGE: dict[str, Case] = {
+    "image": (lambda *a: F.relu(F.conv2d(*a, padding=1)), (randn(2, 64, 56, 56), randn(128, 64, 3, 3), randn(128))),
+    "volume": (F.conv_transpose3d, (randn(1, 36, 20, 20, 36), randn(36, 20, 3, 3, 3))),
+}  # fmt: skip
+
+
+@pytest.mark.skipif(isinstance(find_cuda(), Missing), reason="no CUDA compiler")
+@pytest.mark.parametrize("name", LARGE)
+def test_what_is_proposed_compiles_without_spilling(name: str, tmp_path: Path) -> None:
+    function, inputs = LARGE[name]
+    it = sample(function, *inputs, target="cuda")
+    found = cuda.schedules(it.analysis.region, it.analysis.kernels, DEVICE)
+    for schedule in [s for s in found if s.parameters(0)["sketch"] == SKETCH][:2]:
+        source, plan = cuda.emit(it.analysis.region, it.analysis.kernels, schedule, DEVICE)
+        candidate = Candidate("cuda", "cuda", source, plan, "sketch")
+        built = compile_candidate(candidate, tmp_path, "sm_90a", 120)
+        assert isinstance(built, Compiled), built
+        assert all(kernel["spill_store_bytes"] == 0 for kernel in built.facts.values())
 
 
 def test_two_taps_share_a_step_where_few_channels_are_left() -> None:

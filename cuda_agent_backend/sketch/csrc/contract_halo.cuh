@@ -14,7 +14,7 @@ template <int TileM, int TileN, int WarpM, int WarpN, int Positions, int Channel
   static constexpr int fragments_m = WarpM / 16, fragments_n = WarpN / 8;
   static constexpr int parts = 3, chunk = 16, piece = 8, rest = Channels % chunk;
   static constexpr bool narrow = rest > 0 && rest <= piece;
-  static constexpr int chunks = (Channels + chunk - 1) / chunk, items = (2 * Positions + threads - 1) / threads;
+  static constexpr int chunks = (Channels + chunk - 1) / chunk;
   static constexpr int together = fragments_n % 2 ? 1 : 2;  // fragments whose weights a lane reads at once
   static constexpr int step_words = parts * TileN * 8, part_floats = 2 * Positions * 4;
   float sum[fragments_m][fragments_n][4];
@@ -38,29 +38,26 @@ template <int TileM, int TileN, int WarpM, int WarpN, int Positions, int Channel
   CA_INLINE void add(float* shared, const float* image, int apart, const int* weights, Place place, Row row, Tap tap) {
     const int lane = threadIdx.x % 32, half = lane / 16;
     float* const raw = shared + parts * part_floats;
-    int from[items];
-    unsigned present = 0;
-#pragma unroll
-    for (int i = 0; i < items; ++i) {
-      const int number = threadIdx.x + i * threads, own = number / Positions;
-      bool there = number < 2 * Positions;
-      from[i] = there ? place(number % Positions, there) : 0;
-      from[i] = there ? from[i] + own * piece * apart : 0;
-      present |= unsigned(there) << i;
+    int* const from = reinterpret_cast<int*>(raw + chunk * Positions);  // the places of all positions, -1 where there is none
+    for (int position = threadIdx.x; position < Positions; position += threads) {
+      bool there;
+      const int found = place(position, there);
+      from[position] = there ? found : -1;
     }
     int start[fragments_m];
 #pragma unroll
     for (int i = 0; i < fragments_m; ++i) start[i] = row(warp_row() + 16 * i + lane % 16);
     weights += warp_column() * 8 + lane * together * 2;
     read(weights);
-    fetch(raw, image, apart, from, present, 0);
+    __syncthreads();
+    fetch(raw, image, apart, from, 0);
     copy_commit();
     auto turn = [&](int c) {
       copy_wait<0>();
       __syncthreads();  // all have multiplied the chunk before
-      split_items(shared, raw);
+      split_pieces(shared, raw);
       __syncthreads();
-      if (c + 1 < chunks) fetch(raw, image, apart, from, present, c + 1);
+      if (c + 1 < chunks) fetch(raw, image, apart, from, c + 1);
       copy_commit();
     };
 #pragma unroll 1
@@ -78,27 +75,23 @@ template <int TileM, int TileN, int WarpM, int WarpN, int Positions, int Channel
   }
 
   // Each thread copies and splits the same pieces.
-  static CA_INLINE void fetch(float* raw, const float* image, int apart, const int (&from)[items], unsigned present, int c) {
+  static CA_INLINE void fetch(float* raw, const float* image, int apart, const int* from, int c) {
+#pragma unroll 2
+    for (int number = threadIdx.x; number < 2 * Positions; number += threads) {
+      const int first = number < Positions ? 0 : piece, position = number < Positions ? number : number - Positions;
+      const int at = from[position];
+      const float* const own = image + (at < 0 ? 0 : at) + (c * chunk + first) * apart;
+      float* const to = raw + first * Positions + position;
 #pragma unroll
-    for (int i = 0; i < items; ++i) {
-      const int number = threadIdx.x + i * threads, first = number / Positions * piece;
-      if (2 * Positions % threads && number >= 2 * Positions) break;
-      const float* const own = image + from[i] + c * chunk * apart;
-      float* const to = raw + first * Positions + number % Positions;
-#pragma unroll
-      for (int e = 0; e < piece; ++e) {
-        const bool there = (present >> i & 1) && (rest == 0 || c * chunk + first + e < Channels);
-        copy_async_if<1>(to + e * Positions, own + e * apart, there);
-      }
+      for (int e = 0; e < piece; ++e)
+        copy_async_if<1>(to + e * Positions, own + e * apart, at >= 0 && (rest == 0 || c * chunk + first + e < Channels));
     }
   }
 
-  static CA_INLINE void split_items(float* shared, const float* raw) {
-#pragma unroll
-    for (int i = 0; i < items; ++i) {
-      const int number = threadIdx.x + i * threads;
-      if (2 * Positions % threads && number >= 2 * Positions) break;
-      const float* const own = raw + number / Positions * piece * Positions + number % Positions;
+  static CA_INLINE void split_pieces(float* shared, const float* raw) {
+#pragma unroll 1
+    for (int number = threadIdx.x; number < 2 * Positions; number += threads) {
+      const float* const own = raw + (number < Positions ? number : number + (piece - 1) * Positions);
       split<6, piece / 2> made;
 #pragma unroll
       for (int e = 0; e < piece; e += 2) {
