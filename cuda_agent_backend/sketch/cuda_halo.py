@@ -18,6 +18,7 @@ import sympy
 import torch
 
 from cuda_agent_backend.sketch.contraction import Contraction
+from cuda_agent_backend.sketch.cuda_access import is_aligned
 from cuda_agent_backend.sketch.cuda_contract import Writer, mask_lines
 from cuda_agent_backend.sketch.cuda_frame import decompose, indented
 from cuda_agent_backend.sketch.cuda_layout import MAX_THREADS, DeviceFacts, ceildiv
@@ -173,7 +174,8 @@ class HaloWriter(Writer):
     def _text(self, tail: Sequence[str]) -> str:
         c, t, left = self.contraction, self.tiles, self.contraction.left
         sizes = (
-            t.tile_m, t.tile_n, t.warp_m, t.warp_n, self.positions, self.halo.channel[1], self.halo.tap_count
+            t.tile_m, t.tile_n, t.warp_m, t.warp_n, self.positions, self.halo.channel[1], self.halo.tap_count,
+            self._near,
         )  # fmt: skip
         apart = coefficient(left.index, self.halo.channel[0])
         to = "n * stride + m" if self.output.by_rows else "m * stride + n"
@@ -202,6 +204,16 @@ class HaloWriter(Writer):
         ]  # fmt: skip
         head = f'extern "C" __global__ void __launch_bounds__({t.threads})'
         return "\n".join([head, f"{self.name}({', '.join(parameters)}) {{", *indented(body), "}"])
+
+    @property
+    def _near(self) -> int:
+        """Channels that are next to each other in memory and copied together; 0 where they lie apart."""
+        (channel, count), index = self.halo.channel, self.contraction.left.index
+        if coefficient(index, channel) != 1:
+            return 0
+        return next(
+            (v for v in (4, 2) if count % v == 0 and is_aligned(index, channel, 1, v, v)), 1
+        )
 
     def _corner(self) -> list[str]:
         """``first_<row>``: the box's first row, by loop."""

@@ -69,28 +69,33 @@ class Halo:
 
 
 def halo_of(c: Contraction) -> Halo | None:
-    """None where this is no convolution whose image is contiguous along the rows' last loop, of one group."""
+    """None where this is no convolution of one group, of an image whose places or channels are next to each other."""
     left, right = c.left, c.right
     if c.is_half or c.is_coded or c.batch or c.window or right.mask is not None:
         return None
     steps = {s: coefficient(left.index, s) or 0 for s, _ in (*c.rows, *c.inner)}
-    if min(steps.values()) < 1 or steps[c.rows[-1][0]] > FARTHEST:
+    if min(steps.values()) < 1:
         return None
-    free = [d for d in c.inner if d[0] not in left.mask_symbols]
-    channel = max(free, key=lambda d: steps[d[0]], default=None)
+    free = sorted((d for d in c.inner if d[0] not in left.mask_symbols), key=lambda d: steps[d[0]])
+    row = steps[c.rows[-1][0]]
+    likely = free[-1:] if row <= FARTHEST else []
+    likely += [d for d in free[:1] if row > 1 and steps[d[0]] == 1]
+    found = (_with_channel(c, channel, steps) for channel in likely)
+    return next((halo for halo in found if halo is not None), None)
+
+
+def _with_channel(c: Contraction, channel: Dim, steps: dict[sympy.Symbol, int]) -> Halo | None:
+    """Of which all other terms are taps."""
     taps = tuple(d for d in c.inner if d != channel)
-    if channel is None or not taps:
-        return None
     axes = {row: Axis(row) for row in c.rows}
     for tap in taps:
         open_rows = [row for row, axis in axes.items() if axis.taps is None]
-        found = min(
-            _along(tap, open_rows, left, steps), key=lambda a: a.step * a.spread, default=None
-        )
+        ways = _along(tap, open_rows, c.left, steps)
+        found = min(ways, key=lambda a: a.step * a.spread, default=None)
         if found is None:
             return None
         axes[found.row] = found
-    return Halo(tuple(axes.values()), channel, taps)
+    return Halo(tuple(axes.values()), channel, taps) if taps else None
 
 
 def _along(

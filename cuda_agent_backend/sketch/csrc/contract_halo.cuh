@@ -8,8 +8,9 @@
 
 namespace ca {
 
-// Positions: of the halo. Where 8 channels or fewer are left for the last chunk, a step has those of two taps.
-template <int TileM, int TileN, int WarpM, int WarpN, int Positions, int Channels, int Taps> struct halo_contraction {
+// Positions: of the halo. Where 8 channels or fewer are left for the last chunk, a step has those of two taps. Near: how many
+// channels that are next to each other in memory are copied together; 0 where it is places that are next to each other.
+template <int TileM, int TileN, int WarpM, int WarpN, int Positions, int Channels, int Taps, int Near> struct halo_contraction {
   static constexpr int warps_n = TileN / WarpN, threads = TileM / WarpM * warps_n * 32;
   static constexpr int fragments_m = WarpM / 16, fragments_n = WarpN / 8;
   static constexpr int parts = 3, chunk = 16, piece = 8, rest = Channels % chunk;
@@ -81,22 +82,33 @@ template <int TileM, int TileN, int WarpM, int WarpN, int Positions, int Channel
       const int first = number < Positions ? 0 : piece, position = number < Positions ? number : number - Positions;
       const int at = from[position];
       const float* const own = image + (at < 0 ? 0 : at) + (c * chunk + first) * apart;
-      float* const to = raw + first * Positions + position;
+      constexpr int width = Near ? Near : 1;
+      float* const to = Near ? raw + number * piece : raw + first * Positions + position;
 #pragma unroll
-      for (int e = 0; e < piece; ++e)
-        copy_async_if<1>(to + e * Positions, own + e * apart, at >= 0 && (rest == 0 || c * chunk + first + e < Channels));
+      for (int e = 0; e < piece; e += width) {
+        const bool there = at >= 0 && (rest == 0 || c * chunk + first + e < Channels);
+        copy_async_if<width>(to + e * (Near ? 1 : Positions), own + e * apart, there);
+      }
     }
   }
 
   static CA_INLINE void split_pieces(float* shared, const float* raw) {
 #pragma unroll 1
     for (int number = threadIdx.x; number < 2 * Positions; number += threads) {
-      const float* const own = raw + (number < Positions ? number : number + (piece - 1) * Positions);
       split<6, piece / 2> made;
+      if constexpr (Near > 0) {
+        const float4* const own = reinterpret_cast<const float4*>(raw + number * piece);
+        const float4 x = own[0], y = own[1];
+        const float eight[piece] = {x.x, x.y, x.z, x.w, y.x, y.y, y.z, y.w};
 #pragma unroll
-      for (int e = 0; e < piece; e += 2) {
-        const float both[2] = {own[e * Positions], own[(e + 1) * Positions]};
-        made.set(e / 2, both);
+        for (int e = 0; e < piece; e += 2) made.set(e / 2, eight + e);
+      } else {
+        const float* const own = raw + (number < Positions ? number : number + (piece - 1) * Positions);
+#pragma unroll
+        for (int e = 0; e < piece; e += 2) {
+          const float both[2] = {own[e * Positions], own[(e + 1) * Positions]};
+          made.set(e / 2, both);
+        }
       }
 #pragma unroll
       for (int p = 0; p < parts; ++p)
