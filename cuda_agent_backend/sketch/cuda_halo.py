@@ -19,7 +19,7 @@ import torch
 
 from cuda_agent_backend.sketch.contraction import Contraction
 from cuda_agent_backend.sketch.cuda_access import is_aligned
-from cuda_agent_backend.sketch.cuda_contract import Writer, mask_lines
+from cuda_agent_backend.sketch.cuda_contract import MAX_BATCHES, Writer, mask_lines
 from cuda_agent_backend.sketch.cuda_frame import decompose, indented
 from cuda_agent_backend.sketch.cuda_layout import MAX_THREADS, DeviceFacts, ceildiv
 from cuda_agent_backend.sketch.cuda_operands import Output
@@ -73,8 +73,9 @@ class HaloWriter(Writer):
     def check(self) -> None:
         """Raises Unsupported where the schedule does not fit."""
         self.tiles.check(self.shared_bytes, self.device)
-        if self.grid[0] * self.grid[1] > MAX_GRID:
-            raise Unsupported(f"{self.grid} blocks")
+        batches = self.contraction.batches
+        if self.grid[0] * self.grid[1] > MAX_GRID or batches > MAX_BATCHES:
+            raise Unsupported(f"{self.grid} blocks for each of {batches} groups")
 
     # --- sizes ---
 
@@ -105,7 +106,7 @@ class HaloWriter(Writer):
     def weight_words(self) -> int:
         """Of the weights' parts, and of one step behind them that is read and not used."""
         wide = self.grid[1]
-        return (wide * self.steps + 1) * self._step_words
+        return (self.contraction.batches * wide * self.steps + 1) * self._step_words
 
     @property
     def _step_words(self) -> int:
@@ -122,10 +123,8 @@ class HaloWriter(Writer):
         c, t, right = self.contraction, self.tiles, self.contraction.right
         together = 1 if t.warp_n // 8 % 2 else 2
         part = t.tile_n * CHUNK // 2
-        words, name = (
-            self.weight_words // PARTS,
-            f"{self.name}_weights",
-        )  # the last step's are zeros
+        words = self.weight_words // PARTS  # those of the last step are zeros
+        name = f"{self.name}_weights"
         channel, count = self.halo.channel
         taps, before = self.halo.tap_count, count // CHUNK * CHUNK
         tap, first = f"step % {taps}", f"step / {taps} * {CHUNK} + {PIECE} * e"
@@ -139,15 +138,17 @@ class HaloWriter(Writer):
             f"const int word = i % {part}, number = i / {part}, step = number % {self.steps}, e = word % 2;",
             f"const int fragment = word / {64 * together} * {together} + word / 2 % {together};",
             f"const int lane = word / {2 * together} % 32;",
-            f"const int column = number / {self.steps} * {t.tile_n} + fragment * 8 + lane / 4;",
+            f"const int batch = number / {self.steps * self.grid[1]}, tile_n = number / {self.steps} % {self.grid[1]};",
+            f"const int column = tile_n * {t.tile_n} + fragment * 8 + lane / 4;",
             f"const int tap = {tap}, first = ({first}) + lane % 4 * 2;",
+            *decompose("batch", c.batch, "int"),
             *decompose("column", c.columns, "int"),
             *decompose("tap", self.halo.taps, "int"),
             "float both[2];",
             "#pragma unroll",
             "for (int k = 0; k < 2; ++k) {",
             f"  const int {channel} = first + k;",
-            f"  const bool there = column < {c.n} && tap < {taps} && {channel} < {count};",
+            f"  const bool there = batch < {c.batches} && column < {c.n} && tap < {taps} && {channel} < {count};",
             f"  both[k] = there ? m_{right.buffer}[{c_index(right.index)}] : 0.f;",
             "}",
             "ca::split<6, 1> made;",
@@ -168,8 +169,8 @@ class HaloWriter(Writer):
     def _launch(self) -> Launch:
         high, wide = self.grid
         arguments = (*self.reads, self._split_weights, *self.writes)
-        threads = (self.tiles.threads, 1, 1)
-        return Launch(self.name, (high * wide, 1, 1), threads, self.shared_bytes, arguments)
+        blocks, threads = (high * wide, self.contraction.batches, 1), (self.tiles.threads, 1, 1)
+        return Launch(self.name, blocks, threads, self.shared_bytes, arguments)
 
     def _text(self, tail: Sequence[str]) -> str:
         c, t, left = self.contraction, self.tiles, self.contraction.left
@@ -179,11 +180,13 @@ class HaloWriter(Writer):
         )  # fmt: skip
         apart = coefficient(left.index, self.halo.channel[0])
         to = "n * stride + m" if self.output.by_rows else "m * stride + n"
-        split = f"{self._split_weights} + tile_n * {self.steps * self._step_words}"
+        weights = f"{self._split_weights} + (batch * {self.grid[1]} + tile_n) * {self.steps * self._step_words}"
         body = [
             "extern __shared__ __align__(16) unsigned char shared[];",
             "float* const memory = reinterpret_cast<float*>(shared);",
             f"const int tile_n = blockIdx.x % {self.grid[1]}, column0 = tile_n * {t.tile_n}, end = {c.k};",
+            "const int batch = blockIdx.y;",
+            *decompose("batch", c.batch, "int"),
             *self._corner(),
             *self._place_of_position(),
             *self._place_of_row(),
@@ -191,7 +194,7 @@ class HaloWriter(Writer):
             *self._find(self.left, c.m),
             *self._find(self.right, c.n),
             f"ca::halo_contraction<{', '.join(map(str, sizes))}> sums;",
-            f"sums.add(memory, m_{left.buffer}, {apart}, {split}, place, window, behind);",
+            f"sums.add(memory, m_{left.buffer}, {apart}, {weights}, place, window, behind);",
             f"constexpr int first_thread = 0, own_threads = {t.threads};",
             f"constexpr int stride = {(t.tile_m if self.output.by_rows else t.tile_n) + 4};",
             f"sums.each([&](int m, int n, float v) {{ memory[{to}] = v; }});",

@@ -132,7 +132,7 @@ def _clocks(
     step = max(multiplying, reading) + (1 - HIDDEN) * min(multiplying, reading)
     chunks = ceildiv(halo.channel[1], CHUNK)
     places = chunks * CHUNK * math.prod(halo.places(box)) * PLACE_CLOCKS
-    blocks = halo.boxes(box) * ceildiv(found.n, tile_n)
+    blocks = found.batches * halo.boxes(box) * ceildiv(found.n, tile_n)
     each = blocks / device.sm_count
     waves = max(1.0, (each + math.ceil(each)) / 2)
     threads, shared = 32 * warps, math.prod(halo.places(box)) * PLACE_BYTES

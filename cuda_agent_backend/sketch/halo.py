@@ -69,9 +69,9 @@ class Halo:
 
 
 def halo_of(c: Contraction) -> Halo | None:
-    """None where this is no convolution of one group, of an image whose places or channels are next to each other."""
+    """None where this is no convolution of an image whose places or channels are next to each other."""
     left, right = c.left, c.right
-    if c.is_half or c.is_coded or c.batch or c.window or right.mask is not None:
+    if c.is_half or c.is_coded or c.window or right.mask is not None:
         return None
     steps = {s: coefficient(left.index, s) or 0 for s, _ in (*c.rows, *c.inner)}
     if min(steps.values()) < 1:
@@ -85,7 +85,10 @@ def halo_of(c: Contraction) -> Halo | None:
 
 
 def _with_channel(c: Contraction, channel: Dim, steps: dict[sympy.Symbol, int]) -> Halo | None:
-    """Of which all other terms are taps."""
+    """Of which all other terms are taps.
+
+    What are pieces of the image's channels to the kernel may be neighbours on a line, and channels taps along the batch.
+    """
     taps = tuple(d for d in c.inner if d != channel)
     axes = {row: Axis(row) for row in c.rows}
     for tap in taps:
