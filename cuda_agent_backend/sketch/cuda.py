@@ -18,6 +18,7 @@ from cuda_agent_backend.sketch import (
     cuda_contract_rows,
     cuda_crossed,
     cuda_direct,
+    cuda_halo,
     cuda_short,
     cuda_small,
     cuda_transpose,
@@ -73,8 +74,9 @@ _OF_PRODUCTS = {
     cuda_small.SKETCH: cuda_small.emit_small,
     cuda_direct.SKETCH: cuda_direct.emit_direct,
     cuda_short.SKETCH: cuda_short.emit_short,
+    cuda_halo.SKETCH: cuda_halo.emit_halo,
 }
-"""Sketches of products whose sums are in float32 registers."""
+"""Sketches of products of numbers as they lie in memory."""
 _TILED = (
     cuda_contract.SKETCH,
     cuda_contract_reduce.SKETCH,
@@ -130,9 +132,11 @@ def emit(
     halves = any(b.dtype in _HALF for b in region.buffers.values())
     parts = ["#define CA_HALF" if halves else "", _PRELUDE.read_text(encoding="utf-8")]
     sketches = {dict(p).get("sketch") for p in schedule.kernels}
-    if sketches & {*_TILED, cuda_short.SKETCH}:
+    if sketches & {*_TILED, cuda_short.SKETCH, cuda_halo.SKETCH}:
         preludes = (*cuda_contract.PRELUDES, *(cuda_contract.HALF_PRELUDES if halves else ()))
         parts += [text.read_text(encoding="utf-8") for text in preludes]
+    if cuda_halo.SKETCH in sketches:
+        parts.append(cuda_halo.PRELUDE.read_text(encoding="utf-8"))
     parts += [text for e in emitted for text in e.functions]
     return "\n".join(parts) + "\n", _plan(region, kernels, emitted)
 

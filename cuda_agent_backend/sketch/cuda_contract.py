@@ -606,27 +606,30 @@ class Writer:
 
     def _each_result(self, body: Sequence[str]) -> list[str]:
         """``body`` for each ``L`` results of a tile, the `i`-th in the tail's order, from `row` and `column` on."""
-        c, t = self.contraction, self.tiles
+        t, v = self.tiles, self.output.vector
         high, wide = (t.tile_n, t.tile_m) if self.output.by_rows else (t.tile_m, t.tile_n)
-        v = self.output.vector
         slow, fast = f"i / {wide // v}", f"i % {wide // v} * {v}"
         if self.output.across:
             slow, fast = f"i % {high}", f"i / {high} * {v}"
         m, n = (fast, slow) if self.output.by_rows else (slow, fast)
-        inside = [f"m < {self.own_rows}"] if self.own_rows < t.tile_m else []
-        inside += [f"row < {c.m}"] if c.m % self.own_rows else []
-        inside += [f"n < {self.own_columns}"] if self.own_columns < t.tile_n else []
-        inside += [f"column < {c.n}"] if c.n % self.own_columns else []
-        body = [
-            f"const int m = {m}, n = {n}, row = row0 + m, column = column0 + n;",
-            *([f"if (!({' && '.join(inside)})) continue;"] if inside else []),
-            *body,
-        ]
+        body = [*self._numbered(m, n), *body]
         return [
             f"constexpr int L = {v};",
             f"for (int i = threadIdx.x - first_thread; i < {high * wide // v}; i += own_threads) {{",
             *indented(body),
             "}",
+        ]
+
+    def _numbered(self, m: str, n: str) -> list[str]:
+        """``row`` and ``column`` of a result of the tile; those that there are none of are left out."""
+        c, t = self.contraction, self.tiles
+        inside = [f"m < {self.own_rows}"] if self.own_rows < t.tile_m else []
+        inside += [f"row < {c.m}"] if c.m % self.own_rows else []
+        inside += [f"n < {self.own_columns}"] if self.own_columns < t.tile_n else []
+        inside += [f"column < {c.n}"] if c.n % self.own_columns else []
+        return [
+            f"const int m = {m}, n = {n}, row = row0 + m, column = column0 + n;",
+            *([f"if (!({' && '.join(inside)})) continue;"] if inside else []),
         ]
 
     def _tail(self) -> list[str]:

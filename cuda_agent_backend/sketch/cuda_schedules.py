@@ -22,6 +22,7 @@ from cuda_agent_backend.sketch.cuda_estimate import (
     row_facts,
 )
 from cuda_agent_backend.sketch.cuda_frame import row_groups
+from cuda_agent_backend.sketch.cuda_halo_schedules import halo_schedules
 from cuda_agent_backend.sketch.cuda_layout import (
     MAX_THREADS,
     WARP,
@@ -94,7 +95,9 @@ def kernel_schedules(
         small = small_schedules(whole) if whole is not None else []
         if whole is not None:
             direct = [*direct_schedules(whole, device), *short_schedules(kernel, whole, device)]
-        tiled = [*small, *contract_schedules(split, contraction, region, device, most)]
+        plain = contract_schedules(split, contraction, region, device, most)
+        boxed = halo_schedules(kernel, whole, region, device) if whole is not None else []
+        tiled = [*small, *_by_turns(plain, boxed)]
     if tiled and least >= FEW:
         return [*direct, *tiled][:most]
     found = _row_schedules(kernel, region, device, most)

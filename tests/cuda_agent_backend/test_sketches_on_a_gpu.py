@@ -31,6 +31,7 @@ import test_sketch_cuda_attention_half as half_attention
 import test_sketch_cuda_columns
 import test_sketch_direct
 import test_sketch_gather
+import test_sketch_halo
 import test_sketch_recurrent as recurrent
 import test_sketch_running
 import test_sketch_scan_order
@@ -120,6 +121,7 @@ NESTS: dict[str, Case] = {
     **{f"whole rows, {name}": case for name, case in test_whole_rows.CASES.items()},
     **{f"weighed, {name}": case for name, case in test_weighed.CASES.items()},
     **{f"few channels, {name}": case for name, case in test_sketch_direct.CASES.items()},
+    **{f"halos, {name}": case for name, case in test_sketch_halo.CASES.items()},
     **{f"few terms, {name}": case for name, case in test_sketch_short.CASES.items()},
     **{f"bags, {name}": case for name, case in test_sketch_bags.BAGS.items()},
     **{f"folds, {name}": case for name, case in test_sketch_bags.FOLDS.items()},
@@ -145,7 +147,11 @@ NESTS: dict[str, Case] = {
         for length, k in ((300, 5), (3000, 70), (60000, 9))
     },
 }
-IN_FLOAT64 = ("few channels, infinities", "few channels, transposed, infinities")
+IN_FLOAT64 = tuple(
+    f"{kind}, {name}"
+    for kind in ("few channels", "halos")
+    for name in ("infinities", "transposed, infinities")
+)
 """Cases on which eager's own float32 convolution on the CPU leaves out the zeros beside an image."""
 RECURRENT = {f"recurrent, {name}": case for name, (case, _) in recurrent.CASES.items()}
 ATTENTION = {f"attention, {name}": case for name, case in attention.CASES.items()}

@@ -52,6 +52,18 @@ CA_INLINE void multiply_bf16(float (&d)[4], const unsigned (&a)[4], const unsign
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+// Four matrices of 8 x 8 numbers, of which each lane names a row: lanes 8 * i and up those of matrix i, of which register
+// i then holds two neighbours of a row, or of a column.
+template <bool Columns> CA_INLINE void load_matrices(unsigned (&r)[4], const void* row) {
+  const unsigned from = unsigned(__cvta_generic_to_shared(row));
+  if constexpr (Columns)
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(from) : "memory");
+  else
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(from) : "memory");
+}
+
 // N registers of a fragment for each of the parts that numbers are split into. Terms: of one instruction. Width:
 // neighbouring terms in a register. Three products are those of an operand that is split and one that one part holds.
 template <int Products, int N> struct split;

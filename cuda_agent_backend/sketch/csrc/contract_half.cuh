@@ -13,17 +13,6 @@ template <int V> CA_INLINE void copy_half_if(void* shared, const void* global, b
   else
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" :: "r"(to), "l"(global), "r"(there ? 4 : 0) : "memory");
 }
-// Four matrices of 8 x 8 numbers, of which each lane names a row: lanes 8 * i and up those of matrix i, of which register
-// i then holds two neighbours of a row, or of a column.
-template <bool Columns> CA_INLINE void load_matrices(unsigned (&r)[4], const void* row) {
-  const unsigned from = unsigned(__cvta_generic_to_shared(row));
-  if constexpr (Columns)
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(from) : "memory");
-  else
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(from) : "memory");
-}
 // As `multiply_bf16`.
 CA_INLINE void multiply_f16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
   asm volatile(

@@ -1,0 +1,371 @@
+"""Convolutions in float32 -> CUDA on tensor cores, where a block copies and splits what it needs of the image once.
+
+Schedule parameters: `box`, the places of the output that a block has, by loop, as "1x8x16"; `tile_n`, its channels;
+`warp_m` and `warp_n`, the places and channels of a warp. Those divide the tile, `warp_m` by 16 and `warp_n` by 8; the
+tile's places are those of the box and as many more as its warps have.
+
+See ``csrc/contract_halo.cuh``. A kernel before splits the weights, in the order in which the tensor cores take them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import sympy
+import torch
+
+from cuda_agent_backend.sketch.contraction import Contraction
+from cuda_agent_backend.sketch.cuda_access import is_aligned
+from cuda_agent_backend.sketch.cuda_contract import MAX_BATCHES, Writer, mask_lines
+from cuda_agent_backend.sketch.cuda_frame import decompose, indented
+from cuda_agent_backend.sketch.cuda_layout import MAX_THREADS, DeviceFacts, ceildiv
+from cuda_agent_backend.sketch.cuda_operands import Output
+from cuda_agent_backend.sketch.cuda_parts import Emitted, parameters_of, temporary
+from cuda_agent_backend.sketch.cuda_tiles import Tiles
+from cuda_agent_backend.sketch.halo import Halo, halo_of
+from cuda_agent_backend.sketch.lower import LoweredRegion
+from cuda_agent_backend.sketch.nest import Dim, Kernel, coefficient
+from cuda_agent_backend.sketch.printer import c_index
+from cuda_agent_backend.sketch.schedule import Parameter
+from cuda_agent_backend.sketch.ssa import Unsupported
+from sandbox.plan import Launch
+
+PRELUDE = Path(__file__).parent / "csrc" / "contract_halo.cuh"
+SKETCH = "halo"
+CHUNK, PIECE, PARTS = 16, 8, 3
+"""Channels that are multiplied at a time, those of a piece, and the parts of a number (see `contract_halo.cuh`)."""
+PLACE_BYTES = CHUNK * (2 * PARTS + 4) + 4
+"""Of a place of the image in shared memory: its channels, split and before, and where it lies."""
+WEIGHT_THREADS = 256
+MAX_GRID = 1 << 30
+
+
+@dataclass
+class HaloWriter(Writer):
+    """Writes the kernels of a convolution whose blocks have boxes. ``tiles`` has the sizes that follow from ``box``."""
+
+    halo: Halo
+    box: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.index != "int":
+            raise Unsupported("an image of more elements than 32 bits count")
+
+    def _output(self) -> Output:
+        """Results that are stored together lie in one line of the box."""
+        found = super()._output()
+        if not found.by_rows:
+            return found
+        return replace(
+            found, vector=next(v for v in (4, 2, 1) if v <= found.vector and self.box[-1] % v == 0)
+        )
+
+    def emit(self) -> Emitted:
+        self.check()
+        made, launch = self._weights()
+        own = temporary(self._split_weights, torch.int32, self.weight_words)
+        return Emitted((made, self._text(self.store_tail())), (launch, self._launch()), (own,))
+
+    def check(self) -> None:
+        """Raises Unsupported where the schedule does not fit."""
+        self.tiles.check(self.shared_bytes, self.device)
+        batches = self.contraction.batches
+        if self.grid[0] * self.grid[1] > MAX_GRID or batches > MAX_BATCHES:
+            raise Unsupported(f"{self.grid} blocks for each of {batches} groups")
+
+    # --- sizes ---
+
+    @property
+    def positions(self) -> int:
+        """Of the image, with the halo."""
+        return math.prod(self.halo.places(self.box))
+
+    @property
+    def shared_bytes(self) -> int:
+        t = self.tiles
+        high, wide = (t.tile_n, t.tile_m) if self.output.by_rows else (t.tile_m, t.tile_n)
+        return max(self.positions * PLACE_BYTES, 4 * high * (wide + 4))
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        return self.halo.boxes(self.box), ceildiv(self.contraction.n, self.tiles.tile_n)
+
+    @property
+    def own_rows(self) -> int:
+        return math.prod(self.box)
+
+    @property
+    def steps(self) -> int:
+        return steps_of(self.halo)
+
+    @property
+    def weight_words(self) -> int:
+        """Of the weights' parts, and of one step behind them that is read and not used."""
+        wide = self.grid[1]
+        return (self.contraction.batches * wide * self.steps + 1) * self._step_words
+
+    @property
+    def _step_words(self) -> int:
+        return PARTS * self.tiles.tile_n * CHUNK // 2
+
+    # --- text ---
+
+    @property
+    def _split_weights(self) -> str:
+        return f"{self.name}_split"
+
+    def _weights(self) -> tuple[str, Launch]:
+        """The kernel that splits weights: one word of each part by a thread, in the order in which lanes read them."""
+        c, t, right = self.contraction, self.tiles, self.contraction.right
+        together = 1 if t.warp_n // 8 % 2 else 2
+        part = t.tile_n * CHUNK // 2
+        words = self.weight_words // PARTS  # those of the last step are zeros
+        name = f"{self.name}_weights"
+        channel, count = self.halo.channel
+        taps, before = self.halo.tap_count, count // CHUNK * CHUNK
+        tap, first = f"step % {taps}", f"step / {taps} * {CHUNK} + {PIECE} * e"
+        if 0 < count - before <= PIECE:
+            last = before // CHUNK * taps
+            tap = f"step < {last} ? {tap} : 2 * (step - {last}) + e"
+            first = f"step < {last} ? {first} : {before}"
+        body = [
+            f"const int i = blockIdx.x * {WEIGHT_THREADS} + threadIdx.x;",
+            f"if (i >= {words}) return;",
+            f"const int word = i % {part}, number = i / {part}, step = number % {self.steps}, e = word % 2;",
+            f"const int fragment = word / {64 * together} * {together} + word / 2 % {together};",
+            f"const int lane = word / {2 * together} % 32;",
+            f"const int batch = number / {self.steps * self.grid[1]}, tile_n = number / {self.steps} % {self.grid[1]};",
+            f"const int column = tile_n * {t.tile_n} + fragment * 8 + lane / 4;",
+            f"const int tap = {tap}, first = ({first}) + lane % 4 * 2;",
+            *decompose("batch", c.batch, "int"),
+            *decompose("column", c.columns, "int"),
+            *decompose("tap", self.halo.taps, "int"),
+            "float both[2];",
+            "#pragma unroll",
+            "for (int k = 0; k < 2; ++k) {",
+            f"  const int {channel} = first + k;",
+            f"  const bool there = batch < {c.batches} && column < {c.n} && tap < {taps} && {channel} < {count};",
+            f"  both[k] = there ? m_{right.buffer}[{c_index(right.index)}] : 0.f;",
+            "}",
+            "ca::split<6, 1> made;",
+            "made.set(0, both);",
+            "#pragma unroll",
+            f"for (int p = 0; p < {PARTS}; ++p)",
+            f"  {self._split_weights}[number * {self._step_words} + p * {part} + word] = int(made.part[p][0]);",
+        ]
+        parameters = [
+            *parameters_of(self.region, [right.buffer], []), f"int* __restrict__ {self._split_weights}"
+        ]  # fmt: skip
+        head = f'extern "C" __global__ void __launch_bounds__({WEIGHT_THREADS})'
+        text = "\n".join([head, f"{name}({', '.join(parameters)}) {{", *indented(body), "}"])
+        grid = (ceildiv(words, WEIGHT_THREADS), 1, 1)
+        arguments = (right.buffer, self._split_weights)
+        return text, Launch(name, grid, (WEIGHT_THREADS, 1, 1), 0, arguments)
+
+    def _launch(self) -> Launch:
+        high, wide = self.grid
+        arguments = (*self.reads, self._split_weights, *self.writes)
+        blocks, threads = (high * wide, self.contraction.batches, 1), (self.tiles.threads, 1, 1)
+        return Launch(self.name, blocks, threads, self.shared_bytes, arguments)
+
+    def _text(self, tail: Sequence[str]) -> str:
+        c, t, left = self.contraction, self.tiles, self.contraction.left
+        sizes = (
+            t.tile_m, t.tile_n, t.warp_m, t.warp_n, self.positions, self.halo.channel[1], self.halo.tap_count,
+            self._near,
+        )  # fmt: skip
+        apart = coefficient(left.index, self.halo.channel[0])
+        to = "n * stride + m" if self.output.by_rows else "m * stride + n"
+        weights = f"{self._split_weights} + (batch * {self.grid[1]} + tile_n) * {self.steps * self._step_words}"
+        body = [
+            "extern __shared__ __align__(16) unsigned char shared[];",
+            "float* const memory = reinterpret_cast<float*>(shared);",
+            f"const int tile_n = blockIdx.x % {self.grid[1]}, column0 = tile_n * {t.tile_n}, end = {c.k};",
+            "const int batch = blockIdx.y;",
+            *decompose("batch", c.batch, "int"),
+            *self._corner(),
+            *self._place_of_position(),
+            *self._place_of_row(),
+            *self._distance_of_tap(),
+            *self._find(self.left, c.m),
+            *self._find(self.right, c.n),
+            f"ca::halo_contraction<{', '.join(map(str, sizes))}> sums;",
+            f"sums.add(memory, m_{left.buffer}, {apart}, {weights}, place, window, behind);",
+            f"constexpr int first_thread = 0, own_threads = {t.threads};",
+            f"constexpr int stride = {(t.tile_m if self.output.by_rows else t.tile_n) + 4};",
+            f"sums.each([&](int m, int n, float v) {{ memory[{to}] = v; }});",
+            "__syncthreads();",
+            *tail,
+        ]
+        parameters = [
+            *parameters_of(self.region, self.reads, []), f"const int* __restrict__ {self._split_weights}",
+            *parameters_of(self.region, [], self.writes),
+        ]  # fmt: skip
+        head = f'extern "C" __global__ void __launch_bounds__({t.threads})'
+        return "\n".join([head, f"{self.name}({', '.join(parameters)}) {{", *indented(body), "}"])
+
+    @property
+    def _near(self) -> int:
+        """Channels that are next to each other in memory and copied together; 0 where they lie apart."""
+        (channel, count), index = self.halo.channel, self.contraction.left.index
+        if coefficient(index, channel) != 1:
+            return 0
+        return next(
+            (v for v in (4, 2) if count % v == 0 and is_aligned(index, channel, 1, v, v)), 1
+        )
+
+    def _corner(self) -> list[str]:
+        """``first_<row>``: the box's first row, by loop."""
+        counts = [
+            (sympy.Symbol(f"box_{axis.row[0]}"), ceildiv(axis.row[1], rows))
+            for axis, rows in zip(self.halo.axes, self.box, strict=True)
+        ]
+        corners = (
+            f"const int first_{axis.row[0]} = {symbol} * {rows};"
+            for axis, rows, (symbol, _) in zip(self.halo.axes, self.box, counts, strict=True)
+        )
+        number = f"int(blockIdx.x / {self.grid[1]})"
+        return [*decompose(number, counts, "int"), *corners]
+
+    def _place_of_position(self) -> list[str]:
+        """``place``: the element of the image's first channel at a position of the halo, and whether there is one."""
+        left, lines, inside = self.contraction.left, [f"const int {self.halo.channel[0]} = 0;"], []
+        sizes = self.halo.places(self.box)
+        moved = [sympy.Symbol(f"by_{axis.row[0]}") for axis in self.halo.axes]
+        for axis, place in zip(self.halo.axes, moved, strict=True):
+            first = sympy.Symbol(f"first_{axis.row[0]}")
+            lines += [f"const int {s} = {c_index(e)};" for s, e in axis.at(first, place).items()]
+            inside.append(f"{axis.step} * {first} + {place} < {axis.places(axis.row[1])}")
+        if left.mask is not None:
+            lines += mask_lines(left.mask, self._dtype)
+            inside.append("present")
+        return [
+            "auto place = [&](int position, bool& there) {",
+            *indented(decompose("position", list(zip(moved, sizes, strict=True)), "int")),
+            *indented(
+                [*lines, f"there = {' && '.join(inside)};", f"return {c_index(left.index)};"]
+            ),
+            "};",
+        ]
+
+    def _place_of_row(self) -> list[str]:
+        """``window``: the position that a row's window begins at; rows beyond the box share the last one's."""
+        own = [(sympy.Symbol(f"o{n}"), rows) for n, rows in enumerate(self.box)]
+        moved = sum(
+            axis.step * distance * symbol
+            for axis, distance, (symbol, _) in zip(
+                self.halo.axes, self._distances, own, strict=True
+            )
+        )
+        least = f"const int row = ca::imin(m, {self.own_rows - 1});"
+        return [
+            "auto window = [&](int m) {",
+            *indented(
+                [least, *decompose("row", own, "int"), f"return {c_index(sympy.sympify(moved))};"]
+            ),
+            "};",
+        ]
+
+    def _distance_of_tap(self) -> list[str]:
+        """``behind``: positions from a window's first to that of a tap."""
+        moved = sum(
+            axis.spread * distance * axis.taps[0]
+            for axis, distance in zip(self.halo.axes, self._distances, strict=True)
+            if axis.taps is not None
+        )
+        return [
+            "auto behind = [&](int tap) {",
+            *indented(
+                [
+                    *decompose("tap", self.halo.taps, "int"),
+                    f"return {c_index(sympy.sympify(moved))};",
+                ]
+            ),
+            "};",
+        ]
+
+    @property
+    def _distances(self) -> list[int]:
+        """Positions from one place of an axis to the next."""
+        sizes = self.halo.places(self.box)
+        return [math.prod(sizes[n + 1 :]) for n in range(len(sizes))]
+
+    def _numbered(self, m: str, n: str) -> list[str]:
+        own: list[Dim] = [(sympy.Symbol(f"o{i}"), rows) for i, rows in enumerate(self.box)]
+        inside, row = [], ""
+        if self.own_rows < self.tiles.tile_m:
+            inside.append(f"m < {self.own_rows}")
+        if self.contraction.n % self.tiles.tile_n:
+            inside.append(f"column < {self.contraction.n}")
+        places = []
+        for axis, (symbol, rows) in zip(self.halo.axes, own, strict=True):
+            name, size = axis.row
+            places.append(f"const int y{symbol} = first_{name} + {symbol};")
+            if size % rows:
+                inside.append(f"y{symbol} < {size}")
+            row = f"({row}) * {size} + y{symbol}" if row else f"y{symbol}"
+        return [
+            f"const int m = {m}, n = {n}, column = column0 + n;",
+            *decompose("m", own, "int"),
+            *places,
+            *([f"if (!({' && '.join(inside)})) continue;"] if inside else []),
+            f"const int row = {row};",
+        ]
+
+
+def steps_of(halo: Halo) -> int:
+    """Products of 16 terms for each result; where the last chunk has one piece only, two taps share one."""
+    channels, taps = halo.channel[1], halo.tap_count
+    chunks, rest = divmod(channels, CHUNK)
+    last = 0 if rest == 0 else ceildiv(taps, 2) if rest <= PIECE else taps
+    return chunks * taps + last
+
+
+def halo_writer(
+    kernel: Kernel,
+    found: Contraction,
+    region: LoweredRegion,
+    parameters: Mapping[str, Parameter],
+    name: str,
+    device: DeviceFacts,
+) -> HaloWriter:
+    """Raises Unsupported where this is no such convolution, or the schedule does not fit."""
+    halo = halo_of(found)
+    if halo is None:
+        raise Unsupported("no convolution of an image that is contiguous along the results")
+    box = _box_of(parameters.get("box"), halo)
+    sizes = [parameters.get(key) for key in ("tile_n", "warp_m", "warp_n")]
+    if parameters.keys() != {"sketch", "box", "tile_n", "warp_m", "warp_n"}:
+        raise Unsupported("parameters: box, tile_n, warp_m and warp_n")
+    tile_n, warp_m, warp_n = (n if isinstance(n, int) else 0 for n in sizes)
+    if min(tile_n, warp_m, warp_n) < 1 or tile_n > MAX_THREADS:
+        raise Unsupported("tiles that do not divide into warps")
+    tile_m = ceildiv(math.prod(box), warp_m) * warp_m
+    tiles = Tiles(tile_m, tile_n, CHUNK, warp_m, warp_n, 2, CHUNK)
+    return HaloWriter(kernel, found, region, tiles, name, device, halo, box)
+
+
+def _box_of(text: Parameter | None, halo: Halo) -> tuple[int, ...]:
+    parts = str(text).split("x")
+    box = tuple(int(part) for part in parts if part.isdecimal() and len(part) < 6)
+    if len(box) != len(parts) or len(box) != len(halo.axes) or min(box) < 1:
+        raise Unsupported(f"box: {text}; places by loop of the output, as 1x8x16")
+    return box
+
+
+def emit_halo(
+    kernel: Kernel,
+    found: Contraction | None,
+    region: LoweredRegion,
+    parameters: Mapping[str, Parameter],
+    name: str,
+    device: DeviceFacts,
+) -> Emitted:
+    """Raises Unsupported where the kernel is no such convolution, or the schedule does not fit."""
+    if found is None:
+        raise Unsupported("no sum of products")
+    return halo_writer(kernel, found, region, parameters, name, device).emit()

@@ -1,0 +1,167 @@
+"""Which boxes and tiles of a convolution are worth trying on a device, best guess first."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+
+from cuda_agent_backend.sketch.contraction import Contraction
+from cuda_agent_backend.sketch.cuda_halo import (
+    CHUNK,
+    PIECE,
+    PLACE_BYTES,
+    SKETCH,
+    HaloWriter,
+    halo_writer,
+    steps_of,
+)
+from cuda_agent_backend.sketch.cuda_layout import DeviceFacts, ceildiv
+from cuda_agent_backend.sketch.halo import Halo, halo_of
+from cuda_agent_backend.sketch.lower import LoweredRegion
+from cuda_agent_backend.sketch.nest import Kernel
+from cuda_agent_backend.sketch.schedule import Parameter
+from cuda_agent_backend.sketch.ssa import Unsupported
+
+Parameters = dict[str, Parameter]
+LEAST_CHANNELS, LEAST_COLUMNS = PIECE, 8
+"""Below which most of a tile is padding."""
+MOST = 4
+"""Schedules that are proposed."""
+ROWS = (128, 256, 64)
+"""Of a tile, which the box fills as far as it can."""
+LINES = (8, 16, 32, 64, 128, 256)
+"""Places of a box along the innermost loop: of eight that follow each other, fragments are read without conflicts."""
+SIDES = (1, 2, 3, 4, 5, 6, 8, 12, 16)
+"""Places along others."""
+MOST_BOXES = 4
+"""Of each size that are looked at more closely."""
+HALO = 0.3
+"""What a place of the image costs a box, beside one of the output."""
+WIDEST = 128
+WARPS = ((32, 32), (64, 32), (32, 24), (64, 24), (32, 40), (32, 16), (64, 16), (16, 32), (64, 8))
+"""Places and channels of a warp, as far as registers go."""
+FEWEST_THREADS, MOST_THREADS = 128, 512
+PRODUCTS_PER_CLOCK = 1250 / 6
+"""Of a multiprocessor, in float32's accuracy."""
+PLACE_CLOCKS, FRAGMENT_CLOCKS = 0.3, (12.0, 6.0)
+"""What copying and splitting a number takes; reading a warp's fragment of 16 places, of 8 channels, for 16 terms."""
+HIDDEN = 0.7
+"""The share of the shorter of reading fragments and multiplying that the longer one hides."""
+ENOUGH_THREADS = 256
+"""On a multiprocessor, to hide what one of them waits for."""
+REGISTERS = 65536
+OWN_REGISTERS = 80
+"""Of a thread, beside its sums and what goes with each."""
+ALONE = 1.1
+"""What it costs that no other block multiplies while one splits its chunk."""
+
+
+def halo_schedules(
+    kernel: Kernel, found: Contraction, region: LoweredRegion, device: DeviceFacts
+) -> list[Parameters]:
+    """A few schedules, none where this is no convolution of several taps and enough channels."""
+    halo = halo_of(found)
+    if halo is None or halo.tap_count < 2:
+        return []
+    if halo.channel[1] < LEAST_CHANNELS or found.n < LEAST_COLUMNS:
+        return []
+    ranked = sorted(
+        ((_clocks(found, halo, box, tile, device), n, box, tile) for n, (box, tile) in enumerate(_all(found, halo))),
+        key=lambda item: item[:2],
+    )  # fmt: skip
+    chosen: dict[Tile, Parameters] = {}
+    for _, _, box, tile in ranked:
+        own = _parameters(box, tile)
+        if tile not in chosen and _fits(kernel, found, region, own, device):
+            chosen[tile] = own
+        if len(chosen) == MOST:
+            break
+    return list(chosen.values())
+
+
+Tile = tuple[int, int, int, int]
+"""Places and channels of a block, and of a warp."""
+
+
+def _all(found: Contraction, halo: Halo) -> Iterator[tuple[tuple[int, ...], Tile]]:
+    boxes = [box for rows in ROWS for box in _boxes(halo, rows)]
+    for box, (warp_m, warp_n) in itertools.product(boxes, WARPS):
+        tile_m = ceildiv(math.prod(box), warp_m) * warp_m
+        for columns in _columns(found.n, warp_n):
+            threads = tile_m // warp_m * (columns // warp_n) * 32
+            fits = threads * _registers(warp_m, warp_n) <= REGISTERS
+            if fits and FEWEST_THREADS <= threads <= MOST_THREADS:
+                yield box, (tile_m, columns, warp_m, warp_n)
+
+
+def _columns(n: int, warp: int) -> list[int]:
+    """Whole warps: all columns, or several tiles of them with little padding."""
+    least = ceildiv(n, warp) * warp
+    wide = {warp * count for count in (1, 2, 3, 4, 8) if warp * count <= min(least, WIDEST)}
+    return sorted(wide)
+
+
+def _boxes(halo: Halo, rows: int) -> list[tuple[int, ...]]:
+    """The few that fill a tile of so many rows with the least padding and halo."""
+    sizes = [axis.row[1] for axis in halo.axes]
+    options = [_sides(size, rows, SIDES) for size in sizes[:-1]] + [_sides(sizes[-1], rows, LINES)]
+    full = (b for b in itertools.product(*options) if rows // 2 < math.prod(b) <= rows)
+
+    def cost(box: tuple[int, ...]) -> float:
+        return halo.boxes(box) * (
+            ceildiv(math.prod(box), 16) * 16 + HALO * math.prod(halo.places(box))
+        )
+
+    return sorted(full, key=cost)[:MOST_BOXES]
+
+
+def _sides(size: int, rows: int, allowed: tuple[int, ...]) -> list[int]:
+    short = [n for n in allowed if n < size and n <= rows]
+    return [*short, size] if size <= rows else short
+
+
+def _clocks(
+    found: Contraction, halo: Halo, box: tuple[int, ...], tile: Tile, device: DeviceFacts
+) -> float:
+    """Of the busiest multiprocessor, about."""
+    tile_m, tile_n, warp_m, warp_n = tile
+    warps = tile_m // warp_m * (tile_n // warp_n)
+    multiplying = tile_m * tile_n * CHUNK / PRODUCTS_PER_CLOCK
+    reading = warps * (warp_m // 16 * FRAGMENT_CLOCKS[0] + warp_n // 8 * FRAGMENT_CLOCKS[1])
+    step = max(multiplying, reading) + (1 - HIDDEN) * min(multiplying, reading)
+    chunks = ceildiv(halo.channel[1], CHUNK)
+    places = chunks * CHUNK * math.prod(halo.places(box)) * PLACE_CLOCKS
+    blocks = found.batches * halo.boxes(box) * ceildiv(found.n, tile_n)
+    each = blocks / device.sm_count
+    waves = max(1.0, (each + math.ceil(each)) / 2)
+    threads, shared = 32 * warps, math.prod(halo.places(box)) * PLACE_BYTES
+    room = min(
+        REGISTERS // (threads * _registers(warp_m, warp_n)), device.shared_per_block_bytes // shared
+    )
+    resident = min(max(1, room), max(1.0, each))
+    busy = min(1.0, resident * threads / ENOUGH_THREADS) ** 0.5
+    alone = ALONE if resident < 2 else 1.0
+    return float(waves * (steps_of(halo) * step + places) * alone / busy)
+
+
+def _registers(warp_m: int, warp_n: int) -> int:
+    """Of a thread, about."""
+    return OWN_REGISTERS + 5 * warp_m * warp_n // 128
+
+
+def _parameters(box: tuple[int, ...], tile: Tile) -> Parameters:
+    _, tile_n, warp_m, warp_n = tile
+    text = "x".join(map(str, box))
+    return {"sketch": SKETCH, "box": text, "tile_n": tile_n, "warp_m": warp_m, "warp_n": warp_n}
+
+
+def _fits(
+    kernel: Kernel, found: Contraction, region: LoweredRegion, own: Parameters, device: DeviceFacts
+) -> bool:
+    try:
+        writer: HaloWriter = halo_writer(kernel, found, region, own, "k", device)
+        writer.check()
+    except Unsupported:
+        return False
+    return True
