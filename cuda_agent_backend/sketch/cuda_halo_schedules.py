@@ -26,6 +26,8 @@ from cuda_agent_backend.sketch.ssa import Unsupported
 Parameters = dict[str, Parameter]
 LEAST_CHANNELS, LEAST_COLUMNS = PIECE, 8
 """Below which most of a tile is padding."""
+MOST_TAPS = 128
+"""More are no filter's, but places of an image that a filter's gradient sums over."""
 MOST = 4
 """Schedules that are proposed."""
 ROWS = (128, 256, 64)
@@ -51,8 +53,8 @@ HIDDEN = 0.7
 ENOUGH_THREADS = 256
 """On a multiprocessor, to hide what one of them waits for."""
 REGISTERS = 65536
-OWN_REGISTERS = 80
-"""Of a thread, beside its sums and what goes with each."""
+OWN_REGISTERS = 60
+"""Of a thread, beside its sums and as many for what goes with them, as the compiler has it without a bound."""
 ALONE = 1.1
 """What it costs that no other block multiplies while one splits its chunk."""
 
@@ -62,7 +64,7 @@ def halo_schedules(
 ) -> list[Parameters]:
     """A few schedules, none where this is no convolution of several taps and enough channels."""
     halo = halo_of(found)
-    if halo is None or halo.tap_count < 2:
+    if halo is None or not 2 <= halo.tap_count <= MOST_TAPS:
         return []
     if halo.channel[1] < LEAST_CHANNELS or found.n < LEAST_COLUMNS:
         return []
@@ -147,7 +149,7 @@ def _clocks(
 
 def _registers(warp_m: int, warp_n: int) -> int:
     """Of a thread, about."""
-    return OWN_REGISTERS + 5 * warp_m * warp_n // 128
+    return OWN_REGISTERS + 2 * warp_m * warp_n // 32
 
 
 def _parameters(box: tuple[int, ...], tile: Tile) -> Parameters:

@@ -87,7 +87,7 @@ def halo_of(c: Contraction) -> Halo | None:
 def _with_channel(c: Contraction, channel: Dim, steps: dict[sympy.Symbol, int]) -> Halo | None:
     """Of which all other terms are taps.
 
-    What are pieces of the image's channels to the kernel may be neighbours on a line, and channels taps along the batch.
+    To the kernel, neighbours on a line may be what channels are elsewhere, and channels taps along the batch.
     """
     taps = tuple(d for d in c.inner if d != channel)
     axes = {row: Axis(row) for row in c.rows}
