@@ -47,6 +47,8 @@ from cuda_agent_backend.sketch.ssa import GATHER, Unsupported
 Parameters = dict[str, Parameter]
 
 MOST = 14
+BEFORE_STRIPS = 6
+"""Other ways of going over rows that come before strips, which win for one task in ten that they are for."""
 FEW = 8
 """Rows or columns below which a sum of products may be done as one reduction for each result."""
 KEPT_PER_THREAD = 64
@@ -215,7 +217,7 @@ def _row_schedules(
             chosen[place:place] = [other]
     vector = _vectors(facts.item, facts.line if facts.inner else facts.columns)[0]
     strips = [p for p in strip_schedules(facts, device, vector) if _text(kernel, region, p, device)]
-    return _by_turns(strips, chosen)[:most]
+    return [*chosen[:BEFORE_STRIPS], *_by_turns(strips, chosen[BEFORE_STRIPS:])][:most]
 
 
 def _bears_the_mark(p: Parameters, facts: RowFacts) -> bool:

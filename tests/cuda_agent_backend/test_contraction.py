@@ -192,7 +192,8 @@ def first(it: Sample) -> Contraction:
 
 
 def with_tiles(it: Sample, **change: Any) -> Schedule:
-    rest = cuda.schedules(it.analysis.region, it.analysis.kernels, DEVICE)[0]
+    offered = cuda.schedules(it.analysis.region, it.analysis.kernels, DEVICE)
+    rest = next(s for s in offered if len(s.kernels) == len(it.analysis.kernels))
     others = [rest.parameters(n) for n in range(1, len(rest.kernels))]
     return Schedule.of({**TILES, **change}, *others)
 

@@ -53,7 +53,8 @@ def halves(name: str, dtype: torch.dtype) -> tuple[Sample, Tensor]:
 
 
 def with_tiles(it: Sample, **change: Any) -> Schedule:
-    rest = best(it)
+    offered = cuda.schedules(it.analysis.region, it.analysis.kernels, DEVICE)
+    rest = next(s for s in offered if len(s.kernels) == len(it.analysis.kernels))
     others = [rest.parameters(n) for n in range(1, len(rest.kernels))]
     return Schedule.of({**TILES, **change}, *others)
 
@@ -77,7 +78,7 @@ def test_sums_of_halves_are_as_accurate_as_eagers(
     name: str, dtype: torch.dtype, tmp_path: Path
 ) -> None:
     it, want = halves(name, dtype)
-    assert best(it).parameters(0)["sketch"] == "contract"
+    assert best(it).parameters(0)["sketch"] in ("contract", "contract_rows")
     for schedule in (best(it), with_tiles(it, split=3)):
         got = emulated(it, schedule, tmp_path)
         assert got.dtype == dtype
