@@ -341,7 +341,7 @@ class RowWriter:
             kept = [Span(0, layout.held)]
             return [*out, *span_loops(layout, body, statements, flush, kept)]
         ordered = layout.blocked or any(acc.is_arg for _, acc in self.reductions(number))
-        if layout.is_split and not layout.in_strips and not ordered and full.index(number) % 2:
+        if layout.exchange == "split" and not ordered and full.index(number) % 2:
             # what the launch before read last may still be in the L2 cache
             back = [Span(0, layout.chunks, (), True)]
             return span_loops(layout, body, statements, flush, back)
