@@ -48,7 +48,7 @@ class TileRows(RowWriter):
         self._start()
         self.keeper.declare_shared()
         passes = range(len(self.program.passes))
-        items = [line for n in passes for line in ("{", *indented(self.item("pass", n)), "}")]
+        items = [line for n in passes for line in ("{", *indented(self._item("pass", n)), "}")]
         body = [*self.keeper.fetch(), *self.keeper.declarations(), *items]
         if self.memory.size:
             raise Unsupported("rows whose threads read what others made of them")

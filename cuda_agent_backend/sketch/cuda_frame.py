@@ -28,7 +28,7 @@ def thread_lines(layout: Layout) -> list[str]:
         if layout.inner
         else f"x = tid % {across}, t = tid / {across}"
     )
-    segment = "ca::cluster_rank()" if layout.clustered else f"{layout.block} % {segments}"
+    segment = "ca::cluster_rank()" if layout.clustered else f"blockIdx.x % {segments}"
     size = layout.segment
     limit = f"{size}" if layout.even else f"min({size}, {layout.points} - segment * {size})"
     return [
@@ -74,7 +74,7 @@ def is_partial(layout: Layout, outer: Sequence[Dim]) -> bool:
 
 def row_lines(layout: Layout, outer: Sequence[Dim]) -> list[str]:
     """The row of this thread, ``live`` and the outer variables."""
-    group, partial = f"int({layout.block}) / {layout.segments}", is_partial(layout, outer)
+    group, partial = f"int(blockIdx.x) / {layout.segments}", is_partial(layout, outer)
     if layout.inner:
         out = [f"int row = {group} * {layout.across} + r;"]
         if partial:
@@ -89,10 +89,7 @@ def row_lines(layout: Layout, outer: Sequence[Dim]) -> list[str]:
             f"int column = (group % {per_line} * {layout.across} + x) * {layout.vector};",
         ]
         if partial:
-            # a strip's threads without a column work on one of the strip, which is ready when its others are
-            width = layout.across * layout.vector
-            other = f"group % {per_line} * {width}" if layout.in_strips else "0"
-            out.append(f"const bool live = column < {size}; column = live ? column : {other};")
+            out.append(f"const bool live = column < {size}; column = live ? column : 0;")
         out.append(f"const int row = group / {per_line} * {size} + column;")
     if not partial:
         out.append("const bool live = true;")

@@ -162,20 +162,3 @@ def load_partials(
         f"  a{n}.merge(one);",
         "}",
     ]
-
-
-def store_total(layout: Layout, n: str, acc: Accumulator) -> list[str]:
-    """Keep ``f<n>`` of this thread's rows, whole."""
-    stores = [f"all_{member}{n}[row + i] = f{n}.{member}[i];" for member, _ in acc.fields]
-    lanes = f"for (int i = 0; i < {layout.scalar_lanes}; ++i) {{ {' '.join(stores)} }}"
-    return ["if (t == 0 && live) {", "#pragma unroll", f"  {lanes}", "}"]
-
-
-def load_total(layout: Layout, n: str, acc: Accumulator) -> list[str]:
-    """``f<n>`` as `store_total` kept it."""
-    reads = [f"f{n}.{member}[i] = all_{member}{n}[row + i];" for member, _ in acc.fields]
-    return [
-        f"{acc.of(layout.scalar_lanes)} f{n};",
-        "#pragma unroll",
-        f"for (int i = 0; i < {layout.scalar_lanes}; ++i) {{ {' '.join(reads)} }}",
-    ]

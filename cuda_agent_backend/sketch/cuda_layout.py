@@ -3,7 +3,7 @@
 The threads of one row are a *team*. With lanes "inner" a row is contiguous in memory: a thread holds ``vector``
 neighbouring elements of it, a block ``across`` rows. With lanes "outer" neighbouring rows are contiguous: a thread
 holds ``vector`` rows, a block ``across * vector`` of them. A row may be cut into ``segments``, one block each, which
-meet in a cluster ("cluster"), by launching again ("split"), or in memory within one launch ("strip").
+meet in a cluster ("cluster") or by launching again ("split").
 """
 
 from __future__ import annotations
@@ -50,8 +50,6 @@ class Layout:
     ``held``: how many of its chunks a thread keeps (with "shared"), the first ones; 0: all. The others are read again
     by each pass, in turn upwards and downwards, so that what was read last comes first, while the L2 cache has it.
     ``stream``: 1 for stores, ``once``: 1 for loads that leave the L2 cache first.
-    ``strip``: rows, or groups of columns, that all blocks work on together before the next (exchange "strip"), so few
-    that the L2 cache has them until their last pass; ``ahead``: by how many strips a pass is ahead of the next one.
     ``wide`` asks for 64-bit indices. ``pairs``: a thread's elements, of which none is kept, are neighbours two by
     two (lanes outer).
     """
@@ -71,8 +69,6 @@ class Layout:
     held: int = 0
     stream: int = 0
     once: int = 1
-    strip: int = 0
-    ahead: int = 1
     ordered: bool = False
     wide: bool = False
     pairs: bool = False
@@ -127,17 +123,7 @@ class Layout:
 
     @property
     def is_split(self) -> bool:
-        """Whether segments of a row meet in memory."""
-        return self.exchange in ("split", "strip") and self.segments > 1
-
-    @property
-    def in_strips(self) -> bool:
-        return self.exchange == "strip"
-
-    @property
-    def block(self) -> str:
-        """What tells a block which segment of which rows is its own."""
-        return "item" if self.in_strips else "blockIdx.x"
+        return self.exchange == "split" and self.segments > 1
 
     @property
     def scalar_lanes(self) -> int:
@@ -170,9 +156,6 @@ class Layout:
             and (self.keep != "shared" or self.across > 1),
             "a part held elsewhere than in shared memory": self.held > 0
             and (self.keep != "shared" or self.stages > 1 or self.ordered),
-            "strips of nothing": self.in_strips
-            and (min(self.strip, self.ahead) < 1 or self.segments < 2),
-            "strips without their exchange": self.strip > 0 and not self.in_strips,
             "half a warp": self.threads % WARP != 0,
             "too much in registers": self.keep == "registers" and self.chunks * self.vector > 256,
         }
@@ -186,7 +169,7 @@ def read_layout(
 ) -> Layout:
     """The layout that schedule ``parameters`` describe. Raises Unsupported on unknown or malformed ones."""
     known = {k: v for k, v in parameters.items() if k != "sketch"}
-    texts = {"lanes": ("inner", "outer"), "exchange": ("block", "cluster", "split", "strip"),
+    texts = {"lanes": ("inner", "outer"), "exchange": ("block", "cluster", "split"),
              "keep": ("registers", "shared", "none")}  # fmt: skip
     numbers = {
         "vector",
@@ -199,8 +182,6 @@ def read_layout(
         "held",
         "stream",
         "once",
-        "strip",
-        "ahead",
     }
     for name, value in known.items():
         if name in texts and value in texts[name]:

@@ -108,7 +108,7 @@ class RowWriter:
         keeper.declare_shared()
         body = keeper.declarations()
         for what, number in items:
-            body += [f"{{  // {what} {number}", *indented(self.item(what, number)), "}"]
+            body += [f"{{  // {what} {number}", *indented(self._item(what, number)), "}"]
         if layout.stages > 1:
             rows = staged_lines(
                 layout, self.outer, keeper.copies(), body, bool(self.program.shared)
@@ -246,8 +246,7 @@ class RowWriter:
         kept = layout.keep != "none" and not layout.partial and is_full(p, layout.points)
         return kept and any(s.combine == "welford" for s in p.stages)
 
-    def results(self, number: int) -> list[str]:
-        """Stores of what pass ``number`` reduced to, ``f<number>_<stage>``."""
+    def _results(self, number: int) -> list[str]:
         p, out = self.program.passes[number], [f"constexpr int L = {self.layout.scalar_lanes};"]
         for n, stage in enumerate(p.stages):
             if stage.kind != "reduce":
@@ -264,8 +263,7 @@ class RowWriter:
 
     # --- passes ---
 
-    def item(self, what: str, number: int) -> list[str]:
-        """Statements that do one item."""
+    def _item(self, what: str, number: int) -> list[str]:
         p = self.program.passes[number]
         if what == "combine":
             return self._combine(number)
@@ -308,7 +306,7 @@ class RowWriter:
         ]
         if partial:
             return [*out, *(s for n, acc in reductions for s in store_partial(layout, n, acc))]
-        return [*out, *self.results(number)]
+        return [*out, *self._results(number)]
 
     def _first_loop(self, number: int, reductions: Reductions) -> list[str]:
         """The loop that takes values in; long sums go in runs."""
@@ -341,7 +339,7 @@ class RowWriter:
             kept = [Span(0, layout.held)]
             return [*out, *span_loops(layout, body, statements, flush, kept)]
         ordered = layout.blocked or any(acc.is_arg for _, acc in self.reductions(number))
-        if layout.exchange == "split" and not ordered and full.index(number) % 2:
+        if layout.is_split and not ordered and full.index(number) % 2:
             # what the launch before read last may still be in the L2 cache
             back = [Span(0, layout.chunks, (), True)]
             return span_loops(layout, body, statements, flush, back)
@@ -377,7 +375,7 @@ class RowWriter:
 
     def _side_pass(self, number: int) -> list[str]:
         p, flat, layout = self.program.passes[number], self.program.flats[number], self.layout
-        if layout.is_split:
+        if layout.segments > 1 and layout.exchange == "split":
             raise Unsupported("a side pass of a split row")
         lanes, reductions = layout.scalar_lanes, self.reductions(number)
         body = self.bodies(number, self._at_end(number, "segment == 0 && live"))
@@ -402,7 +400,7 @@ class RowWriter:
         lanes = self.layout.scalar_lanes
         alone = replace(self.layout, vector=lanes)
         joined = join(alone, self.memory, self.reductions(number), cluster=False)
-        return [f"constexpr int L = {lanes};", *joined, *self.results(number)]
+        return [f"constexpr int L = {lanes};", *joined, *self._results(number)]
 
     def join_lanes(self, name: str, acc: Accumulator) -> list[str]:
         """Join ``a<name>``, a single value of every thread, to ``f<name>`` within this block."""
@@ -445,10 +443,6 @@ def emit_rows(
     if not layout.inner and (not kernel.outer or kernel.outer[-1][1] % layout.vector):
         raise Unsupported("lanes across the end of the rows")
     program = RowProgram.of(mark_cancelling(kernel), layout, region)
-    if layout.in_strips:
-        from cuda_agent_backend.sketch.cuda_strip import emit_strips
-
-        return emit_strips(region, layout, program, name, device)
     if layout.is_split:
         from cuda_agent_backend.sketch.cuda_split import emit_split
 

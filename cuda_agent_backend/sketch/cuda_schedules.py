@@ -35,7 +35,6 @@ from cuda_agent_backend.sketch.cuda_rows import emit_rows
 from cuda_agent_backend.sketch.cuda_short import short_schedules
 from cuda_agent_backend.sketch.cuda_small import small_schedules
 from cuda_agent_backend.sketch.cuda_stencil import tile_loop, tile_rows
-from cuda_agent_backend.sketch.cuda_strip_schedules import strip_schedules
 from cuda_agent_backend.sketch.cuda_taps import with_taps_apart
 from cuda_agent_backend.sketch.cuda_transpose import transpose_schedules
 from cuda_agent_backend.sketch.lower import LoweredRegion
@@ -47,8 +46,6 @@ from cuda_agent_backend.sketch.ssa import GATHER, Unsupported
 Parameters = dict[str, Parameter]
 
 MOST = 14
-BEFORE_STRIPS = 6
-"""Other ways of going over rows that come before strips, which win for one task in ten that they are for."""
 FEW = 8
 """Rows or columns below which a sum of products may be done as one reduction for each result."""
 KEPT_PER_THREAD = 64
@@ -215,9 +212,7 @@ def _row_schedules(
         if _text(kernel, region, other, device) != _text(kernel, region, p, device):
             place = 1 if p is chosen[0] else 4  # the other way won as often on the practice set
             chosen[place:place] = [other]
-    vector = _vectors(facts.item, facts.line if facts.inner else facts.columns)[0]
-    strips = [p for p in strip_schedules(facts, device, vector) if _text(kernel, region, p, device)]
-    return [*chosen[:BEFORE_STRIPS], *_by_turns(strips, chosen[BEFORE_STRIPS:])][:most]
+    return chosen[:most]
 
 
 def _bears_the_mark(p: Parameters, facts: RowFacts) -> bool:

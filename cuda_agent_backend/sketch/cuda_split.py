@@ -7,7 +7,6 @@ launch that needs them; arrays are not kept.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from cuda_agent_backend.sketch.cuda_layout import (
@@ -36,8 +35,11 @@ def emit_split(
     functions: list[str] = []
     launches: list[Launch] = []
     temporaries: dict[str, PlanBuffer] = {}
-    for number, items in enumerate(launches_of(program.passes)):
-        own = layout if goes_over_rows(program.passes, items) else _finishing_layout(layout)
+    for number, items in enumerate(_launches(program.passes)):
+        finishing = not any(
+            what in ("pass", "partial") and program.passes[n].inner for what, n in items
+        )
+        own = _finishing_layout(layout) if finishing else layout
         writer = RowWriter(region, own, program, device, layout.segments)
         parameters, names = [], []
         for what, n in items:
@@ -72,12 +74,7 @@ def _made(p: Pass) -> set[str]:
     return {s.buffer for st in p.stages for s in st.local_stores}
 
 
-def goes_over_rows(grouped: Sequence[Pass], items: Sequence[Item]) -> bool:
-    """Whether ``items`` are more than joining partial results and work on scalars."""
-    return any(what in ("pass", "partial") and grouped[n].inner for what, n in items)
-
-
-def launches_of(grouped: tuple[Pass, ...]) -> list[list[Item]]:
+def _launches(grouped: tuple[Pass, ...]) -> list[list[Item]]:
     """What each launch does, in order. A reduction is "partial" in one and "combine" in those after it."""
     cuts = [n for n, p in enumerate(grouped) if p.kind in ("reduce", "scan")]
     result, low = [], 0

@@ -39,11 +39,6 @@ def proposals(it: Sample) -> list[dict[str, Any]]:
     return [dict(s.parameters(0)) for s in found]
 
 
-def apart(it: Sample) -> list[dict[str, Any]]:
-    """Proposals under which blocks work on rows of their own."""
-    return [p for p in proposals(it) if p["exchange"] != "strip"]
-
-
 def source_of(it: Sample, **parameters: Any) -> str:
     way = Schedule.of({"sketch": "row", "exchange": "block", "segments": 1, **parameters})
     return cuda.emit(it.analysis.region, it.analysis.kernels, way, DEVICE)[0]
@@ -149,7 +144,7 @@ def test_what_is_kept_of_a_row_gives_what_eager_gives(name: str, tmp_path: Path)
 
 def test_values_spread_over_several_dimensions_are_kept() -> None:
     it = sample(batch_norm, torch.empty(40, 72, 150, 140), torch.empty(72), torch.empty(72))
-    best = apart(it)[0]
+    best = proposals(it)[0]
     assert (best["keep"], best["exchange"]) == ("shared", "cluster")
     source = source_of(it, **best)
     assert len(re.findall(r"ca::load(_once)?<L>\(m_arg0", source)) == 0
@@ -158,7 +153,7 @@ def test_values_spread_over_several_dimensions_are_kept() -> None:
 @pytest.mark.parametrize("shape", [(24, 2_500_000), (3, 40, 700_000)])
 def test_of_rows_too_long_for_a_cluster_part_is_held_first_of_all(shape: tuple[int, ...]) -> None:
     it = sample(lambda x: F.layer_norm(x, x.shape[-1:]), torch.empty(shape))
-    held = [p for p in apart(it)[:6] if p.get("held")]
+    held = [p for p in proposals(it)[:6] if p.get("held")]
     if shape[-1] < 900_000:
         assert all(p["segments"] < 16 for p in held)  # sixteen blocks hold such a row whole
     else:
@@ -167,7 +162,7 @@ def test_of_rows_too_long_for_a_cluster_part_is_held_first_of_all(shape: tuple[i
 
 def test_columns_too_long_for_a_cluster_are_held_in_strips_of_whole_lines() -> None:
     it = sample(lambda x: F.normalize(x, dim=0), torch.empty(40_000, 1500))
-    best = apart(it)[0]
+    best = proposals(it)[0]
     assert best["held"] and best["across"] * best["vector"] * 4 == 128
 
 
@@ -176,7 +171,7 @@ def test_columns_are_kept_whole_in_strips_of_half_a_line_where_those_of_a_line_a
     rows: int, widths: set[int]
 ) -> None:
     it = sample(lambda x: F.normalize(x, dim=0), torch.empty(rows, 1500))
-    kept = [p for p in apart(it)[:8] if p["keep"] == "shared" and not p.get("held")]
+    kept = [p for p in proposals(it)[:8] if p["keep"] == "shared" and not p.get("held")]
     found = {p["across"] * p["vector"] * 4 for p in kept}
     assert {width for width in found if width < 128} == widths
     assert found
@@ -184,7 +179,7 @@ def test_columns_are_kept_whole_in_strips_of_half_a_line_where_those_of_a_line_a
 
 def test_blocks_that_read_columns_twice_fill_one_wave() -> None:
     it = sample(lambda x: F.normalize(x, dim=0), torch.empty(40_000, 1500))
-    split = [p for p in apart(it)[:4] if p["exchange"] == "split"]
+    split = [p for p in proposals(it)[:4] if p["exchange"] == "split"]
     waves = [
         p["segments"] * math.ceil(1500 / (p["across"] * p["vector"])) / DEVICE.sm_count
         for p in split

@@ -37,7 +37,6 @@ import test_sketch_running
 import test_sketch_scan_order
 import test_sketch_scatter
 import test_sketch_short
-import test_sketch_strips
 import test_sketch_windows
 import test_triangular
 import test_weighed
@@ -264,45 +263,6 @@ def test_a_last_wave_that_blocks_share_changes_nothing(
     if not isinstance(find_sanitizer(), Missing):
         found = sanitize(built.path, made.plan, lambda: list(it.inputs))
         assert {report.status for report in found} == {"clean"}, (case, found)
-
-
-@pytest.mark.parametrize("name", test_sketch_strips.CASES)
-def test_strips_give_what_eager_gives_and_are_clean(name: str, tmp_path: Path) -> None:
-    """Small rows are not offered in strips: the L2 cache holds them all."""
-    function, inputs, parameters = test_sketch_strips.CASES[name]
-    it = on_cuda(function, *inputs)
-    made = api.generate(it.analysis, test_sketch_strips.schedule(**parameters))
-    assert isinstance(made, Candidate), made
-    built = compile_candidate(made, tmp_path, "sm_90a", 120)
-    assert isinstance(built, Compiled), built
-    for got, want in zip(run(built, made.plan, it.inputs), it.want, strict=True):
-        torch.testing.assert_close(got, want, equal_nan=True, **within(want))
-    if not isinstance(find_sanitizer(), Missing):
-        found = sanitize(built.path, made.plan, lambda: list(it.inputs))
-        assert {report.status for report in found} == {"clean"}, (parameters, found)
-
-
-@pytest.mark.parametrize("name", test_sketch_strips.LARGE)
-def test_blocks_that_wait_for_each_other_find_what_they_wait_for(name: str, tmp_path: Path) -> None:
-    """More blocks than the device holds at once, whose results are the same to the bit each time."""
-    function, empty = test_sketch_strips.LARGE[name]
-    it = on_cuda(function, torch.randn(empty.shape, generator=torch.Generator().manual_seed(1)))
-    offered = [
-        schedule
-        for schedule in it.analysis.schedules(dataclasses.replace(gpu_facts(), tf32=False))
-        if schedule.parameters(0).get("exchange") == "strip"
-    ]
-    assert offered
-    for number, schedule in enumerate(offered):
-        made = api.generate(it.analysis, schedule)
-        assert isinstance(made, Candidate), made
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        built = compile_candidate(made, folder, "sm_90a", 120)
-        assert isinstance(built, Compiled), built
-        first, *others = [run(built, made.plan, it.inputs)[0] for _ in range(3)]
-        torch.testing.assert_close(first, it.want[0], rtol=1e-4, atol=1e-4)
-        assert all(torch.equal(first, other) for other in others)
 
 
 def within(want: torch.Tensor) -> dict[str, float]:

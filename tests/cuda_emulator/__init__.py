@@ -31,12 +31,9 @@ class NotEmulated(Exception):
 
 
 def run(
-    source: str, plan: Plan, inputs: Sequence[torch.Tensor], folder: Path, times: int = 1
+    source: str, plan: Plan, inputs: Sequence[torch.Tensor], folder: Path
 ) -> list[torch.Tensor]:
-    """The plan's outputs, CPU tensors. Outputs and temporaries are NaN, or all ones in integers, to begin with.
-
-    times: how often the plan is carried out, in the same memory.
-    """
+    """The plan's outputs, CPU tensors. Outputs and temporaries are NaN, or all ones in integers, to begin with."""
     library = ctypes.CDLL(str(build(source, folder)))
     memory: dict[str, torch.Tensor] = {}
     given = iter(inputs)
@@ -48,7 +45,7 @@ def run(
             raw = torch.full((size,), 0xFF, dtype=torch.uint8)
             flat = raw.view(getattr(torch, buffer.spec.dtype))
             memory[buffer.name] = flat.as_strided(buffer.spec.shape, buffer.spec.stride)
-    for step in plan.steps * times:
+    for step in plan.steps:
         assert isinstance(step, Launch)
         _launch(library, step, memory)
     return [memory[b.name] for b in plan.buffers if b.kind == "output"]

@@ -65,9 +65,6 @@ inline void __trap() { fputs("the kernel stopped itself\n", stderr); abort(); }
 template <class T> inline T atomicAdd(T* to, T x) { const T old = *to; *to = old + x; return old; }
 template <class T> inline T atomicMax(T* to, T x) { const T old = *to; *to = max(old, x); return old; }
 template <class T> inline T atomicMin(T* to, T x) { const T old = *to; *to = min(old, x); return old; }
-inline void __threadfence() {}
-// Blocks run one after the other, so what has not come by now never will.
-inline void __nanosleep(unsigned) { fputs("emulator: a block waits for one after it\n", stderr); abort(); }
 template <class T> inline void __stcs(T* to, T value) { *to = value; }
 template <class T> inline T __ldcg(const T* from) { return *from; }
 template <class T> inline T __ldg(const T* from) { return *from; }

@@ -729,42 +729,6 @@ template <class A> CA_INLINE void store_remote(A* shared, unsigned rank, const A
     asm volatile("st.shared::cluster.u32 [%0], %1;" :: "r"(at + 4 * i), "r"(b.w[i]) : "memory");
 }
 
-// ---- blocks of one launch that wait for each other, through memory ---------------------------------------------------
-
-// The next number of a launch. A block may wait for all that have lower ones: they run, or are over, already.
-CA_INLINE int take_ticket(int* tickets, int* shared) {
-  if (threadIdx.x == 0) *shared = atomicAdd(tickets, 1);
-  __syncthreads();
-  return *shared;
-}
-// Counts this block, with all that it wrote. Whether it was the last of `all`: it sees what the others wrote.
-CA_INLINE bool counts_last(int* count, int all, int* shared) {
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    __threadfence();
-    *shared = atomicAdd(count, 1) == all - 1;
-    __threadfence();
-  }
-  __syncthreads();
-  return *shared != 0;
-}
-// Counts this block, with all that it wrote.
-CA_INLINE void count_once_more(int* count) {
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    __threadfence();
-    atomicAdd(count, 1);
-  }
-}
-// Until so many have been counted; what they wrote is there then.
-CA_INLINE void wait_for_count(const int* count, int all) {
-  if (threadIdx.x == 0) {
-    while (*static_cast<const volatile int*>(count) < all) __nanosleep(100);
-    __threadfence();
-  }
-  __syncthreads();
-}
-
 // ---- scans ------------------------------------------------------------------------------------------------------
 
 #define CA_SCAN(NAME, IDENTITY, JOIN)                                                                                 \
