@@ -125,6 +125,41 @@ def test_a_quotient_by_a_number_is_rounded_as_a_quotient(number: float, tmp_path
     assert torch.equal(got, (x.double() / float(torch.tensor(number))).float())
 
 
+def over_largest(x: Tensor) -> Tensor:
+    """By what a row shares."""
+    return x / x.amax(dim=1, keepdim=True)
+
+
+def test_quotients_by_what_a_row_shares_are_rounded_as_quotients(tmp_path: Path) -> None:
+    largest = numbers(1e-30, 2e38, 300)
+    x = largest[:, None] * torch.cat(
+        [numbers(1e-6, 1.0, 300), -numbers(1e-4, 100.0, 300), torch.ones(1)]
+    )
+    x = x.clamp(-3e38, None)
+    exact = over_largest(x.double())
+    errors = in_last_places(emulated(over_largest, x, tmp_path), exact)
+    assert errors[exact.abs() > 1e-37].max() < 0.501
+
+
+def test_what_a_row_shares_need_not_be_a_usual_number(tmp_path: Path) -> None:
+    largest = torch.tensor(
+        [0.0, 1e-42, 1.3e-38, 9e37, 3.4e38, math.inf, math.nan, -2.0, -3e38, -1e-41]
+    )
+    others = torch.tensor([1.0, 0.5, 1e-3, -1.0, -7.0, 0.0])
+    x = torch.where(
+        largest[:, None] < 0,
+        largest[:, None] * others[:2].flip(0).repeat(3),
+        largest[:, None] * others,
+    )
+    x = torch.where(largest[:, None] < 0, x.clamp(max=largest[:, None]), x)
+    it = sample(over_largest, x)
+    schedule = cuda.schedules(it.analysis.region, it.analysis.kernels, DEVICE)[0]
+    source, plan = cuda.emit(it.analysis.region, it.analysis.kernels, schedule, DEVICE)
+    assert "ca::divide_row(" in source[source.index('extern "C"') :]
+    (got,) = cuda_emulator.run(source, plan, it.inputs, tmp_path)
+    torch.testing.assert_close(got, over_largest(x), equal_nan=True, rtol=1e-6, atol=0)
+
+
 @pytest.mark.parametrize(
     ("function", "printed"),
     [

@@ -379,13 +379,19 @@ template <class T> CA_INLINE T sign_(T x) { return T((x > T(0)) - (x < T(0))); }
 CA_INLINE float corrected_(float near, float rest, float share) {
   return rest != 0.0f && ::fabs(rest) <= 3.402823466e38f ? ::fma(rest, share, near) : near;
 }
-// 1 / x for x from 1 to 2. A rounded division has a slow routine behind a branch, which holds up all loads after it.
-CA_INLINE float reciprocal_near_one_(float x) {
+// 1 / x but for its last bit, where both are normal. A rounded division has a slow routine behind a branch, which holds
+// up all loads after it.
+CA_INLINE float rough_reciprocal_(float x) {
 #if __CUDA_ARCH__ >= 800
   float r; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
 #else
   const float r = __fdividef(1.0f, x);
 #endif
+  return r;
+}
+// 1 / x for x from 1 to 2.
+CA_INLINE float reciprocal_near_one_(float x) {
+  const float r = rough_reciprocal_(x);
   return ::fma(::fma(-x, r, 1.0f), r, r);
 }
 // By exp(-|x|), which neither overflows nor makes a denominator above 2.
@@ -504,19 +510,26 @@ template <class T, int L> CA_INLINE auto divide_by(vec<T, L> a, float by, float 
   }
 CA_ROUND(floor, ::floor) CA_ROUND(ceil, ::ceil) CA_ROUND(trunc, ::trunc) CA_ROUND(round, ::rint)
 // Division by a value that a whole row shares: one reciprocal for the row, and for each element what it left over, so
-// that what divides exactly does so here too.
+// that what divides exactly does so here too. Without a branch, behind which all loads would wait: divisors that are not
+// normal, or whose reciprocals are not, are scaled, and what is divided with them. What overflows by that does anyway.
+struct row_divisor {
+  float by, scale, share;
+  CA_INLINE explicit row_divisor(float b) {
+    const float size = ::fabs(b);
+    scale = size < 1.2e-38f ? 0x1p32f : size > 8e37f ? 0x1p-32f : 1.0f;
+    by = b * scale;
+    const float rough = rough_reciprocal_(by), rest = ::fma(-by, rough, 1.0f);
+    share = ::fabs(rest) < 1.0f ? ::fma(rest, rough, rough) : rough;  // zero and infinity leave NaN over
+  }
+  CA_INLINE float operator()(float a) const {
+    const float scaled = a * scale, near = scaled * share;
+    return corrected_(near, ::fma(-near, by, scaled), share);
+  }
+};
 template <class T, class U, int L> CA_INLINE auto divide_row(vec<T, L> a, vec<U, L> b) {
   if constexpr (same<T, float>::value && same<U, float>::value) {
     vec<float, L> r;
-    bool normal = true;
-    CA_LANES { const float m = ::fabs(b.v[i]); normal = normal && m > 1.2e-38f && m < 8e37f; }
-    if (normal) {
-      CA_LANES {
-        const float share = __frcp_rn(b.v[i]), near = a.v[i] * share;
-        r.v[i] = corrected_(near, ::fma(-near, b.v[i], a.v[i]), share);
-      }
-    }
-    else { CA_LANES r.v[i] = a.v[i] / b.v[i]; }
+    CA_LANES r.v[i] = row_divisor(b.v[i])(a.v[i]);
     return r;
   } else {
     return truediv(a, b);
@@ -617,7 +630,7 @@ template <class T, int L> struct welford_acc {
   T mean[L], m2[L], n[L];
   CA_INLINE welford_acc() { CA_LANES mean[i] = m2[i] = n[i] = T(0); }
   CA_INLINE void update(vec<T, L> a, int = 0, int = 0) {
-    const T next = n[0] + T(1), share = T(1) / next;
+    const T next = n[0] + T(1), share = inverse(next);
     CA_LANES { const T d = a.v[i] - mean[i]; mean[i] += d * share; m2[i] += d * (a.v[i] - mean[i]); n[i] = next; }
   }
   // The same in two passes over values at hand: first their sum, then deviations from their own mean.
@@ -635,6 +648,12 @@ template <class T, int L> struct welford_acc {
   // A weight within two roundings: it scales the difference of two means of the same row. Exact where one part is all.
   static CA_INLINE float ratio(float a, float b) { return a == b ? 1.f : __fdividef(a, b); }
   static CA_INLINE double ratio(double a, double b) { return a / b; }
+  // Of a count, as rounded as a division, whose slow routine is behind a branch that all loads after it wait for.
+  static CA_INLINE float inverse(float n) {
+    const float rough = rough_reciprocal_(n);
+    return fmaf(rough, fmaf(-n, rough, 1.f), rough);
+  }
+  static CA_INLINE double inverse(double n) { return 1. / n; }
   CA_INLINE vec<T, L> result(int field) const {
     vec<T, L> r; CA_LANES r.v[i] = field == 0 ? mean[i] : field == 1 ? m2[i] : n[i]; return r;
   }
