@@ -142,16 +142,10 @@ def test_quotients_by_what_a_row_shares_are_rounded_as_quotients(tmp_path: Path)
 
 
 def test_what_a_row_shares_need_not_be_a_usual_number(tmp_path: Path) -> None:
-    largest = torch.tensor(
-        [0.0, 1e-42, 1.3e-38, 9e37, 3.4e38, math.inf, math.nan, -2.0, -3e38, -1e-41]
-    )
-    others = torch.tensor([1.0, 0.5, 1e-3, -1.0, -7.0, 0.0])
-    x = torch.where(
-        largest[:, None] < 0,
-        largest[:, None] * others[:2].flip(0).repeat(3),
-        largest[:, None] * others,
-    )
-    x = torch.where(largest[:, None] < 0, x.clamp(max=largest[:, None]), x)
+    largest = torch.tensor([0.0, 1e-42, 1.3e-38, 9e37, 3.4e38, math.inf, math.nan])
+    shares = torch.tensor([1.0, 0.5, 1e-3, -1.0, -7.0, 0.0]).repeat(100)
+    negative = torch.tensor([-2.0, -3e38, -1e-41])
+    x = torch.cat([largest[:, None] * shares, negative[:, None] * (1 + shares.abs())])
     it = sample(over_largest, x)
     schedule = cuda.schedules(it.analysis.region, it.analysis.kernels, DEVICE)[0]
     source, plan = cuda.emit(it.analysis.region, it.analysis.kernels, schedule, DEVICE)
