@@ -271,6 +271,8 @@ class LanePrinter(Printer):
         given = [self._operand(o, prefix) for o in i.operands]
         if i.op == "index_expr" and i.index is not None:
             self.indices[name] = i.index
+            if i.index.is_Integer and i.dtype == torch.float32:  # a count, by which a mean divides
+                self.numbers[name] = float(i.index)
         elif i.op == "constant" and i.dtype is not None and not i.dtype.is_floating_point:
             if str(i.operands[0]).lstrip("-").isdigit():
                 self.indices[name] = sympy.Integer(str(i.operands[0]))

@@ -166,6 +166,7 @@ def test_what_a_row_shares_need_not_be_a_usual_number(tmp_path: Path) -> None:
         (partial(by_a_number, 6.0), "ca::divide_by("),
         (partial(by_a_number, 1e38), "ca::truediv("),
         (F.hardswish, "ca::divide_by("),
+        (lambda x: x.view(10, 64).mean(1), "ca::divide_by("),
     ],
 )
 def test_divisions_without_a_slow_routine(
