@@ -149,17 +149,20 @@ class _Between:
         return not all(node is self.product or keeps_order(node) for node in self.own)
 
     def _visit(self, node: Node) -> None:
-        """In the order in which they are computed."""
-        if node in self.own or is_constant(node):
-            return
-        if is_product(node):
-            self.products.append(node)
-        elif self._is_taken(node):
-            for read in node.all_input_nodes:
-                self._visit(read)
-        else:
-            return
-        self.own[node] = None
+        """In the order in which they are computed; not by recursion, as work may be thousands of operators long."""
+        waiting = [(node, False)]
+        while waiting:
+            node, is_done = waiting.pop()
+            if is_done:
+                self.own[node] = None
+            elif node in self.own or is_constant(node):
+                continue
+            elif is_product(node):
+                self.products.append(node)
+                self.own[node] = None
+            elif self._is_taken(node):
+                waiting.append((node, True))
+                waiting += [(read, False) for read in reversed(node.all_input_nodes)]
 
     def _is_taken(self, node: Node) -> bool:
         """Whether a node has an element for each place: less would be worked out again and again."""

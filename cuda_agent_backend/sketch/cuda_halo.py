@@ -23,7 +23,7 @@ from cuda_agent_backend.sketch.cuda_contract import MAX_BATCHES, Writer, mask_li
 from cuda_agent_backend.sketch.cuda_frame import decompose, indented
 from cuda_agent_backend.sketch.cuda_layout import MAX_THREADS, DeviceFacts, ceildiv
 from cuda_agent_backend.sketch.cuda_operands import Output
-from cuda_agent_backend.sketch.cuda_parts import Emitted, parameters_of, temporary
+from cuda_agent_backend.sketch.cuda_parts import WIDE, Emitted, parameters_of, temporary
 from cuda_agent_backend.sketch.cuda_tiles import Tiles
 from cuda_agent_backend.sketch.halo import Halo, halo_of
 from cuda_agent_backend.sketch.lower import LoweredRegion
@@ -72,6 +72,8 @@ class HaloWriter(Writer):
 
     def check(self) -> None:
         """Raises Unsupported where the schedule does not fit."""
+        if self.weight_words >= WIDE:
+            raise Unsupported("split weights of more words than 32 bits count")
         self.tiles.check(self.shared_bytes, self.device)
         batches = self.contraction.batches
         if self.grid[0] * self.grid[1] > MAX_GRID or batches > MAX_BATCHES:

@@ -81,7 +81,11 @@ class WeighingWriter:
 
     def _extents(self) -> Iterable[int]:
         reads, writes = buffers_of(self.weighing.tail)
-        reads += [*buffers_of(self.weighing.score)[0], self.weighing.token[0]]
+        reads += [
+            *buffers_of(self.weighing.score)[0],
+            self.weighing.token[0],
+            self.weighing.query[0],
+        ]
         return (self.region.buffers[b].extent for b in (*reads, *writes))
 
     @property
@@ -180,7 +184,10 @@ class WeighingWriter:
 
     def _turn(self, place: str) -> list[str]:
         """Some tokens of a team: all are read before the first is added."""
-        token = self.weighing.tokens[0]
+        token, count = self.weighing.tokens
+        # Weights that add up to no more than one, as eager's do: a sum by them overflows where its result does. What
+        # they add up to has the same power of two.
+        least = 0.5 ** count.bit_length()
         made, score = self._printed(self.weighing.score, HIDDEN[0], "total")
         return [
             "ca::vec<float, V> x[flight][chunks];",
@@ -219,7 +226,7 @@ class WeighingWriter:
             "#pragma unroll",
             "      for (int e = 0; e < V; ++e) sum[c].v[e] *= by;",
             "  }",
-            "  const float weight = factor(score, top);",
+            f"  const float weight = factor(score, top) * {least!r}f;",
             "  mass += weight;",
             "#pragma unroll",
             "  for (int c = 0; c < chunks; ++c)",

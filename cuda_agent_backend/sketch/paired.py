@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import sympy
 
-from cuda_agent_backend.sketch.contraction import Contraction, Factor, numbers_of
+from cuda_agent_backend.sketch.contraction import Contraction, Factor, contraction_of, numbers_of
 from cuda_agent_backend.sketch.gated import Gating, chunk_of, gating_of
 from cuda_agent_backend.sketch.lower import LoweredRegion, Store
 from cuda_agent_backend.sketch.nest import Kernel, Local, RowStage, row_major, split_outer
@@ -24,6 +24,7 @@ from cuda_agent_backend.sketch.reduced_loops import (
     stored_by,
 )
 from cuda_agent_backend.sketch.ssa import Body, Instruction, Unsupported
+from cuda_agent_backend.sketch.unscaled import unscaled
 
 FEWEST = 8
 """Rows and columns from which on products are worth tiles of their own."""
@@ -52,9 +53,9 @@ def pairs(kernel: Kernel) -> bool:
 
 
 def _sum_of(kernel: Kernel, stage: RowStage) -> Contraction | None:
-    """The sum of products that a stage is, by itself."""
+    """The sum of products that a stage is, by itself, of numbers or of codes."""
     stored = Store(stage.name, row_major(kernel.outer))
-    return numbers_of(replace(kernel, stages=(replace(stage, stores=(stored,)),)))
+    return contraction_of(unscaled(replace(kernel, stages=(replace(stage, stores=(stored,)),))))
 
 
 def pairing_of(region: LoweredRegion, kernels: tuple[Kernel, ...], number: int) -> Gating:
@@ -135,7 +136,8 @@ def _alike(a: Contraction, b: Contraction) -> bool:
     sides = ((a.left, b.left), (a.right, b.right))
     same = all(sympy.expand(one.index - other.index) == 0 for one, other in sides)
     numbers = not a.is_coded and not b.is_coded and a.dtype == b.dtype
-    return plain and same and numbers and a.left.buffer == b.left.buffer
+    constants = (a.left.constant, a.right.constant) == (b.left.constant, b.right.constant)
+    return plain and same and numbers and constants and a.left.buffer == b.left.buffer
 
 
 def _joined(first: Kernel, second: Kernel, buffer: str) -> Kernel:

@@ -71,6 +71,9 @@ def weighing_of(region: LoweredRegion, kernels: tuple[Kernel, ...], number: int)
         raise Unsupported("tokens of another type than float32")
     score = _score(scoring, softening, buffer)
     tail = _tail(summing, batch, features)
+    gone = {s.buffer for k in (scoring, softening) for stage in k.stages for s in stage.stores}
+    if gone & {i.buffer for s in tail.stages for i in s.body.accesses()}:
+        raise Unsupported("scores or weights that what follows the sum needs")
     joined = Kernel((*batch, features), tail.stages, tail.locals)
     found = (*kernels[:number], joined, *kernels[number + 3 :])
     return Weighing(found, number, batch, tokens, features, token, query, score, tail)
@@ -133,6 +136,8 @@ def _softmax(
         if len(stage.inner) > 1:
             raise Unsupported("a softmax over several loops")
         reads = [i for i in stage.body.accesses() if i.buffer == buffer]
+        if len({i.index for i in reads}) > 1:
+            raise Unsupported("scores of several tokens together")
         if reads and reads[0].index is not None:
             change = names_of(scoring, (reads[0].index, (*softening.outer, *stage.inner)))
             names = tuple((change[s], n) for s, n in softening.outer)

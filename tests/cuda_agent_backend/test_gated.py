@@ -12,8 +12,7 @@ from typing import Any
 import cuda_emulator
 import pytest
 import torch
-from sketch_kit import Sample
-from sketch_kit import on_cuda as made
+from sketch_kit import Sample, on_cuda
 from torch import Tensor
 from torch._inductor import config as inductor_config
 from torch.nn import functional as F
@@ -136,7 +135,7 @@ def _plain_layouts() -> Iterator[None]:
 
 def case(name: str) -> Sample:
     function, inputs = CASES[name]
-    return made(function, *inputs)
+    return on_cuda(function, *inputs)
 
 
 def gated(it: Sample, device: cuda.DeviceFacts = DEVICE, **change: Parameter) -> tuple[str, Any]:
@@ -157,7 +156,7 @@ def check(
     **change: Parameter,
 ) -> None:
     """Results are as near to those in float64 as eager's."""
-    it, exactly = made(function, *inputs), made(function, *(x.double() for x in inputs))
+    it, exactly = on_cuda(function, *inputs), on_cuda(function, *(x.double() for x in inputs))
     source, plan = gated(it, device, **change)
     for mine, theirs, exact in zip(
         cuda_emulator.run(source, plan, it.inputs, folder), it.want, exactly.want, strict=True
@@ -258,7 +257,7 @@ def test_what_is_not_finite_is_as_in_eager(
     x[0, 0, 5], x[1, 2, 3], w[3, 2] = special, 0, special
     if more:
         more[0][..., 7] = special
-    it = made(function, x, w, *more)
+    it = on_cuda(function, x, w, *more)
     (got,) = cuda_emulator.run(*gated(it, **change), it.inputs, tmp_path)
     torch.testing.assert_close(got, it.want[0], equal_nan=True, rtol=1e-4, atol=1e-4)
 
@@ -333,7 +332,7 @@ def five(x: Tensor, w: Tensor) -> Tensor:
 def test_what_else_becomes_of_parts_is_left_to_others(
     function: Callable[..., Any], inputs: tuple[Tensor, ...]
 ) -> None:
-    it = made(function, *inputs)
+    it = on_cuda(function, *inputs)
     region, kernels = it.analysis.region, it.analysis.kernels
     for number in range(len(kernels)):
         with pytest.raises(Unsupported):
@@ -366,13 +365,55 @@ def test_the_schedule_has_no_kernel_for_the_gate() -> None:
 
 @pytest.mark.parametrize(("rows", "first"), [(8192, True), (64, False)])
 def test_both_ways_are_offered(rows: int, first: bool) -> None:
-    it = made(swish, torch.empty(rows, 512), torch.empty(1024, 512), torch.empty(1024))
+    it = on_cuda(swish, torch.empty(rows, 512), torch.empty(1024, 512), torch.empty(1024))
     region, kernels = it.analysis.region, it.analysis.kernels
     offered = cuda.schedules(region, kernels, DEVICE)
     ways = [s.parameters(0)["sketch"] == SKETCH for s in offered]
     assert ways[:2] == [first, not first]
     for schedule in offered:
         cuda.emit(region, kernels, schedule, DEVICE)
+
+
+@pytest.mark.parametrize(
+    ("left", "first", "second", "together"),
+    [
+        (1.0, 0.5, 1.0, False),
+        (1.0, 1.0, 0.25, False),
+        (1.0, -0.5, -0.5, True),
+        (0.5, 1.0, 1.0, True),
+        (1.0, 2.0, 1.0, True),
+        (1.0, 2.0, 3.0, True),
+    ],
+)
+def test_constants_of_two_layers_are_kept(
+    left: float, first: float, second: float, together: bool, tmp_path: Path
+) -> None:
+    def scaled(x: Tensor, g: Tensor, v: Tensor) -> Tensor:
+        x = x * left
+        return (x @ (g * first)).sigmoid() * (x @ (v * second))
+
+    it = on_cuda(scaled, randn(37, 11), randn(11, 32), randn(11, 32).flip(0) + 1)
+    offered = cuda.schedules(it.analysis.region, it.analysis.kernels, DEVICE)
+    ways = {tuple(dict(k)["sketch"] for k in s.kernels) for s in offered}
+    assert ((SKETCH,) in ways) == together and ("contract", "contract") in ways
+    wide = scaled(*(x.double() for x in it.inputs))
+    for number, way in enumerate(ways):
+        schedule = next(s for s in offered if tuple(dict(k)["sketch"] for k in s.kernels) == way)
+        source, plan = cuda.emit(it.analysis.region, it.analysis.kernels, schedule, DEVICE)
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (got,) = cuda_emulator.run(source, plan, it.inputs, folder)
+        torch.testing.assert_close(got.double(), wide, rtol=1e-5, atol=1e-5)
+
+
+def test_two_layers_of_codes_are_two_products() -> None:
+    def coded(x: Tensor, g: Tensor, v: Tensor, s: Tensor) -> Tensor:
+        return (x @ (g.float() * s)).sigmoid() * (x @ (v.float() * s))
+
+    codes = torch.arange(11 * 32).remainder(200).sub(100).to(torch.int8).view(11, 32)
+    it = on_cuda(coded, randn(37, 11), codes, codes.flip(0), randn(32))
+    for schedule in cuda.schedules(it.analysis.region, it.analysis.kernels, DEVICE):
+        assert [dict(k)["sketch"] for k in schedule.kernels] == ["contract", "contract"]
 
 
 def test_columns_that_a_tile_has_in_vain_are_counted_and_not_stored() -> None:
@@ -391,7 +432,7 @@ def test_the_first_schedule_compiles_without_spilling_registers(
     dtype: torch.dtype, tmp_path: Path
 ) -> None:
     inputs = (torch.empty(8192, 512), torch.empty(1024, 512), torch.empty(1024))
-    it = made(swish, *(x.to(dtype) for x in inputs))
+    it = on_cuda(swish, *(x.to(dtype) for x in inputs))
     region, kernels = it.analysis.region, it.analysis.kernels
     offered = cuda.schedules(region, kernels, DEVICE)
     schedule = next(s for s in offered if s.parameters(0)["sketch"] == SKETCH)

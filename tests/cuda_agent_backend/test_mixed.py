@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +20,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 from cuda_agent_backend.canonical import Canonical, canonical
+from cuda_agent_backend.mixed import mixed
 from cuda_agent_backend.partition import Region, partition
 from cuda_agent_backend.sketch.api import analyse, generate, schedules
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
@@ -355,6 +358,37 @@ def test_what_is_written_to_an_input_is_written_beside_it() -> None:
     end.args = ((written,),)
     (region,) = partition(graph)
     assert written not in region.nodes and len(region.outputs) == 1
+
+
+def test_work_of_any_length_before_a_product_is_looked_at() -> None:
+    def long(x: Tensor, w: Tensor) -> Tensor:
+        for _ in range(600):
+            x = torch.sin(x) + 0.1
+        return x @ w
+
+    graph = graph_on_cuda(long, randn(128, 64), randn(64, 64))
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack(0)) + 250)
+    try:
+        product = next(n for n in graph.nodes if n.target == torch.ops.aten.mm.default)
+        assert mixed(product, whole=False) is None
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+def test_rows_whose_weights_are_all_small_are_divided_by_their_sum(tmp_path: Path) -> None:
+    def regression(a: Tensor, b: Tensor, v: Tensor, c: Tensor, d: Tensor) -> Tensor:
+        weights = torch.exp(-(c[:, None] + d - 2 * (a @ b.T)))
+        return (weights @ v) / weights.sum(1, keepdim=True)
+
+    a, b, v = randn(400, 8) * 0.1, randn(420, 8) * 0.1, randn(420, 8) + 1
+    a[0, 0] += 9.1
+    a[1, 0] += 9.08
+    inputs = (a, b, v, a.square().sum(1), b.square().sum(1))
+    analysis, own = analysed(regression, *inputs)
+    got = emulated(analysis, 0, tmp_path, own)
+    report = compare([got], [eager(analysis, own)], [wide(analysis, own)])
+    assert report.passes, report.reason
 
 
 def test_nothing_is_found_on_the_cpu() -> None:

@@ -124,6 +124,11 @@ def test_what_is_not_finite_is_as_in_eager(special: float, sign: float, tmp_path
     torch.testing.assert_close(got, it.want[0], equal_nan=True, rtol=1e-4, atol=1e-5)
 
 
+def test_sums_do_not_overflow_where_their_mean_does_not(tmp_path: Path) -> None:
+    it = made(pooled, torch.full((3, 70, 44), 2e38), torch.zeros(44))
+    torch.testing.assert_close(emulated(it, tmp_path), it.want[0])
+
+
 def test_tokens_that_are_all_hidden(tmp_path: Path) -> None:
     x, query = (one.clone() for one in CASES["attention pooling"][1])
     query[7] = 1.0
@@ -132,6 +137,16 @@ def test_tokens_that_are_all_hidden(tmp_path: Path) -> None:
     torch.testing.assert_close(
         emulated(it, tmp_path), it.want[0], equal_nan=True, rtol=1e-4, atol=1e-5
     )
+
+
+def of_two_tokens(x: Tensor, query: Tensor) -> Tensor:
+    scores = x @ query
+    return (torch.softmax(scores + scores.t(), 1)[:, :, None] * x).sum(1)
+
+
+def and_weights_added(x: Tensor, query: Tensor) -> Tensor:
+    weights = torch.softmax(x @ query, 1)
+    return (weights[:, :, None] * x).sum(1) + weights
 
 
 def and_weights(x: Tensor, query: Tensor) -> tuple[Tensor, Tensor]:
@@ -150,6 +165,8 @@ def and_weights(x: Tensor, query: Tensor) -> tuple[Tensor, Tensor]:
         (lambda x, q: (torch.softmax(x @ q, 1)[:, :, None] * x.roll(1, 2)).sum(1), CASES["attention pooling"][1]),
         (lambda x, q: (torch.softmax(x @ q, 1)[:, :, None] * x).amax(1), CASES["attention pooling"][1]),
         (pooled, (randn(3, 70, 44).half(), randn(44).half())),
+        (of_two_tokens, (randn(48, 48, 44) / 6, randn(44))),
+        (and_weights_added, (randn(3, 44, 44), randn(44))),
     ],
 )  # fmt: skip
 def test_what_is_something_else_is_left_to_others(

@@ -66,7 +66,7 @@ template <class A> struct mixing : attention_tiles<A, mixing_head<A>> {
   typedef typename A::index index;
   using tiles_of::head, tiles_of::shared, tiles_of::first, tiles_of::sum;
   using tiles_of::group, tiles_of::member, tiles_of::warp_row;
-  static constexpr float largest = 3.402823466e38f;
+  static constexpr float largest = 3.402823466e38f, smallest = 0x1p-110f;
 
   float total[F][2];
   bool bad[F][2];
@@ -115,7 +115,8 @@ template <class A> struct mixing : attention_tiles<A, mixing_head<A>> {
         float all = total[f][h];
 #pragma unroll
         for (int by = 1; by < 4; by *= 2) all += __shfl_xor_sync(~0u, all, by);
-        bad[f][h] |= A::summed && !(fabsf(all) < largest);
+        // of weights that are all below `smallest` the split holds too little for a quotient by their sum
+        bad[f][h] |= A::summed && (!(fabsf(all) < largest) || (all != 0.f && fabsf(all) < A::keys * smallest));
 #pragma unroll
         for (int j = 0; j < columns; ++j) {
           const float x = sum[f][j][2 * h], y = sum[f][j][2 * h + 1];
