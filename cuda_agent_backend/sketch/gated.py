@@ -16,6 +16,7 @@ from cuda_agent_backend.sketch.contraction import Contraction, numbers_of, strai
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Dim, Kernel, cut_loops
 from cuda_agent_backend.sketch.pooled import (
+    InTile,
     in_one_pass,
     joined,
     of_windows,
@@ -34,23 +35,12 @@ COPY_BYTES = 16
 
 
 @dataclass(frozen=True)
-class Gating:
-    """Kernel ``number`` of ``kernels`` is a product and what combines the parts of its columns, which reads ``buffer``.
+class Gating(InTile):
+    """A product and what combines the parts of its columns.
 
     There a load of ``buffer`` is a read of a local, whose index is the number of a part.
-    contraction: the product; its ``parts`` is the loop over them, before that over a chunk of a part's columns.
+    contraction: its ``parts`` is the loop over them, before that over a chunk of a part's columns.
     """
-
-    region: LoweredRegion
-    kernels: tuple[Kernel, ...]
-    number: int
-    buffer: str
-    contraction: Contraction
-
-    @property
-    def kernel(self) -> Kernel:
-        """The product with what combines its parts."""
-        return self.kernels[self.number]
 
 
 def gating_of(region: LoweredRegion, kernels: tuple[Kernel, ...], number: int) -> Gating:

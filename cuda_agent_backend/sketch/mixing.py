@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from unittest.mock import patch
 
@@ -18,6 +18,7 @@ from cuda_agent_backend.rewrite.edit import shape_of
 from cuda_agent_backend.sketch.attention import Matrices, Strides
 from cuda_agent_backend.sketch.cuda_parts import WIDE
 from cuda_agent_backend.sketch.lower import LoweredRegion, lower
+from cuda_agent_backend.sketch.nest import row_major
 from cuda_agent_backend.sketch.ssa import Unsupported
 from cuda_agent_backend.steps import reshaped, single, steps_of
 from sandbox.task import Task
@@ -158,15 +159,8 @@ def _check_places(region: LoweredRegion, names: list[str | None]) -> None:
     for i in region.stages[0].body.loads():
         if i.buffer in at_hand:
             own = loops[:-1] if at_hand[i.buffer] == TOTAL else loops
-            if i.index is None or sympy.expand(i.index - _flat(own)) != 0:
+            if i.index is None or sympy.expand(i.index - row_major(own)) != 0:
                 raise Unsupported(f"a {at_hand[i.buffer]} at another place")
-
-
-def _flat(loops: Sequence[tuple[sympy.Symbol, int]]) -> sympy.Expr:
-    found = sympy.S.Zero
-    for symbol, count in loops:
-        found = found * count + symbol
-    return found
 
 
 @contextlib.contextmanager

@@ -37,12 +37,8 @@ from cuda_agent_backend.sketch.written_out import written_out
 
 
 @dataclass(frozen=True)
-class Pooling:
-    """Kernel ``number`` of ``kernels`` is a product and the pooling behind it, which reads ``buffer``.
-
-    There a load of ``buffer`` is a read of a local, whose index is the number of an element in its window.
-    contraction: the product; its ``window`` are the loops of a window, row-major.
-    """
+class InTile:
+    """Kernel ``number`` of ``kernels`` is a product (``contraction``) with what follows, which reads ``buffer``."""
 
     region: LoweredRegion
     kernels: tuple[Kernel, ...]
@@ -52,8 +48,17 @@ class Pooling:
 
     @property
     def kernel(self) -> Kernel:
-        """The product with its pooling."""
+        """The product with what follows."""
         return self.kernels[self.number]
+
+
+@dataclass(frozen=True)
+class Pooling(InTile):
+    """A product and the pooling behind it.
+
+    There a load of ``buffer`` is a read of a local, whose index is the number of an element in its window.
+    contraction: its ``window`` are the loops of a window, row-major.
+    """
 
 
 def pooling_of(region: LoweredRegion, kernels: tuple[Kernel, ...], number: int) -> Pooling:

@@ -15,7 +15,7 @@ import sympy
 import torch
 
 from cuda_agent_backend.sketch.lower import LoweredRegion, Store
-from cuda_agent_backend.sketch.nest import Dim, Kernel, Local, RowStage, coefficient
+from cuda_agent_backend.sketch.nest import Dim, Kernel, Local, RowStage, coefficient, row_major
 from cuda_agent_backend.sketch.reduced_loops import cut_at, ends_of, names_of, stored_by
 from cuda_agent_backend.sketch.ssa import Body, Instruction, Unsupported, Value
 
@@ -230,9 +230,7 @@ def _check_places(
     tokens: Dim,
 ) -> None:
     """Raises Unsupported where a token is weighed by another's weight."""
-    number: sympy.Expr = sympy.S.Zero
-    for symbol, size in batch:
-        number = number * size + symbol
+    number = row_major(batch)
     for i in stage.body.accesses():
         if i.buffer is None or i.buffer not in weights or i.index is None:
             continue

@@ -21,6 +21,7 @@ from cuda_agent_backend.sketch.contraction import (
 )
 from cuda_agent_backend.sketch.lower import LoweredRegion, Store
 from cuda_agent_backend.sketch.nest import Dim, Kernel, Local, RowStage, coefficient, row_major
+from cuda_agent_backend.sketch.pooled import InTile
 from cuda_agent_backend.sketch.reduced_loops import (
     Access,
     Names,
@@ -36,27 +37,17 @@ LONGEST = 256
 
 
 @dataclass(frozen=True)
-class WholeRows:
-    """Kernel ``number`` of ``kernels`` is a product and what goes over its rows, and takes the place of both.
+class WholeRows(InTile):
+    """A product and what goes over its rows, in the place of both.
 
-    contraction: the product, whose last columns are ``line``, the loops along a row. product: its own stages; it
-    stores its results only where something else needs them. rows: the other stages, over what the product's loops
-    leave, in its symbols; they load ``tile``, of which a row has its elements in order, in the place of ``buffer``.
+    contraction: its last columns are ``line``, the loops along a row. product: its own stages; it stores its results
+    only where something else needs them. rows: the other stages, over what the product's loops leave, in its symbols;
+    they load ``tile``, of which a row has its elements in order, in the place of ``buffer``.
     """
 
-    region: LoweredRegion
-    kernels: tuple[Kernel, ...]
-    number: int
-    buffer: str
-    contraction: Contraction
     line: tuple[Dim, ...]
     product: Kernel
     rows: Kernel
-
-    @property
-    def kernel(self) -> Kernel:
-        """Both as one."""
-        return self.kernels[self.number]
 
     @property
     def kept(self) -> bool:

@@ -131,7 +131,7 @@ def _without_assembly(source: str) -> str:
             continue
         end = _closing(source, found.end() - 1)
         body = source[found.start() : end]
-        if re.search(r"\basm\b", body) and "__CUDA_ARCH__" not in body:
+        if re.search(r"\b(asm|CA_WIDE_ASM)\b", body) and "__CUDA_ARCH__" not in body:
             kept.append(source[at : found.start()])
             at = end
     return "".join([*kept, source[at:]])

@@ -79,55 +79,36 @@ template <int RowBytes> CA_INLINE uint64_t wide_operand(const float* tile, int b
   CA_WIDE_SUMS_80(d), \
   "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87]), \
   "+f"(d[88]), "+f"(d[89]), "+f"(d[90]), "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95])
+// more_at: the number of the operand that tells whether d is added to.
+#define CA_WIDE_ASM(sums, more_at, columns)                                                                            \
+  if constexpr (Products == 1)                                                                                         \
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #more_at ", 0; wgmma.mma_async.sync.aligned.m64n" #columns          \
+                 "k8.f32.tf32.tf32 " CA_WIDE_NAMES_##sums "p, 1, 1; }"                                                 \
+                 : CA_WIDE_SUMS_##sums(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));            \
+  else                                                                                                                 \
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #more_at ", 0; wgmma.mma_async.sync.aligned.m64n" #columns          \
+                 "k16.f32.bf16.bf16 " CA_WIDE_NAMES_##sums "p, 1, 1, 0; }"                                             \
+                 : CA_WIDE_SUMS_##sums(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more))
 // d (+)= a * b for 64 rows of a warp group and as many columns as d stands for.
 template <int Products> CA_INLINE void multiply_wide(float (&d)[16], const unsigned (&a)[4], uint64_t b, int more) {
-  if constexpr (Products == 1)
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %21, 0; wgmma.mma_async.sync.aligned.m64n32k8.f32.tf32.tf32 " CA_WIDE_NAMES_16 "p, 1, 1; }"
-                 : CA_WIDE_SUMS_16(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));
-  else
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %21, 0; wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 " CA_WIDE_NAMES_16 "p, 1, 1, 0; }"
-                 : CA_WIDE_SUMS_16(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));
+  CA_WIDE_ASM(16, 21, 32);
 }
 template <int Products> CA_INLINE void multiply_wide(float (&d)[32], const unsigned (&a)[4], uint64_t b, int more) {
-  if constexpr (Products == 1)
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %37, 0; wgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32 " CA_WIDE_NAMES_32 "p, 1, 1; }"
-                 : CA_WIDE_SUMS_32(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));
-  else
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %37, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " CA_WIDE_NAMES_32 "p, 1, 1, 0; }"
-                 : CA_WIDE_SUMS_32(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));
+  CA_WIDE_ASM(32, 37, 64);
 }
 template <int Products> CA_INLINE void multiply_wide(float (&d)[64], const unsigned (&a)[4], uint64_t b, int more) {
-  if constexpr (Products == 1)
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %69, 0; wgmma.mma_async.sync.aligned.m64n128k8.f32.tf32.tf32 " CA_WIDE_NAMES_64 "p, 1, 1; }"
-                 : CA_WIDE_SUMS_64(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));
-  else
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %69, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " CA_WIDE_NAMES_64 "p, 1, 1, 0; }"
-                 : CA_WIDE_SUMS_64(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));
+  CA_WIDE_ASM(64, 69, 128);
 }
 template <int Products> CA_INLINE void multiply_wide(float (&d)[68], const unsigned (&a)[4], uint64_t b, int more) {
-  if constexpr (Products == 1)
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %73, 0; wgmma.mma_async.sync.aligned.m64n136k8.f32.tf32.tf32 " CA_WIDE_NAMES_68 "p, 1, 1; }"
-                 : CA_WIDE_SUMS_68(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));
-  else
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %73, 0; wgmma.mma_async.sync.aligned.m64n136k16.f32.bf16.bf16 " CA_WIDE_NAMES_68 "p, 1, 1, 0; }"
-                 : CA_WIDE_SUMS_68(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));
+  CA_WIDE_ASM(68, 73, 136);
 }
 template <int Products> CA_INLINE void multiply_wide(float (&d)[80], const unsigned (&a)[4], uint64_t b, int more) {
-  if constexpr (Products == 1)
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %85, 0; wgmma.mma_async.sync.aligned.m64n160k8.f32.tf32.tf32 " CA_WIDE_NAMES_80 "p, 1, 1; }"
-                 : CA_WIDE_SUMS_80(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));
-  else
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %85, 0; wgmma.mma_async.sync.aligned.m64n160k16.f32.bf16.bf16 " CA_WIDE_NAMES_80 "p, 1, 1, 0; }"
-                 : CA_WIDE_SUMS_80(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));
+  CA_WIDE_ASM(80, 85, 160);
 }
 template <int Products> CA_INLINE void multiply_wide(float (&d)[96], const unsigned (&a)[4], uint64_t b, int more) {
-  if constexpr (Products == 1)
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %101, 0; wgmma.mma_async.sync.aligned.m64n192k8.f32.tf32.tf32 " CA_WIDE_NAMES_96 "p, 1, 1; }"
-                 : CA_WIDE_SUMS_96(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));
-  else
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %101, 0; wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 " CA_WIDE_NAMES_96 "p, 1, 1, 0; }"
-                 : CA_WIDE_SUMS_96(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));
+  CA_WIDE_ASM(96, 101, 192);
 }
+#undef CA_WIDE_ASM
 
 // The sums of a block's warp groups, and its tiles in shared memory. The first of the threads that multiply is number
 // First.
