@@ -20,11 +20,15 @@ ROUNDS = 8
 
 @dataclass(frozen=True)
 class Form:
-    """A task rewritten: the names of the rules that held, in the order of the catalogue, and its work."""
+    """A task rewritten: the names of the rules that held, in the order of the catalogue, and its work.
+
+    guards: outputs that `task` has after those of the task it was made from, one number each, 0 where its results hold.
+    """
 
     rules: tuple[str, ...]
     task: Task
     work: Work
+    guards: int = 0
 
     @property
     def name(self) -> str:
@@ -33,11 +37,13 @@ class Form:
 
 
 def forms(task: Task) -> tuple[Form, ...]:
-    """The forms that save work, the cheapest first: by all rules, and by those that change no bit of a result."""
+    """The forms that save work, the cheapest first: by all rules, by those that need no guard, and by those that change
+    no bit of a result."""
     graph = _graph(task)
     before = work_of(graph)
     found: dict[str, Form] = {}
-    for chosen in (RULES, [rule for rule in RULES if rule.exact]):
+    unguarded = [rule for rule in RULES if not rule.guarded]
+    for chosen in (RULES, unguarded, [rule for rule in RULES if rule.exact]):
         form = rewritten(task, chosen)
         if form is not None and form.work.saves_over(before):
             found.setdefault(form.task.digest, form)
@@ -55,8 +61,10 @@ def rewritten(task: Task, rules: Sequence[Rule]) -> Form | None:
     made = linear(body, inputs, graph.output_node().args[0], "cpu")  # type: ignore[arg-type]
     if isinstance(made, NotATask):
         return None
-    made = replace(made, target=task.target, output_specs=task.output_specs)
-    return Form(tuple(rule.name for rule in rules if rule.name in fired), made, work_of(graph))
+    guards = made.output_specs[len(task.output_specs) :]
+    made = replace(made, target=task.target, output_specs=task.output_specs + guards)
+    names = tuple(rule.name for rule in rules if rule.name in fired)
+    return Form(names, made, work_of(graph), len(guards))
 
 
 def _graph(task: Task) -> Graph:

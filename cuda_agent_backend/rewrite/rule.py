@@ -15,8 +15,11 @@ class Rule:
 
     exact: the results are bit for bit those of before, the sign of a zero aside. Where it is not, they are equal in
     real numbers and as to NaN and infinities, and rounded elsewhere; overflow on the way may differ.
+    guarded: where a rule is, its results hold only where they are finite. For each place it adds an output to the
+    graph, a number that is 0 there and else NaN; the task as it stands is then to be computed after all.
     """
 
     name: str
     apply: Callable[[Graph], bool]
     exact: bool
+    guarded: bool = False

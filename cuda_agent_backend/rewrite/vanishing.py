@@ -6,6 +6,7 @@ from torch.fx import Node
 
 from cuda_agent_backend.rewrite.edit import is_float, is_tensor, name_of
 from cuda_agent_backend.rewrite.linear import term_of
+from cuda_agent_backend.rewrite.orders import is_in_chain
 from cuda_agent_backend.rewrite.products import PRODUCTS
 from cuda_agent_backend.rewrite.rules.diagonal_product import has_diagonal
 from cuda_agent_backend.rewrite.rules.sum_of_product import summed_product
@@ -16,10 +17,11 @@ STEPS = 12
 
 
 def vanishes(node: Node) -> bool:
-    """Whether no product is needed for what a node is used for: one with a diagonal matrix, or one that is summed."""
+    """Whether a node is a product that a rewrite does away with: one with a diagonal matrix, one that is summed, or one
+    of two that are better made in the other order."""
     if name_of(node) not in PRODUCTS or not is_float(node):
         return False
-    return has_diagonal(node) or _is_summed_away(node)
+    return has_diagonal(node) or _is_summed_away(node) or is_in_chain(node)
 
 
 def _is_summed_away(product: Node) -> bool:

@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 import torch
 
 from cuda_agent_backend.rewrite.alternatives import Alternatives
-from cuda_agent_backend.rewrite.forms import forms
+from cuda_agent_backend.rewrite.forms import Form, forms
 from cuda_agent_backend.sketch import cpu, cpu_schedules, cuda
 from cuda_agent_backend.sketch.attention import (
     Attention,
@@ -30,9 +30,11 @@ from cuda_agent_backend.sketch.cuda_scatter import CudaScatter
 from cuda_agent_backend.sketch.cuda_select import CudaSelection
 from cuda_agent_backend.sketch.cuda_sort import CudaSort
 from cuda_agent_backend.sketch.device import CpuFacts, cpu_facts, gpu_facts
+from cuda_agent_backend.sketch.guarded import FIRST, SECOND, guarded
 from cuda_agent_backend.sketch.lower import LoweredRegion, lower
 from cuda_agent_backend.sketch.mixing import mixing_of
 from cuda_agent_backend.sketch.nest import Kernel, temporaries
+from cuda_agent_backend.sketch.program import Program
 from cuda_agent_backend.sketch.recurrent import is_recurrent, recurrent_of
 from cuda_agent_backend.sketch.scan_order import grouped
 from cuda_agent_backend.sketch.scatter import has_scatter, scatter_of
@@ -111,9 +113,54 @@ class LoopNests:
         self, schedule: Schedule, device: DeviceFacts | CpuFacts | None = None
     ) -> tuple[str, Plan]:
         if self.task.target == "cuda":
-            facts = gpu_facts(device)
-            return cuda.emit(self.region, self.kernels, schedule, facts)
+            return cuda.emit(self.region, self.kernels, schedule, gpu_facts(device))
         return cpu.emit(self.region, self.kernels, schedule)
+
+    def program(
+        self,
+        schedule: Schedule,
+        device: DeviceFacts | CpuFacts | None = None,
+        behind: LoopNests | None = None,
+    ) -> Program:
+        """As `emit`, a part of a guarded program: the first one, or the second, behind the one that is given."""
+        if self.task.target == "cuda":
+            number = 0 if behind is None else len(behind.kernels)
+            return cuda.program(self.region, self.kernels, schedule, gpu_facts(device), number)
+        entry = FIRST if behind is None else SECOND
+        return cpu.program(self.region, self.kernels, schedule, entry)
+
+
+SECONDS = 12
+"""Schedules that are looked at for a program that is seldom needed."""
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A rewritten form whose last ``guards`` outputs say whether its results hold, and the task as it stands for where
+    they do not."""
+
+    task: Task
+    form: LoopNests
+    plain: LoopNests
+    guards: int
+
+    @property
+    def family(self) -> str:
+        return f"{self.form.family} (where not finite {self.plain.family})"
+
+    def schedules(self, device: DeviceFacts | CpuFacts | None = None) -> list[Schedule]:
+        return self.form.schedules(device) if self.plain.schedules(device) else []
+
+    def emit(
+        self, schedule: Schedule, device: DeviceFacts | CpuFacts | None = None
+    ) -> tuple[str, Plan]:
+        first = self.form.program(schedule, device)
+        return guarded(first, self._second(device), self.guards)
+
+    def _second(self, device: DeviceFacts | CpuFacts | None) -> Program:
+        """Of a few good ones that of the fewest blocks: what is not needed takes as long as it takes to begin them."""
+        chosen = self.plain.schedules(device)[:SECONDS]
+        return min((self.plain.program(s, device, self.form) for s in chosen), key=_blocks)
 
 
 _lowering = threading.RLock()
@@ -124,15 +171,29 @@ _lowering = threading.RLock()
 def _analyse(text: str) -> Analysis | NotCovered:
     task = Task.from_json(text)
     found = as_it_stands(task)
-    # a kernel for all of it, which no rewritten form has
-    if isinstance(found, CudaAttention | CudaMixing):
+    rewritten = forms(task)
+    # a kernel for all of it, which no rewritten form has that needs its products
+    if isinstance(found, CudaAttention | CudaMixing) and not any(f.guards for f in rewritten):
         return found
-    rewritten = [(form.name, as_it_stands(form.task)) for form in forms(task)]
-    ways = [(name, way) for name, way in rewritten if not isinstance(way, NotCovered)]
+    tried = [(form.name, _rewritten(task, form)) for form in rewritten]
+    ways = [(name, way) for name, way in tried if not isinstance(way, NotCovered)]
     if not ways:
         return found
     own = () if isinstance(found, NotCovered) else (("", found),)
     return Alternatives(task, (*ways, *own))
+
+
+def _blocks(made: Program) -> int:
+    return sum(math.prod(launch.grid) for launch in made.plan.launches())
+
+
+def _rewritten(task: Task, form: Form) -> Analysis | NotCovered:
+    if not form.guards:
+        return as_it_stands(form.task)
+    try:
+        return Guarded(task, _loop_nests(form.task), _loop_nests(task), form.guards)
+    except Unsupported as error:
+        return NotCovered(str(error))
 
 
 def _fits(region: LoweredRegion, target: str, kernel: Kernel) -> bool:
@@ -155,16 +216,20 @@ def as_it_stands(task: Task) -> Analysis | NotCovered:
             return CudaSelection(task, form) if form.selects else CudaSort(task, form)
         if is_recurrent(task) and task.target == "cuda":
             return CudaRecurrent(task, recurrent_of(task))
-        region = lower(task)
-        kernels = grouped(region, partial(_fits, region, task.target))
-        if task.target == "cuda":
-            kernels = tuple(map(unscaled, kernels))
-        buffers = [*region.inputs, *region.outputs, *temporaries(region, kernels)]
-        if len(buffers) > MAX_BUFFERS:  # said here, before any schedule is written out
-            raise Unsupported(f"more than {MAX_BUFFERS} buffers")
-        return LoopNests(task, region, kernels)
+        return _loop_nests(task)
     except Unsupported as error:
         return NotCovered(str(error))
+
+
+def _loop_nests(task: Task) -> LoopNests:
+    region = lower(task)
+    kernels = grouped(region, partial(_fits, region, task.target))
+    if task.target == "cuda":
+        kernels = tuple(map(unscaled, kernels))
+    buffers = [*region.inputs, *region.outputs, *temporaries(region, kernels)]
+    if len(buffers) > MAX_BUFFERS:  # said here, before any schedule is written out
+        raise Unsupported(f"more than {MAX_BUFFERS} buffers")
+    return LoopNests(task, region, kernels)
 
 
 def _attention(task: Task, form: Attention) -> Analysis:

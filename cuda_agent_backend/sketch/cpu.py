@@ -37,6 +37,7 @@ from cuda_agent_backend.sketch.nest import (
 from cuda_agent_backend.sketch.passes import Pass, expand_welford, mark_means, passes, scratch
 from cuda_agent_backend.sketch.printer import COMPUTE_TYPES, STORAGE_TYPES, Printer, c_index
 from cuda_agent_backend.sketch.product import Product, product_of
+from cuda_agent_backend.sketch.program import Program
 from cuda_agent_backend.sketch.schedule import Schedule
 from cuda_agent_backend.sketch.ssa import Instruction, Unsupported
 from cuda_agent_backend.sketch.valuetype import value_type
@@ -497,16 +498,27 @@ def emit(
     Raises:
         Unsupported: the schedule does not fit a kernel, with the reason.
     """
+    made = program(region, kernels, schedule)
+    return made.source, made.plan
+
+
+def program(
+    region: LoweredRegion, kernels: tuple[Kernel, ...], schedule: Schedule, entry: str = ENTRY
+) -> Program:
+    """As `emit`, in parts. entry: the function's name.
+
+    Raises:
+        Unsupported: the schedule does not fit a kernel, with the reason.
+    """
     if len(schedule.kernels) != len(kernels):
         raise Unsupported(
             f"schedule for {len(schedule.kernels)} kernels where there are {len(kernels)}"
         )
     products = _products(kernels, schedule)
     plan = _plan(region, kernels, [t for _, p in products.values() for t in p.temporaries()])
+    preludes = [_PRELUDE, *([cpu_product.PRELUDE] if products else [])]
     out = [
-        _PRELUDE.read_text(encoding="utf-8"),
-        *([cpu_product.PRELUDE.read_text(encoding="utf-8")] if products else []),
-        f'extern "C" void {ENTRY}(void* const* buffers) {{',
+        f'extern "C" void {entry}(void* const* buffers) {{',
     ]
     for number, buffer in enumerate(plan.buffers):
         ctype = STORAGE_TYPES[getattr(torch, buffer.spec.dtype)]
@@ -547,8 +559,9 @@ def emit(
         out += writer.emit()
     if streamed:
         out.append("  ca::stream_fence();")
-    out += ["  }", "}", ""]
-    return "\n".join(out), plan
+    out += ["  }", "}"]
+    texts = tuple(prelude.read_text(encoding="utf-8") for prelude in preludes)
+    return Program(texts, ("\n".join(out),), plan)
 
 
 def _products(

@@ -55,6 +55,7 @@ from cuda_agent_backend.sketch.nest import Kernel, temporaries
 from cuda_agent_backend.sketch.paired import combining, pairs
 from cuda_agent_backend.sketch.passes import passes
 from cuda_agent_backend.sketch.pooled import Pooling, pooling_of
+from cuda_agent_backend.sketch.program import Program
 from cuda_agent_backend.sketch.reduced import Reducing, reducing_of, reducings
 from cuda_agent_backend.sketch.schedule import Parameter, Schedule
 from cuda_agent_backend.sketch.ssa import Unsupported
@@ -103,6 +104,22 @@ def emit(
     Raises:
         Unsupported: the schedule does not fit a kernel or the device, with the reason.
     """
+    made = program(region, kernels, schedule, device)
+    return made.source, made.plan
+
+
+def program(
+    region: LoweredRegion,
+    kernels: tuple[Kernel, ...],
+    schedule: Schedule,
+    device: DeviceFacts,
+    first: int = 0,
+) -> Program:
+    """As `emit`, in parts. first: the number in the name of the first kernel.
+
+    Raises:
+        Unsupported: the schedule does not fit a kernel or the device, with the reason.
+    """
     kernels, joined = _joined(region, kernels, schedule)
     if len(schedule.kernels) != len(kernels):
         raise Unsupported(
@@ -114,7 +131,7 @@ def emit(
     kernels = tuple(peeled(kernel, region.buffers) for kernel in kernels)
 
     def emit_one(n: int, kernel: Kernel) -> Emitted:
-        parameters, name = schedule.parameters(n), f"k{n}"
+        parameters, name = schedule.parameters(n), f"k{first + n}"
         one = joined.get(n)
         if isinstance(one, Pooling):
             return emit_pooling(one, parameters, name, device)
@@ -130,15 +147,15 @@ def emit(
 
     emitted = [emit_one(n, kernel) for n, kernel in enumerate(kernels)]
     halves = any(b.dtype in _HALF for b in region.buffers.values())
-    parts = ["#define CA_HALF" if halves else "", _PRELUDE.read_text(encoding="utf-8")]
+    preludes = ["#define CA_HALF" if halves else "", _PRELUDE.read_text(encoding="utf-8")]
     sketches = {dict(p).get("sketch") for p in schedule.kernels}
     if sketches & {*_TILED, cuda_short.SKETCH, cuda_halo.SKETCH}:
-        preludes = (*cuda_contract.PRELUDES, *(cuda_contract.HALF_PRELUDES if halves else ()))
-        parts += [text.read_text(encoding="utf-8") for text in preludes]
+        files = (*cuda_contract.PRELUDES, *(cuda_contract.HALF_PRELUDES if halves else ()))
+        preludes += [text.read_text(encoding="utf-8") for text in files]
     if cuda_halo.SKETCH in sketches:
-        parts.append(cuda_halo.PRELUDE.read_text(encoding="utf-8"))
-    parts += [text for e in emitted for text in e.functions]
-    return "\n".join(parts) + "\n", _plan(region, kernels, emitted)
+        preludes.append(cuda_halo.PRELUDE.read_text(encoding="utf-8"))
+    functions = tuple(text for e in emitted for text in e.functions)
+    return Program(tuple(preludes), functions, _plan(region, kernels, emitted))
 
 
 def _joined(

@@ -21,7 +21,15 @@ aten = torch.ops.aten
 LARGEST = 2
 """How an embedding bag says that it wants the largest of its rows; 0 and 1 are sum and mean."""
 STORED = "stored"
-"""Metadata of nodes that are to be in memory: operands of which products leave zeros out."""
+"""Metadata of nodes that are to be in memory: operands of products that read them more often than once."""
+READ_THROUGH = frozenset(
+    {
+        *VIEWS, "reshape", "_unsafe_view", "select", "slice", "clone", "_to_copy", "convert_element_type",
+        "mul", "div", "sub", "add", "where", "constant_pad_nd", "cat", "iota", "full", "scalar_tensor",
+        "tril", "triu", "lt", "le", "gt", "ge", "eq", "ne", "logical_and", "bitwise_and",
+    }
+)  # fmt: skip
+"""What kernels of products make of an operand while they copy it, in some combinations."""
 PRODUCTS = (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default)
 
 
@@ -57,21 +65,33 @@ def _expand_products(graph: Graph, target: str) -> None:
     for node in list(graph.nodes):
         if node.target in PRODUCTS and node.meta["val"].dtype in PRODUCT_TYPES[target]:
             if target == "cuda":
-                _store_triangles(node)
+                _store_operands(node)
             with graph.inserting_before(node):
                 made = _with_addend(graph, node)
             node.replace_all_uses_with(made)
             graph.erase_node(node)
 
 
-def _store_triangles(product: Node) -> None:
-    """Have masked operands of ``product`` in memory, where copies are wide: it reads them more often than once."""
+def _store_operands(product: Node) -> None:
+    """Have masked and computed operands of ``product`` in memory: it reads them more often than once, and copies are
+    wide there."""
     for operand in product.args[-2:]:
         assert isinstance(operand, Node)
-        while name_of(operand) in VIEWS:
+        while name_of(operand) in (*VIEWS, "reshape"):
             operand = operand.all_input_nodes[0]
-        if masked_operand(operand) is not None:
+        if masked_operand(operand) is not None or _is_computed(operand):
             operand.meta[STORED] = True
+
+
+def _is_computed(operand: Node) -> bool:
+    """Whether more is done for each element than kernels of products do; sums are in memory in any case."""
+    if operand.op != "call_function" or operand.target in PRODUCTS:
+        return False
+    if name_of(operand) in ("sum", "mean", "amax", "amin"):
+        return False
+    if name_of(operand) not in READ_THROUGH:
+        return True
+    return any(map(_is_computed, operand.all_input_nodes))
 
 
 def _with_addend(graph: Graph, node: Node) -> Node:

@@ -21,6 +21,7 @@ import test_gated
 import test_gradients
 import test_last_wave
 import test_pooled
+import test_product_order
 import test_reduced
 import test_sketch_bags
 import test_sketch_cancelling
@@ -226,6 +227,25 @@ def test_kernels_give_what_eager_gives_and_are_clean(name: str, tmp_path: Path) 
         if tools and number < SANITIZED:
             found = sanitize(built.path, made.plan, lambda: list(it.inputs))
             assert {report.status for report in found} == {"clean"}, (schedule, found)
+
+
+@pytest.mark.parametrize("name", test_product_order.CASES)
+@pytest.mark.parametrize("value", [1.0, float("inf"), float("nan")])
+def test_products_in_the_cheaper_order_give_what_eager_gives(
+    name: str, value: float, tmp_path: Path
+) -> None:
+    function, inputs = test_product_order.CASES[name]
+    given = [x.clone() for x in inputs]
+    given[0].view(-1)[5], given[1].view(-1)[-2] = value, value
+    it = on_cuda(function, *given)
+    made = test_product_order.guarded_candidate(it)
+    built = compile_candidate(made, tmp_path, "sm_90a", 120)
+    assert isinstance(built, Compiled), built
+    for got, want in zip(run(built, made.plan, it.inputs), it.want, strict=True):
+        torch.testing.assert_close(got, want, equal_nan=True, **within(want))
+    if value == 1 and not isinstance(find_sanitizer(), Missing):
+        found = sanitize(built.path, made.plan, lambda: list(it.inputs))
+        assert {report.status for report in found} == {"clean"}, found
 
 
 @pytest.mark.parametrize("name", test_triangular.CASES)
