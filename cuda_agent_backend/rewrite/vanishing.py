@@ -14,7 +14,18 @@ from cuda_agent_backend.rewrite.rules.sum_of_product import summed_product
 from cuda_agent_backend.rewrite.terms import Dims, Term
 
 WORKS = frozenset(
-    {"clone", "convert_element_type", "sum", "mean", "prod", "amax", "amin", "any", "argmax", "argmin"}
+    {
+        "clone",
+        "convert_element_type",
+        "sum",
+        "mean",
+        "prod",
+        "amax",
+        "amin",
+        "any",
+        "argmax",
+        "argmin",
+    }
 )
 """Operators that work on a diagonal, beside those that go point by point."""
 STEPS = 12

@@ -203,9 +203,7 @@ def _row_schedules(
         if p not in chosen and _text(kernel, region, p, device)
     ]
     squares = square_schedules(kernel, facts.item, facts.line, facts.columns, device)
-    chosen[:0] = [
-        {"sketch": "row", **p} for p in squares if _text(kernel, region, p, device)
-    ]
+    chosen[:0] = [{"sketch": "row", **p} for p in squares if _text(kernel, region, p, device)]
     if facts.writes:
         chosen[3:3] = [{**p, "stream": 1} for p in chosen[:1] if not p.get("stream")]
     # reads that leave the cache first spare what others left there; beside much larger data that is nothing

@@ -37,7 +37,9 @@ def turned_loads(bodies: Iterable[Body], lane: sympy.Symbol) -> list[Key]:
     """Loads along the row of what lies apart across it, with their indices over the flat position."""
     found: dict[Key, None] = {}
     for body in bodies:
-        for i in body.instructions:  # not those of branches, which may not be read where no element is
+        for (
+            i
+        ) in body.instructions:  # not those of branches, which may not be read where no element is
             if i.op != "load" or i.buffer is None or i.index is None:
                 continue
             across = coefficient(i.index, lane)

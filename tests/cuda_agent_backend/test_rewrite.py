@@ -438,7 +438,10 @@ NOT: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "a scale of the small operand": (lambda x, w: x @ (w * 2.0), (X, randn(40, 2))),
     "sums that are large already": (lambda x, y, z: x + y - z, (X, X + 1, X + 2)),
     "a shift between two factors": (lambda x, a, b: (x * a + b) * a, (IMAGE, B[:12], V[:12])),
-    "a diagonal of a product that is needed": (lambda x, w: (x @ w, (x @ w).diagonal().sum()), (X, W)),
+    "a diagonal of a product that is needed": (
+        lambda x, w: (x @ w, (x @ w).diagonal().sum()),
+        (X, W),
+    ),
     "a diagonal over rows and matrices": (
         lambda x, w: torch.bmm(x, w).diagonal(0, 0, 1).sum(),
         (randn(24, 24, 40), randn(24, 40, 32)),
