@@ -164,7 +164,7 @@ class Layout:
             "a part held elsewhere than in shared memory": self.held > 0
             and (self.keep != "shared" or self.stages > 1 or self.ordered),
             "squares of what is kept, or of single elements": self.square > 0
-            and (self.inner or self.keep != "none" or self.vector < 2),
+            and (self.inner or self.keep != "none" or self.vector < 2 or self.square > 1),
             "a square across the end of a row": self.square > 0 and self.points % self.vector != 0,
             "half a warp": self.threads % WARP != 0,
             "too much in registers": self.keep == "registers" and self.chunks * self.vector > 256,

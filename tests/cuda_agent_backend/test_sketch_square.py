@@ -156,6 +156,7 @@ def test_other_sums_are_laid_out_as_before(function: Callable[..., Any]) -> None
     [
         ({"lanes": "inner"}, "squares of what is kept, or of single elements"),
         ({"vector": 1}, "squares of what is kept, or of single elements"),
+        ({"square": 2}, "squares of what is kept, or of single elements"),
         ({"keep": "shared"}, "squares of what is kept, or of single elements"),
         ({"vector": 8}, "a square across the end of a row"),
     ],
