@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cuda_agent_backend.rewrite.rule import Rule
 from cuda_agent_backend.rewrite.rules import (
+    diagonal_of_product,
     diagonal_product,
     identities,
     layouts,
@@ -31,6 +32,7 @@ RULES: tuple[Rule, ...] = (
     scale_of_product.RULE,
     diagonal_product.RULE,
     product_order.RULE,
+    diagonal_of_product.RULE,
     sum_of_pooling.RULE,
     merged_sums.RULE,
     sum_of_product.RULE,

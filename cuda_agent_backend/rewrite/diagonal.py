@@ -35,6 +35,18 @@ def diagonal_of(node: Any) -> Node | None:
     return value if shape_of(value) == (*shape[:-2], 1, shape[-1]) else None
 
 
+def identity_masks(node: Any) -> Node | None:
+    """What a mask by the identity takes the diagonal of: a matrix (or a batch of them) that is zero elsewhere; None of
+    anything else. It may have fewer dimensions."""
+    if name_of(node) != "where" or not is_float(node) or len(shape_of(node)) < 2:
+        return None
+    value, size = argument(node, "self"), shape_of(node)[-1]
+    if not is_zero(argument(node, "other")) or size != shape_of(node)[-2] or not is_float(value):
+        return None
+    found: Node | None = value if _is_identity(argument(node, "condition"), size) else None
+    return found
+
+
 def _is_identity(node: Any, size: int) -> bool:
     """Whether a condition holds where row and column are equal."""
     while is_view(node) and shape_of(node)[-2:] == (size, size):

@@ -2,26 +2,44 @@
 
 from __future__ import annotations
 
+import torch
 from torch.fx import Node
 
 from cuda_agent_backend.rewrite.edit import is_float, is_tensor, name_of
 from cuda_agent_backend.rewrite.linear import term_of
 from cuda_agent_backend.rewrite.orders import is_in_chain
 from cuda_agent_backend.rewrite.products import PRODUCTS
+from cuda_agent_backend.rewrite.rules.diagonal_of_product import READERS, diagonal_of_product
 from cuda_agent_backend.rewrite.rules.diagonal_product import has_diagonal
 from cuda_agent_backend.rewrite.rules.sum_of_product import summed_product
 from cuda_agent_backend.rewrite.terms import Dims, Term
 
+WORKS = frozenset(
+    {
+        "clone",
+        "convert_element_type",
+        "sum",
+        "mean",
+        "prod",
+        "amax",
+        "amin",
+        "any",
+        "argmax",
+        "argmin",
+    }
+)
+"""Operators that work on a diagonal, beside those that go point by point."""
 STEPS = 12
 """How far a sum may be from the product."""
 
 
 def vanishes(node: Node) -> bool:
-    """Whether a node is a product that a rewrite does away with: one with a diagonal matrix, one that is summed, or one
-    of two that are better made in the other order."""
+    """Whether a node is a product that a rewrite does away with: one with a diagonal matrix, one that is summed, one of
+    which only diagonals are read, or one of two that are better made in the other order."""
     if name_of(node) not in PRODUCTS or not is_float(node):
         return False
-    return has_diagonal(node) or _is_summed_away(node) or is_in_chain(node)
+    tests = (has_diagonal, _is_summed_away, _is_read_along_diagonals, is_in_chain)
+    return any(test(node) for test in tests)
 
 
 def _is_summed_away(product: Node) -> bool:
@@ -48,3 +66,35 @@ def _reaches(total: Node, product: Node) -> bool:
         return term
 
     return term_of(total, leaf).pays and product in reached
+
+
+def _is_read_along_diagonals(product: Node) -> bool:
+    readers = [product]
+    for _ in range(STEPS):
+        readers = list(readers[0].users)
+        if not readers or len(readers) > 1 or name_of(readers[0]) in READERS:
+            break
+    return bool(readers) and all(_reads_diagonal(reader, product) for reader in readers)
+
+
+def _reads_diagonal(reader: Node, product: Node) -> bool:
+    reached: list[Node] = []
+    if diagonal_of_product(reader, reached) is None or product not in reached:
+        return False
+    return name_of(reader) != "diagonal" or _is_worked_on(reader)
+
+
+def _is_worked_on(view: Node) -> bool:
+    """Whether all that reads a view computes something of it that can be in one region with it.
+
+    No view is an output of a region: what it views would be, here the product itself.
+    """
+    return bool(view.users) and all(map(_works, view.users))
+
+
+def _works(user: Node) -> bool:
+    if not is_tensor(user) or not isinstance(user.target, torch._ops.OpOverload):
+        return False
+    if any(result.alias_info is not None for result in user.target._schema.returns):
+        return _is_worked_on(user)
+    return torch.Tag.pointwise in user.target.tags or name_of(user) in WORKS

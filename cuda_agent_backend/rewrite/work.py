@@ -35,6 +35,7 @@ FREE = frozenset(
         "unfold",
         "split",
         "unbind",
+        "diagonal",
     }
 )
 """Views, copies and constants: kernels read through them."""

@@ -240,7 +240,7 @@ class LanePrinter(Printer):
         at = self.address(i.buffer, i.index.xreplace(first))
         if step == 0:
             return f"ca::broadcast<L>({at})"
-        aligned = is_aligned(i.index, self.lane, 1, self.width, self._unit(i.buffer))
+        aligned = is_aligned(i.index, self.lane, 1, self.width, self.unit(i.buffer))
         return f"ca::load{'' if aligned else '_unaligned'}<L>({at})"
 
     def _masked(self, i: Instruction, prefix: str, mask: str | None) -> list[str]:
@@ -345,7 +345,8 @@ class LanePrinter(Printer):
             return super().address(buffer, index)
         return f"{self.pointer(buffer)} + {c_place(rest)} + {distance}"
 
-    def _unit(self, buffer: str) -> int:
+    def unit(self, buffer: str) -> int:
+        """Elements of a buffer that one access reads at once, and that must be aligned for it."""
         return max(1, min(self.width, WORD_BYTES // self.dtype_of(buffer).itemsize))
 
     def _load(self, i: Instruction, mask: str | None) -> str:
@@ -359,7 +360,7 @@ class LanePrinter(Printer):
             if once and self.width == 1 and step in (0, 1):
                 return f"ca::load_once<L>({self.address(i.buffer, i.index)})"
             if self.lane is not None and self.width > 1 and step in (1, -1):
-                aligned = is_aligned(i.index, self.lane, step, self.width, self._unit(i.buffer))
+                aligned = is_aligned(i.index, self.lane, step, self.width, self.unit(i.buffer))
                 at = self.address(i.buffer, i.index)
                 if step == -1:
                     return (
@@ -373,7 +374,7 @@ class LanePrinter(Printer):
     def store(self, buffer: str, index: sympy.Expr, value: str, *, stream: bool = False) -> str:
         step = 0 if self.lane is None else coefficient(index, self.lane)
         if self.lane is not None and self.width > 1 and step in (1, -1):
-            aligned = is_aligned(index, self.lane, step, self.width, self._unit(buffer))
+            aligned = is_aligned(index, self.lane, step, self.width, self.unit(buffer))
             at = self.address(buffer, index)
             if not aligned:
                 return f"ca::store_strided<L>({at}, {step}, {value});"

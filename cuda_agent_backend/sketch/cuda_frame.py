@@ -183,8 +183,8 @@ def _places(layout: Layout) -> tuple[str, int]:
     chunks = layout.chunks
     if layout.blocked:
         at, full = f"t * {chunks} + k", chunks if layout.team * chunks == layout.segment else 0
-    elif layout.inner:
-        at, full = f"(k * {layout.team} + t) * {layout.vector}", layout.segment // layout.tile
+    elif layout.along > 1:
+        at, full = f"(k * {layout.team} + t) * {layout.along}", layout.segment // layout.tile
     else:
         at, full = f"k * {layout.team} + t", layout.segment // layout.tile
     return at, full if layout.even else 0

@@ -12,6 +12,7 @@ from cuda_agent_backend.sketch.cuda_frame import Span, position_loop, span_loops
 from cuda_agent_backend.sketch.cuda_layout import Layout
 from cuda_agent_backend.sketch.cuda_parts import BYTES, SharedMemory, local_types
 from cuda_agent_backend.sketch.cuda_program import RowProgram
+from cuda_agent_backend.sketch.cuda_square import Key
 from cuda_agent_backend.sketch.lower import LoweredRegion, Store
 from cuda_agent_backend.sketch.nest import coefficient, stays_within
 from cuda_agent_backend.sketch.printer import COMPUTE_TYPES, STORAGE_TYPES, c_index, c_place
@@ -38,6 +39,8 @@ class Keeper:
     previous: dict[str, str] = field(default_factory=dict)
     rest: bool = False
     last: bool = False
+    turned: dict[Key, str] = field(default_factory=dict)
+    """What to print for loads that a square has at hand."""
 
     def __post_init__(self) -> None:
         kernel = self.program.kernel
@@ -149,6 +152,8 @@ class Keeper:
         return position_loop(layout, out, self.program.recover)
 
     def _kept(self, i: Instruction) -> str | None:
+        if i.index is not None and (at_hand := self.turned.get((i.buffer or "", i.index))):
+            return at_hand
         if i.index is None or self.rest:
             return None
         name = self.program.kept.get((i.buffer or "", i.index))

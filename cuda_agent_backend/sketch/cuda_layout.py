@@ -51,7 +51,8 @@ class Layout:
     by each pass, in turn upwards and downwards, so that what was read last comes first, while the L2 cache has it.
     ``stream``: 1 for stores, ``once``: 1 for loads that leave the L2 cache first.
     ``wide`` asks for 64-bit indices. ``pairs``: a thread's elements, of which none is kept, are neighbours two by
-    two (lanes outer).
+    two (lanes outer). ``square``: 1 where a thread has as many neighbours along the row at once as it has rows (lanes
+    outer, see `cuda_square`).
     """
 
     points: int
@@ -72,10 +73,16 @@ class Layout:
     ordered: bool = False
     wide: bool = False
     pairs: bool = False
+    square: int = 0
 
     @property
     def inner(self) -> bool:
         return self.lanes == "inner"
+
+    @property
+    def along(self) -> int:
+        """Neighbours along the row that a thread meets at once."""
+        return self.vector if self.inner or self.square else 1
 
     @property
     def threads(self) -> int:
@@ -84,17 +91,17 @@ class Layout:
     @property
     def tile(self) -> int:
         """Elements of a row that its team holds at once."""
-        return self.team * self.vector if self.inner else self.team
+        return self.team * self.along
 
     @property
     def segment(self) -> int:
         """Elements of a row in one segment (the last one may have fewer)."""
         size = ceildiv(self.points, self.segments)
-        return ceildiv(size, self.vector) * self.vector if self.inner else size
+        return ceildiv(size, self.along) * self.along
 
     @property
     def chunks(self) -> int:
-        """Vectors (inner) or elements (outer) of a row segment that one thread meets."""
+        """Vectors (inner), elements (outer) or squares of a row segment that one thread meets."""
         return ceildiv(self.segment, self.tile)
 
     @property
@@ -156,6 +163,9 @@ class Layout:
             and (self.keep != "shared" or self.across > 1),
             "a part held elsewhere than in shared memory": self.held > 0
             and (self.keep != "shared" or self.stages > 1 or self.ordered),
+            "squares of what is kept, or of single elements": self.square > 0
+            and (self.inner or self.keep != "none" or self.vector < 2 or self.square > 1),
+            "a square across the end of a row": self.square > 0 and self.points % self.vector != 0,
             "half a warp": self.threads % WARP != 0,
             "too much in registers": self.keep == "registers" and self.chunks * self.vector > 256,
         }
@@ -182,6 +192,7 @@ def read_layout(
         "held",
         "stream",
         "once",
+        "square",
     }
     for name, value in known.items():
         if name in texts and value in texts[name]:

@@ -54,6 +54,12 @@ from cuda_agent_backend.sketch.cuda_parts import (
 )
 from cuda_agent_backend.sketch.cuda_program import RowProgram, is_full, row_points
 from cuda_agent_backend.sketch.cuda_scan import scan_pass, scan_total
+from cuda_agent_backend.sketch.cuda_square import (
+    check_square,
+    square_lines,
+    square_names,
+    turned_loads,
+)
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Kernel, RowStage, merge_outer
 from cuda_agent_backend.sketch.passes import Pass
@@ -323,6 +329,8 @@ class RowWriter:
     def _loops(self, number: int, layout: Layout, prefix: str, flush: Sequence[str]) -> list[str]:
         """Loops over all positions of the row: those that are not kept, if any, then those that are."""
         statements, keeper = self.program.flats[number].statements, self.keeper
+        if layout.square:
+            return position_loop(layout, self._square(number, prefix), (), flush)
         full = [n for n, p in enumerate(self.program.passes) if is_full(p, layout.points)]
         first, out = number == full[0], []
         if layout.partial:
@@ -345,6 +353,16 @@ class RowWriter:
             return span_loops(layout, body, statements, flush, back)
         return position_loop(layout, body, statements, flush)
 
+    def _square(self, number: int, prefix: str) -> list[str]:
+        """A step of the pass at a square of a thread's rows and positions."""
+        p, flat, keeper = self.program.passes[number], self.program.flats[number], self.keeper
+        bodies = (places_first(fold_constants(flat_body(s.body, flat))) for s in p.stages)
+        loads, printer = turned_loads(bodies, keeper.lane), self._printer(p)
+        keeper.turned = square_names(loads)
+        body = self.bodies(number, self._at_end(number, self.row_guard, prefix))
+        keeper.turned = {}
+        return square_lines(self.layout, loads, printer, body, flat.statements)
+
     def _unrolled(self, p: Pass) -> Layout:
         """The layout with no more of a loop written out than the instruction cache holds."""
         once = sum(INSTRUCTIONS.get(i.op, 0) for s in p.stages for i in s.body.walk())
@@ -354,6 +372,7 @@ class RowWriter:
     def _paired(self, layout: Layout, number: int) -> Layout:
         """Neighbours in one thread where products are summed (see `_sums_products`): it costs nothing here."""
         free = not layout.inner and not layout.blocked and layout.keep == "none"
+        free = free and not layout.square  # which has more neighbours
         stages = self.program.passes[number].stages
         return replace(layout, pairs=free and any(map(self._sums_products, stages)))
 
@@ -443,6 +462,8 @@ def emit_rows(
     if not layout.inner and (not kernel.outer or kernel.outer[-1][1] % layout.vector):
         raise Unsupported("lanes across the end of the rows")
     program = RowProgram.of(mark_cancelling(kernel), layout, region)
+    if layout.square:
+        check_square(program, layout)
     if layout.is_split:
         from cuda_agent_backend.sketch.cuda_split import emit_split
 

@@ -34,6 +34,7 @@ from cuda_agent_backend.sketch.cuda_map import map_dims, single_pass
 from cuda_agent_backend.sketch.cuda_rows import emit_rows
 from cuda_agent_backend.sketch.cuda_short import short_schedules
 from cuda_agent_backend.sketch.cuda_small import small_schedules
+from cuda_agent_backend.sketch.cuda_square import square_schedules
 from cuda_agent_backend.sketch.cuda_stencil import tile_loop, tile_rows
 from cuda_agent_backend.sketch.cuda_taps import with_taps_apart
 from cuda_agent_backend.sketch.cuda_transpose import transpose_schedules
@@ -201,6 +202,8 @@ def _row_schedules(
         for p in _columns_in_one_wave(facts, device)
         if p not in chosen and _text(kernel, region, p, device)
     ]
+    squares = square_schedules(kernel, facts.item, facts.line, facts.columns, device)
+    chosen[:0] = [{"sketch": "row", **p} for p in squares if _text(kernel, region, p, device)]
     if facts.writes:
         chosen[3:3] = [{**p, "stream": 1} for p in chosen[:1] if not p.get("stream")]
     # reads that leave the cache first spare what others left there; beside much larger data that is nothing

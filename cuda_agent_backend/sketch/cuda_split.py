@@ -112,4 +112,6 @@ def _finishing_layout(layout: Layout) -> Layout:
             blocks=1,
         )
     team = 1 << max(0, min(5, (layout.segments // 4).bit_length() - 1))
-    return replace(layout, segments=1, exchange="block", team=team, across=WARP, vector=1, blocks=1)
+    return replace(
+        layout, segments=1, exchange="block", team=team, across=WARP, vector=1, blocks=1, square=0
+    )

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 
 from cuda_agent_backend.sketch.schedule import MAX_PARAMETER, Parameter, Schedule
 
-AS_PROPOSED = frozenset({"group", "products", "run", "rewrite", "sketch", "width", "warps_k"})
+AS_PROPOSED = frozenset(
+    {"group", "products", "run", "rewrite", "sketch", "square", "width", "warps_k"}
+)
 """Numbers that name a way, that accuracy rests on, or that the machine sets: only the values proposed make sense."""
 MOST = 256
 """Schedules of a space that anybody looks at."""

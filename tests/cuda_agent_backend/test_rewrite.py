@@ -58,6 +58,12 @@ def assert_same(task: Task, form: Form, inputs: Sequence[Tensor]) -> None:
         )
 
 
+def identity() -> Tensor:
+    """As `torch.diag_embed` masks."""
+    place = torch.arange(24)
+    return place == place[:, None]
+
+
 X, W, B, V = randn(24, 40), randn(40, 32), randn(32), randn(24)
 IMAGE = randn(2, 6, 8, 12)
 WIDE, FILTERS = randn(2, 6, 17, 24), randn(10, 6, 3, 5)
@@ -119,6 +125,59 @@ CASES: dict[str, Case] = {
         "diagonal_product",
         lambda v, w: torch.bmm(torch.diag_embed(v), w),
         (randn(3, 40), randn(3, 40, 32)),
+    ),
+    "trace": ("diagonal_of_product", lambda x, w: torch.trace(x @ w), (X, randn(40, 24))),
+    "diagonal of a wide product": ("diagonal_of_product", lambda x, w: (x @ w).diagonal() + 1, (X, W)),
+    "diagonal above": ("diagonal_of_product", lambda x, w: (x @ w).diagonal(11).tanh(), (X, W)),
+    "diagonal below, of a transposed product": (
+        "diagonal_of_product",
+        lambda x, w: (x @ w).t().diagonal(-11).tanh(),
+        (X, W),
+    ),
+    "traces of a batch": (
+        "diagonal_of_product",
+        lambda x, w: (x @ w).diagonal(2, -1, -2).sum(-1),
+        (randn(2, 3, 24, 40), randn(2, 3, 40, 32)),
+    ),
+    "diagonal with an addend and factors": (
+        "diagonal_of_product",
+        lambda b, x, w: torch.addmm(b, x, w, beta=0.5, alpha=-2).diagonal(1).tanh(),
+        (B, X, W),
+    ),
+    "diagonals with an addend each": (
+        "diagonal_of_product",
+        lambda b, x, w: torch.baddbmm(b, x, w).diagonal(dim1=1, dim2=2).sum(0),
+        (randn(3, 1, 32), randn(3, 24, 40), randn(3, 40, 32)),
+    ),
+    "diagonal of what is made of a product": (
+        "diagonal_of_product",
+        lambda x, w, v: torch.where(v > 0, (x @ w).exp() / 3, v).diagonal().mean(),
+        (X, W, V[:, None]),
+    ),
+    "diagonal of a product times another": (
+        "diagonal_of_product",
+        lambda x, w, y: ((x @ w) * (y @ w)).diagonal(-3).sum(),
+        (X, W, randn(24, 40) + 1),
+    ),
+    "batches in another order": (
+        "diagonal_of_product",
+        lambda x, w: (x @ w).permute(1, 2, 0, 3).diagonal(1, 1, 3).tanh(),
+        (randn(2, 3, 24, 40), randn(2, 3, 40, 32)),
+    ),
+    "two diagonals": (
+        "diagonal_of_product",
+        lambda x, w: (lambda p: p.diagonal().sum() + p.diagonal(1).amax())(x @ w),
+        (X, W),
+    ),
+    "what the identity leaves of a product": (
+        "diagonal_of_product",
+        lambda x, w: (torch.where(identity(), x @ w, 0.0)).sum((-1, -2)),
+        (randn(3, 24, 40), randn(3, 40, 24)),
+    ),
+    "rows of what the identity leaves": (
+        "diagonal_of_product",
+        lambda x, w: (torch.where(identity(), (x @ w) * 2, 0.0)).sum((0, 2), keepdim=True),
+        (randn(3, 24, 40), randn(3, 40, 24)),
     ),
     "pooling and mean": (
         "sum_of_pooling",
@@ -379,6 +438,22 @@ NOT: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "a scale of the small operand": (lambda x, w: x @ (w * 2.0), (X, randn(40, 2))),
     "sums that are large already": (lambda x, y, z: x + y - z, (X, X + 1, X + 2)),
     "a shift between two factors": (lambda x, a, b: (x * a + b) * a, (IMAGE, B[:12], V[:12])),
+    "a diagonal of a product that is needed": (
+        lambda x, w: (x @ w, (x @ w).diagonal().sum()),
+        (X, W),
+    ),
+    "a diagonal over rows and matrices": (
+        lambda x, w: torch.bmm(x, w).diagonal(0, 0, 1).sum(),
+        (randn(24, 24, 40), randn(24, 40, 32)),
+    ),
+    "a product times the identity": (
+        lambda x, w: ((x @ w) * identity().float()).sum(1),
+        (X, randn(40, 24)),
+    ),
+    "a sum of rows beside the identity": (
+        lambda x, w: torch.where(identity(), x @ w, 1.0).sum(1),
+        (X, randn(40, 24)),
+    ),
     "a matrix with more than a diagonal": (
         lambda v, w: torch.diag(v, 1) @ w,
         (randn(39), W),

@@ -61,9 +61,14 @@ def pooled(x: Tensor) -> Tensor:
     return F.avg_pool2d(x, 4).sum((1, 2, 3))
 
 
+def traces(x: Tensor, w: Tensor) -> Tensor:
+    return (x @ w).diagonal(dim1=-2, dim2=-1).sum(-1)
+
+
 RIGHT: dict[str, tuple[Function, tuple[Tensor, ...]]] = {
     "sum_of_product": (linear_mean, (X, W, B)),
     "diagonal_product": (diagonal, (randn(96), W)),
+    "diagonal_of_product": (traces, (randn(3, 48, 64), randn(3, 64, 48))),
     "sum_of_pooling": (pooled, (randn(4, 6, 16, 16),)),
     "merged_sums": (lambda x: x.mean(-1).mean(-1), (randn(4, 6, 32, 32),)),
 }
@@ -241,6 +246,39 @@ def test_a_product_with_a_diagonal_shares_a_region_with_what_makes_it() -> None:
     assert {"where", "mm", "relu"} <= set(found)
 
 
+def test_a_product_of_which_diagonals_are_read_shares_a_region_with_them() -> None:
+    x, w = randn(16, 32), randn(32, 24)
+    assert offered(lambda x, w: (torch.exp(x) @ w).diagonal().sum(), x, w) == [
+        ["exp", "mm", "diagonal", "sum"]
+    ]
+    assert offered(lambda x, w: (x @ w * 2).exp().diagonal(1).tanh(), x, w) == [
+        ["mm", "mul", "exp", "diagonal", "tanh"]
+    ]
+
+    def two(x: Tensor, w: Tensor) -> Tensor:
+        y = x @ w
+        return y.diagonal().sum() + y.diagonal(2).amax()
+
+    assert offered(two, x, w) == [["mm", "diagonal", "sum", "diagonal", "amax", "add"]]
+
+
+def test_a_product_whose_diagonal_is_put_out_as_it_is_does_not_vanish() -> None:
+    """The output is a view of the product, which a region would put out instead."""
+
+    def both(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        diagonal = (x @ w).diagonal()
+        return diagonal, diagonal.sum()
+
+    functions: tuple[Function, ...] = (
+        lambda x, w: (x @ w).diagonal(),
+        lambda x, w: (x @ w).diagonal()[None],
+        both,
+    )
+    for function in functions:
+        found = offered(function, randn(16, 32), randn(32, 24))
+        assert all("mm" not in region for region in found)
+
+
 def test_a_product_that_is_needed_otherwise_does_not_vanish() -> None:
     def twice(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
         y = x @ w
@@ -269,7 +307,7 @@ def test_a_product_that_no_sketch_takes_is_covered_only_where_it_vanishes() -> N
 
 
 @pytest.mark.skipif(isinstance(find_cuda(), Missing), reason="no CUDA compiler")
-@pytest.mark.parametrize("name", ["sum_of_product", "diagonal_product"])
+@pytest.mark.parametrize("name", ["sum_of_product", "diagonal_product", "diagonal_of_product"])
 def test_rewritten_forms_compile_for_cuda(name: str, tmp_path: Path) -> None:
     task = replace(task_of(*RIGHT[name]), target="cuda")
     analysis, device = analyse(task), DeviceFacts()

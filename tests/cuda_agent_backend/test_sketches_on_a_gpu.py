@@ -38,6 +38,7 @@ import test_sketch_running
 import test_sketch_scan_order
 import test_sketch_scatter
 import test_sketch_short
+import test_sketch_square
 import test_sketch_windows
 import test_triangular
 import test_weighed
@@ -71,6 +72,7 @@ KINDS = (
     "held",
     "wide",
     "ranks",
+    "square",
 )
 """Parameters that change how a kernel works, not only how much of it there is."""
 MOST, SANITIZED = 4, 2
@@ -110,6 +112,7 @@ NESTS: dict[str, Case] = {
         f"running, {name}": (function, (test_sketch_running.values(),))
         for name, function in test_sketch_running.CASES.items()
     },
+    **{f"squares, {name}": case for name, case in test_sketch_square.LARGE.items()},
     **{f"columns, {name}": case[:2] for name, case in test_sketch_cuda_columns.CASES.items()},
     **{f"scans, {name}": case for name, case in test_sketch_scan_order.CASES.items()},
     **{f"channels, {name}": case for name, case in test_sketch_channels.CASES.items()},

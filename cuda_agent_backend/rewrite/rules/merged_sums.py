@@ -16,6 +16,7 @@ from cuda_agent_backend.rewrite.edit import (
     aten,
     calls,
     is_float,
+    is_tensor,
     name_of,
     reduced_dims,
     replace,
@@ -26,6 +27,8 @@ from cuda_agent_backend.rewrite.linear import move_sums
 from cuda_agent_backend.rewrite.rule import Rule
 from cuda_agent_backend.rewrite.terms import Dims, Paying, Plain, Scaled, Shaped, Term
 
+LEAST = 1 << 20
+"""Products from which on two kernels, which read along memory, take less time than one."""
 EXTREMA = {"amax": aten.amax.default, "amin": aten.amin.default}
 
 
@@ -34,11 +37,32 @@ def summed_sum(node: Node, dims: Dims) -> Term | None:
     if name_of(node) not in ("sum", "mean") or not is_float(argument(node, "self")):
         return None
     source = argument(node, "self")
+    if _lies_both_ways(source, reduced_dims(node)):
+        return None
     term: Term = Plain(source, _all_dims(node, dims))
     if name_of(node) == "mean":
         count = math.prod(shape_of(source)[d] for d in reduced_dims(node))
         term = Scaled(term, count, True)
     return Paying(Shaped(term, without(shape_of(node), dims)))
+
+
+def _lies_both_ways(node: Node, dims: Dims) -> bool:
+    """Whether a value is many products of what lies along its sums in memory with what lies across them.
+
+    As sums of their own they read both along memory; in one sum of all, either would be read a number at a time.
+    """
+    if name_of(node) != "mul" or math.prod(shape_of(node)) < LEAST:
+        return False
+    read = node.all_input_nodes
+    if len(read) != 2 or any(shape_of(x) != shape_of(node) for x in read if is_tensor(x)):
+        return False
+    return {_neighbours(x) in dims for x in read} == {True, False}
+
+
+def _neighbours(node: Node) -> int:
+    """The dimension along which a value's neighbours in memory lie."""
+    value = node.meta["val"]
+    return min(range(value.dim()), key=lambda d: (value.shape[d] == 1, value.stride(d)))
 
 
 def _all_dims(node: Node, dims: Dims) -> Dims:

@@ -207,6 +207,11 @@ template <int L, class S> CA_INLINE vec<compute<S>, L> broadcast(const S* p) { r
 template <int L, class S> CA_INLINE vec<compute<S>, L> load_strided(const S* p, int64_t step) {
   vec<compute<S>, L> r; CA_LANES r.v[i] = widen(p[i * step]); return r;
 }
+// L rows of L neighbours each, read by rows; ``at[c]`` has what all rows have at place c.
+template <class T, int L> struct turned {
+  vec<T, L> at[L];
+  CA_INLINE void set(int row, vec<T, L> along) { CA_LANES at[i].v[row] = along.v[i]; }
+};
 // Integers as indices: negative ones count from the end, and one out of range stops the kernel, where that is asked for.
 template <bool Check, bool Wrap, class T, int L>
 CA_INLINE vec<int64_t, L> place(vec<T, L> x, int64_t size, vec<bool, L> m = splat<bool, L>(true)) {
