@@ -19,6 +19,7 @@ from cuda_agent_backend.sketch import (
     cuda_crossed,
     cuda_direct,
     cuda_halo,
+    cuda_phases,
     cuda_short,
     cuda_small,
     cuda_transpose,
@@ -75,6 +76,7 @@ _OF_PRODUCTS = {
     cuda_direct.SKETCH: cuda_direct.emit_direct,
     cuda_short.SKETCH: cuda_short.emit_short,
     cuda_halo.SKETCH: cuda_halo.emit_halo,
+    cuda_phases.SKETCH: cuda_phases.emit_phases,
 }
 """Sketches of products of numbers as they lie in memory."""
 _TILED = (
@@ -132,11 +134,14 @@ def emit(
     halves = any(b.dtype in _HALF for b in region.buffers.values())
     parts = ["#define CA_HALF" if halves else "", _PRELUDE.read_text(encoding="utf-8")]
     sketches = {dict(p).get("sketch") for p in schedule.kernels}
-    if sketches & {*_TILED, cuda_short.SKETCH, cuda_halo.SKETCH}:
+    boxed = sketches & {cuda_halo.SKETCH, cuda_phases.SKETCH}
+    if boxed or sketches & {*_TILED, cuda_short.SKETCH}:
         preludes = (*cuda_contract.PRELUDES, *(cuda_contract.HALF_PRELUDES if halves else ()))
         parts += [text.read_text(encoding="utf-8") for text in preludes]
-    if cuda_halo.SKETCH in sketches:
+    if boxed:
         parts.append(cuda_halo.PRELUDE.read_text(encoding="utf-8"))
+    if cuda_phases.SKETCH in sketches:
+        parts.append(cuda_phases.PRELUDE.read_text(encoding="utf-8"))
     parts += [text for e in emitted for text in e.functions]
     return "\n".join(parts) + "\n", _plan(region, kernels, emitted)
 

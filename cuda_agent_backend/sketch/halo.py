@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sympy
 
@@ -82,6 +82,11 @@ def halo_of(c: Contraction) -> Halo | None:
     likely += [d for d in free[:1] if row > 1 and steps[d[0]] == 1]
     found = (_with_channel(c, channel, steps) for channel in likely)
     return next((halo for halo in found if halo is not None), None)
+
+
+def with_any_weights(c: Contraction) -> Contraction:
+    """``c`` as if each column had weights for all taps."""
+    return replace(c, right=replace(c.right, mask=None))
 
 
 def _with_channel(c: Contraction, channel: Dim, steps: dict[sympy.Symbol, int]) -> Halo | None:
