@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from cuda_agent_backend.sketch.contraction import Contraction
 from cuda_agent_backend.sketch.cuda_halo import (
@@ -97,10 +97,10 @@ def _all(found: Contraction, halo: Halo) -> Iterator[tuple[tuple[int, ...], Tile
                 yield box, (tile_m, columns, warp_m, warp_n)
 
 
-def whole_warps(n: int, warp: int) -> list[int]:
-    """Whole warps: all columns, or several tiles of them with little padding."""
+def whole_warps(n: int, warp: int, counts: Sequence[int] = (1, 2, 3, 4, 8)) -> list[int]:
+    """Columns of so many warps: all, or several tiles of them with little padding."""
     least = ceildiv(n, warp) * warp
-    wide = {warp * count for count in (1, 2, 3, 4, 8) if warp * count <= min(least, WIDEST)}
+    wide = {warp * count for count in counts if warp * count <= min(least, WIDEST)}
     return sorted(wide)
 
 

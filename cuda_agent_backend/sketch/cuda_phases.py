@@ -1,7 +1,7 @@
 """Transposed convolutions with a stride, in float32 -> CUDA on tensor cores, where a block has all phases of its box.
 
-Schedule parameters: those of `cuda_halo`; `tile_n` and `warp_n` are channels of the output, of which a block and a warp
-have all phases.
+Schedule parameters: `box`, `tile_n`, `warp_m` and `warp_n`, as `cuda_halo` has them; of so many channels of the output a
+block, or a warp, has all phases.
 
 See ``csrc/contract_phases.cuh``. Results of phases that are next to each other leave together.
 """
@@ -28,7 +28,7 @@ from cuda_agent_backend.sketch.ssa import Unsupported
 
 PRELUDE = Path(__file__).parent / "csrc" / "contract_phases.cuh"
 SKETCH = "phases"
-MOST_PHASES, MOST_VISITS = 16, 128
+MOST_PHASES, MOST_VISITS = 18, 128
 """What registers hold, and what is written out in a kernel."""
 OWN_REGISTERS = 20
 """Of a thread, beside what `registers_of` names."""
@@ -60,7 +60,7 @@ class PhasedWriter(HaloWriter):
 
     @property
     def outputs(self) -> int:
-        return self.contraction.n // self.phases.count
+        return self.phases.outputs
 
     @property
     def stored_columns(self) -> int:
@@ -189,13 +189,14 @@ def phased_writer(
     device: DeviceFacts,
 ) -> PhasedWriter:
     """Raises Unsupported where this is no such convolution, or the schedule does not fit."""
-    phases = phases_of(found)
+    phases = phases_of(kernel, found)
     if phases is None:
-        raise Unsupported("no transposed convolution of which phases lack taps")
+        raise Unsupported("no transposed convolution with a stride, whose phases are columns")
     if phases.count > MOST_PHASES or len(phases.visits) > MOST_VISITS:
         raise Unsupported(f"{phases.count} phases and {len(phases.visits)} of their taps")
     box, tiles = box_and_tiles(parameters, phases.halo)
-    return PhasedWriter(kernel, found, region, tiles, name, device, phases.halo, box, phases)
+    ordered = phases.contraction
+    return PhasedWriter(kernel, ordered, region, tiles, name, device, phases.halo, box, phases)
 
 
 def emit_phases(

@@ -56,6 +56,8 @@ WARPS = (
     (16, 8),
 )
 """Places, and channels of each phase, of a warp."""
+SIDE_BY_SIDE = (1, 2, 3, 4, 5, 6, 8)
+"""Warps of a tile, beside each other."""
 MOST_REGISTERS = 168
 """Of a thread, with which the compiler still keeps sums where they are."""
 STORE_CLOCKS = 0.2
@@ -65,11 +67,11 @@ STORE_CLOCKS = 0.2
 def phased_schedules(
     kernel: Kernel, found: Contraction, region: LoweredRegion, device: DeviceFacts
 ) -> list[Parameters]:
-    """A few schedules, none where no phases of a stride lack taps, or there are too many."""
-    phases = phases_of(found)
+    """A few schedules, none where there are no phases of a stride, or too many."""
+    phases = phases_of(kernel, found)
     if phases is None or phases.count > MOST_PHASES or len(phases.visits) > MOST_VISITS:
         return []
-    outputs = found.n // phases.count
+    outputs = phases.outputs
     if phases.halo.channel[1] < LEAST_CHANNELS or outputs < LEAST_COLUMNS:
         return []
     tiles = enumerate(_all(outputs, phases))
@@ -96,7 +98,7 @@ def _all(outputs: int, phases: Phases) -> Iterator[tuple[tuple[int, ...], Tile]]
     for box, (warp_m, warp_n) in itertools.product(boxes, WARPS):
         registers = registers_of(phases.count, warp_m, warp_n)
         tile_m = ceildiv(math.prod(box), warp_m) * warp_m
-        for columns in whole_warps(outputs, warp_n):
+        for columns in whole_warps(outputs, warp_n, SIDE_BY_SIDE):
             threads = tile_m // warp_m * (columns // warp_n) * 32
             fits = registers <= MOST_REGISTERS and threads * registers <= REGISTERS
             if fits and FEWEST_THREADS <= threads <= MOST_THREADS:
@@ -120,7 +122,7 @@ def _clocks(
     positions = math.prod(halo.places(box))
     copying = chunks * CHUNK * positions * PLACE_CLOCKS
     storing = math.prod(box) * tile_n * phases.count * STORE_CLOCKS
-    blocks = found.batches * halo.boxes(box) * ceildiv(found.n // phases.count, tile_n)
+    blocks = found.batches * halo.boxes(box) * ceildiv(phases.outputs, tile_n)
     each = blocks / device.sm_count
     threads = 32 * warps
     room = min(

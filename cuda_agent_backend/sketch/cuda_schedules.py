@@ -110,8 +110,8 @@ def _boxed_schedules(
     kernel: Kernel, whole: Contraction, region: LoweredRegion, device: DeviceFacts
 ) -> list[Parameters]:
     """Of convolutions whose blocks have boxes."""
-    found = halo_schedules(kernel, whole, region, device)
-    return found or phased_schedules(kernel, whole, region, device)
+    found = phased_schedules(kernel, whole, region, device)
+    return found or halo_schedules(kernel, whole, region, device)
 
 
 def _reads_codes(contraction: Contraction, region: LoweredRegion) -> bool:

@@ -90,7 +90,7 @@ def with_any_weights(c: Contraction) -> Contraction:
 
 
 def _with_channel(c: Contraction, channel: Dim, steps: dict[sympy.Symbol, int]) -> Halo | None:
-    """Of which all other terms are taps.
+    """Of which all other terms are taps, or one tap where there are none.
 
     To the kernel, neighbours on a line may be what channels are elsewhere, and channels taps along the batch.
     """
@@ -103,7 +103,7 @@ def _with_channel(c: Contraction, channel: Dim, steps: dict[sympy.Symbol, int]) 
         if found is None:
             return None
         axes[found.row] = found
-    return Halo(tuple(axes.values()), channel, taps) if taps else None
+    return Halo(tuple(axes.values()), channel, taps)
 
 
 def _along(

@@ -1,15 +1,17 @@
-"""Transposed convolutions with a stride: which phases of it have weights for which taps."""
+"""Transposed convolutions with a stride: the phases of it, and which of them has weights for which taps."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from cuda_agent_backend.sketch.contraction import Contraction, points
+import sympy
+
+from cuda_agent_backend.sketch.contraction import Contraction, by_memory, points
 from cuda_agent_backend.sketch.cuda_taps import holds, is_known
 from cuda_agent_backend.sketch.halo import Halo, halo_of, with_any_weights
-from cuda_agent_backend.sketch.nest import Dim
+from cuda_agent_backend.sketch.nest import Dim, Kernel, coefficient
 from cuda_agent_backend.sketch.ssa import Body
 
 Visit = tuple[int, int]
@@ -20,9 +22,10 @@ Pair = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Phases:
-    """``dims``: loops of the columns, as they are nested there; ``near``: phases whose results are columns next to each
-    other, 1 where those are other channels'; ``taps``: by phase, which it has weights for."""
+    """``contraction``: with columns in this order: phases that are stored apart, channels, phases next to each other;
+    ``dims``: the phases' loops; ``near``: how many are next to each other; ``taps``: by phase, which have weights."""
 
+    contraction: Contraction
     halo: Halo
     dims: tuple[Dim, ...]
     near: int
@@ -31,6 +34,11 @@ class Phases:
     @property
     def count(self) -> int:
         return points(self.dims)
+
+    @property
+    def outputs(self) -> int:
+        """Channels of the output."""
+        return self.contraction.n // self.count
 
     @property
     def visits(self) -> list[Visit]:
@@ -48,33 +56,47 @@ class Phases:
         ]
 
 
-def phases_of(c: Contraction) -> Phases | None:
-    """None where this is no convolution, or where each column has weights for all taps."""
-    mask = c.right.mask
-    if mask is None or not c.right.absent:
-        return None
+def phases_of(kernel: Kernel, c: Contraction) -> Phases | None:
+    """None where this is no convolution, or no loop of its columns is one of phases."""
     halo = halo_of(with_any_weights(c))
-    if halo is None:
+    if halo is None or (c.right.mask is not None and not c.right.absent):
         return None
-    own = c.right.mask_symbols
-    dims = tuple(d for d in c.columns if d[0] in own)
-    apart = [d for d in c.columns if d not in dims]
-    if not dims or not apart or own - {s for s, _ in (*dims, *halo.taps)} or not is_known(mask):
+    stored = next(s.index for stage in reversed(kernel.stages) for s in stage.stores)
+    lacking = c.right.mask_symbols
+    dims = tuple(
+        d for d in by_memory(c.columns, stored) if d[0] in lacking or d in _woven(c, stored)
+    )
+    apart = tuple(d for d in c.columns if d not in dims)
+    mask = c.right.mask
+    known = mask is None or (is_known(mask) and lacking <= {s for s, _ in (*dims, *halo.taps)})
+    if not dims or not apart or not known:
         return None
-    front = dims if c.columns[-1] == apart[-1] else dims[:-1]
-    if c.columns[: len(front)] != front:
-        return None
+    steps = [coefficient(stored, d[0]) or 0 for d in (dims[-1], c.rows[-1])]
+    front, last = (dims[:-1], dims[-1:]) if 0 < steps[0] < steps[1] else (dims, ())
+    ordered = replace(c, columns=(*front, *apart, *last))
     taps = tuple(tuple(_taps_of(mask, halo, dims, phase)) for phase in _points(dims))
-    return Phases(halo, dims, 1 if front == dims else dims[-1][1], taps)
+    return Phases(ordered, halo, dims, points(last), taps)
+
+
+def _woven(c: Contraction, stored: sympy.Expr) -> list[Dim]:
+    """Loops of the columns whose results lie between those of neighbouring rows and fill what is there."""
+    steps = {coefficient(stored, s) for s, _ in c.rows}
+    found = [d for d in c.columns if d[1] * (coefficient(stored, d[0]) or 0) in steps]
+    # channels fill an image of the batch
+    return (
+        [d for d in found if d != by_memory(c.columns, stored)[0]]
+        if len(found) == len(c.columns)
+        else found
+    )
 
 
 def _taps_of(
-    mask: Body, halo: Halo, dims: tuple[Dim, ...], phase: tuple[int, ...]
+    mask: Body | None, halo: Halo, dims: tuple[Dim, ...], phase: tuple[int, ...]
 ) -> Iterator[int]:
     """Numbers of the taps that a phase has weights for."""
     loops = [s for s, _ in (*dims, *halo.taps)]
     for number, tap in enumerate(_points(halo.taps)):
-        if holds(mask, dict(zip(loops, (*phase, *tap), strict=True))):
+        if mask is None or holds(mask, dict(zip(loops, (*phase, *tap), strict=True))):
             yield number
 
 

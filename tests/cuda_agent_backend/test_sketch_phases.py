@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from cuda_agent_backend.sketch import cuda
 from cuda_agent_backend.sketch.contraction import contraction_of
 from cuda_agent_backend.sketch.cuda_phases import SKETCH, phased_steps
-from cuda_agent_backend.sketch.phases import phases_of
+from cuda_agent_backend.sketch.phases import Phases, phases_of
 from cuda_agent_backend.sketch.schedule import Parameter, Schedule
 from cuda_agent_backend.sketch.ssa import Unsupported
 from sandbox.candidate import Candidate
@@ -62,6 +62,13 @@ CASES: dict[str, Case] = {
     ),
     "by three, in groups": (
         lambda x, w: F.conv_transpose1d(x, w, stride=3, groups=2), (randn(2, 36, 19), randn(36, 19, 4)),
+    ),
+    "no overlap": (
+        lambda *a: F.conv_transpose3d(*a, stride=(2, 3, 3)),
+        (randn(2, 20, 2, 3, 5), randn(20, 17, 2, 3, 3), randn(17)),
+    ),
+    "all phases with all taps": (
+        lambda x, w: F.conv_transpose2d(x, w, stride=(2, 3)), (randn(2, 18, 4, 6), randn(18, 16, 4, 3)),
     ),
     "channels last after": (
         lambda x, w: F.conv_transpose2d(x, w, stride=2, output_padding=1).permute(0, 2, 3, 1).contiguous(),
@@ -137,16 +144,12 @@ def test_what_is_proposed_can_be_written(name: str) -> None:
         (F.conv2d, (randn(2, 16, 9, 9), randn(24, 16, 3, 3))),
         (F.conv_transpose2d, (randn(2, 16, 9, 9), randn(16, 24, 3, 3))),
         (
-            lambda x, w: F.conv_transpose2d(x, w, stride=2),
-            (randn(2, 16, 9, 9), randn(16, 24, 2, 2)),
-        ),
-        (
             lambda x, w: F.conv_transpose1d(x, w, stride=20),
             (randn(2, 16, 9), randn(16, 24, 21)),
         ),
         (torch.matmul, (randn(64, 64), randn(64, 64))),
     ],
-    ids=["a convolution", "no stride", "no overlap", "many phases", "a product"],
+    ids=["a convolution", "no stride", "many phases", "a product"],
 )
 def test_others_are_left_to_other_sketches(
     function: Callable[..., Any], inputs: tuple[Tensor, ...]
@@ -187,16 +190,26 @@ def test_sums_of_all_phases_stay_in_registers(tmp_path: Path) -> None:
     assert built.facts["k0"]["spill_store_bytes"] < 8 * 32  # half of a thread's 64 sums
 
 
+def found_in(name: str) -> Phases | None:
+    (kernel, *_) = case(name).analysis.kernels
+    found = contraction_of(kernel)
+    return phases_of(kernel, found) if found is not None else None
+
+
+def test_phases_that_no_tap_is_lacking_for_are_known_by_where_results_go() -> None:
+    phases = found_in("no overlap")
+    assert phases is not None and (phases.count, phases.near, phases.outputs) == (18, 3, 17)
+    assert set(phases.taps) == {(0,)}
+
+
 def test_only_taps_that_a_phase_has_are_multiplied() -> None:
-    found = contraction_of(case("three dimensions, a bias").analysis.kernels[0])
-    phases = phases_of(found) if found is not None else None
+    phases = found_in("three dimensions, a bias")
     assert phases is not None and (phases.count, phases.near) == (8, 2)
     assert sorted(map(len, phases.taps)) == [1, 2, 2, 2, 4, 4, 4, 8]  # 27 of 64
     assert phased_steps(phases) == 27
 
 
 def test_two_taps_share_a_step_where_few_channels_are_left() -> None:
-    found = contraction_of(case("two dimensions").analysis.kernels[0])
-    phases = phases_of(found) if found is not None else None
+    phases = found_in("two dimensions")
     assert phases is not None and phases.halo.channel[1] == 24
     assert len(phases.visits) == 25 and phased_steps(phases) == 25 + 5 + 3 + 3 + 2
