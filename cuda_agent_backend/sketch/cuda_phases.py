@@ -1,6 +1,6 @@
-"""Transposed convolutions with a stride, in float32 -> CUDA on tensor cores, where a block has all phases of its box.
+"""Transposed convolutions with a stride in float32 -> CUDA on tensor cores, where a block has all phases of its box.
 
-Schedule parameters: `box`, `tile_n`, `warp_m` and `warp_n`, as `cuda_halo` has them; of so many channels of the output a
+Schedule parameters: `box`, `tile_n`, `warp_m` and `warp_n`, as `cuda_halo` has them; of so many output channels a
 block, or a warp, has all phases.
 
 See ``csrc/contract_phases.cuh``. Results of phases that are next to each other leave together.
