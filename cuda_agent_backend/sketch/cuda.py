@@ -19,6 +19,7 @@ from cuda_agent_backend.sketch import (
     cuda_crossed,
     cuda_direct,
     cuda_halo,
+    cuda_phases,
     cuda_short,
     cuda_small,
     cuda_transpose,
@@ -76,6 +77,7 @@ _OF_PRODUCTS = {
     cuda_direct.SKETCH: cuda_direct.emit_direct,
     cuda_short.SKETCH: cuda_short.emit_short,
     cuda_halo.SKETCH: cuda_halo.emit_halo,
+    cuda_phases.SKETCH: cuda_phases.emit_phases,
 }
 """Sketches of products of numbers as they lie in memory."""
 _TILED = (
@@ -149,11 +151,14 @@ def program(
     halves = any(b.dtype in _HALF for b in region.buffers.values())
     preludes = ["#define CA_HALF" if halves else "", _PRELUDE.read_text(encoding="utf-8")]
     sketches = {dict(p).get("sketch") for p in schedule.kernels}
-    if sketches & {*_TILED, cuda_short.SKETCH, cuda_halo.SKETCH}:
+    boxed = sketches & {cuda_halo.SKETCH, cuda_phases.SKETCH}
+    if boxed or sketches & {*_TILED, cuda_short.SKETCH}:
         files = (*cuda_contract.PRELUDES, *(cuda_contract.HALF_PRELUDES if halves else ()))
         preludes += [text.read_text(encoding="utf-8") for text in files]
-    if cuda_halo.SKETCH in sketches:
+    if boxed:
         preludes.append(cuda_halo.PRELUDE.read_text(encoding="utf-8"))
+    if cuda_phases.SKETCH in sketches:
+        preludes.append(cuda_phases.PRELUDE.read_text(encoding="utf-8"))
     functions = tuple(text for e in emitted for text in e.functions)
     return Program(tuple(preludes), functions, _plan(region, kernels, emitted))
 

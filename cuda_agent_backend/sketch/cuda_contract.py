@@ -604,13 +604,22 @@ class Writer:
         at = "n * stride + m" if self.output.by_rows else "m * stride + n"
         return f"auto total = ca::load<L>(memory + {at});"
 
+    @property
+    def stored_columns(self) -> int:
+        """Of the part of the block's tile that is stored at a time."""
+        return self.tiles.tile_n
+
     def _each_result(self, body: Sequence[str]) -> list[str]:
         """``body`` for each ``L`` results of a tile, the `i`-th in the tail's order, from `row` and `column` on."""
-        t, v = self.tiles, self.output.vector
-        high, wide = (t.tile_n, t.tile_m) if self.output.by_rows else (t.tile_m, t.tile_n)
+        v, rows, columns = self.output.vector, self.tiles.tile_m, self.stored_columns
+        high, wide = (columns, rows) if self.output.by_rows else (rows, columns)
         slow, fast = f"i / {wide // v}", f"i % {wide // v} * {v}"
         if self.output.across:
-            slow, fast = f"i % {high}", f"i / {high} * {v}"
+            near = self.output.across // v
+            slow, fast = (
+                f"i / {near} % {high}",
+                f"i / {near * high} * {near * v} + i % {near} * {v}",
+            )
         m, n = (fast, slow) if self.output.by_rows else (slow, fast)
         body = [*self._numbered(m, n), *body]
         return [

@@ -49,7 +49,7 @@ class GatingWriter(Writer):
     def _output(self) -> Output:
         """As what is made of the parts is stored."""
         found = output_of(self.kernel, replace(self.contraction, columns=self._columns))
-        return replace(found, across=False)
+        return replace(found, across=0)
 
     @property
     def share(self) -> float:

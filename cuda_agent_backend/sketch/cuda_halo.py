@@ -89,12 +89,18 @@ class HaloWriter(Writer):
     @property
     def shared_bytes(self) -> int:
         t = self.tiles
-        high, wide = (t.tile_n, t.tile_m) if self.output.by_rows else (t.tile_m, t.tile_n)
+        columns = self.stored_columns
+        high, wide = (columns, t.tile_m) if self.output.by_rows else (t.tile_m, columns)
         return max(self.positions * PLACE_BYTES, 4 * high * (wide + 4))
 
     @property
     def grid(self) -> tuple[int, int]:
-        return self.halo.boxes(self.box), ceildiv(self.contraction.n, self.tiles.tile_n)
+        return self.halo.boxes(self.box), ceildiv(self.outputs, self.tiles.tile_n)
+
+    @property
+    def outputs(self) -> int:
+        """Columns that tiles share out."""
+        return self.contraction.n
 
     @property
     def own_rows(self) -> int:
@@ -127,13 +133,7 @@ class HaloWriter(Writer):
         part = t.tile_n * CHUNK // 2
         words = self.weight_words // PARTS  # those of the last step are zeros
         name = f"{self.name}_weights"
-        channel, count = self.halo.channel
-        taps, before = self.halo.tap_count, count // CHUNK * CHUNK
-        tap, first = f"step % {taps}", f"step / {taps} * {CHUNK} + {PIECE} * e"
-        if 0 < count - before <= PIECE:
-            last = before // CHUNK * taps
-            tap = f"step < {last} ? {tap} : 2 * (step - {last}) + e"
-            first = f"step < {last} ? {first} : {before}"
+        (channel, count), taps = self.halo.channel, self.halo.tap_count
         body = [
             f"const int i = blockIdx.x * {WEIGHT_THREADS} + threadIdx.x;",
             f"if (i >= {words}) return;",
@@ -141,16 +141,18 @@ class HaloWriter(Writer):
             f"const int fragment = word / {64 * together} * {together} + word / 2 % {together};",
             f"const int lane = word / {2 * together} % 32;",
             f"const int batch = number / {self.steps * self.grid[1]}, tile_n = number / {self.steps} % {self.grid[1]};",
-            f"const int column = tile_n * {t.tile_n} + fragment * 8 + lane / 4;",
-            f"const int tap = {tap}, first = ({first}) + lane % 4 * 2;",
+            f"const int output = tile_n * {t.tile_n} + fragment * 8 + lane / 4;",
+            "int tap, first;",
+            *self._step_lines(),
             *decompose("batch", c.batch, "int"),
             *decompose("column", c.columns, "int"),
             *decompose("tap", self.halo.taps, "int"),
             "float both[2];",
             "#pragma unroll",
             "for (int k = 0; k < 2; ++k) {",
-            f"  const int {channel} = first + k;",
-            f"  const bool there = batch < {c.batches} && column < {c.n} && tap < {taps} && {channel} < {count};",
+            f"  const int {channel} = first + lane % 4 * 2 + k;",
+            f"  const bool inside = tap < {taps} && {channel} < {count};",
+            f"  const bool there = inside && batch < {c.batches} && output < {self.outputs};",
             f"  both[k] = there ? m_{right.buffer}[{c_index(right.index)}] : 0.f;",
             "}",
             "ca::split<6, 1> made;",
@@ -168,6 +170,16 @@ class HaloWriter(Writer):
         arguments = (right.buffer, self._split_weights)
         return text, Launch(name, grid, (WEIGHT_THREADS, 1, 1), 0, arguments)
 
+    def _step_lines(self) -> list[str]:
+        """``tap`` and ``first``, the first channel, of half ``e`` of a step; ``column``."""
+        taps, count = self.halo.tap_count, self.halo.channel[1]
+        tap, first = f"step % {taps}", f"step / {taps} * {CHUNK} + {PIECE} * e"
+        if is_narrow(count):
+            last = count // CHUNK * taps
+            tap = f"step < {last} ? {tap} : 2 * (step - {last}) + e"
+            first = f"step < {last} ? {first} : {count // CHUNK * CHUNK}"
+        return [f"tap = {tap}, first = {first};", "const int column = output;"]
+
     def _launch(self) -> Launch:
         high, wide = self.grid
         arguments = (*self.reads, self._split_weights, *self.writes)
@@ -176,17 +188,13 @@ class HaloWriter(Writer):
 
     def _text(self, tail: Sequence[str]) -> str:
         c, t, left = self.contraction, self.tiles, self.contraction.left
-        sizes = (
-            t.tile_m, t.tile_n, t.warp_m, t.warp_n, self.positions, self.halo.channel[1], self.halo.tap_count,
-            self._near,
-        )  # fmt: skip
         apart = coefficient(left.index, self.halo.channel[0])
-        to = "n * stride + m" if self.output.by_rows else "m * stride + n"
         weights = f"{self._split_weights} + (batch * {self.grid[1]} + tile_n) * {self.steps * self._step_words}"
+        rows, columns = t.tile_m, self.stored_columns
         body = [
             "extern __shared__ __align__(16) unsigned char shared[];",
             "float* const memory = reinterpret_cast<float*>(shared);",
-            f"const int tile_n = blockIdx.x % {self.grid[1]}, column0 = tile_n * {t.tile_n}, end = {c.k};",
+            f"const int tile_n = blockIdx.x % {self.grid[1]}, end = {c.k};",
             "const int batch = blockIdx.y;",
             *decompose("batch", c.batch, "int"),
             *self._corner(),
@@ -195,20 +203,46 @@ class HaloWriter(Writer):
             *self._distance_of_tap(),
             *self._find(self.left, c.m),
             *self._find(self.right, c.n),
-            f"ca::halo_contraction<{', '.join(map(str, sizes))}> sums;",
+            f"ca::{self._sums} sums;",
             f"sums.add(memory, m_{left.buffer}, {apart}, {weights}, place, window, behind);",
             f"constexpr int first_thread = 0, own_threads = {t.threads};",
-            f"constexpr int stride = {(t.tile_m if self.output.by_rows else t.tile_n) + 4};",
-            f"sums.each([&](int m, int n, float v) {{ memory[{to}] = v; }});",
-            "__syncthreads();",
-            *tail,
+            f"constexpr int stride = {(rows if self.output.by_rows else columns) + 4};",
+            *self._stored(tail),
         ]
         parameters = [
             *parameters_of(self.region, self.reads, []), f"const int* __restrict__ {self._split_weights}",
             *parameters_of(self.region, [], self.writes),
         ]  # fmt: skip
-        head = f'extern "C" __global__ void __launch_bounds__({t.threads})'
+        head = f'extern "C" __global__ void __launch_bounds__({self._bound})'
         return "\n".join([head, f"{self.name}({', '.join(parameters)}) {{", *indented(body), "}"])
+
+    @property
+    def _bound(self) -> str:
+        """Threads of a block, and how many blocks a multiprocessor is to have registers for."""
+        return str(self.tiles.threads)
+
+    @property
+    def _sizes(self) -> tuple[int, ...]:
+        t = self.tiles
+        return t.tile_m, t.tile_n, t.warp_m, t.warp_n, self.positions, self.halo.channel[1]
+
+    @property
+    def _sums(self) -> str:
+        """The type that adds up."""
+        return f"halo_contraction<{', '.join(map(str, (*self._sizes, self.halo.tap_count, self._near)))}>"
+
+    def _stored(self, tail: Sequence[str]) -> list[str]:
+        return [
+            f"const int column0 = tile_n * {self.tiles.tile_n};",
+            f"sums.each([&](int m, int n, float v) {{ memory[{self._to}] = v; }});",
+            "__syncthreads();",
+            *tail,
+        ]
+
+    @property
+    def _to(self) -> str:
+        """Where a sum goes in shared memory."""
+        return "n * stride + m" if self.output.by_rows else "m * stride + n"
 
     @property
     def _near(self) -> int:
@@ -296,13 +330,54 @@ class HaloWriter(Writer):
         sizes = self.halo.places(self.box)
         return [math.prod(sizes[n + 1 :]) for n in range(len(sizes))]
 
+    @property
+    def _is_column(self) -> str:
+        """Whether a column of a tile is none beyond the last."""
+        return f"column < {self.contraction.n}"
+
+    def _each_result(self, body: Sequence[str]) -> list[str]:
+        """Row by row, where a thread's results are in few: what there is to work out of a row takes long enough."""
+        v, t, columns = self.output.vector, self.tiles, self.stored_columns
+        near = self.output.across // v
+        if not (self.output.by_rows or near):
+            return super()._each_result(body)
+        lines = t.tile_m // v if self.output.by_rows else t.tile_m * near
+        teams = max(1, t.threads // lines)
+        if t.threads > lines * teams:
+            return super()._each_result(body)
+        m, n, count = f"own * {v}", "group", columns
+        if not self.output.by_rows:
+            m, n = f"own / {near}", f"group * {near * v} + own % {near} * {v}"
+            count = columns // (near * v)
+        first = f"threadIdx.x / {lines}" if teams > 1 else "0"
+        within = [*self._column_of(n), *body]
+        each = [
+            *self._row_of(m),
+            f"for (int group = {first}; group < {count}; group += {teams}) {{",
+            *indented(within),
+            "}",
+        ]
+        return [
+            f"constexpr int L = {v};",
+            f"for (int own = threadIdx.x % {lines}; own < {lines}; own += own_threads) {{",
+            *indented(each),
+            "}",
+        ]
+
     def _numbered(self, m: str, n: str) -> list[str]:
+        return [*self._row_of(m), *self._column_of(n)]
+
+    def _column_of(self, n: str) -> list[str]:
+        inside = (
+            [f"if (!({self._is_column})) continue;"] if self.outputs % self.tiles.tile_n else []
+        )
+        return [f"const int n = {n}, column = column0 + n;", *inside]
+
+    def _row_of(self, m: str) -> list[str]:
         own: list[Dim] = [(sympy.Symbol(f"o{i}"), rows) for i, rows in enumerate(self.box)]
         inside, row = [], ""
         if self.own_rows < self.tiles.tile_m:
             inside.append(f"m < {self.own_rows}")
-        if self.contraction.n % self.tiles.tile_n:
-            inside.append(f"column < {self.contraction.n}")
         places = []
         for axis, (symbol, rows) in zip(self.halo.axes, own, strict=True):
             name, size = axis.row
@@ -311,7 +386,7 @@ class HaloWriter(Writer):
                 inside.append(f"y{symbol} < {size}")
             row = f"({row}) * {size} + y{symbol}" if row else f"y{symbol}"
         return [
-            f"const int m = {m}, n = {n}, column = column0 + n;",
+            f"const int m = {m};",
             *decompose("m", own, "int"),
             *places,
             *([f"if (!({' && '.join(inside)})) continue;"] if inside else []),
@@ -319,12 +394,17 @@ class HaloWriter(Writer):
         ]
 
 
+def is_narrow(channels: int) -> bool:
+    """Whether the last chunk has one piece only, so that two taps share a product of 16 terms."""
+    return 0 < channels % CHUNK <= PIECE
+
+
 def steps_of(halo: Halo) -> int:
-    """Products of 16 terms for each result; where the last chunk has one piece only, two taps share one."""
+    """Products of 16 terms for each result."""
     channels, taps = halo.channel[1], halo.tap_count
-    chunks, rest = divmod(channels, CHUNK)
-    last = 0 if rest == 0 else ceildiv(taps, 2) if rest <= PIECE else taps
-    return chunks * taps + last
+    if is_narrow(channels):
+        return channels // CHUNK * taps + ceildiv(taps, 2)
+    return ceildiv(channels, CHUNK) * taps
 
 
 def halo_writer(
@@ -339,6 +419,12 @@ def halo_writer(
     halo = halo_of(found)
     if halo is None:
         raise Unsupported("no convolution of an image that is contiguous along the results")
+    box, tiles = box_and_tiles(parameters, halo)
+    return HaloWriter(kernel, found, region, tiles, name, device, halo, box)
+
+
+def box_and_tiles(parameters: Mapping[str, Parameter], halo: Halo) -> tuple[tuple[int, ...], Tiles]:
+    """Raises Unsupported where parameters are missing or unknown, or no sizes."""
     box = _box_of(parameters.get("box"), halo)
     sizes = [parameters.get(key) for key in ("tile_n", "warp_m", "warp_n")]
     if parameters.keys() != {"sketch", "box", "tile_n", "warp_m", "warp_n"}:
@@ -347,8 +433,7 @@ def halo_writer(
     if min(tile_n, warp_m, warp_n) < 1 or tile_n > MAX_THREADS:
         raise Unsupported("tiles that do not divide into warps")
     tile_m = ceildiv(math.prod(box), warp_m) * warp_m
-    tiles = Tiles(tile_m, tile_n, CHUNK, warp_m, warp_n, 2, CHUNK)
-    return HaloWriter(kernel, found, region, tiles, name, device, halo, box)
+    return box, Tiles(tile_m, tile_n, CHUNK, warp_m, warp_n, 2, CHUNK)
 
 
 def _box_of(text: Parameter | None, halo: Halo) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from cuda_agent_backend.sketch.contraction import Contraction
 from cuda_agent_backend.sketch.cuda_halo import (
@@ -87,24 +87,24 @@ Tile = tuple[int, int, int, int]
 
 
 def _all(found: Contraction, halo: Halo) -> Iterator[tuple[tuple[int, ...], Tile]]:
-    boxes = [box for rows in ROWS for box in _boxes(halo, rows)]
+    boxes = [box for rows in ROWS for box in best_boxes(halo, rows)]
     for box, (warp_m, warp_n) in itertools.product(boxes, WARPS):
         tile_m = ceildiv(math.prod(box), warp_m) * warp_m
-        for columns in _columns(found.n, warp_n):
+        for columns in whole_warps(found.n, warp_n):
             threads = tile_m // warp_m * (columns // warp_n) * 32
             fits = threads * _registers(warp_m, warp_n) <= REGISTERS
             if fits and FEWEST_THREADS <= threads <= MOST_THREADS:
                 yield box, (tile_m, columns, warp_m, warp_n)
 
 
-def _columns(n: int, warp: int) -> list[int]:
-    """Whole warps: all columns, or several tiles of them with little padding."""
+def whole_warps(n: int, warp: int, counts: Sequence[int] = (1, 2, 3, 4, 8)) -> list[int]:
+    """Columns of so many warps: all, or several tiles of them with little padding."""
     least = ceildiv(n, warp) * warp
-    wide = {warp * count for count in (1, 2, 3, 4, 8) if warp * count <= min(least, WIDEST)}
+    wide = {warp * count for count in counts if warp * count <= min(least, WIDEST)}
     return sorted(wide)
 
 
-def _boxes(halo: Halo, rows: int) -> list[tuple[int, ...]]:
+def best_boxes(halo: Halo, rows: int) -> list[tuple[int, ...]]:
     """The few that fill a tile of so many rows with the least padding and halo."""
     sizes = [axis.row[1] for axis in halo.axes]
     options = [_sides(size, rows, SIDES) for size in sizes[:-1]] + [_sides(sizes[-1], rows, LINES)]

@@ -116,13 +116,13 @@ def _vector(factor: Factor, lines: Lines, widest: int) -> int:
 class Output:
     """How results leave: ``vector`` rows (``by_rows``) or columns together, and the next ones by the next thread.
 
-    across: the next thread takes the next of the other dimension, where that is what lies nearer: the phases of a
-    transposed convolution are columns next to each other, but few.
+    across: after so many of them the next thread takes the next of the other dimension, where that is what lies nearer:
+    the phases of a transposed convolution are columns next to each other, but few. 0: never.
     """
 
     by_rows: bool
     vector: int
-    across: bool = False
+    across: int = 0
 
 
 def output_of(kernel: Kernel, c: Contraction) -> Output:
@@ -133,7 +133,7 @@ def output_of(kernel: Kernel, c: Contraction) -> Output:
     vector = next((v for v in (4, 2) if in_vectors(own[-1], stores, v)), 1)
     following = _step(own[-2], stores) if len(own) > 1 else FAR
     short = own[-1][1] == vector and _step(other[-1], stores) < following
-    return Output(by_rows, vector, short)
+    return Output(by_rows, vector, vector if short else 0)
 
 
 FAR = 1 << 40

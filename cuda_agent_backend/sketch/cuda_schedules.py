@@ -31,6 +31,7 @@ from cuda_agent_backend.sketch.cuda_layout import (
     read_layout,
 )
 from cuda_agent_backend.sketch.cuda_map import map_dims, single_pass
+from cuda_agent_backend.sketch.cuda_phases_schedules import phased_schedules
 from cuda_agent_backend.sketch.cuda_rows import emit_rows
 from cuda_agent_backend.sketch.cuda_short import short_schedules
 from cuda_agent_backend.sketch.cuda_small import small_schedules
@@ -96,7 +97,7 @@ def kernel_schedules(
         if whole is not None:
             direct = [*direct_schedules(whole, device), *short_schedules(kernel, whole, device)]
         plain = contract_schedules(split, contraction, region, device, most)
-        boxed = halo_schedules(kernel, whole, region, device) if whole is not None else []
+        boxed = _boxed_schedules(kernel, whole, region, device) if whole is not None else []
         tiled = [*small, *_by_turns(plain, boxed)]
     if tiled and least >= FEW:
         return [*direct, *tiled][:most]
@@ -104,6 +105,14 @@ def kernel_schedules(
     if not found and not tiled:
         raise Unsupported("no schedule fits the rows of this kernel")
     return [*direct, *_by_turns(found, tiled)][:most]
+
+
+def _boxed_schedules(
+    kernel: Kernel, whole: Contraction, region: LoweredRegion, device: DeviceFacts
+) -> list[Parameters]:
+    """Of convolutions whose blocks have boxes."""
+    found = phased_schedules(kernel, whole, region, device)
+    return found or halo_schedules(kernel, whole, region, device)
 
 
 def _reads_codes(contraction: Contraction, region: LoweredRegion) -> bool:

@@ -76,9 +76,7 @@ def taps_of(c: Contraction) -> Taps | None:
     last = c.inner[len(c.inner) - len(dims) :]
     if not phases or c.right.mask_symbols - known or last != dims:
         return None
-    if points(dims) > MOST_TAPS or any(
-        i.op not in (*OPERATIONS, "index_expr") for i in mask.walk()
-    ):
+    if points(dims) > MOST_TAPS or not is_known(mask):
         return None
     by_phase = {
         phase: frozenset(
@@ -118,6 +116,11 @@ def with_taps_apart(kernel: Kernel) -> tuple[Kernel, Contraction | None]:
 
 def _points(dims: tuple[Dim, ...]) -> itertools.product[tuple[int, ...]]:
     return itertools.product(*(range(n) for _, n in dims))
+
+
+def is_known(mask: Body) -> bool:
+    """Whether `holds` understands a mask."""
+    return all(i.op in (*OPERATIONS, "index_expr") for i in mask.walk())
 
 
 def holds(mask: Body, at: dict[sympy.Symbol, int]) -> bool:

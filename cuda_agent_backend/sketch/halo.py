@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sympy
 
@@ -84,8 +84,13 @@ def halo_of(c: Contraction) -> Halo | None:
     return next((halo for halo in found if halo is not None), None)
 
 
+def with_any_weights(c: Contraction) -> Contraction:
+    """``c`` as if each column had weights for all taps."""
+    return replace(c, right=replace(c.right, mask=None))
+
+
 def _with_channel(c: Contraction, channel: Dim, steps: dict[sympy.Symbol, int]) -> Halo | None:
-    """Of which all other terms are taps.
+    """Of which all other terms are taps, or one tap where there are none.
 
     To the kernel, neighbours on a line may be what channels are elsewhere, and channels taps along the batch.
     """
@@ -98,7 +103,7 @@ def _with_channel(c: Contraction, channel: Dim, steps: dict[sympy.Symbol, int]) 
         if found is None:
             return None
         axes[found.row] = found
-    return Halo(tuple(axes.values()), channel, taps) if taps else None
+    return Halo(tuple(axes.values()), channel, taps)
 
 
 def _along(

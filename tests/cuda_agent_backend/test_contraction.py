@@ -333,7 +333,7 @@ def test_neighbouring_threads_store_what_lies_next_to_each_other() -> None:
     assert output("product") == Output(by_rows=False, vector=2)
     assert output("convolution, bias and ReLU") == Output(by_rows=True, vector=4)
     # phases of one channel are pairs of columns, the next pair is the next row's
-    assert output("transposed, stride 2, one more") == Output(by_rows=False, vector=2, across=True)
+    assert output("transposed, stride 2, one more") == Output(by_rows=False, vector=2, across=2)
     # every second element, by rows; the next channel is far away
     assert output("transposed, each phase by itself") == Output(by_rows=True, vector=1)
 
@@ -346,7 +346,7 @@ def test_phases_with_the_same_taps_become_tiles_of_their_own() -> None:
     assert found is not None and [n for _, n in found.columns] == [2, 6, 4]
     taps = taps_of(found)
     assert taps is not None and taps.of_tiles(24) == [(0, 1), (1, 2)]
-    assert output_of(kernel, found) == Output(by_rows=False, vector=4, across=True)
+    assert output_of(kernel, found) == Output(by_rows=False, vector=4, across=4)
 
 
 @pytest.mark.parametrize(

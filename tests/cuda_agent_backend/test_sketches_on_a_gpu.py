@@ -33,6 +33,7 @@ import test_sketch_cuda_columns
 import test_sketch_direct
 import test_sketch_gather
 import test_sketch_halo
+import test_sketch_phases
 import test_sketch_recurrent as recurrent
 import test_sketch_running
 import test_sketch_scan_order
@@ -125,6 +126,7 @@ NESTS: dict[str, Case] = {
     **{f"weighed, {name}": case for name, case in test_weighed.CASES.items()},
     **{f"few channels, {name}": case for name, case in test_sketch_direct.CASES.items()},
     **{f"halos, {name}": case for name, case in test_sketch_halo.CASES.items()},
+    **{f"phases, {name}": case for name, case in test_sketch_phases.CASES.items()},
     **{f"few terms, {name}": case for name, case in test_sketch_short.CASES.items()},
     **{f"bags, {name}": case for name, case in test_sketch_bags.BAGS.items()},
     **{f"folds, {name}": case for name, case in test_sketch_bags.FOLDS.items()},
@@ -152,7 +154,7 @@ NESTS: dict[str, Case] = {
 }
 IN_FLOAT64 = tuple(
     f"{kind}, {name}"
-    for kind in ("few channels", "halos")
+    for kind in ("few channels", "halos", "phases")
     for name in ("infinities", "transposed, infinities")
 )
 """Cases on which eager's own float32 convolution on the CPU leaves out the zeros beside an image."""

@@ -8,72 +8,39 @@
 
 namespace ca {
 
-// Positions: of the halo. Where 8 channels or fewer are left for the last chunk, a step has those of two taps. Near: how many
-// channels that are next to each other in memory are copied together; 0 where it is places that are next to each other.
-template <int TileM, int TileN, int WarpM, int WarpN, int Positions, int Channels, int Taps, int Near> struct halo_contraction {
-  static constexpr int warps_n = TileN / WarpN, threads = TileM / WarpM * warps_n * 32;
-  static constexpr int fragments_m = WarpM / 16, fragments_n = WarpN / 8;
-  static constexpr int parts = 3, chunk = 16, piece = 8, rest = Channels % chunk;
-  static constexpr bool narrow = rest > 0 && rest <= piece;
-  static constexpr int chunks = (Channels + chunk - 1) / chunk;
-  static constexpr int together = fragments_n % 2 ? 1 : 2;  // fragments whose weights a lane reads at once
-  static constexpr int step_words = parts * TileN * 8, part_floats = 2 * Positions * 4;
-  float sum[fragments_m][fragments_n][4];
-  unsigned right[parts][fragments_n][2], next[parts][fragments_n][2];
+// A block's pieces. Positions: of the halo. Near: how many channels that are next to each other in memory are copied together;
+// 0 where it is places that are next to each other.
+template <int Threads, int Positions, int Channels, int Near> struct halo_pieces {
+  static constexpr int threads = Threads, parts = 3, chunk = 16, piece = 8, rest = Channels % chunk;
+  static constexpr bool narrow = rest > 0 && rest <= piece;  // the last chunk, where a step has the channels of two taps
+  static constexpr int chunks = (Channels + chunk - 1) / chunk, part_floats = 2 * Positions * 4;
 
-  CA_INLINE halo_contraction() {
-#pragma unroll
-    for (int i = 0; i < fragments_m; ++i)
-#pragma unroll
-      for (int j = 0; j < fragments_n; ++j)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) sum[i][j][e] = 0.f;
-  }
-  static CA_INLINE int warp_row() { return int(threadIdx.x) / 32 / warps_n * WarpM; }
-  static CA_INLINE int warp_column() { return int(threadIdx.x) / 32 % warps_n * WarpN; }
-
-  // Image: its first channel, `apart` numbers before the next. Weights: those of the block's columns. place(position, there):
-  // how far from `image` a position of the halo lies; row(m): the position that row m's window begins at; tap(t): how far
-  // behind that tap t lies.
-  template <class Place, class Row, class Tap>
-  CA_INLINE void add(float* shared, const float* image, int apart, const int* weights, Place place, Row row, Tap tap) {
-    const int lane = threadIdx.x % 32, half = lane / 16;
-    float* const raw = shared + parts * part_floats;
-    int* const from = reinterpret_cast<int*>(raw + chunk * Positions);  // the places of all positions, -1 where there is none
+  // Finds the places of all positions, -1 where there is none, and has the first chunk copied. Image: its first channel,
+  // `apart` numbers before the next. place(position, there): how far from `image` a position of the halo lies.
+  template <class Place> static CA_INLINE void begin(float* shared, const float* image, int apart, Place place) {
+    int* const from = places(shared);
     for (int position = threadIdx.x; position < Positions; position += threads) {
       bool there;
       const int found = place(position, there);
       from[position] = there ? found : -1;
     }
-    int start[fragments_m];
-#pragma unroll
-    for (int i = 0; i < fragments_m; ++i) start[i] = row(warp_row() + 16 * i + lane % 16);
-    weights += warp_column() * 8 + lane * together * 2;
-    read(weights);
     __syncthreads();
-    fetch(raw, image, apart, from, 0);
+    fetch(raw(shared), image, apart, from, 0);
     copy_commit();
-    auto turn = [&](int c) {
-      copy_wait<0>();
-      __syncthreads();  // all have multiplied the chunk before
-      split_pieces(shared, raw);
-      __syncthreads();
-      if (c + 1 < chunks) fetch(raw, image, apart, from, c + 1);
-      copy_commit();
-    };
-#pragma unroll 1
-    for (int c = 0; c < chunks - narrow; ++c) {
-      turn(c);
-#pragma unroll (Taps <= 9 ? Taps : 3)
-      for (int t = 0; t < Taps; ++t) multiply(shared + (tap(t) + half * Positions) * 4, start, weights);
-    }
-    if constexpr (narrow) {
-      turn(chunks - 1);
-#pragma unroll (Taps <= 9 ? Taps : 2)
-      for (int t = 0; t < Taps; t += 2) multiply(shared + tap(t + half < Taps ? t + half : Taps - 1) * 4, start, weights);
-    }
-    __syncthreads();
   }
+
+  // Splits a chunk, which all then multiply, and has the next one copied meanwhile.
+  static CA_INLINE void turn(float* shared, const float* image, int apart, int c) {
+    copy_wait<0>();
+    __syncthreads();  // all have multiplied the chunk before
+    split_pieces(shared, raw(shared));
+    __syncthreads();
+    if (c + 1 < chunks) fetch(raw(shared), image, apart, places(shared), c + 1);
+    copy_commit();
+  }
+
+  static CA_INLINE float* raw(float* shared) { return shared + parts * part_floats; }
+  static CA_INLINE int* places(float* shared) { return reinterpret_cast<int*>(raw(shared) + chunk * Positions); }
 
   // Each thread copies and splits the same pieces.
   static CA_INLINE void fetch(float* raw, const float* image, int apart, const int* from, int c) {
@@ -116,22 +83,77 @@ template <int TileM, int TileN, int WarpM, int WarpN, int Positions, int Channel
             uint4{made.part[p][0], made.part[p][1], made.part[p][2], made.part[p][3]};
     }
   }
+};
+
+// A lane's part of so many fragments of weights of a step.
+template <int TileN, int Fragments> CA_INLINE void read_fragments(unsigned (&to)[3][Fragments][2], const int* weights) {
+  constexpr int together = Fragments % 2 ? 1 : 2;
+#pragma unroll
+  for (int p = 0; p < 3; ++p)
+#pragma unroll
+    for (int j = 0; j < Fragments; j += together) {
+      const int* const from = weights + p * TileN * 8 + j * 64;
+      if constexpr (together == 2) {
+        const uint4 v = *reinterpret_cast<const uint4*>(from);
+        to[p][j][0] = v.x, to[p][j][1] = v.y, to[p][j + 1][0] = v.z, to[p][j + 1][1] = v.w;
+      } else {
+        const uint2 v = *reinterpret_cast<const uint2*>(from);
+        to[p][j][0] = v.x, to[p][j][1] = v.y;
+      }
+    }
+}
+
+// Where 8 channels or fewer are left for the last chunk, a step has those of two taps.
+template <int TileM, int TileN, int WarpM, int WarpN, int Positions, int Channels, int Taps, int Near>
+struct halo_contraction : halo_pieces<TileM / WarpM * (TileN / WarpN) * 32, Positions, Channels, Near> {
+  using pieces_of = halo_pieces<TileM / WarpM * (TileN / WarpN) * 32, Positions, Channels, Near>;
+  using pieces_of::chunk, pieces_of::chunks, pieces_of::narrow, pieces_of::part_floats, pieces_of::parts;
+  static constexpr int warps_n = TileN / WarpN;
+  static constexpr int fragments_m = WarpM / 16, fragments_n = WarpN / 8;
+  static constexpr int together = fragments_n % 2 ? 1 : 2;  // fragments whose weights a lane reads at once
+  static constexpr int step_words = parts * TileN * 8;
+  float sum[fragments_m][fragments_n][4];
+  unsigned right[parts][fragments_n][2], next[parts][fragments_n][2];
+
+  CA_INLINE halo_contraction() {
+#pragma unroll
+    for (int i = 0; i < fragments_m; ++i)
+#pragma unroll
+      for (int j = 0; j < fragments_n; ++j)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) sum[i][j][e] = 0.f;
+  }
+  static CA_INLINE int warp_row() { return int(threadIdx.x) / 32 / warps_n * WarpM; }
+  static CA_INLINE int warp_column() { return int(threadIdx.x) / 32 % warps_n * WarpN; }
+
+  // Weights: those of the block's columns. row(m): the position that row m's window begins at; tap(t): how far behind that
+  // tap t lies; the others as for pieces.
+  template <class Place, class Row, class Tap>
+  CA_INLINE void add(float* shared, const float* image, int apart, const int* weights, Place place, Row row, Tap tap) {
+    const int lane = threadIdx.x % 32, half = lane / 16;
+    int start[fragments_m];
+#pragma unroll
+    for (int i = 0; i < fragments_m; ++i) start[i] = row(warp_row() + 16 * i + lane % 16);
+    weights += warp_column() * 8 + lane * together * 2;
+    read(weights);
+    pieces_of::begin(shared, image, apart, place);
+#pragma unroll 1
+    for (int c = 0; c < chunks - narrow; ++c) {
+      pieces_of::turn(shared, image, apart, c);
+#pragma unroll (Taps <= 9 ? Taps : 3)
+      for (int t = 0; t < Taps; ++t) multiply(shared + (tap(t) + half * Positions) * 4, start, weights);
+    }
+    if constexpr (narrow) {
+      pieces_of::turn(shared, image, apart, chunks - 1);
+#pragma unroll (Taps <= 9 ? Taps : 2)
+      for (int t = 0; t < Taps; t += 2) multiply(shared + tap(t + half < Taps ? t + half : Taps - 1) * 4, start, weights);
+    }
+    __syncthreads();
+  }
 
   // The weights of the next step, which are under way while the last ones are multiplied.
   CA_INLINE void read(const int*& weights) {
-#pragma unroll
-    for (int p = 0; p < parts; ++p)
-#pragma unroll
-      for (int j = 0; j < fragments_n; j += together) {
-        const int* const from = weights + p * TileN * 8 + j * 64;
-        if constexpr (together == 2) {
-          const uint4 v = *reinterpret_cast<const uint4*>(from);
-          next[p][j][0] = v.x, next[p][j][1] = v.y, next[p][j + 1][0] = v.z, next[p][j + 1][1] = v.w;
-        } else {
-          const uint2 v = *reinterpret_cast<const uint2*>(from);
-          next[p][j][0] = v.x, next[p][j][1] = v.y;
-        }
-      }
+    read_fragments<TileN, fragments_n>(next, weights);
     weights += step_words;
   }
 

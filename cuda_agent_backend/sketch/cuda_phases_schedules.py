@@ -1,0 +1,142 @@
+"""Which boxes and tiles of a transposed convolution with a stride are worth trying on a device, best guess first."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+
+from cuda_agent_backend.sketch.contraction import Contraction
+from cuda_agent_backend.sketch.cuda_halo import CHUNK, PLACE_BYTES, is_narrow
+from cuda_agent_backend.sketch.cuda_halo_schedules import (
+    ALONE,
+    ENOUGH_THREADS,
+    FEWEST_THREADS,
+    FRAGMENT_CLOCKS,
+    HIDDEN,
+    LEAST_CHANNELS,
+    LEAST_COLUMNS,
+    MOST_THREADS,
+    PLACE_CLOCKS,
+    PRODUCTS_PER_CLOCK,
+    Parameters,
+    Tile,
+    best_boxes,
+    whole_warps,
+)
+from cuda_agent_backend.sketch.cuda_layout import DeviceFacts, ceildiv
+from cuda_agent_backend.sketch.cuda_phases import (
+    MOST_PHASES,
+    MOST_VISITS,
+    SKETCH,
+    phased_steps,
+    phased_writer,
+    registers_of,
+)
+from cuda_agent_backend.sketch.cuda_tiles import REGISTERS
+from cuda_agent_backend.sketch.lower import LoweredRegion
+from cuda_agent_backend.sketch.nest import Kernel
+from cuda_agent_backend.sketch.phases import Phases, phases_of
+from cuda_agent_backend.sketch.ssa import Unsupported
+
+MOST = 4
+"""Schedules that are proposed."""
+ROWS = (128, 64, 96, 192, 256, 32)
+"""Of a tile, which the box fills as far as it can."""
+WARPS = (
+    (32, 8),
+    (32, 16),
+    (16, 16),
+    (64, 8),
+    (48, 8),
+    (32, 24),
+    (16, 24),
+    (16, 32),
+    (32, 32),
+    (16, 8),
+)
+"""Places, and channels of each phase, of a warp."""
+SIDE_BY_SIDE = (1, 2, 3, 4, 5, 6, 8)
+"""Warps of a tile, beside each other."""
+MOST_REGISTERS = 168
+"""Of a thread, with which the compiler still keeps sums where they are."""
+STORE_CLOCKS = 0.2
+"""What writing a result takes: the memory's share of a multiprocessor."""
+
+
+def phased_schedules(
+    kernel: Kernel, found: Contraction, region: LoweredRegion, device: DeviceFacts
+) -> list[Parameters]:
+    """A few schedules, none where there are no phases of a stride, or too many."""
+    phases = phases_of(kernel, found)
+    if phases is None or phases.count > MOST_PHASES or len(phases.visits) > MOST_VISITS:
+        return []
+    outputs = phases.outputs
+    if phases.halo.channel[1] < LEAST_CHANNELS or outputs < LEAST_COLUMNS:
+        return []
+    tiles = enumerate(_all(outputs, phases))
+    ranked = sorted(
+        (_clocks(found, phases, box, tile, device), n, box, tile) for n, (box, tile) in tiles
+    )
+    chosen: dict[Tile, Parameters] = {}
+    for _, _, box, tile in ranked:
+        if tile in chosen:
+            continue
+        own = _parameters(box, tile)
+        try:
+            phased_writer(kernel, found, region, own, "k", device).check()
+        except Unsupported:
+            continue
+        chosen[tile] = own
+        if len(chosen) == MOST:
+            break
+    return list(chosen.values())
+
+
+def _all(outputs: int, phases: Phases) -> Iterator[tuple[tuple[int, ...], Tile]]:
+    boxes = [box for rows in ROWS for box in best_boxes(phases.halo, rows)]
+    for box, (warp_m, warp_n) in itertools.product(boxes, WARPS):
+        registers = registers_of(phases.count, warp_m, warp_n)
+        tile_m = ceildiv(math.prod(box), warp_m) * warp_m
+        for columns in whole_warps(outputs, warp_n, SIDE_BY_SIDE):
+            threads = tile_m // warp_m * (columns // warp_n) * 32
+            fits = registers <= MOST_REGISTERS and threads * registers <= REGISTERS
+            if fits and FEWEST_THREADS <= threads <= MOST_THREADS:
+                yield box, (tile_m, columns, warp_m, warp_n)
+
+
+def _clocks(
+    found: Contraction, phases: Phases, box: tuple[int, ...], tile: Tile, device: DeviceFacts
+) -> float:
+    """Of the busiest multiprocessor, about."""
+    tile_m, tile_n, warp_m, warp_n = tile
+    halo, warps = phases.halo, tile_m // warp_m * (tile_n // warp_n)
+    channels, steps = halo.channel[1], phased_steps(phases)
+    chunks = ceildiv(channels, CHUNK)
+    loads = (chunks - is_narrow(channels)) * len({tap for tap, _ in phases.visits})
+    loads += len(phases.pairs) * is_narrow(channels)
+    multiplying = steps * tile_m * tile_n * CHUNK / PRODUCTS_PER_CLOCK
+    rows, columns = warp_m // 16 * FRAGMENT_CLOCKS[0], warp_n // 8 * FRAGMENT_CLOCKS[1]
+    reading = warps * (loads * rows + steps * columns)
+    adding = max(multiplying, reading) + (1 - HIDDEN) * min(multiplying, reading)
+    positions = math.prod(halo.places(box))
+    copying = chunks * CHUNK * positions * PLACE_CLOCKS
+    storing = math.prod(box) * tile_n * phases.count * STORE_CLOCKS
+    blocks = found.batches * halo.boxes(box) * ceildiv(phases.outputs, tile_n)
+    each = blocks / device.sm_count
+    threads = 32 * warps
+    room = min(
+        REGISTERS // (threads * registers_of(phases.count, warp_m, warp_n)),
+        device.shared_per_block_bytes // (positions * PLACE_BYTES),
+    )
+    resident = min(max(1, room), max(1.0, each))
+    busy = min(1.0, resident * threads / ENOUGH_THREADS) ** 0.5
+    alone = ALONE if resident < 2 else 1.0
+    waves = max(1.0, (each + math.ceil(each)) / 2)
+    return float(waves * (adding + copying + storing) * alone / busy)
+
+
+def _parameters(box: tuple[int, ...], tile: Tile) -> Parameters:
+    _, tile_n, warp_m, warp_n = tile
+    text = "x".join(map(str, box))
+    return {"sketch": SKETCH, "box": text, "tile_n": tile_n, "warp_m": warp_m, "warp_n": warp_n}
