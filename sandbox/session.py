@@ -232,12 +232,15 @@ class Session:
         if trouble is not None:
             return trouble
         segment = self._outputs[worker.settings.role]
-        guarded.poison_segment(segment, poison)
+        specs, offsets = self.task.output_specs, self.output_offsets
+        if self.task.target == "cpu":
+            guarded.poison_segment(segment, poison)
+        else:
+            guarded.spoil_guards(segment, offsets, specs, poison)
         message = {"do": "guarded", "set": inputs.number, "poison": poison}
         answer = worker.ask_to_run(message, self.timeouts.run)
         if not isinstance(answer, dict):
             return answer
-        specs, offsets = self.task.output_specs, self.output_offsets
         damage = answer["damage"] or guarded.inspect_segment(segment, offsets, specs, poison)
         if damage:
             return Wrong(inputs.source.distribution, str(damage))
