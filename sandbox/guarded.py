@@ -1,10 +1,10 @@
 """Run a candidate on buffers with guard bands and poison, to see writes out of bounds and unwritten parts.
 
 Outputs lie in memory shared with the judge, who inspects it afterwards. On cpu the candidate writes there, so the judge
-poisons all of it before. On cuda no code of a candidate runs on the host: the worker poisons memory of the device, where
-the candidate writes, and copies it over; the judge spoils the guard bands before, so that what was not copied anew is
-seen, and no large memory is filled and moved to the device for nothing. Temporaries lie in memory of the worker with
-guard bands of their own.
+poisons all of it before. On cuda no code of a candidate runs on the host: the worker poisons memory of the device,
+where the candidate writes, and copies it over; the judge spoils the guard bands before, so that what was not copied
+anew is seen, and no large memory is filled and moved to the device for nothing. Temporaries lie in memory of the worker
+with guard bands of their own.
 """
 
 from __future__ import annotations

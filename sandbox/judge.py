@@ -628,6 +628,9 @@ class Judge:
         if not isinstance(made, Compiled):
             return made
         trouble = session.load(worker, made.launched(candidate), made.path)
+        if trouble is None and self.target == "cuda":
+            # Once for each process, and here, as locking the pages of large outputs takes a while and needs no turn.
+            trouble = session.share_outputs(worker)
         return session if trouble is None else trouble
 
     def _provenance(self, task: Task, candidate: Candidate) -> dict[str, Any]:
