@@ -137,12 +137,31 @@ class Session:
 
     def share(self, worker: WorkerProcess, inputs: InputSet) -> Trouble | None:
         """See to it that a worker has the set's present values."""
+        return self.begin_sharing(worker, inputs)()
+
+    def begin_sharing(
+        self, worker: WorkerProcess, inputs: InputSet
+    ) -> Callable[[], Trouble | None]:
+        """As `share`, without waiting for a worker that draws, which what is returned does. It has to be called before
+        the worker is asked anything else."""
+        if self.task.target != "cuda" or inputs.source.recorded is not None:
+            return lambda: self._share_memory(worker, inputs)
+        bounds = [list(b) if b else None for b in self.bounds]
+        message = {
+            "do": "draw",
+            "number": inputs.number,
+            "specs": encode_specs(self.task.inputs),
+            "bounds": bounds,
+            **inputs.source.to_dict(),
+            "stirs": list(inputs.stirs),
+        }
+        return self._begin(worker, f"draw {inputs.number}", inputs.version, message)
+
+    def _share_memory(self, worker: WorkerProcess, inputs: InputSet) -> Trouble | None:
         number = str(inputs.number)
-        if self.task.target == "cuda" and inputs.source.recorded is None:
-            return self._once(worker, f"draw {number}", inputs.version, self._draw(inputs))
         specs = encode_specs(self.task.inputs)
-        message: dict[str, Any] = {"number": inputs.number, "specs": specs}
-        message |= {"do": "inputs", "offsets": inputs.offsets}
+        message: dict[str, Any] = {"do": "inputs", "number": inputs.number, "specs": specs}
+        message["offsets"] = inputs.offsets
         assert inputs.segment is not None
         fds = [inputs.segment.fd]
         trouble = self._once(worker, f"inputs {number}", None, message, fds)
@@ -151,26 +170,10 @@ class Session:
             trouble = self._once(worker, f"refresh {number}", inputs.version, again)
         return trouble
 
-    def _draw(self, inputs: InputSet) -> dict[str, Any]:
-        """The command to draw a set, or to go on changing what was drawn."""
-        bounds = [list(b) if b else None for b in self.bounds]
-        return {
-            "do": "draw",
-            "number": inputs.number,
-            "specs": encode_specs(self.task.inputs),
-            "bounds": bounds,
-            **inputs.source.to_dict(),
-            "stirs": list(inputs.stirs),
-        }
-
     def share_with_all(self, workers: Sequence[WorkerProcess], inputs: InputSet) -> Trouble | None:
-        """As `share`, for workers that may draw at the same time; all are done when this returns."""
-        if self.task.target != "cuda" or inputs.source.recorded is not None:
-            troubles = [self.share(worker, inputs) for worker in workers]
-        else:
-            what, message = f"draw {inputs.number}", self._draw(inputs)
-            begun = [self._begin(worker, what, inputs.version, message) for worker in workers]
-            troubles = [answer() for answer in begun]
+        """As `share`, for workers that draw at the same time; all are done when this returns."""
+        begun = [self.begin_sharing(worker, inputs) for worker in workers]
+        troubles = [answer() for answer in begun]
         return next((trouble for trouble in troubles if trouble is not None), None)
 
     def prepare(

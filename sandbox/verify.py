@@ -88,9 +88,13 @@ def _check_group(
     pool: list[Draw] = []
     for index, source in enumerate(sources):
         inputs = _input_set(session, check, source, group * 8 + index)
+        drawing = session.begin_sharing(worker, inputs)  # on cuda, while this process draws
         expected = session.expected(inputs)
+        trouble = drawing()
         if isinstance(expected, Failed):
             return expected
+        if trouble is not None:
+            return trouble
         first = group == 0 and index == 0
         poisons = POISONS[: check.poisons] if first else (POISONS[group % check.poisons],)
         for poison in poisons:
