@@ -149,7 +149,9 @@ class Race:
         again = watch.once(pair[0], self.session.timed[0], wall=False)
         if not isinstance(again, RunTime):
             return again
-        effort = Effort(min(FIRST_GLANCES, pairs), pairs, seconds=math.inf)
+        # On cpu others' work makes any two rounds slow.
+        first = FIRST_GLANCES if self.session.task.target == "cuda" else GLANCES
+        effort = Effort(min(first, pairs), pairs, seconds=math.inf)
         return watch.rounds(pair, effort, stop, wall=False)
 
     def run(self, effort: Effort) -> Run:

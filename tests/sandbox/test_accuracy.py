@@ -374,3 +374,16 @@ def test_a_report_is_the_same_however_its_tables_are_filled(
     monkeypatch.setitem(accuracy.LANES, "cpu", 64)
     assert compare([found], [eager], [oracle]) == one
     assert one.passes is (wrong is None)
+
+
+@pytest.mark.gpu
+def test_a_device_finds_the_same_largest_errors() -> None:
+    count = 1 << 22
+    bins = torch.full((count,), 1100)
+    bins[::3] = torch.randint(1000, 1200, bins[::3].shape)
+    errors = [torch.rand(count).double() for _ in range(2)]
+    wanted = [torch.zeros(accuracy._BINS).double() for _ in range(2)]
+    found = [top.cuda() for top in wanted]
+    raise_tops(wanted, bins, errors)
+    raise_tops(found, bins.cuda(), [error.cuda() for error in errors])
+    assert all(torch.equal(one.cpu(), other) for one, other in zip(found, wanted, strict=True))
