@@ -164,6 +164,7 @@ def test_outputs_go_through_locked_pages(gpu_judge: Judge) -> None:
 def test_a_profile_of_what_is_far_behind_ends_soon_and_draws_nothing_in_the_judge(
     gpu_judge: Judge,
 ) -> None:
+    gpu_judge.rest()  # a judgement draws, to compare
     slow = candidate(
         "const float v => for (int k = 0; k < 64; ++k) __nanosleep(1000); const float v"
     )
@@ -172,7 +173,8 @@ def test_a_profile_of_what_is_far_behind_ends_soon_and_draws_nothing_in_the_judg
     assert found.speed.speedup.pairs == FIRST_GLANCES
     session = gpu_judge._session
     assert session is not None
-    assert all(inputs._values is None and inputs.stirs for inputs in session.timed)
+    assert all(inputs._values is None for inputs in session.timed)
+    assert any(inputs.stirs for inputs in session.timed)
 
 
 def test_timed_runs_are_compared_with_values_that_are_had_again(gpu_judge: Judge) -> None:
