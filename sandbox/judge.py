@@ -310,6 +310,8 @@ class Judge:
         baselines = self._baselines(race)
         if not isinstance(baselines, Baselines):
             return baselines
+        if not race.is_equipped:
+            self._beside_others(race.equip)
         with self._alone():
             record = race.glance(pairs, worth)
         if not isinstance(record, Record):

@@ -80,6 +80,14 @@ class Race:
             all(self.session.share(self.candidate, inputs) is None for inputs in sets)
         return trouble
 
+    @property
+    def is_equipped(self) -> bool:
+        """Whether a glance begins at once: on cuda, inputs that a judgement has drawn since are not in all workers."""
+        workers, sets = (self.baseline, self.candidate), self.session.timed
+        return self.session.task.target == "cpu" or all(
+            self.session.has_drawn(worker, inputs) for worker in workers for inputs in sets
+        )
+
     def line_up(self) -> list[Contestant] | Failure:
         """All contestants of a judgement and its fresh inputs, without running them; what is done already, for workers
         that are still the same, is not done again. Needs no device of its own once the baselines are known."""

@@ -157,6 +157,11 @@ class Session:
         }
         return self._begin(worker, f"draw {inputs.number}", inputs.version, message)
 
+    def has_drawn(self, worker: WorkerProcess, inputs: InputSet) -> bool:
+        """Whether a worker for cuda has the present values of a set that is drawn."""
+        known = self._known.get((worker.settings.role, f"draw {inputs.number}"))
+        return known == (worker.generation, inputs.version)
+
     def _share_memory(self, worker: WorkerProcess, inputs: InputSet) -> Trouble | None:
         number = str(inputs.number)
         specs = encode_specs(self.task.inputs)

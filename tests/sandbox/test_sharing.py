@@ -85,6 +85,20 @@ def test_who_has_the_values_is_not_asked_again(field: Field) -> None:
     assert field.events == ["two asked", "two answers"]
 
 
+def test_who_has_drawn_the_present_values_is_known(field: Field) -> None:
+    def have() -> list[bool]:
+        workers = cast("list[WorkerProcess]", [field.one, field.two])
+        return [field.session.has_drawn(worker, field.inputs) for worker in workers]
+
+    assert have() == [False, False]
+    field.share()
+    assert have() == [True, True]
+    field.two.generation += 1
+    assert have() == [True, False]
+    field.inputs.restir(7)
+    assert have() == [False, False]
+
+
 @pytest.mark.parametrize("where", ["ready", "post", "receive"])
 @pytest.mark.parametrize("role", ["one", "two"])
 def test_trouble_of_one_is_told_and_no_answer_of_the_other_is_left_waiting(
