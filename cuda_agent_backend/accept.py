@@ -8,6 +8,7 @@ in turn, in a process of its own: whatever happens there is a value here.
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import math
 import sys
@@ -45,6 +46,10 @@ REPLAY_MEDIAN = 1.05
 RULE = 3
 """Changes whenever a decision could come out differently; what another rule decided is measured again."""
 
+AHEAD = "ahead"
+"""The argument of a process that is started before there is a request."""
+NEEDED = ("torch._inductor.compile_fx", "torch._inductor.graph", "cuda_agent_backend.kernels")
+"""Takes long to import."""
 KEPT = ("use", "reason", "speedup", "trials", "eager_layouts", "replay", "replayed")
 
 Call = Callable[[Sequence["torch.Tensor"]], list["torch.Tensor"]]
@@ -601,11 +606,19 @@ def _gain(task: str, low: float) -> float:
 
 
 def main() -> int:
-    """One request on standard input; progress and the result as JSON lines on what was standard output."""
+    """One request on standard input; progress and the result as JSON lines on what was standard output.
+
+    `AHEAD`: what is `NEEDED` is imported before the request is read, which may never come.
+    """
     from cuda_agent_backend.wire import own_stdout
 
     out = own_stdout()
-    request = json.loads(sys.stdin.readline())
+    for name in NEEDED if AHEAD in sys.argv[1:] else ():
+        importlib.import_module(name)
+    line = sys.stdin.readline()
+    if not line:
+        return 0
+    request = json.loads(line)
     emit = functools.partial(_emit, out)
     try:
         found = run(request, lambda text: emit({"event": "progress", "text": text}))

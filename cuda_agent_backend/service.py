@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cuda_agent_backend import log
-from cuda_agent_backend.accept import decision_of, keys_of
+from cuda_agent_backend.accept import AHEAD, decision_of, keys_of
 from cuda_agent_backend.agent.policies.registry import asks_a_model
 from cuda_agent_backend.agent.policies.spec import PolicySpec
 from cuda_agent_backend.budget import by_promise, share, together
@@ -37,6 +37,7 @@ from sandbox.task import Task
 if TYPE_CHECKING:
     from sandbox.pool import Pool
 
+MEASURING = "cuda_agent_backend.accept"
 EXIT_GRACE_S = 5.0
 LOOK_S = 0.5
 """How long an interrupt may wait until it is noticed."""
@@ -172,6 +173,8 @@ class Service:
         self.judges = Judges()
         self.background: Setup | None = None
         self.later: list[tuple[Mapping[str, Any], Setup]] = []
+        self._ahead: Child | None = None
+        """Measures the next graph, once there is one."""
 
     def run(self) -> None:
         """Serve until the input ends."""
@@ -219,6 +222,8 @@ class Service:
         """Search all tasks, and then the rests of those for which nothing wins."""
         recorded = dict(request.get("recorded") or {})
         tasks = list(map(Task.from_json, request["tasks"]))
+        if any(task.target == "cuda" for task in tasks):  # on cpu it would disturb what is timed
+            self._start_ahead()
         rests = {n: Task.from_json(text) for n, text in (request.get("rests") or {}).items()}
         promises = {task.digest: float(_bytes(task)) for task in (*tasks, *rests.values())}
         promises |= request.get("promises") or {}
@@ -359,8 +364,7 @@ class Service:
         from cuda_agent_backend.hook import kernel_set_digest
 
         budget_s, keys = float(request["budget_s"]), keys_of(request)
-        # In this process's group, so that whoever kills this one kills it too.
-        child = Child("cuda_agent_backend.accept", own_group=False)
+        child = self._measuring()
         try:
             child.send(
                 {
@@ -387,6 +391,26 @@ class Service:
             name, chosen = request["name"], kernel_set_digest(keys)
             _opened(setup).put_acceptance(name, chosen, decision_of(answer))
         return answer
+
+    def _start_ahead(self) -> None:
+        """Start the process that measures the graph after a search: while kernels are searched it imports torch and
+        Inductor, which takes it ten seconds. Where nothing is found it waits for the next search's graph."""
+        if self._ahead is None or not self._ahead.alive:
+            self._ahead = Child(MEASURING, [AHEAD], own_group=False)
+
+    def _measuring(self) -> Child:
+        """A process that measures one graph, in this process's group, so that whoever kills this one kills it too."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead.alive:
+            return ahead
+        return Child(MEASURING, own_group=False)
+
+    def close(self) -> None:
+        """End all processes of this one."""
+        if self._ahead is not None:
+            self._ahead.kill()
+            self._ahead = None
+        self.judges.close()
 
     def _await(self, child: Child, number: Any, limit_s: float) -> dict[str, Any]:
         deadline = time.monotonic() + limit_s
@@ -476,7 +500,7 @@ def main(search: Search = search_task) -> int:
         pass
     finally:
         with contextlib.suppress(Exception):
-            service.judges.close()
+            service.close()
     return 0
 
 

@@ -34,15 +34,23 @@ class CudaClock:
         self._sleep = SLEEP_SECONDS
 
     def time(
-        self, call: Callable[[list[Any]], Sequence[torch.Tensor]], inputs: list[torch.Tensor]
+        self,
+        call: Callable[[list[Any]], Sequence[torch.Tensor]],
+        inputs: list[torch.Tensor],
+        wall: bool = True,
     ) -> tuple[Sequence[torch.Tensor], float, float]:
-        """Outputs of the last call, device seconds, wall seconds."""
+        """Outputs of the last call, device seconds, wall seconds.
+
+        Without `wall` the call that would tell those is left out: no outputs, and zero.
+        """
         device, queued = self._device_seconds(call, inputs)
         wanted = sleep_for(queued, self._sleep)
         if wanted > self._sleep:  # a first call also loads what the next ones have
             self._sleep = wanted
             device, queued = self._device_seconds(call, inputs)
             self._sleep = sleep_for(queued, SLEEP_SECONDS)
+        if not wall:
+            return (), device, 0.0
         self.flush()
         torch.cuda.synchronize(self.device)
         before = time.perf_counter()
@@ -64,6 +72,10 @@ class CudaClock:
         torch.cuda.synchronize(self.device)
         del outputs
         return self._start.elapsed_time(self._end) * 1e-3, queued
+
+    def wait(self) -> None:
+        """Until the device has done all that it was given."""
+        torch.cuda.synchronize(self.device)
 
     def flush(self) -> None:
         """Read more than the L2 cache holds. What was written instead, what is timed would have to write back: sums of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -50,12 +50,24 @@ class Expected:
     narrow: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Moment:
+    """The values of an input set at some time, to be looked at later.
+
+    tensors: gives them, to be used before the set is asked for others. held_bytes: what is kept until then.
+    """
+
+    tensors: Callable[[], list[torch.Tensor]]
+    held_bytes: int = 0
+
+
 class InputSet:
     """Tensors of the judge under a number that the workers know too.
 
     On cpu they lie in shared memory, which workers map read-only; new values are written in place,
     so a result remembered by address is stale. On cuda they are on the judge's device, and a worker
-    draws its own copy.
+    draws its own copy. The judge draws, and follows changes, when it looks at the values: of most timed rounds it
+    never does, and its device has other work while they are timed.
     """
 
     def __init__(self, number: int, specs: Sequence[TensorSpec], target: str) -> None:
@@ -63,7 +75,11 @@ class InputSet:
         self.number, self.specs, self.target = number, tuple(specs), target
         self.offsets, size = layout(specs)
         self.segment: Segment | None = None
-        self.tensors: list[torch.Tensor] = []
+        self._values: list[torch.Tensor] | None = []
+        """None where they are still to be drawn."""
+        self._done = 0
+        """How many of `stirs` the values have seen."""
+        self._bounds: Sequence[Bounds | None] = ()
         self.source = Source("none", 0)
         self.version = 0
         """Counts changes of the values."""
@@ -72,7 +88,12 @@ class InputSet:
         self._shared: list[torch.Tensor] = []
         if target == "cpu":
             self._share(size)
-            self.tensors = self._shared
+            self._values = self._shared
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """The values as they are now. On cuda this may draw them, and raise torch.OutOfMemoryError."""
+        return self._after(len(self.stirs))
 
     def _share(self, size: int) -> None:
         self.segment = Segment.create(size)
@@ -82,28 +103,65 @@ class InputSet:
 
     def fill(self, source: Source, bounds: Sequence[Bounds | None]) -> None:
         """Give it new values."""
-        self.source, self.stirs = source, ()
+        self.source, self.stirs, self._bounds, self._done = source, (), tuple(bounds), 0
         self.version += 1
+        if self.target == "cuda" and source.recorded is None:
+            self._values = None
+            return
         values = source.recorded
         if values is None:
-            values = make_inputs(
-                self.specs, source.seed, source.distribution, bounds, self._device()
-            )
-        if self.target == "cuda" and source.recorded is None:
-            self.tensors = list(values)
-            return
+            values = self._drawn(source)
         if self.segment is None:
             self._share(layout(self.specs)[1])
         for tensor, value in zip(self._shared, values, strict=True):
             flat_storage(tensor).copy_(flat_storage(_restrided(value, tensor)))
         if self.target == "cuda":
-            self.tensors = [on_device(tensor, self._device()) for tensor in self._shared]
+            self._values = [on_device(tensor, self._device()) for tensor in self._shared]
 
     def restir(self, seed: int) -> None:
         """Change the values of a set that was drawn, in place (see `stir`)."""
-        stir(self.tensors, seed)
+        if self.target == "cpu":  # workers read the same memory
+            stir(self._shared, seed)
+            self._done += 1
         self.stirs += (seed,)
         self.version += 1
+
+    def moment(self) -> Moment:
+        """The values as they are now, for later: copies, or, on cuda, how to come by drawn ones again."""
+        if self.target == "cpu" or self.source.recorded is not None:
+            copies = self.snapshot()
+            return Moment(lambda: copies, sum(x.numel() * x.itemsize for x in copies))
+        source, stirs = self.source, self.stirs
+        return Moment(lambda: self._again(source, stirs))
+
+    def _again(self, source: Source, stirs: tuple[int, ...]) -> list[torch.Tensor]:
+        """The values of a source after some changes."""
+        if self.source is source and self.stirs[: len(stirs)] == stirs:
+            return self._after(len(stirs))
+        values = self._drawn(source)
+        for seed in stirs:
+            stir(values, seed)
+        return values
+
+    def _after(self, count: int) -> list[torch.Tensor]:
+        """The values after so many of the changes; those are made in place, from first to last."""
+        values, done = self._values, self._done
+        if values is not None and done == count:
+            return values
+        self._values = (
+            None  # what fails halfway must leave no values that are neither these nor those
+        )
+        if values is None or done > count:
+            values = None  # the room may be needed
+            values, done = self._drawn(self.source), 0
+        for seed in self.stirs[done:count]:
+            stir(values, seed)
+        self._values, self._done = values, count
+        return values
+
+    def _drawn(self, source: Source) -> list[torch.Tensor]:
+        device = self._device()
+        return make_inputs(self.specs, source.seed, source.distribution, self._bounds, device)
 
     def snapshot(self) -> list[torch.Tensor]:
         """Copies of the values as they are now, with the same strides."""

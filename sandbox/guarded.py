@@ -1,7 +1,10 @@
 """Run a candidate on buffers with guard bands and poison, to see writes out of bounds and unwritten parts.
 
-Outputs lie in memory shared with the judge, who poisons it before and inspects it afterwards.
-Temporaries lie in memory of the worker with guard bands of their own.
+Outputs lie in memory shared with the judge, who inspects it afterwards. On cpu the candidate writes there, so the judge
+poisons all of it before. On cuda no code of a candidate runs on the host: the worker poisons memory of the device,
+where the candidate writes, and copies it over; the judge spoils the guard bands before, so that what was not copied
+anew is seen, and no large memory is filled and moved to the device for nothing. Temporaries lie in memory of the worker
+with guard bands of their own.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ def run_guarded(
 
     device = inputs[0].device
     shared = segment.bytes()
-    block = shared if device.type == "cpu" else shared.to(device)
+    block = shared if device.type == "cpu" else torch.full_like(shared, poison, device=device)
     temporaries = [
         torch.full(
             (spec.extent * spec.itemsize + 2 * GUARD,), poison, dtype=torch.uint8, device=device
@@ -78,6 +81,17 @@ def _raw(tensor: torch.Tensor) -> torch.Tensor:
 def poison_segment(segment: Segment, poison: int) -> None:
     """Fill everything with one byte."""
     segment.bytes().fill_(poison)
+
+
+def spoil_guards(
+    segment: Segment, offsets: Sequence[int], specs: Sequence[TensorSpec], poison: int
+) -> None:
+    """Fill what lies around the outputs with a byte that is not the poison; the outputs are left as they are."""
+    data, position = segment.bytes(), 0
+    for offset, spec in zip(offsets, specs, strict=True):
+        data[position:offset] = poison ^ 0xFF
+        position = offset + spec.extent * spec.itemsize
+    data[position:] = poison ^ 0xFF
 
 
 def inspect_segment(

@@ -310,6 +310,8 @@ class Judge:
         baselines = self._baselines(race)
         if not isinstance(baselines, Baselines):
             return baselines
+        if not race.is_equipped:
+            self._beside_others(race.equip)
         with self._alone():
             record = race.glance(pairs, worth)
         if not isinstance(record, Record):
@@ -628,6 +630,9 @@ class Judge:
         if not isinstance(made, Compiled):
             return made
         trouble = session.load(worker, made.launched(candidate), made.path)
+        if trouble is None and self.target == "cuda":
+            # Once for each process, and here, as locking the pages of large outputs takes a while and needs no turn.
+            trouble = session.share_outputs(worker)
         return session if trouble is None else trouble
 
     def _provenance(self, task: Task, candidate: Candidate) -> dict[str, Any]:

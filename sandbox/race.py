@@ -26,6 +26,12 @@ LONG_CONTROL = Effort(min_rounds=10, max_rounds=192, seconds=6.0)
 """Where a baseline of a few microseconds, or one that only writes, scatters: its median is sure once it ran more."""
 GLANCES, HOPELESS = 4, 0.9
 """Rounds after which a glance may end where the candidate stayed below this share of what is worth it in all."""
+FIRST_GLANCES, FAR_BELOW = 2, 0.6
+"""The same after fewer rounds: less than what a baseline of two speeds, of which one is half as fast again, makes of a
+candidate that is worth it."""
+SURE = 1.05
+"""Upper over lower bound of a baseline's median time at which it is known well enough: it chooses the rival of a glance
+and says how much room there is, and no verdict rests on it."""
 FAR_BEHIND = 1.5
 """A baseline slower than the other by this factor takes part in the first rounds only."""
 FIRST_ROUNDS = 12
@@ -66,8 +72,21 @@ class Race:
         self._drawn = False
 
     def equip(self) -> Trouble | None:
-        """Give the baseline worker what it runs, without running it; done once. Needs no device of its own."""
-        return self._equip_baseline(self._timed_sets(fresh=False))
+        """Give the baseline worker what it runs, without running it, and both workers inputs; done once. Needs no
+        device of its own. What goes wrong in the candidate's worker comes up again when that is needed."""
+        sets = self._timed_sets(fresh=False)
+        trouble = self._equip_baseline(sets)
+        if trouble is None and self.session.task.target == "cuda":  # on cpu nothing is drawn
+            all(self.session.share(self.candidate, inputs) is None for inputs in sets)
+        return trouble
+
+    @property
+    def is_equipped(self) -> bool:
+        """Whether a glance begins at once: on cuda, inputs that a judgement has drawn since are not in all workers."""
+        workers, sets = (self.baseline, self.candidate), self.session.timed
+        return self.session.task.target == "cpu" or all(
+            self.session.has_drawn(worker, inputs) for worker in workers for inputs in sets
+        )
 
     def line_up(self) -> list[Contestant] | Failure:
         """All contestants of a judgement and its fresh inputs, without running them; what is done already, for workers
@@ -90,7 +109,7 @@ class Race:
         """Times of eager and Inductor alone; measured once per session and eager task."""
         if self.known is not None:
             return self.known
-        trouble = self.equip()
+        trouble = self._equip_baseline(self._timed_sets(fresh=False))
         if trouble is not None:
             return trouble
         watch = self._watch(self.session.timed, self.baseline)
@@ -99,10 +118,10 @@ class Race:
             Contestant("inductor", self.baseline, INDUCTOR),
             Contestant("harness", self.baseline, NO_SLOT),
         ]
-        trouble = watch.warm_up(contestants[:2])
+        trouble = watch.warm_up(contestants[:2], wall=False)
         if trouble is not None:
             return trouble
-        record = watch.rounds(contestants, Effort(6, 20, 2.0))
+        record = watch.rounds(contestants, Effort(6, 20, 2.0), are_sure, wall=False)
         if not isinstance(record, Record):
             return record
         task = self.session.task
@@ -127,13 +146,21 @@ class Race:
         pair = [c for c in field if c is self._faster or c.slot == CANDIDATE]
         watch = self._watch(list(self.session.timed), self.baseline, self.candidate)
 
-        def is_hopeless(record: Record) -> bool:
+        def stop(record: Record) -> bool:
             own = timing.ratios(record.device[self._faster.name], record.device["candidate"])
-            return max(own) < HOPELESS * worth
+            return is_hopeless(own, worth)
 
-        trouble = watch.warm_up(pair, repeats=1)
-        effort = Effort(min(GLANCES, pairs), pairs, seconds=math.inf)
-        return trouble if trouble is not None else watch.rounds(pair, effort, is_hopeless)
+        trouble = watch.warm_up([pair[-1]], repeats=1, wall=False)
+        if trouble is not None:
+            return trouble
+        # The baseline has settled on these sets when it was measured.
+        again = watch.once(pair[0], self.session.timed[0], wall=False)
+        if not isinstance(again, RunTime):
+            return again
+        # On cpu others' work makes any two rounds slow.
+        first = FIRST_GLANCES if self.session.task.target == "cuda" else GLANCES
+        effort = Effort(min(first, pairs), pairs, seconds=math.inf)
+        return watch.rounds(pair, effort, stop, wall=False)
 
     def run(self, effort: Effort) -> Run:
         """Take the samples of a judgement: fresh inputs, controls, outputs fetched. Needs the device alone."""
@@ -161,7 +188,7 @@ class Race:
         if not isinstance(field, list):
             return field
         watch = self._watch(list(self.session.timed), self.baseline, self.candidate)
-        trouble = watch.warm_up(field)
+        trouble = watch.warm_up(field, wall=False)
         if trouble is not None:
             return trouble
         before = self._control(watch)
@@ -290,10 +317,7 @@ class Race:
     def _renew(self, inputs: InputSet, workers: Sequence[WorkerProcess]) -> Trouble | None:
         """Other values for the next round: what a candidate kept of earlier calls is of no use to it."""
         inputs.restir(secrets.randbits(63))
-        trouble: Trouble | None = None
-        for worker in workers:
-            trouble = trouble or self.session.share(worker, inputs)
-        return trouble
+        return self.session.share_with_all(workers, inputs)
 
     def _control(
         self, watch: Stopwatch, effort: Effort = CONTROL, before: Sequence[Record] = ()
@@ -305,7 +329,7 @@ class Race:
         def is_sure(record: Record) -> bool:
             return timing.is_quiet(*_both([*before, record]))
 
-        return watch.rounds(pair, effort, is_sure)
+        return watch.rounds(pair, effort, is_sure, wall=False)  # `_both` takes the device's
 
     def _last_run(
         self, watch: Stopwatch, field: list[Contestant], check: SpotCheck
@@ -318,6 +342,23 @@ class Race:
             return trouble
         result = watch.once(mine, inputs)
         return check.take(mine.worker, inputs) if isinstance(result, RunTime) else result
+
+
+def is_hopeless(ratios: Sequence[float], worth: float) -> bool:
+    """Whether more pairs of a glance are not needed: the baseline's times over the candidate's, which is worth a
+    judgement from a median of `worth` on."""
+    share = HOPELESS if len(ratios) >= GLANCES else FAR_BELOW
+    return max(ratios) < share * worth
+
+
+def are_sure(record: Record) -> bool:
+    """Whether the times of both baselines are known well enough."""
+    for name in ("eager", "inductor"):
+        seconds = [sample for sample in record.device[name] if sample is not None]
+        found = timing.interval(seconds)
+        if found.high > SURE * found.low:
+            return False
+    return True
 
 
 def _median(samples: list[float | None]) -> float:

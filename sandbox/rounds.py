@@ -40,7 +40,8 @@ class Effort:
 
 @dataclass
 class Record:
-    """Samples by contestant and round: wall and device seconds (equal on cpu)."""
+    """Samples by contestant and round: wall and device seconds (equal on cpu); None where it did not run, or, of wall
+    seconds, where the rounds were taken without."""
 
     wall: Samples = field(default_factory=dict)
     device: Samples = field(default_factory=dict)
@@ -75,26 +76,34 @@ class Stopwatch:
         self._cold = ColdCache()
         self._random = random.Random(seed)
 
-    def once(self, contestant: Contestant, inputs: InputSet) -> RunTime | Trouble:
-        """One call with cold inputs. Its outputs stay with the worker until the next."""
+    def once(
+        self, contestant: Contestant, inputs: InputSet, wall: bool = True
+    ) -> RunTime | Trouble:
+        """One call with cold inputs. Its outputs stay with the worker until the next, but without `wall` on cuda."""
         contestant.worker.drop()
         calm = time.monotonic() + CALM_SECONDS
         if inputs.target == "cpu":
             self._cold.evict(inputs.tensors)
             time.sleep(max(0.0, calm - time.monotonic()))
-        return contestant.worker.run(contestant.slot, inputs.number, self.timeout_s)
+        return contestant.worker.run(contestant.slot, inputs.number, self.timeout_s, wall)
 
-    def warm_up(self, contestants: Sequence[Contestant], repeats: int = 2) -> Trouble | None:
-        """Every contestant on every set, untimed: page tables, code and allocators settle."""
+    def warm_up(
+        self, contestants: Sequence[Contestant], repeats: int = 2, wall: bool = True
+    ) -> Trouble | None:
+        """Every contestant on every set, untimed: page tables, code and allocators settle. wall: as they will run."""
         for contestant in contestants:
             for inputs in self.sets * repeats:
-                result = self.once(contestant, inputs)
+                result = self.once(contestant, inputs, wall)
                 if not isinstance(result, RunTime):
                     return result
         return None
 
     def round(
-        self, contestants: Sequence[Contestant], number: int, after: AfterRun | None = None
+        self,
+        contestants: Sequence[Contestant],
+        number: int,
+        after: AfterRun | None = None,
+        wall: bool = True,
     ) -> dict[str, RunTime | None] | Trouble:
         """All contestants once, in random order, on one set; those of its former values first."""
         inputs = self._random.choice(self.sets)
@@ -109,7 +118,7 @@ class Stopwatch:
             for contestant in order:
                 if contestant.former is not former:
                     continue
-                result = self.once(contestant, inputs)
+                result = self.once(contestant, inputs, wall)
                 if not isinstance(result, RunTime):
                     return result
                 results[contestant.name] = result
@@ -124,13 +133,15 @@ class Stopwatch:
         effort: Effort,
         stop: Callable[[Record], bool] | None = None,
         after: AfterRun | None = None,
+        wall: bool = True,
     ) -> Record | Trouble:
-        """Rounds until the effort is spent, or `stop` says so; it is asked at 12, 24, 48, ... rounds, at no cost to
-        the effort."""
+        """Rounds until the effort is spent, or `stop` says so; it is asked at the least number of rounds and at each
+        doubling of it, at no cost to the effort. Without `wall`, on cuda, only the device's time is taken: half of the
+        calls."""
         record, deadline = Record(), time.monotonic() + effort.seconds
         look = effort.min_rounds
         for number in range(effort.max_rounds):
-            results = self.round(contestants, number, after)
+            results = self.round(contestants, number, after, wall)
             if not isinstance(results, dict):
                 return results
             record.add(results)

@@ -6,7 +6,7 @@ lacks; `WorkerProcess.generation` tells which process was equipped.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -93,7 +93,13 @@ class Session:
         known = self._expected.get(inputs.number)
         if known is not None and known[0] == inputs.version:
             return known[1]
-        found = expect(self.task, self.module, inputs.tensors, self.flags)
+        import torch
+
+        try:
+            tensors = inputs.tensors
+        except torch.OutOfMemoryError as error:
+            return Failed("inputs", f"OutOfMemoryError: {error}")
+        found = expect(self.task, self.module, tensors, self.flags)
         if isinstance(found, Expected):
             self._expected[inputs.number] = (inputs.version, found)
         return found
@@ -131,15 +137,36 @@ class Session:
 
     def share(self, worker: WorkerProcess, inputs: InputSet) -> Trouble | None:
         """See to it that a worker has the set's present values."""
+        return self.begin_sharing(worker, inputs)()
+
+    def begin_sharing(
+        self, worker: WorkerProcess, inputs: InputSet
+    ) -> Callable[[], Trouble | None]:
+        """As `share`, without waiting for a worker that draws, which what is returned does. It has to be called before
+        the worker is asked anything else."""
+        if self.task.target != "cuda" or inputs.source.recorded is not None:
+            return lambda: self._share_memory(worker, inputs)
+        bounds = [list(b) if b else None for b in self.bounds]
+        message = {
+            "do": "draw",
+            "number": inputs.number,
+            "specs": encode_specs(self.task.inputs),
+            "bounds": bounds,
+            **inputs.source.to_dict(),
+            "stirs": list(inputs.stirs),
+        }
+        return self._begin(worker, f"draw {inputs.number}", inputs.version, message)
+
+    def has_drawn(self, worker: WorkerProcess, inputs: InputSet) -> bool:
+        """Whether a worker for cuda has the present values of a set that is drawn."""
+        known = self._known.get((worker.settings.role, f"draw {inputs.number}"))
+        return known == (worker.generation, inputs.version)
+
+    def _share_memory(self, worker: WorkerProcess, inputs: InputSet) -> Trouble | None:
         number = str(inputs.number)
         specs = encode_specs(self.task.inputs)
-        message: dict[str, Any] = {"number": inputs.number, "specs": specs}
-        if self.task.target == "cuda" and inputs.source.recorded is None:
-            bounds = [list(b) if b else None for b in self.bounds]
-            message |= {"do": "draw", "bounds": bounds, **inputs.source.to_dict()}
-            message["stirs"] = list(inputs.stirs)
-            return self._once(worker, f"draw {number}", inputs.version, message)
-        message |= {"do": "inputs", "offsets": inputs.offsets}
+        message: dict[str, Any] = {"do": "inputs", "number": inputs.number, "specs": specs}
+        message["offsets"] = inputs.offsets
         assert inputs.segment is not None
         fds = [inputs.segment.fd]
         trouble = self._once(worker, f"inputs {number}", None, message, fds)
@@ -147,6 +174,12 @@ class Session:
             again = {"do": "refresh", "number": inputs.number}
             trouble = self._once(worker, f"refresh {number}", inputs.version, again)
         return trouble
+
+    def share_with_all(self, workers: Sequence[WorkerProcess], inputs: InputSet) -> Trouble | None:
+        """As `share`, for workers that draw at the same time; all are done when this returns."""
+        begun = [self.begin_sharing(worker, inputs) for worker in workers]
+        troubles = [answer() for answer in begun]
+        return next((trouble for trouble in troubles if trouble is not None), None)
 
     def prepare(
         self,
@@ -232,12 +265,15 @@ class Session:
         if trouble is not None:
             return trouble
         segment = self._outputs[worker.settings.role]
-        guarded.poison_segment(segment, poison)
+        specs, offsets = self.task.output_specs, self.output_offsets
+        if self.task.target == "cpu":
+            guarded.poison_segment(segment, poison)
+        else:
+            guarded.spoil_guards(segment, offsets, specs, poison)
         message = {"do": "guarded", "set": inputs.number, "poison": poison}
         answer = worker.ask_to_run(message, self.timeouts.run)
         if not isinstance(answer, dict):
             return answer
-        specs, offsets = self.task.output_specs, self.output_offsets
         damage = answer["damage"] or guarded.inspect_segment(segment, offsets, specs, poison)
         if damage:
             return Wrong(inputs.source.distribution, str(damage))
@@ -256,6 +292,8 @@ class Session:
         role = worker.settings.role
         if role not in self._outputs:
             self._outputs[role] = Segment.create(self._output_bytes)
+            if self.task.target == "cuda":
+                self._outputs[role].lock_pages()
         specs = encode_specs(self.task.output_specs)
         message = {"do": "outputs", "specs": specs, "offsets": self.output_offsets}
         return self._once(worker, "outputs", None, message, [self._outputs[role].fd])
@@ -270,15 +308,34 @@ class Session:
         timeout: float | None = None,
     ) -> Trouble | None:
         """Send a command unless this very process has answered it with the same state before."""
+        return self._begin(worker, what, state, message, fds, timeout)()
+
+    def _begin(
+        self,
+        worker: WorkerProcess,
+        what: str,
+        state: Any,
+        message: dict[str, Any],
+        fds: Sequence[int] = (),
+        timeout: float | None = None,
+    ) -> Callable[[], Trouble | None]:
+        """As `_once`, without waiting for the answer, which what is returned does. It has to be called before the
+        worker is asked anything else."""
+        place = worker.settings.role, what
         trouble = worker.ready()
-        if trouble is not None:
-            return trouble
-        place, now = (worker.settings.role, what), (worker.generation, state)
-        if self._known.get(place) == now:
-            return None
-        answer = worker.ask(what, message, timeout or self.timeouts.run, fds)
-        if not isinstance(answer, dict):
+        now = worker.generation, state
+        if trouble is None and self._known.get(place) != now:
             self._known.pop(place, None)
+            trouble = worker.post(what, message, fds)
+            if trouble is None:
+                return lambda: self._answered(worker, place, now, timeout or self.timeouts.run)
+        return lambda: trouble
+
+    def _answered(
+        self, worker: WorkerProcess, place: tuple[str, str], now: tuple[int, Any], timeout: float
+    ) -> Trouble | None:
+        answer = worker.receive(place[1], timeout)
+        if not isinstance(answer, dict):
             return answer
         self._known[place] = now
         return None

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from sandbox.pagelocked import PageLocked, lock
 from sandbox.specs import TensorSpec
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Segment:
         access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
         flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
         self._map = mmap.mmap(fd, size, flags=flags, prot=access)
+        self._locked: PageLocked | None = None
 
     @classmethod
     def create(cls, size: int) -> Segment:
@@ -70,6 +72,12 @@ class Segment:
         with suppress(OSError):
             fcntl.fcntl(self.fd, _ADD_SEALS, seals)
 
+    def lock_pages(self) -> None:
+        """Let copies between this memory and the device go at full speed (see `pagelocked`), where that works. It is
+        done once, and holds until `close`, or the end of the last reference to this object."""
+        if self._locked is None:
+            self._locked = lock(self.bytes().data_ptr(), self.size)
+
     def tensor(self, spec: TensorSpec, offset: int) -> torch.Tensor:
         """A tensor over this memory, starting at a byte offset. It keeps the memory mapped."""
         import torch
@@ -91,10 +99,13 @@ class Segment:
 
         The mapping is not closed: torch.frombuffer refers to it but does not count as a user.
         """
+        if self._locked is not None:
+            self._locked.unlock()
+            self._locked = None
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
 
     def __del__(self) -> None:
-        with suppress(OSError, AttributeError):
+        with suppress(OSError, AttributeError, TypeError):  # at the interpreter's end much is gone
             self.close()

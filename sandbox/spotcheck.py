@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from sandbox.accuracy import Draw, compare_draws
-from sandbox.expected import InputSet
+from sandbox.expected import InputSet, Moment
 from sandbox.session import Session
 from sandbox.supervisor import Trouble, WorkerProcess
 from sandbox.verdict import Failed, Wrong, lacks_memory
@@ -24,7 +24,8 @@ FIRST, LATER = 6, 3
 leaves out half of the work, the least that a median shows, passes once in a hundred times (with the last run, which is
 always looked at); who begins with it later has to leave out more to move the median."""
 HELD_BYTES = 1 << 30
-"""Inputs and outputs that may wait for their comparison, which follows the race, as it needs no device of its own."""
+"""Inputs and outputs that may wait for their comparison, which follows the race, as it needs no device of its own. On
+cuda inputs are drawn again for it."""
 SETTLE_SECONDS = 0.005
 """Lets threads of this process, which spin a while after their work, go to sleep."""
 
@@ -36,7 +37,7 @@ class SpotCheck:
         self._session = session
         self._random = secrets.SystemRandom()
         self._share = FIRST / max(1, first_rounds)
-        self._fetched: list[tuple[list[torch.Tensor], list[torch.Tensor]]] = []
+        self._fetched: list[tuple[Moment, list[torch.Tensor]]] = []
         self._runs = self._held = 0
         self.checked = 0
         self.wrong: Wrong | Failed | None = None
@@ -53,8 +54,9 @@ class SpotCheck:
             return Failed("fetch", outputs)
         if not isinstance(outputs, list):
             return outputs
-        self._keep(inputs.snapshot(), outputs)
-        time.sleep(SETTLE_SECONDS)
+        self._keep(inputs.moment(), outputs)
+        if inputs.target == "cpu":
+            time.sleep(SETTLE_SECONDS)
         return None
 
     def look(self) -> None:
@@ -81,21 +83,21 @@ class SpotCheck:
             else:
                 self.checked += 1
 
-    def _keep(self, inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
+    def _keep(self, inputs: Moment, outputs: list[torch.Tensor]) -> None:
         self._fetched.append((inputs, outputs))
-        self._held += sum(tensor.numel() * tensor.itemsize for tensor in (*inputs, *outputs))
+        self._held += inputs.held_bytes
+        self._held += sum(tensor.numel() * tensor.itemsize for tensor in outputs)
 
-    def _compare(
-        self, inputs: list[torch.Tensor], outputs: list[torch.Tensor]
-    ) -> Wrong | Failed | None:
+    def _compare(self, inputs: Moment, outputs: list[torch.Tensor]) -> Wrong | Failed | None:
         import torch
 
-        expected = self._session.expected_of(inputs)
-        if isinstance(expected, Failed):
-            return expected
-        draw = Draw(outputs, expected.eager, expected.oracle, expected.positions)
         try:
-            report = compare_draws([draw], self._session.nearby(inputs))
+            values = inputs.tensors()
+            expected = self._session.expected_of(values)
+            if isinstance(expected, Failed):
+                return expected
+            draw = Draw(outputs, expected.eager, expected.oracle, expected.positions)
+            report = compare_draws([draw], self._session.nearby(values))
         except torch.OutOfMemoryError as error:
             return Failed("a timed run", f"OutOfMemoryError: {error}")
         return None if report.passes else Wrong("a timed run", report.reason, report)

@@ -56,9 +56,9 @@ Trouble = Crashed | TimedOut | Failed
 
 @dataclass(frozen=True)
 class RunTime:
-    """One timed call. `wall`: on cpu from request to reply, on cuda as the worker measured it."""
+    """One timed call. `wall`: on cpu from request to reply, on cuda as the worker measured it, or None."""
 
-    wall: float
+    wall: float | None
     device: float
 
 
@@ -209,7 +209,7 @@ class WorkerProcess:
         self.launch()
         if self._greeted:
             return None
-        answer = self._receive(START, self.settings.start_seconds)
+        answer = self.receive(START, self.settings.start_seconds)
         if not isinstance(answer, dict):
             if self.running and isinstance(answer, Failed):
                 self._end()  # it said why it cannot serve; who asks again gets another one
@@ -248,6 +248,11 @@ class WorkerProcess:
         self, stage: str, message: dict[str, Any], timeout_s: float, fds: Sequence[int] = ()
     ) -> dict[str, Any] | Trouble:
         """A command and its answer. After `Crashed` or `TimedOut` the process is gone."""
+        trouble = self.post(stage, message, fds)
+        return self.receive(stage, timeout_s) if trouble is None else trouble
+
+    def post(self, stage: str, message: dict[str, Any], fds: Sequence[int] = ()) -> Trouble | None:
+        """Send a command, whose answer is to be received before anything else is asked."""
         trouble = self.ready()
         if trouble is not None:
             return trouble
@@ -259,10 +264,13 @@ class WorkerProcess:
             protocol.send_command(self._control, message, self._draw_ticket(), fds)
         except OSError:
             return self._died(stage)
-        return self._receive(stage, timeout_s)
+        return None
 
-    def run(self, slot: int, number: int, timeout_s: float) -> RunTime | Trouble:
-        """One timed call of a slot on an input set. The worker must be `ready`."""
+    def run(self, slot: int, number: int, timeout_s: float, wall: bool = True) -> RunTime | Trouble:
+        """One timed call of a slot on an input set. The worker must be `ready`.
+
+        Without `wall` there is, on cuda, no wall time, and no outputs are left to be fetched.
+        """
         if self._control is None:
             return Crashed("run", "the worker is not running")
         trouble = self._spoke_unasked("run")
@@ -272,7 +280,8 @@ class WorkerProcess:
         poller = select.poll()
         poller.register(fd, select.POLLIN)
         ticket = self._draw_ticket()
-        request = protocol.HEAD.pack(protocol.RUN, slot, number, ticket)
+        kind = protocol.RUN if wall else protocol.RUN_ON_DEVICE
+        request = protocol.HEAD.pack(kind, slot, number, ticket)
         try:
             os.write(fd, request)
             if not poller.poll(timeout_s * 1000):
@@ -285,7 +294,7 @@ class WorkerProcess:
             if not poller.poll(timeout_s * 1000):
                 return self._hung("run", timeout_s)
             reply = os.read(fd, protocol.RUN_REPLY.size)
-            wall = (time.perf_counter_ns() - before) * 1e-9
+            taken = (time.perf_counter_ns() - before) * 1e-9
         except OSError:
             return self._died("run")
         if not reply:
@@ -294,9 +303,11 @@ class WorkerProcess:
             return self._forged("run")
         _, good, device, host = protocol.RUN_REPLY.unpack(reply)
         if not good:
-            answer = self._receive("run", timeout_s)
+            answer = self.receive("run", timeout_s)
             return self._raised(answer)
-        return RunTime(host or wall, device or wall)
+        if device and not wall:
+            return RunTime(None, device)
+        return RunTime(host or taken, device or taken)
 
     def drop(self) -> None:
         """Let the worker free the last outputs, outside of any timing."""
@@ -366,7 +377,8 @@ class WorkerProcess:
         self._ticket = secrets.token_bytes(protocol.TICKET)
         return self._ticket
 
-    def _receive(self, stage: str, timeout_s: float) -> dict[str, Any] | Trouble:
+    def receive(self, stage: str, timeout_s: float) -> dict[str, Any] | Trouble:
+        """The answer to the last command, waited for. After `Crashed` or `TimedOut` the process is gone."""
         assert self._control is not None
         fd = self._control.fileno()
         poller = select.poll()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from sandbox.accuracy import AccuracyReport, Draw, compare_draws
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
 POISONS = (0xFF, 0x33)
 """Bytes that outputs and temporaries hold before a run: NaN, and a small positive number."""
 SCRATCH_SET, FIRST_KEPT_SET = 15, 16
-KEPT_BYTES = 1 << 29
-"""Inputs and expected values of the quick check are kept between candidates up to this size."""
+KEPT_BYTES, KEPT_SHARE = 1 << 29, 1 / 128
+"""Inputs and expected values of the quick check are kept between candidates up to this size, or, where that is more, on
+cuda up to this share of the device's memory."""
 
 
 @dataclass(frozen=True)
@@ -86,9 +88,13 @@ def _check_group(
     pool: list[Draw] = []
     for index, source in enumerate(sources):
         inputs = _input_set(session, check, source, group * 8 + index)
+        drawing = session.begin_sharing(worker, inputs)  # on cuda, while this process draws
         expected = session.expected(inputs)
+        trouble = drawing()
         if isinstance(expected, Failed):
             return expected
+        if trouble is not None:
+            return trouble
         first = group == 0 and index == 0
         poisons = POISONS[: check.poisons] if first else (POISONS[group % check.poisons],)
         for poison in poisons:
@@ -104,6 +110,17 @@ def _check_group(
         if inputs.number == SCRATCH_SET:
             session.forget_expected(inputs)
     return compare_draws(pool, session.nearby(inputs.tensors))
+
+
+@cache
+def kept_bytes(target: str) -> int:
+    """How much of a task may be kept between candidates."""
+    import torch
+
+    if target != "cuda" or not torch.cuda.is_available():
+        return KEPT_BYTES
+    memory = torch.cuda.get_device_properties(0).total_memory
+    return max(KEPT_BYTES, int(memory * KEPT_SHARE))
 
 
 def _draw(outputs: Sequence[torch.Tensor], expected: Expected, inputs: InputSet) -> Draw:
@@ -137,7 +154,7 @@ def _input_set(session: Session, check: Check, source: Source, position: int) ->
     task = session.task
     sizes = [spec.extent * spec.itemsize for spec in task.inputs]
     sizes += [4 * spec.extent * spec.itemsize for spec in task.output_specs]
-    kept = sum(sizes) * len(check.distributions) <= KEPT_BYTES
+    kept = sum(sizes) * len(check.distributions) <= kept_bytes(task.target)
     if not (check.keep and kept) or source.recorded is not None:
         return session.input_set(SCRATCH_SET, source)
     number = FIRST_KEPT_SET + position

@@ -50,8 +50,8 @@ def serve(control_fd: int, isolation: Isolation) -> None:
         except (protocol.Closed, ConnectionError):
             return
         kind, slot, number, ticket = protocol.HEAD.unpack(head)
-        if kind == protocol.RUN:
-            _reply_to_run(worker, control_fd, slot, number, ticket)
+        if kind in (protocol.RUN, protocol.RUN_ON_DEVICE):
+            _reply_to_run(worker, control_fd, slot, number, ticket, kind == protocol.RUN)
         elif kind == protocol.DROP:
             worker.outputs = ()
         else:
@@ -59,17 +59,19 @@ def serve(control_fd: int, isolation: Isolation) -> None:
             protocol.send_json(control_fd, worker.answer(message, fds), ticket)
 
 
-def _reply_to_run(worker: Worker, fd: int, slot: int, number: int, ticket: bytes) -> None:
+def _reply_to_run(
+    worker: Worker, fd: int, slot: int, number: int, ticket: bytes, wall: bool
+) -> None:
     os.write(fd, ticket)
     try:
         protocol.read_exactly(fd, len(protocol.GO))
-        device, wall = worker.run(slot, number)
+        device, host = worker.run(slot, number, wall)
     except Exception:
         error = _error()
         os.write(fd, protocol.RUN_REPLY.pack(ticket, 0, 0.0, 0.0))
         protocol.send_json(fd, error, ticket)
         return
-    os.write(fd, protocol.RUN_REPLY.pack(ticket, 1, device, wall))
+    os.write(fd, protocol.RUN_REPLY.pack(ticket, 1, device, host))
 
 
 def _error() -> dict[str, Any]:
@@ -176,15 +178,20 @@ class Worker:
                 _specs(message["specs"]), *source, message["bounds"], self.target
             )
             done = []
+        self.drawn.pop(number, None)  # what fails halfway is drawn anew
         for seed in stirs[len(done) :]:
             stir(self.sets[number], seed)
         self.drawn[number] = source, stirs
+        if self.clock is not None:
+            self.clock.wait()  # another process may be timed next
         return {}
 
     def output_buffers(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Memory that outputs are copied to, or written to in a guarded run."""
         self.specs, self.offsets = _specs(message["specs"]), message["offsets"]
         self.segment = Segment(fds[0], os.fstat(fds[0]).st_size, writable=True)
+        if self.target == "cuda":
+            self.segment.lock_pages()
         return {}
 
     def prepare(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
@@ -232,24 +239,27 @@ class Worker:
         release_memory(self.target)  # others search on the same device
         return {}
 
-    def run(self, slot: int, number: int) -> tuple[float, float]:
-        """One call. Returns device and wall seconds on cuda, zeros on cpu (the judge measures)."""
+    def run(self, slot: int, number: int, wall: bool = True) -> tuple[float, float]:
+        """One call. Returns device and wall seconds on cuda, zeros on cpu (the judge measures).
+
+        Without `wall`, on cuda, that is 0 and no outputs are left.
+        """
         if slot == protocol.NO_SLOT:
-            return self._nothing()
+            return self._nothing(wall)
         call, inputs = self.slots[slot], self.sets[number]
         if self.clock is not None:
-            self.outputs, device, wall = self.clock.time(call, inputs)
-            return device, wall
+            self.outputs, device, host = self.clock.time(call, inputs, wall)
+            return device, host
         self.outputs = call(list(inputs))
         return 0.0, 0.0
 
-    def _nothing(self) -> tuple[float, float]:
+    def _nothing(self, wall: bool) -> tuple[float, float]:
         """A call that does next to nothing: on cuda one small kernel, whose time is that of any launch."""
         if self.clock is None:
             return 0.0, 0.0
         small = self._small
-        _, device, wall = self.clock.time(lambda _: [small.zero_()], [])
-        return device, wall
+        _, device, host = self.clock.time(lambda _: [small.zero_()], [], wall)
+        return device, host
 
     def fetch(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Copy the last outputs to the shared memory and describe them."""

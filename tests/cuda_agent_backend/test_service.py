@@ -215,6 +215,80 @@ def test_a_graph_is_measured_with_kernels_called_as_in_the_users_process(
     assert opened == [(tmp_path / "kernels", tmp_path / "native")]
 
 
+class Started:
+    """A child that only says how it was started."""
+
+    every: list["Started"] = []  # noqa: RUF012
+
+    def __init__(self, module: str, arguments: Any = (), own_group: bool = True) -> None:
+        assert (module, own_group) == (service.MEASURING, False)
+        self.ahead, self.alive, self.killed = list(arguments) == [accept.AHEAD], True, False
+        self.every.append(self)
+
+    def kill(self) -> None:
+        self.killed = True
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> service.Service:
+    monkeypatch.setattr(service, "Child", Started)
+    monkeypatch.setattr(Started, "every", [])
+    return service.Service(lambda _: None, service.search_task)
+
+
+def searched(served: service.Service, target: str, folder: Path) -> None:
+    (task,) = tasks_of((EXP,))
+    asked = {"id": 1, "tasks": [replace(task, target=target).to_json()], "budget_s": 0.0}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(service, "_in_vain", lambda *_: False)
+        patch.setattr(service.Service, "_one", lambda *_: {"reason": "a test"})
+        served._search(asked, service.Setup(folder / "kernels", folder / "native", {}))
+
+
+def test_what_measures_a_graph_is_started_with_the_search_for_a_device(
+    served: service.Service, tmp_path: Path
+) -> None:
+    searched(served, "cuda", tmp_path)
+    searched(served, "cuda", tmp_path)  # the first waits still
+    (ahead,) = Started.every
+    assert ahead.ahead
+    assert served._measuring() is ahead  # type: ignore[comparison-overlap]
+    another = served._measuring()
+    assert another is Started.every[1] and not Started.every[1].ahead  # type: ignore[comparison-overlap]
+
+
+def test_on_cpu_nothing_is_started_ahead(served: service.Service, tmp_path: Path) -> None:
+    searched(served, "cpu", tmp_path)
+    assert Started.every == []
+
+
+def test_one_that_died_meanwhile_is_replaced_and_one_that_waits_ends_with_the_service(
+    served: service.Service,
+) -> None:
+    served._start_ahead()
+    Started.every[0].alive = False
+    assert served._measuring() is Started.every[1]  # type: ignore[comparison-overlap]
+    served._start_ahead()
+    served._start_ahead()
+    assert len(Started.every) == 3
+    served.close()
+    assert Started.every[2].killed
+    served.close()
+
+
+def test_a_process_started_ahead_answers_and_ends_when_nobody_asks() -> None:
+    child = Child("cuda_agent_backend.accept", [accept.AHEAD])
+    idle = Child("cuda_agent_backend.accept", [accept.AHEAD])
+    child.send({"graph": "no task", "kernels": [], "cache_dir": "/nonexistent/x", "budget_s": 1})
+    message = child.receive(120.0)
+    child.stop()
+    assert message and message["event"] == "failed" and "KeyError" in message["reason"]
+    assert idle.process.stdin is not None
+    idle.process.stdin.close()
+    assert idle.receive(120.0) is None
+    assert idle.process.wait(60.0) == 0
+
+
 @pytest.mark.parametrize("do", ["search", "unheard of"])
 def test_after_each_request_the_judges_give_the_devices_memory_back(
     do: str, tmp_path: Path

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from sandbox.accuracy import Draw, check_metadata, compare, compare_draws
+from sandbox import accuracy
+from sandbox.accuracy import Draw, check_metadata, compare, compare_draws, raise_tops
 from sandbox.nearby import moved
 from sandbox.specs import TensorSpec
 
@@ -342,3 +343,47 @@ def test_rounding_around_a_threshold_is_no_error() -> None:
     assert compare([other.relu().float()], [eager], [oracle]).passes
     other[zeros[0]] = 1e-3
     assert not compare([other.relu().float()], [eager], [oracle]).passes
+
+
+@pytest.mark.parametrize("lanes", [2, 512])
+@pytest.mark.parametrize("count", [1, 511, 513, 4000])
+def test_tables_side_by_side_give_the_same_largest_errors(
+    lanes: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = torch.Generator().manual_seed(count)
+    bins = torch.randint(0, accuracy._BINS, (count,), generator=generator)
+    bins[::2] = 1100  # most are of one group
+    errors = [torch.rand(count, generator=generator).double() for _ in range(2)]
+    found, wanted = ([torch.full((accuracy._BINS,), 0.25).double() for _ in range(2)] for _ in "ab")
+    raise_tops(wanted, bins, errors)
+    monkeypatch.setitem(accuracy.LANES, "cpu", lanes)
+    raise_tops(found, bins, errors)
+    assert all(map(torch.equal, found, wanted))
+    assert float(found[0][1100]) == max(0.25, float(errors[0][bins == 1100].max()))
+
+
+@pytest.mark.parametrize("wrong", [None, 77])
+def test_a_report_is_the_same_however_its_tables_are_filled(
+    wrong: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    eager, oracle = silu_case()
+    found = eager.clone()
+    if wrong is not None:
+        found.view(-1)[wrong] += 0.01
+    one = compare([found], [eager], [oracle])
+    monkeypatch.setitem(accuracy.LANES, "cpu", 64)
+    assert compare([found], [eager], [oracle]) == one
+    assert one.passes is (wrong is None)
+
+
+@pytest.mark.gpu
+def test_a_device_finds_the_same_largest_errors() -> None:
+    count = 1 << 22
+    bins = torch.full((count,), 1100)
+    bins[::3] = torch.randint(1000, 1200, bins[::3].shape)
+    errors = [torch.rand(count).double() for _ in range(2)]
+    wanted = [torch.zeros(accuracy._BINS).double() for _ in range(2)]
+    found = [top.cuda() for top in wanted]
+    raise_tops(wanted, bins, errors)
+    raise_tops(found, bins.cuda(), [error.cuda() for error in errors])
+    assert all(torch.equal(one.cpu(), other) for one, other in zip(found, wanted, strict=True))

@@ -9,7 +9,7 @@ import pytest
 import torch
 from judge_kit import spec
 
-from sandbox.guarded import GUARD, inspect_segment, poison_segment
+from sandbox.guarded import GUARD, inspect_segment, poison_segment, spoil_guards
 from sandbox.sharedmemory import Segment, layout
 from sandbox.specs import TensorSpec
 
@@ -44,6 +44,30 @@ def test_other_writes_are_seen(output: int, byte: int, reason: str) -> None:
     segment, offsets = poisoned()
     segment.bytes()[offsets[output] + byte] = 1
     assert inspect_segment(segment, offsets, SPECS, 0xFF) == reason
+
+
+def test_what_no_worker_copied_anew_is_seen() -> None:
+    """As where the segment still holds, guard bands and all, what a run before has left."""
+    segment, offsets = poisoned()
+    before = [segment.tensor(wanted, at).clone() for wanted, at in zip(SPECS, offsets, strict=True)]
+    spoil_guards(segment, offsets, SPECS, 0xFF)
+    assert inspect_segment(segment, offsets, SPECS, 0xFF) == "wrote before output 0"
+    after = [segment.tensor(wanted, at) for wanted, at in zip(SPECS, offsets, strict=True)]
+    assert all(map(torch.equal, before, after))
+
+
+@pytest.mark.parametrize("band", [0, 1, 2, 3])
+def test_every_guard_band_is_spoilt(band: int) -> None:
+    segment, offsets = poisoned()
+    whole = segment.bytes().clone()
+    spoil_guards(segment, offsets, SPECS, 0xFF)
+    spoilt = segment.bytes().clone()
+    ends = [at + wanted.extent * wanted.itemsize for wanted, at in zip(SPECS, offsets, strict=True)]
+    first, last = [0, *ends][band], [*offsets, len(whole)][band]
+    assert (spoilt[first:last] == 0).all()
+    segment.bytes()[:] = whole
+    segment.bytes()[first:last] = spoilt[first:last]
+    assert inspect_segment(segment, offsets, SPECS, 0xFF) != ""
 
 
 def test_sealed_memory_cannot_be_mapped_writable_again() -> None:

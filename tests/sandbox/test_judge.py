@@ -454,9 +454,10 @@ def test_a_control_that_scatters_is_asked_for_longer(
     asked: list[Effort] = []
     rounds = Stopwatch.rounds
 
-    def noted(watch: Stopwatch, field: Any, effort: Effort, *more: Any) -> Any:
+    def noted(watch: Stopwatch, field: Any, effort: Effort, *more: Any, **named: Any) -> Any:
         asked.append(effort)
-        return rounds(watch, field, replace(effort, max_rounds=min(effort.max_rounds, 24)), *more)
+        fewer = replace(effort, max_rounds=min(effort.max_rounds, 24))
+        return rounds(watch, field, fewer, *more, **named)
 
     monkeypatch.setattr(Stopwatch, "rounds", noted)
     lengths = []

@@ -18,12 +18,22 @@ from sandbox.candidate import Candidate, Origin
 from sandbox.compile import Compiled
 from sandbox.judge import Judge
 from sandbox.plan import Buffer, Launch, Plan, Scalar
+from sandbox.race import FIRST_GLANCES
 from sandbox.rounds import Effort
 from sandbox.sanitizer import find_sanitizer
 from sandbox.session import Session, Timeouts
 from sandbox.task import Task
 from sandbox.toolchain import Missing
-from sandbox.verdict import Baselines, Correct, Crashed, Outcome, Refused, TimedOut, Wrong
+from sandbox.verdict import (
+    Baselines,
+    Correct,
+    Crashed,
+    Outcome,
+    Refused,
+    TimedOut,
+    Unchecked,
+    Wrong,
+)
 
 pytestmark = pytest.mark.gpu
 
@@ -142,6 +152,38 @@ def test_baselines_and_a_verdict(gpu_judge: Judge) -> None:
     found = gpu_judge.judge(TASK, candidate(), effort=Effort(12, 24, 5.0))
     assert found.status in ("wins", "too_slow", "noisy"), found.reason
     assert found.evidence["machine"]["gpu"]
+
+
+def test_outputs_go_through_locked_pages(gpu_judge: Judge) -> None:
+    assert isinstance(verify(gpu_judge), Correct)
+    session = gpu_judge._session
+    assert session is not None
+    assert session._outputs["scratch"]._locked is not None
+
+
+def test_a_profile_of_what_is_far_behind_ends_soon_and_draws_nothing_in_the_judge(
+    gpu_judge: Judge,
+) -> None:
+    gpu_judge.rest()  # a judgement draws, to compare
+    slow = candidate(
+        "const float v => for (int k = 0; k < 64; ++k) __nanosleep(1000); const float v"
+    )
+    found = gpu_judge.profile(TASK, slow, worth=1.0)
+    assert isinstance(found, Unchecked), found
+    assert found.speed.speedup.pairs == FIRST_GLANCES
+    session = gpu_judge._session
+    assert session is not None
+    assert all(inputs._values is None for inputs in session.timed)
+    assert any(inputs.stirs for inputs in session.timed)
+
+
+def test_timed_runs_are_compared_with_values_that_are_had_again(gpu_judge: Judge) -> None:
+    """A candidate that is right is right by values that the judge made anew, after all changes of the race."""
+    found = gpu_judge.judge(TASK, candidate(), effort=Effort(24, 24, 5.0))
+    assert found.status in ("wins", "too_slow", "noisy"), found.reason
+    assert found.evidence["checked_runs"] >= 1
+    assert sum(inputs["stirs"] for inputs in found.evidence["timed_inputs"]) >= 24
+    assert all(seconds for seconds in found.evidence["samples"]["wall"]["candidate"])
 
 
 def test_what_fork_servers_import_leaves_the_driver_asleep() -> None:

@@ -21,16 +21,18 @@ class FakeWorker:
 
     def __init__(self, fails_at: int = -1) -> None:
         self.runs: list[tuple[int, int]] = []
+        self.walls: list[bool] = []
         self.fails_at = fails_at
 
     def drop(self) -> None:
         """Nothing to free."""
 
-    def run(self, slot: int, number: int, timeout_s: float) -> RunTime | Crashed:
+    def run(self, slot: int, number: int, timeout_s: float, wall: bool = True) -> RunTime | Crashed:
         self.runs.append((slot, number))
+        self.walls.append(wall)
         if len(self.runs) == self.fails_at:
             return Crashed("run", "SIGSEGV")
-        return RunTime(1.0 + slot, 1.0 + slot)
+        return RunTime(1.0 + slot if wall else None, 1.0 + slot)
 
 
 def sets() -> list[InputSet]:
@@ -79,6 +81,17 @@ def test_time_ends_it_but_not_before_the_least_number_of_rounds() -> None:
     record = Stopwatch(sets(), 1.0, 1).rounds(field(FakeWorker()), Effort(6, 100, 0.0))
     assert isinstance(record, Record)
     assert len(record.wall["a"]) == 6
+
+
+def test_rounds_without_wall_times_have_the_device_s_alone() -> None:
+    worker = FakeWorker()
+    watch = Stopwatch(sets(), 1.0, 1)
+    assert watch.warm_up(field(worker), repeats=1, wall=False) is None
+    record = watch.rounds(field(worker), Effort(4, 4, 9.0), wall=False)
+    assert isinstance(record, Record)
+    assert worker.walls == [False] * (2 * 3 + 2 * 4)
+    assert record.device == {"a": [1.0] * 4, "b": [2.0] * 4}
+    assert record.wall == {"a": [None] * 4, "b": [None] * 4}
 
 
 def test_a_failure_ends_it_at_once() -> None:

@@ -10,11 +10,11 @@ import torch
 
 from sandbox import spotcheck
 from sandbox.accuracy import Nearby
-from sandbox.expected import Expected, InputSet
+from sandbox.expected import Expected, InputSet, Moment
 from sandbox.session import Session
 from sandbox.spotcheck import SpotCheck
 from sandbox.supervisor import WorkerProcess
-from sandbox.verdict import Crashed, Failed, Wrong
+from sandbox.verdict import Crashed, Failed, Wrong, lacks_memory
 
 RIGHT = torch.arange(8.0)
 
@@ -40,7 +40,7 @@ class Candidate:
         return lambda: [([RIGHT], [RIGHT.double()])]
 
 
-INPUTS = cast("InputSet", SimpleNamespace(snapshot=list))
+INPUTS = cast("InputSet", SimpleNamespace(target="cpu", moment=lambda: Moment(list)))
 WORKER = cast("WorkerProcess", None)
 
 
@@ -122,6 +122,27 @@ def test_wrong_outputs_count_for_more_than_a_comparison_that_failed(mine: Candid
     check.take(WORKER, INPUTS)
     check.compare()
     assert isinstance(check.wrong, Wrong)
+
+
+def test_inputs_that_cannot_be_had_again_for_lack_of_memory_are_looked_at_later(
+    mine: Candidate,
+) -> None:
+    full = [True]
+
+    def values() -> list[torch.Tensor]:
+        if full:
+            full.pop()
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB")
+        return []
+
+    inputs = cast("InputSet", SimpleNamespace(target="cuda", moment=lambda: Moment(values)))
+    check = check_of(mine)
+    mine.output = [RIGHT + 1]
+    check.take(WORKER, inputs)
+    check.compare()
+    assert isinstance(check.wrong, Failed) and lacks_memory(check.wrong) and check.checked == 0
+    check.compare()
+    assert isinstance(check.wrong, Wrong) and check.checked == 1
 
 
 def test_a_worker_that_dies_at_it_is_told(mine: Candidate) -> None:

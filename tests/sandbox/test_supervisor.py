@@ -51,7 +51,24 @@ def test_a_run_of_nothing_is_timed(worker: WorkerProcess) -> None:
 
     found = worker.run(NO_SLOT, 0, 5)
     assert isinstance(found, RunTime)
+    assert found.wall is not None
     assert 0 < found.wall == found.device
+
+
+def test_on_cpu_a_run_without_wall_time_is_like_any_other(worker: WorkerProcess) -> None:
+    from sandbox.protocol import NO_SLOT
+    from sandbox.supervisor import RunTime
+
+    found = worker.run(NO_SLOT, 0, 5, wall=False)
+    assert isinstance(found, RunTime)
+    assert found.wall is not None
+    assert 0 < found.wall == found.device
+
+
+def test_a_command_may_be_sent_first_and_its_answer_received_later(worker: WorkerProcess) -> None:
+    assert worker.post("trial", {"do": "forget"}) is None
+    assert worker.receive("trial", 5) == {}
+    assert worker.ask("trial", {"do": "forget"}, 5) == {}
 
 
 def test_a_run_that_raises_is_a_crash_of_the_candidate(worker: WorkerProcess) -> None:
