@@ -83,7 +83,9 @@ class Blocks:
         depth, width = ceildiv(size, 16) * 16, width or size
         if self.relay:
             keys = 3 * ceildiv(depth, 32) * 32 * self.keys
-            values = ceildiv(3 * width, 16) * 16 if width <= STACKED else 3 * ceildiv(width, 16) * 16
+            values = (
+                ceildiv(3 * width, 16) * 16 if width <= STACKED else 3 * ceildiv(width, 16) * 16
+            )
             tiles = 2 * self.stages * (keys + values * self.keys)
             return SWIZZLE_BYTES + tiles + 6 * self.rows * depth
         stages = 4 * self.stages * self.keys * self._of_key(size, width)
@@ -130,17 +132,15 @@ class Blocks:
             raise Unsupported("queries that do not fit where keys and values pass through")
 
 
-def relay_blocks(rows: int, keys: int, stages: int, relay: int = BY_TURNS) -> Blocks:
-    """Of warp groups, with the parameters that mean nothing to them as they must be."""
+def _relay(rows: int, keys: int, stages: int, relay: int = BY_TURNS) -> Blocks:
     return Blocks(rows, 16, keys, stages, 0, 1, relay)
 
 
 RELAYS = (
-    # the largest head for which there are enough registers
-    (relay_blocks(128, 64, 2), 80), (relay_blocks(128, 64, 2, FREELY), 80), (relay_blocks(64, 64, 1), 64), (relay_blocks(128, 32, 2), 128),
-    (relay_blocks(64, 32, 2), 64),
+    (_relay(128, 64, 2), 80), (_relay(128, 64, 2, FREELY), 80), (_relay(64, 64, 1), 64), (_relay(128, 32, 2), 128),
+    (_relay(64, 32, 2), 64),
 )  # fmt: skip
-"""Better guesses first, and before those of warps."""
+"""Better guesses first, and before those of warps; with the longest row of Q, K and V that each is for."""
 SMALL = (Blocks(64, 16, 32, 2, 0, 1), Blocks(64, 16, 64, 2, 1, 1), Blocks(64, 16, 32, 2, 1, 0))  # fmt: skip
 """For heads up to ``KEPT``, better guesses first."""
 LARGE = (Blocks(64, 16, 32, 2, 0, 1), Blocks(64, 16, 32, 2, 0, 0), Blocks(64, 16, 64, 2, 0, 0))  # fmt: skip
@@ -207,7 +207,10 @@ def _prelude(form: Attention, blocks: Blocks) -> list[str]:
     own = ("attention_head.cuh", "attention_tiles.cuh", "attention.cuh")
     if not blocks.relay:
         return prelude((*PRELUDE, *own))
-    return [*relay_prelude(form.size, blocks), *prelude((*own, *RELAY_TILES, "attention_relay.cuh"))]
+    return [
+        *relay_prelude(form.size, blocks),
+        *prelude((*own, *RELAY_TILES, "attention_relay.cuh")),
+    ]
 
 
 def relay_prelude(width: int, blocks: Blocks) -> list[str]:

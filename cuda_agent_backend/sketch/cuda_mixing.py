@@ -18,12 +18,11 @@ from cuda_agent_backend.sketch.attention import Matrices, offset, word
 from cuda_agent_backend.sketch.cuda_access import LanePrinter, share_divisors
 from cuda_agent_backend.sketch.cuda_attention import (
     BY_TURNS,
-    FREELY,
     KEPT,
     PRELUDE,
     RELAY_TILES,
+    RELAYS,
     Blocks,
-    relay_blocks,
     relay_prelude,
 )
 from cuda_agent_backend.sketch.cuda_attention_text import ENTRY, MAX_BLOCKS, prelude, vector_of
@@ -51,11 +50,6 @@ LARGE = (
     Blocks(64, 16, 32, 2, 0, 0),
 )  # fmt: skip
 """For those that would leave too few registers if they stayed there."""
-RELAYS = (
-    # the longest row of Q, K or V for which there are enough registers
-    (relay_blocks(128, 64, 2), 80), (relay_blocks(128, 64, 2, FREELY), 80), (relay_blocks(64, 64, 1), 64), (relay_blocks(128, 32, 2), 128),
-)  # fmt: skip
-"""Better guesses first, and before those of warps."""
 ROOMY, WIDEST = 96, (Blocks(64, 16, 32, 2, 0, 0),)
 """For the widest rows there are registers in no other way, and fewer blocks to each multiprocessor."""
 
@@ -150,16 +144,15 @@ def _parts(form: Mixing, blocks: Blocks, device: DeviceFacts) -> list[int]:
     """Worth trying, better guesses first."""
     tiles = ceildiv(form.keys, blocks.keys)
     if blocks.relay:
-        parts = _parts_in_waves(tiles, _count(form, blocks), device.sm_count * blocks.resident)
-    else:
-        wanted = BUSY * device.sm_count // _count(form, blocks)
-        parts = min(wanted, MOST_PARTS, tiles // FEWEST_TILES)
+        return [_parts_in_waves(tiles, _count(form, blocks), device.sm_count * blocks.resident)]
+    wanted = BUSY * device.sm_count // _count(form, blocks)
+    parts = min(wanted, MOST_PARTS, tiles // FEWEST_TILES)
     return [parts, 1] if parts > 1 else [1]
 
 
 def _parts_in_waves(tiles: int, blocks: int, together: int) -> int:
-    """Parts of rows of so many tiles with which ``blocks`` for each take the least time, ``together`` at a time: all of a
-    multiprocessor's registers are one block's, so that what does not fill a wave is idle."""
+    """Parts of rows of so many tiles with which ``blocks`` for each take the least time, ``together`` at a time: one or
+    two have all of a multiprocessor's registers, so that what does not fill a wave is idle."""
 
     def time(parts: int) -> int:
         return ceildiv(blocks * parts, together) * (ceildiv(tiles, parts) + BLOCK_TILES)

@@ -400,22 +400,24 @@ def test_nothing_is_found_on_the_cpu() -> None:
         assert sum(node.target == torch.ops.aten.bmm.default for node in region.nodes) <= 1
 
 
-WIDTHS: dict[str, tuple[Tensor, ...]] = {
-    # few columns, whose parts are one operand, a third of 32 rows that end within 1024 bytes; and half of the columns at a time
-    "16 columns": heads(370, 400, 72, 16), "24 columns": heads(200, 300, 40, 24), "128 columns": heads(560, 580, 8, 128),
+def one_head(queries: int, keys: int, size: int, width: int) -> tuple[Tensor, ...]:
+    return tuple(x[:1, :1].abs() for x in heads(queries, keys, size, width))
+
+
+WIDE: dict[str, tuple[Function, tuple[Tensor, ...]]] = {
+    # all parts of few columns are one operand, many columns are multiplied by halves
+    "16 columns": (normalised, one_head(370, 400, 72, 16)),
+    "24 columns": (normalised, one_head(200, 500, 40, 24)),
+    "128 columns": (normalised, one_head(560, 580, 8, 128)),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("rows", [64, 128])
-@pytest.mark.parametrize("name", WIDTHS)
-def test_warp_groups_multiply_any_number_of_columns(name: str, rows: int, tmp_path: Path) -> None:
-    inputs = tuple(x[:1, :1].contiguous() for x in WIDTHS[name])
-    analysis, own = analysed(normalised, *(x.abs() for x in inputs))
-    found = [s.only() for s in schedules(analysis, DEVICE)]
-    numbers = [n for n, s in enumerate(found) if s["relay"] and s["rows"] == rows]
-    if not numbers:
-        pytest.skip("too few registers")
-    got = emulated(analysis, numbers[0], tmp_path, own)
+@pytest.mark.parametrize("name", WIDE)
+def test_warp_groups_multiply_any_number_of_columns(name: str, tmp_path: Path) -> None:
+    function, inputs = WIDE[name]
+    analysis, own = analysed(function, *inputs)
+    assert schedules(analysis, DEVICE)[0].only()["relay"]
+    got = emulated(analysis, 0, tmp_path, own)
     report = compare([got], [eager(analysis, own)], [wide(analysis, own)])
     assert report.passes, report.reason
 
@@ -440,12 +442,13 @@ def test_parts_of_warp_groups_fill_whole_waves() -> None:
 
 
 @pytest.mark.skipif(isinstance(find_cuda(), Missing), reason="no CUDA compiler")
-@pytest.mark.parametrize("number", range(14))
+@pytest.mark.parametrize("number", range(13))
 @pytest.mark.parametrize("name", LARGE)
 def test_all_schedules_compile_with_few_registers_spilled(
     name: str, number: int, tmp_path: Path
 ) -> None:
-    """None but where four blocks share a multiprocessor's registers and rows are summed as well: four at most."""
+    """None but where four blocks share a multiprocessor's registers and rows are summed as well: four at most. And
+    those of threads that prepare a part of the keys: ten."""
     function, inputs = LARGE[name]
     ((_, analysis),) = found_in(function, *inputs)
     found = schedules(analysis, DEVICE)
@@ -455,4 +458,6 @@ def test_all_schedules_compile_with_few_registers_spilled(
     assert isinstance(candidate, Candidate)
     built = compile_candidate(candidate, tmp_path, "sm_90a", 120)
     assert isinstance(built, Compiled), built
-    assert all(kernel["spill_store_bytes"] <= 16 for kernel in built.facts.values())
+    given = found[number].only()
+    most = 40 if given["relay"] and given["parts"] != 1 else 16
+    assert all(kernel["spill_store_bytes"] <= most for kernel in built.facts.values())

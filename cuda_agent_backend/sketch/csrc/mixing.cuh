@@ -60,8 +60,8 @@ template <class A> struct mixing_head {
 // Called, and not inlined, with nothing of the caller's state: what is rare must not take registers.
 template <class A> __device__ __noinline__ void exact_mixed_row(mixing_head<A> head, int row) { head.exact(row); }
 
-// The rows of a thread: two, 8 apart, of each 16 of its warp, with eight threads' share of their weights and results as the
-// tensor core deals them out. N: weights of 8 neighbouring keys; columns of the result by 8.
+// The rows of a warp, 16 for each of F: a thread has a fourth of two of them, 8 apart, as the tensor core deals out weights of
+// 8 * N keys and columns of results.
 template <class A, int F, int N> struct mixed_rows {
   static constexpr int columns = A::width / 8;
   static constexpr float largest = 3.402823466e38f, smallest = 0x1p-110f;
@@ -80,8 +80,8 @@ template <class A, int F, int N> struct mixed_rows {
       for (int h = 0; h < 2; ++h) total[f][h] = 0.f, bad[f][h] = false;
   }
 
-  // score <- the weights of a tile; no key, no weight. first: row of the warp. A tile without a last key asks for none: what
-  // depends on that is branches, and elements one after the other.
+  // score <- the weights of a tile; no key, no weight. first: row of the warp. Only the last tile asks whether a key is one:
+  // that takes a branch for each element, and the next one's work waits for it.
   CA_INLINE void weigh(const head_of& head, float (&score)[F][N][4], int first, int from) {
     if (A::keys % A::block == 0 || from + A::block <= A::keys) weigh_keys<true>(head, score, first, from);
     else weigh_keys<false>(head, score, first, from);
