@@ -33,6 +33,7 @@ from sandbox.task import Task
 
 PRELUDE = ("cuda.cuh", "contract.cuh")
 WIDE_PRELUDE = ("contract_wide.cuh", "contract_relay.cuh")
+RELAY_TILES = ("relay_tiles.cuh",)
 WIDE_SUMS = (16, 32, 64)
 """Sums of a thread for which ``contract_wide.cuh`` has the product of a warp group."""
 GROUP = 128
@@ -44,6 +45,8 @@ MAX_GROUPS = 2
 MAX_BARRIERS = 15
 SWIZZLE_BYTES = 1024
 """What the tensor core's tiles are aligned to."""
+STACKED, HALVED = 16, 128
+"""Columns of values up to which warp groups multiply all three parts at once, and those of which they multiply half."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +82,11 @@ class Blocks:
         """
         depth, width = ceildiv(size, 16) * 16, width or size
         if self.relay:
-            keys = ceildiv(depth, 32) * 32 * self.keys
-            tiles = 6 * self.stages * (keys + depth * self.keys)
+            keys = 3 * ceildiv(depth, 32) * 32 * self.keys
+            values = (
+                ceildiv(3 * width, 16) * 16 if width <= STACKED else 3 * ceildiv(width, 16) * 16
+            )
+            tiles = 2 * self.stages * (keys + values * self.keys)
             return SWIZZLE_BYTES + tiles + 6 * self.rows * depth
         stages = 4 * self.stages * self.keys * self._of_key(size, width)
         apart = 6 * self.keys * (depth + width) * self.split
@@ -131,11 +137,10 @@ def _relay(rows: int, keys: int, stages: int, relay: int = BY_TURNS) -> Blocks:
 
 
 RELAYS = (
-    # the largest head for which there are enough registers
     (_relay(128, 64, 2), 80), (_relay(128, 64, 2, FREELY), 80), (_relay(64, 64, 1), 64), (_relay(128, 32, 2), 128),
     (_relay(64, 32, 2), 64),
 )  # fmt: skip
-"""Better guesses first, and before those of warps."""
+"""Better guesses first, and before those of warps; with the longest row of Q, K and V that each is for."""
 SMALL = (Blocks(64, 16, 32, 2, 0, 1), Blocks(64, 16, 64, 2, 1, 1), Blocks(64, 16, 32, 2, 1, 0))  # fmt: skip
 """For heads up to ``KEPT``, better guesses first."""
 LARGE = (Blocks(64, 16, 32, 2, 0, 1), Blocks(64, 16, 32, 2, 0, 0), Blocks(64, 16, 64, 2, 0, 0))  # fmt: skip
@@ -202,14 +207,21 @@ def _prelude(form: Attention, blocks: Blocks) -> list[str]:
     own = ("attention_head.cuh", "attention_tiles.cuh", "attention.cuh")
     if not blocks.relay:
         return prelude((*PRELUDE, *own))
+    return [
+        *relay_prelude(form.size, blocks),
+        *prelude((*own, *RELAY_TILES, "attention_relay.cuh")),
+    ]
+
+
+def relay_prelude(width: int, blocks: Blocks) -> list[str]:
+    """What ``relay_tiles.cuh`` stands on, with the products of its tiles; width: columns of values."""
     head = "template <int Products> CA_INLINE void multiply_wide"
-    columns = form.size // (2 if form.size == 128 else 1)  # as the source has it
+    columns = 3 * width if width <= STACKED else width // (2 if width == HALVED else 1)
     sums = sorted({columns // 2, blocks.keys // 2} - set(WIDE_SUMS))
     products = [line for count in sums for line in wide_product(head, "bf16", count, False)]
     return [
         *prelude((*PRELUDE, *WIDE_PRELUDE)),
         *("namespace ca {", *products, "}  // namespace ca"),
-        *prelude((*own, "attention_relay.cuh")),
     ]
 
 

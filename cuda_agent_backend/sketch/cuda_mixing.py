@@ -1,7 +1,7 @@
 """Rows mixed by weights that are scores -> CUDA on tensor cores, as attention without its softmax.
 
-Schedule parameters are those of `cuda_attention` for warps (``relay`` is 0), and ``parts``: the blocks that share the
-keys of a row, where rows are too few to keep the device busy. A second kernel adds up what they made, always in one
+Schedule parameters are those of `cuda_attention`, and ``parts``: the blocks that share the keys of a row, where rows
+are too few to keep the device busy. A second kernel adds up what they made, always in one
 order.
 """
 
@@ -15,14 +15,23 @@ import sympy
 import torch
 
 from cuda_agent_backend.sketch.attention import Matrices, offset, word
-from cuda_agent_backend.sketch.cuda_attention import KEPT, PRELUDE, Blocks
+from cuda_agent_backend.sketch.cuda_access import LanePrinter, share_divisors
+from cuda_agent_backend.sketch.cuda_attention import (
+    BY_TURNS,
+    KEPT,
+    PRELUDE,
+    RELAY_TILES,
+    RELAYS,
+    Blocks,
+    relay_prelude,
+)
 from cuda_agent_backend.sketch.cuda_attention_text import ENTRY, MAX_BLOCKS, prelude, vector_of
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts, ceildiv
 from cuda_agent_backend.sketch.cuda_narrow import narrowed_body
 from cuda_agent_backend.sketch.cuda_parts import WIDE, temporary
 from cuda_agent_backend.sketch.device import CpuFacts, gpu_facts
 from cuda_agent_backend.sketch.mixing import MIXED, SCORE, TOTAL, Mixing, Pointwise
-from cuda_agent_backend.sketch.printer import STORAGE_TYPES, Printer
+from cuda_agent_backend.sketch.printer import STORAGE_TYPES
 from cuda_agent_backend.sketch.schedule import Schedule
 from cuda_agent_backend.sketch.ssa import Body, Instruction, Unsupported
 from sandbox.plan import Buffer, Launch, Plan
@@ -47,8 +56,10 @@ ROOMY, WIDEST = 96, (Blocks(64, 16, 32, 2, 0, 0),)
 
 BUSY = 4
 """Blocks for each multiprocessor that parts are made for."""
-MOST_PARTS, FEWEST_TILES = 8, 16
-"""Of a row's keys, and of a part."""
+MOST_PARTS, FEWEST_TILES, FEWEST_WIDE_TILES = 8, 16, 8
+"""Of a row's keys, and of a part: of warps, and of warp groups."""
+BLOCK_TILES, JOIN_TILES = 2, 2
+"""Tiles in whose time a block begins and ends, and the second kernel runs."""
 JOINING = 256
 """Threads of a block of the second kernel."""
 
@@ -65,8 +76,6 @@ class Split(Blocks):
 
     def check_mixing(self, form: Mixing, device: DeviceFacts) -> None:
         """Raises Unsupported where the parameters do not fit each other, the form or the device."""
-        if self.relay:
-            raise Unsupported("warp groups that mix by scores")
         self.check(form.size, device, form.width)
         if self.parts < 1 or (self.parts - 1) * self.part_keys(form) >= form.keys:
             raise Unsupported(f"{self.parts} parts of {form.keys} keys")
@@ -107,7 +116,7 @@ class CudaMixing:
             raise Unsupported(f"parameters of mixing by scores: {error}") from error
         blocks.check_mixing(self.form, gpu_facts(device))
         text = [
-            *prelude((*PRELUDE, *OWN)),
+            *_prelude(self.form, blocks),
             *_sizes(self.task, self.form, blocks),
             *_kernel(self.task, self.form, blocks),
             *(_joining(self.task, self.form, blocks) if blocks.parts > 1 else ()),
@@ -115,10 +124,16 @@ class CudaMixing:
         return "\n".join(text), _plan(self.task, self.form, blocks)
 
 
+def _prelude(form: Mixing, blocks: Blocks) -> list[str]:
+    if not blocks.relay:
+        return prelude((*PRELUDE, *OWN))
+    return [*relay_prelude(form.width, blocks), *prelude((*OWN, *RELAY_TILES, "mixing_relay.cuh"))]
+
+
 def _guesses(form: Mixing) -> tuple[Blocks, ...]:
-    if _is_wide(form):
-        return WIDEST
-    return SMALL if form.size <= KEPT else LARGE
+    relays = [blocks for blocks, largest in RELAYS if max(form.size, form.width) <= largest]
+    warps = WIDEST if _is_wide(form) else SMALL if form.size <= KEPT else LARGE
+    return (*relays, *warps)
 
 
 def _is_wide(form: Mixing) -> bool:
@@ -128,9 +143,24 @@ def _is_wide(form: Mixing) -> bool:
 def _parts(form: Mixing, blocks: Blocks, device: DeviceFacts) -> list[int]:
     """Worth trying, better guesses first."""
     tiles = ceildiv(form.keys, blocks.keys)
+    if blocks.relay:
+        return [_parts_in_waves(tiles, _count(form, blocks), device.sm_count * blocks.resident)]
     wanted = BUSY * device.sm_count // _count(form, blocks)
     parts = min(wanted, MOST_PARTS, tiles // FEWEST_TILES)
     return [parts, 1] if parts > 1 else [1]
+
+
+def _parts_in_waves(tiles: int, blocks: int, together: int) -> int:
+    """Parts of rows of so many tiles with which ``blocks`` for each take the least time, ``together`` at a time: one or
+    two have all of a multiprocessor's registers, so that what does not fill a wave is idle."""
+
+    def time(parts: int) -> int:
+        return ceildiv(blocks * parts, together) * (ceildiv(tiles, parts) + BLOCK_TILES)
+
+    most = min(MOST_PARTS, tiles // FEWEST_WIDE_TILES)
+    whole = (p for p in range(2, most + 1) if (p - 1) * ceildiv(tiles, p) < tiles)
+    best = min(whole, key=time, default=1)
+    return best if time(best) + JOIN_TILES < time(1) else 1
 
 
 def _count(form: Mixing, blocks: Blocks) -> int:
@@ -183,6 +213,7 @@ def _sizes(task: Task, form: Mixing, blocks: Split) -> list[str]:
         f"  static constexpr int rows = {blocks.rows}, block = {blocks.keys}, stages = {blocks.stages};",
         f"  static constexpr int fragments = {blocks.warp // 16}, vector = {vector_of(steps, 4)};",
         f"  static constexpr bool kept = {word(bool(blocks.kept))}, apart = {word(bool(blocks.split))};",
+        f"  static constexpr bool turns = {word(blocks.relay == BY_TURNS)};",
         f"  static constexpr int parts = {blocks.parts};",
         f"  static constexpr bool out_pairs = {word(pairs)}, summed = {word(form.summed)};",
         *_function("weigh", f"float {SCORE}", form.weigh, SCORE, index),
@@ -214,7 +245,9 @@ def _statements(what: Pointwise, index: str) -> list[str]:
     names = dict(zip(what.region.inputs, what.inputs, strict=True))
     at_hand = {b: name for b, name in names.items() if isinstance(name, str)}
     body = narrowed_body(_at_hand(stage.body, at_hand), dict(stage.outer), index != "int")
-    printer = Printer(
+    # no division's slow routine, behind whose branch the other elements of a tile would wait
+    body = share_divisors(body, {TOTAL}, [symbol for symbol, _ in stage.outer])
+    printer = LanePrinter(
         None,
         lambda b: f"given.in{names[b]}",
         lambda i: f"ca::splat<float, L>({i.buffer})",
@@ -259,7 +292,9 @@ def _arguments(task: Task, blocks: Split) -> str:
 def _kernel(task: Task, form: Mixing, blocks: Split) -> list[str]:
     pieces, count = ceildiv(form.queries, blocks.rows), _count(form, blocks)
     operands = {"q": form.query, "k": form.key, "v": form.value}
-    bounds = f"{blocks.threads}, 1" if _is_wide(form) else f"{blocks.threads}"
+    limited = blocks.relay or _is_wide(form)
+    bounds = f"{blocks.threads}, {blocks.resident}" if limited else f"{blocks.threads}"
+    scheme = "relay_mixing" if blocks.relay else "mixing"
     return [
         f'extern "C" __global__ void __launch_bounds__({bounds})',
         f"{ENTRY}({_arguments(task, blocks)}) {{",
@@ -276,7 +311,7 @@ def _kernel(task: Task, form: Mixing, blocks: Split) -> list[str]:
         *(_part_of(form, blocks) if blocks.parts > 1 else [f"    found.begin = 0, found.end = {form.keys};"]),
         "    return found;",
         "  };",
-        "  ca::mixing<sizes> one;",
+        f"  ca::{scheme}<sizes> one;",
         f"  one.first = blockIdx.x % {pieces} * {blocks.rows};",
         "  one.run(reinterpret_cast<float*>(shared), find);",
         "}",

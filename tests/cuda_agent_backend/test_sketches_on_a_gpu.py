@@ -20,6 +20,7 @@ import test_contraction_half
 import test_gated
 import test_gradients
 import test_last_wave
+import test_mixed
 import test_pooled
 import test_product_order
 import test_reduced
@@ -166,6 +167,15 @@ GRADIENTS = {
     for place in (test_gradients.OF_INPUT, test_gradients.OF_WEIGHT)
 }
 COMPOSED = {f"attention taken apart, {name}": case for name, case in composed.CASES.items()}
+MIXED = {
+    f"{kind}, {name}": case
+    for kind, cases in (
+        ("mixed", test_mixed.CASES),
+        ("mixed by parts", test_mixed.FEW_ROWS),
+        ("mixed by warp groups", test_mixed.WIDE),
+    )
+    for name, case in cases.items()
+}
 HALF_ATTENTION = {f"half attention, {name}": c for name, c in half_attention.CASES.items()}
 
 
@@ -179,6 +189,9 @@ def job(name: str) -> Job:
         function, inputs = COMPOSED[name]
         analysis, given = composed.analysed(function, *inputs)
         return Job(analysis, tuple(given), (composed.wide(analysis, given).float(),))
+    if name in MIXED:
+        analysis, given = test_mixed.analysed(MIXED[name][0], *MIXED[name][1])
+        return Job(analysis, tuple(given), (test_mixed.wide(analysis, given).float(),))
     if name in HALF_ATTENTION:
         inputs, how = (
             half_attention.in_half(HALF_ATTENTION[name], torch.float16),
@@ -214,7 +227,7 @@ def kinds(schedules: Sequence[Schedule]) -> list[Schedule]:
 
 
 @pytest.mark.parametrize(
-    "name", [*NESTS, *GRADIENTS, *ATTENTION, *COMPOSED, *HALF_ATTENTION, *RECURRENT]
+    "name", [*NESTS, *GRADIENTS, *ATTENTION, *COMPOSED, *MIXED, *HALF_ATTENTION, *RECURRENT]
 )
 def test_kernels_give_what_eager_gives_and_are_clean(name: str, tmp_path: Path) -> None:
     it = job(name)

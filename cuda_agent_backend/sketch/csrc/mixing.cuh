@@ -60,45 +60,47 @@ template <class A> struct mixing_head {
 // Called, and not inlined, with nothing of the caller's state: what is rare must not take registers.
 template <class A> __device__ __noinline__ void exact_mixed_row(mixing_head<A> head, int row) { head.exact(row); }
 
-template <class A> struct mixing : attention_tiles<A, mixing_head<A>> {
-  typedef attention_tiles<A, mixing_head<A>> tiles_of;
-  static constexpr int F = tiles_of::F, tiles_n = tiles_of::tiles_n, columns = tiles_of::columns;
-  typedef typename A::index index;
-  using tiles_of::head, tiles_of::shared, tiles_of::first, tiles_of::sum;
-  using tiles_of::group, tiles_of::member, tiles_of::warp_row;
+// The rows of a warp, 16 for each of F: a thread has a fourth of two of them, 8 apart, as the tensor core deals out weights of
+// 8 * N keys and columns of results.
+template <class A, int F, int N> struct mixed_rows {
+  static constexpr int columns = A::width / 8;
   static constexpr float largest = 3.402823466e38f, smallest = 0x1p-110f;
+  typedef typename A::index index;
+  typedef mixing_head<A> head_of;
 
   float total[F][2];
   bool bad[F][2];
 
-  // find(block): what this block's head is.
-  template <class Find> CA_INLINE void run(float* memory, Find find) {
-    shared = memory;
-    head = find(blockIdx.x);
+  static CA_INLINE int group() { return threadIdx.x % 32 / 4; }
+  static CA_INLINE int member() { return threadIdx.x % 4; }
+  CA_INLINE void begin() {
 #pragma unroll
     for (int f = 0; f < F; ++f)
 #pragma unroll
       for (int h = 0; h < 2; ++h) total[f][h] = 0.f, bad[f][h] = false;
-    this->mix(head.begin / A::block, (head.end + A::block - 1) / A::block, [&](float (&score)[F][tiles_n][4], int from) { weigh(score, from); });
-    finish();
   }
 
-  // score <- the weights of a tile; no key, no weight.
-  CA_INLINE void weigh(float (&score)[F][tiles_n][4], int from) {
+  // score <- the weights of a tile; no key, no weight. first: row of the warp. Only the last tile asks whether a key is one:
+  // that takes a branch for each element, and the next one's work waits for it.
+  CA_INLINE void weigh(const head_of& head, float (&score)[F][N][4], int first, int from) {
+    if (A::keys % A::block == 0 || from + A::block <= A::keys) weigh_keys<true>(head, score, first, from);
+    else weigh_keys<false>(head, score, first, from);
+  }
+  template <bool Whole> CA_INLINE void weigh_keys(const head_of& head, float (&score)[F][N][4], int first, int from) {
 #pragma unroll
     for (int f = 0; f < F; ++f) {
       float part[2] = {0.f, 0.f};
 #pragma unroll
-      for (int j = 0; j < tiles_n; ++j)
+      for (int j = 0; j < N; ++j)
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-          const int query = first + warp_row() + 16 * f + group() + 8 * (e / 2), key = from + 8 * j + 2 * member() + e % 2;
-          const int row = query < A::queries ? query : A::queries - 1, column = key < A::keys ? key : A::keys - 1;
+          const int query = first + 16 * f + group() + 8 * (e / 2), key = from + 8 * j + 2 * member() + e % 2;
+          const int row = query < A::queries ? query : A::queries - 1, column = Whole || key < A::keys ? key : A::keys - 1;
           float& x = score[f][j][e];
           // a weight may be a number where the score is none, and the split made none of a score that is infinite
           bad[f][e / 2] |= !(fabsf(x) < largest);
           x = head.weight(row, column, x);
-          if (A::keys % A::block != 0 && key >= A::keys) x = 0.f;
+          if (!Whole && key >= A::keys) x = 0.f;
           part[e / 2] += x;
         }
 #pragma unroll
@@ -106,12 +108,12 @@ template <class A> struct mixing : attention_tiles<A, mixing_head<A>> {
     }
   }
 
-  CA_INLINE void finish() {
+  CA_INLINE void finish(const head_of& head, const float (&sum)[F][columns][4], int first) {
 #pragma unroll
     for (int f = 0; f < F; ++f)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const int row = first + warp_row() + 16 * f + group() + 8 * h;
+        const int row = first + 16 * f + group() + 8 * h;
         float all = total[f][h];
 #pragma unroll
         for (int by = 1; by < 4; by *= 2) all += __shfl_xor_sync(~0u, all, by);
@@ -121,15 +123,15 @@ template <class A> struct mixing : attention_tiles<A, mixing_head<A>> {
         for (int j = 0; j < columns; ++j) {
           const float x = sum[f][j][2 * h], y = sum[f][j][2 * h + 1];
           bad[f][h] |= !(fabsf(x) < largest && fabsf(y) < largest);
-          if (row < A::queries) store(row, 8 * j + 2 * member(), x, y, all);
+          if (row < A::queries) store(head, row, 8 * j + 2 * member(), x, y, all);
         }
         if constexpr (A::parts > 1)
           if (row < A::queries && member() == 0) head.totals[row] = all;
         bad[f][h] = bad[f][h] && row < A::queries;
       }
-    repair();
+    repair(head, first);
   }
-  CA_INLINE void store(int row, int column, float x, float y, float all) const {
+  static CA_INLINE void store(const head_of& head, int row, int column, float x, float y, float all) {
     float* const to = A::parts > 1 ? head.sums + int64_t(row) * A::width + column : head.out + row * index(A::o_row) + column;
     if constexpr (A::parts == 1) x = head.result(row, column, x, all), y = head.result(row, column + 1, y, all);
     if constexpr (A::out_pairs || A::parts > 1) {
@@ -140,7 +142,7 @@ template <class A> struct mixing : attention_tiles<A, mixing_head<A>> {
     }
   }
   // Rows that tensor cores did not get right. What was stored of them is stored anew.
-  CA_INLINE void repair() const {
+  CA_INLINE void repair(const head_of& head, int first) const {
 #pragma unroll
     for (int f = 0; f < F; ++f)
 #pragma unroll
@@ -150,8 +152,26 @@ template <class A> struct mixing : attention_tiles<A, mixing_head<A>> {
         for (int by = 1; by < 4; by *= 2) wrong |= __shfl_xor_sync(~0u, wrong, by);
 #pragma unroll 1
         for (int row = 0; row < 8; ++row)
-          if (__shfl_sync(~0u, wrong, 4 * row)) exact_mixed_row(head, first + warp_row() + 16 * f + 8 * h + row);
+          if (__shfl_sync(~0u, wrong, 4 * row)) exact_mixed_row(head, first + 16 * f + 8 * h + row);
       }
+  }
+};
+
+template <class A> struct mixing : attention_tiles<A, mixing_head<A>> {
+  typedef attention_tiles<A, mixing_head<A>> tiles_of;
+  static constexpr int F = tiles_of::F, tiles_n = tiles_of::tiles_n;
+  using tiles_of::head, tiles_of::shared, tiles_of::first, tiles_of::sum, tiles_of::warp_row;
+
+  // find(block): what this block's head is.
+  template <class Find> CA_INLINE void run(float* memory, Find find) {
+    mixed_rows<A, F, tiles_n> rows;
+    shared = memory;
+    head = find(blockIdx.x);
+    rows.begin();
+    this->mix(head.begin / A::block, (head.end + A::block - 1) / A::block, [&](float (&score)[F][tiles_n][4], int from) {
+      rows.weigh(head, score, first + warp_row(), from);
+    });
+    rows.finish(head, sum, first + warp_row());
   }
 };
 
