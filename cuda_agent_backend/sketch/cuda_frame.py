@@ -72,9 +72,9 @@ def is_partial(layout: Layout, outer: Sequence[Dim]) -> bool:
     return outer[-1][1] % (layout.across * layout.vector) != 0
 
 
-def row_lines(layout: Layout, outer: Sequence[Dim]) -> list[str]:
-    """The row of this thread, ``live`` and the outer variables."""
-    group, partial = f"int(blockIdx.x) / {layout.segments}", is_partial(layout, outer)
+def row_lines(layout: Layout, outer: Sequence[Dim], turn: str = "") -> list[str]:
+    """The row of this thread, ``live`` and the outer variables. ``turn``: which rows, if not the block's number."""
+    group, partial = turn or f"int(blockIdx.x) / {layout.segments}", is_partial(layout, outer)
     if layout.inner:
         out = [f"int row = {group} * {layout.across} + r;"]
         if partial:

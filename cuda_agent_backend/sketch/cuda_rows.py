@@ -102,20 +102,14 @@ class RowWriter:
         self, name: str, items: Iterable[Item], extra: Sequence[str] = ()
     ) -> tuple[str, Launch]:
         """The function that does ``items``, and its launch. Raises Unsupported."""
-        layout, keeper = self.layout, self.keeper
+        layout = self.layout
         self._start()
         keeper = self.keeper
         keeper.declare_shared()
         body = keeper.declarations()
         for what, number in items:
             body += [f"{{  // {what} {number}", *indented(self._item(what, number)), "}"]
-        if layout.stages > 1:
-            rows = staged_lines(
-                layout, self.outer, keeper.copies(), body, bool(self.program.shared)
-            )
-        else:
-            ready = ["ca::cluster_wait();"] if layout.clustered else []
-            rows = [*row_lines(layout, self.outer), *keeper.fetch(), *ready, *body]
+        rows = self._rows(body)
         if self.memory.size > self.device.shared_per_block_bytes:
             raise Unsupported(f"{self.memory.size} bytes of shared memory")
         parameters = ", ".join([*parameters_of(self.region, self.reads, self.writes), *extra])
@@ -128,6 +122,15 @@ class RowWriter:
             "}",
         ]
         return "\n".join(lines), self._launch(name)
+
+    def _rows(self, body: list[str]) -> list[str]:
+        """``body`` for each row of this block."""
+        layout, keeper = self.layout, self.keeper
+        if layout.stages > 1:
+            barrier = bool(self.program.shared)
+            return staged_lines(layout, self.outer, keeper.copies(), body, barrier)
+        ready = ["ca::cluster_wait();"] if layout.clustered else []
+        return [*row_lines(layout, self.outer), *keeper.fetch(), *ready, *body]
 
     def _launch(self, name: str) -> Launch:
         layout = self.layout

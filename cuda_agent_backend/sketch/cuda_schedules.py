@@ -99,7 +99,7 @@ def kernel_schedules(
         tiled = [*small, *_by_turns(plain, boxed)]
     if tiled and least >= FEW:
         return [*direct, *tiled][:most]
-    found = _row_schedules(kernel, region, device, most)
+    found = row_schedules(kernel, region, device, most)
     if not found and not tiled:
         raise Unsupported("no schedule fits the rows of this kernel")
     return [*direct, *_by_turns(found, tiled)][:most]
@@ -174,9 +174,10 @@ def _vectors(item: int, size: int) -> list[int]:
 # --- rows -----------------------------------------------------------------------------------------------------------
 
 
-def _row_schedules(
+def row_schedules(
     kernel: Kernel, region: LoweredRegion, device: DeviceFacts, most: int
 ) -> list[Parameters]:
+    """Up to ``most`` ways to lay rows over the device, best guess first. Raises Unsupported where they have no form."""
     facts = row_facts(kernel, region)
     scored: list[tuple[float, int, Parameters]] = []
     for number, parameters in enumerate(_candidates(facts, device)):

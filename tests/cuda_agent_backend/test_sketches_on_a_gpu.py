@@ -38,6 +38,7 @@ import test_sketch_scan_order
 import test_sketch_scatter
 import test_sketch_short
 import test_sketch_windows
+import test_totals
 import test_triangular
 import test_weighed
 import test_whole_rows
@@ -119,6 +120,7 @@ NESTS: dict[str, Case] = {
     **{f"gated, {name}": case for name, case in test_gated.CASES.items()},
     **{f"whole rows, {name}": case for name, case in test_whole_rows.CASES.items()},
     **{f"weighed, {name}": case for name, case in test_weighed.CASES.items()},
+    **{f"totals, {name}": case for name, case in test_totals.CASES.items()},
     **{f"few channels, {name}": case for name, case in test_sketch_direct.CASES.items()},
     **{f"halos, {name}": case for name, case in test_sketch_halo.CASES.items()},
     **{f"few terms, {name}": case for name, case in test_sketch_short.CASES.items()},
