@@ -49,6 +49,8 @@ class Layout:
     each multiprocessor that registers are limited to. ``stages``: rows in flight of a block that stays (with "shared").
     ``held``: how many of its chunks a thread keeps (with "shared"), the first ones; 0: all. The others are read again
     by each pass, in turn upwards and downwards, so that what was read last comes first, while the L2 cache has it.
+    ``ahead``: chunks that a thread asks for together before it works on the first (lanes inner, none kept): functions
+    with a branch for rare numbers keep the compiler from doing so. 0: as the compiler likes.
     ``stream``: 1 for stores, ``once``: 1 for loads that leave the L2 cache first.
     ``wide`` asks for 64-bit indices. ``pairs``: a thread's elements, of which none is kept, are neighbours two by
     two (lanes outer).
@@ -67,6 +69,7 @@ class Layout:
     blocks: int = 1
     stages: int = 1
     held: int = 0
+    ahead: int = 0
     stream: int = 0
     once: int = 1
     ordered: bool = False
@@ -156,6 +159,8 @@ class Layout:
             and (self.keep != "shared" or self.across > 1),
             "a part held elsewhere than in shared memory": self.held > 0
             and (self.keep != "shared" or self.stages > 1 or self.ordered),
+            "chunks asked for together that are kept, or of columns": self.ahead > 0
+            and (self.keep != "none" or self.ordered or not self.inner),
             "half a warp": self.threads % WARP != 0,
             "too much in registers": self.keep == "registers" and self.chunks * self.vector > 256,
         }
@@ -180,6 +185,7 @@ def read_layout(
         "blocks",
         "stages",
         "held",
+        "ahead",
         "stream",
         "once",
     }

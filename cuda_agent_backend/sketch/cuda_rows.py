@@ -23,6 +23,7 @@ from cuda_agent_backend.sketch.cuda_access import (
 from cuda_agent_backend.sketch.cuda_frame import (
     RUN,
     Span,
+    asking_loops,
     block,
     grid_size,
     indented,
@@ -341,6 +342,8 @@ class RowWriter:
         if layout.partial:
             kept = [Span(0, layout.held)]
             return [*out, *span_loops(layout, body, statements, flush, kept)]
+        if layout.ahead:
+            return asking_loops(layout, body, statements, flush)
         ordered = layout.blocked or any(acc.is_arg for _, acc in self.reductions(number))
         if layout.is_split and not ordered and full.index(number) % 2:
             # what the launch before read last may still be in the L2 cache
@@ -352,7 +355,8 @@ class RowWriter:
         """The layout with no more of a loop written out than the instruction cache holds."""
         once = sum(INSTRUCTIONS.get(i.op, 0) for s in p.stages for i in s.body.walk())
         most = max(1, MOST_INSTRUCTIONS // max(1, once * self.layout.vector))
-        return replace(self.layout, unroll=min(self.layout.unroll, most))
+        ahead = min(self.layout.ahead, most)
+        return replace(self.layout, unroll=min(self.layout.unroll, most), ahead=ahead)
 
     def _paired(self, layout: Layout, number: int) -> Layout:
         """Neighbours in one thread where products are summed (see `_sums_products`): it costs nothing here."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cuda_agent_backend.sketch.cuda_access import POSITION, Flat
 from cuda_agent_backend.sketch.cuda_estimate import (
     BASE_REGISTERS,
     MOST_BLOCKS,
@@ -15,8 +14,7 @@ from cuda_agent_backend.sketch.cuda_estimate import (
     row_facts,
 )
 from cuda_agent_backend.sketch.cuda_frame import row_groups
-from cuda_agent_backend.sketch.cuda_layout import WARP, DeviceFacts, Layout, ceildiv, read_layout
-from cuda_agent_backend.sketch.cuda_program import RowProgram, is_full, row_points
+from cuda_agent_backend.sketch.cuda_layout import WARP, DeviceFacts, ceildiv, read_layout
 from cuda_agent_backend.sketch.cuda_schedules import Parameters, row_schedules
 from cuda_agent_backend.sketch.cuda_totals import (
     MOST_PARTIALS,
@@ -26,8 +24,6 @@ from cuda_agent_backend.sketch.cuda_totals import (
     prepared,
 )
 from cuda_agent_backend.sketch.lower import LoweredRegion
-from cuda_agent_backend.sketch.nest import Kernel
-from cuda_agent_backend.sketch.passes import Pass
 from cuda_agent_backend.sketch.ssa import Unsupported
 from cuda_agent_backend.sketch.totals import Totalled
 
@@ -47,12 +43,12 @@ def total_schedules(
     Raises Unsupported where the rows have no form.
     """
     rows = prepared(found.rows, region)
-    facts, streams = row_facts(rows, region), _streams(rows, region)
+    facts = row_facts(rows, region)
     alone = [p for p in row_schedules(rows, region, device, ASKED) if _fits_one_launch(p)]
-    ranked = _in_turns(list(_row_at_once(facts, streams)), alone)
+    ranked = _in_turns(list(_row_at_once(facts)), alone)
     chosen: list[Parameters] = []
     for parameters in ranked:
-        for stay in _staying(parameters, facts, streams, device):
+        for stay in _staying(parameters, facts, device):
             one: Parameters = {**parameters, "sketch": SKETCH, STAYING: stay}
             if one not in chosen and _is_printed(found, region, one, device):
                 chosen.append(one)
@@ -71,21 +67,7 @@ def _in_turns(left: list[Parameters], right: list[Parameters]) -> list[Parameter
     return [one[n] for n in range(longest) for one in (left, right) if n < len(one)]
 
 
-def _streams(rows: Kernel, region: LoweredRegion) -> int:
-    """Loads of different elements of a row that a pass does at one position, the most of any."""
-    points = row_points(rows)
-    program = RowProgram.of(rows, Layout(points, rows.rows), region)
-
-    def of_pass(p: Pass, flat: Flat) -> int:
-        loads = (i for s in p.stages for i in s.body.loads() if i.index is not None)
-        places = {(i.buffer, flat.of(i.index)) for i in loads if i.index is not None}
-        return sum(index.has(POSITION) for _, index in places)
-
-    pairs = zip(program.passes, program.flats, strict=True)
-    return max((of_pass(p, flat) for p, flat in pairs if is_full(p, points)), default=1)
-
-
-def _row_at_once(facts: RowFacts, streams: int) -> Iterator[Parameters]:
+def _row_at_once(facts: RowFacts) -> Iterator[Parameters]:
     """Rows that a warp asks for all at once, of all that is read together: nothing then waits for memory twice.
 
     Of longer rows, or with more warps at work, as much as registers hold is on its way.
@@ -96,6 +78,7 @@ def _row_at_once(facts: RowFacts, streams: int) -> Iterator[Parameters]:
     vector = next((v for v in (4, 2) if v * facts.item <= 16 and facts.line % v == 0), 1)
     chunks = ceildiv(facts.points, WARP * vector)
     for held in IN_FLIGHT:
+        ahead = min(chunks, max(1, held // (facts.streams * vector * words)))
         yield {
             "vector": vector,
             "team": WARP,
@@ -103,14 +86,13 @@ def _row_at_once(facts: RowFacts, streams: int) -> Iterator[Parameters]:
             "exchange": "block",
             "segments": 1,
             "keep": "none",
-            "unroll": min(chunks, max(1, held // (streams * vector * words))),
+            "unroll": ahead,
+            "ahead": ahead,
             "once": 1,
         }
 
 
-def _staying(
-    parameters: Parameters, facts: RowFacts, streams: int, device: DeviceFacts
-) -> list[int]:
+def _staying(parameters: Parameters, facts: RowFacts, device: DeviceFacts) -> list[int]:
     """How many blocks of each multiprocessor stay, if any: as many as are at work at once."""
     layout = read_layout(
         {n: v for n, v in parameters.items() if n != "sketch"},
@@ -121,7 +103,7 @@ def _staying(
         return [0] if groups <= MOST_PARTIALS else []
     resident = resident_blocks(layout, facts)
     if layout.keep == "none":
-        held = layout.unroll * layout.vector * streams * max(1, facts.item // 4)
+        held = layout.unroll * layout.vector * facts.streams * max(1, facts.item // 4)
         registers = ceildiv(BASE_REGISTERS + held, 8) * 8
         by_warps = MOST_WARPS * WARP // layout.threads
         resident = min(REGISTERS // (layout.threads * registers), by_warps, MOST_BLOCKS)

@@ -104,10 +104,14 @@ def emulated(it: Sample, folder: Path, parameters: dict[str, Parameter]) -> list
     return cuda_emulator.run(source, plan, it.inputs, folder)
 
 
+def base(name: str) -> dict[str, Parameter]:
+    return ROWS if name in IN_ROWS else COLUMNS
+
+
 def check(name: str, folder: Path, **change: Parameter) -> None:
     function, inputs = CASES[name]
     it = made(function, *inputs)
-    parameters = (ROWS if name in IN_ROWS else COLUMNS) | change
+    parameters = base(name) | change
     if inputs[0].dtype == torch.float64:
         parameters["vector"] = 2
     wide = [x.double() if x.is_floating_point() else x for x in inputs]
