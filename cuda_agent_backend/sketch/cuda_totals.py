@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from cuda_agent_backend.sketch.cancelling import mark_cancelling
 from cuda_agent_backend.sketch.cuda_access import Flat
 from cuda_agent_backend.sketch.cuda_frame import grid_size, indented, row_groups, row_lines
+from cuda_agent_backend.sketch.cuda_gather import sharing_rows
 from cuda_agent_backend.sketch.cuda_layout import WARP, DeviceFacts, Layout, read_layout
 from cuda_agent_backend.sketch.cuda_narrow import narrowed
 from cuda_agent_backend.sketch.cuda_parts import (
@@ -120,6 +121,8 @@ def emit_totals(
     if not isinstance(stay, int) or not 0 <= stay <= 32:
         raise Unsupported(f"schedule parameter {STAYING}={stay!r}")
     rows = prepared(found.rows, region)
+    if parameters.get("lanes", "inner") == "inner" and parameters.get("across", 1) != 1:
+        rows = sharing_rows(rows)
     layout = _layout(rows, region, parameters)
     layout.check(device)
     if layout.is_split or layout.stages > 1 or (stay and layout.clustered):

@@ -15,6 +15,7 @@ import sympy
 import torch
 
 from cuda_agent_backend.sketch.cancelling import WIDE_SUM
+from cuda_agent_backend.sketch.contraction import contraction_of
 from cuda_agent_backend.sketch.lower import LoweredRegion, Store
 from cuda_agent_backend.sketch.nest import Kernel, Local, RowStage
 from cuda_agent_backend.sketch.passes import over_loops
@@ -77,6 +78,9 @@ def _reducing(first: Kernel, second: Kernel) -> list[RowStage]:
     """The reductions over all rows of ``first``."""
     if second.rows > 1 or first.rows < 2 or first.is_map:
         raise Unsupported("no rows that are made one number of")
+    product = contraction_of(first)
+    if product is not None and min(product.m, product.n) > 1:
+        raise Unsupported("products, which have tiles")
     reducing = [s for s in second.stages if s.inner]
     for stage in reducing:
         if stage.kind != "reduce" or stage.combine not in COMBINES or stage.points != first.rows:

@@ -180,6 +180,10 @@ OTHERS: dict[str, Case] = {
     "a number of each row": (lambda x: x.square().sum(dim=1).sqrt(), (randn(37, 68),)),
     "a mean that is subtracted": (centred, (randn(37, 68),)),
     "the place of the largest": (lambda x: x.square().sum(dim=1).argmax(), (randn(37, 68),)),
+    "a product": (
+        lambda x, w: (x @ w).square().sum(),
+        (randn(37, 68).half(), randn(68, 40).half()),
+    ),
     "rows that are added up": (lambda x: x.sum(dim=2).exp().sum(dim=0), (randn(6, 7, 52),)),
 }
 
