@@ -27,6 +27,8 @@ from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.ssa import Unsupported
 from cuda_agent_backend.sketch.totals import Totalled
 
+MANY = 32
+"""Rows for each multiprocessor from which a warp for each is enough."""
 ASKED = 14
 """Layouts of the rows alone that are looked at."""
 IN_FLIGHT = (64, 32)
@@ -45,7 +47,7 @@ def total_schedules(
     rows = prepared(found.rows, region)
     facts = row_facts(rows, region)
     alone = [p for p in row_schedules(rows, region, device, ASKED) if _fits_one_launch(p)]
-    ranked = _in_turns(list(_row_at_once(facts)), alone)
+    ranked = _in_turns(list(_row_at_once(facts, device)), alone)
     chosen: list[Parameters] = []
     for parameters in ranked:
         for stay in _staying(parameters, facts, device):
@@ -67,12 +69,12 @@ def _in_turns(left: list[Parameters], right: list[Parameters]) -> list[Parameter
     return [one[n] for n in range(longest) for one in (left, right) if n < len(one)]
 
 
-def _row_at_once(facts: RowFacts) -> Iterator[Parameters]:
+def _row_at_once(facts: RowFacts, device: DeviceFacts) -> Iterator[Parameters]:
     """Rows that a warp asks for all at once, of all that is read together: nothing then waits for memory twice.
 
     Of longer rows, or with more warps at work, as much as registers hold is on its way.
     """
-    if not facts.inner or facts.arrays or facts.scans:
+    if not facts.inner or facts.arrays or facts.scans or facts.rows < MANY * device.sm_count:
         return
     words = max(1, facts.item // 4)
     vector = next((v for v in (4, 2) if v * facts.item <= 16 and facts.line % v == 0), 1)

@@ -222,6 +222,14 @@ def test_only_blocks_that_stay_do_where_others_would_leave_too_many_results(
     assert many and all(p["stay"] for p in many)
 
 
+def test_a_warp_has_a_row_where_there_are_many_and_more_threads_where_there_are_few() -> None:
+    with torch.device("meta"):
+        many, few = torch.empty(30_000, 640), torch.empty(60, 320_000)
+    first = [made(largest_norm, x).analysis.schedules(DEVICE)[0].parameters(0) for x in (many, few)]
+    assert [p["sketch"] for p in first] == [SKETCH, SKETCH]
+    assert first[0]["team"] == 32 and int(first[1]["team"]) > 32
+
+
 @pytest.mark.skipif(isinstance(find_cuda(), Missing), reason="no CUDA toolchain")
 @pytest.mark.parametrize("name", ["three distances", "pixels"])
 def test_the_kernels_compile(name: str, tmp_path: Path) -> None:
