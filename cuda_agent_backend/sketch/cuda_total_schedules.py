@@ -50,7 +50,7 @@ def total_schedules(
     ranked = _in_turns(list(_row_at_once(facts, device)), alone)
     chosen: list[Parameters] = []
     for parameters in ranked:
-        for stay in _staying(parameters, facts, device):
+        for stay in _staying(parameters, facts, found.after.rows, device):
             one: Parameters = {**parameters, "sketch": SKETCH, STAYING: stay}
             if one not in chosen and _is_printed(found, region, one, device):
                 chosen.append(one)
@@ -94,7 +94,9 @@ def _row_at_once(facts: RowFacts, device: DeviceFacts) -> Iterator[Parameters]:
         }
 
 
-def _staying(parameters: Parameters, facts: RowFacts, device: DeviceFacts) -> list[int]:
+def _staying(
+    parameters: Parameters, facts: RowFacts, numbers: int, device: DeviceFacts
+) -> list[int]:
     """How many blocks of each multiprocessor stay, if any: as many as are at work at once."""
     layout = read_layout(
         {n: v for n, v in parameters.items() if n != "sketch"},
@@ -102,7 +104,7 @@ def _staying(parameters: Parameters, facts: RowFacts, device: DeviceFacts) -> li
     )  # fmt: skip
     groups = row_groups(layout, facts.columns)
     if layout.clustered:
-        return [0] if groups <= MOST_PARTIALS else []
+        return [0] if groups <= MOST_PARTIALS * numbers else []
     resident = resident_blocks(layout, facts)
     if layout.keep == "none":
         held = layout.unroll * layout.vector * facts.streams * max(1, facts.item // 4)
@@ -110,7 +112,7 @@ def _staying(parameters: Parameters, facts: RowFacts, device: DeviceFacts) -> li
         by_warps = MOST_WARPS * WARP // layout.threads
         resident = min(REGISTERS // (layout.threads * registers), by_warps, MOST_BLOCKS)
     many = groups > resident * device.sm_count
-    few = groups <= MOST_PARTIALS
+    few = groups <= MOST_PARTIALS * numbers
     return [0] * few + [resident] * (many and resident > 0)
 
 

@@ -121,7 +121,9 @@ def emit_totals(
     if not isinstance(stay, int) or not 0 <= stay <= 32:
         raise Unsupported(f"schedule parameter {STAYING}={stay!r}")
     rows = prepared(found.rows, region)
-    if parameters.get("lanes", "inner") == "inner" and parameters.get("across", 1) != 1:
+    numbers = found.after.rows
+    alone = numbers == 1 and parameters.get("lanes", "inner") == "inner"
+    if alone and parameters.get("across", 1) != 1:
         rows = sharing_rows(rows)
     layout = _layout(rows, region, parameters)
     layout.check(device)
@@ -132,9 +134,11 @@ def emit_totals(
     program = RowProgram.of(mark_cancelling(rows), layout, region)
     writer = TotalWriter(region, layout, program, device, stay=stay)
     count = writer.partials
-    if count > MOST_PARTIALS:
+    if numbers > 1 and (stay or not _within_one(layout, rows, rows.rows // numbers)):
+        raise Unsupported("blocks with rows of several numbers")
+    if count > MOST_PARTIALS * numbers:
         raise Unsupported(f"{count} partial results")
-    joining, items = _joining(found, region, device, rows.rows, count)
+    joining, items = _joining(found, region, device, rows.rows // numbers, count // numbers)
     own = joining.reductions(0)
     writer.values = dict(zip(found.totals, own, strict=True))
     buffers = partial_buffers(name, own, count)
@@ -145,6 +149,16 @@ def emit_totals(
     )
     texts, launches = (first[0], last[0]), (first[1], last[1])
     return Emitted(texts, launches, tuple(buffer for *_, buffer in buffers))
+
+
+def _within_one(layout: Layout, rows: Kernel, together: int) -> bool:
+    """Whether no block has rows of two numbers, each made of ``together`` rows that follow each other."""
+    if layout.inner:
+        return together % layout.across == 0
+    line = rows.outer[-1][1]
+    return together % line == 0 or (
+        line % together == 0 and together % (layout.across * layout.vector) == 0
+    )
 
 
 def prepared(kernel: Kernel, region: LoweredRegion) -> Kernel:
@@ -160,9 +174,9 @@ def _layout(rows: Kernel, region: LoweredRegion, parameters: Mapping[str, Parame
 def _joining(
     found: Totalled, region: LoweredRegion, device: DeviceFacts, rows: int, count: int
 ) -> tuple[RowWriter, list[tuple[str, int]]]:
-    """What joins ``count`` partial results of ``rows`` rows and does the rest, and its items."""
+    """What joins the ``count`` partial results of each number's ``rows`` rows and does the rest, and its items."""
     after = narrowed(found.after, needs_wide(region, found.after))
-    layout = Layout(rows, 1, segments=count, exchange="split", keep="none")
+    layout = Layout(rows, after.rows, segments=count, exchange="split", keep="none")
     program = RowProgram.of(after, layout, region)
     launches = launches_of(program.passes)
     if len(launches) != 2 or launches[0] != [("partial", 0)]:

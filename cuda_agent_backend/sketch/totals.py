@@ -2,8 +2,8 @@
 
 One kernel reduces each row, a second makes a loss of what a row came to and reduces the losses of all rows. By itself
 the second takes little, but it is a launch, and what it reads and gathers it reads behind everything else: a focal
-loss of pixels gathers each logit again. `totalled_of` finds the two, so that one kernel makes a row's loss while it
-has the row's results at hand (`cuda_totals`).
+loss of pixels gathers each logit again. There may be several such numbers, each of as many rows that follow each other.
+`totalled_of` finds the two kernels, so that one makes a row's loss while it has its results at hand (`cuda_totals`).
 """
 
 from __future__ import annotations
@@ -60,7 +60,11 @@ def totalled_of(region: LoweredRegion, kernels: tuple[Kernel, ...], number: int)
     first, second = _cut_alike(first, second, handed)
     stores = _stores_of(first, handed)
     reducing = _reducing(first, second)
-    names = _rows_by_loops(reducing, stores)
+    names = _rows_by_loops(second, reducing, stores)
+    if [names[symbol] for symbol, _ in second.outer] != [s for s, _ in first.outer][
+        : len(second.outer)
+    ]:
+        raise Unsupported("rows of which one number is made that do not follow each other")
     values = tuple(_value(stage, names, handed) for stage in reducing)
     gone = handed - _needed_elsewhere(region, kernels, number)
     made = (*(_kept_local(s, handed, gone) for s in first.stages), *values)
@@ -76,14 +80,15 @@ def totalled_of(region: LoweredRegion, kernels: tuple[Kernel, ...], number: int)
 
 def _reducing(first: Kernel, second: Kernel) -> list[RowStage]:
     """The reductions over all rows of ``first``."""
-    if second.rows > 1 or first.rows < 2 or first.is_map:
+    if first.rows < 2 * second.rows or first.is_map:
         raise Unsupported("no rows that are made one number of")
     product = contraction_of(first)
     if product is not None and min(product.m, product.n) > 1:
         raise Unsupported("products, which have tiles")
     reducing = [s for s in second.stages if s.inner]
     for stage in reducing:
-        if stage.kind != "reduce" or stage.combine not in COMBINES or stage.points != first.rows:
+        whole = stage.points * second.rows == first.rows
+        if stage.kind != "reduce" or stage.combine not in COMBINES or not whole:
             raise Unsupported("something else than a reduction over all rows")
         if any(i.op == "local" or i.body is not None for i in stage.body.walk()):
             raise Unsupported("reductions over rows that are masked, or of which one needs another")
@@ -110,18 +115,18 @@ def _handed(first: Kernel, reducing: Sequence[RowStage]) -> frozenset[str]:
     return handed
 
 
-def _reads(stage: RowStage, handed: frozenset[str]) -> Iterator[Access]:
+def _reads(second: Kernel, stage: RowStage, handed: frozenset[str]) -> Iterator[Access]:
     for i in stage.body.accesses():
         if i.buffer in handed:
             if i.op != "load" or i.index is None:
                 raise Unsupported("results of rows that are gathered")
-            yield i.index, stage.inner
+            yield i.index, (*second.outer, *stage.inner)
 
 
 def _over_same_loops(second: Kernel, handed: frozenset[str]) -> Kernel:
     """The kernel with the loops over rows that read nothing of them named like those that do."""
     stages = [s for s in second.stages if s.inner]
-    reading = next(s for s in stages if any(True for _ in _reads(s, handed)))
+    reading = next(s for s in stages if any(True for _ in _reads(second, s, handed)))
     sizes = [n for _, n in reading.inner]
 
     def named(stage: RowStage) -> RowStage:
@@ -143,18 +148,20 @@ def _stores_of(first: Kernel, handed: frozenset[str]) -> dict[str, Access]:
 def _cut_alike(first: Kernel, second: Kernel, handed: frozenset[str]) -> tuple[Kernel, Kernel]:
     """Both kernels with their loops over rows cut at the same places."""
     stored = list(_stores_of(first, handed).values())
-    read = [access for s in second.stages if s.inner for access in _reads(s, handed)]
+    read = [access for s in second.stages if s.inner for access in _reads(second, s, handed)]
     ends = ends_of([*stored, *read])
     return cut_at(first, stored, ends), cut_at(second, read, ends)
 
 
-def _rows_by_loops(reducing: Sequence[RowStage], stores: dict[str, Access]) -> Names:
+def _rows_by_loops(
+    second: Kernel, reducing: Sequence[RowStage], stores: dict[str, Access]
+) -> Names:
     """The loops over rows of the first kernel by those of the second."""
     found: Names = {}
     for stage in reducing:
         for i in stage.body.loads():
             if i.buffer in stores and i.index is not None:
-                names = names_between(stores[i.buffer], (i.index, stage.inner))
+                names = names_between(stores[i.buffer], (i.index, (*second.outer, *stage.inner)))
                 if any(found.setdefault(own, name) != name for own, name in names.items()):
                     raise Unsupported("results of rows that are read in several orders")
     return found

@@ -83,6 +83,10 @@ IN_ROWS: dict[str, Case] = {
     "the largest": (largest_norm, (randn(37, 68),)),
     "two numbers": (two_numbers, (randn(37, 68),)),
     "rows that are put out": (with_lengths, (randn(37, 68),)),
+    "a number of each plane": (
+        lambda x: x.square().sum(dim=2).sqrt().mean(dim=1),
+        (randn(3, 8, 52),),
+    ),
     "two loops over rows": (of_planes, (randn(6, 7, 52), randn(6, 7))),
     "in float64": (largest_norm, (randn(37, 68).double(),)),
     "classes of rows": (
@@ -92,6 +96,10 @@ IN_ROWS: dict[str, Case] = {
 }
 IN_COLUMNS: dict[str, Case] = {
     "pixels": (focal, (randn(2, 21, 8, 34), integers(21, 2, 8, 34))),
+    "images": (
+        lambda x: torch.logsumexp(x, dim=1).sum(dim=(1, 2)),
+        (randn(3, 21, 8, 36),),
+    ),
     "columns": (lambda x: x.square().sum(dim=0).sqrt().mean(), (randn(40, 132),)),
 }
 CASES = {**IN_ROWS, **IN_COLUMNS}
