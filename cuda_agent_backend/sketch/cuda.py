@@ -22,6 +22,7 @@ from cuda_agent_backend.sketch import (
     cuda_phases,
     cuda_short,
     cuda_small,
+    cuda_totals,
     cuda_transpose,
     cuda_weighed,
 )
@@ -49,6 +50,7 @@ from cuda_agent_backend.sketch.cuda_rows import emit_rows
 from cuda_agent_backend.sketch.cuda_schedules import MOST, kernel_schedules
 from cuda_agent_backend.sketch.cuda_taps import with_taps_apart
 from cuda_agent_backend.sketch.cuda_tiles import BOXES, read_tiles
+from cuda_agent_backend.sketch.cuda_totals import emit_totals
 from cuda_agent_backend.sketch.cuda_weighed import emit_weighing
 from cuda_agent_backend.sketch.gated import Gating
 from cuda_agent_backend.sketch.lower import LoweredRegion
@@ -60,6 +62,7 @@ from cuda_agent_backend.sketch.program import Program
 from cuda_agent_backend.sketch.reduced import Reducing, reducing_of, reducings
 from cuda_agent_backend.sketch.schedule import Parameter, Schedule
 from cuda_agent_backend.sketch.ssa import Unsupported
+from cuda_agent_backend.sketch.totals import Totalled, totalled_of
 from cuda_agent_backend.sketch.weighed import Weighing, weighing_of
 from cuda_agent_backend.sketch.whole_rows import WholeRows, whole_rows_of
 from sandbox.plan import Buffer as PlanBuffer
@@ -88,13 +91,14 @@ _TILED = (
     cuda_contract_rows.SKETCH,
 )
 """Sketches of products in tiles for tensor cores."""
-Joined = Pooling | Gating | WholeRows | Weighing
+Joined = Pooling | Gating | WholeRows | Weighing | Totalled
 """What is one kernel with what follows it."""
 _JOINS: dict[str, Callable[[LoweredRegion, tuple[Kernel, ...], int], Joined]] = {
     cuda_contract_pool.SKETCH: pooling_of,
     cuda_contract_gate.SKETCH: combining,
     cuda_contract_rows.SKETCH: whole_rows_of,
     cuda_weighed.SKETCH: weighing_of,
+    cuda_totals.SKETCH: totalled_of,
 }
 
 
@@ -141,6 +145,8 @@ def program(
             return emit_gating(one, parameters, name, device)
         if isinstance(one, Weighing):
             return emit_weighing(one, region, parameters, name)
+        if isinstance(one, Totalled):
+            return emit_totals(one, region, parameters, name, device)
         if one is not None:
             return emit_whole_rows(one, parameters, name, device)
         if n in reducing:
@@ -214,7 +220,7 @@ def _emit_kernel(
     if sketch == cuda_crossed.SKETCH:
         return cuda_crossed.emit_crossed(kernel, region, parameters, name)
     own = (cuda_channels.SKETCH, cuda_crossed.SKETCH, cuda_transpose.SKETCH, cuda_weighed.SKETCH)
-    known = ("map", "row", *own, *_TILED, *_OF_PRODUCTS)
+    known = ("map", "row", *own, cuda_totals.SKETCH, *_TILED, *_OF_PRODUCTS)
     raise Unsupported(f"sketch {sketch!r}; known: {', '.join(known)}")
 
 

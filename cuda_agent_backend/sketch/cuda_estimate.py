@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import sympy
 
 from cuda_agent_backend.sketch.contraction import contraction_of
+from cuda_agent_backend.sketch.cuda_access import POSITION, Flat
 from cuda_agent_backend.sketch.cuda_frame import row_groups
 from cuda_agent_backend.sketch.cuda_join import near_threads
 from cuda_agent_backend.sketch.cuda_layout import WARP, DeviceFacts, Layout, ceildiv
@@ -58,7 +59,7 @@ class RowFacts:
     over the row; ``loose``: loads over the row that only one pass does; ``line``: what a vector must divide;
     ``inner``/``outer``: which lanes find neighbours in memory, for most of what is read; ``again``: loads that several
     passes do where no array over the row is kept; ``slots``: bytes of the accumulators of a row; ``store_line``: what a
-    vector must divide to be stored whole.
+    vector must divide to be stored whole; ``streams``: elements that one pass reads at a position, the most of any.
     """
 
     points: int
@@ -77,6 +78,7 @@ class RowFacts:
     again: int = 0
     slots: int = 0
     store_line: int = 0
+    streams: int = 1
 
 
 def item_bytes(kernel: Kernel, region: LoweredRegion) -> int:
@@ -140,7 +142,20 @@ def row_facts(kernel: Kernel, region: LoweredRegion) -> RowFacts:
         again=_loads_again(kernel, region),
         slots=sum(_slot_bytes(s) for s in kernel.stages if s.kind == "reduce"),
         store_line=math.gcd(line, *_store_places(full)) if scans else line,
+        streams=_streams(program, points),
     )
+
+
+def _streams(program: RowProgram, points: int) -> int:
+    """Loads of different elements of a row that a full pass does at one position, the most of any."""
+
+    def of_pass(p: Pass, flat: Flat) -> int:
+        loads = [i for s in p.stages for i in s.body.loads()]
+        places = {(i.buffer, flat.of(i.index)) for i in loads if i.index is not None}
+        return sum(index.has(POSITION) for _, index in places)
+
+    pairs = zip(program.passes, program.flats, strict=True)
+    return max((of_pass(p, flat) for p, flat in pairs if is_full(p, points)), default=1)
 
 
 def _store_places(full: Sequence[Pass]) -> Iterator[int]:

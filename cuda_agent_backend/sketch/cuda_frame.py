@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,10 @@ from cuda_agent_backend.sketch.nest import Dim
 
 RUN = 64
 """Positions of a thread that are summed in one go; longer sums go in two levels, which keeps their error low."""
+
+
+ASKED = re.compile(r"auto (\w+) = (ca::load\w*<L>\(m_.*\));")
+MADE = re.compile(r"\bs\d+v\d+\b")
 
 
 def indented(lines: Sequence[str], pad: str = "  ") -> list[str]:
@@ -72,9 +77,9 @@ def is_partial(layout: Layout, outer: Sequence[Dim]) -> bool:
     return outer[-1][1] % (layout.across * layout.vector) != 0
 
 
-def row_lines(layout: Layout, outer: Sequence[Dim]) -> list[str]:
-    """The row of this thread, ``live`` and the outer variables."""
-    group, partial = f"int(blockIdx.x) / {layout.segments}", is_partial(layout, outer)
+def row_lines(layout: Layout, outer: Sequence[Dim], turn: str = "") -> list[str]:
+    """The row of this thread, ``live`` and the outer variables. ``turn``: which rows, if not the block's number."""
+    group, partial = turn or f"int(blockIdx.x) / {layout.segments}", is_partial(layout, outer)
     if layout.inner:
         out = [f"int row = {group} * {layout.across} + r;"]
         if partial:
@@ -232,3 +237,69 @@ def _whole_tiles(
         unroll,
         f"for (int n = done; n < {whole}; ++n) {{ const int k = {place}; step(k, {at}); }}",
     ]
+
+
+def asking_loops(
+    layout: Layout, body: Sequence[str], statements: Sequence[str], flush: Sequence[str]
+) -> list[str]:
+    """``body`` at all positions of this thread, upwards: what ``ahead`` of them read first, then their work."""
+    asked = [found for line in body if (found := _asked(line)) is not None]
+    names = [name for name, _ in asked]
+    fields = " ".join(f"decltype({name}) a{n};" for n, name in enumerate(names))
+    head = [f"constexpr int L = {layout.vector};", f"const {layout.index_type} j = first + q;"]
+    ask = [
+        *head,
+        *statements,
+        *(f"auto {name} = {value};" for name, value in asked),
+        f"struct Asked {{ {fields} }};",
+        f"return Asked{{{', '.join(names)}}};",
+    ]
+    have = [f"auto {name} = asked.a{n};" for n, name in enumerate(names)]
+    work = [line for line in body if _asked(line) is None]
+    return block(
+        [
+            "auto ask = [&](const int q) {",
+            *indented(ask),
+            "};",
+            "auto step = [&](const int k, const int q, const decltype(ask(0))& asked) {",
+            *indented([*head, *statements, *have, *work]),
+            "};",
+            *_asking_turns(layout, flush),
+        ]
+    )
+
+
+def _asked(line: str) -> tuple[str, str] | None:
+    """Name and text of a load of the body itself that needs nothing which the body makes."""
+    found = ASKED.fullmatch(line)
+    return None if found is None or MADE.search(found[2]) else (found[1], found[2])
+
+
+def _asking_turns(layout: Layout, flush: Sequence[str]) -> list[str]:
+    at, full = _places(layout)
+    count, chunks = layout.ahead, layout.chunks
+    whole = str(full) if layout.even else f"limit / {layout.tile}"
+
+    def turn(guard: bool) -> list[str]:
+        place = "q < limit ? q : 0" if guard else "q"
+        own = f"const int k = done + i, q = {at};"
+        check = "if (q < limit) " if guard else ""
+        return [
+            f"decltype(ask(0)) asked[{count}];",
+            "#pragma unroll",
+            f"for (int i = 0; i < {count}; ++i) {{ {own} asked[i] = ask({place}); }}",
+            "#pragma unroll",
+            f"for (int i = 0; i < {count}; ++i) {{ {own} {check}step(k, q, asked[i]); }}",
+        ]
+
+    # runs end where a whole number of turns does
+    ending = max(1, RUN // count) * count
+    ends = [f"if ((done + {count}) % {ending} == 0) {{ {' '.join(flush)} }}"] if flush else []
+    out = ["int done = 0;"]
+    if not layout.even or full >= count:
+        out += [f"for (; done + {count} <= {whole}; done += {count}) {{"]
+        out += [*indented([*turn(False), *ends]), "}"]
+    if full < chunks or chunks % count:
+        # what is beyond the row is read at its beginning, and not used
+        out += [f"for (; done < {chunks}; done += {count}) {{", *indented(turn(True)), "}"]
+    return [*out, *flush]

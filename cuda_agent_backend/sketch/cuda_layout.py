@@ -49,6 +49,8 @@ class Layout:
     each multiprocessor that registers are limited to. ``stages``: rows in flight of a block that stays (with "shared").
     ``held``: how many of its chunks a thread keeps (with "shared"), the first ones; 0: all. The others are read again
     by each pass, in turn upwards and downwards, so that what was read last comes first, while the L2 cache has it.
+    ``ahead``: chunks that a thread asks for together before it works on the first (lanes inner, none kept): functions
+    with a branch for rare numbers keep the compiler from doing so. 0: as the compiler likes.
     ``stream``: 1 for stores, ``once``: 1 for loads that leave the L2 cache first.
     ``wide`` asks for 64-bit indices. ``pairs``: a thread's elements, of which none is kept, are neighbours two by
     two (lanes outer). ``square``: 1 where a thread has as many neighbours along the row at once as it has rows (lanes
@@ -68,6 +70,7 @@ class Layout:
     blocks: int = 1
     stages: int = 1
     held: int = 0
+    ahead: int = 0
     stream: int = 0
     once: int = 1
     ordered: bool = False
@@ -166,6 +169,8 @@ class Layout:
             "squares of what is kept, or of single elements": self.square > 0
             and (self.inner or self.keep != "none" or self.vector < 2 or self.square > 1),
             "a square across the end of a row": self.square > 0 and self.points % self.vector != 0,
+            "chunks asked for together that are kept, or of columns": self.ahead > 0
+            and (self.keep != "none" or self.ordered or not self.inner),
             "half a warp": self.threads % WARP != 0,
             "too much in registers": self.keep == "registers" and self.chunks * self.vector > 256,
         }
@@ -190,6 +195,7 @@ def read_layout(
         "blocks",
         "stages",
         "held",
+        "ahead",
         "stream",
         "once",
         "square",

@@ -16,6 +16,7 @@ from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
 from cuda_agent_backend.sketch.cuda_peel import peeled
 from cuda_agent_backend.sketch.cuda_schedules import Parameters, kernel_schedules
 from cuda_agent_backend.sketch.cuda_tiles import read_tiles
+from cuda_agent_backend.sketch.cuda_total_schedules import total_schedules
 from cuda_agent_backend.sketch.cuda_weighed import weighing_schedules
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Kernel
@@ -24,6 +25,7 @@ from cuda_agent_backend.sketch.pooled import pooling_of
 from cuda_agent_backend.sketch.reduced import reducing_of
 from cuda_agent_backend.sketch.schedule import Schedule
 from cuda_agent_backend.sketch.ssa import Unsupported
+from cuda_agent_backend.sketch.totals import totalled_of
 from cuda_agent_backend.sketch.weighed import weighing_of
 from cuda_agent_backend.sketch.whole_rows import whole_rows_of
 
@@ -106,8 +108,16 @@ def _weighed(
     return found.kernels, weighing_schedules(found, region, device, most)
 
 
+def _totalled(
+    region: LoweredRegion, kernels: tuple[Kernel, ...], number: int, device: DeviceFacts, most: int
+) -> Joined:
+    """The same where rows are made one number of."""
+    found = totalled_of(region, kernels, number)
+    return found.kernels, total_schedules(found, region, device, most)
+
+
 BEFORE_REDUCED = (_whole, _weighed)
-AFTER_REDUCED = (_pooled, _gated)
+AFTER_REDUCED = (_pooled, _gated, _totalled)
 """Ways of being one kernel with what follows, by whether they are preferred to being reduced in tiles."""
 
 

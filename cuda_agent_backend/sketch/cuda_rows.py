@@ -23,6 +23,7 @@ from cuda_agent_backend.sketch.cuda_access import (
 from cuda_agent_backend.sketch.cuda_frame import (
     RUN,
     Span,
+    asking_loops,
     block,
     grid_size,
     indented,
@@ -108,20 +109,14 @@ class RowWriter:
         self, name: str, items: Iterable[Item], extra: Sequence[str] = ()
     ) -> tuple[str, Launch]:
         """The function that does ``items``, and its launch. Raises Unsupported."""
-        layout, keeper = self.layout, self.keeper
+        layout = self.layout
         self._start()
         keeper = self.keeper
         keeper.declare_shared()
         body = keeper.declarations()
         for what, number in items:
             body += [f"{{  // {what} {number}", *indented(self._item(what, number)), "}"]
-        if layout.stages > 1:
-            rows = staged_lines(
-                layout, self.outer, keeper.copies(), body, bool(self.program.shared)
-            )
-        else:
-            ready = ["ca::cluster_wait();"] if layout.clustered else []
-            rows = [*row_lines(layout, self.outer), *keeper.fetch(), *ready, *body]
+        rows = self._rows(body)
         if self.memory.size > self.device.shared_per_block_bytes:
             raise Unsupported(f"{self.memory.size} bytes of shared memory")
         parameters = ", ".join([*parameters_of(self.region, self.reads, self.writes), *extra])
@@ -134,6 +129,15 @@ class RowWriter:
             "}",
         ]
         return "\n".join(lines), self._launch(name)
+
+    def _rows(self, body: list[str]) -> list[str]:
+        """``body`` for each row of this block."""
+        layout, keeper = self.layout, self.keeper
+        if layout.stages > 1:
+            barrier = bool(self.program.shared)
+            return staged_lines(layout, self.outer, keeper.copies(), body, barrier)
+        ready = ["ca::cluster_wait();"] if layout.clustered else []
+        return [*row_lines(layout, self.outer), *keeper.fetch(), *ready, *body]
 
     def _launch(self, name: str) -> Launch:
         layout = self.layout
@@ -346,6 +350,8 @@ class RowWriter:
         if layout.partial:
             kept = [Span(0, layout.held)]
             return [*out, *span_loops(layout, body, statements, flush, kept)]
+        if layout.ahead:
+            return asking_loops(layout, body, statements, flush)
         ordered = layout.blocked or any(acc.is_arg for _, acc in self.reductions(number))
         if layout.is_split and not ordered and full.index(number) % 2:
             # what the launch before read last may still be in the L2 cache
@@ -367,7 +373,8 @@ class RowWriter:
         """The layout with no more of a loop written out than the instruction cache holds."""
         once = sum(INSTRUCTIONS.get(i.op, 0) for s in p.stages for i in s.body.walk())
         most = max(1, MOST_INSTRUCTIONS // max(1, once * self.layout.vector))
-        return replace(self.layout, unroll=min(self.layout.unroll, most))
+        ahead = min(self.layout.ahead, most)
+        return replace(self.layout, unroll=min(self.layout.unroll, most), ahead=ahead)
 
     def _paired(self, layout: Layout, number: int) -> Layout:
         """Neighbours in one thread where products are summed (see `_sums_products`): it costs nothing here."""

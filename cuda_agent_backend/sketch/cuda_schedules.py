@@ -70,6 +70,16 @@ SMALL_BLOCK = 256
 """Vectors of a pointwise kernel for each multiprocessor, below which threads make less than one each."""
 MARKED_BYTES = 8
 """Narrower loads along a row are slower with the mark: 0.79 against 0.94 over eager for a sum of single floats."""
+ASKED = ((2, 3), (4, 2))
+"""Chunks that a thread asks for together, and blocks of each multiprocessor then: more with fewer, fewer with more."""
+FULL_WAVE = 0.85
+"""Of the blocks that would fit, so many have to be there: the others' multiprocessors ask for less."""
+ASKED_REGISTERS = 64
+"""Of a thread, for what it asks for together."""
+BRANCHING = frozenset(
+    ("div", "erf", "expm1", "log", "log10", "log1p", "log2", "pow", "sqrt", "tanh", "truediv")
+)
+"""Functions with a branch for rare numbers, before which the compiler asks for nothing that comes after."""
 ONCE_L2 = 4
 """Sizes of the L2 cache up to which reads of what is needed once are marked so."""
 
@@ -101,7 +111,7 @@ def kernel_schedules(
         tiled = [*small, *_by_turns(plain, boxed)]
     if tiled and least >= FEW:
         return [*direct, *tiled][:most]
-    found = _row_schedules(kernel, region, device, most)
+    found = row_schedules(kernel, region, device, most)
     if not found and not tiled:
         raise Unsupported("no schedule fits the rows of this kernel")
     return [*direct, *_by_turns(found, tiled)][:most]
@@ -184,9 +194,10 @@ def _vectors(item: int, size: int) -> list[int]:
 # --- rows -----------------------------------------------------------------------------------------------------------
 
 
-def _row_schedules(
+def row_schedules(
     kernel: Kernel, region: LoweredRegion, device: DeviceFacts, most: int
 ) -> list[Parameters]:
+    """Up to ``most`` ways to lay rows over the device, best guess first. Raises Unsupported where they have no form."""
     facts = row_facts(kernel, region)
     scored: list[tuple[float, int, Parameters]] = []
     for number, parameters in enumerate(_candidates(facts, device)):
@@ -205,6 +216,11 @@ def _row_schedules(
     chosen = _other_width_second(chosen)
     chosen[1:1] = [
         p for p in _in_one_go(facts, device) if p not in chosen and _text(kernel, region, p, device)
+    ]
+    chosen[1:1] = [
+        p
+        for p in _asked_together(kernel, facts, device)
+        if p not in chosen and _text(kernel, region, p, device)
     ]
     chosen[2:2] = [
         p
@@ -256,6 +272,46 @@ def _in_one_go(facts: RowFacts, device: DeviceFacts) -> list[Parameters]:
         # the loop's whole turns, written out
         found.append({"sketch": "row", **cut, "unroll": max(1, layout.segment // layout.tile)})
     return found[:2]
+
+
+def _asked_together(kernel: Kernel, facts: RowFacts, device: DeviceFacts) -> list[Parameters]:
+    """Ways to keep more of what is read under way, where several operands are read or functions branch.
+
+    A wave of blocks is what fits with the registers that this takes: none waits for a second, which would not be full.
+    """
+    if not facts.inner or facts.arrays or facts.scans or facts.writes or facts.passes > 1:
+        return []
+    branching = any(i.op in BRANCHING for s in kernel.stages if s.inner for i in s.body.walk())
+    if not branching and facts.streams < 2:
+        return []
+    if facts.points * facts.rows * facts.item < device.l2_bytes:
+        return []
+    vector = _vectors(facts.item, facts.line)[0]
+    words = vector * max(1, facts.item // 4) * facts.streams
+    found: list[Parameters] = []
+    for ahead, resident in ASKED:
+        segments = resident * device.sm_count // facts.rows
+        if not 1 <= segments <= MOST_SPLIT or ahead * words > ASKED_REGISTERS:
+            continue
+        if segments * facts.rows < FULL_WAVE * resident * device.sm_count:
+            continue
+        exchange = "block" if segments == 1 else "split"
+        if 1 < segments <= MOST_CLUSTER // 2 and device.has_clusters:
+            exchange = "cluster"
+        found.append(
+            {
+                "sketch": "row",
+                "vector": vector,
+                "team": 256,
+                "across": 1,
+                "exchange": exchange,
+                "segments": segments,
+                "keep": "none",
+                "unroll": ahead,
+                "ahead": ahead,
+            }
+        )
+    return found
 
 
 def _columns_in_one_wave(facts: RowFacts, device: DeviceFacts) -> list[Parameters]:

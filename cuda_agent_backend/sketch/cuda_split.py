@@ -35,11 +35,11 @@ def emit_split(
     functions: list[str] = []
     launches: list[Launch] = []
     temporaries: dict[str, PlanBuffer] = {}
-    for number, items in enumerate(_launches(program.passes)):
+    for number, items in enumerate(launches_of(program.passes)):
         finishing = not any(
             what in ("pass", "partial") and program.passes[n].inner for what, n in items
         )
-        own = _finishing_layout(layout) if finishing else layout
+        own = finishing_layout(layout) if finishing else layout
         writer = RowWriter(region, own, program, device, layout.segments)
         parameters, names = [], []
         for what, n in items:
@@ -74,7 +74,7 @@ def _made(p: Pass) -> set[str]:
     return {s.buffer for st in p.stages for s in st.local_stores}
 
 
-def _launches(grouped: tuple[Pass, ...]) -> list[list[Item]]:
+def launches_of(grouped: tuple[Pass, ...]) -> list[list[Item]]:
     """What each launch does, in order. A reduction is "partial" in one and "combine" in those after it."""
     cuts = [n for n, p in enumerate(grouped) if p.kind in ("reduce", "scan")]
     result, low = [], 0
@@ -97,7 +97,7 @@ def _launches(grouped: tuple[Pass, ...]) -> list[list[Item]]:
     return result
 
 
-def _finishing_layout(layout: Layout) -> Layout:
+def finishing_layout(layout: Layout) -> Layout:
     """The layout of a launch that only joins partial results and works on scalars."""
     if layout.inner:
         wanted = min(MAX_THREADS, max(WARP, ceildiv(layout.segments, 4)))

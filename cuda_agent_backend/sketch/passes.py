@@ -149,7 +149,7 @@ def _means_in(
     return found
 
 
-def _rename(stage: RowStage, inner: tuple[Dim, ...]) -> RowStage:
+def over_loops(stage: RowStage, inner: tuple[Dim, ...]) -> RowStage:
     """The stage with its inner symbols replaced by those of ``inner`` (same sizes)."""
     names: dict[sympy.Symbol, sympy.Expr] = {
         own: common for (own, _), (common, _) in zip(stage.inner, inner, strict=True)
@@ -169,7 +169,9 @@ def same_loops(grouped: Sequence[Pass]) -> tuple[Pass, ...]:
     result = []
     for p in grouped:
         inner = first.setdefault(tuple(n for _, n in p.inner), p.inner)
-        result.append(p if inner == p.inner else Pass(tuple(_rename(s, inner) for s in p.stages)))
+        result.append(
+            p if inner == p.inner else Pass(tuple(over_loops(s, inner) for s in p.stages))
+        )
     return tuple(result)
 
 
@@ -198,7 +200,7 @@ def _joins(stage: RowStage, current: Pass, tails: bool) -> RowStage | None:
         return None
     if [n for _, n in stage.inner] != [n for _, n in current.inner]:
         return None
-    renamed = _rename(stage, current.inner)
+    renamed = over_loops(stage, current.inner)
     made = current.made()
     finished = {s.buffer for st in current.stages if st.kind == "reduce" for s in st.local_stores}
     before = one_before(current.stages[0]) if scans else {}

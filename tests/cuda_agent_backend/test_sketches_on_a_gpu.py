@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import test_asked_together
 import test_coded
 import test_composed_attention as composed
 import test_contraction
@@ -42,6 +43,7 @@ import test_sketch_scatter
 import test_sketch_short
 import test_sketch_square
 import test_sketch_windows
+import test_totals
 import test_triangular
 import test_weighed
 import test_whole_rows
@@ -125,6 +127,7 @@ NESTS: dict[str, Case] = {
     **{f"gated, {name}": case for name, case in test_gated.CASES.items()},
     **{f"whole rows, {name}": case for name, case in test_whole_rows.CASES.items()},
     **{f"weighed, {name}": case for name, case in test_weighed.CASES.items()},
+    **{f"totals, {name}": case for name, case in test_totals.CASES.items()},
     **{f"few channels, {name}": case for name, case in test_sketch_direct.CASES.items()},
     **{f"halos, {name}": case for name, case in test_sketch_halo.CASES.items()},
     **{f"phases, {name}": case for name, case in test_sketch_phases.CASES.items()},
@@ -282,6 +285,49 @@ def test_terms_that_are_left_out_change_nothing(name: str, tmp_path: Path) -> No
         if not isinstance(find_sanitizer(), Missing):
             found = sanitize(built.path, made.plan, lambda: list(it.inputs))
             assert {report.status for report in found} == {"clean"}, (tiles, found)
+
+
+FORCED: dict[str, tuple[Any, tuple[torch.Tensor, ...], dict[str, Any]]] = {
+    **{
+        f"asked together, {name}": (function, inputs, test_asked_together.ROW | change)
+        for name, (function, inputs, change) in test_asked_together.CASES.items()
+    },
+    **{
+        f"totals, {name}": (*test_totals.CASES[case], test_totals.base(case) | change)
+        for name, (case, change) in test_totals.CHANGES.items()
+    },
+    **{
+        f"totals of blocks that stay, {name}": (
+            *test_totals.CASES[case],
+            test_totals.base(case) | change | {"stay": 1},
+        )
+        for name, (case, change) in test_totals.CHANGES.items()
+        if "cluster" not in name
+    },
+}
+"""Schedules that small inputs are not given."""
+
+
+@pytest.mark.parametrize("name", FORCED)
+def test_schedules_of_large_rows_are_right_on_small_ones(name: str, tmp_path: Path) -> None:
+    """On a device with two multiprocessors, as the schedules think, so that blocks have rows in turn.
+
+    The second run is without anything between: nothing is left of the first.
+    """
+    function, inputs, parameters = FORCED[name]
+    it = on_cuda(function, *inputs)
+    few = dataclasses.replace(gpu_facts(), sm_count=2)
+    made = api.generate(it.analysis, Schedule.of(parameters), few)
+    assert isinstance(made, Candidate), made
+    built = compile_candidate(made, tmp_path, "sm_90a", 120)
+    assert isinstance(built, Compiled), built
+    first = run(built, made.plan, it.inputs)
+    for got, want in zip(first, it.want, strict=True):
+        torch.testing.assert_close(got, want, equal_nan=True, **within(want))
+    assert all(map(torch.equal, first, run(built, made.plan, it.inputs)))
+    if not isinstance(find_sanitizer(), Missing):
+        found = sanitize(built.path, made.plan, lambda: list(it.inputs))
+        assert {report.status for report in found} == {"clean"}, (name, found)
 
 
 @pytest.mark.parametrize("case", test_last_wave.SHARED)

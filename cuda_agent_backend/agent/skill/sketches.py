@@ -73,6 +73,7 @@ def _cuda() -> list[Family]:
         cuda_small,
         cuda_sort,
         cuda_tiles,
+        cuda_totals,
         cuda_transpose,
         cuda_weighed,
     )
@@ -111,6 +112,8 @@ def _cuda() -> list[Family]:
                f"{_rest(cuda_small.SmallLayout, 0)} `threads` of a block."),
         Family(cuda_weighed.SKETCH, "Tokens weighed by a softmax of their scores", _fields(cuda_weighed.Blocks),
                _paragraph(cuda_weighed)),
+        Family(cuda_totals.SKETCH, "Rows that are made one number of", (cuda_totals.STAYING,),
+               _paragraph(cuda_totals)),
         Family("", "Sorts", _fields(cuda_sort.Team), _paragraph(cuda_sort)),
         Family("", "Selections (topk)", _fields(cuda_select.Block), _paragraph(cuda_select)),
         Family("", "Scatters", scatter, _paragraph(cuda_scatter)),
