@@ -52,6 +52,9 @@ class Layout:
     ``stream``: 1 for stores, ``once``: 1 for loads that leave the L2 cache first.
     ``wide`` asks for 64-bit indices. ``pairs``: a thread's elements, of which none is kept, are neighbours two by
     two (lanes outer).
+    ``together``: neighbouring rows that are one row here (see `cuda_together`).
+    ``whole``: 1 for segments of whole tiles (split rows, lanes inner), the last of which has the rest: no other block
+    waits for loads of a tile that is not full after those of all the others.
     """
 
     points: int
@@ -70,6 +73,8 @@ class Layout:
     stream: int = 0
     once: int = 1
     ordered: bool = False
+    together: int = 1
+    whole: int = 0
     wide: bool = False
     pairs: bool = False
 
@@ -90,7 +95,8 @@ class Layout:
     def segment(self) -> int:
         """Elements of a row in one segment (the last one may have fewer)."""
         size = ceildiv(self.points, self.segments)
-        return ceildiv(size, self.vector) * self.vector if self.inner else size
+        unit = self.tile if self.whole else self.vector
+        return ceildiv(size, unit) * unit if self.inner else size
 
     @property
     def chunks(self) -> int:
@@ -156,6 +162,8 @@ class Layout:
             and (self.keep != "shared" or self.across > 1),
             "a part held elsewhere than in shared memory": self.held > 0
             and (self.keep != "shared" or self.stages > 1 or self.ordered),
+            "whole tiles of a row that is not cut by launches": bool(self.whole)
+            and not (self.is_split and self.inner),
             "half a warp": self.threads % WARP != 0,
             "too much in registers": self.keep == "registers" and self.chunks * self.vector > 256,
         }
@@ -182,6 +190,8 @@ def read_layout(
         "held",
         "stream",
         "once",
+        "together",
+        "whole",
     }
     for name, value in known.items():
         if name in texts and value in texts[name]:

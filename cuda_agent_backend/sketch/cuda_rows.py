@@ -54,6 +54,7 @@ from cuda_agent_backend.sketch.cuda_parts import (
 )
 from cuda_agent_backend.sketch.cuda_program import RowProgram, is_full, row_points
 from cuda_agent_backend.sketch.cuda_scan import scan_pass, scan_total
+from cuda_agent_backend.sketch.cuda_together import rows_together, taken_together
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Kernel, RowStage, merge_outer
 from cuda_agent_backend.sketch.passes import Pass
@@ -428,7 +429,7 @@ def emit_rows(
     device: DeviceFacts,
 ) -> Emitted:
     """Raises Unsupported where the schedule does not fit."""
-    kernel = merge_outer(kernel)
+    kernel = taken_together(merge_outer(kernel), rows_together(parameters))
     if parameters.get("lanes", "inner") == "inner" and parameters.get("across", 1) != 1:
         kernel = sharing_rows(kernel)
     ordered = any(s.kind == "scan" for s in kernel.stages)
