@@ -14,6 +14,7 @@ from cuda_agent_backend.sketch.cuda_crossed import crossed_schedules
 from cuda_agent_backend.sketch.cuda_direct import direct_schedules
 from cuda_agent_backend.sketch.cuda_estimate import (
     LINE_BYTES,
+    REGISTERS,
     RowFacts,
     estimate,
     held_chunks,
@@ -51,6 +52,8 @@ FEW = 8
 """Rows or columns below which a sum of products may be done as one reduction for each result."""
 KEPT_PER_THREAD = 64
 """Elements that a thread may keep in registers."""
+KEPT_OF_PRODUCTS, PRODUCT_REGISTERS = 28, 64
+"""Factors that a thread keeps of a row, and the registers that this takes with what goes before them in double."""
 LEAST_HELD = 0.2
 """Share of a row worth keeping."""
 MOST_SPLIT = 1024
@@ -200,6 +203,7 @@ def _row_schedules(
     chosen = _other_width_second(chosen)
     in_one_go = [*_rows_together(kernel, facts, device), *_in_one_go(facts, device)]
     chosen[1:1] = [p for p in in_one_go if p not in chosen and _text(kernel, region, p, device)]
+    chosen[1:1] = [p for p in _running_products(facts, device) if _text(kernel, region, p, device)]
     chosen[2:2] = [
         p
         for p in _columns_in_one_wave(facts, device)
@@ -266,6 +270,21 @@ def _rows_together(kernel: Kernel, facts: RowFacts, device: DeviceFacts) -> list
         cut |= {"unroll": chunks, "whole": 1, "once": once, TOGETHER: count}
         found.append({"sketch": "row", **cut})
     return found
+
+
+def _running_products(facts: RowFacts, device: DeviceFacts) -> list[Parameters]:
+    """A way to keep rows in so few registers, with what goes before a vector in double, that many are under way."""
+    if not facts.products or not facts.inner:
+        return []
+    vector = _vectors(facts.item, facts.store_line)[0]
+    for team in _powers(WARP, MAX_THREADS):
+        kept: Parameters = {"vector": vector, "team": team, "across": max(1, 128 // team)}
+        kept |= {"exchange": "block", "segments": 1, "keep": "registers"}
+        layout = read_layout(kept, facts.points, facts.rows, True, facts.wide)
+        if layout.chunks * vector <= KEPT_OF_PRODUCTS:
+            blocks = REGISTERS // (PRODUCT_REGISTERS * layout.threads)
+            return [{"sketch": "row", **kept, "blocks": blocks}]
+    return []
 
 
 def _columns_in_one_wave(facts: RowFacts, device: DeviceFacts) -> list[Parameters]:

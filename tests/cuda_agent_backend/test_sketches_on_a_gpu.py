@@ -34,6 +34,7 @@ import test_sketch_gather
 import test_sketch_halo
 import test_sketch_recurrent as recurrent
 import test_sketch_running
+import test_sketch_running_products as products
 import test_sketch_scan_order
 import test_sketch_scatter
 import test_sketch_short
@@ -272,6 +273,14 @@ def test_rows_taken_together_are_as_eager_computes_them(name: str, tmp_path: Pat
     function, inputs, parameters = test_sketch_together.CASES[name]
     it = on_cuda(function, *inputs)
     given(it, Schedule.of({"sketch": "row", **parameters}), tmp_path)
+
+
+@pytest.mark.parametrize("way", products.WAYS)
+def test_running_products_are_those_of_double_precision_rounded(way: str, tmp_path: Path) -> None:
+    it = on_cuda(lambda x: x.cumprod(1), products.factors())
+    it = dataclasses.replace(it, want=(it.inputs[0].double().cumprod(1).float(),))
+    parameters = {"sketch": "row", "exchange": "block", "segments": 1, **products.WAYS[way]}
+    given(it, Schedule.of(parameters), tmp_path)
 
 
 def given(it: Sample, schedule: Schedule, folder: Path) -> None:
