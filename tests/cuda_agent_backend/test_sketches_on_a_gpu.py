@@ -275,6 +275,13 @@ def test_rows_taken_together_are_as_eager_computes_them(name: str, tmp_path: Pat
     given(it, Schedule.of({"sketch": "row", **parameters}), tmp_path)
 
 
+@pytest.mark.parametrize("name", test_sketch_cuda_columns.ODD)
+def test_rows_copied_by_few_bytes_are_as_eager_computes_them(name: str, tmp_path: Path) -> None:
+    function, inputs, parameters = test_sketch_cuda_columns.ODD[name]
+    way = {"sketch": "row", "exchange": "block", "segments": 1, **parameters}
+    given(on_cuda(function, *inputs), Schedule.of(way), tmp_path)
+
+
 @pytest.mark.parametrize("way", products.WAYS)
 def test_running_products_are_those_of_double_precision_rounded(way: str, tmp_path: Path) -> None:
     it = on_cuda(lambda x: x.cumprod(1), products.factors())

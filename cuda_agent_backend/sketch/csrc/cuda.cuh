@@ -260,6 +260,11 @@ CA_INLINE void copy_async(void* shared, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
                :: "r"(unsigned(__cvta_generic_to_shared(shared))), "l"(global) : "memory");
 }
+// The same for four or eight bytes, of rows that do not begin at multiples of sixteen.
+template <int Bytes> CA_INLINE void copy_async_narrow(void* shared, const void* global) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;"
+               :: "r"(unsigned(__cvta_generic_to_shared(shared))), "l"(global), "n"(Bytes) : "memory");
+}
 CA_INLINE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int Pending> CA_INLINE void copy_wait() { asm volatile("cp.async.wait_group %0;" :: "n"(Pending) : "memory"); }
 
