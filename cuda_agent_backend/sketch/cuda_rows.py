@@ -34,6 +34,7 @@ from cuda_agent_backend.sketch.cuda_frame import (
     thread_lines,
 )
 from cuda_agent_backend.sketch.cuda_gather import places_first, sharing_rows
+from cuda_agent_backend.sketch.cuda_hoist import hoisted
 from cuda_agent_backend.sketch.cuda_join import (
     Reductions,
     center,
@@ -443,7 +444,7 @@ def emit_rows(
     layout.check(device)
     if not layout.inner and (not kernel.outer or kernel.outer[-1][1] % layout.vector):
         raise Unsupported("lanes across the end of the rows")
-    program = RowProgram.of(mark_cancelling(kernel), layout, region)
+    program = RowProgram.of(hoisted(mark_cancelling(kernel)), layout, region)
     if layout.is_split:
         from cuda_agent_backend.sketch.cuda_split import emit_split
 
