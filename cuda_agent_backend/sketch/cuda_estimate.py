@@ -58,8 +58,9 @@ class RowFacts:
     ``item``: bytes of an element; ``arrays``: arrays over the row that are kept at the same time; ``passes``: loops
     over the row; ``loose``: loads over the row that only one pass does; ``line``: what a vector must divide;
     ``inner``/``outer``: which lanes find neighbours in memory, for most of what is read; ``again``: loads that several
-    passes do where no array over the row is kept; ``slots``: bytes of the accumulators of a row; ``store_line``: what a
-    vector must divide to be stored whole; ``streams``: elements that one pass reads at a position, the most of any.
+    passes do where no array over the row is kept; ``products``: running products, which are kept in double;
+    ``slots``: bytes of the accumulators of a row; ``store_line``: what a vector must divide to be stored whole;
+    ``streams``: elements that one pass reads at a position, the most of any.
     """
 
     points: int
@@ -79,6 +80,7 @@ class RowFacts:
     slots: int = 0
     store_line: int = 0
     streams: int = 1
+    products: bool = False
 
 
 def item_bytes(kernel: Kernel, region: LoweredRegion) -> int:
@@ -143,6 +145,7 @@ def row_facts(kernel: Kernel, region: LoweredRegion) -> RowFacts:
         slots=sum(_slot_bytes(s) for s in kernel.stages if s.kind == "reduce"),
         store_line=math.gcd(line, *_store_places(full)) if scans else line,
         streams=_streams(program, points),
+        products=any(s.kind == "scan" and s.combine == "prod" for s in kernel.stages),
     )
 
 

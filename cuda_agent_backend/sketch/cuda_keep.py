@@ -18,7 +18,8 @@ from cuda_agent_backend.sketch.nest import coefficient, stays_within
 from cuda_agent_backend.sketch.printer import COMPUTE_TYPES, STORAGE_TYPES, c_index, c_place
 from cuda_agent_backend.sketch.ssa import Instruction, Unsupported
 
-COPY_BYTES = 16
+COPY_BYTES = (16, 8, 4)
+"""What can be copied to shared memory at once, best first."""
 PARTS = 4
 """In which what is kept in shared memory arrives: one is worked on while the next are under way."""
 
@@ -139,17 +140,29 @@ class Keeper:
         printer = self.printer(self.lane, layout.vector)
         for (buffer, index), name in self.program.kept.items():
             item = self.region.buffers[buffer].dtype.itemsize
-            place, unit = f"{name} + {stage}{self._own_at}", COPY_BYTES // item
-            straight = coefficient(index, self.lane) == 1 and layout.vector % unit == 0
-            if straight and is_aligned(index, self.lane, 1, layout.vector, unit):
+            place, size = f"{name} + {stage}{self._own_at}", self._copied_at_once(index, item)
+            if size:
                 source = f"m_{buffer} + {c_place(index)}"
-                offsets = range(0, layout.vector, unit)
-                out += [f"ca::copy_async({place} + {o}, {source} + {o});" for o in offsets]
+                copy = "copy_async" + (f"_narrow<{size}>" if size < COPY_BYTES[0] else "")
+                offsets = range(0, layout.vector, size // item)
+                out += [f"ca::{copy}({place} + {o}, {source} + {o});" for o in offsets]
             else:
                 out.append(f"ca::store<L>({place}, {printer.load_text(buffer, index)});")
         if spans:
             return span_loops(layout, out, self.program.recover, (), spans)
         return position_loop(layout, out, self.program.recover)
+
+    def _copied_at_once(self, index: sympy.Expr, item: int) -> int:
+        """Bytes of a vector of elements of ``item`` bytes that one copy may take; 0: there is no such copy."""
+        vector = self.layout.vector
+        if coefficient(index, self.lane) != 1:
+            return 0
+        for size in COPY_BYTES:
+            unit = size // item
+            whole = unit > 0 and vector % unit == 0
+            if whole and is_aligned(index, self.lane, 1, vector, unit):
+                return size
+        return 0
 
     def _kept(self, i: Instruction) -> str | None:
         if i.index is not None and (at_hand := self.turned.get((i.buffer or "", i.index))):

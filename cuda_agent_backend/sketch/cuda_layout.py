@@ -55,6 +55,9 @@ class Layout:
     ``wide`` asks for 64-bit indices. ``pairs``: a thread's elements, of which none is kept, are neighbours two by
     two (lanes outer). ``square``: 1 where a thread has as many neighbours along the row at once as it has rows (lanes
     outer, see `cuda_square`).
+    ``together``: neighbouring rows that are one row here (see `cuda_together`).
+    ``whole``: 1 for segments of whole tiles (split rows, lanes inner), the last of which has the rest: no other block
+    waits for loads of a tile that is not full after those of all the others.
     """
 
     points: int
@@ -74,6 +77,8 @@ class Layout:
     stream: int = 0
     once: int = 1
     ordered: bool = False
+    together: int = 1
+    whole: int = 0
     wide: bool = False
     pairs: bool = False
     square: int = 0
@@ -100,7 +105,8 @@ class Layout:
     def segment(self) -> int:
         """Elements of a row in one segment (the last one may have fewer)."""
         size = ceildiv(self.points, self.segments)
-        return ceildiv(size, self.along) * self.along
+        unit = self.tile if self.whole else self.along
+        return ceildiv(size, unit) * unit
 
     @property
     def chunks(self) -> int:
@@ -171,6 +177,8 @@ class Layout:
             "a square across the end of a row": self.square > 0 and self.points % self.vector != 0,
             "chunks asked for together that are kept, or of columns": self.ahead > 0
             and (self.keep != "none" or self.ordered or not self.inner),
+            "whole tiles of a row that is not cut by launches": bool(self.whole)
+            and not (self.is_split and self.inner),
             "half a warp": self.threads % WARP != 0,
             "too much in registers": self.keep == "registers" and self.chunks * self.vector > 256,
         }
@@ -199,6 +207,8 @@ def read_layout(
         "stream",
         "once",
         "square",
+        "together",
+        "whole",
     }
     for name, value in known.items():
         if name in texts and value in texts[name]:

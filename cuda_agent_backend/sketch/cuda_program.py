@@ -80,7 +80,7 @@ class RowProgram:
         )
         loads = _repeated_loads(flat_passes, layout.points, shared_values) if keeps else {}
         reuse = _overwritten(own, loads, flat_passes, region) if layout.keep == "shared" else {}
-        once = read_once(flat_passes, loads, kernel.rows * layout.points, region)
+        once = read_once(flat_passes, loads, kernel.rows * layout.points, region, layout.together)
         if layout.is_split and any(p.kind == "scan" for p in grouped):
             once = frozenset()  # a split scan reads its row for the totals, then again
         flats = tuple(flat for _, flat in flat_passes)
@@ -151,9 +151,15 @@ def _goes_twice(p: Pass) -> bool:
 
 
 def read_once(
-    grouped: Sequence[FlatPass], kept: dict[Key, str], elements: int, region: LoweredRegion
+    grouped: Sequence[FlatPass],
+    kept: dict[Key, str],
+    elements: int,
+    region: LoweredRegion,
+    together: int = 1,
 ) -> frozenset[str]:
     """Buffers as large as all rows together that are read in one place, or kept from there on.
+
+    Of ``together`` rows that are one here, each has its place.
 
     What lies beyond the last whole vector of one long row (`cuda_peel`) may be read by itself.
     """
@@ -166,8 +172,9 @@ def read_once(
     for name, keys in places.items():
         rest = {key for key in keys if key[1].is_Integer}
         along = [key for key in keys if key not in rest]
-        once = len(set(along)) == 1 and (len(along) == 1 or along[0] in kept)
-        if once and math.prod(region.buffers[name].shape) == elements + len(rest):
+        once = len(set(along)) == together and (len(along) == together or along[0] in kept)
+        whole = together * elements + len(rest)
+        if once and math.prod(region.buffers[name].shape) == whole:
             found.add(name)
     return frozenset(found)
 

@@ -35,6 +35,7 @@ from cuda_agent_backend.sketch.cuda_frame import (
     thread_lines,
 )
 from cuda_agent_backend.sketch.cuda_gather import places_first, sharing_rows
+from cuda_agent_backend.sketch.cuda_hoist import hoisted
 from cuda_agent_backend.sketch.cuda_join import (
     Reductions,
     center,
@@ -61,6 +62,7 @@ from cuda_agent_backend.sketch.cuda_square import (
     square_names,
     turned_loads,
 )
+from cuda_agent_backend.sketch.cuda_together import rows_together, taken_together
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Kernel, RowStage, merge_outer
 from cuda_agent_backend.sketch.passes import Pass
@@ -454,7 +456,7 @@ def emit_rows(
     device: DeviceFacts,
 ) -> Emitted:
     """Raises Unsupported where the schedule does not fit."""
-    kernel = merge_outer(kernel)
+    kernel = taken_together(merge_outer(kernel), rows_together(parameters))
     if parameters.get("lanes", "inner") == "inner" and parameters.get("across", 1) != 1:
         kernel = sharing_rows(kernel)
     ordered = any(s.kind == "scan" for s in kernel.stages)
@@ -468,7 +470,7 @@ def emit_rows(
     layout.check(device)
     if not layout.inner and (not kernel.outer or kernel.outer[-1][1] % layout.vector):
         raise Unsupported("lanes across the end of the rows")
-    program = RowProgram.of(mark_cancelling(kernel), layout, region)
+    program = RowProgram.of(hoisted(mark_cancelling(kernel)), layout, region)
     if layout.square:
         check_square(program, layout)
     if layout.is_split:

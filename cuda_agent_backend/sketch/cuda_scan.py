@@ -100,10 +100,15 @@ class _Scan:
     def finish(self, found: str, previous: str) -> list[str]:
         """Statements that store what was ``found``, and what follows. ``previous``: what was, one element before."""
         given = {"scanned": found} | ({"previous": previous} if self.needs_previous else {})
-        if self.type != self.result:
+        if self.type != self.result and not self.narrow:
             given = {name: f"ca::to<{self.result}>({value})" for name, value in given.items()}
         names = [f"const auto {name} = {value};" for name, value in given.items()]
         return [*names, *self.statements, *self.stores, *self.writer.tail(self.number)]
+
+    @property
+    def narrow(self) -> bool:
+        """Whether what goes before a vector is wider than its elements, which are held as they are read."""
+        return False
 
     def values(self, use: str) -> list[str]:
         return _values(self.writer, self.number, self.acc, use)
@@ -111,6 +116,10 @@ class _Scan:
 
 class _InnerScan(_Scan):
     """Lanes along the row. Tiles of it are held in registers; ``carry`` goes from tile to tile."""
+
+    @property
+    def narrow(self) -> bool:
+        return (self.type, self.result) == ("double", "float")
 
     def lines(self) -> list[str]:
         start, prior = self.prior()
@@ -128,24 +137,28 @@ class _InnerScan(_Scan):
         """``held``: what lanes scan by themselves; ``before``: what goes before each vector."""
         layout, kind, op = self.layout, self.type, self.op
         width = min(layout.team, WARP)
-        values = self.values(f"held[h] = ca::scan_lanes<{op}>(VALUE);")
+        lanes, whole = f"ca::scan_lanes<{op}>(VALUE)", f"held[h].v[{layout.vector - 1}]"
+        if self.narrow:
+            lanes, whole = "ca::to<float>(VALUE)", f"ca::scan_whole<{op}>(ca::to<{kind}>(held[h]))"
+        own = self.result if self.narrow else kind
+        values = self.values(f"held[h] = {lanes};")
         across = (
             self._across_warps(held)
             if layout.warps > 1 or layout.clustered
             else self._within_warp(held, width)
         )
         return [
-            f"ca::vec<{kind}, {layout.vector}> held[{held}];",
+            f"ca::vec<{own}, {layout.vector}> held[{held}];",
             f"{kind} whole[{held}], before[{held}];",
             *_each(
                 held,
                 [
-                    f"held[h] = ca::splat<{kind}, L>({self.identity});",
+                    f"held[h] = ca::splat<{own}, L>({own}({self.identity}));",
                     self._at,
                     "if (q < limit) {",
                     *indented(values),
                     "}",
-                    f"whole[h] = held[h].v[{layout.vector - 1}];",
+                    f"whole[h] = {whole};",
                 ],
             ),
             *_each(
@@ -161,8 +174,13 @@ class _InnerScan(_Scan):
 
     def _given(self, held: int) -> list[str]:
         """Stores of a tile that was found."""
-        found = f"ca::scan_join<{self.op}>(ca::splat<{self.type}, L>(before[h]), held[h])"
-        give = self.finish(found, f"ca::scan_shifted(before[h], {found})")
+        found, before = (
+            f"ca::scan_join<{self.op}>(ca::splat<{self.type}, L>(before[h]), held[h])",
+            "before[h]",
+        )
+        if self.narrow:
+            found, before = f"ca::scan_onto<{self.op}>(before[h], held[h])", "float(before[h])"
+        give = self.finish(found, f"ca::scan_shifted({before}, {found})")
         return _each(held, [self._at, "if (q < limit) {", *indented(give), "}"])
 
     @property

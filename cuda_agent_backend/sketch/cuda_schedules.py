@@ -14,6 +14,7 @@ from cuda_agent_backend.sketch.cuda_crossed import crossed_schedules
 from cuda_agent_backend.sketch.cuda_direct import direct_schedules
 from cuda_agent_backend.sketch.cuda_estimate import (
     LINE_BYTES,
+    REGISTERS,
     RowFacts,
     estimate,
     held_chunks,
@@ -38,9 +39,10 @@ from cuda_agent_backend.sketch.cuda_small import small_schedules
 from cuda_agent_backend.sketch.cuda_square import square_schedules
 from cuda_agent_backend.sketch.cuda_stencil import tile_loop, tile_rows
 from cuda_agent_backend.sketch.cuda_taps import with_taps_apart
+from cuda_agent_backend.sketch.cuda_together import TOGETHER, shared_loop
 from cuda_agent_backend.sketch.cuda_transpose import transpose_schedules
 from cuda_agent_backend.sketch.lower import LoweredRegion
-from cuda_agent_backend.sketch.nest import Dim, Kernel
+from cuda_agent_backend.sketch.nest import Dim, Kernel, merge_outer
 from cuda_agent_backend.sketch.passes import Pass
 from cuda_agent_backend.sketch.schedule import Parameter
 from cuda_agent_backend.sketch.ssa import GATHER, Unsupported
@@ -52,6 +54,8 @@ FEW = 8
 """Rows or columns below which a sum of products may be done as one reduction for each result."""
 KEPT_PER_THREAD = 64
 """Elements that a thread may keep in registers."""
+KEPT_OF_PRODUCTS, PRODUCT_REGISTERS = 28, 64
+"""Factors that a thread keeps of a row, and the registers that this takes with what goes before them in double."""
 LEAST_HELD = 0.2
 """Share of a row worth keeping."""
 MOST_SPLIT = 1024
@@ -80,6 +84,10 @@ BRANCHING = frozenset(
     ("div", "erf", "expm1", "log", "log10", "log1p", "log2", "pow", "sqrt", "tanh", "truediv")
 )
 """Functions with a branch for rare numbers, before which the compiler asks for nothing that comes after."""
+LEAST_SHARED_BYTES = 64 << 10
+"""Of what rows share, from which on it no longer stays in the L1 cache beside all else that goes through there."""
+TOGETHER_ROWS = (4, 3, 2)
+"""How many rows are taken together: the first that divides their number."""
 ONCE_L2 = 4
 """Sizes of the L2 cache up to which reads of what is needed once are marked so."""
 
@@ -214,14 +222,14 @@ def row_schedules(
     scored.sort(key=lambda item: item[:2])
     chosen = _diverse((p for *_, p in scored), kernel, region, device, most)
     chosen = _other_width_second(chosen)
-    chosen[1:1] = [
-        p for p in _in_one_go(facts, device) if p not in chosen and _text(kernel, region, p, device)
-    ]
+    in_one_go = [*_rows_together(kernel, facts, device), *_in_one_go(facts, device)]
+    chosen[1:1] = [p for p in in_one_go if p not in chosen and _text(kernel, region, p, device)]
     chosen[1:1] = [
         p
         for p in _asked_together(kernel, facts, device)
         if p not in chosen and _text(kernel, region, p, device)
     ]
+    chosen[1:1] = [p for p in _running_products(facts, device) if _text(kernel, region, p, device)]
     chosen[2:2] = [
         p
         for p in _columns_in_one_wave(facts, device)
@@ -233,7 +241,7 @@ def row_schedules(
         chosen[3:3] = [{**p, "stream": 1} for p in chosen[:1] if not p.get("stream")]
     # reads that leave the cache first spare what others left there; beside much larger data that is nothing
     once = int(facts.points * facts.rows * facts.item < ONCE_L2 * device.l2_bytes)
-    chosen = [{**p, "once": once * _bears_the_mark(p, facts)} for p in chosen]
+    chosen = [{"once": once * _bears_the_mark(p, facts), **p} for p in chosen]
     marked = [p for p in chosen if p["keep"] != "shared"]  # copies to shared memory carry no mark
     for p in marked[:1]:
         other = {**p, "once": 1 - int(p["once"])}
@@ -312,6 +320,39 @@ def _asked_together(kernel: Kernel, facts: RowFacts, device: DeviceFacts) -> lis
             }
         )
     return found
+
+
+def _rows_together(kernel: Kernel, facts: RowFacts, device: DeviceFacts) -> list[Parameters]:
+    """Two ways to read what long rows share once for several rows; otherwise as `_in_one_go`."""
+    if not _in_one_go(facts, device) or facts.points * facts.item < LEAST_SHARED_BYTES:
+        return []
+    loop = shared_loop(merge_outer(kernel))
+    count = next((n for n in TOGETHER_ROWS if loop is not None and loop[1] % n == 0), 1)
+    if count == 1:
+        return []
+    vector, team = _vectors(facts.item, facts.line)[0], 256
+    found: list[Parameters] = []
+    for chunks, once in ((8 // count, 1), (16 // count, 0)):
+        cut: Parameters = {"vector": vector, "team": team, "across": 1, "exchange": "split"}
+        cut |= {"segments": ceildiv(facts.points, team * vector * chunks), "keep": "none"}
+        cut |= {"unroll": chunks, "whole": 1, "once": once, TOGETHER: count}
+        found.append({"sketch": "row", **cut})
+    return found
+
+
+def _running_products(facts: RowFacts, device: DeviceFacts) -> list[Parameters]:
+    """A way to keep rows in so few registers, with what goes before a vector in double, that many are under way."""
+    if not facts.products or not facts.inner:
+        return []
+    vector = _vectors(facts.item, facts.store_line)[0]
+    for team in _powers(WARP, MAX_THREADS):
+        kept: Parameters = {"vector": vector, "team": team, "across": max(1, 128 // team)}
+        kept |= {"exchange": "block", "segments": 1, "keep": "registers"}
+        layout = read_layout(kept, facts.points, facts.rows, True, facts.wide)
+        if layout.chunks * vector <= KEPT_OF_PRODUCTS:
+            blocks = REGISTERS // (PRODUCT_REGISTERS * layout.threads)
+            return [{"sketch": "row", **kept, "blocks": blocks}]
+    return []
 
 
 def _columns_in_one_wave(facts: RowFacts, device: DeviceFacts) -> list[Parameters]:

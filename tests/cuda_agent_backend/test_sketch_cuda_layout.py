@@ -43,6 +43,19 @@ def test_every_element_of_a_row_is_dealt_once(
     assert sorted(positions(layout)) == list(range(points))
 
 
+@given(
+    st.integers(1, 900), st.sampled_from([1, 2, 4]), st.sampled_from([32, 64]), st.integers(2, 9)
+)
+def test_segments_of_whole_tiles_deal_every_element_once(
+    groups: int, vector: int, team: int, segments: int
+) -> None:
+    points = groups * vector
+    layout = Layout(points, 7, "inner", vector, team, 1, segments, "split", "none", whole=1)
+    assume((segments - 1) * layout.segment < points)
+    assert layout.segment % layout.tile == 0
+    assert sorted(positions(layout)) == list(range(points))
+
+
 @pytest.mark.parametrize("keep", ["registers", "shared", "none"])
 def test_loops_test_the_limit_only_where_the_sizes_are_uneven(keep: str) -> None:
     even = "\n".join(position_loop(Layout(4096, 8, vector=4, team=128, keep=keep), ["use(j);"]))

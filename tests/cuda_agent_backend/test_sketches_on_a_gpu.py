@@ -38,17 +38,19 @@ import test_sketch_halo
 import test_sketch_phases
 import test_sketch_recurrent as recurrent
 import test_sketch_running
+import test_sketch_running_products as products
 import test_sketch_scan_order
 import test_sketch_scatter
 import test_sketch_short
 import test_sketch_square
+import test_sketch_together
 import test_sketch_windows
 import test_totals
 import test_triangular
 import test_weighed
 import test_whole_rows
 import torch
-from sketch_kit import on_cuda
+from sketch_kit import Sample, on_cuda
 from torch._inductor import config as inductor_config
 
 from cuda_agent_backend.sketch import api
@@ -347,6 +349,42 @@ def test_a_last_wave_that_blocks_share_changes_nothing(
     if not isinstance(find_sanitizer(), Missing):
         found = sanitize(built.path, made.plan, lambda: list(it.inputs))
         assert {report.status for report in found} == {"clean"}, (case, found)
+
+
+@pytest.mark.parametrize("name", test_sketch_together.CASES)
+def test_rows_taken_together_are_as_eager_computes_them(name: str, tmp_path: Path) -> None:
+    """Small rows are not offered so."""
+    function, inputs, parameters = test_sketch_together.CASES[name]
+    it = on_cuda(function, *inputs)
+    given(it, Schedule.of({"sketch": "row", **parameters}), tmp_path)
+
+
+@pytest.mark.parametrize("name", test_sketch_cuda_columns.ODD)
+def test_rows_copied_by_few_bytes_are_as_eager_computes_them(name: str, tmp_path: Path) -> None:
+    function, inputs, parameters = test_sketch_cuda_columns.ODD[name]
+    way = {"sketch": "row", "exchange": "block", "segments": 1, **parameters}
+    given(on_cuda(function, *inputs), Schedule.of(way), tmp_path)
+
+
+@pytest.mark.parametrize("way", products.WAYS)
+def test_running_products_are_those_of_double_precision_rounded(way: str, tmp_path: Path) -> None:
+    it = on_cuda(lambda x: x.cumprod(1), products.factors())
+    it = dataclasses.replace(it, want=(it.inputs[0].double().cumprod(1).float(),))
+    parameters = {"sketch": "row", "exchange": "block", "segments": 1, **products.WAYS[way]}
+    given(it, Schedule.of(parameters), tmp_path)
+
+
+def given(it: Sample, schedule: Schedule, folder: Path) -> None:
+    """A schedule's kernels give what eager gives, and are clean."""
+    made = api.generate(it.analysis, schedule)
+    assert isinstance(made, Candidate), made
+    built = compile_candidate(made, folder, "sm_90a", 120)
+    assert isinstance(built, Compiled), built
+    for got, want in zip(run(built, made.plan, it.inputs), it.want, strict=True):
+        torch.testing.assert_close(got, want, equal_nan=True, **within(want))
+    if not isinstance(find_sanitizer(), Missing):
+        found = sanitize(built.path, made.plan, lambda: list(it.inputs))
+        assert {report.status for report in found} == {"clean"}, (schedule, found)
 
 
 def within(want: torch.Tensor) -> dict[str, float]:

@@ -274,6 +274,7 @@ template <class T> T __shfl_up_sync(unsigned, T x, int by, int width = 32) {
 // In place of what the sketches write in PTX.
 namespace ca {
 
+inline float anew(float x) { return x; }
 inline uint64_t once_policy() { return 0; }
 inline unsigned cluster_rank() { return emulator::self().block; }
 inline void cluster_arrive() { emulator::self().arrived = true; }
@@ -344,6 +345,7 @@ inline void queue_copy(void* to, const void* from, int bytes, int filled) {
   emulator::self().groups.back().push_back({to, from, bytes, filled});
 }
 inline void copy_async(void* shared, const void* global) { queue_copy(shared, global, 16, 16); }
+template <int Bytes> inline void copy_async_narrow(void* shared, const void* global) { queue_copy(shared, global, Bytes, Bytes); }
 template <int V> inline void copy_bytes_if(void* shared, const void* global, bool there) {
   queue_copy(shared, there ? global : shared_memory, V, there ? V : 0);
 }

@@ -265,6 +265,11 @@ CA_INLINE void copy_async(void* shared, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
                :: "r"(unsigned(__cvta_generic_to_shared(shared))), "l"(global) : "memory");
 }
+// The same for four or eight bytes, of rows that do not begin at multiples of sixteen.
+template <int Bytes> CA_INLINE void copy_async_narrow(void* shared, const void* global) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;"
+               :: "r"(unsigned(__cvta_generic_to_shared(shared))), "l"(global), "n"(Bytes) : "memory");
+}
 CA_INLINE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int Pending> CA_INLINE void copy_wait() { asm volatile("cp.async.wait_group %0;" :: "n"(Pending) : "memory"); }
 
@@ -783,6 +788,31 @@ template <class Op, class T, int L> CA_INLINE vec<T, L> scan_lanes(vec<T, L> a) 
 #pragma unroll
   for (int i = 1; i < L; ++i) a.v[i] = Op::join(a.v[i - 1], a.v[i]);
   return a;
+}
+template <class Op, class T, int L> CA_INLINE T scan_whole(vec<T, L> a) { return scan_lanes<Op>(a).v[L - 1]; }
+// The same number, as one of which the assembler knows nothing: what was worked out of it is not kept for later. No
+// device has so many multiprocessors that bits of their numbers are left.
+CA_INLINE float anew(float x) {
+  unsigned none;
+  asm volatile("{ .reg .u32 place; mov.u32 place, %%smid; shr.u32 %0, place, 24; }" : "=r"(none));
+  return __int_as_float(__float_as_int(x) ^ int(none));
+}
+// Running values of factors in single precision after what goes `before` them in double. Where neither it nor they come
+// near the ends of single precision's range, that is enough for their products: conversions to and from double are slow.
+template <class Op, int L> CA_INLINE vec<float, L> scan_onto(double before, vec<float, L> a) {
+  vec<float, L> own = scan_lanes<Op>(a);
+  const float start = float(before);
+  float low = fabsf(own.v[0]), high = low;
+#pragma unroll
+  for (int i = 1; i < L; ++i) { low = fminf(low, fabsf(own.v[i])); high = fmaxf(high, fabsf(own.v[i])); }
+  if (fabsf(start) > 0x1p-100f && fabsf(start) < 0x1p100f && low > 0x1p-24f && high < 0x1p24f) {
+    CA_LANES own.v[i] = Op::join(start, own.v[i]);
+    return own;
+  }
+  CA_LANES a.v[i] = anew(a.v[i]);
+  const vec<double, L> wide = scan_lanes<Op>(to<double>(a));
+  CA_LANES own.v[i] = float(Op::join(before, wide.v[i]));
+  return own;
 }
 // Inclusive scan over groups of `Width` threads of a warp.
 template <class Op, int Width, class T> CA_INLINE T scan_warp(T x) {

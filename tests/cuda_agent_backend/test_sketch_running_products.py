@@ -1,0 +1,73 @@
+"""Running products are rounded once or little more, and leave the range of single precision as late as results do."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import cuda_emulator
+import pytest
+import torch
+from sketch_kit import Sample, on_cuda
+
+from cuda_agent_backend.sketch import cuda
+from cuda_agent_backend.sketch.schedule import Schedule
+
+DEVICE = cuda.DeviceFacts()
+POINTS = 1500
+WAYS: dict[str, dict[str, Any]] = {
+    "in registers": {"vector": 4, "team": 64, "across": 2, "keep": "registers"},
+    "with many blocks": {"vector": 4, "team": 128, "keep": "registers", "blocks": 8},
+    "tile by tile": {"vector": 2, "team": 32, "across": 4, "keep": "none", "unroll": 4},
+}
+
+
+def factors() -> torch.Tensor:
+    """Rows near one, of any size, with zeros, numbers that are none, and products beyond single precision."""
+    made = torch.Generator().manual_seed(3)
+    x = 1 + torch.randn(10, POINTS, generator=made) / 30
+    x[1] = torch.randn(POINTS, generator=made)
+    x[2, 700] = 0.0
+    x[3, 31], x[3, 900] = math.inf, -2.0
+    x[4, 500] = math.nan
+    x[5, 0::2], x[5, 1::2] = 1e30, 1e-30
+    x[6, 3::4], x[6, 2::4] = 1e-30, -1e30
+    x[7, 8:11], x[7, 1000:1003] = 1e-13, 1e13
+    x[8, 100] = 1e-42
+    x[9, 10], x[9, 11] = math.inf, 0.0
+    return x
+
+
+def source_of(it: Sample, way: dict[str, Any]) -> tuple[str, Any]:
+    schedule = Schedule.of({"sketch": "row", "exchange": "block", "segments": 1, **way})
+    return cuda.emit(it.analysis.region, it.analysis.kernels, schedule, DEVICE)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_products_are_those_of_double_precision_rounded(way: str, tmp_path: Path) -> None:
+    it = on_cuda(lambda x: x.cumprod(1), factors())
+    source, plan = source_of(it, WAYS[way])
+    (got,) = cuda_emulator.run(source, plan, it.inputs, tmp_path)
+    want = it.inputs[0].double().cumprod(1).float()
+    torch.testing.assert_close(got, want, rtol=3e-7, atol=1e-44, equal_nan=True)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_follows_reads_the_product_before(way: str, tmp_path: Path) -> None:
+    def before(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.pad(x.cumprod(1)[:, :-1], (1, 0), value=1.0) + x
+
+    it = on_cuda(before, factors())
+    assert len(it.analysis.kernels) == 1
+    source, plan = source_of(it, WAYS[way])
+    (got,) = cuda_emulator.run(source, plan, it.inputs, tmp_path)
+    want = before(it.inputs[0].double()).float()
+    torch.testing.assert_close(got, want, rtol=1e-6, atol=2e-7, equal_nan=True)
+
+
+def test_many_blocks_are_offered_early() -> None:
+    it = on_cuda(lambda x: x.cumprod(1), torch.empty(8000, 7000, device="meta"))
+    found = cuda.schedules(it.analysis.region, it.analysis.kernels, DEVICE)
+    ways = [dict(s.parameters(0)) for s in found[:3]]
+    assert [(p["team"], p["blocks"]) for p in ways if "blocks" in p] == [(256, 4)]
