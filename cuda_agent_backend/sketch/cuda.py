@@ -154,19 +154,24 @@ def program(
         return _emit_kernel(kernel, region, parameters, name, device)
 
     emitted = [emit_one(n, kernel) for n, kernel in enumerate(kernels)]
+    functions = tuple(text for e in emitted for text in e.functions)
+    return Program(_preludes(region, schedule), functions, _plan(region, kernels, emitted))
+
+
+def _preludes(region: LoweredRegion, schedule: Schedule) -> tuple[str, ...]:
+    """The texts that its kernels use, those that others build on first."""
     halves = any(b.dtype in _HALF for b in region.buffers.values())
-    preludes = ["#define CA_HALF" if halves else "", _PRELUDE.read_text(encoding="utf-8")]
     sketches = {dict(p).get("sketch") for p in schedule.kernels}
     boxed = sketches & {cuda_halo.SKETCH, cuda_phases.SKETCH}
+    files = [_PRELUDE]
     if boxed or sketches & {*_TILED, cuda_short.SKETCH}:
-        files = (*cuda_contract.PRELUDES, *(cuda_contract.HALF_PRELUDES if halves else ()))
-        preludes += [text.read_text(encoding="utf-8") for text in files]
+        files += [*cuda_contract.PRELUDES, *(cuda_contract.HALF_PRELUDES if halves else ())]
     if boxed:
-        preludes.append(cuda_halo.PRELUDE.read_text(encoding="utf-8"))
+        files.append(cuda_halo.PRELUDE)
     if cuda_phases.SKETCH in sketches:
-        preludes.append(cuda_phases.PRELUDE.read_text(encoding="utf-8"))
-    functions = tuple(text for e in emitted for text in e.functions)
-    return Program(tuple(preludes), functions, _plan(region, kernels, emitted))
+        files.append(cuda_phases.PRELUDE)
+    texts = (file.read_text(encoding="utf-8") for file in files)
+    return ("#define CA_HALF" if halves else "", *texts)
 
 
 def _joined(

@@ -2,9 +2,9 @@
 
 It holds where operands are finite. An infinity of A makes a row of A B infinite with the signs of a row of B, and so
 NaN in (A B) C, but in A (B C) it meets a sum that is finite. So there is a guard: an output beside the task's own,
-zeros added up, NaN where an operand is not finite. The task as it stands is then computed. What is not finite in B or C makes
-something in B C that is not either, since it is multiplied with all of a row or a column; likewise with A and B C. So
-it is enough to look at B C and A, or at A (B C), whichever has fewer elements.
+zeros added up, NaN where an operand is not finite. The task as it stands is then computed. What is not finite in B or
+C makes something in B C that is not either, since it is multiplied with all of a row or a column; likewise with A and
+B C. So it is enough to look at B C and A, or at A (B C), whichever has fewer elements.
 """
 
 from __future__ import annotations
