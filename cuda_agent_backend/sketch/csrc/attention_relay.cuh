@@ -29,7 +29,7 @@ template <class A> struct relay_attention : relay_tiles<A, attention_head<A>> {
       start = keys_leak(find(blockIdx.x), first, A::rows, head_of::keys_for(first + 64)) ? INFINITY : 0.f;
     this->share(shared, count, find, [&] {
       soften_tiles(count, start);
-      head = find(anew(blockIdx.x));
+      head = find(opaque(blockIdx.x));
       finish();
     });
   }

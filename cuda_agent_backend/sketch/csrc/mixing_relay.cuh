@@ -20,7 +20,7 @@ template <class A> struct relay_mixing : relay_tiles<A, mixing_head<A>> {
       this->multiply(first + 64 * base::own_group() < A::queries ? count : 0, count, [](int) {}, [&](float (&score)[A::block / 2], int from) {
         rows.weigh(head, reinterpret_cast<float (&)[1][tiles_n][4]>(score), row, from);
       });
-      head = find(anew(blockIdx.x));
+      head = find(opaque(blockIdx.x));
       rows.finish(head, reinterpret_cast<const float (&)[1][columns][4]>(sum), row);
     });
   }

@@ -7,7 +7,7 @@
 namespace ca {
 
 // The same number, of which the compiler does not know that: what follows from it is worked out anew, and not kept.
-CA_INLINE int anew(int x) { asm volatile("" : "+r"(x)); return x; }
+CA_INLINE int opaque(int x) { asm volatile("" : "+r"(x)); return x; }
 
 // A: as for `attention_tiles`; rows is 64 for each group that multiplies, stages the tiles of K and of V in shared memory. And
 // turns. Head: has q, k and v of a head.
@@ -67,7 +67,7 @@ template <class A, class Head> struct relay_tiles {
     }
     take_registers<registers>();
     queries = reinterpret_cast<uint4*>(tiles + slots * slot_floats) + (int(threadIdx.x) - preparing) / 32 * steps * 96 + lane();
-    head = find(anew(blockIdx.x));
+    head = find(opaque(blockIdx.x));
     work();
   }
 
