@@ -14,7 +14,6 @@ import argparse
 import dataclasses
 import json
 import random
-import re
 import statistics
 import subprocess
 import sys
@@ -32,8 +31,7 @@ from benchmarks.cases import Case, cases
 from benchmarks.products import products
 from benchmarks.store import commit, machine, versions
 from cuda_agent_backend.tables import write_json
-
-LAUNCH_NAME = re.compile(r"\b(k\d+(?:_\w+)?)\(")
+from sandbox.plan import Plan
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,21 +189,19 @@ def build(case: Subject, folder: Path, most: int, tf32: bool) -> Built:
     try:
         region, kernels = lower_case(case)
         device = cuda.DeviceFacts(tf32=tf32)
-        sources, plans, schedules, prelude = [], [], [], ""
+        sources, plans, schedules = [], [], []
+        preludes: dict[str, None] = {}  # schedules of a case need different ones
         for number, schedule in enumerate(cuda.schedules(region, kernels, device, most)):
-            source, plan = cuda.emit(region, kernels, schedule, device)
-            cut = source.index('extern "C" __global__')
-            prelude = source[:cut]
-            sources.append(LAUNCH_NAME.sub(rf"v{number}_\1(", source[cut:]))
-            steps = tuple(
-                dataclasses.replace(s, kernel=f"v{number}_{s.kernel}") for s in plan.steps
-            )  # type: ignore[union-attr]
-            plans.append(dataclasses.replace(plan, steps=steps))
+            first = number * len(kernels)  # names that no other schedule's kernels have
+            made = cuda.program(region, kernels, schedule, device, first)
+            preludes |= dict.fromkeys(made.preludes)
+            sources += made.functions
+            plans.append(made.plan)
             schedules.append(schedule.to_json())
     except Exception as error:  # a tool reports and goes on
         return Built(case.name, (), repr(error)[:300])
     path = folder / f"{case.name.replace(' ', '_')}.cu"
-    path.write_text(prelude + "\n".join(sources))
+    path.write_text("\n".join((*preludes, *sources)))
     cubin = path.with_suffix(".cubin")
     command = [
         "nvcc",
@@ -224,13 +220,13 @@ def build(case: Subject, folder: Path, most: int, tf32: bool) -> Built:
         return Built(case.name, (), (done.stdout + done.stderr)[-600:])
     facts = ptxas_facts(done.stdout + done.stderr)
 
-    def registers(number: int) -> str:
-        mine = [f for name, f in facts.items() if name.startswith(f"v{number}_")]
+    def registers(plan: Plan) -> str:
+        mine = [facts[launch.kernel] for launch in plan.launches()]
         return "+".join(f"{f['registers']}{'s' if f['spill_store_bytes'] else ''}" for f in mine)
 
     variants = (
-        Variant(s, p.to_json(), str(cubin), registers(n))
-        for n, (s, p) in enumerate(zip(schedules, plans, strict=True))
+        Variant(s, p.to_json(), str(cubin), registers(p))
+        for s, p in zip(schedules, plans, strict=True)
     )
     return Built(case.name, tuple(variants))
 

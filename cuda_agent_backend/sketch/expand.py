@@ -11,7 +11,7 @@ from torch.fx import Graph, Node
 from cuda_agent_backend.gathered import bag_length
 from cuda_agent_backend.gradients import is_gradient, is_sum_of_products
 from cuda_agent_backend.operators import PRODUCT_TYPES, is_convolution, is_depthwise
-from cuda_agent_backend.rewrite.edit import argument, dtype_of, name_of, replace
+from cuda_agent_backend.rewrite.edit import argument, dtype_of, is_float, name_of, replace
 from cuda_agent_backend.sketch.expand_convolution import call, convolution
 from cuda_agent_backend.sketch.expand_gradients import gradient
 from cuda_agent_backend.triangular import VIEWS, masked_operand
@@ -23,13 +23,21 @@ LARGEST = 2
 STORED = "stored"
 """Metadata of nodes that are to be in memory: operands of products that read them more often than once."""
 READ_THROUGH = frozenset(
-    {
-        *VIEWS, "reshape", "_unsafe_view", "select", "slice", "clone", "_to_copy", "convert_element_type",
-        "mul", "div", "sub", "add", "where", "constant_pad_nd", "cat", "iota", "full", "scalar_tensor",
-        "tril", "triu", "lt", "le", "gt", "ge", "eq", "ne", "logical_and", "bitwise_and",
-    }
-)  # fmt: skip
-"""What kernels of products make of an operand while they copy it, in some combinations."""
+    (
+        "mul",
+        "div",
+        "sub",
+        "add",
+        "where",
+        "clone",
+        "_to_copy",
+        "convert_element_type",
+        "masked_fill",
+    )
+)
+"""What is done for each element that kernels of products do while they copy an operand, in some combinations; masks,
+copies and whatever only moves elements besides."""
+REDUCTIONS = ("sum", "mean", "prod", "amax", "amin", "max", "min", "var", "var_mean")
 PRODUCTS = (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default)
 
 
@@ -85,12 +93,12 @@ def _store_operands(product: Node) -> None:
 
 def _is_computed(operand: Node) -> bool:
     """Whether more is done for each element than kernels of products do; sums are in memory in any case."""
-    if operand.op != "call_function" or operand.target in PRODUCTS:
+    if operand.op != "call_function" or operand.target in PRODUCTS or not is_float(operand):
         return False
-    if name_of(operand) in ("sum", "mean", "amax", "amin"):
-        return False
-    if name_of(operand) not in READ_THROUGH:
+    if torch.Tag.pointwise in operand.target.tags and name_of(operand) not in READ_THROUGH:  # type: ignore[union-attr]
         return True
+    if name_of(operand) in REDUCTIONS:
+        return False
     return any(map(_is_computed, operand.all_input_nodes))
 
 

@@ -442,7 +442,7 @@ inline void announce(int barrier, int threads) { emulator::arrive(barrier, threa
 template <int N> inline void take_registers() {}
 template <int N> inline void give_registers() {}
 inline void keep_register(float&) {}
-inline int anew(int x) { return x; }
+inline int opaque(int x) { return x; }
 inline unsigned shared_address(const void* p) { return unsigned(reinterpret_cast<const unsigned char*>(p) - shared_memory); }
 template <int RowBytes> inline uint64_t wide_operand(const float* tile, int byte) {
   if (uintptr_t(tile) % 1024) { fprintf(stderr, "emulator: a tile that is not aligned\n"); abort(); }

@@ -31,12 +31,13 @@ template <class A> struct mixing_head {
     for (int from = begin; from < end; from += 32) {
       const float x = from + lane < end ? weight(row, from + lane, exact_score(row, from + lane)) : 0.f;
       all += x;
-#pragma unroll 1
-      for (int key = from; key < from + 32 && key < end; ++key) {
-        const float one = __shfl_sync(~0u, x, key - from);
+      const int count = end - from < 32 ? end - from : 32;
+#pragma unroll 8  // many loads under way: a row whose weights overflow takes this way, and half of all rows may
+      for (int key = 0; key < count; ++key) {
+        const float one = __shfl_sync(~0u, x, key);
 #pragma unroll
         for (int i = 0; i < each; ++i)
-          if (32 * i + lane < E) own[i] = fmaf(one, v[key * index(A::v_row) + 32 * i + lane], own[i]);
+          if (32 * i + lane < E) own[i] = fmaf(one, v[(from + key) * index(A::v_row) + 32 * i + lane], own[i]);
       }
     }
 #pragma unroll
@@ -52,7 +53,7 @@ template <class A> struct mixing_head {
   }
   CA_INLINE float exact_score(int row, int key) const {
     float x = 0.f;
-#pragma unroll 1
+#pragma unroll 8
     for (int d = 0; d < D; ++d) x = fmaf(q[row * index(A::q_row) + d], k[key * index(A::k_row) + d], x);
     return x;
   }
