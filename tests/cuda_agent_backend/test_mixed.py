@@ -22,6 +22,7 @@ from torch.nn import functional as F
 from cuda_agent_backend.canonical import Canonical, canonical
 from cuda_agent_backend.mixed import mixed
 from cuda_agent_backend.partition import Region, partition
+from cuda_agent_backend.rewrite.vanishing import vanishes
 from cuda_agent_backend.sketch.api import NotCovered, analyse, generate, schedules
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
 from cuda_agent_backend.sketch.cuda_mixing import CudaMixing, _parts_in_waves
@@ -326,7 +327,9 @@ def test_other_products_stay_apart(function: Function, inputs: tuple[Tensor, ...
     assert found_in(function, *inputs) == []
     products = [torch.ops.aten.bmm.default, torch.ops.aten.mm.default]
     for region in partition(graph_on_cuda(function, *inputs)):
-        assert sum(node.target in products for node in region.nodes) <= 1
+        # two in the other order are one region, and no mixing
+        needed = [n for n in region.nodes if n.target in products and not vanishes(n)]
+        assert len(needed) <= 1
 
 
 def test_what_something_else_needs_is_read() -> None:
