@@ -396,7 +396,8 @@ class Service:
         """Start the process that measures the graph after a search: while kernels are searched it imports torch and
         Inductor, which takes it ten seconds. Where nothing is found it waits for the next search's graph."""
         if self._ahead is None or not self._ahead.alive:
-            self._ahead = Child(MEASURING, [AHEAD], own_group=False)
+            with contextlib.suppress(OSError):  # a search needs none
+                self._ahead = Child(MEASURING, [AHEAD], own_group=False)
 
     def _measuring(self) -> Child:
         """A process that measures one graph, in this process's group, so that whoever kills this one kills it too."""

@@ -19,7 +19,7 @@ from sandbox.spotcheck import SpotCheck
 from sandbox.supervisor import RunTime, Trouble, WorkerProcess
 from sandbox.task import Task
 from sandbox.timing import SpeedReport
-from sandbox.verdict import Baselines, Failed, Failure, Noisy, Outcome
+from sandbox.verdict import Baselines, Crashed, Failed, Failure, Noisy, Outcome, TimedOut
 
 CONTROL = Effort(min_rounds=10, max_rounds=24, seconds=3.0)
 LONG_CONTROL = Effort(min_rounds=10, max_rounds=192, seconds=6.0)
@@ -70,6 +70,8 @@ class Race:
         self.baseline, self.candidate = baseline, candidate
         self.eager_task = eager_task or session.task
         self._drawn = False
+        self._lost: Trouble | None = None
+        """How the candidate's process ended while it was given inputs: the next one holds no candidate."""
 
     def equip(self) -> Trouble | None:
         """Give the baseline worker what it runs, without running it, and both workers inputs; done once. Needs no
@@ -77,7 +79,9 @@ class Race:
         sets = self._timed_sets(fresh=False)
         trouble = self._equip_baseline(sets)
         if trouble is None and self.session.task.target == "cuda":  # on cpu nothing is drawn
-            all(self.session.share(self.candidate, inputs) is None for inputs in sets)
+            shared = (self.session.share(self.candidate, inputs) for inputs in sets)
+            found = next((trouble for trouble in shared if trouble is not None), None)
+            self._lost = self._lost or (found if isinstance(found, Crashed | TimedOut) else None)
         return trouble
 
     @property
@@ -249,6 +253,8 @@ class Race:
         return replace(found, wins=False, wall=wall) if forbidden else found
 
     def _line_up(self, fresh: bool) -> list[Contestant] | Failure:
+        if self._lost is not None:
+            return self._lost
         sets = self._timed_sets(fresh)
         baselines = self.baselines()
         if not isinstance(baselines, Baselines):

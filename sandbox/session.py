@@ -177,8 +177,12 @@ class Session:
 
     def share_with_all(self, workers: Sequence[WorkerProcess], inputs: InputSet) -> Trouble | None:
         """As `share`, for workers that draw at the same time; all are done when this returns."""
-        begun = [self.begin_sharing(worker, inputs) for worker in workers]
-        troubles = [answer() for answer in begun]
+        begun = list[Callable[[], Trouble | None]]()
+        try:
+            for worker in workers:
+                begun.append(self.begin_sharing(worker, inputs))
+        finally:  # an answer left waiting would be taken for a forged one when the worker is asked next
+            troubles = [answer() for answer in begun]
         return next((trouble for trouble in troubles if trouble is not None), None)
 
     def prepare(

@@ -257,6 +257,17 @@ def test_what_measures_a_graph_is_started_with_the_search_for_a_device(
     assert another is Started.every[1] and not Started.every[1].ahead  # type: ignore[comparison-overlap]
 
 
+def test_a_search_goes_on_where_nothing_can_be_started_ahead(
+    served: service.Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any, **__: Any) -> None:
+        raise BlockingIOError("no more processes")
+
+    monkeypatch.setattr(service, "Child", refused)
+    searched(served, "cuda", tmp_path)
+    assert served._ahead is None
+
+
 def test_on_cpu_nothing_is_started_ahead(served: service.Service, tmp_path: Path) -> None:
     searched(served, "cpu", tmp_path)
     assert Started.every == []

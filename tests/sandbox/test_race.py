@@ -1,11 +1,15 @@
-"""When a glance and the baselines' measurement may end."""
+"""When a glance and the baselines' measurement may end, and what comes of a process that ends before."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
-from sandbox.race import are_sure, is_hopeless
+from sandbox.race import Race, are_sure, is_hopeless
 from sandbox.rounds import Record
+from sandbox.verdict import Crashed, Failed, TimedOut
 
 
 @pytest.mark.parametrize(
@@ -35,3 +39,33 @@ def test_baselines_are_sure_where_both_scatter_little(name: str, spread: float, 
     record = Record(device={"eager": steady, "inductor": steady, "harness": [1.0, 9.0]})
     record.device[name] = [1.0, 1.0, 1.0 + spread, 1.0, None, 1.0]
     assert are_sure(record) is sure
+
+
+def equipped(*answers: Any) -> Race:
+    """A race that was equipped twice; the candidate's worker gave these answers when it was given inputs."""
+    left, made = list(answers), Race.__new__(Race)
+    made.session = cast(
+        "Any",
+        SimpleNamespace(
+            task=SimpleNamespace(target="cuda"),
+            timed=["some inputs"],
+            share=lambda worker, inputs: left.pop(0) if worker == "candidate" else None,
+            prepare=lambda *_: None,
+            baselines={},
+        ),
+    )
+    made.baseline, made.candidate = cast("Any", ("baseline", "candidate"))
+    made.eager_task, made._lost = made.session.task, None
+    assert made.equip() is None
+    assert made.equip() is None
+    return made
+
+
+@pytest.mark.parametrize("end", [Crashed("draw 0", "SIGKILL"), TimedOut("draw 0", 20.0)])
+def test_a_candidates_process_that_ended_before_the_race_is_what_comes_of_it(end: Any) -> None:
+    """Another one holds no candidate: that it cannot run it says nothing."""
+    assert equipped(end, None)._line_up(fresh=False) == end
+
+
+def test_what_failed_beside_others_is_tried_again() -> None:
+    assert equipped(Failed("draw 0", "CUDA out of memory"), None)._lost is None

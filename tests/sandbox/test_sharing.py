@@ -9,7 +9,8 @@ import pytest
 import torch
 from judge_kit import spec
 
-from sandbox.expected import InputSet, Source
+from sandbox import verify
+from sandbox.expected import Expected, InputSet, Source
 from sandbox.session import Session, Timeouts
 from sandbox.supervisor import WorkerProcess
 from sandbox.verdict import Crashed, Failed
@@ -48,7 +49,9 @@ class Field:
         self.events: list[str] = []
         self.one, self.two = (Worker(role, self.events) for role in ("one", "two"))
         self.session = Session.__new__(Session)
-        self.session.task = cast("Any", SimpleNamespace(target="cuda", inputs=SPECS))
+        self.session.task = cast(
+            "Any", SimpleNamespace(target="cuda", inputs=SPECS, output_specs=SPECS)
+        )
         self.session.timeouts = Timeouts()
         self.session.bounds = cast("Any", (None,))
         self.session._known = {}
@@ -112,6 +115,34 @@ def test_trouble_of_one_is_told_and_no_answer_of_the_other_is_left_waiting(
     field.events.clear()
     assert field.share() is None
     assert field.events == [f"{role} asked", f"{role} answers"]
+
+
+def test_an_error_of_ours_leaves_no_answer_of_a_worker_waiting(
+    field: Field, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be taken for a forged one, and the next candidate for a cheat."""
+
+    def fails(session: Session, inputs: InputSet) -> Expected:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB")
+
+    field.session.sets = {}
+    monkeypatch.setattr(Session, "expected", fails)
+    sources, worker = [Source("normal", 3)], cast("WorkerProcess", field.one)
+    with pytest.raises(torch.OutOfMemoryError):
+        verify._check_group(field.session, worker, verify.THOROUGH, sources, 0)
+    assert field.events == BOTH[::2]
+
+
+def test_a_worker_that_cannot_be_started_leaves_no_answer_of_the_other_waiting(
+    field: Field, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails() -> None:
+        raise OSError("no room for another process")
+
+    monkeypatch.setattr(field.two, "ready", fails)
+    with pytest.raises(OSError, match="no room"):
+        field.share()
+    assert field.events == BOTH[::2]
 
 
 def test_values_that_find_no_memory_are_a_failure(
