@@ -7,7 +7,7 @@ import torch
 
 from sandbox import stir as stirring
 from sandbox.specs import ITEM_SIZES
-from sandbox.stir import REPLACED, stir
+from sandbox.stir import FEW, REPLACED, stir
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.uint8, torch.bool)
 
@@ -33,6 +33,18 @@ def test_few_elements_are_replaced_so_that_sums_change_too() -> None:
     kept = torch.isin(before, after).sum().item()
     assert 4096 - REPLACED <= kept < 4096
     assert abs(after.sum() - before.sum()) > 1e-6
+
+
+@pytest.mark.parametrize("count", [2, 3, 6, 40, FEW])
+def test_few_elements_keep_their_values_however_often_they_move(count: int) -> None:
+    """Overwritten by each other, six are one within some ten rounds, and the same from then on."""
+    before = torch.arange(float(count))
+    tensor = before.clone()
+    for seed in range(200):
+        earlier = tensor.clone()
+        stir([tensor], seed)
+        assert not torch.equal(tensor, earlier)
+    assert torch.equal(tensor.sort().values, before)
 
 
 def test_the_same_seed_does_the_same_and_another_does_not() -> None:

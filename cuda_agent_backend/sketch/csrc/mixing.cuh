@@ -20,46 +20,121 @@ template <class A> struct mixing_head {
     return A::end(given, matrix, row, column, mixed, total);
   }
 
-  // A row anew by its warp, term by term: infinities, NaN and the largest numbers do not survive the split of float32.
-  CA_INLINE void exact(int row) const {
+  // Rows anew by their warp, term by term: infinities, NaN and the largest numbers do not survive the split of float32. Half of
+  // all rows may need it, where weights overflow. So lanes read neighbouring elements of a key, for `together` rows at once, and
+  // what are NaN altogether are done: no more terms change that. row(i): the i-th of them; they may be the same.
+  static constexpr int together = 4, turn = 4, scores = together * turn;
+  template <class Row> CA_INLINE void exact(Row row) const {
     const int lane = threadIdx.x % 32;
-    constexpr int each = (E + 31) / 32;
-    float all = 0.f, own[each];
+    constexpr int terms = (D + 31) / 32, each = (E + 31) / 32;
+    float all = 0.f, own[together][each], query[together][terms];
 #pragma unroll
-    for (int i = 0; i < each; ++i) own[i] = 0.f;
+    for (int r = 0; r < together; ++r) {
+#pragma unroll
+      for (int i = 0; i < each; ++i) own[r][i] = 0.f;
+#pragma unroll
+      for (int i = 0; i < terms; ++i) query[r][i] = 32 * i + lane < D ? q[row(r) * index(A::q_row) + 32 * i + lane] : 0.f;
+    }
 #pragma unroll 1
-    for (int from = begin; from < end; from += 32) {
-      const float x = from + lane < end ? weight(row, from + lane, exact_score(row, from + lane)) : 0.f;
+    for (int from = begin; from < end; from += turn) {
+      float part[scores];
+#pragma unroll
+      for (int key = 0; key < turn; ++key) {
+#pragma unroll
+        for (int r = 0; r < together; ++r) part[together * key + r] = 0.f;
+#pragma unroll
+        for (int i = 0; i < terms; ++i) {
+          const float x = 32 * i + lane < D && from + key < end ? k[(from + key) * index(A::k_row) + 32 * i + lane] : 0.f;
+#pragma unroll
+          for (int r = 0; r < together; ++r) part[together * key + r] = fmaf(query[r][i], x, part[together * key + r]);
+        }
+      }
+      bool small = true;
+#pragma unroll
+      for (int i = 0; i < scores; ++i) small = small && fabsf(part[i]) < 1e36f;
+      // What lanes have of all scores is added up, so that each has one score: that of its number.
+#pragma unroll
+      for (int by = scores / 2; by > 0; by /= 2)
+#pragma unroll
+        for (int i = 0; i < by; ++i) {
+          const bool upper = lane & by;
+          const float given = upper ? part[i] : part[i + by], kept = upper ? part[i + by] : part[i];
+          part[i] = kept + __shfl_xor_sync(~0u, given, by);
+        }
+#pragma unroll
+      for (int by = scores; by < 32; by *= 2) part[0] += __shfl_xor_sync(~0u, part[0], by);
+      const int own_key = from + lane % scores / together;
+      float x = part[0];
+      if (__any_sync(~0u, !small)) x = exact_score(row(lane % together), own_key < end ? own_key : end - 1);
+      x = own_key < end ? weight(row(lane % together), own_key, x) : 0.f;
       all += x;
-      const int count = end - from < 32 ? end - from : 32;
-#pragma unroll 8  // many loads under way: a row whose weights overflow takes this way, and half of all rows may
-      for (int key = 0; key < count; ++key) {
-        const float one = __shfl_sync(~0u, x, key);
+#pragma unroll
+      for (int key = 0; key < turn; ++key) {
+        float v_of[each];
 #pragma unroll
         for (int i = 0; i < each; ++i)
-          if (32 * i + lane < E) own[i] = fmaf(one, v[(from + key) * index(A::v_row) + 32 * i + lane], own[i]);
+          v_of[i] = 32 * i + lane < E && from + key < end ? v[(from + key) * index(A::v_row) + 32 * i + lane] : 0.f;
+#pragma unroll
+        for (int r = 0; r < together; ++r) {
+          const float one = __shfl_sync(~0u, x, together * key + r);
+#pragma unroll
+          for (int i = 0; i < each; ++i) own[r][i] = fmaf(one, v_of[i], own[r][i]);
+        }
       }
+      if (are_nan(own, all)) break;
     }
 #pragma unroll
-    for (int by = 1; by < 32; by *= 2) all += __shfl_xor_sync(~0u, all, by);
+    for (int by = together; by < scores; by *= 2) all += __shfl_xor_sync(~0u, all, by);
     __syncwarp();
 #pragma unroll
-    for (int i = 0; i < each; ++i)
-      if (32 * i + lane < E) {
-        if constexpr (A::parts > 1) sums[int64_t(row) * E + 32 * i + lane] = own[i];
-        else out[row * index(A::o_row) + 32 * i + lane] = result(row, 32 * i + lane, own[i], all);
-      }
-    if constexpr (A::parts > 1) totals[row] = all;
+    for (int r = 0; r < together; ++r) {
+      const float total = __shfl_sync(~0u, all, r);
+#pragma unroll
+      for (int i = 0; i < each; ++i)
+        if (32 * i + lane < E) {
+          if constexpr (A::parts > 1) sums[int64_t(row(r)) * E + 32 * i + lane] = own[r][i];
+          else out[row(r) * index(A::o_row) + 32 * i + lane] = result(row(r), 32 * i + lane, own[r][i], total);
+        }
+      if constexpr (A::parts > 1) totals[row(r)] = total;
+    }
   }
+  // In order: what overflows on the way is infinite, though the sum need not be.
   CA_INLINE float exact_score(int row, int key) const {
     float x = 0.f;
-#pragma unroll 8
+#pragma unroll 1
     for (int d = 0; d < D; ++d) x = fmaf(q[row * index(A::q_row) + d], k[key * index(A::k_row) + d], x);
     return x;
   }
+  // Whether all that a warp has of rows is NaN, and so are the rows' sums of weights where they matter.
+  template <int N> static CA_INLINE bool are_nan(const float (&own)[together][N], float all) {
+    const int lane = threadIdx.x % 32;
+    int other = 0, numbers = 0;
+#pragma unroll
+    for (int r = 0; r < together; ++r)
+#pragma unroll
+      for (int i = 0; i < N; ++i) other |= 32 * i + lane < E && own[r][i] == own[r][i];
+    if constexpr (A::summed) {
+      numbers = all == all;  // of the lanes of a row, one is enough
+#pragma unroll
+      for (int by = together; by < scores; by *= 2) numbers &= __shfl_xor_sync(~0u, numbers, by);
+    }
+    return !__any_sync(~0u, other | numbers);
+  }
 };
-// Called, and not inlined, with nothing of the caller's state: what is rare must not take registers.
-template <class A> __device__ __noinline__ void exact_mixed_row(mixing_head<A> head, int row) { head.exact(row); }
+// Called, and not inlined, with nothing of the caller's state: what is rare must not take registers. wrong: a bit for each row
+// from `first` on.
+template <class A> __device__ __noinline__ void exact_mixed_rows(mixing_head<A> head, int first, unsigned wrong) {
+#pragma unroll 1
+  while (wrong != 0) {
+    unsigned digits = 0, row = 0;
+#pragma unroll
+    for (int i = 0; i < head.together; ++i) {
+      if (wrong != 0) row = __ffs(int(wrong)) - 1, wrong &= wrong - 1;
+      digits |= row << 4 * i;
+    }
+    head.exact([=](int i) { return first + int(digits >> 4 * i & 15); });
+  }
+}
 
 // The rows of a warp, 16 for each of F: a thread has a fourth of two of them, 8 apart, as the tensor core deals out weights of
 // 8 * N keys and columns of results.
@@ -145,16 +220,14 @@ template <class A, int F, int N> struct mixed_rows {
   // Rows that tensor cores did not get right. What was stored of them is stored anew.
   CA_INLINE void repair(const head_of& head, int first) const {
 #pragma unroll
-    for (int f = 0; f < F; ++f)
+    for (int f = 0; f < F; ++f) {
+      unsigned wrong = 0;  // a bit for each of 16 rows
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        int wrong = bad[f][h];
+      for (int h = 0; h < 2; ++h) wrong |= unsigned(bad[f][h]) << group() + 8 * h;
 #pragma unroll
-        for (int by = 1; by < 4; by *= 2) wrong |= __shfl_xor_sync(~0u, wrong, by);
-#pragma unroll 1
-        for (int row = 0; row < 8; ++row)
-          if (__shfl_sync(~0u, wrong, 4 * row)) exact_mixed_row(head, first + 16 * f + 8 * h + row);
-      }
+      for (int by = 1; by < 32; by *= 2) wrong |= __shfl_xor_sync(~0u, wrong, by);
+      if (wrong != 0) exact_mixed_rows(head, first + 16 * f, wrong);
+    }
   }
 };
 
