@@ -68,13 +68,29 @@ CASES: dict[str, Case] = {
     ),
     "batches": (lambda a, b, c: (a @ b) @ c, (randn(3, 50, 8), randn(3, 8, 60), randn(3, 60, 4))),
     "heads, and a sum of rows": (scores_without_softmax, HEADS),
+    "a batch of one behind a matrix": (
+        lambda a, b, c: torch.bmm(torch.mm(a, b)[None], c),
+        (randn(90, 8), randn(8, 80), randn(1, 80, 3)),
+    ),
+    "a matrix behind a batch of one": (
+        lambda a, b, c: torch.mm(c, torch.bmm(a, b).squeeze(0).t()),
+        (randn(1, 64, 4), randn(1, 4, 80), randn(3, 80)),
+    ),
     "three": (
         lambda a, b, c, d: ((a @ b) @ c) @ d,
         (randn(60, 50), randn(50, 70), randn(70, 60), randn(60, 2)),
     ),
 }
 X, W = randn(90, 70), randn(70, 80)
+
+
+def with_both_sums(a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, ...]:
+    first = a @ b
+    return first @ c, first.sum(0), first.sum(1)
+
+
 NOT: dict[str, Case] = {
+    "sums of rows and of columns": (with_both_sums, (X, W, randn(80, 3))),
     "the order is the cheaper one": (lambda a, b, c: (a @ b) @ c, (X, randn(70, 5), randn(5, 80))),
     "it saves little": (lambda a, b, c: (a @ b) @ c, (X, W, randn(80, 60))),
     "the first is needed": (lambda a, b, c: ((a @ b) @ c, a @ b), (X, W, randn(80, 3))),
