@@ -12,10 +12,12 @@ from cuda_agent_backend.operators import (
     is_copy,
     is_zero_padding,
     kind_of,
+    kind_of_lasting,
     product_sizes,
 )
 from cuda_agent_backend.partition import WAITING, Region, is_selection, size_in_bytes
 from cuda_agent_backend.rewrite.edit import argument, shape_of
+from cuda_agent_backend.rewrite.vanishing import vanishes_within
 
 SLACK = 0.1
 """The part of a region's least traffic that may be saved where Inductor moves no byte too many."""
@@ -49,6 +51,11 @@ def _kinds(region: Region) -> dict[Node, Kind]:
     kinds: dict[Node, Kind] = dict.fromkeys(region.inputs, Kind.SOURCE)
     for node in region.nodes:
         kinds[node] = kind_of(node, kinds)
+        is_whole = kinds[node] is not Kind.VANISHING or vanishes_within(
+            node, region.nodes, region.outputs
+        )
+        if not is_whole:
+            kinds[node] = kind_of_lasting(node)
     return kinds
 
 

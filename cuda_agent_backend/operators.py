@@ -19,7 +19,7 @@ from cuda_agent_backend.gradients import (
     is_sum_of_products,
 )
 from cuda_agent_backend.rewrite.edit import argument, dtype_of, is_tensor, name_of, shape_of
-from cuda_agent_backend.rewrite.products import PRODUCTS
+from cuda_agent_backend.rewrite.products import PRODUCT_TYPES, PRODUCTS
 from cuda_agent_backend.rewrite.vanishing import vanishes
 from sandbox import recurrent
 
@@ -31,7 +31,8 @@ class Kind(Enum):
     calls a library.
     `BACKWARD`: the backward of a convolution on cuda. Its results are products that our sketches fuse with what follows
     each of them, or barriers; it is a part of each one's region.
-    `VANISHING`: a matrix product that a rewrite does away with: fusible, whatever its size, dtype and device.
+    `VANISHING`: a matrix product that a rewrite does away with: fusible, whatever its size, dtype and device; or one of
+    two that are better made in the other order, where sketches make products of its dtype.
     `ATTENTION`: an attention that our sketches cover as it stands, its one result that is used included; or the last
     operator of one that is taken apart, or of its like without a softmax.
     `RECURRENT`: a recurrent layer that our sketches may cover, the results that are used included.
@@ -129,11 +130,6 @@ ADAPTIVE_POOLINGS = (
     torch.ops.aten.adaptive_max_pool3d.default,
 )
 """Those of the larger windows are extern kernels to Inductor."""
-PRODUCT_TYPES = {
-    "cpu": (torch.float32,),
-    "cuda": (torch.float32, torch.float16, torch.bfloat16),
-}
-"""Of matrix products and convolutions for which there are sketches, by target."""
 SMALLEST_PRODUCT = {"cpu": 1 << 20, "cuda": 1 << 16}
 """Multiplications, by target: below them a library's call is over before threads of ours have met on the cpu. On cuda a
 library's smallest call takes 5 to 10 us, that of a kernel with its bias and what follows 3."""
@@ -227,8 +223,12 @@ def _kind_of_barrier(node: Node) -> Kind:
     """What an operator that Inductor does not fuse is to us."""
     if is_adaptive_pooling(node) or _is_gathered(node):
         return Kind.COMPUTE
+    return Kind.VANISHING if vanishes(node) else kind_of_lasting(node)
+
+
+def kind_of_lasting(node: Node) -> Kind:
+    """What an operator of an extern kernel is that does not vanish, or not where it stands."""
     tests = (
-        (vanishes, Kind.VANISHING),
         (_is_product, Kind.PRODUCT),
         (_is_attention, Kind.ATTENTION),
         (_is_recurrent, Kind.RECURRENT),

@@ -16,7 +16,7 @@ a region stay outside, and no view is ever an output: what it views is put out i
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -27,8 +27,14 @@ from cuda_agent_backend.copies import read_through
 from cuda_agent_backend.dequantised import dequantised
 from cuda_agent_backend.gradients import is_gradient
 from cuda_agent_backend.mixed import Mixed, mixed
-from cuda_agent_backend.operators import VIEWS_OF_AN_INDEX, Kind, kind_of
+from cuda_agent_backend.operators import (
+    VIEWS_OF_AN_INDEX,
+    Kind,
+    kind_of,
+    kind_of_lasting,
+)
 from cuda_agent_backend.rewrite.edit import argument
+from cuda_agent_backend.rewrite.vanishing import vanishes_within
 from cuda_agent_backend.scaled import scaled_operands
 from sandbox import plan
 from sandbox.specs import ITEM_SIZES
@@ -67,24 +73,43 @@ class Region:
 
 
 def partition(graph: Graph, *, min_bytes: int = 0) -> list[Region]:
-    """All regions of a graph in order of their first node, those not offered included."""
-    analysis = Analysis(graph)
-    regions: list[Region] = []
-    for part in analysis.components(analysis.members, analysis.level):
-        for piece in _pieces(part, analysis):
-            regions.extend(_offer(piece, analysis, min_bytes))
-    return sorted(regions, key=lambda region: analysis.position[region.nodes[0]])
+    """All regions of a graph in order of their first node, those not offered included.
+
+    A product that would vanish only together with what has come into another region is one like any other.
+    """
+    lasting: set[Node] = set()
+    while True:
+        analysis = Analysis(graph, lasting)
+        regions: list[Region] = []
+        for part in analysis.components(analysis.members, analysis.level):
+            for piece in _pieces(part, analysis):
+                regions.extend(_offer(piece, analysis, min_bytes))
+        found = {node for region in regions for node in _lasting(region, analysis.kinds)}
+        if not found:
+            return sorted(regions, key=lambda region: analysis.position[region.nodes[0]])
+        lasting |= found
+
+
+def _lasting(region: Region, kinds: Mapping[Node, Kind]) -> list[Node]:
+    """The products of a region that would vanish if more of the graph were in it."""
+    nodes = set(region.nodes)
+    return [
+        n
+        for n in region.nodes
+        if kinds[n] is Kind.VANISHING and not vanishes_within(n, nodes, region.outputs)
+    ]
 
 
 class Analysis:
-    """Kinds, levels and members of regions, for one graph."""
+    """Kinds, levels and members of regions, for one graph. lasting: products that do not vanish."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, lasting: Collection[Node] = ()) -> None:
         self.nodes: list[Node] = list(graph.nodes)
         self.position = {node: number for number, node in enumerate(self.nodes)}
         self.kinds: dict[Node, Kind] = {}
         for node in self.nodes:
-            self.kinds[node] = kind_of(node, self.kinds)
+            kind = kind_of_lasting(node) if node in lasting else kind_of(node, self.kinds)
+            self.kinds[node] = kind
         self.trailing = self._trailing_mutations()
         self.composed = self._composed()
         self.through = self._shared()

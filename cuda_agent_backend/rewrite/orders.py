@@ -18,7 +18,12 @@ from cuda_agent_backend.rewrite.edit import (
     reduced_dims,
     shape_of,
 )
-from cuda_agent_backend.rewrite.products import PRODUCTS, MatrixProduct, matrix_product
+from cuda_agent_backend.rewrite.products import (
+    PRODUCT_TYPES,
+    PRODUCTS,
+    MatrixProduct,
+    matrix_product,
+)
 
 PAYS = 2
 """How many times the multiplications of the other order there are: it takes kernels of its own to see if it holds."""
@@ -53,8 +58,10 @@ def chains_of(outer: Node) -> Iterator[Chain]:
             continue
         inner, transposed = found
         first = matrix_product(inner)
-        if first is None or not _is_plain(first) or dtype_of(inner) != dtype_of(outer):
+        if first is None or not _is_plain(first):
             continue
+        if len({dtype_of(m) for m in (outer, inner, first.left, first.right, other)}) > 1:
+            continue  # of another dtype than its operands
         if (again := _inner(other)) is not None and again[0] is inner:
             continue  # its square, which takes it as it is
         if any(diagonal_of(m) is not None for m in (first.left, first.right, other)):
@@ -65,12 +72,13 @@ def chains_of(outer: Node) -> Iterator[Chain]:
             yield chain
 
 
-def is_in_chain(node: Node) -> bool:
-    """Whether a product is one of two that are better made in the other order."""
-    if name_of(node) not in PRODUCTS:
-        return False
-    ends = [node, *(end for end in _ends(node) if name_of(end) in PRODUCTS)]
-    return any(node in (c.inner, c.outer) for end in ends for c in chains_of(end))
+def chains_with(node: Node) -> list[Chain]:
+    """The chains that a product is one of, where a sketch makes products: those of a chain are made all the same."""
+    device = node.meta["val"].device.type
+    if name_of(node) not in PRODUCTS or dtype_of(node) not in PRODUCT_TYPES.get(device, ()):
+        return []
+    ends = dict.fromkeys([node, *(end for end in _ends(node) if name_of(end) in PRODUCTS)])
+    return [c for end in ends for c in chains_of(end) if node in (c.inner, c.outer)]
 
 
 def _is_plain(product: MatrixProduct) -> bool:
@@ -114,8 +122,12 @@ def _ends(product: Node) -> Iterator[Node]:
 
 
 def _is_all(chain: Chain) -> bool:
-    """Whether nothing but the outer product needs the inner one as it is."""
-    return all(end is chain.outer or _is_sum_of(end) for end in _ends(chain.inner))
+    """Whether nothing but the outer product needs the inner one as it is.
+
+    Of two sums each would have the product have a user more (`linear.trace`), and it would be made after all.
+    """
+    others = [end for end in _ends(chain.inner) if end is not chain.outer]
+    return len(others) <= 1 and all(map(_is_sum_of, others))
 
 
 def _is_sum_of(node: Node) -> bool:

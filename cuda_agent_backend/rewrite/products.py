@@ -5,12 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch.fx import Node
 
 from cuda_agent_backend.rewrite.edit import argument, is_float, name_of, number
 
 WITHOUT_ADDEND, WITH_ADDEND = ("mm", "bmm"), ("addmm", "baddbmm")
 PRODUCTS = WITHOUT_ADDEND + WITH_ADDEND
+PRODUCT_TYPES = {
+    "cpu": (torch.float32,),
+    "cuda": (torch.float32, torch.float16, torch.bfloat16),
+}
+"""Of matrix products and convolutions for which there are sketches, by target."""
 
 
 @dataclass(frozen=True)

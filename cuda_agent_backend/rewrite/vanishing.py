@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import torch
 from torch.fx import Node
 
 from cuda_agent_backend.rewrite.edit import is_float, is_tensor, name_of
 from cuda_agent_backend.rewrite.linear import term_of
-from cuda_agent_backend.rewrite.orders import is_in_chain
+from cuda_agent_backend.rewrite.orders import chains_with
 from cuda_agent_backend.rewrite.products import PRODUCTS
 from cuda_agent_backend.rewrite.rules.diagonal_of_product import READERS, diagonal_of_product
 from cuda_agent_backend.rewrite.rules.diagonal_product import has_diagonal
@@ -38,8 +40,21 @@ def vanishes(node: Node) -> bool:
     which only diagonals are read, or one of two that are better made in the other order."""
     if name_of(node) not in PRODUCTS or not is_float(node):
         return False
-    tests = (has_diagonal, _is_summed_away, _is_read_along_diagonals, is_in_chain)
+    tests = (has_diagonal, _is_summed_away, _is_read_along_diagonals, chains_with)
     return any(test(node) for test in tests)
+
+
+def vanishes_within(node: Node, nodes: Collection[Node], outputs: Collection[Node]) -> bool:
+    """Whether a product that `vanishes` does so where a part of its graph is all that is rewritten.
+
+    nodes, outputs: those of the part, and those of them that are needed outside.
+    """
+    if has_diagonal(node):
+        return True
+    if node not in outputs and (_is_summed_away(node) or _is_read_along_diagonals(node)):
+        return True
+    chains = chains_with(node)
+    return any(c.inner in nodes and c.outer in nodes and c.inner not in outputs for c in chains)
 
 
 def _is_summed_away(product: Node) -> bool:

@@ -10,8 +10,9 @@ from torch.fx import Graph, Node
 
 from cuda_agent_backend.gathered import bag_length
 from cuda_agent_backend.gradients import is_gradient, is_sum_of_products
-from cuda_agent_backend.operators import PRODUCT_TYPES, is_convolution, is_depthwise
+from cuda_agent_backend.operators import is_convolution, is_depthwise
 from cuda_agent_backend.rewrite.edit import argument, dtype_of, is_float, name_of, replace
+from cuda_agent_backend.rewrite.products import PRODUCT_TYPES
 from cuda_agent_backend.sketch.expand_convolution import call, convolution
 from cuda_agent_backend.sketch.expand_gradients import gradient
 from cuda_agent_backend.triangular import VIEWS, masked_operand

@@ -13,11 +13,15 @@ import torch
 from sketch_kit import KEY, Sample, sample
 from test_partition import operators, regions
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 from cuda_agent_backend.rewrite.alternatives import split
 from cuda_agent_backend.rewrite.catalogue import RULES
+from cuda_agent_backend.rewrite.edit import name_of
 from cuda_agent_backend.rewrite.forms import Form, forms, rewritten
+from cuda_agent_backend.rewrite.orders import chains_of
 from cuda_agent_backend.rewrite.rules.product_order import RULE
 from cuda_agent_backend.sketch import api
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
@@ -68,13 +72,29 @@ CASES: dict[str, Case] = {
     ),
     "batches": (lambda a, b, c: (a @ b) @ c, (randn(3, 50, 8), randn(3, 8, 60), randn(3, 60, 4))),
     "heads, and a sum of rows": (scores_without_softmax, HEADS),
+    "a batch of one behind a matrix": (
+        lambda a, b, c: torch.bmm(torch.mm(a, b)[None], c),
+        (randn(90, 8), randn(8, 80), randn(1, 80, 3)),
+    ),
+    "a matrix behind a batch of one": (
+        lambda a, b, c: torch.mm(c, torch.bmm(a, b).squeeze(0).t()),
+        (randn(1, 64, 4), randn(1, 4, 80), randn(3, 80)),
+    ),
     "three": (
         lambda a, b, c, d: ((a @ b) @ c) @ d,
         (randn(60, 50), randn(50, 70), randn(70, 60), randn(60, 2)),
     ),
 }
 X, W = randn(90, 70), randn(70, 80)
+
+
+def with_both_sums(a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, ...]:
+    first = a @ b
+    return first @ c, first.sum(0), first.sum(1)
+
+
 NOT: dict[str, Case] = {
+    "sums of rows and of columns": (with_both_sums, (X, W, randn(80, 3))),
     "the order is the cheaper one": (lambda a, b, c: (a @ b) @ c, (X, randn(70, 5), randn(5, 80))),
     "it saves little": (lambda a, b, c: (a @ b) @ c, (X, W, randn(80, 60))),
     "the first is needed": (lambda a, b, c: ((a @ b) @ c, a @ b), (X, W, randn(80, 3))),
@@ -234,3 +254,53 @@ def test_both_products_are_one_region() -> None:
     assert found == ["mm", "mm", "tanh"]
     (found,) = offered(scores_without_softmax, *HEADS)
     assert found.count("bmm") == 2 and {"expm1", "sum", "div"} <= set(found)
+
+
+def test_products_that_no_sketch_makes_part_regions() -> None:
+    """In the other order they are products all the same."""
+
+    def between(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        return ((a.tanh() + 1) @ b @ c).tanh().exp()
+
+    doubles = tuple(x.double() for x in (X, W, randn(80, 3)))
+    assert offered(between, *doubles) == [["tanh", "add"], ["tanh", "exp"]]
+
+
+def by_a_sum_and_a_barrier(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
+    """Of two products the second needs a sum of the first, by way of a library."""
+    first = a @ b
+    return (first @ (c * torch.linalg.inv(d * first.sum()).sum())).tanh()
+
+
+def test_a_product_of_another_dtype_than_its_operands_stays_where_it_is() -> None:
+    with FakeTensorMode():
+        a, b = (torch.empty(s, device="cuda", dtype=torch.half) for s in ((512, 64), (64, 512)))
+        c = torch.empty(512, 8, device="cuda")
+        made = make_fx(lambda a, b, c: torch.mm(a, b, out_dtype=torch.float32) @ c)(a, b, c)
+    assert [name_of(node) for node in made.graph.nodes if list(chains_of(node))] == []
+
+
+def test_products_that_come_into_two_regions_are_like_any_other() -> None:
+    large = randn(600, 70), randn(70, 800), randn(800, 3), randn(5, 5)
+    found = [operators(region) for region in regions(by_a_sum_and_a_barrier, *large)]
+    assert ["mm", "sum", "mul"] in found
+    assert all(names.count("mm") < 2 for names in found)
+    (last,) = (names for names in found if names[-1] == "tanh")
+    assert last == ["mm", "tanh"]
+
+
+def test_a_cut_between_two_products_makes_them_like_any_other() -> None:
+    def wide(a: Tensor, b: Tensor, c: Tensor, *more: Tensor) -> Tensor:
+        first, second = a, c
+        for x in more[:7]:
+            first = first * x
+        first = first @ b
+        for x in more[7:]:
+            second = second + x
+        return (first @ second).tanh()
+
+    some = [randn(900, 70) for _ in range(7)] + [randn(800, 3) for _ in range(16)]
+    found = [
+        operators(r) for r in regions(wide, randn(900, 70), randn(70, 800), randn(800, 3), *some)
+    ]
+    assert [names for names in found if "mm" in names] == [["mm"], ["mm", "tanh"]]

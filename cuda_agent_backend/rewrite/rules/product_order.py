@@ -34,7 +34,7 @@ def apply(graph: Graph) -> bool:
 
 def _reordered(at: Editor, chain: Chain) -> tuple[Node, list[Node]]:
     """The result, and what it was made of last."""
-    left, right = chain.left, chain.right
+    left, right = (_as_batches(at, m, chain.other) for m in (chain.left, chain.right))
     if chain.is_transposed:
         left, right = _transposed(at, right), _transposed(at, left)
     if chain.is_left:
@@ -42,6 +42,11 @@ def _reordered(at: Editor, chain: Chain) -> tuple[Node, list[Node]]:
     else:
         left = _product(at, chain.other, left)
     return _outer(at, chain.outer, left, right), [left, right]
+
+
+def _as_batches(at: Editor, node: Node, other: Node) -> Node:
+    """With as many dimensions as what it is to be multiplied with: a matrix is a batch of one."""
+    return at.shaped(node, (*shape_of(other)[:-2], *shape_of(node)[-2:]))
 
 
 def _transposed(at: Editor, node: Node) -> Node:
