@@ -26,7 +26,7 @@ WAYS: dict[str, dict[str, Any]] = {
 def factors() -> torch.Tensor:
     """Rows near one, of any size, with zeros, numbers that are none, and products beyond single precision."""
     made = torch.Generator().manual_seed(3)
-    x = 1 + torch.randn(10, POINTS, generator=made) / 30
+    x = 1 + torch.randn(12, POINTS, generator=made) / 30
     x[1] = torch.randn(POINTS, generator=made)
     x[2, 700] = 0.0
     x[3, 31], x[3, 900] = math.inf, -2.0
@@ -36,6 +36,9 @@ def factors() -> torch.Tensor:
     x[7, 8:11], x[7, 1000:1003] = 1e-13, 1e13
     x[8, 100] = 1e-42
     x[9, 10], x[9, 11] = math.inf, 0.0
+    x[10:] = torch.randn(2, POINTS, generator=made) / 10
+    x[10, 1400] = math.inf  # where the product has long been zero, also in double precision
+    x[11, 3] = -math.inf  # behind which factors whose product would be zero leave it as it is
     return x
 
 

@@ -267,6 +267,11 @@ template <class T> T __shfl_xor_sync(unsigned, T x, int mask, int = 32) { return
 template <class T> T __shfl_sync(unsigned, T x, int from, int width = 32) {
   return emulator::exchange(x, [=](int l) { return l / width * width + from % width; });
 }
+inline int __any_sync(unsigned, int mine) {
+  int any = mine != 0;
+  for (int step = 1; step < 32; step *= 2) any |= emulator::exchange(any, [=](int l) { return l ^ step; });
+  return any;
+}
 template <class T> T __shfl_up_sync(unsigned, T x, int by, int width = 32) {
   return emulator::exchange(x, [=](int l) { return l % width < by ? l : l - by; });
 }
