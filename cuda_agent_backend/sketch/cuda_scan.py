@@ -262,7 +262,10 @@ class _InnerScan(_Scan):
             f"for (int h = 0; h < {held}; ++h) before[h] = {op}::join(carry, {mine});",
         ]
         if self._in_turn:
-            out += [f"{self.type} after = {op}::join(carry, {tiles}[r]);", *self._warps_in_turn(held)]
+            out += [
+                f"{self.type} after = {op}::join(carry, {tiles}[r]);",
+                *self._warps_in_turn(held),
+            ]
         elif looped:
             out += [f"const {self.type} after = {op}::join(carry, {tiles}[r]);"]
         return [*out, "carry = after;", "__syncthreads();"] if looped else out
