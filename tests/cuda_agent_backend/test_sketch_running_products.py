@@ -13,6 +13,7 @@ from sketch_kit import Sample, on_cuda
 
 from cuda_agent_backend.sketch import cuda
 from cuda_agent_backend.sketch.schedule import Schedule
+from cuda_agent_backend.sketch.ssa import Unsupported
 
 DEVICE = cuda.DeviceFacts()
 POINTS = 1500
@@ -74,3 +75,19 @@ def test_many_blocks_are_offered_early() -> None:
     found = cuda.schedules(it.analysis.region, it.analysis.kernels, DEVICE)
     ways = [dict(s.parameters(0)) for s in found[:3]]
     assert [(p["team"], p["blocks"]) for p in ways if "blocks" in p] == [(256, 4)]
+
+
+def test_warps_read_totals_before_the_next_row_writes_its_own() -> None:
+    it = on_cuda(lambda x: x.cumsum(1), torch.empty(4000, 1024, device="meta"))
+    way = {"vector": 4, "team": 128, "keep": "shared", "stages": 2, "blocks": 1}
+    source, _ = source_of(it, way)
+    rows = source[source.index("for (int row = ") :]
+    stored = rows.index("ca::store<L>(m_buf0")
+    assert "__syncthreads();" in rows[stored:]
+
+
+def test_columns_are_not_on_their_way_by_stages() -> None:
+    it = on_cuda(lambda x: torch.nn.functional.normalize(x, dim=0), torch.empty(65, 12))
+    way = {"lanes": "outer", "vector": 2, "team": 32, "across": 1, "keep": "shared", "stages": 2}
+    with pytest.raises(Unsupported, match="stages of columns"):
+        source_of(it, way)
