@@ -170,6 +170,7 @@ class Layout:
             "empty segments": (self.segments - 1) * self.segment >= self.points,
             "stages without shared memory": self.stages > 1
             and (self.keep != "shared" or self.across > 1),
+            "stages of columns": self.stages > 1 and not self.inner,
             "a part held elsewhere than in shared memory": self.held > 0
             and (self.keep != "shared" or self.stages > 1 or self.ordered),
             "squares of what is kept, or of single elements": self.square > 0

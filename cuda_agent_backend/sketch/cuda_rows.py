@@ -136,7 +136,8 @@ class RowWriter:
         """``body`` for each row of this block."""
         layout, keeper = self.layout, self.keeper
         if layout.stages > 1:
-            barrier = bool(self.program.shared)
+            # reductions have slots for each stage, scans and what rows share do not
+            barrier = bool(self.program.shared) or layout.ordered
             return staged_lines(layout, self.outer, keeper.copies(), body, barrier)
         ready = ["ca::cluster_wait();"] if layout.clustered else []
         return [*row_lines(layout, self.outer), *keeper.fetch(), *ready, *body]

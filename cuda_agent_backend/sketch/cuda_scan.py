@@ -2,6 +2,10 @@
 
 A row that is split over launches is read twice: a first launch leaves the total of every segment in memory, and the
 second starts each segment from what goes before it.
+
+A tree takes factors in other orders than eager. That matters where a running product is no number any more: behind
+factors whose product comes to zero an infinity makes NaN, alone it stays one. A tile of which that is true is done once
+more from left to right, as torch's own blocks nearly are; but not where blocks of a cluster share a row.
 """
 
 from __future__ import annotations
@@ -198,14 +202,31 @@ class _InnerScan(_Scan):
             else max(1, min(layout.unroll, layout.chunks))
         )
 
+    @property
+    def _in_turn(self) -> bool:
+        """Whether a tile in which numbers end is found again from left to right: what ends them depends on that."""
+        product = self.op == "ca::scan_prod" and self.type == "double"
+        return product and not self.layout.clustered
+
     def _within_warp(self, held: int, width: int) -> list[str]:
-        return _each(
+        out = _each(
             held,
             [
                 f"before[h] = {self.op}::join(carry, before[h]);",
                 f"carry = {self.op}::join(carry, __shfl_sync(0xffffffffu, whole[h], {width - 1}, {width}));",
             ],
         )
+        if not self._in_turn:
+            return out
+        turn = f"start = ca::scan_in_turn<{self.op}, {width}>(start, held[h], before[h]);"
+        return [
+            "double start = carry;",
+            *out,
+            "if (__any_sync(0xffffffffu, ca::scan_left(start, carry))) {",
+            *indented(_each(held, [turn])),
+            "  carry = start;",
+            "}",
+        ]
 
     def _across_warps(self, held: int) -> list[str]:
         """``before[h]`` grows by all that goes before this warp's part, and ``carry`` by the whole tile."""
@@ -240,9 +261,30 @@ class _InnerScan(_Scan):
             "#pragma unroll",
             f"for (int h = 0; h < {held}; ++h) before[h] = {op}::join(carry, {mine});",
         ]
-        return (
-            [*out, f"carry = {op}::join(carry, {tiles}[r]);", "__syncthreads();"] if looped else out
-        )
+        if self._in_turn:
+            out += [
+                f"{self.type} after = {op}::join(carry, {tiles}[r]);",
+                *self._warps_in_turn(held),
+            ]
+        elif looped:
+            out += [f"const {self.type} after = {op}::join(carry, {tiles}[r]);"]
+        return [*out, "carry = after;", "__syncthreads();"] if looped else out
+
+    def _warps_in_turn(self, held: int) -> list[str]:
+        """What goes before vectors, and ``after`` the tile, found from left to right where numbers end in it."""
+        layout, tiles = self.layout, f"tiles{self.name}"
+        ended = "ca::scan_left(carry, after)"
+        if layout.across > 1:
+            ended = f"__syncthreads_or({ended})"
+        turn = [
+            f"for (int w = 0; w < {layout.warps}; ++w) {{",
+            "  __syncthreads();",
+            f"  if (t / 32 == w) {tiles}[r] = ca::scan_in_turn<{self.op}, {WARP}>(after, held[h], before[h]);",
+            "  __syncthreads();",
+            f"  after = {tiles}[r];",
+            "}",
+        ]
+        return [f"if ({ended}) {{", "  after = carry;", *indented(_each(held, turn)), "}"]
 
 
 class _OuterScan(_Scan):

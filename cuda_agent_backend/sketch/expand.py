@@ -94,13 +94,18 @@ def _store_operands(product: Node) -> None:
 
 def _is_computed(operand: Node) -> bool:
     """Whether more is done for each element than kernels of products do; sums are in memory in any case."""
-    if operand.op != "call_function" or operand.target in PRODUCTS or not is_float(operand):
-        return False
-    if torch.Tag.pointwise in operand.target.tags and name_of(operand) not in READ_THROUGH:  # type: ignore[union-attr]
-        return True
-    if name_of(operand) in REDUCTIONS:
-        return False
-    return any(map(_is_computed, operand.all_input_nodes))
+    waiting, seen = [operand], {operand}
+    while waiting:
+        node = waiting.pop()
+        if node.op != "call_function" or node.target in PRODUCTS or not is_float(node):
+            continue
+        pointwise = torch.Tag.pointwise in node.target.tags  # type: ignore[union-attr]
+        if pointwise and name_of(node) not in READ_THROUGH:
+            return True
+        if name_of(node) not in REDUCTIONS:
+            waiting += [read for read in node.all_input_nodes if read not in seen]
+            seen.update(node.all_input_nodes)
+    return False
 
 
 def _with_addend(graph: Graph, node: Node) -> Node:

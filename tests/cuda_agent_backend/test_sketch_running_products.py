@@ -13,6 +13,7 @@ from sketch_kit import Sample, on_cuda
 
 from cuda_agent_backend.sketch import cuda
 from cuda_agent_backend.sketch.schedule import Schedule
+from cuda_agent_backend.sketch.ssa import Unsupported
 
 DEVICE = cuda.DeviceFacts()
 POINTS = 1500
@@ -26,7 +27,7 @@ WAYS: dict[str, dict[str, Any]] = {
 def factors() -> torch.Tensor:
     """Rows near one, of any size, with zeros, numbers that are none, and products beyond single precision."""
     made = torch.Generator().manual_seed(3)
-    x = 1 + torch.randn(10, POINTS, generator=made) / 30
+    x = 1 + torch.randn(12, POINTS, generator=made) / 30
     x[1] = torch.randn(POINTS, generator=made)
     x[2, 700] = 0.0
     x[3, 31], x[3, 900] = math.inf, -2.0
@@ -36,6 +37,9 @@ def factors() -> torch.Tensor:
     x[7, 8:11], x[7, 1000:1003] = 1e-13, 1e13
     x[8, 100] = 1e-42
     x[9, 10], x[9, 11] = math.inf, 0.0
+    x[10:] = torch.randn(2, POINTS, generator=made) / 10
+    x[10, 1400] = math.inf  # where the product has long been zero, also in double precision
+    x[11, 3] = -math.inf  # behind which factors whose product would be zero leave it as it is
     return x
 
 
@@ -71,3 +75,19 @@ def test_many_blocks_are_offered_early() -> None:
     found = cuda.schedules(it.analysis.region, it.analysis.kernels, DEVICE)
     ways = [dict(s.parameters(0)) for s in found[:3]]
     assert [(p["team"], p["blocks"]) for p in ways if "blocks" in p] == [(256, 4)]
+
+
+def test_warps_read_totals_before_the_next_row_writes_its_own() -> None:
+    it = on_cuda(lambda x: x.cumsum(1), torch.empty(4000, 1024, device="meta"))
+    way = {"vector": 4, "team": 128, "keep": "shared", "stages": 2, "blocks": 1}
+    source, _ = source_of(it, way)
+    rows = source[source.index("for (int row = ") :]
+    stored = rows.index("ca::store<L>(m_buf0")
+    assert "__syncthreads();" in rows[stored:]
+
+
+def test_columns_are_not_on_their_way_by_stages() -> None:
+    it = on_cuda(lambda x: torch.nn.functional.normalize(x, dim=0), torch.empty(65, 12))
+    way = {"lanes": "outer", "vector": 2, "team": 32, "across": 1, "keep": "shared", "stages": 2}
+    with pytest.raises(Unsupported, match="stages of columns"):
+        source_of(it, way)

@@ -268,8 +268,9 @@ template <class T> T __shfl_sync(unsigned, T x, int from, int width = 32) {
   return emulator::exchange(x, [=](int l) { return l / width * width + from % width; });
 }
 inline int __any_sync(unsigned, int mine) {
-  for (int by = 1; by < 32; by *= 2) mine |= __shfl_xor_sync(~0u, mine, by);
-  return mine != 0;
+  int any = mine != 0;
+  for (int step = 1; step < 32; step *= 2) any |= emulator::exchange(any, [=](int l) { return l ^ step; });
+  return any;
 }
 inline int __ffs(int x) { return __builtin_ffs(x); }
 template <class T> T __shfl_up_sync(unsigned, T x, int by, int width = 32) {

@@ -810,10 +810,29 @@ template <class Op, int L> CA_INLINE vec<float, L> scan_onto(double before, vec<
     return own;
   }
   CA_LANES a.v[i] = anew(a.v[i]);
-  const vec<double, L> wide = scan_lanes<Op>(to<double>(a));
-  CA_LANES own.v[i] = float(Op::join(before, wide.v[i]));
+  CA_LANES { before = Op::join(before, double(a.v[i])); own.v[i] = float(before); }
   return own;
 }
+// What there is after the factors of a vector, one by one, and after what lanes scanned by themselves.
+template <class Op, int L> CA_INLINE double scan_past(double before, vec<float, L> a) {
+  CA_LANES before = Op::join(before, double(anew(a.v[i])));
+  return before;
+}
+template <class Op, int L> CA_INLINE double scan_past(double before, vec<double, L> scanned) {
+  return Op::join(before, scanned.v[L - 1]);
+}
+// What goes before each vector of a warp, found from left to right; returns what there is after all of them.
+template <class Op, int Width, class V> CA_INLINE double scan_in_turn(double start, V a, double& before) {
+#pragma unroll 1
+  for (int lane = 0; lane < Width; ++lane) {
+    if ((threadIdx.x & (Width - 1)) == lane) before = start;
+    start = __shfl_sync(0xffffffffu, scan_past<Op>(start, a), lane, Width);
+  }
+  return start;
+}
+// Whether a running product left the numbers here: whether it is an infinity or NaN then depends on which factors are
+// multiplied first, as an infinity stays one after a product that would have come to zero before it.
+CA_INLINE bool scan_left(double before, double after) { return before == before && after - after != 0.0; }
 // Inclusive scan over groups of `Width` threads of a warp.
 template <class Op, int Width, class T> CA_INLINE T scan_warp(T x) {
 #pragma unroll
