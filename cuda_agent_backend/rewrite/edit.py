@@ -43,6 +43,11 @@ def dtype_of(node: Node) -> torch.dtype:
     return found
 
 
+def wide_of(dtype: torch.dtype) -> torch.dtype:
+    """What numbers of a floating-point dtype are worked with: single precision at least."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
 def is_float(node: object) -> bool:
     """Whether a node's value is one floating-point tensor of fixed size."""
     return isinstance(node, Node) and is_tensor(node) and dtype_of(node).is_floating_point

@@ -30,6 +30,7 @@ from cuda_agent_backend.rewrite.edit import (
     reduced_dims,
     replace,
     shape_of,
+    wide_of,
     without,
 )
 from cuda_agent_backend.rewrite.terms import (
@@ -53,7 +54,7 @@ def move_sums(graph: Graph, leaf: Leaf) -> bool:
     for node in calls(graph, "sum", "mean"):
         if not node.users or not (term := term_of(node, leaf)).pays:
             continue
-        at, wide = Editor(graph, node), _wide(dtype_of(node))
+        at, wide = Editor(graph, node), wide_of(dtype_of(node))
         total = term.emit(at, wide)
         replace(node, at.cast(at.shaped(total, shape_of(node)), dtype_of(node)))
         moved = True
@@ -91,10 +92,6 @@ def operand(node: Node, shape: Sequence[int], dims: Dims, leaf: Leaf) -> Term:
     if kept != without(own, mine):
         term = Shaped(term, kept)
     return Scaled(term, repeated)
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def _count(node: Node, dims: Dims) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Protocol, runtime_checkable
 
@@ -143,6 +143,10 @@ class Guarded:
     form: LoopNests
     plain: LoopNests
     guards: int
+    seconds: dict[DeviceFacts | CpuFacts | None, Program] = field(
+        default_factory=dict, compare=False, repr=False
+    )
+    """The programs for ``plain`` that were chosen, by device: all schedules of ``form`` have the same."""
 
     @property
     def family(self) -> str:
@@ -159,8 +163,11 @@ class Guarded:
 
     def _second(self, device: DeviceFacts | CpuFacts | None) -> Program:
         """Of a few good ones that of the fewest blocks: what is not needed takes as long as it takes to begin them."""
-        chosen = self.plain.schedules(device)[:SECONDS]
-        return min((self.plain.program(s, device, self.form) for s in chosen), key=_blocks)
+        if device not in self.seconds:
+            chosen = self.plain.schedules(device)[:SECONDS]
+            made = (self.plain.program(s, device, self.form) for s in chosen)
+            self.seconds[device] = min(made, key=_blocks)
+        return self.seconds[device]
 
 
 _lowering = threading.RLock()

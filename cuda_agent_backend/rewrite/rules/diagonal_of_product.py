@@ -28,6 +28,7 @@ from cuda_agent_backend.rewrite.edit import (
     name_of,
     reduced_dims,
     shape_of,
+    wide_of,
 )
 from cuda_agent_backend.rewrite.edit import replace as put_in_place
 from cuda_agent_backend.rewrite.products import matrix_product
@@ -135,7 +136,7 @@ def _dots(node: Node, place: Place, reached: list[Node]) -> Made | None:
     reached.append(node)
 
     def emit(at: Editor) -> Node:
-        wide = torch.float64 if dtype_of(node) == torch.float64 else torch.float32
+        wide = wide_of(dtype_of(node))
         left = _part(at, found.left, -2, first, length)
         right = _part(at, found.right, -1, second, length)
         order = [*range(rank - 2), rank - 1, rank - 2]

@@ -11,7 +11,15 @@ import torch
 from torch.fx import Graph, Node
 
 from cuda_agent_backend.rewrite.diagonal import diagonal_of
-from cuda_agent_backend.rewrite.edit import Editor, aten, calls, dtype_of, replace, shape_of
+from cuda_agent_backend.rewrite.edit import (
+    Editor,
+    aten,
+    calls,
+    dtype_of,
+    replace,
+    shape_of,
+    wide_of,
+)
 from cuda_agent_backend.rewrite.products import PRODUCTS, matrix_product
 from cuda_agent_backend.rewrite.rule import Rule
 
@@ -47,7 +55,7 @@ def apply(graph: Graph) -> bool:
         if found is None or not has_diagonal(node):
             continue
         at = Editor(graph, node)
-        wide = torch.float64 if dtype_of(node) == torch.float64 else torch.float32
+        wide = wide_of(dtype_of(node))
         vector = diagonal_of(found.left)
         if vector is not None:
             made = _scaled(at, vector, found.right, True, wide)

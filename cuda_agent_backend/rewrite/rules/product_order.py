@@ -11,10 +11,17 @@ from __future__ import annotations
 
 import math
 
-import torch
 from torch.fx import Graph, Node
 
-from cuda_agent_backend.rewrite.edit import Editor, aten, calls, dtype_of, replace, shape_of
+from cuda_agent_backend.rewrite.edit import (
+    Editor,
+    aten,
+    calls,
+    dtype_of,
+    replace,
+    shape_of,
+    wide_of,
+)
 from cuda_agent_backend.rewrite.orders import Chain, chains_of
 from cuda_agent_backend.rewrite.products import PRODUCTS, matrix_product
 from cuda_agent_backend.rewrite.rule import Rule
@@ -83,8 +90,7 @@ def _guard(graph: Graph, values: list[Node]) -> None:
 
 
 def _zeros(at: Editor, value: Node) -> Node:
-    wide = torch.float64 if dtype_of(value) == torch.float64 else torch.float32
-    zeros = at.call(aten.mul.Tensor, at.cast(value, wide), 0.0)
+    zeros = at.call(aten.mul.Tensor, at.cast(value, wide_of(dtype_of(value))), 0.0)
     return at.call(aten.sum.dim_IntList, zeros, list(range(len(shape_of(value)))))
 
 
