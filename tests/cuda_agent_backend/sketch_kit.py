@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,6 +38,18 @@ class Sample:
         found = as_it_stands(self.task)
         assert isinstance(found, Analysis), found
         return found
+
+
+def randn(*shape: int) -> torch.Tensor:
+    """Standard normal numbers, the same each time for a shape."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(len(shape) + shape[-1]))
+
+
+def holes(x: torch.Tensor) -> torch.Tensor:
+    """A copy with NaN and both infinities in it."""
+    x = x.clone()
+    x[0, 1, 2], x[1, 2, 0], x[1, 0, 2] = math.nan, math.inf, -math.inf
+    return x
 
 
 def sample(function: Callable[..., Any], *inputs: torch.Tensor, target: str = "cpu") -> Sample:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import cuda_emulator
 import pytest
 import torch
-from sketch_kit import Sample, sample
+from sketch_kit import Sample, holes, randn, sample
 from torch import Tensor
 from torch._inductor import config as inductor_config
 from torch.nn import functional as F
@@ -22,16 +21,6 @@ from cuda_agent_backend.sketch.schedule import Schedule
 from cuda_agent_backend.sketch.ssa import Unsupported
 
 DEVICE = cuda.DeviceFacts()
-
-
-def randn(*shape: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(len(shape) + shape[-1]))
-
-
-def holes(x: Tensor) -> Tensor:
-    x = x.clone()
-    x[0, 1, 2], x[1, 2, 0], x[1, 0, 2] = math.nan, math.inf, -math.inf
-    return x
 
 
 Case = tuple[Callable[..., Any], tuple[Tensor, ...]]
