@@ -201,13 +201,11 @@ def phased_writer(
 
 def emit_phases(
     kernel: Kernel,
-    found: Contraction | None,
+    found: Contraction,
     region: LoweredRegion,
     parameters: Mapping[str, Parameter],
     name: str,
     device: DeviceFacts,
 ) -> Emitted:
     """Raises Unsupported where the kernel is no such convolution, or the schedule does not fit."""
-    if found is None:
-        raise Unsupported("no sum of products")
     return phased_writer(kernel, found, region, parameters, name, device).emit()
