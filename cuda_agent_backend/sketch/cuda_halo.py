@@ -234,7 +234,7 @@ class HaloWriter(Writer):
     def _stored(self, tail: Sequence[str]) -> list[str]:
         return [
             f"const int column0 = tile_n * {self.tiles.tile_n};",
-            f"sums.each([&](int m, int n, float v) {{ memory[{self._to}] = v; }});",
+            f"sums.each(0, [&](int m, int n, float v) {{ memory[{self._to}] = v; }});",
             "__syncthreads();",
             *tail,
         ]
