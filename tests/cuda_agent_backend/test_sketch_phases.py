@@ -152,7 +152,7 @@ def test_others_are_left_to_other_sketches(
     "change",
     [
         {"box": "4x8"}, {"box": "1x0x8"}, {"box": 8}, {"box": "2x512x512"}, {"tile_n": 20}, {"warp_m": 0},
-        {"warp_n": "all"}, {"depth": 16},
+        {"warp_n": "all"}, {"depth": 16}, {"warp_m": 256},
     ],
 )  # fmt: skip
 def test_a_schedule_that_does_not_fit_says_so(change: dict[str, int | str]) -> None:
