@@ -221,7 +221,10 @@ def _emit_kernel(
         split, found = with_taps_apart(kernel)
         return emit_contraction(split, found, region, parameters, name, device)
     if isinstance(sketch, str) and sketch in _OF_PRODUCTS:
-        return _OF_PRODUCTS[sketch](kernel, numbers_of(kernel), region, parameters, name, device)
+        numbers = numbers_of(kernel)
+        if numbers is None:
+            raise Unsupported("no sum of products")
+        return _OF_PRODUCTS[sketch](kernel, numbers, region, parameters, name, device)
     if sketch == cuda_crossed.SKETCH:
         return cuda_crossed.emit_crossed(kernel, region, parameters, name)
     own = (cuda_channels.SKETCH, cuda_crossed.SKETCH, cuda_transpose.SKETCH, cuda_weighed.SKETCH)

@@ -34,8 +34,10 @@ from sandbox.task import Task
 PRELUDE = ("cuda.cuh", "contract.cuh")
 WIDE_PRELUDE = ("contract_wide.cuh", "contract_relay.cuh")
 RELAY_TILES = ("relay_tiles.cuh",)
-WIDE_SUMS = (16, 32, 64)
+WIDE_SUMS = (16, 32, 64, 68, 80, 96)
 """Sums of a thread for which ``contract_wide.cuh`` has the product of a warp group."""
+MOST_KEYS = 192
+"""Of a tile of warp groups: a thread has half as many scores, and of registers, where two blocks share them, 128."""
 GROUP = 128
 BY_TURNS, FREELY = 1, 2
 """How warp groups multiply."""
@@ -114,7 +116,11 @@ class Blocks:
         if self.rows % GROUP_ROWS or not 1 <= self.groups <= MAX_GROUPS:
             raise Unsupported(f"{self.rows} queries for warp groups")
         barriers = 2 * self.stages * (self.groups + 1) + self.groups
-        if self.keys not in range(32, 257, 32) or self.stages < 1 or barriers > MAX_BARRIERS:
+        if (
+            self.keys not in range(32, MOST_KEYS + 1, 32)
+            or self.stages < 1
+            or barriers > MAX_BARRIERS
+        ):
             raise Unsupported(f"tiles of {self.keys} keys, {self.stages} at a time")
 
     def _check_warps(self, size: int, width: int) -> None:

@@ -482,15 +482,15 @@ def _not_negative(wanted: sympy.Expr, ranges: Ranges) -> str:
 
 def emit_direct(
     kernel: Kernel,
-    found: Contraction | None,
+    found: Contraction,
     region: LoweredRegion,
     parameters: Mapping[str, Parameter],
     name: str,
     device: DeviceFacts,
 ) -> Emitted:
     """Raises Unsupported where the kernel is no such sum of products, or the schedule does not fit."""
-    shape = shape_of(found) if found is not None else None
-    if found is None or shape is None:
+    shape = shape_of(found)
+    if shape is None:
         raise Unsupported("no sum of products with few columns")
     rows, threads = parameters.get("rows"), parameters.get("threads")
     if parameters.keys() != {"sketch", "rows", "threads"} or not (

@@ -234,7 +234,7 @@ class HaloWriter(Writer):
     def _stored(self, tail: Sequence[str]) -> list[str]:
         return [
             f"const int column0 = tile_n * {self.tiles.tile_n};",
-            f"sums.each([&](int m, int n, float v) {{ memory[{self._to}] = v; }});",
+            f"sums.each(0, [&](int m, int n, float v) {{ memory[{self._to}] = v; }});",
             "__syncthreads();",
             *tail,
         ]
@@ -446,13 +446,11 @@ def _box_of(text: Parameter | None, halo: Halo) -> tuple[int, ...]:
 
 def emit_halo(
     kernel: Kernel,
-    found: Contraction | None,
+    found: Contraction,
     region: LoweredRegion,
     parameters: Mapping[str, Parameter],
     name: str,
     device: DeviceFacts,
 ) -> Emitted:
     """Raises Unsupported where the kernel is no such convolution, or the schedule does not fit."""
-    if found is None:
-        raise Unsupported("no sum of products")
     return halo_writer(kernel, found, region, parameters, name, device).emit()

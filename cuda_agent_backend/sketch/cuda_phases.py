@@ -30,6 +30,8 @@ PRELUDE = Path(__file__).parent / "csrc" / "contract_phases.cuh"
 SKETCH = "phases"
 MOST_PHASES, MOST_VISITS = 18, 128
 """What registers hold, and what is written out in a kernel."""
+MOST_SUMS = 255
+"""Of a thread, which has no more registers: what has to be kept elsewhere takes the compiler minutes."""
 OWN_REGISTERS = 20
 """Of a thread, beside what `registers_of` names."""
 
@@ -55,6 +57,12 @@ class PhasedWriter(HaloWriter):
     def emit(self) -> Emitted:
         made = super().emit()
         return replace(made, functions=(self._visits(), *made.functions))
+
+    def check(self) -> None:
+        super().check()
+        sums = self.phases.count * self.tiles.warp_m * self.tiles.warp_n // 32
+        if sums > MOST_SUMS:
+            raise Unsupported(f"{sums} sums of a thread; at most {MOST_SUMS}")
 
     # --- sizes ---
 
@@ -201,13 +209,11 @@ def phased_writer(
 
 def emit_phases(
     kernel: Kernel,
-    found: Contraction | None,
+    found: Contraction,
     region: LoweredRegion,
     parameters: Mapping[str, Parameter],
     name: str,
     device: DeviceFacts,
 ) -> Emitted:
     """Raises Unsupported where the kernel is no such convolution, or the schedule does not fit."""
-    if found is None:
-        raise Unsupported("no sum of products")
     return phased_writer(kernel, found, region, parameters, name, device).emit()

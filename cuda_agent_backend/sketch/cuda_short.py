@@ -252,15 +252,13 @@ class _Writer:
 
 def emit_short(
     kernel: Kernel,
-    found: Contraction | None,
+    found: Contraction,
     region: LoweredRegion,
     parameters: Mapping[str, Parameter],
     name: str,
     device: DeviceFacts,
 ) -> Emitted:
-    """Raises Unsupported where the kernel is no sum of few terms, or the schedule does not fit."""
-    if found is None:
-        raise Unsupported("no sum of products")
+    """Raises Unsupported where the sum has many terms, or the schedule does not fit."""
     output = output_of(kernel, found)
     if not _covers(found, output):
         raise Unsupported("a sum of many terms, or of some that are not there")

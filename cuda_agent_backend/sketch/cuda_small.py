@@ -260,15 +260,13 @@ def _step(symbol: sympy.Symbol, order: Sequence[Dim]) -> int:
 
 def emit_small(
     kernel: Kernel,
-    found: Contraction | None,
+    found: Contraction,
     region: LoweredRegion,
     parameters: Mapping[str, Parameter],
     name: str,
     device: DeviceFacts,
 ) -> Emitted:
     """Raises Unsupported where the schedule does not fit."""
-    if found is None:
-        raise Unsupported("a schedule of products for a kernel that is none")
     layout = _read(parameters, found)
     memory = SharedMemory()
     index = "int64_t" if needs_wide(region, kernel) else "int"

@@ -13,9 +13,11 @@ from torch._inductor.decomposition import select_decomp_table
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from cuda_agent_backend.canonical import Canonical, canonical
+from cuda_agent_backend.sketch import cuda
 from cuda_agent_backend.sketch.api import Analysis, as_it_stands
 from cuda_agent_backend.sketch.cpu import emit
-from cuda_agent_backend.sketch.schedule import Schedule
+from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
+from cuda_agent_backend.sketch.schedule import Parameter, Schedule
 from sandbox import launcher
 from sandbox.candidate import Candidate
 from sandbox.compile import Compiled, compile_candidate
@@ -76,6 +78,12 @@ def on_cuda(function: Callable[..., Any], *inputs: torch.Tensor) -> Sample:
     """As `sample` for cuda, traced on the CPU, whose scalars are constants of the task."""
     it = sample(function, *inputs)
     return replace(it, task=Task.from_json(it.task.to_json().replace('"cpu"', '"cuda"')))
+
+
+def beginning_with(own: dict[str, Parameter], it: Sample, device: DeviceFacts) -> Schedule:
+    """The first kernel under ``own`` parameters, those behind it under the best guess's."""
+    rest = cuda.schedules(it.analysis.region, it.analysis.kernels, device)[0]
+    return Schedule.of(own, *(rest.parameters(n) for n in range(1, len(rest.kernels))))
 
 
 def run_cpu(

@@ -13,7 +13,7 @@ from typing import Any
 import cuda_emulator
 import pytest
 import torch
-from sketch_kit import Sample, sample
+from sketch_kit import Sample, beginning_with, sample
 from torch import Tensor
 from torch._inductor import config as inductor_config
 from torch._inductor.decomposition import select_decomp_table
@@ -135,9 +135,7 @@ def schedules(it: Sample) -> list[Schedule]:
 
 
 def with_tiles(it: Sample, **change: Any) -> Schedule:
-    rest = schedules(it)[0]
-    others = [rest.parameters(n) for n in range(1, len(rest.kernels))]
-    return Schedule.of({**TILES, **change}, *others)
+    return beginning_with({**TILES, **change}, it, DEVICE)
 
 
 def relative(got: Tensor, want: Tensor) -> float:

@@ -13,7 +13,7 @@ import pytest
 import test_contraction
 import test_triangular
 import torch
-from sketch_kit import Sample, sample
+from sketch_kit import Sample, beginning_with, sample
 from torch import Tensor
 from torch._inductor import config as inductor_config
 from torch.nn import functional as F
@@ -22,7 +22,6 @@ from cuda_agent_backend.sketch import cuda
 from cuda_agent_backend.sketch.cuda_contract_schedules import TILES as WARP_TILES
 from cuda_agent_backend.sketch.cuda_tiles import Tiles
 from cuda_agent_backend.sketch.last_wave import LastWave, best_last_wave, last_wave_of
-from cuda_agent_backend.sketch.schedule import Schedule
 from cuda_agent_backend.sketch.ssa import Unsupported
 from sandbox.candidate import Candidate
 from sandbox.compilation import Compiled
@@ -69,14 +68,8 @@ def of(function: Callable[..., Any], *inputs: Tensor) -> Sample:
     return sample(function, *inputs, target="cuda")
 
 
-def schedule(it: Sample, tiles: dict[str, Any], device: cuda.DeviceFacts) -> Schedule:
-    rest = cuda.schedules(it.analysis.region, it.analysis.kernels, device)[0]
-    others = [rest.parameters(n) for n in range(1, len(rest.kernels))]
-    return Schedule.of(tiles, *others)
-
-
 def emit(it: Sample, tiles: dict[str, Any], device: cuda.DeviceFacts = THREE) -> tuple[str, Any]:
-    found = schedule(it, tiles, device)
+    found = beginning_with(tiles, it, device)
     return cuda.emit(it.analysis.region, it.analysis.kernels, found, device)
 
 

@@ -254,7 +254,7 @@ def test_what_is_not_covered_says_why() -> None:
     "change",
     [
         {"rows": 96}, {"warp": 48}, {"keys": 24}, {"stages": 0}, {"kept": 1}, {"split": 0}, {"stages": 3},
-        {"rows": 192}, {"rows": 0}, {"relay": 3}, {"speed": 1},
+        {"rows": 192}, {"rows": 0}, {"relay": 3}, {"speed": 1}, {"keys": 224},
         {"relay": 0, "rows": 96}, {"relay": 0, "warp": 48}, {"relay": 0, "keys": 24}, {"relay": 0, "stages": 1},
         {"relay": 0, "kept": 2}, {"relay": 0, "split": 2}, {"relay": 0, "stages": 60}, {"relay": 0, "rows": 1024},
     ],
@@ -279,3 +279,15 @@ def test_all_schedules_compile_without_spilling(size: int, number: int, tmp_path
     built = compile_candidate(candidate, tmp_path, "sm_90a", 120)
     assert isinstance(built, Compiled), built
     assert all(kernel["spill_store_bytes"] == 0 for kernel in built.facts.values())
+
+
+@pytest.mark.skipif(isinstance(find_cuda(), Missing), reason="no CUDA compiler")
+@pytest.mark.parametrize("keys", [160, 192])
+def test_the_widest_tiles_of_warp_groups_compile(keys: int, tmp_path: Path) -> None:
+    """Products of so many sums are there for other sketches, too."""
+    analysis = analysed(*(randn(1, 2, 300, 16) for _ in range(3)))
+    few = {"rows": 64, "warp": 16, "keys": keys, "stages": 1, "kept": 0, "split": 1, "relay": 1}
+    candidate = generate(analysis, Schedule.of(few), DEVICE)
+    assert isinstance(candidate, Candidate), candidate
+    built = compile_candidate(candidate, tmp_path, "sm_90a", 120)
+    assert isinstance(built, Compiled), built

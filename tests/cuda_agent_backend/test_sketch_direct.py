@@ -9,7 +9,7 @@ from typing import Any
 import cuda_emulator
 import pytest
 import torch
-from sketch_kit import Sample, holes, randn, sample
+from sketch_kit import Sample, beginning_with, holes, randn, sample
 from torch import Tensor
 from torch._inductor import config as inductor_config
 from torch.nn import functional as F
@@ -72,9 +72,7 @@ def case(name: str) -> Sample:
 
 
 def with_rows(it: Sample, rows: int) -> Schedule:
-    own = {"sketch": SKETCH, "rows": rows, "threads": 64}
-    rest = cuda.schedules(it.analysis.region, it.analysis.kernels, DEVICE)[0]
-    return Schedule.of(own, *(rest.parameters(n) for n in range(1, len(rest.kernels))))
+    return beginning_with({"sketch": SKETCH, "rows": rows, "threads": 64}, it, DEVICE)
 
 
 @pytest.mark.parametrize("rows", [1, 2])

@@ -9,7 +9,7 @@ from typing import Any
 import cuda_emulator
 import pytest
 import torch
-from sketch_kit import Sample, holes, randn, sample
+from sketch_kit import Sample, beginning_with, holes, randn, sample
 from torch import Tensor
 from torch._inductor import config as inductor_config
 from torch.nn import functional as F
@@ -91,9 +91,7 @@ def case(name: str) -> Sample:
 
 
 def under(it: Sample, box: str, sizes: dict[str, Parameter]) -> Schedule:
-    own = {"sketch": SKETCH, "box": box, **sizes}
-    rest = cuda.schedules(it.analysis.region, it.analysis.kernels, DEVICE)[0]
-    return Schedule.of(own, *(rest.parameters(n) for n in range(1, len(rest.kernels))))
+    return beginning_with({"sketch": SKETCH, "box": box, **sizes}, it, DEVICE)
 
 
 WAYS = [(name, number % 2) for number, name in enumerate(CASES)]

@@ -9,7 +9,7 @@ from typing import Any
 import cuda_emulator
 import pytest
 import torch
-from sketch_kit import Sample, holes, randn, sample
+from sketch_kit import Sample, beginning_with, holes, randn, sample
 from torch import Tensor
 from torch._inductor import config as inductor_config
 from torch.nn import functional as F
@@ -87,9 +87,7 @@ def case(name: str) -> Sample:
 
 
 def under(it: Sample, box: str, sizes: dict[str, Parameter]) -> Schedule:
-    rest = cuda.schedules(it.analysis.region, it.analysis.kernels, DEVICE)[0]
-    own = {"sketch": SKETCH, "box": box, **sizes}
-    return Schedule.of(own, *(rest.parameters(n) for n in range(1, len(rest.kernels))))
+    return beginning_with({"sketch": SKETCH, "box": box, **sizes}, it, DEVICE)
 
 
 WAYS = [(name, number % 2) for number, name in enumerate(CASES)]
@@ -154,7 +152,7 @@ def test_others_are_left_to_other_sketches(
     "change",
     [
         {"box": "4x8"}, {"box": "1x0x8"}, {"box": 8}, {"box": "2x512x512"}, {"tile_n": 20}, {"warp_m": 0},
-        {"warp_n": "all"}, {"depth": 16},
+        {"warp_n": "all"}, {"depth": 16}, {"warp_m": 256},
     ],
 )  # fmt: skip
 def test_a_schedule_that_does_not_fit_says_so(change: dict[str, int | str]) -> None:

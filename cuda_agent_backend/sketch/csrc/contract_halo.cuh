@@ -103,25 +103,28 @@ template <int TileN, int Fragments> CA_INLINE void read_fragments(unsigned (&to)
     }
 }
 
-// Where 8 channels or fewer are left for the last chunk, a step has those of two taps.
-template <int TileM, int TileN, int WarpM, int WarpN, int Positions, int Channels, int Taps, int Near>
-struct halo_contraction : halo_pieces<TileM / WarpM * (TileN / WarpN) * 32, Positions, Channels, Near> {
+// What the warps of a block do with the pieces of its box, chunk by chunk. Own, which this is a base of, says what a chunk is
+// multiplied by: `multiply_chunk(pieces, half, start, weights, tap)`, where a lane has the pieces of its `half` of the channels;
+// and where 8 channels or fewer are left for the last chunk, `multiply_last`, where it has one of two taps.
+template <class Own, int Sums, int TileM, int TileN, int WarpM, int WarpN, int Positions, int Channels, int Near>
+struct halo_tiles : halo_pieces<TileM / WarpM * (TileN / WarpN) * 32, Positions, Channels, Near> {
   using pieces_of = halo_pieces<TileM / WarpM * (TileN / WarpN) * 32, Positions, Channels, Near>;
-  using pieces_of::chunk, pieces_of::chunks, pieces_of::narrow, pieces_of::part_floats, pieces_of::parts;
-  static constexpr int warps_n = TileN / WarpN;
-  static constexpr int fragments_m = WarpM / 16, fragments_n = WarpN / 8;
+  using pieces_of::chunks, pieces_of::narrow, pieces_of::parts;
+  static constexpr int warps_n = TileN / WarpN, fragments_m = WarpM / 16, fragments_n = WarpN / 8;
   static constexpr int together = fragments_n % 2 ? 1 : 2;  // fragments whose weights a lane reads at once
   static constexpr int step_words = parts * TileN * 8;
-  float sum[fragments_m][fragments_n][4];
+  float sum[Sums][fragments_m][fragments_n][4];
   unsigned right[parts][fragments_n][2], next[parts][fragments_n][2];
 
-  CA_INLINE halo_contraction() {
+  CA_INLINE halo_tiles() {
 #pragma unroll
-    for (int i = 0; i < fragments_m; ++i)
+    for (int f = 0; f < Sums; ++f)
 #pragma unroll
-      for (int j = 0; j < fragments_n; ++j)
+      for (int i = 0; i < fragments_m; ++i)
 #pragma unroll
-        for (int e = 0; e < 4; ++e) sum[i][j][e] = 0.f;
+        for (int j = 0; j < fragments_n; ++j)
+#pragma unroll
+          for (int e = 0; e < 4; ++e) sum[f][i][j][e] = 0.f;
   }
   static CA_INLINE int warp_row() { return int(threadIdx.x) / 32 / warps_n * WarpM; }
   static CA_INLINE int warp_column() { return int(threadIdx.x) / 32 % warps_n * WarpN; }
@@ -130,6 +133,7 @@ struct halo_contraction : halo_pieces<TileM / WarpM * (TileN / WarpN) * 32, Posi
   // tap t lies; the others as for pieces.
   template <class Place, class Row, class Tap>
   CA_INLINE void add(float* shared, const float* image, int apart, const int* weights, Place place, Row row, Tap tap) {
+    Own& own = static_cast<Own&>(*this);
     const int lane = threadIdx.x % 32, half = lane / 16;
     int start[fragments_m];
 #pragma unroll
@@ -140,13 +144,11 @@ struct halo_contraction : halo_pieces<TileM / WarpM * (TileN / WarpN) * 32, Posi
 #pragma unroll 1
     for (int c = 0; c < chunks - narrow; ++c) {
       pieces_of::turn(shared, image, apart, c);
-#pragma unroll (Taps <= 9 ? Taps : 3)
-      for (int t = 0; t < Taps; ++t) multiply(shared + (tap(t) + half * Positions) * 4, start, weights);
+      own.multiply_chunk(shared, half, start, weights, tap);
     }
     if constexpr (narrow) {
       pieces_of::turn(shared, image, apart, chunks - 1);
-#pragma unroll (Taps <= 9 ? Taps : 2)
-      for (int t = 0; t < Taps; t += 2) multiply(shared + tap(t + half < Taps ? t + half : Taps - 1) * 4, start, weights);
+      own.multiply_last(shared, half, start, weights, tap);
     }
     __syncthreads();
   }
@@ -156,13 +158,53 @@ struct halo_contraction : halo_pieces<TileM / WarpM * (TileN / WarpN) * 32, Posi
     read_fragments<TileN, fragments_n>(next, weights);
     weights += step_words;
   }
-
-  CA_INLINE void multiply(const float* pieces, const int (&start)[fragments_m], const int*& weights) {
+  // The weights of this step, which have come.
+  CA_INLINE void take(const int*& weights) {
 #pragma unroll
     for (int p = 0; p < parts; ++p)
 #pragma unroll
       for (int j = 0; j < fragments_n; ++j) right[p][j][0] = next[p][j][0], right[p][j][1] = next[p][j][1];
     read(weights);
+  }
+
+  // Hands sums on, `Together` for each place and column, from the `outer`-th so many on, with their rows and columns in the tile:
+  // those of one place and column lie next to each other.
+  template <int Together = 1, class Take> CA_INLINE void each(int outer, Take take) const {
+    const int lane = threadIdx.x % 32, row = warp_row() + lane / 4, column = warp_column() + lane % 4 * 2;
+#pragma unroll
+    for (int f = 0; f < Sums; ++f) {
+      if (f / Together != outer) continue;
+#pragma unroll
+      for (int i = 0; i < fragments_m; ++i)
+#pragma unroll
+        for (int j = 0; j < fragments_n; ++j)
+#pragma unroll
+          for (int e = 0; e < 4; ++e)
+            take(row + 16 * i + 8 * (e / 2), (column + 8 * j + e % 2) * Together + f % Together, sum[f][i][j][e]);
+    }
+  }
+};
+
+// Of all columns by all taps.
+template <int TileM, int TileN, int WarpM, int WarpN, int Positions, int Channels, int Taps, int Near>
+struct halo_contraction
+    : halo_tiles<halo_contraction<TileM, TileN, WarpM, WarpN, Positions, Channels, Taps, Near>, 1, TileM, TileN, WarpM, WarpN, Positions, Channels, Near> {
+  using tiles_of = halo_tiles<halo_contraction, 1, TileM, TileN, WarpM, WarpN, Positions, Channels, Near>;
+  using tiles_of::fragments_m, tiles_of::fragments_n, tiles_of::part_floats, tiles_of::parts, tiles_of::right, tiles_of::sum;
+
+  template <class Tap>
+  CA_INLINE void multiply_chunk(const float* pieces, int half, const int (&start)[fragments_m], const int*& weights, Tap tap) {
+#pragma unroll (Taps <= 9 ? Taps : 3)
+    for (int t = 0; t < Taps; ++t) multiply(pieces + (tap(t) + half * Positions) * 4, start, weights);
+  }
+  template <class Tap>
+  CA_INLINE void multiply_last(const float* pieces, int half, const int (&start)[fragments_m], const int*& weights, Tap tap) {
+#pragma unroll (Taps <= 9 ? Taps : 2)
+    for (int t = 0; t < Taps; t += 2) multiply(pieces + tap(t + half < Taps ? t + half : Taps - 1) * 4, start, weights);
+  }
+
+  CA_INLINE void multiply(const float* pieces, const int (&start)[fragments_m], const int*& weights) {
+    tiles_of::take(weights);
 #pragma unroll
     for (int i = 0; i < fragments_m; ++i) {
       unsigned left[parts][4];
@@ -182,19 +224,8 @@ struct halo_contraction : halo_pieces<TileM / WarpM * (TileN / WarpN) * 32, Posi
 #pragma unroll
       for (int j = 0; j < fragments_n; ++j)
 #pragma unroll
-        for (int e = 0; e < 4; ++e) sum[i][j][e] += own[j][e];
+        for (int e = 0; e < 4; ++e) sum[0][i][j][e] += own[j][e];
     }
-  }
-
-  // Hands every sum on, with its row and column in the tile.
-  template <class Take> CA_INLINE void each(Take take) const {
-    const int lane = threadIdx.x % 32, row = warp_row() + lane / 4, column = warp_column() + lane % 4 * 2;
-#pragma unroll
-    for (int i = 0; i < fragments_m; ++i)
-#pragma unroll
-      for (int j = 0; j < fragments_n; ++j)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) take(row + 16 * i + 8 * (e / 2), column + 8 * j + e % 2, sum[i][j][e]);
   }
 };
 
