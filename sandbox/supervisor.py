@@ -276,7 +276,7 @@ class WorkerProcess:
     def run(
         self, slot: int, number: int, timeout_s: float, clock: Clock = "device"
     ) -> CallTime | Trouble:
-        """One timed call of a slot on an input set, whose outputs are left to be fetched. The worker must be `ready`."""
+        """One timed call of a slot on an input set, with its outputs left to be fetched. The worker must be `ready`."""
         if self._control is None:
             return Crashed("run", "the worker is not running")
         trouble = self._spoke_unasked("run")
