@@ -27,7 +27,7 @@ FIRST, LATER = 6, 3
 samples after them. Who leaves out half of the work, the least that a median shows, passes once in a hundred times (with
 the last run, which is always looked at); who begins with it later has to leave out more to move the median."""
 BY_WALL = 0.5
-"""How often, next to those, calls by the wall clock are looked at, which can refuse a candidate and makes none a winner."""
+"""How often, next to those, calls by wall time are looked at, which can refuse a candidate and makes none a winner."""
 HELD_BYTES = 1 << 30
 """Inputs and outputs that may wait for their comparison, which follows the race, as it needs no device of its own. On
 cuda inputs are drawn again for it."""
