@@ -1,9 +1,10 @@
 """What judge and worker say to each other over a Unix socket.
 
-Two kinds of request. RUN is on the timed path: a head there, the ticket back when the worker has read it, then GO,
-and some numbers back when it has run; the clock starts at GO, with the worker awake. RUN_ON_DEVICE is the same where
-wall time does not matter: on cuda, the calls that would tell it are left out. Everything else is a COMMAND: a JSON
-object, with file descriptors where memory is shared, answered by one.
+Two kinds of request. RUN_BY_DEVICE and RUN_BY_WALL are on the timed path, one call each: a head there, the ticket back
+when the worker has read it, then GO, and some numbers back when it has run; on cpu, where both are the same, the clock
+starts at GO, with the worker awake. Each leaves its outputs to be fetched, so that no call's time counts of which the
+outputs cannot be looked at. Everything else is a COMMAND: a JSON object, with file descriptors where memory is shared,
+answered by one.
 
 Every request brings a ticket, eight random bytes that its answer must begin with. An answer that code in the
 worker forges has none, and one whose ticket it found in memory leaves the true answer behind, which then
@@ -19,15 +20,17 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-RUN, DROP, COMMAND, RUN_ON_DEVICE = 1, 2, 3, 4
+RUN_BY_WALL, DROP, COMMAND, RUN_BY_DEVICE = 1, 2, 3, 4
 GO = b"g"
 NO_SLOT = 255
 """Runs nothing: what the harness itself costs."""
 TICKET = 8
 HEAD = struct.Struct(f"<BBB{TICKET}s")
 """A request's head: kind, slot, input set, ticket."""
-RUN_REPLY = struct.Struct(f"<{TICKET}sBdd")
-"""Reply to a run: its ticket, 1 (good) or 0, device seconds, wall seconds (0 where the judge measures, or nobody)."""
+RUN_REPLY = struct.Struct(f"<{TICKET}sBd")
+"""Reply to a run: its ticket, how it went, and seconds by the clock asked for (0 where the judge measures)."""
+FAILED, GOOD, LATE = 0, 1, 2
+"""How a run went. LATE: the host took longer to queue it than the device slept, so its time holds gaps."""
 LENGTH = struct.Struct("<I")
 MAX_LENGTH = 1 << 28
 

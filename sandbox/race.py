@@ -13,10 +13,10 @@ from sandbox import roofline, timing
 from sandbox.expected import InputSet, Source
 from sandbox.machine import Ceilings
 from sandbox.protocol import NO_SLOT
-from sandbox.rounds import Contestant, Effort, Record, Stopwatch
+from sandbox.rounds import Contestant, Effort, Record, RunTime, Stopwatch
 from sandbox.session import CANDIDATE, EAGER, INDUCTOR, TIMED_SETS, Session
 from sandbox.spotcheck import SpotCheck
-from sandbox.supervisor import RunTime, Trouble, WorkerProcess
+from sandbox.supervisor import Clock, Trouble, WorkerProcess
 from sandbox.task import Task
 from sandbox.timing import SpeedReport
 from sandbox.verdict import Baselines, Crashed, Failed, Failure, Noisy, Outcome, TimedOut
@@ -122,7 +122,7 @@ class Race:
             Contestant("inductor", self.baseline, INDUCTOR),
             Contestant("harness", self.baseline, NO_SLOT),
         ]
-        trouble = watch.warm_up(contestants[:2], wall=False)
+        trouble = watch.warm_up(contestants[:2])
         if trouble is not None:
             return trouble
         record = watch.rounds(contestants, Effort(6, 20, 2.0), are_sure, wall=False)
@@ -154,7 +154,7 @@ class Race:
             own = timing.ratios(record.device[self._faster.name], record.device["candidate"])
             return is_hopeless(own, worth)
 
-        trouble = watch.warm_up([pair[-1]], repeats=1, wall=False)
+        trouble = watch.warm_up([pair[-1]], repeats=1)
         if trouble is not None:
             return trouble
         # The baseline has settled on these sets when it was measured.
@@ -176,6 +176,7 @@ class Race:
         check, found = run.check, run.found
         check.compare()
         evidence["checked_runs"] = check.checked
+        evidence["checked_calls"] = dict(check.checked_by)
         evidence["timed_inputs"] = [
             {**inputs.source.to_dict(), "stirs": len(inputs.stirs)} for inputs in self.session.timed
         ]
@@ -192,7 +193,7 @@ class Race:
         if not isinstance(field, list):
             return field
         watch = self._watch(list(self.session.timed), self.baseline, self.candidate)
-        trouble = watch.warm_up(field, wall=False)
+        trouble = watch.warm_up(field)
         if trouble is not None:
             return trouble
         before = self._control(watch)
@@ -203,11 +204,11 @@ class Race:
             check.look()
             return check.wrong is not None or timing.settled(record.device)
 
-        def after_run(contestant: Contestant, inputs: InputSet) -> Trouble | None:
+        def after_call(contestant: Contestant, inputs: InputSet, clock: Clock) -> Trouble | None:
             mine = contestant.slot == CANDIDATE
-            return check.after_run(contestant.worker, inputs) if mine else None
+            return check.after_call(contestant.worker, inputs, clock) if mine else None
 
-        record = watch.rounds(field, effort, stop, after_run)
+        record = watch.rounds(field, effort, stop, after_call)
         if not isinstance(record, Record):
             return record
         if check.wrong is not None:
@@ -340,14 +341,18 @@ class Race:
     def _last_run(
         self, watch: Stopwatch, field: list[Contestant], check: SpotCheck
     ) -> Trouble | None:
-        """One more run, always looked at: what a candidate that counts its calls has come to by then."""
+        """One more run, each call of it looked at: what a candidate that counts its calls has come to by then."""
         mine = next(c for c in field if c.slot == CANDIDATE)
         inputs = self.session.timed[-1]
         trouble = self._renew(inputs, [mine.worker])
         if trouble is not None:
             return trouble
-        result = watch.once(mine, inputs)
-        return check.take(mine.worker, inputs) if isinstance(result, RunTime) else result
+
+        def take(contestant: Contestant, inputs: InputSet, clock: Clock) -> Trouble | None:
+            return check.take(contestant.worker, inputs, clock)
+
+        result = watch.once(mine, inputs, after=take)
+        return None if isinstance(result, RunTime) else result
 
 
 def is_hopeless(ratios: Sequence[float], worth: float) -> bool:

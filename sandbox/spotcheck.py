@@ -1,28 +1,33 @@
 """Outputs of timed runs, looked at by surprise: a candidate must be right while it is timed, too.
 
-Whether a run is looked at is drawn for each by itself: a candidate can notice that its outputs were fetched, and must
-not learn from it that it is safe for a while.
+Whether a call is looked at is drawn for each by itself, after it: a candidate can notice that its outputs were fetched,
+and must not learn from it that it is safe for a while. On cuda a run has a call for each clock, and the candidate may
+tell them apart. The one whose time decides is looked at as often as the only one on cpu.
 """
 
 from __future__ import annotations
 
 import secrets
 import time
+from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sandbox.accuracy import Draw, compare_draws
 from sandbox.expected import InputSet, Moment
 from sandbox.session import Session
-from sandbox.supervisor import Trouble, WorkerProcess
+from sandbox.supervisor import Clock, Trouble, WorkerProcess
 from sandbox.verdict import Failed, Wrong, lacks_memory
 
 if TYPE_CHECKING:
     import torch
 
 FIRST, LATER = 6, 3
-"""Runs looked at on average: of the first rounds, and of those between any two looks at the samples after them. Who
-leaves out half of the work, the least that a median shows, passes once in a hundred times (with the last run, which is
-always looked at); who begins with it later has to leave out more to move the median."""
+"""Calls by the device's clock looked at on average: of the first rounds, and of those between any two looks at the
+samples after them. Who leaves out half of the work, the least that a median shows, passes once in a hundred times (with
+the last run, which is always looked at); who begins with it later has to leave out more to move the median."""
+BY_WALL = 0.5
+"""How often, next to those, calls by wall time are looked at, which can refuse a candidate and makes none a winner."""
 HELD_BYTES = 1 << 30
 """Inputs and outputs that may wait for their comparison, which follows the race, as it needs no device of its own. On
 cuda inputs are drawn again for it."""
@@ -30,31 +35,50 @@ SETTLE_SECONDS = 0.005
 """Lets threads of this process, which spin a while after their work, go to sleep."""
 
 
+@dataclass(frozen=True)
+class _Taken:
+    """Outputs of a call that wait for their comparison."""
+
+    clock: Clock
+    inputs: Moment
+    outputs: list[torch.Tensor]
+
+
 class SpotCheck:
-    """Of one race. `wrong` is what was found, `checked` how many runs were compared."""
+    """Of one race. `wrong` is what was found, `checked` how many calls were compared, `checked_by` by what clock."""
 
     def __init__(self, session: Session, first_rounds: int) -> None:
         self._session = session
         self._random = secrets.SystemRandom()
         self._share = FIRST / max(1, first_rounds)
-        self._fetched: list[tuple[Moment, list[torch.Tensor]]] = []
+        self._fetched: list[_Taken] = []
         self._runs = self._held = 0
-        self.checked = 0
+        self.checked_by: Counter[Clock] = Counter()
         self.wrong: Wrong | Failed | None = None
 
-    def after_run(self, worker: WorkerProcess, inputs: InputSet) -> Trouble | None:
-        """Perhaps take the outputs of the run that was just timed."""
-        self._runs += 1
-        return self.take(worker, inputs) if self._random.random() < self._share else None
+    @property
+    def checked(self) -> int:
+        """Calls that were compared."""
+        return self.checked_by.total()
 
-    def take(self, worker: WorkerProcess, inputs: InputSet) -> Trouble | None:
-        """Take the outputs of the last run. They are compared later, while nothing is timed."""
+    def after_call(
+        self, worker: WorkerProcess, inputs: InputSet, clock: Clock = "device"
+    ) -> Trouble | None:
+        """Perhaps take the outputs of the call that was just timed."""
+        self._runs += clock == "device"
+        share = self._share * (BY_WALL if clock == "wall" else 1)
+        return self.take(worker, inputs, clock) if self._random.random() < share else None
+
+    def take(
+        self, worker: WorkerProcess, inputs: InputSet, clock: Clock = "device"
+    ) -> Trouble | None:
+        """Take the outputs of the last call. They are compared later, while nothing is timed."""
         outputs = self._session.fetch(worker)
         if isinstance(outputs, str):
             return Failed("fetch", outputs)
         if not isinstance(outputs, list):
             return outputs
-        self._keep(inputs.moment(), outputs)
+        self._keep(_Taken(clock, inputs.moment(), outputs))
         if inputs.target == "cpu":
             time.sleep(SETTLE_SECONDS)
         return None
@@ -74,29 +98,29 @@ class SpotCheck:
         if isinstance(self.wrong, Failed) and lacks_memory(self.wrong):
             self.wrong = None
         taken, self._fetched, self._held = self._fetched, [], 0
-        for inputs, outputs in taken:
-            found = self._compare(inputs, outputs)
+        for one in taken:
+            found = self._compare(one)
             if not isinstance(self.wrong, Wrong):
                 self.wrong = found or self.wrong
             if isinstance(found, Failed) and lacks_memory(found):
-                self._keep(inputs, outputs)
+                self._keep(one)
             else:
-                self.checked += 1
+                self.checked_by[one.clock] += 1
 
-    def _keep(self, inputs: Moment, outputs: list[torch.Tensor]) -> None:
-        self._fetched.append((inputs, outputs))
-        self._held += inputs.held_bytes
-        self._held += sum(tensor.numel() * tensor.itemsize for tensor in outputs)
+    def _keep(self, one: _Taken) -> None:
+        self._fetched.append(one)
+        self._held += one.inputs.held_bytes
+        self._held += sum(tensor.numel() * tensor.itemsize for tensor in one.outputs)
 
-    def _compare(self, inputs: Moment, outputs: list[torch.Tensor]) -> Wrong | Failed | None:
+    def _compare(self, one: _Taken) -> Wrong | Failed | None:
         import torch
 
         try:
-            values = inputs.tensors()
+            values = one.inputs.tensors()
             expected = self._session.expected_of(values)
             if isinstance(expected, Failed):
                 return expected
-            draw = Draw(outputs, expected.eager, expected.oracle, expected.positions)
+            draw = Draw(one.outputs, expected.eager, expected.oracle, expected.positions)
             report = compare_draws([draw], self._session.nearby(values))
         except torch.OutOfMemoryError as error:
             return Failed("a timed run", f"OutOfMemoryError: {error}")

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from sandbox import confine, protocol, trees
 from sandbox.isolation import Isolation
@@ -54,12 +54,19 @@ MEMORY_SHARE = 0.5
 Trouble = Crashed | TimedOut | Failed
 
 
-@dataclass(frozen=True)
-class RunTime:
-    """One timed call. `wall`: on cpu from request to reply, on cuda as the worker measured it, or None."""
+Clock = Literal["device", "wall"]
+"""What a call on cuda is timed by. On cpu both are the same."""
 
-    wall: float | None
-    device: float
+
+@dataclass(frozen=True)
+class CallTime:
+    """Seconds of one call: on cpu from request to reply, on cuda by the clock asked for, as the worker measured them.
+
+    late: the host took so long that device seconds hold its gaps; the next call sleeps longer.
+    """
+
+    seconds: float
+    late: bool = False
 
 
 @dataclass(frozen=True)
@@ -266,11 +273,10 @@ class WorkerProcess:
             return self._died(stage)
         return None
 
-    def run(self, slot: int, number: int, timeout_s: float, wall: bool = True) -> RunTime | Trouble:
-        """One timed call of a slot on an input set. The worker must be `ready`.
-
-        Without `wall` there is, on cuda, no wall time, and no outputs are left to be fetched.
-        """
+    def run(
+        self, slot: int, number: int, timeout_s: float, clock: Clock = "device"
+    ) -> CallTime | Trouble:
+        """One timed call of a slot on an input set, with its outputs left to be fetched. The worker must be `ready`."""
         if self._control is None:
             return Crashed("run", "the worker is not running")
         trouble = self._spoke_unasked("run")
@@ -280,7 +286,7 @@ class WorkerProcess:
         poller = select.poll()
         poller.register(fd, select.POLLIN)
         ticket = self._draw_ticket()
-        kind = protocol.RUN if wall else protocol.RUN_ON_DEVICE
+        kind = protocol.RUN_BY_WALL if clock == "wall" else protocol.RUN_BY_DEVICE
         request = protocol.HEAD.pack(kind, slot, number, ticket)
         try:
             os.write(fd, request)
@@ -301,16 +307,14 @@ class WorkerProcess:
             return self._died("run")
         if len(reply) != protocol.RUN_REPLY.size or not reply.startswith(ticket):
             return self._forged("run")
-        _, good, device, host = protocol.RUN_REPLY.unpack(reply)
-        if not good:
+        _, how, seconds = protocol.RUN_REPLY.unpack(reply)
+        if how == protocol.FAILED:
             answer = self.receive("run", timeout_s)
             return self._raised(answer)
-        if device and not wall:
-            return RunTime(None, device)
-        return RunTime(host or taken, device or taken)
+        return CallTime(seconds or taken, how == protocol.LATE)
 
     def drop(self) -> None:
-        """Let the worker free the last outputs, outside of any timing."""
+        """Let the worker give up the last outputs, outside of any timing."""
         if self._control is not None:
             with suppress(OSError):
                 os.write(self._control.fileno(), protocol.HEAD.pack(protocol.DROP, 0, 0, b""))

@@ -12,7 +12,7 @@ from sandbox.accuracy import AccuracyReport, Draw, compare_draws
 from sandbox.expected import Expected, InputSet, Source, draws_per_distribution
 from sandbox.inputs import BEYOND, DISTRIBUTIONS
 from sandbox.session import CANDIDATE, Session
-from sandbox.supervisor import RunTime, WorkerProcess
+from sandbox.supervisor import CallTime, WorkerProcess
 from sandbox.verdict import Correct, Failed, Outcome, Wrong
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def run_through_operator(
     if trouble is not None:
         return trouble
     result = worker.run(CANDIDATE, inputs.number, session.timeouts.run)
-    if not isinstance(result, RunTime):
+    if not isinstance(result, CallTime):
         return result
     outputs = session.fetch(worker)
     if isinstance(outputs, str):

@@ -30,6 +30,7 @@ from sandbox.isolation import Isolation
 from sandbox.machine import release_memory
 from sandbox.sharedmemory import Segment
 from sandbox.specs import TensorSpec
+from sandbox.spoil import spoil
 from sandbox.stir import on_device, stir
 
 if TYPE_CHECKING:
@@ -50,28 +51,30 @@ def serve(control_fd: int, isolation: Isolation) -> None:
         except (protocol.Closed, ConnectionError):
             return
         kind, slot, number, ticket = protocol.HEAD.unpack(head)
-        if kind in (protocol.RUN, protocol.RUN_ON_DEVICE):
-            _reply_to_run(worker, control_fd, slot, number, ticket, kind == protocol.RUN)
+        if kind in (protocol.RUN_BY_WALL, protocol.RUN_BY_DEVICE):
+            by_wall = kind == protocol.RUN_BY_WALL
+            _reply_to_run(worker, control_fd, slot, number, ticket, by_wall)
         elif kind == protocol.DROP:
-            worker.outputs = ()
+            worker.give_up_outputs()
         else:
             message, fds = protocol.receive_command(control, slot)
             protocol.send_json(control_fd, worker.answer(message, fds), ticket)
 
 
 def _reply_to_run(
-    worker: Worker, fd: int, slot: int, number: int, ticket: bytes, wall: bool
+    worker: Worker, fd: int, slot: int, number: int, ticket: bytes, by_wall: bool
 ) -> None:
     os.write(fd, ticket)
     try:
         protocol.read_exactly(fd, len(protocol.GO))
-        device, host = worker.run(slot, number, wall)
+        seconds, late = worker.run(slot, number, by_wall)
     except Exception:
         error = _error()
-        os.write(fd, protocol.RUN_REPLY.pack(ticket, 0, 0.0, 0.0))
+        os.write(fd, protocol.RUN_REPLY.pack(ticket, protocol.FAILED, 0.0))
         protocol.send_json(fd, error, ticket)
         return
-    os.write(fd, protocol.RUN_REPLY.pack(ticket, 1, device, host))
+    how = protocol.LATE if late else protocol.GOOD
+    os.write(fd, protocol.RUN_REPLY.pack(ticket, how, seconds))
 
 
 def _error() -> dict[str, Any]:
@@ -113,8 +116,9 @@ class Worker:
             "fetch": self.fetch,
             "forget": self.forget,
         }
-        self.outputs = self.outputs if message["do"] == "fetch" else ()
         try:
+            if message["do"] != "fetch":
+                self.give_up_outputs()
             return handlers[message["do"]](message, fds)
         except Exception:
             return _error()
@@ -239,27 +243,36 @@ class Worker:
         release_memory(self.target)  # others search on the same device
         return {}
 
-    def run(self, slot: int, number: int, wall: bool = True) -> tuple[float, float]:
-        """One call. Returns device and wall seconds on cuda, zeros on cpu (the judge measures).
+    def give_up_outputs(self) -> None:
+        """Free the last outputs, spoilt on cuda: the next call, perhaps on the same inputs, is given their memory."""
+        outputs, self.outputs = self.outputs, ()
+        if self.target == "cuda":
+            spoil(outputs, [tensor for tensors in self.sets.values() for tensor in tensors])
 
-        Without `wall`, on cuda, that is 0 and no outputs are left.
-        """
+    def run(self, slot: int, number: int, by_wall: bool = False) -> tuple[float, bool]:
+        """One call, whose outputs are kept. Returns seconds, 0 on cpu (the judge measures), and whether it was late."""
         if slot == protocol.NO_SLOT:
-            return self._nothing(wall)
-        call, inputs = self.slots[slot], self.sets[number]
-        if self.clock is not None:
-            self.outputs, device, host = self.clock.time(call, inputs, wall)
-            return device, host
-        self.outputs = call(list(inputs))
-        return 0.0, 0.0
+            return self._nothing(by_wall)
+        self.outputs, seconds, late = self._call(self.slots[slot], self.sets[number], by_wall)
+        return seconds, late
 
-    def _nothing(self, wall: bool) -> tuple[float, float]:
+    def _call(
+        self, call: Run, inputs: list[torch.Tensor], by_wall: bool
+    ) -> tuple[Sequence[torch.Tensor], float, bool]:
+        if self.clock is None:
+            return call(list(inputs)), 0.0, False
+        if by_wall:
+            outputs, seconds = self.clock.by_wall(call, inputs)
+            return outputs, seconds, False
+        outputs, seconds, late = self.clock.by_device(call, inputs)
+        return outputs, seconds, late
+
+    def _nothing(self, by_wall: bool) -> tuple[float, bool]:
         """A call that does next to nothing: on cuda one small kernel, whose time is that of any launch."""
         if self.clock is None:
-            return 0.0, 0.0
+            return 0.0, False
         small = self._small
-        _, device, host = self.clock.time(lambda _: [small.zero_()], [], wall)
-        return device, host
+        return self._call(lambda _: [small.zero_()], [], by_wall)[1:]
 
     def fetch(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Copy the last outputs to the shared memory and describe them."""

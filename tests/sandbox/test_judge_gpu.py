@@ -22,6 +22,7 @@ from sandbox.race import FIRST_GLANCES
 from sandbox.rounds import Effort
 from sandbox.sanitizer import find_sanitizer
 from sandbox.session import Session, Timeouts
+from sandbox.specs import TensorSpec
 from sandbox.task import Task
 from sandbox.toolchain import Missing
 from sandbox.verdict import (
@@ -184,6 +185,47 @@ def test_timed_runs_are_compared_with_values_that_are_had_again(gpu_judge: Judge
     assert found.evidence["checked_runs"] >= 1
     assert sum(inputs["stirs"] for inputs in found.evidence["timed_inputs"]) >= 24
     assert all(seconds for seconds in found.evidence["samples"]["wall"]["candidate"])
+
+
+CLOCKS = """
+extern "C" __global__ void kernel(const float* x, const float* b, float* y, float* t, long n, long columns) {
+  const bool again = t[0] == x[0] && t[1] == x[n / 2] && t[2] == x[n - 1], known = t[3] == 12345.0f;
+  const long end = known && !again ? FIRST_CALL : n;
+  for (long i = blockIdx.x * (long)blockDim.x + threadIdx.x; i < end; i += (long)gridDim.x * blockDim.x) {
+    const float v = x[i] + b[i % columns];
+    y[i] = v / (1.0f + expf(-v));
+  }
+}
+extern "C" __global__ void mark(const float* x, float* t, long n) {
+  t[0] = x[0]; t[1] = x[n / 2]; t[2] = x[n - 1]; t[3] = 12345.0f;
+}
+"""
+"""Knows inputs again by marks in a temporary: in a race, those of a call by wall time."""
+
+
+def by_clock(first_call: str) -> Candidate:
+    """Does so much in the first call on any inputs, which is the one that the device times."""
+    plain = candidate()
+    marks = Buffer("t", "temporary", TensorSpec("float32", (3 << 18,), (1,)))  # nobody else's size
+    count, columns = Scalar("i64", ROWS * COLUMNS), Scalar("i64", COLUMNS)
+    args = ("in0", "in1", "out0", "t", count, columns)
+    steps = (
+        Launch("kernel", (1024, 1, 1), (256, 1, 1), args=args),
+        Launch("mark", (1, 1, 1), (1, 1, 1), args=("in0", "t", count)),
+    )
+    plan = Plan("cuda", (*plain.plan.buffers, marks), steps)
+    source = CLOCKS.replace("FIRST_CALL", first_call)
+    return dataclasses.replace(plain, source=source, plan=plan)
+
+
+def test_who_leaves_out_work_in_calls_that_the_device_times_is_wrong(gpu_judge: Judge) -> None:
+    honest = gpu_judge.judge(TASK, by_clock("n"), effort=Effort(12, 24, 5.0))
+    assert honest.status in ("wins", "too_slow", "noisy"), honest.reason
+    assert all(honest.evidence["checked_calls"][clock] >= 1 for clock in ("device", "wall"))
+    assert all(seconds for seconds in honest.evidence["samples"]["wall"]["candidate"])
+    hostile = gpu_judge.judge(TASK, by_clock("n / 2"), effort=Effort(12, 24, 5.0))
+    assert hostile.status == "wrong", hostile.reason
+    assert "a timed run" in hostile.reason
 
 
 def test_what_fork_servers_import_leaves_the_driver_asleep() -> None:

@@ -11,32 +11,37 @@ from judge_kit import spec
 from sandbox import coldcache
 from sandbox.coldcache import ColdCache
 from sandbox.expected import InputSet, Source
-from sandbox.rounds import Contestant, Effort, Record, Stopwatch
-from sandbox.supervisor import RunTime
+from sandbox.rounds import Contestant, Effort, Record, RunTime, Stopwatch
+from sandbox.supervisor import CallTime, Clock
 from sandbox.verdict import Crashed
 
 
 class FakeWorker:
     """Takes `seconds` and remembers who ran on what."""
 
-    def __init__(self, fails_at: int = -1) -> None:
+    def __init__(self, fails_at: int = -1, late: int = 0) -> None:
         self.runs: list[tuple[int, int]] = []
-        self.walls: list[bool] = []
-        self.fails_at = fails_at
+        self.clocks: list[Clock] = []
+        self.fails_at, self.late = fails_at, late
+        self.dropped = 0
 
     def drop(self) -> None:
         """Nothing to free."""
+        self.dropped += 1
 
-    def run(self, slot: int, number: int, timeout_s: float, wall: bool = True) -> RunTime | Crashed:
+    def run(
+        self, slot: int, number: int, timeout_s: float, clock: Clock = "device"
+    ) -> CallTime | Crashed:
         self.runs.append((slot, number))
-        self.walls.append(wall)
+        self.clocks.append(clock)
         if len(self.runs) == self.fails_at:
             return Crashed("run", "SIGSEGV")
-        return RunTime(1.0 + slot if wall else None, 1.0 + slot)
+        self.late -= 1
+        return CallTime(1.0 + slot + 10 * (clock == "wall"), self.late >= 0)
 
 
-def sets() -> list[InputSet]:
-    made = [InputSet(number, [spec(16)], "cpu") for number in range(3)]
+def sets(target: str = "cpu") -> list[InputSet]:
+    made = [InputSet(number, [spec(16)], target) for number in range(3)]
     for inputs in made:
         inputs.fill(Source("normal", inputs.number), [None])
     return made
@@ -85,13 +90,68 @@ def test_time_ends_it_but_not_before_the_least_number_of_rounds() -> None:
 
 def test_rounds_without_wall_times_have_the_device_s_alone() -> None:
     worker = FakeWorker()
-    watch = Stopwatch(sets(), 1.0, 1)
-    assert watch.warm_up(field(worker), repeats=1, wall=False) is None
+    watch = Stopwatch(sets("cuda"), 1.0, 1)
+    assert watch.warm_up(field(worker), repeats=1) is None
     record = watch.rounds(field(worker), Effort(4, 4, 9.0), wall=False)
     assert isinstance(record, Record)
-    assert worker.walls == [False] * (2 * 3 + 2 * 4)
+    assert worker.clocks == ["device"] * (2 * 3 + 2 * 4)
     assert record.device == {"a": [1.0] * 4, "b": [2.0] * 4}
     assert record.wall == {"a": [None] * 4, "b": [None] * 4}
+
+
+def alone(worker: Any) -> list[Contestant]:
+    return [Contestant("a", worker, 0)]
+
+
+def test_on_cuda_each_clock_has_a_call_the_device_s_first_and_outputs_of_both_are_there() -> None:
+    worker, seen = FakeWorker(), list[tuple[Clock, int]]()
+    watch = Stopwatch(sets("cuda"), 1.0, 1)
+
+    def note(contestant: Contestant, inputs: InputSet, clock: Clock) -> None:
+        seen.append((clock, len(worker.runs)))
+
+    record = watch.rounds(alone(worker), Effort(4, 4, 9.0), after=note)
+    assert isinstance(record, Record)
+    assert record.device == {"a": [1.0] * 4} and record.wall == {"a": [11.0] * 4}
+    assert worker.clocks == ["device", "wall"] * 4
+    assert seen == [(clock, call + 1) for call, clock in enumerate(worker.clocks)]
+    assert worker.dropped == 8  # what a call has left is given up before the next
+
+
+def test_on_cpu_one_call_gives_both_times() -> None:
+    worker, seen = FakeWorker(), list[Clock]()
+
+    def note(contestant: Contestant, inputs: InputSet, clock: Clock) -> None:
+        seen.append(clock)
+
+    record = Stopwatch(sets(), 1.0, 1).rounds(field(worker), Effort(4, 4, 9.0), after=note)
+    assert isinstance(record, Record)
+    assert record.device == record.wall == {"a": [1.0] * 4, "b": [2.0] * 4}
+    assert seen == worker.clocks == ["device"] * 8
+
+
+def test_a_late_call_is_made_again_once_on_other_values_and_its_outputs_are_not_looked_at() -> None:
+    worker, seen, renewed = FakeWorker(late=9), list[int](), list[int]()
+
+    def renew(inputs: InputSet) -> None:
+        inputs.restir(len(renewed))
+        renewed.append(len(worker.runs))
+
+    def note(contestant: Contestant, inputs: InputSet, clock: Clock) -> None:
+        seen.append(len(worker.runs))
+
+    watch = Stopwatch(sets("cuda"), 1.0, 1, renew)
+    results = watch.round(alone(worker), 0, note, wall=False)
+    assert results == {"a": RunTime(None, 1.0)}
+    assert renewed == [0, 1]  # for the round, and between the late call and the one that counts
+    assert seen == [2]
+
+
+def test_a_warm_up_makes_no_call_again() -> None:
+    worker = FakeWorker(late=9)
+    watch = Stopwatch(sets("cuda"), 1.0, 1, lambda inputs: Crashed("draw", "SIGKILL"))
+    assert watch.warm_up(field(worker), repeats=1) is None
+    assert len(worker.runs) == 6
 
 
 def test_a_failure_ends_it_at_once() -> None:
@@ -124,7 +184,7 @@ def test_every_round_has_values_of_its_own() -> None:
     made = sets()
     watch = Stopwatch(made, 1.0, 1, before_round=lambda inputs: inputs.restir(len(seen)))
 
-    def note(contestant: Contestant, inputs: InputSet) -> None:
+    def note(contestant: Contestant, inputs: InputSet, clock: Clock) -> None:
         seen.append(inputs.tensors[0].tolist())
 
     watch.rounds([Contestant("a", worker, 0)], Effort(20, 20, 9.0), after=note)
@@ -138,7 +198,7 @@ def test_one_of_former_values_runs_before_the_set_is_renewed() -> None:
     worker = FakeWorker()
     watch = Stopwatch(sets(), 1.0, 1, before_round=lambda inputs: inputs.restir(7))
 
-    def note(contestant: Contestant, inputs: InputSet) -> None:
+    def note(contestant: Contestant, inputs: InputSet, clock: Clock) -> None:
         seen[contestant.name].append((inputs.number, len(inputs.stirs)))
 
     field = [Contestant("candidate", worker, 0), Contestant("beside", worker, 1, former=True)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,9 +13,10 @@ import torch
 from sandbox import spotcheck
 from sandbox.accuracy import Nearby
 from sandbox.expected import Expected, InputSet, Moment
+from sandbox.rounds import Contestant, Effort, Stopwatch
 from sandbox.session import Session
 from sandbox.spotcheck import SpotCheck
-from sandbox.supervisor import WorkerProcess
+from sandbox.supervisor import CallTime, Clock, Trouble, WorkerProcess
 from sandbox.verdict import Crashed, Failed, Wrong, lacks_memory
 
 RIGHT = torch.arange(8.0)
@@ -59,11 +62,11 @@ def test_on_average_six_of_the_first_runs_and_three_of_each_later_stretch(mine: 
     for _ in range(200):
         check, mine.fetched = check_of(mine), 0
         for _ in range(12):
-            assert check.after_run(WORKER, INPUTS) is None
+            assert check.after_call(WORKER, INPUTS) is None
         first.append(mine.fetched)
         check.look()
         for _ in range(12):
-            check.after_run(WORKER, INPUTS)
+            check.after_call(WORKER, INPUTS)
         later.append(mine.fetched - first[-1])
         check.compare()
         assert check.checked == mine.fetched
@@ -96,18 +99,69 @@ def test_who_begins_to_cheat_later_is_caught(mine: Candidate) -> None:
         check = check_of(mine)
         mine.output = [RIGHT.clone()]
         for _ in range(12):
-            check.after_run(WORKER, INPUTS)
+            check.after_call(WORKER, INPUTS)
         check.look()
         mine.output = [RIGHT + 1]
         for length in (12, 24):
             for _ in range(length):
-                check.after_run(WORKER, INPUTS)
+                check.after_call(WORKER, INPUTS)
             check.look()
         mine.output = [RIGHT.clone()]  # right again by the time of the last run
         check.take(WORKER, INPUTS)
         check.compare()
         caught += isinstance(check.wrong, Wrong)
     assert caught > 90
+
+
+class Worker:
+    """Runs the candidate by either clock, wrongly where `cheats` says so."""
+
+    def __init__(self, mine: Candidate, cheats: Callable[[Clock, int], bool]) -> None:
+        self.mine, self.cheats = mine, cheats
+        self.calls = Counter[Clock]()
+
+    def drop(self) -> None:
+        self.mine.output = []
+
+    def run(self, slot: int, number: int, timeout_s: float, clock: Clock) -> CallTime:
+        self.mine.output = [RIGHT + self.cheats(clock, self.calls[clock])]
+        self.calls[clock] += 1
+        return CallTime(1.0)
+
+
+def raced(mine: Candidate, cheats: Callable[[Clock, int], bool]) -> SpotCheck:
+    """A race of twelve rounds on a device, after its comparison; without a last run."""
+    check, worker = check_of(mine), cast("WorkerProcess", Worker(mine, cheats))
+
+    def after(contestant: Contestant, inputs: InputSet, clock: Clock) -> Trouble | None:
+        return check.after_call(contestant.worker, inputs, clock)
+
+    sets = [cast("InputSet", SimpleNamespace(target="cuda", number=0, moment=lambda: Moment(list)))]
+    watch = Stopwatch(sets, 1.0, 1)
+    watch.rounds([Contestant("candidate", worker, 2)], Effort(12, 12, 9.0), after=after)
+    check.compare()
+    return check
+
+
+@pytest.mark.parametrize(
+    ("by", "every", "least"), [("device", 1, 195), ("device", 2, 185), ("wall", 1, 175)]
+)
+def test_who_tells_the_clocks_apart_and_leaves_out_work_for_one_is_caught(
+    mine: Candidate, by: Clock, every: int, least: int
+) -> None:
+    """In half of what the device times, too, as often as where there is one clock."""
+    found = [raced(mine, lambda clock, call: clock == by and call % every == 0) for _ in range(200)]
+    assert sum(isinstance(check.wrong, Wrong) for check in found) >= least
+
+
+def test_calls_by_both_clocks_are_looked_at_each_drawn_by_itself(mine: Candidate) -> None:
+    found = [raced(mine, lambda clock, call: False) for _ in range(200)]
+    assert all(check.wrong is None for check in found)
+    device = [check.checked_by["device"] for check in found]
+    wall = [check.checked_by["wall"] for check in found]
+    assert 5.0 < sum(device) / 200 < 7.0
+    assert 2.4 < sum(wall) / 200 < 3.6
+    assert len({*zip(device, wall, strict=True)}) > 12  # the one says nothing of the other
 
 
 def test_wrong_outputs_count_for_more_than_a_comparison_that_failed(mine: Candidate) -> None:

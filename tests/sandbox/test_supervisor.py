@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from process_kit import family, gone
 
-from sandbox.supervisor import WorkerProcess, WorkerSettings, environment
+from sandbox.supervisor import Clock, WorkerProcess, WorkerSettings, environment
 from sandbox.verdict import Crashed, Failed, TimedOut
 
 HELLO = {"target": "cpu", "threads": 1, "flags": {}, "inductor": {}, "native": ""}
@@ -47,22 +47,13 @@ def test_an_error_is_a_value_and_the_worker_lives_on(worker: WorkerProcess) -> N
 
 def test_a_run_of_nothing_is_timed(worker: WorkerProcess) -> None:
     from sandbox.protocol import NO_SLOT
-    from sandbox.supervisor import RunTime
+    from sandbox.supervisor import CallTime
 
-    found = worker.run(NO_SLOT, 0, 5)
-    assert isinstance(found, RunTime)
-    assert found.wall is not None
-    assert 0 < found.wall == found.device
-
-
-def test_on_cpu_a_run_without_wall_time_is_like_any_other(worker: WorkerProcess) -> None:
-    from sandbox.protocol import NO_SLOT
-    from sandbox.supervisor import RunTime
-
-    found = worker.run(NO_SLOT, 0, 5, wall=False)
-    assert isinstance(found, RunTime)
-    assert found.wall is not None
-    assert 0 < found.wall == found.device
+    clocks: tuple[Clock, ...] = ("device", "wall")
+    for clock in clocks:
+        found = worker.run(NO_SLOT, 0, 5, clock)
+        assert isinstance(found, CallTime)
+        assert found.seconds > 0 and not found.late
 
 
 def test_a_command_may_be_sent_first_and_its_answer_received_later(worker: WorkerProcess) -> None:
