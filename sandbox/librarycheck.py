@@ -1,4 +1,4 @@
-"""What makes a library call of a plan valid: it reads and writes what it names, within its buffers, and nothing else."""
+"""What makes a library call of a plan valid: it reads and writes what it names, within its buffers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _check_view(view: View, buffers: Mapping[str, Buffer], where: str) -> None:
     require(same, f"{where}: shape {view.shape} and stride {view.stride} differ in length")
     sizes = all(type(n) is int and 1 <= n <= MAX_SIZE for n in view.shape)
     require(sizes, f"{where}: shape {view.shape}; sizes are 1 to {MAX_SIZE}")
-    steps = all(type(n) is int and 0 <= n for n in (*view.stride, view.offset))
+    steps = all(type(n) is int and n >= 0 for n in (*view.stride, view.offset))
     require(steps, f"{where}: stride {view.stride}, offset {view.offset}; none is negative")
     extent = buffer.spec.extent
     require(
@@ -72,7 +72,8 @@ def _check_gemm(step: Gemm, where: str) -> None:
     fits = ranks and a[:-2] == b[:-2] == out[:-2]
     fits = fits and (*a[-2:-1], *b[-1:]) == out[-2:] and a[-1] == b[-2]
     require(
-        fits, f"{where}: a {a}, b {b}, out {out}; [m, k], [k, n], [m, n], or all with [batch] before"
+        fits,
+        f"{where}: a {a}, b {b}, out {out}; [m, k], [k, n], [m, n], or all with [batch] before",
     )
     if step.c is not None:
         c = step.c.shape
@@ -106,7 +107,8 @@ def _check_convolution(step: Convolution, where: str) -> None:
     orders = [_stride(out, order) for order in _orders(dimensions)]
     dense = any(_same(out, step.out.stride, order) for order in orders)
     require(
-        dense, f"{where}: out has stride {step.out.stride}; without gaps, {orders[0]} or {orders[1]}"
+        dense,
+        f"{where}: out has stride {step.out.stride}; without gaps, {orders[0]} or {orders[1]}",
     )
     terms = math.prod(weight[2:]) * (x[1] // groups)
     _check_work((math.prod(x[2:]) if step.transposed else 1) * math.prod(out) * terms, where)

@@ -23,9 +23,16 @@ def read_call(value: dict[str, Any], where: str) -> LibraryCall:
     required = {"kind", "library", "x", "weight", "out"}
     check_keys(value, required, {"bias", "groups", "transposed", "benchmark", *NUMBERS}, where)
     views = {name: _view(value[name], f"{where}: {name}") for name in _views(value)}
+    numbers = _numbers(value, len(views["x"].shape) - 2, where)
     return Convolution(
-        **views,
-        **_numbers(value, len(views["x"].shape) - 2, where),
+        views["x"],
+        views["weight"],
+        views["out"],
+        views.get("bias"),
+        stride=numbers[0],
+        padding=numbers[1],
+        dilation=numbers[2],
+        output_padding=numbers[3],
         groups=value.get("groups", 1),
         transposed=_flag(value, "transposed", where),
         benchmark=_flag(value, "benchmark", where),
@@ -34,7 +41,7 @@ def read_call(value: dict[str, Any], where: str) -> LibraryCall:
 
 def _views(value: dict[str, Any]) -> list[str]:
     names = ("a", "b", "c", "x", "weight", "bias", "out")
-    return [name for name in names if value.get(name) is not None]
+    return [name for name in names if name in value]
 
 
 def _view(value: Any, where: str) -> View:
@@ -47,11 +54,12 @@ def _view(value: Any, where: str) -> View:
     return View(value["buffer"], shape, stride, offset)
 
 
-def _numbers(value: dict[str, Any], dimensions: int, where: str) -> dict[str, tuple[int, ...]]:
-    return {
-        name: as_integers(value.get(name, [DEFAULTS[name]] * dimensions), f"{where}: {name}")
+def _numbers(value: dict[str, Any], dimensions: int, where: str) -> list[tuple[int, ...]]:
+    """In the order of `NUMBERS`."""
+    return [
+        as_integers(value.get(name, [DEFAULTS[name]] * dimensions), f"{where}: {name}")
         for name in NUMBERS
-    }
+    ]
 
 
 def _flag(value: dict[str, Any], name: str, where: str) -> bool:

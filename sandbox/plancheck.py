@@ -55,16 +55,16 @@ def check_plan(plan: Plan) -> None:
         only = sum(isinstance(step, Launch) for step in plan.steps) == 1
         require(only, "a cpu plan has exactly one launch step")
     kernels = any(not isinstance(step, LibraryCall) for step in plan.steps)
-    require(kernels, "library calls only; a plan has a kernel, or its region is left to the compiler")
+    require(
+        kernels, "library calls only; a plan has a kernel, or its region is left to the compiler"
+    )
     buffers = {b.name: b for b in plan.buffers}
     names = set(buffers)
     for index, step in enumerate(plan.steps):
         if isinstance(step, Launch):
             _check_launch(step, plan, names, f"step {index}")
             behind = index > 0 and isinstance(plan.steps[index - 1], LibraryCall)
-            require(
-                not (step.dependent and behind), f"step {index}: dependent on a library call"
-            )
+            require(not (step.dependent and behind), f"step {index}: dependent on a library call")
         elif isinstance(step, LibraryCall):
             check_call(step, buffers, f"step {index}")
         elif isinstance(step, TritonLaunch):

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sandbox.library import LibraryCall
 from sandbox.plan import Buffer, Launch, Plan, PlanError, Scalar, TritonLaunch
 from sandbox.specs import TensorSpec
-from sandbox.library import LibraryCall
 from sandbox.steps import Argument, require, resolve_arguments, resolve_triple
 
 DIVISOR = 16
@@ -122,8 +122,10 @@ def read_built(found: Any, name: str) -> Built:
 
 
 def lower(plan: Plan, built: Sequence[Built], parameters: Mapping[str, Sequence[int]]) -> Plan:
-    """The launch plan of the compiled kernels, one for each step that is no library call. parameters: of each kernel in the machine code, in
-    bytes. Raises PlanError where the two do not fit."""
+    """The launch plan of the compiled kernels, one for each step that is no library call.
+
+    parameters: of each kernel in the machine code, in bytes. Raises PlanError where the two do not fit.
+    """
     steps: list[Launch | LibraryCall] = []
     made = iter(built)
     scratch: list[Buffer] = []

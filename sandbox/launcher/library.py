@@ -84,9 +84,7 @@ def _convolve(
         out.add_(bias.view(-1, *[1] * (out.dim() - 2)))
 
 
-def _by_cudnn(
-    step: Convolution, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor
-) -> None:
+def _by_cudnn(step: Convolution, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
     """cuDNN has no convolution of one dimension: it is one of two, with a first one of size 1."""
     import torch
 
@@ -99,7 +97,7 @@ def _by_cudnn(
     flags = (
         step.benchmark and not exact,
         exact or cudnn.deterministic,
-        cudnn.conv.fp32_precision == "tf32",
+        cudnn.conv.fp32_precision == "tf32",  # type: ignore[attr-defined]
     )
     aten = torch.ops.aten
     if step.transposed:

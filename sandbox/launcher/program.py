@@ -110,9 +110,7 @@ def load_program(path: Path | str, plan: Plan) -> Program | LoadFailed:
     return Program(plan, Path(path), first, segments if plan.calls else ())
 
 
-def _loaded(
-    plan: Plan, load: Callable[[list[Step]], Any]
-) -> tuple[Kernels | LibraryCall, ...]:
+def _loaded(plan: Plan, load: Callable[[list[Step]], Any]) -> tuple[Kernels | LibraryCall, ...]:
     found = segments_of(plan)
     return tuple(s if isinstance(s, LibraryCall) else Kernels(load(s)) for s in found)
 

@@ -48,8 +48,12 @@ def relu(plan: Plan, count: int, source: int, to: int, origin: Origin = "sketch"
     return Candidate("cpu", "c++", text, plan, origin)
 
 
-def convolution_plan(call: Convolution, shapes: dict[str, tuple[int, ...]], target: str = "cpu",
-                     dtype: str = "float64") -> Plan:
+def convolution_plan(
+    call: Convolution,
+    shapes: dict[str, tuple[int, ...]],
+    target: str = "cpu",
+    dtype: str = "float64",
+) -> Plan:
     """Convolves relu(x): a kernel before the call, whose result is the plan's own."""  # fmt: skip
     buffers = [Buffer(n, "input", tensor(*s, dtype=dtype)) for n, s in shapes.items()]
     out = TensorSpec(dtype, call.out.shape, call.out.stride)

@@ -108,7 +108,9 @@ def convolution(
     empty = torch.empty(x), torch.empty(weight), None
     order = ("stride", "padding", "dilation", "transposed", "output_padding", "groups")
     shape = tuple(torch.convolution(*empty, *(fields[key] for key in order)).shape)
-    out = torch.empty((shape[0], *shape[2:], shape[1])).movedim(-1, 1) if last else torch.empty(shape)
+    out = (
+        torch.empty((shape[0], *shape[2:], shape[1])).movedim(-1, 1) if last else torch.empty(shape)
+    )
     bias = whole("b", shape[1]) if biased else None
     call = Convolution(
         whole("t", *x), whole("w", *weight), View("o", shape, out.stride()), bias, **fields
@@ -164,9 +166,7 @@ def test_a_new_binding_lets_go_of_what_was_loaded(run: Run) -> None:
     plan = gemm_plan()
     given = inputs(plan)
     for _ in range(3):
-        torch.testing.assert_close(
-            run(relu(plan, 24, 4, 3), *given), (given[0] @ given[1]).relu()
-        )
+        torch.testing.assert_close(run(relu(plan, 24, 4, 3), *given), (given[0] @ given[1]).relu())
 
 
 def test_the_sanitizer_fills_what_a_library_would_write() -> None:

@@ -93,7 +93,7 @@ def test_only_floating_dtypes_are_multiplied(dtype: str) -> None:
 def test_dtypes_are_equal() -> None:
     plan = gemm_plan()
     other = replace(plan.buffers[1], spec=tensor(5, 4, dtype="float64"))
-    with pytest.raises(PlanError, match="dtypes differ.*b float64"):
+    with pytest.raises(PlanError, match=r"dtypes differ.*b float64"):
         replace(plan, buffers=(plan.buffers[0], other, *plan.buffers[2:]))
 
 
@@ -131,7 +131,7 @@ def test_a_convolution_that_is_none_is_refused(changes: dict[str, Any], complain
         (("a", "shape"), [6, "5"], "not integers"),
         (("a", "offset"), "0", "offset '0'"),
         (("a", "buffer"), 1, "buffer 1; a name"),
-        (("out",), None, "out"),
+        (("out",), None, "step 0: out: not an object"),
     ],
 )
 def test_a_malformed_call_is_refused(path: tuple[str, ...], value: Any, complaint: str) -> None:
@@ -140,14 +140,14 @@ def test_a_malformed_call_is_refused(path: tuple[str, ...], value: Any, complain
     for part in path[:-1]:
         place = place[part]
     place[path[-1]] = value
-    with pytest.raises((PlanError, TypeError), match=complaint):
+    with pytest.raises(PlanError, match=complaint):
         Plan.from_document(document)
 
 
 @pytest.mark.parametrize("target", ["cpu", "cuda"])
 def test_a_plan_has_a_kernel(target: str) -> None:
     plan = gemm_plan(target=target)
-    with pytest.raises(PlanError, match="exactly one launch|library calls only"):
+    with pytest.raises(PlanError, match=r"exactly one launch|library calls only"):
         replace(plan, steps=plan.calls)
 
 
