@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,11 +12,13 @@ from judge_kit import spec
 from library_kit import RELU, whole
 
 from sandbox.candidate import Candidate, Origin
+from sandbox.confine import offered
 from sandbox.judge import Judge
 from sandbox.plan import Buffer, Convolution, Gemm, Launch, LibraryCall, Plan
 from sandbox.rounds import Effort
+from sandbox.session import Timeouts
 from sandbox.task import InputRef, Node, NodeRef, Task
-from sandbox.verdict import Correct, Failed, Wrong
+from sandbox.verdict import Correct, Wrong
 
 M, K, N = 96, 64, 80
 SHORT = Effort(min_rounds=12, max_rounds=24, seconds=2.0)
@@ -45,6 +49,24 @@ def candidate(call: LibraryCall | None = None, origin: Origin = "policy") -> Can
     return Candidate("cpu", "c++", text, Plan("cpu", buffers, (call, Launch("relu"))), origin)
 
 
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory: pytest.TempPathFactory, native_dir: Path) -> Iterator[Judge]:
+    """One that may run C++ of a policy, in a worker that is sealed before it is loaded."""
+    reason = offered().why_no_untrusted_code
+    if reason is not None:
+        pytest.skip(f"C++ of a policy: {reason}")
+    folder = tmp_path_factory.mktemp("judge")
+    with Judge(
+        "cpu",
+        scratch_dir=folder,
+        native_dir=native_dir,
+        inductor={"cpp_cache_precompile_headers": False},
+        timeouts=Timeouts(run=10.0),
+        consent=True,
+    ) as made:
+        yield made
+
+
 @pytest.mark.parametrize("origin", ["sketch", "policy"])
 def test_a_product_of_the_library_before_a_kernel_is_correct(judge: Judge, origin: Origin) -> None:
     found = judge.verify(PRODUCT, candidate(origin=origin), thorough=True)
@@ -64,7 +86,8 @@ def test_what_a_call_leaves_unwritten_is_found(judge: Judge) -> None:
 
 def test_a_candidate_with_a_call_is_judged(judge: Judge) -> None:
     found = judge.judge(PRODUCT, candidate(), effort=SHORT)
-    assert not isinstance(found.outcome, Wrong | Failed), found.outcome
+    assert found.status in ("wins", "too_slow", "noisy"), found.reason
+    assert found.accuracy is not None
 
 
 def test_a_convolution_of_the_library_runs_in_a_sealed_worker(judge: Judge) -> None:
