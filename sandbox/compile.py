@@ -23,7 +23,6 @@ from sandbox.confine import offered, policy
 from sandbox.elf import ElfError
 from sandbox.isolation import Isolation
 from sandbox.limits import Finished, Limits, run_limited
-from sandbox.plan import LibraryCall
 from sandbox.privileges import next_uid
 from sandbox.toolchain import Missing, find_cxx
 from sandbox.triton_plan import has_triton, is_triton
@@ -112,10 +111,8 @@ def _why_refused(candidate: Candidate, consent: bool, isolation: Isolation) -> s
             return "C++ source written by a policy runs in your process once promoted; the user's consent is needed"
         if isolation.why_no_untrusted_code is not None:
             return f"C++ source written by a policy: {isolation.why_no_untrusted_code}"
-    if any(isinstance(step, LibraryCall) for step in candidate.plan.steps):
-        return "library calls in a plan are not supported"
     if candidate.language == "triton" and not is_triton(candidate.plan):
-        return 'Triton source takes a plan whose steps are all of the kind "triton"'
+        return 'Triton source takes a plan whose kernels are all of the kind "triton"'
     if candidate.language != "triton" and has_triton(candidate.plan):
         return f'{candidate.language} source takes no steps of the kind "triton"'
     return None

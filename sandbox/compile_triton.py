@@ -33,7 +33,7 @@ from sandbox.elf import ElfError
 from sandbox.isolation import Isolation
 from sandbox.landlock import View
 from sandbox.limits import Finished, Limits, run_limited
-from sandbox.plan import PlanError, TritonLaunch
+from sandbox.plan import Plan, PlanError, TritonLaunch
 from sandbox.privileges import next_uid
 from sandbox.toolchain import TRITON_ASSEMBLER, Missing, Toolchain, find_triton
 from sandbox.triton_plan import Built, lower, pointers_are_aligned, read_built, request
@@ -68,7 +68,7 @@ def compile_triton(
     if not isinstance(ran, Finished):
         return ran
     try:
-        kernels = _read_answer(folder / "python" / ANSWER, len(candidate.plan.steps))
+        kernels = _read_answer(folder / "python" / ANSWER, len(triton_steps(candidate.plan)))
         text, built = _link(candidate, kernels)
         assembled = _assemble(text, folder / "assembler", capability, limits, toolchain, isolation)
         if not isinstance(assembled, Finished):
@@ -82,6 +82,11 @@ def compile_triton(
     return found
 
 
+def triton_steps(plan: Plan) -> list[TritonLaunch]:
+    """The plan's kernels, in order."""
+    return [step for step in plan.steps if isinstance(step, TritonLaunch)]
+
+
 def _run_python(
     candidate: Candidate,
     folder: Path,
@@ -92,7 +97,7 @@ def _run_python(
 ) -> Finished | CompileResult:
     """Have the source imported and its kernels compiled."""
     aligned, packages = pointers_are_aligned(), str(toolchain.path.parent)
-    steps = [step for step in candidate.plan.steps if isinstance(step, TritonLaunch)]
+    steps = triton_steps(candidate.plan)
     job = {
         "packages": [packages],
         "source": str(folder / SOURCE),
@@ -194,8 +199,7 @@ def _link(candidate: Candidate, kernels: Sequence[dict[str, Any]]) -> tuple[str,
     """One module of PTX, and what is known of each step's kernel. Equal kernels are one, others get names apart."""
     modules: dict[str, str] = {}
     built: list[Built] = []
-    for step, kernel in zip(candidate.plan.steps, kernels, strict=True):
-        assert isinstance(step, TritonLaunch)
+    for step, kernel in zip(triton_steps(candidate.plan), kernels, strict=True):
         text = ptx.without_unused(kernel["ptx"])
         if text not in modules:
             modules[text] = f"{step.kernel[:190]}_{len(modules)}"

@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from sandbox.library import Convolution, Gemm, LibraryCall, View
 from sandbox.plancheck import MAX_INPUTS, MAX_OUTPUTS, check_plan
-from sandbox.planjson import as_list, buffer_json, check_keys, read_buffer, read_step, step_json
+from sandbox.planjson import buffer_json, read_buffer, read_step, step_json
 from sandbox.specs import TensorSpec
 from sandbox.steps import (
     Argument,
     Buffer,
     Kind,
     Launch,
-    LibraryCall,
     PlanError,
     ResolvedLaunch,
     Scalar,
@@ -29,6 +29,8 @@ from sandbox.steps import (
     TensorMap,
     Triple,
     TritonLaunch,
+    as_list,
+    check_keys,
     require,
     resolve,
 )
@@ -38,6 +40,8 @@ __all__ = [
     "MAX_OUTPUTS",
     "Argument",
     "Buffer",
+    "Convolution",
+    "Gemm",
     "Kind",
     "Launch",
     "LibraryCall",
@@ -50,6 +54,8 @@ __all__ = [
     "TensorMap",
     "Triple",
     "TritonLaunch",
+    "View",
+    "resolve",
 ]
 
 VERSION = 1
@@ -89,6 +95,11 @@ class Plan:
     def launches(self) -> tuple[ResolvedLaunch, ...]:
         """The kernel launches with evaluated dimensions and arguments, in order; what is no `Launch` is left out."""
         return tuple(resolve(s, self.sizes) for s in self.steps if isinstance(s, Launch))
+
+    @cached_property
+    def calls(self) -> tuple[LibraryCall, ...]:
+        """The library calls, in order."""
+        return tuple(step for step in self.steps if isinstance(step, LibraryCall))
 
     def to_json(self) -> str:
         """Canonical JSON: sorted keys, no spaces."""

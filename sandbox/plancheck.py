@@ -6,6 +6,8 @@ import math
 import re
 from typing import TYPE_CHECKING
 
+from sandbox.library import LibraryCall
+from sandbox.librarycheck import check_call
 from sandbox.sizes import ExpressionError
 from sandbox.specs import ITEM_SIZES, overlaps
 from sandbox.steps import (
@@ -50,12 +52,21 @@ def check_plan(plan: Plan) -> None:
     _check_buffers(plan)
     require(1 <= len(plan.steps) <= MAX_STEPS, f"{len(plan.steps)} steps; 1 to {MAX_STEPS} allowed")
     if plan.target == "cpu":
-        only = len(plan.steps) == 1 and isinstance(plan.steps[0], Launch)
+        only = sum(isinstance(step, Launch) for step in plan.steps) == 1
         require(only, "a cpu plan has exactly one launch step")
-    names = {b.name for b in plan.buffers}
+    kernels = any(not isinstance(step, LibraryCall) for step in plan.steps)
+    require(
+        kernels, "library calls only; a plan has a kernel, or its region is left to the compiler"
+    )
+    buffers = {b.name: b for b in plan.buffers}
+    names = set(buffers)
     for index, step in enumerate(plan.steps):
         if isinstance(step, Launch):
             _check_launch(step, plan, names, f"step {index}")
+            behind = index > 0 and isinstance(plan.steps[index - 1], LibraryCall)
+            require(not (step.dependent and behind), f"step {index}: dependent on a library call")
+        elif isinstance(step, LibraryCall):
+            check_call(step, buffers, f"step {index}")
         elif isinstance(step, TritonLaunch):
             require(plan.target == "cuda", f"step {index}: Triton is for cuda")
             _check_triton(step, plan, names, f"step {index}")

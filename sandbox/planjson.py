@@ -2,60 +2,42 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
+from sandbox.library import LibraryCall
+from sandbox.libraryjson import call_json, read_call
 from sandbox.specs import TensorSpec, contiguous_stride
 from sandbox.steps import (
     Argument,
     Buffer,
     Launch,
-    LibraryCall,
     PlanError,
     Scalar,
     Step,
     TensorMap,
     Triple,
     TritonLaunch,
+    as_integers,
+    as_list,
+    check_keys,
     require,
 )
 
-LIBRARIES = ("gemm", "convolution")
 TRITON_NUMBERS = ("num_warps", "num_stages", "num_ctas")
-
-
-def as_list(value: Any, where: str) -> list[Any]:
-    """The value, if it is a list."""
-    require(isinstance(value, list), f"{where}: not a list")
-    return list(value)
-
-
-def check_keys(value: Any, required: set[str], optional: set[str], where: str) -> None:
-    """Require an object with all required keys and no unknown ones."""
-    require(isinstance(value, dict), f"{where}: not an object")
-    missing, unknown = required - set(value), set(value) - required - optional
-    require(not missing, f"{where}: missing {sorted(missing)}")
-    require(not unknown, f"{where}: unknown {sorted(map(str, unknown))}")
 
 
 def read_buffer(value: Any) -> Buffer:
     """A buffer from its JSON form; a missing stride means contiguous."""
     check_keys(value, {"name", "kind", "dtype", "shape"}, {"stride"}, "buffer")
-    shape = _integers(value["shape"], f"buffer {value['name']!r}: shape")
+    shape = as_integers(value["shape"], f"buffer {value['name']!r}: shape")
     has_stride = "stride" in value
     stride = (
-        _integers(value["stride"], f"buffer {value['name']!r}: stride")
+        as_integers(value["stride"], f"buffer {value['name']!r}: stride")
         if has_stride
         else contiguous_stride(shape)
     )
     return Buffer(value["name"], value["kind"], TensorSpec(value["dtype"], shape, stride))
-
-
-def _integers(value: Any, where: str) -> tuple[int, ...]:
-    numbers = as_list(value, where)
-    require(all(type(n) is int for n in numbers), f"{where}: not integers")
-    return tuple(numbers)
 
 
 def read_step(value: Any, index: int) -> Step:
@@ -63,11 +45,7 @@ def read_step(value: Any, index: int) -> Step:
     where = f"step {index}"
     require(isinstance(value, dict), f"{where}: not an object")
     if value.get("kind") == "call":
-        require(value.get("library") in LIBRARIES, f"{where}: library must be one of {LIBRARIES}")
-        rest = {k: v for k, v in value.items() if k not in ("kind", "library")}
-        return LibraryCall(
-            value["library"], json.dumps(rest, sort_keys=True, separators=(",", ":"))
-        )
+        return read_call(value, where)
     if value.get("kind") == "triton":
         return _read_triton(value, where)
     may = {"grid", "block", "shared", "cluster", "args", "dependent"}
@@ -130,7 +108,7 @@ def _read_argument(value: Any, where: str) -> Argument:
 def _read_tensor_map(value: Any, where: str) -> TensorMap:
     check_keys(value, {"buffer", "shape", "stride", "box"}, {"offset"}, where)
     shape, stride, box = (
-        _integers(value[name], f"{where}: {name}") for name in ("shape", "stride", "box")
+        as_integers(value[name], f"{where}: {name}") for name in ("shape", "stride", "box")
     )
     offset = value.get("offset", 0)
     require(type(offset) is int, f"{where}: offset {offset!r}")
@@ -152,7 +130,7 @@ def buffer_json(buffer: Buffer) -> dict[str, Any]:
 def step_json(step: Step) -> dict[str, Any]:
     """A step's JSON form."""
     if isinstance(step, LibraryCall):
-        return {"kind": "call", "library": step.library, **json.loads(step.parameters)}
+        return call_json(step)
     if isinstance(step, TritonLaunch):
         return {
             "kind": "triton",

@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from sandbox import sanitized
 from sandbox.confine import offered, policy
 from sandbox.landlock import View
-from sandbox.launcher.program import steps_of
+from sandbox.launcher.program import segments_of, steps_of
 from sandbox.limits import Finished, Limits, TimedOut, run_limited
-from sandbox.plan import Plan
+from sandbox.plan import LibraryCall, Plan
 from sandbox.privileges import next_uid
 from sandbox.stir import flat_storage
 from sandbox.toolchain import Missing, find_cuda_tool
@@ -143,7 +143,27 @@ def job_of(plan: Plan) -> dict[str, Any]:
         "binary": "kernel.cubin",
         "buffers": buffers,
         "steps": steps,
+        "segments": _segments(plan),
     }
+
+
+def _segments(plan: Plan) -> list[tuple[int, int, tuple[int, int, int] | None]]:
+    """Launches that follow each other, from which to which, and between them what a library call writes: the buffer,
+    where from and how much in bytes. It is filled, elements between those that the call writes with them."""
+    segments: list[tuple[int, int, tuple[int, int, int] | None]] = []
+    position = 0
+    index = {buffer.name: number for number, buffer in enumerate(plan.buffers)}
+    for segment in segments_of(plan):
+        if isinstance(segment, LibraryCall):
+            out = segment.out
+            number = index[out.buffer]
+            size = plan.buffers[number].spec.itemsize
+            filled = (number, out.offset * size, (out.end - out.offset) * size)
+            segments.append((position, position, filled))
+        else:
+            segments.append((position, position + len(segment), None))
+            position += len(segment)
+    return segments
 
 
 def _text(scalar: bytes) -> str:

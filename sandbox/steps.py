@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+from sandbox.library import LibraryCall
 from sandbox.sizes import Expression, evaluate
 from sandbox.specs import TensorSpec
 
@@ -73,14 +74,6 @@ class Launch:
     dependent: bool = False
 
 
-@dataclass(frozen=True)
-class LibraryCall:
-    """A GEMM or convolution run by the launcher. `parameters` is canonical JSON of the remaining fields."""
-
-    library: str
-    parameters: str
-
-
 Constant = int | float | bool | str
 """What a Triton kernel's constexpr may be."""
 
@@ -128,6 +121,27 @@ def require(condition: object, message: str) -> None:
     """Raise PlanError with the message unless the condition holds."""
     if not condition:
         raise PlanError(message)
+
+
+def as_list(value: Any, where: str) -> list[Any]:
+    """The value, if it is a list."""
+    require(isinstance(value, list), f"{where}: not a list")
+    return list(value)
+
+
+def as_integers(value: Any, where: str) -> tuple[int, ...]:
+    """The value's numbers, if it is a list of integers."""
+    numbers = as_list(value, where)
+    require(all(type(n) is int for n in numbers), f"{where}: not integers")
+    return tuple(numbers)
+
+
+def check_keys(value: Any, required: set[str], optional: set[str], where: str) -> None:
+    """Require an object with all required keys and no unknown ones."""
+    require(isinstance(value, dict), f"{where}: not an object")
+    missing, unknown = required - set(value), set(value) - required - optional
+    require(not missing, f"{where}: missing {sorted(missing)}")
+    require(not unknown, f"{where}: unknown {sorted(map(str, unknown))}")
 
 
 def resolve(step: Launch, sizes: Mapping[str, int]) -> ResolvedLaunch:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sandbox.library import LibraryCall
 from sandbox.plan import Buffer, Launch, Plan, PlanError, Scalar, TritonLaunch
 from sandbox.specs import TensorSpec
 from sandbox.steps import Argument, require, resolve_arguments, resolve_triple
@@ -53,8 +54,8 @@ class Built:
 
 
 def is_triton(plan: Plan) -> bool:
-    """Whether all steps are Triton's."""
-    return all(isinstance(step, TritonLaunch) for step in plan.steps)
+    """Whether all steps but library calls are Triton's."""
+    return all(isinstance(step, TritonLaunch | LibraryCall) for step in plan.steps)
 
 
 def has_triton(plan: Plan) -> bool:
@@ -121,12 +122,21 @@ def read_built(found: Any, name: str) -> Built:
 
 
 def lower(plan: Plan, built: Sequence[Built], parameters: Mapping[str, Sequence[int]]) -> Plan:
-    """The launch plan of the compiled kernels, one for each step. parameters: of each kernel in the machine code, in
-    bytes. Raises PlanError where the two do not fit."""
-    steps: list[Launch] = []
+    """The launch plan of the compiled kernels, one for each step that is no library call.
+
+    parameters: of each kernel in the machine code, in bytes. Raises PlanError where the two do not fit.
+    """
+    steps: list[Launch | LibraryCall] = []
+    made = iter(built)
     scratch: list[Buffer] = []
-    for index, (step, kernel) in enumerate(zip(plan.steps, built, strict=True)):
+    own = sum(isinstance(step, TritonLaunch) for step in plan.steps)
+    require(own == len(built), f"{len(built)} kernels for {own} steps")
+    for index, step in enumerate(plan.steps):
+        if isinstance(step, LibraryCall):
+            steps.append(step)
+            continue
         assert isinstance(step, TritonLaunch)
+        kernel = next(made)
         launch = _launch(step, plan, kernel)
         space = None
         if kernel.scratch:

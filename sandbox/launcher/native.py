@@ -22,6 +22,7 @@ from sandbox.limits import Finished, Limits, StartFailed, TimedOut, run_limited
 from sandbox.toolchain import Missing, Toolchain, find_cxx
 
 SOURCES = Path(__file__).parent / "csrc"
+COMPILED = ("op.cpp", "library.cpp")
 FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden")
 LIBRARIES = ("-ltorch_cpu", "-lc10")
 BUILD_LIMITS = Limits(wall_s=300, cpu_s=300)
@@ -77,7 +78,7 @@ def find_or_build(cache_dir: Path) -> Native | Missing:
 
 def _digest(toolchain: Toolchain) -> str:
     parts = [torch.__version__, toolchain.version, *FLAGS]
-    parts += [(SOURCES / name).read_text() for name in ("op.cpp", "abi.h")]
+    parts += [(SOURCES / name).read_text() for name in (*COMPILED, "abi.h", "library.h")]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
@@ -87,7 +88,7 @@ def _build(toolchain: Toolchain, folder: Path, path: Path) -> Native | Missing:
         str(toolchain.path),
         *FLAGS,
         f"-I{root / 'include'}",
-        str(SOURCES / "op.cpp"),
+        *(str(SOURCES / name) for name in COMPILED),
         "-o",
         "op.so",
     ]
@@ -126,9 +127,10 @@ class _Library:
     def bind(self, key: int, program: Program) -> None:
         words = encode(program.plan)
         array = (ctypes.c_int64 * len(words))(*words)
-        address, count = ctypes.c_void_p(program.handle.address), ctypes.c_int64(len(words))
+        handles = [part.handle.address for part in program.parts]
+        addresses, count = (ctypes.c_void_p * len(handles))(*handles), ctypes.c_int64(len(words))
         if (
-            self._functions.ca_op_bind(ctypes.c_int64(key), self._launcher, address, array, count)
+            self._functions.ca_op_bind(ctypes.c_int64(key), self._launcher, addresses, array, count)
             != 0
         ):
             raise AssertionError("the operator library and its caller disagree about bindings")

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sandbox.plan import (
     Argument,
+    Convolution,
+    Launch,
     LibraryCall,
     Plan,
     ResolvedLaunch,
     Scalar,
     TritonLaunch,
+    View,
+    resolve,
 )
 from sandbox.specs import ITEM_SIZES, TensorSpec, overlaps
 
@@ -36,27 +40,53 @@ class LoadFailed:
 
 
 @dataclass(frozen=True)
+class Kernels:
+    """Kernels that follow each other, loaded as one program of the launcher's."""
+
+    handle: Any
+
+
+@dataclass(frozen=True)
 class Program:
-    """Machine code and plan of one candidate, loaded. `handle` is the launcher's own object."""
+    """Machine code and plan of one candidate, loaded.
+
+    handle: the launcher's own object, with all kernels up to the first library call behind one. segments: empty where
+    the plan has no library call, else the kernels between them, and the calls, in order.
+    """
 
     plan: Plan
     path: Path
     handle: Any
+    segments: tuple[Kernels | LibraryCall, ...] = ()
+
+    @property
+    def parts(self) -> tuple[Kernels, ...]:
+        """All that was loaded, in order."""
+        return tuple(s for s in self.segments if isinstance(s, Kernels)) or (Kernels(self.handle),)
 
     def launch(self, pointers: Sequence[int], stream: int = 0, device: int = -1) -> None:
         """Run on raw addresses in plan order. Nothing is checked. Raises RuntimeError on a CUDA error."""
-        self.handle.launch(pointers, stream, device)
+        if not self.segments:
+            self.handle.launch(pointers, stream, device)
+            return
+        from sandbox.launcher.library import run_call
+
+        for segment in self.segments:
+            if isinstance(segment, Kernels):
+                segment.handle.launch(pointers, stream, device)
+            else:
+                run_call(segment, self.plan, pointers, stream, device)
 
     def facts(self, device: int = 0) -> dict[str, dict[str, int]]:
         """Per kernel what the driver says: registers, shared_bytes, local_bytes. Empty on cpu."""
-        result: dict[str, dict[str, int]] = self.handle.facts(device)
+        result: dict[str, dict[str, int]] = {}
+        for part in self.parts:
+            result.update(part.handle.facts(device))
         return result
 
 
 def load_program(path: Path | str, plan: Plan) -> Program | LoadFailed:
     """Load the shared object (cpu) or cubin (cuda) at `path`. The process keeps it until nothing refers to it."""
-    if any(isinstance(step, LibraryCall) for step in plan.steps):
-        return LoadFailed("library calls in a plan are not supported")
     if any(isinstance(step, TritonLaunch) for step in plan.steps):
         return LoadFailed("a plan for Triton is launched as compiling it has made it")
     if any(b.kind == "prepacked" for b in plan.buffers):
@@ -69,12 +99,38 @@ def load_program(path: Path | str, plan: Plan) -> Program | LoadFailed:
         )
     try:
         if plan.target == "cpu":
-            handle = _launcher.load_cpu(str(Path(path).resolve()), plan.launches()[0].kernel)
+            library, entry = str(Path(path).resolve()), plan.launches()[0].kernel
+            segments = _loaded(plan, lambda steps: _launcher.load_cpu(library, entry))
         else:
-            handle = _launcher.load_cuda(Path(path).read_bytes(), steps_of(plan))
+            image = Path(path).read_bytes()
+            segments = _loaded(plan, lambda steps: _launcher.load_cuda(image, steps))
     except (OSError, RuntimeError) as error:
         return LoadFailed(str(error))
-    return Program(plan, Path(path), handle)
+    first = next(s.handle for s in segments if isinstance(s, Kernels))
+    return Program(plan, Path(path), first, segments if plan.calls else ())
+
+
+def _loaded(plan: Plan, load: Callable[[list[Step]], Any]) -> tuple[Kernels | LibraryCall, ...]:
+    found = segments_of(plan)
+    return tuple(s if isinstance(s, LibraryCall) else Kernels(load(s)) for s in found)
+
+
+def segments_of(plan: Plan) -> list[list[Step] | LibraryCall]:
+    """The plan's library calls, and between them the launches that follow each other, see `steps_of`."""
+    segments: list[list[Step] | LibraryCall] = []
+    index = {b.name: i for i, b in enumerate(plan.buffers)}
+    specs = [b.spec for b in plan.buffers]
+    for step in plan.steps:
+        if isinstance(step, LibraryCall):
+            segments.append(step)
+        elif isinstance(step, Launch):
+            made = _step(resolve(step, plan.sizes), index, specs)
+            last = segments[-1] if segments else None
+            if isinstance(last, list):
+                last.append(made)
+            else:
+                segments.append([made])
+    return segments
 
 
 def temporary_layout(plan: Plan) -> tuple[tuple[int, ...], int]:
@@ -98,7 +154,31 @@ def encode(plan: Plan) -> list[int]:
     words += [INPUT_ALIGNMENT[plan.target], size, *offsets]
     for spec in plan.input_specs + plan.output_specs:
         words += _encode_spec(spec)
+    segments = segments_of(plan) if plan.calls else []
+    words.append(len(segments))
+    for segment in segments:
+        words += _encode_call(segment, plan) if isinstance(segment, LibraryCall) else [0]
     return words
+
+
+def _encode_call(call: LibraryCall, plan: Plan) -> list[int]:
+    """1, then as `read_call` in op.cpp has it."""
+    first, second, *summand = (view for _, view in call.operands)
+    words = [1, int(isinstance(call, Convolution))]
+    for view in (first, second, call.out):
+        words += _encode_view(view, plan)
+    words.append(len(summand))
+    words += [word for view in summand for word in _encode_view(view, plan)]
+    if isinstance(call, Convolution):
+        words += [len(call.stride), *call.stride, *call.padding, *call.dilation]
+        words += [*call.output_padding, call.groups, int(call.transposed), int(call.benchmark)]
+    return words
+
+
+def _encode_view(view: View, plan: Plan) -> list[int]:
+    number = next(n for n, buffer in enumerate(plan.buffers) if buffer.name == view.buffer)
+    code = DTYPES.index(plan.buffers[number].spec.dtype)
+    return [number, view.offset, code, len(view.shape), *view.shape, *view.stride]
 
 
 def _encode_spec(spec: TensorSpec) -> list[int]:

@@ -20,7 +20,7 @@ from sandbox.compile_cuda import compile_cuda, ptxas_facts
 from sandbox.cubin import may_name_math_tables, parse
 from sandbox.elf import ElfError
 from sandbox.limits import Limits
-from sandbox.plan import Launch, LibraryCall
+from sandbox.plan import Launch
 from sandbox.toolchain import Toolchain, find_cuda, find_cxx, find_nvrtc
 
 
@@ -57,13 +57,6 @@ def test_a_policys_cpp_needs_the_users_consent(tmp_path: Path) -> None:
 def test_language_target_and_plan_must_agree(tmp_path: Path) -> None:
     for wrong in (replace(cpu(), language="cuda"), replace(cpu(), plan=cuda_plan())):
         assert isinstance(compile_candidate(wrong, tmp_path, "native"), Refused)
-
-
-def test_library_calls_are_refused_clearly(tmp_path: Path) -> None:
-    plan = cuda_plan()
-    plan = replace(plan, steps=(*plan.steps, LibraryCall("gemm", "{}")))
-    result = compile_candidate(cuda(plan=plan), tmp_path, ARCH)
-    assert isinstance(result, Refused) and "library" in result.reason
 
 
 def test_an_unwritable_folder_is_a_value(tmp_path: Path) -> None:

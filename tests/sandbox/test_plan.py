@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from launch_kit import cpu, cuda_plan
 
-from sandbox.plan import Launch, LibraryCall, Plan, PlanError, Scalar
+from sandbox.plan import Launch, Plan, PlanError, Scalar
 from sandbox.sizes import ExpressionError, ceildiv, evaluate
 from sandbox.specs import TensorSpec, overlaps
 
@@ -115,14 +115,6 @@ def test_a_missing_stride_means_contiguous() -> None:
     for buffer in document["buffers"]:
         del buffer["stride"]
     assert Plan.from_document(document) == cpu().plan
-
-
-def test_library_calls_are_read_and_written() -> None:
-    document = json.loads(cuda_plan().to_json())
-    document["steps"].append({"kind": "call", "library": "gemm", "a": "x0", "b": "x1", "out": "o0"})
-    plan = Plan.from_document(document)
-    assert isinstance(plan.steps[1], LibraryCall)
-    assert json.loads(plan.to_json()) == document
 
 
 def edited(path: list[str | int], value: Any) -> str:

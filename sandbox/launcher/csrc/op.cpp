@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "abi.h"
+#include "library.h"
 
 namespace {
 
@@ -48,17 +49,38 @@ struct Spec {
 
 // How to call one program. Decoded from the integers that sandbox/launcher/program.py `encode` writes:
 // inputs, outputs, temporaries, cuda, alignment, temporary bytes, temporary offsets..., then per input and output
-// dtype, overlaps, dimensions, sizes..., strides...
+// dtype, overlaps, dimensions, sizes..., strides..., and last the number of steps, 0 where there is no library call. A
+// step is 0 (kernels up to the next library call, a program of their own), or 1 and its call: see `read_call`.
+struct PlanStep {
+  void* program = nullptr;  // null: the call
+  ca::LibraryCall call;
+};
+
 struct Binding {
   CaLauncher launcher{};
-  void* program = nullptr;
+  std::vector<void*> programs;  // one reference to each
+  std::vector<PlanStep> steps;
+  std::vector<bool> is_call;
   bool cuda = false;
   int64_t alignment = 1, temporary_bytes = 0;
   std::vector<int64_t> temporary_offsets;
   std::vector<Spec> inputs, outputs;
 
+  // Gives each step of kernels its program.
+  void take(void* const* given) {
+    size_t next = 0;
+    for (size_t i = 0; i < steps.size(); ++i) {
+      if (!is_call[i]) steps[i].program = given[next++];
+    }
+    if (steps.empty()) next = 1;
+    for (size_t i = 0; i < next; ++i) {
+      launcher.retain(given[i]);
+      programs.push_back(given[i]);
+    }
+  }
+
   ~Binding() {
-    if (program != nullptr) launcher.release(program);
+    for (void* program : programs) launcher.release(program);
   }
 };
 
@@ -90,6 +112,39 @@ Spec read_spec(Reader& reader) {
   return spec;
 }
 
+ca::View read_view(Reader& reader) {
+  ca::View view;
+  view.buffer = reader.take();
+  view.offset = reader.take();
+  const auto code = static_cast<size_t>(reader.take());
+  if (view.buffer < 0 || view.buffer >= kMaxBuffers || code >= std::size(kDtypes)) throw std::out_of_range("a view");
+  view.dtype = kDtypes[code]();
+  const int64_t dimensions = reader.take();
+  view.sizes = reader.take(dimensions);
+  view.strides = reader.take(dimensions);
+  return view;
+}
+
+// Whether it is a convolution, its views, whether there is a summand, that, and of a convolution the dimensions,
+// stride..., padding..., dilation..., output padding..., groups, transposed, benchmark.
+ca::LibraryCall read_call(Reader& reader) {
+  ca::LibraryCall call;
+  call.convolution = reader.take() != 0;
+  call.first = read_view(reader);
+  call.second = read_view(reader);
+  call.out = read_view(reader);
+  if (reader.take() != 0) call.summand = read_view(reader);
+  if (!call.convolution) return call;
+  const int64_t dimensions = reader.take();
+  for (auto* numbers : {&call.stride, &call.padding, &call.dilation, &call.output_padding}) {
+    *numbers = reader.take(dimensions);
+  }
+  call.groups = reader.take();
+  call.transposed = reader.take() != 0;
+  call.benchmark = reader.take() != 0;
+  return call;
+}
+
 std::shared_ptr<Binding> read_binding(Reader reader) {
   auto binding = std::make_shared<Binding>();
   const int64_t inputs = reader.take(), outputs = reader.take(), temporaries = reader.take();
@@ -102,6 +157,14 @@ std::shared_ptr<Binding> read_binding(Reader reader) {
   binding->temporary_offsets = reader.take(temporaries);
   for (int64_t i = 0; i < inputs; ++i) binding->inputs.push_back(read_spec(reader));
   for (int64_t i = 0; i < outputs; ++i) binding->outputs.push_back(read_spec(reader));
+  const int64_t steps = reader.take();
+  for (int64_t i = 0; i < steps; ++i) {
+    PlanStep step;
+    const bool is_call = reader.take() != 0;
+    if (is_call) step.call = read_call(reader);
+    binding->steps.push_back(std::move(step));
+    binding->is_call.push_back(is_call);
+  }
   if (!reader.done()) throw std::out_of_range("binding is too long");
   return binding;
 }
@@ -307,6 +370,17 @@ void check_call(const Binding& binding, bool cuda, size_t inputs, size_t outputs
        std::to_string(outputs));
 }
 
+int run_steps(const Binding& binding, void* const* buffers, void* stream, int32_t device) {
+  for (const PlanStep& step : binding.steps) {
+    if (step.program == nullptr) {
+      ca::run_library_call(step.call, buffers, device);
+    } else if (const int status = binding.launcher.launch(step.program, buffers, stream, device)) {
+      return status;
+    }
+  }
+  return 0;
+}
+
 // Boxed: stack[0] is the key, stack[1..] the inputs (owned by us from now on); the outputs go to stack[0..].
 template <bool cuda>
 void run(StableIValue* stack, uint64_t argument_count, uint64_t output_count) {
@@ -334,7 +408,10 @@ void run(StableIValue* stack, uint64_t argument_count, uint64_t output_count) {
     for (const int64_t offset : binding->temporary_offsets) *next++ = base + offset;
   }
   void* stream = cuda ? current_stream(device.index) : nullptr;
-  if (binding->launcher.launch(binding->program, addresses.data(), stream, device.index) != 0) {
+  const int status = binding->steps.empty()
+                         ? binding->launcher.launch(binding->programs[0], addresses.data(), stream, device.index)
+                         : run_steps(*binding, addresses.data(), stream, device.index);
+  if (status != 0) {
     fail(binding->launcher.last_error());
   }
   for (size_t i = 0; i < output_count; ++i) {
@@ -371,14 +448,14 @@ __attribute__((visibility("default"))) int ca_op_install(Resolver resolver) {
   return cpu != 0 ? cpu : implement("CUDA", run<true>);
 }
 
+// programs: of the kernels between library calls, in order; one where there are no such calls.
 // Returns 0, or 1 if the words do not describe a binding.
 __attribute__((visibility("default"))) int ca_op_bind(
-    int64_t key, const CaLauncher* launcher, void* program, const int64_t* words, int64_t count) {
+    int64_t key, const CaLauncher* launcher, void* const* programs, const int64_t* words, int64_t count) {
   try {
     const std::shared_ptr<Binding> binding = read_binding(Reader(words, count));
-    launcher->retain(program);
     binding->launcher = *launcher;
-    binding->program = program;
+    binding->take(programs);
     BindingRef replaced = binding;
     {
       const std::unique_lock<std::shared_mutex> lock(registry().mutex);
