@@ -38,6 +38,8 @@ def run_guarded(
     """
     import torch
 
+    from sandbox.spoil import spoil
+
     device = inputs[0].device
     shared = segment.bytes()
     block = shared if device.type == "cpu" else torch.full_like(shared, poison, device=device)
@@ -60,6 +62,18 @@ def run_guarded(
         for number, (before, after) in enumerate(zip(kept, inputs, strict=True)):
             if not torch.equal(_raw(before), _raw(after)):
                 return f"wrote to input {number}"
+    damage = _overrun(temporaries, poison)
+    if (
+        device.type == "cuda"
+    ):  # a run through the operator follows, on the same inputs and in the same memory
+        spoil([block, *temporaries], [])
+    return damage
+
+
+def _overrun(temporaries: Sequence[torch.Tensor], poison: int) -> str:
+    """Which temporary's guard bands were written to, else empty."""
+    import torch
+
     for number, buffer in enumerate(temporaries):
         edges = torch.cat([buffer[:GUARD], buffer[-GUARD:]])
         if bool((edges != poison).any()):

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 POISONS = (0xFF, 0x33)
 """Bytes that outputs and temporaries hold before a run: NaN, and a small positive number."""
+CALLS = 2
+"""Through the operator, one after the other on the same inputs."""
 SCRATCH_SET, FIRST_KEPT_SET = 15, 16
 KEPT_BYTES, KEPT_SHARE = 1 << 29, 1 / 128
 """Inputs and expected values of the quick check are kept between candidates up to this size, or, where that is more, on
@@ -108,7 +110,7 @@ def _check_group(
             through = run_through_operator(session, worker, inputs)
             if not isinstance(through, list):
                 return through
-            pool.append(_draw(through, expected, inputs))
+            pool += [_draw(outputs, expected, inputs) for outputs in through]
         if inputs.number == SCRATCH_SET:
             session.forget_expected(inputs)
     return compare_draws(pool, session.nearby(inputs.tensors))
@@ -137,18 +139,25 @@ def _is_finite(tensor: torch.Tensor) -> bool:
 
 def run_through_operator(
     session: Session, worker: WorkerProcess, inputs: InputSet
-) -> list[torch.Tensor] | Outcome:
-    """Outputs of one call through the compiled wrapper, as in a model."""
+) -> list[list[torch.Tensor]] | Outcome:
+    """Outputs of each of two calls in a row through the compiled wrapper, as in a model: what the first left in memory,
+    the second may find.
+    """
     trouble = session.share(worker, inputs)
     if trouble is not None:
         return trouble
-    result = worker.run(CANDIDATE, inputs.number, session.timeouts.run)
-    if not isinstance(result, CallTime):
-        return result
-    outputs = session.fetch(worker)
-    if isinstance(outputs, str):
-        return Wrong(f"{inputs.source.distribution} inputs", outputs)
-    return outputs
+    calls = []
+    for _ in range(CALLS):
+        result = worker.run(CANDIDATE, inputs.number, session.timeouts.run)
+        if not isinstance(result, CallTime):
+            return result
+        outputs = session.fetch(worker)
+        if isinstance(outputs, str):
+            return Wrong(f"{inputs.source.distribution} inputs", outputs)
+        if not isinstance(outputs, list):
+            return outputs
+        calls.append(outputs)
+    return calls
 
 
 def _input_set(session: Session, check: Check, source: Source, position: int) -> InputSet:

@@ -107,13 +107,13 @@ def test_a_product_and_a_kernel_through_both_operators(tmp_path: Path, summand: 
     torch.testing.assert_close(ops._run(KEY, x, y, z), want, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("benchmark", [False, True])
+@pytest.mark.parametrize("measured", [False, True])
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("name", list(CONVOLUTIONS))
 def test_a_kernel_and_a_convolution_through_both_operators(
-    tmp_path: Path, exact: None, name: str, last: bool, benchmark: bool
+    tmp_path: Path, exact: None, name: str, last: bool, measured: bool
 ) -> None:
-    plan, fields = convolution(name, last, benchmark)
+    plan, fields = convolution(name, last, measured)
     load(plan, plan.buffers[-1].spec.numel, tmp_path)
     given = inputs(plan)
     x, w, b = (t.double() for t in given)
