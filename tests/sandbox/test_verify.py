@@ -1,0 +1,44 @@
+"""Calls through the operator while a candidate is verified."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from sandbox.supervisor import CallTime, Crashed
+from sandbox.verdict import Wrong
+from sandbox.verify import run_through_operator
+
+INPUTS: Any = SimpleNamespace(number=3, source=SimpleNamespace(distribution="normal"))
+
+
+def session(fetched: list[Any]) -> Any:
+    """One whose worker's outputs are these, one after the other."""
+    return SimpleNamespace(
+        share=lambda worker, inputs: None,
+        timeouts=SimpleNamespace(run=1.0),
+        fetch=lambda worker: fetched.pop(0),
+    )
+
+
+def worker(results: list[Any]) -> Any:
+    return SimpleNamespace(run=lambda slot, number, timeout: results.pop(0))
+
+
+def test_outputs_of_both_calls_are_there_to_be_compared() -> None:
+    first, second = [torch.zeros(2)], [torch.ones(2)]
+    found = run_through_operator(
+        session([first, second]), worker([CallTime(0.0), CallTime(0.0)]), INPUTS
+    )
+    assert found == [first, second]
+
+
+def test_what_goes_wrong_in_the_second_call_is_the_outcome() -> None:
+    first, crashed = [torch.zeros(2)], Crashed("run", "gone")
+    good = CallTime(0.0)
+    assert run_through_operator(session([first]), worker([good, crashed]), INPUTS) is crashed
+    assert run_through_operator(session([first, crashed]), worker([good, good]), INPUTS) is crashed
+    found = run_through_operator(session([first, "2 outputs"]), worker([good, good]), INPUTS)
+    assert found == Wrong("normal inputs", "2 outputs")
