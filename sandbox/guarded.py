@@ -63,9 +63,8 @@ def run_guarded(
             if not torch.equal(_raw(before), _raw(after)):
                 return f"wrote to input {number}"
     damage = _overrun(temporaries, poison)
-    if (
-        device.type == "cuda"
-    ):  # a run through the operator follows, on the same inputs and in the same memory
+    # a run through the operator may follow, on the same inputs and in the same memory
+    if device.type == "cuda":
         spoil([block, *temporaries], [])
     return damage
 

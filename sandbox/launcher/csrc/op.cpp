@@ -14,6 +14,7 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <shared_mutex>
 #include <stdexcept>
 #include <string>
@@ -52,15 +53,14 @@ struct Spec {
 // dtype, overlaps, dimensions, sizes..., strides..., and last the number of steps, 0 where there is no library call. A
 // step is 0 (kernels up to the next library call, a program of their own), or 1 and its call: see `read_call`.
 struct PlanStep {
-  void* program = nullptr;  // null: the call
-  ca::LibraryCall call;
+  void* program = nullptr;
+  std::optional<ca::LibraryCall> call;  // in place of a program
 };
 
 struct Binding {
   CaLauncher launcher{};
   std::vector<void*> programs;  // one reference to each
   std::vector<PlanStep> steps;
-  std::vector<bool> is_call;
   bool cuda = false;
   int64_t alignment = 1, temporary_bytes = 0;
   std::vector<int64_t> temporary_offsets;
@@ -69,8 +69,8 @@ struct Binding {
   // Gives each step of kernels its program.
   void take(void* const* given) {
     size_t next = 0;
-    for (size_t i = 0; i < steps.size(); ++i) {
-      if (!is_call[i]) steps[i].program = given[next++];
+    for (PlanStep& step : steps) {
+      if (!step.call) step.program = given[next++];
     }
     if (steps.empty()) next = 1;
     for (size_t i = 0; i < next; ++i) {
@@ -160,10 +160,8 @@ std::shared_ptr<Binding> read_binding(Reader reader) {
   const int64_t steps = reader.take();
   for (int64_t i = 0; i < steps; ++i) {
     PlanStep step;
-    const bool is_call = reader.take() != 0;
-    if (is_call) step.call = read_call(reader);
+    if (reader.take() != 0) step.call = read_call(reader);
     binding->steps.push_back(std::move(step));
-    binding->is_call.push_back(is_call);
   }
   if (!reader.done()) throw std::out_of_range("binding is too long");
   return binding;
@@ -372,8 +370,8 @@ void check_call(const Binding& binding, bool cuda, size_t inputs, size_t outputs
 
 int run_steps(const Binding& binding, void* const* buffers, void* stream, int32_t device) {
   for (const PlanStep& step : binding.steps) {
-    if (step.program == nullptr) {
-      ca::run_library_call(step.call, buffers, device);
+    if (step.call) {
+      ca::run_library_call(*step.call, buffers, device);
     } else if (const int status = binding.launcher.launch(step.program, buffers, stream, device)) {
       return status;
     }
