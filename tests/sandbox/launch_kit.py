@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
+import pytest
+import torch
+
+from sandbox import launcher
 from sandbox.candidate import Candidate, Origin
+from sandbox.compile import Compiled, compile_candidate
+from sandbox.launcher.program import Program, load_program
 from sandbox.plan import Buffer, Launch, Plan, Scalar
 from sandbox.specs import TensorSpec, contiguous_stride
 from sandbox.toolchain import Missing, find_cuda
@@ -61,3 +67,15 @@ def cuda_plan(kernel: str = "add", **changes: object) -> Plan:
 def cuda(source: str = CUDA_ADD, plan: Plan | None = None, origin: Origin = "sketch") -> Candidate:
     """A CUDA candidate; by default x + 2 y on 1000 elements."""
     return Candidate("cuda", "cuda", source, plan or cuda_plan(), origin)
+
+
+def load_on_device(candidate: Candidate, folder: Path, key: int) -> Program:
+    """The candidate compiled for this machine's GPU, loaded, and bound to the key."""
+    major, minor = torch.cuda.get_device_capability()
+    arch = f"sm_{major}{minor}" + ("a" if major >= 9 else "")
+    compiled = compile_candidate(candidate, folder, arch)
+    assert isinstance(compiled, Compiled), compiled
+    program = load_program(compiled.path, candidate.plan)
+    assert isinstance(program, Program), program
+    launcher.bind(key, program)
+    return program

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
+from launch_kit import spec
+
 from sandbox.candidate import Candidate, Origin
 from sandbox.plan import Buffer, Convolution, Gemm, Launch, Plan, View
 from sandbox.specs import TensorSpec, contiguous_stride
@@ -19,11 +23,6 @@ def whole(name: str, *shape: int, offset: int = 0) -> View:
     return View(name, shape, contiguous_stride(shape), offset)
 
 
-def tensor(*shape: int, dtype: str = "float32") -> TensorSpec:
-    """A contiguous tensor."""
-    return TensorSpec(dtype, shape, contiguous_stride(shape))
-
-
 def gemm_plan(
     call: Gemm | None = None, target: str = "cpu", dtype: str = "float32", **changes: View
 ) -> Plan:
@@ -31,11 +30,11 @@ def gemm_plan(
     fields = {"a": whole("x", 6, 5), "b": whole("y", 5, 4), "out": whole("t", 6, 4), **changes}
     step = call or Gemm(**fields)
     buffers = (
-        Buffer("x", "input", tensor(6, 5, dtype=dtype)),
-        Buffer("y", "input", tensor(5, 4, dtype=dtype)),
-        Buffer("z", "input", tensor(4, dtype=dtype)),
-        Buffer("o", "output", tensor(6, 4, dtype=dtype)),
-        Buffer("t", "temporary", tensor(100, dtype=dtype)),
+        Buffer("x", "input", spec(6, 5, dtype=dtype)),
+        Buffer("y", "input", spec(5, 4, dtype=dtype)),
+        Buffer("z", "input", spec(4, dtype=dtype)),
+        Buffer("o", "output", spec(6, 4, dtype=dtype)),
+        Buffer("t", "temporary", spec(100, dtype=dtype)),
     )
     return Plan(target, buffers, (step, Launch("relu", args=("t", "o"))))  # type: ignore[arg-type]
 
@@ -54,11 +53,9 @@ def convolution_plan(
     target: str = "cpu",
     dtype: str = "float64",
 ) -> Plan:
-    """Convolves relu(x): a kernel before the call, whose result is the plan's own."""  # fmt: skip
-    buffers = [Buffer(n, "input", tensor(*s, dtype=dtype)) for n, s in shapes.items()]
+    """Convolves relu(x): a kernel before the call, whose result is the plan's own."""
+    buffers = [Buffer(n, "input", spec(*s, dtype=dtype)) for n, s in shapes.items()]
     out = TensorSpec(dtype, call.out.shape, call.out.stride)
-    count = 1
-    for size in shapes["x"]:
-        count *= size
-    buffers += [Buffer("o", "output", out), Buffer("t", "temporary", tensor(count, dtype=dtype))]
+    count = math.prod(shapes["x"])
+    buffers += [Buffer("o", "output", out), Buffer("t", "temporary", spec(count, dtype=dtype))]
     return Plan(target, tuple(buffers), (Launch("relu", args=("x", "t")), call))  # type: ignore[arg-type]

@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from launch_kit import CUDA_ADD, buffers, cuda, cuda_plan
+from launch_kit import CUDA_ADD, buffers, cuda, cuda_plan, load_on_device
 
 from sandbox import _launcher, launcher
 from sandbox.candidate import Candidate
-from sandbox.compile import Compiled, compile_candidate
 from sandbox.launcher import ops
-from sandbox.launcher.program import Program, load_program
+from sandbox.launcher.program import Program
 from sandbox.plan import Buffer, Launch, Plan, Scalar, TensorMap
 from sandbox.specs import TensorSpec
 from sandbox.toolchain import Missing
@@ -33,14 +32,7 @@ def native(native_dir: Path) -> Iterator[None]:
 
 
 def load(candidate: Candidate, folder: Path) -> Program:
-    major, minor = torch.cuda.get_device_capability()
-    arch = f"sm_{major}{minor}" + ("a" if major >= 9 else "")
-    compiled = compile_candidate(candidate, folder, arch)
-    assert isinstance(compiled, Compiled), compiled
-    program = load_program(compiled.path, candidate.plan)
-    assert isinstance(program, Program), program
-    launcher.bind(KEY, program)
-    return program
+    return load_on_device(candidate, folder, KEY)
 
 
 def pair(device: str = "cuda") -> tuple[torch.Tensor, torch.Tensor]:

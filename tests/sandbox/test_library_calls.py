@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from library_kit import convolution_plan, gemm_plan, relu, tensor, whole
+from launch_kit import spec
+from library_kit import convolution_plan, gemm_plan, relu, whole
 
 from sandbox import launcher
 from sandbox.candidate import Candidate
@@ -136,8 +137,8 @@ def test_a_convolution_follows_a_kernel(run: Run, name: str, last: bool, biased:
 def test_a_call_before_and_one_behind_the_kernel(run: Run) -> None:
     plan = gemm_plan()
     second = Gemm(whole("u", 6, 4), View("y", (4, 5), (1, 4)), whole("o", 6, 5))
-    buffers = (*plan.buffers[:3], Buffer("o", "output", tensor(6, 5)), plan.buffers[4],
-               Buffer("u", "temporary", tensor(24)))  # fmt: skip
+    buffers = (*plan.buffers[:3], Buffer("o", "output", spec(6, 5)), plan.buffers[4],
+               Buffer("u", "temporary", spec(24)))  # fmt: skip
     plan = replace(plan, buffers=buffers, steps=(*plan.steps, second))
     x, y, z = inputs(plan)
     torch.testing.assert_close(run(relu(plan, 24, 4, 5), x, y, z), (x @ y).relu() @ y.t())

@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from library_kit import gemm_plan, tensor, whole
+from launch_kit import load_on_device, spec
+from library_kit import gemm_plan, whole
 
 from sandbox import launcher
 from sandbox.candidate import Candidate
-from sandbox.compile import Compiled, compile_candidate
 from sandbox.launcher import ops
-from sandbox.launcher.program import Program, load_program
 from sandbox.plan import Buffer, Convolution, Launch, Plan, View
 from sandbox.sanitizer import TOOLS, sanitize
 from sandbox.specs import TensorSpec
@@ -47,17 +46,10 @@ def native(native_dir: Path) -> Iterator[None]:
 
 def load(plan: Plan, count: int, folder: Path) -> Path:
     """Compile the kernel for so many elements, load and bind it; where the cubin is."""
-    major, minor = torch.cuda.get_device_capability()
-    arch = f"sm_{major}{minor}" + ("a" if major >= 9 else "")
     launches = [replace(s, block=(128, 1, 1)) if isinstance(s, Launch) else s for s in plan.steps]
     plan = replace(plan, steps=tuple(launches))
     candidate = Candidate("cuda", "cuda", RELU.replace("COUNT", str(count)), plan, "sketch")
-    compiled = compile_candidate(candidate, folder, arch)
-    assert isinstance(compiled, Compiled), compiled
-    program = load_program(compiled.path, plan)
-    assert isinstance(program, Program), program
-    launcher.bind(KEY, program)
-    return compiled.path
+    return load_on_device(candidate, folder, KEY).path
 
 
 def inputs(plan: Plan) -> list[torch.Tensor]:
@@ -78,11 +70,11 @@ def convolution(name: str, last: bool, benchmark: bool = False) -> tuple[Plan, d
     call = Convolution(whole("t", *x), whole("w", *weight), View("o", shape, stride),
                        whole("b", shape[1]), **fields, benchmark=benchmark)  # fmt: skip
     buffers = (
-        Buffer("x", "input", tensor(*x)),
-        Buffer("w", "input", tensor(*weight)),
-        Buffer("b", "input", tensor(shape[1])),
+        Buffer("x", "input", spec(*x)),
+        Buffer("w", "input", spec(*weight)),
+        Buffer("b", "input", spec(shape[1])),
         Buffer("o", "output", TensorSpec("float32", shape, stride)),
-        Buffer("t", "temporary", tensor(torch.empty(x).numel())),
+        Buffer("t", "temporary", spec(torch.empty(x).numel())),
     )
     plan = Plan("cuda", buffers, (Launch("relu", args=("x", "t")), call))
     return plan, {key: fields[key] for key in order}

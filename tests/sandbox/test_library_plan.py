@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from library_kit import convolution_plan, gemm_plan, tensor, whole
+from launch_kit import spec
+from library_kit import convolution_plan, gemm_plan, whole
 
 from sandbox.plan import Buffer, Convolution, Launch, Plan, PlanError, View
 
@@ -76,7 +77,7 @@ def test_more_work_than_any_call_should_have_is_refused() -> None:
     n = 2**20
     with pytest.raises(PlanError, match="multiplications"):
         plan = gemm_plan()
-        large = Buffer("t", "temporary", tensor(n * n))
+        large = Buffer("t", "temporary", spec(n * n))
         buffers = (*plan.buffers[:-1], large)
         call = replace(
             plan.calls[0], a=View("x", (n, n), (0, 0)), b=View("y", (n, n), (0, 0)), out=whole("t", n, n)
@@ -92,7 +93,7 @@ def test_only_floating_dtypes_are_multiplied(dtype: str) -> None:
 
 def test_dtypes_are_equal() -> None:
     plan = gemm_plan()
-    other = replace(plan.buffers[1], spec=tensor(5, 4, dtype="float64"))
+    other = replace(plan.buffers[1], spec=spec(5, 4, dtype="float64"))
     with pytest.raises(PlanError, match=r"dtypes differ.*b float64"):
         replace(plan, buffers=(plan.buffers[0], other, *plan.buffers[2:]))
 
