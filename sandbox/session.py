@@ -261,6 +261,14 @@ class Session:
         wrong = check_metadata(found, self.task.output_specs)
         return wrong or self._copy_outputs(worker)
 
+    def fingerprints(
+        self, worker: WorkerProcess, inputs: InputSet, seed: int
+    ) -> list[int] | Trouble:
+        """What the set holds in the worker's own memory (see `fingerprint`), whose last outputs are given up."""
+        message = {"do": "fingerprints", "number": inputs.number, "seed": seed}
+        answer = worker.ask("fingerprints", message, self.timeouts.run)
+        return answer["fingerprints"] if isinstance(answer, dict) else answer
+
     def run_guarded(
         self, worker: WorkerProcess, inputs: InputSet, poison: int
     ) -> list[torch.Tensor] | Wrong | Trouble:

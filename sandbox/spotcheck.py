@@ -3,6 +3,9 @@
 Whether a call is looked at is drawn for each by itself, after it: a candidate can notice that its outputs were fetched,
 and must not learn from it that it is safe for a while. On cuda a run has a call for each clock, and the candidate may
 tell them apart. The one whose time decides is looked at as often as the only one on cpu.
+
+There a worker's inputs are its own, too: a candidate that leaves results in them would find them in the next round. So
+they are looked at with the outputs, by a seed that is drawn after the call. On cpu they cannot be written to.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from sandbox.accuracy import Draw, compare_draws
 from sandbox.expected import InputSet, Moment
+from sandbox.fingerprint import fingerprints
 from sandbox.session import Session
 from sandbox.supervisor import Clock, Trouble, WorkerProcess
 from sandbox.verdict import Failed, Wrong, lacks_memory
@@ -42,6 +46,9 @@ class _Taken:
     clock: Clock
     inputs: Moment
     outputs: list[torch.Tensor]
+    seed: int
+    held: list[int] | None
+    """Fingerprints by that seed of what the candidate's inputs held after the call; None where it cannot write them."""
 
 
 class SpotCheck:
@@ -78,9 +85,14 @@ class SpotCheck:
             return Failed("fetch", outputs)
         if not isinstance(outputs, list):
             return outputs
-        self._keep(_Taken(clock, inputs.moment(), outputs))
+        seed, held = secrets.randbits(62), None
         if inputs.target == "cpu":
             time.sleep(SETTLE_SECONDS)
+        else:
+            held = self._session.fingerprints(worker, inputs, seed)
+            if not isinstance(held, list):
+                return held
+        self._keep(_Taken(clock, inputs.moment(), outputs, seed, held))
         return None
 
     def look(self) -> None:
@@ -117,6 +129,9 @@ class SpotCheck:
 
         try:
             values = one.inputs.tensors()
+            changed = _changed(one, values)
+            if changed is not None:
+                return changed
             expected = self._session.expected_of(values)
             if isinstance(expected, Failed):
                 return expected
@@ -125,3 +140,15 @@ class SpotCheck:
         except torch.OutOfMemoryError as error:
             return Failed("a timed run", f"OutOfMemoryError: {error}")
         return None if report.passes else Wrong("a timed run", report.reason, report)
+
+
+def _changed(one: _Taken, values: list[torch.Tensor]) -> Wrong | None:
+    """Whether the candidate wrote to an input, whose values these are."""
+    if one.held is None:
+        return None
+    for number, (held, known) in enumerate(
+        zip(one.held, fingerprints(values, one.seed), strict=True)
+    ):
+        if held != known:
+            return Wrong("a timed run", f"wrote to input {number}")
+    return None

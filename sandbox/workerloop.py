@@ -114,6 +114,7 @@ class Worker:
             "load": self.load,
             "guarded": self.guarded,
             "fetch": self.fetch,
+            "fingerprints": self.fingerprints,
             "forget": self.forget,
         }
         try:
@@ -286,6 +287,12 @@ class Worker:
             for tensor, spec, at in zip(self.outputs, self.specs, self.offsets, strict=True):
                 self.segment.tensor(spec, at).copy_(tensor)
         return {"metadata": found}
+
+    def fingerprints(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """What input set `number` holds, by a seed that is told after the call only (see `fingerprint`)."""
+        from sandbox.fingerprint import fingerprints
+
+        return {"fingerprints": fingerprints(self.sets[message["number"]], message["seed"])}
 
     def guarded(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Run the loaded program on buffers that lie between guard bands (see `guarded`)."""

@@ -228,6 +228,20 @@ def test_who_leaves_out_work_in_calls_that_the_device_times_is_wrong(gpu_judge: 
     assert "a timed run" in hostile.reason
 
 
+def test_who_writes_to_an_input_in_timed_runs_is_wrong_though_outputs_are_right(
+    gpu_judge: Judge,
+) -> None:
+    """By a rounding, in calls that find their marks of an earlier one, which guarded runs do not."""
+    writer = by_clock("n")
+    seen = "t[0] = x[0];"
+    written = "if (t[3] == 12345.0f) ((float*)x)[7] = nextafterf(x[7], 100.0f); " + seen
+    hostile = dataclasses.replace(writer, source=writer.source.replace(seen, written))
+    assert hostile.source != writer.source
+    found = gpu_judge.judge(TASK, hostile, effort=Effort(12, 24, 5.0))
+    assert found.status == "wrong", found.reason
+    assert "a timed run: wrote to input 0" in found.reason
+
+
 def test_what_fork_servers_import_leaves_the_driver_asleep() -> None:
     """Otherwise every worker would import it all anew: 10 s instead of one."""
     code = (

@@ -13,6 +13,7 @@ import torch
 from sandbox import spotcheck
 from sandbox.accuracy import Nearby
 from sandbox.expected import Expected, InputSet, Moment
+from sandbox.fingerprint import fingerprints
 from sandbox.rounds import Contestant, Effort, Stopwatch
 from sandbox.session import Session
 from sandbox.spotcheck import SpotCheck
@@ -29,10 +30,15 @@ class Candidate:
         self.output: Any = [RIGHT.clone()]
         self.fetched = 0
         self.fails = False
+        self.inputs = list[torch.Tensor]()
+        """What the worker holds, on a device."""
 
     def fetch(self, worker: WorkerProcess) -> Any:
         self.fetched += 1
         return self.output
+
+    def fingerprints(self, worker: WorkerProcess, inputs: InputSet, seed: int) -> list[int]:
+        return fingerprints(self.inputs, seed)
 
     def expected_of(self, inputs: Any) -> Expected | Failed:
         if self.fails:
@@ -204,3 +210,25 @@ def test_a_worker_that_dies_at_it_is_told(mine: Candidate) -> None:
     assert check_of(mine).take(WORKER, INPUTS) == mine.output
     mine.output = "3 outputs instead of 1"
     assert isinstance(check_of(mine).take(WORKER, INPUTS), Failed)
+
+
+@pytest.mark.parametrize("target", ["cuda", "cpu"])
+def test_who_leaves_results_in_an_input_is_wrong_though_its_outputs_are_right(
+    mine: Candidate, target: str
+) -> None:
+    """On cpu inputs cannot be written to, and nobody is asked."""
+    values = [torch.arange(6.0), torch.ones(3, dtype=torch.int64)]
+    moment = Moment(lambda: values)
+    inputs = cast("InputSet", SimpleNamespace(target=target, moment=lambda: moment))
+    check = check_of(mine)
+    mine.inputs = [value.clone() for value in values]
+    check.take(WORKER, inputs)
+    check.compare()
+    assert check.wrong is None and check.checked == 1
+    mine.inputs[1][2] += 1
+    check.take(WORKER, inputs)
+    check.compare()
+    if target == "cpu":
+        assert check.wrong is None
+    else:
+        assert isinstance(check.wrong, Wrong) and "wrote to input 1" in check.wrong.reason
