@@ -273,6 +273,30 @@ def test_weights_that_overflow_are_as_in_eager(number: int, positive: bool, tmp_
     torch.testing.assert_close(got, want, equal_nan=True, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("relay", [True, False], ids=["warp groups", "warps"])
+@pytest.mark.parametrize("infinite", [1, 60], ids=["one", "many"])
+def test_rows_whose_last_weights_overflow_are_as_in_eager(
+    infinite: int, relay: bool, tmp_path: Path
+) -> None:
+    """The first keys do not tell, so that all warps share them: one sees what makes NaN of a row, or none does."""
+
+    def by_columns(q: Tensor, k: Tensor, v: Tensor, column: Tensor) -> Tensor:
+        return (q @ k.transpose(-2, -1) * torch.exp(column)) @ v
+
+    q, k, v = (x[:1, :1] for x in heads(150, 301, 24, 8))
+    column = torch.zeros(301)
+    column[-infinite:] = 100
+    analysis, own = analysed(by_columns, q, k, v, column)
+    want = eager(analysis, own)
+    assert (want.isinf().float().mean() > 0.3) == (infinite < 3)
+    assert want.isnan().all() == (infinite == 60)
+    number = next(
+        n for n, s in enumerate(schedules(analysis, DEVICE)) if bool(s.only()["relay"]) == relay
+    )
+    got = emulated(analysis, number, tmp_path, own)
+    torch.testing.assert_close(got, want, equal_nan=True, rtol=1e-4, atol=1e-4)
+
+
 def spread(q: Tensor, k: Tensor, v: Tensor) -> None:
     """What is not finite, or nearly so, in a few rows; of values in a column that few results have."""
     q, k, v = (x.reshape(-1, *x.shape[-2:]) for x in (q, k, v))
@@ -553,7 +577,7 @@ def test_parts_of_warp_groups_fill_whole_waves() -> None:
 def test_all_schedules_compile_with_few_registers_spilled(
     name: str, number: int, tmp_path: Path
 ) -> None:
-    """None but where four blocks share a multiprocessor's registers and rows are summed as well: six at most. And
+    """None but where several blocks share a multiprocessor's registers and rows are summed as well: eight at most. And
     those of threads that prepare a part of the keys: ten."""
     function, inputs = LARGE[name]
     ((_, analysis),) = found_in(function, *inputs)
@@ -565,5 +589,5 @@ def test_all_schedules_compile_with_few_registers_spilled(
     built = compile_candidate(candidate, tmp_path, "sm_90a", 120)
     assert isinstance(built, Compiled), built
     given = found[number].only()
-    most = 40 if given["relay"] and given["parts"] != 1 else 24
+    most = 40 if given["relay"] and given["parts"] != 1 else 32
     assert all(kernel["spill_store_bytes"] <= most for kernel in built.facts.values())
