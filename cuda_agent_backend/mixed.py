@@ -37,6 +37,52 @@ MOST_SCORES = 2**31 - 2**20
 """Places that 32 bits count."""
 MOST_LEAVES = 8
 """Tensors that are read beside those of the products."""
+MOST_OF_A_NUMBER = 16
+"""Operators that make a number which all places of a matrix read: threads work it out, each for itself."""
+GIVEN = ("placeholder", "get_attr")
+READ = (torch.float32, torch.float16, torch.bfloat16, torch.bool, torch.int32, torch.int64)
+PRINTED = frozenset(
+    (
+        "abs",
+        "add",
+        "clamp",
+        "clamp_max",
+        "clamp_min",
+        "convert_element_type",
+        "cos",
+        "div",
+        "eq",
+        "exp",
+        "exp2",
+        "expm1",
+        "ge",
+        "gt",
+        "le",
+        "log",
+        "log1p",
+        "log2",
+        "logical_and",
+        "logical_not",
+        "logical_or",
+        "lt",
+        "maximum",
+        "minimum",
+        "mul",
+        "ne",
+        "neg",
+        "pow",
+        "reciprocal",
+        "relu",
+        "rsqrt",
+        "sigmoid",
+        "sin",
+        "sqrt",
+        "sub",
+        "tanh",
+        "where",
+    )
+)
+"""What such a number may be made of: all of it has a form in C++, so that no kernel is lost by what is taken in."""
 PRODUCTS = (torch.ops.aten.bmm.default, torch.ops.aten.mm.default)
 
 
@@ -87,7 +133,10 @@ def mixed(mixing: Node, whole: bool) -> Mixed | None:
         own = inward | ending
         last = next(n for n in ending if not ending & n.users.keys())
         if all(user in own for node in own - {last} for user in node.users):
-            return _formed(own, last, between, sums, [o.matrices for o in sources])
+            parts = [o.matrices for o in sources]
+            more = own | _of_matrices(own, {m.node for m in parts})
+            forms = (_formed(taken, last, between, sums, parts) for taken in (more, own))
+            return next((form for form in forms if form is not None), None)
     return None
 
 
@@ -245,6 +294,49 @@ def _of_rows(sums: tuple[Node, ...], count: int) -> set[Node]:
                 found.add(user)
                 waiting.append(user)
     return found
+
+
+def _of_matrices(own: set[Node], operands: set[Node]) -> set[Node]:
+    """What makes the numbers that all places of a matrix read, of the graph's inputs: a head's decay, of a parameter.
+
+    By itself it would be a launch for a few bytes. And the region then reads what was given, not what is made of it:
+    drawn anew for a race, rates that a softplus has made would be negative in half of the heads, and their weights
+    infinite. What others need as well is launched anyway.
+    """
+    numbers = (n for n in _leaves(own, operands) if all(size == 1 for size in shape_of(n)[-2:]))
+    made = [nodes for n in numbers if (nodes := _made_of_inputs(n))]
+    while True:
+        within = own.union(*made)
+        alone = [m for m in made if all(user in within for node in m for user in node.users)]
+        if len(alone) == len(made):
+            return set().union(*made)
+        made = alone
+
+
+def _made_of_inputs(number: Node) -> set[Node]:
+    """All that makes a node of the graph's inputs; nothing where that is something else, or many operators, or views
+    alone, which are no launch."""
+    found: dict[Node, None] = {}
+    waiting = [number]
+    while waiting:
+        node = waiting.pop()
+        if node in found or is_constant(node):
+            continue
+        if len(found) == MOST_OF_A_NUMBER or not _is_simple(node):
+            return set()
+        if node.op not in GIVEN:
+            found[node] = None
+            waiting += node.all_input_nodes
+    return set(found) if any(map(is_pointwise, found)) else set()
+
+
+def _is_simple(node: Node) -> bool:
+    if not is_tensor(node):
+        return False
+    if node.op in GIVEN or is_view(node) or name_of(node) == "expand":
+        return dtype_of(node) in READ
+    worked = is_pointwise(node) and dtype_of(node) in (torch.float32, torch.bool)
+    return worked and name_of(node) in PRINTED
 
 
 @dataclass(frozen=True)

@@ -85,13 +85,14 @@ class SpotCheck:
             return Failed("fetch", outputs)
         if not isinstance(outputs, list):
             return outputs
-        seed, held = secrets.randbits(62), None
+        seed = secrets.randbits(62)
+        held: list[int] | Trouble | None = None
         if inputs.target == "cpu":
             time.sleep(SETTLE_SECONDS)
         else:
             held = self._session.fingerprints(worker, inputs, seed)
-            if not isinstance(held, list):
-                return held
+        if not (held is None or isinstance(held, list)):
+            return held
         self._keep(_Taken(clock, inputs.moment(), outputs, seed, held))
         return None
 

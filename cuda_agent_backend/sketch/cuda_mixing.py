@@ -15,6 +15,7 @@ import sympy
 import torch
 
 from cuda_agent_backend.sketch.attention import Matrices, offset, word
+from cuda_agent_backend.sketch.contraction import HALVES
 from cuda_agent_backend.sketch.cuda_access import LanePrinter, share_divisors
 from cuda_agent_backend.sketch.cuda_attention import (
     BY_TURNS,
@@ -28,6 +29,7 @@ from cuda_agent_backend.sketch.cuda_attention import (
 from cuda_agent_backend.sketch.cuda_attention_text import ENTRY, MAX_BLOCKS, prelude, vector_of
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts, ceildiv
 from cuda_agent_backend.sketch.cuda_narrow import narrowed_body
+from cuda_agent_backend.sketch.cuda_of_matrix import shared_by_places
 from cuda_agent_backend.sketch.cuda_parts import WIDE, temporary
 from cuda_agent_backend.sketch.device import CpuFacts, gpu_facts
 from cuda_agent_backend.sketch.mixing import MIXED, SCORE, TOTAL, Mixing, Pointwise
@@ -116,12 +118,18 @@ class CudaMixing:
             raise Unsupported(f"parameters of mixing by scores: {error}") from error
         blocks.check_mixing(self.form, gpu_facts(device))
         text = [
+            *_of_halves(self.task),
             *_prelude(self.form, blocks),
             *_sizes(self.task, self.form, blocks),
             *_kernel(self.task, self.form, blocks),
             *(_joining(self.task, self.form, blocks) if blocks.parts > 1 else ()),
         ]
         return "\n".join(text), _plan(self.task, self.form, blocks)
+
+
+def _of_halves(task: Task) -> list[str]:
+    halves = any(getattr(torch, spec.dtype) in HALVES for spec in task.inputs)
+    return ["#define CA_HALF"] if halves else []
 
 
 def _prelude(form: Mixing, blocks: Blocks) -> list[str]:
@@ -201,7 +209,10 @@ def _sizes(task: Task, form: Mixing, blocks: Split) -> list[str]:
     steps = [s for m in (form.query, form.key, form.value) for s in m.steps[:3]]
     pairs = all(step % 2 == 0 for step in form.output_steps[:3])
     index = "int64_t" if _reach(task) >= WIDE else "int"
-    given = [f"{_pointer(task.inputs[i])} in{i};" for i in form.inputs]
+    weigh = _Function.of("weigh", f"float {SCORE}", form.weigh, SCORE, index)
+    end = _Function.of("end", f"float {MIXED}, float {TOTAL}", form.end, MIXED, index)
+    numbers = [f"float {name};" for name in (*weigh.numbers, *end.numbers)]
+    given = [*(f"{_pointer(task.inputs[i])} in{i};" for i in form.inputs), *numbers]
     return [
         "struct sizes {",
         f"  typedef {index} index;",
@@ -216,8 +227,12 @@ def _sizes(task: Task, form: Mixing, blocks: Split) -> list[str]:
         f"  static constexpr bool turns = {word(blocks.relay == BY_TURNS)};",
         f"  static constexpr int parts = {blocks.parts};",
         f"  static constexpr bool out_pairs = {word(pairs)}, summed = {word(form.summed)};",
-        *_function("weigh", f"float {SCORE}", form.weigh, SCORE, index),
-        *_function("end", f"float {MIXED}, float {TOTAL}", form.end, MIXED, index),
+        "  static CA_INLINE void prepare(operands& given, int matrix) {",
+        *weigh.preparing,
+        *end.preparing,
+        "  }",
+        *weigh.lines,
+        *end.lines,
         "};",
     ]
 
@@ -231,22 +246,50 @@ def _pointer(spec: TensorSpec) -> str:
     return f"const {STORAGE_TYPES[getattr(torch, spec.dtype)]}* __restrict__"
 
 
-def _function(
-    name: str, values: str, what: Pointwise | None, otherwise: str, index: str
-) -> list[str]:
-    """A function of a place and the values there."""
-    body = [f"    return {otherwise};"] if what is None else _statements(what, index)
-    head = f"  static CA_INLINE float {name}(const operands& given, int matrix, int row, int column, {values}) {{"
-    return [head, *body, "  }"]
+@dataclass(frozen=True)
+class _Function:
+    """A function of a place and the values there.
+
+    numbers: what it reads that is worked out before, once for a matrix, by ``preparing``.
+    """
+
+    lines: list[str]
+    numbers: list[str]
+    preparing: list[str]
+
+    @staticmethod
+    def of(name: str, values: str, what: Pointwise | None, otherwise: str, index: str) -> _Function:
+        head = f"  static CA_INLINE float {name}(const operands& given, int matrix, int row, int column, {values}) {{"
+        if what is None:
+            return _Function([head, f"    return {otherwise};", "  }"], [], [])
+        (stage,) = what.region.stages
+        names = dict(zip(what.region.inputs, what.inputs, strict=True))
+        at_hand = {b: name for b, name in names.items() if isinstance(name, str)}
+        body = narrowed_body(_at_hand(stage.body, at_hand), dict(stage.outer), index != "int")
+        shared = shared_by_places(
+            body,
+            [symbol for symbol, _ in stage.outer[-2:]],
+            lambda b: what.region.buffers[b].dtype,
+            f"given.{name}",
+        )
+        loops = _loops(stage.outer, index)
+        # no division's slow routine, behind whose branch the other elements of a tile would wait
+        rows = [symbol for symbol, _ in stage.outer]
+        body = share_divisors(shared.body, {TOTAL, *shared.made}, rows)
+        preparing = [
+            line
+            for number, made in shared.made.items()
+            for line in ("    {", *loops[:-2], *_statements(what, made, f"{number} ="), "    }")
+        ]
+        return _Function(
+            [head, *loops, *_statements(what, body, "return"), "  }"],
+            [number.removeprefix("given.") for number in shared.made],
+            preparing,
+        )
 
 
-def _statements(what: Pointwise, index: str) -> list[str]:
-    (stage,) = what.region.stages
+def _statements(what: Pointwise, body: Body, result: str) -> list[str]:
     names = dict(zip(what.region.inputs, what.inputs, strict=True))
-    at_hand = {b: name for b, name in names.items() if isinstance(name, str)}
-    body = narrowed_body(_at_hand(stage.body, at_hand), dict(stage.outer), index != "int")
-    # no division's slow routine, behind whose branch the other elements of a tile would wait
-    body = share_divisors(body, {TOTAL}, [symbol for symbol, _ in stage.outer])
     printer = LanePrinter(
         None,
         lambda b: f"given.in{names[b]}",
@@ -255,9 +298,8 @@ def _statements(what: Pointwise, index: str) -> list[str]:
     )
     return [
         "    constexpr int L = 1;",
-        *_loops(stage.outer, index),
         *printer.lines(body),
-        f"    return v{body.results[0].number}.v[0];",
+        f"    {result} v{body.results[0].number}.v[0];",
     ]
 
 
@@ -308,6 +350,7 @@ def _kernel(task: Task, form: Mixing, blocks: Split) -> list[str]:
         f"    found.out = out + {offset(form.output_steps, 'head')};",
         *(f"    found.given.in{i} = in{i};" for i in form.inputs),
         "    found.matrix = number;",
+        "    sizes::prepare(found.given, number);",
         *(_part_of(form, blocks) if blocks.parts > 1 else [f"    found.begin = 0, found.end = {form.keys};"]),
         "    return found;",
         "  };",
@@ -342,6 +385,7 @@ def _joining(task: Task, form: Mixing, blocks: Split) -> list[str]:
         f"  const int64_t batch = number / {form.heads}, head = number % {form.heads};",
         "  sizes::operands given = {};",
         *(f"  given.in{i} = in{i};" for i in form.inputs),
+        "  sizes::prepare(given, number);",
         f"  const float mixed = ca::joined<sizes>(sums + at, {results});",
         f"  const float total = ca::joined<sizes>(totals + line, {results // width});",
         f"  out[{offset(form.output_steps, 'head')} + int64_t(row) * {form.output_steps[2]} + column] =",

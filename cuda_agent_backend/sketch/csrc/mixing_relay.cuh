@@ -8,6 +8,13 @@ template <class A> struct relay_mixing : relay_tiles<A, mixing_head<A>> {
   static constexpr int tiles_n = A::block / 8, columns = A::width / 8;
   using base::head, base::first, base::origin, base::sum;
 
+  // The warps that multiply, at a barrier that nothing else has.
+  struct team {
+    static constexpr int warps = base::multiplying / 32, most_floats = base::slots * base::slot_floats;
+    static CA_INLINE int own_warp() { return (int(threadIdx.x) - base::preparing) / 32; }
+    static CA_INLINE void meet_warps() { meet(base::turn(base::groups), base::multiplying); }
+  };
+
   // find(block): what this block's head is; asked for again, as there are better uses of registers meanwhile.
   template <class Find> CA_INLINE void run(float* shared, Find find) {
     const mixing_head<A> own = find(blockIdx.x);
@@ -21,7 +28,7 @@ template <class A> struct relay_mixing : relay_tiles<A, mixing_head<A>> {
         rows.weigh(head, reinterpret_cast<float (&)[1][tiles_n][4]>(score), row, from);
       });
       head = find(opaque(blockIdx.x));
-      rows.finish(head, reinterpret_cast<const float (&)[1][columns][4]>(sum), row);
+      rows.template finish<team>(head, reinterpret_cast<const float (&)[1][columns][4]>(sum), row, this->tiles);
     });
   }
 };
