@@ -76,8 +76,8 @@ class Called:
 
     @property
     def has_free_order(self) -> bool:
-        """Whether a convolution's result may have its channels first or last: kernels read it, and where
-        cuDNN computes in its image's order, as transposed ones, kernels made that."""
+        """Whether a convolution's result may have its channels first or last: kernels read it, and what cuDNN computes
+        in its image's order, as transposed ones, is of an image that kernels made."""
         for number in filter(self._is_convolution, self.levels):
             args, result = self.task.nodes[number].args, NodeRef(number)
             ordered = args.get("transposed") and args["input"] not in self.kept
@@ -155,7 +155,12 @@ class Called:
         return number in self.levels and self.task.nodes[number].name == CONVOLUTION
 
     def part(self, number: int, layouts: Mapping[Ref, TensorSpec]) -> Part | None:
-        """One part, as a task; None where it has nothing to do."""
+        """One part, as a task; None where it has nothing to do.
+
+        Raises:
+            Unsupported: it reads no input, which a plan of its own must.
+            TaskError: a view is not to be had in these layouts.
+        """
         outputs = [ref for ref in self.kept if self.maker(ref) == number]
         specs = [layouts[ref] for ref in outputs]
         for n, ref in enumerate(self.task.outputs if number == self.last else ()):
@@ -166,6 +171,8 @@ class Called:
             return None
         made = _Part(self, number)
         refs = tuple(made.place(ref) for ref in outputs)
+        if not made.inputs:
+            raise Unsupported("a part that makes constants only")
         inputs = tuple(layouts[ref] for ref in made.inputs)
         task = Task(self.task.target, inputs, tuple(made.nodes), refs, tuple(specs))
         return Part(task, tuple(made.inputs), tuple(outputs))
@@ -198,14 +205,11 @@ class _Part:
         if ref.node not in self.found:
             node = self.whole.task.nodes[ref.node]
             args: dict[str, Arg] = {name: moved(arg, self.place) for name, arg in node.args.items()}
-            plain = self.number is None and node.name in RESHAPES
-            op = node.op
-            if plain:  # which fails where it would have to copy
-                op, args = (
-                    "aten.view.default",
-                    {"self": args["self"], "size": args[RESHAPES[node.name]]},
-                )
-            self.nodes.append(Node(op, args))
+            made = Node(node.op, args)
+            if self.number is None and node.name in RESHAPES:  # fails where it would have to copy
+                shape = args[RESHAPES[node.name]]
+                made = Node("aten.view.default", {"self": args["self"], "size": shape})
+            self.nodes.append(made)
             self.found[ref.node] = len(self.nodes) - 1
         return NodeRef(self.found[ref.node], ref.output)
 

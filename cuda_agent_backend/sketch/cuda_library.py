@@ -125,7 +125,9 @@ class Library:
     def schedules(self, device: DeviceFacts) -> list[Schedule]:
         """A few, best guess first: each layout measured, then as cuDNN guesses; of products alone the kernels vary."""
         found = []
-        choices = [(last, form.kernels(device)) for last, form in self.forms.items()]
+        choices = [
+            (last, made) for last, form in self.forms.items() if (made := _kernels(form, device))
+        ]
         if any(form.called.has_convolutions for form in self.forms.values()):
             for measured in (1, 0):
                 found += [_schedule(last, measured, made[0]) for last, made in choices]
@@ -177,6 +179,14 @@ def _form(called: Called, last: bool, cover: Callable[[Task], Nests]) -> Form | 
     except (Unsupported, TaskError):
         return None
     return form if any(parts) else None
+
+
+def _kernels(form: Form, device: DeviceFacts) -> list[tuple[Schedule, ...]]:
+    """None where a part has no schedule for the device: others than those with calls may still have some."""
+    try:
+        return form.kernels(device)
+    except (Unsupported, LookupError):
+        return []
 
 
 def _schedule(last: int, measured: int, parts: tuple[Schedule, ...]) -> Schedule:

@@ -184,6 +184,7 @@ NONE: dict[str, Case] = {
     "a product alone": (lambda x, w: x @ w, (randn(40, 32), randn(32, 48))),
     "a convolution alone": (lambda x, w: F.conv2d(x, w), (SQUARE, randn(16, 16, 3, 3))),
     "no product": (lambda x: x.relu().sum(-1), (randn(40, 32),)),
+    "an operand without inputs": (lambda w: (torch.zeros(20, 32) @ w).relu(), (randn(32, 48),)),
     "few terms": (lambda x, w: (x @ w).relu(), (randn(40, 8), randn(8, 48))),
     "channels by themselves": (lambda x, w: F.conv2d(x, w, groups=16).relu(), (SQUARE, randn(16, 1, 3, 3))),
 }  # fmt: skip
