@@ -182,10 +182,10 @@ def _form(called: Called, last: bool, cover: Callable[[Task], Nests]) -> Form | 
 
 
 def _kernels(form: Form, device: DeviceFacts) -> list[tuple[Schedule, ...]]:
-    """None where a part has no schedule for the device: others than those with calls may still have some."""
+    """None where a part has no schedule for the device: kernels for the whole may still have some."""
     try:
         return form.kernels(device)
-    except (Unsupported, LookupError):
+    except Unsupported:
         return []
 
 
