@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cuda_agent_backend import log
-from cuda_agent_backend.machine import toolchain_of
+from cuda_agent_backend.machine import why_doubted
 from kernel_cache import (
     CacheUnavailable,
     Corrupt,
@@ -17,7 +17,6 @@ from kernel_cache import (
     Miss,
     NegativeRecord,
     Record,
-    needs_reverification,
 )
 from sandbox import launcher
 from sandbox.compile_cuda import depends
@@ -89,7 +88,7 @@ class Kernels:
             return NoKernel(
                 "a policy wrote its C++: cuda_agent.allow_policy_cpp consents to run it"
             )
-        doubt = needs_reverification(record.toolchain, toolchain_of(key.target, record.language))
+        doubt = why_doubted(record)
         if doubt:
             return NoKernel(f"to be verified again: {doubt}", searchable=True)
         low = lower_bound(record)

@@ -6,14 +6,18 @@ import functools
 import hashlib
 import platform
 from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from kernel_cache import KernelKey
+from kernel_cache import KernelKey, Record, needs_reverification
 from sandbox import flags
 from sandbox.task import Task
+
+LIBRARIES = "libraries"
+"""What evidence calls the versions of libraries that a plan calls; without calls it has none."""
 
 
 def key_of(task: Task) -> KernelKey:
@@ -72,6 +76,30 @@ def apply_flags(wanted: Mapping[str, Any]) -> None:
         raise ValueError("torch's precision flags were set in two ways at once and cannot be read")
     flags.apply(wanted["torch"])
     torch.set_num_threads(int(wanted["threads"]))
+
+
+def why_doubted(record: Record) -> str | None:
+    """Why a record must be verified anew before it is used here, or None: another compiler, or, of a plan that calls
+    libraries, other libraries than those that its evidence names."""
+    now = toolchain_of(record.key.target, record.language)
+    doubt = needs_reverification(record.toolchain, now)
+    if doubt or LIBRARIES not in record.evidence:
+        return doubt
+    then, here = record.evidence[LIBRARIES], libraries()
+    return None if then == here else f"verified with {then}, this machine has {here}"
+
+
+@functools.cache
+def libraries() -> str:
+    """Versions of what a plan's library calls run: torch, which makes them, and cuBLAS and cuDNN where it has them."""
+    found = [f"torch {torch.__version__}"]
+    if torch.version.cuda is not None:
+        owned = {d.metadata["Name"]: d.version for d in metadata.distributions()}
+        blas = sorted(f"{n} {v}" for n, v in owned.items() if n and n.startswith("nvidia-cublas"))
+        # installed with the system, cuBLAS comes with CUDA
+        found += blas or [f"CUDA {torch.version.cuda}"]
+        found.append(f"cuDNN {torch.backends.cudnn.version()}")
+    return ", ".join(found)
 
 
 @functools.cache

@@ -18,7 +18,6 @@ from kernel_cache import (
     NegativeRecord,
     Record,
     Stored,
-    needs_reverification,
 )
 from kernel_cache.canonical import sha256
 from sandbox.task import Task
@@ -83,13 +82,11 @@ class HasFolders(Protocol):
     def memory(self) -> bool: ...
 
 
-def stands(known: object, target: str) -> bool:
+def stands(known: object) -> bool:
     """Whether what the cache holds under a key is a kernel to use as it is."""
-    from cuda_agent_backend.machine import toolchain_of
+    from cuda_agent_backend.machine import why_doubted
 
-    return isinstance(known, Record) and not needs_reverification(
-        known.toolchain, toolchain_of(target, known.language)
-    )
+    return isinstance(known, Record) and not why_doubted(known)
 
 
 def keep(
@@ -121,6 +118,8 @@ def keep(
 
 def record_of(key: KernelKey, task: Task, found: SearchResult, created: float) -> Record:
     """The record of a kernel that won, with the verdict as evidence."""
+    from cuda_agent_backend.machine import LIBRARIES, libraries
+
     verdict, candidate = found.verdict, found.candidate
     evidence: dict[str, Any] = {
         "driver": None,
@@ -130,6 +129,8 @@ def record_of(key: KernelKey, task: Task, found: SearchResult, created: float) -
         "toolchain": found.toolchain,
         "policy": found.policy,
     }
+    if candidate.plan.calls:
+        evidence[LIBRARIES] = libraries()
     evidence.setdefault("verifier", "unknown")
     if verdict.speed is not None:
         evidence["speedup"] = verdict.speed.speedup.to_dict()

@@ -300,7 +300,7 @@ class Service:
 
         key = key_of(task)
         known = cache.get(key)
-        if stands(known, key.target):
+        if stands(known):
             return {"reason": "another process was faster"}
         say(f"{len(task.nodes)} operators, {_bytes(task) / 1e6:.1f} MB")
         inputs = load(Path(recorded)) if recorded else None

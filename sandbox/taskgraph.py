@@ -6,6 +6,7 @@ import operator
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from sandbox.specs import TensorSpec
 from sandbox.task import Node, Ref, Task
 from sandbox.taskargs import Arg, Device, DType, InputRef, Layout, MemoryFormat, NodeRef, TaskError
 
@@ -51,24 +52,34 @@ def build(task: Task) -> torch.fx.GraphModule:
     return _Builder(task).build()
 
 
-def shapes(task: Task) -> dict[Ref, tuple[int, ...]]:
-    """The shape of every input and every result of the task. Raises `TaskError` like `build`."""
+def specs(task: Task) -> dict[Ref, TensorSpec]:
+    """Metadata of every input and every result of the task, in the layout that eager mode gives it on the task's
+    target. Raises `TaskError` like `build`.
+    """
     import torch
 
     builder = _Builder(task)
     builder.build()
-    found: dict[Ref, tuple[int, ...]] = {
-        InputRef(i): spec.shape for i, spec in enumerate(task.inputs)
-    }
+    found: dict[Ref, TensorSpec] = {InputRef(i): spec for i, spec in enumerate(task.inputs)}
     for position, node in enumerate(builder.results):
         value = node.meta["val"]
         if isinstance(value, torch.Tensor):
-            found[NodeRef(position)] = tuple(value.shape)
+            found[NodeRef(position)] = _spec(value)
             continue
         for number, item in enumerate(value):
             if isinstance(item, torch.Tensor):
-                found[NodeRef(position, number)] = tuple(item.shape)
+                found[NodeRef(position, number)] = _spec(item)
     return found
+
+
+def _spec(value: torch.Tensor) -> TensorSpec:
+    dtype = str(value.dtype).removeprefix("torch.")
+    return TensorSpec(dtype, tuple(value.shape), tuple(value.stride()))
+
+
+def shapes(task: Task) -> dict[Ref, tuple[int, ...]]:
+    """The shape of every input and every result of the task. Raises `TaskError` like `build`."""
+    return {reference: spec.shape for reference, spec in specs(task).items()}
 
 
 class _Builder:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -24,6 +24,7 @@ from cuda_agent_backend.sketch.cuda_attention import CudaAttention
 from cuda_agent_backend.sketch.cuda_attention_half import CudaHalfAttention
 from cuda_agent_backend.sketch.cuda_chain import chained
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
+from cuda_agent_backend.sketch.cuda_library import Library, Nests, is_library, library_of
 from cuda_agent_backend.sketch.cuda_mixing import CudaMixing
 from cuda_agent_backend.sketch.cuda_recurrent import CudaRecurrent
 from cuda_agent_backend.sketch.cuda_scatter import CudaScatter
@@ -78,6 +79,11 @@ class Analysis(Protocol):
         """
 
 
+OWN, CALLED = 6, 2
+"""Schedules of kernels alone before those with library calls, and of these how many come before the others: the second
+round of a search, of four, has both."""
+
+
 @dataclass(frozen=True)
 class LoopNests:
     """A task as kernels made of loop nests."""
@@ -102,16 +108,32 @@ class LoopNests:
         specs = (*self.task.inputs, *self.task.output_specs)
         return sum(s.extent * s.itemsize for s in specs)
 
+    @cached_property
+    def library(self) -> Library | None:
+        """The task by library calls with kernels around them."""
+        if self.task.target != "cuda":
+            return None
+        with _lowering:
+            return library_of(self.task, _nests)
+
     def schedules(self, device: DeviceFacts | CpuFacts | None = None) -> list[Schedule]:
+        """Those with library calls come behind some of those without: a search ends where a round brings nothing."""
+        own = self.own(device)
+        called = self.library.schedules(gpu_facts(device)) if self.library else []
+        return [*own[:OWN], *called[:CALLED], *own[OWN:], *called[CALLED:]]
+
+    def own(self, device: DeviceFacts | CpuFacts | None = None) -> list[Schedule]:
+        """Schedules of kernels alone."""
         if self.task.target == "cuda":
-            facts = gpu_facts(device)
-            return cuda.schedules(self.region, self.kernels, facts)
+            return cuda.schedules(self.region, self.kernels, gpu_facts(device))
         host = device if isinstance(device, CpuFacts) else cpu_facts()
         return cpu_schedules.schedules(self.kernels, host.width, self.bytes_moved, host.cache_bytes)
 
     def emit(
         self, schedule: Schedule, device: DeviceFacts | CpuFacts | None = None
     ) -> tuple[str, Plan]:
+        if is_library(schedule) and self.library is not None:
+            return self.library.emit(schedule, gpu_facts(device))
         if self.task.target == "cuda":
             return cuda.emit(self.region, self.kernels, schedule, gpu_facts(device))
         return cpu.emit(self.region, self.kernels, schedule)
@@ -153,7 +175,7 @@ class Guarded:
         return f"{self.form.family} (where not finite {self.plain.family})"
 
     def schedules(self, device: DeviceFacts | CpuFacts | None = None) -> list[Schedule]:
-        return self.form.schedules(device) if self.plain.schedules(device) else []
+        return self.form.own(device) if self.plain.own(device) else []
 
     def emit(
         self, schedule: Schedule, device: DeviceFacts | CpuFacts | None = None
@@ -164,7 +186,7 @@ class Guarded:
     def _second(self, device: DeviceFacts | CpuFacts | None) -> Program:
         """Of a few good ones that of the fewest blocks: what is not needed takes as long as it takes to begin them."""
         if device not in self.seconds:
-            chosen = self.plain.schedules(device)[:SECONDS]
+            chosen = self.plain.own(device)[:SECONDS]
             made = (self.plain.program(s, device, self.form) for s in chosen)
             self.seconds[device] = min(made, key=_blocks)
         return self.seconds[device]
@@ -229,6 +251,10 @@ def as_it_stands(task: Task) -> Analysis | NotCovered:
 
 
 def _loop_nests(task: Task) -> LoopNests:
+    return LoopNests(task, *_nests(task))
+
+
+def _nests(task: Task) -> Nests:
     region = lower(task)
     kernels = grouped(region, partial(_fits, region, task.target))
     if task.target == "cuda":
@@ -236,7 +262,7 @@ def _loop_nests(task: Task) -> LoopNests:
     buffers = [*region.inputs, *region.outputs, *temporaries(region, kernels)]
     if len(buffers) > MAX_BUFFERS:  # said here, before any schedule is written out
         raise Unsupported(f"more than {MAX_BUFFERS} buffers")
-    return LoopNests(task, region, kernels)
+    return region, kernels
 
 
 def _attention(task: Task, form: Attention) -> Analysis:

@@ -7,7 +7,7 @@ of each kind that a sketch proposes, for each case that the other tests have of 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ import test_sketch_cuda_columns
 import test_sketch_direct
 import test_sketch_gather
 import test_sketch_halo
+import test_sketch_library
 import test_sketch_phases
 import test_sketch_recurrent as recurrent
 import test_sketch_running
@@ -54,6 +55,7 @@ from sketch_kit import Sample, on_cuda
 from torch._inductor import config as inductor_config
 
 from cuda_agent_backend.sketch import api
+from cuda_agent_backend.sketch.cuda_library import is_library
 from cuda_agent_backend.sketch.device import gpu_facts
 from cuda_agent_backend.sketch.schedule import Schedule
 from sandbox.candidate import Candidate
@@ -238,7 +240,8 @@ def test_kernels_give_what_eager_gives_and_are_clean(name: str, tmp_path: Path) 
     it = job(name)
     tools = not isinstance(find_sanitizer(), Missing)
     exact = dataclasses.replace(gpu_facts(), tf32=False)
-    for number, schedule in enumerate(kinds(it.analysis.schedules(exact))):
+    own = [s for s in it.analysis.schedules(exact) if not is_library(s)]
+    for number, schedule in enumerate(kinds(own)):
         made = api.generate(it.analysis, schedule)
         assert isinstance(made, Candidate), made
         folder = tmp_path / str(number)
@@ -250,6 +253,26 @@ def test_kernels_give_what_eager_gives_and_are_clean(name: str, tmp_path: Path) 
         if tools and number < SANITIZED:
             found = sanitize(built.path, made.plan, lambda: list(it.inputs))
             assert {report.status for report in found} == {"clean"}, (schedule, found)
+
+
+@pytest.fixture
+def exact_convolutions() -> Iterator[None]:
+    """cuDNN's in float32, as the cpu's."""
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    yield
+    torch.backends.cudnn.allow_tf32 = before
+
+
+@pytest.mark.parametrize("name", test_sketch_library.CASES)
+def test_libraries_between_kernels_give_what_eager_gives(
+    name: str, tmp_path: Path, exact_convolutions: None
+) -> None:
+    it = test_sketch_library.case(name)
+    for number, schedule in enumerate(test_sketch_library.called(it)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        given(it, schedule, folder)
 
 
 @pytest.mark.parametrize("name", test_product_order.CASES)

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import torch
 
-from sandbox.plan import Launch, Plan, TensorMap
+from sandbox.launcher.library import run_call
+from sandbox.plan import Launch, LibraryCall, Plan, TensorMap
 from sandbox.steps import Argument
 
 HEADER = Path(__file__).parent / "emulator.h"
@@ -46,6 +47,9 @@ def run(
             flat = raw.view(getattr(torch, buffer.spec.dtype))
             memory[buffer.name] = flat.as_strided(buffer.spec.shape, buffer.spec.stride)
     for step in plan.steps:
+        if isinstance(step, LibraryCall):
+            run_call(step, plan, [memory[b.name].data_ptr() for b in plan.buffers])
+            continue
         assert isinstance(step, Launch)
         _launch(library, step, memory)
     return [memory[b.name] for b in plan.buffers if b.kind == "output"]
