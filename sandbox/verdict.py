@@ -205,7 +205,11 @@ class Verdict:
         return json.dumps(asdict(self), sort_keys=True)
 
 
-OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|CUDA error: out of memory|CUDA out of memory")
+OUT_OF_MEMORY = re.compile(
+    r"OutOfMemoryError|CUDA error: out of memory|CUDA out of memory"
+    r"|CUDA_ERROR_OUT_OF_MEMORY|CU(?:BLAS|DNN)_STATUS_ALLOC_FAILED"
+)
+"""What torch, the driver and the libraries say."""
 
 
 def lacks_memory(outcome: Outcome) -> bool:
