@@ -1,8 +1,9 @@
 """One number for what a tensor holds, by a seed that its writer does not know: whether inputs are still what they were.
 
-A sum over all words of their bits, each times an odd number made from its place and the seed, modulo 2**64. Whoever
-changes a word without knowing the seed goes unseen once in 2**31 times or less (a multiple of a high power of two may
-vanish); order does not matter, so any device comes to the same number.
+A sum over all words of their bits, each times an odd number made from its place and the seed, modulo 2**64. Words are
+of 32 bits at most: of 64, two that differ in the highest one only would cancel each other by any odd numbers. Whoever
+changes words without knowing the seed goes unseen once in 2**31 times or less. Order does not matter: any device comes
+to the same number.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ CHUNK = 1 << 24
 """Words at a time: what is worked out beside them takes 128 MB a step."""
 FIRST, SECOND = 0x9E3779B97F4A7C15 - (1 << 64), 0xBF58476D1CE4E5B9 - (1 << 64)
 """Odd numbers that spread places over all bits, as SplitMix64 does."""
-WORDS = {1: "int8", 2: "int16", 4: "int32", 8: "int64", 16: "int64"}
+WORDS = {1: "int8", 2: "int16"}
+"""By an element's bytes; larger ones are several int32."""
 
 
 def fingerprints(tensors: Sequence[torch.Tensor], seed: int) -> list[int]:
@@ -45,7 +47,7 @@ def _words(tensor: torch.Tensor) -> torch.Tensor:
     line = flat_storage(tensor)
     if tensor.numel() < line.numel():  # what lies between the elements was never drawn
         line = tensor.reshape(-1)
-    return line.view(getattr(torch, WORDS[tensor.itemsize]))
+    return line.view(getattr(torch, WORDS.get(tensor.itemsize, "int32")))
 
 
 def _factors(start: int, count: int, seed: int, device: torch.device) -> torch.Tensor:

@@ -39,6 +39,16 @@ def test_zeros_of_either_sign_and_nans_are_told_apart() -> None:
     assert fingerprints([nan], SEED) == fingerprints([nan.clone()], SEED)
 
 
+@pytest.mark.parametrize("name", ["float64", "complex128", "float32", "float16"])
+def test_signs_of_an_even_number_of_elements_show(name: str) -> None:
+    """Of eight bytes they would be the highest bit of a word, which odd numbers only take twice."""
+    tensor = drawn(name) + 1
+    other = tensor.clone()
+    other[[3, 40]] *= -1
+    assert fingerprints([other], SEED) != fingerprints([tensor], SEED)
+    assert fingerprints([-tensor], SEED) != fingerprints([tensor], SEED)
+
+
 def test_what_lies_between_elements_does_not_count() -> None:
     line = drawn("float32", 4, 16)
     view = line[:, ::2]
