@@ -134,8 +134,9 @@ def mixed(mixing: Node, whole: bool) -> Mixed | None:
         last = next(n for n in ending if not ending & n.users.keys())
         if all(user in own for node in own - {last} for user in node.users):
             parts = [o.matrices for o in sources]
-            more = own | _of_matrices(own, {m.node for m in parts})
-            forms = (_formed(taken, last, between, sums, parts) for taken in (more, own))
+            more = _of_matrices(own, {m.node for m in parts})
+            choices = (own | more, own) if more else (own,)
+            forms = (_formed(taken, last, between, sums, parts) for taken in choices)
             return next((form for form in forms if form is not None), None)
     return None
 

@@ -49,3 +49,11 @@ def _own_environment(tmp_path: Path, native_dir: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("CUDA_AGENT_CACHE_DIR", str(tmp_path / "kernels"))
     monkeypatch.setenv("CUDA_AGENT_NATIVE_DIR", str(native_dir))
     monkeypatch.setenv("CUDA_AGENT_PROGRESS", "off")
+
+
+@pytest.fixture
+def exact_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """cuDNN's float32 in float32, as a CPU's."""
+    import torch
+
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)

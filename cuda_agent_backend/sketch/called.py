@@ -16,13 +16,12 @@ from functools import cached_property
 import torch
 
 from cuda_agent_backend.sketch.ssa import Unsupported
-from cuda_agent_backend.sketch.summands import is_unscaled, moved, with_sums_apart
+from cuda_agent_backend.sketch.summands import OPERANDS, is_unscaled, moved, with_sums_apart
 from sandbox.librarycheck import FLOATING
 from sandbox.specs import TensorSpec, contiguous_stride, overlaps
 from sandbox.task import Arg, InputRef, Node, NodeRef, Ref, Task, references
 from sandbox.taskgraph import specs as specs_of
 
-PRODUCTS = ("mm", "bmm", "addmm", "baddbmm")
 CONVOLUTION = "convolution"
 VIEWS = ("alias", "detach", "diagonal", "expand", "permute", "select", "slice", "squeeze", "t",
          "transpose", "unsqueeze", "view")  # fmt: skip
@@ -256,7 +255,7 @@ def _reads(node: Node) -> list[Ref]:
 def _is_product(node: Node) -> bool:
     if node.op == "aten.convolution.default":
         return True
-    plain = node.op.endswith(".default") and node.name in PRODUCTS
+    plain = node.op.endswith(".default") and node.name in OPERANDS
     return plain and is_unscaled(node)
 
 
@@ -283,7 +282,7 @@ def _pays(node: Node, specs: Mapping[Ref, TensorSpec], ref: Ref) -> bool:
         columns = weight[0] // groups if transposed else weight[1]
         results = weight[1] if transposed else weight[0] // groups
         return math.prod(weight[2:]) * columns >= LEAST and results >= LEAST_CHANNELS
-    left = _spec_of(node, {"addmm": "mat1", "baddbmm": "batch1"}.get(node.name, "self"), specs)
+    left = _spec_of(node, OPERANDS[node.name][0], specs)
     return min(*out.shape[-2:], left.shape[-1]) >= LEAST
 
 

@@ -9,17 +9,10 @@ import torch
 
 from cuda_agent_backend.sketch.called import CONVOLUTION, Called
 from cuda_agent_backend.sketch.ssa import Unsupported
+from cuda_agent_backend.sketch.summands import OPERANDS, PLAIN, SUMMAND
 from sandbox.library import Convolution, Gemm, LibraryCall, View
 from sandbox.specs import TensorSpec
 from sandbox.task import InputRef, Node, NodeRef, Ref
-
-_OPERANDS = {
-    "mm": ("self", "mat2", None),
-    "bmm": ("self", "mat2", None),
-    "addmm": ("mat1", "mat2", "self"),
-    "baddbmm": ("batch1", "batch2", "self"),
-}
-"""What a, b and c of a product are called."""
 
 
 def name_of(called: Called, ref: Ref) -> str:
@@ -49,11 +42,9 @@ def calls_of(
 
 
 def _gemm(called: Called, node: Node, out: View, layouts: Mapping[Ref, TensorSpec]) -> Gemm:
-    a, b, c = _OPERANDS[node.name]
-    summand = _operand(called, node, c, layouts) if c else None
-    return Gemm(
-        _operand(called, node, a, layouts), _operand(called, node, b, layouts), out, summand
-    )
+    a, b = (_operand(called, node, name, layouts) for name in OPERANDS[node.name])
+    summand = _operand(called, node, SUMMAND, layouts) if node.name in PLAIN else None
+    return Gemm(a, b, out, summand)
 
 
 def _convolution(

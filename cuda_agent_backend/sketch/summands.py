@@ -13,11 +13,17 @@ from sandbox.specs import TensorSpec
 from sandbox.task import Arg, InputRef, Node, NodeRef, Ref, Task
 
 _HALF = ("float16", "bfloat16")
-_PLAIN = {
-    "addmm": ("aten.mm.default", {"mat1": "self", "mat2": "mat2"}),
-    "baddbmm": ("aten.bmm.default", {"batch1": "self", "batch2": "mat2"}),
+OPERANDS = {
+    "mm": ("self", "mat2"),
+    "bmm": ("self", "mat2"),
+    "addmm": ("mat1", "mat2"),
+    "baddbmm": ("batch1", "batch2"),
 }
-"""Products with a summand: those without, and what their operands are called there."""
+"""Products, and what their operands are called."""
+SUMMAND = "self"
+"""Of those that have one."""
+PLAIN = {"addmm": "mm", "baddbmm": "bmm"}
+"""Products with a summand, and those without."""
 
 
 def moved(arg: Arg, place: Callable[[Ref], Arg]) -> Arg:
@@ -52,10 +58,11 @@ def with_sums_apart(task: Task, specs: Mapping[Ref, TensorSpec]) -> Task:
                 "aten.view.default", {"self": args["bias"], "size": (-1, *[1] * len(stride))}
             )
             last = append("aten.add.Tensor", {"self": sums, "other": row})
-        elif node.name in _PLAIN and _adds_apart(node, specs):
-            op, names = _PLAIN[node.name]
-            sums = append(op, {new: args[old] for old, new in names.items()})
-            last = append("aten.add.Tensor", {"self": sums, "other": args["self"]})
+        elif node.name in PLAIN and _adds_apart(node, specs):
+            plain = PLAIN[node.name]
+            names = zip(OPERANDS[plain], OPERANDS[node.name], strict=True)
+            sums = append(f"aten.{plain}.default", {new: args[old] for new, old in names})
+            last = append("aten.add.Tensor", {"self": sums, "other": args[SUMMAND]})
         else:
             last = append(node.op, args)
         found[number] = last.node
@@ -64,7 +71,7 @@ def with_sums_apart(task: Task, specs: Mapping[Ref, TensorSpec]) -> Task:
 
 
 def _adds_apart(node: Node, specs: Mapping[Ref, TensorSpec]) -> bool:
-    summand = node.args["self"]
+    summand = node.args[SUMMAND]
     assert isinstance(summand, NodeRef | InputRef)
     spec = specs[summand]
     row = len(spec.shape) == 1 and spec.dtype in _HALF

@@ -217,10 +217,9 @@ def test_the_backend_is_known_for_ours() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 def test_recurrent_modules_on_a_gpu(
-    kind: type[nn.RNNBase], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: type[nn.RNNBase], tmp_path: Path, exact_cudnn: None
 ) -> None:
     """From the model to a kernel, or to what eager runs where none wins; replayed or not."""
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     model = Net(kind, num_layers=2).eval().cuda()
     options = {
         "cuda_agent.cache_dir": str(tmp_path / "kernels"),

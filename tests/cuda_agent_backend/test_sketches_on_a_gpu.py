@@ -7,7 +7,7 @@ of each kind that a sketch proposes, for each case that the other tests have of 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -255,18 +255,9 @@ def test_kernels_give_what_eager_gives_and_are_clean(name: str, tmp_path: Path) 
             assert {report.status for report in found} == {"clean"}, (schedule, found)
 
 
-@pytest.fixture
-def exact_convolutions() -> Iterator[None]:
-    """cuDNN's in float32, as the cpu's."""
-    before = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = False
-    yield
-    torch.backends.cudnn.allow_tf32 = before
-
-
 @pytest.mark.parametrize("name", test_sketch_library.CASES)
 def test_libraries_between_kernels_give_what_eager_gives(
-    name: str, tmp_path: Path, exact_convolutions: None
+    name: str, tmp_path: Path, exact_cudnn: None
 ) -> None:
     it = test_sketch_library.case(name)
     for number, schedule in enumerate(test_sketch_library.called(it)):

@@ -80,15 +80,6 @@ def convolution(name: str, last: bool, benchmark: bool = False) -> tuple[Plan, d
     return plan, {key: fields[key] for key in order}
 
 
-@pytest.fixture
-def exact() -> Iterator[None]:
-    """Convolutions in float32, as the tests compare with float64."""
-    before = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = False
-    yield
-    torch.backends.cudnn.allow_tf32 = before
-
-
 @pytest.mark.parametrize("summand", [False, True])
 def test_a_product_and_a_kernel_through_both_operators(tmp_path: Path, summand: bool) -> None:
     plan = gemm_plan(target="cuda", **({"c": whole("z", 4)} if summand else {}))
@@ -103,7 +94,7 @@ def test_a_product_and_a_kernel_through_both_operators(tmp_path: Path, summand: 
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("name", list(CONVOLUTIONS))
 def test_a_kernel_and_a_convolution_through_both_operators(
-    tmp_path: Path, exact: None, name: str, last: bool, measured: bool
+    tmp_path: Path, exact_cudnn: None, name: str, last: bool, measured: bool
 ) -> None:
     plan, fields = convolution(name, last, measured)
     load(plan, plan.buffers[-1].spec.numel, tmp_path)
@@ -117,7 +108,7 @@ def test_a_kernel_and_a_convolution_through_both_operators(
 
 @pytest.mark.parametrize("name", ["gemm", "plane", "transposed"])
 def test_a_replayed_graph_with_a_call_sees_new_values(
-    tmp_path: Path, exact: None, name: str
+    tmp_path: Path, exact_cudnn: None, name: str
 ) -> None:
     plan = gemm_plan(target="cuda") if name == "gemm" else convolution(name, True)[0]
     load(plan, 24 if name == "gemm" else plan.buffers[-1].spec.numel, tmp_path)
