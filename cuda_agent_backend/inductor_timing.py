@@ -2,24 +2,34 @@
 
 Compiling for a GPU may then go on beside other processes' work. Torch 2.13 has a hook of its own for that
 (`torch._inductor.runtime.benchmarking.set_gpu_benchmark_lock_context`), 2.11 has none; both time through one object,
-whose methods are wrapped here.
+whose methods are wrapped here. What they time one after another, with nothing to compile in between, is one turn.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 from sandbox.devicelock import DeviceLock
 
 METHODS = ("benchmark", "benchmark_gpu", "benchmark_gpu_with_cuda_graph")
+TOGETHER = (
+    ("torch._inductor.runtime.triton_heuristics", "CachingAutotuner", "benchmark_all_configs"),
+    ("torch._inductor.select_algorithm", "AlgorithmSelectorCache", "benchmark_choices"),
+)
+"""Methods that time many compiled kernels: module, class, name."""
 
 
 def compiling(lock: DeviceLock, target: str) -> AbstractContextManager[None]:
-    """A compilation's turns. On cpu it is one as a whole: compilers disturb what others time there."""
-    return in_turns(lock) if target == "cuda" else lock.turn()
+    """A compilation's turns. It is one as a whole where it disturbs what others time: on cpu, whose cores compilers
+    take, and where the user has Inductor time in processes of its own."""
+    from torch._inductor import config
+
+    elsewhere = config.autotune_in_subproc or config.pipeline_max_autotune_gemm
+    return lock.turn() if target == "cpu" or elsewhere else in_turns(lock)
 
 
 @contextmanager
@@ -28,16 +38,36 @@ def in_turns(lock: DeviceLock) -> Iterator[None]:
     from torch._inductor.runtime.benchmarking import benchmarker
 
     names = [*METHODS[:2], *(name for name in METHODS[2:] if hasattr(benchmarker, name))]
-    before = dict(vars(benchmarker))
-    for name in names:
-        setattr(benchmarker, name, _in_a_turn(getattr(benchmarker, name), lock))
+    with ExitStack() as stack:
+        for name in names:
+            timed = _in_a_turn(getattr(benchmarker, name), lock)
+            stack.enter_context(_replaced(benchmarker, name, timed))
+        for module, owner, name in TOGETHER:
+            stack.enter_context(
+                _together(getattr(importlib.import_module(module), owner), name, lock)
+            )
+        yield
+
+
+@contextmanager
+def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """An attribute of an object or a class; what it inherits comes back at the end."""
+    own = {name: vars(owner)[name]} if name in vars(owner) else {}
+    setattr(owner, name, value)
     try:
         yield
     finally:
-        for name in names:
-            vars(benchmarker).pop(name, None)  # the class's own comes back
-            if name in before:
-                setattr(benchmarker, name, before[name])
+        delattr(owner, name)
+        for before in own.values():
+            setattr(owner, name, before)
+
+
+def _together(owner: type, name: str, lock: DeviceLock) -> AbstractContextManager[None]:
+    """A method of a class as one turn."""
+    method = vars(owner)[name]
+    if isinstance(method, classmethod):
+        return _replaced(owner, name, classmethod(_in_a_turn(method.__func__, lock)))
+    return _replaced(owner, name, _in_a_turn(method, lock))
 
 
 def _in_a_turn(method: Callable[..., Any], lock: DeviceLock) -> Callable[..., Any]:

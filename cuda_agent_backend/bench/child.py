@@ -14,6 +14,7 @@ import os
 import queue
 import signal
 import sys
+import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Collection, Iterator
@@ -41,14 +42,28 @@ def machine(request: Request) -> Answer:
 
     target, dtype = request.wishes.target, request.wishes.dtype
     find_or_build(Path(request.native_dir))
-    with DeviceLock(Path(request.device_lock)).turn():
+    lock = Path(request.device_lock) if request.device_lock else default_lock(target)
+    with DeviceLock(lock).turn():
         measured = ceilings(target, dtype)
         if target == "cuda" and dtype == "float32":
             with flags.applied(FLOAT32["tf32"]):
                 fast = ceilings(target, dtype)
             measured = replace(measured, flops_per_s=_product_rate(request, measured, fast))
         found = {**measured.to_dict(), "call_s": least_call(target)}
-    return {"facts": facts(), "arch": arch_of(target), "ceilings": found}
+    return {
+        "facts": facts(),
+        "arch": arch_of(target),
+        "ceilings": found,
+        "device_lock": str(lock.absolute()),
+    }
+
+
+def default_lock(target: str) -> Path:
+    """One per user and device, whatever folder a run works in and by whatever number it has the device."""
+    import torch
+
+    name = str(torch.cuda.get_device_properties(0).uuid) if target == "cuda" else "cpu"
+    return Path(tempfile.gettempdir()) / f"cuda_agent-{os.getuid()}-{name}.lock"
 
 
 def _product_rate(request: Request, usual: Ceilings, fast: Ceilings) -> float:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cuda_agent_backend import cli_policy, tables
 from cuda_agent_backend.bench.children import Children, Failed
@@ -17,6 +15,9 @@ from cuda_agent_backend.bench.figures import task_figures
 from cuda_agent_backend.bench.request import DTYPES, FLOAT32, Wishes
 from cuda_agent_backend.cli_cache import CliError, Result
 from cuda_agent_backend.settings import Settings
+
+if TYPE_CHECKING:
+    from cuda_agent_backend.bench.runner import Bench, Machine
 
 
 def add_arguments(parser: argparse.ArgumentParser, seconds: Callable[[str], float]) -> None:
@@ -55,7 +56,10 @@ def add_arguments(parser: argparse.ArgumentParser, seconds: Callable[[str], floa
         help="begin no task later: finish what was begun, and leave the rest to the next run",
     )
     parser.add_argument(
-        "--jobs", type=positive, metavar="N", help="searches side by side (default: by cores)"
+        "--jobs",
+        type=positive,
+        metavar="N",
+        help="searches side by side (default: by cores and memory)",
     )
     parser.add_argument(
         "--part",
@@ -107,14 +111,16 @@ def run(args: argparse.Namespace, settings: Settings) -> Result:
     if not found.tasks and not found.refused:
         raise CliError("there is no Python file in these folders")
     found = found.part(*args.part)
-    bench, out = plan(args, settings), tables.console()
+    wishes, out = wishes_of(args), tables.console()
     for file in found.refused:
         out.print(f"{file.name}: refused: {file.reason}", markup=False)
-    bench.out.mkdir(parents=True, exist_ok=True)
-    children = Children(bench.out / "torch")
-    machine = look_at_machine(bench, children)
+    args.out.mkdir(parents=True, exist_ok=True)
+    children = Children(args.out / "torch")
+    lock = settings.device_lock
+    machine = look_at_machine(args.out, wishes, settings.native_dir, lock, children)
     if isinstance(machine, Failed):
         raise CliError(f"this machine cannot be measured: {machine.reason}\n{machine.log}")
+    bench = plan(args, wishes, settings.native_dir, machine)
     sources = provenance.sources()
     facts: Sequence[Mapping[str, Any]] = ()
     try:
@@ -153,38 +159,37 @@ def show(whole: Mapping[str, Any], folder: Path) -> None:
     out.print(f"{folder / 'bench.json'}; {text}", markup=False)
 
 
-def plan(args: argparse.Namespace, settings: Settings) -> Any:
-    """The arguments as a `runner.Bench`."""
+def wishes_of(args: argparse.Namespace) -> Wishes:
+    """What the arguments say of what is measured."""
+    return Wishes(
+        target=args.device or _target(),
+        dtype=args.dtype,
+        float32=args.float32,
+        budget_s=args.budget,
+        seconds=args.seconds,
+        rounds=args.rounds,
+        max_autotune=args.max_autotune,
+        seed=args.seed,
+        policy=cli_policy.options(args),
+    )
+
+
+def plan(args: argparse.Namespace, wishes: Wishes, native_dir: Path, machine: Machine) -> Bench:
+    """The run; the machine says what the arguments leave open."""
     from cuda_agent_backend.bench.runner import Bench, jobs_of, limit_of
 
-    target = args.device or _target()
-    jobs = args.jobs or jobs_of(target, len(os.sched_getaffinity(0)))
+    jobs = args.jobs or jobs_of(wishes.target, machine.facts)
     return Bench(
         out=args.out,
-        wishes=Wishes(
-            target=target,
-            dtype=args.dtype,
-            float32=args.float32,
-            budget_s=args.budget,
-            seconds=args.seconds,
-            rounds=args.rounds,
-            max_autotune=args.max_autotune,
-            seed=args.seed,
-            policy=cli_policy.options(args),
-        ),
+        wishes=wishes,
         jobs=jobs,
         limit_s=args.limit or limit_of(args.budget, jobs),
-        native_dir=settings.native_dir,
-        device_lock=settings.device_lock or default_lock(target),
+        native_dir=native_dir,
+        device_lock=machine.device_lock,
         cache_dir=args.cache_dir,
         again=args.again,
         begin_within_s=args.begin_within,
     )
-
-
-def default_lock(target: str) -> Path:
-    """One per machine, user and target, whatever folder a run works in."""
-    return Path(tempfile.gettempdir()) / f"cuda_agent-{os.getuid()}-{target}.lock"
 
 
 def _target() -> str:

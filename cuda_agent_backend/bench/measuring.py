@@ -73,9 +73,8 @@ def measure(task: BuiltTask, request: Request) -> dict[str, Any]:
     inputs = task.draw(wishes.seed)
     lock = DeviceLock(Path(request.device_lock))
     # Beside others' turns, but for what Inductor times; so the first call of each runs there once, which medians of
-    # others bear. Max-autotune times in ways of its own, in other processes too.
-    alone = lock.turn() if wishes.max_autotune else compiling(lock, wishes.target)
-    with torch.no_grad(), alone:
+    # others bear.
+    with torch.no_grad(), compiling(lock, wishes.target):
         contestants = compiled(task, inputs, request)
     draws = []
     for draw in range(DRAWS):

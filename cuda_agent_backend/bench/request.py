@@ -38,7 +38,10 @@ class Wishes:
 
 @dataclass(frozen=True)
 class Request:
-    """One child's work. result: the file that it writes. ceilings: see `sandbox.machine.Ceilings`, for measuring."""
+    """One child's work. result: the file that it writes. ceilings: see `sandbox.machine.Ceilings`, for measuring.
+
+    device_lock: a file by which processes take turns; "" for the device's own, which the machine phase tells.
+    """
 
     file: str
     result: str

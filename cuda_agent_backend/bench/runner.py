@@ -21,7 +21,8 @@ from sandbox.turns import Turns
 from sandbox.verdict import OUT_OF_MEMORY
 
 MACHINE_LIMIT_S = 600.0
-CORES_PER_JOB, MOST_JOBS = 4, 8
+CORES_PER_JOB, BYTES_PER_JOB, MOST_JOBS = 1.5, 7 << 30, 16
+"""A search compiles half of the time or more; its processes have three to five contexts on the device, with data."""
 START_S, PER_BUDGET = 600.0, 4.0
 """What a task may take beside its search, and how many graphs' budgets."""
 
@@ -47,15 +48,22 @@ class Bench:
 
 @dataclass(frozen=True)
 class Machine:
-    """What the machine phase found."""
+    """What the machine phase found. device_lock: the file by which processes take turns on the device."""
 
     facts: Mapping[str, Any]
     ceilings: Mapping[str, Any]
+    device_lock: Path
 
 
-def jobs_of(target: str, cores: int) -> int:
-    """Searches side by side by default. On cpu compilers disturb what is timed, so there is one."""
-    return 1 if target == "cpu" else min(max(1, cores // CORES_PER_JOB), MOST_JOBS)
+def jobs_of(target: str, facts: Mapping[str, Any]) -> int:
+    """Searches side by side by default. On cpu compilers disturb what is timed, so there is one.
+
+    facts: those of `sandbox.machine.facts`.
+    """
+    if target == "cpu":
+        return 1
+    by_cores, by_memory = facts["cores"] / CORES_PER_JOB, facts["gpu_memory"] / BYTES_PER_JOB
+    return max(1, int(min(by_cores, by_memory, MOST_JOBS)))
 
 
 def limit_of(budget_s: float, jobs: int) -> float:
@@ -63,11 +71,16 @@ def limit_of(budget_s: float, jobs: int) -> float:
     return START_S + PER_BUDGET * budget_s * jobs
 
 
-def look_at_machine(bench: Bench, children: Children) -> Machine | Failed:
-    """The machine's facts and ceilings, from a child."""
-    request = _request(bench, None, Path(), bench.out / "kernels")
-    found = children.run("machine", request, bench.out / "work", MACHINE_LIMIT_S)
-    return found if isinstance(found, Failed) else Machine(found["facts"], found["ceilings"])
+def look_at_machine(
+    out: Path, wishes: Wishes, native_dir: Path, device_lock: Path | None, children: Children
+) -> Machine | Failed:
+    """The machine's facts and ceilings, from a child. device_lock: None for the device's own."""
+    lock = str(device_lock.absolute()) if device_lock else ""
+    request = Request("", "", "", str(native_dir.absolute()), lock, wishes)
+    found = children.run("machine", request, out / "work", MACHINE_LIMIT_S)
+    if isinstance(found, Failed):
+        return found
+    return Machine(found["facts"], found["ceilings"], Path(found["device_lock"]))
 
 
 def run(
@@ -156,7 +169,7 @@ def _one(
     return {"status": MEASURED, "search": searched, "measure": measured}
 
 
-def _request(bench: Bench, machine: Machine | None, file: Path, cache: Path) -> Request:
+def _request(bench: Bench, machine: Machine, file: Path, cache: Path) -> Request:
     return Request(
         file=str(file.absolute()),
         result="",
@@ -164,5 +177,5 @@ def _request(bench: Bench, machine: Machine | None, file: Path, cache: Path) -> 
         native_dir=str(bench.native_dir.absolute()),
         device_lock=str(bench.device_lock.absolute()),
         wishes=bench.wishes,
-        ceilings=dict(machine.ceilings) if machine else None,
+        ceilings=dict(machine.ceilings),
     )

@@ -11,6 +11,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,12 +20,13 @@ import torch
 from cuda_agent_backend import cli
 from cuda_agent_backend.bench import children as children_module
 from cuda_agent_backend.bench import runner
+from cuda_agent_backend.bench.child import default_lock
 from cuda_agent_backend.bench.children import Children, Failed, Interrupted, TimedOut, how_it_ended
 from cuda_agent_backend.bench.discovery import TaskFile
 from cuda_agent_backend.bench.measuring import INDUCTOR, OURS, compiled, differs, judged
 from cuda_agent_backend.bench.request import Request, Wishes
 from cuda_agent_backend.bench.results import Identity, Results, wanted_again
-from cuda_agent_backend.bench.runner import Bench, Machine, jobs_of, limit_of
+from cuda_agent_backend.bench.runner import Bench, Machine, jobs_of, limit_of, look_at_machine
 from cuda_agent_backend.bench.taskfile import BuiltTask, Place, build
 
 GOOD = """
@@ -325,9 +327,24 @@ def test_what_is_done_again(status: str | None, again: str, wanted: bool) -> Non
 
 
 def test_jobs_and_limits_grow_with_the_machine_and_the_budget() -> None:
-    assert [jobs_of("cuda", cores) for cores in (1, 4, 16, 128)] == [1, 1, 4, 8]
-    assert jobs_of("cpu", 64) == 1
+    large = [{"cores": cores, "gpu_memory": 140 << 30} for cores in (1, 4, 16, 128)]
+    assert [jobs_of("cuda", facts) for facts in large] == [1, 2, 10, 16]
+    assert jobs_of("cuda", {"cores": 16, "gpu_memory": 24 << 30}) == 3
+    assert jobs_of("cpu", {"cores": 64}) == 1
     assert limit_of(120.0, 1) < limit_of(240.0, 1) < limit_of(240.0, 4)
+
+
+def test_each_device_has_turns_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = look_at_machine(tmp_path, WISHES, tmp_path, None, Children(tmp_path / "torch"))
+    assert isinstance(found, Machine) and found.device_lock == default_lock("cpu")
+
+    def lock_of(uuid: str) -> Path:
+        properties = SimpleNamespace(uuid=uuid)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+        return default_lock("cuda")
+
+    assert lock_of("a") == lock_of("a")
+    assert len({lock_of("a"), lock_of("b"), found.device_lock}) == 3
 
 
 # The run.
@@ -363,7 +380,7 @@ class Played:
 
 
 def run_played(bench: Bench, tasks: list[TaskFile], played: Played) -> list[dict[str, Any]]:
-    machine = Machine({"cpu": "x"}, {})
+    machine = Machine({"cpu": "x"}, {}, bench.device_lock)
     return runner.run(bench, tasks, machine, "sources", played, lambda one: None)  # type: ignore[arg-type]
 
 
