@@ -61,6 +61,7 @@ class Measured:
 
     median, low, high: of device time on cuda, of wall time on cpu. wall: on cuda, of wall time. A graph of many small
     kernels waits for the host, which hides what they take, until it runs from a CUDA graph or beside other work.
+    error_ratio: the worst error over eager's; None where an output is not finite, as under Inductor, and eager's is.
     on_real_inputs: timed on what the model was called with.
     """
 
@@ -326,18 +327,21 @@ class Trial:
         return self._compare(self._compile(self._built(), self.timed, **EAGERS), seed=0)
 
     def _compare(self, spliced: Call, seed: int) -> Measured:
+        from cuda_agent_backend.report import finite
+
         worst = 0.0
         for ground in self.grounds:
             wrong, ratio = self._less_accurate(spliced, ground)
             worst = max(worst, ratio)
             if wrong:
-                return Measured(0, 0, 0, False, f"the whole graph is less accurate: {wrong}", worst)
+                reason = f"the whole graph is less accurate: {wrong}"
+                return Measured(0, 0, 0, False, reason, finite(worst))
         with self.lock.turn():
             found = self._speedups(spliced, seed)
         decides = found.get("device") or found["wall"]
         wall = found["wall"] if "device" in found else None
         bounds = decides.median, decides.low, decides.high
-        return Measured(*bounds, True, "", worst, wall, self.on_real_inputs)
+        return Measured(*bounds, True, "", finite(worst), wall, self.on_real_inputs)
 
     def _less_accurate(self, spliced: Call, ground: Ground) -> tuple[str, float]:
         from sandbox.nearby import several

@@ -1,5 +1,6 @@
 """Whole-graph acceptance: the rule, and the measurement on a small graph."""
 
+import json
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from torch._inductor import config as inductor_config
 
 from cuda_agent_backend import accept, kernels, tensors
 from cuda_agent_backend.accept import (
+    Acceptance,
     Measured,
     Trial,
     calm,
@@ -193,6 +195,31 @@ def test_each_clock_says_what_it_measured(tmp_path: Path, monkeypatch: pytest.Mo
     assert found.wall is not None and found.wall.low < 1 < found.wall.high
     assert asked == [accept.ROUNDS, accept.LONGER * accept.ROUNDS]
     assert found.wall.pairs == sum(asked)
+
+
+def test_a_graph_that_is_not_finite_where_only_eager_is_can_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, folder = recorded_graph(tmp_path)
+    trial = trial_of(whole, folder)
+    plain = trial._expected
+
+    def with_zeros_for_eager(inputs: Any) -> Any:
+        eager, oracle = plain(inputs)
+        return [torch.zeros_like(x) for x in eager], [torch.zeros_like(x) for x in oracle]
+
+    def infinite(inputs: Any) -> list[Tensor]:
+        return [torch.full_like(x, torch.inf) for x in plain(inputs)[0]]
+
+    monkeypatch.setattr(trial, "_expected", with_zeros_for_eager)
+    trial.plain = infinite
+    trial.grounds = [trial._ground(ground.inputs) for ground in trial.grounds]
+    found = trial._compare(infinite, 0)
+    assert found.accurate and found.error_ratio is None
+    decision = Acceptance(("a",), speedup=found).to_json()
+    cache = kit.cache_of(kit.options_in(tmp_path))
+    cache.put_acceptance("name", "kernels", decision)
+    assert cache.get_acceptance("name", "kernels") == json.loads(json.dumps(decision))
 
 
 class Refuses:
