@@ -43,7 +43,7 @@ LAYOUTS_MEDIAN = 1.02
 made by chance."""
 REPLAY_MEDIAN = 1.05
 """What replaying a graph must bring by one clock: it keeps memory for itself."""
-RULE = 3
+RULE = 4
 """Changes whenever a decision could come out differently; what another rule decided is measured again."""
 
 AHEAD = "ahead"
@@ -224,10 +224,11 @@ class Trial:
         self.task, self.inductor, self.device = task, dict(inductor), device_of(task.target)
         self.lock, self.origins = lock, origins
         self._loaded: list[Call] = []
-        self._module = task.to_graph_module()
+        self._module, self._seed = task.to_graph_module(), seed
         real = recorded and _loaded(recorded, task.inputs)
         with lock.shared():
             drawn = self._drawn(seed)
+        self._numbers = self._drawing(drawn)
         self.plain = self._compile(self._built(), drawn)
         self.grounds = [self._ground(drawn)]
         if real:
@@ -242,6 +243,18 @@ class Trial:
         module = self.task.to_graph_module()
         restore(module.graph, self.origins)
         return module
+
+    def _drawing(self, inputs: Sequence[torch.Tensor]) -> Call | None:
+        """What draws the graph's random numbers for eager and the oracle; None where it has none."""
+        from cuda_agent_backend.draws import only_draws, read_from_buffers
+
+        drawing = only_draws(self.task.to_graph_module())
+        if drawing is None:
+            return None
+        read_from_buffers(self._module)
+        call = self._compile(drawing, inputs)
+        self._outputs(call, inputs)  # within a shared turn it could not be loaded
+        return call
 
     def _drawn(self, seed: int) -> list[torch.Tensor]:
         from sandbox.bounds import input_bounds
@@ -275,6 +288,8 @@ class Trial:
     def _outputs(self, call: Call, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """What a call makes of inputs. All that it loads, and has timed by Inductor, takes a call before that in which
         only the timing takes turns: loading takes seconds, and the medians of others bear one call beside them."""
+        import torch
+
         from cuda_agent_backend.inductor_timing import compiling
 
         if call not in self._loaded:
@@ -282,14 +297,18 @@ class Trial:
                 call(inputs)
             self._loaded.append(call)
         with self.lock.shared():
+            torch.manual_seed(self._seed)  # the same random numbers for all
             return call(inputs)
 
     def _expected(
         self, inputs: Sequence[torch.Tensor]
     ) -> tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]:
         """Eager's and the oracle's outputs."""
+        from cuda_agent_backend.draws import fill
         from sandbox.oracle import run_eager, run_oracle
 
+        if self._numbers is not None:
+            fill(self._module, self._outputs(self._numbers, inputs))
         oracle = run_oracle(self.task, self._module, inputs).outputs
         return run_eager(self._module, inputs), oracle
 

@@ -10,7 +10,8 @@ attention or a sort waits too and is a region of its own, an attention that torc
 like without a softmax (`mixed`), with all operators. What is beside a product is offered as well, as its region's rest,
 for where a library is left to run the product. A product that a rewrite does away with is fusible like any other node.
 A fusible node whose users all lie on higher levels is moved up to them when that saves traffic. Views on the fringe of
-a region stay outside, and no view is ever an output: what it views is put out instead.
+a region stay outside, and no view is ever an output: what it views is put out instead. What random numbers alone decide
+stays outside too (`drawn`): it comes before all that reads it, and depends on nothing in a region.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from torch.fx import Graph, Node
 from cuda_agent_backend.composed import Composed, composed
 from cuda_agent_backend.copies import read_through
 from cuda_agent_backend.dequantised import dequantised
+from cuda_agent_backend.drawn import drawn
 from cuda_agent_backend.gradients import is_gradient
 from cuda_agent_backend.mixed import Mixed, mixed
 from cuda_agent_backend.operators import (
@@ -115,7 +117,9 @@ class Analysis:
         self.through = self._shared()
         self.level = self._levels()
         self._move_up()
-        self.members = self.without_fringe(filter(self.fusible, self.nodes))
+        self.drawn = drawn(self.nodes, self.kinds, self.fusible)
+        inner = (n for n in self.nodes if self.fusible(n) and n not in self.drawn)
+        self.members = self.without_fringe(inner)
 
     def fusible(self, node: Node) -> bool:
         return self.kinds[node] in FUSIBLE and node not in self.through

@@ -288,17 +288,33 @@ def test_regions_do_not_cross_a_mutation_in_the_middle() -> None:
     assert "cos" not in operators(sine)
 
 
-def test_random_numbers_are_left_to_inductor() -> None:
+def mask_of(seeds: torch.Tensor) -> torch.Tensor:
+    """As in the graphs that Inductor makes of a dropout."""
     import torch._inductor.inductor_prims
 
     prims = torch.ops.prims
+    seed = prims.inductor_lookup_seed.default(seeds, 0)
+    return prims.inductor_random.default([16, 32], seed, "rand") > 0.5
 
-    def dropped(x: torch.Tensor, seeds: torch.Tensor) -> torch.Tensor:
-        seed = prims.inductor_lookup_seed.default(seeds, 0)
-        return torch.where(prims.inductor_random.default([16, 32], seed, "rand") > 0.5, x.exp(), 0)
 
-    (found,) = regions(dropped, X, torch.zeros(2, dtype=torch.int64))
-    assert found.reason == "random numbers"
+SEEDS = torch.zeros(2, dtype=torch.int64)
+
+
+def test_masks_that_are_drawn_are_read() -> None:
+    (found,) = regions(lambda x, seeds: mask_of(seeds).float() * x.exp(), X, SEEDS)
+    assert found.reason is None
+    assert operators(found) == ["convert_element_type", "exp", "mul"]
+    assert {node.meta["val"].dtype for node in found.inputs} == {torch.float32, torch.bool}
+
+
+def test_random_numbers_that_a_region_decides_are_left_to_inductor() -> None:
+    dropout = torch.ops.aten.native_dropout.default
+
+    def dropped(x: torch.Tensor) -> torch.Tensor:
+        return dropout(x.exp(), 0.5, True)[0].sum(-1)
+
+    (found,) = partition(make_fx(dropped, {}, "fake")(X).graph)
+    assert found.reason == "random numbers" and "exp" in operators(found)
 
 
 def test_symbolic_sizes_are_left_to_inductor() -> None:

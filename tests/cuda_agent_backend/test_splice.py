@@ -12,6 +12,7 @@ import pytest
 import splice_kit as kit
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from cuda_agent_backend import kernels
 from cuda_agent_backend.canonical import Canonical
@@ -140,6 +141,32 @@ def test_a_training_step_is_spliced_forward_and_backward(tmp_path: Path) -> None
     assert sum(report.count("hit") for report in backend.passes[0].reports) >= 1
     for mine, eager in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine.grad, eager.grad)
+
+
+def test_a_dropout_draws_the_numbers_that_it_draws_without_us(tmp_path: Path) -> None:
+    def dropped(x: Tensor) -> Tensor:
+        return F.dropout(x.exp(), 0.25).tanh()
+
+    inputs = (torch.randn(16, 32),)
+    (form,) = forms_of(dropped, inputs, tmp_path)
+    types = [spec.dtype for spec in form.task.inputs]
+    assert sorted(types) == ["bool", "float32"]
+    options = kit.options_in(tmp_path)
+    body = f"""
+    const float* x = (const float*)buffers[{types.index("float32")}];
+    const bool* kept = (const bool*)buffers[{types.index("bool")}];
+    for (long i = 0; i < 512; i++)
+      ((float*)buffers[2])[i] = std::tanh(std::exp(x[i]) * kept[i] / 0.75f);"""
+    kit.promote(kit.cache_of(options), form.task, body, tmp_path)
+    backend = kit.backend_for(options)
+    found = []
+    for way in (backend, "inductor"):
+        torch._dynamo.reset()
+        torch.manual_seed(3)
+        found.append(torch.compile(dropped, backend=way, fullgraph=True)(*inputs))
+    assert backend.passes[0].reports[0].count("hit") == 1
+    assert 0.1 < (found[0] == 0).float().mean() < 0.4
+    torch.testing.assert_close(*found)
 
 
 def test_equal_regions_share_one_kernel(tmp_path: Path) -> None:
