@@ -1,6 +1,6 @@
 """What the sketches cover of the practice set on cuda, and why not the rest. Needs no GPU: tensors hold no memory.
 
-    python -m benchmarks.coverage [FOLDER] [--json FILE] [--only max_pool,conv] [--workers 2]
+    python -m benchmarks.coverage [FOLDER] [--json FILE] [--only max_pool,conv] [--workers 2] [--training]
 
 Each task of FOLDER (the practice set) goes the way of any model: Dynamo, Inductor's passes, partition, task, sketch.
 For each it prints the regions with operators, bytes, family and number of schedules, and what is in no region; at the
@@ -29,6 +29,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import Graph, Node
+from torch.utils._pytree import tree_leaves
 
 from cuda_agent_backend.canonical import Canonical, canonical
 from cuda_agent_backend.capture import _no_caches, _post_grad
@@ -93,8 +94,10 @@ class _TooLong(Exception):
     pass
 
 
-def graphs_of(path: Path, options: Options, device: str = "cuda") -> list[Graph]:
-    """The post-grad graphs of a task on a device that need not be there."""
+def graphs_of(
+    path: Path, options: Options, device: str = "cuda", training: bool = False
+) -> list[Graph]:
+    """The post-grad graphs of a task on a device that need not be there. training: forward and backward."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -119,17 +122,21 @@ def graphs_of(path: Path, options: Options, device: str = "cuda") -> list[Graph]
 
     _prepare_patterns()
     torch._dynamo.reset()
-    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), _no_caches():
-        model = module.Model(*module.get_init_inputs()).eval()
+    grad = torch.set_grad_enabled(training)
+    with FakeTensorMode(allow_non_fake_inputs=True), grad, _no_caches():
+        model = module.Model(*module.get_init_inputs()).train(training)
         for part in model.modules():
             for name, value in part._parameters.items():
                 if value is not None:
-                    part._parameters[name] = torch.nn.Parameter(_like(value, device), False)
+                    part._parameters[name] = torch.nn.Parameter(_like(value, device), training)
             for name, value in part._buffers.items():
                 if value is not None:
                     part._buffers[name] = _like(value, device)
         inputs = [_like(x, device) for x in module.get_inputs()]
-        torch.compile(model, backend=backend)(*inputs)  # type: ignore[no-untyped-call]
+        made = torch.compile(model, backend=backend)(*inputs)  # type: ignore[no-untyped-call]
+        for value in tree_leaves(made):
+            if isinstance(value, torch.Tensor) and value.requires_grad:
+                value.sum().backward(retain_graph=True)
     return found
 
 
@@ -167,7 +174,7 @@ def _prepare_patterns() -> None:
         vars(place)["lazy_init"] = functools.partial(lambda f, *_: f(torch.device("cpu")), made)
 
 
-def covered(path: Path) -> Covered:
+def covered(path: Path, training: bool = False) -> Covered:
     """What is covered of one task; whatever goes wrong is its problem."""
     result = Covered(f"{path.parent.name}/{path.stem}")
     options = parse(Settings.from_environment(), None, None)
@@ -178,7 +185,7 @@ def covered(path: Path) -> Covered:
     signal.signal(signal.SIGALRM, stop)
     signal.alarm(LIMIT_S)
     try:
-        for graph in _graphs(path, options, result):
+        for graph in _graphs(path, options, result, training):
             with inductor_layouts(graph):
                 regions = partition(graph)
                 result.outside += _outside(graph, regions)
@@ -192,13 +199,17 @@ def covered(path: Path) -> Covered:
     return result
 
 
-def _graphs(path: Path, options: Options, result: Covered) -> list[Graph]:
+def _graphs(path: Path, options: Options, result: Covered, training: bool) -> list[Graph]:
     try:
-        return graphs_of(path, options)
+        if not (
+            training and torch.version.cuda is None
+        ):  # there autograd has no device of that name
+            return graphs_of(path, options, training=training)
     except _TooLong:
         raise
     except Exception:
-        found = [_moved(graph) for graph in graphs_of(path, options, "cpu")]
+        pass
+    found = [_moved(graph) for graph in graphs_of(path, options, "cpu", training)]
     result.traced_on_cpu = True
     return found
 
@@ -269,12 +280,13 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--only", default="", help="parts of names, by commas")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--training", action="store_true", help="with gradients, backward too")
     options = parser.parse_args()
     wanted = options.only.split(",")
     paths = [p for p in sorted(options.folder.rglob("*.py")) if any(w in p.stem for w in wanted)]
     found: list[Covered] = []
     with ProcessPoolExecutor(options.workers, mp_context=get_context("spawn")) as pool:
-        for one in pool.map(covered, paths):
+        for one in pool.map(functools.partial(covered, training=options.training), paths):
             found.append(one)
             print("\n".join(_lines(one)), flush=True)
             if options.json:

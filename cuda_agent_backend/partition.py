@@ -17,7 +17,7 @@ stays outside too (`drawn`): it comes before all that reads it, and depends on n
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -43,6 +43,8 @@ from sandbox.specs import ITEM_SIZES
 
 MAX_INPUTS, MAX_OUTPUTS = 12, 4
 """Of regions of loop nests: with more of them there is more to be read than is saved by one kernel."""
+SMALL = 16
+"""Inputs so many times as small as the largest one do not count, nor do such outputs: statistics of a batch norm."""
 
 AS_THEY_STAND = (Kind.ATTENTION, Kind.RECURRENT, Kind.SORT)
 """Regions of one operator and nothing else."""
@@ -355,12 +357,11 @@ def _offer(part: list[Node], analysis: Analysis, min_bytes: int) -> list[Region]
     if region is None:
         return []
     alone = any(analysis.kinds[node] in AS_THEY_STAND for node in part)
-    most = plan.MAX_INPUTS if alone else MAX_INPUTS
-    if len(region.inputs) <= most and len(region.outputs) <= MAX_OUTPUTS:
+    if _fits(region, plan.MAX_INPUTS if alone else MAX_INPUTS):
         return [replace(region, rest=_rest(region, part, analysis, min_bytes))]
     halves = _halves(part) if region.reason is None else None
     if halves is None:
-        wide = f"{len(region.inputs)} inputs and {len(region.outputs)} outputs; at most {most} and {MAX_OUTPUTS}"
+        wide = f"{len(region.inputs)} inputs and {len(region.outputs)} outputs are too many"
         return [replace(region, reason=region.reason or wide)]
     return [
         made
@@ -368,6 +369,18 @@ def _offer(part: list[Node], analysis: Analysis, min_bytes: int) -> list[Region]
         for piece in analysis.components(half, dict.fromkeys(half, 0))
         for made in _offer(piece, analysis, min_bytes)
     ]
+
+
+def _fits(region: Region, most_inputs: int) -> bool:
+    """Whether there are not too many inputs and outputs for one kernel, and for a plan."""
+    within = len(region.inputs) <= plan.MAX_INPUTS and len(region.outputs) <= plan.MAX_OUTPUTS
+    return within and _large(region.inputs) <= most_inputs and _large(region.outputs) <= MAX_OUTPUTS
+
+
+def _large(nodes: Sequence[Node]) -> int:
+    """How many of some values count."""
+    sizes = list(map(size_in_bytes, nodes))
+    return sum(SMALL * size >= max(sizes) for size in sizes)
 
 
 def _rest(region: Region, part: list[Node], analysis: Analysis, min_bytes: int) -> Region | None:

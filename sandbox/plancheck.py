@@ -28,7 +28,7 @@ from sandbox.steps import (
 if TYPE_CHECKING:
     from sandbox.plan import Plan
 
-MAX_INPUTS, MAX_OUTPUTS = 32, 4
+MAX_INPUTS, MAX_OUTPUTS = 32, 8
 MAX_BUFFERS, MAX_STEPS = 64, 64
 MAX_EXTENT = 1 << 40
 MAX_GRID = (2**31 - 1, 65535, 65535)

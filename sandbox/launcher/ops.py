@@ -23,7 +23,7 @@ _library: torch.library.Library | None = None  # operators live as long as this 
 
 
 def op_name(inputs: int, outputs: int) -> str:
-    """Name of the operator for so many inputs (1 to 12) and outputs (1 to 4)."""
+    """Name of the operator for so many inputs (1 to 32) and outputs (1 to 8)."""
     if not (1 <= inputs <= MAX_INPUTS and 1 <= outputs <= MAX_OUTPUTS):
         raise ValueError(f"no operator for {inputs} inputs and {outputs} outputs")
     return f"run_{inputs}_{outputs}"

@@ -334,6 +334,21 @@ def test_complex_numbers_are_left_to_inductor() -> None:
     assert found.reason and "complex" in found.reason
 
 
+def normalised(x: torch.Tensor, running: torch.Tensor, scale: torch.Tensor) -> list[torch.Tensor]:
+    """A batch norm that keeps for its backward what it needs, and averages of its statistics."""
+    variance, mean = torch.var_mean(x, 0, correction=0)
+    rate = (variance + 1e-5).rsqrt()
+    averages = [0.9 * running + 0.1 * one for one in (mean, variance)]
+    return [*averages, mean, rate, (x - mean) * rate, ((x - mean) * rate * scale).relu()]
+
+
+def test_outputs_that_are_small_beside_others_do_not_count() -> None:
+    (found,) = regions(normalised, torch.randn(64, 32), torch.randn(32), torch.randn(32))
+    assert found.reason is None and len(found.outputs) == 6
+    split = regions(normalised, torch.randn(8, 32), torch.randn(32), torch.randn(32))
+    assert len(split) > 1 and all(len(region.outputs) <= 4 for region in split)
+
+
 def test_a_region_with_too_many_inputs_is_split() -> None:
     found = regions(
         lambda *xs: torch.stack([x.exp() for x in xs]).sum(0),

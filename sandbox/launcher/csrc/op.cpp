@@ -27,7 +27,7 @@
 
 namespace {
 
-constexpr int64_t kMaxInputs = 32, kMaxOutputs = 4, kMaxBuffers = 64;
+constexpr int64_t kMaxInputs = 32, kMaxOutputs = 8, kMaxBuffers = 64;
 
 // In the order of ITEM_SIZES in sandbox/specs.py.
 using DtypeCode = int32_t (*)();
