@@ -38,6 +38,8 @@ READ_THROUGH = frozenset(
 )
 """What is done for each element that kernels of products do while they copy an operand, in some combinations; masks,
 copies and whatever only moves elements besides."""
+MOVING = (*VIEWS, "reshape", "clone", "convert_element_type", "_to_copy")
+"""What only moves or converts elements."""
 REDUCTIONS = ("sum", "mean", "prod", "amax", "amin", "max", "min", "var", "var_mean")
 PRODUCTS = (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default)
 
@@ -79,6 +81,8 @@ def _expand_products(graph: Graph, target: str) -> None:
                 made = _with_addend(graph, node)
             node.replace_all_uses_with(made)
             graph.erase_node(node)
+            if len(node.args) == 3 and node.meta["val"].dtype.itemsize == 2:
+                made.meta[STORED] = _is_gathered(made)
 
 
 def _store_operands(product: Node) -> None:
@@ -90,6 +94,22 @@ def _store_operands(product: Node) -> None:
             operand = operand.all_input_nodes[0]
         if masked_operand(operand) is not None or _is_computed(operand):
             operand.meta[STORED] = True
+
+
+def _is_gathered(product: Node) -> bool:
+    """Whether more reads a product with its addend than works on one element at a time. It is rounded once where it is
+    in memory; the sum without the addend, rounded there, is off by more where the two cancel each other."""
+    waiting, seen = [product], {product}
+    while waiting:
+        for user in waiting.pop().users:
+            if user.op == "output" or user in seen:
+                continue
+            pointwise = torch.Tag.pointwise in user.target.tags  # type: ignore[union-attr]
+            if not pointwise and name_of(user) not in MOVING:
+                return True
+            seen.add(user)
+            waiting.append(user)
+    return False
 
 
 def _is_computed(operand: Node) -> bool:

@@ -176,6 +176,33 @@ def test_infinities_spread_as_far_as_in_float64(
     torch.testing.assert_close(got, want, equal_nan=True, rtol=2e-2, atol=2e-2)
 
 
+def largest_of_four(x: Tensor, w: Tensor, bias: Tensor) -> Tensor:
+    return torch.addmm(bias, x, w).unflatten(1, (-1, 4)).amax(2)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_what_a_reduction_reads_of_a_product_is_rounded_with_its_addend(
+    dtype: torch.dtype, tmp_path: Path
+) -> None:
+    x, w = torch.randn(64, 96).to(dtype), torch.randn(96, 64).to(dtype)
+    bias = -(x[0].double() @ w.double()).to(dtype)  # cancels the first row
+    it = sample(largest_of_four, x, w, bias, target="cuda")
+    sums = (x.double() @ w.double() + bias.double()).to(dtype)
+    for schedule in (best(it), with_tiles(it, split=3)):
+        got = emulated(it, schedule, tmp_path)
+        want = sums.unflatten(1, (-1, 4)).amax(2)
+        torch.testing.assert_close(got, want, rtol=torch.finfo(dtype).eps, atol=1e-4)
+
+
+def test_what_follows_a_product_element_by_element_stays_in_its_kernel() -> None:
+    def turned(x: Tensor, w: Tensor, bias: Tensor) -> Tensor:
+        return torch.addmm(bias, x, w).t().contiguous().relu()
+
+    inputs = (torch.randn(64, 96), torch.randn(96, 64), torch.randn(64))
+    it = sample(turned, *(x.half() for x in inputs), target="cuda")
+    assert len(it.analysis.kernels) == 1
+
+
 def test_copies_are_as_wide_as_memory_allows() -> None:
     def widths(name: str) -> list[str]:
         it, _ = halves(name, torch.float16)
