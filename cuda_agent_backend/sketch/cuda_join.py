@@ -1,4 +1,4 @@
-"""Text that joins the accumulators of a team: within a warp, a block, a cluster."""
+"""Text that joins the accumulators of a team: within a warp, a block, a cluster, or by way of memory."""
 
 from __future__ import annotations
 
@@ -125,6 +125,53 @@ def _join_outer(
                 f"for (int c = 1; c < {segments}; ++c) f{n}.merge(far{n}[c * {across} + x]);",
             ]
     return out
+
+
+# --- partial results in memory, between blocks that stay on the device (see `cuda_grid`) ---------------------------
+
+MET = "met"
+"""Counters in memory of how many blocks came to a meeting, one for each group of blocks."""
+APART = 32
+"""Words from counter to counter: a line of the cache each."""
+PLACES = 2
+"""For partial results, used in turn."""
+
+
+def meet(layout: Layout, memory: SharedMemory, reductions: Reductions) -> list[str]:
+    """Statements that join each ``f<suffix>``, of this block, with those of its group's other blocks."""
+    segments = layout.segments
+    place = f"meeting % {PLACES} * int(gridDim.x)"
+    joins, results = [], []
+    for n, acc in reductions:
+        memory.take(f"all{n}", acc.of(1), 1, acc.size(1))
+        reads = " ".join(f"one.{member}[0] = __ldcg({member}{n} + at);" for member, _ in acc.fields)
+        joins += [
+            f"f{n} = ca::far_join<{acc.of(1)}, {segments}>([&](int s) {{",
+            f"  const int at = {place} + int(blockIdx.x) - segment + s;",
+            f"  {acc.of(1)} one; {reads} return one;",
+            "});",
+            f"if (tid == 0) *all{n} = f{n};",
+        ]
+        results.append(f"f{n} = *all{n};")
+    stores = [
+        f"{member}{n}[{place} + int(blockIdx.x)] = f{n}.{member}[0];"
+        for n, acc in reductions
+        for member, _ in acc.fields
+    ]
+    counter = f"{MET} + int(blockIdx.x) / {segments} * {APART}"
+    return [
+        f"if (tid < {WARP}) {{",
+        "  if (tid == 0) {",
+        *(f"    {store}" for store in stores),
+        f"    ca::meet_in_memory({counter}, (meeting + 1) * {segments});",
+        "  }",
+        "  __syncwarp();",
+        *(f"  {line}" for line in joins),
+        "}",
+        "++meeting;",
+        "__syncthreads();",
+        *results,
+    ]
 
 
 # --- partial results in memory, between launches ----------------------------------------------------------------

@@ -30,6 +30,7 @@ from cuda_agent_backend.sketch.cuda_frame import (
     is_partial,
     position_loop,
     row_lines,
+    rows_in_turn,
     span_loops,
     staged_lines,
     thread_lines,
@@ -41,6 +42,7 @@ from cuda_agent_backend.sketch.cuda_join import (
     center,
     join,
     load_partials,
+    meet,
     store_partial,
 )
 from cuda_agent_backend.sketch.cuda_keep import Keeper
@@ -135,12 +137,21 @@ class RowWriter:
     def _rows(self, body: list[str]) -> list[str]:
         """``body`` for each row of this block."""
         layout, keeper = self.layout, self.keeper
+        if layout.in_grid:
+            return ["int meeting = 0;", *self._rows_of_group(body)]
         if layout.stages > 1:
             # reductions have slots for each stage, scans and what rows share do not
             barrier = bool(self.program.shared) or layout.ordered
             return staged_lines(layout, self.outer, keeper.copies(), body, barrier)
         ready = ["ca::cluster_wait();"] if layout.clustered else []
         return [*row_lines(layout, self.outer), *keeper.fetch(), *ready, *body]
+
+    def _rows_of_group(self, body: list[str]) -> list[str]:
+        """``body`` for each row of this group of blocks, which share places in shared memory."""
+        layout, keeper = self.layout, self.keeper
+        if layout.stages > 1:
+            return staged_lines(layout, self.outer, keeper.copies(), body, barrier=True)
+        return rows_in_turn(layout, self.outer, [*keeper.fetch(), *body, "__syncthreads();"])
 
     def _launch(self, name: str) -> Launch:
         layout = self.layout
@@ -316,6 +327,7 @@ class RowWriter:
         out += [
             f"constexpr int L = {layout.vector};",
             *join(layout, self.memory, reductions, layout.clustered, self._loops_again(p)),
+            *(meet(layout, self.memory, reductions) if layout.in_grid else ()),
         ]
         if partial:
             return [*out, *(s for n, acc in reductions for s in store_partial(layout, n, acc))]
@@ -478,6 +490,10 @@ def emit_rows(
         from cuda_agent_backend.sketch.cuda_split import emit_split
 
         return emit_split(region, layout, program, name, device)
+    if layout.in_grid:
+        from cuda_agent_backend.sketch.cuda_grid import emit_grid
+
+        return emit_grid(region, layout, program, name, device)
     writer = RowWriter(region, layout, program, device)
     text, launch = writer.function(name, [("pass", n) for n in range(len(program.passes))])
     return Emitted((text,), (launch,))

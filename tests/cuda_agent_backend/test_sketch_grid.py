@@ -1,0 +1,184 @@
+"""Rows of a group of blocks that stay on the device and meet by way of memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cuda_emulator
+import pytest
+import torch
+from sketch_kit import Sample, on_cuda, randn
+from torch.nn import functional as F
+
+from cuda_agent_backend.sketch import api, cuda
+from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
+from cuda_agent_backend.sketch.schedule import Parameter, Schedule
+from cuda_agent_backend.sketch.ssa import Unsupported
+from sandbox.candidate import Candidate
+from sandbox.plan import Launch, Plan
+
+SMALL = DeviceFacts(sm_count=6)
+"""A device with room for few blocks."""
+WAY: dict[str, Parameter] = {
+    "sketch": "row",
+    "exchange": "grid",
+    "segments": 3,
+    "vector": 4,
+    "team": 64,
+    "across": 1,
+}
+WAYS: dict[str, dict[str, Parameter]] = {
+    "shared": {"keep": "shared", "unroll": 4},
+    "rows in flight": {"keep": "shared", "unroll": 4, "stages": 2},
+    "two blocks of a processor": {"keep": "shared", "unroll": 2, "blocks": 2},
+    "a part held": {"keep": "shared", "unroll": 4, "held": 1},
+    "registers": {"keep": "registers", "segments": 2},
+    "read again": {"keep": "none", "unroll": 2, "segments": 5},
+    "single elements": {"keep": "shared", "vector": 1, "team": 32, "segments": 6},
+}  # fmt: skip
+Case = tuple[Callable[..., Any], tuple[torch.Tensor, ...]]
+CASES: dict[str, Case] = {
+    "layer norm": (lambda x: F.layer_norm(x, (2004,)), (randn(7, 2004) + 3,)),
+    "fewer rows than groups": (lambda x: F.layer_norm(x, (1500,)), (randn(1, 1500),)),
+    "softmax": (lambda x: torch.softmax(x, -1), (randn(5, 1204),)),
+    "group norm": (
+        lambda x, w, b: F.group_norm(x, 2, w, b),
+        (randn(3, 8, 10, 12), randn(8), randn(8)),
+    ),
+    "batch statistics": (
+        lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True),
+        (randn(5, 4, 12, 10), randn(4), randn(4)),
+    ),
+    "sum of squares": (lambda x: x.square().sum(-1), (randn(4, 1100),)),
+    "a norm with extremes": (
+        lambda x: (x / x.norm(dim=-1, keepdim=True), x.argmax(-1), x.amin(-1)),
+        (randn(4, 1100),),
+    ),
+    "half precision": (lambda x: torch.softmax(x * 2, -1), (randn(4, 1608).half(),)),
+}
+
+
+@pytest.fixture(scope="module", params=CASES)
+def it(request: pytest.FixtureRequest) -> Sample:
+    function, inputs = CASES[request.param]
+    return on_cuda(function, *inputs)
+
+
+def emitted(it: Sample, way: dict[str, Parameter], device: DeviceFacts = SMALL) -> tuple[str, Plan]:
+    schedule = Schedule.of(WAY | way)
+    return cuda.emit(it.analysis.region, it.analysis.kernels, schedule, device)
+
+
+def assert_right(it: Sample, source: str, plan: Plan, folder: Path) -> None:
+    for got, want in zip(cuda_emulator.run(source, plan, it.inputs, folder), it.want, strict=True):
+        loose = {"rtol": 2e-2, "atol": 1e-3} if want.dtype == torch.float16 else {}
+        torch.testing.assert_close(got, want, **loose)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_results_are_eagers(it: Sample, way: str, tmp_path: Path) -> None:
+    try:
+        source, plan = emitted(it, WAYS[way])
+    except Unsupported as reason:
+        pytest.skip(str(reason))
+    assert_right(it, source, plan, tmp_path)
+
+
+def test_a_block_ahead_of_its_group_overwrites_nothing_that_others_still_read(
+    tmp_path: Path,
+) -> None:
+    """With one place for partial results it does: each block of an emulated launch goes as far as it can."""
+    it = on_cuda(*CASES["layer norm"][:1], *CASES["layer norm"][1])
+    source, plan = emitted(it, WAYS["shared"])
+    assert_right(it, source, plan, tmp_path)
+    one_place = source.replace("meeting % 2 * int(gridDim.x)", "0")
+    assert one_place != source
+    with pytest.raises(AssertionError, match="not close"):
+        assert_right(it, one_place, plan, tmp_path)
+
+
+def launches(plan: Plan) -> tuple[Launch, Launch]:
+    first, second = plan.steps
+    assert isinstance(first, Launch) and isinstance(second, Launch)
+    return first, second
+
+
+@pytest.mark.parametrize(
+    ("rows", "blocks", "segments", "grid"),
+    [(7, 1, 3, 6), (7, 2, 3, 12), (1, 2, 3, 3), (7, 1, 4, 4), (7, 2, 5, 10)],
+)
+def test_a_launch_has_whole_groups_and_no_more_than_fit(
+    rows: int, blocks: int, segments: int, grid: int
+) -> None:
+    it = on_cuda(lambda x: torch.softmax(x, -1), torch.empty(rows, 4096))
+    source, plan = emitted(it, WAYS["shared"] | {"blocks": blocks, "segments": segments})
+    begin, work = launches(plan)
+    assert work.grid == (grid, 1, 1) and work.cooperative and not begin.cooperative
+    assert f"__launch_bounds__({work.block[0]}, {blocks}) {work.kernel}(" in source
+
+
+def test_counters_are_set_to_zero_by_a_launch_before_and_are_all_that_it_writes() -> None:
+    it = on_cuda(lambda x: torch.softmax(x, -1), torch.empty(9, 4096))
+    source, plan = emitted(it, WAYS["shared"])
+    begin, work = launches(plan)
+    (met,) = begin.args
+    assert met in work.args and re.search(r"if \(group < 2\) met\[group \* 32\] = 0;", source)
+    counters = next(b for b in plan.buffers if b.name == met)
+    assert counters.kind == "temporary" and counters.spec.dtype == "int32"
+
+
+def test_what_other_blocks_write_is_neither_const_nor_restricted() -> None:
+    """Else the compiler may read it by ways that do not see what other multiprocessors write meanwhile."""
+    it = on_cuda(lambda x: F.layer_norm(x, (4096,)), torch.empty(9, 4096))
+    source, _ = emitted(it, WAYS["shared"])
+    (parameters,) = re.findall(r"k0_1\((.*)\) \{", source)
+    given = [p for p in parameters.split(", ") if "m_" not in p]
+    assert given == ["int* met", "float* mean0_0", "float* m20_0", "float* n0_0"]
+
+
+def test_it_begins_when_the_launch_before_it_has_ended_and_what_follows_waits() -> None:
+    it = on_cuda(lambda x: (lambda s: (s, s.sum(0)))(torch.softmax(x, -1)), torch.empty(9, 4096))
+    rest = cuda.schedules(it.analysis.region, it.analysis.kernels, SMALL)[0]
+    schedule = Schedule.of(WAY | WAYS["shared"], rest.parameters(1))
+    made = api.generate(it.analysis, schedule, SMALL)
+    assert isinstance(made, Candidate), made
+    begin, work, *after = [s for s in made.plan.steps if isinstance(s, Launch)]
+    assert work.cooperative and not work.dependent and not begin.dependent
+    assert after and all(s.dependent and not s.cooperative for s in after)
+
+
+@pytest.mark.parametrize(
+    ("change", "device", "reason"),
+    [
+        ({"segments": 7}, SMALL, "more segments than the device has room for at once"),
+        ({"across": 2}, SMALL, "several rows of a block in a grid"),
+        ({"lanes": "outer", "vector": 1}, SMALL, "columns"),
+        ({"blocks": 3, "team": 1024, "vector": 1}, SMALL, "3 blocks on a multiprocessor, which holds 2"),
+        ({"blocks": 2, "segments": 2, "team": 256}, DeviceFacts(sm_count=6, arch="sm_89"), "shared memory"),
+        ({}, DeviceFacts(sm_count=6, arch="sm_60"), "sm_60, whose limits are not known"),
+    ],
+)  # fmt: skip
+def test_a_way_that_does_not_fit_is_refused_with_its_reason(
+    change: dict[str, Parameter], device: DeviceFacts, reason: str
+) -> None:
+    it = on_cuda(lambda x: torch.softmax(x, -1), torch.empty(9, 40000))
+    with pytest.raises(Unsupported, match=reason):
+        emitted(it, WAYS["shared"] | change, device)
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (lambda x: x.cumsum(-1), "scans"),
+        (lambda x: x * 2, "meet for nothing"),
+    ],
+)
+def test_rows_that_a_grid_is_not_for_are_refused(
+    function: Callable[[torch.Tensor], torch.Tensor], reason: str
+) -> None:
+    it = on_cuda(function, torch.empty(9, 4096))
+    with pytest.raises(Unsupported, match=reason):
+        emitted(it, WAYS["shared"])
