@@ -130,45 +130,38 @@ def _join_outer(
 # --- partial results in memory, between blocks that stay on the device (see `cuda_grid`) ---------------------------
 
 MET = "met"
-"""Counters in memory of how many blocks came to a meeting, one for each group of blocks."""
-APART = 32
-"""Words from counter to counter: a line of the cache each."""
+"""What blocks leave for each other in memory: 32 bits of an accumulator in each word, beside the meeting's number."""
 PLACES = 2
-"""For partial results, used in turn."""
+"""For what a block leaves, used in turn."""
 
 
-def meet(layout: Layout, memory: SharedMemory, reductions: Reductions) -> list[str]:
-    """Statements that join each ``f<suffix>``, of this block, with those of its group's other blocks."""
-    segments = layout.segments
-    place = f"meeting % {PLACES} * int(gridDim.x)"
-    joins, results = [], []
+def left_words(reductions: Reductions) -> int:
+    """Words that a block leaves for a meeting."""
+    return sum(acc.size(1) // 4 for _, acc in reductions)
+
+
+def meet(layout: Layout, memory: SharedMemory, reductions: Reductions, step: int) -> list[str]:
+    """Statements that join each ``f<suffix>``, of this block, with those of its group's other blocks.
+
+    step: words of memory from block to block.
+    """
+    leaves, joins, results, word = [], [], [], 0
     for n, acc in reductions:
         memory.take(f"all{n}", acc.of(1), 1, acc.size(1))
-        reads = " ".join(f"one.{member}[0] = __ldcg({member}{n} + at);" for member, _ in acc.fields)
-        joins += [
-            f"f{n} = ca::far_join<{acc.of(1)}, {segments}>([&](int s) {{",
-            f"  const int at = {place} + int(blockIdx.x) - segment + s;",
-            f"  {acc.of(1)} one; {reads} return one;",
-            "});",
-            f"if (tid == 0) *all{n} = f{n};",
-        ]
+        leaves.append(f"ca::leave(group + segment * {step} + {word}, f{n}, meeting);")
+        joined = f"ca::far_join<{acc.of(1)}, {layout.segments}>(group + {word}, {step}, meeting)"
+        joins += [f"f{n} = {joined};", f"if (tid == 0) *all{n} = f{n};"]
         results.append(f"f{n} = *all{n};")
-    stores = [
-        f"{member}{n}[{place} + int(blockIdx.x)] = f{n}.{member}[0];"
-        for n, acc in reductions
-        for member, _ in acc.fields
-    ]
-    counter = f"{MET} + int(blockIdx.x) / {segments} * {APART}"
+        word += left_words([(n, acc)])
+    first = f"meeting % {PLACES} * int(gridDim.x) + int(blockIdx.x) - segment"
     return [
+        "++meeting;",
         f"if (tid < {WARP}) {{",
-        "  if (tid == 0) {",
-        *(f"    {store}" for store in stores),
-        f"    ca::meet_in_memory({counter}, (meeting + 1) * {segments});",
-        "  }",
+        f"  uint64_t* const group = {MET} + ({first}) * {step};",
+        f"  if (tid == 0) {{ {' '.join(leaves)} }}",
         "  __syncwarp();",
         *(f"  {line}" for line in joins),
         "}",
-        "++meeting;",
         "__syncthreads();",
         *results,
     ]

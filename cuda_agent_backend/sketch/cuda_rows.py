@@ -41,6 +41,7 @@ from cuda_agent_backend.sketch.cuda_join import (
     Reductions,
     center,
     join,
+    left_words,
     load_partials,
     meet,
     store_partial,
@@ -327,11 +328,21 @@ class RowWriter:
         out += [
             f"constexpr int L = {layout.vector};",
             *join(layout, self.memory, reductions, layout.clustered, self._loops_again(p)),
-            *(meet(layout, self.memory, reductions) if layout.in_grid else ()),
+            *(self._meet(reductions) if layout.in_grid else ()),
         ]
         if partial:
             return [*out, *(s for n, acc in reductions for s in store_partial(layout, n, acc))]
         return [*out, *self._results(number)]
+
+    def _meet(self, reductions: Reductions) -> list[str]:
+        return meet(self.layout, self.memory, reductions, self.left_words)
+
+    @property
+    def left_words(self) -> int:
+        """Words that a block of a grid leaves for others at a meeting, the most of any."""
+        passes = enumerate(self.program.passes)
+        full = (n for n, p in passes if is_full(p, self.layout.points))
+        return max((left_words(self.reductions(n)) for n in full), default=0)
 
     def _first_loop(self, number: int, reductions: Reductions) -> list[str]:
         """The loop that takes values in; long sums go in runs."""

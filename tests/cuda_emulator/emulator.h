@@ -86,8 +86,8 @@ struct Fiber {
   dim3 block_index;
   bool arrived = false;  // at the cluster's barrier
   unsigned barrier = 0, seen = 0;  // with BYTES: for which barrier, and how often it had opened
-  const int* met = nullptr;  // with MEETING: a counter, and what it has to come to
-  int all = 0;
+  const uint64_t* left = nullptr;  // with MEETING: a word that another block leaves, and the meeting that it is for
+  int number = 0;
   std::vector<std::vector<Copy>> groups{1};
   std::vector<std::vector<std::function<void()>>> products{1};
   alignas(16) unsigned char slot[64];
@@ -178,7 +178,7 @@ inline bool release_barriers() {
 inline bool release_meetings() {
   bool any = false;
   for (Fiber& f : fibers)
-    if (f.waits_for == MEETING && *f.met >= f.all) { f.waits_for = 0; any = true; }
+    if (f.waits_for == MEETING && int(*f.left >> 32) == f.number) { f.waits_for = 0; any = true; }
   return any;
 }
 inline void prepare(Fiber& f, unsigned block, dim3 block_index) {
@@ -310,11 +310,14 @@ inline unsigned address_in(const void* shared, unsigned rank) {
 template <class A> inline void store_remote(A* shared, unsigned rank, const A& a) {
   emulator::stores.push_back(emulator::on_its_way(emulator::in_cluster(address_in(shared, rank)), &a, sizeof a));
 }
-inline void meet_in_memory(int* met, int all) {
-  ++*met;
-  emulator::self().met = met;
-  emulator::self().all = all;
+inline void leave_word(uint64_t* at, int word, int number) { *at = uint64_t(unsigned(number)) << 32 | unsigned(word); }
+inline uint64_t look(const uint64_t* at) { return *at; }
+inline int word_for(int number, uint64_t seen, const uint64_t* at) {
+  if (int(seen >> 32) == number) return int(seen);
+  emulator::self().left = at;
+  emulator::self().number = number;
   emulator::wait_for(emulator::MEETING);
+  return int(*at);
 }
 inline emulator::Barrier& barrier_at(const void* barrier) { return emulator::barriers[address_in(barrier, cluster_rank())]; }
 inline void barrier_set(uint64_t* barrier) { *barrier = 0; barrier_at(barrier) = {}; }

@@ -1,28 +1,52 @@
 // Blocks of one launch that meet by way of memory. All of them are on the device at once (a cooperative launch).
+// Each word that a block leaves for others lies beside the number of the meeting that it is for, and both are written
+// and read as one: who sees the number has the word. That takes neither a counter nor a fence, which would hold up what
+// is on its way to shared memory.
 
 namespace ca {
 
-// By one thread of each block: counts the block in and waits until `all` were counted. What this thread wrote, or was
-// shown by a barrier, is there for the threads of all blocks that this thread, or a barrier after it, shows it to.
-CA_INLINE void meet_in_memory(int* met, int all) {
-  asm volatile("fence.acq_rel.gpu;\n\tred.relaxed.gpu.global.add.s32 [%0], 1;" :: "l"(met) : "memory");
-  int seen;
-  do {
-    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(seen) : "l"(met) : "memory");
-  } while (seen < all);
+CA_INLINE void leave_word(uint64_t* at, int word, int number) {
+  const uint64_t both = uint64_t(unsigned(number)) << 32 | unsigned(word);
+  asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" :: "l"(at), "l"(both) : "memory");
 }
-// By one warp: joins `Count` accumulators, of which `part(n)` reads number n. All reads are under way at once.
-template <class A, int Count, class F> CA_INLINE A far_join(F part) {
-  constexpr int each = (Count + 31) / 32;
+CA_INLINE uint64_t look(const uint64_t* at) {
+  uint64_t both;
+  asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];" : "=l"(both) : "l"(at) : "memory");
+  return both;
+}
+// The word that was `seen` there, or that comes.
+CA_INLINE int word_for(int number, uint64_t seen, const uint64_t* at) {
+  while (int(seen >> 32) != number) asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];" : "=l"(seen) : "l"(at) : "memory");
+  return int(unsigned(seen));
+}
+template <class A> CA_INLINE void leave(uint64_t* at, const A& a, int number) {
+  bits<A> b; b.a = a;
+#pragma unroll
+  for (int i = 0; i < int(sizeof(A) / 4); ++i) leave_word(at + i, b.w[i], number);
+}
+// By one warp: joins the accumulators that `Count` blocks leave, `step` words from one to the next.
+template <class A, int Count> CA_INLINE A far_join(const uint64_t* from, int step, int number) {
+  constexpr int each = (Count + 31) / 32, words = int(sizeof(A) / 4);
   const int lane = threadIdx.x & 31;
-  A parts[each];
+  auto place = [&](int i, int word) { return from + (i * 32 + lane) * step + word; };
+  auto there = [&](int i) { return Count % 32 == 0 || i * 32 + lane < Count; };
+  uint64_t seen[each][words];
+#pragma unroll
+  for (int i = 0; i < each; ++i)
+#pragma unroll
+    for (int word = 0; word < words; ++word) seen[i][word] = there(i) ? look(place(i, word)) : 0;
+  A a;
 #pragma unroll
   for (int i = 0; i < each; ++i) {
-    if (Count % 32 == 0 || i * 32 + lane < Count) parts[i] = part(i * 32 + lane);
-  }
+    if (there(i)) {
+      bits<A> b;
 #pragma unroll
-  for (int i = 1; i < each; ++i) parts[0].merge(parts[i]);
-  return warp_join<32>(parts[0]);
+      for (int word = 0; word < words; ++word) b.w[word] = word_for(number, seen[i][word], place(i, word));
+      a.merge(b.a);
+    }
+  }
+  __syncwarp();
+  return warp_join<32>(a);
 }
 
 }  // namespace ca
