@@ -21,7 +21,9 @@ from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
 from cuda_agent_backend.sketch.schedule import Parameter, Schedule
 from cuda_agent_backend.sketch.ssa import Unsupported
 from sandbox.candidate import Candidate
+from sandbox.compile import Compiled, compile_candidate
 from sandbox.plan import Launch, Plan
+from sandbox.toolchain import Missing, find_cuda
 
 SMALL = DeviceFacts(sm_count=6)
 """A device with room for few blocks."""
@@ -113,9 +115,8 @@ def test_a_block_ahead_of_its_group_overwrites_nothing_that_others_still_read(
     tmp_path: Path,
 ) -> None:
     """With one place for partial results it does: each block of an emulated launch goes as far as it can."""
-    source, plan = emitted(
-        on_cuda(*CASES["layer norm"][:1], *CASES["layer norm"][1]), WAYS["shared"]
-    )
+    function, inputs = CASES["layer norm"]
+    source, plan = emitted(on_cuda(function, *inputs), WAYS["shared"])
     assert emulated_apart(source, plan, tmp_path).returncode == 0
     one_place = source.replace("meeting % 2 * int(gridDim.x)", "0")
     assert one_place != source
@@ -211,3 +212,83 @@ def test_rows_that_a_grid_is_not_for_are_refused(
     it = on_cuda(function, torch.empty(9, 4096))
     with pytest.raises(Unsupported, match=reason):
         emitted(it, WAYS["shared"])
+
+
+LONG: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
+    "layer norm": (lambda x: F.layer_norm(x, x.shape[1:]), ((24, 2_500_000),)),
+    "group norm": (
+        lambda x, w, b: F.group_norm(x, 3, w, b),
+        ((10, 48, 350, 370), (48,), (48,)),
+    ),
+    "softmax": (lambda x: torch.softmax(x, 1), ((96, 600_000),)),
+    "instance norm": (lambda x: F.instance_norm(x), ((3, 24, 60, 120, 110),)),
+    "batch statistics": (
+        lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True),
+        ((40, 72, 150, 140), (72,), (72,)),
+    ),
+}
+
+
+def of_shapes(function: Callable[..., Any], *shapes: tuple[int, ...]) -> Sample:
+    return on_cuda(function, *(torch.empty(shape) for shape in shapes))
+
+
+def in_groups(it: Sample, device: DeviceFacts) -> list[Schedule]:
+    found = cuda.schedules(it.analysis.region, it.analysis.kernels, device)
+    return [s for s in found if s.parameters(0).get("exchange") == "grid"]
+
+
+@pytest.mark.skipif(isinstance(find_cuda(), Missing), reason="no CUDA compiler")
+@pytest.mark.parametrize("name", LONG)
+def test_what_is_proposed_for_long_rows_fits_the_device_and_its_registers(
+    name: str, tmp_path: Path
+) -> None:
+    function, shapes = LONG[name]
+    it = of_shapes(function, *shapes)
+    found = in_groups(it, DeviceFacts())
+    assert 2 <= len(found) <= 3
+    for number, schedule in enumerate(found):
+        made = api.generate(it.analysis, schedule, DeviceFacts())
+        assert isinstance(made, Candidate), made
+        _, work = launches(made.plan)
+        built = compile_candidate(made, tmp_path / str(number), "sm_90a")
+        assert isinstance(built, Compiled), built
+        facts = built.facts[work.kernel]
+        blocks = int(schedule.parameters(0)["blocks"])
+        assert facts["spill_load_bytes"] == facts["spill_store_bytes"] == 0
+        assert int(facts["blocks_per_sm"]) >= blocks
+        assert 0.9 * blocks * 132 < int(work.grid[0]) <= blocks * 132
+
+
+@pytest.mark.parametrize(
+    ("function", "shape"),
+    [
+        (lambda x: torch.softmax(x, -1), (800, 100_000)),  # a few blocks of a cluster keep a row
+        (lambda x: torch.softmax(x, -1), (2, 2_000_000)),  # the cache keeps all rows
+        (lambda x: x.square().sum(-1), (24, 2_500_000)),  # nothing is read twice
+        (lambda x: x.cumsum(-1), (24, 2_500_000)),
+        (lambda x: torch.softmax(x, 0), (2_500_000, 24)),  # columns
+    ],
+)
+def test_groups_are_proposed_for_nothing_else(
+    function: Callable[[torch.Tensor], torch.Tensor], shape: tuple[int, ...]
+) -> None:
+    assert not in_groups(of_shapes(function, shape), DeviceFacts())
+
+
+def test_of_rows_that_no_device_keeps_a_part_is_held() -> None:
+    it = of_shapes(LONG["softmax"][0], (6, 12_000_000))
+    (only,) = in_groups(it, DeviceFacts())
+    parameters = only.parameters(0)
+    assert parameters["held"] and int(parameters["segments"]) == 132
+
+
+def test_devices_without_clusters_have_groups_for_shorter_rows() -> None:
+    older = DeviceFacts(
+        sm_count=108, arch="sm_80", l2_bytes=40 << 20, shared_per_block_bytes=163 << 10
+    )
+    it = of_shapes(LONG["softmax"][0], (400, 100_000))
+    found = in_groups(it, older)
+    assert found
+    for schedule in found:
+        assert isinstance(api.generate(it.analysis, schedule, older), Candidate)
