@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator
 
 from cuda_agent_backend.sketch.cuda_estimate import (
-    SHARED_BYTES,
     RowFacts,
     estimate,
     held_chunks,
@@ -14,6 +14,7 @@ from cuda_agent_backend.sketch.cuda_estimate import (
 from cuda_agent_backend.sketch.cuda_layout import MAX_THREADS, DeviceFacts, Layout, read_layout
 from cuda_agent_backend.sketch.schedule import Parameter
 from cuda_agent_backend.sketch.ssa import Unsupported
+from sandbox.occupancy import RESERVED_SHARED
 
 Parameters = dict[str, Parameter]
 
@@ -24,10 +25,16 @@ KEPT_PER_THREAD = 48
 """Elements that a thread may keep in registers."""
 LEAST_HELD = 0.2
 """Share of a row worth keeping."""
+LESS = 0.8
+"""Of what found no room on a multiprocessor, what is tried next."""
 
 
-def grid_schedules(facts: RowFacts, device: DeviceFacts, vector: int) -> list[Parameters]:
-    """Up to ``MOST``, the best of every way to keep rows, best guess first. vector: elements of a load."""
+def grid_schedules(
+    facts: RowFacts, device: DeviceFacts, vector: int, fits: Callable[[Parameters], bool]
+) -> list[Parameters]:
+    """Up to ``MOST``, the best of every kind, best guess first: rows in flight, two blocks of a multiprocessor, one,
+    registers. vector: elements of a load. fits: whether a schedule can be printed.
+    """
     if not facts.inner or facts.scans or not facts.writes or not max(facts.arrays, facts.again):
         return []
     cluster = HELD_WELL if device.has_clusters else 1
@@ -36,21 +43,38 @@ def grid_schedules(facts: RowFacts, device: DeviceFacts, vector: int) -> list[Pa
     if facts.points * facts.rows * facts.item < device.l2_bytes:
         return []
     bases = list(_bases(facts, device, vector))
-    whole = (way for base in bases for way in _whole(base))
-    best = _best(whole, facts, device)
-    best = best or _best((way for base in bases for way in _part_held(base, facts)), facts, device)
-    return [{"sketch": "row", **way} for way in best[:MOST]]
+    whole = [way for base in bases for way in _whole(base)]
+    parts = (way for base in bases for way in _part_held(base, facts))
+    return _best(whole, facts, device, fits) or _best(parts, facts, device, fits)
 
 
-def _best(ways: Iterable[Parameters], facts: RowFacts, device: DeviceFacts) -> list[Parameters]:
-    """The best of every kind, best first: rows in flight, two blocks of a multiprocessor, one, registers."""
-    best: dict[tuple[Parameter, ...], tuple[float, Parameters]] = {}
-    for way in ways:
-        score, stages = _score(way, facts, device), way.get("stages", 1)
-        kind = (way["keep"], stages, way["blocks"] if (way["keep"], stages) == ("shared", 1) else 0)
-        if score > best.get(kind, (0.0, {}))[0]:
-            best[kind] = score, way
-    return [way for _, way in sorted(best.values(), key=lambda found: -found[0])]
+def _best(
+    ways: Iterable[Parameters],
+    facts: RowFacts,
+    device: DeviceFacts,
+    fits: Callable[[Parameters], bool],
+) -> list[Parameters]:
+    """Of what does not fit, as results need more room than what they are made of, less is tried next."""
+    scored = [(_score(way, facts, device), way) for way in ways]
+    most: dict[tuple[Parameter, ...], float] = {}
+    chosen: list[Parameters] = []
+    for score, way in sorted(scored, key=lambda found: -found[0]):
+        share = int(way["blocks"]) * int(way.get("stages", 1)) / int(way["segments"])
+        if score <= 0 or share > most.get(_kind(way), math.inf):
+            continue
+        found: Parameters = {"sketch": "row", **way}
+        fitting = fits(found)
+        most[_kind(way)] = 0.0 if fitting else LESS * share
+        chosen += [found] if fitting else []
+        if len(chosen) == MOST:
+            break
+    return chosen
+
+
+def _kind(way: Parameters) -> tuple[Parameter, ...]:
+    stages = way.get("stages", 1)
+    alone = way["keep"] == "shared" and stages == 1
+    return way["keep"], stages, way["blocks"] if alone else 0
 
 
 def _bases(facts: RowFacts, device: DeviceFacts, vector: int) -> Iterator[Parameters]:
@@ -94,5 +118,6 @@ def _fits(layout: Layout, facts: RowFacts, device: DeviceFacts) -> bool:
     meet = facts.slots * (layout.warps * layout.stages + 1) + 512
     arrays = facts.again if layout.partial else facts.arrays * layout.stages
     kept = layout.threads * layout.kept_chunks * layout.vector * facts.item * arrays
-    fits = layout.keep != "shared" or layout.blocks * (kept + meet + 1024) <= SHARED_BYTES
+    room = device.shared_per_block_bytes + RESERVED_SHARED
+    fits = layout.keep != "shared" or layout.blocks * (kept + meet + RESERVED_SHARED) <= room
     return fits and resident_blocks(layout, facts) >= layout.blocks

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cuda_agent_backend.sketch.cuda_layout import WARP, Layout
+from cuda_agent_backend.sketch.cuda_layout import WARP, Layout, ceildiv
 from cuda_agent_backend.sketch.cuda_parts import Accumulator, SharedMemory
 
 Reductions = list[tuple[str, Accumulator]]
@@ -145,18 +145,22 @@ def meet(layout: Layout, memory: SharedMemory, reductions: Reductions, step: int
 
     step: words of memory from block to block.
     """
+    threads = min(layout.threads, ceildiv(layout.segments, WARP) * WARP)
     leaves, joins, results, word = [], [], [], 0
     for n, acc in reductions:
-        memory.take(f"all{n}", acc.of(1), 1, acc.size(1))
+        memory.take(f"all{n}", acc.of(1), threads // WARP, acc.size(1))
         leaves.append(f"ca::leave(group + segment * {step} + {word}, f{n}, meeting);")
-        joined = f"ca::far_join<{acc.of(1)}, {layout.segments}>(group + {word}, {step}, meeting)"
-        joins += [f"f{n} = {joined};", f"if (tid == 0) *all{n} = f{n};"]
-        results.append(f"f{n} = *all{n};")
+        form = f"{acc.of(1)}, {layout.segments}, {threads}"
+        joins += [
+            f"f{n} = ca::far_join<{form}>(group + {word}, {step}, meeting);",
+            f"if ((tid & 31) == 0) all{n}[tid / 32] = f{n};",
+        ]
+        results.append(f"f{n} = ca::gather_join<{threads // WARP}>(all{n});")
         word += left_words([(n, acc)])
     first = f"meeting % {PLACES} * int(gridDim.x) + int(blockIdx.x) - segment"
     return [
         "++meeting;",
-        f"if (tid < {WARP}) {{",
+        f"if (tid < {threads}) {{",
         f"  uint64_t* const group = {MET} + ({first}) * {step};",
         f"  if (tid == 0) {{ {' '.join(leaves)} }}",
         "  __syncwarp();",

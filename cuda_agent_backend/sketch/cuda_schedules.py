@@ -238,11 +238,10 @@ def row_schedules(
     ]
     squares = square_schedules(kernel, facts.item, facts.line, facts.columns, device)
     chosen[:0] = [{"sketch": "row", **p} for p in squares if _text(kernel, region, p, device)]
-    chosen[1:1] = [
-        p
-        for p in grid_schedules(facts, device, _vectors(facts.item, facts.line)[0])
-        if _text(kernel, region, p, device)
-    ]
+    vector = _vectors(facts.item, facts.line)[0]
+    chosen[1:1] = grid_schedules(
+        facts, device, vector, lambda p: bool(_text(kernel, region, p, device))
+    )
     if facts.writes:
         chosen[3:3] = [{**p, "stream": 1} for p in chosen[:1] if not p.get("stream")]
     # reads that leave the cache first spare what others left there; beside much larger data that is nothing

@@ -92,6 +92,16 @@ def test_results_are_eagers(it: Sample, way: str, tmp_path: Path) -> None:
     assert_right(it, source, plan, tmp_path)
 
 
+def test_several_warps_look_for_what_more_blocks_than_a_warp_has_threads_leave(
+    tmp_path: Path,
+) -> None:
+    it = on_cuda(lambda x: F.layer_norm(x, (1100,)), randn(3, 1100) + 2)
+    way: dict[str, Parameter] = {"keep": "shared", "vector": 1, "segments": 37}
+    source, plan = emitted(it, way, DeviceFacts(sm_count=40))
+    assert "37, 64>(group" in source
+    assert_right(it, source, plan, tmp_path)
+
+
 EMULATED = """
 import sys; from pathlib import Path; import cuda_emulator, torch; from sandbox.plan import Plan
 folder = Path(sys.argv[1]); plan = Plan.from_json((folder / "plan").read_text())
@@ -283,12 +293,16 @@ def test_of_rows_that_no_device_keeps_a_part_is_held() -> None:
     assert parameters["held"] and int(parameters["segments"]) == 132
 
 
-def test_devices_without_clusters_have_groups_for_shorter_rows() -> None:
+@pytest.mark.skipif(isinstance(find_cuda(), Missing), reason="no CUDA compiler")
+def test_devices_without_clusters_have_groups_for_shorter_rows(tmp_path: Path) -> None:
     older = DeviceFacts(
         sm_count=108, arch="sm_80", l2_bytes=40 << 20, shared_per_block_bytes=163 << 10
     )
     it = of_shapes(LONG["softmax"][0], (400, 100_000))
     found = in_groups(it, older)
     assert found
-    for schedule in found:
-        assert isinstance(api.generate(it.analysis, schedule, older), Candidate)
+    for number, schedule in enumerate(found):
+        made = api.generate(it.analysis, schedule, older)
+        assert isinstance(made, Candidate), made
+        built = compile_candidate(made, tmp_path / str(number), "sm_80")
+        assert isinstance(built, Compiled), built

@@ -36,7 +36,7 @@ struct alignas(16) uint4 { unsigned x, y, z, w; };
 struct alignas(8) float2 { float x, y; };
 struct alignas(16) float4 { float x, y, z, w; };
 static dim3 threadIdx, blockIdx, blockDim, gridDim;
-constexpr unsigned SHARED = 1 << 18, MOST_BLOCKS = 16;  // of a cluster, or of a cooperative launch
+constexpr unsigned SHARED = 1 << 18, MOST_BLOCKS = 40;  // of a cluster, or of a cooperative launch
 alignas(1024) static unsigned char all_shared[MOST_BLOCKS * SHARED];
 static unsigned char* shared_memory = all_shared;  // of the running thread's block
 

@@ -24,26 +24,20 @@ template <class A> CA_INLINE void leave(uint64_t* at, const A& a, int number) {
 #pragma unroll
   for (int i = 0; i < int(sizeof(A) / 4); ++i) leave_word(at + i, b.w[i], number);
 }
-// By one warp: joins the accumulators that `Count` blocks leave, `step` words from one to the next.
-template <class A, int Count> CA_INLINE A far_join(const uint64_t* from, int step, int number) {
-  constexpr int each = (Count + 31) / 32, words = int(sizeof(A) / 4);
-  const int lane = threadIdx.x & 31;
-  auto place = [&](int i, int word) { return from + (i * 32 + lane) * step + word; };
-  auto there = [&](int i) { return Count % 32 == 0 || i * 32 + lane < Count; };
-  uint64_t seen[each][words];
-#pragma unroll
-  for (int i = 0; i < each; ++i)
-#pragma unroll
-    for (int word = 0; word < words; ++word) seen[i][word] = there(i) ? look(place(i, word)) : 0;
+// Joins the accumulators that `Count` blocks leave, `step` words from one to the next, by the first `Threads` threads:
+// each takes its share, and a warp gets the join of its threads' shares.
+template <class A, int Count, int Threads> CA_INLINE A far_join(const uint64_t* from, int step, int number) {
+  constexpr int words = int(sizeof(A) / 4);
   A a;
+  for (int block = threadIdx.x; block < Count; block += Threads) {
+    const uint64_t* const at = from + block * step;
+    uint64_t seen[words];
+    bits<A> b;
 #pragma unroll
-  for (int i = 0; i < each; ++i) {
-    if (there(i)) {
-      bits<A> b;
+    for (int i = 0; i < words; ++i) seen[i] = look(at + i);
 #pragma unroll
-      for (int word = 0; word < words; ++word) b.w[word] = word_for(number, seen[i][word], place(i, word));
-      a.merge(b.a);
-    }
+    for (int i = 0; i < words; ++i) b.w[i] = word_for(number, seen[i], at + i);
+    a.merge(b.a);
   }
   __syncwarp();
   return warp_join<32>(a);
