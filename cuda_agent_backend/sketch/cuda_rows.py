@@ -138,21 +138,16 @@ class RowWriter:
     def _rows(self, body: list[str]) -> list[str]:
         """``body`` for each row of this block."""
         layout, keeper = self.layout, self.keeper
-        if layout.in_grid:
-            return ["int meeting = 0;", *self._rows_of_group(body)]
+        # reductions have slots for each stage, or meet in between; scans and what rows share do not
+        barrier = bool(self.program.shared) or layout.ordered
+        start = ["int meeting = 0;"] if layout.in_grid else []
         if layout.stages > 1:
-            # reductions have slots for each stage, scans and what rows share do not
-            barrier = bool(self.program.shared) or layout.ordered
-            return staged_lines(layout, self.outer, keeper.copies(), body, barrier)
+            return [*start, *staged_lines(layout, self.outer, keeper.copies(), body, barrier)]
+        if layout.in_grid:
+            end = ["__syncthreads();"] if barrier else []
+            return [*start, *rows_in_turn(layout, self.outer, [*keeper.fetch(), *body, *end])]
         ready = ["ca::cluster_wait();"] if layout.clustered else []
         return [*row_lines(layout, self.outer), *keeper.fetch(), *ready, *body]
-
-    def _rows_of_group(self, body: list[str]) -> list[str]:
-        """``body`` for each row of this group of blocks, which share places in shared memory."""
-        layout, keeper = self.layout, self.keeper
-        if layout.stages > 1:
-            return staged_lines(layout, self.outer, keeper.copies(), body, barrier=True)
-        return rows_in_turn(layout, self.outer, [*keeper.fetch(), *body, "__syncthreads();"])
 
     def _launch(self, name: str) -> Launch:
         layout = self.layout
