@@ -62,6 +62,12 @@ CASES: dict[str, Case] = {
         lambda x: (x / x.norm(dim=-1, keepdim=True), x.argmax(-1), x.amin(-1)),
         (randn(4, 1100),),
     ),
+    "weights of parts of a row, of which blocks share an array": (
+        lambda x, w: (
+            (x - x.mean((1, 2), True)) / x.std((1, 2), keepdim=True) * w.softmax(1)[:, :, None]
+        ),
+        (randn(7, 8, 152), randn(7, 8)),
+    ),
     "half precision": (lambda x: torch.softmax(x * 2, -1), (randn(4, 1608).half(),)),
 }
 
@@ -268,6 +274,21 @@ def test_what_is_proposed_for_long_rows_fits_the_device_and_its_registers(
         assert facts["spill_load_bytes"] == facts["spill_store_bytes"] == 0
         assert int(facts["blocks_per_sm"]) >= blocks
         assert 0.9 * blocks * 132 < int(work.grid[0]) <= blocks * 132
+
+
+@pytest.mark.parametrize("name", ["softmax", "layer norm"])
+def test_what_is_proposed_for_a_small_device_gives_what_eager_does(
+    name: str, tmp_path: Path
+) -> None:
+    device = DeviceFacts(
+        sm_count=4, arch="sm_80", l2_bytes=1 << 14, shared_per_block_bytes=32 << 10
+    )
+    it = on_cuda(LONG[name][0], randn(6, 12000))
+    found = in_groups(it, device)
+    assert len(found) == 3
+    for schedule in found:
+        source, plan = cuda.emit(it.analysis.region, it.analysis.kernels, schedule, device)
+        assert_right(it, source, plan, tmp_path)
 
 
 @pytest.mark.parametrize(
