@@ -206,7 +206,7 @@ def test_dependent_launches_see_what_was_written_before(tmp_path: Path, size: in
 
 
 def meeting(blocks: int) -> Candidate:
-    """Blocks that all wait until each has added 1 to a counter, which a launch before sets to zero."""
+    """Blocks that all wait until each has added 1 to a counter, which a launch before sets to zero; one behind adds 1."""
     source = """
     extern "C" __global__ void clear(int* met) {
       asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -219,7 +219,12 @@ def meeting(blocks: int) -> Candidate:
       __threadfence();
       atomicAdd(met, 1);
       while (*(volatile int*)met < int(gridDim.x)) {}
+      asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
       o[blockIdx.x] = shared[0] + gridDim.x;
+    }
+    extern "C" __global__ void more(float* o) {
+      asm volatile("griddepcontrol.wait;" ::: "memory");
+      o[blockIdx.x] += 1;
     }"""
     x, o = TensorSpec("float32", (1,), (1,)), TensorSpec("float32", (blocks,), (1,))
     counter = Buffer("met", "temporary", TensorSpec("int32", (1,), (1,)))
@@ -227,7 +232,8 @@ def meeting(blocks: int) -> Candidate:
         "meet", (blocks, 1, 1), shared=100 << 10, args=("x", "o", "met"), cooperative=True
     )
     given = (Buffer("x", "input", x), Buffer("o", "output", o), counter)
-    return cuda(source, Plan("cuda", given, (Launch("clear", args=("met",)), together)))
+    behind = Launch("more", (blocks, 1, 1), args=("o",), dependent=True)
+    return cuda(source, Plan("cuda", given, (Launch("clear", args=("met",)), together, behind)))
 
 
 def processors() -> int:
@@ -241,12 +247,12 @@ def test_blocks_of_a_cooperative_launch_wait_for_each_other(
     if torch.cuda.get_device_capability() < (9, 0):
         pytest.skip("dependent launches need compute capability 9.0")
     made = meeting(2 * processors())
-    first, together = made.plan.steps
+    first, together, behind = made.plan.steps
     assert isinstance(together, Launch)
-    steps = (first, replace(together, dependent=dependent))
+    steps = (first, replace(together, dependent=dependent), behind)
     load(replace(made, plan=replace(made.plan, steps=steps)), tmp_path)
     x, operator = torch.randn(1, device="cuda"), launcher.op_for(1, 1)
-    want = 2.0 * processors()
+    want = 2.0 * processors() + 1
     for _ in range(20):
         torch.testing.assert_close(operator(KEY, x), (x + want).expand(2 * processors()))
     torch.cuda.synchronize()

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from launch_kit import buffers, cpu, cuda_plan
 
+from sandbox import _launcher
 from sandbox.launcher.program import steps_of
 from sandbox.plan import Launch, Plan, PlanError, Scalar
 from sandbox.sizes import ExpressionError, ceildiv, evaluate
@@ -118,6 +119,9 @@ def test_the_launcher_is_told_which_launches_are_cooperative() -> None:
     for cooperative in (False, True):
         ((*front, _),) = steps_of(cuda_plan(cooperative=cooperative))
         assert front[-2:] == [False, cooperative]
+    kernel, grid, block, shared, _, *rest = steps_of(cuda_plan(cooperative=True))[0]
+    with pytest.raises(ValueError, match="a cooperative launch with a cluster"):
+        _launcher.load_cuda(b"", [(kernel, grid, block, shared, (2, 1, 1), *rest)])
 
 
 @pytest.mark.parametrize("value", [0.1, -0.0, math.inf, -math.inf, math.nan, 1e-40])
