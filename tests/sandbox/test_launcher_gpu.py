@@ -206,7 +206,7 @@ def test_dependent_launches_see_what_was_written_before(tmp_path: Path, size: in
 
 
 def meeting(blocks: int) -> Candidate:
-    """Blocks that all wait until each has added 1 to a counter, which a launch before sets to zero; one behind adds 1."""
+    """Blocks that wait until each has added 1 to a counter, which a launch before sets to zero; one behind adds 1."""
     source = """
     extern "C" __global__ void clear(int* met) {
       asm volatile("griddepcontrol.wait;" ::: "memory");
