@@ -19,6 +19,9 @@ from sandbox.task import Task
 LIBRARIES = "libraries"
 """What evidence calls the versions of libraries that a plan calls; without calls it has none."""
 
+PROCESSORS = "processors"
+"""What evidence calls the multiprocessors that blocks of a cooperative launch were at once on; others have none."""
+
 
 def key_of(task: Task) -> KernelKey:
     """The key under which a kernel for the task is kept, under the flags set now."""
@@ -79,14 +82,28 @@ def apply_flags(wanted: Mapping[str, Any]) -> None:
 
 
 def why_doubted(record: Record) -> str | None:
-    """Why a record must be verified anew before it is used here, or None: another compiler, or, of a plan that calls
-    libraries, other libraries than those that its evidence names."""
+    """Why a record must be verified anew before it is used here, or None: another compiler, of a plan that calls
+    libraries others than those that its evidence names, or of one with cooperative launches a smaller device."""
     now = toolchain_of(record.key.target, record.language)
     doubt = needs_reverification(record.toolchain, now)
+    doubt = doubt or _too_small(record.evidence.get(PROCESSORS), processors())
     if doubt or LIBRARIES not in record.evidence:
         return doubt
     then, here = record.evidence[LIBRARIES], libraries()
     return None if then == here else f"verified with {then}, this machine has {here}"
+
+
+def _too_small(then: object, here: int) -> str | None:
+    if not isinstance(then, int) or not 0 < here < then:
+        return None
+    return f"verified on {then} multiprocessors, this device has {here}"
+
+
+def processors() -> int:
+    """Multiprocessors of the current GPU; 0 where there is none."""
+    if not torch.cuda.is_available():
+        return 0
+    return int(torch.cuda.get_device_properties().multi_processor_count)
 
 
 @functools.cache

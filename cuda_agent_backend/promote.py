@@ -118,7 +118,7 @@ def keep(
 
 def record_of(key: KernelKey, task: Task, found: SearchResult, created: float) -> Record:
     """The record of a kernel that won, with the verdict as evidence."""
-    from cuda_agent_backend.machine import LIBRARIES, libraries
+    from cuda_agent_backend.machine import LIBRARIES, PROCESSORS, libraries, processors
 
     verdict, candidate = found.verdict, found.candidate
     evidence: dict[str, Any] = {
@@ -131,6 +131,8 @@ def record_of(key: KernelKey, task: Task, found: SearchResult, created: float) -
     }
     if candidate.plan.calls:
         evidence[LIBRARIES] = libraries()
+    if any(launch.cooperative for launch in candidate.plan.launches()):
+        evidence[PROCESSORS] = processors()
     evidence.setdefault("verifier", "unknown")
     if verdict.speed is not None:
         evidence["speedup"] = verdict.speed.speedup.to_dict()

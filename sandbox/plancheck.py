@@ -126,8 +126,15 @@ def _check_launch(step: Launch, plan: Plan, names: set[str], where: str) -> None
     size = (len(resolved.args) - maps) * 8 + maps * TENSOR_MAP_BYTES
     require(size <= MAX_ARGUMENT_BYTES, f"{where}: too many arguments")
     require(not step.dependent or plan.steps[0] is not step, f"{where}: dependent on nothing")
+    _check_cooperative(resolved, plan, where)
     if plan.target == "cuda":
         _check_dimensions(resolved, where)
+
+
+def _check_cooperative(launch: ResolvedLaunch, plan: Plan, where: str) -> None:
+    if launch.cooperative:
+        require(plan.target == "cuda", f"{where}: cooperative launches are for cuda")
+        require(launch.cluster is None, f"{where}: cooperative, with a cluster; one of the two")
 
 
 def _check_triton(step: TritonLaunch, plan: Plan, names: set[str], where: str) -> None:

@@ -25,6 +25,8 @@ from sandbox.steps import (
 )
 
 TRITON_NUMBERS = ("num_warps", "num_stages", "num_ctas")
+SWITCHES = ("dependent", "cooperative")
+"""Of a launch: left out of its JSON form where they are false."""
 
 
 def read_buffer(value: Any) -> Buffer:
@@ -48,11 +50,9 @@ def read_step(value: Any, index: int) -> Step:
         return read_call(value, where)
     if value.get("kind") == "triton":
         return _read_triton(value, where)
-    may = {"grid", "block", "shared", "cluster", "args", "dependent"}
+    may = {"grid", "block", "shared", "cluster", "args", *SWITCHES}
     check_keys(value, {"kind", "kernel"}, may, where)
     require(value["kind"] == "launch", f"{where}: kind must be 'launch', 'triton' or 'call'")
-    dependent = value.get("dependent", False)
-    require(isinstance(dependent, bool), f"{where}: dependent {dependent!r}; true or false")
     cluster = value.get("cluster")
     return Launch(
         kernel=value["kernel"],
@@ -61,8 +61,14 @@ def read_step(value: Any, index: int) -> Step:
         shared=value.get("shared", 0),
         args=_read_arguments(value, where),
         cluster=None if cluster is None else _triple(cluster, f"{where}: cluster"),
-        dependent=dependent,
+        **{name: _read_switch(value, name, where) for name in SWITCHES},
     )
+
+
+def _read_switch(value: dict[str, Any], name: str, where: str) -> bool:
+    found = value.get(name, False)
+    require(isinstance(found, bool), f"{where}: {name} {found!r}; true or false")
+    return bool(found)
 
 
 def _read_triton(value: dict[str, Any], where: str) -> TritonLaunch:
@@ -150,9 +156,7 @@ def step_json(step: Step) -> dict[str, Any]:
     }
     if step.cluster is not None:
         document["cluster"] = list(step.cluster)
-    if step.dependent:
-        document["dependent"] = True
-    return document
+    return document | {name: True for name in SWITCHES if getattr(step, name)}
 
 
 def _argument_json(argument: Argument) -> str | dict[str, Any]:

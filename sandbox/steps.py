@@ -63,6 +63,8 @@ class Launch:
 
     dependent: it may start while the step before it ends (programmatic dependent launch, sm_90 and newer): the kernel
     itself waits for that step before it touches memory, which nobody checks. For sources of our own sketches only.
+    cooperative: all blocks are on the device at once, so that they may wait for each other; a grid that does not fit is
+    refused when it is launched.
     """
 
     kernel: str
@@ -72,6 +74,7 @@ class Launch:
     args: tuple[Argument, ...] = ()
     cluster: Triple | None = None
     dependent: bool = False
+    cooperative: bool = False
 
 
 Constant = int | float | bool | str
@@ -108,6 +111,7 @@ class ResolvedLaunch:
     cluster: tuple[int, int, int] | None
     args: tuple[Argument, ...]
     dependent: bool = False
+    cooperative: bool = False
 
 
 class PlanError(ValueError):
@@ -155,6 +159,7 @@ def resolve(step: Launch, sizes: Mapping[str, int]) -> ResolvedLaunch:
         cluster,
         resolve_arguments(step.args, sizes),
         step.dependent,
+        step.cooperative,
     )
 
 

@@ -18,6 +18,7 @@ from cuda_agent_backend.sketch import (
     cuda_contract_rows,
     cuda_crossed,
     cuda_direct,
+    cuda_grid,
     cuda_halo,
     cuda_phases,
     cuda_short,
@@ -170,6 +171,8 @@ def _preludes(region: LoweredRegion, schedule: Schedule) -> tuple[str, ...]:
         files.append(cuda_halo.PRELUDE)
     if cuda_phases.SKETCH in sketches:
         files.append(cuda_phases.PRELUDE)
+    if any(dict(p).get("exchange") == "grid" for p in schedule.kernels):
+        files.append(cuda_grid.PRELUDE)
     texts = (file.read_text(encoding="utf-8") for file in files)
     return ("#define CA_HALF" if halves else "", *texts)
 

@@ -3,6 +3,8 @@
 A launch behind another takes a few microseconds: as long as the second half of a small region. With programmatic
 dependent launch (sm_90 and newer) it is prepared while the one before it runs. Each kernel waits for that one by
 itself, before anything else, so memory is as if they ran one after the other.
+
+A cooperative launch begins when the one before it has ended: that all of its blocks fit then rests on the driver alone.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ FOLLOW = "ca::follow();"
 
 
 def chained(source: str, plan: Plan, device: DeviceFacts) -> tuple[str, Plan]:
-    """Source and plan in which each launch but the first is a dependent one, where the device knows such.
+    """Source and plan in which each launch but the first, and none that is cooperative, is a dependent one, where the
+    device knows such.
 
     Raises Unsupported where a kernel would not wait.
     """
@@ -30,4 +33,6 @@ def chained(source: str, plan: Plan, device: DeviceFacts) -> tuple[str, Plan]:
     if count != source.count("__global__"):
         raise Unsupported("a kernel whose beginning was not found, where it would have to wait")
     first, *others = launches
-    return waiting, replace(plan, steps=(first, *(replace(s, dependent=True) for s in others)))
+    return waiting, replace(
+        plan, steps=(first, *(replace(s, dependent=not s.cooperative) for s in others))
+    )

@@ -35,6 +35,8 @@ LATENCY_BYTES = 20 << 10
 """Bytes of loads under way at which half the bandwidth would be reached."""
 SECOND_LAUNCH = 3.0
 """Microseconds."""
+GRID_MEETING, MOST_HIDDEN = 2.0, 4
+"""Microseconds until blocks have met by way of memory, and how often less than that is lost at best. Not measured."""
 NARROW, WIDE_BYTES = 0.02, 16
 """What loads of half the width cost: more instructions for as many bytes."""
 LINE_BYTES, PART_OF_A_LINE = 128, 0.95
@@ -231,6 +233,8 @@ def estimate(layout: Layout, facts: RowFacts, device: DeviceFacts) -> float:
     if layout.is_split and layout.segments > ceildiv(facts.points, layout.tile):
         return 0.0
     blocks = resident_blocks(layout, facts)
+    if layout.in_grid:
+        return _in_a_grid(layout, facts, device)
     if blocks < 1 or (layout.keep == "registers" and registers_of(layout, facts) > MOST_REGISTERS):
         return 0.0
     lanes = 1 if layout.inner else layout.vector
@@ -264,6 +268,28 @@ def estimate(layout: Layout, facts: RowFacts, device: DeviceFacts) -> float:
         score *= 0.8  # its tiles wait for each other
     if facts.arrays and (layout.keep == "none" or layout.is_split):
         score /= 1 + 0.4 * (facts.passes - 1)
+    if layout.partial:
+        score /= 1 + 0.5 * (facts.passes - 1) * _read_again(layout, facts, device)
+    return score
+
+
+def _in_a_grid(layout: Layout, facts: RowFacts, device: DeviceFacts) -> float:
+    """The same of groups of blocks that stay: while one meets, others move bytes, or it reads its next row."""
+    room = layout.blocks * device.sm_count
+    groups = min(layout.rows, room // layout.segments)
+    turns = ceildiv(layout.rows, groups)
+    moved = layout.points * layout.rows * facts.item * (1 + facts.writes)
+    alone = moved / (BYTES_PER_MICROSECOND * device.sm_count)
+    stopped = turns * max(1, facts.passes - 1) * GRID_MEETING
+    score = alone / (alone + stopped / min(MOST_HIDDEN, groups + 2 * (layout.stages - 1)))
+    score *= (
+        layout.rows / turns * layout.segments / room
+    )  # the others have nothing to do, or not to the end
+    under_way = layout.blocks * layout.threads * facts.item * _loads_under_way(layout, facts)
+    score *= under_way / (under_way + LATENCY_BYTES)
+    warps = layout.blocks * layout.threads / WARP
+    score *= 1 / (1 + 0.15 * max(0.0, LONE_WARPS / warps - 1))
+    score /= 1 + NARROW * (WIDE_BYTES / (layout.vector * facts.item) - 1)
     if layout.partial:
         score /= 1 + 0.5 * (facts.passes - 1) * _read_again(layout, facts, device)
     return score

@@ -131,10 +131,21 @@ def staged_lines(
     ]
 
 
+def rows_in_turn(layout: Layout, outer: Sequence[Dim], body: Sequence[str]) -> list[str]:
+    """Rows in a loop; one is brought in when the one before it is done."""
+    group, groups = f"int(blockIdx.x) / {layout.segments}", f"int(gridDim.x) / {layout.segments}"
+    return [
+        "const bool live = true;",
+        f"for (int row = {group}; row < {layout.rows}; row += {groups}) {{",
+        *indented([*decompose("row", outer, layout.index_type), *body]),
+        "}",
+    ]
+
+
 def grid_size(layout: Layout, outer: Sequence[Dim], device: DeviceFacts) -> int:
     """Blocks of the launch."""
     groups = row_groups(layout, outer[-1][1] if outer else 1)
-    if layout.stages > 1:
+    if layout.stages > 1 or layout.in_grid:
         groups = min(groups, max(1, layout.blocks * device.sm_count // layout.segments))
     return groups * layout.segments
 

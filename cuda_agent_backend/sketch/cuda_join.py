@@ -1,8 +1,8 @@
-"""Text that joins the accumulators of a team: within a warp, a block, a cluster."""
+"""Text that joins the accumulators of a team: within a warp, a block, a cluster, or by way of memory."""
 
 from __future__ import annotations
 
-from cuda_agent_backend.sketch.cuda_layout import WARP, Layout
+from cuda_agent_backend.sketch.cuda_layout import WARP, Layout, ceildiv
 from cuda_agent_backend.sketch.cuda_parts import Accumulator, SharedMemory
 
 Reductions = list[tuple[str, Accumulator]]
@@ -125,6 +125,50 @@ def _join_outer(
                 f"for (int c = 1; c < {segments}; ++c) f{n}.merge(far{n}[c * {across} + x]);",
             ]
     return out
+
+
+# --- partial results in memory, between blocks that stay on the device (see `cuda_grid`) ---------------------------
+
+MET = "met"
+"""What blocks leave for each other in memory: 32 bits of an accumulator in each word, beside the meeting's number."""
+PLACES = 2
+"""For what a block leaves, used in turn."""
+
+
+def left_words(reductions: Reductions) -> int:
+    """Words that a block leaves for a meeting."""
+    return sum(acc.size(1) // 4 for _, acc in reductions)
+
+
+def meet(layout: Layout, memory: SharedMemory, reductions: Reductions, step: int) -> list[str]:
+    """Statements that join each ``f<suffix>``, of this block, with those of its group's other blocks.
+
+    step: words of memory from block to block.
+    """
+    threads = min(layout.threads, ceildiv(layout.segments, WARP) * WARP)
+    leaves, joins, results, word = [], [], [], 0
+    for n, acc in reductions:
+        memory.take(f"all{n}", acc.of(1), threads // WARP, acc.size(1))
+        leaves.append(f"ca::leave(group + segment * {step} + {word}, f{n}, meeting);")
+        form = f"{acc.of(1)}, {layout.segments}, {threads}"
+        joins += [
+            f"f{n} = ca::far_join<{form}>(group + {word}, {step}, meeting);",
+            f"if ((tid & 31) == 0) all{n}[tid / 32] = f{n};",
+        ]
+        results.append(f"f{n} = ca::gather_join<{threads // WARP}>(all{n});")
+        word += left_words([(n, acc)])
+    first = f"meeting % {PLACES} * int(gridDim.x) + int(blockIdx.x) - segment"
+    return [
+        "++meeting;",
+        f"if (tid < {threads}) {{",
+        f"  uint64_t* const group = {MET} + ({first}) * {step};",
+        f"  if (tid == 0) {{ {' '.join(leaves)} }}",
+        "  __syncwarp();",
+        *(f"  {line}" for line in joins),
+        "}",
+        "__syncthreads();",
+        *results,
+    ]
 
 
 # --- partial results in memory, between launches ----------------------------------------------------------------

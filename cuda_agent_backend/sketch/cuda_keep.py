@@ -90,7 +90,7 @@ class Keeper:
             )
         if layout.keep != "shared":
             return
-        if not layout.even and layout.stages > 1:
+        if not layout.even and layout.stages > 1 and not layout.in_grid:
             raise Unsupported("rows in flight with uneven segments")
         for (buffer, _), name in program.kept.items():
             ctype = STORAGE_TYPES[self.region.buffers[buffer].dtype]

@@ -3,7 +3,7 @@
 The threads of one row are a *team*. With lanes "inner" a row is contiguous in memory: a thread holds ``vector``
 neighbouring elements of it, a block ``across`` rows. With lanes "outer" neighbouring rows are contiguous: a thread
 holds ``vector`` rows, a block ``across * vector`` of them. A row may be cut into ``segments``, one block each, which
-meet in a cluster ("cluster") or by launching again ("split").
+meet in a cluster ("cluster"), by way of memory while all are on the device ("grid"), or by launching again ("split").
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class Layout:
 
     ``keep``: where what several passes read stays meanwhile: "registers", "shared" (memory), or "none" (read and
     computed again). ``unroll``: elements of a thread in flight where they are not all kept. ``blocks``: blocks for
-    each multiprocessor that registers are limited to. ``stages``: rows in flight of a block that stays (with "shared").
+    each multiprocessor that registers are limited to, and that stay there in a grid. ``stages``: rows in flight of a
+    block that stays (with "shared").
     ``held``: how many of its chunks a thread keeps (with "shared"), the first ones; 0: all. The others are read again
     by each pass, in turn upwards and downwards, so that what was read last comes first, while the L2 cache has it.
     ``ahead``: chunks that a thread asks for together before it works on the first (lanes inner, none kept): functions
@@ -142,6 +143,10 @@ class Layout:
         return self.exchange == "split" and self.segments > 1
 
     @property
+    def in_grid(self) -> bool:
+        return self.exchange == "grid" and self.segments > 1
+
+    @property
     def scalar_lanes(self) -> int:
         """Lanes of a value that a row has one of."""
         return 1 if self.inner else self.vector
@@ -167,6 +172,10 @@ class Layout:
             "several rows of a block in a cluster": self.exchange == "cluster"
             and self.inner
             and (self.across > 1 or self.team < WARP),
+            "columns, scans, or several rows of a block in a grid": self.in_grid
+            and (not self.inner or self.ordered or self.across > 1 or self.team < WARP),
+            "more segments than the device has room for at once": self.in_grid
+            and self.segments > self.blocks * device.sm_count,
             "empty segments": (self.segments - 1) * self.segment >= self.points,
             "stages without shared memory": self.stages > 1
             and (self.keep != "shared" or self.across > 1),
@@ -193,7 +202,7 @@ def read_layout(
 ) -> Layout:
     """The layout that schedule ``parameters`` describe. Raises Unsupported on unknown or malformed ones."""
     known = {k: v for k, v in parameters.items() if k != "sketch"}
-    texts = {"lanes": ("inner", "outer"), "exchange": ("block", "cluster", "split"),
+    texts = {"lanes": ("inner", "outer"), "exchange": ("block", "cluster", "grid", "split"),
              "keep": ("registers", "shared", "none")}  # fmt: skip
     numbers = {
         "vector",

@@ -30,6 +30,7 @@ from cuda_agent_backend.sketch.cuda_frame import (
     is_partial,
     position_loop,
     row_lines,
+    rows_in_turn,
     span_loops,
     staged_lines,
     thread_lines,
@@ -40,7 +41,9 @@ from cuda_agent_backend.sketch.cuda_join import (
     Reductions,
     center,
     join,
+    left_words,
     load_partials,
+    meet,
     store_partial,
 )
 from cuda_agent_backend.sketch.cuda_keep import Keeper
@@ -135,10 +138,14 @@ class RowWriter:
     def _rows(self, body: list[str]) -> list[str]:
         """``body`` for each row of this block."""
         layout, keeper = self.layout, self.keeper
+        # reductions have slots for each stage, or meet in between; scans and what rows share do not
+        barrier = bool(self.program.shared) or layout.ordered
+        start = ["int meeting = 0;"] if layout.in_grid else []
         if layout.stages > 1:
-            # reductions have slots for each stage, scans and what rows share do not
-            barrier = bool(self.program.shared) or layout.ordered
-            return staged_lines(layout, self.outer, keeper.copies(), body, barrier)
+            return [*start, *staged_lines(layout, self.outer, keeper.copies(), body, barrier)]
+        if layout.in_grid:
+            end = ["__syncthreads();"] if barrier else []
+            return [*start, *rows_in_turn(layout, self.outer, [*keeper.fetch(), *body, *end])]
         ready = ["ca::cluster_wait();"] if layout.clustered else []
         return [*row_lines(layout, self.outer), *keeper.fetch(), *ready, *body]
 
@@ -316,10 +323,21 @@ class RowWriter:
         out += [
             f"constexpr int L = {layout.vector};",
             *join(layout, self.memory, reductions, layout.clustered, self._loops_again(p)),
+            *(self._meet(reductions) if layout.in_grid else ()),
         ]
         if partial:
             return [*out, *(s for n, acc in reductions for s in store_partial(layout, n, acc))]
         return [*out, *self._results(number)]
+
+    def _meet(self, reductions: Reductions) -> list[str]:
+        return meet(self.layout, self.memory, reductions, self.left_words)
+
+    @property
+    def left_words(self) -> int:
+        """Words that a block of a grid leaves for others at a meeting, the most of any."""
+        passes = enumerate(self.program.passes)
+        full = (n for n, p in passes if is_full(p, self.layout.points))
+        return max((left_words(self.reductions(n)) for n in full), default=0)
 
     def _first_loop(self, number: int, reductions: Reductions) -> list[str]:
         """The loop that takes values in; long sums go in runs."""
@@ -478,6 +496,10 @@ def emit_rows(
         from cuda_agent_backend.sketch.cuda_split import emit_split
 
         return emit_split(region, layout, program, name, device)
+    if layout.in_grid:
+        from cuda_agent_backend.sketch.cuda_grid import emit_grid
+
+        return emit_grid(region, layout, program, name, device)
     writer = RowWriter(region, layout, program, device)
     text, launch = writer.function(name, [("pass", n) for n in range(len(program.passes))])
     return Emitted((text,), (launch,))

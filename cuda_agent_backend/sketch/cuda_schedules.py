@@ -23,6 +23,7 @@ from cuda_agent_backend.sketch.cuda_estimate import (
     row_facts,
 )
 from cuda_agent_backend.sketch.cuda_frame import row_groups
+from cuda_agent_backend.sketch.cuda_grid_schedules import grid_schedules
 from cuda_agent_backend.sketch.cuda_halo_schedules import halo_schedules
 from cuda_agent_backend.sketch.cuda_layout import (
     MAX_THREADS,
@@ -237,12 +238,17 @@ def row_schedules(
     ]
     squares = square_schedules(kernel, facts.item, facts.line, facts.columns, device)
     chosen[:0] = [{"sketch": "row", **p} for p in squares if _text(kernel, region, p, device)]
+    vector = _vectors(facts.item, facts.line)[0]
+    chosen[1:1] = grid_schedules(
+        facts, device, vector, lambda p: bool(_text(kernel, region, p, device))
+    )
     if facts.writes:
         chosen[3:3] = [{**p, "stream": 1} for p in chosen[:1] if not p.get("stream")]
     # reads that leave the cache first spare what others left there; beside much larger data that is nothing
     once = int(facts.points * facts.rows * facts.item < ONCE_L2 * device.l2_bytes)
     chosen = [{"once": once * _bears_the_mark(p, facts), **p} for p in chosen]
-    marked = [p for p in chosen if p["keep"] != "shared"]  # copies to shared memory carry no mark
+    # copies to shared memory carry no mark
+    marked = [p for p in chosen if p["keep"] != "shared" and p["exchange"] != "grid"]
     for p in marked[:1]:
         other = {**p, "once": 1 - int(p["once"])}
         if _text(kernel, region, other, device) != _text(kernel, region, p, device):

@@ -60,7 +60,7 @@ def total_schedules(
 
 
 def _fits_one_launch(parameters: Parameters) -> bool:
-    return parameters["exchange"] != "split" and int(parameters.get("stages", 1)) == 1
+    return parameters["exchange"] in ("block", "cluster") and int(parameters.get("stages", 1)) == 1
 
 
 def _in_turns(left: list[Parameters], right: list[Parameters]) -> list[Parameters]:

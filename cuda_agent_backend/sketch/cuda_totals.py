@@ -127,8 +127,8 @@ def emit_totals(
         rows = sharing_rows(rows)
     layout = _layout(rows, region, parameters)
     layout.check(device)
-    if layout.is_split or layout.stages > 1 or (stay and layout.clustered):
-        raise Unsupported("rows that several launches share, or blocks of a cluster that stay")
+    if layout.is_split or layout.in_grid or layout.stages > 1 or (stay and layout.clustered):
+        raise Unsupported("rows that launches or groups share, or blocks of a cluster that stay")
     if not layout.inner and (not rows.outer or rows.outer[-1][1] % layout.vector):
         raise Unsupported("lanes across the end of the rows")
     program = RowProgram.of(mark_cancelling(rows), layout, region)

@@ -195,7 +195,7 @@ DATA_TYPES = {"float16": 6, "float32": 7, "bfloat16": 9}
 """CUtensorMapDataType."""
 
 Word = int | bytes | tuple[int, int, int, Sequence[int], Sequence[int], Sequence[int]]
-Step = tuple[str, Sequence[int], Sequence[int], int, Sequence[int] | None, bool, list[Word]]
+Step = tuple[str, Sequence[int], Sequence[int], int, Sequence[int] | None, bool, bool, list[Word]]
 
 
 def steps_of(plan: Plan) -> list[Step]:
@@ -215,6 +215,7 @@ def _step(launch: ResolvedLaunch, index: dict[str, int], specs: Sequence[TensorS
         launch.shared,
         launch.cluster,
         launch.dependent,
+        launch.cooperative,
         args,
     )
 

@@ -1,4 +1,5 @@
-"""Records of kernels that were verified with another compiler, or with other libraries where their plans call them."""
+"""Records of kernels that were verified with another compiler, with other libraries where their plans call them, or,
+where all blocks are on the device at once, on a larger one."""
 
 from __future__ import annotations
 
@@ -8,11 +9,20 @@ import pytest
 import torch
 from sketch_kit import randn, sample
 
-from cuda_agent_backend.machine import LIBRARIES, key_of, libraries, toolchain_of, why_doubted
+from cuda_agent_backend import machine
+from cuda_agent_backend.machine import (
+    LIBRARIES,
+    PROCESSORS,
+    key_of,
+    libraries,
+    toolchain_of,
+    why_doubted,
+)
 from cuda_agent_backend.promote import SearchResult, record_of, stands
 from kernel_cache import Record
 from sandbox.candidate import Candidate
 from sandbox.plan import Buffer, Gemm, Launch, Plan, View
+from sandbox.specs import TensorSpec
 from sandbox.verdict import Verdict
 
 
@@ -53,3 +63,29 @@ def test_a_kernel_is_doubted_where_the_compiler_is_another(calls: bool) -> None:
     known = record(calls)
     other = replace(known, evidence={**known.evidence, "toolchain": "g++ 1"})
     assert "g++ 1" in str(why_doubted(other))
+
+
+def cooperative() -> SearchResult:
+    """A kernel whose blocks wait for each other, as if it had won."""
+    x = Buffer("x", "input", TensorSpec("float32", (8,), (1,)))
+    buffers = (x, replace(x, name="o", kind="output"))
+    plan = Plan("cuda", buffers, (Launch("k", (4, 1, 1), args=("x", "o"), cooperative=True),))
+    candidate = Candidate("cuda", "cuda", "", plan, "sketch", "by hand")
+    verdict = Verdict("wins", "2.00x", 3.0, None, None, {"verifier": "test", "samples": []})
+    compiler = str(toolchain_of("cuda") or "nvcc")
+    return SearchResult(candidate, verdict, b"code", compiler, "by hand", "won", 1)
+
+
+def test_a_kernel_whose_blocks_are_there_at_once_is_doubted_on_a_smaller_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    task = sample(lambda x: x.relu(), randn(8)).task
+    key = replace(key_of(task), target="cuda", arch="sm_90a")
+    monkeypatch.setattr(machine, "processors", lambda: 132)
+    known = record_of(key, task, cooperative(), 1000.0)
+    assert known.evidence[PROCESSORS] == 132 and why_doubted(known) is None
+    assert PROCESSORS not in record(calls=False).evidence
+    monkeypatch.setattr(machine, "processors", lambda: 0)  # nothing runs there
+    assert why_doubted(known) is None
+    monkeypatch.setattr(machine, "processors", lambda: 114)
+    assert why_doubted(known) == "verified on 132 multiprocessors, this device has 114"

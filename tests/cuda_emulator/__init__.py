@@ -1,8 +1,8 @@
 """CUDA kernels of our sketches on a machine without a GPU: compiled by g++ with `emulator.h`, run thread by thread.
 
 What it shows is that the arithmetic, the indices, the barriers and the copies are right, those between the blocks of a
-cluster included. What it cannot show: speed, races that depend on time, fences between kinds of memory access, what the
-assembler makes of it.
+cluster, or of a cooperative launch, included. What it cannot show: speed, races that depend on time, fences between
+kinds of memory access, what the assembler makes of it.
 """
 
 from __future__ import annotations
@@ -63,11 +63,12 @@ def _launch(library: ctypes.CDLL, step: Launch, memory: dict[str, torch.Tensor])
             words.append(described[-1].data_ptr())
         else:
             words.append(_word(argument, memory))
-    cluster = tuple(map(int, step.cluster or (1, 1, 1)))
+    # the blocks that are there at the same time
+    cluster = tuple(map(int, step.grid if step.cooperative else step.cluster or (1, 1, 1)))
     if cluster[1:] != (1, 1):
-        raise NotEmulated(f"clusters of {cluster} blocks")
+        raise NotEmulated(f"{cluster} blocks together")
     sizes = [(ctypes.c_uint * 3)(*map(int, x)) for x in (step.grid, step.block)]
-    more = [ctypes.c_uint(cluster[0]), ctypes.c_uint(int(step.shared))]
+    more = [ctypes.c_uint(n) for n in (cluster[0], step.cooperative, int(step.shared))]
     getattr(library, f"launch_{step.kernel}")(*sizes, *more, (ctypes.c_void_p * len(words))(*words))
 
 
@@ -95,7 +96,7 @@ def _word(argument: Argument, memory: dict[str, torch.Tensor]) -> int:
 
 
 def build(source: str, folder: Path) -> Path:
-    """The source as a library with a function ``launch_NAME(grid, block, cluster, shared, words)`` for each kernel."""
+    """The source as a library with a function ``launch_NAME`` for each kernel, see `_glue`."""
     text = translate(source)
     folder.mkdir(parents=True, exist_ok=True)
     name = hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -155,8 +156,9 @@ def _glue(name: str, parameters: str) -> str:
     arguments = ", ".join(_taken(ctype, f"words[{n}]") for n, ctype in enumerate(types))
     return (
         f'extern "C" void launch_{name}(\n'
-        "  const unsigned* grid, const unsigned* block, unsigned cluster, unsigned shared, intptr_t* words) {\n"
-        f"  emulator::launch(grid, block, cluster, shared, [=] {{ {name}({arguments}); }});\n}}"
+        "  const unsigned* grid, const unsigned* block, unsigned cluster, unsigned cooperative, unsigned shared,\n"
+        "  intptr_t* words) {\n"
+        f"  emulator::launch(grid, block, cluster, cooperative, shared, [=] {{ {name}({arguments}); }});\n}}"
     )
 
 

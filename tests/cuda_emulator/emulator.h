@@ -1,5 +1,6 @@
-// Runs CUDA kernels of our sketches on the CPU: one block or cluster of blocks at a time, every thread a fiber, switched
-// at barriers and at what a warp does together. Copies to shared memory take place when they are waited for and not
+// Runs CUDA kernels of our sketches on the CPU: one block or cluster of blocks at a time, or, of a cooperative launch, all
+// blocks, each of which goes as far as it can before the next one does. Every thread is a fiber, switched at barriers and
+// at what a warp does together. Copies to shared memory take place when they are waited for and not
 // before, unset memory is NaN, so that a wait or a barrier that is missing shows. So do stores to other blocks of a
 // cluster, and until then what they go to is NaN. What holds for memory models and timing is not shown.
 #include <math.h>
@@ -7,6 +8,7 @@
 #include <string.h>
 #include <ucontext.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -34,7 +36,7 @@ struct alignas(16) uint4 { unsigned x, y, z, w; };
 struct alignas(8) float2 { float x, y; };
 struct alignas(16) float4 { float x, y, z, w; };
 static dim3 threadIdx, blockIdx, blockDim, gridDim;
-constexpr unsigned SHARED = 1 << 18, MOST_BLOCKS = 16;
+constexpr unsigned SHARED = 1 << 18, MOST_BLOCKS = 40;  // of a cluster, or of a cooperative launch
 alignas(1024) static unsigned char all_shared[MOST_BLOCKS * SHARED];
 static unsigned char* shared_memory = all_shared;  // of the running thread's block
 
@@ -75,7 +77,7 @@ struct Copy { void* to; const void* from; int bytes, filled; };
 struct Store { void* to; std::vector<unsigned char> bytes; };
 // For so many bytes from other blocks; `opened` counts how often they were all there.
 struct Barrier { int64_t expected = 0; int arrivals = 0, opened = 0; std::vector<Store> stores; };
-constexpr int WARP = 1, BLOCK = 2, OVER = 3, CLUSTER = 4, BYTES = 5;
+constexpr int WARP = 1, BLOCK = 2, OVER = 3, CLUSTER = 4, BYTES = 5, MEETING = 6;
 struct Fiber {
   ucontext_t context;
   std::vector<char> stack;
@@ -84,6 +86,8 @@ struct Fiber {
   dim3 block_index;
   bool arrived = false;  // at the cluster's barrier
   unsigned barrier = 0, seen = 0;  // with BYTES: for which barrier, and how often it had opened
+  const uint64_t* left = nullptr;  // with MEETING: a word that another block leaves, and the meeting that it is for
+  int number = 0;
   std::vector<std::vector<Copy>> groups{1};
   std::vector<std::vector<std::function<void()>>> products{1};
   alignas(16) unsigned char slot[64];
@@ -171,6 +175,12 @@ inline bool release_barriers() {
     if (f.waits_for == BYTES && barriers[f.barrier].opened > int(f.seen)) { f.waits_for = 0; any = true; }
   return any;
 }
+inline bool release_meetings() {
+  bool any = false;
+  for (Fiber& f : fibers)
+    if (f.waits_for == MEETING && int(*f.left >> 32) == f.number) { f.waits_for = 0; any = true; }
+  return any;
+}
 inline void prepare(Fiber& f, unsigned block, dim3 block_index) {
   if (f.stack.empty()) f.stack.resize(1 << 16);
   f.waits_for = 0;
@@ -191,34 +201,42 @@ inline void check_end() {
   for (const auto& [_, b] : barriers) lost = lost || !b.stores.empty();
   if (lost) { fprintf(stderr, "emulator: a store to a block that may be over by then\n"); abort(); }
 }
-// The blocks of a cluster, which are neighbours along x.
-inline void run_blocks(dim3 first, int threads) {
+// Fibers `first` up to `last` go on, each to where it waits; whether any did, or now may.
+inline bool take_turns(int first, int last, int threads) {
+  bool any = false;
+  for (int i = first; i < last; ++i)
+    if (fibers[i].waits_for == 0) { resume(i); any = true; }
+  for (int block = first; block < last; block += threads) {
+    for (int w = 0; w < threads; w += 32) any |= release(block + w, block + min(w + 32, threads), WARP);
+    any |= release(block, block + threads, BLOCK);
+  }
+  any |= release_cluster();
+  any |= release_barriers();
+  any |= release_meetings();
+  return any;
+}
+// The blocks of a cluster, which are neighbours along x, or all of a launch.
+inline void run_blocks(dim3 first, int threads, bool cooperative) {
   const int all = threads * int(blocks_of_cluster);
   fibers.resize(all);
   for (int i = 0; i < all; ++i) prepare(fibers[i], i / threads, {first.x + i / threads, first.y, first.z});
   memset(all_shared, 0xff, blocks_of_cluster * SHARED);
   memset(arrived, 0, sizeof arrived);
   barriers.clear();
-  for (;;) {
-    bool alive = false, went_on = false;
-    for (int i = 0; i < all; ++i) {
-      if (fibers[i].waits_for == 0) { resume(i); went_on = true; }
-      alive = alive || fibers[i].waits_for != OVER;
-    }
-    if (!alive) return check_end();
-    bool released = false;
-    for (int block = 0; block < all; block += threads) {
-      for (int w = 0; w < threads; w += 32) released |= release(block + w, block + min(w + 32, threads), WARP);
-      released |= release(block, block + threads, BLOCK);
-    }
-    released |= release_cluster();
-    released |= release_barriers();
-    if (!released && !went_on) { fprintf(stderr, "emulator: threads wait for each other\n"); abort(); }
+  auto over = [](const Fiber& f) { return f.waits_for == OVER; };
+  const int together = cooperative ? threads : all;
+  while (!std::all_of(fibers.begin(), fibers.end(), over)) {
+    bool any = false;
+    for (int block = 0; block < all; block += together)
+      while (take_turns(block, block + together, threads)) any = true;
+    if (!any) { fprintf(stderr, "emulator: threads wait for each other\n"); abort(); }
   }
+  check_end();
 }
-// shared: bytes of dynamic shared memory that a block asked for; what lies behind them must not change.
+// shared: bytes of dynamic shared memory that a block asked for; what lies behind them must not change. A cluster of as
+// many blocks as there are is a cooperative launch where `cooperative` says so.
 template <class Kernel>
-void launch(const unsigned* grid, const unsigned* block, unsigned cluster, unsigned shared, Kernel kernel) {
+void launch(const unsigned* grid, const unsigned* block, unsigned cluster, unsigned cooperative, unsigned shared, Kernel kernel) {
   if (cluster > MOST_BLOCKS || grid[0] % cluster) { fprintf(stderr, "emulator: no such cluster\n"); abort(); }
   gridDim = {grid[0], grid[1], grid[2]};
   blockDim = {block[0], block[1], block[2]};
@@ -227,7 +245,7 @@ void launch(const unsigned* grid, const unsigned* block, unsigned cluster, unsig
   for (unsigned z = 0; z < grid[2]; ++z)
     for (unsigned y = 0; y < grid[1]; ++y)
       for (unsigned x = 0; x < grid[0]; x += cluster) {
-        run_blocks({x, y, z}, int(block[0] * block[1] * block[2]));
+        run_blocks({x, y, z}, int(block[0] * block[1] * block[2]), cooperative);
         for (size_t i = 0; i < cluster * SHARED; ++i)
           if (i % SHARED >= shared && all_shared[i] != 0xff) { fprintf(stderr, "emulator: a write beyond the %u bytes of shared memory\n", shared); abort(); }
       }
@@ -291,6 +309,15 @@ inline unsigned address_in(const void* shared, unsigned rank) {
 }
 template <class A> inline void store_remote(A* shared, unsigned rank, const A& a) {
   emulator::stores.push_back(emulator::on_its_way(emulator::in_cluster(address_in(shared, rank)), &a, sizeof a));
+}
+inline void leave_word(uint64_t* at, int word, int number) { *at = uint64_t(unsigned(number)) << 32 | unsigned(word); }
+inline uint64_t look(const uint64_t* at) { return *at; }
+inline int word_for(int number, uint64_t seen, const uint64_t* at) {
+  if (int(seen >> 32) == number) return int(seen);
+  emulator::self().left = at;
+  emulator::self().number = number;
+  emulator::wait_for(emulator::MEETING);
+  return int(*at);
 }
 inline emulator::Barrier& barrier_at(const void* barrier) { return emulator::barriers[address_in(barrier, cluster_rank())]; }
 inline void barrier_set(uint64_t* barrier) { *barrier = 0; barrier_at(barrier) = {}; }

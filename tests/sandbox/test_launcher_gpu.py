@@ -205,6 +205,74 @@ def test_dependent_launches_see_what_was_written_before(tmp_path: Path, size: in
         torch.testing.assert_close(result, x + 6)
 
 
+def meeting(blocks: int) -> Candidate:
+    """Blocks that wait until each has added 1 to a counter, which a launch before sets to zero; one behind adds 1."""
+    source = """
+    extern "C" __global__ void clear(int* met) {
+      asm volatile("griddepcontrol.wait;" ::: "memory");
+      *met = 0;
+    }
+    extern "C" __global__ void meet(const float* x, float* o, int* met) {
+      asm volatile("griddepcontrol.wait;" ::: "memory");
+      extern __shared__ float shared[];
+      shared[0] = x[0];
+      __threadfence();
+      atomicAdd(met, 1);
+      while (*(volatile int*)met < int(gridDim.x)) {}
+      asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+      o[blockIdx.x] = shared[0] + gridDim.x;
+    }
+    extern "C" __global__ void more(float* o) {
+      asm volatile("griddepcontrol.wait;" ::: "memory");
+      o[blockIdx.x] += 1;
+    }"""
+    x, o = TensorSpec("float32", (1,), (1,)), TensorSpec("float32", (blocks,), (1,))
+    counter = Buffer("met", "temporary", TensorSpec("int32", (1,), (1,)))
+    together = Launch(
+        "meet", (blocks, 1, 1), shared=100 << 10, args=("x", "o", "met"), cooperative=True
+    )
+    given = (Buffer("x", "input", x), Buffer("o", "output", o), counter)
+    behind = Launch("more", (blocks, 1, 1), args=("o",), dependent=True)
+    return cuda(source, Plan("cuda", given, (Launch("clear", args=("met",)), together, behind)))
+
+
+def processors() -> int:
+    return torch.cuda.get_device_properties().multi_processor_count
+
+
+@pytest.mark.parametrize("dependent", [False, True])
+def test_blocks_of_a_cooperative_launch_wait_for_each_other(
+    tmp_path: Path, dependent: bool
+) -> None:
+    if torch.cuda.get_device_capability() < (9, 0):
+        pytest.skip("dependent launches need compute capability 9.0")
+    made = meeting(2 * processors())
+    first, together, behind = made.plan.steps
+    assert isinstance(together, Launch)
+    steps = (first, replace(together, dependent=dependent), behind)
+    load(replace(made, plan=replace(made.plan, steps=steps)), tmp_path)
+    x, operator = torch.randn(1, device="cuda"), launcher.op_for(1, 1)
+    want = 2.0 * processors() + 1
+    for _ in range(20):
+        torch.testing.assert_close(operator(KEY, x), (x + want).expand(2 * processors()))
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = operator(KEY, x)
+    for _ in range(20):
+        x.normal_()
+        graph.replay()
+        torch.testing.assert_close(result, (x + want).expand(2 * processors()))
+
+
+def test_a_cooperative_launch_that_does_not_fit_the_device_is_refused(tmp_path: Path) -> None:
+    if torch.cuda.get_device_capability() < (9, 0):
+        pytest.skip("the kernel needs compute capability 9.0")
+    load(meeting(3 * processors()), tmp_path)
+    with pytest.raises(RuntimeError, match="kernel meet: CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE"):
+        launcher.op_for(1, 1)(KEY, torch.ones(1, device="cuda"))
+
+
 @pytest.mark.parametrize("cluster", [2, 16])
 def test_clusters_of_portable_and_larger_size(tmp_path: Path, cluster: int) -> None:
     if torch.cuda.get_device_capability() < (9, 0):

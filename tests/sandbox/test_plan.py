@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from launch_kit import cpu, cuda_plan
+from launch_kit import buffers, cpu, cuda_plan
 
+from sandbox import _launcher
+from sandbox.launcher.program import steps_of
 from sandbox.plan import Launch, Plan, PlanError, Scalar
 from sandbox.sizes import ExpressionError, ceildiv, evaluate
 from sandbox.specs import TensorSpec, overlaps
@@ -93,6 +95,33 @@ def test_a_dependent_launch_survives_json_and_needs_one_before_it() -> None:
     document["steps"][1]["dependent"] = "yes"
     with pytest.raises(PlanError, match="step 1: dependent 'yes'"):
         Plan.from_document(document)
+
+
+def test_a_cooperative_launch_survives_json_and_others_do_not_name_it() -> None:
+    plan = cuda_plan(cooperative=True)
+    (launch,) = Plan.from_json(plan.to_json()).launches()
+    assert launch.cooperative and '"cooperative":true' in plan.to_json()
+    assert "cooperative" not in cuda_plan().to_json()
+    document = json.loads(plan.to_json())
+    document["steps"][0]["cooperative"] = 1
+    with pytest.raises(PlanError, match="step 0: cooperative 1; true or false"):
+        Plan.from_document(document)
+
+
+def test_a_cooperative_launch_has_no_cluster_and_is_for_cuda() -> None:
+    with pytest.raises(PlanError, match="step 0: cooperative, with a cluster"):
+        cuda_plan(cooperative=True, cluster=(2, 1, 1))
+    with pytest.raises(PlanError, match="step 0: cooperative launches are for cuda"):
+        Plan("cpu", buffers(2, (4, 8)), (Launch("add", cooperative=True),))
+
+
+def test_the_launcher_is_told_which_launches_are_cooperative() -> None:
+    for cooperative in (False, True):
+        ((*front, _),) = steps_of(cuda_plan(cooperative=cooperative))
+        assert front[-2:] == [False, cooperative]
+    kernel, grid, block, shared, _, *rest = steps_of(cuda_plan(cooperative=True))[0]
+    with pytest.raises(ValueError, match="a cooperative launch with a cluster"):
+        _launcher.load_cuda(b"", [(kernel, grid, block, shared, (2, 1, 1), *rest)])
 
 
 @pytest.mark.parametrize("value", [0.1, -0.0, math.inf, -math.inf, math.nan, 1e-40])

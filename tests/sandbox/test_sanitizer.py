@@ -93,8 +93,8 @@ def test_a_job_holds_sizes_bytes_and_launches(tmp_path: Path) -> None:
         b.spec.extent * b.spec.itemsize for b in plan.buffers
     ]
     assert [entry["content"] for entry in job["buffers"]] == ["input-0", "input-1", ""]
-    ((kernel, grid, block, shared, cluster, dependent, arguments),) = job["steps"]
-    assert (kernel, shared, cluster, dependent) == ("add", 0, None, False)
+    ((kernel, grid, block, shared, cluster, *switches, arguments),) = job["steps"]
+    assert (kernel, shared, cluster, switches) == ("add", 0, None, [False, False])
     assert len(grid) == len(block) == 3
     assert arguments[:3] == [0, 1, 2]
     assert all(isinstance(sanitized._argument(item), bytes) for item in arguments[3:])

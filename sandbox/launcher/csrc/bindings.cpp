@@ -60,8 +60,8 @@ ca::Argument make_argument(const py::handle& item) {
   return argument;
 }
 
-// (kernel, grid, block, shared bytes, cluster or None, dependent, arguments: buffer index, constant bytes, or (buffer index, offset, type,
-// shape, strides, box))
+// (kernel, grid, block, shared bytes, cluster or None, dependent, cooperative, arguments: buffer index, constant bytes, or
+// (buffer index, offset, type, shape, strides, box))
 ca::Step make_step(const py::tuple& fields) {
   ca::Step step;
   step.kernel = fields[0].cast<std::string>();
@@ -71,7 +71,9 @@ ca::Step make_step(const py::tuple& fields) {
   step.has_cluster = !fields[4].is_none();
   if (step.has_cluster) step.cluster = fields[4].cast<std::array<unsigned, 3>>();
   step.dependent = fields[5].cast<bool>();
-  for (const auto& item : fields[6].cast<py::list>()) step.arguments.push_back(make_argument(item));
+  step.cooperative = fields[6].cast<bool>();
+  if (step.cooperative && step.has_cluster) throw std::invalid_argument("a cooperative launch with a cluster");
+  for (const auto& item : fields[7].cast<py::list>()) step.arguments.push_back(make_argument(item));
   if (step.arguments.size() > 512) throw std::invalid_argument("more than 512 kernel arguments");
   return step;
 }

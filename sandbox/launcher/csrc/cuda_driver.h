@@ -16,6 +16,7 @@ using Library = struct LibraryTag*;
 using Kernel = struct KernelTag*;
 using Stream = void*;
 
+constexpr int kCooperative = 2;                        // CU_LAUNCH_ATTRIBUTE_COOPERATIVE
 constexpr int kClusterDimension = 4;                   // CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
 constexpr int kProgrammaticSerialization = 6;          // CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 constexpr int kCapturesProgrammatic = 12030;           // version from which stream capture takes such launches
@@ -31,6 +32,7 @@ struct LaunchAttribute {
     struct {
       unsigned x, y, z;
     } cluster;
+    int cooperative;
     int programmatic_serialization;
   } value;
 };

@@ -172,12 +172,17 @@ class CudaProgram final : public Program {
       }
       parameters[i] = const_cast<void*>(value);
     }
-    std::array<cuda::LaunchAttribute, 2> attributes{};
+    std::array<cuda::LaunchAttribute, 3> attributes{};
     unsigned count = 0;
     if (step.has_cluster) {
       cuda::LaunchAttribute& attribute = attributes[count++];
       attribute.id = cuda::kClusterDimension;
       attribute.value.cluster = {step.cluster[0], step.cluster[1], step.cluster[2]};
+    }
+    if (step.cooperative) {
+      cuda::LaunchAttribute& attribute = attributes[count++];
+      attribute.id = cuda::kCooperative;
+      attribute.value.cooperative = 1;
     }
     if (step.dependent && driver_.version >= cuda::kCapturesProgrammatic) {
       cuda::LaunchAttribute& attribute = attributes[count++];

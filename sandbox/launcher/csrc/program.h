@@ -39,6 +39,7 @@ struct Step {
   std::array<unsigned, 3> cluster{1, 1, 1};
   bool has_cluster = false;
   bool dependent = false;  // the kernel waits for the one before it by itself, and may start earlier
+  bool cooperative = false;  // all blocks are on the device at once, or the driver refuses the launch
   unsigned shared_bytes = 0;
   std::vector<Argument> arguments;
 };
