@@ -258,9 +258,7 @@ def _loop(task: Task) -> CudaRolled | None:
     """The task as a loop over steps; None where it is none, or where it is left to kernels that have it written out."""
     try:
         form = rolled_of(task)
-        if form is None:
-            return None
-        return CudaRolled(task, form, _nests(form.before) if form.before is not None else None)
+        return None if form is None else CudaRolled.of(task, form, _nests)
     except Unsupported:
         return None
 

@@ -17,7 +17,7 @@ from cuda_agent_backend.sketch.cuda_layout import WARP, ceildiv
 from cuda_agent_backend.sketch.cuda_narrow import narrowed_body
 from cuda_agent_backend.sketch.nest import Dim
 from cuda_agent_backend.sketch.printer import COMPUTE_TYPES, STORAGE_TYPES, c_place, literal
-from cuda_agent_backend.sketch.rolled import STEP, Handed, LaneStage, Rolled
+from cuda_agent_backend.sketch.rolled import STEP, Handed, LaneStage, Load, Rolled
 from cuda_agent_backend.sketch.ssa import Instruction, Unsupported
 from sandbox.plan import Launch
 
@@ -26,10 +26,11 @@ THREADS = (256, 128, 64, 32)
 AHEAD = (8, 4, 16, 2, 1)
 MOST_EACH, MOST_WRITTEN_OUT = 32, 64
 """Lanes of a thread, and lanes times steps that its text has."""
+MOST_UNDER_WAY = 128
+"""Values that a thread has asked for and not used yet: they are in registers."""
 HALF = (torch.float16, torch.bfloat16)
 JOINED = ("float", "double", "int32_t", "int64_t")
 """Types that threads exchange."""
-Load = tuple[str, sympy.Expr]
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,9 @@ class Deal:
             raise Unsupported(f"{self.each} of {reduced} lanes for a thread")
         if self.team(form) > WARP or self.each * self.ahead > MOST_WRITTEN_OUT:
             raise Unsupported(f"{self.each} lanes of a thread, {self.ahead} steps written out")
+        loads = sum(self.each if form.is_wide(index) else 1 for _, index in form.early)
+        if loads * self.ahead > MOST_UNDER_WAY:
+            raise Unsupported(f"{loads * self.ahead} values of a thread under way")
 
 
 def points(dims: tuple[Dim, ...]) -> int:
@@ -129,22 +133,13 @@ class LoopWriter:
 
     @cached_property
     def _early(self) -> dict[Load, str]:
-        """What each step reads, with the name that it has: asked for some steps before."""
-        found: dict[Load, str] = {}
-        for stage in self.form.stages:
-            for i in stage.body.instructions:
-                if i.op == "load" and i.buffer and i.index is not None and i.index.has(STEP):
-                    found.setdefault((i.buffer, i.index), f"p{len(found)}")
-        return found
-
-    def _is_wide(self, index: sympy.Expr) -> bool:
-        """Whether lanes that are reduced together read different elements."""
-        return not index.free_symbols.isdisjoint(s for s, _ in self.form.reduced)
+        """What steps ask for some steps before, with the names that it has."""
+        return {load: f"p{number}" for number, load in enumerate(self.form.early)}
 
     def _declared(self) -> Iterator[str]:
         for (buffer, index), name in self._early.items():
             ctype = COMPUTE_TYPES[self.form.region.buffers[buffer].dtype]
-            each = f"[{self.deal.each}]" if self._is_wide(index) else ""
+            each = f"[{self.deal.each}]" if self.form.is_wide(index) else ""
             yield f"ca::vec<{ctype}, L> {name}[{self.deal.ahead}]{each}"
 
     def _loads(self, step: str) -> list[str]:
@@ -153,7 +148,7 @@ class LoopWriter:
             return []
         once, wide = list[str](), list[str]()
         for (buffer, index), name in self._early.items():
-            each, lines = ("[e]", wide) if self._is_wide(index) else ("", once)
+            each, lines = ("[e]", wide) if self.form.is_wide(index) else ("", once)
             lines.append(f"{name}[a]{each} = ca::broadcast<L>(m_{buffer} + {c_place(index)});")
         late = f"const int late = {step} < {self.form.steps} ? {step} : {self.form.steps - 1};"
         return [late, self._at("late"), *once, *(self._each(wide) if wide else [])]
@@ -161,7 +156,7 @@ class LoopWriter:
     def _kept(self, i: Instruction) -> str | None:
         if i.buffer is None or i.index is None or (i.buffer, i.index) not in self._early:
             return None
-        return f"{self._early[i.buffer, i.index]}[a]{'[e]' if self._is_wide(i.index) else ''}"
+        return f"{self._early[i.buffer, i.index]}[a]{'[e]' if self.form.is_wide(i.index) else ''}"
 
     def _parameters(self) -> list[str]:
         buffers = self.form.region.buffers

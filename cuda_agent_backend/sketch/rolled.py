@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import math
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from unittest.mock import patch
 
 import sympy
@@ -30,6 +31,7 @@ from cuda_agent_backend.sketch.ssa import Body, Unsupported
 from sandbox.specs import TensorSpec
 from sandbox.task import Task
 
+Load = tuple[str, sympy.Expr]
 STEP = sympy.Symbol("t", integer=True, nonnegative=True)
 VIEWS = ("view", "reshape", "_unsafe_view", "unsqueeze", "squeeze", "permute", "expand", "select", "slice", "split",
          "split_with_sizes", "unbind", "transpose", "t", "alias")  # fmt: skip
@@ -75,12 +77,20 @@ class Handed:
 
 
 @dataclass(frozen=True)
+class Part:
+    """What is computed beside the loop, and what its inputs and outputs are called."""
+
+    task: Task
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Rolled:
     """A task that is a loop.
 
-    before: what is computed first, ``before_inputs`` and ``before_outputs`` what its inputs and outputs are called. A
-    plan's buffers are ``in0``, ``out0`` and so on; others are kept between. names: of the buffers of ``region`` in
-    memory. kept: what is between, by name.
+    before, after: what is computed first and last. names: of the buffers of ``region`` in memory; those of the plan are
+    ``in0``, ``out0`` and so on, and others are kept between. kept: what is between, by name.
     """
 
     task: Task
@@ -92,10 +102,23 @@ class Rolled:
     states: tuple[Handed, ...]
     region: LoweredRegion
     names: Mapping[str, str]
-    before: Task | None
-    before_inputs: tuple[str, ...]
-    before_outputs: tuple[str, ...]
+    before: Part | None
+    after: Part | None
     kept: Mapping[str, TensorSpec]
+
+    @cached_property
+    def early(self) -> tuple[Load, ...]:
+        """What the steps read that is another thing at each step, and does not depend on the one before."""
+        found: dict[Load, None] = {}
+        for stage in self.stages:
+            for i in stage.body.instructions:
+                if i.op == "load" and i.buffer and i.index is not None and i.index.has(STEP):
+                    found[i.buffer, i.index] = None
+        return tuple(found)
+
+    def is_wide(self, index: sympy.Expr) -> bool:
+        """Whether lanes that are reduced together read different elements."""
+        return not index.free_symbols.isdisjoint(s for s, _ in self.reduced)
 
 
 def rolled_of(task: Task) -> Rolled | None:
@@ -106,9 +129,17 @@ def rolled_of(task: Task) -> Rolled | None:
     """
     if not any(node.name == "cat" for node in task.nodes):
         return None
+    try:
+        return _form(task, apart=False)
+    except Unsupported:
+        return _form(task, apart=True)
+
+
+def _form(task: Task, *, apart: bool) -> Rolled | None:
+    """apart: whether what reads the loop's results is computed behind it, from memory."""
     graph: Graph = replace(task, target="cpu").to_graph_module().graph
     found = rolled(graph)
-    return None if found is None else _Split(task, graph, found).form()
+    return None if found is None else _Split(task, graph, found).form(apart=apart)
 
 
 class _Split:
@@ -116,60 +147,66 @@ class _Split:
 
     def __init__(self, task: Task, graph: Graph, found: RolledGraph) -> None:
         self.task, self.graph, self.found = task, graph, found
-        given = {s.given for s in found.states}
-        self.names = {
-            node: f"in{n}"
-            for n, node in enumerate(
-                n for n in graph.nodes if n.op == "placeholder" and n not in given
-            )
-        }
-        """What lies in memory: inputs, what is kept, and results of what is before."""
-        self.given = given
+        self.given = [state.given for state in found.states]
+        inputs = [n for n in graph.nodes if n.op == "placeholder" and n not in self.given]
+        self.names = {node: f"in{n}" for n, node in enumerate(inputs)}
+        """What lies in memory when the loop begins: inputs, and what is stored before it."""
         self.results: list[Node] = list(graph.output_node().args[0])  # type: ignore[arg-type]
-        self.dependent = _dependent(graph, given)
+        self.dependent = _dependent(graph, set(self.given))
         self.costly = _costly(graph)
-        self.stored: dict[Node, str] = {}
-        self.loop: set[Node] = set()
+        self.stored: list[Node] = []
 
-    def form(self) -> Rolled:
-        own = [n for n in self.results if n in self.dependent]
+    def form(self, *, apart: bool) -> Rolled:
+        found, results = self.found, [n for n in self.results if n in self.dependent]
+        inputs = list(self.names)
         for number, node in enumerate(self.results):
             if node not in self.dependent:
                 self._store(node, f"out{number}")
-        initial = [self._initial(state) for state in self.found.states]
-        made = [state.made for state in self.found.states]
-        self._take([*own, *made])
-        inputs = [n for n in (*self.names, *self.stored) if any(u in self.loop for u in n.users)]
-        task = self._task(self.loop, [*inputs, *self.given_in_order], [*own, *made])
+        initial = [self._initial(state) for state in found.states]
+        made = [state.made for state in found.states]
+        own = list(found.results) if apart else results
+        loop = self._taken([*own, *made], set(self.given))
+        behind = self._taken(results, set(own)) if apart else set[Node]()
+        called = {n: f"out{self.results.index(n)}" for n in results}
+        memory = self.names | ({n: f"joined{i}" for i, n in enumerate(own)} if apart else called)
+        read = _read(loop, self.names)
         with _for_lanes():
-            region = lower(task)
-        named = [self.names.get(n) or self.stored[n] for n in inputs]
-        named += [""] * len(made)
-        named += [f"out{self.results.index(n)}" for n in own]
-        buffers = [*region.inputs, *region.outputs]
-        memory = {b: name for b, name in zip(buffers, named, strict=False) if name}
-        count = len(inputs)
+            region = lower(self._task(loop, [*read, *self.given], [*own, *made]))
         states = tuple(
-            Handed(given, made_in, region.buffers[given].dtype, start, spec)
-            for given, made_in, (start, spec) in zip(
-                region.inputs[count:], region.outputs[len(own) :], initial, strict=True
+            Handed(given, to, region.buffers[given].dtype, *start)
+            for given, to, start in zip(
+                region.inputs[len(read) :], region.outputs[len(own) :], initial, strict=True
             )
         )
-        before, before_inputs = self._before()
+        lanes, reduced, stages = _Lanes(region, states, found.steps).found()
+        buffers = (*region.inputs[: len(read)], *region.outputs[: len(own)])
+        names = {b: memory[n] for b, n in zip(buffers, (*read, *own), strict=True)}
+        before = self._part(_ancestors(self.stored), inputs, self.stored, memory)
+        after = self._part(behind, list(memory), results, memory | called) if apart else None
+        between = [*self.stored, *(own if apart else ())]
         kept = {
-            name: tensor_spec(n.meta["val"])
-            for n, name in self.stored.items()
-            if not name.startswith("out")
+            memory[n]: tensor_spec(n.meta["val"])
+            for n in between
+            if not memory[n].startswith("out")
         }
-        lanes, reduced, stages = _Lanes(region, states, self.found.steps).found()
         return Rolled(
-            self.task, self.found.steps, self.found.backward, lanes, reduced, stages, states, region,
-            memory, before, before_inputs, tuple(self.stored.values()), kept,
+            self.task, found.steps, found.backward, lanes, reduced, stages, states, region, names, before, after, kept
         )  # fmt: skip
 
-    @property
-    def given_in_order(self) -> list[Node]:
-        return [state.given for state in self.found.states]
+    def _part(
+        self,
+        nodes: Collection[Node],
+        known: Iterable[Node],
+        outputs: Sequence[Node],
+        memory: Mapping[Node, str],
+    ) -> Part | None:
+        """What makes ``outputs`` of what is known; None where there are none."""
+        if not outputs:
+            return None
+        body = {n for n in nodes if n.op == "call_function"}
+        inputs = _read(body, known)
+        task = self._task(body, inputs, outputs)
+        return Part(task, tuple(memory[n] for n in inputs), tuple(memory[n] for n in outputs))
 
     def _initial(self, state: State) -> tuple[str | float, TensorSpec]:
         node, spec = state.initial, tensor_spec(state.initial.meta["val"])
@@ -180,55 +217,47 @@ class _Split:
             return self.names[node], spec
         if node in self.dependent:
             raise Unsupported("a loop that begins with what it makes")
-        if node not in self.stored:
-            with contextlib.suppress(AssertionError):
-                node = Editor(self.graph, self.graph.output_node()).call(aten.clone.default, node)
+        if is_tensor(node):
+            node = Editor(self.graph, self.graph.output_node()).call(aten.clone.default, node)
             self._store(node)
-        return self.stored[node], tensor_spec(node.meta["val"])
+        return self.names[node], tensor_spec(node.meta["val"])
 
     def _store(self, node: Node, name: str = "") -> None:
         if not is_tensor(node):
             raise Unsupported("a loop that reads what is no tensor")
-        self.stored.setdefault(node, name or f"kept{len(self.stored)}")
+        if node not in self.names:
+            self.stored.append(node)
+            self.names[node] = name or f"kept{len(self.stored)}"
 
-    def _take(self, outputs: Sequence[Node]) -> None:
-        """Take into the loop what makes its outputs, up to what is stored."""
-        waiting = list(outputs)
+    def _taken(self, outputs: Sequence[Node], known: set[Node]) -> set[Node]:
+        """What makes the outputs of what is known and of what lies in memory; more is stored there where it should be
+        computed before the loop."""
+        found, waiting = set[Node](), list(outputs)
         while waiting:
             node = waiting.pop()
-            if node in self.loop:
+            if node in found:
                 continue
-            self.loop.add(node)
+            found.add(node)
             for read in node.all_input_nodes:
-                if not self._is_at_hand(read) and not self._cut(node, read):
+                at_hand = read in known or read in self.names
+                if not at_hand and not self._cut(node, read, found):
                     waiting.append(read)
+        return found
 
-    def _is_at_hand(self, node: Node) -> bool:
-        return node in self.names or node in self.given or node in self.stored
-
-    def _cut(self, node: Node, read: Node) -> bool:
-        """Whether what ``node`` reads is computed before the loop; views of it are the loop's then."""
+    def _cut(self, node: Node, read: Node, found: set[Node]) -> bool:
+        """Whether what ``node`` reads is computed before the loop; views of it are not."""
         if read in self.dependent:
             return False
         fewer = _size(read) < _size(node) and self.costly[read]
         if _is_light(read) and not fewer:
             return False
         while _is_view(read):
-            self.loop.add(read)
+            found.add(read)
             (read,) = read.all_input_nodes
-            if self._is_at_hand(read):
+            if read in self.names:
                 return True
         self._store(read)
         return True
-
-    def _before(self) -> tuple[Task | None, tuple[str, ...]]:
-        if not self.stored:
-            return None, ()
-        nodes = _ancestors(self.stored)
-        inputs = [n for n in self.names if n in nodes]
-        own = {n for n in nodes if n.op == "call_function"}
-        task = self._task(own, inputs, list(self.stored))
-        return task, tuple(self.names[n] for n in inputs)
 
     def _task(self, nodes: Iterable[Node], inputs: Sequence[Node], outputs: Sequence[Node]) -> Task:
         own = set(nodes)
@@ -258,6 +287,11 @@ def _ancestors(nodes: Iterable[Node]) -> set[Node]:
                 found.add(read)
                 waiting.append(read)
     return found
+
+
+def _read(nodes: Collection[Node], known: Iterable[Node]) -> list[Node]:
+    """What of the known is read by ``nodes``."""
+    return [n for n in known if any(user in nodes for user in n.users)]
 
 
 def _is_view(node: Node) -> bool:

@@ -60,11 +60,13 @@ class State:
 
 @dataclass(frozen=True)
 class RolledGraph:
-    """The rewritten graph. backward: whether the step that comes last in its dimension is the first."""
+    """The rewritten graph. backward: whether the step that comes last in its dimension is the first. results: what the
+    graph reads of the loop, with all steps in front."""
 
     steps: int
     backward: bool
     states: tuple[State, ...]
+    results: tuple[Node, ...]
 
 
 def rolled(graph: Graph) -> RolledGraph | None:
@@ -77,13 +79,15 @@ def rolled(graph: Graph) -> RolledGraph | None:
     loop = unrolled_of(graph)
     if loop is None:
         return None
-    states = _Rolling(graph, loop).states()
-    stable_topological_sort(graph)
     written_out = {node for role in loop.roles for node in role.nodes if node is not None}
+    rolling = _Rolling(graph, loop)
+    states = rolling.states()
+    rolling.replace_single(written_out)
+    stable_topological_sort(graph)
     _drop_dead(graph, {own for s in states for own in (s.made, s.given, s.initial)})
     if any(node in written_out for node in graph.nodes):
-        raise Unsupported("a loop of whose steps single ones are read")
-    return RolledGraph(loop.steps, loop.backward, states)
+        raise Unsupported("a loop that reads its own results")
+    return RolledGraph(loop.steps, loop.backward, states, tuple(rolling.results.values()))
 
 
 def _drop_dead(graph: Graph, kept: set[Node]) -> None:
@@ -99,16 +103,36 @@ class _Rolling:
         self.loop, self.editor = loop, Editor(graph, graph.output_node())
         self.given = {own: self._placeholder(graph, own) for own in loop.carried}
         self.made: dict[int, Node] = {}
+        self.results: dict[int, Node] = {}
 
     def states(self) -> tuple[State, ...]:
         """Make all, and put it in the place of what was joined."""
         for joined, (role, peeled) in self.loop.joined.items():
-            self._join(joined, self._of(role), peeled)
-        # a copy, so that what is handed on is a buffer of its own, whatever else the graph does with it
+            self._join(joined, self._result(role), peeled)
         return tuple(
-            State(given, self.editor.call(aten.clone.default, self._of(own.role)), own.initial)
-            for own, given in self.given.items()
+            State(given, self._copy(own.role), own.initial) for own, given in self.given.items()
         )
+
+    def replace_single(self, written_out: set[Node]) -> None:
+        """Have those that read a single step's result, such as the state after the last, read it among all of them."""
+        last = self.loop.steps - 1
+        for number, role in enumerate(self.loop.roles):
+            for step, node in enumerate(role.nodes):
+                others = [] if node is None else [u for u in node.users if u not in written_out]
+                others = [u for u in others if u not in self.loop.joined]
+                if node is not None and others:
+                    place = last - step if self.loop.backward else step
+                    made = self.editor.call(aten.select.int, self._result(number), 0, place)
+                    node.replace_all_uses_with(made, delete_user_cb=set(others).__contains__)
+
+    def _copy(self, number: int) -> Node:
+        """What a role makes as a buffer of its own, whatever else the graph does with it."""
+        return self.editor.call(aten.clone.default, self._of(number))
+
+    def _result(self, number: int) -> Node:
+        if number not in self.results:
+            self.results[number] = self._copy(number)
+        return self.results[number]
 
     def _placeholder(self, graph: Graph, own: Carried) -> Node:
         like = self.loop.roles[own.role].first.meta["val"]
@@ -167,7 +191,7 @@ class _Rolling:
         others = [d for d in range(rank) if d != own.dim]
         ahead = call(aten.permute.default, own.base, [own.dim, *others])
         least = first if step > 0 else first - steps + 1
-        if shape_of(ahead)[0] != steps:
+        if (least, steps) != (0, shape_of(ahead)[0]):
             ahead = call(aten.slice.Tensor, ahead, 0, least, least + steps)
         if step < 0:
             ahead = call(prims.rev.default, ahead, [0])

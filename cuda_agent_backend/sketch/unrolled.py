@@ -269,7 +269,8 @@ def _plain(node: Node) -> tuple[Any, list[str]]:
 
 
 def _slices(nodes: Steps) -> Slices | None:
-    """What all steps take from one tensor, one place after another."""
+    """What all steps take from one tensor, one place after another; where the last one's is missing, there is a place
+    for it."""
     found = [_slice(node) for node in nodes if node is not None]
     known = [own for own in found if own is not None]
     if len(known) != len(found):
@@ -277,7 +278,9 @@ def _slices(nodes: Steps) -> Slices | None:
     first, second = known[:2]
     step = second.first - first.first
     line = [replace(first, first=first.first + step * t, step=1) for t in range(len(known))]
-    return replace(first, step=step) if line == known and step in (1, -1) else None
+    size, last = first.base.meta["val"].shape[first.dim], first.first + step * (len(nodes) - 1)
+    fits = line == known and step in (1, -1) and 0 <= last < size
+    return replace(first, step=step) if fits else None
 
 
 def _slice(node: Node) -> Slices | None:

@@ -157,6 +157,7 @@ def test_one_kernel_goes_through_all_steps(name: str, tmp_path: Path) -> None:
     assert analysis.form.steps == STEPS
     source, plan = analysis.emit(analysis.schedules(DEVICE)[0], DEVICE)
     assert len(plan.launches()) == (analysis.before is not None) + 1
+    assert analysis.after is None
     check(made, source, plan, tmp_path)
 
 
@@ -166,7 +167,7 @@ def test_lanes_are_dealt_in_many_ways(deal: tuple[int, ...], tmp_path: Path) -> 
     best = analysis.schedules(DEVICE)[0]
     own = dict(zip(("each", "threads", "ahead"), deal, strict=True))
     before = [best.parameters(n) for n in range(1, len(best.kernels))]
-    schedule = Schedule.of({"sketch": "loop", **own}, *before)
+    schedule = Schedule.of({"sketch": "loop", "before": len(before), **own}, *before)
     check(made, *analysis.emit(schedule, DEVICE), tmp_path)
 
 
@@ -175,7 +176,7 @@ def test_a_deal_that_does_not_fit_is_refused_with_a_reason() -> None:
     for wrong in ((2, 32, 1), (1, 48, 1), (1, 32, 3), (0, 32, 1), (7, 32, 16)):
         own = dict(zip(("each", "threads", "ahead"), wrong, strict=True))
         with pytest.raises(Unsupported):
-            analysis.emit(Schedule.of({"sketch": "loop", **own}), DEVICE)
+            analysis.emit(Schedule.of({"sketch": "loop", "before": 0, **own}), DEVICE)
     with pytest.raises(Unsupported):
         analysis.emit(Schedule.of({"sketch": "loop", "each": 7}), DEVICE)
 
@@ -189,6 +190,72 @@ def test_numbers_that_end_and_are_none_pass_through_as_in_eager(tmp_path: Path) 
         source, plan = made.analysis.emit(made.analysis.schedules(DEVICE)[0], DEVICE)
         (found,) = cuda_emulator.run(source, plan, list(made.inputs), tmp_path)
         torch.testing.assert_close(found, made.want[0], equal_nan=True)
+
+
+def smoothed(x: Tensor) -> Tensor:
+    """The first step is simpler than others."""
+    state = x[:, 0]
+    found = [state]
+    for t in range(1, STEPS):
+        state = 0.9 * state + 0.1 * x[:, t]
+        found.append(state)
+    return torch.stack(found, dim=1)
+
+
+def smoothed_backward(x: Tensor) -> Tensor:
+    state = x[:, STEPS - 1]
+    found = [state]
+    for t in reversed(range(STEPS - 1)):
+        state = 0.9 * state + 0.1 * x[:, t]
+        found.insert(0, state)
+    return torch.stack(found, dim=2)
+
+
+def normalised(x: Tensor, weight: Tensor) -> Tensor:
+    """What follows joins other numbers than the steps do."""
+    state, found = torch.zeros_like(x[:, 0]), list[Tensor]()
+    for t in range(STEPS):
+        state = 0.9 * state + x[:, t]
+        found.append(state)
+    return F.layer_norm(torch.stack(found, dim=1), weight.shape, weight)
+
+
+def with_last(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The state after the last step beside the results."""
+    state, found = torch.zeros_like(x[:, 0]), list[Tensor]()
+    for t in range(STEPS):
+        state = 0.9 * state + x[:, t]
+        found.append(state.sum(-1))
+    return torch.stack(found, dim=1), state * 2
+
+
+def one_is_read(x: Tensor) -> Tensor:
+    """A single step's result is needed by itself, and by all steps' users."""
+    state, found = torch.zeros_like(x[:, 0]), list[Tensor]()
+    for t in range(STEPS):
+        state = 0.5 * state + x[:, t]
+        found.append(state)
+    return torch.stack(found, dim=1) * found[4][:, None]
+
+
+def squared_before(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Beside the loop a result that it reads too."""
+    square, state, found = torch.exp(x), torch.zeros_like(x[:, 0]), list[Tensor]()
+    for t in range(STEPS):
+        state = 0.5 * state + square[:, t].sum(-1, keepdim=True)
+        found.append(state)
+    return torch.stack(found, dim=1), square
+
+
+@pytest.mark.parametrize(
+    "function", [smoothed, smoothed_backward, normalised, with_last, one_is_read, squared_before]
+)
+def test_what_does_not_go_by_lanes_is_computed_behind(function: Function, tmp_path: Path) -> None:
+    inputs = (randn(3, STEPS, 4), *([randn(4)] if function is normalised else []))
+    made = on_cuda(function, *inputs)
+    analysis = made.analysis
+    assert isinstance(analysis, CudaRolled)
+    check(made, *analysis.emit(analysis.schedules(DEVICE)[0], DEVICE), tmp_path)
 
 
 def plan_kernel(candidate: Candidate) -> str:
@@ -227,15 +294,6 @@ def two_before(x: Tensor) -> Tensor:
     return torch.stack(found, dim=1)
 
 
-def one_is_read(x: Tensor) -> Tensor:
-    """A single step's result is needed by itself, and by all steps' users."""
-    state, found = torch.zeros_like(x[:, 0]), list[Tensor]()
-    for t in range(STEPS):
-        state = 0.5 * state + x[:, t]
-        found.append(state)
-    return torch.stack(found, dim=1) * found[4][:, None]
-
-
 def of_neighbours(x: Tensor) -> Tensor:
     """A lane takes over from the one beside it."""
     state, found = torch.zeros_like(x[:, 0]), list[Tensor]()
@@ -251,7 +309,6 @@ def of_neighbours(x: Tensor) -> Tensor:
         (alone, (3, STEPS, 4)),
         (one_step_differs, (3, STEPS, 4)),
         (skipping, (3, STEPS, 4)),
-        (one_is_read, (3, STEPS, 4)),
         (of_neighbours, (3, STEPS, 4, 4)),
     ],
 )
