@@ -205,12 +205,14 @@ class _Split:
             return None
         body = {n for n in nodes if n.op == "call_function"}
         inputs = _read(body, known)
+        if not inputs:
+            raise Unsupported("a loop with constants that are computed beside it")
         task = self._task(body, inputs, outputs)
         return Part(task, tuple(memory[n] for n in inputs), tuple(memory[n] for n in outputs))
 
     def _initial(self, state: State) -> tuple[str | float, TensorSpec]:
         node, spec = state.initial, tensor_spec(state.initial.meta["val"])
-        value = argument(node, "fill_value") if name_of(node) == "full" else None
+        value = _constant(node)
         if isinstance(value, bool | int | float):
             return value, spec
         if node in self.names:
@@ -292,6 +294,13 @@ def _ancestors(nodes: Iterable[Node]) -> set[Node]:
 def _read(nodes: Collection[Node], known: Iterable[Node]) -> list[Node]:
     """What of the known is read by ``nodes``."""
     return [n for n in known if any(user in nodes for user in n.users)]
+
+
+def _constant(node: Node) -> object:
+    """The number that all elements are; None where they are not known."""
+    while name_of(node) in (*VIEWS, "clone"):
+        node = node.all_input_nodes[0]
+    return argument(node, "fill_value") if name_of(node) == "full" else None
 
 
 def _is_view(node: Node) -> bool:

@@ -48,6 +48,9 @@ REDUCTIONS = {
 OF_ELEMENTS = ("convert_element_type", "_to_copy")
 """Beside those that torch calls pointwise."""
 
+FEW_SINGLE = 4
+"""Steps whose results are read by themselves; more are work that is still written out step after step."""
+
 
 @dataclass(frozen=True)
 class State:
@@ -115,12 +118,15 @@ class _Rolling:
 
     def replace_single(self, written_out: set[Node]) -> None:
         """Have those that read a single step's result, such as the state after the last, read it among all of them."""
-        last = self.loop.steps - 1
+        last, few = self.loop.steps - 1, FEW_SINGLE
         for number, role in enumerate(self.loop.roles):
             for step, node in enumerate(role.nodes):
                 others = [] if node is None else [u for u in node.users if u not in written_out]
                 others = [u for u in others if u not in self.loop.joined]
                 if node is not None and others:
+                    few -= 1
+                    if few < 0:
+                        raise Unsupported("a loop of which many steps are read one by one")
                     place = last - step if self.loop.backward else step
                     made = self.editor.call(aten.select.int, self._result(number), 0, place)
                     node.replace_all_uses_with(made, delete_user_cb=set(others).__contains__)
