@@ -97,6 +97,16 @@ def delta_rule(k: Tensor, v: Tensor, decay: Tensor) -> Tensor:
     return torch.stack(found, dim=1)
 
 
+def constant_in_another_layout(x: Tensor) -> Tensor:
+    """Zeros that are turned and copied before the first step are still a constant."""
+    state, found = x.new_zeros(x.shape[2], x.shape[0]), list[Tensor]()
+    state = state.t().contiguous()
+    for t in range(x.shape[1]):
+        state = 0.5 * state + x[:, t]
+        found.append(state)
+    return torch.stack(found, dim=1)
+
+
 def largest_so_far(x: Tensor) -> Tensor:
     """A reduction that is no sum, of odd length, in one step's result."""
     state, found = torch.full_like(x[:, 0], -1.0), list[Tensor]()
@@ -120,6 +130,7 @@ CASES: dict[str, tuple[Function, tuple[Tensor, ...]]] = {
     "reading backward": (reading_backward, randn_of((4, STEPS, 3), (4, 2, 3))),
     "oscillators": (oscillators, randn_of((4, STEPS), (4,), (4,))),
     "delta rule": (delta_rule, randn_of((2, STEPS, 12), (2, STEPS, 5), (2, STEPS))),
+    "constant in another layout": (constant_in_another_layout, randn_of((3, STEPS, 4))),
     "largest so far": (largest_so_far, randn_of((3, STEPS, 7))),
     "half precision": (spiking, (randn(STEPS, 3, 6).half(),)),
 }
@@ -294,6 +305,16 @@ def two_before(x: Tensor) -> Tensor:
     return torch.stack(found, dim=1)
 
 
+def many_are_read(x: Tensor) -> Tensor:
+    """All steps' results are needed by themselves too."""
+    state, found, squares = torch.zeros_like(x[:, 0]), list[Tensor](), list[Tensor]()
+    for t in range(STEPS):
+        state = 0.5 * state + x[:, t]
+        found.append(state)
+        squares.append(state * (t + 1))
+    return torch.stack(found, dim=1) + sum(squares)[:, None]
+
+
 def of_neighbours(x: Tensor) -> Tensor:
     """A lane takes over from the one beside it."""
     state, found = torch.zeros_like(x[:, 0]), list[Tensor]()
@@ -310,6 +331,7 @@ def of_neighbours(x: Tensor) -> Tensor:
         (one_step_differs, (3, STEPS, 4)),
         (skipping, (3, STEPS, 4)),
         (of_neighbours, (3, STEPS, 4, 4)),
+        (many_are_read, (3, STEPS, 4)),
     ],
 )
 def test_what_is_no_loop_over_lanes_is_left_to_others(
