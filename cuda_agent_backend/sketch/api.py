@@ -27,6 +27,7 @@ from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
 from cuda_agent_backend.sketch.cuda_library import Library, Nests, is_library, library_of
 from cuda_agent_backend.sketch.cuda_mixing import CudaMixing
 from cuda_agent_backend.sketch.cuda_recurrent import CudaRecurrent
+from cuda_agent_backend.sketch.cuda_rolled import CudaRolled
 from cuda_agent_backend.sketch.cuda_scatter import CudaScatter
 from cuda_agent_backend.sketch.cuda_select import CudaSelection
 from cuda_agent_backend.sketch.cuda_sort import CudaSort
@@ -37,6 +38,7 @@ from cuda_agent_backend.sketch.mixing import mixing_of
 from cuda_agent_backend.sketch.nest import Kernel, temporaries
 from cuda_agent_backend.sketch.program import Program
 from cuda_agent_backend.sketch.recurrent import is_recurrent, recurrent_of
+from cuda_agent_backend.sketch.rolled import rolled_of
 from cuda_agent_backend.sketch.scan_order import grouped
 from cuda_agent_backend.sketch.scatter import has_scatter, scatter_of
 from cuda_agent_backend.sketch.schedule import Schedule
@@ -245,9 +247,20 @@ def as_it_stands(task: Task) -> Analysis | NotCovered:
             return CudaSelection(task, form) if form.selects else CudaSort(task, form)
         if is_recurrent(task) and task.target == "cuda":
             return CudaRecurrent(task, recurrent_of(task))
+        if task.target == "cuda" and (loop := _loop(task)) is not None:
+            return loop
         return _loop_nests(task)
     except Unsupported as error:
         return NotCovered(str(error))
+
+
+def _loop(task: Task) -> CudaRolled | None:
+    """The task as a loop over steps; None where it is none, or where it is left to kernels that have it written out."""
+    try:
+        form = rolled_of(task)
+        return None if form is None else CudaRolled.of(task, form, _nests)
+    except Unsupported:
+        return None
 
 
 def _loop_nests(task: Task) -> LoopNests:

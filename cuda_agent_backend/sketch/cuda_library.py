@@ -20,12 +20,12 @@ from cuda_agent_backend.sketch.calls import calls_of, name_of
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Kernel
-from cuda_agent_backend.sketch.program import Program
+from cuda_agent_backend.sketch.program import Program, preludes_of, renamed
 from cuda_agent_backend.sketch.schedule import Parameter, Schedule
 from cuda_agent_backend.sketch.ssa import Unsupported
-from sandbox.plan import Buffer, Convolution, Launch, LibraryCall, Plan, TensorMap
+from sandbox.plan import Buffer, Convolution, Launch, LibraryCall, Plan
 from sandbox.specs import TensorSpec
-from sandbox.steps import Argument, Step
+from sandbox.steps import Step
 from sandbox.task import Ref, Task, TaskError
 
 SKETCH = "library"
@@ -82,7 +82,7 @@ class Form:
                 names = self._names(number, around.part, made.plan)
                 first += len(around.kernels)
                 programs.append(made)
-                steps += [_renamed(s, names) for s in made.plan.steps if isinstance(s, Launch)]
+                steps += [renamed(s, names) for s in made.plan.steps if isinstance(s, Launch)]
                 own_buffers = [b for b in made.plan.buffers if b.kind == "temporary"]
                 buffers += [replace(b, name=names[b.name]) for b in own_buffers]
             elif own.kernels:
@@ -90,7 +90,9 @@ class Form:
             steps += [_measured(call, measured) for call in self.calls[number]]
         functions = tuple(text for made in programs for text in made.functions)
         plan = Plan("cuda", tuple(buffers), tuple(steps))
-        return Program(_preludes(programs), functions, plan).source, plan
+        return Program(
+            preludes_of([made.preludes for made in programs]), functions, plan
+        ).source, plan
 
     def _names(self, number: int, part: Part, plan: Plan) -> dict[str, str]:
         """What the buffers of a part's plan are called in the plan of all."""
@@ -217,19 +219,3 @@ def _shares(schedule: Schedule, parts: int) -> list[Schedule]:
 
 def _measured(call: LibraryCall, measured: bool) -> LibraryCall:
     return replace(call, benchmark=measured) if isinstance(call, Convolution) else call
-
-
-def _preludes(programs: list[Program]) -> tuple[str, ...]:
-    """All texts once; definitions, which come first in each, before any other."""
-    definitions = dict.fromkeys(made.preludes[0] for made in programs)
-    texts = dict.fromkeys(text for made in programs for text in made.preludes[1:])
-    return (*filter(None, definitions), *texts)
-
-
-def _renamed(step: Launch, names: Mapping[str, str]) -> Launch:
-    def named(argument: Argument) -> Argument:
-        if isinstance(argument, TensorMap):
-            return replace(argument, buffer=names[argument.buffer])
-        return names[argument] if isinstance(argument, str) else argument
-
-    return replace(step, args=tuple(map(named, step.args)))
