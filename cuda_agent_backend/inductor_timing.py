@@ -34,7 +34,7 @@ def compiling(lock: DeviceLock, target: str) -> AbstractContextManager[None]:
 
 @contextmanager
 def in_turns(lock: DeviceLock) -> Iterator[None]:
-    """Within it, in this process. Raises `AttributeError` where torch no longer times through that object."""
+    """Within it, in this process; one thread at a time. Raises `AttributeError` where torch no longer times so."""
     from torch._inductor.runtime.benchmarking import benchmarker
 
     names = [*METHODS[:2], *(name for name in METHODS[2:] if hasattr(benchmarker, name))]

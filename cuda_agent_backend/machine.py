@@ -86,7 +86,8 @@ def why_doubted(record: Record) -> str | None:
     libraries others than those that its evidence names, or of one with cooperative launches a smaller device."""
     now = toolchain_of(record.key.target, record.language)
     doubt = needs_reverification(record.toolchain, now)
-    doubt = doubt or _too_small(record.evidence.get(PROCESSORS), processors())
+    if not doubt and PROCESSORS in record.evidence:
+        doubt = _too_small(record.evidence[PROCESSORS], processors())
     if doubt or LIBRARIES not in record.evidence:
         return doubt
     then, here = record.evidence[LIBRARIES], libraries()

@@ -48,7 +48,7 @@ from cuda_agent_backend.sketch.unscaled import unscaled
 from sandbox.candidate import Candidate, Language
 from sandbox.plan import Plan, PlanError
 from sandbox.plancheck import MAX_BUFFERS
-from sandbox.task import Task
+from sandbox.task import Task, TaskError
 
 
 @dataclass(frozen=True)
@@ -255,11 +255,14 @@ def as_it_stands(task: Task) -> Analysis | NotCovered:
 
 
 def _loop(task: Task) -> CudaRolled | None:
-    """The task as a loop over steps; None where it is none, or where it is left to kernels that have it written out."""
+    """The task as a loop over steps; None where it is none, or is left to kernels that have it written out.
+
+    That is so for whatever reason its graph could not be rewritten.
+    """
     try:
         form = rolled_of(task)
         return None if form is None else CudaRolled.of(task, form, _nests)
-    except Unsupported:
+    except (Unsupported, TaskError, RuntimeError, ValueError):
         return None
 
 

@@ -97,7 +97,9 @@ class CudaRolled:
 
     @staticmethod
     def of(task: Task, form: Rolled, cover: Callable[[Task], Nests]) -> CudaRolled:
-        """cover: kernels for a task, or `Unsupported` raised."""
+        """cover: kernels for a task, or `Unsupported` raised, as is where there is no way to deal the lanes."""
+        if not _shares(form):
+            raise Unsupported("a loop whose lanes are reduced among more threads than a warp has")
         before, after = (
             None if part is None else Around(part, cover(part.task))
             for part in (form.before, form.after)
@@ -125,8 +127,7 @@ class CudaRolled:
     def _deals(self, device: DeviceFacts) -> Iterator[Deal]:
         """Ways to deal lanes, likely ones first."""
         form = self.form
-        shares = [n for n in range(1, MOST_EACH + 1) if _fits(Deal(n, WARP, 1), form)]
-        shares.sort(key=lambda each: _cost(Deal(each, WARP, 1), form, device))
+        shares = sorted(_shares(form), key=lambda each: _cost(Deal(each, WARP, 1), form, device))
         for ahead, smaller, each in itertools.product(AHEAD, (0, 1), shares[:SHARES]):
             full = (t for t in THREADS if Deal(each, t, 1).blocks(form) >= device.sm_count)
             threads = max(next(full, WARP) >> smaller, WARP)
@@ -205,6 +206,11 @@ def _names(part: Part, plan: Plan, prefix: str) -> dict[str, str]:
     names |= zip(inputs, part.inputs, strict=True)
     names |= zip(outputs, part.outputs, strict=True)
     return names
+
+
+def _shares(form: Rolled) -> list[int]:
+    """Numbers of lanes that a thread may have."""
+    return [n for n in range(1, MOST_EACH + 1) if _fits(Deal(n, WARP, 1), form)]
 
 
 def _fits(deal: Deal, form: Rolled) -> bool:

@@ -104,7 +104,7 @@ def _is_gathered(product: Node) -> bool:
         for user in waiting.pop().users:
             if user.op == "output" or user in seen:
                 continue
-            pointwise = torch.Tag.pointwise in user.target.tags  # type: ignore[union-attr]
+            pointwise = torch.Tag.pointwise in getattr(user.target, "tags", ())
             if not pointwise and name_of(user) not in MOVING:
                 return True
             seen.add(user)

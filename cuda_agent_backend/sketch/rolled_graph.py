@@ -145,6 +145,8 @@ class _Rolling:
         initial = own.initial.meta.get("val")
         if not isinstance(initial, torch.Tensor) or initial.shape != like.shape:
             raise Unsupported("a loop whose state begins in another shape")
+        if not like.dim():
+            raise Unsupported("a loop whose state is a single number")
         if initial.dtype != like.dtype:
             raise Unsupported("a loop whose state begins in another dtype")
         first = next(node for node in graph.nodes if node.op != "placeholder")
@@ -161,7 +163,7 @@ class _Rolling:
         dim = argument(joined, "dim") % rank
         ahead = [*range(1, dim + 1), 0, *range(dim + 1, rank + 1)]
         parts = list(argument(joined, "tensors"))
-        shape = list(shape_of(parts[0]))
+        shape = list(shape_of(parts[0 if self.loop.backward else peeled]))
         shape[dim] *= self.loop.steps
         result = self.editor.shaped(call(aten.permute.default, made, ahead), shape)
         if peeled:
@@ -174,7 +176,9 @@ class _Rolling:
         """What a role makes at all steps."""
         if number not in self.made:
             role = self.loop.roles[number]
-            self.made[number] = self._call(role, [self._operand(own) for own in role.operands])
+            made = self._call(role, [self._operand(own) for own in role.operands])
+            _check_same(made, role.first, self.loop.steps)
+            self.made[number] = made
         return self.made[number]
 
     def _operand(self, own: Operand) -> Node:
@@ -229,7 +233,7 @@ class _Rolling:
             return call(aten.permute.default, x, dims)
         if name == "expand":
             return call(aten.expand.default, self._with_rank(x, len(shape) - 1), shape)
-        if name in REDUCTIONS and argument(node, "dtype") in (None, dtype_of(node)):
+        if name in REDUCTIONS and argument(node, "dim"):  # an empty list stands for all
             dims = [d + 1 for d in reduced_dims(node)]
             return call(REDUCTIONS[name], x, dims, argument(node, "keepdim", False))
         raise Unsupported(f"a loop whose steps do {name}")
@@ -248,3 +252,10 @@ class _Rolling:
         args, kwargs = pytree.tree_map(other, (node.args, node.kwargs))
         made: Any = node.target
         return self.editor.call(made, *args, **kwargs)
+
+
+def _check_same(made: Node, one: Node, steps: int) -> None:
+    """Raises Unsupported unless ``made`` is of all steps what ``one`` is of one. A number of each step is a tensor of
+    several dimensions then, so that dtypes meet differently; and a reduction into another dtype is not written so."""
+    if dtype_of(made) != dtype_of(one) or tuple(shape_of(made)) != (steps, *shape_of(one)):
+        raise Unsupported("a loop whose steps make another shape or dtype one by one than together")

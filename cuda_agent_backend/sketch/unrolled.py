@@ -302,4 +302,7 @@ def _slice(node: Node) -> Slices | None:
     size = base.meta["val"].shape[dim]
     if not isinstance(index, int) or (kept and node.meta["val"].shape[dim] != 1):
         return None
-    return Slices(base, dim, index % size, 1, kept)
+    first = (
+        index if index >= 0 else max(index + size, 0)
+    )  # a slice may begin before the first place
+    return Slices(base, dim, first, 1, kept) if first < size else None

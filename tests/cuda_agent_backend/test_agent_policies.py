@@ -121,7 +121,7 @@ def test_consent_and_memory_are_arguments_too(command: list[str]) -> None:
     made = parse(SETTINGS, None, given)
     assert made.allow_policy_cpp is True and made.memory is False
     if command[0] == "bench":
-        wishes = bench_command.plan(args, SETTINGS).wishes
+        wishes = bench_command.wishes_of(args)
         assert wishes.policy == given, "another wish makes another result"
 
 

@@ -19,6 +19,7 @@ from torch._inductor import config as inductor_config
 from torch.nn import functional as F
 
 from cuda_agent_backend.sketch import cuda
+from cuda_agent_backend.sketch.api import NotCovered, as_it_stands
 from cuda_agent_backend.sketch.contraction import numbers_of
 from cuda_agent_backend.sketch.schedule import Schedule
 from cuda_agent_backend.sketch.ssa import Unsupported
@@ -192,6 +193,14 @@ def test_what_a_reduction_reads_of_a_product_is_rounded_with_its_addend(
         got = emulated(it, schedule, tmp_path)
         want = sums.unflatten(1, (-1, 4)).amax(2)
         torch.testing.assert_close(got, want, rtol=torch.finfo(dtype).eps, atol=1e-4)
+
+
+def test_a_reader_of_several_results_is_refused_with_a_reason() -> None:
+    inputs = (torch.randn(64), torch.randn(64, 96), torch.randn(96, 64))
+    it = sample(
+        lambda *a: torch.frexp(torch.addmm(*a))[0], *(x.half() for x in inputs), target="cuda"
+    )
+    assert isinstance(as_it_stands(it.task), NotCovered)
 
 
 def test_what_follows_a_product_element_by_element_stays_in_its_kernel() -> None:

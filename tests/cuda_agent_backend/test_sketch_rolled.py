@@ -324,9 +324,60 @@ def of_neighbours(x: Tensor) -> Tensor:
     return torch.stack(found, dim=1)
 
 
+def with_numbers(x: Tensor) -> Tensor:
+    """A number of each step is of another dtype, by which nothing is converted one by one."""
+    factors = torch.linspace(0, 1, STEPS, dtype=torch.float64)
+    state, found = torch.zeros_like(x[:, 0]), list[Tensor]()
+    for t in range(STEPS):
+        state = state * factors[t] + x[:, t]
+        found.append(state)
+    return torch.stack(found, dim=1)
+
+
+def summed_wide(x: Tensor) -> Tensor:
+    """Sums are of another dtype than what they add up."""
+    state, found = torch.zeros_like(x[:, 0]), list[Tensor]()
+    for t in range(STEPS):
+        state = 0.5 * state + x[:, t]
+        found.append(state.sum(-1, dtype=torch.float64))
+    return torch.stack(found, dim=1)
+
+
+def of_one_number(x: Tensor) -> Tensor:
+    state, found = x[0].sum() * 0, list[Tensor]()
+    for t in range(STEPS):
+        state = 0.5 * state + x[t].sum()
+        found.append(state)
+    return torch.stack(found)
+
+
+def before_the_beginning(x: Tensor) -> Tensor:
+    """Slices that begin before the first place begin with it, all of them."""
+    state, found = torch.zeros_like(x[:, :1]), list[Tensor]()
+    for t in range(STEPS):
+        state = 0.5 * state + x[:, t - 2 * STEPS : 1]
+        found.append(state)
+    return torch.cat(found, dim=1)
+
+
+def of_length_one(x: Tensor) -> Tensor:
+    state, found = torch.ones_like(x[:, 0]), list[Tensor]()
+    for t in range(STEPS):
+        state = state + x[:, t]
+        state = state / state.square().sum(-1, keepdim=True).sqrt()
+        found.append(state)
+    return torch.stack(found, dim=1)
+
+
 @pytest.mark.parametrize(
     ("function", "shape"),
     [
+        (with_numbers, (3, STEPS, 4)),
+        (summed_wide, (3, STEPS, 4)),
+        (of_one_number, (STEPS, 4)),
+        (before_the_beginning, (3, STEPS, 4)),
+        (of_length_one, (2, STEPS, 37)),
+        (of_length_one, (2, STEPS, 2048)),
         (alone, (3, STEPS, 4)),
         (one_step_differs, (3, STEPS, 4)),
         (skipping, (3, STEPS, 4)),
@@ -338,14 +389,31 @@ def test_what_is_no_loop_over_lanes_is_left_to_others(
     function: Function, shape: tuple[int, ...]
 ) -> None:
     made = on_cuda(function, randn(*shape))
-    assert not isinstance(as_it_stands(made.task), CudaRolled)
+    found = as_it_stands(made.task)
+    assert isinstance(found, api.LoopNests) and found.schedules(DEVICE)
+
+
+def after_a_prompt(x: Tensor, prompt: Tensor) -> Tensor:
+    """Before the steps' results is something longer."""
+    state, found = torch.zeros_like(x[:, :1]), [prompt]
+    for t in range(STEPS):
+        state = 0.5 * state + x[:, t : t + 1]
+        found.append(state)
+    return torch.cat(found, dim=1)
+
+
+def test_results_are_joined_behind_others_of_another_length(tmp_path: Path) -> None:
+    made = on_cuda(after_a_prompt, randn(3, STEPS, 4), randn(3, 5, 4))
+    analysis = made.analysis
+    assert isinstance(analysis, CudaRolled)
+    check(made, *analysis.emit(analysis.schedules(DEVICE)[0], DEVICE), tmp_path)
 
 
 def test_a_state_of_the_step_before_the_last_is_two_states(tmp_path: Path) -> None:
     made = on_cuda(two_before, randn(3, STEPS, 4))
     analysis = as_it_stands(made.task)
-    if isinstance(analysis, CudaRolled):
-        check(made, *analysis.emit(analysis.schedules(DEVICE)[0], DEVICE), tmp_path)
+    assert isinstance(analysis, CudaRolled) and len(analysis.form.states) == 2
+    check(made, *analysis.emit(analysis.schedules(DEVICE)[0], DEVICE), tmp_path)
 
 
 @pytest.mark.parametrize("name", CASES)
