@@ -199,7 +199,7 @@ def covered(path: Path, training: bool = False) -> Covered:
     return result
 
 
-def _graphs(path: Path, options: Options, result: Covered, training: bool) -> list[Graph]:
+def _graphs(path: Path, options: Options, result: Covered, training: bool = False) -> list[Graph]:
     try:
         if not (
             training and torch.version.cuda is None

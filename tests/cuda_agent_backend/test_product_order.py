@@ -299,8 +299,8 @@ def test_a_cut_between_two_products_makes_them_like_any_other() -> None:
             second = second + x
         return (first @ second).tanh()
 
-    some = [randn(900, 70) for _ in range(7)] + [randn(800, 3) for _ in range(16)]
+    some = [randn(900, 70) for _ in range(7)] + [randn(800, 6) for _ in range(16)]
     found = [
-        operators(r) for r in regions(wide, randn(900, 70), randn(70, 800), randn(800, 3), *some)
+        operators(r) for r in regions(wide, randn(900, 70), randn(70, 800), randn(800, 6), *some)
     ]
     assert [names for names in found if "mm" in names] == [["mm"], ["mm", "tanh"]]
