@@ -200,15 +200,13 @@ def covered(path: Path, training: bool = False) -> Covered:
 
 
 def _graphs(path: Path, options: Options, result: Covered, training: bool = False) -> list[Graph]:
-    try:
-        if not (
-            training and torch.version.cuda is None
-        ):  # there autograd has no device of that name
+    if not training or torch.version.cuda:  # without CUDA autograd has no such device
+        try:
             return graphs_of(path, options, training=training)
-    except _TooLong:
-        raise
-    except Exception:
-        pass
+        except _TooLong:
+            raise
+        except Exception:
+            pass
     found = [_moved(graph) for graph in graphs_of(path, options, "cpu", training)]
     result.traced_on_cpu = True
     return found

@@ -248,7 +248,7 @@ class Trial:
         """What draws the graph's random numbers for eager and the oracle; None where it has none."""
         from cuda_agent_backend.draws import only_draws, read_from_buffers
 
-        drawing = only_draws(self.task.to_graph_module())
+        drawing = only_draws(self._module)
         if drawing is None:
             return None
         read_from_buffers(self._module)

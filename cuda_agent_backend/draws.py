@@ -5,6 +5,7 @@ By one seed, Inductor's code draws the same numbers whatever it is fused with. E
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 import torch
@@ -16,15 +17,14 @@ NAME = "drawn_{}"
 
 
 def only_draws(module: GraphModule) -> GraphModule | None:
-    """The graph cut down to what is drawn in it (see `drawn`) and read by the rest; None where nothing is."""
-    found = _read(module.graph)
-    if not found:
+    """A copy cut down to what is drawn in the graph (see `drawn`) and read by the rest; None where nothing is."""
+    if not _read(module.graph):
         return None
-    (output,) = module.graph.find_nodes(op="output")
-    output.args = (tuple(found),)
-    module.graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output"))
-    module.recompile()
-    return module
+    graph = copy.deepcopy(module.graph)
+    (output,) = graph.find_nodes(op="output")
+    output.args = (tuple(_read(graph)),)
+    graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output"))
+    return GraphModule(module, graph)
 
 
 def read_from_buffers(module: GraphModule) -> None:

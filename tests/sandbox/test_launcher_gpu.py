@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -191,10 +191,14 @@ def test_dependent_launches_see_what_was_written_before(tmp_path: Path, size: in
     if torch.cuda.get_device_capability() < (9, 0):
         pytest.skip("dependent launches need compute capability 9.0")
     load(chain(6, size), tmp_path)
-    x = torch.randn(size, device="cuda")
+    check_calls_and_replays(torch.randn(size, device="cuda"), lambda x: x + 6)
+
+
+def check_calls_and_replays(x: torch.Tensor, want: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Calls, one behind another, and replays from a CUDA graph give what is wanted of what ``x`` holds then."""
     operator = launcher.op_for(1, 1)
     for _ in range(20):
-        torch.testing.assert_close(operator(KEY, x), x + 6)
+        torch.testing.assert_close(operator(KEY, x), want(x))
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -202,7 +206,7 @@ def test_dependent_launches_see_what_was_written_before(tmp_path: Path, size: in
     for _ in range(20):
         x.normal_()
         graph.replay()
-        torch.testing.assert_close(result, x + 6)
+        torch.testing.assert_close(result, want(x))
 
 
 def meeting(blocks: int) -> Candidate:
@@ -251,18 +255,10 @@ def test_blocks_of_a_cooperative_launch_wait_for_each_other(
     assert isinstance(together, Launch)
     steps = (first, replace(together, dependent=dependent), behind)
     load(replace(made, plan=replace(made.plan, steps=steps)), tmp_path)
-    x, operator = torch.randn(1, device="cuda"), launcher.op_for(1, 1)
-    want = 2.0 * processors() + 1
-    for _ in range(20):
-        torch.testing.assert_close(operator(KEY, x), (x + want).expand(2 * processors()))
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        result = operator(KEY, x)
-    for _ in range(20):
-        x.normal_()
-        graph.replay()
-        torch.testing.assert_close(result, (x + want).expand(2 * processors()))
+    blocks = 2 * processors()
+    check_calls_and_replays(
+        torch.randn(1, device="cuda"), lambda x: (x + blocks + 1.0).expand(blocks)
+    )
 
 
 def test_a_cooperative_launch_that_does_not_fit_the_device_is_refused(tmp_path: Path) -> None:
