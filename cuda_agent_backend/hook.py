@@ -247,8 +247,7 @@ class KernelPass(GraphPass):  # type: ignore[misc]
 
     def _circumstances(self, device: str) -> list[Any]:
         """What decides how fast Inductor's code is, beside the graph."""
-        own = arch_of(device), all_flags()["torch"], self.options.plain_inductor
-        return [*own, torch.backends.cudnn.benchmark]
+        return [arch_of(device), all_flags()["torch"], self.options.plain_inductor]
 
     def _whole_digest(self, digest: str, still: Sequence[int] | None, eager_layouts: bool) -> str:
         """The name of a graph with its kernels. Where it may be replayed that is measured without any, too."""

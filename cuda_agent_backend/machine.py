@@ -54,23 +54,24 @@ def _cpu_features() -> str:
 
 
 def precision_flags() -> dict[str, str | bool | int]:
-    """The user's precision flags by name; {"unreadable": True} where they were set in two ways at once."""
-    try:
-        found = flags.current()
-    except RuntimeError:
-        return {"unreadable": True}
+    """The user's flags that are part of a key, by name; {"unreadable": True} where they were set in two ways at once.
+
+    Those that few people touch are part of it only where somebody did.
+    """
+    found = flags.without_defaults(_flags())
     return {name: value for name, value in found.items() if not name.startswith("deterministic")}
 
 
 def all_flags() -> dict[str, Any]:
     """What another process needs to compile and measure as this one would."""
-    deterministic = torch.are_deterministic_algorithms_enabled()
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    return {
-        "torch": precision_flags()
-        | {"deterministic": deterministic, "deterministic_warn_only": warn_only},
-        "threads": torch.get_num_threads(),
-    }
+    return {"torch": _flags(), "threads": torch.get_num_threads()}
+
+
+def _flags() -> dict[str, Any]:
+    try:
+        return flags.current()
+    except RuntimeError:
+        return {"unreadable": True}
 
 
 def apply_flags(wanted: Mapping[str, Any]) -> None:

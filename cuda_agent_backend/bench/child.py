@@ -187,15 +187,12 @@ def _global_state() -> tuple[Any, ...]:
     import torch
     from torch._dynamo import config as dynamo_config
     from torch._inductor import config as inductor_config
-    from torch.backends import cuda, cudnn
 
     from cuda_agent_backend.machine import all_flags
 
     return (
         all_flags(),
         (torch.get_default_dtype(), torch.get_default_device(), torch.is_grad_enabled()),
-        (cudnn.enabled, cudnn.benchmark, cudnn.deterministic),
-        (cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled()),
         (inductor_config.get_hash(), dynamo_config.get_hash()),
         Path.cwd(),
     )
