@@ -252,7 +252,8 @@ class KernelPass(GraphPass):  # type: ignore[misc]
     def _whole_digest(self, digest: str, still: Sequence[int] | None, eager_layouts: bool) -> str:
         """The name of a graph with its kernels. Where it may be replayed that is measured without any, too."""
         if still is None:
-            return acceptance_digest(digest)
+            own = json.dumps(self.options.plain_inductor, sort_keys=True)
+            return acceptance_digest(f"{digest}:{own}" if own != "{}" else digest)
         where = [self._circumstances("cuda"), list(still), eager_layouts]
         return acceptance_digest(f"{digest}:replayed:{json.dumps(where, sort_keys=True)}")
 

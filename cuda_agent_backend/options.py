@@ -95,7 +95,7 @@ def parse(
 ) -> Options:
     """Options over mode over environment. Raises `OptionError` naming the nearest valid key."""
     ours: dict[str, Any] = {}
-    theirs: dict[str, Any] = dict(_mode_options(mode))
+    theirs: dict[str, Any] = {**set_globally(), **_mode_options(mode)}
     for key, value in (options or {}).items():
         name = key.removeprefix(PREFIX)
         if key != name and name in OURS:
@@ -109,6 +109,31 @@ def parse(
     if made.search != "cached" and (why := registry.missing(spec)):
         raise OptionError(why)
     return made
+
+
+def set_globally() -> dict[str, Any]:
+    """What was set in `torch._inductor.config` itself and changes the code that Inductor makes, by name.
+
+    Neither the search process nor, in some releases of torch, another thread would have it otherwise.
+    """
+    from torch._inductor import config
+
+    apart = (*config._cache_config_ignore_prefix, "_", "force_disable_caches")
+    found: dict[str, Any] = config.get_config_copy()
+    return {k: v for k, v in found.items() if not k.startswith(apart) and _was_set(k, v)}
+
+
+def _was_set(name: str, value: Any) -> bool:
+    """Whether an option of Inductor is not its default, or would not be if the environment were asked."""
+    from torch._inductor import config
+    from torch.utils._config_module import _UNSET_SENTINEL
+
+    entry = config._config[name]
+    if entry.alias is not None:
+        return False
+    environment = entry.env_value_default
+    by_default = environment is _UNSET_SENTINEL or environment == entry.default
+    return not by_default or bool(value != entry.default)
 
 
 def _no_cudagraphs(mode: str | None, inductor: Mapping[str, Any]) -> bool:

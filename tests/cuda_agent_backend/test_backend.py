@@ -15,6 +15,7 @@ import pytest
 import splice_kit as kit
 import torch
 from torch import Tensor
+from torch._inductor import config as inductor_config
 from torch._inductor import custom_graph_pass
 
 from cuda_agent_backend import background, kernels, log, searching
@@ -141,6 +142,20 @@ def test_an_accepted_kernel_is_used_and_a_dropped_one_is_not(tmp_path: Path) -> 
     torch._dynamo.reset()
     cache.put_acceptance(name, chosen, {"use": [], "reason": "slower"})
     torch.testing.assert_close(compiled(CACHED)(X), X.exp())
+
+
+def test_what_was_accepted_under_other_options_of_inductor_is_not_used(tmp_path: Path) -> None:
+    """With its own tuning Inductor's code may be the faster, so that is another question."""
+    cache, _, record, digest = mark_exp(tmp_path)
+    chosen = kernel_set_digest([record.key])
+    cache.put_acceptance(acceptance_digest(digest), chosen, {"use": [record.key.digest]})
+    tuned = {"max_autotune_pointwise": True}
+    torch.testing.assert_close(compiled({**CACHED, **tuned})(X), X.exp())
+    torch._dynamo.reset()
+    with inductor_config.patch(tuned):
+        torch.testing.assert_close(compiled(CACHED)(X), X.exp())
+    torch._dynamo.reset()
+    torch.testing.assert_close(compiled(CACHED)(X), X.exp() + MARK)
 
 
 def test_a_negative_record_is_respected_until_it_expires(tmp_path: Path) -> None:

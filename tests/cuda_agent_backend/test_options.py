@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch._inductor import config
 
 from cuda_agent_backend.options import OURS, OptionError, Options, parse
 from cuda_agent_backend.settings import Settings
@@ -26,6 +27,18 @@ def test_our_keys_and_inductors_are_told_apart() -> None:
     options = parse(SETTINGS, None, given)
     assert (options.search, options.budget_s) == ("cached", 2.0)
     assert options.inductor == {"max_autotune": False, "triton.cudagraphs": True}
+
+
+def test_what_was_set_in_inductors_configuration_itself_goes_along() -> None:
+    """But not its caches and passes; what torch.compile was given comes first."""
+    here = {"max_autotune": True, "epilogue_fusion": False, "triton.cudagraphs": True}
+    stays = {"force_disable_caches": True, "compile_threads": 1, "fx_graph_cache": False}
+    with config.patch({**here, **stays, "post_grad_custom_pre_pass": print}):
+        assert parse(SETTINGS).inductor == here
+        given = parse(SETTINGS, "max-autotune-no-cudagraphs", {"epilogue_fusion": True})
+    assert not {*given.inductor} & {*stays}
+    assert given.inductor["epilogue_fusion"] is given.inductor["max_autotune"] is True
+    assert parse(SETTINGS).inductor == {}
 
 
 def test_a_mode_becomes_inductors_options() -> None:
