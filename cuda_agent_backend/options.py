@@ -128,7 +128,7 @@ def _was_set(name: str, value: Any) -> bool:
     from torch._inductor import config
     from torch.utils._config_module import _UNSET_SENTINEL
 
-    entry = config._config[name]
+    entry = config._config[name]  # type: ignore[attr-defined]
     if entry.alias is not None:
         return False
     environment = entry.env_value_default
