@@ -54,30 +54,18 @@ def _cpu_features() -> str:
 
 
 def precision_flags() -> dict[str, str | bool | int]:
-    """The user's flags that are part of a key, by name; {"unreadable": True} where they were set in two ways at once.
-
-    Those that few people touch are part of it only where somebody did.
-    """
-    found = flags.without_defaults(_flags())
+    """The user's flags that are part of a key, by name. Those that few people touch are only where somebody did."""
+    found = flags.without_defaults(flags.current())
     return {name: value for name, value in found.items() if not name.startswith("deterministic")}
 
 
 def all_flags() -> dict[str, Any]:
     """What another process needs to compile and measure as this one would."""
-    return {"torch": _flags(), "threads": torch.get_num_threads()}
-
-
-def _flags() -> dict[str, Any]:
-    try:
-        return flags.current()
-    except RuntimeError:
-        return {"unreadable": True}
+    return {"torch": flags.current(), "threads": torch.get_num_threads()}
 
 
 def apply_flags(wanted: Mapping[str, Any]) -> None:
-    """Make another process's flags ours. Raises `ValueError` if it could not read its own."""
-    if "unreadable" in wanted["torch"]:
-        raise ValueError("torch's precision flags were set in two ways at once and cannot be read")
+    """Make another process's flags ours."""
     flags.apply(wanted["torch"])
     torch.set_num_threads(int(wanted["threads"]))
 

@@ -8,12 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import Any
 
 Flags = Mapping[str, Any]
 """JSON-able: names below to values."""
 
+FLOAT32 = (
+    "cuda.matmul.fp32_precision",
+    "cudnn.conv.fp32_precision",
+    "cudnn.rnn.fp32_precision",
+    "mkldnn.matmul.fp32_precision",
+)
+"""Below `torch.backends`: how float32 is multiplied. They stand in for two older flags where torch does not let those
+be read, as newer ones were set that they cannot tell."""
+
 DEFAULTS: Flags = {
+    "mkldnn.conv.fp32_precision": "none",
+    "mkldnn.rnn.fp32_precision": "none",
     "fp16_accumulation": False,
     "fp16_bf16_reduction_math_sdp": False,
     "cudnn_enabled": True,
@@ -28,13 +40,13 @@ DEFAULTS: Flags = {
 
 
 def current() -> dict[str, Any]:
-    """The flags of this process. Raises RuntimeError where TF32 was set in torch's two ways at once."""
+    """The flags of this process."""
     import torch
 
     cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
     return {
-        "float32_matmul_precision": torch.get_float32_matmul_precision(),
-        "cudnn_allow_tf32": cudnn.allow_tf32,
+        **_float32(),
+        **{name: _read(name) for name in DEFAULTS if "." in name},
         "fp16_reduced_precision_reduction": cuda.matmul.allow_fp16_reduced_precision_reduction,
         "bf16_reduced_precision_reduction": cuda.matmul.allow_bf16_reduced_precision_reduction,
         "fp16_accumulation": cuda.matmul.allow_fp16_accumulation,
@@ -74,6 +86,7 @@ def apply(flags: Flags) -> None:
         "mem_efficient_sdp": cuda.enable_mem_efficient_sdp,
         "math_sdp": cuda.enable_math_sdp,
         "cudnn_sdp": cuda.enable_cudnn_sdp,
+        **{name: _setter(*_place(name)) for name in (*FLOAT32, *DEFAULTS) if "." in name},
         "deterministic": lambda v: torch.use_deterministic_algorithms(
             v, warn_only=bool(wanted["deterministic_warn_only"])
         ),
@@ -84,8 +97,13 @@ def apply(flags: Flags) -> None:
     now = current()
     wanted = {**now, **flags}
     for name, value in flags.items():
-        if now[name] != value:
+        if now.get(name) != value:
             setters[name](value)
+
+
+def allows_tf32() -> bool:
+    """Whether any operator on float32 may run in TF32 on a GPU."""
+    return any(_read(name) == "tf32" for name in FLOAT32[:3])
 
 
 def without_defaults(flags: Flags) -> dict[str, Any]:
@@ -102,6 +120,30 @@ def applied(flags: Flags) -> Iterator[None]:
         yield
     finally:
         apply(before)
+
+
+def _float32() -> dict[str, Any]:
+    """How float32 is multiplied: by the two older flags if torch lets them be read, else by `FLOAT32`."""
+    import torch
+
+    try:
+        return {
+            "float32_matmul_precision": torch.get_float32_matmul_precision(),
+            "cudnn_allow_tf32": torch.backends.cudnn.allow_tf32,
+        }
+    except RuntimeError:
+        return {name: _read(name) for name in FLOAT32}
+
+
+def _read(name: str) -> Any:
+    import torch
+
+    return attrgetter(name)(torch.backends)
+
+
+def _place(name: str) -> tuple[Any, str]:
+    owner, _, attribute = name.rpartition(".")
+    return _read(owner), attribute
 
 
 def _setter(owner: Any, name: str) -> Callable[[Any], None]:

@@ -164,10 +164,7 @@ def written_plan(record: Record) -> str:
 def known_facts(task: Task, facts: DeviceFacts | CpuFacts | None) -> dict[str, Any]:
     """The device that is written for, and the user's flags. Ceilings are in baselines.json once they were measured."""
     device = facts or (gpu_facts() if task.target == "cuda" else cpu_facts())
-    found: dict[str, Any] = {"target": task.target, "device": asdict(device)}
-    with suppress(RuntimeError):  # flags that were set in two ways at once
-        found["flags"] = flags.current()
-    return found
+    return {"target": task.target, "device": asdict(device), "flags": flags.current()}
 
 
 def first_messages(tools: Toolbox) -> list[Message]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
+from sandbox.flags import allows_tf32
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,8 @@ def gpu_facts(given: DeviceFacts | CpuFacts | None = None) -> DeviceFacts:
         return DeviceFacts()
     properties = torch.cuda.get_device_properties()
     major, minor = properties.major, properties.minor
-    allowed = torch.get_float32_matmul_precision() != "highest" or torch.backends.cudnn.allow_tf32
     return DeviceFacts(
-        tf32=bool(allowed),
+        tf32=allows_tf32(),
         sm_count=properties.multi_processor_count,
         l2_bytes=properties.L2_cache_size,
         shared_per_block_bytes=int(getattr(properties, "shared_memory_per_block_optin", 227 << 10)),

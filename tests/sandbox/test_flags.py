@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from operator import attrgetter
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ import torch
 from cuda_agent_backend import machine
 from sandbox import flags
 
-OTHER = {"highest": "high", "high": "highest", True: False, False: True}
+OTHER = {"highest": "high", "high": "highest", "none": "bf16", True: False, False: True}
 
 
 @pytest.mark.parametrize("name", flags.current())
@@ -35,7 +35,7 @@ def test_defaults_are_as_torch_starts() -> None:
 
 @pytest.mark.parametrize("name", flags.DEFAULTS)
 def test_a_flag_that_somebody_touched_is_part_of_a_key_and_travels(name: str) -> None:
-    usual, other = machine.precision_flags(), {name: not flags.DEFAULTS[name]}
+    usual, other = machine.precision_flags(), {name: OTHER[flags.DEFAULTS[name]]}
     assert name not in usual
     with flags.applied(other):
         assert machine.precision_flags() == usual | other
@@ -47,14 +47,45 @@ def test_a_flag_that_somebody_touched_is_part_of_a_key_and_travels(name: str) ->
         flags.apply(flags.DEFAULTS)
 
 
-def test_flags_set_in_two_ways_cannot_travel(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unreadable() -> dict[str, Any]:
-        raise RuntimeError("both ways")
+NEWER = {
+    "cuda.matmul.fp32_precision": "tf32",
+    "cudnn.conv.fp32_precision": "ieee",
+    "cudnn.rnn.fp32_precision": "ieee",
+    "mkldnn.matmul.fp32_precision": "bf16",
+}
 
-    monkeypatch.setattr(flags, "current", unreadable)
-    assert machine.precision_flags() == {"unreadable": True}
-    with pytest.raises(ValueError, match="two ways"):
-        machine.apply_flags(machine.all_flags())
+
+@pytest.mark.parametrize("name", NEWER)
+def test_precision_set_the_newer_way_travels(name: str) -> None:
+    """Where one is set that the older flags cannot tell torch refuses to read those, so all go by the newer ones."""
+    before = flags.current()
+    assert not {*before} & {*flags.FLOAT32}
+    owner, _, attribute = name.rpartition(".")
+    setattr(attrgetter(owner)(torch.backends), attribute, NEWER[name])
+    try:
+        found, key = flags.current(), machine.precision_flags()
+        assert found[name] == key[name] == NEWER[name]
+        assert {*found} > {*flags.FLOAT32} and "float32_matmul_precision" not in found
+        travels = machine.all_flags()
+        flags.apply(before)
+        assert flags.current() == before
+        machine.apply_flags(travels)
+        assert flags.current() == found
+    finally:
+        flags.apply(before)
+
+
+def test_tf32_is_allowed_by_either_way() -> None:
+    older = {"float32_matmul_precision": "highest", "cudnn_allow_tf32": False}
+    with flags.applied(older):
+        assert not flags.allows_tf32()
+        for one in ({"float32_matmul_precision": "high"}, {"cudnn_allow_tf32": True}):
+            with flags.applied(one):
+                assert flags.allows_tf32()
+        for name in flags.FLOAT32[:3]:
+            with flags.applied({name: "tf32"}):
+                assert flags.allows_tf32()
+        assert not flags.allows_tf32()
 
 
 def test_a_user_of_cudnns_own_measurements_is_compared_with_them() -> None:
