@@ -13,20 +13,24 @@ from dataclasses import replace
 import sympy
 
 from cuda_agent_backend.sketch.lower import ARG_REDUCTIONS, LoweredRegion, Stage
+from cuda_agent_backend.sketch.made_order import as_made
 from cuda_agent_backend.sketch.nest import Dim, Kernel, coefficient, group, simplify, with_indices
 from cuda_agent_backend.sketch.scan_parts import in_parts
 
 
-def grouped(region: LoweredRegion, fits: Callable[[Kernel], bool]) -> tuple[Kernel, ...]:
+def grouped(
+    region: LoweredRegion, fits: Callable[[Kernel], bool], across: bool = False
+) -> tuple[Kernel, ...]:
     """The region's kernels, loops in the order of scans, or in parts as long as those, where that takes fewer.
 
-    ``fits``: whether the target has a way to run a kernel of several stages.
+    ``fits``: whether the target has a way to run a kernel of several stages. across: whether it stores the results of a
+    product across their loops as well, which then loops behind it may be in the order of, too.
 
     Raises:
         Unsupported: a single stage fits no kernel.
     """
     stages, found = region.stages, group(region, fits)
-    for change in (along_scans, in_parts):
+    for change in (along_scans, in_parts, *((as_made,) if across else ())):
         changed = change(stages)
         if len(found) > 1 and changed != stages:
             other = group(replace(region, stages=changed), fits)
