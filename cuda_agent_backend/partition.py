@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch.fx import Graph, Node
+from torch.fx.node import Argument
 
 from cuda_agent_backend.composed import Composed, composed
 from cuda_agent_backend.copies import read_through
@@ -51,7 +52,13 @@ AS_THEY_STAND = (Kind.ATTENTION, Kind.RECURRENT, Kind.SORT)
 ALONE = (*AS_THEY_STAND, Kind.SCATTER)
 WAITING = (Kind.PRODUCT, *ALONE)
 FUSIBLE = (Kind.COMPUTE, Kind.VIEW, Kind.RANDOM, Kind.VANISHING, *WAITING)
-PAIRED = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
+CONVOLUTION = torch.ops.aten.convolution.default
+PAIRED = (
+    torch.ops.aten.mm.default,
+    torch.ops.aten.addmm.default,
+    torch.ops.aten.bmm.default,
+    CONVOLUTION,
+)
 """Products of which two of one operand may be one region."""
 FEWEST_OF_PAIR = 8
 """Rows and columns from which on they are worth tiles, by which one kernel does both."""
@@ -341,14 +348,36 @@ def _paired(first: Node, second: Node, part: Iterable[Node]) -> bool:
     """
     if first.target not in PAIRED or first.target is not second.target:
         return False
-    (left, weights), (other, others) = first.args[-2:], second.args[-2:]
+    (left, weights), (other, others) = _operands(first), _operands(second)
     if left is not other or not isinstance(weights, Node) or not isinstance(others, Node):
+        return False
+    if first.target is CONVOLUTION and not _alike(first, second):
         return False
     users, values = {*first.users, *second.users}, [n.meta["val"] for n in (weights, others)]
     same = values[0].shape == values[1].shape and values[0].stride() == values[1].stride()
     whole = values[0].dtype == values[1].dtype == torch.float32
-    large = min(first.meta["val"].shape) >= FEWEST_OF_PAIR
+    large = min(_rows_and_columns(first)) >= FEWEST_OF_PAIR
     return _device(first)[0] == "cuda" and whole and large and same and users <= set(part)
+
+
+def _operands(product: Node) -> tuple[Argument, Argument]:
+    """What is multiplied, the weights second."""
+    left, weights = product.args[:2] if product.target is CONVOLUTION else product.args[-2:]
+    return left, weights
+
+
+def _alike(first: Node, second: Node) -> bool:
+    """Whether two convolutions of one image go over it in the same way, none of them transposed or in groups."""
+    *_, transposed, _, groups = way = first.args[3:]
+    return way == second.args[3:] and (transposed, groups) == (False, 1)
+
+
+def _rows_and_columns(product: Node) -> tuple[int, int]:
+    """Of what a product makes."""
+    shape = product.meta["val"].shape
+    if product.target is CONVOLUTION:
+        return shape.numel() // shape[1], shape[1]
+    return shape[-2], shape[-1]
 
 
 def _offer(part: list[Node], analysis: Analysis, min_bytes: int) -> list[Region]:

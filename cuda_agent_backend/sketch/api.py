@@ -272,8 +272,9 @@ def _loop_nests(task: Task) -> LoopNests:
 
 def _nests(task: Task) -> Nests:
     region = lower(task)
-    kernels = grouped(region, partial(_fits, region, task.target))
-    if task.target == "cuda":
+    on_cuda = task.target == "cuda"
+    kernels = grouped(region, partial(_fits, region, task.target), across=on_cuda)
+    if on_cuda:
         kernels = tuple(map(unscaled, kernels))
     buffers = [*region.inputs, *region.outputs, *temporaries(region, kernels)]
     if len(buffers) > MAX_BUFFERS:  # said here, before any schedule is written out

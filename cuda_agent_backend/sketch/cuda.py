@@ -278,7 +278,7 @@ def schedules(
     # where blocks share terms, tiles alone do not fill the device; a product that is kept is only read once less
     shared = any(int(plain[0].parameters(n).get("split", 1)) > 1 for n in range(len(kernels)))
     unsure = shared or any(one.kept for one in reducings(region, kernels))
-    unsure = unsure or _only_apart_in_boxes(plain[0], reduced)
+    unsure = unsure or _only_apart_in_boxes(plain[0], reduced) or _only_apart_in_images(plain)
     unsure = unsure or any(_multiplies_slower(one, plain[0]) for one in reduced[:1])
     turns = itertools.zip_longest(*((plain, reduced) if unsure else (reduced, plain)))
     found = [one for turn in turns for one in turn if one is not None]
@@ -293,6 +293,11 @@ def _only_apart_in_boxes(plain: Schedule, reduced: list[Schedule]) -> bool:
     return gated and any(dict(p).get("group") == BOXES for p in plain.kernels)
 
 
+def _only_apart_in_images(plain: list[Schedule]) -> bool:
+    """Whether two convolutions may be done by boxes of the image, which one kernel for both is not."""
+    return any(sum(dict(p)["sketch"] == cuda_halo.SKETCH for p in s.kernels) > 1 for s in plain)
+
+
 def _multiplies_slower(rows: Schedule, plain: Schedule) -> bool:
     """Whether tiles as wide as rows do not multiply in the faster way that other tiles do."""
     for own, other in zip(map(dict, rows.kernels), map(dict, plain.kernels), strict=False):
@@ -304,7 +309,7 @@ def _multiplies_slower(rows: Schedule, plain: Schedule) -> bool:
 def _one_by_one(
     region: LoweredRegion, kernels: tuple[Kernel, ...], device: DeviceFacts, most: int
 ) -> list[Schedule]:
-    """All kernels at their best, then one kernel's choice changed.
+    """All kernels at their best, then one kernel's choice changed, or that of two products of one operand.
 
     Kernels that do about as much take turns; one that does a tenth of that has one turn in eleven.
     """
@@ -312,15 +317,28 @@ def _one_by_one(
     options = [kernel_schedules(kernel, region, device, most) for kernel in kernels]
     first = [o[0] for o in options]
     moved = [traffic_of(kernel, region) for kernel in kernels]
+    twins = _twins(kernels, options)
     changes = sorted(
         (number * max(moved) / own, position, number)
         for position, (choices, own) in enumerate(zip(options, moved, strict=True))
         for number in range(1, len(choices))
+        if position not in twins[1:]
     )
-    return [
-        Schedule.of(*first),
-        *(
-            Schedule.of(*first[:position], options[position][number], *first[position + 1 :])
-            for _, position, number in changes
-        ),
-    ]
+
+    def changed(position: int, number: int) -> Schedule:
+        places = twins if position in twins else (position,)
+        return Schedule.of(*(o[number] if n in places else o[0] for n, o in enumerate(options)))
+
+    return [Schedule.of(*first), *(changed(position, number) for _, position, number in changes)]
+
+
+def _twins(
+    kernels: tuple[Kernel, ...], options: list[list[dict[str, Parameter]]]
+) -> tuple[int, ...]:
+    """The numbers of two products of one operand that have the same choices: what is best for one is for the other."""
+    found = [(n, numbers_of(kernel)) for n, kernel in enumerate(kernels)]
+    products = [(n, c) for n, c in found if c is not None]
+    if len(products) != 2 or len({c.left.buffer for _, c in products}) != 1:
+        return ()
+    (first, _), (second, _) = products
+    return (first, second) if options[first] == options[second] else ()

@@ -285,7 +285,7 @@ def split_outer(kernel: Kernel, symbol: sympy.Symbol, part: int) -> Kernel:
 
 def cut_loops(kernel: Kernel, parts: Mapping[sympy.Symbol, Sequence[int]]) -> Kernel:
     """The same kernel with loops as several each, of the sizes in ``parts``, from the outermost to the innermost."""
-    loops = {s: tuple((_part(s, n), size) for n, size in enumerate(p)) for s, p in parts.items()}
+    loops = {s: tuple((part_of(s, n), size) for n, size in enumerate(p)) for s, p in parts.items()}
     change: dict[sympy.Symbol, sympy.Expr] = {}
     for symbol, dims in loops.items():
         change[symbol] = sympy.S.Zero
@@ -319,7 +319,8 @@ def cut_loops(kernel: Kernel, parts: Mapping[sympy.Symbol, Sequence[int]]) -> Ke
     return replace(kernel, outer=outer, stages=tuple(map(stage, kernel.stages)))
 
 
-def _part(symbol: sympy.Symbol, number: int) -> sympy.Symbol:
+def part_of(symbol: sympy.Symbol, number: int) -> sympy.Symbol:
+    """The loop that is part ``number`` of one that is cut."""
     return sympy.Symbol(f"{symbol}_{number}", integer=True, nonnegative=True)
 
 

@@ -23,7 +23,7 @@ from cuda_agent_backend.sketch.reduced_loops import (
     names_between,
     stored_by,
 )
-from cuda_agent_backend.sketch.ssa import Body, Instruction, Unsupported
+from cuda_agent_backend.sketch.ssa import Body, Instruction, Unsupported, Value
 from cuda_agent_backend.sketch.unscaled import unscaled
 
 FEWEST = 8
@@ -132,12 +132,39 @@ def _renamed(kernel: Kernel, names: Mapping[sympy.Symbol, sympy.Symbol]) -> Kern
 
 def _alike(a: Contraction, b: Contraction) -> bool:
     """Whether two products have all but the buffer of their weights in common."""
-    plain = all(f.mask is None for c in (a, b) for f in (c.left, c.right))
+    plain = a.right.mask is None and b.right.mask is None and _alike_masked(a.left, b.left)
     sides = ((a.left, b.left), (a.right, b.right))
     same = all(sympy.expand(one.index - other.index) == 0 for one, other in sides)
     numbers = not a.is_coded and not b.is_coded and a.dtype == b.dtype
     constants = (a.left.constant, a.right.constant) == (b.left.constant, b.right.constant)
     return plain and same and numbers and constants and a.left.buffer == b.left.buffer
+
+
+def _alike_masked(a: Factor, b: Factor) -> bool:
+    """Whether two factors are masked at the same places, as two convolutions of one padded image are."""
+    if a.mask is None or b.mask is None:
+        return a.mask is b.mask
+    return a.absent == b.absent and _numbered(a.mask) == _numbered(b.mask)
+
+
+def _numbered(mask: Body) -> list[tuple[object, ...]]:
+    """What a mask does, its values by the order in which they are made. Masks have no bodies of their own."""
+    numbers = {i.result: n for n, i in enumerate(mask.instructions)}
+
+    def operand(value: object) -> object:
+        return ("value", numbers.get(value)) if isinstance(value, Value) else value
+
+    made = [
+        (
+            i.op,
+            tuple(map(operand, i.operands)),
+            i.dtype,
+            i.index and sympy.expand(i.index),
+            i.buffer,
+        )
+        for i in mask.instructions
+    ]
+    return [*made, tuple(map(operand, mask.results))]
 
 
 def _joined(first: Kernel, second: Kernel, buffer: str) -> Kernel:

@@ -7,31 +7,71 @@ it is part of the scan.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 import sympy
 
+from cuda_agent_backend.sketch.joined_parts import in_joined_parts
 from cuda_agent_backend.sketch.lower import ARG_REDUCTIONS, LoweredRegion, Stage
-from cuda_agent_backend.sketch.nest import Dim, Kernel, coefficient, group, simplify, with_indices
+from cuda_agent_backend.sketch.made_order import as_made
+from cuda_agent_backend.sketch.nest import (
+    Dim,
+    Kernel,
+    coefficient,
+    group,
+    simplify,
+    temporaries,
+    with_indices,
+)
 from cuda_agent_backend.sketch.scan_parts import in_parts
 
 
-def grouped(region: LoweredRegion, fits: Callable[[Kernel], bool]) -> tuple[Kernel, ...]:
+def grouped(
+    region: LoweredRegion, fits: Callable[[Kernel], bool], across: bool = False
+) -> tuple[Kernel, ...]:
     """The region's kernels, loops in the order of scans, or in parts as long as those, where that takes fewer.
 
-    ``fits``: whether the target has a way to run a kernel of several stages.
+    ``fits``: whether the target has a way to run a kernel of several stages. across: whether it stores the results of a
+    product across their loops as well, which then loops behind it may be in the order of, too.
 
     Raises:
         Unsupported: a single stage fits no kernel.
     """
     stages, found = region.stages, group(region, fits)
-    for change in (along_scans, in_parts):
+    for change in (along_scans, in_parts, *((as_made,) if across else ())):
         changed = change(stages)
         if len(found) > 1 and changed != stages:
             other = group(replace(region, stages=changed), fits)
             stages, found = changed, other if len(other) < len(found) else found
-    return found
+    return _joined_in_parts(region, stages, found, fits) if across else found
+
+
+def _joined_in_parts(
+    region: LoweredRegion,
+    stages: tuple[Stage, ...],
+    found: tuple[Kernel, ...],
+    fits: Callable[[Kernel], bool],
+) -> tuple[Kernel, ...]:
+    """The same with what joins products in parts, where no more kernels leave less in memory for each other."""
+    changed = in_joined_parts(stages)
+    if len(found) == 1 or changed == stages:
+        return found
+    parts = {stage.name for stage in changed} - {stage.name for stage in stages}
+    other = group(
+        replace(region, stages=changed), lambda kernel: fits(kernel) and _is_tail(kernel, parts)
+    )
+    left = [sum(b.extent for b in temporaries(region, kernels)) for kernels in (other, found)]
+    return other if len(other) <= len(found) and left[0] < left[1] else found
+
+
+def _is_tail(kernel: Kernel, parts: Collection[str]) -> bool:
+    """Whether ``parts``, stages by name, come behind a kernel's only reduction, element by element: more than that a
+    product's tiles do not do."""
+    first, *rest = kernel.stages
+    if kernel.is_map or not any(s.name in parts for s in kernel.stages):
+        return True
+    return first.kind == "reduce" and all(s.kind == "map" and not s.inner for s in rest)
 
 
 def along_scans(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:

@@ -64,16 +64,16 @@ def _cut(stage: Stage, loop: Dim, begin: int, scan: Stage) -> tuple[Stage, ...]:
     end = begin + points
     made = {s.buffer: scan.dtype for s in scan.stores}
     beside = [
-        _without(_part(stage, symbol, low, high), made)
+        _without(part_of_stage(stage, symbol, low, high), made)
         for low, high in ((0, begin), (end, size))
         if low < high
     ]
     if any(part.reads() & made.keys() for part in beside):
         return (stage,)
-    return (_part(stage, symbol, begin, end), *beside)
+    return (part_of_stage(stage, symbol, begin, end), *beside)
 
 
-def _part(stage: Stage, symbol: sympy.Symbol, low: int, high: int) -> Stage:
+def part_of_stage(stage: Stage, symbol: sympy.Symbol, low: int, high: int) -> Stage:
     """``stage`` at the points from ``low`` up to ``high`` of one loop."""
     single = high - low == 1
     change: dict[sympy.Symbol, sympy.Expr] = {

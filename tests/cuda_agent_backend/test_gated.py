@@ -89,6 +89,16 @@ def two_and_a_residual(x: Tensor, g: Tensor, v: Tensor, r: Tensor) -> tuple[Tens
     return mixed, mixed.tanh()
 
 
+def wave_of_two(x: Tensor, w: Tensor, v: Tensor, b: Tensor) -> Tensor:
+    x = F.pad(x, (4, 0))
+    return F.conv1d(x, w, b, dilation=2).tanh() * F.conv1d(x, v, dilation=2).sigmoid()
+
+
+def two_of_an_image(x: Tensor, w: Tensor, v: Tensor, r: Tensor) -> Tensor:
+    first, second = (F.conv2d(x, one, stride=2, padding=1) for one in (w, v))
+    return F.elu(first) * second.sigmoid() + r
+
+
 # odd sizes; rows and columns that are no multiple of a tile
 X, W, B = randn(3, 10, 33), randn(36, 10), randn(36)
 IMAGE, FILTERS = randn(2, 7, 11, 9), randn(20, 7, 3, 3)
@@ -123,6 +133,18 @@ CASES: dict[str, Case] = {
     ),
     "two products of an odd number of columns": (
         two_and_a_residual, (randn(37, 11), randn(11, 33), randn(11, 33).flip(0), randn(37, 33)),
+    ),
+    "two causal convolutions": (
+        wave_of_two, (X, randn(22, 10, 3), randn(22, 10, 3).flip(0), randn(22)),
+    ),
+    "two convolutions of an image": (
+        two_of_an_image, (IMAGE, FILTERS, FILTERS.flip(0), randn(2, 20, 6, 5)),
+    ),
+    "two convolutions in channels last": (
+        two_of_an_image, tuple(map(channels_last, (IMAGE, FILTERS, FILTERS.flip(0), randn(2, 20, 6, 5)))),
+    ),
+    "two products in batches": (
+        lambda x, w, v: F.silu(x @ w) * (x @ v), (randn(3, 19, 12), randn(3, 12, 16), randn(3, 12, 16).flip(0)),
     ),
 }  # fmt: skip
 
@@ -200,6 +222,8 @@ def test_what_is_combined_is_never_written(name: str) -> None:
         ("two layers with biases", {"split": 2}),
         ("two products of an odd number of columns", WIDE),
         ("two products of an odd number of columns", {"aligned": 1}),
+        ("two causal convolutions", GROUPS),
+        ("two convolutions of an image", {"split": 2}),
         ("GLU of channels", {"warp_n": 32, "tile_n": 64, "depth": 64, "warps_k": 2, "stages": 2}),
     ],
 )  # fmt: skip
@@ -247,6 +271,7 @@ def test_operands_of_16_bits(
         ("halves of a linear layer", {"split": 2}),
         ("tokens of an image", GROUPS),
         ("two layers of one input", {}),
+        ("two causal convolutions", {}),
     ],
 )
 def test_what_is_not_finite_is_as_in_eager(
@@ -256,7 +281,7 @@ def test_what_is_not_finite_is_as_in_eager(
     x, w, *more = (x.clone() for x in inputs)
     x[0, 0, 5], x[1, 2, 3], w[3, 2] = special, 0, special
     if more:
-        more[0][..., 7] = special
+        more[0][..., -1] = special
     it = on_cuda(function, x, w, *more)
     (got,) = cuda_emulator.run(*gated(it, **change), it.inputs, tmp_path)
     torch.testing.assert_close(got, it.want[0], equal_nan=True, rtol=1e-4, atol=1e-4)
@@ -278,6 +303,10 @@ def first_kept(x: Tensor, g: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 def turned(x: Tensor, g: Tensor, v: Tensor) -> Tensor:
     return (x @ g).sigmoid() * F.linear(x, v)
+
+
+def padded_apart(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+    return F.conv1d(F.pad(x, (2, 0)), w) * F.conv1d(F.pad(x, (1, 1)), v).sigmoid()
 
 
 def two_crossed(x: Tensor, g: Tensor, v: Tensor) -> Tensor:
@@ -321,6 +350,7 @@ def five(x: Tensor, w: Tensor) -> Tensor:
         (first_kept, (randn(37, 11), randn(11, 24), randn(11, 24) + 1)),
         (turned, (randn(37, 11), randn(11, 24), randn(24, 11))),
         (two_crossed, (randn(37, 11), randn(11, 24), randn(11, 24) + 1)),
+        (padded_apart, (X, randn(22, 10, 3), randn(22, 10, 3) + 1)),
         (five, (randn(37, 11), randn(11, 60))),
         (lambda x, w: (x @ w).chunk(2, 1)[0].relu(), (randn(37, 11), randn(11, 48))),
         (lambda x, w: F.glu(F.conv2d(x, w, groups=2), 1), (randn(2, 14, 11, 9), FILTERS)),
@@ -404,6 +434,16 @@ def test_constants_of_two_layers_are_kept(
         folder.mkdir()
         (got,) = cuda_emulator.run(source, plan, it.inputs, folder)
         torch.testing.assert_close(got.double(), wide, rtol=1e-5, atol=1e-5)
+
+
+def test_two_convolutions_are_tried_alike_in_both_ways() -> None:
+    """One kernel for both, and boxes of the image, which that does not have, in the first round of a search."""
+    inputs = (torch.empty(16, 64, 8000), *(torch.empty(64, 64, 2) for _ in range(2)))
+    it = on_cuda(lambda x, w, v: F.conv1d(x, w).tanh() * F.conv1d(x, v).sigmoid(), *inputs)
+    offered = cuda.schedules(it.analysis.region, it.analysis.kernels, DEVICE)
+    ways = [tuple(str(dict(k)["sketch"]) for k in s.kernels) for s in offered]
+    assert {(SKETCH,), ("halo", "halo")} <= set(ways[:4])
+    assert all(len(set(way)) == 1 for way in ways)
 
 
 def test_two_layers_of_codes_are_two_products() -> None:

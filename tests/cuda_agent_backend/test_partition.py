@@ -95,6 +95,31 @@ def test_on_cuda_two_products_of_one_operand_that_are_combined_are_one_region() 
     assert len(on_cuda(gated, (4, 3000), (3000, 256), (3000, 256))) == 2
 
 
+def test_on_cuda_two_convolutions_of_one_image_that_are_combined_are_one_region() -> None:
+    def gated(x: torch.Tensor, g: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return F.conv2d(x, g, padding=1).sigmoid() * F.conv2d(x, v, padding=1)
+
+    def otherwise(x: torch.Tensor, g: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return F.conv2d(x, g, padding=2, dilation=2).sigmoid() * F.conv2d(x, v, padding=1)
+
+    def in_groups(x: torch.Tensor, g: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        first, second = (F.conv2d(x, w, padding=1, groups=2) for w in (g, v))
+        return first.sigmoid() * second
+
+    def experts(x: torch.Tensor, g: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return F.silu(torch.bmm(x, g)) * torch.bmm(x, v)
+
+    x, w = (4, 16, 32, 32), (24, 16, 3, 3)
+    (found,) = on_cuda(gated, x, w, w)
+    assert operators(found) == ["convolution", "sigmoid", "convolution", "mul"]
+    assert found.reason is None
+    assert len(on_cuda(otherwise, x, w, w)) == 2
+    assert len(on_cuda(in_groups, x, (24, 8, 3, 3), (24, 8, 3, 3))) == 2
+    assert len(on_cuda(gated, x, (4, 16, 3, 3), (4, 16, 3, 3))) == 2
+    (found,) = on_cuda(experts, (4, 128, 64), (4, 64, 96), (4, 64, 96))
+    assert operators(found).count("bmm") == 2
+
+
 def test_on_cuda_convolutions_and_products_alone_are_offered() -> None:
     def block(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return F.relu(F.conv2d(x, w, b, padding=1) * 2 + 1)
