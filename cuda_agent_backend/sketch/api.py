@@ -93,6 +93,8 @@ class LoopNests:
     task: Task
     region: LoweredRegion
     kernels: tuple[Kernel, ...]
+    calls: bool = True
+    """Whether schedules with library calls are offered too."""
 
     @property
     def family(self) -> str:
@@ -113,7 +115,7 @@ class LoopNests:
     @cached_property
     def library(self) -> Library | None:
         """The task by library calls with kernels around them."""
-        if self.task.target != "cuda":
+        if self.task.target != "cuda" or not self.calls:
             return None
         with _lowering:
             return library_of(self.task, _nests)
@@ -194,6 +196,9 @@ class Guarded:
         return self.seconds[device]
 
 
+APART = "apart"
+"""What schedules are marked with whose products do not store across their loops, where others do."""
+
 _lowering = threading.RLock()
 """Inductor's lowering is not safe among threads."""
 
@@ -208,10 +213,22 @@ def _analyse(text: str) -> Analysis | NotCovered:
         return found
     tried = [(form.name, _rewritten(task, form)) for form in rewritten]
     ways = [(name, way) for name, way in tried if not isinstance(way, NotCovered)]
-    if not ways:
-        return found
     own = () if isinstance(found, NotCovered) else (("", found),)
-    return Alternatives(task, (*ways, *own))
+    apart = _apart(found) if isinstance(found, LoopNests) else None
+    every = (*ways, *own, *(((APART, apart),) if apart else ()))
+    return Alternatives(task, every) if len(every) > len(own) else found
+
+
+def _apart(nests: LoopNests) -> LoopNests | None:
+    """The same without products that store across their loops, which may cost more than to read them once again."""
+    if nests.task.target != "cuda":
+        return None
+    region = nests.region
+    kernels = tuple(map(unscaled, grouped(region, partial(_fits, region, "cuda"))))
+    fits = len((*region.inputs, *region.outputs, *temporaries(region, kernels))) <= MAX_BUFFERS
+    return (
+        LoopNests(nests.task, region, kernels, False) if fits and kernels != nests.kernels else None
+    )
 
 
 def _blocks(made: Program) -> int:
