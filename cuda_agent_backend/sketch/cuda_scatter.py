@@ -167,7 +167,13 @@ class CudaScatter:
 
     def _sizes(self, constants: dict[str, int]) -> list[str]:
         form = self.form
-        own = {"count": form.count, "size": form.size, "inner": form.inner} | constants
+        own = {
+            "count": form.count,
+            "size": form.size,
+            "inner": form.inner,
+            "wraps": int(form.wraps),
+        }
+        own |= constants
         steps = {"index": form.index.steps, "out": form.out}
         return [
             "struct sizes {",

@@ -41,9 +41,11 @@ template <int How, int V> CA_INLINE void scatter_join_vector(float* to, const fl
   for (int v = 0; v < V; ++v) scatter_join<How>(to + v, x[v]);
 }
 
-template <int Size, class I> CA_INLINE int scatter_place(I index) {
-  if (uint64_t(int64_t(index)) >= uint64_t(Size)) __trap();
-  return int(index);
+// S::wraps: an index below zero counts from the end.
+template <class S, class I> CA_INLINE int scatter_place(I index) {
+  const int64_t place = int64_t(index) + (S::wraps && index < 0 ? S::size : 0);
+  if (uint64_t(place) >= uint64_t(S::size)) __trap();
+  return int(place);
 }
 
 // One block for each piece of results that fits into shared memory: `tile` neighbours of each of the `size` places.
@@ -76,7 +78,7 @@ template <class S, class I, class Self, class Source> CA_INLINE void scatter_sha
     for (int u = 0; u < S::flight; ++u) {
       const int i = begin + u * S::threads, f = first + i % S::tile;
       if (i < total && f < S::inner) {
-        const int at = scatter_place<S::size>(place[u]) * S::tile + i % S::tile;
+        const int at = scatter_place<S>(place[u]) * S::tile + i % S::tile;
         if (S::counts) atomicAdd(shared + at, 1u);
         else scatter_join<S::how>(sums + at, value[u]);
       }
@@ -117,7 +119,7 @@ template <class S, class I, class Source, class Lies> CA_INLINE void scatter_glo
     const int64_t f = i % groups * V, k = i / groups % S::count, outer = i / groups / S::count;
 #pragma unroll
     for (int v = 0; v < (S::apart ? V : 1); ++v) {
-      const int m = scatter_place<S::size>(index[outer * S::index_outer + k * S::index_step + (f + v) * S::index_inner]);
+      const int m = scatter_place<S>(index[outer * S::index_outer + k * S::index_step + (f + v) * S::index_inner]);
       to[u][v] = outer * S::out_outer + m * S::out_step + (f + v) * S::out_inner;
     }
     if (V == 4 && S::loaded) {
