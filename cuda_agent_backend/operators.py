@@ -167,7 +167,9 @@ VIEWS_OF_AN_INDEX = (
 )
 """Views that a region of a scatter takes in."""
 SCATTERS = ("scatter_add", "scatter_reduce")
-PUTS = ("index_put", "_unsafe_index_put")
+MASKED_PUT = "_unsafe_masked_index_put_accumulate"
+"""What the gradient of a table of embeddings is: rows at its padding are left out."""
+PUTS = ("index_put", "_unsafe_index_put", MASKED_PUT)
 """Scatters of whole slices, by what an index along one dimension names, where they add."""
 
 
@@ -454,7 +456,7 @@ class Scattered:
     """What a scatter reads, and along which dimension.
 
     spread: how many dimensions of the source stand for that one; a put has those of its index there. wraps: whether an
-    index below zero counts from the end.
+    index below zero counts from the end. mask: where it is false, nothing goes anywhere.
     """
 
     into: Node
@@ -464,6 +466,7 @@ class Scattered:
     how: str
     spread: int = 1
     wraps: bool = False
+    mask: Node | None = None
 
 
 def scattered(node: Node) -> Scattered | None:
@@ -475,14 +478,15 @@ def scattered(node: Node) -> Scattered | None:
             return None
         how = "sum" if name == "scatter_add" else str(argument(node, "reduce"))
         return Scattered(into, index, source, argument(node, "dim") % len(shape_of(into)), how)
-    if name not in PUTS or argument(node, "accumulate") is not True:
+    if name not in PUTS or (name != MASKED_PUT and argument(node, "accumulate") is not True):
         return None
     into, indices, source = (argument(node, key) for key in ("self", "indices", "values"))
     given = [(dim, index) for dim, index in enumerate(indices) if index is not None]
     if len(given) != 1 or not all(is_tensor(x) for x in (into, given[0][1], source)):
         return None
     ((dim, index),) = given
-    return Scattered(into, index, source, dim, "sum", len(shape_of(index)), wraps=True)
+    mask = argument(node, "mask") if name == MASKED_PUT else None
+    return Scattered(into, index, source, dim, "sum", len(shape_of(index)), True, mask)
 
 
 def is_scatter(node: Node) -> bool:
@@ -510,6 +514,8 @@ def _is_whole(found: Scattered) -> bool:
     """Whether values go to all that lies beside a scatter's dimension, and each has a place of its own in the index."""
     into, index, source = map(shape_of, (found.into, found.index, found.source))
     before, behind = into[: found.dim], into[found.dim + 1 :]
+    if found.mask is not None and shape_of(found.mask) != (*index, *(1 for _ in behind)):
+        return False
     if found.wraps:
         return bool(index) and source == (*before, *index, *behind)
     return index == source and (*index[: found.dim], *index[found.dim + 1 :]) == (*before, *behind)

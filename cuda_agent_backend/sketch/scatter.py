@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from torch.fx import Node
+from torch.fx import Graph, Node
 
 from cuda_agent_backend.gathered import overlap_add
 from cuda_agent_backend.operators import (
@@ -38,7 +38,7 @@ class Scatter:
     """``out[o, index[o, k, f], f]`` is joined with ``source[o, k, f]``, having been ``self``: float32.
 
     ``how``: "sum", "amax" or "amin". Sizes: ``outer`` of o, ``count`` of k, ``size`` of places, ``inner`` of f.
-    ``wraps``: whether an index below zero counts from the end.
+    ``wraps``: whether an index below zero counts from the end. ``mask``: where it is false, nothing goes anywhere.
     """
 
     how: str
@@ -51,6 +51,7 @@ class Scatter:
     source: Operand
     out: Steps
     wraps: bool = False
+    mask: Operand | None = None
 
 
 def has_scatter(task: Task) -> bool:
@@ -62,7 +63,7 @@ def has_scatter(task: Task) -> bool:
         return True
     if names.isdisjoint(PUTS):
         return False
-    nodes = [n for n in task.to_graph_module().graph.nodes if name_of(n) in PUTS]
+    nodes = [n for n in _graph(task).nodes if name_of(n) in PUTS]
     return any(is_scatter(node) and overlap_add(node) is None for node in nodes)
 
 
@@ -72,7 +73,7 @@ def scatter_of(task: Task) -> Scatter:
     Raises:
         Unsupported: it is more than that, or of a form that the kernels do not know, with the reason.
     """
-    graph = task.to_graph_module().graph
+    graph = _graph(task)
     (output,) = graph.find_nodes(op="output")
     results = output.args[0]
     node = results[0] if isinstance(results, list | tuple) and len(results) == 1 else None
@@ -101,7 +102,14 @@ def scatter_of(task: Task) -> Scatter:
         operand(found.into), operand(found.index, found.spread), operand(found.source, found.spread),
         _steps(out.shape, out.stride, dim),
         found.wraps,
+        None if found.mask is None else operand(found.mask, found.spread),
     )  # fmt: skip
+
+
+def _graph(task: Task) -> Graph:
+    """On the CPU, for without a GPU some puts say nothing of their shape."""
+    graph: Graph = replace(task, target="cpu").to_graph_module().graph
+    return graph
 
 
 def _steps(shape: tuple[int, ...], stride: tuple[int, ...], dim: int, spread: int = 1) -> Steps:

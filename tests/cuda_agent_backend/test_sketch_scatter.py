@@ -71,6 +71,12 @@ def put(dim: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     return into_places
 
 
+def masked(into: Tensor, kept: Tensor, index: Tensor, values: Tensor) -> Tensor:
+    """Rows at the padding are left out."""
+    put = torch.ops.aten._unsafe_masked_index_put_accumulate
+    return put(into, kept[..., None], [index], values)
+
+
 def degrees(i: Tensor) -> Tensor:
     counts = torch.zeros(9)
     return torch.ops.aten.index_put(counts, [i], torch.ones(i.shape[0]), True)
@@ -94,6 +100,10 @@ CASES: dict[str, Case] = {
     "messages of edges": (gathered_edges, (randn(9, 40), places(9, 120), randn(120, 40))),
     "gradient of a table": (put(0), (randn(30, 12), places(30, 7, 11) - 15, randn(7, 11, 12))),
     "put in the middle": (put(1), (randn(80, 7, 9), places(7, 11), randn(80, 11, 9))),
+    "gradient of a table with padding": (
+        masked,
+        (randn(30, 12), places(30, 7, 11) > 5, places(30, 7, 11), randn(7, 11, 12)),
+    ),
     "degrees": (degrees, (places(9, 120),)),
     "from a transpose": (lambda s, i, x: added(s, i, x.t()), (randn(70, 13), places(13, 70, 40), randn(40, 70))),
 }  # fmt: skip
