@@ -35,8 +35,8 @@ from cuda_agent_backend.operators import (
     Kind,
     kind_of,
     kind_of_lasting,
+    scattered,
 )
-from cuda_agent_backend.rewrite.edit import argument
 from cuda_agent_backend.rewrite.vanishing import vanishes_within
 from cuda_agent_backend.scaled import scaled_operands
 from sandbox import plan
@@ -477,7 +477,9 @@ def _with_index(part: list[Node], analysis: Analysis) -> list[Node]:
     found = list(part)
     for node in part:
         if analysis.kinds[node] is Kind.SCATTER:
-            index = argument(node, "index")
+            scatter = scattered(node)
+            assert scatter is not None
+            index = scatter.index
             while index.target in VIEWS_OF_AN_INDEX:
                 found.append(index)
                 index = index.all_input_nodes[0]

@@ -79,9 +79,7 @@ class Child:
         """Close its input, and kill its group if that does not end it."""
         if self.owner != os.getpid():
             return
-        if self.process.stdin:
-            with contextlib.suppress(OSError):
-                self.process.stdin.close()
+        self._close_input()
         try:
             self.process.wait(STOP_GRACE_S)
         except subprocess.TimeoutExpired:
@@ -99,10 +97,19 @@ class Child:
         except ProcessLookupError:
             pass
         self.process.wait()
+        self._close_input()
+
+    def _close_input(self) -> None:
+        """What it was not told any more is dropped."""
+        if self.process.stdin:
+            with contextlib.suppress(OSError):
+                self.process.stdin.close()
 
     def _read(self) -> None:
-        for message in _lines(self.process.stdout):
-            self._messages.put(message)
+        assert self.process.stdout
+        with self.process.stdout as stream:
+            for message in _lines(stream):
+                self._messages.put(message)
         self._messages.put(None)
 
 

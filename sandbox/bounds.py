@@ -33,7 +33,8 @@ _INDEXED: dict[str, tuple[str, str, str | None]] = {
     "scatter_add": ("index", "self", "dim"),
     "scatter_reduce": ("index", "self", "dim"),
 }
-_INDEX_LISTS = ("index", "_unsafe_index", "index_put", "_unsafe_index_put", "_unsafe_masked_index")
+_INDEX_LISTS = ("index", "_unsafe_index", "index_put", "_unsafe_index_put", "_unsafe_masked_index",
+                "_unsafe_masked_index_put_accumulate")  # fmt: skip
 _DIVISORS = ("div", "floor_divide", "remainder", "fmod")
 _SHIFTS = ("bitwise_left_shift", "bitwise_right_shift", "__lshift__", "__rshift__")
 _PASS_ON = VIEWS | {

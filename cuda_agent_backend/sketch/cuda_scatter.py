@@ -116,7 +116,7 @@ class CudaScatter:
         body = [
             "extern __shared__ __align__(16) unsigned char shared[];",
             *self._readers(),
-            "ca::scatter_shared<sizes>(reinterpret_cast<unsigned*>(shared), out, index, self, source);",
+            "ca::scatter_shared<sizes>(reinterpret_cast<unsigned*>(shared), out, index, self, source, kept);",
         ]
         blocks = form.outer * ceildiv(form.inner, tile)
         kernels = [("k0", body, blocks, 4 * form.size * tile)]
@@ -133,7 +133,7 @@ class CudaScatter:
         constants = {**given, "values": values, "results": results}
         constants |= {"apart": int(apart), "loaded": int(loaded)}
         begin = [*self._readers(), "ca::scatter_begin<sizes>(out, self);"]
-        join = [*self._readers(), "ca::scatter_global<sizes>(out, index, source, lies);"]
+        join = [*self._readers(), "ca::scatter_global<sizes>(out, index, source, lies, kept);"]
         each = given["threads"] * given["flight"] * given["vector"]
         kernels = [
             ("k0", begin, ceildiv(results, given["threads"]), 0),
@@ -146,7 +146,7 @@ class CudaScatter:
     ) -> tuple[str, Plan]:
         inputs = [Buffer(f"in{i}", "input", spec) for i, spec in enumerate(self.task.inputs)]
         buffers = (*inputs, Buffer("out", "output", self.task.output_specs[0]))
-        types = {"float32": "float", "int64": "long long", "int32": "int"}
+        types = {"float32": "float", "int64": "long long", "int32": "int", "bool": "bool"}
         given = [f"const {types[b.spec.dtype]}* __restrict__ {b.name}" for b in inputs]
         lines, launches = self._sizes(constants), []
         threads = constants["threads"]
@@ -167,7 +167,13 @@ class CudaScatter:
 
     def _sizes(self, constants: dict[str, int]) -> list[str]:
         form = self.form
-        own = {"count": form.count, "size": form.size, "inner": form.inner} | constants
+        own = {
+            "count": form.count,
+            "size": form.size,
+            "inner": form.inner,
+            "wraps": int(form.wraps),
+        }
+        own |= constants
         steps = {"index": form.index.steps, "out": form.out}
         return [
             "struct sizes {",
@@ -182,7 +188,8 @@ class CudaScatter:
         ]
 
     def _readers(self) -> list[str]:
-        """What a kernel reads by: the index, what is there before, and values or where vectors of them lie."""
+        """What a kernel reads by: the index, what is there before, values or where vectors of them lie, and whether a
+        value is kept."""
         form = self.form
         index = f"in{form.index.input}"
         given = "[&](int64_t o, int64_t k, int64_t f)"
@@ -196,6 +203,7 @@ class CudaScatter:
             f"const auto self = {given} {{ return {_read(form.into)}; }};",
             f"const auto source = {given} {{ return {_read(form.source)}; }};",
             f"const auto lies = {given} -> const float* {{ return {where}; }};",
+            f"const auto kept = {given} -> bool {{ return {_read(form.mask) if form.mask else 'true'}; }};",
         ]
 
 

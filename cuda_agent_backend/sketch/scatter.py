@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from torch.fx import Node
+from torch.fx import Graph, Node
 
-from cuda_agent_backend.operators import SCATTERS, VIEWS_OF_AN_INDEX, is_scatter
+from cuda_agent_backend.gathered import overlap_add
+from cuda_agent_backend.operators import (
+    PUTS,
+    SCATTERS,
+    VIEWS_OF_AN_INDEX,
+    is_scatter,
+    scattered,
+)
 from cuda_agent_backend.rewrite.edit import argument, name_of
 from cuda_agent_backend.sketch.ssa import Unsupported
 from sandbox.task import Task
@@ -31,6 +38,7 @@ class Scatter:
     """``out[o, index[o, k, f], f]`` is joined with ``source[o, k, f]``, having been ``self``: float32.
 
     ``how``: "sum", "amax" or "amin". Sizes: ``outer`` of o, ``count`` of k, ``size`` of places, ``inner`` of f.
+    ``wraps``: whether an index below zero counts from the end. ``mask``: where it is false, nothing goes anywhere.
     """
 
     how: str
@@ -42,10 +50,21 @@ class Scatter:
     index: Operand
     source: Operand
     out: Steps
+    wraps: bool = False
+    mask: Operand | None = None
 
 
 def has_scatter(task: Task) -> bool:
-    return task.target == "cuda" and any(node.name in SCATTERS for node in task.nodes)
+    """Whether a task for a GPU has a scatter in it. Sums of overlapping windows are puts as well, but need none."""
+    if task.target != "cuda":
+        return False
+    names = {node.name for node in task.nodes}
+    if not names.isdisjoint(SCATTERS):
+        return True
+    if names.isdisjoint(PUTS):
+        return False
+    nodes = [n for n in _graph(task).nodes if name_of(n) in PUTS]
+    return any(is_scatter(node) and overlap_add(node) is None for node in nodes)
 
 
 def scatter_of(task: Task) -> Scatter:
@@ -54,18 +73,18 @@ def scatter_of(task: Task) -> Scatter:
     Raises:
         Unsupported: it is more than that, or of a form that the kernels do not know, with the reason.
     """
-    graph = task.to_graph_module().graph
+    graph = _graph(task)
     (output,) = graph.find_nodes(op="output")
     results = output.args[0]
     node = results[0] if isinstance(results, list | tuple) and len(results) == 1 else None
     if not isinstance(node, Node) or not is_scatter(node):
         raise Unsupported("a scatter of a form for which there is no kernel")
     inputs = [n for n in graph.nodes if n.op == "placeholder"]
-    into, index, source = (argument(node, n) for n in ("self", "index", "src"))
-    shape, many = into.meta["val"].shape, index.meta["val"].shape
-    dim = argument(node, "dim") % len(shape)
+    found = scattered(node)
+    assert found is not None
+    shape, dim = found.into.meta["val"].shape, found.dim
 
-    def operand(given: Node) -> Operand:
+    def operand(given: Node, spread: int = 1) -> Operand:
         if name_of(given) == "full":
             return Operand(None, (0, 0, 0), float(argument(given, "fill_value")))
         value, root = given.meta["val"], given
@@ -73,22 +92,33 @@ def scatter_of(task: Task) -> Scatter:
             root = root.all_input_nodes[0]
         if root.op != "placeholder" or value.storage_offset():
             raise Unsupported("a scatter together with other operators")
-        return Operand(inputs.index(root), _steps(value.shape, value.stride(), dim))
+        first = 0 if given is found.index and found.wraps else dim
+        return Operand(inputs.index(root), _steps(value.shape, value.stride(), first, spread))
 
-    how = "sum" if name_of(node) == "scatter_add" else str(argument(node, "reduce"))
+    own, out = found.source.meta["val"].shape, task.output_specs[0]
     return Scatter(
-        how,
-        math.prod(shape[:dim]), many[dim], shape[dim], math.prod(shape[dim + 1 :]),
-        operand(into), operand(index), operand(source),
-        _steps(task.output_specs[0].shape, task.output_specs[0].stride, dim),
+        found.how,
+        math.prod(shape[:dim]), math.prod(own[dim : dim + found.spread]), shape[dim], math.prod(shape[dim + 1 :]),
+        operand(found.into), operand(found.index, found.spread), operand(found.source, found.spread),
+        _steps(out.shape, out.stride, dim),
+        found.wraps,
+        None if found.mask is None else operand(found.mask, found.spread),
     )  # fmt: skip
 
 
-def _steps(shape: tuple[int, ...], stride: tuple[int, ...], dim: int) -> Steps:
+def _graph(task: Task) -> Graph:
+    """On the CPU, for without a GPU some puts say nothing of their shape."""
+    graph: Graph = replace(task, target="cpu").to_graph_module().graph
+    return graph
+
+
+def _steps(shape: tuple[int, ...], stride: tuple[int, ...], dim: int, spread: int = 1) -> Steps:
+    """spread: how many dimensions from ``dim`` on are taken for one."""
+    behind = dim + spread
     return (
         _as_one(shape[:dim], stride[:dim]),
-        stride[dim] if shape[dim] != 1 else 0,
-        _as_one(shape[dim + 1 :], stride[dim + 1 :]),
+        _as_one(shape[dim:behind], stride[dim:behind]),
+        _as_one(shape[behind:], stride[behind:]),
     )
 
 

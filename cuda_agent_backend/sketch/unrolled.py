@@ -120,8 +120,9 @@ class _Finder:
 
     def __init__(self, steps: int, backward: bool) -> None:
         self.loop = Unrolled(steps, backward)
-        self.place: dict[Node, tuple[int, int]] = {}
-        """Of nodes that have a role: its number, and the step."""
+        self.places: dict[Node, tuple[tuple[int, int], ...]] = {}
+        """Of nodes that have a role: its number, and the step. More than one at the first step only: where states begin
+        with one value, as a numerator and a denominator with zero, tracing made one node of what is done to both."""
         self.followed = 0
 
     @staticmethod
@@ -153,11 +154,11 @@ class _Finder:
     @contextlib.contextmanager
     def _undone(self) -> Iterator[None]:
         """Leave things as they were where steps differ."""
-        kept = [Role(role.nodes, role.operands) for role in self.loop.roles], dict(self.place)
+        kept = [Role(role.nodes, role.operands) for role in self.loop.roles], dict(self.places)
         try:
             yield
         except _Differ:
-            self.loop.roles, self.place = kept
+            self.loop.roles, self.places = kept
 
     def _operand(self, nodes: Steps) -> Operand:
         self.followed += 1
@@ -201,16 +202,17 @@ class _Finder:
 
     def _role_at(self, nodes: Steps) -> int | None:
         """The role that all but the last of ``nodes`` have, step by step."""
-        places = [self.place.get(node) for node in nodes[:-1] if node is not None]
-        if not places or places[0] is None:
-            return None
-        role = places[0][0]
-        return role if places == [(role, t) for t in range(len(places))] else None
+        first, *others = [self.places.get(node, ()) for node in nodes[:-1] if node is not None]
+        roles = (role for role, step in first if step == 0)
+        fits = (r for r in roles if all((r, t) in own for t, own in enumerate(others, 1)))
+        return next(fits, None)
 
     def _role(self, nodes: Steps) -> int:
         """The number of a new role."""
         first, *others = [node for node in nodes if node is not None]
-        if len(self.loop.roles) >= MOST_ROLES or any(n in self.place for n in (first, *others)):
+        if len(self.loop.roles) >= MOST_ROLES or any(node in self.places for node in others):
+            raise _Differ
+        if any(step for _, step in self.places.get(first, ())):
             raise _Differ
         if nodes[-2] is None or not is_tensor(first):
             raise _Differ
@@ -220,17 +222,17 @@ class _Finder:
         self.loop.roles.append(Role(nodes))
         for step, node in enumerate(nodes):
             if node is not None:
-                self.place[node] = (number, step)
+                self.places[node] = (*self.places.get(node, ()), (number, step))
         self.loop.roles[number].operands = self._operands(nodes)
         return number
 
     def _complete(self, number: int, last: Node) -> None:
         """Give a role the node of the last step, which must do what those before it do."""
         role = self.loop.roles[number]
-        if last in self.place or not _alike(role.first, last):
+        if last in self.places or not _alike(role.first, last):
             raise _Differ
         role.nodes = (*role.nodes[:-1], last)
-        self.place[last] = (number, self.loop.steps - 1)
+        self.places[last] = ((number, self.loop.steps - 1),)
         if role.operands and self._operands(role.nodes) != role.operands:
             raise _Differ
 

@@ -97,6 +97,14 @@ def test_a_search_process_killed_in_the_middle_loses_nothing_promoted(
     assert not alive(int((tmp_path / "note").read_text()))
 
 
+def test_a_search_process_that_is_killed_leaves_no_file_open() -> None:
+    child = Child("fake_service")
+    child.kill()
+    assert child.receive(20.0) is None
+    assert child.process.stdin and child.process.stdout
+    assert child.process.stdin.closed and child.process.stdout.closed
+
+
 def test_what_promises_most_is_searched_first_whatever_the_order(
     tmp_path: Path, process: SearchProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:

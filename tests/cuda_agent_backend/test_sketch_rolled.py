@@ -116,6 +116,17 @@ def largest_so_far(x: Tensor) -> Tensor:
     return torch.cat(found, dim=1)
 
 
+def weighed_by_keys(k: Tensor, v: Tensor) -> Tensor:
+    """Numerator and denominator begin with one zero; tracing makes one node of what the first step does to both."""
+    above, below = torch.zeros_like(k[:, 0]), torch.zeros_like(k[:, 0])
+    found = []
+    for t in range(k.shape[1]):
+        weight = k[:, t].exp()
+        found.append((above + weight * v[:, t]) / (below + 2 * weight))
+        above, below = 0.5 * above + weight * v[:, t], 0.5 * below + weight
+    return torch.stack(found, dim=1)
+
+
 def randn_of(*shapes: tuple[int, ...]) -> tuple[Tensor, ...]:
     return tuple(randn(*shape) for shape in shapes)
 
@@ -132,6 +143,7 @@ CASES: dict[str, tuple[Function, tuple[Tensor, ...]]] = {
     "delta rule": (delta_rule, randn_of((2, STEPS, 12), (2, STEPS, 5), (2, STEPS))),
     "constant in another layout": (constant_in_another_layout, randn_of((3, STEPS, 4))),
     "largest so far": (largest_so_far, randn_of((3, STEPS, 7))),
+    "weighed by keys": (weighed_by_keys, (randn(3, STEPS, 4), randn(2, 3, STEPS, 4)[1])),
     "half precision": (spiking, (randn(STEPS, 3, 6).half(),)),
 }
 

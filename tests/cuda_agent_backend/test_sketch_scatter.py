@@ -57,6 +57,31 @@ def added(into: Tensor, index: Tensor, values: Tensor) -> Tensor:
     return into.scatter_add(1, index, values)
 
 
+def gathered_edges(into: Tensor, index: Tensor, values: Tensor) -> Tensor:
+    return into.index_add(0, index, values)
+
+
+def put(dim: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """Along ``dim``, as the gradient of a table is made and `index_add` is taken apart."""
+
+    def into_places(into: Tensor, index: Tensor, values: Tensor) -> Tensor:
+        indices = [*[None] * dim, index]
+        return torch.ops.aten.index_put(into, indices, values, True)
+
+    return into_places
+
+
+def masked(into: Tensor, kept: Tensor, index: Tensor, values: Tensor) -> Tensor:
+    """Rows at the padding are left out."""
+    put = torch.ops.aten._unsafe_masked_index_put_accumulate
+    return put(into, kept[..., None], [index], values)
+
+
+def degrees(i: Tensor) -> Tensor:
+    counts = torch.zeros(9)
+    return torch.ops.aten.index_put(counts, [i], torch.ones(i.shape[0]), True)
+
+
 Case = tuple[Callable[..., Any], tuple[Tensor, ...]]
 CASES: dict[str, Case] = {
     "counts": (counted, (places(30, 80, 50),)),
@@ -72,6 +97,14 @@ CASES: dict[str, Case] = {
         lambda s, i, x: s.scatter_reduce(1, i, x, reduce="amax"),
         (odd(70, 13), places(13, 70, 40), randn(70, 40)),
     ),
+    "messages of edges": (gathered_edges, (randn(9, 40), places(9, 120), randn(120, 40))),
+    "gradient of a table": (put(0), (randn(30, 12), places(30, 7, 11) - 15, randn(7, 11, 12))),
+    "put in the middle": (put(1), (randn(80, 7, 9), places(7, 11), randn(80, 11, 9))),
+    "gradient of a table with padding": (
+        masked,
+        (randn(30, 12), places(30, 7, 11) > 5, places(30, 7, 11), randn(7, 11, 12)),
+    ),
+    "degrees": (degrees, (places(9, 120),)),
     "from a transpose": (lambda s, i, x: added(s, i, x.t()), (randn(70, 13), places(13, 70, 40), randn(40, 70))),
 }  # fmt: skip
 
@@ -115,6 +148,12 @@ def test_an_index_is_drawn_within_the_places() -> None:
     [
         (added, (randn(7, 9).half(), places(9, 7, 4), randn(7, 4).half())),
         (added, (randn(7, 9), places(9, 5, 4), randn(5, 4))),
+        (put(0), (randn(9, 4), places(9, 7), randn(1, 4))),
+        (put(0), (randn(9, 4).half(), places(9, 7), randn(7, 4).half())),
+        (
+            lambda s, i, x: torch.ops.aten.index_put(s, [i], x, False),
+            (randn(9, 4), places(9, 7), randn(7, 4)),
+        ),
         (lambda s, i, x: s.scatter_reduce(1, i, x, reduce="prod"), (randn(7, 9), places(9, 7, 4), randn(7, 4))),
         (
             lambda s, i, x: s.scatter_reduce(1, i, x, reduce="amax", include_self=False),

@@ -41,15 +41,17 @@ template <int How, int V> CA_INLINE void scatter_join_vector(float* to, const fl
   for (int v = 0; v < V; ++v) scatter_join<How>(to + v, x[v]);
 }
 
-template <int Size, class I> CA_INLINE int scatter_place(I index) {
-  if (uint64_t(int64_t(index)) >= uint64_t(Size)) __trap();
-  return int(index);
+// S::wraps: an index below zero counts from the end.
+template <class S, class I> CA_INLINE int scatter_place(I index) {
+  const int64_t place = int64_t(index) + (S::wraps && index < 0 ? S::size : 0);
+  if (uint64_t(place) >= uint64_t(S::size)) __trap();
+  return int(place);
 }
 
 // One block for each piece of results that fits into shared memory: `tile` neighbours of each of the `size` places.
-// S::counts: all values are equal, so they are counted.
-template <class S, class I, class Self, class Source> CA_INLINE void scatter_shared(
-    unsigned* shared, float* __restrict__ out, const I* __restrict__ index, Self self, Source source) {
+// S::counts: all values are equal, so they are counted. kept: whether a value goes anywhere, the same for all neighbours.
+template <class S, class I, class Self, class Source, class Kept> CA_INLINE void scatter_shared(
+    unsigned* shared, float* __restrict__ out, const I* __restrict__ index, Self self, Source source, Kept kept) {
   constexpr int tiles = (S::inner + S::tile - 1) / S::tile;
   const int64_t outer = blockIdx.x / tiles;
   const int first = int(blockIdx.x % tiles) * S::tile;
@@ -64,19 +66,21 @@ template <class S, class I, class Self, class Source> CA_INLINE void scatter_sha
   for (int begin = threadIdx.x; begin < total; begin += S::threads * S::flight) {
     I place[S::flight];
     float value[S::flight];
+    bool goes[S::flight];
 #pragma unroll
     for (int u = 0; u < S::flight; ++u) {
       const int i = begin + u * S::threads, k = i / S::tile, f = first + i % S::tile;
-      if (i < total && f < S::inner) {
+      goes[u] = i < total && f < S::inner && kept(outer, k, f);
+      if (goes[u]) {
         place[u] = index[outer * S::index_outer + k * S::index_step + f * S::index_inner];
         if (!S::counts) value[u] = source(outer, k, f);
       }
     }
 #pragma unroll
     for (int u = 0; u < S::flight; ++u) {
-      const int i = begin + u * S::threads, f = first + i % S::tile;
-      if (i < total && f < S::inner) {
-        const int at = scatter_place<S::size>(place[u]) * S::tile + i % S::tile;
+      const int i = begin + u * S::threads;
+      if (goes[u]) {
+        const int at = scatter_place<S>(place[u]) * S::tile + i % S::tile;
         if (S::counts) atomicAdd(shared + at, 1u);
         else scatter_join<S::how>(sums + at, value[u]);
       }
@@ -104,20 +108,22 @@ template <class S, class Self> CA_INLINE void scatter_begin(float* __restrict__ 
 }
 
 // Every value joins its result in memory; `vector` neighbours, `flight` times, to a thread.
-template <class S, class I, class Source, class Lies> CA_INLINE void scatter_global(
-    float* __restrict__ out, const I* __restrict__ index, Source source, Lies lies) {
+template <class S, class I, class Source, class Lies, class Kept> CA_INLINE void scatter_global(
+    float* __restrict__ out, const I* __restrict__ index, Source source, Lies lies, Kept kept) {
   constexpr int V = S::vector, groups = S::inner / V;
   int64_t to[S::flight][S::apart ? V : 1];
   float value[S::flight][V];
+  bool goes[S::flight];
   const int64_t begin = int64_t(blockIdx.x) * S::flight * S::threads + threadIdx.x;
 #pragma unroll
   for (int u = 0; u < S::flight; ++u) {
     const int64_t i = begin + u * S::threads;
-    if (i >= S::values / V) continue;
     const int64_t f = i % groups * V, k = i / groups % S::count, outer = i / groups / S::count;
+    goes[u] = i < S::values / V && kept(outer, k, f);
+    if (!goes[u]) continue;
 #pragma unroll
     for (int v = 0; v < (S::apart ? V : 1); ++v) {
-      const int m = scatter_place<S::size>(index[outer * S::index_outer + k * S::index_step + (f + v) * S::index_inner]);
+      const int m = scatter_place<S>(index[outer * S::index_outer + k * S::index_step + (f + v) * S::index_inner]);
       to[u][v] = outer * S::out_outer + m * S::out_step + (f + v) * S::out_inner;
     }
     if (V == 4 && S::loaded) {
@@ -133,7 +139,7 @@ template <class S, class I, class Source, class Lies> CA_INLINE void scatter_glo
   float there[S::flight][V];
 #pragma unroll
   for (int u = 0; u < S::flight; ++u) {
-    if (!S::test || begin + u * S::threads >= S::values / V) continue;
+    if (!S::test || !goes[u]) continue;
     if (whole && V == 4) {
       const float4 x = __ldcg(reinterpret_cast<const float4*>(place(u, 0)));
       there[u][0] = x.x, there[u][1 % V] = x.y, there[u][2 % V] = x.z, there[u][3 % V] = x.w;
@@ -144,7 +150,7 @@ template <class S, class I, class Source, class Lies> CA_INLINE void scatter_glo
   }
 #pragma unroll
   for (int u = 0; u < S::flight; ++u) {
-    if (begin + u * S::threads >= S::values / V) continue;
+    if (!goes[u]) continue;
     if (whole && !S::test) {
       scatter_join_vector<S::how, V>(place(u, 0), value[u]);
       continue;
