@@ -457,13 +457,15 @@ def _with_index(part: list[Node], analysis: Analysis) -> list[Node]:
 
 def _with_shared(part: list[Node], analysis: Analysis) -> list[Node]:
     """The part and what every region has for itself: constants that it needs, copies and codes that its products read
-    through, the backward of a convolution of which it has a gradient."""
+    through, the backward of a convolution of which it has a gradient. Not the mask that an attention reads."""
     found = set(part)
+    attentions = (analysis.composed.get(node) for node in part)
+    masks = {a.mask.node for a in attentions if isinstance(a, Composed) and a.mask is not None}
     waiting = list(part)
     while waiting:
         for read in waiting.pop().all_input_nodes:
             shared = analysis.kinds[read] is Kind.CONSTANT or read in analysis.through
-            if shared and read not in found:
+            if shared and read not in found and read not in masks:
                 found.add(read)
                 waiting.append(read)
     return analysis.in_order(found)
