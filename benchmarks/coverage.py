@@ -33,6 +33,7 @@ from torch.utils._pytree import tree_leaves
 
 from cuda_agent_backend.canonical import Canonical, canonical
 from cuda_agent_backend.capture import _no_caches, _post_grad
+from cuda_agent_backend.encoder_layers import take_apart
 from cuda_agent_backend.layouts import inductor_layouts
 from cuda_agent_backend.operators import Kind, kind_of
 from cuda_agent_backend.options import Options, parse
@@ -118,6 +119,7 @@ def graphs_of(
     def backend(gm: torch.fx.GraphModule, example_inputs: Any, **_: Any) -> Any:
         from torch._inductor.compile_fx import compile_fx
 
+        take_apart(gm)
         return compile_fx(gm, example_inputs, inner_compile=inner)
 
     _prepare_patterns()

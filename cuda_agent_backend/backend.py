@@ -14,6 +14,7 @@ from torch.fx import GraphModule
 
 from cuda_agent_backend import log
 from cuda_agent_backend.cudagraph import Replayed, name_of, still_in, wanted
+from cuda_agent_backend.encoder_layers import take_apart
 from cuda_agent_backend.layouts import unchosen
 from cuda_agent_backend.options import Options, parse
 from cuda_agent_backend.prepack import prepacking
@@ -41,6 +42,7 @@ def cuda_agent(
     if reason := as_operators(gm):
         log.once("all", f"a graph with {reason} runs as it is, uncompiled")
         return gm.forward
+    take_apart(gm)
     return compiler(gm, example_inputs, wishes)
 
 

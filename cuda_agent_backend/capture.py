@@ -20,6 +20,7 @@ from torch.fx import Graph, GraphModule, Interpreter, Node
 
 from cuda_agent_backend.canonical import Canonical, canonical
 from cuda_agent_backend.cudagraph import still_in, still_inputs
+from cuda_agent_backend.encoder_layers import take_apart
 from cuda_agent_backend.inductor_timing import compiling
 from cuda_agent_backend.layouts import channels_last, choosing, inductor_layouts
 from cuda_agent_backend.measure import device_of
@@ -99,6 +100,7 @@ def capture(
 
         if as_operators(gm):
             return gm.forward
+        take_apart(gm)
         before = len(graphs)
         replayable = still_in(gm) is not None and not options.prepack
         own = prepacking(inner) if options.prepack else inner
