@@ -46,6 +46,9 @@ MAX_INPUTS, MAX_OUTPUTS = 12, 4
 SMALL = 16
 """Inputs so many times as small as the largest one do not count, nor do such outputs: statistics of a batch norm."""
 
+MANY_VIEWS = 8
+"""Of one tensor, from which on a region reads it whole."""
+
 AS_THEY_STAND = (Kind.ATTENTION, Kind.RECURRENT, Kind.SORT)
 """Regions of one operator and nothing else."""
 ALONE = (*AS_THEY_STAND, Kind.SCATTER)
@@ -278,12 +281,17 @@ def _stays_outside(node: Node, inside: Callable[[Node, Node], bool]) -> bool:
     if any(inside(node, read) for read in node.all_input_nodes):
         return False
     value, base = node.meta.get("val"), node.all_input_nodes[0]
-    if not isinstance(value, torch.Tensor) or not isinstance(base.meta.get("val"), torch.Tensor):
+    if not isinstance(value, torch.Tensor):  # several at once
+        return sum(inside(node, user) for user in node.users) < MANY_VIEWS
+    if not isinstance(base.meta.get("val"), torch.Tensor):
         return True
     if _overlapping(value):
         return False
     others = sum(inside(node, user) for user in base.users)
-    return others <= 1 or size_in_bytes(node) < size_in_bytes(base)
+    whole = size_in_bytes(base)
+    if others >= MANY_VIEWS and 2 * others * size_in_bytes(node) >= whole:
+        return False  # one input rather than one for each step of a loop
+    return others <= 1 or size_in_bytes(node) < whole
 
 
 def _overlapping(value: torch.Tensor) -> bool:

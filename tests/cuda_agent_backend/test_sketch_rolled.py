@@ -116,6 +116,16 @@ def largest_so_far(x: Tensor) -> Tensor:
     return torch.cat(found, dim=1)
 
 
+def gated(x: Tensor, gate: Tensor) -> Tensor:
+    """Results of all steps behind each other, in one dimension."""
+    state, found = torch.zeros_like(x[:, 0]), list[Tensor]()
+    for t in range(x.shape[1]):
+        keep = torch.sigmoid(gate[:, t])
+        state = keep * state + (1 - keep) * torch.tanh(x[:, t])
+        found.append(state)
+    return torch.cat(found, dim=1)
+
+
 def randn_of(*shapes: tuple[int, ...]) -> tuple[Tensor, ...]:
     return tuple(randn(*shape) for shape in shapes)
 
@@ -132,6 +142,7 @@ CASES: dict[str, tuple[Function, tuple[Tensor, ...]]] = {
     "delta rule": (delta_rule, randn_of((2, STEPS, 12), (2, STEPS, 5), (2, STEPS))),
     "constant in another layout": (constant_in_another_layout, randn_of((3, STEPS, 4))),
     "largest so far": (largest_so_far, randn_of((3, STEPS, 7))),
+    "gated": (gated, randn_of((3, STEPS, 5), (3, STEPS, 5))),
     "half precision": (spiking, (randn(STEPS, 3, 6).half(),)),
 }
 
