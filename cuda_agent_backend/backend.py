@@ -14,12 +14,12 @@ from torch.fx import GraphModule
 
 from cuda_agent_backend import log
 from cuda_agent_backend.cudagraph import Replayed, name_of, still_in, wanted
-from cuda_agent_backend.encoder_layers import take_apart
 from cuda_agent_backend.layouts import unchosen
 from cuda_agent_backend.options import Options, parse
 from cuda_agent_backend.prepack import prepacking
 from cuda_agent_backend.recurrent import as_operators, keep_whole, ours
 from cuda_agent_backend.settings import Settings, SettingsError
+from cuda_agent_backend.taken_apart import take_apart
 
 
 def cuda_agent(

@@ -20,7 +20,6 @@ from torch.fx import Graph, GraphModule, Interpreter, Node
 
 from cuda_agent_backend.canonical import Canonical, canonical
 from cuda_agent_backend.cudagraph import still_in, still_inputs
-from cuda_agent_backend.encoder_layers import take_apart
 from cuda_agent_backend.inductor_timing import compiling
 from cuda_agent_backend.layouts import channels_last, choosing, inductor_layouts
 from cuda_agent_backend.measure import device_of
@@ -28,6 +27,7 @@ from cuda_agent_backend.options import Options
 from cuda_agent_backend.partition import partition
 from cuda_agent_backend.prepack import prepacking
 from cuda_agent_backend.recurrent import as_operators, keep_whole, ours
+from cuda_agent_backend.taken_apart import take_apart
 from cuda_agent_backend.tensors import RECORD_LIMIT, record, save
 from cuda_agent_backend.unsigned import count_in_signed
 from sandbox.devicelock import DeviceLock

@@ -21,7 +21,7 @@ QUERIES_AND_KEYS, KEYS, ALL = 0, 1, 2
 """What a mask's dimensions are, by its type: [queries, keys], [batch, keys] or [batch, heads, queries, keys]."""
 
 
-def take_apart(gm: GraphModule) -> None:
+def write_out(gm: GraphModule) -> None:
     """Write out the layers of a graph from Dynamo, in place; those of nested tensors stay as they are."""
     calls = [node for node in gm.graph.nodes if node.target is ENCODER_LAYER]
     plain = [node for node in calls if _is_plain(_arguments(node))]
