@@ -39,6 +39,7 @@ from cuda_agent_backend.options import Options, parse
 from cuda_agent_backend.partition import Region, partition, size_in_bytes
 from cuda_agent_backend.settings import Settings
 from cuda_agent_backend.sketch.api import NotCovered, analyse, generate, schedules
+from cuda_agent_backend.taken_apart import take_apart
 
 PRACTICE = Path(__file__).parent / "practice"
 LIMIT_S = 240
@@ -118,6 +119,7 @@ def graphs_of(
     def backend(gm: torch.fx.GraphModule, example_inputs: Any, **_: Any) -> Any:
         from torch._inductor.compile_fx import compile_fx
 
+        take_apart(gm)
         return compile_fx(gm, example_inputs, inner_compile=inner)
 
     _prepare_patterns()

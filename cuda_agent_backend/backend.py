@@ -19,6 +19,7 @@ from cuda_agent_backend.options import Options, parse
 from cuda_agent_backend.prepack import prepacking
 from cuda_agent_backend.recurrent import as_operators, keep_whole, ours
 from cuda_agent_backend.settings import Settings, SettingsError
+from cuda_agent_backend.taken_apart import take_apart
 
 
 def cuda_agent(
@@ -41,6 +42,7 @@ def cuda_agent(
     if reason := as_operators(gm):
         log.once("all", f"a graph with {reason} runs as it is, uncompiled")
         return gm.forward
+    take_apart(gm)
     return compiler(gm, example_inputs, wishes)
 
 

@@ -27,6 +27,7 @@ from cuda_agent_backend.options import Options
 from cuda_agent_backend.partition import partition
 from cuda_agent_backend.prepack import prepacking
 from cuda_agent_backend.recurrent import as_operators, keep_whole, ours
+from cuda_agent_backend.taken_apart import take_apart
 from cuda_agent_backend.tensors import RECORD_LIMIT, record, save
 from cuda_agent_backend.unsigned import count_in_signed
 from sandbox.devicelock import DeviceLock
@@ -99,6 +100,7 @@ def capture(
 
         if as_operators(gm):
             return gm.forward
+        take_apart(gm)
         before = len(graphs)
         replayable = still_in(gm) is not None and not options.prepack
         own = prepacking(inner) if options.prepack else inner

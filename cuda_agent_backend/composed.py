@@ -3,7 +3,8 @@
 Where no kernel of a library takes the arguments, as in float32 with heads of keys and values that several heads of
 queries share, torch scales queries and keys, copies what is shared, multiplies, adds a mask, softens (with zeros for a
 row that is minus infinity throughout) and multiplies again, the scores in memory each time. Here that is found again,
-in a graph or in a task; what is copied or scaled is looked through.
+in a graph or in a task; what is copied or scaled is looked through. Models that are written by hand do the same, and
+fill the scores of hidden keys with a number instead of adding a mask.
 
 Unlike in an operator of attention, a key that a mask hides is multiplied all the same: of what is not finite there
 eager mode makes NaN, and so must a kernel.
@@ -39,7 +40,13 @@ from cuda_agent_backend.steps import (
     single,
     steps_of,
 )
-from cuda_agent_backend.triangular import MINUS_INFINITY, is_constant, leaves_earlier_keys
+from cuda_agent_backend.triangular import (
+    MINUS_INFINITY,
+    is_constant,
+    leaves_earlier_keys,
+    says_of_keys,
+    value_of,
+)
 
 LARGEST_HEAD = 128
 FEWEST_QUERIES = 16
@@ -62,6 +69,8 @@ class Composed:
     """An attention. ``inner``: the nodes that nothing else needs, but for the last one, which makes the result.
 
     guarded: a row of masked keys is 0, and not NaN. early: the part of the scale that operands are multiplied by.
+    fill: what the scores of hidden keys are, where they are not added to; hides: the value of a boolean mask that
+    hides, None of one that is added.
     """
 
     inner: frozenset[Node]
@@ -79,6 +88,8 @@ class Composed:
     key: Operand
     value: Operand
     mask: Operand | None
+    fill: float | None = None
+    hides: bool | None = None
 
 
 @dataclass
@@ -141,11 +152,21 @@ class Matrices:
 
 @dataclass(frozen=True)
 class _Scores:
-    """The first product, what is added to it, and the shape in which that is done."""
+    """The first product, what is added to it, the shape in which that is done, and which of the sums are not used."""
 
     product: Node
     shape: tuple[int, ...]
     mask: Node | None
+    hidden: _Hidden | None
+
+
+@dataclass(frozen=True)
+class _Hidden:
+    """The number that takes the place of scores where ``mask`` is what ``hides`` says."""
+
+    mask: Node
+    fill: float
+    hides: bool
 
 
 def composed(last: Node, whole: bool) -> Composed | None:
@@ -295,7 +316,14 @@ def _guarding(guard: object, scores: Node) -> list[Node] | None:
 
 
 def _scores(node: Node, chain: _Chain) -> _Scores | None:
-    shape, mask = shape_of(node), None
+    hidden, mask = None, None
+    if name_of(node) == "where":
+        hidden, scores = _hidden(node)
+        if hidden is None or scores is None or shape_of(scores) != shape_of(node):
+            return None
+        chain.inner.add(node)
+        node = scores
+    shape = shape_of(node)
     if name_of(node) == "add" and argument(node, "alpha") == 1:
         parts = [n for n in node.args if isinstance(n, Node) and is_tensor(n)]
         inward = [n for n in parts if _multiplies(_Chain(chain.ours, chain.device).through(n))]
@@ -305,7 +333,18 @@ def _scores(node: Node, chain: _Chain) -> _Scores | None:
         mask = parts[parts[0] is inward[0]]
         node = inward[0]
     product = chain.through(node)
-    return _Scores(product, shape, mask) if _multiplies(product) else None
+    return _Scores(product, shape, mask, hidden) if _multiplies(product) else None
+
+
+def _hidden(node: Node) -> tuple[_Hidden | None, Node | None]:
+    """What hides scores, and these, where a node fills some of them with a constant."""
+    mask, *values = (argument(node, name) for name in ("condition", "self", "other"))
+    filled = [value_of(v) for v in values]
+    hides = filled[0] is not None
+    fill, scores = filled[not hides], values[hides]
+    if not isinstance(fill, int | float) or not isinstance(scores, Node):
+        return None, None
+    return _Hidden(mask, float(fill), hides), scores
 
 
 def _formed(query: Matrices, key: Matrices, value: Matrices, scores: _Scores) -> Composed | None:
@@ -317,14 +356,11 @@ def _formed(query: Matrices, key: Matrices, value: Matrices, scores: _Scores) ->
     # a softmax along anything else, behind a view, is no attention's
     if scores.shape[-2:] != (queries, keys) or not _pays(count, queries, keys, size):
         return None
-    causal = scores.mask is not None and is_constant(scores.mask)
-    mask = None
-    if causal and not leaves_earlier_keys(scores.mask, queries, keys):  # type: ignore[arg-type]
+    causal, read = _what_masks(scores, queries, keys)
+    mask = None if len(read) != 1 else _mask(read[0], scores, count)
+    if len(read) > 1 or (read and mask is None):
         return None
-    if scores.mask is not None and not causal:
-        mask = _mask(scores, count)
-        if mask is None:
-            return None
+    hidden = scores.hidden
     for batches, group in splits(count, (query, key, value)):
         q = head_steps(query.batch, batches, count // batches, 1)
         k, v = (head_steps(m.batch, batches, count // batches, group) for m in (key, value))
@@ -335,8 +371,24 @@ def _formed(query: Matrices, key: Matrices, value: Matrices, scores: _Scores) ->
         return Composed(
             frozenset(), batches, heads, heads // group, queries, keys, size, 1.0, 1.0, causal, False,
             query.operand(q), key.operand(k), value.operand(v), None if mask is None else mask.operand(added),
+            None if hidden is None else hidden.fill,
+            hidden.hides if hidden is not None and hidden.mask in read else None,
         )  # fmt: skip
     return None
+
+
+def _what_masks(scores: _Scores, queries: int, keys: int) -> tuple[bool, list[Node]]:
+    """Whether queries see keys up to their own place only, and the masks that a kernel has to read."""
+    added, hidden = scores.mask, scores.hidden
+    causal, read = False, []
+    if added is not None:
+        causal = hidden is None and is_constant(added) and leaves_earlier_keys(added, queries, keys)
+        read += [] if causal else [added]
+    if hidden is not None:
+        seen = says_of_keys(hidden.mask, queries, keys)
+        read += [] if seen is not None and seen is not hidden.hides else [hidden.mask]
+        causal = causal or hidden.mask not in read
+    return causal, read
 
 
 def _pays(count: int, queries: int, keys: int, size: int) -> bool:
@@ -344,12 +396,12 @@ def _pays(count: int, queries: int, keys: int, size: int) -> bool:
     return fits and count * queries * keys * size >= SMALLEST_WORK
 
 
-def _mask(scores: _Scores, count: int) -> Matrices | None:
-    """What is added to scores, as a batch of matrices in float32."""
-    node = scores.mask
-    assert node is not None
+def _mask(node: Node, scores: _Scores, count: int) -> Matrices | None:
+    """What is added to scores in float32, or says which are hidden, as a batch of matrices."""
     value, shape = node.meta["val"], scores.shape
-    if value.dtype != torch.float32 or not is_readable(value, scores.product.meta["val"].device):
+    dtype = torch.float32 if node is scores.mask else torch.bool
+    device = scores.product.meta["val"].device
+    if value.dtype != dtype or not is_readable(value, device):
         return None
     expanded = value.expand(shape)
     steps = reshaped(steps_of(shape, expanded.stride()), (count, *shape[-2:]))

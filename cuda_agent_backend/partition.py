@@ -47,6 +47,9 @@ MAX_INPUTS, MAX_OUTPUTS = 12, 4
 SMALL = 16
 """Inputs so many times as small as the largest one do not count, nor do such outputs: statistics of a batch norm."""
 
+MANY_VIEWS = 8
+"""Of one tensor, from which on a region reads it whole."""
+
 AS_THEY_STAND = (Kind.ATTENTION, Kind.RECURRENT, Kind.SORT)
 """Regions of one operator and nothing else."""
 ALONE = (*AS_THEY_STAND, Kind.SCATTER)
@@ -285,12 +288,17 @@ def _stays_outside(node: Node, inside: Callable[[Node, Node], bool]) -> bool:
     if any(inside(node, read) for read in node.all_input_nodes):
         return False
     value, base = node.meta.get("val"), node.all_input_nodes[0]
-    if not isinstance(value, torch.Tensor) or not isinstance(base.meta.get("val"), torch.Tensor):
+    if not isinstance(value, torch.Tensor):  # several at once
+        return sum(inside(node, user) for user in node.users) < MANY_VIEWS
+    if not isinstance(base.meta.get("val"), torch.Tensor):
         return True
     if _overlapping(value):
         return False
     others = sum(inside(node, user) for user in base.users)
-    return others <= 1 or size_in_bytes(node) < size_in_bytes(base)
+    whole = size_in_bytes(base)
+    if others >= MANY_VIEWS and 2 * others * size_in_bytes(node) >= whole:
+        return False  # one input rather than one for each step of a loop
+    return others <= 1 or size_in_bytes(node) < whole
 
 
 def _overlapping(value: torch.Tensor) -> bool:
@@ -488,13 +496,15 @@ def _with_index(part: list[Node], analysis: Analysis) -> list[Node]:
 
 def _with_shared(part: list[Node], analysis: Analysis) -> list[Node]:
     """The part and what every region has for itself: constants that it needs, copies and codes that its products read
-    through, the backward of a convolution of which it has a gradient."""
+    through, the backward of a convolution of which it has a gradient. Not the mask that an attention reads."""
     found = set(part)
+    attentions = (analysis.composed.get(node) for node in part)
+    masks = {a.mask.node for a in attentions if isinstance(a, Composed) and a.mask is not None}
     waiting = list(part)
     while waiting:
         for read in waiting.pop().all_input_nodes:
             shared = analysis.kinds[read] is Kind.CONSTANT or read in analysis.through
-            if shared and read not in found:
+            if shared and read not in found and read not in masks:
                 found.add(read)
                 waiting.append(read)
     return analysis.in_order(found)

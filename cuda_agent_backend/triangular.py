@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch.fx import Node
 
 from cuda_agent_backend.operators import Kind, product_sizes
@@ -20,6 +21,7 @@ SMALLEST = 128
 
 
 MINUS_INFINITY = float("-inf")
+VIEWS_OF_ALL = ("unsqueeze", "squeeze", "view", "reshape")
 VIEWS = ("permute", "transpose", "t", "expand", "view", "unsqueeze", "squeeze")
 
 
@@ -130,20 +132,31 @@ def leaves_earlier_keys(mask: Node, queries: int, keys: int) -> bool:
     if mask.meta["val"].numel() != queries * keys:
         return False
     condition, *values = (argument(mask, name) for name in ("condition", "self", "other"))
-    filled = [_value_of(v) for v in values]
-    seen = _says_of_keys(condition, queries, keys)
+    filled = [value_of(v) for v in values]
+    seen = _holds_for_keys(condition, queries, keys)
     return seen is not None and filled == [0.0, MINUS_INFINITY][:: 1 if seen else -1]
 
 
-def _says_of_keys(condition: Node, queries: int, keys: int) -> bool | None:
-    """True where a condition holds for keys up to the query, False where for those beyond, else None."""
+def says_of_keys(condition: Node, queries: int, keys: int) -> bool | None:
+    """True where a constant [..., queries, keys] holds for keys up to the query, False where for those beyond, else
+    None."""
+    value = condition.meta["val"]
+    whole = tuple(value.shape[-2:]) == (queries, keys) and value.numel() == queries * keys
+    return _holds_for_keys(condition, queries, keys) if whole and is_constant(condition) else None
+
+
+def _holds_for_keys(condition: Node, queries: int, keys: int) -> bool | None:
     name = name_of(condition)
+    if name in VIEWS_OF_ALL:
+        return _holds_for_keys(condition.all_input_nodes[0], queries, keys)
     if name in ("logical_not", "bitwise_not"):
-        found = _says_of_keys(condition.args[0], queries, keys)  # type: ignore[arg-type]
+        found = _holds_for_keys(condition.args[0], queries, keys)  # type: ignore[arg-type]
         return None if found is None else not found
     if name == "logical_and":
         others = [n for n in condition.args if not _is_true(n)]
-        return _says_of_keys(others[0], queries, keys) if len(others) == 1 else None  # type: ignore[arg-type]
+        return _holds_for_keys(others[0], queries, keys) if len(others) == 1 else None  # type: ignore[arg-type]
+    if name in ("eq", "ne", "convert_element_type"):
+        return _holds_of_numbers(condition, queries, keys)
     said = {("le", 0): True, ("lt", 1): True, ("gt", 0): False, ("ge", 1): False}
     found = said.get((name, condition.args[1])) if len(condition.args) == 2 else None  # type: ignore[arg-type]
     distance = condition.args[0] if found is not None else None
@@ -154,8 +167,25 @@ def _says_of_keys(condition: Node, queries: int, keys: int) -> bool | None:
     return found if right else None
 
 
-def _value_of(node: Node) -> object:
+def _holds_of_numbers(condition: Node, queries: int, keys: int) -> bool | None:
+    """As `_holds_for_keys`, of numbers that are 0 or not, such as a triangle of ones."""
+    numbers, *other = condition.args
+    to_bool = name_of(condition) == "convert_element_type" and other == [torch.bool]
+    if name_of(numbers) != "where" or not (to_bool or other == [0]):
+        return None
+    choice, *values = (argument(numbers, name) for name in ("condition", "self", "other"))  # type: ignore[arg-type]
+    filled = [value_of(v) for v in values]
+    if None in filled or bool(filled[0]) is bool(filled[1]):
+        return None
+    found = _holds_for_keys(choice, queries, keys)
+    turned = (name_of(condition) == "eq") is bool(filled[0])
+    return found if found is None else found is not turned
+
+
+def value_of(node: object) -> object:
     """The number that a constant is filled with, None where that is something else."""
+    if not isinstance(node, Node):
+        return None
     named = {"full": "fill_value", "scalar_tensor": "s"}.get(name_of(node))
     return None if named is None else argument(node, named)
 

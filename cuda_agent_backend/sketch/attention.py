@@ -31,7 +31,8 @@ class Attention:
     Heads of K and V serve ``heads // shared_heads`` neighbouring heads of Q each. Where ``causal``, query i sees the
     keys up to i. Where ``all_keys``, what a query does not see is multiplied all the same, minus infinity added to its
     score. A query that sees no key has zeros for a result, but NaN where not ``guarded``. ``early``: the part of the
-    scale that counts before sums overflow.
+    scale that counts before sums overflow. ``fill``: what takes the place of a score that is hidden, by a mask of
+    booleans where that is ``hides`` (None of a mask that is added), or by the causal one; None where masks are added.
     """
 
     dtype: torch.dtype
@@ -51,6 +52,8 @@ class Attention:
     all_keys: bool = False
     guarded: bool = True
     early: float = 1.0
+    fill: float | None = None
+    hides: bool | None = None
 
 
 def offset(steps: Strides, head: str) -> str:
@@ -137,7 +140,7 @@ def composed_of(task: Task) -> Attention | None:
     return Attention(
         torch.float32, found.batches, found.heads, found.shared_heads, found.queries, found.keys, found.size,
         found.scale, found.causal, query, key, value, mask[0] if mask else None, steps,
-        all_keys=True, guarded=found.guarded, early=found.early,
+        all_keys=True, guarded=found.guarded, early=found.early, fill=found.fill, hides=found.hides,
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,16 +80,34 @@ def constants(form: Attention) -> list[str]:
         f"  static constexpr bool causal = {word(form.causal)}, skips = {word(_skips(form))};",
         f"  static constexpr bool all_keys = {word(form.all_keys)}, guarded = {word(form.guarded)};",
         f"  static constexpr bool biased = {word(form.mask is not None)};",
+        f"  typedef {_mask_type(form)} bias_number;",
+        f"  static constexpr bool fills = {word(form.fill is not None)}, hides = {word(bool(form.hides))};",
+        f"  static constexpr bool chooses = {word(form.hides is not None)};",
+        f"  static constexpr float fill = {_number(form.fill)};",
         f"  static constexpr float scale = float({form.scale!r});",
         f"  static constexpr float early = float({form.early!r}), late = float({form.scale / form.early!r});",
     ]
 
 
+def _mask_type(form: Attention) -> str:
+    return "bool" if form.hides is not None else STORAGE_TYPES[form.dtype]
+
+
+def _number(fill: float | None) -> str:
+    if fill is None or math.isinf(fill):
+        return "-INFINITY" if fill is None or fill < 0 else "INFINITY"
+    return f"float({fill!r})"
+
+
 def _skips(form: Attention) -> bool:
     """Whether tiles of keys that a block does not see are left out. Where they count unless products are numbers, the
-    kernel looks at what is multiplied, so factors must not make it any larger."""
+    kernel looks at what is multiplied, so factors must not make it any larger; those that a finite score hides have
+    their share of a row whose own scores are as low."""
     late = form.scale / form.early
-    return form.causal and not (form.all_keys and max(form.scale, form.early, late) > 1)
+    counts = form.fill is not None and form.fill != -math.inf
+    return (
+        form.causal and not counts and not (form.all_keys and max(form.scale, form.early, late) > 1)
+    )
 
 
 def _rows(form: Attention) -> list[tuple[int, int]]:
@@ -114,7 +133,10 @@ def kernel(task: Task, form: Attention, block: Block, scheme: str) -> list[str]:
         if form.causal
         else (f"block / {pieces}", f"blockIdx.x % {pieces}")
     )
-    inputs = [f"const {element}* __restrict__ in{i}" for i in range(len(task.inputs))]
+    types = [element] * len(task.inputs)
+    if form.mask is not None:
+        types[form.mask.input] = _mask_type(form)
+    inputs = [f"const {type_}* __restrict__ in{i}" for i, type_ in enumerate(types)]
     return [
         f'extern "C" __global__ void __launch_bounds__({block.bounds})',
         f"{ENTRY}({', '.join(inputs)}, {element}* __restrict__ out) {{",

@@ -49,6 +49,7 @@ def expand(graph: Graph, target: str) -> None:
     _expand_online_softmax(graph)
     _expand_products(graph, target)
     _expand_bags(graph)
+    _expand_floors(graph)
     _expand_gradients(graph, target)
     for node in list(graph.nodes):
         if is_depthwise(node):
@@ -209,11 +210,51 @@ def _bags(graph: Graph, node: Node, length: int) -> Node:
     return call(graph, aten.where.self, nan, first, largest)
 
 
+def _expand_floors(graph: Graph) -> None:
+    """Write divisions that round down as eager has them, from the exact remainder: a quotient that is rounded first may
+    be rounded up to the number that it is just below."""
+    for node in list(graph.nodes):
+        floors = name_of(node) == "div" and node.kwargs.get("rounding_mode") == "floor"
+        if floors and node.meta["val"].dtype in (torch.float32, torch.float64):
+            with graph.inserting_before(node):
+                replace(node, _floor(graph, *(_tensor(graph, x, node) for x in node.args)))
+            graph.erase_node(node)
+
+
+def _tensor(graph: Graph, x: Any, like: Node) -> Node:
+    value = like.meta["val"]
+    if isinstance(x, Node):
+        return call(graph, torch.ops.prims.convert_element_type.default, x, value.dtype)
+    return _filled(graph, x, value)
+
+
+def _floor(graph: Graph, x: Node, by: Node) -> Node:
+    rest = call(graph, aten.fmod.Tensor, x, by)
+    whole = call(graph, aten.div.Tensor, call(graph, aten.sub.Tensor, x, rest), by)
+    turned = call(graph, aten.ne.Tensor, *(call(graph, aten.lt.Scalar, n, 0) for n in (rest, by)))
+    below = call(graph, aten.logical_and.default, call(graph, aten.ne.Scalar, rest, 0), turned)
+    whole = call(graph, aten.where.self, below, call(graph, aten.sub.Tensor, whole, 1.0), whole)
+    floor = call(graph, aten.floor.default, whole)
+    short = call(graph, aten.gt.Scalar, call(graph, aten.sub.Tensor, whole, floor), 0.5)
+    floor = call(graph, aten.where.self, short, call(graph, aten.add.Tensor, floor, 1.0), floor)
+    quotient = call(graph, aten.div.Tensor, x, by)
+    # the sign of a zero is the quotient's, and what is divided by zero has no remainder
+    zero = _filled(graph, 0.0, x.meta["val"])
+    nothing = call(graph, aten.copysign.Tensor, zero, quotient)
+    floor = call(graph, aten.where.self, call(graph, aten.eq.Scalar, whole, 0), nothing, floor)
+    return call(graph, aten.where.self, call(graph, aten.eq.Scalar, by, 0), quotient, floor)
+
+
 def _without_nan(graph: Graph, x: Node, instead: float) -> Node:
     value = x.meta["val"]
     nan = call(graph, aten.isnan.default, x)
-    other = graph.call_function(
-        aten.full.default, ([], instead), {"dtype": value.dtype, "device": value.device}
+    return call(graph, aten.where.self, nan, _filled(graph, instead, value), x)
+
+
+def _filled(graph: Graph, number: float, value: torch.Tensor) -> Node:
+    """A number in the dtype of a value."""
+    made = graph.call_function(
+        aten.full.default, ([], number), {"dtype": value.dtype, "device": value.device}
     )
-    other.meta["val"] = value.new_full((), instead)
-    return call(graph, aten.where.self, nan, other, x)
+    made.meta["val"] = value.new_full((), number)
+    return made

@@ -49,7 +49,8 @@ COMPUTE_TYPES = {
 
 #: operations of Inductor's loop IR that have a function of the same meaning in both preludes
 OPERATIONS = {
-    "add": "add", "sub": "sub", "mul": "mul", "truediv": "truediv", "div": "truediv", "floordiv": "floordiv",
+    "add": "add", "sub": "sub", "mul": "mul", "truediv": "truediv", "div": "truediv", "div_rn": "truediv",
+    "floordiv": "floordiv",
     "truncdiv": "truncdiv", "mod": "fmod", "fmod": "fmod", "remainder": "remainder", "neg": "neg", "abs": "abs",
     "exp": "exp", "exp2": "exp2", "expm1": "expm1", "log": "log", "log2": "log2", "log10": "log10",
     "log1p": "log1p", "sqrt": "sqrt", "rsqrt": "rsqrt", "sin": "sin", "cos": "cos", "tan": "tan",
@@ -60,6 +61,7 @@ OPERATIONS = {
     "logical_and": "logical_and", "logical_or": "logical_or", "logical_not": "logical_not",
     "logical_xor": "logical_xor", "and_": "bitwise_and", "or_": "bitwise_or", "xor": "bitwise_xor",
     "bitwise_and": "bitwise_and", "bitwise_or": "bitwise_or", "bitwise_xor": "bitwise_xor",
+    "bitwise_left_shift": "left_shift", "bitwise_right_shift": "right_shift",
     "bitwise_not": "bitwise_not", "invert": "bitwise_not", "floor": "floor", "ceil": "ceil", "trunc": "trunc",
     "round": "round", "sign": "sign", "signbit": "signbit", "isnan": "isnan", "isinf": "isinf", "pow": "pow",
     "square": "square", "reciprocal": "reciprocal", "copysign": "copysign", "fma": "fma", "lgamma": "lgamma",

@@ -22,13 +22,13 @@ from torch._inductor import ir
 from torch.fx import Graph, Node
 
 from cuda_agent_backend.canonical import NotATask, linear, tensor_spec
-from cuda_agent_backend.rewrite.edit import Editor, argument, aten, is_tensor, name_of
+from cuda_agent_backend.rewrite.edit import Editor, argument, aten, is_tensor, name_of, shape_of
 from cuda_agent_backend.sketch.cuda_parts import WIDE
 from cuda_agent_backend.sketch.lower import Buffer, LoweredRegion, Stage, Store, lower
 from cuda_agent_backend.sketch.nest import Dim, coefficient, simplify, with_indices
 from cuda_agent_backend.sketch.rolled_graph import RolledGraph, State, rolled
 from cuda_agent_backend.sketch.ssa import Body, Unsupported
-from sandbox.specs import TensorSpec
+from sandbox.specs import TensorSpec, contiguous_stride
 from sandbox.task import Task
 
 Load = tuple[str, sympy.Expr]
@@ -151,7 +151,11 @@ class _Split:
         inputs = [n for n in graph.nodes if n.op == "placeholder" and n not in self.given]
         self.names = {node: f"in{n}" for n, node in enumerate(inputs)}
         """What lies in memory when the loop begins: inputs, and what is stored before it."""
-        self.results: list[Node] = list(graph.output_node().args[0])  # type: ignore[arg-type]
+        made = zip(graph.output_node().args[0], task.output_specs, strict=True)  # type: ignore[arg-type]
+        whole = [_with_own_steps(node, spec) for node, spec in made]
+        self.results: list[Node] = [node for node, _ in whole]
+        self.specs = [spec for _, spec in whole]
+        """As the results lie in memory."""
         self.dependent = _dependent(graph, set(self.given))
         self.costly = _costly(graph)
         self.stored: list[Node] = []
@@ -267,9 +271,20 @@ class _Split:
         made = linear(body, inputs, outputs, "cpu")
         if isinstance(made, NotATask):
             raise Unsupported(made.reason)
-        wanted = dict(zip(self.results, self.task.output_specs, strict=True))
+        wanted = dict(zip(self.results, self.specs, strict=True))
         specs = tuple(wanted.get(n, s) for n, s in zip(outputs, made.output_specs, strict=True))
         return replace(made, target=self.task.target, output_specs=specs)
+
+
+def _with_own_steps(node: Node, spec: TensorSpec) -> tuple[Node, TensorSpec]:
+    """A result with its steps in a dimension of their own, which are behind each other as torch joins them, and how it
+    lies in memory then: the lanes go through it as they do through what is read."""
+    joins = name_of(node) in ("view", "reshape") and spec.stride == contiguous_stride(spec.shape)
+    if not joins or name_of(node.args[0]) != "permute":
+        return node, spec
+    source = node.all_input_nodes[0]
+    shape = shape_of(source)
+    return source, TensorSpec(spec.dtype, shape, contiguous_stride(shape))
 
 
 def _dependent(graph: Graph, given: set[Node]) -> set[Node]:

@@ -44,6 +44,26 @@ def test_a_small_matmul_parts_regions_and_belongs_to_none() -> None:
     assert [operators(region) for region in found] == [["exp"], ["relu"]]
 
 
+@pytest.mark.parametrize("places", [lambda x: x.unbind(0), lambda x: [x[t] for t in range(40)]])
+def test_a_loop_over_the_places_of_an_input_reads_it_as_one(places: Callable[..., Any]) -> None:
+    """And not as so many inputs that the loop would fall apart."""
+
+    def smoothed(x: torch.Tensor) -> torch.Tensor:
+        state, found = torch.zeros_like(x[0]), []
+        for now in places(x):
+            state = 0.9 * state + 0.1 * now
+            found.append(state)
+        return torch.stack(found)
+
+    (region,) = regions(smoothed, torch.randn(40, 32, 8))
+    assert region.reason is None and [node.op for node in region.inputs] == ["placeholder"]
+
+
+def test_few_views_of_an_input_stay_outside() -> None:
+    (region,) = regions(lambda x: torch.exp(x[0]) + x[3], torch.randn(16, 8, 8))
+    assert len(region.inputs) == 2
+
+
 LARGE = torch.randn(256, 128)
 SQUARE = torch.randn(128, 128)
 

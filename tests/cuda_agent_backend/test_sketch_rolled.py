@@ -127,6 +127,16 @@ def weighed_by_keys(k: Tensor, v: Tensor) -> Tensor:
     return torch.stack(found, dim=1)
 
 
+def gated(x: Tensor, gate: Tensor) -> Tensor:
+    """Results of all steps behind each other, in one dimension."""
+    state, found = torch.zeros_like(x[:, 0]), list[Tensor]()
+    for t in range(x.shape[1]):
+        keep = torch.sigmoid(gate[:, t])
+        state = keep * state + (1 - keep) * torch.tanh(x[:, t])
+        found.append(state)
+    return torch.cat(found, dim=1)
+
+
 def randn_of(*shapes: tuple[int, ...]) -> tuple[Tensor, ...]:
     return tuple(randn(*shape) for shape in shapes)
 
@@ -144,6 +154,7 @@ CASES: dict[str, tuple[Function, tuple[Tensor, ...]]] = {
     "constant in another layout": (constant_in_another_layout, randn_of((3, STEPS, 4))),
     "largest so far": (largest_so_far, randn_of((3, STEPS, 7))),
     "weighed by keys": (weighed_by_keys, (randn(3, STEPS, 4), randn(2, 3, STEPS, 4)[1])),
+    "gated": (gated, randn_of((3, STEPS, 5), (3, STEPS, 5))),
     "half precision": (spiking, (randn(STEPS, 3, 6).half(),)),
 }
 

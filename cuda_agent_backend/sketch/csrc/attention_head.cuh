@@ -6,7 +6,8 @@ namespace ca {
 // stages, kept (whether Q stays in registers, as the products want it, or else in shared memory), vector (elements of one
 // copy), q_row .. o_row, bias_row, bias_key (strides), causal, skips (whether no
 // more keys are multiplied than a block sees), all_keys (whether eager multiplies hidden ones, too), guarded
-// (whether rows of masked keys are 0, or NaN), biased, scale, the product of early (what operands have been multiplied by
+// (whether rows of masked keys are 0, or NaN), biased (whether there is a mask, of bias_number), chooses (whether that is one of booleans, which hide
+// keys where they are `hides`), fills (whether hidden scores are `fill`, and not added to), scale, the product of early (what operands have been multiplied by
 // before sums may overflow) and late; and `index`, the type of a place within a head. In float32 also apart (whether the
 // block splits each tile of K and V once, or each warp for itself), in half precision bias_vector (elements of one copy of
 // a bias, 0 where threads read it for themselves).
@@ -15,14 +16,23 @@ template <class A> struct attention_head {
   static constexpr int D = A::size;
   typedef typename A::index index;
   typedef typename A::number number;
-  const number *q, *k, *v, *bias;
+  const number *q, *k, *v;
+  const typename A::bias_number* bias;
   number* out;
 
   // Keys that queries up to the one before `stop` see.
   static CA_INLINE int keys_for(int stop) { return A::skips && stop < A::keys ? stop : A::keys; }
   static CA_INLINE bool seen(int query, int key) { return key < A::keys && (!A::causal || key <= query); }
-  // The score of a key that a query does not see. Where all keys are multiplied, one that is not finite stays so.
-  static CA_INLINE float hidden(float score, int key) { return A::all_keys && key < A::keys ? score - INFINITY : -INFINITY; }
+  // The score of a key that a query does not see. Where all keys are multiplied, one that is not finite stays so, but where it is filled.
+  static CA_INLINE float hidden(float score, int key) {
+    if (!A::all_keys || key >= A::keys) return -INFINITY;
+    return A::fills ? A::fill : score - INFINITY;
+  }
+  // A score with what the mask says of it.
+  static CA_INLINE float masked(float score, float bias) {
+    if constexpr (A::chooses) return (bias != 0.f) == A::hides ? A::fill : score;
+    return score + bias;
+  }
   // What sums of weights and values are multiplied by; rows of masked keys are 0, or NaN.
   static CA_INLINE float share(float all) { return 1.f / (A::guarded && all == 0.f ? 1.f : all); }
   // Whether keys from `stop` on, which queries of a block do not see, may count for them nonetheless: scores of minus infinity
@@ -51,10 +61,14 @@ template <class A> struct attention_head {
     }
     return found;
   }
+  static CA_INLINE float widen_mask(typename A::bias_number x) {
+    if constexpr (A::chooses) return x ? 1.f : 0.f;
+    else return widen(x);
+  }
   CA_INLINE float scaled(float score, int query, int key, float scale = A::scale) const {
     score *= scale;
     if constexpr (A::biased)
-      if (query < A::queries && key < A::keys) score += widen(bias[query * index(A::bias_row) + key * index(A::bias_key)]);
+      if (query < A::queries && key < A::keys) score = masked(score, widen_mask(bias[query * index(A::bias_row) + key * index(A::bias_key)]));
     return score;
   }
 

@@ -54,14 +54,15 @@ template <class A> struct relay_attention : relay_tiles<A, attention_head<A>> {
 #pragma unroll
       for (int i = 0; i < biases; i += 1 + A::bias_pairs) {
         const int query = first + own_row() + 8 * (i / 2 % 2), key = from + 8 * (i / 4) + 2 * member() + i % 2;
-        const float* const at = head.bias + query * index(A::bias_row) + key * index(A::bias_key);
+        const typename A::bias_number* const at = head.bias + query * index(A::bias_row) + key * index(A::bias_key);
         const bool there = query < A::queries && key < A::keys;
         if constexpr (A::bias_pairs) {
-          float2 both = {0.f, 0.f};
-          if (there) both = *reinterpret_cast<const float2*>(at);
-          to[i] = both.x, to[i + 1] = both.y;
+          struct alignas(2 * sizeof(*at)) pair { typename A::bias_number v[2]; };
+          pair both = {};
+          if (there) both = *reinterpret_cast<const pair*>(at);
+          to[i] = float(both.v[0]), to[i + 1] = float(both.v[1]);
         } else {
-          to[i] = there ? *at : 0.f;
+          to[i] = there ? float(*at) : 0.f;
         }
       }
     }
@@ -78,7 +79,7 @@ template <class A> struct relay_attention : relay_tiles<A, attention_head<A>> {
       float& x = score[i];
       worst[h] = fmaxf(worst[h], fabsf(x));
       x *= A::scale;
-      if constexpr (A::biased) x += bias[i];
+      if constexpr (A::biased) x = head_of::masked(x, bias[i]);
       if (!whole && !head_of::seen(query + 8 * h, key)) x = head_of::hidden(x, key);
       next[h] = fmaxf(next[h], x);
     }

@@ -427,6 +427,24 @@ template <class T, int L> CA_INLINE vec<T, L> remainder(vec<T, L> a, vec<T, L> b
   }
   return r;
 }
+// By as many bits as there are, or by less than none: what eager has.
+template <class T, int L> CA_INLINE vec<T, L> left_shift(vec<T, L> a, vec<T, L> b) {
+  vec<T, L> r{};
+  for (int i = 0; i < L; ++i) {
+    const T w = lane(b, i);
+    set_lane(r, i, w < T(0) || w >= T(8 * sizeof(T)) ? T(0) : T(static_cast<unsigned long long>(lane(a, i)) << w));
+  }
+  return r;
+}
+template <class T, int L> CA_INLINE vec<T, L> right_shift(vec<T, L> a, vec<T, L> b) {
+  constexpr T most = T(8 * sizeof(T) - std::is_signed_v<T>);
+  vec<T, L> r{};
+  for (int i = 0; i < L; ++i) {
+    const T w = lane(b, i);
+    set_lane(r, i, T(lane(a, i) >> (w < T(0) || w >= most ? most : w)));
+  }
+  return r;
+}
 template <class T, int L> CA_INLINE vec<T, L> truncdiv(vec<T, L> a, vec<T, L> b) {
   vec<T, L> r{};
   for (int i = 0; i < L; ++i) { const T w = lane(b, i); set_lane(r, i, T(w ? lane(a, i) / w : 0)); }

@@ -364,6 +364,14 @@ template <class T> CA_INLINE T floordiv_(T x, T y) {
   if constexpr (is_real<T>) return ::floor(x / y);
   else return y == T(0) ? T(0) : T(x / y - (x % y != T(0) && ((x < T(0)) != (y < T(0)))));
 }
+// By as many bits as there are, or by less than none: what eager has.
+template <class T> CA_INLINE T left_shift_(T x, T y) {
+  return y < T(0) || y >= T(8 * sizeof(T)) ? T(0) : T((unsigned long long)(x) << y);
+}
+template <class T> CA_INLINE T right_shift_(T x, T y) {
+  constexpr T most = T(8 * sizeof(T) - is_signed<T>);
+  return T(x >> (y < T(0) || y >= most ? most : y));
+}
 template <class T> CA_INLINE T pow_(T x, T y) {
   if constexpr (is_real<T>) {
     return ::pow(x, y);
@@ -487,7 +495,7 @@ CA_BINARY(maximum, max_(x, y)) CA_BINARY(minimum, min_(x, y)) CA_BINARY(fmod, fm
 CA_BINARY(remainder, remainder_(x, y)) CA_BINARY(truncdiv, truncdiv_(x, y)) CA_BINARY(floordiv, floordiv_(x, y))
 CA_BINARY(pow, pow_(x, y)) CA_BINARY(atan2, ::atan2(x, y)) CA_BINARY(hypot, ::hypot(x, y))
 CA_BINARY(copysign, ::copysign(x, y)) CA_BINARY(bitwise_and, x & y) CA_BINARY(bitwise_or, x | y)
-CA_BINARY(bitwise_xor, x ^ y)
+CA_BINARY(bitwise_xor, x ^ y) CA_BINARY(left_shift, left_shift_(x, y)) CA_BINARY(right_shift, right_shift_(x, y))
 CA_UNARY(neg, -x) CA_UNARY(abs, abs_(x)) CA_UNARY(square, product_(x, x)) CA_UNARY(reciprocal, T(1) / x)
 CA_UNARY(relu, max_(x, T(0))) CA_UNARY(sign, sign_(x)) CA_UNARY(bitwise_not, inverse_(x))
 CA_UNARY(exp, ::exp(x)) CA_UNARY(exp2, ::exp2(x)) CA_UNARY(expm1, ::expm1(x))

@@ -1,0 +1,45 @@
+"""Bilinear forms are written as products, where what is between is small."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.fx import GraphModule
+
+from cuda_agent_backend import bilinear
+from cuda_agent_backend.taken_apart import take_apart
+
+
+def targets_of(model: nn.Module, *inputs: torch.Tensor) -> tuple[torch.Tensor, set[Any]]:
+    graphs: list[GraphModule] = []
+
+    def backend(gm: GraphModule, _: Any) -> Callable[..., Any]:
+        take_apart(gm)
+        graphs.append(gm)
+        return gm.forward
+
+    torch._dynamo.reset()
+    found = torch.compile(model, backend=backend)(*inputs)
+    return found, {node.target for gm in graphs for node in gm.graph.nodes}
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(7,), (3, 2), ()])
+def test_a_form_is_a_product_and_a_sum(shape: tuple[int, ...], bias: bool) -> None:
+    model = nn.Bilinear(4, 5, 6, bias=bias)
+    left, right = torch.randn(*shape, 4), torch.randn(*shape, 5, requires_grad=True)
+    found, targets = targets_of(model, left, right)
+    assert torch.bilinear not in targets
+    torch.testing.assert_close(found, model(left, right))
+    want = torch.autograd.grad(model(left, right).sum(), right)
+    torch.testing.assert_close(torch.autograd.grad(found.sum(), right), want)
+
+
+def test_what_would_be_large_between_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bilinear, "MOST_BYTES", 4 * 7 * 4 * 6 - 1)
+    _, targets = targets_of(nn.Bilinear(4, 5, 6), torch.randn(7, 4), torch.randn(7, 5))
+    assert torch.bilinear in targets

@@ -1,0 +1,83 @@
+"""Layers of torch's encoder are taken apart and compute what the module does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.fx import GraphModule
+
+from cuda_agent_backend.capture import capture
+from cuda_agent_backend.encoder_layers import ENCODER_LAYER
+from cuda_agent_backend.options import parse
+from cuda_agent_backend.settings import Settings
+from cuda_agent_backend.taken_apart import take_apart
+
+TOKENS, SIZE = 9, 16
+
+
+def layer(**how: Any) -> nn.Module:
+    torch.manual_seed(3)
+    made = nn.TransformerEncoderLayer(SIZE, 2, 32, batch_first=True, **how).eval()
+    for weight in made.parameters():
+        nn.init.normal_(weight, std=0.3)
+    return made
+
+
+def compiled(model: nn.Module, *inputs: Any, **named: Any) -> tuple[Any, list[GraphModule]]:
+    """What a model gives by its graphs with layers taken apart, and these."""
+    graphs: list[GraphModule] = []
+
+    def backend(gm: GraphModule, _: Any) -> Callable[..., Any]:
+        assert gm.graph.find_nodes(op="call_function", target=ENCODER_LAYER)
+        take_apart(gm)
+        graphs.append(gm)
+        return gm.forward
+
+    torch._dynamo.reset()
+    with torch.no_grad():
+        return torch.compile(model, backend=backend)(*inputs, **named), graphs
+
+
+@pytest.mark.parametrize("how", [{}, {"norm_first": True, "activation": "gelu"}])
+def test_a_layer_computes_what_it_did_by_operators_that_are_compiled(how: dict[str, Any]) -> None:
+    model, x = layer(**how), torch.randn(3, TOKENS, SIZE)
+    found, graphs = compiled(model, x)
+    with torch.no_grad():
+        torch.testing.assert_close(found, model(x), rtol=1e-5, atol=1e-5)
+    targets = {node.target for graph in graphs for node in graph.graph.nodes}
+    assert ENCODER_LAYER not in targets and nn.functional.scaled_dot_product_attention in targets
+
+
+def hidden(*shape: int) -> Tensor:
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(2)) > 0.6
+
+
+@pytest.mark.parametrize(
+    "masks",
+    [
+        {"src_mask": nn.Transformer.generate_square_subsequent_mask(TOKENS)},
+        {"src_mask": hidden(TOKENS, TOKENS)},
+        {"src_key_padding_mask": hidden(3, TOKENS)},
+        {"src_mask": hidden(TOKENS, TOKENS), "src_key_padding_mask": hidden(3, TOKENS)},
+        {"src_mask": torch.ones(TOKENS, TOKENS).tril(-1)},
+    ],
+    ids=["causal", "places", "keys", "both", "no row sees nothing, first"],
+)
+def test_masks_hide_what_they_hid(masks: dict[str, Tensor]) -> None:
+    model, x = layer(), torch.randn(3, TOKENS, SIZE)
+    found, _ = compiled(model, x, **masks)
+    with torch.no_grad():
+        want = model(x, **masks)
+    torch.testing.assert_close(found, want, rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
+def test_the_graph_that_is_captured_has_its_products() -> None:
+    model = nn.TransformerEncoder(layer(), 2, enable_nested_tensor=False).eval()
+    options = parse(Settings.from_environment(), None, None)
+    (graph,) = capture(model, [torch.randn(3, TOKENS, SIZE)], options)
+    names = [str(node.target) for node in graph.module.graph.nodes]
+    assert sum("addmm" in name for name in names) == 8
