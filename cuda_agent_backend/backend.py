@@ -42,7 +42,6 @@ def cuda_agent(
     if reason := as_operators(gm):
         log.once("all", f"a graph with {reason} runs as it is, uncompiled")
         return gm.forward
-    take_apart(gm)
     return compiler(gm, example_inputs, wishes)
 
 
@@ -78,6 +77,7 @@ def _compile_hooked(
     gm: GraphModule, example_inputs: Sequence[Any], options: Options, hook: Any
 ) -> Any:
     spare = copy_of(gm)
+    apart = take_apart(gm)
     patches = {**unchosen(), **options.inductor, "post_grad_custom_post_pass": hook}
     still = still_in(gm) if wanted(options) else None
     name = name_of(gm, options.plain_inductor) if still is not None else ""
@@ -88,15 +88,22 @@ def _compile_hooked(
         with ExitStack() as stack:
             inner = stack.enter_context(_split(hook)) if options.prepack else None
             made = _compile_fx(gm, example_inputs, patches, inner)
-        return Replayed(made, still) if still is not None and hook.replays(name) else made
+        if still is not None and hook.replays(name):
+            return Replayed(made, still)
+        if not apart or _changed(hook):
+            return made
     except Exception as error:
-        changed = any(report.count("hit") or report.eager_layouts for report in hook.reports)
-        if no_compiler(error) or not changed:
+        if no_compiler(error) or not (apart or _changed(hook)):
             return _without_compiler(spare, error)
         log.once("hook", f"a graph is left to Inductor: {type(error).__name__}: {error}")
     finally:
         hook.examples = ()  # the user's tensors are not kept alive
     return compile_plain(spare, example_inputs, options)
+
+
+def _changed(hook: Any) -> bool:
+    """Whether a pass did anything to the graphs it saw."""
+    return any(report.count("hit") or report.eager_layouts for report in hook.reports)
 
 
 def compile_plain(gm: GraphModule, example_inputs: Sequence[Any], options: Options) -> Any:

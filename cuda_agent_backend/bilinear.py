@@ -19,8 +19,8 @@ MOST_BYTES = 1 << 28
 _NAMES = ("left", "right", "weight", "bias")
 
 
-def write_out(gm: GraphModule) -> None:
-    """Write the forms of a graph from Dynamo so, in place."""
+def write_out(gm: GraphModule) -> bool:
+    """Write the forms of a graph from Dynamo so, in place; whether there are any."""
     found = gm.graph.find_nodes(op="call_function", target=torch.bilinear)
     small = [node for node in found if _is_small(node)]
     for node in small:
@@ -34,6 +34,7 @@ def write_out(gm: GraphModule) -> None:
     if small:
         gm.graph.lint()
         gm.recompile()
+    return bool(small)
 
 
 def _operands(node: Node) -> dict[str, Node]:

@@ -21,8 +21,8 @@ QUERIES_AND_KEYS, KEYS, ALL = 0, 1, 2
 """What a mask's dimensions are, by its type: [queries, keys], [batch, keys] or [batch, heads, queries, keys]."""
 
 
-def write_out(gm: GraphModule) -> None:
-    """Write out the layers of a graph from Dynamo, in place; those of nested tensors stay as they are."""
+def write_out(gm: GraphModule) -> bool:
+    """Write out the layers of a graph from Dynamo, in place; whether there are any. Those of nested tensors stay."""
     calls = [node for node in gm.graph.nodes if node.target is ENCODER_LAYER]
     plain = [node for node in calls if _is_plain(_arguments(node))]
     for node in plain:
@@ -34,6 +34,7 @@ def write_out(gm: GraphModule) -> None:
     if plain:
         gm.graph.lint()
         gm.recompile()
+    return bool(plain)
 
 
 def _arguments(node: Node) -> dict[str, Any]:

@@ -43,3 +43,21 @@ def test_what_would_be_large_between_stays(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(bilinear, "MOST_BYTES", 4 * 7 * 4 * 6 - 1)
     _, targets = targets_of(nn.Bilinear(4, 5, 6), torch.randn(7, 4), torch.randn(7, 5))
     assert torch.bilinear in targets
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_under_autocast_it_stays(inside: bool) -> None:
+    """The form multiplies in the widest type of its operands, a product of them in the narrow one."""
+    model, x, y = nn.Bilinear(4, 5, 6), torch.randn(7, 4), torch.randn(7, 5)
+
+    class Casting(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            with torch.autocast("cpu", torch.bfloat16):
+                return model(x, y)  # type: ignore[no-any-return]
+
+    if inside:
+        _, targets = targets_of(Casting(), x, y)
+    else:
+        with torch.autocast("cpu", torch.bfloat16):
+            _, targets = targets_of(model, x, y)
+    assert torch.bilinear in targets

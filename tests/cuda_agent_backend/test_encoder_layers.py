@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
+from cuda_agent_backend import backend
 from cuda_agent_backend.capture import capture
 from cuda_agent_backend.encoder_layers import ENCODER_LAYER
 from cuda_agent_backend.options import parse
@@ -81,3 +82,25 @@ def test_the_graph_that_is_captured_has_its_products() -> None:
     (graph,) = capture(model, [torch.randn(3, TOKENS, SIZE)], options)
     names = [str(node.target) for node in graph.module.graph.nodes]
     assert sum("addmm" in name for name in names) == 8
+
+
+@pytest.mark.parametrize("helps", [False, True])
+def test_only_where_that_brings_kernels_the_graph_stays_taken_apart(
+    helps: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole: list[bool] = []
+    compile_fx = backend._compile_fx
+
+    def watched(gm: GraphModule, *more: Any) -> Any:
+        whole.append(bool(gm.graph.find_nodes(op="call_function", target=ENCODER_LAYER)))
+        return compile_fx(gm, *more)
+
+    monkeypatch.setattr(backend, "_compile_fx", watched)
+    monkeypatch.setattr(backend, "_changed", lambda _: helps)
+    model, x = layer(), torch.randn(3, TOKENS, SIZE)
+    torch._dynamo.reset()
+    with torch.no_grad():
+        options = {"cuda_agent.search": "cached"}
+        found = torch.compile(model, backend=backend.cuda_agent, options=options)(x)
+        torch.testing.assert_close(found, model(x), rtol=1e-5, atol=1e-5)
+    assert whole == ([False] if helps else [False, True])
