@@ -14,7 +14,9 @@ from torch import Tensor
 from torch._inductor import config as inductor_config
 from torch.nn import functional as F
 
+from cuda_agent_backend.rewrite.alternatives import split
 from cuda_agent_backend.sketch import api, cuda
+from sandbox.candidate import Candidate
 
 DEVICE = cuda.DeviceFacts()
 IMAGE, FILTERS = randn(2, 7, 11, 9), randn(20, 7, 3, 3)
@@ -94,6 +96,20 @@ def test_in_half_precision_too(tmp_path: Path) -> None:
     )
     (got,) = cuda_emulator.run(*cuda.emit(region, kernels, schedule, DEVICE), it.inputs, tmp_path)
     torch.testing.assert_close(got, it.want[0], rtol=1e-2, atol=1e-2)
+
+
+def test_that_it_is_written_and_read_once_again_is_offered_beside(tmp_path: Path) -> None:
+    """Nobody knows before it is timed which of them is the faster."""
+    function, inputs = CASES["shuffled pixels"]
+    it = on_cuda(function, *inputs)
+    analysis = api.analyse(it.task)
+    offered = api.schedules(analysis, DEVICE)  # type: ignore[arg-type]
+    apart = [s for s in offered if split(s)[0] == api.APART]
+    assert apart[0] in offered[:2] and {len(s.kernels) for s in apart} == {2}
+    made = api.generate(analysis, apart[0], DEVICE)  # type: ignore[arg-type]
+    assert isinstance(made, Candidate), made
+    (got,) = cuda_emulator.run(made.source, made.plan, it.inputs, tmp_path)
+    torch.testing.assert_close(got, it.want[0], rtol=1e-5, atol=1e-5)
 
 
 def test_the_cpu_stores_products_along_their_loops() -> None:

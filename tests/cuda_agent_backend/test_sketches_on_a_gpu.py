@@ -20,7 +20,9 @@ import test_contraction_boxed
 import test_contraction_half
 import test_gated
 import test_gradients
+import test_joined_parts
 import test_last_wave
+import test_made_order
 import test_mixed
 import test_pooled
 import test_product_order
@@ -39,6 +41,7 @@ import test_sketch_halo
 import test_sketch_library
 import test_sketch_phases
 import test_sketch_recurrent as recurrent
+import test_sketch_rolled
 import test_sketch_running
 import test_sketch_running_products as products
 import test_sketch_scan_order
@@ -139,6 +142,9 @@ NESTS: dict[str, Case] = {
     **{f"few terms, {name}": case for name, case in test_sketch_short.CASES.items()},
     **{f"bags, {name}": case for name, case in test_sketch_bags.BAGS.items()},
     **{f"folds, {name}": case for name, case in test_sketch_bags.FOLDS.items()},
+    **{f"in the product's order, {name}": case for name, case in test_made_order.CASES.items()},
+    **{f"joined, {name}": case[:2] for name, case in test_joined_parts.CASES.items()},
+    **{f"loops, {name}": case for name, case in test_sketch_rolled.CASES.items()},
     **{f"scatters, {name}": case for name, case in test_sketch_scatter.CASES.items()},
     **{
         f"{str(dtype).removeprefix('torch.')} products, {name}": (
