@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from judge_kit import (
 from process_kit import family, gone
 
 from sandbox import race, timing
+from sandbox.accuracy import AccuracyReport
 from sandbox.disassembly import Inspection
 from sandbox.judge import Judge
 from sandbox.rounds import Effort, Stopwatch
@@ -485,3 +487,23 @@ def test_a_judge_at_rest_holds_nothing_of_its_task_and_goes_on_with_the_same_wor
     refused = judge._scratch.ask("run", {"do": "guarded", "set": 0, "poison": 0}, 20.0)
     assert isinstance(refused, Failed), "the worker still has what it would run on"
     assert isinstance(judge.profile(TASK, candidate, pairs=8), Correct)
+
+
+@pytest.mark.parametrize(("each_s", "races"), [(10.0, 3), (70.0, 1)])
+def test_a_noisy_race_is_run_again_while_there_is_time(
+    each_s: float, races: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, begun = [0.0], list[float]()
+
+    def timed(*_: Any) -> Noisy:
+        begun.append(now[0])
+        now[0] += each_s
+        return Noisy("others work here")
+
+    judge = Judge("cpu", scratch_dir=tmp_path, native_dir=tmp_path)
+    monkeypatch.setattr(judge, "_race", lambda *_: None)
+    monkeypatch.setattr(judge, "_timed", timed)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    unused: Any = None
+    found = judge._time(unused, None, SHORT, {}, AccuracyReport(()))
+    assert isinstance(found, Noisy) and len(begun) == races
