@@ -76,6 +76,18 @@ def test_masks_hide_what_they_hid(masks: dict[str, Tensor]) -> None:
     torch.testing.assert_close(found, want, rtol=1e-5, atol=1e-5, equal_nan=True)
 
 
+def test_queries_are_scaled_before_half_precision_overflows() -> None:
+    model, x = layer().half(), torch.randn(3, TOKENS, SIZE).half() * 2
+    with torch.no_grad():
+        model.self_attn.in_proj_weight.mul_(40)  # type: ignore[operator,union-attr]
+    keys = torch.zeros(3, TOKENS, dtype=torch.bool)
+    found, _ = compiled(model, x, src_key_padding_mask=keys)
+    with torch.no_grad():
+        want = model(x, src_key_padding_mask=keys)
+    assert want.isfinite().all()
+    torch.testing.assert_close(found, want, rtol=1e-2, atol=1e-2)
+
+
 def test_the_graph_that_is_captured_has_its_products() -> None:
     model = nn.TransformerEncoder(layer(), 2, enable_nested_tensor=False).eval()
     options = parse(Settings.from_environment(), None, None)
