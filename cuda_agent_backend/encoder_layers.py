@@ -100,8 +100,8 @@ def _heads(every: Any, part: int, size: int, heads: int) -> Any:
 
 
 def _attention(query: Any, key: Any, value: Any, hidden: Any, scale: float) -> Any:
-    """As the operator has it: queries are scaled, as half precision holds no larger scores, and one that sees no key has
-    NaN."""
+    """As the operator has it: queries are scaled, for half precision may not hold the scores before, and one that sees
+    no key has NaN."""
     if hidden is None:
         return F.scaled_dot_product_attention(query, key, value)
     scores = torch.matmul(query * scale, key.transpose(-2, -1))
