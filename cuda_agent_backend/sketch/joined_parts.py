@@ -121,8 +121,8 @@ def _without(body: Body, products: Mapping[str, Stage]) -> Body:
     for i in body.instructions:
         if i.body is not None:
             i = replace(i, body=_without(i.body, products))
-        elif i.op == "load" and i.buffer in products:
-            i = Instruction(i.result, "constant", ("0",), products[i.buffer].dtype)
+        elif i.op == "load" and (product := products.get(i.buffer or "")) is not None:
+            i = Instruction(i.result, "constant", ("0",), product.dtype)
         inner.append(i)
     return Body(inner, body.results)
 
