@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
+from torch._dynamo.exc import RestartAnalysis
 from torch.fx import GraphModule
 
 from cuda_agent_backend import log
@@ -93,7 +94,8 @@ def _compile_hooked(
         if not apart or _changed(hook):
             return made
     except Exception as error:
-        if no_compiler(error) or not (apart or _changed(hook)):
+        asked = isinstance(error, RestartAnalysis)  # Dynamo is to trace anew
+        if asked or no_compiler(error) or not (apart or _changed(hook)):
             return _without_compiler(spare, error)
         log.once("hook", f"a graph is left to Inductor: {type(error).__name__}: {error}")
     finally:

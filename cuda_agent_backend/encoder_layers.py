@@ -100,10 +100,11 @@ def _heads(every: Any, part: int, size: int, heads: int) -> Any:
 
 
 def _attention(query: Any, key: Any, value: Any, hidden: Any, scale: float) -> Any:
-    """As the operator has it: a query that sees no key has NaN."""
+    """As the operator has it: queries are scaled, for half precision may not hold the scores before, and one that sees
+    no key has NaN."""
     if hidden is None:
         return F.scaled_dot_product_attention(query, key, value)
-    scores = torch.matmul(query, key.transpose(-2, -1)) * scale
+    scores = torch.matmul(query * scale, key.transpose(-2, -1))
     return torch.matmul(torch.softmax(scores.masked_fill(hidden, -math.inf), -1), value)
 
 

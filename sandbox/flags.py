@@ -115,8 +115,8 @@ def without_defaults(flags: Flags) -> dict[str, Any]:
 def applied(flags: Flags) -> Iterator[None]:
     """The flags within the block, the former ones afterwards."""
     before = current()
-    apply(flags)
     try:
+        apply(flags)
         yield
     finally:
         apply(before)

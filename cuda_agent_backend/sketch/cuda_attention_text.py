@@ -96,6 +96,8 @@ def _mask_type(form: Attention) -> str:
 def _number(fill: float | None) -> str:
     if fill is None or math.isinf(fill):
         return "-INFINITY" if fill is None or fill < 0 else "INFINITY"
+    if math.isnan(fill):
+        return "NAN"
     return f"float({fill!r})"
 
 

@@ -215,17 +215,21 @@ def _expand_floors(graph: Graph) -> None:
     be rounded up to the number that it is just below."""
     for node in list(graph.nodes):
         floors = name_of(node) == "div" and node.kwargs.get("rounding_mode") == "floor"
-        if floors and node.meta["val"].dtype in (torch.float32, torch.float64):
+        dtype = node.meta["val"].dtype if floors else torch.bool
+        if dtype.is_floating_point:
+            wide = torch.float64 if dtype == torch.float64 else torch.float32
             with graph.inserting_before(node):
-                replace(node, _floor(graph, *(_tensor(graph, x, node) for x in node.args)))
+                made = _floor(graph, *(_tensor(graph, x, node, wide) for x in node.args))
+                replace(
+                    node, call(graph, torch.ops.prims.convert_element_type.default, made, dtype)
+                )
             graph.erase_node(node)
 
 
-def _tensor(graph: Graph, x: Any, like: Node) -> Node:
-    value = like.meta["val"]
+def _tensor(graph: Graph, x: Any, like: Node, dtype: torch.dtype) -> Node:
     if isinstance(x, Node):
-        return call(graph, torch.ops.prims.convert_element_type.default, x, value.dtype)
-    return _filled(graph, x, value)
+        return call(graph, torch.ops.prims.convert_element_type.default, x, dtype)
+    return _filled(graph, x, like.meta["val"].to(dtype))
 
 
 def _floor(graph: Graph, x: Node, by: Node) -> Node:

@@ -45,7 +45,7 @@ def _parts(stage: Stage, products: Mapping[str, Stage]) -> tuple[Stage, ...]:
     ((loop, cuts),) = ends.items()
     size = dict(stage.outer)[loop]
     places = itertools.pairwise(sorted(cuts | {0, size}))
-    parts = tuple(_settled(part_of_stage(stage, loop, low, high)) for low, high in places)
+    parts = tuple(_settled(part_of_stage(stage, loop, low, high), products) for low, high in places)
     read = [buffer for part in parts for buffer in part.reads() & products.keys()]
     return parts if len(set(read)) == len(read) else (stage,)
 
@@ -76,30 +76,55 @@ def _points(dims: Sequence[Dim]) -> int:
 # --- conditions that hold everywhere, or nowhere ---------------------------------------------------------------------
 
 
-def _settled(stage: Stage) -> Stage:
-    """``stage`` without the masks and choices that are the same at all of its points, and what only these needed."""
+def _settled(stage: Stage, products: Mapping[str, Stage]) -> Stage:
+    """``stage`` without the masks and choices that are the same at all of its points, and what only these needed. What
+    is masked everywhere reads no product."""
     known: dict[Value, bool] = {}
     same: dict[Value, Value] = {}
     made: dict[Value, Instruction] = {}
-    for i in stage.body.instructions:
-        i = replace(
-            i, operands=tuple(same.get(o, o) if isinstance(o, Value) else o for o in i.operands)
-        )
-        holds = _holds(i, made, known, stage.outer)
-        if holds is not None:
-            known[i.result] = holds
-        chosen = known.get(i.operands[0]) if i.op in ("masked", "where") else None
-        if i.op == "where" and chosen is not None and isinstance(i.operands[2 - chosen], Value):
-            same[i.result] = i.operands[2 - chosen]
-        elif i.op == "masked" and chosen and i.body is not None:
-            made |= {own.result: own for own in i.body.instructions}
-            (same[i.result],) = i.body.results
-        elif i.op == "masked" and chosen is False:
-            made[i.result] = Instruction(i.result, "constant", (i.operands[1],), i.dtype)
-        else:
-            made[i.result] = i
+
+    def settle(body: Body) -> None:
+        for i in body.instructions:
+            i = _with(i, same)
+            holds = _holds(i, made, known, stage.outer)
+            if holds is not None:
+                known[i.result] = holds
+            chosen = known.get(i.operands[0]) if i.op in ("masked", "where") else None
+            if i.op == "where" and chosen is not None and isinstance(i.operands[2 - chosen], Value):
+                same[i.result] = i.operands[2 - chosen]
+            elif i.body is not None and chosen:
+                settle(i.body)
+                (same[i.result],) = (same.get(r, r) for r in i.body.results)
+            elif i.body is not None and chosen is False:
+                made[i.result] = replace(i, body=_without(i.body, products))
+            else:
+                made[i.result] = i
+
+    settle(stage.body)
     results = tuple(same.get(r, r) for r in stage.body.results)
     return replace(stage, body=_needed(Body(list(made.values()), results)))
+
+
+def _with(i: Instruction, same: Mapping[Value, Value]) -> Instruction:
+    """An instruction that reads other values instead."""
+    operands = tuple(same.get(o, o) if isinstance(o, Value) else o for o in i.operands)
+    body = i.body
+    if body is not None:
+        inner = [_with(own, same) for own in body.instructions]
+        body = Body(inner, tuple(same.get(r, r) for r in body.results))
+    return replace(i, operands=operands, body=body)
+
+
+def _without(body: Body, products: Mapping[str, Stage]) -> Body:
+    """A body that never counts, without reads of products."""
+    inner = []
+    for i in body.instructions:
+        if i.body is not None:
+            i = replace(i, body=_without(i.body, products))
+        elif i.op == "load" and (product := products.get(i.buffer or "")) is not None:
+            i = Instruction(i.result, "constant", ("0",), product.dtype)
+        inner.append(i)
+    return Body(inner, body.results)
 
 
 def _holds(

@@ -92,7 +92,7 @@ def scatter_of(task: Task) -> Scatter:
             root = root.all_input_nodes[0]
         if root.op != "placeholder" or value.storage_offset():
             raise Unsupported("a scatter together with other operators")
-        first = 0 if given is found.index and found.wraps else dim
+        first = 0 if found.wraps and given in (found.index, found.mask) else dim
         return Operand(inputs.index(root), _steps(value.shape, value.stride(), first, spread))
 
     own, out = found.source.meta["val"].shape, task.output_specs[0]

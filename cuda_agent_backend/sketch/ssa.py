@@ -15,6 +15,7 @@ import sympy
 import torch
 from torch._inductor.ops_handler import DefaultHandler
 from torch._inductor.virtualized import V
+from torch.utils._sympy.functions import Identity
 
 GATHER = "gather"
 """A load whose index holds, beside loop variables, the symbols of `place_symbol` for the values of its operands."""
@@ -160,6 +161,10 @@ class Tracer(DefaultHandler):
 
     def _gathered(self, index: sympy.Expr) -> tuple[sympy.Expr, tuple[Value, ...]]:
         """An index with the symbols of a gather, and the values that they stand for."""
+        while index.has(
+            Identity
+        ):  # what keeps Inductor from multiplying out, as in a join of joins
+            index = sympy.expand(index.replace(Identity, lambda inner: inner))
         places = sorted(index.free_symbols & self._places.keys(), key=str)
         names = {symbol: place_symbol(number) for number, symbol in enumerate(places)}
         return index.xreplace(names), tuple(self._places[symbol] for symbol in places)

@@ -335,6 +335,16 @@ def test_a_row_of_filled_scores_is_what_eager_gives(fill: float, tmp_path: Path)
     torch.testing.assert_close(got, want, equal_nan=True, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("fill", [INFINITY, NAN])
+def test_scores_that_are_filled_with_no_number_make_none(fill: float, tmp_path: Path) -> None:
+    mask = torch.zeros(67, 67, dtype=torch.bool)
+    mask[3, 5] = True
+    analysis, own = analysed(filling(fill), *heads(4, 1, 67, 67, 64), mask)
+    got, want = emulated(analysis, 0, tmp_path, own), eager(analysis, own)
+    assert want[:, 3].isnan().all() and want[:, 4:].isfinite().all()
+    torch.testing.assert_close(got, want, equal_nan=True, rtol=1e-4, atol=1e-5)
+
+
 def with_softmax_joined(graph: Graph) -> Graph:
     """The graph with maximum and sum by one operator, as Inductor has them on GPUs."""
     (highest,) = graph.find_nodes(op="call_function", target=torch.ops.aten.amax.default)

@@ -76,6 +76,18 @@ def test_masks_hide_what_they_hid(masks: dict[str, Tensor]) -> None:
     torch.testing.assert_close(found, want, rtol=1e-5, atol=1e-5, equal_nan=True)
 
 
+def test_queries_are_scaled_before_half_precision_overflows() -> None:
+    model, x = layer().half(), torch.randn(3, TOKENS, SIZE).half() * 2
+    with torch.no_grad():
+        model.self_attn.in_proj_weight.mul_(40)  # type: ignore[operator,union-attr]
+    keys = torch.zeros(3, TOKENS, dtype=torch.bool)
+    found, _ = compiled(model, x, src_key_padding_mask=keys)
+    with torch.no_grad():
+        want = model(x, src_key_padding_mask=keys)
+    assert want.isfinite().all()
+    torch.testing.assert_close(found, want, rtol=1e-2, atol=1e-2)
+
+
 def test_the_graph_that_is_captured_has_its_products() -> None:
     model = nn.TransformerEncoder(layer(), 2, enable_nested_tensor=False).eval()
     options = parse(Settings.from_environment(), None, None)
@@ -104,3 +116,26 @@ def test_only_where_that_brings_kernels_the_graph_stays_taken_apart(
         found = torch.compile(model, backend=backend.cuda_agent, options=options)(x)
         torch.testing.assert_close(found, model(x), rtol=1e-5, atol=1e-5)
     assert whole == ([False] if helps else [False, True])
+
+
+def test_where_dynamo_is_to_trace_anew_nothing_else_is_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As it is for a norm's eps where shapes are dynamic."""
+    outcomes: list[str] = []
+    compile_fx = backend._compile_fx
+
+    def watched(gm: GraphModule, *more: Any) -> Any:
+        whole = bool(gm.graph.find_nodes(op="call_function", target=ENCODER_LAYER))
+        outcomes.append("whole" if whole else "apart")
+        return compile_fx(gm, *more)
+
+    monkeypatch.setattr(backend, "_compile_fx", watched)
+    monkeypatch.setattr(backend, "_changed", lambda _: True)
+    model, x = layer(), torch.randn(3, TOKENS, SIZE)
+    torch._dynamo.reset()
+    with torch.no_grad():
+        options = {"cuda_agent.search": "cached"}
+        made = torch.compile(model, backend=backend.cuda_agent, options=options, dynamic=True)
+        torch.testing.assert_close(made(x), model(x), rtol=1e-5, atol=1e-5)
+    assert outcomes == ["apart", "apart"]

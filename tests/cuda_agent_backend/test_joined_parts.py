@@ -36,6 +36,20 @@ def behind_a_token(token: Tensor, x: Tensor, w: Tensor, places: Tensor) -> Tenso
     return torch.cat([token.expand(3, 1, 12), x @ w], 1) + places
 
 
+def padded(x: Tensor, w: Tensor) -> Tensor:
+    """All that is before the product is one number, whose dtype nothing says but the product."""
+    return F.pad((x @ w).relu(), (0, 0, 1, 0), value=1.5).tanh()
+
+
+def joined_twice(x: Tensor, w: Tensor, r: Tensor) -> Tensor:
+    return torch.cat([torch.cat([r, x @ w], 0).relu(), r], 0)
+
+
+def joined_thrice(x: Tensor, r: Tensor) -> Tensor:
+    """Indices that Inductor keeps apart twice."""
+    return torch.cat([torch.cat([torch.cat([r, x], 1).relu(), r], 1).tanh(), x], 1)
+
+
 CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], int]] = {
     "behind what it is of": (dense, (randn(2, 20, 12, 12), randn(12, 20, 3, 3)), 2),
     "behind twice as many channels": (dense, (randn(2, 24, 9, 9), randn(12, 24, 3, 3)), 2),
@@ -49,6 +63,8 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], int]] = {
     "behind a token, with places": (
         behind_a_token, (randn(1, 1, 12), randn(3, 9, 20), randn(20, 12), randn(10, 12)), 2,
     ),
+    "behind a row of one number": (padded, (randn(50, 20), randn(20, 16)), 2),
+    "in a join of joins": (joined_twice, (randn(50, 20), randn(20, 16), randn(13, 16)), 2),
 }  # fmt: skip
 
 
@@ -74,6 +90,24 @@ def test_products_are_written_once(name: str, tmp_path: Path) -> None:
         source, plan = cuda.emit(region, found, schedule, DEVICE)
         (got,) = cuda_emulator.run(source, plan, it.inputs, folder)
         torch.testing.assert_close(got, it.want[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs"),
+    [
+        (lambda x, r: torch.cat([torch.cat([r, x], 0).relu(), r], 0), (randn(50, 16), randn(13, 16))),
+        (joined_thrice, (randn(50, 16), randn(50, 7))),
+    ],
+)  # fmt: skip
+def test_joins_of_joins_are_one_kernel(
+    function: Callable[..., Any], inputs: tuple[Tensor, ...], tmp_path: Path
+) -> None:
+    it = on_cuda(function, *inputs)
+    region, found = it.analysis.region, it.analysis.kernels
+    assert len(found) == 1
+    source, plan = cuda.emit(region, found, cuda.schedules(region, found, DEVICE)[0], DEVICE)
+    (got,) = cuda_emulator.run(source, plan, it.inputs, tmp_path)
+    torch.testing.assert_close(got, it.want[0])
 
 
 def swapped(x: Tensor, w: Tensor) -> Tensor:

@@ -87,7 +87,8 @@ CASES: dict[str, Case] = {
         (torch.arange(-40, 40).view(4, 20) * 977, torch.arange(-5, 75).view(4, 20)),
     ),
     "divisions rounded down": (
-        lambda x, y: (x // y, x // 0.1, torch.div(x, 4, rounding_mode="trunc"), (x.round() * 0) // y),
+        lambda x, y: (x // y, x // 0.1, torch.div(x, 4, rounding_mode="trunc"), (x.round() * 0) // y,
+                      x.round().half() // 0.1, x.round().bfloat16() // 0.3),
         (randn(6, 29) * 9, torch.cat([randn(4, 29) / 7, torch.tensor([[0.0], [torch.inf]]).expand(2, 29)])),
     ),
 }  # fmt: skip

@@ -77,6 +77,12 @@ def masked(into: Tensor, kept: Tensor, index: Tensor, values: Tensor) -> Tensor:
     return put(into, kept[..., None], [index], values)
 
 
+def masked_in_the_middle(into: Tensor, kept: Tensor, index: Tensor, values: Tensor) -> Tensor:
+    """The mask lies as the index does, whatever is before it."""
+    put = torch.ops.aten._unsafe_masked_index_put_accumulate
+    return put(into, kept[..., None], [None, index], values)
+
+
 def degrees(i: Tensor) -> Tensor:
     counts = torch.zeros(9)
     return torch.ops.aten.index_put(counts, [i], torch.ones(i.shape[0]), True)
@@ -103,6 +109,10 @@ CASES: dict[str, Case] = {
     "gradient of a table with padding": (
         masked,
         (randn(30, 12), places(30, 7, 11) > 5, places(30, 7, 11), randn(7, 11, 12)),
+    ),
+    "put in the middle with padding": (
+        masked_in_the_middle,
+        (randn(80, 7, 9), places(7, 11) > 2, places(7, 11), randn(80, 11, 9)),
     ),
     "degrees": (degrees, (places(9, 120),)),
     "from a transpose": (lambda s, i, x: added(s, i, x.t()), (randn(70, 13), places(13, 70, 40), randn(40, 70))),

@@ -29,6 +29,19 @@ def test_an_unknown_flag_is_refused() -> None:
         flags.apply({"speed": True})
 
 
+def test_what_is_refused_within_a_block_leaves_nothing_behind() -> None:
+    before = flags.current()
+    with (
+        pytest.raises(KeyError, match="speed"),
+        flags.applied({"cudnn_benchmark": True, "speed": 1}),
+    ):
+        pass
+    try:
+        assert flags.current() == before
+    finally:
+        flags.apply(before)
+
+
 def test_defaults_are_as_torch_starts() -> None:
     assert {name: flags.current()[name] for name in flags.DEFAULTS} == flags.DEFAULTS
 
