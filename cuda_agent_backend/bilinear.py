@@ -10,44 +10,16 @@ import math
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node, Proxy
-from torch.fx.proxy import GraphAppendingTracer
 from torch.nn import functional as F
 
+SCHEMA = torch.ops.aten.bilinear.default._schema
 MOST_BYTES = 1 << 28
 """Of what is between."""
-_NAMES = ("left", "right", "weight", "bias")
 
 
-def write_out(gm: GraphModule) -> bool:
-    """Write the forms of a graph from Dynamo so, in place; whether there are any."""
-    found = gm.graph.find_nodes(op="call_function", target=torch.bilinear)
-    small = [node for node in found if _is_small(node)]
-    for node in small:
-        with gm.graph.inserting_before(node):
-            tracer = GraphAppendingTracer(gm.graph)
-            given = {n: Proxy(own, tracer) for n, own in _operands(node).items()}
-            made = _bilinear(**given).node
-        made.meta = dict(node.meta)
-        node.replace_all_uses_with(made)
-        gm.graph.erase_node(node)
-    if small:
-        gm.graph.lint()
-        gm.recompile()
-    return bool(small)
-
-
-def _operands(node: Node) -> dict[str, Node]:
-    names = ("input1", "input2", "weight", "bias")
-    renamed = dict(zip(names, _NAMES, strict=True))
-    given = dict(zip(_NAMES, node.args, strict=False))
-    given |= {renamed[name]: own for name, own in node.kwargs.items()}
-    return {name: own for name, own in given.items() if isinstance(own, Node)}
-
-
-def _is_small(node: Node) -> bool:
-    given = _operands(node)
-    values = [given[name].meta.get("example_value") for name in ("left", "weight") if name in given]
+def is_small(given: dict[str, Any]) -> bool:
+    """Whether a form, nodes by the names of the operator's arguments, is small enough, and of fixed sizes."""
+    values = [given[name].meta.get("example_value") for name in ("input1", "weight")]
     tensors = [v for v in values if isinstance(v, torch.Tensor)]
     if len(tensors) != 2 or not all(type(n) is int for v in tensors for n in v.shape):
         return False
@@ -56,9 +28,9 @@ def _is_small(node: Node) -> bool:
     return math.prod(left.shape[:-1]) > 0 and between <= MOST_BYTES
 
 
-def _bilinear(left: Any, right: Any, weight: Any, bias: Any = None) -> Any:
-    """left: [..., m]; right: [..., n]; weight: [features, m, n]; [..., features]."""
+def written(input1: Any, input2: Any, weight: Any, bias: Any) -> Any:
+    """input1: [..., m]; input2: [..., n]; weight: [features, m, n]; [..., features]. Proxies, as is the result."""
     features, size, _ = weight.node.meta["example_value"].shape
-    products = F.linear(right, weight.flatten(0, 1)).unflatten(-1, (features, size))
-    result = (products * left.unsqueeze(-2)).sum(-1)
+    products = F.linear(input2, weight.flatten(0, 1)).unflatten(-1, (features, size))
+    result = (products * input1.unsqueeze(-2)).sum(-1)
     return result if bias is None else result + bias

@@ -11,52 +11,22 @@ import math
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node, Proxy
-from torch.fx.proxy import GraphAppendingTracer
 from torch.nn import functional as F
 
 ENCODER_LAYER = torch._transformer_encoder_layer_fwd
-_SCHEMA = torch.ops.aten._transformer_encoder_layer_fwd.default._schema
+SCHEMA = torch.ops.aten._transformer_encoder_layer_fwd.default._schema
 QUERIES_AND_KEYS, KEYS, ALL = 0, 1, 2
 """What a mask's dimensions are, by its type: [queries, keys], [batch, keys] or [batch, heads, queries, keys]."""
 
 
-def write_out(gm: GraphModule) -> bool:
-    """Write out the layers of a graph from Dynamo, in place; whether there are any. Those of nested tensors stay."""
-    calls = [node for node in gm.graph.nodes if node.target is ENCODER_LAYER]
-    plain = [node for node in calls if _is_plain(_arguments(node))]
-    for node in plain:
-        with gm.graph.inserting_before(node):
-            made = _encoder_layer(**_traced(_arguments(node), gm)).node
-        made.meta = dict(node.meta)
-        node.replace_all_uses_with(made)
-        gm.graph.erase_node(node)
-    if plain:
-        gm.graph.lint()
-        gm.recompile()
-    return bool(plain)
-
-
-def _arguments(node: Node) -> dict[str, Any]:
-    """By name, with the schema's defaults."""
-    given = {a.name: a.default_value for a in _SCHEMA.arguments if a.has_default_value()}
-    given |= zip((a.name for a in _SCHEMA.arguments), node.args, strict=False)
-    return given | node.kwargs
-
-
-def _traced(given: dict[str, Any], gm: GraphModule) -> dict[str, Any]:
-    """With proxies for nodes: what is done with them is written into the graph."""
-    tracer = GraphAppendingTracer(gm.graph)
-    return {n: Proxy(v, tracer) if isinstance(v, Node) else v for n, v in given.items()}
-
-
-def _is_plain(given: dict[str, Any]) -> bool:
+def is_plain(given: dict[str, Any]) -> bool:
+    """Whether a layer, nodes by the names of the operator's arguments, is of no nested tensor and has a known mask."""
     value = given["src"].meta.get("example_value")
     known = given["mask"] is None or given["mask_type"] in (QUERIES_AND_KEYS, KEYS, ALL)
     return isinstance(value, torch.Tensor) and not value.is_nested and value.dim() == 3 and known
 
 
-def _encoder_layer(
+def written(
     *,
     src: Any,
     embed_dim: int,
@@ -68,7 +38,7 @@ def _encoder_layer(
     mask_type: int | None,
     **weights: Any,
 ) -> Any:
-    """src: [batch, tokens, embed_dim], as the result."""
+    """src: [batch, tokens, embed_dim], as the result. Tensors are proxies."""
 
     def norm(x: Any, number: int) -> Any:
         scale, bias = weights[f"norm_weight_{number}"], weights[f"norm_bias_{number}"]

@@ -36,7 +36,7 @@ class _ToUs(int):
 
     def __bool__(self) -> bool:
         try:
-            if torch.is_grad_enabled() or _casts() or _drops(sys._getframe(1).f_locals):
+            if torch.is_grad_enabled() or casts() or _drops(sys._getframe(1).f_locals):
                 return False
             return _compiles_ours()
         except Exception as error:  # what is asked of Dynamo is nobody's promise
@@ -68,7 +68,8 @@ def _compiles_ours() -> bool:
     return compiler is not None and getattr(compiler, OURS, False)
 
 
-def _casts() -> bool:
+def casts() -> bool:
+    """Whether autocast is on around what is compiled."""
     return any(torch.is_autocast_enabled(device) for device in ("cuda", "cpu"))
 
 

@@ -223,12 +223,11 @@ def _apart(nests: LoopNests) -> LoopNests | None:
     """The same without products that store across their loops, which may cost more than to read them once again."""
     if nests.task.target != "cuda":
         return None
-    region = nests.region
-    kernels = tuple(map(unscaled, grouped(region, partial(_fits, region, "cuda"))))
-    fits = len((*region.inputs, *region.outputs, *temporaries(region, kernels))) <= MAX_BUFFERS
-    return (
-        LoopNests(nests.task, region, kernels, False) if fits and kernels != nests.kernels else None
-    )
+    try:
+        kernels = _kernels(nests.region, "cuda", across=False)
+    except Unsupported:
+        return None
+    return LoopNests(nests.task, nests.region, kernels, False) if kernels != nests.kernels else None
 
 
 def _blocks(made: Program) -> int:
@@ -289,14 +288,17 @@ def _loop_nests(task: Task) -> LoopNests:
 
 def _nests(task: Task) -> Nests:
     region = lower(task)
-    on_cuda = task.target == "cuda"
-    kernels = grouped(region, partial(_fits, region, task.target), across=on_cuda)
-    if on_cuda:
+    return region, _kernels(region, task.target, across=task.target == "cuda")
+
+
+def _kernels(region: LoweredRegion, target: str, across: bool) -> tuple[Kernel, ...]:
+    """As `grouped`; what is too many buffers is said here, before any schedule is written out."""
+    kernels = grouped(region, partial(_fits, region, target), across)
+    if target == "cuda":
         kernels = tuple(map(unscaled, kernels))
-    buffers = [*region.inputs, *region.outputs, *temporaries(region, kernels)]
-    if len(buffers) > MAX_BUFFERS:  # said here, before any schedule is written out
+    if len([*region.inputs, *region.outputs, *temporaries(region, kernels)]) > MAX_BUFFERS:
         raise Unsupported(f"more than {MAX_BUFFERS} buffers")
-    return region, kernels
+    return kernels
 
 
 def _attention(task: Task, form: Attention) -> Analysis:

@@ -161,9 +161,7 @@ class Tracer(DefaultHandler):
 
     def _gathered(self, index: sympy.Expr) -> tuple[sympy.Expr, tuple[Value, ...]]:
         """An index with the symbols of a gather, and the values that they stand for."""
-        while index.has(
-            Identity
-        ):  # what keeps Inductor from multiplying out, as in a join of joins
+        while index.has(Identity):  # keeps Inductor from multiplying out, as in a join of joins
             index = sympy.expand(index.replace(Identity, lambda inner: inner))
         places = sorted(index.free_symbols & self._places.keys(), key=str)
         names = {symbol: place_symbol(number) for number, symbol in enumerate(places)}

@@ -54,6 +54,20 @@ def holes(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
+INTEGERS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
+    "bits shifted": (
+        lambda x, y: (x << y, x >> y, x.int() << y.int(), x.int() >> y.int(), x.to(torch.uint8) >> 3),
+        (torch.arange(-40, 40).view(4, 20) * 977, torch.arange(-5, 75).view(4, 20)),
+    ),
+    "divisions rounded down": (
+        lambda x, y: (x // y, x // 0.1, torch.div(x, 4, rounding_mode="trunc"), (x.round() * 0) // y,
+                      x.round().half() // 0.1, x.round().bfloat16() // 0.3),
+        (randn(6, 29) * 9, torch.cat([randn(4, 29) / 7, torch.tensor([[0.0], [math.inf]]).expand(2, 29)])),
+    ),
+}  # fmt: skip
+"""Cases of either target: whole numbers, and what is rounded to them."""
+
+
 def sample(function: Callable[..., Any], *inputs: torch.Tensor, target: str = "cpu") -> Sample:
     """Trace, decompose as Inductor does, and take all nodes as one region."""
     module = make_fx(function, decomposition_table=select_decomp_table(), tracing_mode="fake")(

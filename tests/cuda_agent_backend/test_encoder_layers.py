@@ -96,15 +96,14 @@ def test_the_graph_that_is_captured_has_its_products() -> None:
     assert sum("addmm" in name for name in names) == 8
 
 
-@pytest.mark.parametrize("helps", [False, True])
-def test_only_where_that_brings_kernels_the_graph_stays_taken_apart(
-    helps: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole: list[bool] = []
+def attempts(monkeypatch: pytest.MonkeyPatch, helps: bool, **how: Any) -> list[str]:
+    """What Inductor is given where a layer is compiled, one after another; helps: whether kernels come of it."""
+    found: list[str] = []
     compile_fx = backend._compile_fx
 
     def watched(gm: GraphModule, *more: Any) -> Any:
-        whole.append(bool(gm.graph.find_nodes(op="call_function", target=ENCODER_LAYER)))
+        whole = bool(gm.graph.find_nodes(op="call_function", target=ENCODER_LAYER))
+        found.append("whole" if whole else "apart")
         return compile_fx(gm, *more)
 
     monkeypatch.setattr(backend, "_compile_fx", watched)
@@ -113,29 +112,21 @@ def test_only_where_that_brings_kernels_the_graph_stays_taken_apart(
     torch._dynamo.reset()
     with torch.no_grad():
         options = {"cuda_agent.search": "cached"}
-        found = torch.compile(model, backend=backend.cuda_agent, options=options)(x)
-        torch.testing.assert_close(found, model(x), rtol=1e-5, atol=1e-5)
-    assert whole == ([False] if helps else [False, True])
+        made = torch.compile(model, backend=backend.cuda_agent, options=options, **how)
+        torch.testing.assert_close(made(x), model(x), rtol=1e-5, atol=1e-5)
+    return found
+
+
+def test_only_where_that_brings_kernels_the_graph_stays_taken_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert attempts(monkeypatch, helps=True) == ["apart"]
+    monkeypatch.undo()
+    assert attempts(monkeypatch, helps=False) == ["apart", "whole"]
 
 
 def test_where_dynamo_is_to_trace_anew_nothing_else_is_tried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As it is for a norm's eps where shapes are dynamic."""
-    outcomes: list[str] = []
-    compile_fx = backend._compile_fx
-
-    def watched(gm: GraphModule, *more: Any) -> Any:
-        whole = bool(gm.graph.find_nodes(op="call_function", target=ENCODER_LAYER))
-        outcomes.append("whole" if whole else "apart")
-        return compile_fx(gm, *more)
-
-    monkeypatch.setattr(backend, "_compile_fx", watched)
-    monkeypatch.setattr(backend, "_changed", lambda _: True)
-    model, x = layer(), torch.randn(3, TOKENS, SIZE)
-    torch._dynamo.reset()
-    with torch.no_grad():
-        options = {"cuda_agent.search": "cached"}
-        made = torch.compile(model, backend=backend.cuda_agent, options=options, dynamic=True)
-        torch.testing.assert_close(made(x), model(x), rtol=1e-5, atol=1e-5)
-    assert outcomes == ["apart", "apart"]
+    assert attempts(monkeypatch, helps=True, dynamic=True) == ["apart", "apart"]

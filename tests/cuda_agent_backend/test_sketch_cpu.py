@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from sketch_kit import Sample, run_cpu, sample
+from sketch_kit import INTEGERS, Sample, run_cpu, sample
 from torch.nn import functional as F
 
 from cuda_agent_backend.sketch import cpu, cpu_schedules
@@ -56,15 +56,7 @@ CASES: dict[str, Case] = {
     "bfloat16": (lambda x: torch.softmax(x, -1), (randn(4, 40).bfloat16(),)),
     "float16": (lambda x: (x * 2 + 1).relu(), (randn(4, 40).half(),)),
     "double": (lambda x: torch.exp(x).sum(-1), (randn(4, 40).double(),)),
-    "bits shifted": (
-        lambda x, y: (x << y, x >> y, x.int() << y.int(), x.int() >> y.int(), x.to(torch.uint8) >> 3),
-        (torch.arange(-40, 40).view(4, 20) * 977, torch.arange(-5, 75).view(4, 20)),
-    ),
-    "divisions rounded down": (
-        lambda x, y: (x // y, x // 0.1, torch.div(x, 4, rounding_mode="trunc"), (x.round() * 0) // y,
-                      x.round().half() // 0.1, x.round().bfloat16() // 0.3),
-        (randn(6, 29) * 9, torch.cat([randn(4, 29) / 7, torch.tensor([[0.0], [INFINITY]]).expand(2, 29)])),
-    ),
+    **INTEGERS,
 }  # fmt: skip
 
 

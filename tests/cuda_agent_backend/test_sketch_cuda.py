@@ -10,7 +10,7 @@ from typing import Any
 import cuda_emulator
 import pytest
 import torch
-from sketch_kit import Sample, sample
+from sketch_kit import INTEGERS, Sample, sample
 from torch._inductor import config as inductor_config
 from torch.nn import functional as F
 
@@ -82,15 +82,7 @@ CASES: dict[str, Case] = {
         (randn(33, 80), randn(37)),
     ),
     "two kernels": (lambda x: (lambda s: (s, s.sum(0)))(torch.softmax(x, -1)), (randn(640, 520),)),
-    "bits shifted": (
-        lambda x, y: (x << y, x >> y, x.int() << y.int(), x.int() >> y.int(), x.to(torch.uint8) >> 3),
-        (torch.arange(-40, 40).view(4, 20) * 977, torch.arange(-5, 75).view(4, 20)),
-    ),
-    "divisions rounded down": (
-        lambda x, y: (x // y, x // 0.1, torch.div(x, 4, rounding_mode="trunc"), (x.round() * 0) // y,
-                      x.round().half() // 0.1, x.round().bfloat16() // 0.3),
-        (randn(6, 29) * 9, torch.cat([randn(4, 29) / 7, torch.tensor([[0.0], [torch.inf]]).expand(2, 29)])),
-    ),
+    **INTEGERS,
 }  # fmt: skip
 
 
