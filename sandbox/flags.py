@@ -6,7 +6,7 @@ cuDNN measures its algorithms (`torch.backends.cudnn.benchmark`), a kernel has t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from operator import attrgetter
 from typing import Any
@@ -38,26 +38,35 @@ DEFAULTS: Flags = {
 }
 """Flags that few people touch, as torch starts with them."""
 
+_PLACES = {
+    "fp16_reduced_precision_reduction": "cuda.matmul.allow_fp16_reduced_precision_reduction",
+    "bf16_reduced_precision_reduction": "cuda.matmul.allow_bf16_reduced_precision_reduction",
+    "fp16_accumulation": "cuda.matmul.allow_fp16_accumulation",
+    "cudnn_enabled": "cudnn.enabled",
+    "cudnn_benchmark": "cudnn.benchmark",
+    "cudnn_deterministic": "cudnn.deterministic",
+}
+"""Below `torch.backends`; flags with points in their names are there under these."""
+_SWITCHES = {
+    "fp16_bf16_reduction_math_sdp": (
+        "fp16_bf16_reduction_math_sdp_allowed", "allow_fp16_bf16_reduction_math_sdp",
+    ),
+    "flash_sdp": ("flash_sdp_enabled", "enable_flash_sdp"),
+    "mem_efficient_sdp": ("mem_efficient_sdp_enabled", "enable_mem_efficient_sdp"),
+    "math_sdp": ("math_sdp_enabled", "enable_math_sdp"),
+    "cudnn_sdp": ("cudnn_sdp_enabled", "enable_cudnn_sdp"),
+}  # fmt: skip
+"""Of `torch.backends.cuda`: what tells a flag, and what sets it."""
+
 
 def current() -> dict[str, Any]:
     """The flags of this process."""
     import torch
 
-    cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
     return {
         **_float32(),
-        **{name: _read(name) for name in DEFAULTS if "." in name},
-        "fp16_reduced_precision_reduction": cuda.matmul.allow_fp16_reduced_precision_reduction,
-        "bf16_reduced_precision_reduction": cuda.matmul.allow_bf16_reduced_precision_reduction,
-        "fp16_accumulation": cuda.matmul.allow_fp16_accumulation,
-        "fp16_bf16_reduction_math_sdp": cuda.fp16_bf16_reduction_math_sdp_allowed(),
-        "cudnn_enabled": cudnn.enabled,
-        "cudnn_benchmark": cudnn.benchmark,
-        "cudnn_deterministic": cudnn.deterministic,
-        "flash_sdp": cuda.flash_sdp_enabled(),
-        "mem_efficient_sdp": cuda.mem_efficient_sdp_enabled(),
-        "math_sdp": cuda.math_sdp_enabled(),
-        "cudnn_sdp": cuda.cudnn_sdp_enabled(),
+        **{name: _read(name) for name in (*_PLACES, *DEFAULTS) if name not in _SWITCHES},
+        **{name: getattr(torch.backends.cuda, told)() for name, (told, _) in _SWITCHES.items()},
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "deterministic_warn_only": torch.is_deterministic_algorithms_warn_only_enabled(),
     }
@@ -65,40 +74,11 @@ def current() -> dict[str, Any]:
 
 def apply(flags: Flags) -> None:
     """Set the flags given and leave the others. Raises KeyError on an unknown name."""
-    import torch
-
-    cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
-    setters: dict[str, Callable[[Any], Any]] = {
-        "float32_matmul_precision": torch.set_float32_matmul_precision,
-        "cudnn_allow_tf32": _setter(cudnn, "allow_tf32"),
-        "fp16_reduced_precision_reduction": _setter(
-            cuda.matmul, "allow_fp16_reduced_precision_reduction"
-        ),
-        "bf16_reduced_precision_reduction": _setter(
-            cuda.matmul, "allow_bf16_reduced_precision_reduction"
-        ),
-        "fp16_accumulation": _setter(cuda.matmul, "allow_fp16_accumulation"),
-        "fp16_bf16_reduction_math_sdp": cuda.allow_fp16_bf16_reduction_math_sdp,
-        "cudnn_enabled": _setter(cudnn, "enabled"),
-        "cudnn_benchmark": _setter(cudnn, "benchmark"),
-        "cudnn_deterministic": _setter(cudnn, "deterministic"),
-        "flash_sdp": cuda.enable_flash_sdp,
-        "mem_efficient_sdp": cuda.enable_mem_efficient_sdp,
-        "math_sdp": cuda.enable_math_sdp,
-        "cudnn_sdp": cuda.enable_cudnn_sdp,
-        **{name: _setter(*_place(name)) for name in (*FLOAT32, *DEFAULTS) if "." in name},
-        "deterministic": lambda v: torch.use_deterministic_algorithms(
-            v, warn_only=bool(wanted["deterministic_warn_only"])
-        ),
-        "deterministic_warn_only": lambda v: torch.use_deterministic_algorithms(
-            wanted["deterministic"], warn_only=v
-        ),
-    }
     now = current()
     wanted = {**now, **flags}
     for name, value in flags.items():
         if now.get(name) != value:
-            setters[name](value)
+            _set(name, value, wanted)
 
 
 def allows_tf32() -> bool:
@@ -138,13 +118,24 @@ def _float32() -> dict[str, Any]:
 def _read(name: str) -> Any:
     import torch
 
-    return attrgetter(name)(torch.backends)
+    return attrgetter(_PLACES.get(name, name))(torch.backends)
 
 
-def _place(name: str) -> tuple[Any, str]:
-    owner, _, attribute = name.rpartition(".")
-    return _read(owner), attribute
+def _set(name: str, value: Any, wanted: Flags) -> None:
+    """wanted: the flags as they are to be, for what sets two at once."""
+    import torch
 
-
-def _setter(owner: Any, name: str) -> Callable[[Any], None]:
-    return lambda value: setattr(owner, name, value)
+    if name == "float32_matmul_precision":
+        torch.set_float32_matmul_precision(value)
+    elif name == "cudnn_allow_tf32":
+        torch.backends.cudnn.allow_tf32 = value
+    elif name in ("deterministic", "deterministic_warn_only"):
+        warn_only = bool(wanted["deterministic_warn_only"])
+        torch.use_deterministic_algorithms(wanted["deterministic"], warn_only=warn_only)
+    elif name in _SWITCHES:
+        getattr(torch.backends.cuda, _SWITCHES[name][1])(value)
+    elif name in (*_PLACES, *FLOAT32, *DEFAULTS):
+        owner, _, attribute = _PLACES.get(name, name).rpartition(".")
+        setattr(attrgetter(owner)(torch.backends), attribute, value)
+    else:
+        raise KeyError(name)
