@@ -16,7 +16,7 @@ from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
 from cuda_agent_backend.sketch.contraction import cut_sizes
 from cuda_agent_backend.sketch.lower import Stage
-from cuda_agent_backend.sketch.nest import Dim, coefficient, part_of, simplify, with_indices
+from cuda_agent_backend.sketch.nest import Dim, coefficient, loops_of_parts, simplify, with_indices
 
 
 def as_made(stages: Sequence[Stage]) -> tuple[Stage, ...]:
@@ -53,19 +53,11 @@ def _cut(stage: Stage, index: sympy.Expr) -> tuple[Stage, sympy.Expr]:
         ends = (divisor, *(divisor * m for m in modulus))
         if base in cuts and all(end.is_Integer for end in ends):
             cuts[base] |= {int(end) for end in ends}
-    outer: list[Dim] = []
-    change: dict[sympy.Symbol, sympy.Expr] = {}
-    for symbol, size in stage.outer:
-        sizes = cut_sizes(sorted(cuts[symbol]))
-        if len(sizes) < 2 or math.prod(sizes) != size:
-            outer.append((symbol, size))
-            continue
-        own = [(part_of(symbol, number), n) for number, n in enumerate(sizes)]
-        place: sympy.Expr = sympy.S.Zero
-        for name, n in own:
-            place = place * n + name
-        change[symbol] = sympy.expand(place)
-        outer += own
+    sizes = {symbol: cut_sizes(sorted(cuts[symbol])) for symbol, _ in stage.outer}
+    loops, change = loops_of_parts(
+        {s: sizes[s] for s, n in stage.outer if len(sizes[s]) > 1 and math.prod(sizes[s]) == n}
+    )
+    outer = [own for dim in stage.outer for own in loops.get(dim[0], (dim,))]
     stores = tuple(
         replace(s, index=simplify(s.index.xreplace(change), outer)) for s in stage.stores
     )

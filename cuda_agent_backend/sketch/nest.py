@@ -285,13 +285,7 @@ def split_outer(kernel: Kernel, symbol: sympy.Symbol, part: int) -> Kernel:
 
 def cut_loops(kernel: Kernel, parts: Mapping[sympy.Symbol, Sequence[int]]) -> Kernel:
     """The same kernel with loops as several each, of the sizes in ``parts``, from the outermost to the innermost."""
-    loops = {s: tuple((part_of(s, n), size) for n, size in enumerate(p)) for s, p in parts.items()}
-    change: dict[sympy.Symbol, sympy.Expr] = {}
-    for symbol, dims in loops.items():
-        change[symbol] = sympy.S.Zero
-        for own, size in dims:
-            change[symbol] = change[symbol] * size + own
-        change[symbol] = sympy.expand(change[symbol])
+    loops, change = loops_of_parts(parts)
 
     def cut(dims: Sequence[Dim]) -> tuple[Dim, ...]:
         return tuple(own for dim in dims for own in loops.get(dim[0], (dim,)))
@@ -319,8 +313,21 @@ def cut_loops(kernel: Kernel, parts: Mapping[sympy.Symbol, Sequence[int]]) -> Ke
     return replace(kernel, outer=outer, stages=tuple(map(stage, kernel.stages)))
 
 
-def part_of(symbol: sympy.Symbol, number: int) -> sympy.Symbol:
-    """The loop that is part ``number`` of one that is cut."""
+def loops_of_parts(
+    parts: Mapping[sympy.Symbol, Sequence[int]],
+) -> tuple[dict[sympy.Symbol, tuple[Dim, ...]], dict[sympy.Symbol, sympy.Expr]]:
+    """The loops that stand for each of those that are cut, of the sizes in ``parts``, and its value over them."""
+    loops = {s: tuple((_part(s, n), size) for n, size in enumerate(p)) for s, p in parts.items()}
+    change: dict[sympy.Symbol, sympy.Expr] = {}
+    for symbol, dims in loops.items():
+        change[symbol] = sympy.S.Zero
+        for own, size in dims:
+            change[symbol] = change[symbol] * size + own
+        change[symbol] = sympy.expand(change[symbol])
+    return loops, change
+
+
+def _part(symbol: sympy.Symbol, number: int) -> sympy.Symbol:
     return sympy.Symbol(f"{symbol}_{number}", integer=True, nonnegative=True)
 
 
