@@ -31,6 +31,7 @@ from sandbox.accuracy import compare
 from sandbox.candidate import Candidate
 from sandbox.compilation import Compiled
 from sandbox.compile import compile_candidate
+from sandbox.disassembly import count_instructions, find_disassembler
 from sandbox.oracle import run_oracle
 from sandbox.toolchain import Missing, find_cuda
 
@@ -490,6 +491,23 @@ def test_masks_of_booleans_compile_and_spill_no_more_than_numbers(
     mask = torch.ones(300, 300, dtype=torch.bool)
     analysis, _ = analysed(filling(-1e9), *heads(4, 1, 300, 300, 64), mask)
     assert_compiles(analysis, number, tmp_path, 136)
+
+
+@pytest.mark.skipif(isinstance(find_cuda(), Missing), reason="no CUDA compiler")
+@pytest.mark.skipif(isinstance(find_disassembler("cuda"), Missing), reason="no nvdisasm")
+def test_no_product_is_left_out_where_the_loop_over_keys_has_one_turn(tmp_path: Path) -> None:
+    """On a GPU one half of the results had nothing of the first tile: the compiler took those products for dead."""
+    found = set()
+    for length in (45, 70, 300):
+        analysis, _ = analysed(grouped(), *heads(8, 8, length, length, 128))
+        candidate = generate(analysis, schedules(analysis, DEVICE)[0], DEVICE)
+        assert isinstance(candidate, Candidate)
+        built = compile_candidate(candidate, tmp_path, "sm_90a", 120)
+        assert isinstance(built, Compiled), built
+        counts = count_instructions(built.path, "cuda")
+        assert not isinstance(counts, Missing), counts
+        found.add(counts["k0"]["tensor core products"])
+    assert len(found) == 1
 
 
 def assert_compiles(
