@@ -26,7 +26,7 @@ NATIVE := $(wildcard sandbox/launcher/csrc/*)
 PYTEST_ARGS ?=
 QUICK := not slow and not stress
 # What times nothing goes side by side: kernels compiled and emulated, models and tasks built, rewrites, episodes of scripts.
-UNTIMED := $(addprefix agent_,ahead.py expert_*.py files.py kill.py memory.py mixed.py policies.py readable.py resume.py skill.py story.py trajectory.py) asked_together.py coded.py composed_attention.py contraction*.py gated.py gradients.py joined_parts.py last_wave.py made_order.py mixed.py partition.py pooled.py reduced.py rewrite.py rewrite_scaled_softmax.py sketch_*.py summed_convolution.py totals.py triangular.py unscaled.py weighed.py whole_rows.py
+UNTIMED := $(addprefix agent_,ahead.py expert_*.py files.py kill.py memory.py mixed.py policies.py readable.py resume.py skill.py story.py trajectory.py) asked_together.py coded.py composed_attention*.py contraction*.py gated.py gradients.py joined_parts.py last_wave.py made_order.py mixed.py partition.py pooled.py reduced.py rewrite.py rewrite_scaled_softmax.py sketch_*.py summed_convolution.py totals.py triangular.py unscaled.py weighed.py whole_rows.py
 SIDE_BY_SIDE := $(wildcard tests/benchmarks/test_*.py $(addprefix tests/cuda_agent_backend/test_,$(UNTIMED)) tests/sandbox/test_compile_triton.py)
 FUZZ_SECONDS ?= 60
 BENCH_TARGET ?= $(shell $(PY) -c 'import torch; print("cuda" if torch.cuda.is_available() else "cpu")')

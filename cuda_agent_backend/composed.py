@@ -6,6 +6,9 @@ row that is minus infinity throughout) and multiplies again, the scores in memor
 in a graph or in a task; what is copied or scaled is looked through. Models that are written by hand do the same, and
 fill the scores of hidden keys with a number instead of adding a mask.
 
+Of products in half precision the softmax is one of float32, and scores may be brought to that earlier: such changes of
+the dtype are looked through, as what lies between the products is not in memory any more, nor rounded.
+
 Unlike in an operator of attention, a key that a mask hides is multiplied all the same: of what is not finite there
 eager mode makes NaN, and so must a kernel.
 """
@@ -52,6 +55,7 @@ LARGEST_HEAD = 128
 FEWEST_QUERIES = 16
 """A block of the kernel takes 64 of them: for very few it reads keys and values by too few blocks."""
 SMALLEST_WORK = 1 << 20
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 MOST = float(1 << 30)
 """That is multiplied by: an operand of up to 2^60 stays a number."""
 
@@ -68,12 +72,13 @@ class Operand:
 class Composed:
     """An attention. ``inner``: the nodes that nothing else needs, but for the last one, which makes the result.
 
-    guarded: a row of masked keys is 0, and not NaN. early: the part of the scale that operands are multiplied by.
-    fill: what the scores of hidden keys are, where they are not added to; hides: the value of a boolean mask that
-    hides, None of one that is added.
+    dtype: of both products. guarded: a row of masked keys is 0, and not NaN. early: the part of the scale that operands
+    are multiplied by. fill: what the scores of hidden keys are, where they are not added to; hides: the value of a
+    boolean mask that hides, None of one that is added.
     """
 
     inner: frozenset[Node]
+    dtype: torch.dtype
     batches: int
     heads: int
     shared_heads: int
@@ -94,20 +99,45 @@ class Composed:
 
 @dataclass
 class _Chain:
-    """What is looked through. ``ours``: whether a node may be taken in with what follows it. ``device``: of all."""
+    """What is looked through. ``ours``: whether a node may be taken in with what follows it. ``device``: of all.
+    ``dtype``: of the products."""
 
     ours: Callable[[Node], bool]
     device: torch.device
+    dtype: torch.dtype
     inner: set[Node] = field(default_factory=set)
     scale: float = 1.0
 
     def through(self, node: Node) -> Node:
         """What a node is a multiple of, elements in their order."""
-        while (read := _multiple_of(node)) is not None:
+        while (read := self.multiple_of(node)) is not None:
             self.scale *= _factor(node) or 1.0
             self.inner.add(node)
             node = read
         return node
+
+    def uncast(self, node: Node) -> Node:
+        """What a node is, in another dtype."""
+        while self.casts(node):
+            self.inner.add(node)
+            node = node.all_input_nodes[0]
+        return node
+
+    def multiple_of(self, node: Node) -> Node | None:
+        """What a node is a view or a multiple of, elements in their order."""
+        return node.all_input_nodes[0] if self.casts(node) else _multiple_of(node)
+
+    def casts(self, node: Node) -> bool:
+        """Whether a node has what products in half precision are made of, or make, in float32, or the other way."""
+        if self.dtype == torch.float32 or name_of(node) != "convert_element_type":
+            return False
+        read = node.all_input_nodes[0]
+        both = is_tensor(node) and is_tensor(read)
+        return both and {dtype_of(node), dtype_of(read)} == {self.dtype, torch.float32}
+
+    def multiplies(self, node: Node) -> bool:
+        """Whether a node is a product of batches, as the other one is."""
+        return _multiplies(node) and dtype_of(node) == self.dtype
 
     def source(self, node: Node) -> Matrices | None:
         """What an operand of a product is copied or scaled from, and how it lies there."""
@@ -177,7 +207,7 @@ def composed(last: Node, whole: bool) -> Composed | None:
     if not _multiplies(last):
         return None
     ours = (lambda n: n.op == "call_function") if whole else (lambda n: len(n.users) == 1)
-    chain = _Chain(ours, last.meta["val"].device)
+    chain = _Chain(ours, last.meta["val"].device, dtype_of(last))
     softened = _softened(_weights(last, chain), chain)
     scores = None if softened is None else _scores(softened[0], chain)
     if softened is None or scores is None:
@@ -192,7 +222,7 @@ def composed(last: Node, whole: bool) -> Composed | None:
     own = {*chain.inner, last}
     if not whole and any(user not in own for node in chain.inner for user in node.users):
         return None
-    found = _formed(query, key.transposed, value, scores)
+    found = _formed(query, key.transposed, value, scores, chain.dtype)
     if found is None or not 0 < scale < float("inf"):
         return None
     return replace(
@@ -207,7 +237,7 @@ def composed(last: Node, whole: bool) -> Composed | None:
 def _weights(last: Node, chain: _Chain) -> Node:
     """The softmax that a product reads."""
     node: Node = last.args[0]  # type: ignore[assignment]
-    while _factor(node) is None and (read := _multiple_of(node)) is not None:
+    while _factor(node) is None and (read := chain.multiple_of(node)) is not None:
         chain.inner.add(node)
         node = read
     return node
@@ -220,9 +250,9 @@ def is_readable(value: torch.Tensor, device: torch.device) -> bool:
 
 
 def _multiplies(node: Node) -> bool:
-    """Whether a node is a product of batches in float32, of float32."""
+    """Whether a node is a product of batches, in a dtype that kernels take."""
     plain = node.target is torch.ops.aten.bmm.default and len(node.args) == 2 and not node.kwargs
-    return plain and is_tensor(node) and dtype_of(node) == torch.float32
+    return plain and is_tensor(node) and dtype_of(node) in DTYPES
 
 
 def _multiple_of(node: Node) -> Node | None:
@@ -317,23 +347,25 @@ def _guarding(guard: object, scores: Node) -> list[Node] | None:
 
 def _scores(node: Node, chain: _Chain) -> _Scores | None:
     hidden, mask = None, None
+    node = chain.uncast(node)
     if name_of(node) == "where":
         hidden, scores = _hidden(node)
         if hidden is None or scores is None or shape_of(scores) != shape_of(node):
             return None
         chain.inner.add(node)
-        node = scores
+        node = chain.uncast(scores)
     shape = shape_of(node)
     if name_of(node) == "add" and argument(node, "alpha") == 1:
         parts = [n for n in node.args if isinstance(n, Node) and is_tensor(n)]
-        inward = [n for n in parts if _multiplies(_Chain(chain.ours, chain.device).through(n))]
+        beside = replace(chain, inner=set())
+        inward = [n for n in parts if chain.multiplies(beside.through(n))]
         if len(parts) != 2 or len(inward) != 1 or shape_of(inward[0]) != shape:
             return None
         chain.inner.add(node)
         mask = parts[parts[0] is inward[0]]
         node = inward[0]
     product = chain.through(node)
-    return _Scores(product, shape, mask, hidden) if _multiplies(product) else None
+    return _Scores(product, shape, mask, hidden) if chain.multiplies(product) else None
 
 
 def _hidden(node: Node) -> tuple[_Hidden | None, Node | None]:
@@ -344,10 +376,13 @@ def _hidden(node: Node) -> tuple[_Hidden | None, Node | None]:
     fill, scores = filled[not hides], values[hides]
     if not isinstance(fill, int | float) or not isinstance(scores, Node):
         return None, None
-    return _Hidden(mask, float(fill), hides), scores
+    rounded = torch.tensor(float(fill)).to(dtype_of(node)).item()
+    return _Hidden(mask, rounded, hides), scores
 
 
-def _formed(query: Matrices, key: Matrices, value: Matrices, scores: _Scores) -> Composed | None:
+def _formed(
+    query: Matrices, key: Matrices, value: Matrices, scores: _Scores, dtype: torch.dtype
+) -> Composed | None:
     """The attention but for its scale, its guard and its nodes."""
     count, queries, keys = shape_of(scores.product)
     size = length(query.columns)
@@ -357,7 +392,7 @@ def _formed(query: Matrices, key: Matrices, value: Matrices, scores: _Scores) ->
     if scores.shape[-2:] != (queries, keys) or not _pays(count, queries, keys, size):
         return None
     causal, read = _what_masks(scores, queries, keys)
-    mask = None if len(read) != 1 else _mask(read[0], scores, count)
+    mask = None if len(read) != 1 else _mask(read[0], scores, count, dtype)
     if len(read) > 1 or (read and mask is None):
         return None
     hidden = scores.hidden
@@ -369,7 +404,7 @@ def _formed(query: Matrices, key: Matrices, value: Matrices, scores: _Scores) ->
             continue
         heads = count // batches
         return Composed(
-            frozenset(), batches, heads, heads // group, queries, keys, size, 1.0, 1.0, causal, False,
+            frozenset(), dtype, batches, heads, heads // group, queries, keys, size, 1.0, 1.0, causal, False,
             query.operand(q), key.operand(k), value.operand(v), None if mask is None else mask.operand(added),
             None if hidden is None else hidden.fill,
             hidden.hides if hidden is not None and hidden.mask in read else None,
@@ -396,10 +431,10 @@ def _pays(count: int, queries: int, keys: int, size: int) -> bool:
     return fits and count * queries * keys * size >= SMALLEST_WORK
 
 
-def _mask(node: Node, scores: _Scores, count: int) -> Matrices | None:
-    """What is added to scores in float32, or says which are hidden, as a batch of matrices."""
+def _mask(node: Node, scores: _Scores, count: int, added: torch.dtype) -> Matrices | None:
+    """What is added to scores in that dtype, or says which are hidden, as a batch of matrices."""
     value, shape = node.meta["val"], scores.shape
-    dtype = torch.float32 if node is scores.mask else torch.bool
+    dtype = added if node is scores.mask else torch.bool
     device = scores.product.meta["val"].device
     if value.dtype != dtype or not is_readable(value, device):
         return None

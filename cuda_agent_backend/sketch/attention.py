@@ -138,7 +138,7 @@ def composed_of(task: Task) -> Attention | None:
         return None
     query, key, value, *mask = (Matrices(numbers[own.node], own.steps) for own in operands)
     return Attention(
-        torch.float32, found.batches, found.heads, found.shared_heads, found.queries, found.keys, found.size,
+        found.dtype, found.batches, found.heads, found.shared_heads, found.queries, found.keys, found.size,
         found.scale, found.causal, query, key, value, mask[0] if mask else None, steps,
         all_keys=True, guarded=found.guarded, early=found.early, fill=found.fill, hides=found.hides,
     )  # fmt: skip

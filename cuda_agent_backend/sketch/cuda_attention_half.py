@@ -150,7 +150,7 @@ def vector(form: Attention) -> int:
 def bias_vector(form: Attention) -> int:
     """Elements of a copy of the bias to shared memory; 0 where threads read it for themselves."""
     steps = bias_steps(form)
-    if steps[3] != 1 or steps[2] == 0:
+    if form.hides is not None or steps[3] != 1 or steps[2] == 0:
         return 0
     elements = vector_of((*steps[:3], form.keys), 8)
     return elements if elements > 1 else 0

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from cuda_agent_backend.sketch.attention import Attention, Matrices, offset, word
 from cuda_agent_backend.sketch.cuda_layout import ceildiv
 from cuda_agent_backend.sketch.cuda_parts import WIDE
@@ -104,12 +106,12 @@ def _number(fill: float | None) -> str:
 def _skips(form: Attention) -> bool:
     """Whether tiles of keys that a block does not see are left out. Where they count unless products are numbers, the
     kernel looks at what is multiplied, so factors must not make it any larger; those that a finite score hides have
-    their share of a row whose own scores are as low."""
-    late = form.scale / form.early
+    their share of a row whose own scores are as low. In half precision to look takes as long as to multiply."""
+    if not form.causal or not form.all_keys:
+        return form.causal
+    larger = max(form.scale, form.early, form.scale / form.early) > 1
     counts = form.fill is not None and form.fill != -math.inf
-    return (
-        form.causal and not counts and not (form.all_keys and max(form.scale, form.early, late) > 1)
-    )
+    return form.dtype == torch.float32 and not counts and not larger
 
 
 def _rows(form: Attention) -> list[tuple[int, int]]:

@@ -22,7 +22,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from cuda_agent_backend.canonical import Canonical, canonical
 from cuda_agent_backend.partition import Region, partition
-from cuda_agent_backend.sketch.api import analyse, generate, schedules
+from cuda_agent_backend.sketch.api import Analysis, analyse, generate, schedules
 from cuda_agent_backend.sketch.attention import Attention
 from cuda_agent_backend.sketch.cuda_attention import CudaAttention
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
@@ -67,6 +67,7 @@ def by_hand(q: Tensor, k: Tensor, v: Tensor, *mask: Tensor) -> Tensor:
 def graph_on_cuda(function: Function, *inputs: Tensor) -> Graph:
     """The graph as on a GPU, which need not be there."""
     graph = make_fx(function, select_decomp_table(), "fake")(*inputs).graph
+    graph.eliminate_dead_code()
     for node in graph.nodes:
         value = node.meta.get("val")
         if isinstance(value, Tensor):
@@ -109,14 +110,14 @@ def emulated(analysis: CudaAttention, number: int, folder: Path, inputs: list[Te
     return found
 
 
-def eager(analysis: CudaAttention, inputs: list[Tensor]) -> Tensor:
+def eager(analysis: Analysis, inputs: list[Tensor]) -> Tensor:
     module = replace(analysis.task, target="cpu").to_graph_module()
     (found,) = module(*inputs)
     assert isinstance(found, Tensor)
     return found
 
 
-def wide(analysis: CudaAttention, inputs: list[Tensor]) -> Tensor:
+def wide(analysis: Analysis, inputs: list[Tensor]) -> Tensor:
     """As the judge's oracle has it."""
     task = replace(analysis.task, target="cpu")
     return run_oracle(task, task.to_graph_module(), inputs).outputs[0]

@@ -15,6 +15,7 @@ import pytest
 import test_asked_together
 import test_coded
 import test_composed_attention as composed
+import test_composed_attention_half as composed_half
 import test_contraction
 import test_contraction_boxed
 import test_contraction_half
@@ -181,6 +182,9 @@ GRADIENTS = {
     for place in (test_gradients.OF_INPUT, test_gradients.OF_WEIGHT)
 }
 COMPOSED = {f"attention taken apart, {name}": case for name, case in composed.CASES.items()}
+COMPOSED_HALF = {
+    f"half attention taken apart, {name}": case for name, case in composed_half.CASES.items()
+}
 MIXED = {
     f"{kind}, {name}": case
     for kind, cases in (
@@ -203,6 +207,10 @@ def job(name: str) -> Job:
         function, inputs = COMPOSED[name]
         analysis, given = composed.analysed(function, *inputs)
         return Job(analysis, tuple(given), (composed.wide(analysis, given).float(),))
+    if name in COMPOSED_HALF:
+        function, inputs = COMPOSED_HALF[name]
+        half, given = composed_half.analysed(function, *composed_half.halves(inputs, torch.float16))
+        return Job(half, tuple(given), (composed.wide(half, given).half(),))
     if name in MIXED:
         analysis, given = test_mixed.analysed(MIXED[name][0], *MIXED[name][1])
         return Job(analysis, tuple(given), (test_mixed.wide(analysis, given).float(),))
@@ -241,8 +249,11 @@ def kinds(schedules: Sequence[Schedule]) -> list[Schedule]:
 
 
 @pytest.mark.parametrize(
-    "name", [*NESTS, *GRADIENTS, *ATTENTION, *COMPOSED, *MIXED, *HALF_ATTENTION, *RECURRENT]
-)
+    "name",
+    [
+        *NESTS, *GRADIENTS, *ATTENTION, *COMPOSED, *COMPOSED_HALF, *MIXED, *HALF_ATTENTION, *RECURRENT,
+    ],
+)  # fmt: skip
 def test_kernels_give_what_eager_gives_and_are_clean(name: str, tmp_path: Path) -> None:
     it = job(name)
     tools = not isinstance(find_sanitizer(), Missing)

@@ -28,7 +28,9 @@ template <class T> CA_INLINE unsigned round_half(float x, float y) {
 // of the sum.
 template <class A, int F, int N> struct running_softmax {
   typedef attention_head<A> head_of;
-  static constexpr float base = 1.44269504f, unit = A::biased ? 1.f : A::scale * base, hidden = -2e38f;
+  // Whether scores are powers of two before the largest is known, since something is added to some of them or takes their place.
+  static constexpr bool at_once = A::biased || A::fills;
+  static constexpr float base = 1.44269504f, unit = at_once ? 1.f : A::scale * base, hidden = -2e38f;
   float top[F][2], total[F][2];
 
   CA_INLINE running_softmax() {
@@ -39,6 +41,24 @@ template <class A, int F, int N> struct running_softmax {
   }
   // Masks of the least finite number are not to overflow; rows of nothing but such, or of infinite ones, are found exactly.
   static CA_INLINE float weighed(float bias) { return max_(bias, hidden) * base; }
+  // A score with what the mask says of it.
+  static CA_INLINE float masked(float score, float bias) {
+    if constexpr (A::chooses) return (bias != 0.f) == A::hides ? weighed(A::fill) : score * (A::scale * base);
+    return fmaf(score, A::scale * base, weighed(bias));
+  }
+  // The score of a key that a query does not see; see `attention_head`.
+  static CA_INLINE float unseen(float score, int key) {
+    if (!A::all_keys || key >= A::keys) return -INFINITY;
+    return A::fills ? weighed(A::fill) : score - INFINITY;
+  }
+  static CA_INLINE void scale(float (&score)[F][N][4]) {
+#pragma unroll
+    for (int f = 0; f < F; ++f)
+#pragma unroll
+      for (int j = 0; j < N; ++j)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) score[f][j][e] *= A::scale * base;
+  }
   // bias_of: (f, h, j) gives two neighbouring keys' biases.
   template <class Bias> static CA_INLINE void add_bias(float (&score)[F][N][4], Bias bias_of) {
 #pragma unroll
@@ -49,7 +69,7 @@ template <class A, int F, int N> struct running_softmax {
         for (int h = 0; h < 2; ++h) {
           const float2 bias = bias_of(f, h, j);
           float* const x = score[f][j] + 2 * h;
-          x[0] = fmaf(x[0], A::scale * base, weighed(bias.x)), x[1] = fmaf(x[1], A::scale * base, weighed(bias.y));
+          x[0] = masked(x[0], bias.x), x[1] = masked(x[1], bias.y);
         }
   }
   // query: of fragment 0, row 0; key: the thread's first.
@@ -59,8 +79,10 @@ template <class A, int F, int N> struct running_softmax {
 #pragma unroll
       for (int j = 0; j < N; ++j)
 #pragma unroll
-        for (int e = 0; e < 4; ++e)
-          if (!head_of::seen(query + 16 * f + 8 * (e / 2), key + 8 * j + e % 2)) score[f][j][e] = -INFINITY;
+        for (int e = 0; e < 4; ++e) {
+          const int own = key + 8 * j + e % 2;
+          if (!head_of::seen(query + 16 * f + 8 * (e / 2), own)) score[f][j][e] = unseen(score[f][j][e], own);
+        }
   }
   // score <- weights; factor: what came before is to be multiplied by.
   CA_INLINE void soften(float (&score)[F][N][4], float (&factor)[F][2]) {
@@ -143,6 +165,7 @@ template <class A, int F> struct half_attention_rows {
   // score, of keys from `from` on: with their biases, and without those that are not seen.
   CA_INLINE void mask(float (&score)[F][tiles_n][4], const float* bias, int from) const {
     if constexpr (A::biased) add_bias(score, bias, from);
+    else if constexpr (A::fills) softmax.scale(score);
     const int end = from + A::block;
     if (end > A::keys || (A::causal && end - 1 > first + warp_row())) softmax.hide(score, query(), from + 2 * member());
   }
@@ -159,7 +182,7 @@ template <class A, int F> struct half_attention_rows {
   }
   CA_INLINE float bias_of(int row, int key) const {
     if (row >= A::queries || key >= A::keys) return 0.f;
-    return widen(head.bias[row * index(A::bias_row) + key * index(A::bias_key)]);
+    return head_of::widen_mask(head.bias[row * index(A::bias_row) + key * index(A::bias_key)]);
   }
   CA_INLINE void rescale(const float (&factor)[F][2]) {
 #pragma unroll
@@ -183,11 +206,11 @@ template <class A, int F> struct half_attention_rows {
     for (int f = 0; f < F; ++f)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const float all = softmax.sum_of(f, h), share = 1.f / (all == 0.f ? 1.f : all);  // rows of masked keys are 0
+        const float all = softmax.sum_of(f, h), share = head_of::share(all);
         const int row = query() + 16 * f + 8 * h;
         const float top = softmax.top[f][h];
-        // without a bias scores are scaled as the largest is subtracted: what that rounds must not count for weights
-        const bool plain = A::biased ? top > softmax.hidden : fabsf(top) < most || top == -INFINITY;
+        // where nothing is added, scores are scaled as the largest is subtracted: what that rounds must not count for weights
+        const bool plain = softmax.at_once ? top > softmax.hidden : fabsf(top) < most || top == -INFINITY;
         bool right = all < largest && top < largest && plain;
 #pragma unroll
         for (int j = 0; j < columns; ++j) {
@@ -242,7 +265,7 @@ template <class A> struct half_attention : half_attention_rows<A, A::fragments> 
       __syncthreads();
       fetch(tile + A::stages - 1, tiles);
       const int row = first + warp_row();
-      if (row < A::queries && (!A::causal || tile * A::block < row + 16 * F)) add(tile, kept);
+      if (row < A::queries && (!A::skips || tile * A::block < row + 16 * F)) add(tile, kept);
       put(tile + A::stages - 1, tiles);
     }
     copy_wait<0>();

@@ -172,8 +172,8 @@ template <class A, class Head> struct relay_tiles {
       take_turn(group);
       pass_turn(group, 0, count);
     } else {
-      // A loop of one turn is none, and of it ptxas 13.0 left out products: those of the first half of V, where there are two.
-      multiply_tiles(group, opaque(own_count), count, ask, weigh);
+      // A loop of one turn is none, and of that ptxas 13.0 left out the products with the first half of V.
+      multiply_tiles(group, halves > 1 ? opaque(own_count) : own_count, count, ask, weigh);
     }
 #pragma unroll 1
     for (int tile = own_count; tile < count; ++tile) {  // those that only the other group sees
