@@ -52,7 +52,8 @@ class Convolution:
     channels-last order: out's order is the one that is computed in. weight: [channels of the result, channels / groups,
     ...]; where transposed [channels, channels of the result / groups, ...]. bias: [channels of the result].
     stride, padding, dilation, output_padding: a number for each dimension.
-    benchmark: cuDNN measures its algorithms at a shape's first call. Where the user asks for determinism it does not.
+    benchmark: cuDNN measures its deterministic algorithms at a shape's first call. Where the user has it measure them
+    all, or asks for determinism throughout, it does that instead.
     """
 
     x: View

@@ -88,17 +88,12 @@ def _by_cudnn(step: Convolution, x: torch.Tensor, weight: torch.Tensor, out: tor
     """cuDNN has no convolution of one dimension: it is one of two, with a first one of size 1."""
     import torch
 
-    cudnn, line = torch.backends.cudnn, out.dim() == 3
+    line = out.dim() == 3
     if line:
         x, weight, out = x.unsqueeze(2), weight.unsqueeze(2), out.unsqueeze(2)
     stride, padding = [1] * line + [*step.stride], [0] * line + [*step.padding]
     dilation, more = [1] * line + [*step.dilation], [0] * line + [*step.output_padding]
-    exact = torch.are_deterministic_algorithms_enabled()
-    flags = (
-        step.benchmark and not exact,
-        exact or cudnn.deterministic,
-        cudnn.conv.fp32_precision == "tf32",  # type: ignore[attr-defined]
-    )
+    flags = cudnn_flags(step)
     aten = torch.ops.aten
     if step.transposed:
         numbers = (padding, more, stride, dilation, step.groups)
@@ -106,3 +101,18 @@ def _by_cudnn(step: Convolution, x: torch.Tensor, weight: torch.Tensor, out: tor
     else:
         numbers_in_place = (padding, stride, dilation, step.groups)
         aten.cudnn_convolution.out(x, weight, *numbers_in_place, *flags, out=out)
+
+
+def cudnn_flags(step: Convolution) -> tuple[bool, bool, bool]:
+    """Whether cuDNN's algorithms are measured, have to be deterministic, and may use TF32.
+
+    Torch keeps one algorithm for each shape and these flags, and measures only where it has none yet: a call of the
+    user's, or of a baseline, before ours would decide for it, and ours for those after. Deterministic algorithms are
+    kept apart from theirs, so what a step has measured is asked for as one of those.
+    """
+    import torch
+
+    cudnn, exact = torch.backends.cudnn, torch.are_deterministic_algorithms_enabled()
+    apart = step.benchmark and not cudnn.benchmark and not exact
+    tf32: bool = cudnn.conv.fp32_precision == "tf32"  # type: ignore[attr-defined]
+    return cudnn.benchmark or apart, exact or apart or cudnn.deterministic, tf32

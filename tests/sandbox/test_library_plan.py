@@ -10,6 +10,8 @@ import pytest
 from launch_kit import spec
 from library_kit import convolution_plan, gemm_plan, whole
 
+from sandbox import flags
+from sandbox.launcher.library import cudnn_flags
 from sandbox.plan import Buffer, Convolution, Launch, Plan, PlanError, View
 
 CALL = Convolution(
@@ -157,3 +159,25 @@ def test_a_launch_that_starts_early_does_not_follow_a_call() -> None:
     first = Launch("relu", args=("x", "o"))
     with pytest.raises(PlanError, match="step 2: dependent on a library call"):
         replace(plan, steps=(first, plan.calls[0], replace(first, dependent=True)))
+
+
+@pytest.mark.parametrize(
+    ("given", "measured", "deterministic"),
+    [
+        ({}, True, True),
+        ({"cudnn_deterministic": True}, True, True),
+        ({"cudnn_benchmark": True}, True, False),
+        ({"deterministic": True}, False, True),
+        ({"deterministic": True, "cudnn_benchmark": True}, True, True),
+    ],
+)
+def test_what_a_call_has_measured_is_kept_apart_from_the_users_algorithms(
+    given: dict[str, bool], measured: bool, deterministic: bool
+) -> None:
+    """Under one key torch keeps one algorithm, whoever was first to ask."""
+    with flags.applied(given):
+        assert cudnn_flags(CALL)[:2] == (measured, deterministic)
+        plain = cudnn_flags(replace(CALL, benchmark=False))
+        asked = given.get("deterministic", False) or given.get("cudnn_deterministic", False)
+        assert plain[:2] == (given.get("cudnn_benchmark", False), asked)
+        assert plain[2] is cudnn_flags(CALL)[2] is flags.current()["cudnn_allow_tf32"]
