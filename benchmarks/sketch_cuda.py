@@ -188,7 +188,7 @@ def build(case: Subject, folder: Path, most: int, tf32: bool) -> Built:
 
     try:
         region, kernels = lower_case(case)
-        device = cuda.DeviceFacts(tf32=tf32)
+        device = cuda.DeviceFacts(tf32=("matmul", "conv") if tf32 else ())
         sources, plans, schedules = [], [], []
         preludes: dict[str, None] = {}  # schedules of a case need different ones
         for number, schedule in enumerate(cuda.schedules(region, kernels, device, most)):

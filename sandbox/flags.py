@@ -81,9 +81,9 @@ def apply(flags: Flags) -> None:
             _set(name, value, wanted)
 
 
-def allows_tf32() -> bool:
-    """Whether any operator on float32 may run in TF32 on a GPU."""
-    return any(_read(name) == "tf32" for name in FLOAT32[:3])
+def tf32_operators() -> tuple[str, ...]:
+    """Which of "matmul", "conv" and "rnn" may run in TF32 on a GPU where they are given float32."""
+    return tuple(name.split(".")[1] for name in FLOAT32[:3] if _read(name) == "tf32")
 
 
 def without_defaults(flags: Flags) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from typing import Protocol, runtime_checkable
 
@@ -123,15 +123,21 @@ class LoopNests:
     def schedules(self, device: DeviceFacts | CpuFacts | None = None) -> list[Schedule]:
         """Those with library calls come behind some of those without: a search ends where a round brings nothing."""
         own = self.own(device)
-        called = self.library.schedules(gpu_facts(device)) if self.library else []
+        called = self.library.schedules(self._gpu(device)) if self.library else []
         return [*own[:OWN], *called[:CALLED], *own[OWN:], *called[CALLED:]]
 
     def own(self, device: DeviceFacts | CpuFacts | None = None) -> list[Schedule]:
         """Schedules of kernels alone."""
         if self.task.target == "cuda":
-            return cuda.schedules(self.region, self.kernels, gpu_facts(device))
+            return cuda.schedules(self.region, self.kernels, self._gpu(device))
         host = device if isinstance(device, CpuFacts) else cpu_facts()
         return cpu_schedules.schedules(self.kernels, host.width, self.bytes_moved, host.cache_bytes)
+
+    def _gpu(self, device: DeviceFacts | CpuFacts | None) -> DeviceFacts:
+        """Facts of the device, of the operators in TF32 those that are here: eager's are exact elsewhere."""
+        facts = gpu_facts(device)
+        own = "conv" if any("convolution" in node.name for node in self.task.nodes) else "matmul"
+        return replace(facts, tf32=tuple(name for name in facts.tf32 if name == own))
 
     def emit(
         self, schedule: Schedule, device: DeviceFacts | CpuFacts | None = None

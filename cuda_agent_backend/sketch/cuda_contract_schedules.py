@@ -256,13 +256,13 @@ def _with_tf32(
     most: int,
     writer_of: Callable[[Tiles], Writer],
 ) -> list[Tiles]:
-    """Up to ``most``; by turns, as only the judge knows what eager's own accuracy is for this task."""
+    """Up to ``most``. Where TF32 is allowed two in it come before each exact one: eager mostly uses it, but only the
+    judge knows."""
     if not device.tf32 or c.is_half:
         return best[:most]
-    half = best[: ceildiv(most, 2)]
-    pairs = zip(half, _in_tf32(half, c.k), strict=True)
-    both = dict.fromkeys(t for pair in pairs for t in pair)
-    return [t for t in both if not t.last_wave or _fits(t, writer_of)][:most]
+    fast = iter(_in_tf32(best[:most], c.k))
+    mixed = dict.fromkeys(t for exact in best[:most] for t in (*itertools.islice(fast, 2), exact))
+    return [t for t in mixed if not t.last_wave or _fits(t, writer_of)][:most]
 
 
 def _fits(tiles: Tiles, writer_of: Callable[[Tiles], Writer]) -> bool:

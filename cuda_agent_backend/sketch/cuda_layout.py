@@ -22,14 +22,14 @@ MAX_THREADS = 1024
 class DeviceFacts:
     """What the sketches need to know of a GPU, and what the user's flags allow there; the defaults are an H200's.
 
-    tf32: float32 products or convolutions may be computed in TF32.
+    tf32: of which operators ("matmul", "conv", "rnn") float32 may be computed in TF32.
     """
 
     sm_count: int = 132
     l2_bytes: int = 60 << 20
     shared_per_block_bytes: int = 227 << 10
     arch: str = "sm_90a"
-    tf32: bool = False
+    tf32: tuple[str, ...] = ()
 
     @property
     def has_clusters(self) -> bool:

@@ -89,6 +89,8 @@ LEAST_SHARED_BYTES = 64 << 10
 """Of what rows share, from which on it no longer stays in the L1 cache beside all else that goes through there."""
 TOGETHER_ROWS = (4, 3, 2)
 """How many rows are taken together: the first that divides their number."""
+EXACT_BOXES = 1
+"""Of boxes, which know no TF32, where eager may use that."""
 ONCE_L2 = 4
 """Sizes of the L2 cache up to which reads of what is needed once are marked so."""
 
@@ -117,6 +119,8 @@ def kernel_schedules(
             direct = [*direct_schedules(whole, device), *short_schedules(kernel, whole, device)]
         plain = contract_schedules(split, contraction, region, device, most)
         boxed = _boxed_schedules(kernel, whole, region, device) if whole is not None else []
+        if device.tf32 and not contraction.is_half:
+            boxed = boxed[:EXACT_BOXES]
         tiled = [*small, *_by_turns(plain, boxed)]
     if tiled and least >= FEW:
         return [*direct, *tiled][:most]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
-from sandbox.flags import allows_tf32
+from sandbox.flags import tf32_operators
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def gpu_facts(given: DeviceFacts | CpuFacts | None = None) -> DeviceFacts:
     properties = torch.cuda.get_device_properties()
     major, minor = properties.major, properties.minor
     return DeviceFacts(
-        tf32=allows_tf32(),
+        tf32=tf32_operators(),
         sm_count=properties.multi_processor_count,
         l2_bytes=properties.L2_cache_size,
         shared_per_block_bytes=int(getattr(properties, "shared_memory_per_block_optin", 227 << 10)),

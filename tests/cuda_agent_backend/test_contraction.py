@@ -402,7 +402,7 @@ def test_one_product_is_as_accurate_as_tf32_and_tried_where_that_is_allowed(tmp_
     (want,) = in_float64("bias and GELU")
     (got,) = emulated(it, with_tiles(it, products=1), tmp_path)
     assert 1e-5 < relative(got, want) < 1e-3
-    for allowed in (False, True):
+    for allowed in ((), ("matmul",)):
         device = cuda.DeviceFacts(tf32=allowed)
         found = cuda.schedules(it.analysis.region, it.analysis.kernels, device)
         assert {s.parameters(0)["products"] for s in found} == ({1, 6} if allowed else {6})
@@ -683,3 +683,14 @@ def test_operands_whose_elements_are_repeated_are_still_factors(
     it = sample(function, *(randn(*shape) for shape in shapes), target="cuda")
     found = cuda.schedules(it.analysis.region, it.analysis.kernels, DEVICE)
     assert found[0].parameters(0)["sketch"] == "contract"
+
+
+def test_products_are_tried_in_tf32_only_where_eager_computes_their_like_so() -> None:
+    """As torch starts, convolutions are and matrix products are not: of these TF32 would be refused each time."""
+    as_torch_starts = cuda.DeviceFacts(tf32=("conv", "rnn"))
+    for name, tried in (("product", {6}), ("convolution", {1, 6})):
+        found = case(name).analysis.schedules(as_torch_starts)
+        assert {s.parameters(0).get("products", 6) for s in found} == tried
+    found = case("convolution").analysis.schedules(as_torch_starts)
+    products = [s.parameters(0)["products"] for s in found if "products" in s.parameters(0)]
+    assert products[0] == 1 and products.count(1) > products.count(6) > 0

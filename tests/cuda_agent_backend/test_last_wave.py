@@ -234,7 +234,7 @@ def test_it_is_not_offered_where_it_saves_none(sizes: tuple[int, int, int]) -> N
 
 def test_what_is_offered_can_be_written_in_tf32_too() -> None:
     it = of(lambda a, b: a @ b, torch.empty(1536, 1536), torch.empty(1536, 1536))
-    device = cuda.DeviceFacts(tf32=True)
+    device = cuda.DeviceFacts(tf32=("matmul",))
     found = cuda.schedules(it.analysis.region, it.analysis.kernels, device, 4 * len(WARP_TILES))
     shared = [one for one in found if "last_wave" in one.parameters(0)]
     assert {one.parameters(0)["products"] for one in shared} == {1, 6}

@@ -257,7 +257,7 @@ def kinds(schedules: Sequence[Schedule]) -> list[Schedule]:
 def test_kernels_give_what_eager_gives_and_are_clean(name: str, tmp_path: Path) -> None:
     it = job(name)
     tools = not isinstance(find_sanitizer(), Missing)
-    exact = dataclasses.replace(gpu_facts(), tf32=False)
+    exact = dataclasses.replace(gpu_facts(), tf32=())
     own = [s for s in it.analysis.schedules(exact) if not is_library(s)]
     for number, schedule in enumerate(kinds(own)):
         made = api.generate(it.analysis, schedule)

@@ -91,14 +91,15 @@ def test_precision_set_the_newer_way_travels(name: str) -> None:
 def test_tf32_is_allowed_by_either_way() -> None:
     older = {"float32_matmul_precision": "highest", "cudnn_allow_tf32": False}
     with flags.applied(older):
-        assert not flags.allows_tf32()
-        for one in ({"float32_matmul_precision": "high"}, {"cudnn_allow_tf32": True}):
-            with flags.applied(one):
-                assert flags.allows_tf32()
-        for name in flags.FLOAT32[:3]:
+        assert flags.tf32_operators() == ()
+        with flags.applied({"float32_matmul_precision": "high"}):
+            assert flags.tf32_operators() == ("matmul",)
+        with flags.applied({"cudnn_allow_tf32": True}):
+            assert flags.tf32_operators() == ("conv", "rnn")
+        for name, operator in zip(flags.FLOAT32, ("matmul", "conv", "rnn"), strict=False):
             with flags.applied({name: "tf32"}):
-                assert flags.allows_tf32()
-        assert not flags.allows_tf32()
+                assert flags.tf32_operators() == (operator,)
+        assert flags.tf32_operators() == ()
 
 
 def test_a_user_of_cudnns_own_measurements_is_compared_with_them() -> None:
