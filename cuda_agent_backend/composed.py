@@ -6,8 +6,8 @@ row that is minus infinity throughout) and multiplies again, the scores in memor
 in a graph or in a task; what is copied or scaled is looked through. Models that are written by hand do the same, and
 fill the scores of hidden keys with a number instead of adding a mask.
 
-Of products in half precision the softmax is one of float32, and scores may be brought to that earlier: such changes of
-the dtype are looked through, as what lies between the products is not in memory any more, nor rounded.
+Of products in half precision the softmax is mostly one of float32, and scores may be brought to that earlier: such
+changes of the dtype are looked through, as what lies between the products is not in memory any more, nor rounded.
 
 Unlike in an operator of attention, a key that a mask hides is multiplied all the same: of what is not finite there
 eager mode makes NaN, and so must a kernel.
@@ -118,10 +118,17 @@ class _Chain:
 
     def uncast(self, node: Node) -> Node:
         """What a node is, in another dtype."""
+        passed = self.casts_to(node)
+        self.inner |= set(passed)
+        return passed[-1].all_input_nodes[0] if passed else node
+
+    def casts_to(self, node: Node) -> list[Node]:
+        """The last changes of the dtype that make a node, the last one first."""
+        found = []
         while self.casts(node):
-            self.inner.add(node)
+            found.append(node)
             node = node.all_input_nodes[0]
-        return node
+        return found
 
     def multiple_of(self, node: Node) -> Node | None:
         """What a node is a view or a multiple of, elements in their order."""
@@ -346,10 +353,11 @@ def _guarding(guard: object, scores: Node) -> list[Node] | None:
 
 
 def _scores(node: Node, chain: _Chain) -> _Scores | None:
-    hidden, mask = None, None
+    hidden, mask, casts = None, None, chain.casts_to(node)
     node = chain.uncast(node)
     if name_of(node) == "where":
-        hidden, scores = _hidden(node)
+        narrow = chain.dtype in map(dtype_of, (node, *casts))
+        hidden, scores = _hidden(node, chain.dtype if narrow else torch.float32)
         if hidden is None or scores is None or shape_of(scores) != shape_of(node):
             return None
         chain.inner.add(node)
@@ -368,15 +376,15 @@ def _scores(node: Node, chain: _Chain) -> _Scores | None:
     return _Scores(product, shape, mask, hidden) if chain.multiplies(product) else None
 
 
-def _hidden(node: Node) -> tuple[_Hidden | None, Node | None]:
-    """What hides scores, and these, where a node fills some of them with a constant."""
+def _hidden(node: Node, dtype: torch.dtype) -> tuple[_Hidden | None, Node | None]:
+    """What hides scores, and these, where a node fills some of them with a constant, which is rounded to that dtype."""
     mask, *values = (argument(node, name) for name in ("condition", "self", "other"))
     filled = [value_of(v) for v in values]
     hides = filled[0] is not None
     fill, scores = filled[not hides], values[hides]
     if not isinstance(fill, int | float) or not isinstance(scores, Node):
         return None, None
-    rounded = torch.tensor(float(fill)).to(dtype_of(node)).item()
+    rounded = torch.tensor(float(fill), dtype=dtype, device="cpu").item()
     return _Hidden(mask, rounded, hides), scores
 
 

@@ -53,7 +53,7 @@ class Convolution:
     ...]; where transposed [channels, channels of the result / groups, ...]. bias: [channels of the result].
     stride, padding, dilation, output_padding: a number for each dimension.
     benchmark: cuDNN measures its deterministic algorithms at a shape's first call. Where the user has it measure them
-    all, or asks for determinism throughout, it does that instead.
+    all, or asks for determinism, it does that instead.
     """
 
     x: View

@@ -112,7 +112,8 @@ def cudnn_flags(step: Convolution) -> tuple[bool, bool, bool]:
     """
     import torch
 
-    cudnn, exact = torch.backends.cudnn, torch.are_deterministic_algorithms_enabled()
+    cudnn = torch.backends.cudnn
+    exact = torch.are_deterministic_algorithms_enabled() or cudnn.deterministic
     apart = step.benchmark and not cudnn.benchmark and not exact
     tf32: bool = cudnn.conv.fp32_precision == "tf32"  # type: ignore[attr-defined]
-    return cudnn.benchmark or apart, exact or apart or cudnn.deterministic, tf32
+    return cudnn.benchmark or apart, exact or apart, tf32

@@ -188,3 +188,14 @@ def test_kernels_compile_without_spilling(name: str, groups: int, tmp_path: Path
     built = compile_candidate(candidate, tmp_path, "sm_90a", 120)
     assert isinstance(built, Compiled), built
     assert all(kernel["spill_store_bytes"] == 0 for kernel in built.facts.values())
+
+
+@pytest.mark.parametrize(("narrow", "fill"), [(True, -INFINITY), (False, -1e9)])
+def test_what_fills_scores_is_rounded_as_they_are_on_their_way(narrow: bool, fill: float) -> None:
+    def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        scores = (torch.matmul(q, k.transpose(2, 3)).float() / 8).masked_fill(mask, -1e9)
+        weights = torch.softmax(scores.half() if narrow else scores, -1, dtype=torch.float32)
+        return torch.matmul(weights.half(), v)
+
+    analysis, _ = analysed(attend, *halves((*Q3, later()), torch.float16))
+    assert analysis.form.fill == fill

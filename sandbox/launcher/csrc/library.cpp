@@ -48,11 +48,11 @@ void by_cudnn(const LibraryCall& call, at::Tensor x, at::Tensor weight, at::Tens
   const auto stride = behind(line, 1, call.stride), padding = behind(line, 0, call.padding);
   const auto dilation = behind(line, 1, call.dilation), more = behind(line, 0, call.output_padding);
   const auto& context = at::globalContext();
-  const bool exact = context.deterministicAlgorithms(), users = context.benchmarkCuDNN();
+  const bool exact = context.deterministicAlgorithms() || context.deterministicCuDNN(), users = context.benchmarkCuDNN();
   // Torch keeps one algorithm for each shape and these flags, and measures only where it has none yet: a call of the user's, or of
   // a baseline, before ours would decide for it, and ours for those after. Deterministic algorithms are kept apart from theirs.
   const bool apart = call.benchmark && !users && !exact;
-  const bool benchmark = users || apart, deterministic = exact || apart || context.deterministicCuDNN();
+  const bool benchmark = users || apart, deterministic = exact || apart;
   const bool tf32 = context.allowTF32CuDNN(at::Float32Op::CONV);
   if (call.transposed) {
     out.copy_(at::cudnn_convolution_transpose(
