@@ -229,7 +229,7 @@ def composed(last: Node, whole: bool) -> Composed | None:
     own = {*chain.inner, last}
     if not whole and any(user not in own for node in chain.inner for user in node.users):
         return None
-    found = _formed(query, key.transposed, value, scores, chain.dtype)
+    found = _formed(query, key.transposed, value, scores)
     if found is None or not 0 < scale < float("inf"):
         return None
     return replace(
@@ -388,9 +388,7 @@ def _hidden(node: Node, dtype: torch.dtype) -> tuple[_Hidden | None, Node | None
     return _Hidden(mask, rounded, hides), scores
 
 
-def _formed(
-    query: Matrices, key: Matrices, value: Matrices, scores: _Scores, dtype: torch.dtype
-) -> Composed | None:
+def _formed(query: Matrices, key: Matrices, value: Matrices, scores: _Scores) -> Composed | None:
     """The attention but for its scale, its guard and its nodes."""
     count, queries, keys = shape_of(scores.product)
     size = length(query.columns)
@@ -400,7 +398,7 @@ def _formed(
     if scores.shape[-2:] != (queries, keys) or not _pays(count, queries, keys, size):
         return None
     causal, read = _what_masks(scores, queries, keys)
-    mask = None if len(read) != 1 else _mask(read[0], scores, count, dtype)
+    mask = None if len(read) != 1 else _mask(read[0], scores, count)
     if len(read) > 1 or (read and mask is None):
         return None
     hidden = scores.hidden
@@ -412,7 +410,8 @@ def _formed(
             continue
         heads = count // batches
         return Composed(
-            frozenset(), dtype, batches, heads, heads // group, queries, keys, size, 1.0, 1.0, causal, False,
+            frozenset(), dtype_of(scores.product), batches, heads, heads // group,
+            queries, keys, size, 1.0, 1.0, causal, False,
             query.operand(q), key.operand(k), value.operand(v), None if mask is None else mask.operand(added),
             None if hidden is None else hidden.fill,
             hidden.hides if hidden is not None and hidden.mask in read else None,
@@ -439,10 +438,10 @@ def _pays(count: int, queries: int, keys: int, size: int) -> bool:
     return fits and count * queries * keys * size >= SMALLEST_WORK
 
 
-def _mask(node: Node, scores: _Scores, count: int, added: torch.dtype) -> Matrices | None:
-    """What is added to scores in that dtype, or says which are hidden, as a batch of matrices."""
+def _mask(node: Node, scores: _Scores, count: int) -> Matrices | None:
+    """What is added to scores in their product's dtype, or says which are hidden, as a batch of matrices."""
     value, shape = node.meta["val"], scores.shape
-    dtype = added if node is scores.mask else torch.bool
+    dtype = dtype_of(scores.product) if node is scores.mask else torch.bool
     device = scores.product.meta["val"].device
     if value.dtype != dtype or not is_readable(value, device):
         return None

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import cuda_emulator
 import pytest
 import torch
 from test_composed_attention import attentions, eager, graph_on_cuda, heads, randn, triangle, wide
+from test_sketch_cuda_attention_half import emulated as emulated_by
+from test_sketch_cuda_attention_half import first
 from torch import Tensor
 
 from cuda_agent_backend.canonical import Canonical, canonical
 from cuda_agent_backend.partition import partition
-from cuda_agent_backend.sketch.api import analyse, generate, schedules
+from cuda_agent_backend.sketch.api import analyse, generate
 from cuda_agent_backend.sketch.cuda_attention_half import CudaHalfAttention
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
+from cuda_agent_backend.sketch.schedule import Schedule
 from sandbox.accuracy import compare
 from sandbox.candidate import Candidate
 from sandbox.compilation import Compiled
@@ -109,15 +111,17 @@ def analysed(function: Function, *inputs: Tensor) -> tuple[CudaHalfAttention, li
     raise AssertionError(regions)
 
 
+def best(analysis: CudaHalfAttention, groups: int) -> Schedule:
+    """The best guess of warps, or of warp groups, which all cases have."""
+    found = first(analysis, groups)
+    assert found.parameters(0)["wide"] == groups
+    return found
+
+
 def emulated(
     analysis: CudaHalfAttention, groups: int, folder: Path, inputs: list[Tensor]
 ) -> Tensor:
-    """By the best guess of warps, or of warp groups."""
-    offered = schedules(analysis, DEVICE)
-    schedule = next(s for s in offered if s.parameters(0)["wide"] == groups)
-    source, plan = analysis.emit(schedule, DEVICE)
-    (found,) = cuda_emulator.run(source, plan, inputs, folder)
-    return found
+    return emulated_by(analysis, best(analysis, groups), folder, *inputs)
 
 
 @pytest.mark.parametrize(("dtype", "groups"), [(torch.float16, 1), (torch.bfloat16, 0)])
@@ -181,9 +185,7 @@ def test_scores_that_are_rounded_between_products_of_float32_stay_so() -> None:
 def test_kernels_compile_without_spilling(name: str, groups: int, tmp_path: Path) -> None:
     function, inputs = CASES[name]
     analysis, _ = analysed(function, *halves(inputs, torch.float16))
-    offered = schedules(analysis, DEVICE)
-    schedule = next(s for s in offered if s.parameters(0)["wide"] == groups)
-    candidate = generate(analysis, schedule, DEVICE)
+    candidate = generate(analysis, best(analysis, groups), DEVICE)
     assert isinstance(candidate, Candidate)
     built = compile_candidate(candidate, tmp_path, "sm_90a", 120)
     assert isinstance(built, Compiled), built
