@@ -1,4 +1,4 @@
-"""CUDA kernels of our sketches on a machine without a GPU: compiled by g++ with `emulator.h`, run thread by thread.
+"""CUDA kernels of our sketches on a machine without a GPU: compiled by g++, run thread by thread.
 
 What it shows is that the arithmetic, the indices, the barriers and the copies are right, those between the blocks of a
 cluster, or of a cooperative launch, included. What it cannot show: speed, races that depend on time, fences between
@@ -7,10 +7,14 @@ kinds of memory access, what the assembler makes of it.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import functools
 import hashlib
 import re
+import shutil
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,7 +24,9 @@ from sandbox.launcher.library import run_call
 from sandbox.plan import Launch, LibraryCall, Plan, TensorMap
 from sandbox.steps import Argument
 
-HEADER = Path(__file__).parent / "emulator.h"
+SOURCES = Path(__file__).parent
+PREPARED = SOURCES.parents[1] / "build" / "emulator"
+CXX = ["g++", "-std=c++20", "-fPIC", "-fvisibility=hidden", "-w", "-fno-strict-aliasing"]
 FUNCTION = re.compile(r"^(?:template <[^\n]*> )?CA_INLINE[^\n]*\{", re.MULTILINE)
 KERNEL = re.compile(
     r'extern "C" __global__ void(?: __launch_bounds__\([^)]*\))?\s+(\w+)\(([^)]*)\)\s*\{'
@@ -104,17 +110,38 @@ def build(source: str, folder: Path) -> Path:
     if library.exists():
         return library
     (folder / f"{name}.cpp").write_text(text)
-    command = ["g++", "-std=c++20", "-O1", "-fPIC", "-shared", "-w", "-fno-strict-aliasing"]
+    ready = prepared()
+    given = ["-include", str(ready / "emulator.h"), f"{name}.cpp", str(ready / "emulator.o")]
+    _compile(["-O1", "-shared", *given, "-o", library.name], folder)
+    return library
+
+
+@functools.cache
+def prepared() -> Path:
+    """A folder with what all kernels share: the header, read by g++ beforehand, and what runs them."""
+    texts = [(SOURCES / name).read_bytes() for name in ("emulator.h", "emulator.cpp")]
+    ready = PREPARED / hashlib.sha256(b"".join(texts)).hexdigest()[:16]
+    if ready.exists():
+        return ready
+    PREPARED.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=PREPARED) as name:
+        made = Path(name) / "made"
+        made.mkdir()
+        shutil.copy(SOURCES / "emulator.h", made)
+        _compile(["-O1", "-x", "c++-header", "emulator.h", "-o", "emulator.h.gch"], made)
+        header, source = str(SOURCES / "emulator.h"), str(SOURCES / "emulator.cpp")
+        _compile(["-O2", "-include", header, "-c", source, "-o", "emulator.o"], made)
+        with contextlib.suppress(OSError):  # another process was first
+            made.rename(ready)
+    return ready
+
+
+def _compile(arguments: list[str], folder: Path) -> None:
     done = subprocess.run(
-        [*command, "-include", str(HEADER), f"{name}.cpp", "-o", library.name],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
+        [*CXX, *arguments], cwd=folder, capture_output=True, text=True, check=False
     )
     if done.returncode:
         raise RuntimeError(done.stderr[-4000:])
-    return library
 
 
 def translate(source: str) -> str:
@@ -155,7 +182,7 @@ def _glue(name: str, parameters: str) -> str:
     types = [p.replace("__restrict__", "").rsplit(None, 1)[0] for p in parameters.split(",")]
     arguments = ", ".join(_taken(ctype, f"words[{n}]") for n, ctype in enumerate(types))
     return (
-        f'extern "C" void launch_{name}(\n'
+        f'extern "C" __attribute__((visibility("default"))) void launch_{name}(\n'
         "  const unsigned* grid, const unsigned* block, unsigned cluster, unsigned cooperative, unsigned shared,\n"
         "  intptr_t* words) {\n"
         f"  emulator::launch(grid, block, cluster, cooperative, shared, [=] {{ {name}({arguments}); }});\n}}"
