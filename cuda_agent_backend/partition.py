@@ -29,6 +29,7 @@ from cuda_agent_backend.copies import read_through
 from cuda_agent_backend.dequantised import dequantised
 from cuda_agent_backend.drawn import drawn
 from cuda_agent_backend.gradients import is_gradient
+from cuda_agent_backend.messages import messages
 from cuda_agent_backend.mixed import Mixed, mixed
 from cuda_agent_backend.operators import (
     VIEWS_OF_AN_INDEX,
@@ -172,7 +173,8 @@ class Analysis:
         within = (node for found in self.composed.values() for node in found.inner)
         copied = read_through(self.nodes, self.kinds)
         scaled = scaled_operands(self.nodes, self.kinds)
-        return copied.union(backward, within, scaled, dequantised(self.nodes, self.kinds))
+        sent = messages(self.nodes, self.kinds)
+        return copied.union(backward, within, scaled, sent, dequantised(self.nodes, self.kinds))
 
     def _composed(self) -> dict[Node, Composed | Mixed]:
         """The attentions of cuda that torch has taken apart, and others like them without a softmax, by the node that
@@ -496,7 +498,8 @@ def _with_index(part: list[Node], analysis: Analysis) -> list[Node]:
 
 def _with_shared(part: list[Node], analysis: Analysis) -> list[Node]:
     """The part and what every region has for itself: constants that it needs, copies and codes that its products read
-    through, the backward of a convolution of which it has a gradient. Not the mask that an attention reads."""
+    through, the backward of a convolution of which it has a gradient, the values of a scatter. Not the mask that an
+    attention reads."""
     found = set(part)
     attentions = (analysis.composed.get(node) for node in part)
     masks = {a.mask.node for a in attentions if isinstance(a, Composed) and a.mask is not None}

@@ -263,7 +263,7 @@ def as_it_stands(task: Task) -> Analysis | NotCovered:
         if (mixing := mixing_of(task)) is not None:
             return CudaMixing(task, mixing)
         if has_scatter(task):
-            return CudaScatter(task, scatter_of(task))
+            return CudaScatter.of(task, scatter_of(task), _nests)
         if is_sorting(task) and task.target == "cuda":
             form = sorting_of(task)
             return CudaSelection(task, form) if form.selects else CudaSort(task, form)

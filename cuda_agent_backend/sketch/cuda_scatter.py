@@ -2,17 +2,24 @@
 
 Schedule parameters: ``scatter``, "shared" or "global"; ``threads`` of a block; ``flight``, values of a thread that are
 under way; for "shared" ``tile``, the neighbours of each place that a block has; for "global" ``vector``, the neighbours
-of a thread, and ``test``, 1 where a result is read first and left alone if it is beyond the value already.
+of a thread, and ``test``, 1 where a result is read first and left alone if it is beyond the value already. Values that
+are made for the scatter alone are made where they are joined.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from cuda_agent_backend.sketch.cuda_layout import MAX_THREADS, WARP, DeviceFacts, ceildiv
+from cuda_agent_backend.sketch.cuda_library import Nests
+from cuda_agent_backend.sketch.cuda_values import Values
 from cuda_agent_backend.sketch.device import CpuFacts, gpu_facts
-from cuda_agent_backend.sketch.scatter import Operand, Scatter
+from cuda_agent_backend.sketch.printer import STORAGE_TYPES
+from cuda_agent_backend.sketch.scatter import Made, Operand, Scatter
 from cuda_agent_backend.sketch.schedule import Parameter, Schedule
 from cuda_agent_backend.sketch.ssa import Unsupported
 from sandbox.plan import Buffer, Launch, Plan
@@ -25,6 +32,7 @@ EXACT_COUNTS = 1 << 24
 SECTOR = 8
 """Neighbours of float32 that memory is read by."""
 MOST_FLIGHT = 16
+GIVEN = "[&](int64_t o, int64_t k, int64_t f)"
 
 
 @dataclass(frozen=True)
@@ -33,7 +41,16 @@ class CudaScatter:
 
     task: Task
     form: Scatter
+    values: Values | None = None
+    """What makes the values where they are not in memory."""
     family = "scatter"
+
+    @staticmethod
+    def of(task: Task, form: Scatter, cover: Callable[[Task], Nests]) -> CudaScatter:
+        """Raises Unsupported where the values are not made each by itself, with the reason."""
+        if not isinstance(form.source, Made):
+            return CudaScatter(task, form)
+        return CudaScatter(task, form, Values.of(form.source, *cover(form.source.task)))
 
     def schedules(self, device: DeviceFacts | CpuFacts | None = None) -> list[Schedule]:
         facts = gpu_facts(device)
@@ -69,11 +86,7 @@ class CudaScatter:
         """Neighbours that all alignments allow."""
         form = self.form
         whole = form.out[2] == 1 and form.inner % 4 == 0 and not any(s % 4 for s in form.out[:2])
-        source = form.source
-        aligned = source.input is None or (
-            source.steps[2] == 1 and not any(s % 4 for s in source.steps[:2])
-        )
-        return 4 if whole and aligned else 1
+        return 4 if whole and (self.values is not None or _lies_in_fours(form.source)) else 1
 
     def _reason(self, schedule: Schedule, device: DeviceFacts) -> str | None:
         try:
@@ -111,11 +124,13 @@ class CudaScatter:
             raise Unsupported(f"{form.size} places of {tile} do not fit shared memory")
         if form.count * tile + given["threads"] * given["flight"] >= 2**31:
             raise Unsupported("rows too long for a block")
-        counts = form.how == "sum" and form.source.input is None and form.count <= EXACT_COUNTS
-        constants = {**given, "counts": int(counts)}
+        alike = isinstance(form.source, Operand) and form.source.input is None
+        counts = form.how == "sum" and alike and form.count <= EXACT_COUNTS
+        constants = {**given, "vector": 1, "counts": int(counts)}
         body = [
             "extern __shared__ __align__(16) unsigned char shared[];",
-            *self._readers(),
+            self._self(),
+            *self._readers(1),
             "ca::scatter_shared<sizes>(reinterpret_cast<unsigned*>(shared), out, index, self, source, kept);",
         ]
         blocks = form.outer * ceildiv(form.inner, tile)
@@ -129,11 +144,10 @@ class CudaScatter:
         values = form.outer * form.count * form.inner
         results = form.outer * form.size * form.inner
         apart = form.index.steps[2] != 0 and form.inner != 1
-        loaded = form.source.input is not None
-        constants = {**given, "values": values, "results": results}
-        constants |= {"apart": int(apart), "loaded": int(loaded)}
-        begin = [*self._readers(), "ca::scatter_begin<sizes>(out, self);"]
-        join = [*self._readers(), "ca::scatter_global<sizes>(out, index, source, lies, kept);"]
+        constants = {**given, "values": values, "results": results, "apart": int(apart)}
+        begin = [self._self(), "ca::scatter_begin<sizes>(out, self);"]
+        readers = self._readers(given["vector"])
+        join = [*readers, "ca::scatter_global<sizes>(out, index, source, kept);"]
         each = given["threads"] * given["flight"] * given["vector"]
         kernels = [
             ("k0", begin, ceildiv(results, given["threads"]), 0),
@@ -146,8 +160,7 @@ class CudaScatter:
     ) -> tuple[str, Plan]:
         inputs = [Buffer(f"in{i}", "input", spec) for i, spec in enumerate(self.task.inputs)]
         buffers = (*inputs, Buffer("out", "output", self.task.output_specs[0]))
-        types = {"float32": "float", "int64": "long long", "int32": "int", "bool": "bool"}
-        given = [f"const {types[b.spec.dtype]}* __restrict__ {b.name}" for b in inputs]
+        given = [f"const {_storage(b)}* __restrict__ {b.name}" for b in inputs]
         lines, launches = self._sizes(constants), []
         threads = constants["threads"]
         for name, body, blocks, shared in kernels:
@@ -187,24 +200,41 @@ class CudaScatter:
             "};",
         ]
 
-    def _readers(self) -> list[str]:
-        """What a kernel reads by: the index, what is there before, values or where vectors of them lie, and whether a
-        value is kept."""
+    def _readers(self, vector: int) -> list[str]:
+        """What values are read by: the index, vectors of them, and whether a value is kept."""
         form = self.form
-        index = f"in{form.index.input}"
-        given = "[&](int64_t o, int64_t k, int64_t f)"
-        where = (
-            "nullptr"
-            if form.source.input is None
-            else f"in{form.source.input} + {_at(form.source)}"
-        )
         return [
-            f"const auto* index = {index};",
-            f"const auto self = {given} {{ return {_read(form.into)}; }};",
-            f"const auto source = {given} {{ return {_read(form.source)}; }};",
-            f"const auto lies = {given} -> const float* {{ return {where}; }};",
-            f"const auto kept = {given} -> bool {{ return {_read(form.mask) if form.mask else 'true'}; }};",
+            f"constexpr int L = {vector};",
+            f"const auto* index = in{form.index.input};",
+            f"const auto source = {GIVEN} {{",
+            *(f"  {line}" for line in self._source(vector)),
+            "};",
+            f"const auto kept = {GIVEN} -> bool {{ return {_read(form.mask) if form.mask else 'true'}; }};",
         ]
+
+    def _self(self) -> str:
+        """What is there before."""
+        return f"const auto self = {GIVEN} {{ return {_read(self.form.into)}; }};"
+
+    def _source(self, vector: int) -> list[str]:
+        source = self.form.source
+        if self.values is not None:
+            return self.values.lines(vector, f"(o * {self.form.count} + k) * {self.form.inner} + f")
+        assert isinstance(source, Operand)
+        if source.input is None:
+            return [f"return ca::splat<float, L>({_read(source)});"]
+        return [f"return ca::load<L>(in{source.input} + {_at(source)});"]
+
+
+def _lies_in_fours(source: Operand | Made) -> bool:
+    assert isinstance(source, Operand)
+    return source.input is None or (
+        source.steps[2] == 1 and not any(s % 4 for s in source.steps[:2])
+    )
+
+
+def _storage(buffer: Buffer) -> str:
+    return STORAGE_TYPES[getattr(torch, buffer.spec.dtype)]
 
 
 def _type(number: int) -> str:

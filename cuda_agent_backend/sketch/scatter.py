@@ -6,8 +6,10 @@ import itertools
 import math
 from dataclasses import dataclass, replace
 
+import torch
 from torch.fx import Graph, Node
 
+from cuda_agent_backend.canonical import NotATask, linear
 from cuda_agent_backend.gathered import overlap_add
 from cuda_agent_backend.operators import (
     PUTS,
@@ -18,8 +20,10 @@ from cuda_agent_backend.operators import (
 )
 from cuda_agent_backend.rewrite.edit import argument, name_of
 from cuda_agent_backend.sketch.ssa import Unsupported
+from sandbox.specs import contiguous_stride
 from sandbox.task import Task
 
+FULL = torch.ops.aten.full.default
 Steps = tuple[int, int, int]
 """Elements between neighbours before, along and behind the dimension of the scatter."""
 
@@ -31,6 +35,14 @@ class Operand:
     input: int | None
     steps: Steps
     constant: float = 0.0
+
+
+@dataclass(frozen=True)
+class Made:
+    """Values that ``task`` makes, in row-major order, of the inputs with the numbers ``inputs``."""
+
+    task: Task
+    inputs: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -48,7 +60,7 @@ class Scatter:
     inner: int
     into: Operand
     index: Operand
-    source: Operand
+    source: Operand | Made
     out: Steps
     wraps: bool = False
     mask: Operand | None = None
@@ -96,14 +108,38 @@ def scatter_of(task: Task) -> Scatter:
         return Operand(inputs.index(root), _steps(value.shape, value.stride(), first, spread))
 
     own, out = found.source.meta["val"].shape, task.output_specs[0]
+    made = _made(found.source, graph)
     return Scatter(
         found.how,
         math.prod(shape[:dim]), math.prod(own[dim : dim + found.spread]), shape[dim], math.prod(shape[dim + 1 :]),
-        operand(found.into), operand(found.index, found.spread), operand(found.source, found.spread),
+        operand(found.into), operand(found.index, found.spread),
+        operand(found.source, found.spread) if made is None else made,
         _steps(out.shape, out.stride, dim),
         found.wraps,
         None if found.mask is None else operand(found.mask, found.spread),
     )  # fmt: skip
+
+
+def _made(source: Node, graph: Graph) -> Made | None:
+    """What makes the values; None where they are in memory, or constant.
+
+    Raises:
+        Unsupported: no task makes them, with the reason.
+    """
+    own = {source}
+    for node in reversed(graph.nodes):
+        if node.op == "call_function" and any(user in own for user in node.users):
+            own.add(node)
+    if all(node.target in (*VIEWS_OF_AN_INDEX, FULL) for node in own if node.op != "placeholder"):
+        return None
+    inputs = [n for n in graph.nodes if n.op == "placeholder"]
+    read = [n for n in inputs if any(user in own for user in n.users)]
+    task = linear([n for n in graph.nodes if n in own], read, [source], "cpu")
+    if isinstance(task, NotATask):
+        raise Unsupported(task.reason)
+    (spec,) = task.output_specs
+    spec = replace(spec, stride=contiguous_stride(spec.shape))
+    return Made(replace(task, target="cuda", output_specs=(spec,)), tuple(map(inputs.index, read)))
 
 
 def _graph(task: Task) -> Graph:

@@ -678,19 +678,52 @@ def scattered(x: torch.Tensor, i: torch.Tensor, into: torch.Tensor) -> torch.Ten
     return into.scatter_add(0, i.unsqueeze(1).expand_as(x), x * 2).relu()
 
 
-def test_on_cuda_a_scatter_is_a_region_of_its_own_with_the_views_of_its_index() -> None:
+def test_on_cuda_a_scatter_is_a_region_with_what_makes_its_values_and_views_of_its_index() -> None:
     with FakeTensorMode():
         x, into = torch.empty(900, 64, device="cuda"), torch.empty(50, 64, device="cuda")
         index = torch.empty(900, dtype=torch.int64, device="cuda")
         found = regions(scattered, x, index, into)
         half = regions(scattered, x.half(), index, into.half())
     scatter, *others = found
-    assert [operators(region) for region in others] == [["mul"], ["relu"]]
-    assert operators(scatter) == ["unsqueeze", "expand", "scatter_add"]
+    assert [operators(region) for region in others] == [["relu"]]
+    assert operators(scatter) == ["unsqueeze", "expand", "mul", "scatter_add"]
     assert {tuple(n.meta["val"].shape) for n in scatter.inputs} == {(50, 64), (900,), (900, 64)}
     assert all(region.reason is None for region in found)
     _assert_no_cycle(found)
     assert [operators(region) for region in half] == [["mul"], ["relu"]]
+
+
+def edges(how: Callable[..., Any], weights: int = 1) -> list[list[str]]:
+    """Operators of the regions of messages along 900 edges, which ``how`` makes of rows and weights."""
+
+    def model(*given: torch.Tensor) -> Any:
+        into, x, source, target, *w = given
+        sent, *others = how(torch.ops.aten.index(x, [source]), *w)
+        return into.index_add(0, target, sent), *others
+
+    with FakeTensorMode():
+        into, x = (torch.empty(n, 4, 16, device="cuda") for n in (50, 90))
+        source, target = (torch.empty(900, dtype=torch.int64, device="cuda") for _ in range(2))
+        given = [torch.empty(900, 4, device="cuda") for _ in range(weights)]
+        found = regions(model, into, x, source, target, *given)
+    _assert_no_cycle(found)
+    return [operators(region) for region in found]
+
+
+def test_on_cuda_messages_are_made_where_they_are_added_up() -> None:
+    weighed = edges(lambda x, w: [x * (2 * w).unsqueeze(-1)])
+    assert weighed == [["index", "mul", "unsqueeze", "mul", "index_put"]]
+    apart = edges(lambda x, w: [x * torch.exp(w).unsqueeze(-1)])  # once for each of the 16
+    assert apart == [["index", "mul", "index_put"], ["exp"]]
+    summed = edges(lambda x, w: [x - x.mean(-1, keepdim=True)])
+    assert summed == [["index", "mean"], ["sub", "index_put"]]
+    many = edges(lambda x, *w: [x * sum(w).unsqueeze(-1)], weights=9)
+    assert many == [["index", *["add"] * 9, "unsqueeze", "mul"], ["index_put"]]
+
+
+def test_messages_that_are_needed_elsewhere_are_made_once() -> None:
+    both = edges(lambda x, w: [x * w.unsqueeze(-1), (x * w.unsqueeze(-1)).sum(0)])
+    assert [ops[-1] for ops in both] == ["sum", "index_put"]
 
 
 def test_bags_of_one_length_are_fused_on_cuda_and_left_on_the_cpu() -> None:

@@ -88,7 +88,24 @@ def degrees(i: Tensor) -> Tensor:
     return torch.ops.aten.index_put(counts, [i], torch.ones(i.shape[0]), True)
 
 
+def messages(x: Tensor, weights: Tensor, source: Tensor, target: Tensor) -> Tensor:
+    """Along the edges of a graph, each with a weight for each of its heads."""
+    sent = x[source] * weights.view(*weights.shape, *[1] * (x.dim() - weights.dim()))
+    return x.new_zeros(9, *x.shape[1:]).index_add(0, target, sent.float())
+
+
+def largest_message(x: Tensor, bias: Tensor, source: Tensor, target: Tensor) -> Tensor:
+    sent = torch.relu(x[source] + bias)
+    into = x.new_full((9, x.shape[1]), -1e9)
+    return into.scatter_reduce(0, target[:, None].expand_as(sent), sent, reduce="amax")
+
+
+def within_rows(x: Tensor, scale: Tensor, i: Tensor) -> Tensor:
+    return x.new_zeros(len(x), 13).scatter_add(1, i, torch.sigmoid(x.t()).t() * scale)
+
+
 Case = tuple[Callable[..., Any], tuple[Tensor, ...]]
+EDGES = (places(20, 120), places(9, 120))
 CASES: dict[str, Case] = {
     "counts": (counted, (places(30, 80, 50),)),
     "sums within rows": (added, (randn(70, 13), places(13, 70, 40), randn(70, 40))),
@@ -115,6 +132,12 @@ CASES: dict[str, Case] = {
         (randn(80, 7, 9), places(7, 11) > 2, places(7, 11), randn(80, 11, 9)),
     ),
     "degrees": (degrees, (places(9, 120),)),
+    "messages that are weighed": (messages, (randn(20, 40), randn(120), *EDGES)),
+    "messages of odd rows": (messages, (randn(20, 13), randn(120), *EDGES)),
+    "messages of heads": (messages, (randn(20, 3, 8), randn(120, 3), *EDGES)),
+    "messages in half precision": (messages, (randn(20, 40).half(), randn(120).half(), *EDGES)),
+    "largest message": (largest_message, (odd(20, 40), randn(40), *EDGES)),
+    "values made within rows": (within_rows, (randn(70, 40), randn(40), places(13, 70, 40))),
     "from a transpose": (lambda s, i, x: added(s, i, x.t()), (randn(70, 13), places(13, 70, 40), randn(40, 70))),
 }  # fmt: skip
 
@@ -145,6 +168,25 @@ def test_rows_that_fit_shared_memory_are_joined_there_first() -> None:
     made = api.generate(for_cuda("counts").analysis, for_cuda("counts").analysis.schedules()[0])
     assert isinstance(made, Candidate) and "int counts = 1" in made.source
     assert made.plan.launches()[0].shared == 30 * 4
+
+
+def test_messages_are_made_where_they_are_added_up() -> None:
+    it = for_cuda("messages that are weighed")
+    first = it.analysis.schedules()[0]
+    assert first.parameters(0)["vector"] == 4
+    made = api.generate(it.analysis, first)
+    assert isinstance(made, Candidate)
+    assert [buffer.kind for buffer in made.plan.buffers] == ["input"] * 4 + ["output"]
+    assert "ca::load<L>(in" in made.source  # rows in whole vectors, though an index names them
+
+
+def test_values_that_are_made_of_others_than_their_own_are_left_to_inductor() -> None:
+    def summed(x: Tensor, i: Tensor) -> Tensor:
+        return x.new_zeros(9, 40).index_add(0, i, x - x.mean(1, keepdim=True))
+
+    it = sample(summed, randn(120, 40), places(9, 120))
+    found = api.analyse(dataclasses.replace(it.task, target="cuda"))
+    assert isinstance(found, api.NotCovered)
 
 
 def test_an_index_is_drawn_within_the_places() -> None:

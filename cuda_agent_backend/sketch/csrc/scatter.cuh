@@ -73,7 +73,7 @@ template <class S, class I, class Self, class Source, class Kept> CA_INLINE void
       goes[u] = i < total && f < S::inner && kept(outer, k, f);
       if (goes[u]) {
         place[u] = index[outer * S::index_outer + k * S::index_step + f * S::index_inner];
-        if (!S::counts) value[u] = source(outer, k, f);
+        if (!S::counts) value[u] = source(outer, k, f).v[0];
       }
     }
 #pragma unroll
@@ -93,7 +93,7 @@ template <class S, class I, class Self, class Source, class Kept> CA_INLINE void
     float x = sums[i];
     if (S::counts) {
       x = self(outer, m, f);
-      if (shared[i]) x += float(shared[i]) * source(outer, 0, f);
+      if (shared[i]) x += float(shared[i]) * source(outer, 0, f).v[0];
     }
     out[outer * S::out_outer + m * S::out_step + f * S::out_inner] = x;
   }
@@ -108,8 +108,8 @@ template <class S, class Self> CA_INLINE void scatter_begin(float* __restrict__ 
 }
 
 // Every value joins its result in memory; `vector` neighbours, `flight` times, to a thread.
-template <class S, class I, class Source, class Lies, class Kept> CA_INLINE void scatter_global(
-    float* __restrict__ out, const I* __restrict__ index, Source source, Lies lies, Kept kept) {
+template <class S, class I, class Source, class Kept> CA_INLINE void scatter_global(
+    float* __restrict__ out, const I* __restrict__ index, Source source, Kept kept) {
   constexpr int V = S::vector, groups = S::inner / V;
   int64_t to[S::flight][S::apart ? V : 1];
   float value[S::flight][V];
@@ -126,13 +126,9 @@ template <class S, class I, class Source, class Lies, class Kept> CA_INLINE void
       const int m = scatter_place<S>(index[outer * S::index_outer + k * S::index_step + (f + v) * S::index_inner]);
       to[u][v] = outer * S::out_outer + m * S::out_step + (f + v) * S::out_inner;
     }
-    if (V == 4 && S::loaded) {
-      const float4 x = *reinterpret_cast<const float4*>(lies(outer, k, f));
-      value[u][0] = x.x, value[u][1 % V] = x.y, value[u][2 % V] = x.z, value[u][3 % V] = x.w;
-      continue;
-    }
+    const auto x = source(outer, k, f);
 #pragma unroll
-    for (int v = 0; v < V; ++v) value[u][v] = source(outer, k, f + v);
+    for (int v = 0; v < V; ++v) value[u][v] = x.v[v];
   }
   constexpr bool whole = !S::apart && S::out_inner == 1;
   const auto place = [&](int u, int v) { return out + to[u][S::apart ? v : 0] + (S::apart ? 0 : v * S::out_inner); };

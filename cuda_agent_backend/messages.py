@@ -1,0 +1,75 @@
+"""Values that are made for a scatter alone, as the messages along a graph's edges: rows that an index names, weighed.
+
+Inductor makes them where it adds them up. So they belong to the scatter's region, whose kernels make them too (see
+`sketch.scatter`), and to no other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch.fx import Node
+
+from cuda_agent_backend.operators import Kind, scattered
+from cuda_agent_backend.rewrite.edit import is_tensor, name_of, shape_of
+
+ROWS = ("index", "_unsafe_index", "index_select", "embedding", "gather")
+"""Operators that read what indices name."""
+CHEAP = (
+    "add", "sub", "mul", "div", "neg", "abs", "relu", "where", "maximum", "minimum", "clone", "convert_element_type",
+    "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_not",
+)  # fmt: skip
+"""What is done anew for each value where several are made of one number; anything else is done once, before."""
+DTYPES = frozenset(
+    {
+        torch.float32, torch.float64, torch.float16, torch.bfloat16,
+        torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
+    }
+)  # fmt: skip
+MOST_READ = 8
+"""Tensors that the messages of one scatter are made of."""
+
+
+def messages(nodes: Sequence[Node], kinds: Mapping[Node, Kind]) -> set[Node]:
+    """All that is made for the values of scatters on cuda alone; ``nodes`` in graph order."""
+    found: set[Node] = set()
+    for node in nodes:
+        if kinds[node] is Kind.SCATTER:
+            made = _made_for(node, nodes, kinds)
+            read = {r for n in made for r in n.all_input_nodes if r not in made}
+            if len({r for r in read if kinds[r] is not Kind.CONSTANT}) <= MOST_READ:
+                found |= made
+    return found
+
+
+def _made_for(scatter: Node, nodes: Sequence[Node], kinds: Mapping[Node, Kind]) -> set[Node]:
+    form = scattered(scatter)
+    assert form is not None
+    if scatter.all_input_nodes.count(form.source) != 1 or form.source in (form.into, form.index):
+        return set()
+    possible: set[Node] = set()
+    for node in reversed(nodes):
+        needed = node.users and all(u in possible or u is scatter for u in node.users)
+        aimed = scatter not in node.users or node is form.source
+        if needed and aimed and _is_by_element(node, shape_of(form.source), kinds):
+            possible.add(node)
+    found: set[Node] = set()
+    for node in nodes:  # views of what is there already are as well made outside
+        follows = not found.isdisjoint(node.all_input_nodes)
+        if node in possible and (kinds[node] is Kind.COMPUTE or follows):
+            found.add(node)
+    return found
+
+
+def _is_by_element(node: Node, shape: tuple[int, ...], kinds: Mapping[Node, Kind]) -> bool:
+    """Whether each element is made by itself, of a few others. ``shape``: of the values, of which there may be more."""
+    if not is_tensor(node) or node.meta["val"].dtype not in DTYPES:
+        return False
+    if kinds[node] is Kind.VIEW:
+        return True
+    target = node.target
+    pointwise = isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags
+    once = math.prod(shape_of(node)) >= math.prod(shape) or name_of(node) in CHEAP
+    return kinds[node] is Kind.COMPUTE and ((pointwise and once) or name_of(node) in ROWS)
