@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ import pytest
 import torch
 from sketch_kit import Sample, sample
 from torch import Tensor
-from torch._inductor import config as inductor_config
 from torch.nn import functional as F
 
 from cuda_agent_backend.sketch import cuda
@@ -28,6 +27,8 @@ from sandbox.candidate import Candidate
 from sandbox.compilation import Compiled
 from sandbox.compile import compile_candidate
 from sandbox.toolchain import Missing, find_cuda
+
+pytestmark = pytest.mark.usefixtures("plain_layouts")
 
 DEVICE = cuda.DeviceFacts()
 TILES = {"sketch": "contract", "tile_m": 32, "tile_n": 32, "depth": 16, "warp_m": 16, "warp_n": 16, "stages": 3,
@@ -172,12 +173,6 @@ CASES: dict[str, Case] = {
     "padded terms": (lambda x, w: F.pad(x, (3, 5, 1, 2)) @ w, (randn(60, 56), randn(64, 48))),
     "groups": (lambda x, w: F.conv2d(x, w, padding=1, groups=2), (randn(2, 16, 9, 9), randn(24, 8, 3, 3))),
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _plain_layouts() -> Iterator[None]:
-    with inductor_config.patch(comprehensive_padding=False):
-        yield
 
 
 def case(name: str) -> Sample:

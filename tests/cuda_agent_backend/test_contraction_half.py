@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ import test_contraction_aligned
 import torch
 from sketch_kit import Sample, sample
 from torch import Tensor
-from torch._inductor import config as inductor_config
 from torch.nn import functional as F
 
 from cuda_agent_backend.sketch import cuda
@@ -28,6 +27,8 @@ from sandbox.compilation import Compiled
 from sandbox.compile import compile_candidate
 from sandbox.toolchain import Missing, find_cuda
 
+pytestmark = pytest.mark.usefixtures("plain_layouts")
+
 DEVICE = cuda.DeviceFacts()
 HALVES = [torch.float16, torch.bfloat16]
 TILES = {"sketch": "contract", "tile_m": 32, "tile_n": 32, "depth": 32, "warp_m": 16, "warp_n": 16, "stages": 3,
@@ -38,12 +39,6 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     **PLAIN,
     **{f"{name}, aligned": case[:2] for name, case in test_contraction_aligned.CASES.items()},
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _plain_layouts() -> Iterator[None]:
-    with inductor_config.patch(comprehensive_padding=False):
-        yield
 
 
 def halves(name: str, dtype: torch.dtype) -> tuple[Sample, Tensor]:

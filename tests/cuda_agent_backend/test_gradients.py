@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ import pytest
 import torch
 from sketch_kit import Sample, beginning_with, sample
 from torch import Tensor
-from torch._inductor import config as inductor_config
 from torch._inductor.decomposition import select_decomp_table
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
@@ -36,6 +35,8 @@ from cuda_agent_backend.sketch.schedule import Schedule
 from cuda_agent_backend.splice import Replacement, splice
 from sandbox import launcher
 from sandbox.roofline import floor_bytes, operations
+
+pytestmark = pytest.mark.usefixtures("plain_layouts")
 
 DEVICE = cuda.DeviceFacts()
 TILES = {"sketch": "contract", "tile_m": 32, "tile_n": 32, "depth": 16, "warp_m": 16, "warp_n": 16, "stages": 3,
@@ -79,12 +80,6 @@ CASES: dict[str, Forward] = {
     ),
 }  # fmt: skip
 OF_INPUT, OF_WEIGHT = 0, 1
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _plain_layouts() -> Iterator[None]:
-    with inductor_config.patch(comprehensive_padding=False):
-        yield
 
 
 def gradients_of(forward: Callable[..., Tensor], *inputs: Tensor) -> Graph:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,12 @@ import pytest
 import torch
 from sketch_kit import on_cuda, randn
 from torch import Tensor
-from torch._inductor import config as inductor_config
 from torch.nn import functional as F
 
 from cuda_agent_backend.sketch import cuda
 from cuda_agent_backend.sketch.nest import temporaries
+
+pytestmark = pytest.mark.usefixtures("plain_layouts")
 
 DEVICE = cuda.DeviceFacts()
 
@@ -66,12 +67,6 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], int]] = {
     "behind a row of one number": (padded, (randn(50, 20), randn(20, 16)), 2),
     "in a join of joins": (joined_twice, (randn(50, 20), randn(20, 16), randn(13, 16)), 2),
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _plain_layouts() -> Iterator[None]:
-    with inductor_config.patch(comprehensive_padding=False):
-        yield
 
 
 @pytest.mark.parametrize("name", CASES)

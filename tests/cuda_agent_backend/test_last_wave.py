@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ import test_triangular
 import torch
 from sketch_kit import Sample, beginning_with, sample
 from torch import Tensor
-from torch._inductor import config as inductor_config
 from torch.nn import functional as F
 
 from cuda_agent_backend.sketch import cuda
@@ -28,6 +27,8 @@ from sandbox.compilation import Compiled
 from sandbox.compile import compile_candidate
 from sandbox.plan import Launch
 from sandbox.toolchain import Missing, find_cuda
+
+pytestmark = pytest.mark.usefixtures("plain_layouts")
 
 DEVICE = cuda.DeviceFacts()
 THREE = cuda.DeviceFacts(sm_count=3)
@@ -56,12 +57,6 @@ CASES: dict[str, Case] = {
     "boxes in batches": (torch.bmm, (randn(3, 136, 264), randn(3, 264, 80))),
     "images": (lambda x, w: F.conv2d(x, w, padding=1), (randn(3, 16, 9, 8), randn(72, 16, 3, 3))),
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _plain_layouts() -> Iterator[None]:
-    with inductor_config.patch(comprehensive_padding=False):
-        yield
 
 
 def of(function: Callable[..., Any], *inputs: Tensor) -> Sample:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,13 @@ import pytest
 import torch
 from sketch_kit import on_cuda, randn, sample
 from torch import Tensor
-from torch._inductor import config as inductor_config
 from torch.nn import functional as F
 
 from cuda_agent_backend.rewrite.alternatives import split
 from cuda_agent_backend.sketch import api, cuda
 from sandbox.candidate import Candidate
+
+pytestmark = pytest.mark.usefixtures("plain_layouts")
 
 DEVICE = cuda.DeviceFacts()
 IMAGE, FILTERS = randn(2, 7, 11, 9), randn(20, 7, 3, 3)
@@ -61,12 +62,6 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "patches joined": (patches_joined, (randn(24, 10), randn(10, 20), randn(2, 5, 6, 8))),
     "windows joined": (windows_joined, (randn(96, 10), randn(10, 10), randn(2, 8, 6, 10))),
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _plain_layouts() -> Iterator[None]:
-    with inductor_config.patch(comprehensive_padding=False):
-        yield
 
 
 @pytest.mark.parametrize("name", CASES)

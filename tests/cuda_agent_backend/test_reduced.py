@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ import torch
 from sketch_kit import Sample
 from sketch_kit import on_cuda as made
 from torch import Tensor
-from torch._inductor import config as inductor_config
 from torch.nn import functional as F
 
 from cuda_agent_backend.sketch import crossing, cuda, cuda_reduced_schedules
@@ -32,6 +31,8 @@ from sandbox.candidate import Candidate
 from sandbox.compilation import Compiled
 from sandbox.compile import compile_candidate
 from sandbox.toolchain import Missing, find_cuda
+
+pytestmark = pytest.mark.usefixtures("plain_layouts")
 
 DEVICE = cuda.DeviceFacts()
 TILES: dict[str, Parameter] = {
@@ -115,12 +116,6 @@ CASES: dict[str, Case] = {
     "tokens of a batch": (lambda x, w: F.gelu(x @ w).mean(1), (randn(3, 90, 40), randn(40, 30))),
     "more rows than threads": (lambda x, w: (x @ w).exp().sum(1), (0.1 * randn(200, 40), randn(40, 40))),
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _plain_layouts() -> Iterator[None]:
-    with inductor_config.patch(comprehensive_padding=False):
-        yield
 
 
 def case(name: str) -> Sample:

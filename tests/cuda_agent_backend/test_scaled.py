@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ import pytest
 import torch
 from sketch_kit import Sample, on_cuda, sample
 from torch import Tensor
-from torch._inductor import config as inductor_config
 from torch._inductor.decomposition import select_decomp_table
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -20,6 +19,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from cuda_agent_backend.partition import partition
 from cuda_agent_backend.sketch import cuda
 from cuda_agent_backend.sketch.schedule import Schedule
+
+pytestmark = pytest.mark.usefixtures("plain_layouts")
 
 DEVICE = cuda.DeviceFacts()
 TILES = {"sketch": "contract", "tile_m": 32, "tile_n": 32, "depth": 32, "warp_m": 16, "warp_n": 16, "stages": 3,
@@ -42,12 +43,6 @@ MINUS_HALF, TENTH, TWO = -0.5, 0.1, 2.0
 
 def randn(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(len(shape) + shape[-1]))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _plain_layouts() -> Iterator[None]:
-    with inductor_config.patch(comprehensive_padding=False):
-        yield
 
 
 def right(by: float) -> Callable[..., Tensor]:

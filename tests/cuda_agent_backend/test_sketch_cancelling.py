@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import cuda_emulator
@@ -10,7 +10,6 @@ import pytest
 import torch
 from sketch_kit import Sample, on_cuda, run_cpu, sample
 from torch import Tensor
-from torch._inductor import config as inductor_config
 
 from cuda_agent_backend.sketch import cuda
 from cuda_agent_backend.sketch.cancelling import WIDE_SUM, mark_cancelling
@@ -23,13 +22,9 @@ from sandbox.inputs import make_inputs
 from sandbox.oracle import run_eager, run_oracle
 from sandbox.toolchain import Missing, find_cuda
 
+pytestmark = pytest.mark.usefixtures("plain_layouts")
+
 DEVICE = cuda.DeviceFacts()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _plain_layouts() -> Iterator[None]:
-    with inductor_config.patch(comprehensive_padding=False):
-        yield
 
 
 def randn(*shape: int) -> Tensor:

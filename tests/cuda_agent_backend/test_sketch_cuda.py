@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ import cuda_emulator
 import pytest
 import torch
 from sketch_kit import INTEGERS, Sample, sample
-from torch._inductor import config as inductor_config
 from torch.nn import functional as F
 
 from cuda_agent_backend.sketch import cuda
@@ -24,6 +23,8 @@ from sandbox.inputs import make_inputs
 from sandbox.plan import Launch, Plan
 from sandbox.specs import TensorSpec
 from sandbox.toolchain import Missing, find_cuda
+
+pytestmark = pytest.mark.usefixtures("plain_layouts")
 
 DEVICE = cuda.DeviceFacts()
 
@@ -84,13 +85,6 @@ CASES: dict[str, Case] = {
     "two kernels": (lambda x: (lambda s: (s, s.sum(0)))(torch.softmax(x, -1)), (randn(640, 520),)),
     **INTEGERS,
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _plain_layouts() -> Iterator[None]:
-    """Rows as long as they are: Inductor may pad odd ones, and outputs have the layout that the task says."""
-    with inductor_config.patch(comprehensive_padding=False):
-        yield
 
 
 @pytest.fixture(scope="module", params=CASES)

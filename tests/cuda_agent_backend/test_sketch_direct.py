@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ import pytest
 import torch
 from sketch_kit import Sample, beginning_with, holes, randn, sample
 from torch import Tensor
-from torch._inductor import config as inductor_config
 from torch.nn import functional as F
 
 from cuda_agent_backend.sketch import cuda
@@ -19,6 +18,8 @@ from cuda_agent_backend.sketch.contraction import contraction_of
 from cuda_agent_backend.sketch.cuda_direct import SKETCH, shape_of
 from cuda_agent_backend.sketch.schedule import Schedule
 from cuda_agent_backend.sketch.ssa import Unsupported
+
+pytestmark = pytest.mark.usefixtures("plain_layouts")
 
 DEVICE = cuda.DeviceFacts()
 
@@ -58,12 +59,6 @@ CASES: dict[str, Case] = {
     ),
     "infinities": (lambda x, w: F.conv2d(x, w, padding=1), (holes(randn(2, 4, 7, 6)), holes(randn(4, 4, 3, 3)))),
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _plain_layouts() -> Iterator[None]:
-    with inductor_config.patch(comprehensive_padding=False):
-        yield
 
 
 def case(name: str) -> Sample:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ import pytest
 import torch
 from sketch_kit import Sample, beginning_with, holes, randn, sample
 from torch import Tensor
-from torch._inductor import config as inductor_config
 from torch.nn import functional as F
 
 from cuda_agent_backend.sketch import cuda
@@ -23,6 +22,8 @@ from cuda_agent_backend.sketch.ssa import Unsupported
 from sandbox.candidate import Candidate
 from sandbox.compile import Compiled, compile_candidate
 from sandbox.toolchain import Missing, find_cuda
+
+pytestmark = pytest.mark.usefixtures("plain_layouts")
 
 DEVICE = cuda.DeviceFacts()
 
@@ -73,12 +74,6 @@ SIZES: tuple[dict[str, Parameter], ...] = (
     {"tile_n": 24, "warp_m": 16, "warp_n": 24},
 )
 BOXES = {1: ("1x32", "2x12"), 2: ("1x4x8", "2x3x5"), 3: ("1x2x4x8", "1x1x3x6")}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _plain_layouts() -> Iterator[None]:
-    with inductor_config.patch(comprehensive_padding=False):
-        yield
 
 
 def case(name: str) -> Sample:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,14 @@ import pytest
 import torch
 from sketch_kit import Sample, sample
 from torch import Tensor
-from torch._inductor import config as inductor_config
 from torch.nn import functional as F
 
 from cuda_agent_backend.sketch import cuda
 from cuda_agent_backend.sketch.cuda_short import MOST_TERMS, SKETCH
 from cuda_agent_backend.sketch.schedule import Schedule
 from cuda_agent_backend.sketch.ssa import Unsupported
+
+pytestmark = pytest.mark.usefixtures("plain_layouts")
 
 DEVICE = cuda.DeviceFacts()
 
@@ -46,12 +47,6 @@ CASES: dict[str, Case] = {
         lambda *a: F.relu(F.conv2d(*a, padding=1)), (randn(2, 3, 9, 12), randn(33, 3, 3, 3), randn(33)),
     ),
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _plain_layouts() -> Iterator[None]:
-    with inductor_config.patch(comprehensive_padding=False):
-        yield
 
 
 def case(name: str) -> Sample:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ import torch
 from sketch_kit import Sample
 from sketch_kit import on_cuda as made
 from torch import Tensor
-from torch._inductor import config as inductor_config
 from torch.nn import functional as F
 
 from cuda_agent_backend.sketch import cuda
@@ -25,6 +24,8 @@ from sandbox.candidate import Candidate
 from sandbox.compilation import Compiled
 from sandbox.compile import compile_candidate
 from sandbox.toolchain import Missing, find_cuda
+
+pytestmark = pytest.mark.usefixtures("plain_layouts")
 
 DEVICE = cuda.DeviceFacts()
 TILES: dict[str, Parameter] = {
@@ -103,12 +104,6 @@ CASES: dict[str, Case] = {
         tuple(x.to(memory_format=torch.channels_last) for x in (randn(2, 8, 7, 9), randn(20, 8, 3, 3))),
     ),
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _plain_layouts() -> Iterator[None]:
-    with inductor_config.patch(comprehensive_padding=False):
-        yield
 
 
 def case(name: str) -> Sample:
