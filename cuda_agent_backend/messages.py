@@ -28,6 +28,10 @@ DTYPES = frozenset(
         torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
     }
 )  # fmt: skip
+MADE = (Kind.COMPUTE, Kind.PRODUCT, Kind.RANDOM, Kind.VANISHING)
+"""What kernels of ours, or of Inductor's, make together with what follows."""
+SMALL = 2
+"""How many times smaller than the values what is read beside them may be."""
 MOST_READ = 8
 """Tensors that the messages of one scatter are made of."""
 
@@ -47,20 +51,40 @@ def messages(nodes: Sequence[Node], kinds: Mapping[Node, Kind]) -> set[Node]:
 def _made_for(scatter: Node, nodes: Sequence[Node], kinds: Mapping[Node, Kind]) -> set[Node]:
     form = scattered(scatter)
     assert form is not None
-    if scatter.all_input_nodes.count(form.source) != 1 or form.source in (form.into, form.index):
+    if form.source is form.into:
         return set()
+    shape = shape_of(form.source)
     possible: set[Node] = set()
     for node in reversed(nodes):
         needed = node.users and all(u in possible or u is scatter for u in node.users)
         aimed = scatter not in node.users or node is form.source
-        if needed and aimed and _is_by_element(node, shape_of(form.source), kinds):
+        if needed and aimed and _is_by_element(node, shape, kinds):
             possible.add(node)
     found: set[Node] = set()
-    for node in nodes:  # views of what is there already are as well made outside
+    for node in nodes:
         follows = not found.isdisjoint(node.all_input_nodes)
-        if node in possible and (kinds[node] is Kind.COMPUTE or follows):
+        begins = (
+            kinds[node] is Kind.COMPUTE
+        )  # views of what is there already are as well made outside
+        there = (r in found or _is_there(r, shape, possible, kinds) for r in node.all_input_nodes)
+        if node in possible and (follows or begins) and (name_of(node) in ROWS or all(there)):
             found.add(node)
+    for node in reversed(nodes):
+        if node in found and not all(u in found or u is scatter for u in node.users):
+            found.remove(node)
     return found
+
+
+def _is_there(
+    node: Node, shape: tuple[int, ...], possible: set[Node], kinds: Mapping[Node, Kind]
+) -> bool:
+    """Whether a value is in memory in any case, or small. What a product or another kernel makes for the messages alone
+    is better made into messages there, as two products that gate each other are."""
+    while kinds[node] is Kind.VIEW and possible.issuperset(node.users) and node.all_input_nodes:
+        node = node.all_input_nodes[0]
+    if kinds[node] not in MADE or not possible.issuperset(node.users):
+        return True
+    return is_tensor(node) and SMALL * math.prod(shape_of(node)) <= math.prod(shape)
 
 
 def _is_by_element(node: Node, shape: tuple[int, ...], kinds: Mapping[Node, Kind]) -> bool:

@@ -721,6 +721,27 @@ def test_on_cuda_messages_are_made_where_they_are_added_up() -> None:
     assert many == [["index", *["add"] * 9, "unsqueeze", "mul"], ["index_put"]]
 
 
+def test_messages_of_products_are_made_by_the_products() -> None:
+    def gated(into: torch.Tensor, target: torch.Tensor, *given: torch.Tensor) -> torch.Tensor:
+        x, filters, gates = given
+        return into.index_add(0, target, torch.sigmoid(x @ filters) * F.softplus(x @ gates))
+
+    def weighed(into: torch.Tensor, target: torch.Tensor, *given: torch.Tensor) -> torch.Tensor:
+        x, source, w, edges, weights = given
+        sent = torch.ops.aten.index(x.relu(), [source]) * torch.sigmoid(edges @ w)
+        return into.index_add(0, target, sent * weights)
+
+    with FakeTensorMode():
+        index = [torch.empty(900, dtype=torch.int64, device="cuda") for _ in range(2)]
+        into, x, w = (torch.empty(n, 64, device="cuda") for n in (50, 900, 64))
+        both = regions(gated, into, index[0], x, w, torch.empty_like(w))
+        given = (x, index[1], w, torch.empty_like(x), torch.empty(900, 1, device="cuda"))
+        one = regions(weighed, into, index[0], *given)
+    assert [operators(r)[-1] for r in both] == ["mul", "index_put"]
+    product = ["relu", "index", "mm", "sigmoid", "mul", "mul"]
+    assert [operators(r) for r in one] == [product, ["index_put"]]
+
+
 def test_messages_that_are_needed_elsewhere_are_made_once() -> None:
     both = edges(lambda x, w: [x * w.unsqueeze(-1), (x * w.unsqueeze(-1)).sum(0)])
     assert [ops[-1] for ops in both] == ["sum", "index_put"]
