@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -16,6 +17,8 @@ from cuda_agent_backend.settings import SEARCH_MODES, Settings
 PREFIX = "cuda_agent."
 CUDAGRAPHS = "triton.cudagraphs"
 """Inductor's own option for them."""
+VARIABLE = "TORCHINDUCTOR_"
+"""What the names of Inductor's environment variables begin with."""
 ACCEPTANCE = ("measure", "trust")
 
 
@@ -133,7 +136,9 @@ def _was_set(name: str, value: Any) -> bool:
         return False
     environment = entry.env_value_default
     by_default = environment is _UNSET_SENTINEL or environment == entry.default
-    return not by_default or bool(value != entry.default)
+    # Most variables are read where the default itself is written down.
+    asked = f"{VARIABLE}{name.rpartition('.')[2].upper()}" in os.environ
+    return asked or not by_default or bool(value != entry.default)
 
 
 def _no_cudagraphs(mode: str | None, inductor: Mapping[str, Any]) -> bool:

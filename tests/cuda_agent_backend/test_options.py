@@ -41,6 +41,12 @@ def test_what_was_set_in_inductors_configuration_itself_goes_along() -> None:
     assert parse(SETTINGS).inductor == {}
 
 
+def test_what_inductors_variables_set_goes_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_MAX_AUTOTUNE", "1")
+    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    assert parse(SETTINGS).inductor == {"max_autotune": config.max_autotune}
+
+
 def test_a_mode_becomes_inductors_options() -> None:
     assert parse(SETTINGS, "max-autotune-no-cudagraphs").inductor["max_autotune"] is True
 
