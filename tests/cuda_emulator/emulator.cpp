@@ -3,6 +3,7 @@
 // at what a warp does together. Copies to shared memory take place when they are waited for and not
 // before, unset memory is NaN, so that a wait or a barrier that is missing shows. So do stores to other blocks of a
 // cluster, and until then what they go to is NaN. What holds for memory models and timing is not shown.
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <map>
@@ -17,8 +18,11 @@ struct Copy { void* to; const void* from; int bytes, filled; };
 struct Store { void* to; std::vector<unsigned char> bytes; };
 // For so many bytes from other blocks; `opened` counts how often they were all there.
 struct Barrier { int64_t expected = 0; int arrivals = 0, opened = 0; std::vector<Store> stores; };
+// Begun by a context, which has a stack of its own, and resumed by jumps: contexts ask the system each time.
 struct Fiber {
-  ucontext_t context;
+  ucontext_t begin;
+  jmp_buf place;
+  bool begun = false;
   std::vector<char> stack;
   int waits_for = 0;  // 0: nobody, or one of the above, below 0: the barrier of this number
   unsigned block = 0;  // its number in the cluster
@@ -34,7 +38,7 @@ struct Fiber {
 static std::vector<Fiber> fibers;
 static std::vector<Slot> all_slots;
 Slot* slots;
-static ucontext_t scheduler;
+static jmp_buf scheduler;
 int current;
 static int arrived[MOST_BLOCKS][16];  // at named barriers, by block
 static std::map<unsigned, Barrier> barriers;  // by address in the cluster
@@ -46,7 +50,7 @@ static Fiber& self() { return fibers[current]; }
 void wait_for(int whom) {
   const int me = current;
   fibers[me].waits_for = whom;
-  swapcontext(&fibers[me].context, &scheduler);
+  if (!_setjmp(fibers[me].place)) _longjmp(scheduler, 1);
 }
 void defer(std::function<void()> product) { self().products.back().push_back(std::move(product)); }
 bool arrive(int barrier, int threads) {
@@ -60,16 +64,19 @@ bool arrive(int barrier, int threads) {
 static void run_body() {
   body();
   self().waits_for = OVER;
-  swapcontext(&self().context, &scheduler);
+  _longjmp(scheduler, 1);
 }
 static void resume(int number) {
   current = number;
-  const Fiber& f = fibers[number];
+  Fiber& f = fibers[number];
   const unsigned own = unsigned(number) - f.block * blockDim.x * blockDim.y * blockDim.z;
   threadIdx = {own % blockDim.x, own / blockDim.x % blockDim.y, own / blockDim.x / blockDim.y};
   blockIdx = f.block_index;
   shared_memory = all_shared + f.block * SHARED;
-  swapcontext(&scheduler, &fibers[number].context);
+  if (_setjmp(scheduler)) return;
+  if (f.begun) _longjmp(f.place, 1);
+  f.begun = true;
+  setcontext(&f.begin);
 }
 // Lets all of a group go on if nobody of it still runs.
 static bool release(int first, int last, int whom) {
@@ -129,10 +136,10 @@ static void prepare(Fiber& f, unsigned block, dim3 block_index) {
   f.arrived = false;
   f.groups.assign(1, {});
   f.products.assign(1, {});
-  getcontext(&f.context);
-  f.context.uc_stack = {.ss_sp = f.stack.data(), .ss_flags = 0, .ss_size = f.stack.size()};
-  f.context.uc_link = &scheduler;
-  makecontext(&f.context, run_body, 0);
+  f.begun = false;
+  getcontext(&f.begin);
+  f.begin.uc_stack = {.ss_sp = f.stack.data(), .ss_flags = 0, .ss_size = f.stack.size()};
+  makecontext(&f.begin, run_body, 0);
 }
 static void check_end() {
   for (const auto& of : arrived)
