@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ class Sample:
     inputs: tuple[torch.Tensor, ...]
     want: tuple[torch.Tensor, ...]
 
-    @property
+    @cached_property
     def analysis(self) -> Analysis:
         """Fails where no sketch covers the task."""
         found = as_it_stands(self.task)
