@@ -25,9 +25,13 @@ SETUP := $(VENV)/.set-up
 NATIVE := $(wildcard sandbox/launcher/csrc/*)
 PYTEST_ARGS ?=
 QUICK := not slow and not stress
-# What times nothing goes side by side: kernels compiled and emulated, models and tasks built, rewrites, episodes of scripts.
-UNTIMED := $(addprefix agent_,ahead.py expert_*.py files.py kill.py memory.py mixed.py policies.py readable.py resume.py skill.py story.py trajectory.py) asked_together.py coded.py composed_attention*.py contraction*.py gated.py gradients.py joined_parts.py last_wave.py made_order.py mixed.py partition.py pooled.py reduced.py rewrite.py rewrite_scaled_softmax.py sketch_*.py summed_convolution.py totals.py triangular.py unscaled.py weighed.py whole_rows.py
-SIDE_BY_SIDE := $(wildcard tests/benchmarks/test_*.py $(addprefix tests/cuda_agent_backend/test_,$(UNTIMED)) tests/sandbox/test_compile_triton.py)
+SLOW := slow or stress
+# Tests of a kind, two at a time but for those that need the machine for themselves; PYTEST_ARGS choose among them, one by one.
+ifeq ($(PYTEST_ARGS),)
+pytest = $(PY) -m pytest -m '($1) and not alone' -n 2 --dist worksteal && $(PY) -m pytest -m '($1) and alone'
+else
+pytest = $(PY) -m pytest -m '$1' $(PYTEST_ARGS)
+endif
 FUZZ_SECONDS ?= 60
 BENCH_TARGET ?= $(shell $(PY) -c 'import torch; print("cuda" if torch.cuda.is_available() else "cpu")')
 
@@ -77,16 +81,10 @@ demo: $(SETUP)
 	$(PY) -m cuda_agent_backend demo --json build/demo.json
 
 test: $(SETUP)
-ifeq ($(PYTEST_ARGS),)
-	$(PY) -m pytest -m '$(QUICK)' -n 2 --dist worksteal $(SIDE_BY_SIDE)
-	$(PY) -m pytest -m '$(QUICK)' $(SIDE_BY_SIDE:%=--ignore=%)
-else
-	$(PY) -m pytest -m '$(QUICK)' $(PYTEST_ARGS)
-endif
+	$(call pytest,$(QUICK))
 
-# pytest's status 5 means that there is no such test.
 test-slow: $(SETUP)
-	$(PY) -m pytest -m 'slow or stress' $(PYTEST_ARGS) || [ $$? -eq 5 ]
+	$(call pytest,$(SLOW))
 
 test-gpu: $(SETUP)
 	$(PY) -m pytest -m 'gpu or multi_gpu' $(PYTEST_ARGS)

@@ -36,6 +36,8 @@ from sandbox.devicelock import DeviceLock
 from sandbox.task import Task
 from sandbox.timing import Interval
 
+pytestmark = pytest.mark.alone
+
 GOOD = Measured(1.2, 1.1, 1.3, True)
 GAIN = {"a": 3.0, "b": 2.0, "c": 1.0}
 

@@ -23,6 +23,8 @@ from cuda_agent_backend.agent.trajectory import Acted, Said
 from cuda_agent_backend.agent.trajectory_file import Recorder
 from cuda_agent_backend.agent.trajectory_store import new_path
 
+pytestmark = pytest.mark.alone
+
 KEY = "sk-very-secret-0123456789"
 ASK: list[dict[str, Any]] = [{"role": "user", "content": "Write a kernel."}]
 LIMITS = Limits(timeout_s=20.0, retries=3)

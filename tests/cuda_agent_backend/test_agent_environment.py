@@ -35,6 +35,8 @@ from sandbox.plan import Plan
 from sandbox.task import Task
 from sandbox.triton_plan import has_triton
 
+pytestmark = pytest.mark.alone
+
 ROWS = 64
 TASK = example_task("cpu", rows=ROWS)
 SOURCE = example_source("cpu").replace("ROWS = 4096", f"ROWS = {ROWS}")

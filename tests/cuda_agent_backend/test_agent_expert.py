@@ -227,6 +227,7 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
         yield made
 
 
+@pytest.mark.alone
 def test_raw_source_goes_all_the_way_through_the_real_tools(judge: Judge, tmp_path: Path) -> None:
     once = partial(ExpertPolicy, submissions=1, noisy_tries=1)
     facts = run_play(cpu.PLAYS["cpu/mean_middle"], judge, 600.0, tmp_path, once)

@@ -26,6 +26,8 @@ from cuda_agent_backend.agent.trajectory_file import read
 from sandbox.pool import Pool
 from sandbox.task import Task
 
+pytestmark = pytest.mark.alone
+
 HERE = Path(__file__).parent
 CALLS = 11
 """In an episode."""

@@ -28,6 +28,8 @@ from cuda_agent_backend.agent.protocol import Message, Policy, Schema, Stopped, 
 from cuda_agent_backend.agent.search import SearchPolicy
 from cuda_agent_backend.agent.tools import Toolbox
 
+pytestmark = pytest.mark.alone
+
 SAID = [
     '<tool_call>{"name": "look", "arguments": {}}</tool_call>',
     'First this.<tool_call>{"name": "nobody", "arguments": {"x": [1, {"y": "\\u00e9"}]}}</tool_call>',

@@ -18,6 +18,8 @@ from sandbox.confine import offered
 from sandbox.isolation import Isolation
 from sandbox.shell import Shell
 
+pytestmark = pytest.mark.alone
+
 needs_isolation = pytest.mark.skipif(
     offered().level != "full", reason=f"this machine: {offered().describe()} {offered().why}"
 )

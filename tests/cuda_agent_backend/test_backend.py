@@ -27,6 +27,8 @@ from cuda_agent_backend.machine import key_of
 from cuda_agent_backend.wire import child_environment
 from kernel_cache import NegativeRecord
 
+pytestmark = pytest.mark.alone
+
 CACHED = {"cuda_agent.search": "cached", "cuda_agent.min_bytes": 0}
 TRUST = {**CACHED, "cuda_agent.acceptance": "trust"}
 MARK = 1000.0

@@ -29,6 +29,8 @@ from cuda_agent_backend.bench.results import Identity, Results, wanted_again
 from cuda_agent_backend.bench.runner import Bench, Machine, jobs_of, limit_of, look_at_machine
 from cuda_agent_backend.bench.taskfile import BuiltTask, Place, build
 
+pytestmark = pytest.mark.alone
+
 GOOD = """
 import torch
 from torch import nn

@@ -18,6 +18,8 @@ from cuda_agent_backend.budget import (
 from cuda_agent_backend.estimate import room, saving
 from cuda_agent_backend.partition import partition
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.mark.parametrize(
     ("budget_s", "kept"), [(120.0, 36.0), (60.0, 20.0), (30.0, 15.0), (2.0, 1.0)]

@@ -10,6 +10,8 @@ import pytest
 from cuda_agent_backend import cli, tables
 from cuda_agent_backend.demo import Demo, DemoFailed, budget_of, combine, run
 
+pytestmark = pytest.mark.alone
+
 
 def phase(**changes: Any) -> dict[str, Any]:
     model = {

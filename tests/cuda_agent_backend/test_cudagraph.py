@@ -25,6 +25,8 @@ from cuda_agent_backend.recording import Unrecordable, give_back
 from kernel_cache import KernelCache
 from sandbox.task import Task
 
+pytestmark = pytest.mark.alone
+
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 

@@ -10,6 +10,8 @@ import torch
 from cuda_agent_backend.explain import explain, room
 from cuda_agent_backend.partition import partition
 
+pytestmark = pytest.mark.alone
+
 OPTIONS = {"cuda_agent.min_bytes": 0}
 
 

@@ -32,6 +32,8 @@ from kernel_cache import KernelCache
 from sandbox.task import Task
 from sandbox.timing import Interval
 
+pytestmark = pytest.mark.alone
+
 INPUTS = (torch.randn(2, 8, 14, 14), torch.randn(8, 8, 3, 3))
 EAGERS, INDUCTORS = {"use": [], "eager_layouts": True}, {"use": [], "eager_layouts": False}
 

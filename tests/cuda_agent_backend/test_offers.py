@@ -19,6 +19,8 @@ from cuda_agent_backend.options import Options
 from kernel_cache import KernelCache, NegativeRecord
 from sandbox.task import Task
 
+pytestmark = pytest.mark.alone
+
 X, W = torch.randn(256, 128) / 8, torch.randn(128, 128) / 8
 WHOLE, REST = 500.0, 1000.0
 

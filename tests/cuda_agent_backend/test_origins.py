@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 import splice_kit as kit
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,8 @@ from cuda_agent_backend.hook import graph_task
 from cuda_agent_backend.origins import origins, restore
 from sandbox.devicelock import DeviceLock
 from sandbox.task import Task
+
+pytestmark = pytest.mark.alone
 
 INPUT = torch.randn(8, 3, 16)
 

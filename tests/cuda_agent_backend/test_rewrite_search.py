@@ -39,6 +39,8 @@ from sandbox.task import Task
 from sandbox.toolchain import Missing, find_cuda
 from sandbox.verdict import Correct, Outcome, Wrong
 
+pytestmark = pytest.mark.alone
+
 Function = Callable[..., Any]
 
 

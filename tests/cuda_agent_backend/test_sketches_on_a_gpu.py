@@ -71,7 +71,7 @@ from sandbox.sanitizer import find_sanitizer, sanitize
 from sandbox.stir import on_device
 from sandbox.toolchain import Missing
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 
 KINDS = (
     "sketch",

@@ -26,6 +26,8 @@ from sandbox.task import InputRef, Node, NodeRef, Task
 from sandbox.timing import report
 from sandbox.verdict import Baselines, CompileFailed, Correct, Outcome, Verdict
 
+pytestmark = pytest.mark.alone
+
 TICKS = 6
 """How often the loop looks at the clock in a turn: a clock that counts these goes a second a turn."""
 SPEC = TensorSpec("float32", (64, 64), (64, 1))

@@ -16,6 +16,8 @@ from cuda_agent_backend.searching import SearchProcess
 from cuda_agent_backend.tensors import load, save
 from cuda_agent_backend.warm import warm
 
+pytestmark = pytest.mark.alone
+
 OPTIONS = {"cuda_agent.min_bytes": 0, "cuda_agent.acceptance": "trust"}
 
 

@@ -20,6 +20,8 @@ from sandbox.limits import Finished, Limits, run_limited
 from sandbox.privileges import next_uid, unused_uid
 from sandbox.views import installation
 
+pytestmark = pytest.mark.alone
+
 FULL = Isolation(7, True, True, True, True, "other")
 needs_isolation = pytest.mark.skipif(
     offered().level != "full", reason=f"this machine: {offered().describe()} {offered().why}"

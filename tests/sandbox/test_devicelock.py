@@ -19,6 +19,8 @@ from sandbox.devicelock import DeviceLock
 from sandbox.judge import Judge
 from sandbox.verdict import Correct, Failed, Outcome
 
+pytestmark = pytest.mark.alone
+
 HOLD = """
 import sys, time
 from pathlib import Path

@@ -43,6 +43,8 @@ from sandbox.verdict import (
     reward,
 )
 
+pytestmark = pytest.mark.alone
+
 TASK = silu_bias()
 SHORT = Effort(min_rounds=12, max_rounds=24, seconds=2.0)
 

@@ -36,7 +36,7 @@ from sandbox.verdict import (
     Wrong,
 )
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 
 ROWS, COLUMNS = 2048, 4096
 TASK = dataclasses.replace(silu_bias(ROWS, COLUMNS), target="cuda")

@@ -13,6 +13,8 @@ import pytest
 from sandbox.judge import Judge
 from sandbox.verdict import CompileFailed
 
+pytestmark = pytest.mark.alone
+
 
 class Session:
     """Takes its time to make ready."""

@@ -20,7 +20,7 @@ from sandbox.specs import TensorSpec
 from sandbox.toolchain import Missing
 
 KEY = 4711
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 
 
 @pytest.fixture(autouse=True)

@@ -33,7 +33,7 @@ CONVOLUTIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]]
     "transposed": ((2, 8, 9, 7), (8, 16, 3, 3),
                    {"stride": (2, 2), "padding": (1, 1), "output_padding": (1, 1), "transposed": True}),
 }  # fmt: skip
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 
 
 @pytest.fixture(autouse=True)

@@ -20,6 +20,8 @@ from sandbox.session import Timeouts
 from sandbox.task import InputRef, Node, NodeRef, Task
 from sandbox.verdict import Correct, Wrong
 
+pytestmark = pytest.mark.alone
+
 M, K, N = 96, 64, 80
 SHORT = Effort(min_rounds=12, max_rounds=24, seconds=2.0)
 PRODUCT = Task(

@@ -18,6 +18,8 @@ from sandbox.limits import (
     run_limited,
 )
 
+pytestmark = pytest.mark.alone
+
 PYTHON = sys.executable
 
 

@@ -11,6 +11,8 @@ from sandbox.race import Race, are_sure, is_hopeless
 from sandbox.rounds import Record
 from sandbox.verdict import Crashed, Failed, TimedOut
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.mark.parametrize(
     ("ratios", "ends"),

@@ -13,6 +13,8 @@ from sandbox.rounds import Contestant, Record
 from sandbox.timing import Interval, report
 from sandbox.verdict import Correct, Crashed, Failed, Noisy, Outcome, TooSlow, reward
 
+pytestmark = pytest.mark.alone
+
 ACCURACY = compare([], [], [])
 NEIGHBOUR = "inductor (candidate's process)"
 Times = dict[str, float]

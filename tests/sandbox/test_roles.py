@@ -23,6 +23,8 @@ from sandbox.session import Session, Timeouts
 from sandbox.supervisor import WorkerProcess
 from sandbox.verdict import Correct, Crashed, Outcome, Refused, Wrong
 
+pytestmark = pytest.mark.alone
+
 TASK = silu_bias()
 SHORT = Effort(min_rounds=12, max_rounds=24, seconds=2.0)
 needs_isolation = pytest.mark.skipif(

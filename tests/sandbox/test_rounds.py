@@ -15,6 +15,8 @@ from sandbox.rounds import Contestant, Effort, Record, RunTime, Stopwatch
 from sandbox.supervisor import CallTime, Clock
 from sandbox.verdict import Crashed
 
+pytestmark = pytest.mark.alone
+
 
 class FakeWorker:
     """Takes `seconds` and remembers who ran on what."""

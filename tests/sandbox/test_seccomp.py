@@ -20,6 +20,8 @@ from sandbox.seccomp import (
 )
 from sandbox.syscalls import MACHINES, number
 
+pytestmark = pytest.mark.alone
+
 PID, CONTROL = 4321, 7
 NATIVE = "x86_64"
 

@@ -15,6 +15,8 @@ from sandbox.session import Session, Timeouts
 from sandbox.supervisor import WorkerProcess
 from sandbox.verdict import Crashed, Failed
 
+pytestmark = pytest.mark.alone
+
 SPECS = (spec(64),)
 
 

@@ -20,6 +20,8 @@ from sandbox.spotcheck import SpotCheck
 from sandbox.supervisor import CallTime, Clock, Trouble, WorkerProcess
 from sandbox.verdict import Crashed, Failed, Wrong, lacks_memory
 
+pytestmark = pytest.mark.alone
+
 RIGHT = torch.arange(8.0)
 
 

@@ -15,6 +15,8 @@ from process_kit import family, gone
 from sandbox.supervisor import Clock, WorkerProcess, WorkerSettings, environment
 from sandbox.verdict import Crashed, Failed, TimedOut
 
+pytestmark = pytest.mark.alone
+
 HELLO = {"target": "cpu", "threads": 1, "flags": {}, "inductor": {}, "native": ""}
 
 

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from sandbox import timing
 
+pytestmark = pytest.mark.alone
+
 
 def noisy(center: float, n: int, seed: int, spread: float = 0.02) -> list[float]:
     rng = random.Random(seed)

@@ -27,7 +27,7 @@ from sandbox.session import Timeouts
 from sandbox.task import InputRef, Node, NodeRef, Task
 from sandbox.verdict import Correct, Crashed, Wrong
 
-pytestmark = [pytest.mark.gpu, needs_triton, needs_isolation]
+pytestmark = [pytest.mark.gpu, pytest.mark.alone, needs_triton, needs_isolation]
 
 TASK = dataclasses.replace(silu_bias(2048, 4096), target="cuda")
 SUMS = Task(

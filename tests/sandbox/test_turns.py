@@ -10,6 +10,8 @@ import pytest
 
 from sandbox.turns import MAX_STREAK, Turns, TurnsOver
 
+pytestmark = pytest.mark.alone
+
 SECONDS = 20.0
 
 
