@@ -63,9 +63,7 @@ def _made_for(scatter: Node, nodes: Sequence[Node], kinds: Mapping[Node, Kind]) 
     found: set[Node] = set()
     for node in nodes:
         follows = not found.isdisjoint(node.all_input_nodes)
-        begins = (
-            kinds[node] is Kind.COMPUTE
-        )  # views of what is there already are as well made outside
+        begins = kinds[node] is Kind.COMPUTE  # views of what is there are as well made outside
         there = (r in found or _is_there(r, shape, possible, kinds) for r in node.all_input_nodes)
         if node in possible and (follows or begins) and (name_of(node) in ROWS or all(there)):
             found.add(node)
