@@ -91,13 +91,20 @@ def degrees(i: Tensor) -> Tensor:
 def messages(x: Tensor, weights: Tensor, source: Tensor, target: Tensor) -> Tensor:
     """Along the edges of a graph, each with a weight for each of its heads."""
     sent = x[source] * weights.view(*weights.shape, *[1] * (x.dim() - weights.dim()))
-    return x.new_zeros(9, *x.shape[1:]).index_add(0, target, sent.float())
+    into = x.new_zeros(9, *x.shape[1:], dtype=torch.float32)
+    return into.index_add(0, target, sent.float())
 
 
 def largest_message(x: Tensor, bias: Tensor, source: Tensor, target: Tensor) -> Tensor:
     sent = torch.relu(x[source] + bias)
     into = x.new_full((9, x.shape[1]), -1e9)
     return into.scatter_reduce(0, target[:, None].expand_as(sent), sent, reduce="amax")
+
+
+def attended(x: Tensor, e: Tensor, total: Tensor, source: Tensor, target: Tensor) -> Tensor:
+    """Messages by the weights of an attention over the edges of each node."""
+    weights = e / total[target]
+    return x.new_zeros(9, *x.shape[1:]).index_add(0, target, x[source] * weights[:, :, None])
 
 
 def within_rows(x: Tensor, scale: Tensor, i: Tensor) -> Tensor:
@@ -135,6 +142,7 @@ CASES: dict[str, Case] = {
     "messages that are weighed": (messages, (randn(20, 40), randn(120), *EDGES)),
     "messages of odd rows": (messages, (randn(20, 13), randn(120), *EDGES)),
     "messages of heads": (messages, (randn(20, 3, 8), randn(120, 3), *EDGES)),
+    "messages of an attention": (attended, (randn(20, 3, 8), randn(120, 3), randn(9, 3).exp(), *EDGES)),
     "messages in half precision": (messages, (randn(20, 40).half(), randn(120).half(), *EDGES)),
     "largest message": (largest_message, (odd(20, 40), randn(40), *EDGES)),
     "values made within rows": (within_rows, (randn(70, 40), randn(40), places(13, 70, 40))),
