@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from cuda_agent_backend.sketch.contraction import HALVES
 from cuda_agent_backend.sketch.cuda_layout import MAX_THREADS, WARP, DeviceFacts, ceildiv
 from cuda_agent_backend.sketch.cuda_library import Nests
 from cuda_agent_backend.sketch.cuda_values import Values
@@ -176,6 +177,8 @@ class CudaScatter:
             launches.append(Launch(name, (blocks, 1, 1), (threads, 1, 1), shared, names))
         folder = Path(__file__).parent / "csrc"
         prelude = [(folder / n).read_text(encoding="utf-8") for n in ("cuda.cuh", "scatter.cuh")]
+        if any(getattr(torch, b.spec.dtype) in HALVES for b in inputs):
+            prelude.insert(0, "#define CA_HALF")
         return "\n".join([*prelude, *lines, ""]), Plan("cuda", buffers, tuple(launches))
 
     def _sizes(self, constants: dict[str, int]) -> list[str]:

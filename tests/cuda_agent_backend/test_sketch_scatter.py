@@ -21,6 +21,8 @@ from cuda_agent_backend.sketch import api
 from cuda_agent_backend.sketch.cuda_scatter import CudaScatter
 from sandbox.bounds import input_bounds
 from sandbox.candidate import Candidate
+from sandbox.compile import Compiled, compile_candidate
+from sandbox.toolchain import Missing, find_cuda
 
 
 def randn(*shape: int) -> Tensor:
@@ -143,7 +145,6 @@ CASES: dict[str, Case] = {
     "messages of odd rows": (messages, (randn(20, 13), randn(120), *EDGES)),
     "messages of heads": (messages, (randn(20, 3, 8), randn(120, 3), *EDGES)),
     "messages of an attention": (attended, (randn(20, 3, 8), randn(120, 3), randn(9, 3).exp(), *EDGES)),
-    "messages in half precision": (messages, (randn(20, 40).half(), randn(120).half(), *EDGES)),
     "largest message": (largest_message, (odd(20, 40), randn(40), *EDGES)),
     "values made within rows": (within_rows, (randn(70, 40), randn(40), places(13, 70, 40))),
     "from a transpose": (lambda s, i, x: added(s, i, x.t()), (randn(70, 13), places(13, 70, 40), randn(40, 70))),
@@ -152,6 +153,10 @@ CASES: dict[str, Case] = {
 
 def for_cuda(name: str) -> Sample:
     function, inputs = CASES[name]
+    return scattered(function, *inputs)
+
+
+def scattered(function: Callable[..., Any], *inputs: Tensor) -> Sample:
     it = sample(function, *inputs)
     return dataclasses.replace(it, task=dataclasses.replace(it.task, target="cuda"))
 
@@ -186,6 +191,27 @@ def test_messages_are_made_where_they_are_added_up() -> None:
     assert isinstance(made, Candidate)
     assert [buffer.kind for buffer in made.plan.buffers] == ["input"] * 4 + ["output"]
     assert "ca::load<L>(in" in made.source  # rows in whole vectors, though an index names them
+
+
+def test_messages_of_half_precision_are_added_up_as_they_are_made(tmp_path: Path) -> None:
+    given = (randn(20, 40).half(), randn(120).half())
+    it = scattered(messages, *given, *EDGES)
+    (want,) = sample(messages, *(x.float() for x in given), *EDGES).want
+    made = api.generate(it.analysis, it.analysis.schedules()[0])
+    assert isinstance(made, Candidate)
+    (got,) = cuda_emulator.run(made.source, made.plan, it.inputs, tmp_path)
+    torch.testing.assert_close(got, want)
+
+
+@pytest.mark.skipif(isinstance(find_cuda(), Missing), reason="no CUDA compiler")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_messages_compile_without_spilling_registers(dtype: torch.dtype, tmp_path: Path) -> None:
+    it = scattered(messages, randn(20, 3, 8).to(dtype), randn(120, 3).to(dtype), *EDGES)
+    made = api.generate(it.analysis, it.analysis.schedules()[0])
+    assert isinstance(made, Candidate)
+    compiled = compile_candidate(made, tmp_path, "sm_90a", 120)
+    assert isinstance(compiled, Compiled), compiled
+    assert all(facts["spill_store_bytes"] == 0 for facts in compiled.facts.values())
 
 
 def test_values_that_are_made_of_others_than_their_own_are_left_to_inductor() -> None:
