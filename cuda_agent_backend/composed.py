@@ -4,7 +4,7 @@ Where no kernel of a library takes the arguments, as in float32 with heads of ke
 queries share, torch scales queries and keys, copies what is shared, multiplies, adds a mask, softens (with zeros for a
 row that is minus infinity throughout) and multiplies again, the scores in memory each time. Here that is found again,
 in a graph or in a task; what is copied or scaled is looked through. Models that are written by hand do the same, and
-fill the scores of hidden keys with a number instead of adding a mask.
+fill the scores of hidden keys with a number instead of adding a mask, or bound scores by a hyperbolic tangent first.
 
 Of products in half precision the softmax is mostly one of float32, and scores may be brought to that earlier: such
 changes of the dtype are looked through, as what lies between the products is not in memory any more, nor rounded.
@@ -74,7 +74,8 @@ class Composed:
 
     dtype: of both products. guarded: a row of masked keys is 0, and not NaN. early: the part of the scale that operands
     are multiplied by. fill: what the scores of hidden keys are, where they are not added to; hides: the value of a
-    boolean mask that hides, None of one that is added.
+    boolean mask that hides, None of one that is added. cap: scores are ``cap tanh(score)`` before that; None as
+    they are.
     """
 
     inner: frozenset[Node]
@@ -95,6 +96,7 @@ class Composed:
     mask: Operand | None
     fill: float | None = None
     hides: bool | None = None
+    cap: float | None = None
 
 
 @dataclass
@@ -107,6 +109,16 @@ class _Chain:
     dtype: torch.dtype
     inner: set[Node] = field(default_factory=set)
     scale: float = 1.0
+    cap: float | None = None
+
+    def product(self, node: Node) -> Node:
+        """What scores are a multiple of, or of its hyperbolic tangent: then ``cap`` is what that is multiplied by."""
+        node = self.through(node)
+        if name_of(node) == "tanh":
+            self.cap, self.scale = self.scale, 1.0
+            self.inner.add(node)
+            node = self.through(node.all_input_nodes[0])
+        return node
 
     def through(self, node: Node) -> Node:
         """What a node is a multiple of, elements in their order."""
@@ -238,6 +250,7 @@ def composed(last: Node, whole: bool) -> Composed | None:
         scale=scale,
         early=scale / late,
         guarded=softened[1],
+        cap=chain.cap,
     )
 
 
@@ -365,14 +378,13 @@ def _scores(node: Node, chain: _Chain) -> _Scores | None:
     shape = shape_of(node)
     if name_of(node) == "add" and argument(node, "alpha") == 1:
         parts = [n for n in node.args if isinstance(n, Node) and is_tensor(n)]
-        beside = replace(chain, inner=set())
-        inward = [n for n in parts if chain.multiplies(beside.through(n))]
+        inward = [n for n in parts if chain.multiplies(replace(chain, inner=set()).product(n))]
         if len(parts) != 2 or len(inward) != 1 or shape_of(inward[0]) != shape:
             return None
         chain.inner.add(node)
         mask = parts[parts[0] is inward[0]]
         node = inward[0]
-    product = chain.through(node)
+    product = chain.product(node)
     return _Scores(product, shape, mask, hidden) if chain.multiplies(product) else None
 
 

@@ -33,6 +33,7 @@ class Attention:
     score. A query that sees no key has zeros for a result, but NaN where not ``guarded``. ``early``: the part of the
     scale that counts before sums overflow. ``fill``: what takes the place of a score that is hidden, by a mask of
     booleans where that is ``hides`` (None of a mask that is added), or by the causal one; None where masks are added.
+    ``cap``: scores are ``cap tanh(scale Q K^T)``, None where there is no tangent.
     """
 
     dtype: torch.dtype
@@ -54,6 +55,7 @@ class Attention:
     early: float = 1.0
     fill: float | None = None
     hides: bool | None = None
+    cap: float | None = None
 
 
 def offset(steps: Strides, head: str) -> str:
@@ -141,6 +143,7 @@ def composed_of(task: Task) -> Attention | None:
         found.dtype, found.batches, found.heads, found.shared_heads, found.queries, found.keys, found.size,
         found.scale, found.causal, query, key, value, mask[0] if mask else None, steps,
         all_keys=True, guarded=found.guarded, early=found.early, fill=found.fill, hides=found.hides,
+        cap=found.cap,
     )  # fmt: skip
 
 

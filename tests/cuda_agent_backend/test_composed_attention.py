@@ -64,6 +64,21 @@ def by_hand(q: Tensor, k: Tensor, v: Tensor, *mask: Tensor) -> Tensor:
     return torch.matmul(torch.softmax(scores, -1), v)
 
 
+def capped(cap: float, hidden: bool = False) -> Function:
+    """Scores within a bound, as some models have them."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, *mask: Tensor) -> Tensor:
+        scores = torch.matmul(q, k.transpose(2, 3)) * 0.25
+        scores = sum(mask, torch.tanh(scores / cap) * cap)
+        if hidden:
+            later = torch.ones(scores.shape[-2:]).tril() == 0
+            scores = scores.masked_fill(later, -INFINITY)
+        weights = torch.softmax(scores, -1, dtype=torch.float32).to(q.dtype)
+        return torch.matmul(weights, v)
+
+    return attend
+
+
 def graph_on_cuda(function: Function, *inputs: Tensor) -> Graph:
     """The graph as on a GPU, which need not be there."""
     graph = make_fx(function, select_decomp_table(), "fake")(*inputs).graph
@@ -148,6 +163,9 @@ CASES: dict[str, tuple[Function, tuple[Tensor, ...]]] = {
     "mask that is added": (grouped(), (*heads(4, 2, 67, 67, 64), randn(67, 67))),
     "mask for each head": (grouped(), (*heads(4, 2, 67, 67, 64), randn(1, 4, 67, 67))),
     "mask of keys": (grouped(), (*tokens(2, 67, 64), randn(2, 1, 1, 67))),
+    "scores with a bound": (capped(3.0), heads(4, 1, 67, 67, 64)),
+    "scores with a bound, causal": (capped(3.0, True), heads(4, 1, 133, 133, 128)),
+    "scores with a bound and a mask": (capped(0.5), (*heads(4, 1, 67, 67, 64), randn(67, 67))),
     "by hand": (by_hand, heads(4, 2, 67, 67, 64)),
     "by hand, with a mask": (by_hand, (*heads(4, 2, 67, 67, 64), randn(67, 67))),
 }  # fmt: skip
@@ -198,6 +216,20 @@ def test_what_is_not_finite_is_as_in_eager(
     want = eager(analysis, own)
     assert want[2:6].isnan().any() and want[6:].isfinite().any()
     got = emulated(analysis, number, tmp_path, own)
+    torch.testing.assert_close(got, want, equal_nan=True, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("number", [0, 5])
+@pytest.mark.parametrize("hidden", [False, True], ids=["all keys", "causal"])
+def test_a_bound_holds_where_products_overflow(hidden: bool, number: int, tmp_path: Path) -> None:
+    """An infinite product's score is the bound, that of none is none, whatever is added to hide it."""
+    q, k, v = (x.clone() for x in heads(4, 1, 133, 133, 64))
+    q[0, 0, 5], k[0, 1, 120, 0], k[0, 2, 100, 3], v[0, 3, 7, 5] = 0.0, INFINITY, NAN, INFINITY
+    q[0, 0, 5, 4] = 3e38
+    analysis, own = analysed(capped(3.0, hidden), q, k, v)
+    assert analysis.form.cap == 3.0
+    got, want = emulated(analysis, number, tmp_path, own), eager(analysis, own)
+    assert want[:2].isfinite().all() and want[2].isnan().any() and want[3].isinf().any()
     torch.testing.assert_close(got, want, equal_nan=True, rtol=1e-4, atol=1e-5)
 
 

@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_composed_attention import attentions, eager, graph_on_cuda, heads, randn, triangle, wide
+from test_composed_attention import (
+    attentions,
+    capped,
+    eager,
+    graph_on_cuda,
+    heads,
+    randn,
+    triangle,
+    wide,
+)
 from test_sketch_cuda_attention_half import emulated as emulated_by
 from test_sketch_cuda_attention_half import first
 from torch import Tensor
@@ -83,6 +92,9 @@ CASES: dict[str, tuple[Function, tuple[Tensor, ...]]] = {
     "a mask that is added": (wide_softmax, (*Q3, randn(67, 67))),
     "a mask for each head": (plain, (*heads(4, 1, 72, 72, 64), randn(1, 4, 72, 72))),
     "a mask of keys": (plain, (*Q3, randn(1, 1, 1, 67))),
+    "scores with a bound": (capped(3.0), Q3),
+    "scores with a bound, causal": (capped(3.0, True), Q3),
+    "scores with a bound and a mask": (capped(0.5), (*heads(4, 1, 72, 72, 64), randn(72, 72))),
     "a triangle": (filling(-INFINITY, later), Q3),
     "a triangle, and a number": (filling(-1e4, later), Q3),
     "a triangle and a bias": (filling(-INFINITY, later), (*Q3, randn(1, 4, 67, 67))),
@@ -155,6 +167,18 @@ def test_what_is_not_finite_is_as_in_truth(fill: float | None, groups: int, tmp_
 
 
 @pytest.mark.parametrize("groups", [0, 1])
+@pytest.mark.parametrize("hidden", [False, True], ids=["all keys", "causal"])
+def test_a_bound_holds_where_products_overflow(hidden: bool, groups: int, tmp_path: Path) -> None:
+    q, k, v = (x.bfloat16() for x in heads(4, 1, 67, 67, 64))
+    q[0, 0, 5], k[0, 1, 60, 0], k[0, 2, 50, 3], v[0, 3, 7, 5] = 0.0, INFINITY, NAN, INFINITY
+    q[0, 0, 5, 4] = 3e38
+    analysis, own = analysed(capped(3.0, hidden), q, k, v)
+    got, want = emulated(analysis, groups, tmp_path, own), wide(analysis, own)
+    assert want[:2].isfinite().all() and want[2].isnan().any() and want[3].isinf().any()
+    torch.testing.assert_close(got.double(), want.double(), equal_nan=True, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("groups", [0, 1])
 @pytest.mark.parametrize("fill", [-INFINITY, LEAST, -1e4])
 def test_a_row_of_hidden_keys_is_what_eager_gives(fill: float, groups: int, tmp_path: Path) -> None:
     mask = torch.zeros(67, 67, dtype=torch.bool)
@@ -181,7 +205,7 @@ def test_scores_that_are_rounded_between_products_of_float32_stay_so() -> None:
 
 @pytest.mark.skipif(isinstance(find_cuda(), Missing), reason="no CUDA compiler")
 @pytest.mark.parametrize("groups", [0, 1])
-@pytest.mark.parametrize("name", ["a triangle", "a triangle that is given"])
+@pytest.mark.parametrize("name", ["a triangle", "a triangle that is given", "scores with a bound"])
 def test_kernels_compile_without_spilling(name: str, groups: int, tmp_path: Path) -> None:
     function, inputs = CASES[name]
     analysis, _ = analysed(function, *halves(inputs, torch.float16))

@@ -42,7 +42,7 @@ template <class A> struct attention : attention_tiles<A, attention_head<A>> {
           const int query = first + warp_row() + 16 * f + group() + 8 * (e / 2), key = from + 8 * j + 2 * member() + e % 2;
           float& x = score[f][j][e];
           worst[f][e / 2] = fmaxf(worst[f][e / 2], fabsf(x));
-          x = whole || head_of::seen(query, key) ? head.scaled(x, query, key) : head_of::hidden(x * A::scale, key);
+          x = whole || head_of::seen(query, key) ? head.scaled(x, query, key) : head_of::hidden(head_of::bounded(x * A::scale), key);
           next[e / 2] = fmaxf(next[e / 2], x);
         }
 #pragma unroll

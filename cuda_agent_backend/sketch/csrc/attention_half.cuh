@@ -28,8 +28,9 @@ template <class T> CA_INLINE unsigned round_half(float x, float y) {
 // of the sum.
 template <class A, int F, int N> struct running_softmax {
   typedef attention_head<A> head_of;
-  // Whether scores are powers of two before the largest is known, since something is added to some of them or takes their place.
-  static constexpr bool at_once = A::biased || A::fills;
+  // Whether scores are powers of two before the largest is known, since something is added to some of them or takes their place,
+  // or for their tangents.
+  static constexpr bool at_once = A::biased || A::fills || A::capped;
   static constexpr float base = 1.44269504f, unit = at_once ? 1.f : A::scale * base, hidden = -2e38f;
   float top[F][2], total[F][2];
 
@@ -41,10 +42,17 @@ template <class A, int F, int N> struct running_softmax {
   }
   // Masks of the least finite number are not to overflow; rows of nothing but such, or of infinite ones, are found exactly.
   static CA_INLINE float weighed(float bias) { return max_(bias, hidden) * base; }
-  // A score with what the mask says of it.
-  static CA_INLINE float masked(float score, float bias) {
-    if constexpr (A::chooses) return (bias != 0.f) == A::hides ? weighed(A::fill) : score * (A::scale * base);
-    return fmaf(score, A::scale * base, weighed(bias));
+  // A product as a score. Of one that overflowed the tangent would be a number, so it is made none: see `finish`.
+  static CA_INLINE float scaled(float product) {
+    if constexpr (!A::capped) return product * (A::scale * base);
+    const float tangent = 1.f - __fdividef(2.f, 1.f + exp2_near(product * (2.f * A::scale * base)));
+    return fabsf(product) < INFINITY ? A::cap * base * tangent : NAN;
+  }
+  // A product as a score, with what the mask says of it.
+  static CA_INLINE float masked(float product, float bias) {
+    if constexpr (A::chooses) return (bias != 0.f) == A::hides ? weighed(A::fill) : scaled(product);
+    if constexpr (A::capped) return scaled(product) + weighed(bias);
+    return fmaf(product, A::scale * base, weighed(bias));
   }
   // The score of a key that a query does not see; see `attention_head`.
   static CA_INLINE float unseen(float score, int key) {
@@ -57,7 +65,7 @@ template <class A, int F, int N> struct running_softmax {
 #pragma unroll
       for (int j = 0; j < N; ++j)
 #pragma unroll
-        for (int e = 0; e < 4; ++e) score[f][j][e] *= A::scale * base;
+        for (int e = 0; e < 4; ++e) score[f][j][e] = scaled(score[f][j][e]);
   }
   // bias_of: (f, h, j) gives two neighbouring keys' biases.
   template <class Bias> static CA_INLINE void add_bias(float (&score)[F][N][4], Bias bias_of) {
@@ -165,7 +173,7 @@ template <class A, int F> struct half_attention_rows {
   // score, of keys from `from` on: with their biases, and without those that are not seen.
   CA_INLINE void mask(float (&score)[F][tiles_n][4], const float* bias, int from) const {
     if constexpr (A::biased) add_bias(score, bias, from);
-    else if constexpr (A::fills) softmax.scale(score);
+    else if constexpr (A::fills || A::capped) softmax.scale(score);
     const int end = from + A::block;
     if (end > A::keys || (A::causal && end - 1 > first + warp_row())) softmax.hide(score, query(), from + 2 * member());
   }

@@ -7,7 +7,7 @@ namespace ca {
 // copy), q_row .. o_row, bias_row, bias_key (strides), causal, skips (whether no
 // more keys are multiplied than a block sees), all_keys (whether eager multiplies hidden ones, too), guarded
 // (whether rows of masked keys are 0, or NaN), biased (whether there is a mask, of bias_number), chooses (whether that is one of booleans, which hide
-// keys where they are `hides`), fills (whether hidden scores are `fill`, and not added to), scale, the product of early (what operands have been multiplied by
+// keys where they are `hides`), fills (whether hidden scores are `fill`, and not added to), capped (whether scores are `cap` times a hyperbolic tangent), scale, the product of early (what operands have been multiplied by
 // before sums may overflow) and late; and `index`, the type of a place within a head. In float32 also apart (whether the
 // block splits each tile of K and V once, or each warp for itself), in half precision bias_vector (elements of one copy of
 // a bias, 0 where threads read it for themselves).
@@ -27,6 +27,11 @@ template <class A> struct attention_head {
   static CA_INLINE float hidden(float score, int key) {
     if (!A::all_keys || key >= A::keys) return -INFINITY;
     return A::fills ? A::fill : score - INFINITY;
+  }
+  // A score, of a product that is scaled.
+  static CA_INLINE float bounded(float score) {
+    if constexpr (A::capped) return A::cap * tanhf(score);
+    return score;
   }
   // A score with what the mask says of it.
   static CA_INLINE float masked(float score, float bias) {
@@ -66,7 +71,7 @@ template <class A> struct attention_head {
     else return widen(x);
   }
   CA_INLINE float scaled(float score, int query, int key, float scale = A::scale) const {
-    score *= scale;
+    score = bounded(score * scale);
     if constexpr (A::biased)
       if (query < A::queries && key < A::keys) score = masked(score, widen_mask(bias[query * index(A::bias_row) + key * index(A::bias_key)]));
     return score;
@@ -110,7 +115,7 @@ template <class A> struct attention_head {
     float x = 0.f;
 #pragma unroll 1
     for (int d = 0; d < D; ++d) x = fmaf(widen(q[query * index(A::q_row) + d]) * A::early, widen(k[key * index(A::k_row) + d]), x);
-    return seen(query, key) ? scaled(x, query, key, A::late) : hidden(x * A::late, key);
+    return seen(query, key) ? scaled(x, query, key, A::late) : hidden(bounded(x * A::late), key);
   }
 };
 // Called, and not inlined, with nothing of the caller's state: what is rare must not take registers.

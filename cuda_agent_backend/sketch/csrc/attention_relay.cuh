@@ -78,7 +78,7 @@ template <class A> struct relay_attention : relay_tiles<A, attention_head<A>> {
       const int h = i / 2 % 2, key = from + 8 * (i / 4) + 2 * member() + i % 2;
       float& x = score[i];
       worst[h] = fmaxf(worst[h], fabsf(x));
-      x *= A::scale;
+      x = head_of::bounded(x * A::scale);
       if constexpr (A::biased) x = head_of::masked(x, bias[i]);
       if (!whole && !head_of::seen(query + 8 * h, key)) x = head_of::hidden(x, key);
       next[h] = fmaxf(next[h], x);
