@@ -28,10 +28,10 @@ DTYPES = frozenset(
         torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
     }
 )  # fmt: skip
-MADE = (Kind.COMPUTE, Kind.PRODUCT, Kind.RANDOM, Kind.VANISHING)
-"""What kernels of ours, or of Inductor's, make together with what follows."""
+FUSED = (Kind.COMPUTE, Kind.VIEW, Kind.RANDOM, Kind.VANISHING)
+"""What kernels make together with what they read."""
 SMALL = 2
-"""How many times smaller than the values what is read beside them may be."""
+"""How many times smaller than the values what is read beside them may be, whatever makes it."""
 MOST_READ = 8
 """Tensors that the messages of one scatter are made of."""
 
@@ -42,10 +42,18 @@ def messages(nodes: Sequence[Node], kinds: Mapping[Node, Kind]) -> set[Node]:
     for node in nodes:
         if kinds[node] is Kind.SCATTER:
             made = _made_for(node, nodes, kinds)
-            read = {r for n in made for r in n.all_input_nodes if r not in made}
-            if len({r for r in read if kinds[r] is not Kind.CONSTANT}) <= MOST_READ:
+            given = {r for n in made for r in n.all_input_nodes if r not in made}
+            read = [r for r in given if kinds[r] is not Kind.CONSTANT]
+            if len(read) <= MOST_READ and all(_is_readable(r, node) for r in given):
                 found |= made
     return found
+
+
+def _is_readable(node: Node, scatter: Node) -> bool:
+    if not is_tensor(node):
+        return False
+    value = node.meta["val"]
+    return value.dtype in DTYPES and value.device == scatter.meta["val"].device
 
 
 def _made_for(scatter: Node, nodes: Sequence[Node], kinds: Mapping[Node, Kind]) -> set[Node]:
@@ -55,10 +63,15 @@ def _made_for(scatter: Node, nodes: Sequence[Node], kinds: Mapping[Node, Kind]) 
         return set()
     shape = shape_of(form.source)
     possible: set[Node] = set()
+
+    def leads_on(user: Node) -> bool:
+        """What rows are read from is a table, made once, and not for each row."""
+        return user is scatter or (user in possible and name_of(user) not in ROWS)
+
     for node in reversed(nodes):
-        needed = node.users and all(u in possible or u is scatter for u in node.users)
         aimed = scatter not in node.users or node is form.source
-        if needed and aimed and _is_by_element(node, shape, kinds):
+        needed = node.users and aimed and all(map(leads_on, node.users))
+        if needed and _is_by_element(node, shape, kinds):
             possible.add(node)
     found: set[Node] = set()
     for node in nodes:
@@ -76,11 +89,14 @@ def _made_for(scatter: Node, nodes: Sequence[Node], kinds: Mapping[Node, Kind]) 
 def _is_there(
     node: Node, shape: tuple[int, ...], possible: set[Node], kinds: Mapping[Node, Kind]
 ) -> bool:
-    """Whether a value is in memory in any case, or small. What a product or another kernel makes for the messages alone
-    is better made into messages there, as two products that gate each other are."""
+    """Whether a value is in memory in any case, or small. What a product or another kernel makes is better made into
+    messages there, as two products that gate each other are, or the last step of a norm."""
     while kinds[node] is Kind.VIEW and possible.issuperset(node.users) and node.all_input_nodes:
         node = node.all_input_nodes[0]
-    if kinds[node] not in MADE or not possible.issuperset(node.users):
+    if kinds[node] not in (*FUSED, Kind.PRODUCT):
+        return True
+    others = (u for u in node.users if u not in possible)
+    if any(name_of(u) in ROWS or kinds.get(u) not in FUSED for u in others):
         return True
     return is_tensor(node) and SMALL * math.prod(shape_of(node)) <= math.prod(shape)
 

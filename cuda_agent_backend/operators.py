@@ -38,7 +38,7 @@ class Kind(Enum):
     operator of one that is taken apart, or of its like without a softmax.
     `RECURRENT`: a recurrent layer that our sketches may cover, the results that are used included.
     `SORT`: a sort of rows or a selection of their largest or smallest, the results that are used included.
-    `SCATTER`: a scatter that our sketches cover, a region of its own.
+    `SCATTER`: a scatter that our sketches cover, a region of its own, with what is made for its values alone.
     """
 
     SOURCE = "source"

@@ -136,8 +136,9 @@ def _was_set(name: str, value: Any) -> bool:
         return False
     environment = entry.env_value_default
     by_default = environment is _UNSET_SENTINEL or environment == entry.default
-    # Most variables are read where the default itself is written down.
-    asked = f"{VARIABLE}{name.rpartition('.')[2].upper()}" in os.environ
+    # Most variables are read where the default itself is written down, and have the option's name.
+    names = (name.rpartition(".")[2], name.replace(".", "_"))
+    asked = any(f"{VARIABLE}{own.upper()}" in os.environ for own in names)
     return asked or not by_default or bool(value != entry.default)
 
 

@@ -2,7 +2,8 @@
 
 Schedule parameters: `box`, the places of the output that a block has, by loop, as "1x8x16"; `tile_n`, its channels;
 `warp_m` and `warp_n`, the places and channels of a warp. Those divide the tile, `warp_m` by 16 and `warp_n` by 8; the
-tile's places are those of the box and as many more as its warps have.
+tile's places are those of the box and as many more as its warps have. `products`: 6, or, where TF32 will do, 3: of
+numbers that are split into two parts, which err by a 32nd of what TF32 does.
 
 See ``csrc/contract_halo.cuh``. A kernel before splits the weights, in the order in which the tensor cores take them.
 """
@@ -35,10 +36,10 @@ from sandbox.plan import Launch
 
 PRELUDE = Path(__file__).parent / "csrc" / "contract_halo.cuh"
 SKETCH = "halo"
-CHUNK, PIECE, PARTS = 16, 8, 3
-"""Channels that are multiplied at a time, those of a piece, and the parts of a number (see `contract_halo.cuh`)."""
-PLACE_BYTES = CHUNK * (2 * PARTS + 4) + 4
-"""Of a place of the image in shared memory: its channels, split and before, and where it lies."""
+CHUNK, PIECE = 16, 8
+"""Channels that are multiplied at a time, and those of a piece (see `contract_halo.cuh`)."""
+PARTS = {6: 3, 3: 2}
+"""Of a number, by how many products there are of two."""
 WEIGHT_THREADS = 256
 MAX_GRID = 1 << 30
 
@@ -49,6 +50,8 @@ class HaloWriter(Writer):
 
     halo: Halo
     box: tuple[int, ...]
+    parts: int
+    """That numbers are split into."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -91,7 +94,7 @@ class HaloWriter(Writer):
         t = self.tiles
         columns = self.stored_columns
         high, wide = (columns, t.tile_m) if self.output.by_rows else (t.tile_m, columns)
-        return max(self.positions * PLACE_BYTES, 4 * high * (wide + 4))
+        return max(self.positions * place_bytes(self.parts), 4 * high * (wide + 4))
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -118,7 +121,7 @@ class HaloWriter(Writer):
 
     @property
     def _step_words(self) -> int:
-        return PARTS * self.tiles.tile_n * CHUNK // 2
+        return self.parts * self.tiles.tile_n * CHUNK // 2
 
     # --- text ---
 
@@ -131,7 +134,7 @@ class HaloWriter(Writer):
         c, t, right = self.contraction, self.tiles, self.contraction.right
         together = 1 if t.warp_n // 8 % 2 else 2
         part = t.tile_n * CHUNK // 2
-        words = self.weight_words // PARTS  # those of the last step are zeros
+        words = self.weight_words // self.parts  # those of the last step are zeros
         name = f"{self.name}_weights"
         (channel, count), taps = self.halo.channel, self.halo.tap_count
         body = [
@@ -155,10 +158,10 @@ class HaloWriter(Writer):
             f"  const bool there = inside && batch < {c.batches} && output < {self.outputs};",
             f"  both[k] = there ? m_{right.buffer}[{c_index(right.index)}] : 0.f;",
             "}",
-            "ca::split<6, 1> made;",
+            f"ca::split_into<{self.parts}, 1> made;",
             "made.set(0, both);",
             "#pragma unroll",
-            f"for (int p = 0; p < {PARTS}; ++p)",
+            f"for (int p = 0; p < {self.parts}; ++p)",
             f"  {self._split_weights}[number * {self._step_words} + p * {part} + word] = int(made.part[p][0]);",
         ]
         parameters = [
@@ -229,7 +232,8 @@ class HaloWriter(Writer):
     @property
     def _sums(self) -> str:
         """The type that adds up."""
-        return f"halo_contraction<{', '.join(map(str, (*self._sizes, self.halo.tap_count, self._near)))}>"
+        sizes = (*self._sizes, self.halo.tap_count, self._near, self.parts)
+        return f"halo_contraction<{', '.join(map(str, sizes))}>"
 
     def _stored(self, tail: Sequence[str]) -> list[str]:
         return [
@@ -394,6 +398,11 @@ class HaloWriter(Writer):
         ]
 
 
+def place_bytes(parts: int) -> int:
+    """Of a place of the image in shared memory: its channels, split and before, and where it lies."""
+    return CHUNK * (2 * parts + 4) + 4
+
+
 def is_narrow(channels: int) -> bool:
     """Whether the last chunk has one piece only, so that two taps share a product of 16 terms."""
     return 0 < channels % CHUNK <= PIECE
@@ -419,21 +428,29 @@ def halo_writer(
     halo = halo_of(found)
     if halo is None:
         raise Unsupported("no convolution of an image that is contiguous along the results")
-    box, tiles = box_and_tiles(parameters, halo)
-    return HaloWriter(kernel, found, region, tiles, name, device, halo, box)
+    box, tiles, parts = read_boxed(parameters, halo)
+    return HaloWriter(kernel, found, region, tiles, name, device, halo, box, parts)
 
 
-def box_and_tiles(parameters: Mapping[str, Parameter], halo: Halo) -> tuple[tuple[int, ...], Tiles]:
-    """Raises Unsupported where parameters are missing or unknown, or no sizes."""
+def read_boxed(
+    parameters: Mapping[str, Parameter], halo: Halo
+) -> tuple[tuple[int, ...], Tiles, int]:
+    """The box, the tiles that follow from it, and how many parts numbers have.
+
+    Raises Unsupported where parameters are missing or unknown, or no sizes.
+    """
     box = _box_of(parameters.get("box"), halo)
     sizes = [parameters.get(key) for key in ("tile_n", "warp_m", "warp_n")]
-    if parameters.keys() != {"sketch", "box", "tile_n", "warp_m", "warp_n"}:
-        raise Unsupported("parameters: box, tile_n, warp_m and warp_n")
+    if parameters.keys() - {"products"} != {"sketch", "box", "tile_n", "warp_m", "warp_n"}:
+        raise Unsupported("parameters: box, tile_n, warp_m, warp_n, and products")
+    products = parameters.get("products", 6)
+    if not isinstance(products, int) or products not in PARTS:
+        raise Unsupported(f"{products} products; one of {', '.join(map(str, PARTS))}")
     tile_n, warp_m, warp_n = (n if isinstance(n, int) else 0 for n in sizes)
     if min(tile_n, warp_m, warp_n) < 1 or tile_n > MAX_THREADS:
         raise Unsupported("tiles that do not divide into warps")
     tile_m = ceildiv(math.prod(box), warp_m) * warp_m
-    return box, Tiles(tile_m, tile_n, CHUNK, warp_m, warp_n, 2, CHUNK)
+    return box, Tiles(tile_m, tile_n, CHUNK, warp_m, warp_n, 2, CHUNK), PARTS[products]
 
 
 def _box_of(text: Parameter | None, halo: Halo) -> tuple[int, ...]:

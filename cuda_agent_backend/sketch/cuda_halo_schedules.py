@@ -9,11 +9,12 @@ from collections.abc import Iterator, Sequence
 from cuda_agent_backend.sketch.contraction import Contraction
 from cuda_agent_backend.sketch.cuda_halo import (
     CHUNK,
+    PARTS,
     PIECE,
-    PLACE_BYTES,
     SKETCH,
     HaloWriter,
     halo_writer,
+    place_bytes,
     steps_of,
 )
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts, ceildiv
@@ -44,8 +45,8 @@ WIDEST = 128
 WARPS = ((32, 32), (64, 32), (32, 24), (64, 24), (32, 40), (32, 16), (64, 16), (16, 32), (64, 8))
 """Places and channels of a warp, as far as registers go."""
 FEWEST_THREADS, MOST_THREADS = 128, 512
-PRODUCTS_PER_CLOCK = 1250 / 6
-"""Of a multiprocessor, in float32's accuracy."""
+TERMS_PER_CLOCK = 1250
+"""Products of bfloat16 numbers of a multiprocessor."""
 PLACE_CLOCKS, FRAGMENT_CLOCKS = 0.3, (12.0, 6.0)
 """What copying and splitting a number takes; reading a warp's fragment of 16 places, of 8 channels, for 16 terms."""
 HIDDEN = 0.7
@@ -60,21 +61,31 @@ ALONE = 1.1
 
 
 def halo_schedules(
-    kernel: Kernel, found: Contraction, region: LoweredRegion, device: DeviceFacts
+    kernel: Kernel,
+    found: Contraction,
+    region: LoweredRegion,
+    device: DeviceFacts,
+    products: int = 6,
 ) -> list[Parameters]:
-    """A few schedules, none where this is no convolution of several taps and enough channels."""
+    """A few schedules, none where this is no convolution of several taps and enough channels.
+
+    products: for each of two numbers, as `cuda_halo` says.
+    """
     halo = halo_of(found)
     if halo is None or not 2 <= halo.tap_count <= MOST_TAPS:
         return []
     if halo.channel[1] < LEAST_CHANNELS or found.n < LEAST_COLUMNS:
         return []
     ranked = sorted(
-        ((_clocks(found, halo, box, tile, device), n, box, tile) for n, (box, tile) in enumerate(_all(found, halo))),
+        (
+            (_clocks(found, halo, box, tile, device, products), n, box, tile)
+            for n, (box, tile) in enumerate(_all(found, halo))
+        ),
         key=lambda item: item[:2],
-    )  # fmt: skip
+    )
     chosen: dict[Tile, Parameters] = {}
     for _, _, box, tile in ranked:
-        own = _parameters(box, tile)
+        own = parameters_of(SKETCH, box, tile, products)
         if tile not in chosen and _fits(kernel, found, region, own, device):
             chosen[tile] = own
         if len(chosen) == MOST:
@@ -124,20 +135,26 @@ def _sides(size: int, rows: int, allowed: tuple[int, ...]) -> list[int]:
 
 
 def _clocks(
-    found: Contraction, halo: Halo, box: tuple[int, ...], tile: Tile, device: DeviceFacts
+    found: Contraction,
+    halo: Halo,
+    box: tuple[int, ...],
+    tile: Tile,
+    device: DeviceFacts,
+    products: int,
 ) -> float:
     """Of the busiest multiprocessor, about."""
     tile_m, tile_n, warp_m, warp_n = tile
     warps = tile_m // warp_m * (tile_n // warp_n)
-    multiplying = tile_m * tile_n * CHUNK / PRODUCTS_PER_CLOCK
+    multiplying = tile_m * tile_n * CHUNK * products / TERMS_PER_CLOCK
     reading = warps * (warp_m // 16 * FRAGMENT_CLOCKS[0] + warp_n // 8 * FRAGMENT_CLOCKS[1])
+    reading *= PARTS[products] / PARTS[6]
     step = max(multiplying, reading) + (1 - HIDDEN) * min(multiplying, reading)
     chunks = ceildiv(halo.channel[1], CHUNK)
     places = chunks * CHUNK * math.prod(halo.places(box)) * PLACE_CLOCKS
     blocks = found.batches * halo.boxes(box) * ceildiv(found.n, tile_n)
     each = blocks / device.sm_count
     waves = max(1.0, (each + math.ceil(each)) / 2)
-    threads, shared = 32 * warps, math.prod(halo.places(box)) * PLACE_BYTES
+    threads, shared = 32 * warps, math.prod(halo.places(box)) * place_bytes(PARTS[products])
     room = min(
         REGISTERS // (threads * _registers(warp_m, warp_n)), device.shared_per_block_bytes // shared
     )
@@ -152,10 +169,14 @@ def _registers(warp_m: int, warp_n: int) -> int:
     return OWN_REGISTERS + 2 * warp_m * warp_n // 32
 
 
-def _parameters(box: tuple[int, ...], tile: Tile) -> Parameters:
+def parameters_of(sketch: str, box: tuple[int, ...], tile: Tile, products: int) -> Parameters:
+    """Of a schedule; six products are not said."""
     _, tile_n, warp_m, warp_n = tile
     text = "x".join(map(str, box))
-    return {"sketch": SKETCH, "box": text, "tile_n": tile_n, "warp_m": warp_m, "warp_n": warp_n}
+    found: Parameters = {
+        "sketch": sketch, "box": text, "tile_n": tile_n, "warp_m": warp_m, "warp_n": warp_n,
+    }  # fmt: skip
+    return found if products == 6 else {**found, "products": products}
 
 
 def _fits(

@@ -1,7 +1,7 @@
 """Transposed convolutions with a stride in float32 -> CUDA on tensor cores, where a block has all phases of its box.
 
-Schedule parameters: `box`, `tile_n`, `warp_m` and `warp_n`, as `cuda_halo` has them; of so many output channels a
-block, or a warp, has all phases.
+Schedule parameters: `box`, `tile_n`, `warp_m`, `warp_n` and `products`, as `cuda_halo` has them; of so many output
+channels a block, or a warp, has all phases.
 
 See ``csrc/contract_phases.cuh``. Results of phases that are next to each other leave together.
 """
@@ -14,7 +14,13 @@ from pathlib import Path
 
 from cuda_agent_backend.sketch.contraction import Contraction
 from cuda_agent_backend.sketch.cuda_frame import indented
-from cuda_agent_backend.sketch.cuda_halo import CHUNK, PIECE, HaloWriter, box_and_tiles, is_narrow
+from cuda_agent_backend.sketch.cuda_halo import (
+    CHUNK,
+    PIECE,
+    HaloWriter,
+    is_narrow,
+    read_boxed,
+)
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts, ceildiv
 from cuda_agent_backend.sketch.cuda_operands import Output
 from cuda_agent_backend.sketch.cuda_parts import Emitted
@@ -132,14 +138,14 @@ class PhasedWriter(HaloWriter):
     def _bound(self) -> str:
         """The compiler has each fragment of a tap loaded early, whatever that leaves for other blocks."""
         t = self.tiles
-        needed = registers_of(self.phases.count, t.warp_m, t.warp_n)
+        needed = registers_of(self.phases.count, t.warp_m, t.warp_n, self.parts)
         blocks = REGISTERS // (t.threads * needed)
         return f"{t.threads}, {blocks}" if blocks > 1 else str(t.threads)
 
     @property
     def _sums(self) -> str:
         sizes = ", ".join(map(str, self._sizes))
-        return f"phased_contraction<{sizes}, {self._table}, {self._near}>"
+        return f"phased_contraction<{sizes}, {self._table}, {self._near}, {self.parts}>"
 
     def _stored(self, tail: Sequence[str]) -> list[str]:
         """Part by part, as shared memory does not hold the results of all phases."""
@@ -174,10 +180,10 @@ def _function(name: str, numbers: Sequence[int]) -> list[str]:
     ]
 
 
-def registers_of(phases: int, warp_m: int, warp_n: int) -> int:
+def registers_of(phases: int, warp_m: int, warp_n: int, parts: int) -> int:
     """Of a thread, about: its sums, those of a step, its parts of the image and of two steps' weights."""
     own = warp_m * warp_n // 32
-    return OWN_REGISTERS + (phases + 1) * own + 12 * (warp_m // 16 + warp_n // 8)
+    return OWN_REGISTERS + (phases + 1) * own + 4 * parts * (warp_m // 16 + warp_n // 8)
 
 
 def phased_steps(phases: Phases) -> int:
@@ -202,9 +208,9 @@ def phased_writer(
         raise Unsupported("no transposed convolution with a stride, whose phases are columns")
     if phases.count > MOST_PHASES or len(phases.visits) > MOST_VISITS:
         raise Unsupported(f"{phases.count} phases and {len(phases.visits)} of their taps")
-    box, tiles = box_and_tiles(parameters, phases.halo)
-    ordered = phases.contraction
-    return PhasedWriter(kernel, ordered, region, tiles, name, device, phases.halo, box, phases)
+    box, tiles, parts = read_boxed(parameters, phases.halo)
+    ordered, halo = phases.contraction, phases.halo
+    return PhasedWriter(kernel, ordered, region, tiles, name, device, halo, box, parts, phases)
 
 
 def emit_phases(

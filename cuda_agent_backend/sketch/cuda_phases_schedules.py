@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 
 from cuda_agent_backend.sketch.contraction import Contraction
-from cuda_agent_backend.sketch.cuda_halo import CHUNK, PLACE_BYTES, is_narrow
+from cuda_agent_backend.sketch.cuda_halo import CHUNK, PARTS, is_narrow, place_bytes
 from cuda_agent_backend.sketch.cuda_halo_schedules import (
     ALONE,
     ENOUGH_THREADS,
@@ -18,10 +18,11 @@ from cuda_agent_backend.sketch.cuda_halo_schedules import (
     LEAST_COLUMNS,
     MOST_THREADS,
     PLACE_CLOCKS,
-    PRODUCTS_PER_CLOCK,
+    TERMS_PER_CLOCK,
     Parameters,
     Tile,
     best_boxes,
+    parameters_of,
     whole_warps,
 )
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts, ceildiv
@@ -65,24 +66,29 @@ STORE_CLOCKS = 0.2
 
 
 def phased_schedules(
-    kernel: Kernel, found: Contraction, region: LoweredRegion, device: DeviceFacts
+    kernel: Kernel,
+    found: Contraction,
+    region: LoweredRegion,
+    device: DeviceFacts,
+    products: int = 6,
 ) -> list[Parameters]:
-    """A few schedules, none where there are no phases of a stride, or too many."""
+    """A few schedules, none where there are no phases of a stride, or too many; products: as `halo_schedules`."""
     phases = phases_of(kernel, found)
     if phases is None or phases.count > MOST_PHASES or len(phases.visits) > MOST_VISITS:
         return []
     outputs = phases.outputs
     if phases.halo.channel[1] < LEAST_CHANNELS or outputs < LEAST_COLUMNS:
         return []
-    tiles = enumerate(_all(outputs, phases))
+    tiles = enumerate(_all(outputs, phases, PARTS[products]))
     ranked = sorted(
-        (_clocks(found, phases, box, tile, device), n, box, tile) for n, (box, tile) in tiles
+        (_clocks(found, phases, box, tile, device, products), n, box, tile)
+        for n, (box, tile) in tiles
     )
     chosen: dict[Tile, Parameters] = {}
     for _, _, box, tile in ranked:
         if tile in chosen:
             continue
-        own = _parameters(box, tile)
+        own = parameters_of(SKETCH, box, tile, products)
         try:
             phased_writer(kernel, found, region, own, "k", device).check()
         except Unsupported:
@@ -93,10 +99,10 @@ def phased_schedules(
     return list(chosen.values())
 
 
-def _all(outputs: int, phases: Phases) -> Iterator[tuple[tuple[int, ...], Tile]]:
+def _all(outputs: int, phases: Phases, parts: int) -> Iterator[tuple[tuple[int, ...], Tile]]:
     boxes = [box for rows in ROWS for box in best_boxes(phases.halo, rows)]
     for box, (warp_m, warp_n) in itertools.product(boxes, WARPS):
-        registers = registers_of(phases.count, warp_m, warp_n)
+        registers = registers_of(phases.count, warp_m, warp_n, parts)
         tile_m = ceildiv(math.prod(box), warp_m) * warp_m
         for columns in whole_warps(outputs, warp_n, SIDE_BY_SIDE):
             threads = tile_m // warp_m * (columns // warp_n) * 32
@@ -106,7 +112,12 @@ def _all(outputs: int, phases: Phases) -> Iterator[tuple[tuple[int, ...], Tile]]
 
 
 def _clocks(
-    found: Contraction, phases: Phases, box: tuple[int, ...], tile: Tile, device: DeviceFacts
+    found: Contraction,
+    phases: Phases,
+    box: tuple[int, ...],
+    tile: Tile,
+    device: DeviceFacts,
+    products: int,
 ) -> float:
     """Of the busiest multiprocessor, about."""
     tile_m, tile_n, warp_m, warp_n = tile
@@ -115,9 +126,10 @@ def _clocks(
     chunks = ceildiv(channels, CHUNK)
     loads = (chunks - is_narrow(channels)) * len({tap for tap, _ in phases.visits})
     loads += len(phases.pairs) * is_narrow(channels)
-    multiplying = steps * tile_m * tile_n * CHUNK / PRODUCTS_PER_CLOCK
+    parts = PARTS[products]
+    multiplying = steps * tile_m * tile_n * CHUNK * products / TERMS_PER_CLOCK
     rows, columns = warp_m // 16 * FRAGMENT_CLOCKS[0], warp_n // 8 * FRAGMENT_CLOCKS[1]
-    reading = warps * (loads * rows + steps * columns)
+    reading = warps * (loads * rows + steps * columns) * parts / PARTS[6]
     adding = max(multiplying, reading) + (1 - HIDDEN) * min(multiplying, reading)
     positions = math.prod(halo.places(box))
     copying = chunks * CHUNK * positions * PLACE_CLOCKS
@@ -126,17 +138,11 @@ def _clocks(
     each = blocks / device.sm_count
     threads = 32 * warps
     room = min(
-        REGISTERS // (threads * registers_of(phases.count, warp_m, warp_n)),
-        device.shared_per_block_bytes // (positions * PLACE_BYTES),
+        REGISTERS // (threads * registers_of(phases.count, warp_m, warp_n, parts)),
+        device.shared_per_block_bytes // (positions * place_bytes(parts)),
     )
     resident = min(max(1, room), max(1.0, each))
     busy = min(1.0, resident * threads / ENOUGH_THREADS) ** 0.5
     alone = ALONE if resident < 2 else 1.0
     waves = max(1.0, (each + math.ceil(each)) / 2)
     return float(waves * (adding + copying + storing) * alone / busy)
-
-
-def _parameters(box: tuple[int, ...], tile: Tile) -> Parameters:
-    _, tile_n, warp_m, warp_n = tile
-    text = "x".join(map(str, box))
-    return {"sketch": SKETCH, "box": text, "tile_n": tile_n, "warp_m": warp_m, "warp_n": warp_n}

@@ -87,7 +87,9 @@ class CudaScatter:
         """Neighbours that all alignments allow."""
         form = self.form
         whole = form.out[2] == 1 and form.inner % 4 == 0 and not any(s % 4 for s in form.out[:2])
-        return 4 if whole and (self.values is not None or _lies_in_fours(form.source)) else 1
+        if self.values is None:
+            return 4 if whole and _lies_in_fours(form.source) else 1
+        return 4 if whole and self.values.line % 4 == 0 else 1
 
     def _reason(self, schedule: Schedule, device: DeviceFacts) -> str | None:
         try:
@@ -237,7 +239,10 @@ def _lies_in_fours(source: Operand | Made) -> bool:
 
 
 def _storage(buffer: Buffer) -> str:
-    return STORAGE_TYPES[getattr(torch, buffer.spec.dtype)]
+    found = STORAGE_TYPES.get(getattr(torch, buffer.spec.dtype))
+    if found is None:
+        raise Unsupported(f"a scatter of {buffer.spec.dtype}")
+    return found
 
 
 def _type(number: int) -> str:

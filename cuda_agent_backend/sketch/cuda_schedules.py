@@ -90,7 +90,7 @@ LEAST_SHARED_BYTES = 64 << 10
 TOGETHER_ROWS = (4, 3, 2)
 """How many rows are taken together: the first that divides their number."""
 EXACT_BOXES = 1
-"""Of boxes, which know no TF32, where eager may use that."""
+"""Of boxes in float32's accuracy, where eager may use TF32."""
 ONCE_L2 = 4
 """Sizes of the L2 cache up to which reads of what is needed once are marked so."""
 
@@ -119,8 +119,6 @@ def kernel_schedules(
             direct = [*direct_schedules(whole, device), *short_schedules(kernel, whole, device)]
         plain = contract_schedules(split, contraction, region, device, most)
         boxed = _boxed_schedules(kernel, whole, region, device) if whole is not None else []
-        if device.tf32 and not contraction.is_half:
-            boxed = boxed[:EXACT_BOXES]
         tiled = [*small, *_by_turns(plain, boxed)]
     if tiled and least >= FEW:
         return [*direct, *tiled][:most]
@@ -133,9 +131,16 @@ def kernel_schedules(
 def _boxed_schedules(
     kernel: Kernel, whole: Contraction, region: LoweredRegion, device: DeviceFacts
 ) -> list[Parameters]:
-    """Of convolutions whose blocks have boxes."""
-    found = phased_schedules(kernel, whole, region, device)
-    return found or halo_schedules(kernel, whole, region, device)
+    """Of convolutions whose blocks have boxes. Where TF32 is allowed most have numbers of two parts, which err less."""
+
+    def of(products: int) -> list[Parameters]:
+        found = phased_schedules(kernel, whole, region, device, products)
+        return found or halo_schedules(kernel, whole, region, device, products)
+
+    if not device.tf32 or whole.is_half:
+        return of(6)
+    exact, near = of(6)[:EXACT_BOXES], of(3)
+    return [*near[:1], *exact, *near[1:]]
 
 
 def _reads_codes(contraction: Contraction, region: LoweredRegion) -> bool:

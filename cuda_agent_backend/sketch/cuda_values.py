@@ -34,6 +34,12 @@ class Values:
     index: str
     """The type of a position among them."""
 
+    @property
+    def line(self) -> int:
+        """Of so many neighbours all loops but the innermost are at one place, as vectors want them."""
+        dims = map_dims(self.kernel, self.steps)
+        return dims[-1][1] if dims else 1
+
     @staticmethod
     def of(form: Made, region: LoweredRegion, kernels: Sequence[Kernel]) -> Values:
         """Raises Unsupported where they are made in another way, with the reason."""

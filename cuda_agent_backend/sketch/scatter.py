@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch.fx import Graph, Node
@@ -20,10 +21,10 @@ from cuda_agent_backend.operators import (
 )
 from cuda_agent_backend.rewrite.edit import argument, name_of
 from cuda_agent_backend.sketch.ssa import Unsupported
-from sandbox.specs import contiguous_stride
 from sandbox.task import Task
 
 FULL = torch.ops.aten.full.default
+IN_ORDER: dict[str, Any] = {"memory_format": torch.contiguous_format}
 Steps = tuple[int, int, int]
 """Elements between neighbours before, along and behind the dimension of the scatter."""
 
@@ -132,14 +133,15 @@ def _made(source: Node, graph: Graph) -> Made | None:
             own.add(node)
     if all(node.target in (*VIEWS_OF_AN_INDEX, FULL) for node in own if node.op != "placeholder"):
         return None
+    with graph.inserting_after(source):
+        copy = graph.call_function(torch.ops.aten.clone.default, (source,), IN_ORDER)
+    copy.meta["val"] = source.meta["val"].clone(**IN_ORDER)
     inputs = [n for n in graph.nodes if n.op == "placeholder"]
     read = [n for n in inputs if any(user in own for user in n.users)]
-    task = linear([n for n in graph.nodes if n in own], read, [source], "cpu")
+    task = linear([n for n in graph.nodes if n in {*own, copy}], read, [copy], "cpu")
     if isinstance(task, NotATask):
         raise Unsupported(task.reason)
-    (spec,) = task.output_specs
-    spec = replace(spec, stride=contiguous_stride(spec.shape))
-    return Made(replace(task, target="cuda", output_specs=(spec,)), tuple(map(inputs.index, read)))
+    return Made(replace(task, target="cuda"), tuple(map(inputs.index, read)))
 
 
 def _graph(task: Task) -> Graph:

@@ -716,7 +716,7 @@ def test_on_cuda_messages_are_made_where_they_are_added_up() -> None:
     apart = edges(lambda x, w: [x * torch.exp(w).unsqueeze(-1)])  # once for each of the 16
     assert apart == [["index", "mul", "index_put"], ["exp"]]
     summed = edges(lambda x, w: [x - x.mean(-1, keepdim=True)])
-    assert summed == [["index", "mean"], ["sub", "index_put"]]
+    assert summed == [["index", "mean", "sub"], ["index_put"]]
     many = edges(lambda x, *w: [x * sum(w).unsqueeze(-1)], weights=9)
     assert many == [["index", *["add"] * 9, "unsqueeze", "mul"], ["index_put"]]
 
@@ -743,8 +743,46 @@ def test_messages_of_products_are_made_by_the_products() -> None:
 
 
 def test_messages_that_are_needed_elsewhere_are_made_once() -> None:
-    both = edges(lambda x, w: [x * w.unsqueeze(-1), (x * w.unsqueeze(-1)).sum(0)])
-    assert [ops[-1] for ops in both] == ["sum", "index_put"]
+    def twice(x: torch.Tensor, w: torch.Tensor) -> list[torch.Tensor]:
+        sent = x * w.unsqueeze(-1)
+        return [sent, sent.sum(0)]
+
+    assert edges(twice) == [["index", "mul", "sum"], ["index_put"]]
+
+
+def test_tables_that_messages_are_read_from_are_made_once_for_each_row() -> None:
+    def gated(into: torch.Tensor, x: torch.Tensor, *given: torch.Tensor) -> torch.Tensor:
+        filters, gates, source, target = given
+        table = torch.sigmoid(x @ filters) * (x @ gates)
+        return into.index_add(0, target, torch.ops.aten.index(table, [source]) * 2)
+
+    def differing(into: torch.Tensor, x: torch.Tensor, *given: torch.Tensor) -> torch.Tensor:
+        *_, source, target = given
+        table = torch.sigmoid(x)
+        sent = torch.ops.aten.index(table, [source]) - torch.ops.aten.index(table, [target])
+        return into.index_add(0, target, sent.relu())
+
+    with FakeTensorMode():
+        source, target = (torch.empty(900, dtype=torch.int64, device="cuda") for _ in range(2))
+        into, x, w = (torch.empty(n, 64, device="cuda") for n in (50, 90, 64))
+        found = [regions(f, into, x, w, w.clone(), source, target) for f in (gated, differing)]
+    sent = [["mm", "sigmoid", "mm", "mul"], ["index", "mul", "index_put"]]
+    assert [operators(r) for r in found[0]] == sent
+    sent = [["sigmoid"], ["index", "index", "sub", "relu", "index_put"]]
+    assert [operators(r) for r in found[1]] == sent
+
+
+def test_messages_of_what_kernels_cannot_read_are_made_beside_the_scatter() -> None:
+    def weighed(into: torch.Tensor, target: torch.Tensor, *given: torch.Tensor) -> torch.Tensor:
+        x, weight = given
+        return into.index_add(0, target, x.float() * weight)
+
+    with FakeTensorMode():
+        target = torch.empty(900, dtype=torch.int64, device="cuda")
+        into, x = (torch.empty(n, 64, device="cuda") for n in (50, 900))
+        for given in ((x, torch.empty(())), (x.to(torch.float8_e5m2), x)):
+            *_, last = regions(weighed, into, target, *given)
+            assert operators(last) == ["index_put"] and last.reason is None
 
 
 def test_bags_of_one_length_are_fused_on_cuda_and_left_on_the_cpu() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,46 @@ def test_what_an_emulator_runs_gives_what_eager_gives(name: str, way: int, tmp_p
     if want.isfinite().all():
         own, error = (float((x.double() - want).norm()) for x in (it.want[0], outputs[0]))
         assert error < 1.5 * own + 1e-7 * float(want.norm())
+
+
+@pytest.mark.parametrize(
+    "name", ["convolution, bias and ReLU", "transposed", "infinities", "groups"]
+)
+def test_numbers_of_two_parts_err_less_than_tf32(name: str, tmp_path: Path) -> None:
+    """But more than float32: an operand has 16 bits, TF32's 11."""
+    it = case(name)
+    function, inputs = CASES[name]
+    schedule = under(it, BOXES[inputs[0].dim() - 2][0], {**SIZES[0], "products": 3})
+    outputs = cuda_emulator.run(
+        *cuda.emit(it.analysis.region, it.analysis.kernels, schedule, DEVICE), it.inputs, tmp_path
+    )
+    want = function(*(x.double() for x in inputs))
+    torch.testing.assert_close(outputs[0], want.float(), rtol=2e-4, atol=1e-3, equal_nan=True)
+    if want.isfinite().all():
+        error = float((outputs[0].double() - want).norm() / want.norm())
+        assert 2**-21 < error < 2**-15
+
+
+def test_where_tf32_is_allowed_most_boxes_have_numbers_of_two_parts() -> None:
+    it = case("convolution, bias and ReLU")
+    allowed = replace(DEVICE, tf32=("conv",))
+
+    def products(device: cuda.DeviceFacts) -> list[Parameter]:
+        found = cuda.schedules(it.analysis.region, it.analysis.kernels, device)
+        boxed = (dict(s.parameters(0)) for s in found if s.parameters(0)["sketch"] == SKETCH)
+        return [own.get("products", 6) for own in boxed]
+
+    assert products(DEVICE) and set(products(DEVICE)) == {6}
+    assert products(allowed)[:2] == [3, 6] and products(allowed).count(6) == 1
+    assert len(products(allowed)) > 2
+
+
+@pytest.mark.parametrize("products", [1, 2, "3", True])
+def test_other_numbers_of_products_are_refused(products: Parameter) -> None:
+    it = case("convolution, bias and ReLU")
+    schedule = under(it, BOXES[2][0], {**SIZES[0], "products": products})
+    with pytest.raises(Unsupported, match="products"):
+        cuda.emit(it.analysis.region, it.analysis.kernels, schedule, DEVICE)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,22 @@ def test_what_an_emulator_runs_gives_what_eager_gives(name: str, way: int, tmp_p
     if want.isfinite().all():
         own, error = (float((x.double() - want).norm()) for x in (it.want[0], outputs[0]))
         assert error < 1.5 * own + 1e-7 * float(want.norm())
+
+
+@pytest.mark.parametrize("name", ["three dimensions, a bias", "one dimension, a residual"])
+def test_numbers_of_two_parts_err_less_than_tf32(name: str, tmp_path: Path) -> None:
+    it = case(name)
+    function, inputs = CASES[name]
+    allowed = replace(DEVICE, tf32=("conv",))
+    found = cuda.schedules(it.analysis.region, it.analysis.kernels, allowed)
+    schedule = next(s for s in found if s.parameters(0)["sketch"] == SKETCH)
+    assert schedule.parameters(0)["products"] == 3
+    outputs = cuda_emulator.run(
+        *cuda.emit(it.analysis.region, it.analysis.kernels, schedule, allowed), it.inputs, tmp_path
+    )
+    want = function(*(x.double() for x in inputs))
+    error = float((outputs[0].double() - want).norm() / want.norm())
+    assert 2**-21 < error < 2**-15
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -109,6 +109,22 @@ def attended(x: Tensor, e: Tensor, total: Tensor, source: Tensor, target: Tensor
     return x.new_zeros(9, *x.shape[1:]).index_add(0, target, x[source] * weights[:, :, None])
 
 
+def directed(weights: Tensor, directions: Tensor, target: Tensor) -> Tensor:
+    """Vectors, as of forces between atoms."""
+    sent = weights[:, :, None] * directions[:, None, :]
+    return weights.new_zeros(9, *sent.shape[1:]).index_add(0, target, sent)
+
+
+def viewed(x: Tensor, target: Tensor) -> Tensor:
+    """Values that are seen in another order than they are made."""
+    return x.new_zeros(9, 4, 6).index_add(0, target, x.relu().view(-1, 6, 4).transpose(1, 2))
+
+
+def spread(x: Tensor, target: Tensor) -> Tensor:
+    sent = (2 * x).unsqueeze(1).expand(-1, 8)
+    return x.new_zeros(9, 8).scatter_add(0, target[:, None].expand(-1, 8), sent)
+
+
 def within_rows(x: Tensor, scale: Tensor, i: Tensor) -> Tensor:
     return x.new_zeros(len(x), 13).scatter_add(1, i, torch.sigmoid(x.t()).t() * scale)
 
@@ -144,6 +160,11 @@ CASES: dict[str, Case] = {
     "messages that are weighed": (messages, (randn(20, 40), randn(120), *EDGES)),
     "messages of odd rows": (messages, (randn(20, 13), randn(120), *EDGES)),
     "messages of heads": (messages, (randn(20, 3, 8), randn(120, 3), *EDGES)),
+    "messages of heads of three": (messages, (randn(20, 4, 3), randn(120, 4), *EDGES)),
+    "messages of heads of six": (messages, (randn(20, 4, 6), randn(120, 4), *EDGES)),
+    "messages with a direction": (directed, (randn(120, 8), randn(120, 3), EDGES[1])),
+    "messages in another order": (viewed, (randn(120, 24), EDGES[1])),
+    "messages of one number": (spread, (randn(120), EDGES[1])),
     "messages of an attention": (attended, (randn(20, 3, 8), randn(120, 3), randn(9, 3).exp(), *EDGES)),
     "largest message": (largest_message, (odd(20, 40), randn(40), *EDGES)),
     "values made within rows": (within_rows, (randn(70, 40), randn(40), places(13, 70, 40))),

@@ -122,8 +122,10 @@ def build(source: str, folder: Path) -> Path:
 @functools.cache
 def prepared() -> Path:
     """A folder with what all kernels share: the header, read by g++ beforehand, and what runs them."""
-    texts = [(SOURCES / name).read_bytes() for name in ("emulator.h", "emulator.cpp")]
-    ready = PREPARED / hashlib.sha256(b"".join(texts)).hexdigest()[:16]
+    texts = [(SOURCES / name).read_text() for name in ("emulator.h", "emulator.cpp")]
+    version = subprocess.run([CXX[0], "-dumpfullversion"], capture_output=True, text=True, check=True)
+    known = "\n".join([*texts, *CXX, version.stdout])
+    ready = PREPARED / hashlib.sha256(known.encode()).hexdigest()[:16]
     if ready.exists():
         return ready
     PREPARED.mkdir(parents=True, exist_ok=True)

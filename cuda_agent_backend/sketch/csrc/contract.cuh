@@ -64,16 +64,9 @@ template <bool Columns> CA_INLINE void load_matrices(unsigned (&r)[4], const voi
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(from) : "memory");
 }
 
-// N registers of a fragment for each of the parts that numbers are split into. Terms: of one instruction. Width:
-// neighbouring terms in a register. Three products are those of an operand that is split and one that one part holds.
-template <int Products, int N> struct split;
-template <int N> struct split<1, N> {
-  static constexpr int parts = 1, terms = 8, width = 1;
-  unsigned part[parts][N];
-  CA_INLINE void set(int i, const float* x) { part[0][i] = round_tf32(*x); }
-};
-template <int N> struct split<6, N> {
-  static constexpr int parts = 3, terms = 16, width = 2;
+// N registers of a fragment for each of the bfloat16 numbers that add up to a number.
+template <int Parts, int N> struct split_into {
+  static constexpr int parts = Parts, terms = 16, width = 2;
   unsigned part[parts][N];
   CA_INLINE void set(int i, const float* of) {
     float x = of[0], y = of[1];
@@ -85,6 +78,15 @@ template <int N> struct split<6, N> {
     }
   }
 };
+// The same for each of the parts that numbers are split into. Terms: of one instruction. Width: neighbouring terms in a
+// register. Three products are those of an operand that is split and one that one part holds.
+template <int Products, int N> struct split;
+template <int N> struct split<1, N> {
+  static constexpr int parts = 1, terms = 8, width = 1;
+  unsigned part[parts][N];
+  CA_INLINE void set(int i, const float* x) { part[0][i] = round_tf32(*x); }
+};
+template <int N> struct split<6, N> : split_into<3, N> {};
 template <int N> struct split<3, N> {
   static constexpr int parts = 1, terms = 16, width = 2;
   unsigned part[parts][N];

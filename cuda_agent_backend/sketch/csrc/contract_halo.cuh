@@ -1,4 +1,4 @@
-// Sums of products over windows of an image, in float32's accuracy: a block has a box of places and copies what their windows
+// Sums of products over windows of an image, in float32's accuracy, or by numbers of two parts, where TF32 will do: a block has a box of places and copies what their windows
 // see, the box with its halo, once for each chunk of 16 channels; each number of it is split once, whatever the number of taps.
 //
 // The parts lie in shared memory as [part][half of the chunk][place in the halo] pieces of 8 channels, 16 bytes: what the lanes
@@ -10,8 +10,8 @@ namespace ca {
 
 // A block's pieces. Positions: of the halo. Near: how many channels that are next to each other in memory are copied together;
 // 0 where it is places that are next to each other.
-template <int Threads, int Positions, int Channels, int Near> struct halo_pieces {
-  static constexpr int threads = Threads, parts = 3, chunk = 16, piece = 8, rest = Channels % chunk;
+template <int Threads, int Positions, int Channels, int Near, int Parts> struct halo_pieces {
+  static constexpr int threads = Threads, parts = Parts, chunk = 16, piece = 8, rest = Channels % chunk;
   static constexpr bool narrow = rest > 0 && rest <= piece;  // the last chunk, where a step has the channels of two taps
   static constexpr int chunks = (Channels + chunk - 1) / chunk, part_floats = 2 * Positions * 4;
 
@@ -62,7 +62,7 @@ template <int Threads, int Positions, int Channels, int Near> struct halo_pieces
   static CA_INLINE void split_pieces(float* shared, const float* raw) {
 #pragma unroll 1
     for (int number = threadIdx.x; number < 2 * Positions; number += threads) {
-      split<6, piece / 2> made;
+      split_into<parts, piece / 2> made;
       if constexpr (Near > 0) {
         const float4* const own = reinterpret_cast<const float4*>(raw + number * piece);
         const float4 x = own[0], y = own[1];
@@ -86,10 +86,10 @@ template <int Threads, int Positions, int Channels, int Near> struct halo_pieces
 };
 
 // A lane's part of so many fragments of weights of a step.
-template <int TileN, int Fragments> CA_INLINE void read_fragments(unsigned (&to)[3][Fragments][2], const int* weights) {
+template <int TileN, int Parts, int Fragments> CA_INLINE void read_fragments(unsigned (&to)[Parts][Fragments][2], const int* weights) {
   constexpr int together = Fragments % 2 ? 1 : 2;
 #pragma unroll
-  for (int p = 0; p < 3; ++p)
+  for (int p = 0; p < Parts; ++p)
 #pragma unroll
     for (int j = 0; j < Fragments; j += together) {
       const int* const from = weights + p * TileN * 8 + j * 64;
@@ -106,9 +106,9 @@ template <int TileN, int Fragments> CA_INLINE void read_fragments(unsigned (&to)
 // What the warps of a block do with the pieces of its box, chunk by chunk. Own, which this is a base of, says what a chunk is
 // multiplied by: `multiply_chunk(pieces, half, start, weights, tap)`, where a lane has the pieces of its `half` of the channels;
 // and where 8 channels or fewer are left for the last chunk, `multiply_last`, where it has one of two taps.
-template <class Own, int Sums, int TileM, int TileN, int WarpM, int WarpN, int Positions, int Channels, int Near>
-struct halo_tiles : halo_pieces<TileM / WarpM * (TileN / WarpN) * 32, Positions, Channels, Near> {
-  using pieces_of = halo_pieces<TileM / WarpM * (TileN / WarpN) * 32, Positions, Channels, Near>;
+template <class Own, int Sums, int TileM, int TileN, int WarpM, int WarpN, int Positions, int Channels, int Near, int Parts>
+struct halo_tiles : halo_pieces<TileM / WarpM * (TileN / WarpN) * 32, Positions, Channels, Near, Parts> {
+  using pieces_of = halo_pieces<TileM / WarpM * (TileN / WarpN) * 32, Positions, Channels, Near, Parts>;
   using pieces_of::chunks, pieces_of::narrow, pieces_of::parts;
   static constexpr int warps_n = TileN / WarpN, fragments_m = WarpM / 16, fragments_n = WarpN / 8;
   static constexpr int together = fragments_n % 2 ? 1 : 2;  // fragments whose weights a lane reads at once
@@ -155,7 +155,7 @@ struct halo_tiles : halo_pieces<TileM / WarpM * (TileN / WarpN) * 32, Positions,
 
   // The weights of the next step, which are under way while the last ones are multiplied.
   CA_INLINE void read(const int*& weights) {
-    read_fragments<TileN, fragments_n>(next, weights);
+    read_fragments<TileN>(next, weights);
     weights += step_words;
   }
   // The weights of this step, which have come.
@@ -186,10 +186,10 @@ struct halo_tiles : halo_pieces<TileM / WarpM * (TileN / WarpN) * 32, Positions,
 };
 
 // Of all columns by all taps.
-template <int TileM, int TileN, int WarpM, int WarpN, int Positions, int Channels, int Taps, int Near>
+template <int TileM, int TileN, int WarpM, int WarpN, int Positions, int Channels, int Taps, int Near, int Parts>
 struct halo_contraction
-    : halo_tiles<halo_contraction<TileM, TileN, WarpM, WarpN, Positions, Channels, Taps, Near>, 1, TileM, TileN, WarpM, WarpN, Positions, Channels, Near> {
-  using tiles_of = halo_tiles<halo_contraction, 1, TileM, TileN, WarpM, WarpN, Positions, Channels, Near>;
+    : halo_tiles<halo_contraction<TileM, TileN, WarpM, WarpN, Positions, Channels, Taps, Near, Parts>, 1, TileM, TileN, WarpM, WarpN, Positions, Channels, Near, Parts> {
+  using tiles_of = halo_tiles<halo_contraction, 1, TileM, TileN, WarpM, WarpN, Positions, Channels, Near, Parts>;
   using tiles_of::fragments_m, tiles_of::fragments_n, tiles_of::part_floats, tiles_of::parts, tiles_of::right, tiles_of::sum;
 
   template <class Tap>

@@ -6,10 +6,10 @@ namespace ca {
 // Visits says, as constants: how many `phases`; what a chunk is multiplied by, `count` times, tap by tap: `tap(v)`, `phase(v)`;
 // and of the last chunk, where 8 channels or fewer are left for it, `pairs` times: the taps `first(v)` and `second(v)`, `taps`
 // where there is none, of phase `paired(v)`. A warp has WarpN columns of each phase.
-template <int TileM, int TileN, int WarpM, int WarpN, int Positions, int Channels, class Visits, int Near>
+template <int TileM, int TileN, int WarpM, int WarpN, int Positions, int Channels, class Visits, int Near, int Parts>
 struct phased_contraction
-    : halo_tiles<phased_contraction<TileM, TileN, WarpM, WarpN, Positions, Channels, Visits, Near>, Visits::phases, TileM, TileN, WarpM, WarpN, Positions, Channels, Near> {
-  using tiles_of = halo_tiles<phased_contraction, Visits::phases, TileM, TileN, WarpM, WarpN, Positions, Channels, Near>;
+    : halo_tiles<phased_contraction<TileM, TileN, WarpM, WarpN, Positions, Channels, Visits, Near, Parts>, Visits::phases, TileM, TileN, WarpM, WarpN, Positions, Channels, Near, Parts> {
+  using tiles_of = halo_tiles<phased_contraction, Visits::phases, TileM, TileN, WarpM, WarpN, Positions, Channels, Near, Parts>;
   using tiles_of::fragments_m, tiles_of::fragments_n, tiles_of::part_floats, tiles_of::parts, tiles_of::right, tiles_of::sum;
   unsigned left[fragments_m][parts][4];
 
