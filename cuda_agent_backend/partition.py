@@ -7,11 +7,12 @@ what follows it, one to a region (or two of one operand), and with copies, masks
 of its operands (`copies`, `scaled`, `dequantised`).
 The gradients that the backward of a convolution gives are such products, each with that call in its region. An
 attention or a sort waits too and is a region of its own, an attention that torch has taken apart (`composed`), and its
-like without a softmax (`mixed`), with all operators; so is a scatter, with its `messages`. What is beside a product is offered as well, as its region's rest,
-for where a library is left to run the product. A product that a rewrite does away with is fusible like any other node.
-A fusible node whose users all lie on higher levels is moved up to them when that saves traffic. Views on the fringe of
-a region stay outside, and no view is ever an output: what it views is put out instead. What random numbers alone decide
-stays outside too (`drawn`): it comes before all that reads it, and depends on nothing in a region.
+like without a softmax (`mixed`), with all operators; so is a scatter, with its `messages`. What is beside a product is
+offered as well, as its region's rest, for where a library is left to run the product. A product that a rewrite does
+away with is fusible like any other node. A fusible node whose users all lie on higher levels is moved up to them when
+that saves traffic. Views on the fringe of a region stay outside, and no view is ever an output: what it views is put
+out instead. What random numbers alone decide stays outside too (`drawn`): it comes before all that reads it, and
+depends on nothing in a region.
 """
 
 from __future__ import annotations

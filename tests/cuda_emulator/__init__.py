@@ -123,7 +123,9 @@ def build(source: str, folder: Path) -> Path:
 def prepared() -> Path:
     """A folder with what all kernels share: the header, read by g++ beforehand, and what runs them."""
     texts = [(SOURCES / name).read_text() for name in ("emulator.h", "emulator.cpp")]
-    version = subprocess.run([CXX[0], "-dumpfullversion"], capture_output=True, text=True, check=True)
+    version = subprocess.run(
+        [CXX[0], "-dumpfullversion"], capture_output=True, text=True, check=True
+    )
     known = "\n".join([*texts, *CXX, version.stdout])
     ready = PREPARED / hashlib.sha256(known.encode()).hexdigest()[:16]
     if ready.exists():
