@@ -82,6 +82,7 @@ def _cuda() -> list[Family]:
 
     row = _fields(cuda_layout.Layout, {"points", "rows", "ordered", "wide"})
     scatter = ("scatter", "threads", "flight", "tile", "vector", "test")
+    boxed = ("box", "tile_n", "warp_m", "warp_n", "products")
     return [
         Family("map", "Pointwise work", _fields(cuda_map.MapLayout), _rest(cuda_map.MapLayout)),
         Family("row", "Reductions, norms, softmax, scans over rows", row,
@@ -102,10 +103,9 @@ def _cuda() -> list[Family]:
                _paragraph(cuda_contract_gate)),
         Family(cuda_contract_rows.SKETCH, "The same, with whole rows done in their tiles", ("split", "tile_n"),
                _paragraph(cuda_contract_rows)),
-        Family(cuda_halo.SKETCH, "Convolutions that copy their image once", ("box", "tile_n", "warp_m", "warp_n"),
-               _paragraph(cuda_halo)),
-        Family(cuda_phases.SKETCH, "Transposed convolutions with all phases in a block",
-               ("box", "tile_n", "warp_m", "warp_n"), _paragraph(cuda_phases)),
+        Family(cuda_halo.SKETCH, "Convolutions that copy their image once", boxed, _paragraph(cuda_halo)),
+        Family(cuda_phases.SKETCH, "Transposed convolutions with all phases in a block", boxed,
+               _paragraph(cuda_phases)),
         Family(cuda_direct.SKETCH, "Products with few columns", ("rows", "threads"),
                "A thread's `rows` follow each other; `threads` of a block."),
         Family(cuda_short.SKETCH, "Sums of few terms with many results", _fields(cuda_short.ShortLayout),
