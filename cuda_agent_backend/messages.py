@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-import torch
 from torch.fx import Node
 
+from cuda_agent_backend.composed import is_readable
+from cuda_agent_backend.mixed import is_pointwise
 from cuda_agent_backend.operators import Kind, scattered
 from cuda_agent_backend.rewrite.edit import is_tensor, name_of, shape_of
+from cuda_agent_backend.sketch.printer import STORAGE_TYPES
 
 ROWS = ("index", "_unsafe_index", "index_select", "embedding", "gather")
 """Operators that read what indices name."""
@@ -22,12 +24,6 @@ CHEAP = (
     "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_not",
 )  # fmt: skip
 """What is done anew for each value where several are made of one number; anything else is done once, before."""
-DTYPES = frozenset(
-    {
-        torch.float32, torch.float64, torch.float16, torch.bfloat16,
-        torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
-    }
-)  # fmt: skip
 FUSED = (Kind.COMPUTE, Kind.VIEW, Kind.RANDOM, Kind.VANISHING)
 """What kernels make together with what they read."""
 SMALL = 2
@@ -52,8 +48,8 @@ def messages(nodes: Sequence[Node], kinds: Mapping[Node, Kind]) -> set[Node]:
 def _is_readable(node: Node, scatter: Node) -> bool:
     if not is_tensor(node):
         return False
-    value = node.meta["val"]
-    return value.dtype in DTYPES and value.device == scatter.meta["val"].device
+    value, device = node.meta["val"], scatter.meta["val"].device
+    return value.dtype in STORAGE_TYPES and is_readable(value, device)
 
 
 def _made_for(scatter: Node, nodes: Sequence[Node], kinds: Mapping[Node, Kind]) -> set[Node]:
@@ -103,11 +99,10 @@ def _is_there(
 
 def _is_by_element(node: Node, shape: tuple[int, ...], kinds: Mapping[Node, Kind]) -> bool:
     """Whether each element is made by itself, of a few others. ``shape``: of the values, of which there may be more."""
-    if not is_tensor(node) or node.meta["val"].dtype not in DTYPES:
+    if not is_tensor(node) or node.meta["val"].dtype not in STORAGE_TYPES:
         return False
     if kinds[node] is Kind.VIEW:
         return True
-    target = node.target
-    pointwise = isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags
     once = math.prod(shape_of(node)) >= math.prod(shape) or name_of(node) in CHEAP
-    return kinds[node] is Kind.COMPUTE and ((pointwise and once) or name_of(node) in ROWS)
+    made = (once and is_pointwise(node)) or name_of(node) in ROWS
+    return made and kinds[node] is Kind.COMPUTE

@@ -24,7 +24,7 @@ from cuda_agent_backend.sketch.cuda_attention import CudaAttention
 from cuda_agent_backend.sketch.cuda_attention_half import CudaHalfAttention
 from cuda_agent_backend.sketch.cuda_chain import chained
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
-from cuda_agent_backend.sketch.cuda_library import Library, Nests, is_library, library_of
+from cuda_agent_backend.sketch.cuda_library import Library, is_library, library_of
 from cuda_agent_backend.sketch.cuda_mixing import CudaMixing
 from cuda_agent_backend.sketch.cuda_recurrent import CudaRecurrent
 from cuda_agent_backend.sketch.cuda_rolled import CudaRolled
@@ -35,7 +35,7 @@ from cuda_agent_backend.sketch.device import CpuFacts, cpu_facts, gpu_facts
 from cuda_agent_backend.sketch.guarded import FIRST, SECOND, guarded
 from cuda_agent_backend.sketch.lower import LoweredRegion, lower
 from cuda_agent_backend.sketch.mixing import mixing_of
-from cuda_agent_backend.sketch.nest import Kernel, temporaries
+from cuda_agent_backend.sketch.nest import Kernel, Nests, temporaries
 from cuda_agent_backend.sketch.program import Program
 from cuda_agent_backend.sketch.recurrent import is_recurrent, recurrent_of
 from cuda_agent_backend.sketch.rolled import rolled_of

@@ -18,10 +18,10 @@ from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 from cuda_agent_backend.sketch.coded import codes_of
 from cuda_agent_backend.sketch.cuda_parts import stage_dtype
 from cuda_agent_backend.sketch.nest import Dim, Kernel, coefficient, cut_loops, mergeable
+from cuda_agent_backend.sketch.printer import HALVES
 from cuda_agent_backend.sketch.ssa import GATHER, Body, Instruction, Value, number_of
 
 LOADS = ("load", GATHER, "masked", "local")
-HALVES = (torch.float16, torch.bfloat16)
 FACTORS = (torch.float32, *HALVES)
 LARGEST_FACTOR = 2.0**20
 """Of the constants that sums are scaled by for their operands, whose reciprocal is the smallest: sums that are made

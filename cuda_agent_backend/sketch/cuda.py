@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal
 
-import torch
-
 from cuda_agent_backend.sketch import (
     cuda_channels,
     cuda_contract,
@@ -59,6 +57,7 @@ from cuda_agent_backend.sketch.nest import Kernel, temporaries
 from cuda_agent_backend.sketch.paired import combining, pairs
 from cuda_agent_backend.sketch.passes import passes
 from cuda_agent_backend.sketch.pooled import Pooling, pooling_of
+from cuda_agent_backend.sketch.printer import half_types
 from cuda_agent_backend.sketch.program import Program
 from cuda_agent_backend.sketch.reduced import Reducing, reducing_of, reducings
 from cuda_agent_backend.sketch.schedule import Parameter, Schedule
@@ -73,7 +72,6 @@ from sandbox.specs import TensorSpec
 __all__ = ["DeviceFacts", "emit", "fits", "schedules"]
 
 _PRELUDE = Path(__file__).parent / "csrc" / "cuda.cuh"
-_HALF = (torch.float16, torch.bfloat16)
 _FEW = 2
 """Schedules to ask for where it is enough to know that there are any."""
 _OF_PRODUCTS = {
@@ -161,7 +159,7 @@ def program(
 
 def _preludes(region: LoweredRegion, schedule: Schedule) -> tuple[str, ...]:
     """The texts that its kernels use, those that others build on first."""
-    halves = any(b.dtype in _HALF for b in region.buffers.values())
+    halves = half_types(b.dtype for b in region.buffers.values())
     sketches = {dict(p).get("sketch") for p in schedule.kernels}
     boxed = sketches & {cuda_halo.SKETCH, cuda_phases.SKETCH}
     files = [_PRELUDE]
@@ -174,7 +172,7 @@ def _preludes(region: LoweredRegion, schedule: Schedule) -> tuple[str, ...]:
     if any(dict(p).get("exchange") == "grid" for p in schedule.kernels):
         files.append(cuda_grid.PRELUDE)
     texts = (file.read_text(encoding="utf-8") for file in files)
-    return ("#define CA_HALF" if halves else "", *texts)
+    return ("".join(halves), *texts)
 
 
 def _joined(

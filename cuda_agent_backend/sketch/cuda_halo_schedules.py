@@ -85,7 +85,7 @@ def halo_schedules(
     )
     chosen: dict[Tile, Parameters] = {}
     for _, _, box, tile in ranked:
-        own = parameters_of(SKETCH, box, tile, products)
+        own = boxed_parameters(SKETCH, box, tile, products)
         if tile not in chosen and _fits(kernel, found, region, own, device):
             chosen[tile] = own
         if len(chosen) == MOST:
@@ -169,7 +169,7 @@ def _registers(warp_m: int, warp_n: int) -> int:
     return OWN_REGISTERS + 2 * warp_m * warp_n // 32
 
 
-def parameters_of(sketch: str, box: tuple[int, ...], tile: Tile, products: int) -> Parameters:
+def boxed_parameters(sketch: str, box: tuple[int, ...], tile: Tile, products: int) -> Parameters:
     """Of a schedule; six products are not said."""
     _, tile_n, warp_m, warp_n = tile
     text = "x".join(map(str, box))

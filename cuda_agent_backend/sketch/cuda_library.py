@@ -19,7 +19,7 @@ from cuda_agent_backend.sketch.called import Called, Part, called_of
 from cuda_agent_backend.sketch.calls import calls_of, name_of
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
 from cuda_agent_backend.sketch.lower import LoweredRegion
-from cuda_agent_backend.sketch.nest import Kernel
+from cuda_agent_backend.sketch.nest import Kernel, Nests
 from cuda_agent_backend.sketch.program import Program, preludes_of, renamed
 from cuda_agent_backend.sketch.schedule import Parameter, Schedule
 from cuda_agent_backend.sketch.ssa import Unsupported
@@ -31,7 +31,6 @@ from sandbox.task import Ref, Task, TaskError
 SKETCH = "library"
 FEW = 2
 """Schedules of a part's kernels to ask for: the best guess is taken, and where calls leave no choice the next too."""
-Nests = tuple[LoweredRegion, tuple[Kernel, ...]]
 
 
 @dataclass(frozen=True)

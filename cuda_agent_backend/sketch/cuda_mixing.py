@@ -15,7 +15,6 @@ import sympy
 import torch
 
 from cuda_agent_backend.sketch.attention import Matrices, offset, word
-from cuda_agent_backend.sketch.contraction import HALVES
 from cuda_agent_backend.sketch.cuda_access import LanePrinter, share_divisors
 from cuda_agent_backend.sketch.cuda_attention import (
     BY_TURNS,
@@ -33,7 +32,7 @@ from cuda_agent_backend.sketch.cuda_of_matrix import shared_by_places
 from cuda_agent_backend.sketch.cuda_parts import WIDE, temporary
 from cuda_agent_backend.sketch.device import CpuFacts, gpu_facts
 from cuda_agent_backend.sketch.mixing import MIXED, SCORE, TOTAL, Mixing, Pointwise
-from cuda_agent_backend.sketch.printer import STORAGE_TYPES
+from cuda_agent_backend.sketch.printer import STORAGE_TYPES, half_types
 from cuda_agent_backend.sketch.schedule import Schedule
 from cuda_agent_backend.sketch.ssa import Body, Instruction, Unsupported
 from sandbox.plan import Buffer, Launch, Plan
@@ -118,18 +117,13 @@ class CudaMixing:
             raise Unsupported(f"parameters of mixing by scores: {error}") from error
         blocks.check_mixing(self.form, gpu_facts(device))
         text = [
-            *_of_halves(self.task),
+            *half_types(getattr(torch, spec.dtype) for spec in self.task.inputs),
             *_prelude(self.form, blocks),
             *_sizes(self.task, self.form, blocks),
             *_kernel(self.task, self.form, blocks),
             *(_joining(self.task, self.form, blocks) if blocks.parts > 1 else ()),
         ]
         return "\n".join(text), _plan(self.task, self.form, blocks)
-
-
-def _of_halves(task: Task) -> list[str]:
-    halves = any(getattr(torch, spec.dtype) in HALVES for spec in task.inputs)
-    return ["#define CA_HALF"] if halves else []
 
 
 def _prelude(form: Mixing, blocks: Blocks) -> list[str]:

@@ -22,7 +22,7 @@ from cuda_agent_backend.sketch.cuda_halo_schedules import (
     Parameters,
     Tile,
     best_boxes,
-    parameters_of,
+    boxed_parameters,
     whole_warps,
 )
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts, ceildiv
@@ -88,7 +88,7 @@ def phased_schedules(
     for _, _, box, tile in ranked:
         if tile in chosen:
             continue
-        own = parameters_of(SKETCH, box, tile, products)
+        own = boxed_parameters(SKETCH, box, tile, products)
         try:
             phased_writer(kernel, found, region, own, "k", device).check()
         except Unsupported:

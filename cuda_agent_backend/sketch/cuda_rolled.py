@@ -27,8 +27,7 @@ from cuda_agent_backend.sketch.cuda_rolled_kernel import (
     points,
 )
 from cuda_agent_backend.sketch.device import CpuFacts, gpu_facts
-from cuda_agent_backend.sketch.lower import LoweredRegion
-from cuda_agent_backend.sketch.nest import Kernel
+from cuda_agent_backend.sketch.nest import Nests
 from cuda_agent_backend.sketch.program import Program, preludes_of, renamed
 from cuda_agent_backend.sketch.rolled import LaneStage, Part, Rolled
 from cuda_agent_backend.sketch.schedule import Schedule
@@ -58,7 +57,6 @@ COSTLY = (
 )
 SLOW, SHUFFLE = 8, 2
 """Instructions of those, and of an exchange between lanes with what follows it; others count one."""
-Nests = tuple[LoweredRegion, tuple[Kernel, ...]]
 
 
 def _cost(deal: Deal, form: Rolled, device: DeviceFacts) -> int:

@@ -9,14 +9,19 @@ from functools import cached_property
 from pathlib import Path
 
 import sympy
-import torch
 
 from cuda_agent_backend.sketch.cuda_access import LanePrinter
 from cuda_agent_backend.sketch.cuda_frame import block, decompose, indented
 from cuda_agent_backend.sketch.cuda_layout import WARP, ceildiv
 from cuda_agent_backend.sketch.cuda_narrow import narrowed_body
 from cuda_agent_backend.sketch.nest import Dim
-from cuda_agent_backend.sketch.printer import COMPUTE_TYPES, STORAGE_TYPES, c_place, literal
+from cuda_agent_backend.sketch.printer import (
+    COMPUTE_TYPES,
+    STORAGE_TYPES,
+    c_place,
+    half_types,
+    literal,
+)
 from cuda_agent_backend.sketch.rolled import STEP, Handed, LaneStage, Load, Rolled
 from cuda_agent_backend.sketch.ssa import Instruction, Unsupported
 from sandbox.plan import Launch
@@ -28,7 +33,6 @@ MOST_EACH, MOST_WRITTEN_OUT = 32, 64
 """Lanes of a thread, and lanes times steps that its text has."""
 MOST_UNDER_WAY = 128
 """Values that a thread has asked for and not used yet: they are in registers."""
-HALF = (torch.float16, torch.bfloat16)
 JOINED = ("float", "double", "int32_t", "int64_t")
 """Types that threads exchange."""
 
@@ -86,9 +90,8 @@ class LoopWriter:
         return Launch(self.name, grid, (self.deal.threads, 1, 1), 0, (*names, *given))
 
     def preludes(self) -> tuple[str, ...]:
-        dtypes = {b.dtype for b in self.form.region.buffers.values()}
-        halves = not dtypes.isdisjoint(HALF)
-        return ("#define CA_HALF" if halves else "", PRELUDE.read_text(encoding="utf-8"))
+        halves = half_types(b.dtype for b in self.form.region.buffers.values())
+        return ("".join(halves), PRELUDE.read_text(encoding="utf-8"))
 
     def function(self) -> str:
         deal, form = self.deal, self.form

@@ -14,12 +14,11 @@ from pathlib import Path
 
 import torch
 
-from cuda_agent_backend.sketch.contraction import HALVES
 from cuda_agent_backend.sketch.cuda_layout import MAX_THREADS, WARP, DeviceFacts, ceildiv
-from cuda_agent_backend.sketch.cuda_library import Nests
 from cuda_agent_backend.sketch.cuda_values import Values
 from cuda_agent_backend.sketch.device import CpuFacts, gpu_facts
-from cuda_agent_backend.sketch.printer import STORAGE_TYPES
+from cuda_agent_backend.sketch.nest import Nests
+from cuda_agent_backend.sketch.printer import STORAGE_TYPES, half_types
 from cuda_agent_backend.sketch.scatter import Made, Operand, Scatter
 from cuda_agent_backend.sketch.schedule import Parameter, Schedule
 from cuda_agent_backend.sketch.ssa import Unsupported
@@ -179,9 +178,8 @@ class CudaScatter:
             launches.append(Launch(name, (blocks, 1, 1), (threads, 1, 1), shared, names))
         folder = Path(__file__).parent / "csrc"
         prelude = [(folder / n).read_text(encoding="utf-8") for n in ("cuda.cuh", "scatter.cuh")]
-        if any(getattr(torch, b.spec.dtype) in HALVES for b in inputs):
-            prelude.insert(0, "#define CA_HALF")
-        return "\n".join([*prelude, *lines, ""]), Plan("cuda", buffers, tuple(launches))
+        halves = half_types(getattr(torch, b.spec.dtype) for b in inputs)
+        return "\n".join([*halves, *prelude, *lines, ""]), Plan("cuda", buffers, tuple(launches))
 
     def _sizes(self, constants: dict[str, int]) -> list[str]:
         form = self.form

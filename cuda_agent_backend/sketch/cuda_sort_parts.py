@@ -12,7 +12,7 @@ import torch
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts, ceildiv
 from cuda_agent_backend.sketch.cuda_parts import WIDE
 from cuda_agent_backend.sketch.device import CpuFacts, gpu_facts
-from cuda_agent_backend.sketch.printer import STORAGE_TYPES
+from cuda_agent_backend.sketch.printer import STORAGE_TYPES, half_types
 from cuda_agent_backend.sketch.schedule import Schedule
 from cuda_agent_backend.sketch.sorting import Rows, Sorting
 from cuda_agent_backend.sketch.ssa import Unsupported
@@ -22,7 +22,6 @@ from sandbox.task import Task
 
 ENTRY = "k0"
 MAX_BLOCKS = 2**31 - 1
-HALVES = ("float16", "bfloat16")
 MOST = 3
 """Schedules that are offered."""
 
@@ -101,9 +100,8 @@ def storage(dtype: str) -> str:
 def prelude(form: Sorting, *more: str) -> list[str]:
     """What comes before the kernels of ``form``."""
     folder = Path(__file__).parent / "csrc"
-    halves = ["#define CA_HALF"] if form.source.dtype in HALVES else []
     return [
-        *halves,
+        *half_types([getattr(torch, form.source.dtype)]),
         *((folder / n).read_text(encoding="utf-8") for n in ("cuda.cuh", "sort.cuh", *more)),
     ]
 

@@ -78,6 +78,10 @@ class Kernel:
         return all(s.kind == "map" for s in self.stages)
 
 
+Nests = tuple[LoweredRegion, tuple[Kernel, ...]]
+"""A region and its kernels."""
+
+
 def temporaries(region: LoweredRegion, kernels: Iterable[Kernel]) -> list[Buffer]:
     """What goes through memory from kernel to kernel."""
     written = {s.buffer for k in kernels for stage in k.stages for s in stage.stores}

@@ -8,7 +8,7 @@ the *lane*; with ``L == 1`` the same text is scalar code. Half-precision values 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import sympy
@@ -46,6 +46,14 @@ COMPUTE_TYPES = {
     torch.bfloat16: "float",
     torch.uint16: "uint16_t",
 }
+
+HALVES = (torch.float16, torch.bfloat16)
+
+
+def half_types(dtypes: Iterable[torch.dtype]) -> list[str]:
+    """What has the prelude of cuda define the types of half precision, where there are such."""
+    return [] if set(HALVES).isdisjoint(dtypes) else ["#define CA_HALF"]
+
 
 #: operations of Inductor's loop IR that have a function of the same meaning in both preludes
 OPERATIONS = {

@@ -16,8 +16,8 @@ import sympy
 
 from cuda_agent_backend.sketch.contraction import Contraction, numbers_of, points, straightened
 from cuda_agent_backend.sketch.lower import LoweredRegion, Store
-from cuda_agent_backend.sketch.nest import Dim, Kernel, RowStage
-from cuda_agent_backend.sketch.reduced_directions import Direction, Nests
+from cuda_agent_backend.sketch.nest import Dim, Kernel, Nests, RowStage
+from cuda_agent_backend.sketch.reduced_directions import Direction
 from cuda_agent_backend.sketch.reduced_loops import (
     Access,
     Names,

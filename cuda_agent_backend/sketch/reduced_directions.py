@@ -16,6 +16,7 @@ from cuda_agent_backend.sketch.lower import Buffer, LoweredRegion, Store
 from cuda_agent_backend.sketch.nest import (
     Dim,
     Kernel,
+    Nests,
     RowStage,
     coefficient,
     merge_inner,
@@ -29,8 +30,6 @@ from cuda_agent_backend.sketch.ssa import Body, Unsupported
 
 TILE = sympy.Symbol("tile", integer=True, nonnegative=True)
 """Number of a tile along what is reduced."""
-Nests = tuple[LoweredRegion, tuple[Kernel, ...]]
-"""A region and its kernels."""
 
 
 @dataclass(frozen=True)

@@ -219,14 +219,21 @@ def test_what_is_not_finite_is_as_in_eager(
     torch.testing.assert_close(got, want, equal_nan=True, rtol=1e-4, atol=1e-5)
 
 
+def beyond_a_bound(length: int, infinite: int, none: int, dtype: torch.dtype) -> list[Tensor]:
+    """Four heads of which one has products that overflow, two have keys with an infinity or without a number, and one a
+    value that is infinite; of those keys the numbers are given."""
+    q, k, v = (x.to(dtype) for x in map(Tensor.clone, heads(4, 1, length, length, 64)))
+    q[0, 0, 5], k[0, 1, infinite, 0], k[0, 2, none, 3], v[0, 3, 7, 5] = 0.0, INFINITY, NAN, INFINITY
+    q[0, 0, 5, 4] = 3e38
+    return [q, k, v]
+
+
 @pytest.mark.parametrize("number", [0, 5])
 @pytest.mark.parametrize("hidden", [False, True], ids=["all keys", "causal"])
 def test_a_bound_holds_where_products_overflow(hidden: bool, number: int, tmp_path: Path) -> None:
     """An infinite product's score is the bound, that of none is none, whatever is added to hide it."""
-    q, k, v = (x.clone() for x in heads(4, 1, 133, 133, 64))
-    q[0, 0, 5], k[0, 1, 120, 0], k[0, 2, 100, 3], v[0, 3, 7, 5] = 0.0, INFINITY, NAN, INFINITY
-    q[0, 0, 5, 4] = 3e38
-    analysis, own = analysed(capped(3.0, hidden), q, k, v)
+    given = beyond_a_bound(133, 120, 100, torch.float32)
+    analysis, own = analysed(capped(3.0, hidden), *given)
     assert analysis.form.cap == 3.0
     got, want = emulated(analysis, number, tmp_path, own), eager(analysis, own)
     assert want[:2].isfinite().all() and want[2].isnan().any() and want[3].isinf().any()

@@ -9,6 +9,7 @@ import pytest
 import torch
 from test_composed_attention import (
     attentions,
+    beyond_a_bound,
     capped,
     eager,
     graph_on_cuda,
@@ -169,10 +170,8 @@ def test_what_is_not_finite_is_as_in_truth(fill: float | None, groups: int, tmp_
 @pytest.mark.parametrize("groups", [0, 1])
 @pytest.mark.parametrize("hidden", [False, True], ids=["all keys", "causal"])
 def test_a_bound_holds_where_products_overflow(hidden: bool, groups: int, tmp_path: Path) -> None:
-    q, k, v = (x.bfloat16() for x in heads(4, 1, 67, 67, 64))
-    q[0, 0, 5], k[0, 1, 60, 0], k[0, 2, 50, 3], v[0, 3, 7, 5] = 0.0, INFINITY, NAN, INFINITY
-    q[0, 0, 5, 4] = 3e38
-    analysis, own = analysed(capped(3.0, hidden), q, k, v)
+    given = beyond_a_bound(67, 60, 50, torch.bfloat16)
+    analysis, own = analysed(capped(3.0, hidden), *given)
     got, want = emulated(analysis, groups, tmp_path, own), wide(analysis, own)
     assert want[:2].isfinite().all() and want[2].isnan().any() and want[3].isinf().any()
     torch.testing.assert_close(got.double(), want.double(), equal_nan=True, rtol=2e-2, atol=2e-2)
