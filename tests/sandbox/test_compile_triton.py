@@ -164,7 +164,7 @@ def test_python_is_not_imported_where_it_cannot_be_confined_nor_without_triton(
 
 
 def hostile(folder: Path, source: str, seconds: float = 60.0, memory: int = 8 << 30) -> Any:
-    """What comes of a source that is imported, within limits. The clock's is the first: processor time is twice that."""
+    """What comes of a source that is imported within limits. The clock stops it first: processor time is twice that."""
     limits = Limits(seconds, int(2 * seconds) + 1, memory)
     return compile_triton(one(source), folder, ARCH, limits)
 
