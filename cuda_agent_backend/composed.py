@@ -51,7 +51,7 @@ from cuda_agent_backend.triangular import (
     value_of,
 )
 
-LARGEST_HEAD = 128
+LARGEST_HEAD = 256
 FEWEST_QUERIES = 16
 """A block of the kernel takes 64 of them: for very few it reads keys and values by too few blocks."""
 SMALLEST_WORK = 1 << 20

@@ -138,7 +138,7 @@ _HALF_HEADS = {torch.float16: 256, torch.bfloat16: 256}
 ATTENTION = {
     "cpu": {"_scaled_dot_product_flash_attention_for_cpu": {torch.float32: 256}},
     "cuda": {
-        "_scaled_dot_product_efficient_attention": {torch.float32: 128, **_HALF_HEADS},
+        "_scaled_dot_product_efficient_attention": {torch.float32: 256, **_HALF_HEADS},
         "_scaled_dot_product_flash_attention": _HALF_HEADS,
         "_scaled_dot_product_cudnn_attention": _HALF_HEADS,
     },

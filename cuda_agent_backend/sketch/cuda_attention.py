@@ -148,10 +148,13 @@ RELAYS = (
 )  # fmt: skip
 """Better guesses first, and before those of warps; with the longest row of Q, K and V that each is for."""
 SMALL = (Blocks(64, 16, 32, 2, 0, 1), Blocks(64, 16, 64, 2, 1, 1), Blocks(64, 16, 32, 2, 1, 0))  # fmt: skip
-"""For heads up to ``KEPT``, better guesses first."""
+"""For small heads, better guesses first."""
 LARGE = (Blocks(64, 16, 32, 2, 0, 1), Blocks(64, 16, 32, 2, 0, 0), Blocks(64, 16, 64, 2, 0, 0))  # fmt: skip
 """For those that would leave too few registers if their queries stayed there."""
-KEPT = 64
+LARGEST = (Blocks(64, 16, 16, 3, 0, 1), Blocks(64, 16, 16, 3, 0, 0))
+"""For those of whose sums a thread has so many that more keys at a time leave too few."""
+KEPT, HELD = 64, 192
+"""The largest heads for the first and for the second of these."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +170,8 @@ class CudaAttention:
         found = []
         size = self.form.size
         relays = (blocks for blocks, largest in RELAYS if size <= largest)
-        for blocks in (*relays, *(SMALL if size <= KEPT else LARGE)):
+        by_warps = SMALL if size <= KEPT else LARGE if size <= HELD else LARGEST
+        for blocks in (*relays, *by_warps):
             made = Schedule.of(dict(blocks.__dict__))
             if self._reason(blocks, facts) is None:
                 found.append(made)

@@ -44,16 +44,22 @@ WIDE_PRELUDE = (
     "attention_head.cuh", "attention_half.cuh",
 )  # fmt: skip
 GROUP_ROWS = 64
-MAX_GROUPS = 4
-WIDE_KEYS, WIDE_STAGES, WIDEST_HEAD = (64, 128), 3, 128
+MAX_GROUPS, LARGE_GROUPS, LARGE = 4, 2, 128
+"""Warp groups at most, and how many heads above ``LARGE`` want: the copies of one alone take too many registers."""
+WIDE_KEYS = {64: (64, 128), 128: (64,), 256: (32, 48, 64)}
+"""Of a tile of warp groups, by the largest head: a thread has half of a query's scores and half of its sums."""
+WIDE_STAGES = 3
+COMMON_SCORES = (32, 64)
+"""Of a thread, for which ``contract_wide_half.cuh`` has the product of a warp group."""
 PANEL_BYTES, PANEL = 128, 64
 """Of a line of shared memory from which the tensor core reads, and its elements."""
 SWIZZLE_BYTES = 1024
 """What the tensor core's tiles are aligned to."""
 PADDING = 8
 """Elements by which lines are longer in shared memory than what they hold (see ``contract_half.cuh``)."""
-REGISTERS = 224
-"""Of a thread, for sums, weights, queries, and two for each of its copies; the rest of 255 hold what is on its way."""
+TANGENT, REGISTERS = 8, 224
+"""Of a thread, for the tangents of scores that have a bound, and for all of sums, weights, queries, and two for each of
+its copies; the rest of 255 hold what is on its way."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +94,9 @@ class HalfBlocks:
         if staged:
             copies += ceildiv(self.rows * self.keys // staged, self.threads)
         weights = self.keys * (2 if form.mask else 1)
-        return self.warp // 16 * (2 * (form.size + weights) + depth * self.kept) // 4 + 2 * copies
+        tangents = TANGENT * (form.cap is not None)
+        held = self.warp // 16 * (2 * (form.size + weights) + depth * self.kept) // 4
+        return held + 2 * copies + tangents
 
     def check(self, form: Attention, device: DeviceFacts) -> None:
         """Raises Unsupported where the parameters do not fit each other or the device."""
@@ -112,7 +120,10 @@ class HalfBlocks:
             raise Unsupported("parameters that mean nothing to warp groups")
         if self.rows % GROUP_ROWS or self.rows > MAX_GROUPS * GROUP_ROWS:
             raise Unsupported(f"{self.rows} queries for warp groups")
-        if self.keys not in WIDE_KEYS[: 1 if form.size > PANEL else 2] or form.size > WIDEST_HEAD:
+        if form.size > LARGE and self.rows != LARGE_GROUPS * GROUP_ROWS:
+            raise Unsupported(f"{self.rows} queries of {form.size} elements for warp groups")
+        sizes = (keys for largest, keys in WIDE_KEYS.items() if form.size <= largest)
+        if self.keys not in next(sizes, ()):
             raise Unsupported(f"tiles of {self.keys} keys of {form.size} elements")
         if vector(form) == 1:
             raise Unsupported("warp groups and rows that are not aligned to 4 bytes")
@@ -122,7 +133,9 @@ def _wide(rows: int, keys: int, stages: int = 3) -> HalfBlocks:
     return HalfBlocks(rows, 16, keys, stages, 0, 1)
 
 
-WIDE_CHOICES = (_wide(128, 64), _wide(128, 128), _wide(192, 64), _wide(64, 64))
+WIDE_CHOICES = (
+    _wide(128, 64), _wide(128, 128), _wide(192, 64), _wide(128, 48), _wide(64, 64), _wide(128, 32),
+)  # fmt: skip
 """Better guesses first, and before those of warps. The third is the first where two blocks of the first do not fit on a
 multiprocessor, since it takes three groups to hide the softmax of one."""
 TWO_FIT = 88
@@ -131,7 +144,7 @@ CHOICES = (
     HalfBlocks(128, 32, 64, 2, 1), HalfBlocks(128, 32, 64, 2, 0), HalfBlocks(64, 32, 64, 2, 0),
     HalfBlocks(128, 32, 64, 3, 1), HalfBlocks(128, 32, 32, 2, 0), HalfBlocks(64, 32, 32, 2, 0),
     HalfBlocks(128, 16, 64, 2, 1), HalfBlocks(64, 16, 64, 2, 1), HalfBlocks(128, 32, 128, 2, 0),
-    HalfBlocks(64, 16, 64, 2, 0), HalfBlocks(64, 16, 32, 2, 0),
+    HalfBlocks(64, 16, 64, 2, 0), HalfBlocks(64, 16, 32, 2, 0), HalfBlocks(128, 16, 64, 2, 0),
 )  # fmt: skip
 """Better guesses first: warps of 32 queries read keys and values half as often, where registers hold them."""
 MOST = 10
@@ -211,9 +224,13 @@ def _prelude(form: Attention, blocks: HalfBlocks) -> list[str]:
         return prelude(PRELUDE)
     kind = "f16" if form.dtype == torch.float16 else "bf16"
     head = "template <class T> CA_INLINE void multiply_rows"
+    products = wide_product(head, kind, form.size // 2, True)
+    if (scores := blocks.keys // 2) not in COMMON_SCORES:
+        head = "template <class T, int, int> CA_INLINE void multiply_both"
+        products += wide_product(head, kind, scores, False, left=0)
     return [
         *prelude(WIDE_PRELUDE),
-        *("namespace ca {", *wide_product(head, kind, form.size // 2, True), "}  // namespace ca"),
+        *("namespace ca {", *products, "}  // namespace ca"),
         *prelude(("attention_half_wide.cuh",)),
     ]
 

@@ -169,19 +169,24 @@ def _operand(name: str, operand: Matrices) -> str:
     return f"    found.{name} = in{operand.input} + {at};"
 
 
-def wide_product(head: str, kind: str, count: int, by_rows: bool) -> list[str]:
+def wide_product(head: str, kind: str, count: int, by_rows: bool, left: int = 4) -> list[str]:
     """The function of a warp group's product, as ``contract_wide.cuh`` has some, for ``count`` sums of a thread: the
     instruction names each of them. head: its beginning up to the name; kind: the operands' type, the second's by rows
-    or by terms."""
+    or by terms; left: registers of the first, 0 where it is in shared memory too, by terms."""
     names = ", ".join(f"%{i}" for i in range(count))
-    left = ", ".join(f"%{count + i}" for i in range(4))
-    shape = f"wgmma.mma_async.sync.aligned.m64n{2 * count}k16.f32.{kind}.{kind}"
     sums = ", ".join(f'"+f"(d[{i}])' for i in range(count))
+    shape = f"wgmma.mma_async.sync.aligned.m64n{2 * count}k16.f32.{kind}.{kind}"
+    parts = [f"%{count + i}" for i in range(left)]
+    first = f"{{{', '.join(parts)}}}" if left else f"%{count}"
+    given = [f'"r"(a[{i}])' for i in range(left)] or ['"l"(a)']
+    second, more = count + len(given), count + len(given) + 1
+    layouts = f"{'' if left else '0, '}{int(by_rows)}"
+    type_ = f"const unsigned (&a)[{left}]" if left else "uint64_t a"
     return [
-        f"{head}(float (&d)[{count}], const unsigned (&a)[4], uint64_t b, int more) {{",
-        f'  asm volatile("{{ .reg .pred p; setp.ne.b32 p, %{count + 5}, 0; {shape} {{{names}}}, "',
-        f'               "{{{left}}}, %{count + 4}, p, 1, 1, {int(by_rows)}; }}"',
+        f"{head}(float (&d)[{count}], {type_}, uint64_t b, int more) {{",
+        f'  asm volatile("{{ .reg .pred p; setp.ne.b32 p, %{more}, 0; {shape} {{{names}}}, "',
+        f'               "{first}, %{second}, p, 1, 1, {layouts}; }}"',
         f"               : {sums}",
-        '               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));',
+        f'               : {", ".join(given)}, "l"(b), "r"(more));',
         "}",
     ]

@@ -463,7 +463,7 @@ def softened(shape: tuple[int, ...], **how: Any) -> Function:
     [
         (grouped(), heads(4, 2, 8, 300, 64)),
         (grouped(), heads(4, 2, 20, 20, 64)),
-        (grouped(), heads(4, 2, 67, 67, 136)),
+        (grouped(), heads(4, 2, 67, 67, 264)),
         (grouped(), heads(4, 2, 67, 67, 60)),
         (lambda q, k, v: (q @ k.transpose(2, 3)).softmax(-2) @ v, heads(4, 1, 67, 67, 64)),
         (lambda q, k, v: (q @ k.transpose(2, 3) * -1.0).softmax(-1) @ v, heads(4, 1, 67, 67, 64)),

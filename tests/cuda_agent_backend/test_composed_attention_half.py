@@ -96,6 +96,7 @@ CASES: dict[str, tuple[Function, tuple[Tensor, ...]]] = {
     "scores with a bound": (capped(3.0), Q3),
     "scores with a bound, causal": (capped(3.0, True), Q3),
     "scores with a bound and a mask": (capped(0.5), (*heads(4, 1, 72, 72, 64), randn(72, 72))),
+    "scores with a bound, heads of 256": (capped(3.0, True), heads(4, 1, 99, 99, 256)),
     "a triangle": (filling(-INFINITY, later), Q3),
     "a triangle, and a number": (filling(-1e4, later), Q3),
     "a triangle and a bias": (filling(-INFINITY, later), (*Q3, randn(1, 4, 67, 67))),
@@ -204,7 +205,15 @@ def test_scores_that_are_rounded_between_products_of_float32_stay_so() -> None:
 
 @pytest.mark.skipif(isinstance(find_cuda(), Missing), reason="no CUDA compiler")
 @pytest.mark.parametrize("groups", [0, 1])
-@pytest.mark.parametrize("name", ["a triangle", "a triangle that is given", "scores with a bound"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a triangle",
+        "a triangle that is given",
+        "scores with a bound",
+        "scores with a bound, heads of 256",
+    ],
+)
 def test_kernels_compile_without_spilling(name: str, groups: int, tmp_path: Path) -> None:
     function, inputs = CASES[name]
     analysis, _ = analysed(function, *halves(inputs, torch.float16))

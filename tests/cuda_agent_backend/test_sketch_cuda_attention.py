@@ -113,6 +113,8 @@ CASES: dict[str, Case] = {
     "heads of 64, causal": (heads(1, 133, 1, 64), {"is_causal": True}),
     "heads of 72": (heads(1, 70, 1, 72), {"is_causal": True}),
     "heads of 128": (heads(1, 70, 1, 128), {}),
+    "heads of 192": (heads(1, 70, 1, 192), {}),
+    "heads of 256": (heads(1, 70, 1, 256), {"is_causal": True}),
     "another scale": (QKV, {"scale": 0.3}),
     "more keys": ((randn(2, 3, 19, 16), *heads(2, 45, 3, 16, 2)), {}),
     "more keys, causal": ((randn(2, 3, 19, 16), *heads(2, 45, 3, 16, 2)), {"is_causal": True}),
@@ -143,7 +145,8 @@ def test_attention_is_as_accurate_as_in_float32(name: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("number", range(1, 8))
 @pytest.mark.parametrize(
-    ("size", "how"), [(64, {"is_causal": True}), (40, {}), (72, {"is_causal": True}), (128, {})]
+    ("size", "how"),
+    [(64, {"is_causal": True}), (40, {}), (72, {"is_causal": True}), (128, {}), (192, {})],
 )
 def test_all_schedules_compute_the_same(
     size: int, how: dict[str, Any], number: int, tmp_path: Path
@@ -243,7 +246,7 @@ def test_what_is_not_covered_says_why() -> None:
     assert "mask beside" in reason(q, k, v, randn(2, 3, 45, 45), is_causal=True)
     assert "scale" in reason(q, k, v, scale=-1.0)
     assert "12 elements" in reason(*heads(1, 20, 1, 12))
-    assert "136 elements" in reason(*heads(1, 20, 1, 136))
+    assert "264 elements" in reason(*heads(1, 20, 1, 264))
     assert "values" in reason(q, k, randn(2, 3, 45, 24))
     assert "float64" in reason(q.double(), k.double(), v.double())
     assert "dropout" in reason(q, k, v, dropout_p=0.1)
@@ -268,7 +271,7 @@ def test_a_schedule_that_does_not_fit_is_refused(change: dict[str, int]) -> None
 
 @pytest.mark.skipif(isinstance(find_cuda(), Missing), reason="no CUDA compiler")
 @pytest.mark.parametrize("number", range(8))
-@pytest.mark.parametrize("size", [64, 72, 128])
+@pytest.mark.parametrize("size", [64, 72, 128, 192, 256])
 def test_all_schedules_compile_without_spilling(size: int, number: int, tmp_path: Path) -> None:
     analysis = analysed(*(randn(1, 2, 300, size) for _ in range(3)), is_causal=True)
     found = schedules(analysis, DEVICE)

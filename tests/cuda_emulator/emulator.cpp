@@ -392,16 +392,19 @@ template <int Width> void multiply_now(float* d, int n, const unsigned* a, uint6
 }
 template void multiply_now<1>(float*, int, const unsigned*, uint64_t, int);
 template void multiply_now<2>(float*, int, const unsigned*, uint64_t, int);
-// Lines of 128 bytes, of 64 terms or, 8192 bytes for each 64 rows, of rows.
+// Lines of 128 bytes, of 64 terms or of as many rows; where the next 64 are is above what addresses have.
+const int NEXT = 48, KIB = 1024;
 uint64_t by_rows_operand(const float* tile, int byte, int next) {
-  if (uintptr_t(tile) % 1024 || byte % 1024 || next != 8192) { fprintf(stderr, "emulator: a tile that is not aligned\n"); abort(); }
-  return uintptr_t(tile) + byte;
+  if (uintptr_t(tile) % KIB || byte % KIB || next % KIB || next >> 16) { fprintf(stderr, "emulator: a tile that is not aligned\n"); abort(); }
+  return uint64_t(next / KIB) << NEXT | (uintptr_t(tile) + byte);
 }
 template <int Width> static double both_term(uint64_t operand, bool by_rows, int row, int k) {
-  unsigned at = unsigned(operand & 1023) + (by_rows ? row / 64 * 8192 + k * 128 + row % 64 * 2 : row * 128 + k * 2);
+  const uint64_t place = operand & ((uint64_t(1) << NEXT) - 1);
+  const unsigned next = unsigned(operand >> NEXT) * KIB;
+  unsigned at = unsigned(place % KIB) + (by_rows ? row / 64 * next + k * 128 + row % 64 * 2 : row * 128 + k * 2);
   at ^= (at >> 7) % 8 << 4;
   uint16_t bits;
-  memcpy(&bits, reinterpret_cast<const char*>(operand & ~uint64_t(1023)) + at, sizeof bits);
+  memcpy(&bits, reinterpret_cast<const char*>(place / KIB * KIB) + at, sizeof bits);
   return term<Width>(bits, 0);
 }
 template <int Width> void multiply_both(float* d, int n, uint64_t a, bool a_by_rows, uint64_t b, bool b_by_rows, int more) {

@@ -12,8 +12,7 @@ template <class A> struct wide_half_attention : half_attention_rows<A, 1> {
   typedef half_operand<number, depth, A::rows, false, A::vector, threads, true> queries;
   typedef half_operand<number, depth, A::block, false, A::vector, threads, true> keys;  // and values
   static constexpr int query_floats = panels * A::rows * line, tile_floats = panels * A::block * line;
-  static constexpr int stage_floats = 2 * tile_floats, next_panel = 8192;
-  static_assert(panels == 1 || 4 * A::block * line == next_panel, "where the next 64 columns of V are");
+  static constexpr int stage_floats = 2 * tile_floats, next_panel = 4 * A::block * line;
   static_assert(A::vector > 1 && A::stages > 2);
   using base::found; using base::head; using base::shared; using base::sum;
 

@@ -56,7 +56,7 @@ template <class A> struct attention_head {
   static CA_INLINE bool vast(const number* from, index step, int begin, int end) {
     struct alignas(sizeof(number) * A::vector) pack { number v[A::vector]; };
     constexpr int along = D / A::vector;
-    constexpr float most = 1152921504606846976.f;  // of two of them 128 products are below the largest number
+    constexpr float most = 576460752303423488.f;  // of two of them 256 products are below the largest number
     bool found = false;
 #pragma unroll 4
     for (int i = begin * along + int(threadIdx.x); i < end * along; i += int(blockDim.x)) {
