@@ -58,6 +58,8 @@ SMALLEST_WORK = 1 << 20
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 MOST = float(1 << 30)
 """That is multiplied by: an operand of up to 2^60 stays a number."""
+LARGEST_BOUND = {torch.float32: MOST, torch.float16: 1024.0, torch.bfloat16: 1024.0}
+"""Of scores: their tangents err by 1e-7 where products are of half precision, and they by so many times as much."""
 
 
 @dataclass(frozen=True)
@@ -242,7 +244,9 @@ def composed(last: Node, whole: bool) -> Composed | None:
     if not whole and any(user not in own for node in chain.inner for user in node.users):
         return None
     found = _formed(query, key.transposed, value, scores)
-    if found is None or not 0 < scale < float("inf"):
+    bound = 1.0 if chain.cap is None else chain.cap
+    fits = 1 / MOST**2 < scale < MOST**2 and 1 / MOST < bound <= LARGEST_BOUND[chain.dtype]
+    if found is None or not fits:
         return None
     return replace(
         found,

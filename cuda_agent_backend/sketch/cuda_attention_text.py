@@ -85,9 +85,8 @@ def constants(form: Attention) -> list[str]:
         f"  typedef {_mask_type(form)} bias_number;",
         f"  static constexpr bool fills = {word(form.fill is not None)}, hides = {word(bool(form.hides))};",
         f"  static constexpr bool chooses = {word(form.hides is not None)};",
-        f"  static constexpr float fill = {_number(form.fill)};",
         f"  static constexpr bool capped = {word(form.cap is not None)};",
-        f"  static constexpr float cap = float({form.cap or 1.0!r});",
+        f"  static constexpr float fill = {_number(form.fill)}, cap = float({form.cap or 1.0!r});",
         f"  static constexpr float scale = float({form.scale!r});",
         f"  static constexpr float early = float({form.early!r}), late = float({form.scale / form.early!r});",
     ]

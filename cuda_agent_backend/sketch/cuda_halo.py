@@ -2,8 +2,8 @@
 
 Schedule parameters: `box`, the places of the output that a block has, by loop, as "1x8x16"; `tile_n`, its channels;
 `warp_m` and `warp_n`, the places and channels of a warp. Those divide the tile, `warp_m` by 16 and `warp_n` by 8; the
-tile's places are those of the box and as many more as its warps have. `products`: 6, or, where TF32 will do, 3: of
-numbers that are split into two parts, which err by a 32nd of what TF32 does.
+tile's places are those of the box and as many more as its warps have. `products`: 6, which need not be said, or, where
+TF32 will do, 3: of numbers that are split into two parts, which err by a 32nd of what TF32 does.
 
 See ``csrc/contract_halo.cuh``. A kernel before splits the weights, in the order in which the tensor cores take them.
 """
@@ -442,7 +442,7 @@ def read_boxed(
     box = _box_of(parameters.get("box"), halo)
     sizes = [parameters.get(key) for key in ("tile_n", "warp_m", "warp_n")]
     if parameters.keys() - {"products"} != {"sketch", "box", "tile_n", "warp_m", "warp_n"}:
-        raise Unsupported("parameters: box, tile_n, warp_m, warp_n, and products")
+        raise Unsupported("parameters: box, tile_n, warp_m, warp_n, and products or none")
     products = parameters.get("products", 6)
     if not isinstance(products, int) or products not in PARTS:
         raise Unsupported(f"{products} products; one of {', '.join(map(str, PARTS))}")

@@ -137,7 +137,7 @@ def _boxed_schedules(
         found = phased_schedules(kernel, whole, region, device, products)
         return found or halo_schedules(kernel, whole, region, device, products)
 
-    if not device.tf32 or whole.is_half:
+    if not device.tf32:
         return of(6)
     exact, near = of(6)[:EXACT_BOXES], of(3)
     return [*near[:1], *exact, *near[1:]]

@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import cuda_emulator
 import pytest
@@ -23,8 +23,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from cuda_agent_backend.canonical import Canonical, canonical
 from cuda_agent_backend.partition import Region, partition
 from cuda_agent_backend.sketch.api import Analysis, analyse, generate, schedules
-from cuda_agent_backend.sketch.attention import Attention
 from cuda_agent_backend.sketch.cuda_attention import CudaAttention
+from cuda_agent_backend.sketch.cuda_attention_half import CudaHalfAttention
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
 from cuda_agent_backend.steps import moved, reshaped, shared, single, steps_of
 from sandbox.accuracy import compare
@@ -96,27 +96,37 @@ def graph_on_cuda(function: Function, *inputs: Tensor) -> Graph:
     return graph
 
 
-def attentions(function: Function, *inputs: Tensor) -> list[tuple[Region, Attention]]:
+Found = tuple[Region, Canonical, CudaAttention | CudaHalfAttention]
+
+
+def attentions(function: Function, *inputs: Tensor) -> list[Found]:
+    """Those that are one kernel."""
     found = []
     for region in partition(graph_on_cuda(function, *inputs)):
         made = canonical(region.nodes, region.outputs, "cuda")
         assert isinstance(made, Canonical), made
         analysis = analyse(made.task)
-        if isinstance(analysis, CudaAttention):
-            found.append((region, analysis.form))
+        if isinstance(analysis, CudaAttention | CudaHalfAttention):
+            found.append((region, made, analysis))
     return found
 
 
-def analysed(function: Function, *inputs: Tensor) -> tuple[CudaAttention, list[Tensor]]:
-    """The attention, and what of the inputs it reads in its order."""
-    ((region, _),) = attentions(function, *inputs)
-    made = canonical(region.nodes, region.outputs, "cuda")
-    assert isinstance(made, Canonical), made
-    analysis = analyse(made.task)
-    assert isinstance(analysis, CudaAttention), analysis
-    names = [n.name for n in region.nodes[0].graph.nodes if n.op == "placeholder"]
+A = TypeVar("A", CudaAttention, CudaHalfAttention)
+
+
+def analysed_as(
+    kind: type[A], function: Function, inputs: tuple[Tensor, ...]
+) -> tuple[A, list[Tensor]]:
+    """The one attention, and what of the inputs it reads in its order."""
+    ((region, made, analysis),) = attentions(function, *inputs)
+    assert isinstance(analysis, kind), analysis
+    names = [n.name for n in region.nodes[0].graph.find_nodes(op="placeholder")]
     given = dict(zip(names, inputs, strict=True))
     return analysis, [given[node.name] for node in made.inputs]
+
+
+def analysed(function: Function, *inputs: Tensor) -> tuple[CudaAttention, list[Tensor]]:
+    return analysed_as(CudaAttention, function, inputs)
 
 
 def emulated(analysis: CudaAttention, number: int, folder: Path, inputs: list[Tensor]) -> Tensor:
@@ -228,6 +238,25 @@ def beyond_a_bound(length: int, infinite: int, none: int, dtype: torch.dtype) ->
     return [q, k, v]
 
 
+@pytest.mark.parametrize(("dtype", "kernels"), [(torch.float32, 1), (torch.float16, 0)])
+def test_large_bounds_are_for_tangents_of_float32(dtype: torch.dtype, kernels: int) -> None:
+    q, k, v = (x.to(dtype) for x in heads(4, 1, 67, 67, 64))
+    assert len(attentions(capped(1024.0), q, k, v)) == 1
+    assert len(attentions(capped(1e6), q, k, v)) == kernels
+
+
+def test_factors_whose_product_float32_does_not_hold_stay_as_they_are() -> None:
+    """Each by itself is one that a kernel takes; of all together it would make an infinite score."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        scores = torch.tanh(torch.matmul(q, k.transpose(2, 3)) * 1e-8)
+        for _ in range(5):
+            scores = scores * 1e8
+        return torch.matmul(scores.softmax(-1), v)
+
+    assert attentions(attend, *heads(4, 1, 67, 67, 64)) == []
+
+
 @pytest.mark.parametrize("number", [0, 5])
 @pytest.mark.parametrize("hidden", [False, True], ids=["all keys", "causal"])
 def test_a_bound_holds_where_products_overflow(hidden: bool, number: int, tmp_path: Path) -> None:
@@ -278,7 +307,8 @@ def test_a_row_of_masked_keys_is_what_eager_gives(
 
 def test_a_boolean_mask_is_made_numbers_beside_it() -> None:
     inputs = (*heads(4, 2, 67, 67, 64), randn(67, 67) > 0)
-    ((region, form),) = attentions(grouped(), *inputs)
+    ((region, _, analysis),) = attentions(grouped(), *inputs)
+    form = analysis.form
     assert form.mask is not None and not form.causal
     assert any(node.name.startswith("where") for node in region.inputs)
 
@@ -325,12 +355,9 @@ def test_scores_that_are_filled_are_no_more_in_memory(
 ) -> None:
     function, masks, causal = FILLED[name]
     inputs = (*heads(4, 1, 67, 67, 64), *masks)
-    ((region, form),) = attentions(function, *inputs)
-    assert form.causal is causal and form.fill is not None
-    made = canonical(region.nodes, region.outputs, "cuda")
-    assert isinstance(made, Canonical)
-    analysis = analyse(made.task)
+    ((region, made, analysis),) = attentions(function, *inputs)
     assert isinstance(analysis, CudaAttention)
+    assert analysis.form.causal is causal and analysis.form.fill is not None
     known = {n.name: x for n, x in zip(_placeholders(region), inputs, strict=True)}
     given = [known[n.name] if n.name in known else _constant(n) for n in made.inputs]
     got = emulated(analysis, number, tmp_path, given)
@@ -488,13 +515,13 @@ def test_only_the_mask_that_hides_later_keys_is_causal() -> None:
         return attend
 
     inputs = heads(4, 2, 67, 67, 64)
-    ((_, form),) = attentions(masked(0, True), *inputs)
-    assert form.causal and form.all_keys and form.mask is None
-    ((_, form),) = attentions(masked(1, False), *inputs)
-    assert form.causal
+    ((*_, analysis),) = attentions(masked(0, True), *inputs)
+    assert analysis.form.causal and analysis.form.all_keys and analysis.form.mask is None
+    ((*_, analysis),) = attentions(masked(1, False), *inputs)
+    assert analysis.form.causal
     for other in (masked(1, True), masked(-1, True), masked(0, False)):
-        ((_, form),) = attentions(other, *inputs)
-        assert not form.causal and form.mask is not None
+        ((*_, analysis),) = attentions(other, *inputs)
+        assert not analysis.form.causal and analysis.form.mask is not None
 
 
 def test_steps_of_views_that_no_strided_tensor_is() -> None:
@@ -521,6 +548,16 @@ def test_steps_of_views_that_no_strided_tensor_is() -> None:
 def test_all_schedules_compile_without_spilling(size: int, number: int, tmp_path: Path) -> None:
     analysis, _ = analysed(grouped(is_causal=True), *heads(4, 2, 300, 300, size))
     assert_compiles(analysis, number, tmp_path)
+
+
+@pytest.mark.skipif(isinstance(find_cuda(), Missing), reason="no CUDA compiler")
+@pytest.mark.parametrize("number", range(8))
+@pytest.mark.parametrize("size", [64, 128])
+def test_scores_with_a_bound_compile_and_spill_little(
+    size: int, number: int, tmp_path: Path
+) -> None:
+    analysis, _ = analysed(capped(50.0, True), *heads(4, 1, 300, 300, size))
+    assert_compiles(analysis, number, tmp_path, 16)
 
 
 @pytest.mark.skipif(isinstance(find_cuda(), Missing), reason="no CUDA compiler")

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 from test_composed_attention import (
+    analysed_as,
     attentions,
     beyond_a_bound,
     capped,
     eager,
-    graph_on_cuda,
     heads,
     randn,
     triangle,
@@ -22,9 +22,7 @@ from test_sketch_cuda_attention_half import emulated as emulated_by
 from test_sketch_cuda_attention_half import first
 from torch import Tensor
 
-from cuda_agent_backend.canonical import Canonical, canonical
-from cuda_agent_backend.partition import partition
-from cuda_agent_backend.sketch.api import analyse, generate
+from cuda_agent_backend.sketch.api import generate
 from cuda_agent_backend.sketch.cuda_attention_half import CudaHalfAttention
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
 from cuda_agent_backend.sketch.schedule import Schedule
@@ -112,17 +110,7 @@ def halves(inputs: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...]
 
 
 def analysed(function: Function, *inputs: Tensor) -> tuple[CudaHalfAttention, list[Tensor]]:
-    """The attention, and what of the inputs it reads in its order."""
-    regions = partition(graph_on_cuda(function, *inputs))
-    for region in regions:
-        made = canonical(region.nodes, region.outputs, "cuda")
-        assert isinstance(made, Canonical), made
-        analysis = analyse(made.task)
-        if isinstance(analysis, CudaHalfAttention):
-            names = [n.name for n in region.nodes[0].graph.find_nodes(op="placeholder")]
-            given = dict(zip(names, inputs, strict=True))
-            return analysis, [given[node.name] for node in made.inputs]
-    raise AssertionError(regions)
+    return analysed_as(CudaHalfAttention, function, inputs)
 
 
 def best(analysis: CudaHalfAttention, groups: int) -> Schedule:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import cuda_emulator
 import pytest
 import torch
-from sketch_kit import Sample, beginning_with, holes, randn, sample
+from boxed_kit import DEVICE, TF32, Boxed, Case, spilled_bytes
+from sketch_kit import holes, randn, sample
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -20,20 +19,15 @@ from cuda_agent_backend.sketch.cuda_halo import SKETCH, steps_of
 from cuda_agent_backend.sketch.halo import halo_of
 from cuda_agent_backend.sketch.schedule import Parameter, Schedule
 from cuda_agent_backend.sketch.ssa import Unsupported
-from sandbox.candidate import Candidate
-from sandbox.compile import Compiled, compile_candidate
 from sandbox.toolchain import Missing, find_cuda
 
 pytestmark = pytest.mark.usefixtures("plain_layouts")
-
-DEVICE = cuda.DeviceFacts()
 
 
 def last(x: Tensor) -> Tensor:
     return x.to(memory_format=torch.channels_last)
 
 
-Case = tuple[Callable[..., Any], tuple[Tensor, ...]]
 CASES: dict[str, Case] = {
     "convolution, bias and ReLU": (
         lambda *a: F.relu(F.conv2d(*a, padding=1)), (randn(2, 32, 13, 20), randn(24, 32, 3, 3), randn(24)),
@@ -81,15 +75,7 @@ SIZES: tuple[dict[str, Parameter], ...] = (
 BOXES = {1: ("1x32", "2x24"), 2: ("1x4x8", "2x3x7"), 3: ("1x2x4x8", "1x1x3x12")}
 
 
-def case(name: str) -> Sample:
-    function, inputs = CASES[name]
-    return sample(function, *inputs, target="cuda")
-
-
-def under(it: Sample, box: str, sizes: dict[str, Parameter]) -> Schedule:
-    return beginning_with({"sketch": SKETCH, "box": box, **sizes}, it, DEVICE)
-
-
+BOXED = Boxed(SKETCH, CASES)
 WAYS = [(name, number % 2) for number, name in enumerate(CASES)]
 """Each case with one of the boxes and tiles; those that differ most with the other as well."""
 WAYS += [("convolution, bias and ReLU", 1), ("transposed", 0)]
@@ -97,72 +83,49 @@ WAYS += [("convolution, bias and ReLU", 1), ("transposed", 0)]
 
 @pytest.mark.parametrize(("name", "way"), WAYS)
 def test_what_an_emulator_runs_gives_what_eager_gives(name: str, way: int, tmp_path: Path) -> None:
-    it = case(name)
-    function, inputs = CASES[name]
-    schedule = under(it, BOXES[inputs[0].dim() - 2][way], SIZES[way])
-    source, plan = cuda.emit(it.analysis.region, it.analysis.kernels, schedule, DEVICE)
-    outputs = cuda_emulator.run(source, plan, it.inputs, tmp_path)
-    want = function(*(x.double() for x in inputs))  # float32's leaves out the zeros beside an image
-    torch.testing.assert_close(outputs[0], want.float(), rtol=1e-5, atol=4e-5, equal_nan=True)
-    if want.isfinite().all():
-        own, error = (float((x.double() - want).norm()) for x in (it.want[0], outputs[0]))
-        assert error < 1.5 * own + 1e-7 * float(want.norm())
+    box = BOXES[CASES[name][1][0].dim() - 2][way]
+    schedule = BOXED.under(BOXED.case(name), box, SIZES[way])
+    BOXED.assert_as_accurate_as_eager(name, schedule, tmp_path)
 
 
 @pytest.mark.parametrize(
     "name", ["convolution, bias and ReLU", "transposed", "infinities", "groups"]
 )
 def test_numbers_of_two_parts_err_less_than_tf32(name: str, tmp_path: Path) -> None:
-    """But more than float32: an operand has 16 bits, TF32's 11."""
-    it = case(name)
-    function, inputs = CASES[name]
-    schedule = under(it, BOXES[inputs[0].dim() - 2][0], {**SIZES[0], "products": 3})
-    outputs = cuda_emulator.run(
-        *cuda.emit(it.analysis.region, it.analysis.kernels, schedule, DEVICE), it.inputs, tmp_path
-    )
-    want = function(*(x.double() for x in inputs))
-    torch.testing.assert_close(outputs[0], want.float(), rtol=2e-4, atol=1e-3, equal_nan=True)
-    if want.isfinite().all():
-        error = float((outputs[0].double() - want).norm() / want.norm())
-        assert 2**-21 < error < 2**-15
+    box = BOXES[CASES[name][1][0].dim() - 2][0]
+    schedule = BOXED.under(BOXED.case(name), box, {**SIZES[0], "products": 3})
+    BOXED.assert_errs_less_than_tf32(name, schedule, tmp_path)
 
 
 def test_where_tf32_is_allowed_most_boxes_have_numbers_of_two_parts() -> None:
-    it = case("convolution, bias and ReLU")
-    allowed = replace(DEVICE, tf32=("conv",))
-
-    def products(device: cuda.DeviceFacts) -> list[Parameter]:
-        found = cuda.schedules(it.analysis.region, it.analysis.kernels, device)
-        boxed = (dict(s.parameters(0)) for s in found if s.parameters(0)["sketch"] == SKETCH)
-        return [own.get("products", 6) for own in boxed]
-
-    assert products(DEVICE) and set(products(DEVICE)) == {6}
-    assert products(allowed)[:2] == [3, 6] and products(allowed).count(6) == 1
-    assert len(products(allowed)) > 2
+    it = BOXED.case("convolution, bias and ReLU")
+    exact, near = (
+        [s.parameters(0).get("products", 6) for s in BOXED.proposed(it, device)]
+        for device in (DEVICE, TF32)
+    )
+    assert exact and set(exact) == {6}
+    assert near[:2] == [3, 6] and near.count(6) == 1 and len(near) > 2
 
 
 @pytest.mark.parametrize("products", [1, 2, "3", True])
 def test_other_numbers_of_products_are_refused(products: Parameter) -> None:
-    it = case("convolution, bias and ReLU")
-    schedule = under(it, BOXES[2][0], {**SIZES[0], "products": products})
+    it = BOXED.case("convolution, bias and ReLU")
+    schedule = BOXED.under(it, BOXES[2][0], {**SIZES[0], "products": products})
     with pytest.raises(Unsupported, match="products"):
         cuda.emit(it.analysis.region, it.analysis.kernels, schedule, DEVICE)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_it_takes_turns_with_tiles_for_any_product(name: str) -> None:
-    it = case(name)
+    it = BOXED.case(name)
     found = cuda.schedules(it.analysis.region, it.analysis.kernels, DEVICE)
     assert {SKETCH, "contract"} <= {s.parameters(0)["sketch"] for s in found[:4]}
 
 
+@pytest.mark.parametrize("device", [DEVICE, TF32], ids=["exact", "TF32"])
 @pytest.mark.parametrize("name", CASES)
-def test_what_is_proposed_can_be_written(name: str) -> None:
-    it = case(name)
-    for schedule in cuda.schedules(it.analysis.region, it.analysis.kernels, DEVICE):
-        if schedule.parameters(0)["sketch"] == SKETCH:
-            _, plan = cuda.emit(it.analysis.region, it.analysis.kernels, schedule, DEVICE)
-            assert [step.kernel for step in plan.steps] == ["k0_weights", "k0"]
+def test_what_is_proposed_can_be_written(name: str, device: cuda.DeviceFacts) -> None:
+    BOXED.assert_is_written(name, device)
 
 
 @pytest.mark.parametrize(
@@ -182,8 +145,7 @@ def test_others_are_left_to_other_sketches(
     function: Callable[..., Any], inputs: tuple[Tensor, ...]
 ) -> None:
     it = sample(function, *inputs, target="cuda")
-    found = cuda.schedules(it.analysis.region, it.analysis.kernels, DEVICE)
-    assert not any(s.parameters(0)["sketch"] == SKETCH for s in found)
+    assert BOXED.proposed(it, DEVICE) == []
 
 
 @pytest.mark.parametrize(
@@ -194,8 +156,8 @@ def test_others_are_left_to_other_sketches(
     ],
 )  # fmt: skip
 def test_a_schedule_that_does_not_fit_says_so(change: dict[str, int | str]) -> None:
-    it = case("without padding, odd")
-    schedule = Schedule.of({**under(it, "1x4x8", SIZES[0]).parameters(0), **change})
+    it = BOXED.case("without padding, odd")
+    schedule = Schedule.of({**BOXED.under(it, "1x4x8", SIZES[0]).parameters(0), **change})
     with pytest.raises(Unsupported, match=r".+"):
         cuda.emit(it.analysis.region, it.analysis.kernels, schedule, DEVICE)
 
@@ -207,20 +169,18 @@ LARGE: dict[str, Case] = {
 
 
 @pytest.mark.skipif(isinstance(find_cuda(), Missing), reason="no CUDA compiler")
+@pytest.mark.parametrize("device", [DEVICE, TF32], ids=["exact", "TF32"])
 @pytest.mark.parametrize("name", LARGE)
-def test_what_is_proposed_compiles_without_spilling(name: str, tmp_path: Path) -> None:
+def test_what_is_proposed_compiles_without_spilling(
+    name: str, device: cuda.DeviceFacts, tmp_path: Path
+) -> None:
     function, inputs = LARGE[name]
     it = sample(function, *inputs, target="cuda")
-    found = cuda.schedules(it.analysis.region, it.analysis.kernels, DEVICE)
-    for schedule in [s for s in found if s.parameters(0)["sketch"] == SKETCH][:2]:
-        source, plan = cuda.emit(it.analysis.region, it.analysis.kernels, schedule, DEVICE)
-        candidate = Candidate("cuda", "cuda", source, plan, "sketch")
-        built = compile_candidate(candidate, tmp_path, "sm_90a", 120)
-        assert isinstance(built, Compiled), built
-        assert all(kernel["spill_store_bytes"] == 0 for kernel in built.facts.values())
+    first = BOXED.proposed(it, device)[:2]
+    assert set(spilled_bytes(it, first, device, tmp_path)) == {0}
 
 
 def test_two_taps_share_a_step_where_few_channels_are_left() -> None:
-    found = contraction_of(case("transposed").analysis.kernels[0])
+    found = contraction_of(BOXED.case("transposed").analysis.kernels[0])
     halo = halo_of(found) if found is not None else None
     assert halo is not None and halo.channel[1] == 36 and steps_of(halo) == 2 * 27 + 14

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import cuda_emulator
 import pytest
 import torch
-from sketch_kit import Sample, beginning_with, holes, randn, sample
+from boxed_kit import DEVICE, TF32, Boxed, Case, spilled_bytes
+from sketch_kit import holes, randn, sample
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -20,16 +19,11 @@ from cuda_agent_backend.sketch.cuda_phases import SKETCH, phased_steps
 from cuda_agent_backend.sketch.phases import Phases, phases_of
 from cuda_agent_backend.sketch.schedule import Parameter, Schedule
 from cuda_agent_backend.sketch.ssa import Unsupported
-from sandbox.candidate import Candidate
-from sandbox.compile import Compiled, compile_candidate
 from sandbox.toolchain import Missing, find_cuda
 
 pytestmark = pytest.mark.usefixtures("plain_layouts")
 
-DEVICE = cuda.DeviceFacts()
 
-
-Case = tuple[Callable[..., Any], tuple[Tensor, ...]]
 CASES: dict[str, Case] = {
     "three dimensions, a bias": (
         lambda *a: F.conv_transpose3d(*a, stride=2, padding=1, output_padding=1),
@@ -77,15 +71,7 @@ SIZES: tuple[dict[str, Parameter], ...] = (
 BOXES = {1: ("1x32", "2x12"), 2: ("1x4x8", "2x3x5"), 3: ("1x2x4x8", "1x1x3x6")}
 
 
-def case(name: str) -> Sample:
-    function, inputs = CASES[name]
-    return sample(function, *inputs, target="cuda")
-
-
-def under(it: Sample, box: str, sizes: dict[str, Parameter]) -> Schedule:
-    return beginning_with({"sketch": SKETCH, "box": box, **sizes}, it, DEVICE)
-
-
+BOXED = Boxed(SKETCH, CASES)
 WAYS = [(name, number % 2) for number, name in enumerate(CASES)]
 """Each case with one of the boxes and tiles; those that differ most with the other as well."""
 WAYS += [("three dimensions, a bias", 1), ("one dimension, a residual", 1)]
@@ -93,48 +79,29 @@ WAYS += [("three dimensions, a bias", 1), ("one dimension, a residual", 1)]
 
 @pytest.mark.parametrize(("name", "way"), WAYS)
 def test_what_an_emulator_runs_gives_what_eager_gives(name: str, way: int, tmp_path: Path) -> None:
-    it = case(name)
-    function, inputs = CASES[name]
-    schedule = under(it, BOXES[inputs[0].dim() - 2][way], SIZES[way])
-    source, plan = cuda.emit(it.analysis.region, it.analysis.kernels, schedule, DEVICE)
-    outputs = cuda_emulator.run(source, plan, it.inputs, tmp_path)
-    want = function(*(x.double() for x in inputs))
-    torch.testing.assert_close(outputs[0], want.float(), rtol=1e-5, atol=4e-5, equal_nan=True)
-    if want.isfinite().all():
-        own, error = (float((x.double() - want).norm()) for x in (it.want[0], outputs[0]))
-        assert error < 1.5 * own + 1e-7 * float(want.norm())
+    box = BOXES[CASES[name][1][0].dim() - 2][way]
+    schedule = BOXED.under(BOXED.case(name), box, SIZES[way])
+    BOXED.assert_as_accurate_as_eager(name, schedule, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["three dimensions, a bias", "one dimension, a residual"])
 def test_numbers_of_two_parts_err_less_than_tf32(name: str, tmp_path: Path) -> None:
-    it = case(name)
-    function, inputs = CASES[name]
-    allowed = replace(DEVICE, tf32=("conv",))
-    found = cuda.schedules(it.analysis.region, it.analysis.kernels, allowed)
-    schedule = next(s for s in found if s.parameters(0)["sketch"] == SKETCH)
-    assert schedule.parameters(0)["products"] == 3
-    outputs = cuda_emulator.run(
-        *cuda.emit(it.analysis.region, it.analysis.kernels, schedule, allowed), it.inputs, tmp_path
-    )
-    want = function(*(x.double() for x in inputs))
-    error = float((outputs[0].double() - want).norm() / want.norm())
-    assert 2**-21 < error < 2**-15
+    first = BOXED.proposed(BOXED.case(name), TF32)[0]
+    assert first.parameters(0)["products"] == 3
+    BOXED.assert_errs_less_than_tf32(name, first, tmp_path)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_it_takes_turns_with_tiles_for_any_product(name: str) -> None:
-    it = case(name)
+    it = BOXED.case(name)
     found = cuda.schedules(it.analysis.region, it.analysis.kernels, DEVICE)
     assert {SKETCH, "contract"} <= {s.parameters(0)["sketch"] for s in found[:4]}
 
 
+@pytest.mark.parametrize("device", [DEVICE, TF32], ids=["exact", "TF32"])
 @pytest.mark.parametrize("name", CASES)
-def test_what_is_proposed_can_be_written(name: str) -> None:
-    it = case(name)
-    for schedule in cuda.schedules(it.analysis.region, it.analysis.kernels, DEVICE):
-        if schedule.parameters(0)["sketch"] == SKETCH:
-            _, plan = cuda.emit(it.analysis.region, it.analysis.kernels, schedule, DEVICE)
-            assert [step.kernel for step in plan.steps][:2] == ["k0_weights", "k0"]
+def test_what_is_proposed_can_be_written(name: str, device: cuda.DeviceFacts) -> None:
+    BOXED.assert_is_written(name, device)
 
 
 @pytest.mark.parametrize(
@@ -154,10 +121,9 @@ def test_others_are_left_to_other_sketches(
     function: Callable[..., Any], inputs: tuple[Tensor, ...]
 ) -> None:
     it = sample(function, *inputs, target="cuda")
-    found = cuda.schedules(it.analysis.region, it.analysis.kernels, DEVICE)
-    assert not any(s.parameters(0)["sketch"] == SKETCH for s in found)
+    assert BOXED.proposed(it, DEVICE) == []
     with pytest.raises(Unsupported, match=r"phases|product"):
-        cuda.emit(it.analysis.region, it.analysis.kernels, under(it, "1x8", SIZES[0]), DEVICE)
+        cuda.emit(it.analysis.region, it.analysis.kernels, BOXED.under(it, "1x8", SIZES[0]), DEVICE)
 
 
 @pytest.mark.parametrize(
@@ -168,29 +134,25 @@ def test_others_are_left_to_other_sketches(
     ],
 )  # fmt: skip
 def test_a_schedule_that_does_not_fit_says_so(change: dict[str, int | str]) -> None:
-    it = case("one direction")
-    schedule = Schedule.of({**under(it, "1x4x8", SIZES[0]).parameters(0), **change})
+    it = BOXED.case("one direction")
+    schedule = Schedule.of({**BOXED.under(it, "1x4x8", SIZES[0]).parameters(0), **change})
     with pytest.raises(Unsupported, match=r".+"):
         cuda.emit(it.analysis.region, it.analysis.kernels, schedule, DEVICE)
 
 
 @pytest.mark.skipif(isinstance(find_cuda(), Missing), reason="no CUDA compiler")
-def test_sums_of_all_phases_stay_in_registers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("device", [DEVICE, TF32], ids=["exact", "TF32"])
+def test_sums_of_all_phases_stay_in_registers(device: cuda.DeviceFacts, tmp_path: Path) -> None:
     def upsampled(*a: Tensor) -> Tensor:
         return F.conv_transpose3d(*a, stride=2, padding=1, output_padding=1)
 
     it = sample(upsampled, randn(1, 32, 8, 16, 16), randn(32, 32, 3, 3, 3), target="cuda")
-    found = cuda.schedules(it.analysis.region, it.analysis.kernels, DEVICE)
-    first = next(s for s in found if s.parameters(0)["sketch"] == SKETCH)
-    source, plan = cuda.emit(it.analysis.region, it.analysis.kernels, first, DEVICE)
-    candidate = Candidate("cuda", "cuda", source, plan, "sketch")
-    built = compile_candidate(candidate, tmp_path, "sm_90a", 120)
-    assert isinstance(built, Compiled), built
-    assert built.facts["k0"]["spill_store_bytes"] < 8 * 32  # half of a thread's 64 sums
+    spilled = spilled_bytes(it, BOXED.proposed(it, device)[:1], device, tmp_path)
+    assert max(spilled) < 8 * 32  # half of a thread's 64 sums
 
 
 def found_in(name: str) -> Phases | None:
-    (kernel, *_) = case(name).analysis.kernels
+    (kernel, *_) = BOXED.case(name).analysis.kernels
     found = contraction_of(kernel)
     return phases_of(kernel, found) if found is not None else None
 

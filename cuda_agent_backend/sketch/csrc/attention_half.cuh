@@ -173,7 +173,7 @@ template <class A, int F> struct half_attention_rows {
   // score, of keys from `from` on: with their biases, and without those that are not seen.
   CA_INLINE void mask(float (&score)[F][tiles_n][4], const float* bias, int from) const {
     if constexpr (A::biased) add_bias(score, bias, from);
-    else if constexpr (A::fills || A::capped) softmax.scale(score);
+    else if constexpr (softmax.at_once) softmax.scale(score);
     const int end = from + A::block;
     if (end > A::keys || (A::causal && end - 1 > first + warp_row())) softmax.hide(score, query(), from + 2 * member());
   }

@@ -79,7 +79,8 @@ template <int Parts, int N> struct split_into {
   }
 };
 // The same for each of the parts that numbers are split into. Terms: of one instruction. Width: neighbouring terms in a
-// register. Three products are those of an operand that is split and one that one part holds.
+// register. Three products are those of an operand that is split and one that one part holds; of boxes
+// (`contract_halo.cuh`) they are those of two operands of two parts.
 template <int Products, int N> struct split;
 template <int N> struct split<1, N> {
   static constexpr int parts = 1, terms = 8, width = 1;
