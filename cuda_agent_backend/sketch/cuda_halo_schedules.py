@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from cuda_agent_backend.sketch.contraction import Contraction
 from cuda_agent_backend.sketch.cuda_halo import (
@@ -18,6 +19,7 @@ from cuda_agent_backend.sketch.cuda_halo import (
     steps_of,
 )
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts, ceildiv
+from cuda_agent_backend.sketch.cuda_tiles import REGISTERS
 from cuda_agent_backend.sketch.halo import Halo, halo_of
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Kernel
@@ -53,7 +55,6 @@ HIDDEN = 0.7
 """The share of the shorter of reading fragments and multiplying that the longer one hides."""
 ENOUGH_THREADS = 256
 """On a multiprocessor, to hide what one of them waits for."""
-REGISTERS = 65536
 OWN_REGISTERS = 60
 """Of a thread, beside its sums and as many for what goes with them, as the compiler has it without a bound."""
 ALONE = 1.1
@@ -77,27 +78,39 @@ def halo_schedules(
     if halo.channel[1] < LEAST_CHANNELS or found.n < LEAST_COLUMNS:
         return []
     ranked = sorted(
-        (
-            (_clocks(found, halo, box, tile, device, products), n, box, tile)
-            for n, (box, tile) in enumerate(_all(found, halo))
-        ),
-        key=lambda item: item[:2],
+        _all(found, halo), key=lambda one: _clocks(found, halo, one[0], one[1], device, products)
     )
+    return best_of_tiles(
+        ((tile, boxed_parameters(SKETCH, box, tile, products)) for box, tile in ranked),
+        lambda own: halo_writer(kernel, found, region, own, "k", device),
+    )
+
+
+Tile = tuple[int, int, int, int]
+"""Places and channels of a block, and of a warp."""
+Boxed = tuple[tuple[int, ...], Tile]
+"""A box, and its tile."""
+
+
+def best_of_tiles(
+    ranked: Iterable[tuple[Tile, Parameters]], writer: Callable[[Parameters], HaloWriter]
+) -> list[Parameters]:
+    """The first few that can be written, each with a tile of its own."""
     chosen: dict[Tile, Parameters] = {}
-    for _, _, box, tile in ranked:
-        own = boxed_parameters(SKETCH, box, tile, products)
-        if tile not in chosen and _fits(kernel, found, region, own, device):
-            chosen[tile] = own
+    for tile, own in ranked:
+        if tile in chosen:
+            continue
+        try:
+            writer(own).check()
+        except Unsupported:
+            continue
+        chosen[tile] = own
         if len(chosen) == MOST:
             break
     return list(chosen.values())
 
 
-Tile = tuple[int, int, int, int]
-"""Places and channels of a block, and of a warp."""
-
-
-def _all(found: Contraction, halo: Halo) -> Iterator[tuple[tuple[int, ...], Tile]]:
+def _all(found: Contraction, halo: Halo) -> Iterator[Boxed]:
     boxes = [box for rows in ROWS for box in best_boxes(halo, rows)]
     for box, (warp_m, warp_n) in itertools.product(boxes, WARPS):
         tile_m = ceildiv(math.prod(box), warp_m) * warp_m
@@ -151,17 +164,32 @@ def _clocks(
     step = max(multiplying, reading) + (1 - HIDDEN) * min(multiplying, reading)
     chunks = ceildiv(halo.channel[1], CHUNK)
     places = chunks * CHUNK * math.prod(halo.places(box)) * PLACE_CLOCKS
-    blocks = found.batches * halo.boxes(box) * ceildiv(found.n, tile_n)
-    each = blocks / device.sm_count
+    clocks = steps_of(halo) * step + places
+    room = Room(tile_n, 32 * warps, _registers(warp_m, warp_n), place_bytes(PARTS[products]))
+    return clocks * turns(halo, box, found.batches, found.n, room, device)
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a block takes: columns, threads, registers of each, and bytes of a place of the image."""
+
+    columns: int
+    threads: int
+    registers: int
+    place_bytes: int
+
+
+def turns(
+    halo: Halo, box: tuple[int, ...], batches: int, columns: int, room: Room, device: DeviceFacts
+) -> float:
+    """Of a block's time that the busiest multiprocessor takes, about: one after another, hidden by one another."""
+    each = batches * halo.boxes(box) * ceildiv(columns, room.columns) / device.sm_count
+    shared = math.prod(halo.places(box)) * room.place_bytes
+    fit = min(REGISTERS // (room.threads * room.registers), device.shared_per_block_bytes // shared)
+    resident = min(max(1, fit), max(1.0, each))
+    busy = min(1.0, resident * room.threads / ENOUGH_THREADS) ** 0.5
     waves = max(1.0, (each + math.ceil(each)) / 2)
-    threads, shared = 32 * warps, math.prod(halo.places(box)) * place_bytes(PARTS[products])
-    room = min(
-        REGISTERS // (threads * _registers(warp_m, warp_n)), device.shared_per_block_bytes // shared
-    )
-    resident = min(max(1, room), max(1.0, each))
-    busy = min(1.0, resident * threads / ENOUGH_THREADS) ** 0.5
-    alone = ALONE if resident < 2 else 1.0
-    return float(waves * (steps_of(halo) * step + places) * alone / busy)
+    return float(waves * (ALONE if resident < 2 else 1.0) / busy)
 
 
 def _registers(warp_m: int, warp_n: int) -> int:
@@ -177,14 +205,3 @@ def boxed_parameters(sketch: str, box: tuple[int, ...], tile: Tile, products: in
         "sketch": sketch, "box": text, "tile_n": tile_n, "warp_m": warp_m, "warp_n": warp_n,
     }  # fmt: skip
     return found if products == 6 else {**found, "products": products}
-
-
-def _fits(
-    kernel: Kernel, found: Contraction, region: LoweredRegion, own: Parameters, device: DeviceFacts
-) -> bool:
-    try:
-        writer: HaloWriter = halo_writer(kernel, found, region, own, "k", device)
-        writer.check()
-    except Unsupported:
-        return False
-    return True

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from cuda_agent_backend.sketch.contraction import Contraction
 from cuda_agent_backend.sketch.cuda_halo import CHUNK, PARTS, is_narrow, place_bytes
 from cuda_agent_backend.sketch.cuda_halo_schedules import (
-    ALONE,
-    ENOUGH_THREADS,
     FEWEST_THREADS,
     FRAGMENT_CLOCKS,
     HIDDEN,
@@ -19,10 +17,14 @@ from cuda_agent_backend.sketch.cuda_halo_schedules import (
     MOST_THREADS,
     PLACE_CLOCKS,
     TERMS_PER_CLOCK,
+    Boxed,
     Parameters,
+    Room,
     Tile,
     best_boxes,
+    best_of_tiles,
     boxed_parameters,
+    turns,
     whole_warps,
 )
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts, ceildiv
@@ -38,10 +40,7 @@ from cuda_agent_backend.sketch.cuda_tiles import REGISTERS
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Kernel
 from cuda_agent_backend.sketch.phases import Phases, phases_of
-from cuda_agent_backend.sketch.ssa import Unsupported
 
-MOST = 4
-"""Schedules that are proposed."""
 ROWS = (128, 64, 96, 192, 256, 32)
 """Of a tile, which the box fills as far as it can."""
 WARPS = (
@@ -79,27 +78,17 @@ def phased_schedules(
     outputs = phases.outputs
     if phases.halo.channel[1] < LEAST_CHANNELS or outputs < LEAST_COLUMNS:
         return []
-    tiles = enumerate(_all(outputs, phases, PARTS[products]))
     ranked = sorted(
-        (_clocks(found, phases, box, tile, device, products), n, box, tile)
-        for n, (box, tile) in tiles
+        _all(outputs, phases, PARTS[products]),
+        key=lambda one: _clocks(found, phases, one[0], one[1], device, products),
     )
-    chosen: dict[Tile, Parameters] = {}
-    for _, _, box, tile in ranked:
-        if tile in chosen:
-            continue
-        own = boxed_parameters(SKETCH, box, tile, products)
-        try:
-            phased_writer(kernel, found, region, own, "k", device).check()
-        except Unsupported:
-            continue
-        chosen[tile] = own
-        if len(chosen) == MOST:
-            break
-    return list(chosen.values())
+    return best_of_tiles(
+        ((tile, boxed_parameters(SKETCH, box, tile, products)) for box, tile in ranked),
+        lambda own: phased_writer(kernel, found, region, own, "k", device),
+    )
 
 
-def _all(outputs: int, phases: Phases, parts: int) -> Iterator[tuple[tuple[int, ...], Tile]]:
+def _all(outputs: int, phases: Phases, parts: int) -> Iterator[Boxed]:
     boxes = [box for rows in ROWS for box in best_boxes(phases.halo, rows)]
     for box, (warp_m, warp_n) in itertools.product(boxes, WARPS):
         registers = registers_of(phases.count, warp_m, warp_n, parts)
@@ -134,15 +123,7 @@ def _clocks(
     positions = math.prod(halo.places(box))
     copying = chunks * CHUNK * positions * PLACE_CLOCKS
     storing = math.prod(box) * tile_n * phases.count * STORE_CLOCKS
-    blocks = found.batches * halo.boxes(box) * ceildiv(phases.outputs, tile_n)
-    each = blocks / device.sm_count
-    threads = 32 * warps
-    room = min(
-        REGISTERS // (threads * registers_of(phases.count, warp_m, warp_n, parts)),
-        device.shared_per_block_bytes // (positions * place_bytes(parts)),
-    )
-    resident = min(max(1, room), max(1.0, each))
-    busy = min(1.0, resident * threads / ENOUGH_THREADS) ** 0.5
-    alone = ALONE if resident < 2 else 1.0
-    waves = max(1.0, (each + math.ceil(each)) / 2)
-    return float(waves * (adding + copying + storing) * alone / busy)
+    registers = registers_of(phases.count, warp_m, warp_n, parts)
+    room = Room(tile_n, 32 * warps, registers, place_bytes(parts))
+    clocks = adding + copying + storing
+    return clocks * turns(halo, box, found.batches, phases.outputs, room, device)
