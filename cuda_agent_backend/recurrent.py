@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.fx import GraphModule, Node
+from torch.nn.utils.rnn import PackedSequence
 
 from cuda_agent_backend import log
 from sandbox.recurrent import KINDS, operator_of
@@ -23,6 +24,8 @@ OURS = "of_cuda_agent"
 """The attribute by which a compiler of Dynamo graphs is known for one of ours."""
 WRAPPERS = ("_torchdynamo_orig_backend", "compiler_fn")
 """By which names what `torch.compile` wraps around a compiler knows it."""
+PACKING = {"pack_sequence", "pack_padded_sequence", "pad_packed_sequence", "PackedSequence"}
+"""Names in functions that have to do with packed sequences."""
 FUNCTIONS = {getattr(torch, kind): kind for kind in KINDS}
 _ARGUMENTS = ("hx", "params", "has_biases", "num_layers", "dropout", "train", "bidirectional")
 """What torch's functions take behind their input, but for `batch_first`, which comes last."""
@@ -36,7 +39,8 @@ class _ToUs(int):
 
     def __bool__(self) -> bool:
         try:
-            if torch.is_grad_enabled() or casts() or _drops(sys._getframe(1).f_locals):
+            seen = sys._getframe(1).f_locals
+            if torch.is_grad_enabled() or casts() or _drops(seen) or _packs(seen):
                 return False
             return _compiles_ours()
         except Exception as error:  # what is asked of Dynamo is nobody's promise
@@ -55,6 +59,22 @@ def _drops(seen: Mapping[str, Any]) -> bool:
     """Whether the module that Dynamo looks at, one of whose names it is, drops some of what it makes at random."""
     module = seen.get("value")
     return isinstance(module, nn.RNNBase) and module.training and module.dropout > 0
+
+
+def _packs(seen: Mapping[str, Any]) -> bool:
+    """Whether a function that Dynamo traces packs sequences, or has packed ones.
+
+    No operator of ours takes them, and what the function does with them beside the module not every torch traces:
+    2.11 fails, where it would have left the whole function to Python.
+    """
+    traced = getattr(seen.get("self"), "tx", None)
+    while traced is not None:
+        if not PACKING.isdisjoint(traced.f_code.co_names):
+            return True
+        if any(isinstance(value, PackedSequence) for value in traced.f_locals.values()):
+            return True
+        traced = getattr(traced, "parent", None)
+    return False
 
 
 def _compiles_ours() -> bool:

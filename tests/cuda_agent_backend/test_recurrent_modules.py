@@ -16,7 +16,7 @@ from torch._dynamo.exc import Unsupported
 from torch._inductor import config as inductor_config
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_sequence, pad_packed_sequence
 
 from cuda_agent_backend import backend, kernels, recurrent
 from cuda_agent_backend.canonical import Canonical, canonical
@@ -168,11 +168,26 @@ def test_wrong_options_are_errors_there_too(tmp_path: Path) -> None:
         ours(torch.randn(4, 6, 5))
 
 
-def test_packed_sequences_give_what_they_gave(tmp_path: Path) -> None:
-    model, x = Packed().eval(), torch.randn(2, 6, 5)
+class OfPacked(Net):
+    def __init__(self) -> None:
+        super().__init__(nn.LSTM)
+
+    def forward(self, x: PackedSequence) -> Tensor:
+        return self.head(self.core(x)[1][0])
+
+
+@pytest.mark.parametrize("kind", [Packed, OfPacked])
+def test_packed_sequences_give_what_they_gave_and_break_graphs_as_ever(
+    kind: type[Net], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr(recurrent, "_compiles_ours", lambda: asked.append(True))
+    model, x = kind().eval(), torch.randn(2, 6, 5)  # type: ignore[call-arg]
+    given = x if kind is Packed else pack_sequence([x[0], x[1, :3]])
     ours = compiled(model, tmp_path, fullgraph=False)
     with torch.no_grad():
-        torch.testing.assert_close(ours(x), model(x))
+        torch.testing.assert_close(ours(given), model(given))
+    assert not asked
 
 
 def test_what_the_user_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
