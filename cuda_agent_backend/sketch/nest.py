@@ -18,6 +18,7 @@ import sympy
 from torch._inductor.sizevars import SizeVarAllocator
 from torch.utils._sympy.functions import FloorDiv, Identity, ModularIndexing
 
+from cuda_agent_backend.sketch.divisions import decided
 from cuda_agent_backend.sketch.lower import Buffer, LoweredRegion, Stage, Store
 from cuda_agent_backend.sketch.ssa import GATHER, Body, Instruction, Unsupported, Value
 
@@ -99,7 +100,10 @@ def _simplified(expr: sympy.Expr, ranges: tuple[Dim, ...]) -> sympy.Expr:
     plain = sympy.expand(expr.replace(Identity, lambda inner: inner))
     if not plain.has(FloorDiv, ModularIndexing):
         return plain
-    return sympy.expand(SizeVarAllocator().simplify_with_ranges(plain, dict(ranges)))
+    found = sympy.expand(SizeVarAllocator().simplify_with_ranges(plain, dict(ranges)))
+    if not found.has(FloorDiv, ModularIndexing):
+        return found
+    return sympy.expand(decided(found, dict(ranges)))
 
 
 def row_major(dims: Iterable[Dim]) -> sympy.Expr:

@@ -1,0 +1,65 @@
+"""Divisions and remainders that the ranges of loops decide: equal at every point, and fewer."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+
+import pytest
+import sympy
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils._sympy.functions import FloorDiv, ModularIndexing
+
+from cuda_agent_backend.sketch.divisions import decided
+
+X, Y, Z = (sympy.Symbol(name, integer=True, nonnegative=True) for name in "xyz")
+SIZES = {X: 4, Y: 5, Z: 8}
+
+
+@pytest.mark.parametrize(
+    ("expr", "want"),
+    [
+        (FloorDiv(5 * X + Y, 20), sympy.S.Zero),
+        (FloorDiv(5 * X + Y + 40, 20), sympy.Integer(2)),
+        (ModularIndexing(5 * X + Y, 1, 20), 5 * X + Y),
+        (ModularIndexing(5 * X + Y + 20, 1, 20), 5 * X + Y),
+        (FloorDiv(10 * X + Y, 20), FloorDiv(X, 2)),
+        (ModularIndexing(10 * X + Z, 20, 2), FloorDiv(X, 2)),
+        (ModularIndexing(40 * X + 10 * Y + Z, 20, 4), ModularIndexing(4 * X + Y, 2, 4)),
+        (FloorDiv(ModularIndexing(100 * X + Y, 3, 12), 4), ModularIndexing(100 * X + Y, 12, 3)),
+        (FloorDiv(8 * FloorDiv(5 * X + Y, 7) + Z, 8), FloorDiv(5 * X + Y, 7)),
+        (FloorDiv(X - Y, 4), FloorDiv(X - Y, 4)),
+        (FloorDiv(X * Y, 4), FloorDiv(X * Y, 4)),
+        (FloorDiv(X, sympy.Symbol("s", integer=True, positive=True)), None),
+    ],
+)
+def test_what_ranges_decide_is_left_out(expr: sympy.Expr, want: sympy.Expr | None) -> None:
+    assert decided(expr, SIZES) == (expr if want is None else want)
+
+
+IN_PYTHON = {"FloorDiv": operator.floordiv, "ModularIndexing": lambda x, by, n: x // by % n}
+TERMS = st.lists(st.integers(-3, 24), min_size=3, max_size=3)
+NUMBERS = st.sampled_from([1, 2, 3, 4, 5, 6, 8, 10, 12, 20, 24, 40])
+
+
+@given(TERMS, st.integers(0, 50), NUMBERS, NUMBERS, NUMBERS)
+def test_it_is_equal_at_every_point(
+    factors: list[int], offset: int, divisor: int, modulus: int, outer: int
+) -> None:
+    base = sum((f * s for f, s in zip(factors, SIZES, strict=True)), sympy.Integer(offset))
+    inner = ModularIndexing(base, divisor, modulus)
+    expressions = (
+        FloorDiv(base, divisor),
+        inner,
+        FloorDiv(inner, outer),
+        FloorDiv(outer * inner + X, outer),
+        ModularIndexing(FloorDiv(base, divisor) * outer + Y, outer, modulus),
+    )
+    for expr in expressions:
+        found = decided(expr, SIZES)
+        before, after = (
+            sympy.lambdify([*SIZES], one, modules=[IN_PYTHON]) for one in (expr, found)
+        )
+        for point in itertools.product(*map(range, SIZES.values())):
+            assert before(*point) == after(*point), (expr, found, point)
