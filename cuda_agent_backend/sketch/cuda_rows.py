@@ -8,7 +8,7 @@ are in shared memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cuda_agent_backend.sketch.cancelling import mark_cancelling
@@ -179,14 +179,16 @@ class RowWriter:
         kept = (s for s in stage.local_stores if s.buffer in self.program.scratch)
         return [*out, *(self.keeper.write(s, flat, value) for s in kept)]
 
-    def bodies(self, number: int, at_end: AtEnd, among: slice = slice(None)) -> list[str]:
+    def bodies(self, number: int, at_end: AtEnd, among: Container[int] | None = None) -> list[str]:
         """Bodies of the pass's stages (those ``among`` them) in order; ``at_end(stage number, stage, value)`` consumes
         each value."""
         p, flat = self.program.passes[number], self.program.flats[number]
         scalars = {n for n, local in self.program.kernel.locals.items() if local.size == 1}
         printer, out = replace(self._printer(p), named={}), list[str]()
         rows = [symbol for symbol, _ in self.outer]
-        for n, stage in list(enumerate(p.stages))[among]:
+        for n, stage in enumerate(p.stages):
+            if among is not None and n not in among:
+                continue
             prefix = f"s{n}v"
             body = places_first(fold_constants(flat_body(stage.body, flat)))
             body = share_divisors(body, scalars, rows) if p.inner else body
@@ -212,7 +214,7 @@ class RowWriter:
         def store(_: int, stage: RowStage, value: str) -> list[str]:
             return self.stores(p, flat, stage, value, self.row_guard)
 
-        out = self.bodies(number, store, slice(1, None))
+        out = self.bodies(number, store, among=range(1, len(p.stages)))
         keeper.previous.clear()
         return out
 
@@ -266,6 +268,12 @@ class RowWriter:
         kept = layout.keep != "none" and not layout.partial and is_full(p, layout.points)
         return kept and any(s.combine == "welford" for s in p.stages)
 
+    def _worked_out_again(self, p: Pass) -> frozenset[int]:
+        """Stages of a second loop: all but those whose values the first one keeps on the chip."""
+        scratch = self.program.scratch
+        kept = (s.kind == "map" and scratch & {t.buffer for t in s.local_stores} for s in p.stages)
+        return frozenset(n for n, one in enumerate(kept) if not one)
+
     def _results(self, number: int) -> list[str]:
         p, out = self.program.passes[number], [f"constexpr int L = {self.layout.scalar_lanes};"]
         for n, stage in enumerate(p.stages):
@@ -314,7 +322,8 @@ class RowWriter:
         out += self._first_loop(number, reductions)
         if self._loops_again(p):
             out += [center(layout, n) for n, acc in reductions if acc.is_welford]
-            again = self.bodies(number, self._at_end(number, "", first=False))
+            at_end = self._at_end(number, "", first=False)
+            again = self.bodies(number, at_end, among=self._worked_out_again(p))
             out += position_loop(layout, again, flat.statements)
         if made:
             out.append("__syncthreads();")

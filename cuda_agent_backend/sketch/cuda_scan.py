@@ -58,8 +58,7 @@ def _values(writer: RowWriter, number: int, acc: Accumulator, use: str) -> list[
     def at_end(_: int, stage: RowStage, value: str) -> list[str]:
         return [use.replace("VALUE", f"ca::to<{acc.value}>({value})")]
 
-    own = slice(0, 1)
-    return [*writer.program.flats[number].statements, *writer.bodies(number, at_end, own)]
+    return [*writer.program.flats[number].statements, *writer.bodies(number, at_end, among=(0,))]
 
 
 def _each(held: int, statements: Sequence[str]) -> list[str]:
