@@ -2,8 +2,9 @@
 
     python -m benchmarks.practice_results --name h200-practice FOLDER...
 
-A folder needs `tasks/` and `work/machine.json` only. Results of other sources than this checkout's are refused, by the
-identity that each one carries: so the commit written is the one that was measured.
+A folder needs `tasks/` and `work/machine.json` only, and `work/runs.json` for how long it took. Results of other
+sources than this checkout's are refused, by the identity that each one carries: so the commit written is the one that
+was measured.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.store import FOLDER, ROOT, commit
-from cuda_agent_backend.bench import provenance
+from cuda_agent_backend.bench import provenance, runs
 from cuda_agent_backend.bench.discovery import TaskFile, discover
 from cuda_agent_backend.bench.figures import (
     BOTH,
@@ -92,6 +93,7 @@ def whole(
         raise Foreign(f"more than one result: {[name for name, n in names.items() if n > 1]}")
     return {
         "machine": machines(folders),
+        "runs": [runs.of(folder) for folder in folders],
         "commit": commit(),
         "sources": provenance.sources(),
         "wishes": one_way(results),

@@ -100,7 +100,7 @@ def part(text: str) -> tuple[int, int]:
 
 def run(args: argparse.Namespace, settings: Settings) -> Result:
     """Run the tasks that are not done, and show all. Raises `CliError` where nothing can be run."""
-    from cuda_agent_backend.bench import provenance, report
+    from cuda_agent_backend.bench import provenance, report, runs
     from cuda_agent_backend.bench.runner import look_at_machine
     from cuda_agent_backend.bench.runner import run as run_tasks
 
@@ -115,23 +115,21 @@ def run(args: argparse.Namespace, settings: Settings) -> Result:
     for file in found.refused:
         out.print(f"{file.name}: refused: {file.reason}", markup=False)
     args.out.mkdir(parents=True, exist_ok=True)
-    children = Children(args.out / "torch")
+    clock, children = runs.Clock(args.out), Children(args.out / "torch")
     lock = settings.device_lock
     machine = look_at_machine(args.out, wishes, settings.native_dir, lock, children)
     if isinstance(machine, Failed):
         raise CliError(f"this machine cannot be measured: {machine.reason}\n{machine.log}")
     bench = plan(args, wishes, settings.native_dir, machine)
     sources = provenance.sources()
+
+    def tell(one: Mapping[str, Any]) -> None:
+        clock.task_done(bench.jobs)
+        out.print(report.said(one), markup=False)
+
     facts: Sequence[Mapping[str, Any]] = ()
     try:
-        facts = run_tasks(
-            bench,
-            found.tasks,
-            machine,
-            sources,
-            children,
-            lambda one: out.print(report.said(one), markup=False),
-        )
+        facts = run_tasks(bench, found.tasks, machine, sources, children, tell)
     finally:
         children.stop()
     done = {one["name"] for one in facts}

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from cuda_agent_backend import tables
+from cuda_agent_backend.bench import runs
 from cuda_agent_backend.bench.discovery import RefusedFile
 from cuda_agent_backend.bench.figures import (
     BOTH,
@@ -49,6 +50,7 @@ def whole(
         "commit": commit(),
         "sources": sources,
         "arguments": asdict(bench),
+        "runs": runs.of(bench.out),
         "tasks": {
             one["name"]: {**one, "figures": figure.to_json()}
             for one, figure in zip(facts, figures, strict=True)

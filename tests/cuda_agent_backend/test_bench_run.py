@@ -19,7 +19,7 @@ import torch
 
 from cuda_agent_backend import cli
 from cuda_agent_backend.bench import children as children_module
-from cuda_agent_backend.bench import runner
+from cuda_agent_backend.bench import runner, runs
 from cuda_agent_backend.bench.child import default_lock
 from cuda_agent_backend.bench.children import Children, Failed, Interrupted, TimedOut, how_it_ended
 from cuda_agent_backend.bench.discovery import TaskFile
@@ -468,6 +468,21 @@ def test_only_a_run_of_everything_begins_with_an_empty_cache_of_its_own(tmp_path
     assert given.exists()
 
 
+def test_each_run_keeps_its_time_as_its_tasks_are_done(tmp_path: Path) -> None:
+    assert runs.of(tmp_path) == []
+    first = runs.Clock(tmp_path)
+    first.task_done(jobs=4)
+    (alone,) = runs.of(tmp_path)
+    first.task_done(jobs=4)
+    runs.Clock(tmp_path).task_done(jobs=2)
+    (one, two) = runs.of(tmp_path)
+    assert (alone["tasks"], one["tasks"], two["tasks"]) == (1, 2, 1)
+    assert (one["jobs"], two["jobs"]) == (4, 2)
+    assert 0 <= alone["seconds"] <= one["seconds"]
+    (tmp_path / "work" / "runs.json").write_text("half of")
+    assert runs.of(tmp_path) == []
+
+
 # All of it.
 
 
@@ -508,10 +523,12 @@ def test_a_run_from_end_to_end(folder: Path, tmp_path: Path) -> None:
     assert "last words" in tasks["hard/3_dies"]["log"]
     assert [file["name"] for file in found["refused"]] == ["hard/notes"]
     assert found["summary"]["overall"]["tasks"] == 3
+    assert [(one["tasks"], one["jobs"]) for one in found["runs"]] == [(3, 1)]
     assert set(found["summary"]["groups"]) == {"easy", "hard"}
     before = (out / "tasks/easy/1_good.json").stat().st_mtime_ns
     assert bench(folder, out, "--max-autotune") == 1
     assert (out / "tasks/easy/1_good.json").stat().st_mtime_ns == before
+    assert json.loads((out / "bench.json").read_text())["runs"] == found["runs"]
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])

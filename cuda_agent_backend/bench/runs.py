@@ -1,0 +1,38 @@
+"""How long the runs into one folder took, kept as their tasks are done: a run may be stopped at any time."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from cuda_agent_backend import tables
+
+
+def of(out: Path) -> list[dict[str, Any]]:
+    """The runs into ``out`` in order: wall time in seconds up to the last task done, tasks done, jobs side by side."""
+    try:
+        found: list[dict[str, Any]] = json.loads(_file(out).read_text(encoding="utf-8"))["runs"]
+    except (OSError, ValueError):
+        return []
+    return found
+
+
+class Clock:
+    """The wall time of a run, which begins here."""
+
+    def __init__(self, out: Path) -> None:
+        self.out, self.before = out, of(out)
+        self.started, self.tasks = time.monotonic(), 0
+
+    def task_done(self, jobs: int) -> None:
+        """Keep the time so far. May raise OSError."""
+        self.tasks += 1
+        seconds = time.monotonic() - self.started
+        this = {"seconds": seconds, "tasks": self.tasks, "jobs": jobs}
+        tables.write_json(_file(self.out), {"runs": [*self.before, this]})
+
+
+def _file(out: Path) -> Path:
+    return out / "work" / "runs.json"
