@@ -289,7 +289,9 @@ class Judge:
         if not isinstance(session, Session):
             return session
         check = THOROUGH if thorough else QUICK
-        outcome = self._check(session, self._scratch, check, recorded_inputs or ()).outcome
+        outcome = self._check(
+            session, self._scratch, candidate, check, recorded_inputs or ()
+        ).outcome
         return self._rid(self._scratch, outcome)
 
     def profile(
@@ -323,7 +325,7 @@ class Judge:
         achieved = self._achieved(session, speed)
         if speed.speedup.median < worth:
             return Unchecked(speed, achieved)
-        checked = self._check(session, self._scratch, QUICK, ())
+        checked = self._check(session, self._scratch, candidate, QUICK, ())
         if not isinstance(checked.outcome, Correct):
             return self._rid(self._scratch, checked.outcome)
         return Correct(checked.outcome.accuracy, speed, achieved)
@@ -405,7 +407,7 @@ class Judge:
         if compiled.plan is not None:
             evidence["written_plan"] = json.loads(candidate.plan.to_json())
         clock = _Laps(self._device)
-        checked = self._check(session, self._candidate, THOROUGH, recorded)
+        checked = self._check(session, self._candidate, candidate, THOROUGH, recorded, compiled)
         evidence["seconds"] = {"check": clock.lap()}
         evidence["draws"] = checked.draws
         if not isinstance(checked.outcome, Correct):
@@ -425,17 +427,23 @@ class Judge:
         self,
         session: Session,
         worker: WorkerProcess,
+        candidate: Candidate,
         check: Check,
         recorded: Sequence[Sequence[torch.Tensor]],
+        compiled: Compiled | None = None,
     ) -> Checked:
         """Whether the loaded candidate is right. Without memory beside others' checks it is made again after them."""
         with self._device.shared():
             found = check_candidate(session, worker, check, recorded)
-        if self.target == "cuda" and lacks_memory(found.outcome):
-            machine.release_memory(self.target)
-            with self._device.turn():
-                found = check_candidate(session, worker, check, recorded)
-        return found
+        if not lacks_memory(found.outcome):
+            return found
+        machine.release_memory(self.target)
+        # a process in which a run failed is gone, and the next one has loaded nothing
+        again = self._load(worker, session.task, candidate, recorded, compiled)
+        if not isinstance(again, Session):
+            return Checked(again, found.draws)
+        with self._device.turn():
+            return check_candidate(again, worker, check, recorded)
 
     def _time(
         self,

@@ -78,6 +78,7 @@ class Chooser:
 
     def __post_init__(self) -> None:
         self._points = features(self.schedules)
+        self._products = [products_of(schedule) for schedule in self.schedules]
         ranks = [max(0, row - len(self.neighbours)) for row in range(len(self.schedules))]
         self._prior = prior_of(self._points, ranks, self.neighbours)
 
@@ -106,8 +107,21 @@ class Chooser:
             self._times[row] = -math.log(median), (math.log(high) - math.log(low)) / INTERVAL
 
     def spoiled(self, candidate: str) -> None:
-        """The candidate is wrong, or did not run."""
+        """The candidate did not run, or is wrong."""
         self._failed += self._rows(candidate)
+
+    def too_inexact(self, candidate: str) -> set[str]:
+        """Leave out what multiplies no more exactly than a wrong candidate, where something multiplies more exactly.
+        Returns the candidates among it."""
+        wrong = max((self._products[row] for row in self._rows(candidate)), default=0)
+        if not wrong or not any(products > wrong for products in self._products):
+            return set()
+        coarse = [row for row, products in enumerate(self._products) if 0 < products <= wrong]
+        self._failed += [row for row in coarse if row not in self._failed]
+        for row in coarse:
+            self._times.pop(row, None)
+        self._bests.clear()
+        return {self._names[row] for row in coarse if row in self._names}
 
     def end_round(self) -> None:
         """Candidates that were wanted together have been timed."""
@@ -163,3 +177,10 @@ class Chooser:
         """Whether the last round brought next to nothing over those before it; the first one, whether nothing works."""
         before, last = [0.0, *self._bests][-2:] if self._bests else (0.0, math.inf)
         return last <= before * PATIENCE
+
+
+def products_of(schedule: Schedule) -> int:
+    """Products of parts for one of a schedule's numbers, the fewest of its kernels: 1 for float32 in TF32, 6 where it is
+    multiplied exactly. 0 for kernels that do not say."""
+    said = (schedule.parameters(n).get("products") for n in range(len(schedule.kernels)))
+    return min((int(products) for products in said if products is not None), default=0)

@@ -64,6 +64,7 @@ class SearchPolicy:
     _judged: int = 0
     _surely: float = 0.0
     _speed: dict[str, float] = field(default_factory=dict)
+    _sure: dict[str, float] = field(default_factory=dict)
     _submitted: list[str] = field(default_factory=list)
     _refused: str = ""
     _wrong: int = 0
@@ -147,12 +148,17 @@ class SearchPolicy:
         for name, (_, result) in zip(names, results, strict=True):
             if "speedup" in result:
                 self._speed[name] = result["speedup"]["median"]
-                self._surely = max(self._surely, result["speedup"]["low"])
+                self._sure[name] = result["speedup"]["low"]
+                self._surely = max(self._surely, self._sure[name])
                 self._choice.timed(name, result["speedup"])
             else:
                 self._choice.spoiled(name)
                 self._errors.append(str(result.get("reason") or result.get("error")))
-        self._choice.end_round()
+        answers = zip(names, (result for _, result in results), strict=True)
+        wrong = [name for name, result in answers if result.get("status") == "wrong"]
+        ruled_out = [self._rule_out(name) for name in wrong]
+        if not any(ruled_out):
+            self._choice.end_round()
 
     def _time_is_up(self, messages: Sequence[Message]) -> Turn:
         results = _last_results(messages)
@@ -168,9 +174,25 @@ class SearchPolicy:
             return self._turn("The machine was busy; again.", ("submit", {"candidate": judged}))
         if judged not in self._submitted:
             self._submitted.append(judged)
-        self._wrong += result.get("status") == "wrong"
         self._refused = self._refused or str(result.get("reason"))
+        if result.get("status") == "wrong":
+            self._wrong += 1
+            if self._rule_out(judged):
+                return self._next()
         return self._submit_next()
+
+    def _rule_out(self, wrong: str) -> bool:
+        """Forget candidates that multiply no more exactly than a wrong one; others may be tried in their place. Whether
+        there are others."""
+        if self._chooser is None:  # another policy's
+            return False
+        out = self._chooser.too_inexact(wrong)
+        timed = out & set(self._speed)
+        for name in timed:
+            del self._speed[name]
+        self._judged -= len(timed)
+        self._surely = max((self._sure[name] for name in self._speed), default=0.0)
+        return bool(out)
 
     def _submit_next(self) -> Turn:
         left = sorted(

@@ -244,6 +244,60 @@ def test_a_timing_that_is_known_to_be_noisy_does_not_end_the_search() -> None:
     assert needed(judged, landscape) is not None
 
 
+PRODUCTS = tuple(
+    Schedule.of({"sketch": "contract", "products": products, "tile_m": 32 * n})
+    for products in (1, 3, 6)
+    for n in range(1, 9)
+)
+
+
+def products(schedule: Schedule) -> int:
+    return int(schedule.parameters(0)["products"])
+
+
+class Judging(Game):
+    """Judges what is submitted, and goes on: what multiplies as coarsely as `coarse`, or more, is wrong."""
+
+    coarse = 1
+
+    def _answer(self, call: Any) -> dict[str, Any]:
+        answer = super()._answer(call)
+        if call.name != "submit" or "candidate" not in call.arguments:
+            return answer
+        wrong = products(self._by_name[self.submitted[-1]].schedule) <= self.coarse
+        self.over = not wrong
+        return {"ok": not wrong, "status": "wrong" if wrong else "wins", "reason": "judged"}
+
+
+@pytest.mark.parametrize("coarse", [1, 3])
+def test_what_is_too_coarse_is_given_up_for_what_is_exact(coarse: int) -> None:
+    """All that the first rounds measure are faster, and wrong as the full judgement finds."""
+    landscape = table(lambda s: 12.0 / products(s), PRODUCTS)
+    game = Judging(landscape)
+    game.coarse = coarse
+    game.play(SearchPolicy(judgements=8))
+    submitted = [products(game._by_name[name].schedule) for name in game.submitted]
+    assert submitted == [p for p in (1, 3, 6) if p <= coarse] + [3 if coarse == 1 else 6]
+    assert len(game.judged) <= 8 * len(submitted)
+
+
+def test_after_a_wrong_profile_nothing_as_coarse_is_compiled() -> None:
+    landscape = table(lambda s: None if products(s) == 1 else 2.0, PRODUCTS)
+    game = Game(landscape).play(SearchPolicy())
+    tried = [products(game._by_name[name].schedule) for name in game.judged]
+    assert tried[:4] == [1, 1, 1, 1] and 1 not in tried[4:]
+    assert products(game._by_name[game.submitted[0]].schedule) == 3
+
+
+def test_what_says_nothing_of_its_products_is_left_alone() -> None:
+    same = tuple(
+        Schedule.of({"sketch": "contract", "products": 1, "tile_m": n}) for n in range(1, 12)
+    )
+    plain = (*same, Schedule.of({"sketch": "row", "team": 32}))
+    game = Game(table(lambda s: None if s == plain[0] else 2.0, plain)).play(SearchPolicy())
+    assert len(game.judged) == 8 and game.submitted == ["c1"]
+
+
 def test_a_neighbour_without_a_schedule_is_passed_over() -> None:
     game = Game(table(bowl(5, 5)), neighbours=[{"distance": 0.2, "source": "int x;"}])
     assert game.play(modelled()).judged[0] == "c0"

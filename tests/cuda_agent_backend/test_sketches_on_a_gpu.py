@@ -105,8 +105,8 @@ class Job:
 
 
 def sort_of(count: int) -> Callable[[torch.Tensor], Any]:
-    """The first results of a sort."""
-    return lambda x: tuple(torch.sort(x, dim=-1)[:count])
+    """The first results of a sort; which of equal numbers comes first is open where it is not a stable one."""
+    return lambda x: tuple(torch.sort(x, dim=-1, stable=True)[:count])
 
 
 def largest_of(k: int) -> Callable[[torch.Tensor], Any]:

@@ -21,11 +21,14 @@ from judge_kit import (
 )
 from process_kit import family, gone
 
+from sandbox import judge as judge_module
 from sandbox import race, timing
 from sandbox.accuracy import AccuracyReport
 from sandbox.disassembly import Inspection
 from sandbox.judge import Judge
 from sandbox.rounds import Effort, Stopwatch
+from sandbox.session import Session
+from sandbox.supervisor import WorkerProcess
 from sandbox.task import Arg, DType, InputRef, Node, NodeRef, Task
 from sandbox.timing import SpeedReport
 from sandbox.verdict import (
@@ -42,6 +45,7 @@ from sandbox.verdict import (
     Wrong,
     reward,
 )
+from sandbox.verify import QUICK, Checked, check_candidate
 
 pytestmark = pytest.mark.alone
 
@@ -371,6 +375,42 @@ def test_what_finds_no_memory_beside_others_is_done_once_more_alone(
     assert set(refused) == {"equip", "compare"}
     assert found.status in ("wins", "too_slow", "noisy"), found.reason
     assert found.evidence["checked_runs"] >= 1
+
+
+@pytest.mark.parametrize("profile", [False, True])
+def test_a_check_that_found_no_memory_is_made_again_though_its_process_is_gone(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch, profile: bool
+) -> None:
+    made = list[Outcome]()
+
+    def check(session: Session, worker: WorkerProcess, *more: Any) -> Checked:
+        if not made:
+            made.append(worker._raised(Failed("run", "OutOfMemoryError: CUDA out of memory")))
+            return Checked(made[0])
+        found = check_candidate(session, worker, *more)
+        made.append(found.outcome)
+        return found
+
+    monkeypatch.setattr(judge_module, "check_candidate", check)
+    if profile:
+        assert isinstance(judge.profile(TASK, silu_candidate(TASK), pairs=8), Correct)
+    else:
+        verdict = judge.judge(TASK, silu_candidate(TASK), effort=SHORT)
+        assert verdict.status in ("wins", "too_slow", "noisy"), verdict.reason
+    assert [type(outcome) for outcome in made] == [Crashed, Correct]
+
+
+def test_a_candidate_that_cannot_be_loaded_again_is_told_so(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = Crashed("run", "OutOfMemoryError: CUDA out of memory")
+    trouble = Failed("load", "it is gone")
+    session = judge._open(TASK)
+    assert isinstance(session, Session)
+    monkeypatch.setattr(judge_module, "check_candidate", lambda *_: Checked(full, [{"seen": 1}]))
+    monkeypatch.setattr(judge, "_load", lambda *_: trouble)
+    found = judge._check(session, judge._scratch, silu_candidate(TASK), QUICK, ())
+    assert found == Checked(trouble, [{"seen": 1}])
 
 
 def test_trouble_before_a_race_is_told_as_it_was(
