@@ -180,7 +180,7 @@ class Chooser:
 
 
 def products_of(schedule: Schedule) -> int:
-    """Products of parts for one of a schedule's numbers, the fewest of its kernels: 1 for float32 in TF32, 6 where it is
-    multiplied exactly. 0 for kernels that do not say."""
+    """Products of parts for one of two numbers, the fewest of a schedule's kernels: 1 for float32 in TF32, 6 where it
+    is multiplied exactly. 0 for kernels that do not say."""
     said = (schedule.parameters(n).get("products") for n in range(len(schedule.kernels)))
     return min((int(products) for products in said if products is not None), default=0)
