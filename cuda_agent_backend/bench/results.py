@@ -63,16 +63,24 @@ class Results:
             found = json.loads(self.path(task).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
-        same = isinstance(found, dict) and found.get("identity") == self.identity.of(task)
+        now = self.identity_of(task)
+        same = isinstance(found, dict) and found.get("identity") == now != ""
         return found if same else None
 
-    def keep(self, task: TaskFile, facts: Mapping[str, Any]) -> Facts:
-        """Write a task's result."""
+    def identity_of(self, task: TaskFile) -> str:
+        """What a result of the task depends on, as its file is now; "" where that cannot be read: it never counts."""
+        try:
+            return self.identity.of(task)
+        except OSError:
+            return ""
+
+    def keep(self, task: TaskFile, facts: Mapping[str, Any], identity: str) -> Facts:
+        """Write a task's result. identity: `identity_of` when its run began."""
         known = {
             "name": task.name,
             "group": task.group,
             "file": str(task.path),
-            "identity": self.identity.of(task),
+            "identity": identity,
             "commit": commit(),
             "wishes": asdict(self.identity.wishes),
         }

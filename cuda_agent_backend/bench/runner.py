@@ -21,8 +21,9 @@ from sandbox.turns import Turns
 from sandbox.verdict import OUT_OF_MEMORY
 
 MACHINE_LIMIT_S = 600.0
-CORES_PER_JOB, BYTES_PER_JOB, MOST_JOBS = 1.5, 7 << 30, 16
-"""A search compiles half of the time or more; its processes have three to five contexts on the device, with data."""
+CORES_PER_JOB, BYTES_PER_JOB, MOST_JOBS = 1.5, 10 << 30, 16
+"""A search compiles half of the time or more; its processes have three to five contexts on the device, with data.
+Eleven filled 79 GiB, where fourteen had room in 140."""
 START_S, PER_BUDGET = 600.0, 4.0
 """What a task may take beside its search, and how many graphs' budgets."""
 
@@ -101,36 +102,37 @@ def run(
     if bench.again == "all" and not bench.cache_dir:
         shutil.rmtree(cache, ignore_errors=True)
     known = {task.name: results.done(task) for task in tasks}
-    turns = Turns(bench.jobs, alone=bench.wishes.target == "cpu")
     last_begin = time.monotonic() + bench.begin_within_s
 
-    def work(task: TaskFile) -> Facts | None:
+    def work(task: TaskFile, turns: Turns, again: bool) -> Facts | None:
+        identity = results.identity_of(task)
         found = _one(bench, task, machine, cache, children, turns, last_begin)
-        return None if found is None else results.keep(task, found)
+        if found is None or (again and found["status"] != MEASURED):
+            return None
+        return results.keep(task, found, identity)
 
     # Enough threads that all jobs search while others measure or wait for it.
     with ThreadPoolExecutor(max_workers=2 * bench.jobs + 1) as threads:
         todo = [task for task in tasks if wanted_again(known[task.name], bench.again)]
-        futures = [threads.submit(work, task) for task in todo]
-        try:
-            for future in as_completed(futures):
-                facts = future.result()
-                if facts is not None:
-                    known[facts["name"]] = facts
-                    tell(facts)
-            for task in todo if bench.jobs > 1 else ():
-                if not lacked_memory(known[task.name]):
-                    continue
-                alone = threads.submit(  # what found no room beside others may have it
-                    _one, bench, task, machine, cache, children, turns, last_begin
-                ).result()
-                if alone is not None and alone["status"] == MEASURED:
-                    facts = known[task.name] = results.keep(task, alone)
-                    tell(facts)
-        except BaseException:
-            _give_up(futures, children)
-            raise
+        for number, jobs in enumerate((bench.jobs, *fewer_jobs(bench.jobs))):
+            turns = Turns(jobs, alone=bench.wishes.target == "cpu")
+            futures = [threads.submit(work, task, turns, again=number > 0) for task in todo]
+            try:
+                for future in as_completed(futures):
+                    facts = future.result()
+                    if facts is not None:
+                        known[facts["name"]] = facts
+                        tell(facts)
+            except BaseException:
+                _give_up(futures, children)
+                raise
+            todo = [task for task in todo if lacked_memory(known[task.name])]
     return [facts for facts in known.values() if facts is not None]
+
+
+def fewer_jobs(jobs: int) -> list[int]:
+    """How many at a time what found no memory is run again, and what still finds none: up to one alone."""
+    return [] if jobs == 1 else sorted({max(1, jobs // 3), 1}, reverse=True)
 
 
 def lacked_memory(facts: Facts | None) -> bool:

@@ -295,7 +295,7 @@ def test_a_result_counts_as_long_as_nothing_that_it_depends_on_changes(tmp_path:
     identity = Identity("sources", WISHES, {"cpu": "x", "load": [1.0]})
     results = Results(tmp_path / "out", identity)
     assert results.done(made) is None
-    results.keep(made, {"status": "measured"})
+    results.keep(made, {"status": "measured"}, results.identity_of(made))
     assert (results.done(made) or {})["status"] == "measured"
     calmer = replace(identity, machine={"cpu": "x", "load": [9.0]})
     assert Results(tmp_path / "out", calmer).done(made)
@@ -307,6 +307,10 @@ def test_a_result_counts_as_long_as_nothing_that_it_depends_on_changes(tmp_path:
     ):
         assert Results(tmp_path / "out", other).done(made) is None
     made.path.write_text(GOOD + "# another task")
+    assert results.done(made) is None
+    made.path.unlink()
+    assert results.done(made) is None and results.identity_of(made) == ""
+    results.keep(made, {"status": "failed"}, "")
     assert results.done(made) is None
     results.path(made).write_text("half of it {")
     assert results.done(made) is None
@@ -330,8 +334,9 @@ def test_what_is_done_again(status: str | None, again: str, wanted: bool) -> Non
 
 def test_jobs_and_limits_grow_with_the_machine_and_the_budget() -> None:
     large = [{"cores": cores, "gpu_memory": 140 << 30} for cores in (1, 4, 16, 128)]
-    assert [jobs_of("cuda", facts) for facts in large] == [1, 2, 10, 16]
-    assert jobs_of("cuda", {"cores": 16, "gpu_memory": 24 << 30}) == 3
+    assert [jobs_of("cuda", facts) for facts in large] == [1, 2, 10, 14]
+    assert jobs_of("cuda", {"cores": 16, "gpu_memory": 24 << 30}) == 2
+    assert jobs_of("cuda", {"cores": 128, "gpu_memory": 500 << 30}) == 16
     assert jobs_of("cpu", {"cores": 64}) == 1
     assert limit_of(120.0, 1) < limit_of(240.0, 1) < limit_of(240.0, 4)
 
@@ -445,6 +450,58 @@ def test_what_found_no_memory_beside_others_is_run_again_alone(tmp_path: Path) -
     assert not any(runner.lacked_memory(one) for one in found)
     assert played.ran[-4:] == [f"{p} {n}" for n in names[:2] for p in ("search", "measure")]
     assert played.ran.count("search bad") == played.ran.count("search last") == 1
+
+
+def test_a_file_that_goes_or_changes_while_it_is_run_harms_no_other(tmp_path: Path) -> None:
+    tasks = [task(tmp_path / "t" / f"{name}.py") for name in ("a", "changes", "goes", "last")]
+
+    class Moving(Played):
+        def run(self, phase: str, request: Request, folder: Path, limit_s: float) -> Any:
+            file = Path(request.file)
+            if folder.name == "goes":
+                file.unlink(missing_ok=True)
+            if folder.name == "changes":
+                file.write_text(GOOD + "# another task")
+            return super().run(phase, request, folder, limit_s)
+
+    found = run_played(bench_of(tmp_path), tasks, Moving())
+    assert [one["status"] for one in found] == ["measured"] * 4
+    second = Played()
+    run_played(bench_of(tmp_path), tasks, second)
+    again = {f"{phase} {name}" for name in ("changes", "goes") for phase in ("search", "measure")}
+    assert set(second.ran) == again
+
+
+@pytest.mark.parametrize(
+    ("jobs", "fewer"), [(1, []), (2, [1]), (5, [1]), (6, [2, 1]), (14, [4, 1])]
+)
+def test_what_found_no_memory_is_run_again_by_fewer_at_a_time(jobs: int, fewer: list[int]) -> None:
+    assert runner.fewer_jobs(jobs) == fewer
+
+
+def test_what_finds_room_beside_few_others_is_not_run_alone(tmp_path: Path) -> None:
+    """Six at once find no memory, up to two do."""
+    tasks = [task(tmp_path / "t" / f"{name}.py") for name in "abcdefgh"]
+
+    class Crowd(Played):
+        searching = 0
+
+        def run(self, phase: str, request: Request, folder: Path, limit_s: float) -> Any:
+            if phase == "measure":
+                return super().run(phase, request, folder, limit_s)
+            with self.lock:
+                self.searching += 1
+                full = self.searching > 2
+            answer = super().run(phase, request, folder, limit_s)
+            with self.lock:
+                self.searching -= 1
+            return Failed(phase, "CUDA out of memory. Tried to allocate 2 GiB") if full else answer
+
+    crowd = Crowd()
+    found = run_played(bench_of(tmp_path, jobs=6), tasks, crowd)
+    assert [one["status"] for one in found] == ["measured"] * 8
+    assert all(1 <= crowd.ran.count(f"search {name}") <= 2 for name in "abcdefgh")
+    assert sum(crowd.ran.count(f"search {name}") for name in "abcdefgh") > 8
 
 
 def test_running_again_alone_replaces_no_result_by_none(tmp_path: Path) -> None:
