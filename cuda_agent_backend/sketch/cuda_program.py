@@ -78,7 +78,8 @@ class RowProgram:
         own = frozenset(
             n for n in arrays if keeps_arrays and _only_own(n, flat_passes, layout.points)
         )
-        loads = _repeated_loads(flat_passes, layout.points, shared_values) if keeps else {}
+        early = shared_values & kept  # what only one pass reads needs no row that stays
+        loads = _repeated_loads(flat_passes, layout.points, early) if keeps else {}
         reuse = _overwritten(own, loads, flat_passes, region) if layout.keep == "shared" else {}
         once = read_once(flat_passes, loads, kernel.rows * layout.points, region, layout.together)
         if layout.is_split and any(p.kind == "scan" for p in grouped):

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cuda_agent_backend.sketch import cuda
+from cuda_agent_backend.sketch.cuda_estimate import row_facts
 from cuda_agent_backend.sketch.cuda_share import share_values
 from cuda_agent_backend.sketch.schedule import Schedule
 from sandbox.candidate import Candidate
@@ -173,6 +174,18 @@ def test_a_sum_of_products_stays_one() -> None:
     kept = [s for s in schedules(it) if keeps(s) == {"registers"}]
     text = own_text(emitted(it, kept[0])[0])
     assert text.count("ca::erf(") == 1 and text.count("update_together(") == 1
+
+
+def test_a_row_that_one_pass_reads_is_not_kept_for_what_its_stages_share() -> None:
+    def sums(x: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+        y = x / t
+        return y.sum(1), y.square().sum(1)
+
+    it = sample(sums, randn(20, 600), torch.tensor(1.3))
+    (kernel,) = it.analysis.kernels
+    _, names = share_values(kernel, 600, it.analysis.region)
+    facts = row_facts(kernel, it.analysis.region)
+    assert names and (facts.passes, facts.arrays, facts.again, facts.streams) == (1, 0, 0, 1)
 
 
 @pytest.mark.parametrize("function", [two_of_one, cheap, running, once])
