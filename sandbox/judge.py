@@ -439,10 +439,10 @@ class Judge:
             return found
         machine.release_memory(self.target)
         # a process in which a run failed is gone, and the next one has loaded nothing
-        again = self._load(worker, session.task, candidate, recorded, compiled)
-        if not isinstance(again, Session):
-            return Checked(again, found.draws)
         with self._device.turn():
+            again = self._load(worker, session.task, candidate, recorded, compiled)
+            if not isinstance(again, Session):
+                return Checked(again, found.draws)
             return check_candidate(again, worker, check, recorded)
 
     def _time(

@@ -15,6 +15,7 @@ from cuda_agent_backend.agent.surrogate import (
     forecast,
     prior_of,
 )
+from cuda_agent_backend.sketch.exactness import as_coarse, products_of
 from cuda_agent_backend.sketch.schedule import Schedule
 from cuda_agent_backend.sketch.space import MOST, space_of
 
@@ -46,6 +47,7 @@ class Chooser:
     _names: dict[int, str] = field(default_factory=dict)
     _times: dict[int, tuple[float, float]] = field(default_factory=dict)
     _failed: list[int] = field(default_factory=list)
+    _ruled_out: set[int] = field(default_factory=set)
     _bests: list[float] = field(default_factory=list)
 
     @staticmethod
@@ -78,7 +80,6 @@ class Chooser:
 
     def __post_init__(self) -> None:
         self._points = features(self.schedules)
-        self._products = [products_of(schedule) for schedule in self.schedules]
         ranks = [max(0, row - len(self.neighbours)) for row in range(len(self.schedules))]
         self._prior = prior_of(self._points, ranks, self.neighbours)
 
@@ -113,15 +114,17 @@ class Chooser:
     def too_inexact(self, candidate: str) -> set[str]:
         """Leave out what multiplies no more exactly than a wrong candidate, where something multiplies more exactly.
         Returns the candidates among it."""
-        wrong = max((self._products[row] for row in self._rows(candidate)), default=0)
-        if not wrong or not any(products > wrong for products in self._products):
+        products = {row: products_of(schedule) for row, schedule in enumerate(self.schedules)}
+        wrong = max((products[row] for row in self._rows(candidate)), default=0)
+        coarse = as_coarse(products, wrong)
+        if not coarse:
             return set()
-        coarse = [row for row, products in enumerate(self._products) if 0 < products <= wrong]
-        self._failed += [row for row in coarse if row not in self._failed]
-        for row in coarse:
-            self._times.pop(row, None)
+        self._ruled_out |= coarse
+        self._failed = [row for row in self._failed if row not in coarse]  # tiles like theirs work
+        self._times = {row: time for row, time in self._times.items() if row not in coarse}
         self._bests.clear()
-        return {self._names[row] for row in coarse if row in self._names}
+        others = {name for row, name in self._names.items() if row not in coarse}
+        return {name for row, name in self._names.items() if row in coarse} - others
 
     def end_round(self) -> None:
         """Candidates that were wanted together have been timed."""
@@ -164,7 +167,7 @@ class Chooser:
         return list(dict.fromkeys([*ready[:1], *order]))[:most]
 
     def _tried(self) -> set[int]:
-        return {*self._times, *self._failed}
+        return {*self._times, *self._failed, *self._ruled_out}
 
     def _rows(self, candidate: str) -> list[int]:
         return [row for row, name in self._names.items() if name == candidate]
@@ -177,10 +180,3 @@ class Chooser:
         """Whether the last round brought next to nothing over those before it; the first one, whether nothing works."""
         before, last = [0.0, *self._bests][-2:] if self._bests else (0.0, math.inf)
         return last <= before * PATIENCE
-
-
-def products_of(schedule: Schedule) -> int:
-    """Products of parts for one of two numbers, the fewest of a schedule's kernels: 1 for float32 in TF32, 6 where it
-    is multiplied exactly. 0 for kernels that do not say."""
-    said = (schedule.parameters(n).get("products") for n in range(len(schedule.kernels)))
-    return min((int(products) for products in said if products is not None), default=0)

@@ -287,7 +287,8 @@ class _Episode:
 
     def judge_the_rest(self) -> None:
         """Have what is fastest, and was never judged, judged: its policy has no turn left in which to submit it."""
-        unjudged = [(s, n) for n, s in self.tools.profiles.items() if n not in self.tools.verdicts]
+        promising = self.tools.promising().items()
+        unjudged = [(s, n) for n, s in promising if n not in self.tools.verdicts]
         speed, name = max(unjudged, default=(0.0, ""))
         if speed < WORTH_SUBMITTING or self.tools.best() is not None:
             return

@@ -37,7 +37,8 @@ Results = list[tuple[str, dict[str, Any]]]
 @dataclass
 class SearchPolicy:
     """Times up to ``judgements`` schedules for up to ``seconds``, then submits up to ``submissions``, and up to
-    ``instead`` more for those that turned out wrong: another order of additions may be right.
+    ``instead`` more for those that turned out wrong: another order of additions may be right. Where products of few
+    parts are wrong, others that are more exact are timed in place of all that are not.
 
     ahead: schedules compiled at a time. modelled: whether a model chooses once ``first`` schedules were timed in order;
     otherwise, and without scikit-learn, rounds go on in order while one brings something. least_gain: the model ends
@@ -71,6 +72,7 @@ class SearchPolicy:
     _noisy: int = 0
     _errors: list[str] = field(default_factory=list)
     _calls: int = 0
+    _over: bool = False
 
     def act(self, messages: Sequence[Message], tools: Sequence[Schema]) -> Turn:
         """The next step, read off the last tool results."""
@@ -120,7 +122,7 @@ class SearchPolicy:
         """Time what the chooser wants, or compile that and what it wants after it, or end."""
         done = self._judged
         at_floor = self._surely * self.at_floor >= self._room
-        if at_floor or done >= self.judgements or self._spent >= self.seconds:
+        if self._over or at_floor or done >= self.judgements or self._spent >= self.seconds:
             return self._submit_next()
         wanted = self._choice.wanted(WORTH_SUBMITTING, min(self.ahead, self.judgements - done))
         if not wanted:
@@ -161,25 +163,36 @@ class SearchPolicy:
             self._choice.end_round()
 
     def _time_is_up(self, messages: Sequence[Message]) -> Turn:
+        self._over = True
         results = _last_results(messages)
         if results and results[-1][0] == "profile":
             self._note_speeds(messages, results)
+        if results and results[-1][0] == "submit":
+            self._note_verdict(_candidate(_last_calls(messages)[-1]), results[-1][1])
         return self._submit_next()
 
     def _after_submit(self, call: dict[str, Any], result: dict[str, Any]) -> Turn:
         """Go on after a judgement, of a candidate that may have been submitted by another policy."""
-        judged = json.loads(call["function"]["arguments"]).get("candidate", "")
+        judged = _candidate(call)
         if result.get("status") == "noisy" and self._noisy < NOISY_TRIES:
             self._noisy += 1  # says nothing of the candidate: the same one again
             return self._turn("The machine was busy; again.", ("submit", {"candidate": judged}))
+        others = self._note_verdict(judged, result)
+        return self._next() if others and self._may_submit else self._submit_next()
+
+    def _note_verdict(self, judged: str, result: dict[str, Any]) -> bool:
+        """Whether it brings others into play."""
         if judged not in self._submitted:
             self._submitted.append(judged)
         self._refused = self._refused or str(result.get("reason"))
-        if result.get("status") == "wrong":
-            self._wrong += 1
-            if self._rule_out(judged):
-                return self._next()
-        return self._submit_next()
+        if result.get("status") != "wrong":
+            return False
+        self._wrong += 1
+        return self._rule_out(judged)
+
+    @property
+    def _may_submit(self) -> bool:
+        return len(self._submitted) < self.submissions + min(self._wrong, self.instead)
 
     def _rule_out(self, wrong: str) -> bool:
         """Forget candidates that multiply no more exactly than a wrong one; others may be tried in their place. Whether
@@ -198,11 +211,7 @@ class SearchPolicy:
         left = sorted(
             (n for n in self._speed if n not in self._submitted), key=lambda n: -self._speed[n]
         )
-        if (
-            left
-            and self._speed[left[0]] >= WORTH_SUBMITTING
-            and len(self._submitted) < self.submissions + min(self._wrong, self.instead)
-        ):
+        if left and self._speed[left[0]] >= WORTH_SUBMITTING and self._may_submit:
             self._submitted.append(left[0])
             return self._turn("Have the best one judged.", ("submit", {"candidate": left[0]}))
         if self._speed:
@@ -236,6 +245,11 @@ def _last_results(messages: Sequence[Message]) -> Results:
 def _last_calls(messages: Sequence[Message]) -> list[dict[str, Any]]:
     assistant = next(m for m in reversed(messages) if m["role"] == "assistant")
     return list(assistant["tool_calls"])
+
+
+def _candidate(call: dict[str, Any]) -> str:
+    """Of a submission; empty where it gave up."""
+    return str(json.loads(call["function"]["arguments"]).get("candidate", ""))
 
 
 def _seconds(answer: dict[str, Any]) -> float:

@@ -118,13 +118,21 @@ class Children:
         process.close()
         self._running.discard(process)
 
+    def rest(self) -> None:
+        """End those that wait for work: each holds some of the device's memory."""
+        with self._lock:
+            self._end_idle()
+
+    def _end_idle(self) -> None:
+        for waiting in self._idle.values():
+            while waiting:
+                self._end(waiting.pop())
+
     def stop(self) -> None:
         """Kill all that run, and start no other."""
         with self._lock:
             self._stopped = True
-            for waiting in self._idle.values():
-                while waiting:
-                    self._end(waiting.pop())
+            self._end_idle()
             for process in self._running:  # whoever waits for it closes it
                 process.kill()
 

@@ -124,7 +124,7 @@ def run(args: argparse.Namespace, settings: Settings) -> Result:
     sources = provenance.sources()
 
     def tell(one: Mapping[str, Any]) -> None:
-        clock.task_done(bench.jobs)
+        clock.task_done(one["name"], bench.jobs)
         out.print(report.said(one), markup=False)
 
     facts: Sequence[Mapping[str, Any]] = ()

@@ -127,6 +127,8 @@ def run(
                 _give_up(futures, children)
                 raise
             todo = [task for task in todo if lacked_memory(known[task.name])]
+            if todo:
+                children.rest()
     return [facts for facts in known.values() if facts is not None]
 
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from pathlib import Path
 from typing import Any
 
 from cuda_agent_backend import tables
 
+log = logging.getLogger(__name__)
+
 
 def of(out: Path) -> list[dict[str, Any]]:
     """The runs into ``out`` in order: wall time in seconds up to the last task done, tasks done, jobs side by side."""
     try:
         found: list[dict[str, Any]] = json.loads(_file(out).read_text(encoding="utf-8"))["runs"]
-    except (OSError, ValueError):
+    except (OSError, ValueError, KeyError, TypeError):
         return []
-    return found
+    return found if isinstance(found, list) else []
 
 
 class Clock:
@@ -24,14 +27,17 @@ class Clock:
 
     def __init__(self, out: Path) -> None:
         self.out, self.before = out, of(out)
-        self.started, self.tasks = time.monotonic(), 0
+        self.started, self.names = time.monotonic(), set[str]()
 
-    def task_done(self, jobs: int) -> None:
-        """Keep the time so far. May raise OSError."""
-        self.tasks += 1
+    def task_done(self, name: str, jobs: int) -> None:
+        """Keep the time so far, if that can be written."""
+        self.names.add(name)
         seconds = time.monotonic() - self.started
-        this = {"seconds": seconds, "tasks": self.tasks, "jobs": jobs}
-        tables.write_json(_file(self.out), {"runs": [*self.before, this]})
+        this = {"seconds": seconds, "tasks": len(self.names), "jobs": jobs}
+        try:
+            tables.write_json(_file(self.out), {"runs": [*self.before, this]})
+        except OSError as error:
+            log.warning("the time of this run was not written: %s", error)
 
 
 def _file(out: Path) -> Path:

@@ -134,6 +134,9 @@ class Tools:
         ]
         return (self.candidates[max(won)[1]], self.verdicts[max(won)[1]]) if won else None
 
+    def promising(self) -> dict[str, float]:
+        return self.profiles
+
 
 Step = Turn | Stopped | Callable[[Sequence[Message]], Turn | Stopped]
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from benchmarks.agent_search_simulation import Game, Row, Table, at_random, needed
 from cuda_agent_backend.agent import chooser
+from cuda_agent_backend.agent.protocol import Message, Policy, Stopped, Turn
 from cuda_agent_backend.agent.search import SearchPolicy
 from cuda_agent_backend.sketch.schedule import Schedule
 from cuda_agent_backend.sketch.space import space_of
@@ -287,6 +289,53 @@ def test_after_a_wrong_profile_nothing_as_coarse_is_compiled() -> None:
     tried = [products(game._by_name[name].schedule) for name in game.judged]
     assert tried[:4] == [1, 1, 1, 1] and 1 not in tried[4:]
     assert products(game._by_name[game.submitted[0]].schedule) == 3
+
+
+class Late(Judging):
+    """Says that the time is up after the first answer to a tool, and notes what is called from then on."""
+
+    after = "profile"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.called_late: list[str] = []
+
+    def play(self, policy: Policy) -> Game:
+        return super().play(_Interrupted(policy, self))
+
+
+@dataclass
+class _Interrupted:
+    """A policy between whose calls a message comes."""
+
+    policy: Policy
+    game: Late
+    name: str = "late"
+    _said: list[Message] = field(default_factory=list)
+    _place: int = 0
+
+    def act(self, messages: Sequence[Message], tools: Any) -> Turn | Stopped:
+        if not self._said and messages[-1].get("name") == self.game.after:
+            self._said = [{"role": "user", "content": "The time is up."}]
+            self._place = len(messages)
+        late = [*messages[: self._place], *self._said, *messages[self._place :]]
+        turn = self.policy.act(late, tools)
+        if self._said and not isinstance(turn, Stopped):
+            self.game.called_late += [call.name for call in turn.calls]
+        return turn
+
+
+@pytest.mark.parametrize("after", ["profile", "submit"])
+def test_a_wrong_one_when_the_time_is_up_leaves_what_was_timed_and_is_more_exact(
+    after: str,
+) -> None:
+    """Nothing is compiled or timed any more, and nothing as coarse as what was wrong is judged."""
+    mixed = tuple(sorted(PRODUCTS, key=lambda s: int(s.parameters(0)["tile_m"])))
+    game = Late(table(lambda s: 12.0 / products(s), mixed))
+    game.after = after
+    game.play(SearchPolicy())
+    submitted = [products(game._by_name[name].schedule) for name in game.submitted]
+    assert submitted == [1, 3] and set(game.called_late) == {"submit"}
 
 
 def test_what_says_nothing_of_its_products_is_left_alone() -> None:

@@ -382,6 +382,9 @@ class Played:
             return Failed(phase, "it broke", "log")
         return {"seconds": 1.0} if phase == "search" else {"samples": {}}
 
+    def rest(self) -> None:
+        self.ran.append("rest")
+
     def stop(self) -> None:
         self.stopped = True
 
@@ -448,7 +451,8 @@ def test_what_found_no_memory_beside_others_is_run_again_alone(tmp_path: Path) -
     found = run_played(bench_of(tmp_path), tasks, played)
     assert [one["status"] for one in found] == ["measured", "measured", "failed", "measured"]
     assert not any(runner.lacked_memory(one) for one in found)
-    assert played.ran[-4:] == [f"{p} {n}" for n in names[:2] for p in ("search", "measure")]
+    again = {f"{phase} {name}" for name in names[:2] for phase in ("search", "measure")}
+    assert set(played.ran[played.ran.index("rest") + 1 : -1]) <= again <= set(played.ran[-5:])
     assert played.ran.count("search bad") == played.ran.count("search last") == 1
 
 
@@ -528,16 +532,26 @@ def test_only_a_run_of_everything_begins_with_an_empty_cache_of_its_own(tmp_path
 def test_each_run_keeps_its_time_as_its_tasks_are_done(tmp_path: Path) -> None:
     assert runs.of(tmp_path) == []
     first = runs.Clock(tmp_path)
-    first.task_done(jobs=4)
+    first.task_done("a", jobs=4)
     (alone,) = runs.of(tmp_path)
-    first.task_done(jobs=4)
-    runs.Clock(tmp_path).task_done(jobs=2)
+    first.task_done("b", jobs=4)
+    first.task_done("a", jobs=4)  # once more, alone
+    runs.Clock(tmp_path).task_done("a", jobs=2)
     (one, two) = runs.of(tmp_path)
     assert (alone["tasks"], one["tasks"], two["tasks"]) == (1, 2, 1)
     assert (one["jobs"], two["jobs"]) == (4, 2)
     assert 0 <= alone["seconds"] <= one["seconds"]
-    (tmp_path / "work" / "runs.json").write_text("half of")
-    assert runs.of(tmp_path) == []
+    for text in ("half of", "[]", '{"runs": 1}', "{}"):
+        (tmp_path / "work" / "runs.json").write_text(text)
+        assert runs.of(tmp_path) == []
+
+
+def test_a_time_that_cannot_be_written_ends_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "work").write_text("a file where a folder is to be")
+    runs.Clock(tmp_path).task_done("a", jobs=1)
+    assert "was not written" in caplog.text
 
 
 # All of it.

@@ -25,6 +25,7 @@ from cuda_agent_backend.agent.workspace import BASELINES, Refusal, Workspace
 from cuda_agent_backend.sketch.api import Analysis, NotCovered, analyse, generate, schedules
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
 from cuda_agent_backend.sketch.device import CpuFacts
+from cuda_agent_backend.sketch.exactness import as_coarse, products_of
 from cuda_agent_backend.sketch.schedule import MAX_PARAMETER, Schedule
 from cuda_agent_backend.sketch.space import space_of
 from sandbox.candidate import Candidate, Language
@@ -162,6 +163,15 @@ class KernelWork:
         name = max(won)[1]
         return self.candidates[name], self.verdicts[name]
 
+    def promising(self) -> dict[str, float]:
+        """Profiled speed-ups of what no verdict speaks against: it was not wrong itself, nor are its products as coarse
+        as those of what was wrong."""
+        refused = {name for name, verdict in self.verdicts.items() if verdict.status not in SOUND}
+        products = {name: _products(made) for name, made in self.candidates.items()}
+        for wrong in [name for name in refused if self.verdicts[name].status == "wrong"]:
+            refused |= as_coarse(products, products[wrong])
+        return {name: speed for name, speed in self.profiles.items() if name not in refused}
+
     # --- tools ---
 
     def _look(self) -> Answer:
@@ -288,8 +298,7 @@ class KernelWork:
 
     def _profile(self, candidate: str) -> Answer:
         made = self._candidate(candidate)
-        wrong = {name for name, verdict in self.verdicts.items() if verdict.status not in SOUND}
-        others = [s for name, s in self.profiles.items() if name not in {candidate, *wrong}]
+        others = [s for name, s in self.promising().items() if name != candidate]
         found = self.bench.profile(self.task, made, worth=max([WORTH_CHECKING, *others]))
         answer = describe(found, _outputs(made))
         if "speedup" in answer:
@@ -316,6 +325,14 @@ class KernelWork:
         if verdict.accuracy is not None and not verdict.accuracy.passes:
             answer["outputs"] = errors_of(verdict.accuracy, _outputs(made))
         return answer
+
+
+def _products(candidate: Candidate) -> int:
+    """Of a sketch's, which its schedule says; 0 for what somebody wrote."""
+    try:
+        return products_of(Schedule.from_json(candidate.label))
+    except ValueError:
+        return 0
 
 
 def _language(source: str, target: str) -> Language:
