@@ -138,6 +138,11 @@ _LOWERING_CONFIG: dict[str, Any] = {
     "max_autotune": False,
     "layout_optimization": False,
     "comprehensive_padding": False,
+    # What goes through memory between two stages, which releases of torch and their users set otherwise: 30 and 8 under
+    # 2.11. A gather at places between pixels, say, is one kernel under these, and several under those.
+    "realize_opcount_threshold": 50,
+    "realize_acc_reads_threshold": 12,
+    "realize_reads_threshold": 4,
     # An operator without a lowering is refused by name instead of being registered, for the whole process, as a call to
     # ATen; where the environment has CI set, registering one that has a decomposition raises AssertionError.
     "implicit_fallbacks": False,

@@ -129,4 +129,15 @@ def test_where_dynamo_is_to_trace_anew_nothing_else_is_tried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As it is for a norm's eps where shapes are dynamic."""
+    seen: list[GraphModule] = []
+
+    def plain(gm: GraphModule, inputs: Any) -> Any:
+        seen.append(gm)
+        return gm
+
+    torch._dynamo.reset()
+    with torch.no_grad():
+        torch.compile(layer(), backend=plain, dynamic=True)(torch.randn(3, TOKENS, SIZE))
+    if not seen:
+        pytest.skip("this torch leaves the layer to Python where shapes are dynamic: 2.11 does")
     assert attempts(monkeypatch, helps=True, dynamic=True) == ["apart", "apart"]

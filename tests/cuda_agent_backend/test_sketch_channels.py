@@ -11,6 +11,7 @@ import cuda_emulator
 import pytest
 import torch
 from sketch_kit import Sample, sample
+from torch._inductor import config as inductor_config
 from torch.nn import functional as F
 
 from cuda_agent_backend.sketch import cuda
@@ -81,6 +82,13 @@ def test_what_is_gathered_is_copied_first_and_gives_what_eager_gives(
         assert copy.args[-1] == table and table in gather.args
         (got,) = cuda_emulator.run(source, plan, it.inputs, tmp_path)
         torch.testing.assert_close(got, it.want[0], rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
+def test_what_inductor_would_store_between_loops_splits_nothing() -> None:
+    function, inputs = CASES["its border repeated, with a bias for each channel"]
+    limits = ("realize_opcount_threshold", "realize_acc_reads_threshold", "realize_reads_threshold")
+    with inductor_config.patch(dict.fromkeys(limits, 1)):
+        assert len(for_cuda(function, *inputs).analysis.kernels) == 1
 
 
 def test_each_kernel_of_a_region_has_a_copy_of_its_own(tmp_path: Path) -> None:
