@@ -17,7 +17,9 @@ from sandbox import devicelock
 from sandbox.compilation import Compiled
 from sandbox.devicelock import DeviceLock
 from sandbox.judge import Judge
+from sandbox.session import Session
 from sandbox.verdict import Correct, Failed, Outcome
+from sandbox.verify import QUICK, Checked
 
 pytestmark = pytest.mark.alone
 
@@ -184,7 +186,6 @@ def test_a_check_that_found_no_memory_beside_others_is_made_once_more_alone(
     judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from sandbox import judge as module
-    from sandbox.verify import Checked
 
     lock, held = DeviceLock(judge.scratch / "lock"), list[int]()
     answers = [
@@ -196,12 +197,19 @@ def test_a_check_that_found_no_memory_beside_others_is_made_once_more_alone(
         held.append(lock._thread.held)
         return Checked(answers[len(held) - 1])
 
+    def load(*_: object) -> Session:
+        loaded_in.append(lock._thread.held)
+        return session
+
+    task, loaded_in = silu_bias(), list[int]()
+    session = Session(task, {}, judge.timeouts)
+    monkeypatch.setattr(judge, "_load", load)
     monkeypatch.setattr(judge, "_device", lock)
     monkeypatch.setattr(judge, "target", "cuda")
     monkeypatch.setattr(module, "check_candidate", check)
     monkeypatch.setattr(module.machine, "release_memory", lambda target: None)
-    found = judge._check(None, None, None, ())  # type: ignore[arg-type]
-    assert held == [fcntl.LOCK_SH, fcntl.LOCK_EX]
+    found = judge._check(session, judge._scratch, silu_candidate(task), QUICK, ())
+    assert held == [fcntl.LOCK_SH, fcntl.LOCK_EX] and loaded_in == [fcntl.LOCK_EX]
     assert found.outcome is answers[1]
 
 
