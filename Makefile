@@ -51,7 +51,7 @@ setup: $(SETUP)
 $(PY):
 	@$(PYTHON) -c 'import sys; assert (3, 11) <= sys.version_info < (3, 14), sys.version' || { \
 	  echo "cuda_agent needs Python 3.11 to 3.13; name one with make PYTHON=..." >&2; exit 1; }
-	@have=$$($(PYTHON) -c 'import torch; v = torch.__version__.split(".")[:2]; print((2, 11) <= tuple(map(int, v)) < (2, 14))' \
+	@have=$$($(PYTHON) -c 'import torch; v = torch.__version__.split(".")[:2]; print((2, 11) <= tuple(map(int, v)) < (2, 15))' \
 	  2>/dev/null || true); \
 	if [ "$$have" = True ]; then \
 	  echo "using the torch that $(PYTHON) has"; \

@@ -14,7 +14,7 @@ from setuptools import find_packages, setup
 PACKAGES = ("cuda_agent_backend", "trainer", "sandbox", "kernel_cache")
 
 REQUIRES = [
-    "torch>=2.11,<2.14",
+    "torch>=2.11,<2.15",
     "diskcache>=5.6.3,<6",
     "google-re2>=1.1",
     "jsonschema>=4.21,<5",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Status = Literal["ok", "warn", "fail"]
 
 PYTHON_RANGE = ((3, 11), (3, 14))
-TORCH_RANGE = ((2, 11), (2, 14))
+TORCH_RANGE = ((2, 11), (2, 15))
 MIN_CAPABILITY = (8, 0)
 
 

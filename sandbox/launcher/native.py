@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch.torch_version import TorchVersion
 
 from sandbox.launcher import ops, registry
 from sandbox.launcher.program import Program, encode
@@ -23,7 +24,9 @@ from sandbox.toolchain import Missing, Toolchain, find_cxx
 
 SOURCES = Path(__file__).parent / "csrc"
 COMPILED = ("op.cpp", "library.cpp")
-FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden")
+STANDARD = "c++20" if TorchVersion(torch.__version__) >= "2.14.dev0" else "c++17"
+"""What torch's headers are written in; older compilers do not know the newer one."""
+FLAGS = (f"-std={STANDARD}", "-O2", "-fPIC", "-shared", "-fvisibility=hidden")
 LIBRARIES = ("-ltorch_cpu", "-lc10")
 BUILD_LIMITS = Limits(wall_s=300, cpu_s=300)
 

@@ -52,7 +52,7 @@ def test_a_sound_machine_without_a_gpu_is_all_well() -> None:
         ({"python": (3, 10)}, "python", "fail"),
         ({"python": (3, 14)}, "python", "warn"),
         ({"torch": "2.10.1"}, "torch", "fail"),
-        ({"torch": "2.14.0"}, "torch", "warn"),
+        ({"torch": "2.15.0"}, "torch", "warn"),
         ({"torch": ""}, "torch", "fail"),
         ({"threads": 4}, "OpenMP threads", "warn"),
         ({"gpu": ("V100", (7, 0))}, "GPU", "warn"),
