@@ -26,6 +26,7 @@ from cuda_agent_backend.sketch.cuda_layout import MAX_THREADS, DeviceFacts, ceil
 from cuda_agent_backend.sketch.cuda_operands import Output
 from cuda_agent_backend.sketch.cuda_parts import WIDE, Emitted, parameters_of, temporary
 from cuda_agent_backend.sketch.cuda_tiles import Tiles
+from cuda_agent_backend.sketch.exactness import EXACT
 from cuda_agent_backend.sketch.halo import Halo, halo_of
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Dim, Kernel, coefficient
@@ -443,7 +444,7 @@ def read_boxed(
     sizes = [parameters.get(key) for key in ("tile_n", "warp_m", "warp_n")]
     if parameters.keys() - {"products"} != {"sketch", "box", "tile_n", "warp_m", "warp_n"}:
         raise Unsupported("parameters: box, tile_n, warp_m, warp_n, and products or none")
-    products = parameters.get("products", 6)
+    products = parameters.get("products", EXACT)
     if not isinstance(products, int) or products not in PARTS:
         raise Unsupported(f"{products} products; one of {', '.join(map(str, PARTS))}")
     tile_n, warp_m, warp_n = (n if isinstance(n, int) else 0 for n in sizes)

@@ -20,6 +20,7 @@ from cuda_agent_backend.sketch.cuda_halo import (
 )
 from cuda_agent_backend.sketch.cuda_layout import DeviceFacts, ceildiv
 from cuda_agent_backend.sketch.cuda_tiles import REGISTERS
+from cuda_agent_backend.sketch.exactness import EXACT
 from cuda_agent_backend.sketch.halo import Halo, halo_of
 from cuda_agent_backend.sketch.lower import LoweredRegion
 from cuda_agent_backend.sketch.nest import Kernel
@@ -198,10 +199,10 @@ def _registers(warp_m: int, warp_n: int) -> int:
 
 
 def boxed_parameters(sketch: str, box: tuple[int, ...], tile: Tile, products: int) -> Parameters:
-    """Of a schedule; six products are not said."""
+    """Of a schedule; `EXACT` products are not said."""
     _, tile_n, warp_m, warp_n = tile
     text = "x".join(map(str, box))
     found: Parameters = {
         "sketch": sketch, "box": text, "tile_n": tile_n, "warp_m": warp_m, "warp_n": warp_n,
     }  # fmt: skip
-    return found if products == 6 else {**found, "products": products}
+    return found if products == EXACT else {**found, "products": products}
