@@ -162,7 +162,12 @@ def _parse(variable: Variable, text: str) -> Any:
         raise SettingsError(f"{variable.name}={text!r} is not {error}") from None
 
 
-def _default_folders(environment: Mapping[str, str]) -> dict[str, Path]:
+def own_folder(environment: Mapping[str, str]) -> Path:
+    """Our folder among the user's caches."""
     home = Path(environment.get("HOME") or Path.home())
-    base = Path(environment.get("XDG_CACHE_HOME") or home / ".cache") / "cuda_agent"
+    return Path(environment.get("XDG_CACHE_HOME") or home / ".cache") / "cuda_agent"
+
+
+def _default_folders(environment: Mapping[str, str]) -> dict[str, Path]:
+    base = own_folder(environment)
     return {"cache_dir": base / "kernels", "native_dir": base / "native"}

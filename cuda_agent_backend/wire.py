@@ -27,12 +27,15 @@ def own_stdout() -> TextIO:
 
 
 def child_environment() -> dict[str, str]:
-    """This process's environment, with our packages importable as they are here."""
+    """This process's environment, with our packages importable as they are here, and torch within seconds."""
     import cuda_agent_backend
+    from cuda_agent_backend import bytecode
+    from cuda_agent_backend.settings import own_folder
 
     root = str(Path(cuda_agent_backend.__file__).resolve().parent.parent)
     paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
+    own = {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
+    return {**os.environ, **own, **bytecode.variables(own_folder(os.environ) / "bytecode")}
 
 
 class Child:

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from sandbox.worker import begin, places
+from sandbox.worker import BYTECODE, begin, places
 
 DESCRIPTORS = ("control", "life", "status", "log")
 MAX_REQUEST = 1 << 18
@@ -49,6 +49,7 @@ def main() -> None:
     for name in PRELOADED:
         __import__(name)
     del os.environ[ASK_NVML]
+    os.environ.pop(BYTECODE, None)
     warm = not cuda_is_initialized()
     gc.collect()
     gc.freeze()
@@ -78,7 +79,7 @@ def start(request: str, fds: Sequence[int], warm: bool) -> NoReturn:
     os.chdir(folder)
     os.environ.update(places(Path(folder)))
     tempfile.tempdir = None
-    sys.dont_write_bytecode = True
+    sys.dont_write_bytecode, sys.pycache_prefix = True, None
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)

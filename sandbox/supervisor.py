@@ -23,7 +23,7 @@ from sandbox.starter import ForkServer, Started
 from sandbox.toolchain import Toolchain, find_cuda, find_cxx
 from sandbox.verdict import Crashed, Failed, TimedOut
 from sandbox.views import worker_view
-from sandbox.worker import SIGNAL_BASE, places
+from sandbox.worker import BYTECODE, SIGNAL_BASE, places
 
 KEEP = (
     "PATH",
@@ -38,6 +38,7 @@ KEEP = (
     "CUDA_DEVICE_ORDER",
     "NVIDIA_VISIBLE_DEVICES",
     "TRITON_PTXAS_PATH",
+    BYTECODE,
 )
 """What a worker inherits of the environment. Everything else is left behind."""
 _STEADY_THREADS = {"GOMP_SPINCOUNT": "5000", "OMP_PROC_BIND": "close", "OMP_PLACES": "threads"}

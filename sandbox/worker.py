@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import NoReturn
 
 SIGNAL_BASE = 128
+BYTECODE = "PYTHONPYCACHEPREFIX"
+"""Where modules' bytecode is, if not beside them: for what a fork server imports. No worker is told."""
 NUMBER = struct.Struct("<i")
 
 
