@@ -3,14 +3,20 @@
 Compiling for a GPU may then go on beside other processes' work. Torch 2.13 has a hook of its own for that
 (`torch._inductor.runtime.benchmarking.set_gpu_benchmark_lock_context`), 2.11 has none; both time through one object,
 whose methods are wrapped here. What they time one after another, with nothing to compile in between, is one turn.
+
+Templates are compiled before it. Torch has had its workers compile them, but by the ptxas that torch brings, where this
+process takes Triton's own (2.11 on CUDA 13): what the workers left in Triton's cache is not found, and a turn of 20
+templates for a product in float32 took minutes, in which the device had nothing to do.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import Any
 
 from sandbox.devicelock import DeviceLock
@@ -21,6 +27,8 @@ TOGETHER = (
     ("torch._inductor.select_algorithm", "AlgorithmSelectorCache", "benchmark_choices"),
 )
 """Methods that time many compiled kernels: module, class, name."""
+COMPILERS = 4
+"""Threads that compile templates: most of it is ptxas, and other processes have theirs."""
 
 
 def compiling(lock: DeviceLock, target: str) -> AbstractContextManager[None]:
@@ -66,8 +74,24 @@ def _together(owner: type, name: str, lock: DeviceLock) -> AbstractContextManage
     """A method of a class as one turn."""
     method = vars(owner)[name]
     if isinstance(method, classmethod):
-        return _replaced(owner, name, classmethod(_in_a_turn(method.__func__, lock)))
+        timed = _compiled_before(_in_a_turn(method.__func__, lock))
+        return _replaced(owner, name, classmethod(timed))
     return _replaced(owner, name, _in_a_turn(method, lock))
+
+
+def _compiled_before(method: Callable[..., Any]) -> Callable[..., Any]:
+    """`AlgorithmSelectorCache.benchmark_choices`, with what it times compiled in this process."""
+
+    @functools.wraps(method)
+    def call(cls: type, choices: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        templates = [choice.precompile for choice in choices if hasattr(choice, "precompile")]
+        with ThreadPoolExecutor(min(COMPILERS, os.cpu_count() or 1)) as threads:
+            for compiled in [threads.submit(template) for template in templates]:
+                with suppress(Exception):  # it comes up again where the choice is timed
+                    compiled.result()
+        return method(cls, choices, *args, **kwargs)
+
+    return call
 
 
 def _in_a_turn(method: Callable[..., Any], lock: DeviceLock) -> Callable[..., Any]:

@@ -62,6 +62,17 @@ def test_all_choices_are_timed_in_one_turn() -> None:
     assert lock.taken == 1
 
 
+def test_choices_are_compiled_before_their_turn() -> None:
+    lock, seen = Counted(), list[bool]()
+    choices: list[Any] = [Template(lock, seen), Choice(lock, seen), Template(lock, seen, bad=True)]
+    one = torch.zeros(1)
+    tensors = AutotuneArgs.from_choice_args([], [], one, one)
+    with in_turns(lock):
+        found = AlgorithmSelectorCache.benchmark_choices(choices, tensors)
+    assert seen == [True] * 3 and set(found) == set(choices)
+    assert [choice.compiled for choice in (choices[0], choices[2])] == [[False], [False]]
+
+
 class Choice:
     """A way to compute something, as Inductor asks for its time."""
 
@@ -72,6 +83,19 @@ class Choice:
         self._seen.append(self._lock.now)
         benchmarker.benchmark(lambda: None, (), {}, device="cpu", rep=1, warmup=1)
         return 1.0
+
+
+class Template(Choice):
+    """One that is compiled. compiled: for each time, whether that was within a turn."""
+
+    def __init__(self, lock: Counted, seen: list[bool], bad: bool = False) -> None:
+        super().__init__(lock, seen)
+        self.compiled, self._bad = list[bool](), bad
+
+    def precompile(self) -> None:
+        self.compiled.append(self._lock.now)
+        if self._bad:
+            raise RuntimeError("No valid triton configs")
 
 
 def test_the_methods_come_back_after_an_error() -> None:
