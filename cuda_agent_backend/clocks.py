@@ -15,7 +15,7 @@ from sandbox.coldcache import ColdCache
 Call = Callable[[], Any]
 Samples = dict[str, dict[str, list[float]]]
 """By kind ("device", "wall"), then by contestant."""
-LEAST_ROUNDS = 10
+LEAST_ROUNDS, FIRST_LOOK = 10, 20
 LEAST_CALLS = 50
 WARM_UP = 3
 
@@ -71,19 +71,30 @@ def least_call(target: str) -> float:
 
 
 def take(
-    contestants: Mapping[str, Call], clock: Clock, *, rounds: int, seconds: float, seed: int
+    contestants: Mapping[str, Call],
+    clock: Clock,
+    *,
+    rounds: int,
+    seconds: float,
+    seed: int,
+    enough: Callable[[Samples], bool] | None = None,
 ) -> Samples:
     """In each round every contestant runs once, in random order. It ends after so many rounds or seconds, whichever
-    comes first, but not before ten rounds."""
+    comes first, but not before ten rounds. enough: whether it ends; asked after `FIRST_LOOK` rounds, and after twice
+    as many each time."""
     for name in [*contestants] * WARM_UP:
         contestants[name]()
     order = list(contestants)
     samples: Samples = {kind: {name: [] for name in order} for kind in ("device", "wall")}
     shuffle = random.Random(seed).shuffle
-    deadline = time.monotonic() + seconds
+    deadline, look = time.monotonic() + seconds, FIRST_LOOK
     for done in range(max(rounds, LEAST_ROUNDS)):
         if done >= LEAST_ROUNDS and time.monotonic() > deadline:
             break
+        if done == look:
+            look *= 2
+            if enough is not None and enough(samples):
+                break
         shuffle(order)
         for name in order:
             device, wall = clock.time(contestants[name])

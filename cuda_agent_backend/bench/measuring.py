@@ -23,11 +23,13 @@ from cuda_agent_backend.report import HIT
 from sandbox.accuracy import AccuracyReport, Nearby, compare
 from sandbox.nearby import several
 from sandbox.roofline import operations_of
-from sandbox.timing import control
+from sandbox.timing import INTERIM_CONFIDENCE, control, interval, ratios
 
 DRAWS = 3
 """Inputs on which results are compared."""
 NOISY_TRIES = 3
+NARROW = 1.01
+"""Upper over lower bound of a speed-up at which more rounds would tell nothing new."""
 EAGER, INDUCTOR, AGAIN, OURS, AUTOTUNED = (
     "eager",
     "inductor",
@@ -229,10 +231,19 @@ def samples_of(calls: Mapping[str, Callable[[], Any]], clock: Clock, request: Re
             rounds=wishes.rounds,
             seconds=wishes.seconds,
             seed=wishes.seed + number,
+            enough=are_narrow,
         )
         if control(samples["device"][INDUCTOR], samples["device"][AGAIN]).quiet:
             break
     return samples
+
+
+def are_narrow(samples: Samples) -> bool:
+    """Whether all speed-ups by the device's clock are known to within `NARROW`: it ends rounds, whatever they say."""
+    device = samples["device"]
+    others = (ratios(own, device[OURS]) for name, own in device.items() if name != OURS)
+    found = [interval(other, INTERIM_CONFIDENCE) for other in others]
+    return all(one.high <= NARROW * one.low for one in found)
 
 
 def _bound(call: Call, inputs: Sequence[Any]) -> Callable[[], Any]:

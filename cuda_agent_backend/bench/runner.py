@@ -21,9 +21,9 @@ from sandbox.turns import Turns
 from sandbox.verdict import OUT_OF_MEMORY
 
 MACHINE_LIMIT_S = 600.0
-CORES_PER_JOB, BYTES_PER_JOB, MOST_JOBS = 1.5, 10 << 30, 16
+CORES_PER_JOB, BYTES_PER_JOB, MOST_JOBS = 1.5, 9 << 30, 16
 """A search compiles half of the time or more; its processes have three to five contexts on the device, with data.
-Eleven filled 79 GiB, where fourteen had room in 140."""
+Eleven filled 79 GiB, where fourteen had room in 140; seven took 57 at most."""
 START_S, PER_BUDGET = 600.0, 4.0
 """What a task may take beside its search, and how many graphs' budgets."""
 

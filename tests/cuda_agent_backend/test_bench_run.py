@@ -334,7 +334,8 @@ def test_what_is_done_again(status: str | None, again: str, wanted: bool) -> Non
 
 def test_jobs_and_limits_grow_with_the_machine_and_the_budget() -> None:
     large = [{"cores": cores, "gpu_memory": 140 << 30} for cores in (1, 4, 16, 128)]
-    assert [jobs_of("cuda", facts) for facts in large] == [1, 2, 10, 14]
+    assert [jobs_of("cuda", facts) for facts in large] == [1, 2, 10, 15]
+    assert jobs_of("cuda", {"cores": 16, "gpu_memory": 79 << 30}) == 8
     assert jobs_of("cuda", {"cores": 16, "gpu_memory": 24 << 30}) == 2
     assert jobs_of("cuda", {"cores": 128, "gpu_memory": 500 << 30}) == 16
     assert jobs_of("cpu", {"cores": 64}) == 1

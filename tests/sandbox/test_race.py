@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from sandbox.race import Race, are_sure, is_hopeless
+from sandbox.race import Race, agree, are_sure, is_hopeless
 from sandbox.rounds import Record
 from sandbox.verdict import Crashed, Failed, TimedOut
 
@@ -32,6 +32,20 @@ def test_a_glance_ends_where_all_pairs_are_far_below(ratios: list[float], ends: 
 
 def test_without_a_least_speed_no_glance_ends() -> None:
     assert not is_hopeless([0.01, 0.01], 0.0)
+
+
+@pytest.mark.parametrize(
+    ("ratios", "ends"),
+    [
+        ([1.5, 1.5], False),
+        ([1.5, 1.51, 1.5, 1.52], True),
+        ([1.5, 1.51, 1.5, 1.54], False),
+        ([1.5, 1.51, 1.5, 1.54] * 2, True),
+        ([1.5] * 7 + [1.6], False),
+    ],
+)
+def test_a_glance_ends_where_its_pairs_agree(ratios: list[float], ends: bool) -> None:
+    assert agree(ratios) is ends
 
 
 @pytest.mark.parametrize(("spread", "sure"), [(0.04, True), (0.08, False)])

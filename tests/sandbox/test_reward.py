@@ -81,6 +81,17 @@ def test_the_wall_clock_only_forbids_what_device_time_allows(
     assert reward(found) == expected
 
 
+@pytest.mark.parametrize(("beside", "forbidden"), [(0.8, True), (1.0, False), (1.3, False)])
+def test_by_the_wall_clock_what_runs_in_the_candidate_s_process_counts_too(
+    beside: float, forbidden: bool
+) -> None:
+    device = {"inductor": [1.2] * 12, NEIGHBOUR: [1.2] * 12, "candidate": [1.0] * 12}
+    record = Record({**device, "inductor": [0.8] * 12, NEIGHBOUR: [beside] * 12}, device)
+    speed = Race.__new__(Race)._by_all_clocks(timing.report(record.device), record)
+    assert speed.wins is not forbidden
+    assert (speed.wall is not None and speed.wall.median == 0.8) is forbidden
+
+
 @pytest.mark.parametrize(("mine", "expected"), [(0.9, 3), (0.97, None), (1.2, None)])
 def test_a_baseline_of_two_speeds_is_beaten_at_its_best_or_not_at_all(
     mine: float, expected: float | None
