@@ -336,12 +336,16 @@ class Race:
     def _control(
         self, watch: Stopwatch, effort: Effort = CONTROL, before: Sequence[Record] = ()
     ) -> Record | Failure:
-        """The baseline against itself, until that is known to be quiet. before: what was taken already."""
+        """The baseline against itself, until that is known to be quiet, or, where it scatters, not to scatter too much.
+        before: what was taken already."""
         slot = self._faster.slot
         pair = [Contestant(name, self.baseline, slot) for name in ("A", "A'")]
 
         def is_sure(record: Record) -> bool:
-            return timing.is_quiet(*_both([*before, record]))
+            samples = _both([*before, record])
+            return timing.is_quiet(*samples) or (
+                effort is LONG_CONTROL and timing.is_steady(*samples)
+            )
 
         return watch.rounds(pair, effort, is_sure, wall=False)  # `_both` takes the device's
 

@@ -146,6 +146,12 @@ def is_quiet(first: Sequence[float], second: Sequence[float]) -> bool:
     return found.low > 1 / AA_BIAS and found.high < AA_BIAS
 
 
+def is_steady(first: Sequence[float], second: Sequence[float]) -> bool:
+    """Whether more pairs cannot be expected to show that a baseline scatters too much to judge on: an interim look."""
+    pairs = ratios(first, second)
+    return len(pairs) >= MIN_PAIRS and not is_wide(interval(pairs, INTERIM_CONFIDENCE))
+
+
 def control(first: Sequence[float], second: Sequence[float]) -> Control:
     """The A/A control from two runs of the baseline in each round."""
     found = interval(ratios(first, second))

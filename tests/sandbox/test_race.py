@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from sandbox.race import Race, agree, are_sure, is_hopeless
-from sandbox.rounds import Record
+from sandbox.race import CONTROL, LONG_CONTROL, Race, agree, are_sure, is_hopeless
+from sandbox.rounds import Effort, Record
 from sandbox.verdict import Crashed, Failed, TimedOut
 
 pytestmark = pytest.mark.alone
@@ -55,6 +56,32 @@ def test_baselines_are_sure_where_both_scatter_little(name: str, spread: float, 
     record = Record(device={"eager": steady, "inductor": steady, "harness": [1.0, 9.0]})
     record.device[name] = [1.0, 1.0, 1.0 + spread, 1.0, None, 1.0]
     assert are_sure(record) is sure
+
+
+@pytest.mark.parametrize(("scatter", "usual", "long"), [(0.01, 10, 10), (0.1, 24, 20)])
+def test_a_control_that_scatters_goes_on_until_it_is_known_to_scatter_little_enough(
+    scatter: float, usual: int, long: int
+) -> None:
+    drawn = random.Random(4)
+
+    def rounds(field: Any, effort: Effort, stop: Any, wall: bool) -> Record:
+        record, look = Record(), effort.min_rounds
+        for number in range(1, effort.max_rounds + 1):
+            for own in ("A", "A'"):
+                sample = drawn.uniform(1, 1 + scatter)
+                record.device.setdefault(own, []).append(sample)
+            if number == look:
+                look *= 2
+                if stop(record):
+                    break
+        return record
+
+    race = Race.__new__(Race)
+    race.baseline, race._faster = cast("Any", (None, SimpleNamespace(slot=0)))
+    watch = cast("Any", SimpleNamespace(rounds=rounds))
+    for effort, expected in ((CONTROL, usual), (LONG_CONTROL, long)):
+        found = race._control(watch, effort)
+        assert isinstance(found, Record) and len(found.device["A"]) == expected
 
 
 def equipped(*answers: Any) -> Race:

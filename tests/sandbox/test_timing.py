@@ -169,6 +169,15 @@ def test_what_is_faster_than_its_slow_half_only_does_not_win(mine: list[float]) 
     assert not found.wins
 
 
+def test_a_control_is_steady_once_surely_not_too_wide() -> None:
+    few, many = 10, 150
+    scattered = [noisy(1.0, n, seed, spread=0.08) for n in (few, many) for seed in (1, 2)]
+    assert not timing.is_steady(*scattered[:2]) and timing.is_steady(*scattered[2:])
+    assert not timing.is_quiet(*scattered[2:])
+    even = noisy(1.0, 7, 1, spread=0.004)
+    assert not timing.is_steady(even, even)
+
+
 def test_a_control_that_is_biased_does_not_scatter() -> None:
     assert not timing.control(noisy(1.1, 16, 1), noisy(1.0, 16, 2)).scatters
     assert not timing.control([1.0] * 4, [1.0] * 4).scatters
