@@ -8,6 +8,9 @@ LEAST_TASK_S = 8.0
 """No task is begun with less: an episode that is cut before it has timed anything is a waste."""
 WHOLE_EPISODE_S = 20.0
 """What a task may take in any case if there is so much: most episodes end by themselves in a part of it."""
+MANY_OPERATORS = 256
+"""Beyond so many, compiling the baseline may take a graph's whole budget, and it is not interrupted: on an H100 one of
+544, 64 steps of a loop, took all of a minute, and four others had no turn."""
 JUDGEMENT_S = 2.0
 """About what judging one candidate takes."""
 ACCEPT_PART, LEAST_ACCEPT_S = 0.3, 20.0
@@ -19,9 +22,19 @@ def kept_for_acceptance(budget_s: float) -> float:
     return max(ACCEPT_PART * budget_s, min(LEAST_ACCEPT_S, budget_s / 2))
 
 
-def by_promise(digests: Sequence[str], promises: Mapping[str, float]) -> list[str]:
-    """The tasks in the order in which to search them: the most promising first, else as they come."""
-    return sorted(digests, key=lambda digest: -promises.get(digest, 0.0))
+def by_promise(
+    digests: Sequence[str],
+    promises: Mapping[str, float],
+    operators: Mapping[str, int] | None = None,
+) -> list[str]:
+    """The tasks in the order in which to search them: the most promising first, else as they come; those of more than
+    `MANY_OPERATORS` after all others."""
+    counts = operators or {}
+
+    def place(digest: str) -> tuple[bool, float]:
+        return counts.get(digest, 0) > MANY_OPERATORS, -promises.get(digest, 0.0)
+
+    return sorted(digests, key=place)
 
 
 def share(left_s: float, promises: Sequence[float], first: bool = False) -> float | None:

@@ -271,7 +271,9 @@ class Service:
         left: seconds for all. one: searches a task with a judge and its seconds. begin: the first in any case.
         """
         by_digest = {task.digest: task for task in given}
-        tasks = [by_digest[digest] for digest in by_promise(list(by_digest), promises)]
+        operators = {task.digest: len(task.nodes) for task in given}
+        order = by_promise(list(by_digest), promises, operators)
+        tasks = [by_digest[digest] for digest in order]
         if asks_a_model(setup.policy) and len(tasks) > 1:
             with contextlib.closing(Seats(self.judges)) as seats:
                 many, first = min(len(tasks), AT_ONCE), tasks[0].digest if begin else ""

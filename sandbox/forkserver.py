@@ -79,6 +79,7 @@ def start(request: str, fds: Sequence[int], warm: bool) -> NoReturn:
     os.chdir(folder)
     os.environ.update(places(Path(folder)))
     tempfile.tempdir = None
+    keep_headers()
     sys.dont_write_bytecode, sys.pycache_prefix = True, None
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -89,6 +90,18 @@ def start(request: str, fds: Sequence[int], warm: bool) -> NoReturn:
     for fd in (control, life, status):
         os.set_inheritable(fd, True)
     os.execv(sys.executable, [sys.executable, "-P", "-m", "sandbox.worker", *numbers, policy])
+
+
+def keep_headers() -> None:
+    """Let Inductor keep precompiled headers in this process's own temporary folder: it has decided where when it was
+    imported, which is where the worker that the server was started for has its own, and no other may write."""
+    from torch._inductor import codecache
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    folder = Path(default_cache_dir()) / "precompiled_headers"
+    for name, place in (("_HEADER_DIR", folder), ("_HEADER_LOCK_DIR", folder / "locks")):
+        if hasattr(codecache, name):
+            setattr(codecache, name, str(place))
 
 
 def cuda_is_initialized() -> bool:

@@ -9,6 +9,7 @@ from test_partition import HEADS, graph_of, head_scores, on_cuda
 from cuda_agent_backend.budget import (
     JUDGEMENT_S,
     LEAST_TASK_S,
+    MANY_OPERATORS,
     WHOLE_EPISODE_S,
     by_promise,
     kept_for_acceptance,
@@ -32,6 +33,12 @@ def test_the_time_goes_where_most_may_be_saved() -> None:
     assert share(60.0, [30.0, 20.0, 10.0]) == pytest.approx(30.0)
     assert share(60.0, [0.0, 0.0, 0.0]) == pytest.approx(20.0)
     assert by_promise(["a", "b", "c", "d"], {"b": 1.0, "c": 5.0}) == ["c", "b", "a", "d"]
+
+
+def test_what_takes_a_baseline_long_to_compile_goes_last() -> None:
+    promises = {"a": 1.0, "b": 9.0, "c": 5.0, "d": 8.0}
+    counts = {"a": MANY_OPERATORS, "b": MANY_OPERATORS + 1, "c": 3, "d": 500}
+    assert by_promise(["a", "b", "c", "d"], promises, counts) == ["c", "a", "b", "d"]
 
 
 def test_many_tasks_do_not_starve_each_other() -> None:
