@@ -22,7 +22,7 @@ from typing import NoReturn
 
 SIGNAL_BASE = 128
 BYTECODE = "PYTHONPYCACHEPREFIX"
-"""Where modules' bytecode is, if not beside them: for what a fork server imports. No worker is told."""
+"""Where modules' bytecode is, if not beside them: for what a fork server imports. Its workers make no use of it."""
 NUMBER = struct.Struct("<i")
 
 
