@@ -549,3 +549,43 @@ def test_a_noisy_race_is_run_again_while_there_is_time(
     unused: Any = None
     found = judge._time(unused, None, SHORT, {}, AccuracyReport(()))
     assert isinstance(found, Noisy) and len(begun) == races
+
+
+def raced(target: str, races: list[float | None], folder: Path) -> tuple[Any, int]:
+    """What comes of races by their speed-ups, None for a noisy one, and how many of them were run."""
+    left = list(races)
+
+    def timed(*_: Any) -> SpeedReport | Noisy:
+        found = left.pop(0)
+        samples = {"inductor": [found or 0.0] * 12, "candidate": [1.0] * 12}
+        return timing.report(samples) if found else Noisy("others work here")
+
+    judge = Judge(target, scratch_dir=folder, native_dir=folder)
+    judge._race = lambda *_: None  # type: ignore[method-assign, assignment, return-value]
+    judge._timed = timed  # type: ignore[method-assign]
+    unused: Any = None
+    return judge._raced(unused, None, SHORT, {}), len(races) - len(left)
+
+
+@pytest.mark.parametrize(
+    ("target", "races", "expected", "run"),
+    [
+        ("cpu", [1.1, 1.2], 1.2, 2),
+        ("cpu", [1.1, 1.0], 1.0, 2),
+        ("cpu", [1.0, 1.1], 1.0, 1),
+        ("cpu", [1.5, 1.5], 1.5, 1),
+        ("cpu", [1.1, None, 1.1], 1.1, 3),
+        ("cpu", [None, None, 1.1], None, 3),
+        ("cuda", [1.1, 1.1], 1.1, 1),
+        ("cuda", [None, 1.1], 1.1, 2),
+    ],
+)
+def test_on_cpu_a_small_lead_has_to_be_won_twice(
+    target: str, races: list[float | None], expected: float | None, run: int, tmp_path: Path
+) -> None:
+    found, count = raced(target, races, tmp_path)
+    assert count == run
+    if expected is None:
+        assert found == Noisy("a small lead was won only once")
+    else:
+        assert found.speedup.median == expected and found.wins is (expected > 1.05)
