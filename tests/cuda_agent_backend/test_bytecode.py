@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from cuda_agent_backend import bytecode
+from cuda_agent_backend.bytecode import FORBIDS
 from cuda_agent_backend.wire import child_environment
 from sandbox.starter import ForkServer
 from sandbox.supervisor import WorkerProcess, WorkerSettings
-
-FORBIDS = "PYTHONDONTWRITEBYTECODE"
+from sandbox.worker import BYTECODE
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_workers_are_forked_from_what_was_imported_by_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "bytecode"
-    monkeypatch.setenv(bytecode.PREFIX, str(folder))
+    monkeypatch.setenv(BYTECODE, str(folder))
     hello = {"target": "cpu", "threads": 1, "flags": {}, "inductor": {}, "native": ""}
     server = ForkServer(tmp_path / "server")
     worker = WorkerProcess(WorkerSettings("candidate", tmp_path / "worker", 1, hello), server)
@@ -80,5 +80,5 @@ def test_children_are_told_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(bytecode, "_source_of", lambda name: str(tmp_path / f"{name}.py"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     found = child_environment()
-    assert found[bytecode.PREFIX] == str(tmp_path / "cuda_agent" / "bytecode")
+    assert found[BYTECODE] == str(tmp_path / "cuda_agent" / "bytecode")
     assert found[FORBIDS] == ""
