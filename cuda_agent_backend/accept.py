@@ -43,7 +43,7 @@ LAYOUTS_MEDIAN = 1.02
 made by chance."""
 REPLAY_MEDIAN = 1.05
 """What replaying a graph must bring by one clock: it keeps memory for itself."""
-RULE = 4
+RULE = 5
 """Changes whenever a decision could come out differently; what another rule decided is measured again."""
 
 AHEAD = "ahead"
@@ -323,12 +323,12 @@ class Trial:
             )
         spliced = self._compile(module, self.timed)
         spliced = self._replayed(spliced) if self.replays else spliced
-        return self._compare(spliced, seed=len(kernels))
+        return self._compare(spliced, seed=len(kernels), least=MEDIAN)
 
     def measure_replay(self) -> Measured:
         """Replay Inductor's code and compare it with launching it. From then on it is replayed if that is better."""
         replayed = self._replayed(self.plain)
-        found = self._compare(replayed, seed=0)
+        found = self._compare(replayed, seed=0, least=REPLAY_MEDIAN)
         if brings(found, REPLAY_MEDIAN):
             self.plain, self.replays = replayed, True
         return found
@@ -343,9 +343,11 @@ class Trial:
         """Compile the graph with eager's layouts and compare it with plain Inductor."""
         from cuda_agent_backend.layouts import EAGERS
 
-        return self._compare(self._compile(self._built(), self.timed, **EAGERS), seed=0)
+        laid_out = self._compile(self._built(), self.timed, **EAGERS)
+        return self._compare(laid_out, seed=0, least=LAYOUTS_MEDIAN)
 
-    def _compare(self, spliced: Call, seed: int) -> Measured:
+    def _compare(self, spliced: Call, seed: int, least: float) -> Measured:
+        """least: the median that is asked for, by one clock."""
         from cuda_agent_backend.report import finite
 
         worst = 0.0
@@ -356,7 +358,7 @@ class Trial:
                 reason = f"the whole graph is less accurate: {wrong}"
                 return Measured(0, 0, 0, False, reason, finite(worst))
         with self.lock.turn():
-            found = self._speedups(spliced, seed)
+            found = self._speedups(spliced, seed, least)
         decides = found.get("device") or found["wall"]
         wall = found["wall"] if "device" in found else None
         bounds = decides.median, decides.low, decides.high
@@ -375,7 +377,7 @@ class Trial:
                 lambda: (self._expected(inputs) for inputs in several(ground.inputs)),
             )
 
-    def _speedups(self, spliced: Call, seed: int) -> dict[str, Interval]:
+    def _speedups(self, spliced: Call, seed: int, least: float) -> dict[str, Interval]:
         """By the clock's name. Where the wall clock neither proves nor rules out a loss, it is asked for longer."""
         from sandbox.timing import interval, ratios
 
@@ -389,7 +391,8 @@ class Trial:
             "plain": lambda: self.plain(self.timed),
             "spliced": lambda: spliced(self.timed),
         }
-        samples = _samples(calls, self.task.target, ROUNDS, seed)
+        enough = functools.partial(is_decided, least=least)
+        samples = _samples(calls, self.task.target, ROUNDS, seed, enough)
         found = speedups(samples)
         wall = found["wall"]
         if "device" not in found or wall.median >= 1 or wall.high < LOWER_BOUND:
@@ -421,16 +424,32 @@ class Trial:
         return patched
 
 
+def is_decided(samples: Samples, least: float) -> bool:
+    """Whether more rounds cannot be expected to change what is decided: an interim look. least: see `_compare`."""
+    from sandbox.timing import INTERIM_CONFIDENCE, interval, ratios
+
+    found = [
+        interval(ratios(own["plain"], own["spliced"]), INTERIM_CONFIDENCE)
+        for own in samples.values()
+    ]
+    return all(one.low > least for one in found) or any(one.high < LOWER_BOUND for one in found)
+
+
 def _samples(
-    calls: Mapping[str, Callable[[], Any]], target: str, rounds: int, seed: int
+    calls: Mapping[str, Callable[[], Any]],
+    target: str,
+    rounds: int,
+    seed: int,
+    enough: Callable[[Samples], bool] | None = None,
 ) -> Samples:
-    """Seconds by clock ("wall", on cuda also "device") and call. On cuda each is made after the L2 was flushed."""
+    """Seconds by clock ("wall", on cuda also "device") and call. On cuda each is made after the L2 was flushed, and
+    `enough` ends it."""
     from cuda_agent_backend.clocks import clock_of, take
     from cuda_agent_backend.measure import paired_samples
 
     if target == "cuda":
         clock = clock_of("cuda", ())
-        return take(calls, clock, rounds=rounds, seconds=ROUND_LIMIT_S, seed=seed)
+        return take(calls, clock, rounds=rounds, seconds=ROUND_LIMIT_S, seed=seed, enough=enough)
     return {"wall": paired_samples(calls, rounds=rounds, limit_s=ROUND_LIMIT_S, seed=seed)}
 
 

@@ -126,7 +126,7 @@ class Race:
             Contestant("inductor", self.baseline, INDUCTOR),
             Contestant("harness", self.baseline, NO_SLOT),
         ]
-        trouble = watch.warm_up(contestants[:2])
+        trouble = watch.warm_up(contestants[:2], repeats=1)
         if trouble is not None:
             return trouble
         record = watch.rounds(contestants, Effort(6, 20, 2.0), are_sure, wall=False)
@@ -158,13 +158,11 @@ class Race:
             own = timing.ratios(record.device[self._faster.name], record.device["candidate"])
             return is_hopeless(own, worth) or agree(own)
 
-        trouble = watch.warm_up([pair[-1]], repeats=1)
-        if trouble is not None:
-            return trouble
-        # The baseline has settled on these sets when it was measured.
-        again = watch.once(pair[0], self.session.timed[0], wall=False)
-        if not isinstance(again, RunTime):
-            return again
+        # One call of each: a round gives its set other values first, which makes it as warm as it gets.
+        for contestant in pair:
+            result = watch.once(contestant, self.session.timed[0], wall=False)
+            if not isinstance(result, RunTime):
+                return result
         # On cpu others' work makes any two rounds slow.
         first = FIRST_GLANCES if self.session.task.target == "cuda" else GLANCES
         effort = Effort(min(first, pairs), pairs, seconds=math.inf)

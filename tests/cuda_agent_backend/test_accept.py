@@ -183,7 +183,7 @@ def test_each_clock_says_what_it_measured(tmp_path: Path, monkeypatch: pytest.Mo
     trial = trial_of(whole, folder)
     asked: list[int] = []
 
-    def timed(_: Any, __: str, rounds: int, seed: int) -> dict[str, dict[str, list[float]]]:
+    def timed(_: Any, __: str, rounds: int, *___: Any) -> dict[str, dict[str, list[float]]]:
         asked.append(rounds)
         losing = [0.8 if i % 9 < 5 else 1.0 for i in range(rounds)]
         return {
@@ -192,11 +192,32 @@ def test_each_clock_says_what_it_measured(tmp_path: Path, monkeypatch: pytest.Mo
         }
 
     monkeypatch.setattr(accept, "_samples", timed)
-    found = trial._compare(trial.plain, 0)
+    found = trial._compare(trial.plain, 0, accept.MEDIAN)
     assert (found.median, found.low, found.high, found.on_real_inputs) == (2.0, 2.0, 2.0, True)
     assert found.wall is not None and found.wall.low < 1 < found.wall.high
     assert asked == [accept.ROUNDS, accept.LONGER * accept.ROUNDS]
     assert found.wall.pairs == sum(asked)
+
+
+@pytest.mark.parametrize(
+    ("device", "wall", "decided"),
+    [
+        ([1.1] * 20, [1.06] * 20, True),
+        ([1.1] * 20, [1.04] * 20, False),
+        ([1.1] * 18 + [1.0] * 2, [1.1] * 20, True),
+        ([1.1] * 12 + [1.0] * 8, [1.1] * 20, False),
+        ([0.9] * 20, [1.1] * 20, True),
+        ([1.0] * 20, [1.0] * 20, False),
+    ],
+)
+def test_rounds_end_where_more_would_decide_nothing_else(
+    device: list[float], wall: list[float], decided: bool
+) -> None:
+    samples = {
+        name: {"plain": plain, "spliced": [1.0] * 20}
+        for name, plain in (("device", device), ("wall", wall))
+    }
+    assert accept.is_decided(samples, least=1.05) is decided
 
 
 def test_a_graph_that_is_not_finite_where_only_eager_is_can_be_kept(
@@ -216,7 +237,7 @@ def test_a_graph_that_is_not_finite_where_only_eager_is_can_be_kept(
     monkeypatch.setattr(trial, "_expected", with_zeros_for_eager)
     trial.plain = infinite
     trial.grounds = [trial._ground(ground.inputs) for ground in trial.grounds]
-    found = trial._compare(infinite, 0)
+    found = trial._compare(infinite, 0, accept.MEDIAN)
     assert found.accurate and found.error_ratio is None
     decision = Acceptance(("a",), speedup=found).to_json()
     cache = kit.cache_of(kit.options_in(tmp_path))
