@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +13,9 @@ from torch import Tensor
 
 MEMORY_SHARE = 1 / 16
 """Of the device's memory, what a recording may keep for itself."""
+
+NON_BLOCKING = 1
+"""CUDA's flag of a stream that does not wait for the default one, nor that for it."""
 
 Call = Callable[..., Any]
 
@@ -35,9 +39,8 @@ class CudaRecording:
     def __init__(self, call: Call, inputs: Sequence[Tensor]) -> None:
         device = inputs[0].device
         with torch.cuda.device(device), _stream_kept(device):
-            # A stream of its own: torch's common one belongs to whichever device recorded first.
-            stream = torch.cuda.Stream(device)
-            self._beside(call, inputs, stream)
+            stream = own_stream(device)
+            call(*inputs)  # what it loads for these inputs, it loads here
             self._graph = torch.cuda.CUDAGraph()
             torch.cuda.empty_cache()  # as recording does: what is reserved more after it, is reserved by it
             before = torch.cuda.memory_reserved()
@@ -48,18 +51,26 @@ class CudaRecording:
         if kept > MEMORY_SHARE * total:
             raise Unrecordable(f"it would keep {kept} bytes of memory")
 
-    @staticmethod
-    def _beside(call: Call, inputs: Sequence[Tensor], stream: torch.cuda.Stream) -> None:
-        """Call it once as it will be recorded: on another stream, for which libraries have work space of their own."""
-        current = torch.cuda.current_stream()
-        stream.wait_stream(current)
-        with torch.cuda.stream(stream):
-            call(*inputs)
-        current.wait_stream(stream)
-
     def replay(self) -> None:
         """See `Recording`."""
         self._graph.replay()
+
+
+def own_stream(device: torch.device) -> torch.cuda.Stream:
+    """A stream on which nothing ran before, and nothing else ever will; `device` is the current one.
+
+    cuBLAS has work space by stream, of which a recording holds the address, and torch keeps it until somebody has all
+    of it freed, as CUDA graphs of torch.compile have (`mode="max-autotune"`) and, in later releases, the end of any
+    graph that was recorded on that stream. Here it is first needed while it is recorded, and so lies in the recording's
+    own pool, of which nobody else is given anything. Torch hands out 32 streams in turn. This one is never destroyed,
+    since another could then have its address. Raises `Unrecordable` where the driver gives none, OSError where there is
+    no driver.
+    """
+    found = ctypes.c_void_p()
+    error = ctypes.CDLL("libcuda.so.1").cuStreamCreate(ctypes.byref(found), NON_BLOCKING)
+    if error or not found.value:
+        raise Unrecordable(f"the driver gives no stream: CUDA error {error}")
+    return torch.cuda.ExternalStream(found.value, device)
 
 
 @contextmanager

@@ -1,9 +1,11 @@
 """Graphs that are recorded once and launched as one."""
 
+import ctypes
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +23,7 @@ from cuda_agent_backend.capture import capture
 from cuda_agent_backend.cudagraph import Replayed, may_replay, name_of, still_in
 from cuda_agent_backend.hook import Whole, graph_task, kernel_set_digest
 from cuda_agent_backend.machine import all_flags
-from cuda_agent_backend.recording import Unrecordable, give_back
+from cuda_agent_backend.recording import Unrecordable, give_back, own_stream
 from kernel_cache import KernelCache
 from sandbox.task import Task
 
@@ -502,7 +504,7 @@ def test_the_recording_is_measured_against_the_launches(
     whole = graph_task(found.module.graph)
     assert isinstance(whole, Task)
 
-    def timed(_: Any, __: str, rounds: int, seed: int) -> dict[str, dict[str, list[float]]]:
+    def timed(_: Any, __: str, rounds: int, *___: Any) -> dict[str, dict[str, list[float]]]:
         ours = 1.0 if faster else 1.19
         return {"wall": {"plain": [1.2] * rounds, "spliced": [ours] * rounds}}
 
@@ -573,6 +575,33 @@ def test_streams_do_not_meet_in_a_recording() -> None:
         for ours, theirs in zip(found, wanted, strict=True):
             torch.testing.assert_close(ours, theirs)
     assert not replayed.reason
+
+
+@pytest.mark.gpu
+@on_gpu
+def test_a_recording_keeps_the_work_space_of_libraries() -> None:
+    """What torch.compile's own CUDA graphs do before and after each of theirs."""
+    x, w = torch.randn(8, 1 << 16, device="cuda"), torch.randn(1 << 16, 8, device="cuda") / 256
+    replayed = [Replayed(lambda x, w: [torch.tanh(x @ w) @ w.t() @ w], (1,)) for _ in range(40)]
+    wanted = torch.tanh(x @ w) @ w.t() @ w
+    for one in replayed:
+        for _ in range(2):
+            torch.testing.assert_close(one(x, w)[0], wanted, rtol=1e-3, atol=1e-3)
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
+    others = [torch.zeros(1 << 23, device="cuda") for _ in range(8)]
+    for one in replayed:
+        assert not one.reason
+        torch.testing.assert_close(one(x, w)[0], wanted, rtol=1e-3, atol=1e-3)
+    assert not any(bool(other.any()) for other in others)
+
+
+@pytest.mark.parametrize("error", [0, 201])
+def test_without_a_stream_nothing_is_recorded(error: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = SimpleNamespace(cuStreamCreate=lambda found, flags: error)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: driver)
+    with pytest.raises(Unrecordable, match=f"CUDA error {error}"):
+        own_stream(torch.device("cuda", 0))
 
 
 @pytest.mark.gpu

@@ -253,7 +253,7 @@ def test_both_choices_are_compiled_and_compared(
         real(self, *args, **kwargs)
         optimised.append(self.layout_opt)
 
-    def timed(_: Any, __: str, rounds: int, seed: int) -> dict[str, dict[str, list[float]]]:
+    def timed(_: Any, __: str, rounds: int, *___: Any) -> dict[str, dict[str, list[float]]]:
         return {"wall": {"plain": [1.2] * rounds, "spliced": [1.0] * rounds}}
 
     monkeypatch.setattr(GraphLowering, "__init__", lowering)
