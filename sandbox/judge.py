@@ -271,6 +271,8 @@ class Judge:
         if race.known is not None:
             return race.known
         self._settle()
+        if self._ceilings is None:
+            machine.load_for_ceilings(self.target)
         self._beside_others(race.equip)
         with self._alone():
             return race.baselines()

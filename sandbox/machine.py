@@ -18,6 +18,9 @@ log = logging.getLogger(__name__)
 
 COPY_BYTES = 1 << 28
 GPU_COPY_BYTES = 1 << 31
+WIDTH, GPU_WIDTH = 1024, 8192
+"""Of the matrices that are multiplied."""
+FEW_BYTES, NARROW = 1 << 20, 128
 REPEATS = 5
 REPEATABLE = 1.01
 """A rate measured twice, on a machine at rest: higher by less than this factor."""
@@ -145,20 +148,28 @@ def ceilings(target: str, dtype: str = "float32") -> Ceilings:
 
     dtype: of the matrix product.
     """
+    size, width = (GPU_COPY_BYTES, GPU_WIDTH) if target == "cuda" else (COPY_BYTES, WIDTH)
     try:
-        return _ceilings(target, dtype)
+        return _ceilings(target, dtype, size, width)
     finally:
         release_memory(target)
 
 
-def _ceilings(target: str, dtype: str) -> Ceilings:
+def load_for_ceilings(target: str) -> None:
+    """Do on cuda, with next to no data, what `ceilings` does: importing and compiling its kernel take seconds, which
+    belong in nobody's turn on the device. What goes wrong here comes up again there."""
+    if target == "cuda":
+        with suppress(RuntimeError, ZeroDivisionError):
+            _ceilings(target, "float32", FEW_BYTES, NARROW)
+
+
+def _ceilings(target: str, dtype: str, size: int, width: int) -> Ceilings:
+    """size: bytes that are read or copied."""
     import torch
 
     device = torch.device("cuda", 0) if target == "cuda" else torch.device("cpu")
-    size = GPU_COPY_BYTES if target == "cuda" else COPY_BYTES
     source = torch.ones(size // 4, device=device)
     sink = torch.empty_like(source)
-    width = 8192 if target == "cuda" else 1024
     a, b = (torch.randn(width, width, device=device, dtype=getattr(torch, dtype)) for _ in range(2))
     copy = _best(lambda: sink.copy_(source), target)
     # Eight partial maxima keep the reduction from being bound by arithmetic.

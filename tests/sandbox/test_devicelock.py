@@ -7,18 +7,21 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from judge_kit import silu_bias, silu_candidate
 
-from sandbox import devicelock
+from sandbox import devicelock, machine
 from sandbox.compilation import Compiled
 from sandbox.devicelock import DeviceLock
 from sandbox.judge import Judge
+from sandbox.race import Race
 from sandbox.session import Session
-from sandbox.verdict import Correct, Failed, Outcome
+from sandbox.verdict import Baselines, Correct, Failed, Outcome
 from sandbox.verify import QUICK, Checked
 
 pytestmark = pytest.mark.alone
@@ -211,6 +214,27 @@ def test_a_check_that_found_no_memory_beside_others_is_made_once_more_alone(
     found = judge._check(session, judge._scratch, silu_candidate(task), QUICK, ())
     assert held == [fcntl.LOCK_SH, fcntl.LOCK_EX] and loaded_in == [fcntl.LOCK_EX]
     assert found.outcome is answers[1]
+
+
+def test_what_measures_the_ceilings_is_loaded_in_nobodys_turn(
+    judge: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, held = DeviceLock(tmp_path / "lock"), list[tuple[str, int | None]]()
+
+    def note(what: str, answer: object = None) -> Callable[..., Any]:
+        def noted(*_: object) -> object:
+            held.append((what, getattr(lock._thread, "held", None)))
+            return answer
+
+        return noted
+
+    known = Baselines(2.0, 1.0, 0.1, 0.5)
+    race = SimpleNamespace(known=None, equip=note("equip"), baselines=note("time", known))
+    monkeypatch.setattr(judge, "_device", lock)
+    monkeypatch.setattr(judge, "_ceilings", None)
+    monkeypatch.setattr(machine, "load_for_ceilings", note("load"))
+    assert judge._baselines(cast(Race, race)) is known
+    assert held == [("load", None), ("equip", fcntl.LOCK_SH), ("time", fcntl.LOCK_EX)]
 
 
 def test_a_judge_compiles_at_any_time_and_runs_in_its_turn(

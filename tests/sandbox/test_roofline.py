@@ -105,6 +105,25 @@ def test_ceilings_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.read_bytes_per_s >= found.bytes_per_s / 2
 
 
+@pytest.mark.parametrize("error", [None, RuntimeError("no memory"), ZeroDivisionError()])
+def test_what_measures_the_ceilings_is_loaded_with_next_to_no_data(
+    error: Exception | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[object, ...]] = []
+
+    def measured(*given: object) -> Ceilings:
+        asked.append(given)
+        if error:
+            raise error
+        return CEILINGS
+
+    monkeypatch.setattr(machine, "_ceilings", measured)
+    machine.load_for_ceilings("cpu")
+    assert not asked
+    machine.load_for_ceilings("cuda")
+    assert asked == [("cuda", "float32", machine.FEW_BYTES, machine.NARROW)]
+
+
 def test_facts_are_json_and_name_processor_and_torch() -> None:
     found = machine.facts()
     assert json.loads(json.dumps(found)) == found
