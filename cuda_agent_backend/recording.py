@@ -63,8 +63,9 @@ def own_stream(device: torch.device) -> torch.cuda.Stream:
     of it freed, as CUDA graphs of torch.compile have (`mode="max-autotune"`) and, in later releases, the end of any
     graph that was recorded on that stream. Here it is first needed while it is recorded, and so lies in the recording's
     own pool, of which nobody else is given anything. Torch hands out 32 streams in turn. This one is never destroyed,
-    since another could then have its address. Raises `Unrecordable` where the driver gives none, OSError where there is
-    no driver.
+    since another could then have its address. Releases of torch that keep a stream's work space beyond the end of its
+    recording hold that of one given up (32 MiB on Hopper) until all is freed. Raises `Unrecordable` where the driver
+    gives none, OSError where there is no driver.
     """
     found = ctypes.c_void_p()
     error = ctypes.CDLL("libcuda.so.1").cuStreamCreate(ctypes.byref(found), NON_BLOCKING)

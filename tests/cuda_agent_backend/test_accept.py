@@ -199,6 +199,26 @@ def test_each_clock_says_what_it_measured(tmp_path: Path, monkeypatch: pytest.Mo
     assert found.wall.pairs == sum(asked)
 
 
+def test_a_loss_by_the_device_is_not_asked_for_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, folder = recorded_graph(tmp_path)
+    trial = trial_of(whole, folder)
+    asked: list[int] = []
+
+    def timed(_: Any, __: str, rounds: int, *___: Any) -> dict[str, dict[str, list[float]]]:
+        asked.append(rounds)
+        undecided = [0.8 if i % 9 < 5 else 1.0 for i in range(rounds)]
+        return {
+            "device": {"plain": [0.9] * rounds, "spliced": [1.0] * rounds},
+            "wall": {"plain": undecided, "spliced": [0.9] * rounds},
+        }
+
+    monkeypatch.setattr(accept, "_samples", timed)
+    found = trial._compare(trial.plain, 0, accept.MEDIAN)
+    assert asked == [accept.ROUNDS] and not found.acceptable
+
+
 @pytest.mark.parametrize(
     ("device", "wall", "decided"),
     [
