@@ -21,6 +21,7 @@ GPU_COPY_BYTES = 1 << 31
 WIDTH, GPU_WIDTH = 1024, 8192
 """Of the matrices that are multiplied."""
 FEW_BYTES, NARROW = 1 << 20, 128
+"""To load what measures: bytes that are read, and a width of matrices."""
 REPEATS = 5
 REPEATABLE = 1.01
 """A rate measured twice, on a machine at rest: higher by less than this factor."""

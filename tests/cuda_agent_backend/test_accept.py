@@ -178,21 +178,29 @@ def test_inputs_that_are_not_the_graphs_are_drawn_instead(tmp_path: Path) -> Non
         assert len(trial.grounds) == 1 and are_of(trial.timed, whole.inputs)
 
 
-def test_each_clock_says_what_it_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def compared(
+    device: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Measured, list[int]]:
+    """A graph compared with itself, so much faster by the device's clock where the wall clock cannot tell; and how many
+    rounds were asked for, each time."""
     whole, folder = recorded_graph(tmp_path)
     trial = trial_of(whole, folder)
     asked: list[int] = []
 
     def timed(_: Any, __: str, rounds: int, *___: Any) -> dict[str, dict[str, list[float]]]:
         asked.append(rounds)
-        losing = [0.8 if i % 9 < 5 else 1.0 for i in range(rounds)]
+        undecided = [0.8 if i % 9 < 5 else 1.0 for i in range(rounds)]
         return {
-            "device": {"plain": [2.0] * rounds, "spliced": [1.0] * rounds},
-            "wall": {"plain": losing, "spliced": [0.9] * rounds},
+            "device": {"plain": [device] * rounds, "spliced": [1.0] * rounds},
+            "wall": {"plain": undecided, "spliced": [0.9] * rounds},
         }
 
     monkeypatch.setattr(accept, "_samples", timed)
-    found = trial._compare(trial.plain, 0, accept.MEDIAN)
+    return trial._compare(trial.plain, 0, accept.MEDIAN), asked
+
+
+def test_each_clock_says_what_it_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, asked = compared(2.0, tmp_path, monkeypatch)
     assert (found.median, found.low, found.high, found.on_real_inputs) == (2.0, 2.0, 2.0, True)
     assert found.wall is not None and found.wall.low < 1 < found.wall.high
     assert asked == [accept.ROUNDS, accept.LONGER * accept.ROUNDS]
@@ -202,20 +210,7 @@ def test_each_clock_says_what_it_measured(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_loss_by_the_device_is_not_asked_for_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, folder = recorded_graph(tmp_path)
-    trial = trial_of(whole, folder)
-    asked: list[int] = []
-
-    def timed(_: Any, __: str, rounds: int, *___: Any) -> dict[str, dict[str, list[float]]]:
-        asked.append(rounds)
-        undecided = [0.8 if i % 9 < 5 else 1.0 for i in range(rounds)]
-        return {
-            "device": {"plain": [0.9] * rounds, "spliced": [1.0] * rounds},
-            "wall": {"plain": undecided, "spliced": [0.9] * rounds},
-        }
-
-    monkeypatch.setattr(accept, "_samples", timed)
-    found = trial._compare(trial.plain, 0, accept.MEDIAN)
+    found, asked = compared(0.9, tmp_path, monkeypatch)
     assert asked == [accept.ROUNDS] and not found.acceptable
 
 

@@ -580,7 +580,8 @@ def test_streams_do_not_meet_in_a_recording() -> None:
 @pytest.mark.gpu
 @on_gpu
 def test_a_recording_keeps_the_work_space_of_libraries() -> None:
-    """What torch.compile's own CUDA graphs do before and after each of theirs."""
+    """Torch frees all of it before and after each CUDA graph of torch.compile. There are more recordings than torch has
+    streams to hand out."""
     x, w = torch.randn(8, 1 << 16, device="cuda"), torch.randn(1 << 16, 8, device="cuda") / 256
     replayed = [Replayed(lambda x, w: [torch.tanh(x @ w) @ w.t() @ w], (1,)) for _ in range(40)]
     wanted = torch.tanh(x @ w) @ w.t() @ w
