@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +14,8 @@ CYCLES_PER_SECOND = 3e9
 """Faster than any of today's devices, so that none sleeps for less."""
 MARGIN = 1.5
 """How much longer the device sleeps than the host took to queue a call of before."""
+RECENT = 9
+"""Calls of before that count: in rounds of five contestants in random order, each is among so many."""
 
 
 Call = Callable[[list[Any]], Sequence[torch.Tensor]]
@@ -23,8 +26,8 @@ class CudaClock:
 
     Device time: events around the call, queued behind a sleep that is longer than the host takes to queue it, so that
     it holds device work and no gap of the host's. A call that took longer is late, and the next one sleeps longer; who
-    asks for it says on what inputs. Beyond `LONGEST_SLEEP_SECONDS`, as for a call that waits for the device itself,
-    gaps are part of it. Wall time: from an idle device to its synchronisation, host work included.
+    asks for it says on what inputs. Of a call that outlasts that too, as one that waits for the device itself, gaps are
+    part. Wall time: from an idle device to its synchronisation, host work included.
     """
 
     def __init__(self) -> None:
@@ -34,7 +37,12 @@ class CudaClock:
         self._sum = torch.zeros((), device=self.device)
         self._start = torch.cuda.Event(enable_timing=True)
         self._end = torch.cuda.Event(enable_timing=True)
+        self._rest()
+
+    def _rest(self) -> None:
+        """Before the first call."""
         self._sleep, self._raised = SLEEP_SECONDS, False
+        self._recent = deque[float](maxlen=RECENT)
 
     def time(
         self, call: Call, inputs: list[torch.Tensor]
@@ -53,12 +61,12 @@ class CudaClock:
     ) -> tuple[Sequence[torch.Tensor], float, bool]:
         """One call: its outputs, device seconds, and whether it was late. What follows a late one never is."""
         outputs, seconds, queued = self._device_seconds(call, inputs)
-        wanted = sleep_for(queued, self._sleep)
-        late = wanted > self._sleep and not self._raised
-        if late:  # a first call also loads what the next ones have
-            self._sleep = wanted
-        elif self._raised:
-            self._sleep = sleep_for(queued, SLEEP_SECONDS)
+        in_time = queued <= self._sleep
+        late = not in_time and not self._raised
+        if in_time:
+            self._recent.append(queued)
+        # A first call also loads what the next ones have: it counts for the one that follows it, and no other.
+        self._sleep = sleep_for([*self._recent, queued] if late else self._recent)
         self._raised = late
         return outputs, seconds, late
 
@@ -98,8 +106,7 @@ class CudaClock:
         torch.sum(self._flush, dim=0, out=self._sum)
 
 
-def sleep_for(queued: float, slept: float) -> float:
-    """Seconds to sleep before calls, of which one took so long to queue behind a sleep of so many."""
-    if queued <= slept:
-        return slept
-    return max(slept, min(MARGIN * queued, LONGEST_SLEEP_SECONDS))
+def sleep_for(queueing: Iterable[float]) -> float:
+    """Seconds to sleep before calls like those that the host took so many seconds each to queue."""
+    longest = MARGIN * max(queueing, default=0.0)
+    return max(SLEEP_SECONDS, min(longest, LONGEST_SLEEP_SECONDS))

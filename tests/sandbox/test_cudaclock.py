@@ -5,14 +5,21 @@ from typing import Any
 import pytest
 import torch
 
-from sandbox.cudaclock import LONGEST_SLEEP_SECONDS, MARGIN, SLEEP_SECONDS, CudaClock, sleep_for
+from sandbox.cudaclock import (
+    LONGEST_SLEEP_SECONDS,
+    MARGIN,
+    RECENT,
+    SLEEP_SECONDS,
+    CudaClock,
+    sleep_for,
+)
 
 
 def test_the_sleep_outlasts_what_the_host_takes_to_queue_a_call() -> None:
-    assert sleep_for(queued=1e-4, slept=2e-4) == 2e-4
-    assert sleep_for(queued=1e-3, slept=2e-4) == MARGIN * 1e-3
-    assert sleep_for(queued=1e-3, slept=2e-3) == 2e-3
-    assert sleep_for(queued=1.0, slept=2e-4) == LONGEST_SLEEP_SECONDS
+    assert sleep_for([]) == SLEEP_SECONDS
+    assert sleep_for([1e-4]) == SLEEP_SECONDS
+    assert sleep_for([1e-4, 1e-3, 1e-4]) == MARGIN * 1e-3
+    assert sleep_for([1.0]) == LONGEST_SLEEP_SECONDS
 
 
 class Clock(CudaClock):
@@ -20,7 +27,7 @@ class Clock(CudaClock):
 
     def __init__(self, *queueing: float) -> None:
         self.device = torch.device("cuda", 0)
-        self._sleep, self._raised = SLEEP_SECONDS, False
+        self._rest()
         self.flushed, self.queueing = 0, [*queueing]
         self.slept: list[float] = []
 
@@ -31,6 +38,14 @@ class Clock(CudaClock):
         self.flush()
         self.slept.append(self._sleep)
         return call(inputs), 3e-6, self.queueing.pop(0) if self.queueing else 1e-5
+
+
+class Waiting(Clock):
+    """Whose calls are queued once the device has slept."""
+
+    def _device_seconds(self, call: Any, inputs: list[Any]) -> tuple[Any, float, float]:
+        self.queueing = [self._sleep + 1e-4]
+        return super()._device_seconds(call, inputs)
 
 
 class Counted:
@@ -66,11 +81,27 @@ def test_a_late_call_is_told_and_not_made_again_and_the_next_sleeps_longer() -> 
     assert clock.slept == [SLEEP_SECONDS, MARGIN * 1e-3, MARGIN * 1.2e-3]
 
 
-def test_after_a_first_call_that_loads_what_it_needs_the_sleep_is_short_again() -> None:
-    clock, call = Clock(1.0), Counted()
-    for _ in range(3):
+@pytest.mark.parametrize("loading", [1, 2, 3])
+def test_after_first_calls_that_load_what_they_need_the_sleep_is_short_again(loading: int) -> None:
+    clock, call = Clock(*[1.0] * loading), Counted()
+    for _ in range(loading + 2):
         clock.by_device(call, [1])
-    assert clock.slept == [SLEEP_SECONDS, LONGEST_SLEEP_SECONDS, SLEEP_SECONDS]
+    assert clock.slept[:2] == [SLEEP_SECONDS, LONGEST_SLEEP_SECONDS]
+    assert clock.slept[-1] == SLEEP_SECONDS
+
+
+def test_what_took_longest_to_queue_counts_while_it_is_recent() -> None:
+    clock, call = Clock(1e-3, 1e-3, *[1e-5] * 20), Counted()
+    for _ in range(RECENT + 3):
+        clock.by_device(call, [1])
+    assert clock.slept == [SLEEP_SECONDS, *[MARGIN * 1e-3] * (RECENT + 1), SLEEP_SECONDS]
+
+
+def test_a_call_that_waits_for_the_device_does_not_make_the_next_ones_sleep_longer() -> None:
+    clock = Waiting()
+    found = [clock.by_device(Counted(), [1])[2] for _ in range(6)]
+    assert found == [True, False] * 3
+    assert clock.slept[::2] == [SLEEP_SECONDS] * 3
 
 
 @pytest.mark.parametrize(("queueing", "calls"), [([], 2), ([1e-3], 3), ([1e-3, 1.0, 1.0], 3)])
