@@ -720,6 +720,7 @@ def test_threads_may_record_at_once() -> None:
         for _ in range(20):
             x = torch.randn(32, 64, device="cuda", generator=own)
             torch.testing.assert_close(replayed(x, w)[0], several(x, w), atol=1e-4, rtol=0)
+        assert not replayed.reason
 
     with ThreadPoolExecutor(4) as threads:
         for done in [threads.submit(work, number) for number in range(4)]:

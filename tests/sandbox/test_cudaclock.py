@@ -1,5 +1,6 @@
 """How long a device sleeps before what is timed on it, and which call's outputs are had with its time."""
 
+import random
 from typing import Any
 
 import pytest
@@ -34,16 +35,17 @@ class Clock(CudaClock):
     def flush(self) -> None:
         self.flushed += 1
 
-    def _device_seconds(self, call: Any, inputs: list[Any]) -> tuple[Any, float, float]:
+    def _device_seconds(self, call: Any, inputs: list[Any]) -> tuple[Any, float, float, bool]:
         self.flush()
         self.slept.append(self._sleep)
-        return call(inputs), 3e-6, self.queueing.pop(0) if self.queueing else 1e-5
+        queued = self.queueing.pop(0) if self.queueing else 1e-5
+        return call(inputs), 3e-6, queued, queued <= self._sleep
 
 
 class Waiting(Clock):
     """Whose calls are queued once the device has slept."""
 
-    def _device_seconds(self, call: Any, inputs: list[Any]) -> tuple[Any, float, float]:
+    def _device_seconds(self, call: Any, inputs: list[Any]) -> tuple[Any, float, float, bool]:
         self.queueing = [self._sleep + 1e-4]
         return super()._device_seconds(call, inputs)
 
@@ -95,6 +97,19 @@ def test_what_took_longest_to_queue_counts_while_it_is_recent() -> None:
     for _ in range(RECENT + 3):
         clock.by_device(call, [1])
     assert clock.slept == [SLEEP_SECONDS, *[MARGIN * 1e-3] * (RECENT + 1), SLEEP_SECONDS]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_one_of_five_in_random_order_that_takes_longer_is_late_once(seed: int) -> None:
+    shuffle = random.Random(seed).shuffle
+    clock, order, late = Clock(), [1e-3, *[1e-5] * 4], 0
+    for _ in range(60):
+        shuffle(order)
+        for queued in order:
+            clock.queueing = [queued, queued]
+            while clock.by_device(Counted(), [1])[2]:
+                late += 1
+    assert late == 1
 
 
 def test_a_call_that_waits_for_the_device_does_not_make_the_next_ones_sleep_longer() -> None:
