@@ -544,8 +544,9 @@ def less_accurate(
         worst = max(worst, against_eager.error_ratio)
         if against_eager.passes or compare([ours], [theirs], [exact]).passes:
             continue
-        if not compare([ours], [plain], [exact], nearby=_of_output(number, nearby)).passes:
-            return f"output {number}: {against_eager.outputs[0].reason}", worst
+        in_doubt = compare([ours], [plain], [exact], nearby=_of_output(number, nearby))
+        if not in_doubt.passes:
+            return f"output {number}: {in_doubt.outputs[0].reason}", worst
     return "", worst
 
 

@@ -163,11 +163,13 @@ def judged(
     nearby: Nearby | None = None,
 ) -> Checked:
     """The rule: eager's error is the yardstick, or Inductor's where Inductor itself is beyond eager's."""
-    report = compare(ours, eager, exact, nearby=nearby)
+    report = compare(ours, eager, exact)
     if report.passes:
         return Checked("", False, report.error_ratio, report)
-    as_inductor = not differs(ours, plain) and compare(ours, plain, exact).passes
-    return Checked("" if as_inductor else report.reason, as_inductor, report.error_ratio, report)
+    if not differs(ours, plain) and compare(ours, plain, exact).passes:
+        return Checked("", True, report.error_ratio, report)
+    report = compare(ours, eager, exact, nearby=nearby)
+    return Checked(report.reason, False, report.error_ratio, report)
 
 
 def differs(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> str:

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from sandbox import accuracy
-from sandbox.accuracy import Draw, check_metadata, compare, compare_draws, raise_tops
-from sandbox.nearby import moved
+from sandbox.accuracy import Draw, Nearby, check_metadata, compare, compare_draws, raise_tops
+from sandbox.nearby import moved, several
 from sandbox.specs import TensorSpec
 
 INF, NAN = math.inf, math.nan
@@ -138,6 +138,140 @@ def test_what_eager_owes_to_chance_is_seen_on_inputs_nearby(error: float, right:
     assert "values of size 0.000122" in compare([found], [lucky], [oracle]).reason
     assert compare([found], [lucky], [oracle], nearby=nearby).passes is right
     assert compare([lucky], [lucky], [oracle], nearby=nearby).passes and len(asked) == 1
+
+
+def scaled_by_a_sum(x: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows over the roots of their sums, of which the first almost cancels: float32 with as many partial sums as
+    `width`, and float64."""
+    parts = torch.zeros(len(x), width)
+    for piece in x.split(width, dim=1):
+        parts += piece
+    total = parts[:, 0].clone()
+    for column in range(1, width):
+        total += parts[:, column]
+    exact = x.double()
+    return x * total.rsqrt()[:, None], exact * exact.sum(1).rsqrt()[:, None]
+
+
+def almost_cancelling(seed: int) -> torch.Tensor:
+    """Sums of 100, but the first, of 2**-12."""
+    x = normal(64, 1024, seed=seed)
+    x -= x.mean(1, keepdim=True)
+    x[:, -1] += 100.0
+    x[0, -1] -= x[0].double().sum().float() - 2.0**-12
+    return x
+
+
+def nearby_of(x: torch.Tensor, width: int) -> Nearby:
+    def ask() -> Iterator[tuple[list[torch.Tensor], list[torch.Tensor]]]:
+        for inputs in several([x]):
+            eager, oracle = scaled_by_a_sum(inputs[0], width)
+            yield [eager], [oracle]
+
+    return ask
+
+
+def test_one_sum_that_almost_cancels_makes_no_order_of_additions_wrong() -> None:
+    by_chance = 0
+    for seed in range(24):
+        x = almost_cancelling(seed)
+        (eager, oracle), (found, _) = scaled_by_a_sum(x, 128), scaled_by_a_sum(x, 32)
+        by_chance += not compare([found], [eager], [oracle]).passes
+        assert compare([found], [eager], [oracle], nearby=nearby_of(x, 128)).passes, seed
+        coarse = scaled_by_a_sum(x.half().float(), 128)[0]
+        assert not compare([coarse], [eager], [oracle], nearby=nearby_of(x, 128)).passes, seed
+    assert by_chance, "no draw was one of which inputs nearby decide"
+
+
+def test_errors_that_do_not_vary_nearby_are_held_to_the_same() -> None:
+    x = normal(64, 1024).abs_()
+    eager, oracle = scaled_by_a_sum(x, 128)
+    found = (oracle + 6 * (eager - oracle)).float()
+    assert compare([eager], [eager], [oracle]).passes
+    for nearby in (None, nearby_of(x, 128)):
+        assert "RMS error" in compare([found], [eager], [oracle], nearby=nearby).reason
+
+
+def noisy(oracle: torch.Tensor, by: float) -> torch.Tensor:
+    return oracle * (1 + by * normal(len(oracle), seed=2).double())
+
+
+@pytest.mark.parametrize(("times", "right"), [(7, True), (9, False)])
+def test_what_nearby_errors_vary_by_is_allowed_up_to_four_times(times: float, right: bool) -> None:
+    oracle = normal(100_000).double()
+    eager, found = noisy(oracle, 1e-5).float(), noisy(oracle, times * 1e-4).float()
+
+    def nearby() -> Iterator[tuple[list[torch.Tensor], list[torch.Tensor]]]:
+        yield [noisy(oracle, 1e-4).float()], [oracle]
+
+    assert not compare([found], [eager], [oracle]).passes
+    report = compare([found], [eager], [oracle], nearby=nearby)
+    assert report.passes is right
+    assert report.error_ratio == pytest.approx(10 * times, rel=0.1), "is that of eager here"
+
+
+def test_a_pool_of_draws_is_held_to_what_varies_near_the_last() -> None:
+    oracle = normal(100_000).double()
+    bad, good = noisy(oracle, 1e-3).float(), noisy(oracle, 1e-6).float()
+    draws = [
+        Draw([noisy(oracle, 3e-3).float()], [bad], [oracle]),
+        Draw([good], [good], [oracle]),
+    ]
+
+    def nearby() -> Iterator[tuple[list[torch.Tensor], list[torch.Tensor]]]:
+        yield [noisy(oracle, 1.1e-6).float()], [oracle]
+
+    assert "RMS" in compare_draws(draws).reason
+    assert "RMS" in compare_draws(draws, nearby).reason
+    assert compare_draws([Draw([bad], [bad], [oracle]), draws[1]], nearby).passes
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_results_of_16_bits_are_not_excused_by_inputs_nearby(dtype: torch.dtype) -> None:
+    x = normal(512, 256).to(dtype)
+
+    def shares(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        exact = x.double()
+        return x / x.sum(1, keepdim=True), exact / exact.sum(1, keepdim=True)
+
+    def nearby() -> Iterator[tuple[list[torch.Tensor], list[torch.Tensor]]]:
+        for inputs in several([x]):
+            eager, oracle = shares(inputs[0])
+            yield [eager], [oracle]
+
+    eager, oracle = shares(x)
+    by = 8 * torch.finfo(dtype).eps
+    found = (oracle * (1 + by * (2 * torch.rand(512, 256) - 1).double())).to(dtype)
+    assert compare([eager], [eager], [oracle]).passes
+    assert "RMS" in compare([found], [eager], [oracle], nearby=nearby).reason
+
+
+def test_inputs_nearby_for_which_there_is_no_room_leave_the_verdict_as_it_is() -> None:
+    oracle = normal(4096).double()
+    eager, found = noisy(oracle, 1e-6).float(), noisy(oracle, 4e-6).float()
+
+    def nearby() -> Iterator[tuple[list[torch.Tensor], list[torch.Tensor]]]:
+        raise torch.OutOfMemoryError
+        yield
+
+    without = compare([found], [eager], [oracle])
+    assert "RMS" in without.reason
+    assert compare([found], [eager], [oracle], nearby=nearby) == without
+
+
+def test_what_is_exact_in_eager_may_be_as_far_off_as_eager_is_nearby() -> None:
+    oracle = normal(4096).double().float().double()
+    exact = oracle.float()
+
+    def off(by: float) -> list[torch.Tensor]:
+        return [(oracle * (1 + by * normal(4096, seed=1).double())).float()]
+
+    def nearby() -> Iterator[tuple[list[torch.Tensor], list[torch.Tensor]]]:
+        yield off(1e-6), [oracle]
+
+    assert not compare(off(1.8e-6), [exact], [oracle]).passes
+    assert compare(off(1.8e-6), [exact], [oracle], nearby=nearby).passes
+    assert not compare(off(3e-6), [exact], [oracle], nearby=nearby).passes
 
 
 def test_other_failures_do_not_ask_for_inputs_nearby() -> None:
