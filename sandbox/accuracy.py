@@ -231,13 +231,11 @@ class _Errors:
     largest: float = 0.0
     count: int = 0
 
-    def add(self, errors: torch.Tensor) -> None:
-        """errors: float64 [n], n > 0, not negative."""
-        import torch
-
-        self.squares += _squared(float(torch.linalg.vector_norm(errors)))
-        self.largest = max(self.largest, float(errors.max()))
-        self.count += len(errors)
+    def add(self, squares: float, largest: float, count: int) -> None:
+        """Those of `count` more elements."""
+        self.squares += squares
+        self.largest = max(self.largest, largest)
+        self.count += count
 
     @property
     def rms(self) -> float:
@@ -325,10 +323,11 @@ class _Pool:
         self.elements += len(o)
         size = o.abs()
         errors = [(c - o).abs_(), (e - o).abs_()]
-        self.drawn[0].add(errors[1])
-        for i, values in enumerate((*errors, size)):
-            self.maxima[i] = max(self.maxima[i], float(values.max()))
-            self.squares[i] += _squared(float(torch.linalg.vector_norm(values)))
+        found = [_squares_and_largest(values) for values in (*errors, size)]
+        self.drawn[0].add(*found[1], len(o))
+        for i, (squares, largest) in enumerate(found):
+            self.maxima[i] = max(self.maxima[i], largest)
+            self.squares[i] += squares
         # torch's own norm of order 4 takes powers, ten times as long
         self.fourths += _squared(float(torch.linalg.vector_norm(size.square())))
         self._group(size, errors)
@@ -361,7 +360,7 @@ class _Pool:
             error = (e - o).abs_()
             raise_tops(self.tops[1:], _bins(o.abs()), [error])
             if len(o):
-                errors.add(error)
+                errors.add(*_squares_and_largest(error), len(o))
         if self.dtype.itemsize > 2:
             self.drawn.append(errors)
 
@@ -473,6 +472,13 @@ def _bins(size: torch.Tensor) -> torch.Tensor:
     import torch
 
     return torch.frexp(size)[1].long().add_(_BIAS).masked_fill_(size == 0, 0)
+
+
+def _squares_and_largest(values: torch.Tensor) -> tuple[float, float]:
+    """The sum of squares and the maximum. values: float64 [n], n > 0, not negative."""
+    import torch
+
+    return _squared(float(torch.linalg.vector_norm(values))), float(values.max())
 
 
 def _squared(value: float) -> float:
