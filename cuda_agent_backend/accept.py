@@ -365,7 +365,7 @@ class Trial:
         return Measured(*bounds, True, "", finite(worst), wall, self.on_real_inputs)
 
     def _less_accurate(self, spliced: Call, ground: Ground) -> tuple[str, float]:
-        from sandbox.nearby import several
+        from sandbox.nearby import several, while_there_is_room
 
         found = self._outputs(spliced, ground.inputs)
         with self.lock.shared():
@@ -374,7 +374,7 @@ class Trial:
                 ground.reference,
                 ground.eager,
                 ground.oracle,
-                lambda: (self._expected(inputs) for inputs in several(ground.inputs)),
+                lambda: while_there_is_room(map(self._expected, several(ground.inputs))),
             )
 
     def _speedups(self, spliced: Call, seed: int, least: float) -> dict[str, Interval]:

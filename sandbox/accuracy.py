@@ -159,11 +159,9 @@ def compare_draws(draws: Sequence[Draw], nearby: Nearby | None = None) -> Accura
     found = [_compare_output(number, draws) for number in range(len(draws[0].outputs))]
     doubtful = [p for p in found if isinstance(p, _Pool) and p.is_doubtful()]
     if doubtful and nearby:
-        # Where there is no room for copies, what there is so far is the yardstick.
-        with suppress(RuntimeError):
-            for eager, oracle in nearby():
-                for pool in doubtful:
-                    pool.add_nearby(eager[pool.number], oracle[pool.number])
+        for eager, oracle in nearby():
+            for pool in doubtful:
+                pool.add_nearby(eager[pool.number], oracle[pool.number])
     reports = [p.report() if isinstance(p, _Pool) else p for p in found]
     return AccuracyReport(tuple(r if r.passes else _with_misses(r, draws) for r in reports))
 
@@ -197,7 +195,7 @@ def _compare_output(number: int, draws: Sequence[Draw]) -> OutputReport | _Pool:
         trio = draw.outputs[number], draw.eager[number], draw.oracle[number]
         wrong = pool.add(*trio, draw.beyond)
         if wrong:
-            return OutputReport(number, False, wrong, pool.elements, error_ratio=math.inf)
+            return OutputReport(number, False, wrong, pool.oracle.count, error_ratio=math.inf)
     return pool
 
 
@@ -224,22 +222,32 @@ def _check_positions(number: int, draw: Draw) -> str:
 
 
 @dataclass
-class _Errors:
-    """Eager's on one draw."""
+class _Total:
+    """How many some values are, their squares' sum, and the largest."""
 
+    count: int = 0
     squares: float = 0.0
     largest: float = 0.0
-    count: int = 0
 
-    def add(self, squares: float, largest: float, count: int) -> None:
-        """Those of `count` more elements."""
-        self.squares += squares
-        self.largest = max(self.largest, largest)
-        self.count += count
+    def add(self, values: torch.Tensor) -> None:
+        """values: float64 [n], n > 0, not negative."""
+        import torch
+
+        self.count += len(values)
+        self.squares += _squared(float(torch.linalg.vector_norm(values)))
+        self.largest = max(self.largest, float(values.max()))
 
     @property
     def rms(self) -> float:
         return math.sqrt(self.squares / max(self.count, 1))
+
+
+def _together(totals: Sequence[_Total]) -> _Total:
+    return _Total(
+        sum(total.count for total in totals),
+        sum(total.squares for total in totals),
+        max(total.largest for total in totals),
+    )
 
 
 class _Pool:
@@ -259,11 +267,13 @@ class _Pool:
         # Half precision is left its rounding and no more.
         self.eps = limits.eps * {torch.float64: 32.0, torch.float32: 1.0}.get(dtype, 0.5)
         self.tiny = 4 * limits.tiny
-        self.elements = 0
-        self.squares = [0.0, 0.0, 0.0]  # candidate's error, eager's error, oracle
+        self.candidate, self.oracle = (
+            _Total(),
+            _Total(),
+        )  # the candidate's errors, the oracle's values
         self.fourths = 0.0  # of the oracle
-        self.maxima = [0.0, 0.0, 0.0]
-        self.drawn = [_Errors()]  # on the last draw, and on inputs nearby
+        self.eager: list[_Total] = []  # errors, by draw
+        self.nearby: list[_Total] = []  # eager's errors on inputs near those of the last draw
         self.counts: torch.Tensor | None = None  # elements by power of two, int64 [bins]
         self.tops: list[torch.Tensor] = []  # largest error of candidate and eager in each, [bins]
 
@@ -273,7 +283,7 @@ class _Pool:
         """Add a draw; what is wrong with its NaN and infinities where it cannot be chance, else empty."""
         import torch
 
-        self.drawn = [_Errors()]
+        self.eager.append(_Total())
         chunk = CHUNKS[oracle.device.type]
         parts = [tensor.reshape(-1).split(chunk) for tensor in (found, eager, oracle)]
         start, places, values = 0, [], []
@@ -320,14 +330,11 @@ class _Pool:
 
         if not len(o):
             return
-        self.elements += len(o)
         size = o.abs()
         errors = [(c - o).abs_(), (e - o).abs_()]
-        found = [_squares_and_largest(values) for values in (*errors, size)]
-        self.drawn[0].add(*found[1], len(o))
-        for i, (squares, largest) in enumerate(found):
-            self.maxima[i] = max(self.maxima[i], largest)
-            self.squares[i] += squares
+        totals = self.candidate, self.eager[-1], self.oracle
+        for total, values in zip(totals, (*errors, size), strict=True):
+            total.add(values)
         # torch's own norm of order 4 takes powers, ten times as long
         self.fourths += _squared(float(torch.linalg.vector_norm(size.square())))
         self._group(size, errors)
@@ -352,7 +359,7 @@ class _Pool:
             return
         chunk = CHUNKS[oracle.device.type]
         parts = [tensor.reshape(-1).split(chunk) for tensor in (eager, oracle)]
-        errors = _Errors()
+        errors = _Total()
         for piece in zip(*parts, strict=True):
             e, o = (tensor.to(self.tops[1].device).double() for tensor in piece)
             keep = e.isfinite() & o.isfinite()
@@ -360,9 +367,9 @@ class _Pool:
             error = (e - o).abs_()
             raise_tops(self.tops[1:], _bins(o.abs()), [error])
             if len(o):
-                errors.add(*_squares_and_largest(error), len(o))
+                errors.add(error)
         if self.dtype.itemsize > 2:
-            self.drawn.append(errors)
+            self.nearby.append(errors)
 
     def is_doubtful(self) -> bool:
         """Whether it is wrong, and may be right next to eager's errors on inputs nearby."""
@@ -372,45 +379,46 @@ class _Pool:
 
     def report(self) -> OutputReport:
         """The decision on all that was added."""
-        n = max(self.elements, 1)
-        rms = [math.sqrt(total / n) for total in self.squares]
-        slack = 1 + 3 / math.sqrt(self._counting(n))
-        floor = self.eps * rms[2] * slack + self.tiny
-        rms_eager = _with_chance(rms[1], [near.rms for near in self.drawn], slack)
-        max_eager = _with_chance(self.maxima[1], [near.largest for near in self.drawn], slack)
+        candidate, oracle = self.candidate, self.oracle
+        eager, last = _together(self.eager), self.eager[-1]
+        slack = 1 + 3 / math.sqrt(self._counting())
+        floor = self.eps * oracle.rms * slack + self.tiny
+        rms_eager = _with_chance(eager.rms, last.rms, [near.rms for near in self.nearby], slack)
+        nearby = [near.largest for near in self.nearby]
+        max_eager = _with_chance(eager.largest, last.largest, nearby, slack)
         rms_allowed = RMS_MULTIPLE * rms_eager + floor
-        max_allowed = MAX_MULTIPLE * (max_eager + self.eps * self.maxima[2])
+        max_allowed = MAX_MULTIPLE * (max_eager + self.eps * oracle.largest)
         max_allowed += self.tiny
         fine = not self.not_finite or self.places.are_chance
         reason = self._gross() if fine else self.not_finite
-        if rms[0] > rms_allowed:
-            reason = f"RMS error {rms[0]:.3g}, eager's {rms[1]:.3g}, allowed {rms_allowed:.3g}"
-        elif self.maxima[0] > max_allowed:
-            reason = (
-                f"largest error {self.maxima[0]:.3g}, eager's {self.maxima[1]:.3g}, "
-                f"allowed {max_allowed:.3g}"
-            )
+        if candidate.rms > rms_allowed:
+            found = f"RMS error {candidate.rms:.3g}, eager's {eager.rms:.3g}"
+            reason = f"{found}, allowed {rms_allowed:.3g}"
+        elif candidate.largest > max_allowed:
+            found = f"largest error {candidate.largest:.3g}, eager's {eager.largest:.3g}"
+            reason = f"{found}, allowed {max_allowed:.3g}"
         return OutputReport(
             number=self.number,
             passes=not reason,
             reason=reason,
-            elements=self.elements,
-            rms_error=_finite(rms[0]),
-            rms_eager=_finite(rms[1]),
+            elements=oracle.count,
+            rms_error=_finite(candidate.rms),
+            rms_eager=_finite(eager.rms),
             rms_allowed=_finite(rms_allowed),
-            max_error=_finite(self.maxima[0]),
-            max_eager=_finite(self.maxima[1]),
+            max_error=_finite(candidate.largest),
+            max_eager=_finite(eager.largest),
             max_allowed=_finite(max_allowed),
-            error_ratio=_finite(rms[0] / max(rms[1], floor)) if fine else math.inf,
+            error_ratio=_finite(candidate.rms / max(eager.rms, floor)) if fine else math.inf,
         )
 
-    def _counting(self, n: int) -> float:
-        """How many of n elements make up the RMS of the oracle."""
-        ratio = self.squares[2] / math.sqrt(self.fourths) if self.fourths > 0 else math.nan
+    def _counting(self) -> float:
+        """How many elements make up the RMS of the oracle."""
+        n = max(self.oracle.count, 1)
+        ratio = self.oracle.squares / math.sqrt(self.fourths) if self.fourths > 0 else math.nan
         return min(max(ratio * ratio, 1.0), n) if math.isfinite(ratio) else n
 
     def _gross(self) -> str:
-        if self.counts is None or (self.elements < GROUP_SIZE and not self.unmatched):
+        if self.counts is None or (self.oracle.count < GROUP_SIZE and not self.unmatched):
             return ""
         relative = max(GROSS_RELATIVE, MAX_MULTIPLE * self.eps)
         filled = self.counts.nonzero().flatten()
@@ -431,19 +439,20 @@ class _Pool:
         return ""
 
 
-def _with_chance(own: float, drawn: Sequence[float], slack: float) -> float:
+def _with_chance(own: float, last: float, nearby: Sequence[float], slack: float) -> float:
     """Eager's error with what is allowed for chance.
 
-    own: over all draws. drawn: on the last of them, and on inputs nearby, if they were asked for; an error of zero says
-    nothing of what others may be.
+    own: over all draws. last: on the last of them. nearby: on inputs near that one's, if they were asked for. An error
+    of zero says nothing of what others may be.
     """
-    varies = [error for error in drawn if 0 < error < math.inf]
-    if len(drawn) < 2 or not varies:
+    varies = [error for error in (last, *nearby) if 0 < error < math.inf]
+    if not varies:
         return own * slack
-    largest, last = max(varies), drawn[0]
+    largest, least = max(varies), min(varies)
+    chance = min(largest / least, MOST_CHANCE)
     if own > 0 and last > 0:  # of a pool that others than the last make up, as many times as much
         largest = min(largest, own * (largest / last))
-    return max(own, largest) * max(slack, min(max(varies) / min(varies), MOST_CHANCE))
+    return max(own, largest) * max(slack, chance)
 
 
 def raise_tops(
@@ -472,13 +481,6 @@ def _bins(size: torch.Tensor) -> torch.Tensor:
     import torch
 
     return torch.frexp(size)[1].long().add_(_BIAS).masked_fill_(size == 0, 0)
-
-
-def _squares_and_largest(values: torch.Tensor) -> tuple[float, float]:
-    """The sum of squares and the maximum. values: float64 [n], n > 0, not negative."""
-    import torch
-
-    return _squared(float(torch.linalg.vector_norm(values))), float(values.max())
 
 
 def _squared(value: float) -> float:

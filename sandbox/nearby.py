@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeVar
 
 from sandbox.stir import flat_storage
 
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     import torch
 
 DRAWS = 3
+_T = TypeVar("_T")
 
 
 def moved(tensors: Sequence[torch.Tensor], seed: int) -> list[torch.Tensor]:
@@ -30,6 +32,12 @@ def _moves(x: torch.Tensor) -> bool:
 def several(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
     """`DRAWS` such copies, one after the other."""
     return (moved(tensors, seed) for seed in range(DRAWS))
+
+
+def while_there_is_room(results: Iterator[_T]) -> Iterator[_T]:
+    """What they are until memory runs out for copies: what there is so far is the yardstick then."""
+    with suppress(RuntimeError):
+        yield from results
 
 
 def _moved(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

@@ -17,7 +17,7 @@ from sandbox.bounds import input_bounds
 from sandbox.candidate import Candidate
 from sandbox.compile import is_untrusted_host_code
 from sandbox.expected import Expected, InputSet, Source, expect
-from sandbox.nearby import several
+from sandbox.nearby import several, while_there_is_room
 from sandbox.sharedmemory import Segment, layout
 from sandbox.specs import TensorSpec
 from sandbox.supervisor import Trouble, WorkerProcess
@@ -125,7 +125,7 @@ class Session:
                 if isinstance(found, Expected):
                     yield found.eager, found.oracle
 
-        return ask
+        return lambda: while_there_is_room(ask())
 
     def forget_expected(self, inputs: InputSet) -> None:
         """Free the expected values of a set."""

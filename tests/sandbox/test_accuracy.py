@@ -12,7 +12,7 @@ import torch
 
 from sandbox import accuracy
 from sandbox.accuracy import Draw, Nearby, check_metadata, compare, compare_draws, raise_tops
-from sandbox.nearby import moved, several
+from sandbox.nearby import moved, several, while_there_is_room
 from sandbox.specs import TensorSpec
 
 INF, NAN = math.inf, math.nan
@@ -192,6 +192,11 @@ def test_errors_that_do_not_vary_nearby_are_held_to_the_same() -> None:
         assert "RMS error" in compare([found], [eager], [oracle], nearby=nearby).reason
 
 
+def near(eager: torch.Tensor, oracle: torch.Tensor) -> Nearby:
+    """As if inputs moved once."""
+    return lambda: iter([([eager], [oracle])])
+
+
 def noisy(oracle: torch.Tensor, by: float) -> torch.Tensor:
     return oracle * (1 + by * normal(len(oracle), seed=2).double())
 
@@ -201,9 +206,7 @@ def test_what_nearby_errors_vary_by_is_allowed_up_to_four_times(times: float, ri
     oracle = normal(100_000).double()
     eager, found = noisy(oracle, 1e-5).float(), noisy(oracle, times * 1e-4).float()
 
-    def nearby() -> Iterator[tuple[list[torch.Tensor], list[torch.Tensor]]]:
-        yield [noisy(oracle, 1e-4).float()], [oracle]
-
+    nearby = near(noisy(oracle, 1e-4).float(), oracle)
     assert not compare([found], [eager], [oracle]).passes
     report = compare([found], [eager], [oracle], nearby=nearby)
     assert report.passes is right
@@ -218,9 +221,7 @@ def test_a_pool_of_draws_is_held_to_what_varies_near_the_last() -> None:
         Draw([good], [good], [oracle]),
     ]
 
-    def nearby() -> Iterator[tuple[list[torch.Tensor], list[torch.Tensor]]]:
-        yield [noisy(oracle, 1.1e-6).float()], [oracle]
-
+    nearby = near(noisy(oracle, 1.1e-6).float(), oracle)
     assert "RMS" in compare_draws(draws).reason
     assert "RMS" in compare_draws(draws, nearby).reason
     assert compare_draws([Draw([bad], [bad], [oracle]), draws[1]], nearby).passes
@@ -241,7 +242,8 @@ def test_results_of_16_bits_are_not_excused_by_inputs_nearby(dtype: torch.dtype)
 
     eager, oracle = shares(x)
     by = 8 * torch.finfo(dtype).eps
-    found = (oracle * (1 + by * (2 * torch.rand(512, 256) - 1).double())).to(dtype)
+    uniform = torch.rand(512, 256, generator=torch.Generator().manual_seed(3))
+    found = (oracle * (1 + by * (2 * uniform - 1).double())).to(dtype)
     assert compare([eager], [eager], [oracle]).passes
     assert "RMS" in compare([found], [eager], [oracle], nearby=nearby).reason
 
@@ -251,12 +253,17 @@ def test_inputs_nearby_for_which_there_is_no_room_leave_the_verdict_as_it_is() -
     eager, found = noisy(oracle, 1e-6).float(), noisy(oracle, 4e-6).float()
 
     def nearby() -> Iterator[tuple[list[torch.Tensor], list[torch.Tensor]]]:
+        yield [eager], [oracle]
         raise torch.OutOfMemoryError
-        yield
+
+    def with_what_there_is() -> Iterator[tuple[list[torch.Tensor], list[torch.Tensor]]]:
+        return while_there_is_room(nearby())
 
     without = compare([found], [eager], [oracle])
     assert "RMS" in without.reason
-    assert compare([found], [eager], [oracle], nearby=nearby) == without
+    assert compare([found], [eager], [oracle], nearby=with_what_there_is) == without
+    with pytest.raises(torch.OutOfMemoryError):  # as of a bench's task, which is run again alone
+        compare([found], [eager], [oracle], nearby=nearby)
 
 
 def test_what_is_exact_in_eager_may_be_as_far_off_as_eager_is_nearby() -> None:
@@ -266,9 +273,7 @@ def test_what_is_exact_in_eager_may_be_as_far_off_as_eager_is_nearby() -> None:
     def off(by: float) -> list[torch.Tensor]:
         return [(oracle * (1 + by * normal(4096, seed=1).double())).float()]
 
-    def nearby() -> Iterator[tuple[list[torch.Tensor], list[torch.Tensor]]]:
-        yield off(1e-6), [oracle]
-
+    nearby = near(off(1e-6)[0], oracle)
     assert not compare(off(1.8e-6), [exact], [oracle]).passes
     assert compare(off(1.8e-6), [exact], [oracle], nearby=nearby).passes
     assert not compare(off(3e-6), [exact], [oracle], nearby=nearby).passes
