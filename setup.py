@@ -80,7 +80,7 @@ setup(
     package_data={
         **{name: ["py.typed", "*.pyi"] for name in PACKAGES},
         "cuda_agent_backend.agent.skill": ["*.md", "examples/*"],
-        "cuda_agent_backend.sketch": ["csrc/*.cuh", "csrc/*.h"],
+        "cuda_agent_backend.codegen": ["**/*.cuh", "**/*.h"],
         "sandbox.launcher": ["csrc/*.cpp", "csrc/*.h"],
     },
     ext_modules=[
@@ -105,7 +105,7 @@ setup(
     install_requires=REQUIRES,
     extras_require=EXTRAS,
     entry_points={
-        "console_scripts": ["cuda-agent = cuda_agent_backend.cli:main"],
+        "console_scripts": ["cuda-agent = cuda_agent_backend.cli.command:main"],
         "torch_dynamo_backends": ["cuda_agent = cuda_agent_backend.backend:cuda_agent"],
     },
 )

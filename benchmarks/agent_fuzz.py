@@ -27,14 +27,14 @@ from benchmarks.agent_fuzz_policies import KINDS, FuzzedPolicy
 from benchmarks.sandbox_candidates import task
 from benchmarks.store import Facts, Results, arguments
 from cuda_agent_backend.agent.loop import Budget, EpisodeResult, run_episode
-from cuda_agent_backend.agent.search import SearchPolicy
+from cuda_agent_backend.agent.policies.search.policy import SearchPolicy
 from cuda_agent_backend.agent.tools import Toolbox
-from sandbox.accuracy import AccuracyReport
-from sandbox.candidate import Candidate
-from sandbox.disassembly import Inspection
+from sandbox.accuracy.compare import AccuracyReport
+from sandbox.compile.disassembly import Inspection
 from sandbox.judge import Judge
-from sandbox.task import Task
-from sandbox.timing import report
+from sandbox.plan.candidate import Candidate
+from sandbox.task.task import Task
+from sandbox.timing.decision import report
 from sandbox.verdict import Baselines, CompileFailed, Correct, Failure, Outcome, Verdict
 
 TURNS = 12

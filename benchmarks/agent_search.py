@@ -19,7 +19,7 @@ from benchmarks.agent_search_table import KeepingJudge, episode, measure
 from benchmarks.agent_search_tasks import subjects
 from benchmarks.regions import wishes_of
 from benchmarks.store import Facts, Results, arguments
-from cuda_agent_backend.machine import arch_of
+from cuda_agent_backend.runtime.machine import arch_of
 from cuda_agent_backend.settings import Settings
 
 EPISODE = "episode-"

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.store import Facts
-from cuda_agent_backend.agent.nearness import distance, sketched, unlike
-from cuda_agent_backend.agent.offer import adapt
+from cuda_agent_backend.agent.memory.nearness import distance, sketched, unlike
+from cuda_agent_backend.agent.memory.offer import adapt
 from cuda_agent_backend.agent.protocol import Message, Policy, Stopped, ToolCall, tool_message
-from cuda_agent_backend.sketch.schedule import Schedule
-from cuda_agent_backend.sketch.space import MOST, space_of
-from sandbox.task import Task
-from sandbox.timing import order_bounds
+from cuda_agent_backend.codegen.ir.schedule import Schedule
+from cuda_agent_backend.codegen.schedule_space import MOST, space_of
+from sandbox.task.task import Task
+from sandbox.timing.decision import order_bounds
 
 CLOSE = 0.95
 """Of the best speed-up in the table: what a search has to reach."""

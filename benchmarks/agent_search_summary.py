@@ -23,7 +23,7 @@ from benchmarks.agent_search_simulation import (
     table_of_products,
 )
 from benchmarks.store import FOLDER, Facts
-from cuda_agent_backend.agent.policies.searching import make
+from cuda_agent_backend.agent.policies.search.factory import make
 from cuda_agent_backend.agent.policies.spec import PolicySpec
 
 RANDOM_SEEDS, SEEDS = 400, 2

@@ -14,20 +14,20 @@ from typing import Any
 from benchmarks.agent_search_tasks import Subject, task_of
 from benchmarks.store import Facts
 from cuda_agent_backend.agent.loop import Budget, run_episode
-from cuda_agent_backend.agent.search import SearchPolicy
+from cuda_agent_backend.agent.policies.search.policy import SearchPolicy
 from cuda_agent_backend.agent.tools import Toolbox
+from cuda_agent_backend.codegen.api import Analysis, NotCovered, analyse, generate, schedules
+from cuda_agent_backend.codegen.ir.schedule import Schedule
+from cuda_agent_backend.codegen.schedule_space import space_of
 from cuda_agent_backend.options import Options
-from cuda_agent_backend.sketch.api import Analysis, NotCovered, analyse, generate, schedules
-from cuda_agent_backend.sketch.schedule import Schedule
-from cuda_agent_backend.sketch.space import space_of
-from sandbox.candidate import Candidate
 from sandbox.judge import Judge
+from sandbox.plan.candidate import Candidate
 from sandbox.race import Race
-from sandbox.rounds import Effort, Record
 from sandbox.session import Session
-from sandbox.supervisor import WorkerProcess
-from sandbox.task import Task
+from sandbox.task.task import Task
+from sandbox.timing.rounds import Effort, Record
 from sandbox.verdict import Baselines
+from sandbox.workers.supervisor import WorkerProcess
 
 PASSES = {"cpu": 8, "cuda": 3}
 """Times that a schedule is timed, in another order each time, so that a busy minute does not fall on one schedule. The

@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from cuda_agent_backend.canonical import Canonical, canonical
-from cuda_agent_backend.capture import capture
-from cuda_agent_backend.loading import BadTarget, import_file
+from cuda_agent_backend.graph.canonical import Canonical, canonical
 from cuda_agent_backend.options import Options
-from cuda_agent_backend.partition import partition
-from sandbox.task import Task
+from cuda_agent_backend.partition.regions import partition
+from cuda_agent_backend.tools.capture import capture
+from cuda_agent_backend.tools.load_model import BadTarget, import_file
+from sandbox.task.task import Task
 
 PRACTICE = Path(__file__).parent / "practice"
 

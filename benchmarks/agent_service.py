@@ -28,13 +28,13 @@ from benchmarks.store import Facts, Results, arguments
 from cuda_agent_backend.agent.fleet import Fleet
 from cuda_agent_backend.agent.loop import Budget
 from cuda_agent_backend.agent.protocol import Message, Schema, ToolCall, Turn
-from cuda_agent_backend.agent.trajectory import Header, Trajectory
-from cuda_agent_backend.agent.trajectory_file import read
-from cuda_agent_backend.machine import all_flags, arch_of, toolchain_of
+from cuda_agent_backend.agent.trajectories.events import Header, Trajectory
+from cuda_agent_backend.agent.trajectories.file import read
+from cuda_agent_backend.runtime.machine import all_flags, arch_of, toolchain_of
 from cuda_agent_backend.settings import Settings
 from sandbox.judge import Judge
 from sandbox.pool import Pool
-from sandbox.task import Task
+from sandbox.task.task import Task
 from sandbox.verdict import VERIFIER_VERSION
 
 EPISODES = 64
@@ -198,7 +198,7 @@ def measure(
 
 def acted(found: Trajectory) -> list[Any]:
     """The events in which the policy made a turn."""
-    from cuda_agent_backend.agent.trajectory import Acted
+    from cuda_agent_backend.agent.trajectories.events import Acted
 
     return [event for event in found.events if isinstance(event, Acted)]
 

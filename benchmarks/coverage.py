@@ -31,15 +31,15 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import Graph, Node
 from torch.utils._pytree import tree_leaves
 
-from cuda_agent_backend.canonical import Canonical, canonical
-from cuda_agent_backend.capture import _no_caches, _post_grad
-from cuda_agent_backend.layouts import inductor_layouts
-from cuda_agent_backend.operators import Kind, kind_of
+from cuda_agent_backend.codegen.api import NotCovered, analyse, generate, schedules
+from cuda_agent_backend.frontend.decompose import take_apart
+from cuda_agent_backend.graph.canonical import Canonical, canonical
+from cuda_agent_backend.graph.layouts import inductor_layouts
+from cuda_agent_backend.operators.kinds import Kind, kind_of
 from cuda_agent_backend.options import Options, parse
-from cuda_agent_backend.partition import Region, partition, size_in_bytes
+from cuda_agent_backend.partition.regions import Region, partition, size_in_bytes
 from cuda_agent_backend.settings import Settings
-from cuda_agent_backend.sketch.api import NotCovered, analyse, generate, schedules
-from cuda_agent_backend.taken_apart import take_apart
+from cuda_agent_backend.tools.capture import _no_caches, _post_grad
 
 PRACTICE = Path(__file__).parent / "practice"
 LIMIT_S = 240

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from cuda_agent_backend.measure import Widened, in_float64, tensors
-from sandbox.accuracy import AccuracyReport, compare
+from cuda_agent_backend.acceptance.measure import Widened, in_float64, tensors
+from sandbox.accuracy.compare import AccuracyReport, compare
 
 Compile = Callable[[nn.Module], Callable[..., object]]
 

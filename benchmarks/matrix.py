@@ -15,8 +15,8 @@ from torch._inductor.exc import InductorError
 
 from benchmarks.equality import Equality, check, step
 from benchmarks.store import ROOT, Facts, Results, arguments
-from cuda_agent_backend.report import HIT
-from cuda_agent_backend.warm import warm
+from cuda_agent_backend.partition.report import HIT
+from cuda_agent_backend.tools.warm import warm
 from examples.models import MODELS
 
 Sizes = Literal["none", "batch", "all"]

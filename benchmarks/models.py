@@ -7,8 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.store import ROOT, Facts, Results, arguments
-from cuda_agent_backend.measure import measure_model
-from cuda_agent_backend.warm import warm
+from cuda_agent_backend.acceptance.measure import measure_model
+from cuda_agent_backend.tools.warm import warm
 from examples.models import MODELS
 
 FILES = {"cpu": "cpu-models", "cuda": "h200-models"}

@@ -111,8 +111,8 @@ def run_child(kind: str, name: str, target: str, backend: str, kernels: Path) ->
 
 
 def _speed(model: Any, inputs: Any, options: dict[str, Any], kernels: Path) -> Facts:
-    from cuda_agent_backend.measure import measure_model
-    from cuda_agent_backend.searching import search_process
+    from cuda_agent_backend.acceptance.measure import measure_model
+    from cuda_agent_backend.search.client import search_process
 
     before = _binaries(kernels)
     found = measure_model(model, inputs, options, rounds=150, limit_s=30.0)
@@ -132,7 +132,7 @@ def _binaries(kernels: Path) -> set[Path]:
 
 def warm_up(names: Sequence[str], target: str, kernels: Path, budget_s: float) -> None:
     """Have the kernels of all models in the cache, in a process of its own for each."""
-    from cuda_agent_backend.warm import warm
+    from cuda_agent_backend.tools.warm import warm
 
     for name in names:
         model, inputs = MODELS[name]()
@@ -163,7 +163,7 @@ def main() -> None:
     def run(case: str) -> Facts:
         if case == "call":
             from benchmarks.percall import measure
-            from cuda_agent_backend.machine import arch_of
+            from cuda_agent_backend.runtime.machine import arch_of
             from cuda_agent_backend.settings import Settings
 
             return measure(

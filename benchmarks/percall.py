@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, fx
 
 from sandbox import launcher
-from sandbox.candidate import Candidate
-from sandbox.compile import Compiled, compile_candidate
+from sandbox.compile.candidate import Compiled, compile_candidate
 from sandbox.launcher import LoadFailed, Program
-from sandbox.plan import Buffer, Launch, Plan
-from sandbox.specs import TensorSpec
+from sandbox.plan.candidate import Candidate
+from sandbox.plan.plan import Buffer, Launch, Plan
+from sandbox.task.specs import TensorSpec
 
 KEY = 1
 ELEMENTS = 64

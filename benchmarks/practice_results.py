@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.store import FOLDER, ROOT, commit
-from cuda_agent_backend.bench import provenance, runs
+from cuda_agent_backend.bench import runs
 from cuda_agent_backend.bench.discovery import TaskFile, discover
 from cuda_agent_backend.bench.figures import (
     BOTH,
@@ -35,10 +35,11 @@ from cuda_agent_backend.bench.figures import (
 from cuda_agent_backend.bench.plots import NoPlots, draw
 from cuda_agent_backend.bench.request import Wishes
 from cuda_agent_backend.bench.results import Identity
-from cuda_agent_backend.report import HIT
-from cuda_agent_backend.rewrite.alternatives import PARAMETER
-from cuda_agent_backend.sketch.families import family_of
-from cuda_agent_backend.tables import write_json
+from cuda_agent_backend.codegen.alternatives import PARAMETER
+from cuda_agent_backend.codegen.family_names import family_of
+from cuda_agent_backend.partition.report import HIT
+from cuda_agent_backend.sources import source_digest
+from cuda_agent_backend.tools.tables import write_json
 
 PRACTICE = Path(__file__).parent / "practice"
 ROOM, MARGIN = 1.10, 0.05
@@ -95,7 +96,7 @@ def whole(
         "machine": machines(folders),
         "runs": [runs.of(folder) for folder in folders],
         "commit": commit(),
-        "sources": provenance.sources(),
+        "sources": source_digest(),
         "wishes": one_way(results),
         "tasks": {
             facts["name"]: brief(facts) | {"figures": figure.to_json()}
@@ -229,7 +230,7 @@ def main() -> int:
     tasks = {task.path.stem: task for task in getattr(found, "tasks", ())}
     try:
         lists = [
-            results_in(folder, tasks, provenance.sources(), cache_dir)
+            results_in(folder, tasks, source_digest(), cache_dir)
             for folder, cache_dir in zip_longest(args.folders, args.cache_dirs, fillvalue="")
         ]
         every = [facts for one in lists for facts in one]

@@ -19,18 +19,18 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from benchmarks.cases import Case, cases
 from benchmarks.store import Facts, Results, arguments
 from cuda_agent_backend.agent.loop import Budget, run_episode
-from cuda_agent_backend.agent.search import SearchPolicy
+from cuda_agent_backend.agent.policies.search.policy import SearchPolicy
 from cuda_agent_backend.agent.tools import Toolbox
-from cuda_agent_backend.canonical import Canonical, canonical, linear
-from cuda_agent_backend.capture import capture
-from cuda_agent_backend.machine import arch_of
+from cuda_agent_backend.graph.canonical import Canonical, canonical, linear
 from cuda_agent_backend.options import Options
-from cuda_agent_backend.partition import partition
+from cuda_agent_backend.partition.regions import partition
+from cuda_agent_backend.runtime.machine import arch_of
 from cuda_agent_backend.settings import Settings
-from cuda_agent_backend.warm import wishes_of
-from sandbox.candidate import Candidate
+from cuda_agent_backend.tools.capture import capture
+from cuda_agent_backend.tools.warm import wishes_of
 from sandbox.judge import Judge
-from sandbox.task import Task
+from sandbox.plan.candidate import Candidate
+from sandbox.task.task import Task
 from sandbox.verdict import Verdict
 
 FILES = {"cpu": "cpu-regions", "cuda": "h200-regions"}

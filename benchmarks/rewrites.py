@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from benchmarks.cases import Case, Family
 from benchmarks.regions import run_cases, summarise
 from benchmarks.store import Facts
-from cuda_agent_backend.rewrite.alternatives import PARAMETER
+from cuda_agent_backend.codegen.alternatives import PARAMETER
 
 FILES = {"cpu": "cpu-rewrites", "cuda": "h200-rewrites"}
 SIZES = {"cpu": ("2MB", "8MB"), "cuda": ("64MB", "512MB")}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sandbox.candidate import Candidate, Origin
-from sandbox.plan import Buffer, Launch, Plan, Scalar, Target
-from sandbox.plancheck import MAX_SHARED
-from sandbox.specs import TensorSpec, contiguous_stride
-from sandbox.task import InputRef, Node, NodeRef, Task
+from sandbox.plan.candidate import Candidate, Origin
+from sandbox.plan.check import MAX_SHARED
+from sandbox.plan.plan import Buffer, Launch, Plan, Scalar, Target
+from sandbox.task.specs import TensorSpec, contiguous_stride
+from sandbox.task.task import InputRef, Node, NodeRef, Task
 
 ROWS, COLUMNS = 512, 512
 

@@ -14,7 +14,10 @@ PLACES = {
     "compile": ("sandbox.judge.Judge._build",),
     "prepare": ("sandbox.session.Session.prepare",),
     "reference": ("sandbox.session.Session.expected", "sandbox.session.Session.expected_of"),
-    "run": ("sandbox.supervisor.WorkerProcess.run", "sandbox.supervisor.WorkerProcess.ask_to_run"),
+    "run": (
+        "sandbox.workers.supervisor.WorkerProcess.run",
+        "sandbox.workers.supervisor.WorkerProcess.ask_to_run",
+    ),
 }
 """Parts of a verdict that are compiling or running something; what they contain of each other counts once."""
 

@@ -8,8 +8,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from sandbox.isolation.privileges import uids_of
 from sandbox.judge import Judge
-from sandbox.privileges import uids_of
 
 GPU_GRAIN = 64 << 20
 """Bytes. Contexts of processes differ by less."""

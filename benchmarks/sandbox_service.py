@@ -28,15 +28,15 @@ from benchmarks.sandbox_candidates import FAULTS, candidate, task
 from benchmarks.sandbox_clock import Clock, listening
 from benchmarks.sandbox_leaks import Snapshot, snapshot
 from benchmarks.store import Facts, Results, arguments
-from cuda_agent_backend.machine import arch_of
+from cuda_agent_backend.runtime.machine import arch_of
 from cuda_agent_backend.settings import Settings
-from sandbox.candidate import Candidate
+from sandbox.isolation.privileges import next_uid
 from sandbox.judge import Judge
+from sandbox.plan.candidate import Candidate
 from sandbox.pool import Pool
-from sandbox.privileges import next_uid
 from sandbox.session import Timeouts
-from sandbox.task import Task
-from sandbox.timing import SpeedReport
+from sandbox.task.task import Task
+from sandbox.timing.decision import SpeedReport
 from sandbox.verdict import Correct, Verdict
 
 FILES = {"cpu": "sandbox-service", "cuda": "h200-sandbox-service"}
@@ -147,9 +147,9 @@ def repeated(judge: Judge, name: str) -> Facts:
     """The fastest and the slowest kernel that a short search profiles, judged again and again."""
     from benchmarks.regions import offered
     from cuda_agent_backend.agent.loop import Budget, run_episode
-    from cuda_agent_backend.agent.search import SearchPolicy
+    from cuda_agent_backend.agent.policies.search.policy import SearchPolicy
     from cuda_agent_backend.agent.tools import Toolbox
-    from cuda_agent_backend.warm import wishes_of
+    from cuda_agent_backend.tools.warm import wishes_of
 
     case = next(c for c in cases(_target(judge)) if c.name == name)
     found = offered(case, replace(wishes_of(None, None), search="cached", min_bytes=0))

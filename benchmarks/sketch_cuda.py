@@ -30,8 +30,8 @@ from torch import Tensor
 from benchmarks.cases import Case, cases
 from benchmarks.products import products
 from benchmarks.store import commit, machine, versions
-from cuda_agent_backend.tables import write_json
-from sandbox.plan import Plan
+from cuda_agent_backend.tools.tables import write_json
+from sandbox.plan.plan import Plan
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,10 +162,10 @@ def lower_case(case: Subject) -> Any:
     from torch._subclasses import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    from cuda_agent_backend.sketch import cuda
-    from cuda_agent_backend.sketch.lower import lower
-    from cuda_agent_backend.sketch.scan_order import grouped
-    from sandbox.specs import TensorSpec
+    from cuda_agent_backend.codegen.cuda import generate as cuda
+    from cuda_agent_backend.codegen.lowering.lower import lower
+    from cuda_agent_backend.codegen.transform.scan_order import grouped
+    from sandbox.task.specs import TensorSpec
 
     def spec(t: Tensor) -> TensorSpec:
         return TensorSpec(str(t.dtype).removeprefix("torch."), tuple(t.shape), tuple(t.stride()))
@@ -183,8 +183,8 @@ def lower_case(case: Subject) -> Any:
 
 def build(case: Subject, folder: Path, most: int, tf32: bool) -> Built:
     """Emit and compile all schedules of a case, several to a file. tf32: such products are tried too."""
-    from cuda_agent_backend.sketch import cuda
-    from sandbox.compile_cuda import ptxas_facts
+    from cuda_agent_backend.codegen.cuda import generate as cuda
+    from sandbox.compile.cuda import ptxas_facts
 
     try:
         region, kernels = lower_case(case)
@@ -243,7 +243,7 @@ class Timer:
     flush: Tensor
 
     def _evict(self) -> None:
-        """As `sandbox.cudaclock` does: no line is left that a run reads, nor one that it would have to write back."""
+        """As `sandbox.timing.cuda_clock` does: no line stays that a run reads, or would write."""
         self.flush.sum()
 
     def measure(self, runs: dict[str, Run], rounds: int) -> dict[str, list[float]]:
@@ -274,7 +274,7 @@ class Timer:
 def launcher(variant: Variant, inputs: tuple[Tensor, ...], outputs: list[Tensor]) -> Run:
     """A function that runs the variant on these tensors."""
     from sandbox.launcher.program import LoadFailed, load_program
-    from sandbox.plan import Plan
+    from sandbox.plan.plan import Plan
 
     plan = Plan.from_json(variant.plan)
     program = load_program(Path(variant.cubin), plan)

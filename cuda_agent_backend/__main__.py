@@ -2,7 +2,7 @@
 
 import sys
 
-from cuda_agent_backend.cli import main
+from cuda_agent_backend.cli.command import main
 
 if __name__ == "__main__":
     sys.exit(main())

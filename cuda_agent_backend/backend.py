@@ -14,13 +14,13 @@ from torch._dynamo.exc import RestartAnalysis
 from torch.fx import GraphModule
 
 from cuda_agent_backend import log
-from cuda_agent_backend.cudagraph import Replayed, name_of, still_in, wanted
-from cuda_agent_backend.layouts import unchosen
+from cuda_agent_backend.frontend.decompose import take_apart
+from cuda_agent_backend.frontend.prepack import prepacking
+from cuda_agent_backend.frontend.recurrent_modules import as_operators, keep_whole, ours
+from cuda_agent_backend.graph.layouts import unchosen
 from cuda_agent_backend.options import Options, parse
-from cuda_agent_backend.prepack import prepacking
-from cuda_agent_backend.recurrent import as_operators, keep_whole, ours
+from cuda_agent_backend.runtime.cuda_graph import Replayed, name_of, still_in, wanted
 from cuda_agent_backend.settings import Settings, SettingsError
-from cuda_agent_backend.taken_apart import take_apart
 
 
 def cuda_agent(
@@ -67,7 +67,7 @@ def compile_with(
         return compile_plain(gm, example_inputs, options)
     if options.search != "background":
         return _compile_hooked(gm, example_inputs, options, hook)
-    from cuda_agent_backend.background import swapping
+    from cuda_agent_backend.search.background import swapping
 
     spare = copy_of(gm)
     first = _compile_hooked(gm, example_inputs, options, hook)
@@ -166,7 +166,7 @@ def _make_pass(options: Options) -> Any:
     from torch._inductor import config
 
     from cuda_agent_backend.hook import KernelPass
-    from cuda_agent_backend.kernels import open_kernels
+    from cuda_agent_backend.runtime.kernels import open_kernels
     from kernel_cache import CacheUnavailable
 
     try:
@@ -190,7 +190,7 @@ def _make_pass(options: Options) -> Any:
 def _searcher(options: Options) -> Any:
     if options.search == "cached":
         return None
-    from cuda_agent_backend.searching import Searching
+    from cuda_agent_backend.search.client import Searching
 
     return Searching(options)
 

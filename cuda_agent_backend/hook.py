@@ -6,7 +6,6 @@ another process. It never raises: whatever goes wrong is logged once and the gra
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import logging
@@ -26,26 +25,33 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Graph
 
 from cuda_agent_backend import log
-from cuda_agent_backend.accept import RULE
-from cuda_agent_backend.budget import kept_for_acceptance
-from cuda_agent_backend.canonical import Canonical, NotATask, canonical, graph_digest, linear
-from cuda_agent_backend.cudagraph import may_replay, still_inputs, wanted
-from cuda_agent_backend.estimate import saving
-from cuda_agent_backend.kernels import Hit, Kernels, NoKernel
-from cuda_agent_backend.layouts import inductor_layouts, keep_eagers, optimised
-from cuda_agent_backend.machine import all_flags, arch_of, key_of, precision_flags, toolchain_of
-from cuda_agent_backend.offers import Offer, reports
-from cuda_agent_backend.operators import Kind, kind_of
+from cuda_agent_backend.acceptance.process import RULE
+from cuda_agent_backend.frontend.prepack import Split
+from cuda_agent_backend.graph.canonical import Canonical, NotATask, canonical, graph_digest, linear
+from cuda_agent_backend.graph.layouts import inductor_layouts, keep_eagers, optimised
+from cuda_agent_backend.graph.origins import origins
+from cuda_agent_backend.graph.unsigned import count_in_signed
+from cuda_agent_backend.operators.kinds import Kind, kind_of
 from cuda_agent_backend.options import Options
-from cuda_agent_backend.origins import origins
-from cuda_agent_backend.partition import Region, partition
-from cuda_agent_backend.prepack import Split
-from cuda_agent_backend.report import LEFT, GraphReport, RegionReport, describe
-from cuda_agent_backend.splice import choose, splice
-from cuda_agent_backend.tensors import record
-from cuda_agent_backend.unsigned import count_in_signed
+from cuda_agent_backend.partition.candidates import Offer, reports
+from cuda_agent_backend.partition.estimate import saving
+from cuda_agent_backend.partition.regions import Region, partition
+from cuda_agent_backend.partition.report import LEFT, GraphReport, RegionReport, describe
+from cuda_agent_backend.partition.splice import choose, splice
+from cuda_agent_backend.runtime.cuda_graph import may_replay, still_inputs, wanted
+from cuda_agent_backend.runtime.kernels import Hit, Kernels, NoKernel
+from cuda_agent_backend.runtime.machine import (
+    all_flags,
+    arch_of,
+    key_of,
+    precision_flags,
+    toolchain_of,
+)
+from cuda_agent_backend.runtime.tensor_files import record
+from cuda_agent_backend.search.budget import kept_for_acceptance
+from cuda_agent_backend.sources import source_digest
 from kernel_cache import CacheUnavailable, Corrupt, KernelKey
-from sandbox.task import Task
+from sandbox.task.task import Task
 
 OP_ABI = 1
 """Changes with the schemas or the meaning of the operators `cuda_agent::run_n_m`."""
@@ -513,20 +519,6 @@ def acceptance_digest(digest: str) -> str:
 def kernel_set_digest(keys: Sequence[KernelKey]) -> str:
     """One name for a set of kernels."""
     return hashlib.sha256("\n".join(sorted(key.digest for key in keys)).encode()).hexdigest()
-
-
-@functools.cache
-def source_digest() -> str:
-    """A digest of the code that decides what is spliced and how it is run."""
-    from sandbox import launcher
-
-    here, there = Path(__file__).parent, Path(launcher.__file__).parent
-    hasher = hashlib.sha256()
-    own = (*here.glob("*.py"), *here.glob("rewrite/**/*.py"))
-    for path in sorted([*own, *there.glob("*.py"), *there.glob("csrc/*")]):
-        if path.is_file():
-            hasher.update(path.read_bytes())
-    return hasher.hexdigest()
 
 
 def _canonical(region: Region) -> Canonical | NotATask:

@@ -27,28 +27,28 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sandbox import flags as torch_flags
-from sandbox import machine, roofline, sanitizer, timing
-from sandbox.accuracy import AccuracyReport, check_metadata
-from sandbox.candidate import Candidate
-from sandbox.compile import Compiled, CompileTimedOut, compile_candidate
-from sandbox.compile import Refused as CompileRefused
-from sandbox.confine import offered
-from sandbox.devicelock import DeviceLock
-from sandbox.disassembly import Inspection, count_instructions
-from sandbox.inputs import make_inputs
-from sandbox.machine import Ceilings
-from sandbox.plan import MAX_INPUTS, MAX_OUTPUTS
+from sandbox.accuracy.compare import AccuracyReport, check_metadata
+from sandbox.accuracy.inputs import make_inputs
+from sandbox.compile.candidate import Compiled, CompileTimedOut, compile_candidate
+from sandbox.compile.candidate import Refused as CompileRefused
+from sandbox.compile.disassembly import Inspection, count_instructions
+from sandbox.compile.toolchain import Missing
+from sandbox.isolation.confine import offered
+from sandbox.plan.candidate import Candidate
+from sandbox.plan.plan import MAX_INPUTS, MAX_OUTPUTS
 from sandbox.race import Race
-from sandbox.roofline import Achieved
-from sandbox.rounds import Effort, Record
+from sandbox.sanitizer import tool as sanitizer
 from sandbox.session import CANDIDATE, INDUCTOR, Session, Timeouts
-from sandbox.specs import TensorSpec
-from sandbox.starter import ForkServer
-from sandbox.supervisor import WorkerProcess, WorkerSettings
-from sandbox.task import Task, TaskError
-from sandbox.timing import SpeedReport
-from sandbox.toolchain import Missing
+from sandbox.task import flags as torch_flags
+from sandbox.task.specs import TensorSpec
+from sandbox.task.task import Task, TaskError
+from sandbox.timing import decision as timing
+from sandbox.timing import machine, roofline
+from sandbox.timing.decision import SpeedReport
+from sandbox.timing.device_lock import DeviceLock
+from sandbox.timing.machine import Ceilings
+from sandbox.timing.roofline import Achieved
+from sandbox.timing.rounds import Effort, Record
 from sandbox.verdict import (
     VERIFIER_VERSION,
     Baselines,
@@ -67,6 +67,8 @@ from sandbox.verdict import (
     reward,
 )
 from sandbox.verify import QUICK, THOROUGH, Check, Checked, check_candidate
+from sandbox.workers.starter import ForkServer
+from sandbox.workers.supervisor import WorkerProcess, WorkerSettings
 
 if TYPE_CHECKING:
     import torch

@@ -14,13 +14,13 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
-from sandbox.candidate import Candidate
-from sandbox.compilation import Compiled
-from sandbox.disassembly import Inspection
+from sandbox.compile.disassembly import Inspection
+from sandbox.compile.outcome import Compiled
 from sandbox.judge import Judge
-from sandbox.stopwatch import Stopwatch
-from sandbox.task import Task
-from sandbox.turns import Turns
+from sandbox.plan.candidate import Candidate
+from sandbox.task.task import Task
+from sandbox.timing.stopwatch import Stopwatch
+from sandbox.timing.turns import Turns
 from sandbox.verdict import Baselines, Failure, Outcome, Verdict
 
 JUDGES_CORES = 2

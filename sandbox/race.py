@@ -9,17 +9,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sandbox import roofline, timing
-from sandbox.expected import InputSet, Source
-from sandbox.machine import Ceilings
-from sandbox.protocol import NO_SLOT
-from sandbox.rounds import Contestant, Effort, Record, RunTime, Stopwatch
+from sandbox.accuracy.expected import InputSet, Source
 from sandbox.session import CANDIDATE, EAGER, INDUCTOR, TIMED_SETS, Session
-from sandbox.spotcheck import SpotCheck
-from sandbox.supervisor import Clock, Trouble, WorkerProcess
-from sandbox.task import Task
-from sandbox.timing import SpeedReport
+from sandbox.spot_check import SpotCheck
+from sandbox.task.task import Task
+from sandbox.timing import decision as timing
+from sandbox.timing import roofline
+from sandbox.timing.decision import SpeedReport
+from sandbox.timing.machine import Ceilings
+from sandbox.timing.rounds import Contestant, Effort, Record, RunTime, Stopwatch
 from sandbox.verdict import Baselines, Crashed, Failed, Failure, Noisy, Outcome, TimedOut
+from sandbox.workers.protocol import NO_SLOT
+from sandbox.workers.supervisor import Clock, Trouble, WorkerProcess
 
 CONTROL = Effort(min_rounds=10, max_rounds=24, seconds=3.0)
 LONG_CONTROL = Effort(min_rounds=10, max_rounds=192, seconds=6.0)

@@ -11,18 +11,19 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from sandbox import guarded, roofline
-from sandbox.accuracy import Nearby
-from sandbox.bounds import input_bounds
-from sandbox.candidate import Candidate
-from sandbox.compile import is_untrusted_host_code
-from sandbox.expected import Expected, InputSet, Source, expect
-from sandbox.nearby import several, while_there_is_room
-from sandbox.sharedmemory import Segment, layout
-from sandbox.specs import TensorSpec
-from sandbox.supervisor import Trouble, WorkerProcess
-from sandbox.task import InputRef, Node, NodeRef, Ref, Task
+from sandbox.accuracy.bounds import input_bounds
+from sandbox.accuracy.compare import Nearby
+from sandbox.accuracy.expected import Expected, InputSet, Source, expect
+from sandbox.accuracy.nearby import several, while_there_is_room
+from sandbox.compile.candidate import is_untrusted_host_code
+from sandbox.plan.candidate import Candidate
+from sandbox.task.specs import TensorSpec
+from sandbox.task.task import InputRef, Node, NodeRef, Ref, Task
+from sandbox.timing import roofline
 from sandbox.verdict import Baselines, CompileFailed, Failed, Refused, Wrong
+from sandbox.workers import guard_bands as guarded
+from sandbox.workers.shared_memory import Segment, layout
+from sandbox.workers.supervisor import Trouble, WorkerProcess
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -245,7 +246,7 @@ class Session:
 
     def fetch(self, worker: WorkerProcess) -> list[torch.Tensor] | str | Trouble:
         """Copies of the worker's last outputs, or what is wrong with their metadata."""
-        from sandbox.accuracy import check_metadata
+        from sandbox.accuracy.compare import check_metadata
 
         trouble = self.share_outputs(worker)
         if trouble is not None:

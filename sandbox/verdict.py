@@ -11,9 +11,9 @@ import re
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
-from sandbox.accuracy import AccuracyReport
-from sandbox.roofline import Achieved
-from sandbox.timing import THRESHOLD, SpeedReport
+from sandbox.accuracy.compare import AccuracyReport
+from sandbox.timing.decision import THRESHOLD, SpeedReport
+from sandbox.timing.roofline import Achieved
 
 VERIFIER_VERSION = "22"
 """Changes whenever a judgement could come out differently; a record with another one is judged again."""

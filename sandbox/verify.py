@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from sandbox.accuracy import AccuracyReport, Draw, compare_draws
-from sandbox.expected import Expected, InputSet, Source, draws_per_distribution
-from sandbox.inputs import BEYOND, DISTRIBUTIONS
+from sandbox.accuracy.compare import AccuracyReport, Draw, compare_draws
+from sandbox.accuracy.expected import Expected, InputSet, Source, draws_per_distribution
+from sandbox.accuracy.inputs import BEYOND, DISTRIBUTIONS
 from sandbox.session import CANDIDATE, Session
-from sandbox.supervisor import CallTime, WorkerProcess
 from sandbox.verdict import Correct, Failed, Outcome, Wrong
+from sandbox.workers.supervisor import CallTime, WorkerProcess
 
 if TYPE_CHECKING:
     import torch

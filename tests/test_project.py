@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -11,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from cuda_agent_backend import cli
+from cuda_agent_backend.cli import command as cli
 from cuda_agent_backend.options import OURS, PREFIX, Options
 from cuda_agent_backend.settings import VARIABLES
+from cuda_agent_backend.sources import digest, source_digest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("trainer", "cuda_agent_backend", "sandbox", "kernel_cache")
@@ -122,6 +124,30 @@ def test_every_command_in_the_documents_parses() -> None:
     assert len(commands) >= 8
     for command in commands:
         cli.parser().parse_args(command.split())
+
+
+def test_a_byte_in_any_folder_changes_the_digest_of_the_sources(tmp_path: Path) -> None:
+    """Torch keys code that it keeps by this digest: a folder that is left out would serve what older sources made."""
+    names = ("cuda_agent_backend", "kernel_cache", "sandbox")
+    for name in names:
+        shutil.copytree(
+            ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "*.so")
+        )
+    copies = [tmp_path / name for name in names]
+    before = digest(copies)
+    assert before == source_digest()
+    folders = [f for c in copies for f in (c, *c.rglob("*")) if f.is_dir()]
+    held = [
+        sorted(p for p in f.iterdir() if p.suffix in {".py", ".cuh", ".h", ".cpp"}) for f in folders
+    ]
+    assert sum(map(bool, held)) > 50
+    for files in filter(None, held):
+        for path in (files[0], files[-1]):
+            whole = path.read_bytes()
+            path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]) if whole else b"#")
+            assert digest(copies) != before, path
+            path.write_bytes(whole)
+    assert digest(copies) == before
 
 
 def test_building_needs_no_torch() -> None:

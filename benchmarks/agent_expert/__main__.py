@@ -29,9 +29,9 @@ from cuda_agent_backend.agent.environment import open_environment
 from cuda_agent_backend.agent.loop import Budget, EpisodeResult, run_episode
 from cuda_agent_backend.agent.protocol import Message
 from cuda_agent_backend.agent.tools import Toolbox
-from cuda_agent_backend.agent.trajectory_file import Recorder
-from cuda_agent_backend.machine import arch_of
-from cuda_agent_backend.promote import header_of
+from cuda_agent_backend.agent.trajectories.file import Recorder
+from cuda_agent_backend.runtime.machine import arch_of
+from cuda_agent_backend.search.promotion import header_of
 from cuda_agent_backend.settings import Settings
 from sandbox.judge import Judge
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.agent_expert.script import Play, Unfit, Version, dense, folded, plan_of, source_of
-from sandbox.task import Task
+from sandbox.task.task import Task
 
 ENTRY = [{"kind": "launch", "kernel": "kernel"}]
 

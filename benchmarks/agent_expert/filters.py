@@ -18,7 +18,7 @@ from benchmarks.agent_expert.script import (
     source_of,
     step,
 )
-from sandbox.task import Task
+from sandbox.task.task import Task
 
 
 def filter_rows(task: Task) -> Sequence[Version]:

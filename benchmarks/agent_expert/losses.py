@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.agent_expert.script import KERNELS, Unfit, Version, ceildiv, dense, plan_of
-from sandbox.task import Task
+from sandbox.task.task import Task
 
 
 def cross_entropy_of_pixels(task: Task) -> Sequence[Version]:

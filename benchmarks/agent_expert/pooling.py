@@ -14,7 +14,7 @@ from benchmarks.agent_expert.script import (
     source_of,
     step,
 )
-from sandbox.task import Task
+from sandbox.task.task import Task
 
 IO = ("in0", "out0")
 

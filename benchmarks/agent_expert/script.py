@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sandbox.specs import TensorSpec, contiguous_stride
-from sandbox.task import Task
+from sandbox.task.specs import TensorSpec, contiguous_stride
+from sandbox.task.task import Task
 
 KERNELS = Path(__file__).parent / "kernels"
 MOST_REGISTERS = 65536

@@ -11,12 +11,12 @@ from benchmarks.cases import Function
 from benchmarks.coverage import PRACTICE, Covered, _graphs
 from benchmarks.regions import Offered, offered
 from cuda_agent_backend.bench.taskfile import BuiltTask, Place, build
-from cuda_agent_backend.canonical import Canonical, canonical
-from cuda_agent_backend.layouts import inductor_layouts
+from cuda_agent_backend.graph.canonical import Canonical, canonical
+from cuda_agent_backend.graph.layouts import inductor_layouts
 from cuda_agent_backend.options import Options
-from cuda_agent_backend.partition import partition
-from cuda_agent_backend.warm import wishes_of
-from sandbox.task import Task
+from cuda_agent_backend.partition.regions import partition
+from cuda_agent_backend.tools.warm import wishes_of
+from sandbox.task.task import Task
 
 
 class NotOneTask(ValueError):

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from cuda_agent_backend.agent.memory import Neighbour
+from cuda_agent_backend.agent.memory.recall import Neighbour
 from cuda_agent_backend.agent.observation import LOG_CHARACTERS
 from cuda_agent_backend.agent.protocol import Message
 from cuda_agent_backend.agent.readable import readable
@@ -22,12 +22,12 @@ from cuda_agent_backend.agent.skill import example_files, skill
 from cuda_agent_backend.agent.skill.template import plan_template
 from cuda_agent_backend.agent.tools import Bench, Shell, Toolbox
 from cuda_agent_backend.agent.tools.kernels import LANGUAGES
-from cuda_agent_backend.agent.workspace import Workspace
-from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
-from cuda_agent_backend.sketch.device import CpuFacts, cpu_facts, gpu_facts
+from cuda_agent_backend.agent.workspace.folder import Workspace
+from cuda_agent_backend.codegen.cuda.rows.layout import DeviceFacts
+from cuda_agent_backend.codegen.device import CpuFacts, cpu_facts, gpu_facts
 from kernel_cache import Record
-from sandbox import flags
-from sandbox.task import Task, TaskError
+from sandbox.task import flags
+from sandbox.task.task import Task, TaskError
 
 SYSTEM = """You are an expert in writing fast {language} kernels. You work on one task with tools, in a workspace \
 folder, until a kernel of yours is accepted or you are sure that none can win. First read SKILL.md: it says what \
@@ -75,7 +75,7 @@ def confined_shell(workspace: Workspace, bench: Bench) -> Shell:
 
     Among other episodes of one judge its commands wait for their turn, as compilers do.
     """
-    from sandbox import shell
+    from sandbox.shell import shell
 
     turn = getattr(bench, "beside", nullcontext)
     return shell.Shell(

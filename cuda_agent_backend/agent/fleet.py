@@ -22,10 +22,10 @@ from cuda_agent_backend.agent.policies.registry import closed
 from cuda_agent_backend.agent.protocol import Message, Policy, Schema, Stopped, Turn
 from cuda_agent_backend.agent.resume import Begun, begin
 from cuda_agent_backend.agent.tools import Bench, Toolbox
-from cuda_agent_backend.agent.trajectory import Header
+from cuda_agent_backend.agent.trajectories.events import Header
 from sandbox.pool import Pool
-from sandbox.task import Task
-from sandbox.turns import TurnsOver
+from sandbox.task.task import Task
+from sandbox.timing.turns import TurnsOver
 
 GRACE_S = 60.0
 POLICY_GRACE_S = 5.0

@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from cuda_agent_backend.agent.tools import Toolbox
-from cuda_agent_backend.agent.workfiles import put_back, texts
-from sandbox.accuracy import AccuracyReport, OutputReport
-from sandbox.candidate import Candidate
-from sandbox.places import Misses, Place
-from sandbox.plan import Plan
-from sandbox.timing import Control, Interval, SpeedReport
+from cuda_agent_backend.agent.workspace.policy_files import put_back, texts
+from sandbox.accuracy.compare import AccuracyReport, OutputReport
+from sandbox.accuracy.misses import Misses, Place
+from sandbox.plan.candidate import Candidate
+from sandbox.plan.plan import Plan
+from sandbox.timing.decision import Control, Interval, SpeedReport
 from sandbox.verdict import Baselines, Verdict
 
 

@@ -25,7 +25,7 @@ from cuda_agent_backend.agent.protocol import (
 )
 from cuda_agent_backend.agent.tools import Toolbox
 from cuda_agent_backend.agent.tools.kernels import COMPILING, WORTH_SUBMITTING
-from cuda_agent_backend.agent.trajectory import (
+from cuda_agent_backend.agent.trajectories.events import (
     Acted,
     Answered,
     Ended,
@@ -35,8 +35,8 @@ from cuda_agent_backend.agent.trajectory import (
     Stop,
     Trajectory,
 )
-from cuda_agent_backend.agent.workfiles import LEFT_OUT, MAX_RECORDED, size_of
-from sandbox.candidate import Candidate
+from cuda_agent_backend.agent.workspace.policy_files import LEFT_OUT, MAX_RECORDED, size_of
+from sandbox.plan.candidate import Candidate
 from sandbox.verdict import Verdict
 
 Progress = Callable[[str], None]

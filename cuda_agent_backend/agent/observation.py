@@ -7,11 +7,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sandbox.accuracy import AccuracyReport, OutputReport
-from sandbox.headtail import shortened
-from sandbox.places import Misses, Place
-from sandbox.roofline import Achieved
-from sandbox.timing import SpeedReport
+from sandbox.accuracy.compare import AccuracyReport, OutputReport
+from sandbox.accuracy.misses import Misses, Place
+from sandbox.isolation.head_tail import shortened
+from sandbox.timing.decision import SpeedReport
+from sandbox.timing.roofline import Achieved
 
 LOG_CHARACTERS = 6000
 MOST_ERRORS = 10

@@ -6,10 +6,10 @@ import operator
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from sandbox.bounds import input_bounds
-from sandbox.roofline import floor_bytes
-from sandbox.specs import TensorSpec, contiguous_stride
-from sandbox.task import Task
+from sandbox.accuracy.bounds import input_bounds
+from sandbox.task.specs import TensorSpec, contiguous_stride
+from sandbox.task.task import Task
+from sandbox.timing.roofline import floor_bytes
 
 if TYPE_CHECKING:
     import torch

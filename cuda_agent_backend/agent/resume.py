@@ -16,9 +16,9 @@ from pathlib import Path
 from cuda_agent_backend import log
 from cuda_agent_backend.agent.policies.registry import closed
 from cuda_agent_backend.agent.protocol import Message, Policy, Schema, Stopped, Turn
-from cuda_agent_backend.agent.trajectory import Ended, Header, Trajectory
-from cuda_agent_backend.agent.trajectory_file import Recorder
-from cuda_agent_backend.agent.trajectory_store import new_path, of_task
+from cuda_agent_backend.agent.trajectories.events import Ended, Header, Trajectory
+from cuda_agent_backend.agent.trajectories.file import Recorder
+from cuda_agent_backend.agent.trajectories.store import new_path, of_task
 
 MAX_AGE_S = 7 * 86400.0
 """What was measured longer ago is measured anew."""

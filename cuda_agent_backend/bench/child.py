@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from cuda_agent_backend.bench.request import FLOAT32, Request
-from sandbox import flags
-from sandbox.machine import Ceilings
+from sandbox.task import flags
+from sandbox.timing.machine import Ceilings
 
 Answer = dict[str, Any]
 MODEL_LIMIT_S = 300.0
@@ -34,11 +34,11 @@ MODEL_LIMIT_S = 300.0
 
 def machine(request: Request) -> Answer:
     """What machine this is, its ceilings, and the operators built, so that no search waits for that."""
-    from cuda_agent_backend.clocks import least_call
-    from cuda_agent_backend.machine import arch_of
-    from sandbox.devicelock import DeviceLock
+    from cuda_agent_backend.runtime.clocks import least_call
+    from cuda_agent_backend.runtime.machine import arch_of
     from sandbox.launcher.native import find_or_build
-    from sandbox.machine import ceilings, facts
+    from sandbox.timing.device_lock import DeviceLock
+    from sandbox.timing.machine import ceilings, facts
 
     target, dtype = request.wishes.target, request.wishes.dtype
     find_or_build(Path(request.native_dir))
@@ -75,8 +75,8 @@ def _product_rate(request: Request, usual: Ceilings, fast: Ceilings) -> float:
 
 def search(request: Request) -> Answer:
     """Search kernels for a task, as search mode does for a user's model."""
-    from cuda_agent_backend.warm import warm
-    from sandbox.devicelock import DeviceLock
+    from cuda_agent_backend.tools.warm import warm
+    from sandbox.timing.device_lock import DeviceLock
 
     with limited(MODEL_LIMIT_S, request):
         task = _built(request)
@@ -104,7 +104,7 @@ def _built(request: Request) -> Any:
     import torch
 
     from cuda_agent_backend.bench.taskfile import Place, build
-    from cuda_agent_backend.loading import BadTarget
+    from cuda_agent_backend.tools.load_model import BadTarget
 
     wishes = request.wishes
     place = Place(wishes.target, getattr(torch, wishes.dtype))
@@ -124,7 +124,7 @@ def _call(model: Any, inputs: tuple[Any, ...]) -> None:
 @contextmanager
 def limited(seconds: float, request: Request) -> Iterator[None]:
     """End this process, with an answer, where what is done within takes longer."""
-    from cuda_agent_backend import tables
+    from cuda_agent_backend.tools import tables
 
     def end() -> None:
         reason = f"the task's own code was not done after {seconds:.0f} s"
@@ -149,8 +149,9 @@ PHASES: dict[str, Callable[[Request], Answer]] = {
 
 def main(phase: str, request: Request) -> None:
     """Carry one phase out and write its answer."""
-    from cuda_agent_backend import log, tables
+    from cuda_agent_backend import log
     from cuda_agent_backend.settings import Settings
+    from cuda_agent_backend.tools import tables
 
     log.configure(Settings.from_environment().logs)
     try:
@@ -188,7 +189,7 @@ def _global_state() -> tuple[Any, ...]:
     from torch._dynamo import config as dynamo_config
     from torch._inductor import config as inductor_config
 
-    from cuda_agent_backend.machine import all_flags
+    from cuda_agent_backend.runtime.machine import all_flags
 
     return (
         all_flags(),

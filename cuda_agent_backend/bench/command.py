@@ -8,13 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cuda_agent_backend import cli_policy, tables
 from cuda_agent_backend.bench.children import Children, Failed
 from cuda_agent_backend.bench.discovery import NoSuchPath, discover
 from cuda_agent_backend.bench.figures import task_figures
 from cuda_agent_backend.bench.request import DTYPES, FLOAT32, Wishes
-from cuda_agent_backend.cli_cache import CliError, Result
+from cuda_agent_backend.cli import policy as cli_policy
+from cuda_agent_backend.cli.cache import CliError, Result
 from cuda_agent_backend.settings import Settings
+from cuda_agent_backend.sources import source_digest
+from cuda_agent_backend.tools import tables
 
 if TYPE_CHECKING:
     from cuda_agent_backend.bench.runner import Bench, Machine
@@ -100,7 +102,7 @@ def part(text: str) -> tuple[int, int]:
 
 def run(args: argparse.Namespace, settings: Settings) -> Result:
     """Run the tasks that are not done, and show all. Raises `CliError` where nothing can be run."""
-    from cuda_agent_backend.bench import provenance, report, runs
+    from cuda_agent_backend.bench import report, runs
     from cuda_agent_backend.bench.runner import look_at_machine
     from cuda_agent_backend.bench.runner import run as run_tasks
 
@@ -121,7 +123,7 @@ def run(args: argparse.Namespace, settings: Settings) -> Result:
     if isinstance(machine, Failed):
         raise CliError(f"this machine cannot be measured: {machine.reason}\n{machine.log}")
     bench = plan(args, wishes, settings.native_dir, machine)
-    sources = provenance.sources()
+    sources = source_digest()
 
     def tell(one: Mapping[str, Any]) -> None:
         clock.task_done(one["name"], bench.jobs)

@@ -3,7 +3,7 @@
 A task is *correct* if all its draws were. A correct task in which no kernel of ours ran, and no graph kept eager's
 layouts, is a *fallback*: Inductor's own code, so exactly as fast as that, and never counted as faster than anything.
 Where Inductor differed from itself the task is *noisy*: it is correct or not, but its times are no result, unless ours
-was faster at its worst than all others at their best (`sandbox.timing.at_best`), which then is the result.
+was faster at its worst than all others at their best (`sandbox.timing.decision.at_best`), which then is the result.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from sandbox.timing import THRESHOLD, Control, Interval, at_best, control, interval, ratios
+from sandbox.timing.decision import THRESHOLD, Control, Interval, at_best, control, interval, ratios
 
 BASELINES = ("eager", "inductor")
 BOTH = "both"

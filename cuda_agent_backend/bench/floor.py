@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sandbox.machine import Ceilings
+from sandbox.timing.machine import Ceilings
 
 READ_IN_PART = (nn.Embedding, nn.EmbeddingBag)
 
@@ -18,7 +18,7 @@ READ_IN_PART = (nn.Embedding, nn.EmbeddingBag)
 @dataclass(frozen=True)
 class Floor:
     """bytes: of parameters, inputs and outputs, each once, and of tables the rows that are looked up, each once.
-    operations: see `sandbox.roofline.operations_of`."""
+    operations: see `sandbox.timing.roofline.operations_of`."""
 
     bytes: int
     operations: int

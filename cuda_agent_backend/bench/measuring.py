@@ -13,17 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cuda_agent_backend.acceptance.measure import oracle, tensors
 from cuda_agent_backend.bench.floor import Floor, floor_of, lookups, unique_bytes, weights
 from cuda_agent_backend.bench.request import Request
 from cuda_agent_backend.bench.taskfile import BuiltTask
-from cuda_agent_backend.clocks import Clock, Samples, clock_of, take
-from cuda_agent_backend.inductor_timing import compiling
-from cuda_agent_backend.measure import oracle, tensors
-from cuda_agent_backend.report import HIT
-from sandbox.accuracy import AccuracyReport, Nearby, compare
-from sandbox.nearby import several
-from sandbox.roofline import operations_of
-from sandbox.timing import INTERIM_CONFIDENCE, control, interval, ratios
+from cuda_agent_backend.partition.report import HIT
+from cuda_agent_backend.runtime.clocks import Clock, Samples, clock_of, take
+from cuda_agent_backend.runtime.inductor_timing import compiling
+from sandbox.accuracy.compare import AccuracyReport, Nearby, compare
+from sandbox.accuracy.nearby import several
+from sandbox.timing.decision import INTERIM_CONFIDENCE, control, interval, ratios
+from sandbox.timing.roofline import operations_of
 
 DRAWS = 3
 """Inputs on which results are compared."""
@@ -68,8 +68,8 @@ class Contestants:
 
 def measure(task: BuiltTask, request: Request) -> dict[str, Any]:
     """All facts of one task, as JSON values."""
-    from cuda_agent_backend.explain import explain
-    from sandbox.devicelock import DeviceLock
+    from cuda_agent_backend.tools.explain import explain
+    from sandbox.timing.device_lock import DeviceLock
 
     wishes = request.wishes
     inputs = task.draw(wishes.seed)
@@ -147,7 +147,7 @@ def check(task: BuiltTask, calls: Mapping[str, Call], inputs: Sequence[Any]) -> 
 def _nearby(
     task: BuiltTask, eager: Call, inputs: Sequence[Any]
 ) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
-    """See `sandbox.accuracy.Nearby`."""
+    """See `sandbox.accuracy.compare.Nearby`."""
     for values in several([x for x in inputs if isinstance(x, Tensor)]):
         left = iter(values)
         near = [next(left) if isinstance(x, Tensor) else x for x in inputs]

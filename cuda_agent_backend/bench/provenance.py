@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import platform
 import subprocess
 from collections.abc import Sequence
@@ -14,7 +13,6 @@ import kernel_cache
 import sandbox
 
 PACKAGES = ("torch", "triton", "numpy", "cuda_agent")
-PATTERNS = ("*.py", "*.cpp", "*.h", "*.cuh")
 
 
 def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
@@ -45,17 +43,6 @@ def _git(root: Path, *words: str) -> str:
     except (OSError, subprocess.CalledProcessError):
         return ""
     return done.stdout.strip()
-
-
-def sources() -> str:
-    """A digest of all code that a result depends on: the same with and without a repository."""
-    hasher = hashlib.sha256()
-    for package in (cuda_agent_backend, kernel_cache, sandbox):
-        folder = _folder(package)
-        for path in sorted(path for pattern in PATTERNS for path in folder.rglob(pattern)):
-            hasher.update(str(path.relative_to(folder.parent)).encode())
-            hasher.update(path.read_bytes())
-    return hasher.hexdigest()
 
 
 def _folder(package: object) -> Path:

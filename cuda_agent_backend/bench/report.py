@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from cuda_agent_backend import tables
 from cuda_agent_backend.bench import runs
 from cuda_agent_backend.bench.discovery import RefusedFile
 from cuda_agent_backend.bench.figures import (
@@ -21,6 +20,7 @@ from cuda_agent_backend.bench.figures import (
 )
 from cuda_agent_backend.bench.provenance import commit, versions
 from cuda_agent_backend.bench.runner import Bench, Machine
+from cuda_agent_backend.tools import tables
 
 if TYPE_CHECKING:
     from rich.table import Table

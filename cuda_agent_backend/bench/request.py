@@ -14,7 +14,7 @@ FLOAT32: dict[str, dict[str, Any]] = {
     "ieee": {"float32_matmul_precision": "highest", "cudnn_allow_tf32": False},
     "tf32": {"float32_matmul_precision": "high", "cudnn_allow_tf32": True},
 }
-"""How float32 is multiplied, as `sandbox.flags`. torch: as set by default, with TF32 in convolutions only."""
+"""How float32 is multiplied, as `sandbox.task.flags`. torch: as set by default, with TF32 in convolutions only."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Wishes:
 
 @dataclass(frozen=True)
 class Request:
-    """One child's work. result: the file that it writes. ceilings: see `sandbox.machine.Ceilings`, for measuring.
+    """One child's work. result: the file that it writes. ceilings: for measuring (`sandbox.timing.machine.Ceilings`).
 
     device_lock: a file by which processes take turns; "" for the device's own, which the machine phase tells.
     """

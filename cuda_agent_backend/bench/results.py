@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from cuda_agent_backend import tables
 from cuda_agent_backend.bench.discovery import TaskFile
 from cuda_agent_backend.bench.figures import MEASURED
 from cuda_agent_backend.bench.provenance import commit
 from cuda_agent_backend.bench.request import Wishes
+from cuda_agent_backend.tools import tables
 
 Facts = dict[str, Any]
 VARYING = ("load",)

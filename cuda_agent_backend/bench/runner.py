@@ -17,7 +17,7 @@ from cuda_agent_backend.bench.discovery import TaskFile
 from cuda_agent_backend.bench.figures import MEASURED
 from cuda_agent_backend.bench.request import Request, Wishes
 from cuda_agent_backend.bench.results import Facts, Identity, Results, wanted_again
-from sandbox.turns import Turns
+from sandbox.timing.turns import Turns
 from sandbox.verdict import OUT_OF_MEMORY
 
 MACHINE_LIMIT_S = 600.0
@@ -59,7 +59,7 @@ class Machine:
 def jobs_of(target: str, facts: Mapping[str, Any]) -> int:
     """Searches side by side by default. On cpu compilers disturb what is timed, so there is one.
 
-    facts: those of `sandbox.machine.facts`.
+    facts: those of `sandbox.timing.machine.facts`.
     """
     if target == "cpu":
         return 1

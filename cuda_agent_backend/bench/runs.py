@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from cuda_agent_backend import tables
+from cuda_agent_backend.tools import tables
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from cuda_agent_backend.loading import BadTarget, import_file
+from cuda_agent_backend.tools.load_model import BadTarget, import_file
 
 OTHER = 1_000_003
 """Added to seeds of inputs: by the model's own, an input of a weight's width begins with that weight's numbers."""

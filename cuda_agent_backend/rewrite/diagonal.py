@@ -6,7 +6,7 @@ from typing import Any
 
 from torch.fx import Node
 
-from cuda_agent_backend.rewrite.edit import (
+from cuda_agent_backend.graph.edit import (
     argument,
     is_float,
     is_tensor,

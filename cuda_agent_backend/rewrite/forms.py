@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 from torch.fx import Graph
 
-from cuda_agent_backend.canonical import NotATask, linear
+from cuda_agent_backend.graph.canonical import NotATask, linear
+from cuda_agent_backend.graph.edit import aten, is_view, name_of
 from cuda_agent_backend.rewrite.catalogue import RULES
-from cuda_agent_backend.rewrite.edit import aten, is_view, name_of
 from cuda_agent_backend.rewrite.rule import Rule
 from cuda_agent_backend.rewrite.work import Work, work_of
-from sandbox.task import Task
+from sandbox.task.task import Task
 
 ROUNDS = 8
 """Rules make room for each other; more rounds than this no task has needed."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch.fx import Graph, Node
 
-from cuda_agent_backend.rewrite.edit import (
+from cuda_agent_backend.graph.edit import (
     VIEWS,
     Editor,
     argument,

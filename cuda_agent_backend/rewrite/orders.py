@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from torch.fx import Node
 
-from cuda_agent_backend.rewrite.diagonal import diagonal_of
-from cuda_agent_backend.rewrite.edit import (
+from cuda_agent_backend.graph.edit import (
     argument,
     dtype_of,
     is_tensor,
@@ -18,12 +17,13 @@ from cuda_agent_backend.rewrite.edit import (
     reduced_dims,
     shape_of,
 )
-from cuda_agent_backend.rewrite.products import (
+from cuda_agent_backend.graph.matrix_product import (
     PRODUCT_TYPES,
     PRODUCTS,
     MatrixProduct,
     matrix_product,
 )
+from cuda_agent_backend.rewrite.diagonal import diagonal_of
 
 PAYS = 2
 """How many times the multiplications of the other order there are: it takes kernels of its own to see if it holds."""

@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch.fx import Node
 
-from cuda_agent_backend.rewrite.edit import Editor, aten, dtype_of
+from cuda_agent_backend.graph.edit import Editor, aten, dtype_of
 
 Dims = tuple[int, ...]
 

@@ -7,10 +7,10 @@ from collections.abc import Collection
 import torch
 from torch.fx import Node
 
-from cuda_agent_backend.rewrite.edit import is_float, is_tensor, name_of
+from cuda_agent_backend.graph.edit import is_float, is_tensor, name_of
+from cuda_agent_backend.graph.matrix_product import PRODUCTS
 from cuda_agent_backend.rewrite.linear import term_of
 from cuda_agent_backend.rewrite.orders import chains_with
-from cuda_agent_backend.rewrite.products import PRODUCTS
 from cuda_agent_backend.rewrite.rules.diagonal_of_product import READERS, diagonal_of_product
 from cuda_agent_backend.rewrite.rules.diagonal_product import has_diagonal
 from cuda_agent_backend.rewrite.rules.sum_of_product import summed_product

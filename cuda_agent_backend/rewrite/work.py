@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch.fx import Graph, Node
 
-from cuda_agent_backend.rewrite.edit import argument, is_tensor, name_of, shape_of
-from cuda_agent_backend.rewrite.products import PRODUCTS, matrix_product
+from cuda_agent_backend.graph.edit import argument, is_tensor, name_of, shape_of
+from cuda_agent_backend.graph.matrix_product import PRODUCTS, matrix_product
 
 FREE = frozenset(
     {

@@ -3,6 +3,7 @@
 The same launcher runs a candidate while it is judged and after it is promoted.
 """
 
+from sandbox.compile.toolchain import Missing
 from sandbox.launcher.native import Native, ensure_native
 from sandbox.launcher.ops import define_ops, op_for, op_name
 from sandbox.launcher.program import LoadFailed, Program, load_program
@@ -14,7 +15,6 @@ from sandbox.launcher.registry import (
     set_resolver,
     unbind,
 )
-from sandbox.toolchain import Missing
 
 __all__ = [
     "LoadFailed",

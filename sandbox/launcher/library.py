@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from sandbox.plan import Convolution, Gemm, LibraryCall, Plan, View
+from sandbox.plan.plan import Convolution, Gemm, LibraryCall, Plan, View
 
 if TYPE_CHECKING:
     import torch

@@ -17,10 +17,10 @@ from pathlib import Path
 import torch
 from torch.torch_version import TorchVersion
 
+from sandbox.compile.toolchain import Missing, Toolchain, find_cxx
+from sandbox.isolation.limits import Finished, Limits, StartFailed, TimedOut, run_limited
 from sandbox.launcher import ops, registry
 from sandbox.launcher.program import Program, encode
-from sandbox.limits import Finished, Limits, StartFailed, TimedOut, run_limited
-from sandbox.toolchain import Missing, Toolchain, find_cxx
 
 SOURCES = Path(__file__).parent / "csrc"
 COMPILED = ("op.cpp", "library.cpp")

@@ -13,8 +13,8 @@ import torch
 
 from sandbox.launcher.program import INPUT_ALIGNMENT, Program, temporary_layout
 from sandbox.launcher.registry import lookup, plan_of
-from sandbox.plan import MAX_INPUTS, MAX_OUTPUTS
-from sandbox.specs import TensorSpec, overlaps
+from sandbox.plan.plan import MAX_INPUTS, MAX_OUTPUTS
+from sandbox.task.specs import TensorSpec, overlaps
 
 NAMESPACE = "cuda_agent"
 

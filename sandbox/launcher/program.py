@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sandbox.plan import (
+from sandbox.plan.plan import (
     Argument,
     Convolution,
     Launch,
@@ -20,7 +20,7 @@ from sandbox.plan import (
     View,
     resolve,
 )
-from sandbox.specs import ITEM_SIZES, TensorSpec, overlaps
+from sandbox.task.specs import ITEM_SIZES, TensorSpec, overlaps
 
 DTYPES = tuple(ITEM_SIZES)
 """The order gives each dtype its code in the operator library."""

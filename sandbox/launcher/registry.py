@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from sandbox.launcher.program import Program
-from sandbox.plan import Plan
+from sandbox.plan.plan import Plan
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks.products import convolution
 from benchmarks.sketch_cuda import Subject, build
-from sandbox.plan import Plan
-from sandbox.toolchain import Missing, find_cuda
+from sandbox.compile.toolchain import Missing, find_cuda
+from sandbox.plan.plan import Plan
 
 
 @pytest.mark.skipif(isinstance(find_cuda(), Missing), reason="no CUDA compiler")

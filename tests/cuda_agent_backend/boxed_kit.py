@@ -12,10 +12,10 @@ import torch
 from sketch_kit import Sample, beginning_with, sample
 from torch import Tensor
 
-from cuda_agent_backend.sketch import cuda
-from cuda_agent_backend.sketch.schedule import Parameter, Schedule
-from sandbox.candidate import Candidate
-from sandbox.compile import Compiled, compile_candidate
+from cuda_agent_backend.codegen.cuda import generate as cuda
+from cuda_agent_backend.codegen.ir.schedule import Parameter, Schedule
+from sandbox.compile.candidate import Compiled, compile_candidate
+from sandbox.plan.candidate import Candidate
 
 Case = tuple[Callable[..., Any], tuple[Tensor, ...]]
 DEVICE = cuda.DeviceFacts()

@@ -19,15 +19,15 @@ from cuda_agent_backend.agent.protocol import (
     Usage,
     tool_message,
 )
-from cuda_agent_backend.agent.trajectory import Header
-from sandbox.accuracy import AccuracyReport, OutputReport
-from sandbox.candidate import Candidate
-from sandbox.places import Misses, Place
-from sandbox.plan import Plan
-from sandbox.specs import TensorSpec
-from sandbox.steps import Buffer, Launch
-from sandbox.task import InputRef, Node, NodeRef, Task
-from sandbox.timing import control, report
+from cuda_agent_backend.agent.trajectories.events import Header
+from sandbox.accuracy.compare import AccuracyReport, OutputReport
+from sandbox.accuracy.misses import Misses, Place
+from sandbox.plan.candidate import Candidate
+from sandbox.plan.plan import Plan
+from sandbox.plan.steps import Buffer, Launch
+from sandbox.task.specs import TensorSpec
+from sandbox.task.task import InputRef, Node, NodeRef, Task
+from sandbox.timing.decision import control, report
 from sandbox.verdict import Baselines, Verdict
 
 SPEC = TensorSpec("float32", (64, 64), (64, 1))

@@ -20,9 +20,11 @@ from typing import Any
 
 import episode_kit as kit
 
-from cuda_agent_backend.agent import resume, trajectory_file, trajectory_store
+from cuda_agent_backend.agent import resume
 from cuda_agent_backend.agent.loop import Budget, run_episode
-from cuda_agent_backend.agent.search import SearchPolicy
+from cuda_agent_backend.agent.policies.search.policy import SearchPolicy
+from cuda_agent_backend.agent.trajectories import file as trajectory_file
+from cuda_agent_backend.agent.trajectories import store as trajectory_store
 
 PIECE = 400
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import splice_kit as kit
 
-from cuda_agent_backend.promote import NothingFound, Searched
-from cuda_agent_backend.service import main
-from sandbox.task import Task
+from cuda_agent_backend.search.promotion import NothingFound, Searched
+from cuda_agent_backend.search.service import main
+from sandbox.task.task import Task
 
 KNOWN = {"exp": "std::exp(a)", "neg exp": "std::exp(-a)"}
 """What is promoted: expressions by the names of a task's operators."""

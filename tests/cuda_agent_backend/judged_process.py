@@ -7,11 +7,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from cuda_agent_backend.machine import all_flags
-from cuda_agent_backend.promote import SearchResult, make_judge, run_agent
-from cuda_agent_backend.service import Setup
-from sandbox.specs import TensorSpec
-from sandbox.task import InputRef, Node, NodeRef, Task
+from cuda_agent_backend.runtime.machine import all_flags
+from cuda_agent_backend.search.promotion import SearchResult, make_judge, run_agent
+from cuda_agent_backend.search.service import Setup
+from sandbox.task.specs import TensorSpec
+from sandbox.task.task import InputRef, Node, NodeRef, Task
 
 SPEC = TensorSpec("float32", (512, 512), (512, 1))
 

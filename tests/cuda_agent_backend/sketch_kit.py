@@ -13,16 +13,16 @@ import torch
 from torch._inductor.decomposition import select_decomp_table
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from cuda_agent_backend.canonical import Canonical, canonical
-from cuda_agent_backend.sketch import cuda
-from cuda_agent_backend.sketch.api import Analysis, as_it_stands
-from cuda_agent_backend.sketch.cpu import emit
-from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
-from cuda_agent_backend.sketch.schedule import Parameter, Schedule
+from cuda_agent_backend.codegen.api import Analysis, as_it_stands
+from cuda_agent_backend.codegen.cpu.writer import emit
+from cuda_agent_backend.codegen.cuda import generate as cuda
+from cuda_agent_backend.codegen.cuda.rows.layout import DeviceFacts
+from cuda_agent_backend.codegen.ir.schedule import Parameter, Schedule
+from cuda_agent_backend.graph.canonical import Canonical, canonical
 from sandbox import launcher
-from sandbox.candidate import Candidate
-from sandbox.compile import Compiled, compile_candidate
-from sandbox.task import Task
+from sandbox.compile.candidate import Compiled, compile_candidate
+from sandbox.plan.candidate import Candidate
+from sandbox.task.task import Task
 
 KEY = 7
 

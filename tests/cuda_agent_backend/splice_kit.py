@@ -9,20 +9,20 @@ from typing import Any
 
 import torch
 
-from cuda_agent_backend.canonical import Canonical, canonical
+from cuda_agent_backend.graph.canonical import Canonical, canonical
 from cuda_agent_backend.hook import KernelPass
-from cuda_agent_backend.kernels import open_kernels
-from cuda_agent_backend.machine import key_of, toolchain_of
 from cuda_agent_backend.options import Options, parse
-from cuda_agent_backend.promote import SearchResult, record_of
+from cuda_agent_backend.runtime.kernels import open_kernels
+from cuda_agent_backend.runtime.machine import key_of, toolchain_of
+from cuda_agent_backend.search.promotion import SearchResult, record_of
 from cuda_agent_backend.settings import Settings
 from kernel_cache import KernelCache, Record
 from sandbox import launcher
-from sandbox.candidate import Candidate
-from sandbox.compile import Compiled, compile_candidate
-from sandbox.plan import Buffer, Launch, Plan
-from sandbox.task import Task
-from sandbox.timing import Interval, SpeedReport
+from sandbox.compile.candidate import Compiled, compile_candidate
+from sandbox.plan.candidate import Candidate
+from sandbox.plan.plan import Buffer, Launch, Plan
+from sandbox.task.task import Task
+from sandbox.timing.decision import Interval, SpeedReport
 from sandbox.verdict import Verdict
 
 SOURCE = """
@@ -111,7 +111,7 @@ class Capture:
         self.reports: list[Any] = []
 
     def __call__(self, graph: torch.fx.Graph, report: Any) -> None:
-        from cuda_agent_backend.partition import partition
+        from cuda_agent_backend.partition.regions import partition
 
         self.reports.append(report)
         for region in partition(graph):

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch._inductor import config as inductor_config
 
-from cuda_agent_backend import accept, kernels, tensors
-from cuda_agent_backend.accept import (
+from cuda_agent_backend.acceptance import process as accept
+from cuda_agent_backend.acceptance.process import (
     Acceptance,
     Measured,
     Trial,
@@ -24,17 +24,19 @@ from cuda_agent_backend.accept import (
     less_accurate,
     vary,
 )
-from cuda_agent_backend.canonical import Canonical, canonical
-from cuda_agent_backend.capture import capture
+from cuda_agent_backend.graph.canonical import Canonical, canonical
 from cuda_agent_backend.hook import KernelPass, Whole, graph_task, kernel_set_digest, real_inputs
-from cuda_agent_backend.machine import key_of
 from cuda_agent_backend.options import Options
-from cuda_agent_backend.partition import partition
-from cuda_agent_backend.searching import Searching, SearchProcess
-from cuda_agent_backend.tensors import are_of, load, record, save
-from sandbox.devicelock import DeviceLock
-from sandbox.task import Task
-from sandbox.timing import Interval
+from cuda_agent_backend.partition.regions import partition
+from cuda_agent_backend.runtime import kernels
+from cuda_agent_backend.runtime import tensor_files as tensors
+from cuda_agent_backend.runtime.machine import key_of
+from cuda_agent_backend.runtime.tensor_files import are_of, load, record, save
+from cuda_agent_backend.search.client import Searching, SearchProcess
+from cuda_agent_backend.tools.capture import capture
+from sandbox.task.task import Task
+from sandbox.timing.decision import Interval
+from sandbox.timing.device_lock import DeviceLock
 
 pytestmark = pytest.mark.alone
 

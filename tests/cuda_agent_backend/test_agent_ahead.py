@@ -13,16 +13,16 @@ import torch
 from sketch_kit import sample
 from test_tools import Built, Scripted
 
-from cuda_agent_backend import promote
 from cuda_agent_backend.agent import loop
-from cuda_agent_backend.agent.ahead import MOST, Ahead, proposals
 from cuda_agent_backend.agent.loop import Budget, EpisodeResult, run_episode
+from cuda_agent_backend.agent.policies.search.policy import SearchPolicy
+from cuda_agent_backend.agent.policies.search.prefetch import MOST, Ahead, proposals
 from cuda_agent_backend.agent.protocol import ToolCall
-from cuda_agent_backend.agent.search import SearchPolicy
 from cuda_agent_backend.agent.tools.toolbox import Toolbox
-from cuda_agent_backend.service import Setup
-from sandbox.candidate import Candidate
-from sandbox.task import Task
+from cuda_agent_backend.search import promotion as promote
+from cuda_agent_backend.search.service import Setup
+from sandbox.plan.candidate import Candidate
+from sandbox.task.task import Task
 from sandbox.verdict import Baselines, TimedOut
 
 TASK = replace(sample(lambda x: x.exp().sum(1), torch.empty(64, 4096)).task, target="cuda")

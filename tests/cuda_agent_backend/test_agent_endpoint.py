@@ -19,9 +19,9 @@ from cuda_agent_backend.agent.policies.outgoing import size
 from cuda_agent_backend.agent.policies.spec import Limits, PolicySpec, Sampling
 from cuda_agent_backend.agent.protocol import Stopped, ToolCall, Turn, Usage
 from cuda_agent_backend.agent.resume import begin
-from cuda_agent_backend.agent.trajectory import Acted, Said
-from cuda_agent_backend.agent.trajectory_file import Recorder
-from cuda_agent_backend.agent.trajectory_store import new_path
+from cuda_agent_backend.agent.trajectories.events import Acted, Said
+from cuda_agent_backend.agent.trajectories.file import Recorder
+from cuda_agent_backend.agent.trajectories.store import new_path
 
 pytestmark = pytest.mark.alone
 
@@ -396,6 +396,6 @@ def test_no_part_of_the_package_but_settings_reads_the_environment() -> None:
 
 
 def test_the_key_is_not_among_what_the_judges_workers_inherit() -> None:
-    from sandbox.supervisor import KEEP
+    from sandbox.workers.supervisor import KEEP
 
     assert "OPENAI_API_KEY" not in KEEP

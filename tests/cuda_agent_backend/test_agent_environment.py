@@ -14,10 +14,9 @@ import pytest
 from agent_tasks import samples
 from test_tools import Scripted
 
-from cuda_agent_backend import promote
 from cuda_agent_backend.agent.environment import Environment, open_environment
 from cuda_agent_backend.agent.loop import Budget, next_batch, run_episode
-from cuda_agent_backend.agent.memory import Neighbour
+from cuda_agent_backend.agent.memory.recall import Neighbour
 from cuda_agent_backend.agent.observation import LOG_CHARACTERS
 from cuda_agent_backend.agent.policies import registry
 from cuda_agent_backend.agent.policies.spec import PolicySpec
@@ -30,10 +29,11 @@ from cuda_agent_backend.agent.skill.example import (
     triton_plan,
 )
 from cuda_agent_backend.agent.tools.shell import ShellResult
+from cuda_agent_backend.search import promotion as promote
+from sandbox.compile.triton_plan import has_triton
 from sandbox.judge import Judge
-from sandbox.plan import Plan
-from sandbox.task import Task
-from sandbox.triton_plan import has_triton
+from sandbox.plan.plan import Plan
+from sandbox.task.task import Task
 
 pytestmark = pytest.mark.alone
 

@@ -20,14 +20,14 @@ from benchmarks.agent_expert.plays import PLAYS
 from benchmarks.agent_expert.policy import ENOUGH, ExpertPolicy, line_edits
 from benchmarks.agent_expert.script import Unfit, Version
 from cuda_agent_backend.agent.protocol import Message, ToolCall, tool_message
-from cuda_agent_backend.agent.trajectory import Trajectory
-from cuda_agent_backend.agent.trajectory_file import read
-from sandbox.candidate import Candidate
-from sandbox.compile import Compiled, compile_candidate
+from cuda_agent_backend.agent.trajectories.events import Trajectory
+from cuda_agent_backend.agent.trajectories.file import read
+from sandbox.compile.candidate import Compiled, compile_candidate
+from sandbox.compile.toolchain import Missing, find_cuda, find_triton
 from sandbox.judge import Judge
-from sandbox.plan import Plan
-from sandbox.task import Task
-from sandbox.toolchain import Missing, find_cuda, find_triton
+from sandbox.plan.candidate import Candidate
+from sandbox.plan.plan import Plan
+from sandbox.task.task import Task
 
 ROOT = Path(__file__).parents[2]
 LANGUAGES = {".cu": "cuda", ".py": "triton"}

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch._inductor import config as inductor_config
 
 from benchmarks.agent_expert.plays import PLAYS
-from sandbox.plan import Plan
-from sandbox.task import Task
+from sandbox.plan.plan import Plan
+from sandbox.task.task import Task
 from tests import cuda_emulator
 
 Case = tuple[Callable[..., Tensor], tuple[Tensor, ...]]

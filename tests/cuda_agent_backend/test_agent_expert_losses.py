@@ -16,8 +16,8 @@ import importlib.util, json, pathlib, sys
 import torch
 import torch.nn.functional as F
 from benchmarks.agent_expert.losses import cross_entropy_of_pixels
-from sandbox.specs import TensorSpec, contiguous_stride
-from sandbox.task import InputRef, Node, NodeRef, Task
+from sandbox.task.specs import TensorSpec, contiguous_stride
+from sandbox.task.task import InputRef, Node, NodeRef, Task
 
 def spec(dtype, *shape):
     return TensorSpec(dtype, shape, contiguous_stride(shape))

@@ -17,7 +17,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cuda_agent_backend.agent.confined import MAX_ENTRIES, MAX_FILE, Confined, Refusal, normal
 from cuda_agent_backend.agent.protocol import BadArguments, ToolCall, parse_arguments
 from cuda_agent_backend.agent.tools.files import (
     FILE_SPECS,
@@ -29,7 +28,14 @@ from cuda_agent_backend.agent.tools.files import (
 )
 from cuda_agent_backend.agent.tools.kernels import SKETCH
 from cuda_agent_backend.agent.tools.registry import Answer
-from cuda_agent_backend.agent.workspace import MOST_FILES, Workspace
+from cuda_agent_backend.agent.workspace.confined_files import (
+    MAX_ENTRIES,
+    MAX_FILE,
+    Confined,
+    Refusal,
+    normal,
+)
+from cuda_agent_backend.agent.workspace.folder import MOST_FILES, Workspace
 
 SECRET = "the password of somebody else"
 

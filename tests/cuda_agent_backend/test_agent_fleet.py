@@ -21,10 +21,10 @@ from cuda_agent_backend.agent.environment import Environment
 from cuda_agent_backend.agent.fleet import Fleet
 from cuda_agent_backend.agent.loop import Budget
 from cuda_agent_backend.agent.protocol import Message, Schema, Stopped, Turn, Usage
-from cuda_agent_backend.agent.trajectory import Trajectory
-from cuda_agent_backend.agent.trajectory_file import read
+from cuda_agent_backend.agent.trajectories.events import Trajectory
+from cuda_agent_backend.agent.trajectories.file import read
 from sandbox.pool import Pool
-from sandbox.task import Task
+from sandbox.task.task import Task
 
 pytestmark = pytest.mark.alone
 

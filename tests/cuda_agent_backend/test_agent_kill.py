@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from cuda_agent_backend.agent.trajectory import Acted, Answered, Resumed, Trajectory
-from cuda_agent_backend.agent.trajectory_file import read
+from cuda_agent_backend.agent.trajectories.events import Acted, Answered, Resumed, Trajectory
+from cuda_agent_backend.agent.trajectories.file import read
 
 HERE = Path(__file__).parent
 

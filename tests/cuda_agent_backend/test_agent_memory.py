@@ -14,20 +14,20 @@ from hypothesis import strategies as st
 
 from cuda_agent_backend.agent import loop
 from cuda_agent_backend.agent.loop import EpisodeResult
-from cuda_agent_backend.agent.memory import MOST, Memory, Neighbour, _entry, recall
-from cuda_agent_backend.agent.nearness import Sketched, distance, sketched, structure_digest
-from cuda_agent_backend.agent.offer import MOST_SOURCE, MOST_TASK, adapt, offers, summary
+from cuda_agent_backend.agent.memory.nearness import Sketched, distance, sketched, structure_digest
+from cuda_agent_backend.agent.memory.offer import MOST_SOURCE, MOST_TASK, adapt, offers, summary
+from cuda_agent_backend.agent.memory.recall import MOST, Memory, Neighbour, _entry, recall
 from cuda_agent_backend.agent.protocol import ToolCall
 from cuda_agent_backend.agent.tools import Toolbox
-from cuda_agent_backend.machine import key_of
-from cuda_agent_backend.promote import run_agent
-from cuda_agent_backend.service import Setup
-from cuda_agent_backend.sketch.api import Analysis, Candidate, analyse, generate, schedules
-from cuda_agent_backend.sketch.schedule import Schedule
+from cuda_agent_backend.codegen.api import Analysis, Candidate, analyse, generate, schedules
+from cuda_agent_backend.codegen.ir.schedule import Schedule
+from cuda_agent_backend.runtime.machine import key_of
+from cuda_agent_backend.search.promotion import run_agent
+from cuda_agent_backend.search.service import Setup
 from kernel_cache import KernelCache, KernelKey, Record
 from kernel_cache.canonical import Json, sha256
-from sandbox.specs import TensorSpec, contiguous_stride
-from sandbox.task import InputRef, Node, NodeRef, Task
+from sandbox.task.specs import TensorSpec, contiguous_stride
+from sandbox.task.task import InputRef, Node, NodeRef, Task
 from sandbox.verdict import Baselines
 
 UNARY = ("relu", "exp", "neg", "tanh", "abs", "sigmoid")

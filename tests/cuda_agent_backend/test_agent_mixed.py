@@ -14,9 +14,9 @@ from cuda_agent_backend.agent.policies import registry
 from cuda_agent_backend.agent.policies.findings import differences, findings_of, nearest_first
 from cuda_agent_backend.agent.policies.mixed import SearchFirst, SearchLast
 from cuda_agent_backend.agent.policies.registry import make_policy
+from cuda_agent_backend.agent.policies.search.policy import SearchPolicy
 from cuda_agent_backend.agent.policies.spec import PolicySpec
 from cuda_agent_backend.agent.protocol import Stopped, ToolCall, Turn
-from cuda_agent_backend.agent.search import SearchPolicy
 from cuda_agent_backend.agent.tools import Toolbox
 
 Step = Callable[[Any], Turn | Stopped]

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_tools import TASK, Built, Scripted, made, run
 
-from cuda_agent_backend.agent.confined import MAX_FILE
 from cuda_agent_backend.agent.observation import (
     HINTS,
     LOG_CHARACTERS,
@@ -29,12 +28,13 @@ from cuda_agent_backend.agent.observation import (
 from cuda_agent_backend.agent.protocol import ToolCall
 from cuda_agent_backend.agent.tools import Toolbox, tool_schemas
 from cuda_agent_backend.agent.tools.toolbox import MOST_REASON
-from cuda_agent_backend.agent.workspace import Workspace
-from sandbox.accuracy import AccuracyReport, OutputReport
-from sandbox.headtail import HeadTail
-from sandbox.inputs import DISTRIBUTIONS
-from sandbox.places import Misses, Place
-from sandbox.roofline import Achieved
+from cuda_agent_backend.agent.workspace.confined_files import MAX_FILE
+from cuda_agent_backend.agent.workspace.folder import Workspace
+from sandbox.accuracy.compare import AccuracyReport, OutputReport
+from sandbox.accuracy.inputs import DISTRIBUTIONS
+from sandbox.accuracy.misses import Misses, Place
+from sandbox.isolation.head_tail import HeadTail
+from sandbox.timing.roofline import Achieved
 from sandbox.verdict import CompileFailed, Wrong
 
 SOURCE = "first line\nfloat x = y;\nthird\n"

@@ -12,11 +12,11 @@ import episode_kit as kit
 import pytest
 from test_tools import TASK, Scripted
 
-from cuda_agent_backend import cli, cli_policy
 from cuda_agent_backend.agent.loop import CUT_OFF, Budget, run_episode
 from cuda_agent_backend.agent.policies import registry
 from cuda_agent_backend.agent.policies.registry import POLICIES, make_policy
 from cuda_agent_backend.agent.policies.replay import ReplayPolicy, _renamed
+from cuda_agent_backend.agent.policies.search.policy import SearchPolicy
 from cuda_agent_backend.agent.policies.spec import (
     NAMES,
     Limits,
@@ -25,13 +25,14 @@ from cuda_agent_backend.agent.policies.spec import (
     with_options,
 )
 from cuda_agent_backend.agent.protocol import ToolCall, Turn
-from cuda_agent_backend.agent.search import SearchPolicy
 from cuda_agent_backend.agent.tools import Toolbox
-from cuda_agent_backend.agent.trajectory_file import Recorder
+from cuda_agent_backend.agent.trajectories.file import Recorder
 from cuda_agent_backend.bench import command as bench_command
+from cuda_agent_backend.cli import command as cli
+from cuda_agent_backend.cli import policy as cli_policy
 from cuda_agent_backend.options import OptionError, parse
-from cuda_agent_backend.searching import Searching
-from cuda_agent_backend.service import Setup
+from cuda_agent_backend.search.client import Searching
+from cuda_agent_backend.search.service import Setup
 from cuda_agent_backend.settings import Settings
 
 SETTINGS = Settings(Path("/kernels"), Path("/native"))
@@ -242,8 +243,8 @@ def test_what_one_policy_failed_at_another_may_search(tmp_path: Path) -> None:
     import splice_kit as kit
     from test_service import EXP, options, tasks_of
 
-    from cuda_agent_backend.kernels import Kernels, NoKernel
-    from cuda_agent_backend.machine import key_of
+    from cuda_agent_backend.runtime.kernels import Kernels, NoKernel
+    from cuda_agent_backend.runtime.machine import key_of
     from kernel_cache import NegativeRecord
 
     (task,) = tasks_of((EXP,))
@@ -261,9 +262,9 @@ def test_a_search_that_was_cut_short_is_done_again_with_a_budget_four_times_as_l
     import splice_kit as splicing
     from test_service import EXP, options, tasks_of
 
-    from cuda_agent_backend.kernels import Kernels, NoKernel
-    from cuda_agent_backend.machine import key_of
-    from cuda_agent_backend.promote import NothingFound, keep
+    from cuda_agent_backend.runtime.kernels import Kernels, NoKernel
+    from cuda_agent_backend.runtime.machine import key_of
+    from cuda_agent_backend.search.promotion import NothingFound, keep
 
     (task,) = tasks_of((EXP,))
     key, cache = key_of(task), splicing.cache_of(options(tmp_path))
@@ -283,7 +284,7 @@ def test_a_search_that_was_cut_short_is_done_again_with_a_budget_four_times_as_l
 def test_the_search_process_has_a_served_model_work_on_a_task(tmp_path: Path) -> None:
     from endpoint_kit import call, endpoint, said
 
-    from cuda_agent_backend.promote import NothingFound, run_agent
+    from cuda_agent_backend.search.promotion import NothingFound, run_agent
 
     class AtRest(Scripted):
         waited_s = 0.0

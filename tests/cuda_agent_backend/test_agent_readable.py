@@ -10,9 +10,9 @@ import torch
 from agent_tasks import FUNCTIONS, samples
 
 from cuda_agent_backend.agent.readable import readable
-from sandbox.bounds import input_bounds
-from sandbox.oracle import run_eager
-from sandbox.specs import TensorSpec
+from sandbox.accuracy.bounds import input_bounds
+from sandbox.accuracy.oracle import run_eager
+from sandbox.task.specs import TensorSpec
 
 
 def loaded(text: str) -> dict[str, Any]:

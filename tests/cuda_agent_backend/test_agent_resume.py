@@ -15,7 +15,7 @@ import episode_kit as kit
 import pytest
 import test_tools
 
-from cuda_agent_backend.agent import loop, workfiles
+from cuda_agent_backend.agent import loop
 from cuda_agent_backend.agent.loop import (
     CUT_OFF,
     NEW_SHELL,
@@ -25,13 +25,20 @@ from cuda_agent_backend.agent.loop import (
     EpisodeResult,
     run_episode,
 )
+from cuda_agent_backend.agent.policies.search.policy import SearchPolicy
 from cuda_agent_backend.agent.protocol import Message, Policy, Schema, Stopped, ToolCall, Turn
 from cuda_agent_backend.agent.resume import MAX_AGE_S, MAX_FRUITLESS, begin, decide_again
-from cuda_agent_backend.agent.search import SearchPolicy
 from cuda_agent_backend.agent.tools import Toolbox
-from cuda_agent_backend.agent.trajectory import Acted, Answered, Header, Resumed, Trajectory
-from cuda_agent_backend.agent.trajectory_file import Recorder, assistant_turns, read
-from cuda_agent_backend.agent.workspace import Workspace
+from cuda_agent_backend.agent.trajectories.events import (
+    Acted,
+    Answered,
+    Header,
+    Resumed,
+    Trajectory,
+)
+from cuda_agent_backend.agent.trajectories.file import Recorder, assistant_turns, read
+from cuda_agent_backend.agent.workspace import policy_files as workfiles
+from cuda_agent_backend.agent.workspace.folder import Workspace
 
 
 def play(
@@ -614,7 +621,7 @@ def test_a_server_that_dies_and_comes_back_loses_nothing(tmp_path: Path) -> None
 
 
 def test_the_policys_files_are_as_they_were_in_a_new_folder(tmp_path: Path) -> None:
-    from cuda_agent_backend.agent.workspace import Workspace
+    from cuda_agent_backend.agent.workspace.folder import Workspace
 
     steps: list[kit.Step] = [
         kit.calls("", ToolCall.of("0", "look")),

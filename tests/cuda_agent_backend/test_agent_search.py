@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from benchmarks.agent_search_simulation import Game, Row, Table, at_random, needed
-from cuda_agent_backend.agent import chooser
+from cuda_agent_backend.agent.policies.search import chooser
+from cuda_agent_backend.agent.policies.search.policy import SearchPolicy
 from cuda_agent_backend.agent.protocol import Message, Policy, Stopped, Turn
-from cuda_agent_backend.agent.search import SearchPolicy
-from cuda_agent_backend.sketch.schedule import Schedule
-from cuda_agent_backend.sketch.space import space_of
+from cuda_agent_backend.codegen.ir.schedule import Schedule
+from cuda_agent_backend.codegen.schedule_space import space_of
 
 pytestmark = pytest.mark.alone
 

@@ -13,10 +13,10 @@ from cuda_agent_backend.agent.protocol import ToolCall, parse_arguments
 from cuda_agent_backend.agent.tools.files import file_tools
 from cuda_agent_backend.agent.tools.registry import Answer
 from cuda_agent_backend.agent.tools.shell import shell_tool
-from cuda_agent_backend.agent.workspace import Workspace
-from sandbox.confine import offered
-from sandbox.isolation import Isolation
-from sandbox.shell import Shell
+from cuda_agent_backend.agent.workspace.folder import Workspace
+from sandbox.isolation.confine import offered
+from sandbox.isolation.mechanisms import Isolation
+from sandbox.shell.shell import Shell
 
 pytestmark = pytest.mark.alone
 

@@ -12,7 +12,6 @@ import pytest
 import torch
 from agent_tasks import samples
 
-from cuda_agent_backend import cli
 from cuda_agent_backend.agent.skill import example_files, example_plan, example_task, skill
 from cuda_agent_backend.agent.skill.example import (
     SOURCES,
@@ -24,15 +23,16 @@ from cuda_agent_backend.agent.skill.example import (
 from cuda_agent_backend.agent.skill.sketches import ALSO, families
 from cuda_agent_backend.agent.skill.template import plan_template
 from cuda_agent_backend.agent.tools import tool_schemas
-from cuda_agent_backend.machine import arch_of
-from cuda_agent_backend.sketch.api import Analysis, analyse
-from sandbox.candidate import Candidate, Language
-from sandbox.compile import Compiled, compile_candidate
+from cuda_agent_backend.cli import command as cli
+from cuda_agent_backend.codegen.api import Analysis, analyse
+from cuda_agent_backend.runtime.machine import arch_of
+from sandbox.accuracy.oracle import run_oracle
+from sandbox.compile.candidate import Compiled, compile_candidate
+from sandbox.compile.toolchain import Missing, find_cuda, find_triton
 from sandbox.judge import Judge
-from sandbox.oracle import run_oracle
-from sandbox.plan import Launch, Plan
-from sandbox.task import Task
-from sandbox.toolchain import Missing, find_cuda, find_triton
+from sandbox.plan.candidate import Candidate, Language
+from sandbox.plan.plan import Launch, Plan
+from sandbox.task.task import Task
 from sandbox.verdict import Correct
 
 TARGETS = ("cpu", "cuda")

@@ -14,9 +14,9 @@ from benchmarks import agent_search_summary
 from benchmarks.agent_search_simulation import Row, Table, as_planned, needed, table_of
 from benchmarks.agent_search_table import _sampled
 from benchmarks.agent_search_tasks import PRACTICE, subjects
-from cuda_agent_backend.agent.surrogate import features
-from cuda_agent_backend.sketch.schedule import Schedule
-from cuda_agent_backend.sketch.space import kind_of, space_of
+from cuda_agent_backend.agent.policies.search.surrogate import features
+from cuda_agent_backend.codegen.ir.schedule import Schedule
+from cuda_agent_backend.codegen.schedule_space import kind_of, space_of
 
 parameters = st.fixed_dictionaries(
     {

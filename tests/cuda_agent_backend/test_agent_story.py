@@ -13,14 +13,14 @@ import episode_kit as kit
 import pytest
 from test_agent_trajectory import play
 
-from cuda_agent_backend import cli
 from cuda_agent_backend.agent.protocol import Stopped, ToolCall, Turn
-from cuda_agent_backend.agent.story import Story, printable, shortened, tell
-from cuda_agent_backend.agent.story_html import page
-from cuda_agent_backend.agent.story_plot import plot
-from cuda_agent_backend.agent.story_text import pages
-from cuda_agent_backend.agent.trajectory import Trajectory
-from cuda_agent_backend.agent.trajectory_file import read
+from cuda_agent_backend.agent.story.html import page
+from cuda_agent_backend.agent.story.plot import plot
+from cuda_agent_backend.agent.story.story import Story, printable, shortened, tell
+from cuda_agent_backend.agent.story.text import pages
+from cuda_agent_backend.agent.trajectories.events import Trajectory
+from cuda_agent_backend.agent.trajectories.file import read
+from cuda_agent_backend.cli import command as cli
 
 HOSTILE = (
     "<script>alert(1)</script>",

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 from cuda_agent_backend.agent.loop import Budget, EpisodeResult, run_episode
 from cuda_agent_backend.agent.protocol import Stopped, ToolCall, Turn
-from cuda_agent_backend.agent.trajectory import Acted, Ended, Trajectory, Unreadable
-from cuda_agent_backend.agent.trajectory_file import (
+from cuda_agent_backend.agent.trajectories.codec import decode, decode_header, encode
+from cuda_agent_backend.agent.trajectories.events import Acted, Ended, Trajectory, Unreadable
+from cuda_agent_backend.agent.trajectories.file import (
     InUse,
     Recorder,
     assistant_turns,
@@ -26,8 +27,7 @@ from cuda_agent_backend.agent.trajectory_file import (
     parse,
     read,
 )
-from cuda_agent_backend.agent.trajectory_json import decode, decode_header, encode
-from cuda_agent_backend.agent.trajectory_store import (
+from cuda_agent_backend.agent.trajectories.store import (
     Limits,
     Summary,
     ended,

@@ -15,14 +15,14 @@ from sketch_kit import on_cuda as made
 from torch import Tensor
 from torch.nn import functional as F
 
-from cuda_agent_backend.sketch import cuda
-from cuda_agent_backend.sketch.cuda_frame import RUN
-from cuda_agent_backend.sketch.schedule import Parameter, Schedule
-from cuda_agent_backend.sketch.ssa import Unsupported
-from sandbox.candidate import Candidate
-from sandbox.compilation import Compiled
-from sandbox.compile import compile_candidate
-from sandbox.toolchain import Missing, find_cuda
+from cuda_agent_backend.codegen.cuda import generate as cuda
+from cuda_agent_backend.codegen.cuda.common.frame import RUN
+from cuda_agent_backend.codegen.ir.schedule import Parameter, Schedule
+from cuda_agent_backend.codegen.ir.ssa import Unsupported
+from sandbox.compile.candidate import compile_candidate
+from sandbox.compile.outcome import Compiled
+from sandbox.compile.toolchain import Missing, find_cuda
+from sandbox.plan.candidate import Candidate
 
 DEVICE = cuda.DeviceFacts()
 ROW: dict[str, Parameter] = {

@@ -18,13 +18,16 @@ from torch import Tensor
 from torch._inductor import config as inductor_config
 from torch._inductor import custom_graph_pass
 
-from cuda_agent_backend import background, kernels, log, searching
+from cuda_agent_backend import log
 from cuda_agent_backend.backend import cuda_agent
-from cuda_agent_backend.canonical import graph_digest
-from cuda_agent_backend.capture import capture
+from cuda_agent_backend.graph.canonical import graph_digest
 from cuda_agent_backend.hook import acceptance_digest, kernel_set_digest
-from cuda_agent_backend.machine import key_of
-from cuda_agent_backend.wire import child_environment
+from cuda_agent_backend.runtime import kernels
+from cuda_agent_backend.runtime.child_process import child_environment
+from cuda_agent_backend.runtime.machine import key_of
+from cuda_agent_backend.search import background
+from cuda_agent_backend.search import client as searching
+from cuda_agent_backend.tools.capture import capture
 from kernel_cache import NegativeRecord
 
 pytestmark = pytest.mark.alone
@@ -245,7 +248,7 @@ def test_code_without_kernels_is_swapped_when_they_are_there(
 
 def promote_queued(folder: Path) -> Any:
     """Promote the mark for the one task in the background queue, as the search process would."""
-    from sandbox.task import Task
+    from sandbox.task.task import Task
 
     options = kit.options_in(folder, cache_dir=os.environ["CUDA_AGENT_CACHE_DIR"])
     cache = kit.cache_of(options)
@@ -271,7 +274,7 @@ from pathlib import Path
 import splice_kit as kit
 from torch._dynamo.utils import counters
 from cuda_agent_backend.backend import cuda_agent
-from cuda_agent_backend.canonical import canonical
+from cuda_agent_backend.graph.canonical import canonical
 
 x = torch.arange(48.0).reshape(6, 8) / 48
 said = []

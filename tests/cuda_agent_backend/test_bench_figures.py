@@ -26,8 +26,8 @@ from cuda_agent_backend.bench.figures import (
 )
 from cuda_agent_backend.bench.floor import floor_of, unique_bytes, weights
 from cuda_agent_backend.bench.measuring import model_floor
-from sandbox.machine import Ceilings
-from sandbox.timing import Interval
+from sandbox.timing.decision import Interval
+from sandbox.timing.machine import Ceilings
 
 
 def around(median: float, width: float = 0.01) -> Interval:

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 import torch
 
-from cuda_agent_backend import cli
 from cuda_agent_backend.bench import children as children_module
 from cuda_agent_backend.bench import runner, runs
 from cuda_agent_backend.bench.child import default_lock
@@ -28,6 +27,7 @@ from cuda_agent_backend.bench.request import Request, Wishes
 from cuda_agent_backend.bench.results import Identity, Results, wanted_again
 from cuda_agent_backend.bench.runner import Bench, Machine, jobs_of, limit_of, look_at_machine
 from cuda_agent_backend.bench.taskfile import BuiltTask, Place, build
+from cuda_agent_backend.cli import command as cli
 
 pytestmark = pytest.mark.alone
 

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.fx import GraphModule
 
-from cuda_agent_backend import bilinear
-from cuda_agent_backend.taken_apart import take_apart
+from cuda_agent_backend.frontend import bilinear
+from cuda_agent_backend.frontend.decompose import take_apart
 
 
 def targets_of(model: nn.Module, *inputs: torch.Tensor) -> tuple[torch.Tensor, set[Any]]:

@@ -6,7 +6,9 @@ import pytest
 import torch
 from test_partition import HEADS, graph_of, head_scores, on_cuda
 
-from cuda_agent_backend.budget import (
+from cuda_agent_backend.partition.estimate import room, saving
+from cuda_agent_backend.partition.regions import partition
+from cuda_agent_backend.search.budget import (
     JUDGEMENT_S,
     LEAST_TASK_S,
     MANY_OPERATORS,
@@ -16,8 +18,6 @@ from cuda_agent_backend.budget import (
     share,
     together,
 )
-from cuda_agent_backend.estimate import room, saving
-from cuda_agent_backend.partition import partition
 
 pytestmark = pytest.mark.alone
 
@@ -93,9 +93,9 @@ def test_what_operators_with_several_results_promise_is_known() -> None:
 
 def test_every_region_of_the_models_promises_something() -> None:
     """Of those that are offered, and without a fault for the rest."""
-    from cuda_agent_backend.capture import capture
     from cuda_agent_backend.options import parse
     from cuda_agent_backend.settings import Settings
+    from cuda_agent_backend.tools.capture import capture
     from examples.models import MODELS
 
     wishes = parse(Settings.from_environment({}), None, {"cuda_agent.search": "cached"})

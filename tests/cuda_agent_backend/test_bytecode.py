@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from cuda_agent_backend import bytecode
-from cuda_agent_backend.bytecode import FORBIDS
-from cuda_agent_backend.wire import child_environment
-from sandbox.starter import ForkServer
-from sandbox.supervisor import WorkerProcess, WorkerSettings
-from sandbox.worker import BYTECODE
+from cuda_agent_backend.runtime import bytecode
+from cuda_agent_backend.runtime.bytecode import FORBIDS
+from cuda_agent_backend.runtime.child_process import child_environment
+from sandbox.workers.starter import ForkServer
+from sandbox.workers.supervisor import WorkerProcess, WorkerSettings
+from sandbox.workers.worker import BYTECODE
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, Node
 
-from cuda_agent_backend.canonical import Canonical, NotATask, canonical, graph_digest, linear
-from cuda_agent_backend.wire import child_environment
-from sandbox.task import Task
+from cuda_agent_backend.graph.canonical import Canonical, NotATask, canonical, graph_digest, linear
+from cuda_agent_backend.runtime.child_process import child_environment
+from sandbox.task.task import Task
 
 aten = torch.ops.aten
 BINARY = [aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.maximum.default]

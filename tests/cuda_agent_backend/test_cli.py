@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cuda_agent_backend import cli
-from cuda_agent_backend.loading import BadTarget, LoadedModel, load_model
+from cuda_agent_backend.cli import command as cli
+from cuda_agent_backend.tools.load_model import BadTarget, LoadedModel, load_model
 
 GOOD = """
 import torch

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from cuda_agent_backend import cli, cli_cache
+from cuda_agent_backend.cli import cache as cli_cache
+from cuda_agent_backend.cli import command as cli
 from kernel_cache import KernelCache, KernelKey, NegativeRecord, Record
 
 BINARY = b"not really a shared object"

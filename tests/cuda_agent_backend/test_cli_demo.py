@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from cuda_agent_backend import cli, tables
-from cuda_agent_backend.demo import Demo, DemoFailed, budget_of, combine, run
+from cuda_agent_backend.cli import command as cli
+from cuda_agent_backend.cli.demo import Demo, DemoFailed, budget_of, combine, run
+from cuda_agent_backend.tools import tables
 
 pytestmark = pytest.mark.alone
 

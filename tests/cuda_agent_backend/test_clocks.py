@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from cuda_agent_backend.bench.measuring import INDUCTOR, OURS, are_narrow
-from cuda_agent_backend.clocks import Call, Samples, take
+from cuda_agent_backend.runtime.clocks import Call, Samples, take
 
 
 class Fixed:

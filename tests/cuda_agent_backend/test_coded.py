@@ -19,16 +19,16 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
-from cuda_agent_backend.partition import partition
-from cuda_agent_backend.sketch import cuda
-from cuda_agent_backend.sketch.contraction import contraction_of
-from cuda_agent_backend.sketch.schedule import Schedule
-from cuda_agent_backend.sketch.ssa import Unsupported
-from sandbox.candidate import Candidate
-from sandbox.compilation import Compiled
-from sandbox.compile import compile_candidate
-from sandbox.plan import Launch
-from sandbox.toolchain import Missing, find_cuda
+from cuda_agent_backend.codegen.analysis.gemm import contraction_of
+from cuda_agent_backend.codegen.cuda import generate as cuda
+from cuda_agent_backend.codegen.ir.schedule import Schedule
+from cuda_agent_backend.codegen.ir.ssa import Unsupported
+from cuda_agent_backend.partition.regions import partition
+from sandbox.compile.candidate import compile_candidate
+from sandbox.compile.outcome import Compiled
+from sandbox.compile.toolchain import Missing, find_cuda
+from sandbox.plan.candidate import Candidate
+from sandbox.plan.plan import Launch
 
 pytestmark = pytest.mark.usefixtures("plain_layouts")
 

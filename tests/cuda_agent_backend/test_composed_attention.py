@@ -20,20 +20,20 @@ from torch.fx.node import map_arg
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from cuda_agent_backend.canonical import Canonical, canonical
-from cuda_agent_backend.partition import Region, partition
-from cuda_agent_backend.sketch.api import Analysis, analyse, generate, schedules
-from cuda_agent_backend.sketch.cuda_attention import CudaAttention
-from cuda_agent_backend.sketch.cuda_attention_half import CudaHalfAttention
-from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
-from cuda_agent_backend.steps import moved, reshaped, shared, single, steps_of
-from sandbox.accuracy import compare
-from sandbox.candidate import Candidate
-from sandbox.compilation import Compiled
-from sandbox.compile import compile_candidate
-from sandbox.disassembly import count_instructions, find_disassembler
-from sandbox.oracle import run_oracle
-from sandbox.toolchain import Missing, find_cuda
+from cuda_agent_backend.codegen.api import Analysis, analyse, generate, schedules
+from cuda_agent_backend.codegen.cuda.attention.float32 import CudaAttention
+from cuda_agent_backend.codegen.cuda.attention.half import CudaHalfAttention
+from cuda_agent_backend.codegen.cuda.rows.layout import DeviceFacts
+from cuda_agent_backend.graph.canonical import Canonical, canonical
+from cuda_agent_backend.graph.strides import moved, reshaped, shared, single, steps_of
+from cuda_agent_backend.partition.regions import Region, partition
+from sandbox.accuracy.compare import compare
+from sandbox.accuracy.oracle import run_oracle
+from sandbox.compile.candidate import compile_candidate
+from sandbox.compile.disassembly import count_instructions, find_disassembler
+from sandbox.compile.outcome import Compiled
+from sandbox.compile.toolchain import Missing, find_cuda
+from sandbox.plan.candidate import Candidate
 
 DEVICE = DeviceFacts()
 INFINITY, NAN = float("inf"), float("nan")

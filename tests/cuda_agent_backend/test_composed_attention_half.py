@@ -22,15 +22,15 @@ from test_sketch_cuda_attention_half import emulated as emulated_by
 from test_sketch_cuda_attention_half import first
 from torch import Tensor
 
-from cuda_agent_backend.sketch.api import generate
-from cuda_agent_backend.sketch.cuda_attention_half import CudaHalfAttention
-from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
-from cuda_agent_backend.sketch.schedule import Schedule
-from sandbox.accuracy import compare
-from sandbox.candidate import Candidate
-from sandbox.compilation import Compiled
-from sandbox.compile import compile_candidate
-from sandbox.toolchain import Missing, find_cuda
+from cuda_agent_backend.codegen.api import generate
+from cuda_agent_backend.codegen.cuda.attention.half import CudaHalfAttention
+from cuda_agent_backend.codegen.cuda.rows.layout import DeviceFacts
+from cuda_agent_backend.codegen.ir.schedule import Schedule
+from sandbox.accuracy.compare import compare
+from sandbox.compile.candidate import compile_candidate
+from sandbox.compile.outcome import Compiled
+from sandbox.compile.toolchain import Missing, find_cuda
+from sandbox.plan.candidate import Candidate
 
 DEVICE = DeviceFacts()
 INFINITY, NAN = float("inf"), float("nan")

@@ -14,19 +14,19 @@ from sketch_kit import Sample, sample
 from torch import Tensor
 from torch.nn import functional as F
 
-from cuda_agent_backend.sketch import cuda
-from cuda_agent_backend.sketch.contraction import Contraction, contraction_of, points
-from cuda_agent_backend.sketch.cuda_align import sides_of
-from cuda_agent_backend.sketch.cuda_contract import Writer
-from cuda_agent_backend.sketch.cuda_operands import Output, gather_of, output_of
-from cuda_agent_backend.sketch.cuda_taps import taps_of, with_taps_apart
-from cuda_agent_backend.sketch.cuda_tiles import read_tiles
-from cuda_agent_backend.sketch.schedule import Schedule
-from cuda_agent_backend.sketch.ssa import Unsupported
-from sandbox.candidate import Candidate
-from sandbox.compilation import Compiled
-from sandbox.compile import compile_candidate
-from sandbox.toolchain import Missing, find_cuda
+from cuda_agent_backend.codegen.analysis.gemm import Contraction, contraction_of, points
+from cuda_agent_backend.codegen.cuda import generate as cuda
+from cuda_agent_backend.codegen.cuda.gemm.aligned_operands import sides_of
+from cuda_agent_backend.codegen.cuda.gemm.filter_taps import taps_of, with_taps_apart
+from cuda_agent_backend.codegen.cuda.gemm.operands import Output, gather_of, output_of
+from cuda_agent_backend.codegen.cuda.gemm.tiles import read_tiles
+from cuda_agent_backend.codegen.cuda.gemm.writer import Writer
+from cuda_agent_backend.codegen.ir.schedule import Schedule
+from cuda_agent_backend.codegen.ir.ssa import Unsupported
+from sandbox.compile.candidate import compile_candidate
+from sandbox.compile.outcome import Compiled
+from sandbox.compile.toolchain import Missing, find_cuda
+from sandbox.plan.candidate import Candidate
 
 pytestmark = pytest.mark.usefixtures("plain_layouts")
 

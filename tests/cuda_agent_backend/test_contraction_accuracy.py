@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from cuda_agent_backend.sketch.cuda_contract_schedules import GROUP_RUNS, WARP_RUNS, runs_for
-from cuda_agent_backend.sketch.cuda_tiles import GROUP_DEPTH
-from sandbox.accuracy import RMS_MULTIPLE
+from cuda_agent_backend.codegen.cuda.gemm.schedules import GROUP_RUNS, WARP_RUNS, runs_for
+from cuda_agent_backend.codegen.cuda.gemm.tiles import GROUP_DEPTH
+from sandbox.accuracy.compare import RMS_MULTIPLE
 
 Floats = NDArray[np.float32]
 Generator = np.random.Generator

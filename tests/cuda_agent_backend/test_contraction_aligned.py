@@ -17,11 +17,11 @@ from sketch_kit import Sample, sample
 from torch import Tensor
 from torch.nn import functional as F
 
-from cuda_agent_backend.sketch import cuda
-from cuda_agent_backend.sketch.cuda_parts import WIDE
-from cuda_agent_backend.sketch.schedule import Schedule
-from cuda_agent_backend.sketch.ssa import Unsupported
-from sandbox.plan import Launch, Plan
+from cuda_agent_backend.codegen.cuda import generate as cuda
+from cuda_agent_backend.codegen.cuda.common.parts import WIDE
+from cuda_agent_backend.codegen.ir.schedule import Schedule
+from cuda_agent_backend.codegen.ir.ssa import Unsupported
+from sandbox.plan.plan import Launch, Plan
 
 pytestmark = pytest.mark.usefixtures("plain_layouts")
 

@@ -13,16 +13,17 @@ from sketch_kit import Sample, sample
 from torch import Tensor
 from torch.nn import functional as F
 
-from cuda_agent_backend.sketch import cuda, cuda_boxes
-from cuda_agent_backend.sketch.cuda_contract_schedules import BOXED_TILES
-from cuda_agent_backend.sketch.cuda_tiles import BOXES
-from cuda_agent_backend.sketch.schedule import Schedule
-from cuda_agent_backend.sketch.ssa import Unsupported
-from sandbox.candidate import Candidate
-from sandbox.compilation import Compiled
-from sandbox.compile import compile_candidate
-from sandbox.plan import Launch, TensorMap
-from sandbox.toolchain import Missing, find_cuda
+from cuda_agent_backend.codegen.cuda import generate as cuda
+from cuda_agent_backend.codegen.cuda.gemm import tma_boxes as cuda_boxes
+from cuda_agent_backend.codegen.cuda.gemm.schedules import BOXED_TILES
+from cuda_agent_backend.codegen.cuda.gemm.tiles import BOXES
+from cuda_agent_backend.codegen.ir.schedule import Schedule
+from cuda_agent_backend.codegen.ir.ssa import Unsupported
+from sandbox.compile.candidate import compile_candidate
+from sandbox.compile.outcome import Compiled
+from sandbox.compile.toolchain import Missing, find_cuda
+from sandbox.plan.candidate import Candidate
+from sandbox.plan.plan import Launch, TensorMap
 
 DEVICE = cuda.DeviceFacts()
 TILES = {"sketch": "contract", "tile_m": 64, "tile_n": 64, "depth": 64, "warp_m": 64, "warp_n": 64, "stages": 3,

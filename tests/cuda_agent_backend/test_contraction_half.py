@@ -17,15 +17,15 @@ from sketch_kit import Sample, sample
 from torch import Tensor
 from torch.nn import functional as F
 
-from cuda_agent_backend.sketch import cuda
-from cuda_agent_backend.sketch.api import NotCovered, as_it_stands
-from cuda_agent_backend.sketch.contraction import numbers_of
-from cuda_agent_backend.sketch.schedule import Schedule
-from cuda_agent_backend.sketch.ssa import Unsupported
-from sandbox.candidate import Candidate
-from sandbox.compilation import Compiled
-from sandbox.compile import compile_candidate
-from sandbox.toolchain import Missing, find_cuda
+from cuda_agent_backend.codegen.analysis.gemm import numbers_of
+from cuda_agent_backend.codegen.api import NotCovered, as_it_stands
+from cuda_agent_backend.codegen.cuda import generate as cuda
+from cuda_agent_backend.codegen.ir.schedule import Schedule
+from cuda_agent_backend.codegen.ir.ssa import Unsupported
+from sandbox.compile.candidate import compile_candidate
+from sandbox.compile.outcome import Compiled
+from sandbox.compile.toolchain import Missing, find_cuda
+from sandbox.plan.candidate import Candidate
 
 pytestmark = pytest.mark.usefixtures("plain_layouts")
 

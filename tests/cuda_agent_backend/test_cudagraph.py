@@ -17,16 +17,19 @@ from torch._inductor import config
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from cuda_agent_backend import accept, backend, cudagraph, hook, kernels
-from cuda_agent_backend import capture as capturing
-from cuda_agent_backend.accept import Acceptance, Measured, brings, decision_of
-from cuda_agent_backend.capture import capture
-from cuda_agent_backend.cudagraph import Replayed, may_replay, name_of, still_in
+from cuda_agent_backend import backend, hook
+from cuda_agent_backend.acceptance import process as accept
+from cuda_agent_backend.acceptance.process import Acceptance, Measured, brings, decision_of
 from cuda_agent_backend.hook import Whole, graph_task, kernel_set_digest
-from cuda_agent_backend.machine import all_flags
-from cuda_agent_backend.recording import Unrecordable, give_back, own_stream
+from cuda_agent_backend.runtime import cuda_graph as cudagraph
+from cuda_agent_backend.runtime import kernels
+from cuda_agent_backend.runtime.cuda_graph import Replayed, may_replay, name_of, still_in
+from cuda_agent_backend.runtime.graph_capture import Unrecordable, give_back, own_stream
+from cuda_agent_backend.runtime.machine import all_flags
+from cuda_agent_backend.tools import capture as capturing
+from cuda_agent_backend.tools.capture import capture
 from kernel_cache import KernelCache
-from sandbox.task import Task
+from sandbox.task.task import Task
 
 pytestmark = pytest.mark.alone
 
@@ -753,7 +756,7 @@ def test_a_small_network_is_replayed_end_to_end(tmp_path: Path) -> None:
         for _ in range(4):
             x = torch.randn(16, 64, device="cuda")
             torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)
-    from cuda_agent_backend.explain import explain
+    from cuda_agent_backend.tools.explain import explain
 
     with torch.no_grad():
         (graph,) = explain(model, x, options={**options, "cuda_agent.search": "cached"}).graphs

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
-from cuda_agent_backend.sketch.divisions import decided
+from cuda_agent_backend.codegen.ir.index_divisions import decided
 
 X, Y, Z = (sympy.Symbol(name, integer=True, nonnegative=True) for name in "xyz")
 SIZES = {X: 4, Y: 5, Z: 8}

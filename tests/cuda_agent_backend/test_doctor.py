@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cuda_agent_backend.doctor import (
+from cuda_agent_backend.cli.doctor import (
     Absent,
     Check,
     Facts,
@@ -17,7 +17,7 @@ from cuda_agent_backend.doctor import (
     judge_isolation,
     worst,
 )
-from sandbox.isolation import Isolation
+from sandbox.isolation.mechanisms import Isolation
 
 GOOD = Facts(
     system="Linux",

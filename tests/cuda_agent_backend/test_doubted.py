@@ -9,8 +9,8 @@ import pytest
 import torch
 from sketch_kit import randn, sample
 
-from cuda_agent_backend import machine
-from cuda_agent_backend.machine import (
+from cuda_agent_backend.runtime import machine
+from cuda_agent_backend.runtime.machine import (
     LIBRARIES,
     PROCESSORS,
     key_of,
@@ -18,11 +18,11 @@ from cuda_agent_backend.machine import (
     toolchain_of,
     why_doubted,
 )
-from cuda_agent_backend.promote import SearchResult, record_of, stands
+from cuda_agent_backend.search.promotion import SearchResult, record_of, stands
 from kernel_cache import Record
-from sandbox.candidate import Candidate
-from sandbox.plan import Buffer, Gemm, Launch, Plan, View
-from sandbox.specs import TensorSpec
+from sandbox.plan.candidate import Candidate
+from sandbox.plan.plan import Buffer, Gemm, Launch, Plan, View
+from sandbox.task.specs import TensorSpec
 from sandbox.verdict import Verdict
 
 

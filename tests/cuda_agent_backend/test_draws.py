@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from cuda_agent_backend.accept import MEDIAN, Trial
-from cuda_agent_backend.capture import capture
-from cuda_agent_backend.draws import only_draws
+from cuda_agent_backend.acceptance.process import MEDIAN, Trial
+from cuda_agent_backend.acceptance.rng_replay import only_draws
 from cuda_agent_backend.hook import graph_task
-from sandbox.devicelock import DeviceLock
-from sandbox.task import Task
+from cuda_agent_backend.tools.capture import capture
+from sandbox.task.task import Task
+from sandbox.timing.device_lock import DeviceLock
 
 KEPT = 0.75
 

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from cuda_agent_backend import backend
-from cuda_agent_backend.capture import capture
-from cuda_agent_backend.encoder_layers import ENCODER_LAYER
+from cuda_agent_backend.frontend.decompose import take_apart
+from cuda_agent_backend.frontend.encoder_layers import ENCODER_LAYER
 from cuda_agent_backend.options import parse
 from cuda_agent_backend.settings import Settings
-from cuda_agent_backend.taken_apart import take_apart
+from cuda_agent_backend.tools.capture import capture
 
 TOKENS, SIZE = 9, 16
 

@@ -7,8 +7,8 @@ import pytest
 import splice_kit as kit
 import torch
 
-from cuda_agent_backend.explain import explain, room
-from cuda_agent_backend.partition import partition
+from cuda_agent_backend.partition.regions import partition
+from cuda_agent_backend.tools.explain import explain, room
 
 pytestmark = pytest.mark.alone
 
@@ -26,7 +26,7 @@ class Net(torch.nn.Module):
 
 
 def test_an_inference_graph_is_explained_and_a_kernel_makes_a_hit(tmp_path: Path) -> None:
-    from cuda_agent_backend.capture import _forms, capture
+    from cuda_agent_backend.tools.capture import _forms, capture
 
     model, x = Net().eval(), torch.randn(8, 16)
     options = {

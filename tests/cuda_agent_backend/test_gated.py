@@ -16,16 +16,16 @@ from sketch_kit import Sample, on_cuda
 from torch import Tensor
 from torch.nn import functional as F
 
-from cuda_agent_backend.sketch import cuda
-from cuda_agent_backend.sketch.cuda_contract_gate import SKETCH, gating_writer
-from cuda_agent_backend.sketch.cuda_tiles import read_tiles
-from cuda_agent_backend.sketch.paired import combining
-from cuda_agent_backend.sketch.schedule import Parameter, Schedule
-from cuda_agent_backend.sketch.ssa import Unsupported
-from sandbox.candidate import Candidate
-from sandbox.compilation import Compiled
-from sandbox.compile import compile_candidate
-from sandbox.toolchain import Missing, find_cuda
+from cuda_agent_backend.codegen.cuda import generate as cuda
+from cuda_agent_backend.codegen.cuda.gemm.epilogue.glu.dual_gemm import combining
+from cuda_agent_backend.codegen.cuda.gemm.epilogue.glu.writer import SKETCH, gating_writer
+from cuda_agent_backend.codegen.cuda.gemm.tiles import read_tiles
+from cuda_agent_backend.codegen.ir.schedule import Parameter, Schedule
+from cuda_agent_backend.codegen.ir.ssa import Unsupported
+from sandbox.compile.candidate import compile_candidate
+from sandbox.compile.outcome import Compiled
+from sandbox.compile.toolchain import Missing, find_cuda
+from sandbox.plan.candidate import Candidate
 
 pytestmark = pytest.mark.usefixtures("plain_layouts")
 

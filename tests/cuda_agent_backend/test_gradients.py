@@ -22,19 +22,19 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 from cuda_agent_backend import log
-from cuda_agent_backend.canonical import Canonical, canonical
-from cuda_agent_backend.estimate import saving
-from cuda_agent_backend.gradients import BACKWARD
-from cuda_agent_backend.partition import Region, partition
-from cuda_agent_backend.sketch import cuda
-from cuda_agent_backend.sketch.api import Analysis, as_it_stands
-from cuda_agent_backend.sketch.contraction import Contraction, contraction_of
-from cuda_agent_backend.sketch.cuda_align import sides_of
-from cuda_agent_backend.sketch.cuda_operands import gather_of
-from cuda_agent_backend.sketch.schedule import Schedule
-from cuda_agent_backend.splice import Replacement, splice
+from cuda_agent_backend.codegen.analysis.gemm import Contraction, contraction_of
+from cuda_agent_backend.codegen.api import Analysis, as_it_stands
+from cuda_agent_backend.codegen.cuda import generate as cuda
+from cuda_agent_backend.codegen.cuda.gemm.aligned_operands import sides_of
+from cuda_agent_backend.codegen.cuda.gemm.operands import gather_of
+from cuda_agent_backend.codegen.ir.schedule import Schedule
+from cuda_agent_backend.graph.canonical import Canonical, canonical
+from cuda_agent_backend.graph.convolution_grad import BACKWARD
+from cuda_agent_backend.partition.estimate import saving
+from cuda_agent_backend.partition.regions import Region, partition
+from cuda_agent_backend.partition.splice import Replacement, splice
 from sandbox import launcher
-from sandbox.roofline import floor_bytes, operations
+from sandbox.timing.roofline import floor_bytes, operations
 
 pytestmark = pytest.mark.usefixtures("plain_layouts")
 
@@ -344,7 +344,7 @@ def test_what_cannot_be_taken_out_stays_beside_the_kernel(
     def broken(graph: Graph) -> None:
         raise IndexError("no mask")
 
-    monkeypatch.setattr("cuda_agent_backend.splice.only_needed", broken)
+    monkeypatch.setattr("cuda_agent_backend.partition.splice.only_needed", broken)
     launcher.define_ops()
     log.forget()
     graph = training()

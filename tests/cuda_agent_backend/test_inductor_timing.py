@@ -13,8 +13,8 @@ from torch._inductor.runtime.benchmarking import benchmarker
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 from torch._inductor.select_algorithm import AlgorithmSelectorCache, AutotuneArgs
 
-from cuda_agent_backend.inductor_timing import compiling, in_turns
-from sandbox.devicelock import DeviceLock
+from cuda_agent_backend.runtime.inductor_timing import compiling, in_turns
+from sandbox.timing.device_lock import DeviceLock
 
 pytestmark = pytest.mark.alone
 

@@ -13,8 +13,8 @@ from sketch_kit import on_cuda, randn
 from torch import Tensor
 from torch.nn import functional as F
 
-from cuda_agent_backend.sketch import cuda
-from cuda_agent_backend.sketch.nest import temporaries
+from cuda_agent_backend.codegen.cuda import generate as cuda
+from cuda_agent_backend.codegen.ir.nest import temporaries
 
 pytestmark = pytest.mark.usefixtures("plain_layouts")
 

@@ -17,16 +17,16 @@ from sketch_kit import Sample, beginning_with, sample
 from torch import Tensor
 from torch.nn import functional as F
 
-from cuda_agent_backend.sketch import cuda
-from cuda_agent_backend.sketch.cuda_contract_schedules import TILES as WARP_TILES
-from cuda_agent_backend.sketch.cuda_tiles import Tiles
-from cuda_agent_backend.sketch.last_wave import LastWave, best_last_wave, last_wave_of
-from cuda_agent_backend.sketch.ssa import Unsupported
-from sandbox.candidate import Candidate
-from sandbox.compilation import Compiled
-from sandbox.compile import compile_candidate
-from sandbox.plan import Launch
-from sandbox.toolchain import Missing, find_cuda
+from cuda_agent_backend.codegen.cuda import generate as cuda
+from cuda_agent_backend.codegen.cuda.gemm.schedules import TILES as WARP_TILES
+from cuda_agent_backend.codegen.cuda.gemm.tail_wave import LastWave, best_last_wave, last_wave_of
+from cuda_agent_backend.codegen.cuda.gemm.tiles import Tiles
+from cuda_agent_backend.codegen.ir.ssa import Unsupported
+from sandbox.compile.candidate import compile_candidate
+from sandbox.compile.outcome import Compiled
+from sandbox.compile.toolchain import Missing, find_cuda
+from sandbox.plan.candidate import Candidate
+from sandbox.plan.plan import Launch
 
 pytestmark = pytest.mark.usefixtures("plain_layouts")
 

@@ -13,24 +13,25 @@ from torch._inductor import config
 from torch._inductor.graph import GraphLowering
 from torch.nn import functional as F
 
-from cuda_agent_backend import accept, kernels
-from cuda_agent_backend.accept import Measured, decide_layouts, decision_of
-from cuda_agent_backend.capture import capture
-from cuda_agent_backend.explain import explain
+from cuda_agent_backend.acceptance import process as accept
+from cuda_agent_backend.acceptance.process import Measured, decide_layouts, decision_of
+from cuda_agent_backend.graph.layouts import channels_last, choosing, keep_eagers
 from cuda_agent_backend.hook import (
     KernelPass,
     Whole,
     graph_task,
     kernel_set_digest,
 )
-from cuda_agent_backend.layouts import channels_last, choosing, keep_eagers
-from cuda_agent_backend.machine import all_flags
 from cuda_agent_backend.options import Options
-from cuda_agent_backend.report import GraphReport
-from cuda_agent_backend.searching import Searching, SearchProcess
+from cuda_agent_backend.partition.report import GraphReport
+from cuda_agent_backend.runtime import kernels
+from cuda_agent_backend.runtime.machine import all_flags
+from cuda_agent_backend.search.client import Searching, SearchProcess
+from cuda_agent_backend.tools.capture import capture
+from cuda_agent_backend.tools.explain import explain
 from kernel_cache import KernelCache
-from sandbox.task import Task
-from sandbox.timing import Interval
+from sandbox.task.task import Task
+from sandbox.timing.decision import Interval
 
 pytestmark = pytest.mark.alone
 

@@ -7,10 +7,10 @@ from torch import Tensor
 from torch.fx import Graph, Node
 from torch.nn import functional as F
 
-from cuda_agent_backend.canonical import Canonical, canonical
-from cuda_agent_backend.layouts import channels_last, inductor_layouts
-from cuda_agent_backend.partition import partition
-from cuda_agent_backend.sketch.api import Analysis, analyse
+from cuda_agent_backend.codegen.api import Analysis, analyse
+from cuda_agent_backend.graph.canonical import Canonical, canonical
+from cuda_agent_backend.graph.layouts import channels_last, inductor_layouts
+from cuda_agent_backend.partition.regions import partition
 
 X, W = torch.randn(2, 8, 14, 14), torch.randn(8, 8, 3, 3)
 

@@ -13,9 +13,10 @@ from sketch_kit import on_cuda, randn, sample
 from torch import Tensor
 from torch.nn import functional as F
 
-from cuda_agent_backend.rewrite.alternatives import split
-from cuda_agent_backend.sketch import api, cuda
-from sandbox.candidate import Candidate
+from cuda_agent_backend.codegen import api
+from cuda_agent_backend.codegen.alternatives import split
+from cuda_agent_backend.codegen.cuda import generate as cuda
+from sandbox.plan.candidate import Candidate
 
 pytestmark = pytest.mark.usefixtures("plain_layouts")
 

@@ -19,19 +19,19 @@ from torch.fx import Interpreter, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
-from cuda_agent_backend.canonical import Canonical, canonical
-from cuda_agent_backend.mixed import mixed
-from cuda_agent_backend.partition import Region, partition
+from cuda_agent_backend.codegen.api import NotCovered, analyse, generate, schedules
+from cuda_agent_backend.codegen.cuda.attention.linear.writer import CudaMixing, _parts_in_waves
+from cuda_agent_backend.codegen.cuda.rows.layout import DeviceFacts
+from cuda_agent_backend.graph.canonical import Canonical, canonical
+from cuda_agent_backend.operators.back_to_back import mixed
+from cuda_agent_backend.partition.regions import Region, partition
 from cuda_agent_backend.rewrite.vanishing import vanishes
-from cuda_agent_backend.sketch.api import NotCovered, analyse, generate, schedules
-from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
-from cuda_agent_backend.sketch.cuda_mixing import CudaMixing, _parts_in_waves
-from sandbox.accuracy import compare
-from sandbox.candidate import Candidate
-from sandbox.compilation import Compiled
-from sandbox.compile import compile_candidate
-from sandbox.oracle import run_oracle
-from sandbox.toolchain import Missing, find_cuda
+from sandbox.accuracy.compare import compare
+from sandbox.accuracy.oracle import run_oracle
+from sandbox.compile.candidate import compile_candidate
+from sandbox.compile.outcome import Compiled
+from sandbox.compile.toolchain import Missing, find_cuda
+from sandbox.plan.candidate import Candidate
 
 DEVICE = DeviceFacts()
 INFINITY, NAN = float("inf"), float("nan")

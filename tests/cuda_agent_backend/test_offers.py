@@ -12,12 +12,12 @@ import splice_kit as kit
 import torch
 from torch import Tensor
 
-from cuda_agent_backend import kernels
 from cuda_agent_backend.hook import Whole
-from cuda_agent_backend.machine import key_of
 from cuda_agent_backend.options import Options
+from cuda_agent_backend.runtime import kernels
+from cuda_agent_backend.runtime.machine import key_of
 from kernel_cache import KernelCache, NegativeRecord
-from sandbox.task import Task
+from sandbox.task.task import Task
 
 pytestmark = pytest.mark.alone
 

@@ -11,13 +11,13 @@ from torch._inductor import config
 from torch._inductor.compile_fx import compile_fx_inner
 from torch._inductor.utils import run_and_get_code
 
-from cuda_agent_backend import accept
-from cuda_agent_backend.accept import Trial
-from cuda_agent_backend.capture import capture
+from cuda_agent_backend.acceptance import process as accept
+from cuda_agent_backend.acceptance.process import Trial
+from cuda_agent_backend.graph.origins import origins, restore
 from cuda_agent_backend.hook import graph_task
-from cuda_agent_backend.origins import origins, restore
-from sandbox.devicelock import DeviceLock
-from sandbox.task import Task
+from cuda_agent_backend.tools.capture import capture
+from sandbox.task.task import Task
+from sandbox.timing.device_lock import DeviceLock
 
 pytestmark = pytest.mark.alone
 

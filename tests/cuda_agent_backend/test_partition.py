@@ -11,9 +11,9 @@ from torch.fx import Graph
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
-from cuda_agent_backend.operators import viewable
-from cuda_agent_backend.partition import Region, partition
-from cuda_agent_backend.triangular import masked_operand
+from cuda_agent_backend.operators.kinds import viewable
+from cuda_agent_backend.operators.masked_operands import masked_operand
+from cuda_agent_backend.partition.regions import Region, partition
 
 
 def graph_of(function: Callable[..., Any], *inputs: Any, tracing: str = "fake") -> Graph:

@@ -15,16 +15,16 @@ from sketch_kit import on_cuda as made
 from torch import Tensor
 from torch.nn import functional as F
 
-from cuda_agent_backend.sketch import cuda
-from cuda_agent_backend.sketch.cuda_contract_pool import SKETCH, pooling_writer
-from cuda_agent_backend.sketch.cuda_tiles import read_tiles
-from cuda_agent_backend.sketch.pooled import pooling_of
-from cuda_agent_backend.sketch.schedule import Parameter, Schedule
-from cuda_agent_backend.sketch.ssa import Unsupported
-from sandbox.candidate import Candidate
-from sandbox.compilation import Compiled
-from sandbox.compile import compile_candidate
-from sandbox.toolchain import Missing, find_cuda
+from cuda_agent_backend.codegen.cuda import generate as cuda
+from cuda_agent_backend.codegen.cuda.gemm.epilogue.pool.match import pooling_of
+from cuda_agent_backend.codegen.cuda.gemm.epilogue.pool.writer import SKETCH, pooling_writer
+from cuda_agent_backend.codegen.cuda.gemm.tiles import read_tiles
+from cuda_agent_backend.codegen.ir.schedule import Parameter, Schedule
+from cuda_agent_backend.codegen.ir.ssa import Unsupported
+from sandbox.compile.candidate import compile_candidate
+from sandbox.compile.outcome import Compiled
+from sandbox.compile.toolchain import Missing, find_cuda
+from sandbox.plan.candidate import Candidate
 
 pytestmark = pytest.mark.usefixtures("plain_layouts")
 

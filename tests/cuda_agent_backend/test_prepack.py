@@ -13,11 +13,13 @@ from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.utils.parametrizations import weight_norm
 
-from cuda_agent_backend import kernels, log, prepack
+from cuda_agent_backend import log
 from cuda_agent_backend.backend import cuda_agent
-from cuda_agent_backend.explain import explain
+from cuda_agent_backend.frontend import prepack
+from cuda_agent_backend.frontend.prepack import Prepacked, Split, split, weights_changed
 from cuda_agent_backend.options import Options
-from cuda_agent_backend.prepack import Prepacked, Split, split, weights_changed
+from cuda_agent_backend.runtime import kernels
+from cuda_agent_backend.tools.explain import explain
 
 OPTIONS = {
     "cuda_agent.search": "cached",
@@ -202,7 +204,7 @@ def test_what_is_explained_is_the_rest() -> None:
 
 
 def test_a_graph_that_is_prepacked_is_not_replayed(tmp_path: Path) -> None:
-    from cuda_agent_backend.cudagraph import wanted
+    from cuda_agent_backend.runtime.cuda_graph import wanted
 
     plain = Options(tmp_path, tmp_path)
     assert wanted(plain) and not wanted(Options(tmp_path, tmp_path, prepack=True))

@@ -17,21 +17,21 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
-from cuda_agent_backend.rewrite.alternatives import split
+from cuda_agent_backend.codegen import api
+from cuda_agent_backend.codegen.alternatives import split
+from cuda_agent_backend.codegen.cuda.rows.layout import DeviceFacts
+from cuda_agent_backend.graph.edit import name_of
 from cuda_agent_backend.rewrite.catalogue import RULES
-from cuda_agent_backend.rewrite.edit import name_of
 from cuda_agent_backend.rewrite.forms import Form, forms, rewritten
 from cuda_agent_backend.rewrite.orders import chains_of
 from cuda_agent_backend.rewrite.rules.product_order import RULE
-from cuda_agent_backend.sketch import api
-from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
 from sandbox import launcher
-from sandbox.candidate import Candidate
-from sandbox.compile import Compiled, compile_candidate
+from sandbox.accuracy.oracle import run_eager, run_oracle
+from sandbox.compile.candidate import Compiled, compile_candidate
+from sandbox.compile.toolchain import Missing, find_cuda
 from sandbox.judge import Judge
-from sandbox.oracle import run_eager, run_oracle
+from sandbox.plan.candidate import Candidate
 from sandbox.session import Timeouts
-from sandbox.toolchain import Missing, find_cuda
 from sandbox.verdict import Correct
 
 Function = Callable[..., Any]

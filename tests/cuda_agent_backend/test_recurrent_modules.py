@@ -18,21 +18,23 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.utils.rnn import PackedSequence, pack_sequence, pad_packed_sequence
 
-from cuda_agent_backend import backend, kernels, recurrent
-from cuda_agent_backend.canonical import Canonical, canonical
-from cuda_agent_backend.capture import capture
-from cuda_agent_backend.cudagraph import may_replay
-from cuda_agent_backend.estimate import saving
-from cuda_agent_backend.explain import explain
+from cuda_agent_backend import backend
+from cuda_agent_backend.codegen import api
+from cuda_agent_backend.codegen.cuda.rows.layout import DeviceFacts
+from cuda_agent_backend.frontend import recurrent_modules as recurrent
+from cuda_agent_backend.graph.canonical import Canonical, canonical
 from cuda_agent_backend.hook import graph_task
-from cuda_agent_backend.partition import partition
-from cuda_agent_backend.sketch import api
-from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
-from sandbox.bounds import input_bounds
-from sandbox.candidate import Candidate
-from sandbox.inputs import make_inputs
-from sandbox.recurrent import operator_of
-from sandbox.task import Task
+from cuda_agent_backend.partition.estimate import saving
+from cuda_agent_backend.partition.regions import partition
+from cuda_agent_backend.runtime import kernels
+from cuda_agent_backend.runtime.cuda_graph import may_replay
+from cuda_agent_backend.tools.capture import capture
+from cuda_agent_backend.tools.explain import explain
+from sandbox.accuracy.bounds import input_bounds
+from sandbox.accuracy.inputs import make_inputs
+from sandbox.plan.candidate import Candidate
+from sandbox.task.recurrent_ops import operator_of
+from sandbox.task.task import Task
 
 
 @pytest.fixture(autouse=True)

@@ -17,20 +17,26 @@ from sketch_kit import on_cuda as made
 from torch import Tensor
 from torch.nn import functional as F
 
-from cuda_agent_backend.sketch import crossing, cuda, cuda_reduced_schedules
-from cuda_agent_backend.sketch.cuda_contract_reduce import SKETCH, reducing_writer, shape_of
-from cuda_agent_backend.sketch.cuda_contract_schedules import reducing_schedules
-from cuda_agent_backend.sketch.cuda_schedules import kernel_schedules
-from cuda_agent_backend.sketch.cuda_tiles import read_tiles
-from cuda_agent_backend.sketch.nest import RowStage
-from cuda_agent_backend.sketch.reduced import Reducing, reducing_of
-from cuda_agent_backend.sketch.reduced_stages import below
-from cuda_agent_backend.sketch.schedule import Parameter, Schedule
-from cuda_agent_backend.sketch.ssa import Body, Instruction, Unsupported, Value
-from sandbox.candidate import Candidate
-from sandbox.compilation import Compiled
-from sandbox.compile import compile_candidate
-from sandbox.toolchain import Missing, find_cuda
+from cuda_agent_backend.codegen.analysis import mixed_reductions as crossing
+from cuda_agent_backend.codegen.cuda import generate as cuda
+from cuda_agent_backend.codegen.cuda.gemm.epilogue import schedules as cuda_reduced_schedules
+from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.match import Reducing, reducing_of
+from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.stages import below
+from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.writer import (
+    SKETCH,
+    reducing_writer,
+    shape_of,
+)
+from cuda_agent_backend.codegen.cuda.gemm.schedules import reducing_schedules
+from cuda_agent_backend.codegen.cuda.gemm.tiles import read_tiles
+from cuda_agent_backend.codegen.cuda.schedules import kernel_schedules
+from cuda_agent_backend.codegen.ir.nest import RowStage
+from cuda_agent_backend.codegen.ir.schedule import Parameter, Schedule
+from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Unsupported, Value
+from sandbox.compile.candidate import compile_candidate
+from sandbox.compile.outcome import Compiled
+from sandbox.compile.toolchain import Missing, find_cuda
+from sandbox.plan.candidate import Candidate
 
 pytestmark = pytest.mark.usefixtures("plain_layouts")
 

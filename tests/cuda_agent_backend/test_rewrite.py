@@ -20,9 +20,9 @@ from cuda_agent_backend.rewrite.forms import Form, forms, rewritten
 from cuda_agent_backend.rewrite.linear import matching_dims
 from cuda_agent_backend.rewrite.rules.merged_clamps import Bounds
 from cuda_agent_backend.rewrite.work import Work, work_of
-from sandbox.inputs import DISTRIBUTIONS, make_inputs
-from sandbox.oracle import run_eager, run_oracle
-from sandbox.task import Task
+from sandbox.accuracy.inputs import DISTRIBUTIONS, make_inputs
+from sandbox.accuracy.oracle import run_eager, run_oracle
+from sandbox.task.task import Task
 
 INFINITY, NAN = math.inf, math.nan
 BY_NAME = {rule.name: rule for rule in RULES}

@@ -14,12 +14,12 @@ from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.fx_passes.joint_graph import joint_graph_passes
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from cuda_agent_backend.canonical import Canonical, canonical
+from cuda_agent_backend.graph.canonical import Canonical, canonical
 from cuda_agent_backend.rewrite.forms import forms, rewritten
 from cuda_agent_backend.rewrite.rules.scaled_softmax import RULE
-from sandbox.inputs import DISTRIBUTIONS, make_inputs
-from sandbox.oracle import run_oracle
-from sandbox.task import Task
+from sandbox.accuracy.inputs import DISTRIBUTIONS, make_inputs
+from sandbox.accuracy.oracle import run_oracle
+from sandbox.task.task import Task
 
 X = torch.randn(24, 40, generator=torch.Generator().manual_seed(1))
 T = torch.tensor(1.3)

@@ -19,24 +19,24 @@ from torch import Tensor
 from torch.fx import Graph
 from torch.nn import functional as F
 
-from cuda_agent_backend import tables
 from cuda_agent_backend.agent.tools import Toolbox
-from cuda_agent_backend.estimate import saving
-from cuda_agent_backend.partition import Region
-from cuda_agent_backend.rewrite.alternatives import PARAMETER, Alternatives, named, split
-from cuda_agent_backend.rewrite.edit import Editor, argument, aten, calls
-from cuda_agent_backend.rewrite.edit import replace as put
+from cuda_agent_backend.codegen.alternatives import PARAMETER, Alternatives, named, split
+from cuda_agent_backend.codegen.api import NotCovered, analyse, as_it_stands, generate, schedules
+from cuda_agent_backend.codegen.cuda.rows.layout import DeviceFacts
+from cuda_agent_backend.codegen.ir.schedule import Schedule
+from cuda_agent_backend.graph.edit import Editor, argument, aten, calls
+from cuda_agent_backend.graph.edit import replace as put
+from cuda_agent_backend.partition.estimate import saving
+from cuda_agent_backend.partition.regions import Region
 from cuda_agent_backend.rewrite.forms import rewritten
 from cuda_agent_backend.rewrite.rule import Rule
-from cuda_agent_backend.sketch.api import NotCovered, analyse, as_it_stands, generate, schedules
-from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
-from cuda_agent_backend.sketch.schedule import Schedule
-from sandbox.candidate import Candidate
-from sandbox.compile import Compiled, compile_candidate
+from cuda_agent_backend.tools import tables
+from sandbox.compile.candidate import Compiled, compile_candidate
+from sandbox.compile.toolchain import Missing, find_cuda
 from sandbox.judge import Judge
+from sandbox.plan.candidate import Candidate
 from sandbox.session import Timeouts
-from sandbox.task import Task
-from sandbox.toolchain import Missing, find_cuda
+from sandbox.task.task import Task
 from sandbox.verdict import Correct, Outcome, Wrong
 
 pytestmark = pytest.mark.alone

@@ -16,9 +16,9 @@ from torch._inductor.decomposition import select_decomp_table
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from cuda_agent_backend.partition import partition
-from cuda_agent_backend.sketch import cuda
-from cuda_agent_backend.sketch.schedule import Schedule
+from cuda_agent_backend.codegen.cuda import generate as cuda
+from cuda_agent_backend.codegen.ir.schedule import Schedule
+from cuda_agent_backend.partition.regions import partition
 
 pytestmark = pytest.mark.usefixtures("plain_layouts")
 

@@ -14,19 +14,22 @@ import torch
 from endpoint_kit import call, endpoint, said
 from sketch_kit import sample
 
-from cuda_agent_backend import accept, kernels, searching, service
+from cuda_agent_backend.acceptance import process as accept
 from cuda_agent_backend.agent.policies.spec import PolicySpec
-from cuda_agent_backend.agent.trajectory import Trajectory
-from cuda_agent_backend.agent.trajectory_file import read
-from cuda_agent_backend.canonical import Canonical
-from cuda_agent_backend.machine import all_flags, key_of
+from cuda_agent_backend.agent.trajectories.events import Trajectory
+from cuda_agent_backend.agent.trajectories.file import read
+from cuda_agent_backend.graph.canonical import Canonical
 from cuda_agent_backend.options import Options
-from cuda_agent_backend.promote import NothingFound, Searched
-from cuda_agent_backend.searching import Searching, SearchProcess
-from cuda_agent_backend.wire import Child
+from cuda_agent_backend.runtime import kernels
+from cuda_agent_backend.runtime.child_process import Child
+from cuda_agent_backend.runtime.machine import all_flags, key_of
+from cuda_agent_backend.search import client as searching
+from cuda_agent_backend.search import service
+from cuda_agent_backend.search.client import Searching, SearchProcess
+from cuda_agent_backend.search.promotion import NothingFound, Searched
 from kernel_cache import CacheUnavailable, Miss, NegativeRecord, Record
 from kernel_cache.values import Fault
-from sandbox.task import Task
+from sandbox.task.task import Task
 
 pytestmark = pytest.mark.alone
 
@@ -44,7 +47,7 @@ def tasks_of(*chains: tuple[Any, ...], size: int = 64) -> list[Task]:
     from test_canonical import call, placeholder
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from cuda_agent_backend.canonical import canonical
+    from cuda_agent_backend.graph.canonical import canonical
 
     made = []
     for chain in chains:
@@ -181,7 +184,7 @@ def test_a_kernel_that_is_there_already_is_not_searched_again(
 
 
 def test_whatever_a_child_prints_does_not_disturb_the_messages() -> None:
-    child = Child("cuda_agent_backend.accept")
+    child = Child("cuda_agent_backend.acceptance.process")
     child.send({"graph": "no task", "kernels": [], "cache_dir": "/nonexistent/x", "budget_s": 1})
     message = child.receive(60.0)
     child.stop()
@@ -298,8 +301,8 @@ def test_one_that_died_meanwhile_is_replaced_and_one_that_waits_ends_with_the_se
 
 
 def test_a_process_started_ahead_answers_and_ends_when_nobody_asks() -> None:
-    child = Child("cuda_agent_backend.accept", [accept.AHEAD])
-    idle = Child("cuda_agent_backend.accept", [accept.AHEAD])
+    child = Child("cuda_agent_backend.acceptance.process", [accept.AHEAD])
+    idle = Child("cuda_agent_backend.acceptance.process", [accept.AHEAD])
     child.send({"graph": "no task", "kernels": [], "cache_dir": "/nonexistent/x", "budget_s": 1})
     message = child.receive(120.0)
     child.stop()

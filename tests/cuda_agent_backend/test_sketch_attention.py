@@ -10,15 +10,15 @@ import torch
 from sketch_kit import KEY, Sample, sample
 from torch import Tensor
 
-from cuda_agent_backend.sketch.api import NotCovered, analyse, generate, schedules
-from cuda_agent_backend.sketch.cpu_attention import CpuAttention
-from cuda_agent_backend.sketch.schedule import Schedule
+from cuda_agent_backend.codegen.api import NotCovered, analyse, generate, schedules
+from cuda_agent_backend.codegen.cpu.attention import CpuAttention
+from cuda_agent_backend.codegen.ir.schedule import Schedule
 from sandbox import launcher
-from sandbox.accuracy import compare
-from sandbox.candidate import Candidate
-from sandbox.compile import Compiled, compile_candidate
-from sandbox.inputs import make_inputs
-from sandbox.oracle import run_eager, run_oracle
+from sandbox.accuracy.compare import compare
+from sandbox.accuracy.inputs import make_inputs
+from sandbox.accuracy.oracle import run_eager, run_oracle
+from sandbox.compile.candidate import Compiled, compile_candidate
+from sandbox.plan.candidate import Candidate
 
 ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 INFINITY, NAN = float("inf"), float("nan")

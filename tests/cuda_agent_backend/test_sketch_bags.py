@@ -15,11 +15,11 @@ from sketch_kit import Sample, run_cpu, sample
 from torch import Tensor
 from torch.nn import functional as F
 
-from cuda_agent_backend.gathered import Cover, overlap_add
-from cuda_agent_backend.sketch import api
-from sandbox.bounds import input_bounds
-from sandbox.candidate import Candidate
-from sandbox.roofline import floor_bytes
+from cuda_agent_backend.codegen import api
+from cuda_agent_backend.graph.gathers import Cover, overlap_add
+from sandbox.accuracy.bounds import input_bounds
+from sandbox.plan.candidate import Candidate
+from sandbox.timing.roofline import floor_bytes
 
 
 def randn(*shape: int) -> Tensor:

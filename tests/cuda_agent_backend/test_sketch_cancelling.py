@@ -11,16 +11,16 @@ import torch
 from sketch_kit import Sample, on_cuda, run_cpu, sample
 from torch import Tensor
 
-from cuda_agent_backend.sketch import cuda
-from cuda_agent_backend.sketch.cancelling import WIDE_SUM, mark_cancelling
-from cuda_agent_backend.sketch.schedule import Parameter, Schedule
-from sandbox.accuracy import compare
-from sandbox.candidate import Candidate
-from sandbox.compilation import Compiled
-from sandbox.compile import compile_candidate
-from sandbox.inputs import make_inputs
-from sandbox.oracle import run_eager, run_oracle
-from sandbox.toolchain import Missing, find_cuda
+from cuda_agent_backend.codegen.analysis.cancellation import WIDE_SUM, mark_cancelling
+from cuda_agent_backend.codegen.cuda import generate as cuda
+from cuda_agent_backend.codegen.ir.schedule import Parameter, Schedule
+from sandbox.accuracy.compare import compare
+from sandbox.accuracy.inputs import make_inputs
+from sandbox.accuracy.oracle import run_eager, run_oracle
+from sandbox.compile.candidate import compile_candidate
+from sandbox.compile.outcome import Compiled
+from sandbox.compile.toolchain import Missing, find_cuda
+from sandbox.plan.candidate import Candidate
 
 pytestmark = pytest.mark.usefixtures("plain_layouts")
 

@@ -12,15 +12,15 @@ import pytest
 import torch
 from sketch_kit import Sample, sample
 
-from cuda_agent_backend.sketch import api
-from cuda_agent_backend.sketch.cuda_chain import FOLLOW, KERNEL, chained
-from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
-from cuda_agent_backend.sketch.ssa import Unsupported
-from sandbox.candidate import Candidate
-from sandbox.compile import Compiled, compile_candidate
-from sandbox.disassembly import find_disassembler
-from sandbox.plan import Launch
-from sandbox.toolchain import Missing, find_cuda
+from cuda_agent_backend.codegen import api
+from cuda_agent_backend.codegen.cuda.common.dependent_launch import FOLLOW, KERNEL, chained
+from cuda_agent_backend.codegen.cuda.rows.layout import DeviceFacts
+from cuda_agent_backend.codegen.ir.ssa import Unsupported
+from sandbox.compile.candidate import Compiled, compile_candidate
+from sandbox.compile.disassembly import find_disassembler
+from sandbox.compile.toolchain import Missing, find_cuda
+from sandbox.plan.candidate import Candidate
+from sandbox.plan.plan import Launch
 
 
 def of_two_kernels() -> Sample:

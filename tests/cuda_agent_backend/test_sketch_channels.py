@@ -14,11 +14,11 @@ from sketch_kit import Sample, sample
 from torch._inductor import config as inductor_config
 from torch.nn import functional as F
 
-from cuda_agent_backend.sketch import cuda
-from cuda_agent_backend.sketch.cuda_channels import SKETCH
-from cuda_agent_backend.sketch.schedule import Schedule
-from cuda_agent_backend.sketch.ssa import Unsupported
-from sandbox.plan import Launch
+from cuda_agent_backend.codegen.cuda import generate as cuda
+from cuda_agent_backend.codegen.cuda.channel_gather.writer import SKETCH
+from cuda_agent_backend.codegen.ir.schedule import Schedule
+from cuda_agent_backend.codegen.ir.ssa import Unsupported
+from sandbox.plan.plan import Launch
 
 DEVICE = cuda.DeviceFacts()
 

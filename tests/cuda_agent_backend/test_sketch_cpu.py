@@ -11,9 +11,10 @@ import torch
 from sketch_kit import INTEGERS, Sample, run_cpu, sample
 from torch.nn import functional as F
 
-from cuda_agent_backend.sketch import cpu, cpu_schedules
-from cuda_agent_backend.sketch.schedule import Schedule
-from cuda_agent_backend.sketch.ssa import Unsupported
+from cuda_agent_backend.codegen.cpu import schedules as cpu_schedules
+from cuda_agent_backend.codegen.cpu import writer as cpu
+from cuda_agent_backend.codegen.ir.schedule import Schedule
+from cuda_agent_backend.codegen.ir.ssa import Unsupported
 
 INFINITY = float("inf")
 

@@ -15,10 +15,10 @@ from sketch_kit import Sample, sample
 from torch._inductor import config as inductor_config
 from torch.nn import functional as F
 
-from cuda_agent_backend.sketch import api
-from cuda_agent_backend.sketch.cuda_crossed import SKETCH
-from cuda_agent_backend.sketch.schedule import Schedule
-from sandbox.candidate import Candidate
+from cuda_agent_backend.codegen import api
+from cuda_agent_backend.codegen.cuda.channels_last.writer import SKETCH
+from cuda_agent_backend.codegen.ir.schedule import Schedule
+from sandbox.plan.candidate import Candidate
 
 
 def randn(*shape: int) -> torch.Tensor:

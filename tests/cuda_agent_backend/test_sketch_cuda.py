@@ -13,16 +13,16 @@ import torch
 from sketch_kit import INTEGERS, Sample, sample
 from torch.nn import functional as F
 
-from cuda_agent_backend.sketch import cuda
-from cuda_agent_backend.sketch.schedule import Schedule
-from cuda_agent_backend.sketch.ssa import Unsupported
-from sandbox.candidate import Candidate
-from sandbox.compilation import Compiled
-from sandbox.compile import compile_candidate
-from sandbox.inputs import make_inputs
-from sandbox.plan import Launch, Plan
-from sandbox.specs import TensorSpec
-from sandbox.toolchain import Missing, find_cuda
+from cuda_agent_backend.codegen.cuda import generate as cuda
+from cuda_agent_backend.codegen.ir.schedule import Schedule
+from cuda_agent_backend.codegen.ir.ssa import Unsupported
+from sandbox.accuracy.inputs import make_inputs
+from sandbox.compile.candidate import compile_candidate
+from sandbox.compile.outcome import Compiled
+from sandbox.compile.toolchain import Missing, find_cuda
+from sandbox.plan.candidate import Candidate
+from sandbox.plan.plan import Launch, Plan
+from sandbox.task.specs import TensorSpec
 
 pytestmark = pytest.mark.usefixtures("plain_layouts")
 

@@ -13,18 +13,18 @@ from test_sketch_cuda_attention import Case, heads, masked, randn
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from cuda_agent_backend.canonical import Canonical, canonical
-from cuda_agent_backend.sketch.api import NotCovered, analyse, generate, schedules
-from cuda_agent_backend.sketch.cuda_attention_half import CudaHalfAttention
-from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
-from cuda_agent_backend.sketch.schedule import Schedule
-from sandbox.accuracy import Draw, compare, compare_draws
-from sandbox.candidate import Candidate
-from sandbox.compilation import Compiled
-from sandbox.compile import compile_candidate
-from sandbox.oracle import run_oracle
-from sandbox.task import Task
-from sandbox.toolchain import Missing, find_cuda
+from cuda_agent_backend.codegen.api import NotCovered, analyse, generate, schedules
+from cuda_agent_backend.codegen.cuda.attention.half import CudaHalfAttention
+from cuda_agent_backend.codegen.cuda.rows.layout import DeviceFacts
+from cuda_agent_backend.codegen.ir.schedule import Schedule
+from cuda_agent_backend.graph.canonical import Canonical, canonical
+from sandbox.accuracy.compare import Draw, compare, compare_draws
+from sandbox.accuracy.oracle import run_oracle
+from sandbox.compile.candidate import compile_candidate
+from sandbox.compile.outcome import Compiled
+from sandbox.compile.toolchain import Missing, find_cuda
+from sandbox.plan.candidate import Candidate
+from sandbox.task.task import Task
 
 aten = torch.ops.aten
 FLASH = aten._scaled_dot_product_flash_attention.default

@@ -15,13 +15,13 @@ import torch
 from sketch_kit import Sample, sample
 from torch.nn import functional as F
 
-from cuda_agent_backend.sketch import cuda
-from cuda_agent_backend.sketch.cuda_access import fold_constants
-from cuda_agent_backend.sketch.cuda_estimate import row_facts
-from cuda_agent_backend.sketch.cuda_gather import places_first, sharing_rows
-from cuda_agent_backend.sketch.nest import Kernel, RowStage, merge_outer
-from cuda_agent_backend.sketch.schedule import Schedule
-from cuda_agent_backend.sketch.ssa import GATHER, Body, Instruction, Unsupported, Value
+from cuda_agent_backend.codegen.cuda import generate as cuda
+from cuda_agent_backend.codegen.cuda.common.access import fold_constants
+from cuda_agent_backend.codegen.cuda.rows.estimate import row_facts
+from cuda_agent_backend.codegen.cuda.rows.table_rows import places_first, sharing_rows
+from cuda_agent_backend.codegen.ir.nest import Kernel, RowStage, merge_outer
+from cuda_agent_backend.codegen.ir.schedule import Schedule
+from cuda_agent_backend.codegen.ir.ssa import GATHER, Body, Instruction, Unsupported, Value
 
 DEVICE = cuda.DeviceFacts()
 

@@ -11,10 +11,15 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from cuda_agent_backend.sketch.cuda_access import POSITION, flatten, is_aligned, share_divisors
-from cuda_agent_backend.sketch.cuda_frame import position_loop
-from cuda_agent_backend.sketch.cuda_layout import Layout
-from cuda_agent_backend.sketch.ssa import Body, Instruction, Value
+from cuda_agent_backend.codegen.cuda.common.access import (
+    POSITION,
+    flatten,
+    is_aligned,
+    share_divisors,
+)
+from cuda_agent_backend.codegen.cuda.common.frame import position_loop
+from cuda_agent_backend.codegen.cuda.rows.layout import Layout
+from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Value
 
 
 def positions(layout: Layout) -> list[int]:

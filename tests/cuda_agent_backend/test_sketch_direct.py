@@ -13,11 +13,11 @@ from sketch_kit import Sample, beginning_with, holes, randn, sample
 from torch import Tensor
 from torch.nn import functional as F
 
-from cuda_agent_backend.sketch import cuda
-from cuda_agent_backend.sketch.contraction import contraction_of
-from cuda_agent_backend.sketch.cuda_direct import SKETCH, shape_of
-from cuda_agent_backend.sketch.schedule import Schedule
-from cuda_agent_backend.sketch.ssa import Unsupported
+from cuda_agent_backend.codegen.analysis.gemm import contraction_of
+from cuda_agent_backend.codegen.cuda import generate as cuda
+from cuda_agent_backend.codegen.cuda.gemm.skinny.writer import SKETCH, shape_of
+from cuda_agent_backend.codegen.ir.schedule import Schedule
+from cuda_agent_backend.codegen.ir.ssa import Unsupported
 
 pytestmark = pytest.mark.usefixtures("plain_layouts")
 

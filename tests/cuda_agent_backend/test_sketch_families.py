@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cuda_agent_backend.agent.skill.sketches import families
-from cuda_agent_backend.sketch.families import family_of
+from cuda_agent_backend.codegen.family_names import family_of
 
 NAMES = {
     "Sorts": "sort",

@@ -14,7 +14,7 @@ from sketch_kit import sample
 from torch import Tensor
 from torch.nn import functional as F
 
-from cuda_agent_backend.sketch import cuda
+from cuda_agent_backend.codegen.cuda import generate as cuda
 
 DEVICE = cuda.DeviceFacts()
 SPECIAL = torch.tensor(

@@ -17,9 +17,9 @@ from sketch_kit import Sample, run_cpu, sample
 from torch._inductor.decomposition import select_decomp_table
 from torch.nn import functional as F
 
-from cuda_agent_backend.sketch import api
-from cuda_agent_backend.sketch.schedule import Schedule
-from sandbox.candidate import Candidate
+from cuda_agent_backend.codegen import api
+from cuda_agent_backend.codegen.ir.schedule import Schedule
+from sandbox.plan.candidate import Candidate
 
 
 def randn(*shape: int) -> torch.Tensor:

@@ -16,14 +16,15 @@ import torch
 from sketch_kit import Sample, on_cuda, randn
 from torch.nn import functional as F
 
-from cuda_agent_backend.sketch import api, cuda
-from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
-from cuda_agent_backend.sketch.schedule import Parameter, Schedule
-from cuda_agent_backend.sketch.ssa import Unsupported
-from sandbox.candidate import Candidate
-from sandbox.compile import Compiled, compile_candidate
-from sandbox.plan import Launch, Plan
-from sandbox.toolchain import Missing, find_cuda
+from cuda_agent_backend.codegen import api
+from cuda_agent_backend.codegen.cuda import generate as cuda
+from cuda_agent_backend.codegen.cuda.rows.layout import DeviceFacts
+from cuda_agent_backend.codegen.ir.schedule import Parameter, Schedule
+from cuda_agent_backend.codegen.ir.ssa import Unsupported
+from sandbox.compile.candidate import Compiled, compile_candidate
+from sandbox.compile.toolchain import Missing, find_cuda
+from sandbox.plan.candidate import Candidate
+from sandbox.plan.plan import Launch, Plan
 
 SMALL = DeviceFacts(sm_count=6)
 """A device with room for few blocks."""
@@ -109,7 +110,7 @@ def test_several_warps_look_for_what_more_blocks_than_a_warp_has_threads_leave(
 
 
 EMULATED = """
-import sys; from pathlib import Path; import cuda_emulator, torch; from sandbox.plan import Plan
+import sys; from pathlib import Path; import cuda_emulator, torch; from sandbox.plan.plan import Plan
 folder = Path(sys.argv[1]); plan = Plan.from_json((folder / "plan").read_text())
 inputs = [torch.zeros(spec.shape) for spec in plan.input_specs]
 cuda_emulator.run((folder / "source").read_text(), plan, inputs, folder)

@@ -13,13 +13,13 @@ from sketch_kit import holes, randn, sample
 from torch import Tensor
 from torch.nn import functional as F
 
-from cuda_agent_backend.sketch import cuda
-from cuda_agent_backend.sketch.contraction import contraction_of
-from cuda_agent_backend.sketch.cuda_halo import SKETCH, steps_of
-from cuda_agent_backend.sketch.halo import halo_of
-from cuda_agent_backend.sketch.schedule import Parameter, Schedule
-from cuda_agent_backend.sketch.ssa import Unsupported
-from sandbox.toolchain import Missing, find_cuda
+from cuda_agent_backend.codegen.analysis.gemm import contraction_of
+from cuda_agent_backend.codegen.cuda import generate as cuda
+from cuda_agent_backend.codegen.cuda.conv.halo.match import halo_of
+from cuda_agent_backend.codegen.cuda.conv.halo.writer import SKETCH, steps_of
+from cuda_agent_backend.codegen.ir.schedule import Parameter, Schedule
+from cuda_agent_backend.codegen.ir.ssa import Unsupported
+from sandbox.compile.toolchain import Missing, find_cuda
 
 pytestmark = pytest.mark.usefixtures("plain_layouts")
 

@@ -14,16 +14,16 @@ from sketch_kit import Sample, on_cuda, randn
 from torch import Tensor
 from torch.nn import functional as F
 
-from cuda_agent_backend.sketch import api
-from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
-from cuda_agent_backend.sketch.cuda_library import SKETCH, is_library
-from cuda_agent_backend.sketch.schedule import Parameter, Schedule
-from sandbox.candidate import Candidate
-from sandbox.compile import Compiled, compile_candidate
-from sandbox.plan import Convolution, Gemm, Launch
-from sandbox.specs import TensorSpec
-from sandbox.task import InputRef, Node, NodeRef, Task
-from sandbox.toolchain import Missing, find_cuda
+from cuda_agent_backend.codegen import api
+from cuda_agent_backend.codegen.cuda.library.writer import SKETCH, is_library
+from cuda_agent_backend.codegen.cuda.rows.layout import DeviceFacts
+from cuda_agent_backend.codegen.ir.schedule import Parameter, Schedule
+from sandbox.compile.candidate import Compiled, compile_candidate
+from sandbox.compile.toolchain import Missing, find_cuda
+from sandbox.plan.candidate import Candidate
+from sandbox.plan.plan import Convolution, Gemm, Launch
+from sandbox.task.specs import TensorSpec
+from sandbox.task.task import InputRef, Node, NodeRef, Task
 
 Case = tuple[Callable[..., Any], tuple[Tensor, ...]]
 SQUARE = randn(2, 16, 8, 9)

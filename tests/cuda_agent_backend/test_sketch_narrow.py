@@ -14,11 +14,18 @@ import torch
 from sketch_kit import Sample, sample
 from torch._inductor import config as inductor_config
 
-from cuda_agent_backend.sketch import cuda
-from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
-from cuda_agent_backend.sketch.cuda_narrow import narrowed
-from cuda_agent_backend.sketch.printer import Printer, exceeds
-from cuda_agent_backend.sketch.ssa import PLACE, PLACE_EXPR, Body, Instruction, Value, place_symbol
+from cuda_agent_backend.codegen.cuda import generate as cuda
+from cuda_agent_backend.codegen.cuda.common.narrow_integers import narrowed
+from cuda_agent_backend.codegen.cuda.rows.layout import DeviceFacts
+from cuda_agent_backend.codegen.ir.printer import Printer, exceeds
+from cuda_agent_backend.codegen.ir.ssa import (
+    PLACE,
+    PLACE_EXPR,
+    Body,
+    Instruction,
+    Value,
+    place_symbol,
+)
 
 
 def randn(*shape: int) -> torch.Tensor:

@@ -7,10 +7,10 @@ import torch
 from sketch_kit import sample
 from torch._inductor.lowering import lowerings
 
-from cuda_agent_backend.sketch.api import NotCovered, analyse
-from cuda_agent_backend.sketch.nest import refine
-from cuda_agent_backend.sketch.passes import expand_welford, passes
-from cuda_agent_backend.sketch.schedule import Schedule
+from cuda_agent_backend.codegen.analysis.passes import expand_welford, passes
+from cuda_agent_backend.codegen.api import NotCovered, analyse
+from cuda_agent_backend.codegen.ir.nest import refine
+from cuda_agent_backend.codegen.ir.schedule import Schedule
 
 
 def test_softmax_is_one_kernel_whose_intermediates_stay_in_the_row() -> None:

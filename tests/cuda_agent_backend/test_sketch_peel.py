@@ -14,11 +14,12 @@ from sketch_kit import Sample, sample
 from torch import Tensor
 from torch.nn import functional as F
 
-from cuda_agent_backend.sketch import api, cuda
-from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
-from cuda_agent_backend.sketch.cuda_peel import LEAST, peeled
-from cuda_agent_backend.sketch.passes import passes
-from sandbox.candidate import Candidate
+from cuda_agent_backend.codegen import api
+from cuda_agent_backend.codegen.analysis.passes import passes
+from cuda_agent_backend.codegen.cuda import generate as cuda
+from cuda_agent_backend.codegen.cuda.rows.layout import DeviceFacts
+from cuda_agent_backend.codegen.cuda.rows.peel import LEAST, peeled
+from sandbox.plan.candidate import Candidate
 
 DEVICE = DeviceFacts()
 LENGTH = LEAST + 3

@@ -12,9 +12,9 @@ from sketch_kit import Sample, run_cpu, sample
 from torch import Tensor
 from torch.nn import functional as F
 
-from cuda_agent_backend.sketch.api import NotCovered, analyse, schedules
-from cuda_agent_backend.sketch.cpu_product import panels
-from cuda_agent_backend.sketch.product import Product, product_of
+from cuda_agent_backend.codegen.api import NotCovered, analyse, schedules
+from cuda_agent_backend.codegen.cpu.gemm import panels
+from cuda_agent_backend.codegen.cpu.gemm_match import Product, product_of
 
 
 def randn(*shape: int) -> Tensor:

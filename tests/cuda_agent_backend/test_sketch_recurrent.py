@@ -10,19 +10,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from cuda_agent_backend.sketch.api import NotCovered, as_it_stands, generate, schedules
-from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
-from cuda_agent_backend.sketch.cuda_recurrent import PROPOSALS, CudaRecurrent
-from cuda_agent_backend.sketch.recurrent import GATES
-from cuda_agent_backend.sketch.schedule import Schedule
-from cuda_agent_backend.sketch.space import space_of
-from sandbox.accuracy import compare
-from sandbox.candidate import Candidate
-from sandbox.compilation import Compiled
-from sandbox.compile import compile_candidate
-from sandbox.plan import Launch, Plan
-from sandbox.task import Arg, InputRef, Node, NodeRef, Task, TensorSpec
-from sandbox.toolchain import Missing, find_cuda
+from cuda_agent_backend.codegen.api import NotCovered, as_it_stands, generate, schedules
+from cuda_agent_backend.codegen.cuda.recurrent.match import GATES
+from cuda_agent_backend.codegen.cuda.recurrent.writer import PROPOSALS, CudaRecurrent
+from cuda_agent_backend.codegen.cuda.rows.layout import DeviceFacts
+from cuda_agent_backend.codegen.ir.schedule import Schedule
+from cuda_agent_backend.codegen.schedule_space import space_of
+from sandbox.accuracy.compare import compare
+from sandbox.compile.candidate import compile_candidate
+from sandbox.compile.outcome import Compiled
+from sandbox.compile.toolchain import Missing, find_cuda
+from sandbox.plan.candidate import Candidate
+from sandbox.plan.plan import Launch, Plan
+from sandbox.task.task import Arg, InputRef, Node, NodeRef, Task, TensorSpec
 
 DEVICE = DeviceFacts()
 KINDS = tuple(GATES)

@@ -14,17 +14,17 @@ from sketch_kit import Sample, on_cuda, randn
 from torch import Tensor
 from torch.nn import functional as F
 
-from cuda_agent_backend.sketch import api
-from cuda_agent_backend.sketch.api import as_it_stands
-from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
-from cuda_agent_backend.sketch.cuda_rolled import CudaRolled
-from cuda_agent_backend.sketch.schedule import Schedule
-from cuda_agent_backend.sketch.ssa import Unsupported
-from sandbox.candidate import Candidate
-from sandbox.compilation import Compiled
-from sandbox.compile import compile_candidate
-from sandbox.oracle import run_oracle
-from sandbox.toolchain import Missing, find_cuda
+from cuda_agent_backend.codegen import api
+from cuda_agent_backend.codegen.api import as_it_stands
+from cuda_agent_backend.codegen.cuda.reroll.writer import CudaRolled
+from cuda_agent_backend.codegen.cuda.rows.layout import DeviceFacts
+from cuda_agent_backend.codegen.ir.schedule import Schedule
+from cuda_agent_backend.codegen.ir.ssa import Unsupported
+from sandbox.accuracy.oracle import run_oracle
+from sandbox.compile.candidate import compile_candidate
+from sandbox.compile.outcome import Compiled
+from sandbox.compile.toolchain import Missing, find_cuda
+from sandbox.plan.candidate import Candidate
 
 DEVICE = DeviceFacts()
 STEPS = 11

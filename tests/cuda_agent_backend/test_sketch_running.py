@@ -13,8 +13,8 @@ import torch
 from sketch_kit import run_cpu, sample
 from torch._inductor import config as inductor_config
 
-from cuda_agent_backend.sketch import api
-from sandbox.candidate import Candidate
+from cuda_agent_backend.codegen import api
+from sandbox.plan.candidate import Candidate
 
 
 def values() -> torch.Tensor:

@@ -15,9 +15,9 @@ from sketch_kit import Sample, run_cpu, sample
 from torch._inductor import config as inductor_config
 from torch.nn import functional as F
 
-from cuda_agent_backend.sketch import api
-from cuda_agent_backend.sketch.schedule import Schedule
-from sandbox.candidate import Candidate
+from cuda_agent_backend.codegen import api
+from cuda_agent_backend.codegen.ir.schedule import Schedule
+from sandbox.plan.candidate import Candidate
 
 Case = tuple[Callable[..., Any], tuple[torch.Tensor, ...]]
 

@@ -16,13 +16,13 @@ import torch
 from sketch_kit import Sample, sample
 from torch import Tensor
 
-from cuda_agent_backend.operators import Kind, kind_of
-from cuda_agent_backend.sketch import api
-from cuda_agent_backend.sketch.cuda_scatter import CudaScatter
-from sandbox.bounds import input_bounds
-from sandbox.candidate import Candidate
-from sandbox.compile import Compiled, compile_candidate
-from sandbox.toolchain import Missing, find_cuda
+from cuda_agent_backend.codegen import api
+from cuda_agent_backend.codegen.cuda.scatter.writer import CudaScatter
+from cuda_agent_backend.operators.kinds import Kind, kind_of
+from sandbox.accuracy.bounds import input_bounds
+from sandbox.compile.candidate import Compiled, compile_candidate
+from sandbox.compile.toolchain import Missing, find_cuda
+from sandbox.plan.candidate import Candidate
 
 
 def randn(*shape: int) -> Tensor:

@@ -14,14 +14,14 @@ from sketch_kit import Sample, sample
 from torch import Tensor
 from torch.nn import functional as F
 
-from cuda_agent_backend.sketch import cuda
-from cuda_agent_backend.sketch.cuda_estimate import row_facts
-from cuda_agent_backend.sketch.cuda_share import share_values
-from cuda_agent_backend.sketch.schedule import Schedule
-from sandbox.candidate import Candidate
-from sandbox.compilation import Compiled
-from sandbox.compile import compile_candidate
-from sandbox.toolchain import Missing, find_cuda
+from cuda_agent_backend.codegen.cuda import generate as cuda
+from cuda_agent_backend.codegen.cuda.rows.estimate import row_facts
+from cuda_agent_backend.codegen.cuda.rows.shared_values import share_values
+from cuda_agent_backend.codegen.ir.schedule import Schedule
+from sandbox.compile.candidate import compile_candidate
+from sandbox.compile.outcome import Compiled
+from sandbox.compile.toolchain import Missing, find_cuda
+from sandbox.plan.candidate import Candidate
 
 DEVICE = cuda.DeviceFacts()
 

@@ -13,10 +13,10 @@ import torch
 from sketch_kit import Sample, sample
 from torch._inductor import config as inductor_config
 
-from cuda_agent_backend.sketch import cuda
-from cuda_agent_backend.sketch.cuda_small import FEWEST_BATCHES, SKETCH
-from cuda_agent_backend.sketch.schedule import Schedule
-from cuda_agent_backend.sketch.ssa import Unsupported
+from cuda_agent_backend.codegen.cuda import generate as cuda
+from cuda_agent_backend.codegen.cuda.gemm.small.writer import FEWEST_BATCHES, SKETCH
+from cuda_agent_backend.codegen.ir.schedule import Schedule
+from cuda_agent_backend.codegen.ir.ssa import Unsupported
 
 DEVICE = cuda.DeviceFacts()
 MANY = FEWEST_BATCHES + 3

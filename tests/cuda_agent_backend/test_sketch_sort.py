@@ -12,14 +12,14 @@ import torch
 from sketch_kit import sample
 from torch import Tensor
 
-from cuda_agent_backend.sketch.api import Analysis, NotCovered, as_it_stands, generate, schedules
-from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
-from cuda_agent_backend.sketch.cuda_sort import merge_pairs, sort_pairs
-from cuda_agent_backend.sketch.schedule import Schedule
-from sandbox.candidate import Candidate
-from sandbox.compilation import Compiled
-from sandbox.compile import compile_candidate
-from sandbox.toolchain import Missing, find_cuda
+from cuda_agent_backend.codegen.api import Analysis, NotCovered, as_it_stands, generate, schedules
+from cuda_agent_backend.codegen.cuda.rows.layout import DeviceFacts
+from cuda_agent_backend.codegen.cuda.sort.writer import merge_pairs, sort_pairs
+from cuda_agent_backend.codegen.ir.schedule import Schedule
+from sandbox.compile.candidate import compile_candidate
+from sandbox.compile.outcome import Compiled
+from sandbox.compile.toolchain import Missing, find_cuda
+from sandbox.plan.candidate import Candidate
 
 DEVICE = DeviceFacts()
 INFINITY, NAN = float("inf"), float("nan")

@@ -12,13 +12,13 @@ import pytest
 import torch
 from sketch_kit import Sample, on_cuda, sample
 
-from cuda_agent_backend.sketch import cuda
-from cuda_agent_backend.sketch.schedule import Schedule
-from cuda_agent_backend.sketch.ssa import Unsupported
-from sandbox.candidate import Candidate
-from sandbox.compile import Compiled, compile_candidate
-from sandbox.disassembly import count_instructions
-from sandbox.toolchain import Missing, find_cuda
+from cuda_agent_backend.codegen.cuda import generate as cuda
+from cuda_agent_backend.codegen.ir.schedule import Schedule
+from cuda_agent_backend.codegen.ir.ssa import Unsupported
+from sandbox.compile.candidate import Compiled, compile_candidate
+from sandbox.compile.disassembly import count_instructions
+from sandbox.compile.toolchain import Missing, find_cuda
+from sandbox.plan.candidate import Candidate
 
 DEVICE = cuda.DeviceFacts()
 SQUARE = {"sketch": "row", "lanes": "outer", "vector": 4, "across": 8, "team": 8, "keep": "none"}

@@ -59,17 +59,17 @@ import torch
 from sketch_kit import Sample, on_cuda
 from torch._inductor import config as inductor_config
 
-from cuda_agent_backend.sketch import api
-from cuda_agent_backend.sketch.cuda_library import is_library
-from cuda_agent_backend.sketch.device import gpu_facts
-from cuda_agent_backend.sketch.schedule import Schedule
-from sandbox.candidate import Candidate
-from sandbox.compile import Compiled, compile_candidate
+from cuda_agent_backend.codegen import api
+from cuda_agent_backend.codegen.cuda.library.writer import is_library
+from cuda_agent_backend.codegen.device import gpu_facts
+from cuda_agent_backend.codegen.ir.schedule import Schedule
+from sandbox.accuracy.perturb_inputs import on_device
+from sandbox.compile.candidate import Compiled, compile_candidate
+from sandbox.compile.toolchain import Missing
 from sandbox.launcher.program import LoadFailed, load_program
-from sandbox.plan import Plan
-from sandbox.sanitizer import find_sanitizer, sanitize
-from sandbox.stir import on_device
-from sandbox.toolchain import Missing
+from sandbox.plan.candidate import Candidate
+from sandbox.plan.plan import Plan
+from sandbox.sanitizer.tool import find_sanitizer, sanitize
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 

@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from cuda_agent_backend import kernels
-from cuda_agent_backend.canonical import Canonical
+from cuda_agent_backend.graph.canonical import Canonical
 from cuda_agent_backend.hook import KernelPass
-from cuda_agent_backend.kernels import Hit, Kernels, NoKernel
-from cuda_agent_backend.partition import Region
-from cuda_agent_backend.splice import Replacement, splice
+from cuda_agent_backend.partition.regions import Region
+from cuda_agent_backend.partition.splice import Replacement, splice
+from cuda_agent_backend.runtime import kernels
+from cuda_agent_backend.runtime.kernels import Hit, Kernels, NoKernel
 from sandbox.launcher import define_ops
-from sandbox.specs import TensorSpec
-from sandbox.task import InputRef, Task
+from sandbox.task.specs import TensorSpec
+from sandbox.task.task import InputRef, Task
 
 MARK = 1000.0
 
@@ -38,7 +38,7 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def forms_of(function: Callable[..., Any], inputs: Any, folder: Path) -> list[Any]:
     """The canonical forms of a function's regions, by capturing its graphs without generating code."""
-    from cuda_agent_backend.capture import _forms, capture
+    from cuda_agent_backend.tools.capture import _forms, capture
 
     found = capture(function, inputs, kit.options_in(folder))
     return [form for graph in found for form in _forms(graph.module.graph)]

@@ -15,14 +15,14 @@ from sketch_kit import sample
 from torch import Tensor
 from torch.nn import functional as F
 
-from cuda_agent_backend.rewrite.alternatives import PARAMETER
-from cuda_agent_backend.sketch.api import Alternatives, analyse, generate, schedules
-from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
-from sandbox.candidate import Candidate
-from sandbox.compilation import Compiled
-from sandbox.compile import compile_candidate
-from sandbox.task import Task
-from sandbox.toolchain import Missing, find_cuda
+from cuda_agent_backend.codegen.alternatives import PARAMETER
+from cuda_agent_backend.codegen.api import Alternatives, analyse, generate, schedules
+from cuda_agent_backend.codegen.cuda.rows.layout import DeviceFacts
+from sandbox.compile.candidate import compile_candidate
+from sandbox.compile.outcome import Compiled
+from sandbox.compile.toolchain import Missing, find_cuda
+from sandbox.plan.candidate import Candidate
+from sandbox.task.task import Task
 
 DEVICE = DeviceFacts()
 RULE = "sum_of_convolution"

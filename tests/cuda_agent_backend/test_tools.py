@@ -13,17 +13,17 @@ import pytest
 
 from cuda_agent_backend.agent.loop import LAST_TURNS, OUT_OF_TIME, Budget, run_episode
 from cuda_agent_backend.agent.observation import LOG_CHARACTERS
+from cuda_agent_backend.agent.policies.search.policy import SearchPolicy
 from cuda_agent_backend.agent.protocol import ToolCall, Turn
-from cuda_agent_backend.agent.search import SearchPolicy
 from cuda_agent_backend.agent.tools import Toolbox, tool_schemas
-from cuda_agent_backend.agent.workspace import Workspace
-from sandbox.accuracy import AccuracyReport
-from sandbox.candidate import Candidate
-from sandbox.disassembly import Inspection
-from sandbox.roofline import Achieved
-from sandbox.specs import TensorSpec
-from sandbox.task import InputRef, Node, NodeRef, Task
-from sandbox.timing import report
+from cuda_agent_backend.agent.workspace.folder import Workspace
+from sandbox.accuracy.compare import AccuracyReport
+from sandbox.compile.disassembly import Inspection
+from sandbox.plan.candidate import Candidate
+from sandbox.task.specs import TensorSpec
+from sandbox.task.task import InputRef, Node, NodeRef, Task
+from sandbox.timing.decision import report
+from sandbox.timing.roofline import Achieved
 from sandbox.verdict import Baselines, CompileFailed, Correct, Outcome, Verdict
 
 pytestmark = pytest.mark.alone

@@ -15,15 +15,17 @@ from sketch_kit import on_cuda as made
 from torch import Tensor
 from torch.nn import functional as F
 
-from cuda_agent_backend.sketch import cuda, cuda_total_schedules, cuda_totals
-from cuda_agent_backend.sketch.cuda_totals import SKETCH
-from cuda_agent_backend.sketch.schedule import Parameter, Schedule
-from cuda_agent_backend.sketch.ssa import Unsupported
-from cuda_agent_backend.sketch.totals import totalled_of
-from sandbox.candidate import Candidate
-from sandbox.compilation import Compiled
-from sandbox.compile import compile_candidate
-from sandbox.toolchain import Missing, find_cuda
+from cuda_agent_backend.codegen.cuda import generate as cuda
+from cuda_agent_backend.codegen.cuda.rows.loss import schedules as cuda_total_schedules
+from cuda_agent_backend.codegen.cuda.rows.loss import writer as cuda_totals
+from cuda_agent_backend.codegen.cuda.rows.loss.match import totalled_of
+from cuda_agent_backend.codegen.cuda.rows.loss.writer import SKETCH
+from cuda_agent_backend.codegen.ir.schedule import Parameter, Schedule
+from cuda_agent_backend.codegen.ir.ssa import Unsupported
+from sandbox.compile.candidate import compile_candidate
+from sandbox.compile.outcome import Compiled
+from sandbox.compile.toolchain import Missing, find_cuda
+from sandbox.plan.candidate import Candidate
 
 DEVICE = cuda.DeviceFacts()
 ROWS: dict[str, Parameter] = {

@@ -15,14 +15,14 @@ import torch
 from sketch_kit import Sample, sample
 from torch import Tensor
 
-from cuda_agent_backend.sketch import cuda
-from cuda_agent_backend.sketch.bands import Band
-from cuda_agent_backend.sketch.contraction import contraction_of
-from cuda_agent_backend.sketch.cuda_bands import Bands, bands_of, needed_of
-from cuda_agent_backend.sketch.cuda_contract import Writer
-from cuda_agent_backend.sketch.cuda_tiles import read_tiles
-from cuda_agent_backend.sketch.schedule import Schedule
-from cuda_agent_backend.sketch.ssa import Unsupported
+from cuda_agent_backend.codegen.analysis.banded import Band
+from cuda_agent_backend.codegen.analysis.gemm import contraction_of
+from cuda_agent_backend.codegen.cuda import generate as cuda
+from cuda_agent_backend.codegen.cuda.gemm.banded import Bands, bands_of, needed_of
+from cuda_agent_backend.codegen.cuda.gemm.tiles import read_tiles
+from cuda_agent_backend.codegen.cuda.gemm.writer import Writer
+from cuda_agent_backend.codegen.ir.schedule import Schedule
+from cuda_agent_backend.codegen.ir.ssa import Unsupported
 
 DEVICE = cuda.DeviceFacts()
 WARPS = {"sketch": "contract", "tile_m": 32, "tile_n": 32, "depth": 16, "warp_m": 16, "warp_n": 16, "stages": 3,

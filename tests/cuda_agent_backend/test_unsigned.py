@@ -4,7 +4,7 @@ import torch
 from torch.fx import Interpreter
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from cuda_agent_backend.unsigned import CONVERT, IOTA, count_in_signed
+from cuda_agent_backend.graph.unsigned import CONVERT, IOTA, count_in_signed
 
 
 def graph_of(dtype: torch.dtype) -> torch.fx.GraphModule:

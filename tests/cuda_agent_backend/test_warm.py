@@ -9,12 +9,14 @@ import splice_kit as kit
 import torch
 from torch import Tensor
 
-from cuda_agent_backend import kernels, searching, tables
 from cuda_agent_backend.backend import cuda_agent
-from cuda_agent_backend.capture import _forms, capture
-from cuda_agent_backend.searching import SearchProcess
-from cuda_agent_backend.tensors import load, save
-from cuda_agent_backend.warm import warm
+from cuda_agent_backend.runtime import kernels
+from cuda_agent_backend.runtime.tensor_files import load, save
+from cuda_agent_backend.search import client as searching
+from cuda_agent_backend.search.client import SearchProcess
+from cuda_agent_backend.tools import tables
+from cuda_agent_backend.tools.capture import _forms, capture
+from cuda_agent_backend.tools.warm import warm
 
 pytestmark = pytest.mark.alone
 
@@ -53,7 +55,7 @@ def test_what_warming_finds_the_next_compilation_uses(process: SearchProcess) ->
 
 
 def test_what_is_beside_a_product_that_loses_is_searched_and_used(process: SearchProcess) -> None:
-    from cuda_agent_backend.explain import explain
+    from cuda_agent_backend.tools.explain import explain
 
     def layer(x: Tensor, w: Tensor) -> Tensor:
         return (x @ w).neg().exp()

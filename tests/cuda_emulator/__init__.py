@@ -21,8 +21,8 @@ from pathlib import Path
 import torch
 
 from sandbox.launcher.library import run_call
-from sandbox.plan import Launch, LibraryCall, Plan, TensorMap
-from sandbox.steps import Argument
+from sandbox.plan.plan import Launch, LibraryCall, Plan, TensorMap
+from sandbox.plan.steps import Argument
 
 SOURCES = Path(__file__).parent
 PREPARED = SOURCES.parents[1] / "build" / "emulator"

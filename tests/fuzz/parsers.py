@@ -11,10 +11,10 @@ from cuda_agent_backend.agent.tools import tool_schemas
 from kernel_cache.fields import RecordError
 from kernel_cache.key import KernelKey
 from kernel_cache.record import NegativeRecord, Record
-from sandbox.plan import Buffer, Launch, Plan, PlanError, Scalar, TensorMap, TritonLaunch
-from sandbox.sizes import ExpressionError, evaluate
-from sandbox.specs import TensorSpec
-from sandbox.task import DType, InputRef, Node, NodeRef, Task, TaskError
+from sandbox.plan.expressions import ExpressionError, evaluate
+from sandbox.plan.plan import Buffer, Launch, Plan, PlanError, Scalar, TensorMap, TritonLaunch
+from sandbox.task.specs import TensorSpec
+from sandbox.task.task import DType, InputRef, Node, NodeRef, Task, TaskError
 
 LONGEST = 1000
 """Characters of an error's message: it is told in one line."""

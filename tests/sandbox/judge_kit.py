@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from sandbox.candidate import Candidate
-from sandbox.plan import Buffer, Launch, Plan
-from sandbox.specs import TensorSpec, contiguous_stride
-from sandbox.task import InputRef, Node, NodeRef, Task
+from sandbox.plan.candidate import Candidate
+from sandbox.plan.plan import Buffer, Launch, Plan
+from sandbox.task.specs import TensorSpec, contiguous_stride
+from sandbox.task.task import InputRef, Node, NodeRef, Task
 
 
 def spec(*shape: int, dtype: str = "float32") -> TensorSpec:

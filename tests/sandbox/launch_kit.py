@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from sandbox import launcher
-from sandbox.candidate import Candidate, Origin
-from sandbox.compile import Compiled, compile_candidate
+from sandbox.compile.candidate import Compiled, compile_candidate
+from sandbox.compile.toolchain import Missing, find_cuda
 from sandbox.launcher.program import Program, load_program
-from sandbox.plan import Buffer, Launch, Plan, Scalar
-from sandbox.specs import TensorSpec, contiguous_stride
-from sandbox.toolchain import Missing, find_cuda
+from sandbox.plan.candidate import Candidate, Origin
+from sandbox.plan.plan import Buffer, Launch, Plan, Scalar
+from sandbox.task.specs import TensorSpec, contiguous_stride
 
 ARCH = "sm_90a"
 

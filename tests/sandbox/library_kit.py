@@ -6,9 +6,9 @@ import math
 
 from launch_kit import spec
 
-from sandbox.candidate import Candidate, Origin
-from sandbox.plan import Buffer, Convolution, Gemm, Launch, Plan, View
-from sandbox.specs import TensorSpec, contiguous_stride
+from sandbox.plan.candidate import Candidate, Origin
+from sandbox.plan.plan import Buffer, Convolution, Gemm, Launch, Plan, View
+from sandbox.task.specs import TensorSpec, contiguous_stride
 
 RELU = """
 extern "C" void relu(void* const* b) {

@@ -10,10 +10,17 @@ from typing import Any
 import pytest
 import torch
 
-from sandbox import accuracy
-from sandbox.accuracy import Draw, Nearby, check_metadata, compare, compare_draws, raise_tops
-from sandbox.nearby import moved, several, while_there_is_room
-from sandbox.specs import TensorSpec
+from sandbox.accuracy import compare as accuracy
+from sandbox.accuracy.compare import (
+    Draw,
+    Nearby,
+    check_metadata,
+    compare,
+    compare_draws,
+    raise_tops,
+)
+from sandbox.accuracy.nearby import moved, several, while_there_is_room
+from sandbox.task.specs import TensorSpec
 
 INF, NAN = math.inf, math.nan
 

@@ -8,20 +8,20 @@ from pathlib import Path
 import pytest
 from launch_kit import ARCH, CUDA_ADD, cpu, cuda, cuda_plan, needs_cuda_compiler
 
-from sandbox.candidate import Candidate, Origin
-from sandbox.compile import (
+from sandbox.compile.candidate import (
     Compiled,
     CompileFailed,
     CompileTimedOut,
     Refused,
     compile_candidate,
 )
-from sandbox.compile_cuda import compile_cuda, ptxas_facts
-from sandbox.cubin import may_name_math_tables, parse
-from sandbox.elf import ElfError
-from sandbox.limits import Limits
-from sandbox.plan import Launch
-from sandbox.toolchain import Toolchain, find_cuda, find_cxx, find_nvrtc
+from sandbox.compile.cubin import may_name_math_tables, parse
+from sandbox.compile.cuda import compile_cuda, ptxas_facts
+from sandbox.compile.elf import ElfError
+from sandbox.compile.toolchain import Toolchain, find_cuda, find_cxx, find_nvrtc
+from sandbox.isolation.limits import Limits
+from sandbox.plan.candidate import Candidate, Origin
+from sandbox.plan.plan import Launch
 
 
 def test_cpp_becomes_a_shared_object(tmp_path: Path) -> None:

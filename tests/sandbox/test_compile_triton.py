@@ -26,14 +26,20 @@ from triton_kit import (
     reduction,
 )
 
-from sandbox.candidate import Candidate
-from sandbox.compile import Compiled, CompileFailed, CompileTimedOut, Refused, compile_candidate
-from sandbox.compile_triton import compile_triton
-from sandbox.cubin import parameter_sizes, parse
-from sandbox.isolation import Isolation
-from sandbox.limits import Limits
-from sandbox.plan import Plan, Scalar
-from sandbox.toolchain import Missing
+from sandbox.compile.candidate import (
+    Compiled,
+    CompileFailed,
+    CompileTimedOut,
+    Refused,
+    compile_candidate,
+)
+from sandbox.compile.cubin import parameter_sizes, parse
+from sandbox.compile.toolchain import Missing
+from sandbox.compile.triton import compile_triton
+from sandbox.isolation.limits import Limits
+from sandbox.isolation.mechanisms import Isolation
+from sandbox.plan.candidate import Candidate
+from sandbox.plan.plan import Plan, Scalar
 
 pytestmark = [needs_triton, needs_isolation]
 ARCH = "sm_90a"

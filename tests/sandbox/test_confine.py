@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from sandbox import confine, landlock
-from sandbox.confine import CANNOT, Policy, confined, offered, policy
-from sandbox.isolation import Isolation
-from sandbox.landlock import READ_FILE, WRITE_FILE, View, grants, handled
-from sandbox.limits import Finished, Limits, run_limited
-from sandbox.privileges import next_uid, unused_uid
-from sandbox.views import installation
+from sandbox.isolation import confine, landlock
+from sandbox.isolation.confine import CANNOT, Policy, confined, offered, policy
+from sandbox.isolation.landlock import READ_FILE, WRITE_FILE, View, grants, handled
+from sandbox.isolation.limits import Finished, Limits, run_limited
+from sandbox.isolation.mechanisms import Isolation
+from sandbox.isolation.privileges import next_uid, unused_uid
+from sandbox.isolation.views import installation
 
 pytestmark = pytest.mark.alone
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from sandbox.cudaclock import (
+from sandbox.timing.cuda_clock import (
     LONGEST_SLEEP_SECONDS,
     MARGIN,
     RECENT,

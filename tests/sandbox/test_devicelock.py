@@ -15,12 +15,13 @@ from typing import Any, cast
 import pytest
 from judge_kit import silu_bias, silu_candidate
 
-from sandbox import devicelock, machine
-from sandbox.compilation import Compiled
-from sandbox.devicelock import DeviceLock
+from sandbox.compile.outcome import Compiled
 from sandbox.judge import Judge
 from sandbox.race import Race
 from sandbox.session import Session
+from sandbox.timing import device_lock as devicelock
+from sandbox.timing import machine
+from sandbox.timing.device_lock import DeviceLock
 from sandbox.verdict import Baselines, Correct, Failed, Outcome
 from sandbox.verify import QUICK, Checked
 
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.alone
 HOLD = """
 import sys, time
 from pathlib import Path
-from sandbox.devicelock import DeviceLock
+from sandbox.timing.device_lock import DeviceLock
 with DeviceLock(Path(sys.argv[1])).turn():
     print("mine", flush=True)
     time.sleep(600)

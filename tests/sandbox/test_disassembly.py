@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from launch_kit import ARCH, CUDA_ADD, cpu, cuda, needs_cuda_compiler
 
-from sandbox.compile import Compiled, compile_candidate
-from sandbox.disassembly import count_instructions, count_sass, count_x86, find_disassembler
-from sandbox.toolchain import Missing
+from sandbox.compile.candidate import Compiled, compile_candidate
+from sandbox.compile.disassembly import count_instructions, count_sass, count_x86, find_disassembler
+from sandbox.compile.toolchain import Missing
 
 SASS = """
 \t.section\t.text.scale,"ax",@progbits

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sandbox import fingerprint
-from sandbox.fingerprint import fingerprints
+from sandbox.accuracy import fingerprint
+from sandbox.accuracy.fingerprint import fingerprints
 
 SEED = 987654321
 DTYPES = ("float64", "float32", "bfloat16", "float16", "int64", "int32", "uint8", "bool", "complex128")  # fmt: skip

@@ -7,8 +7,8 @@ from operator import attrgetter
 import pytest
 import torch
 
-from cuda_agent_backend import machine
-from sandbox import flags
+from cuda_agent_backend.runtime import machine
+from sandbox.task import flags
 
 OTHER = {"highest": "high", "high": "highest", "none": "bf16", True: False, False: True}
 

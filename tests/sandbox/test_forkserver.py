@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from torch._inductor import codecache
 
-from sandbox.forkserver import keep_headers
+from sandbox.workers.fork_server import keep_headers
 
 
 def test_each_worker_keeps_precompiled_headers_in_its_own_folder(

@@ -9,9 +9,9 @@ import pytest
 import torch
 from judge_kit import spec
 
-from sandbox.guarded import GUARD, inspect_segment, poison_segment, spoil_guards
-from sandbox.sharedmemory import Segment, layout
-from sandbox.specs import TensorSpec
+from sandbox.task.specs import TensorSpec
+from sandbox.workers.guard_bands import GUARD, inspect_segment, poison_segment, spoil_guards
+from sandbox.workers.shared_memory import Segment, layout
 
 SPECS = (spec(10, 10), TensorSpec("float32", (4, 4), (8, 2)), spec(3, dtype="int64"))
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.elf import ElfError
-from sandbox.hostcode import why_refused
-from sandbox.toolchain import Missing, find_cxx
+from sandbox.compile.elf import ElfError
+from sandbox.compile.host_code import why_refused
+from sandbox.compile.toolchain import Missing, find_cxx
 
 LOOKUPS = {
     "dlsym": 'dlsym(RTLD_DEFAULT, "x") != nullptr',

@@ -8,11 +8,11 @@ import pytest
 import torch
 from judge_kit import spec
 
-from sandbox.bounds import input_bounds
-from sandbox.expected import _restrided
-from sandbox.inputs import BEYOND, DISTRIBUTIONS, NOT_NEGATIVE, make_inputs
-from sandbox.specs import TensorSpec
-from sandbox.task import Arg, InputRef, Node, NodeRef, Task
+from sandbox.accuracy.bounds import input_bounds
+from sandbox.accuracy.expected import _restrided
+from sandbox.accuracy.inputs import BEYOND, DISTRIBUTIONS, NOT_NEGATIVE, make_inputs
+from sandbox.task.specs import TensorSpec
+from sandbox.task.task import Arg, InputRef, Node, NodeRef, Task
 
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool")
 LAYOUTS = {

@@ -22,15 +22,15 @@ from judge_kit import (
 from process_kit import family, gone
 
 from sandbox import judge as judge_module
-from sandbox import race, timing
-from sandbox.accuracy import AccuracyReport
-from sandbox.disassembly import Inspection
+from sandbox import race
+from sandbox.accuracy.compare import AccuracyReport
+from sandbox.compile.disassembly import Inspection
 from sandbox.judge import Judge
-from sandbox.rounds import Effort, Stopwatch
 from sandbox.session import Session
-from sandbox.supervisor import WorkerProcess
-from sandbox.task import Arg, DType, InputRef, Node, NodeRef, Task
-from sandbox.timing import SpeedReport
+from sandbox.task.task import Arg, DType, InputRef, Node, NodeRef, Task
+from sandbox.timing import decision as timing
+from sandbox.timing.decision import SpeedReport
+from sandbox.timing.rounds import Effort, Stopwatch
 from sandbox.verdict import (
     Baselines,
     CompileFailed,
@@ -46,6 +46,7 @@ from sandbox.verdict import (
     reward,
 )
 from sandbox.verify import QUICK, Checked, check_candidate
+from sandbox.workers.supervisor import WorkerProcess
 
 pytestmark = pytest.mark.alone
 
@@ -226,7 +227,7 @@ def test_baselines_are_measured(judge: Judge) -> None:
 def test_what_says_there_is_no_room_is_measured_again(
     tmp_path: Path, native_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sandbox import machine
+    from sandbox.timing import machine
 
     rates = iter((1e3, 1e15, 1.001e15, 1e16))
     monkeypatch.setattr(machine, "ceilings", lambda target: machine.Ceilings(*[next(rates)] * 3, 0))
@@ -267,10 +268,10 @@ def test_a_judgement_has_the_device_alone_while_it_times_and_shares_it_before_an
 ) -> None:
     import fcntl
 
-    from sandbox.devicelock import DeviceLock
     from sandbox.race import Race
-    from sandbox.rounds import Stopwatch
-    from sandbox.spotcheck import SpotCheck
+    from sandbox.spot_check import SpotCheck
+    from sandbox.timing.device_lock import DeviceLock
+    from sandbox.timing.rounds import Stopwatch
 
     lock, held = DeviceLock(tmp_path / "lock"), dict[str, set[int | None]]()
 
@@ -344,9 +345,9 @@ def test_what_finds_no_memory_beside_others_is_done_once_more_alone(
 ) -> None:
     import fcntl
 
-    from sandbox.devicelock import DeviceLock
     from sandbox.race import Race
-    from sandbox.spotcheck import SpotCheck
+    from sandbox.spot_check import SpotCheck
+    from sandbox.timing.device_lock import DeviceLock
 
     lock, refused = DeviceLock(tmp_path / "lock"), list[str]()
     full = "CUDA out of memory. Tried to allocate 20 GiB"
@@ -460,7 +461,7 @@ def test_a_kernel_that_is_wrong_only_when_timed_is_caught(judge: Judge) -> None:
 def test_a_time_below_the_roofline_is_refused(
     judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sandbox import roofline
+    from sandbox.timing import roofline
 
     monkeypatch.setattr(roofline, "floor_seconds", lambda task, ceilings: 1e3)
     found = judge.judge(TASK, silu_candidate(TASK), effort=SHORT)

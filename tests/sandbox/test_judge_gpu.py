@@ -13,18 +13,18 @@ import pytest
 import torch
 from judge_kit import silu_bias
 
-from cuda_agent_backend.machine import arch_of
-from sandbox.candidate import Candidate, Origin
-from sandbox.compile import Compiled
+from cuda_agent_backend.runtime.machine import arch_of
+from sandbox.compile.candidate import Compiled
+from sandbox.compile.toolchain import Missing
 from sandbox.judge import Judge
-from sandbox.plan import Buffer, Launch, Plan, Scalar
+from sandbox.plan.candidate import Candidate, Origin
+from sandbox.plan.plan import Buffer, Launch, Plan, Scalar
 from sandbox.race import FIRST_GLANCES
-from sandbox.rounds import Effort
-from sandbox.sanitizer import find_sanitizer
+from sandbox.sanitizer.tool import find_sanitizer
 from sandbox.session import Session, Timeouts
-from sandbox.specs import TensorSpec
-from sandbox.task import Task
-from sandbox.toolchain import Missing
+from sandbox.task.specs import TensorSpec
+from sandbox.task.task import Task
+from sandbox.timing.rounds import Effort
 from sandbox.verdict import (
     Baselines,
     Correct,

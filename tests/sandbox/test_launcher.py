@@ -17,13 +17,13 @@ import torch
 from launch_kit import ADD, buffers, cpu, spec
 
 from sandbox import launcher
-from sandbox.candidate import Candidate
-from sandbox.compile import Compiled, compile_candidate
+from sandbox.compile.candidate import Compiled, compile_candidate
+from sandbox.compile.toolchain import Missing
 from sandbox.launcher import native, ops
 from sandbox.launcher.program import LoadFailed, Program, encode, load_program, temporary_layout
-from sandbox.plan import Buffer, Launch, Plan
-from sandbox.specs import ITEM_SIZES, TensorSpec
-from sandbox.toolchain import Missing
+from sandbox.plan.candidate import Candidate
+from sandbox.plan.plan import Buffer, Launch, Plan
+from sandbox.task.specs import ITEM_SIZES, TensorSpec
 
 KEY = 2**63 - 1
 ROOT = Path(__file__).parents[2]

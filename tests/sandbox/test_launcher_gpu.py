@@ -12,12 +12,12 @@ import torch
 from launch_kit import CUDA_ADD, buffers, cuda, cuda_plan, load_on_device
 
 from sandbox import _launcher, launcher
-from sandbox.candidate import Candidate
+from sandbox.compile.toolchain import Missing
 from sandbox.launcher import ops
 from sandbox.launcher.program import Program
-from sandbox.plan import Buffer, Launch, Plan, Scalar, TensorMap
-from sandbox.specs import TensorSpec
-from sandbox.toolchain import Missing
+from sandbox.plan.candidate import Candidate
+from sandbox.plan.plan import Buffer, Launch, Plan, Scalar, TensorMap
+from sandbox.task.specs import TensorSpec
 
 KEY = 4711
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]

@@ -13,13 +13,13 @@ from launch_kit import spec
 from library_kit import convolution_plan, gemm_plan, relu, whole
 
 from sandbox import launcher
-from sandbox.candidate import Candidate
-from sandbox.compile import Compiled, compile_candidate
+from sandbox.compile.candidate import Compiled, compile_candidate
+from sandbox.compile.toolchain import Missing
 from sandbox.launcher import ops
 from sandbox.launcher.program import Program, load_program
-from sandbox.plan import Buffer, Convolution, Gemm, Plan, View
-from sandbox.sanitizer import job_of
-from sandbox.toolchain import Missing
+from sandbox.plan.candidate import Candidate
+from sandbox.plan.plan import Buffer, Convolution, Gemm, Plan, View
+from sandbox.sanitizer.tool import job_of
 
 KEY = 2**63 - 7
 Run = Callable[..., Any]

@@ -13,12 +13,12 @@ from launch_kit import load_on_device, spec
 from library_kit import gemm_plan, whole
 
 from sandbox import launcher
-from sandbox.candidate import Candidate
+from sandbox.compile.toolchain import Missing
 from sandbox.launcher import ops
-from sandbox.plan import Buffer, Convolution, Launch, Plan, View
-from sandbox.sanitizer import TOOLS, sanitize
-from sandbox.specs import TensorSpec
-from sandbox.toolchain import Missing
+from sandbox.plan.candidate import Candidate
+from sandbox.plan.plan import Buffer, Convolution, Launch, Plan, View
+from sandbox.sanitizer.tool import TOOLS, sanitize
+from sandbox.task.specs import TensorSpec
 
 KEY = 4712
 RELU = """

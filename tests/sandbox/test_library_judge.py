@@ -11,13 +11,13 @@ import torch
 from judge_kit import spec
 from library_kit import RELU, whole
 
-from sandbox.candidate import Candidate, Origin
-from sandbox.confine import offered
+from sandbox.isolation.confine import offered
 from sandbox.judge import Judge
-from sandbox.plan import Buffer, Convolution, Gemm, Launch, LibraryCall, Plan
-from sandbox.rounds import Effort
+from sandbox.plan.candidate import Candidate, Origin
+from sandbox.plan.plan import Buffer, Convolution, Gemm, Launch, LibraryCall, Plan
 from sandbox.session import Timeouts
-from sandbox.task import InputRef, Node, NodeRef, Task
+from sandbox.task.task import InputRef, Node, NodeRef, Task
+from sandbox.timing.rounds import Effort
 from sandbox.verdict import Correct, Wrong
 
 pytestmark = pytest.mark.alone

@@ -10,9 +10,9 @@ import pytest
 from launch_kit import spec
 from library_kit import convolution_plan, gemm_plan, whole
 
-from sandbox import flags
 from sandbox.launcher.library import cudnn_flags
-from sandbox.plan import Buffer, Convolution, Launch, Plan, PlanError, View
+from sandbox.plan.plan import Buffer, Convolution, Launch, Plan, PlanError, View
+from sandbox.task import flags
 
 CALL = Convolution(
     whole("t", 2, 4, 7, 6), whole("w", 6, 2, 3, 3), View("o", (2, 6, 7, 3), (126, 1, 18, 6)), whole("b", 6),

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.headtail import shortened
-from sandbox.limits import (
+from sandbox.isolation.head_tail import shortened
+from sandbox.isolation.limits import (
     OUTPUT_LIMIT,
     Finished,
     Limits,

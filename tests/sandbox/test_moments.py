@@ -9,10 +9,10 @@ import pytest
 import torch
 from judge_kit import spec
 
-from sandbox import expected
-from sandbox.expected import InputSet, Source
-from sandbox.inputs import make_inputs
-from sandbox.stir import stir
+from sandbox.accuracy import expected
+from sandbox.accuracy.expected import InputSet, Source
+from sandbox.accuracy.inputs import make_inputs
+from sandbox.accuracy.perturb_inputs import stir
 
 SPECS = (spec(64, 3), spec(40))
 NORMAL, UNIFORM = Source("normal", 1), Source("uniform", 2)

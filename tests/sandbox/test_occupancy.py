@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sandbox.occupancy import SM_LIMITS, limits_of, residency
-from sandbox.steps import ResolvedLaunch
+from sandbox.compile.occupancy import SM_LIMITS, limits_of, residency
+from sandbox.plan.steps import ResolvedLaunch
 
 
 def launch(threads: int, shared: int = 0) -> ResolvedLaunch:

@@ -8,8 +8,8 @@ import pytest
 import torch
 from judge_kit import row_mean_and_argmax, silu_bias, spec
 
-from sandbox.oracle import Oracle, _attention, position_rules, run_eager, run_oracle
-from sandbox.task import DType, InputRef, Node, NodeRef, Task, TensorSpec
+from sandbox.accuracy.oracle import Oracle, _attention, position_rules, run_eager, run_oracle
+from sandbox.task.task import DType, InputRef, Node, NodeRef, Task, TensorSpec
 
 
 def test_the_oracle_runs_in_float64() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from sandbox import pagelocked
-from sandbox.pagelocked import LEAST_BYTES
-from sandbox.sharedmemory import Segment
+from sandbox.workers import page_locked as pagelocked
+from sandbox.workers.page_locked import LEAST_BYTES
+from sandbox.workers.shared_memory import Segment
 
 
 class Driver:

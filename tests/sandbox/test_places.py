@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
-from sandbox import accuracy
-from sandbox.accuracy import compare
-from sandbox.places import SHOWN, Place, misses
+from sandbox.accuracy import compare as accuracy
+from sandbox.accuracy.compare import compare
+from sandbox.accuracy.misses import SHOWN, Place, misses
 
 
 def drawn() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

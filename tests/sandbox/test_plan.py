@@ -14,9 +14,9 @@ from launch_kit import buffers, cpu, cuda_plan
 
 from sandbox import _launcher
 from sandbox.launcher.program import steps_of
-from sandbox.plan import Launch, Plan, PlanError, Scalar
-from sandbox.sizes import ExpressionError, ceildiv, evaluate
-from sandbox.specs import TensorSpec, overlaps
+from sandbox.plan.expressions import ExpressionError, ceildiv, evaluate
+from sandbox.plan.plan import Launch, Plan, PlanError, Scalar
+from sandbox.task.specs import TensorSpec, overlaps
 
 
 @pytest.mark.parametrize(

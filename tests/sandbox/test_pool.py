@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from judge_kit import silu_bias, silu_candidate
 
-from sandbox.candidate import Candidate
-from sandbox.disassembly import Inspection
+from sandbox.compile.disassembly import Inspection
 from sandbox.judge import Judge
+from sandbox.plan.candidate import Candidate
 from sandbox.pool import Pool
-from sandbox.rounds import Effort
-from sandbox.task import Task
+from sandbox.task.task import Task
+from sandbox.timing.rounds import Effort
 from sandbox.verdict import Baselines, Correct
 
 pytestmark = pytest.mark.alone

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sandbox.accuracy import compare
-from sandbox.positions import ExtremumCheck, OrderCheck
+from sandbox.accuracy.compare import compare
+from sandbox.accuracy.positions import ExtremumCheck, OrderCheck
 
 NAN = float("nan")
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sandbox import ptx
-from sandbox.compile_triton import _read_answer
-from sandbox.plan import PlanError
+from sandbox.compile import ptx
+from sandbox.compile.triton import _read_answer
+from sandbox.plan.plan import PlanError
 
 HEAD = ".version 8.0\n.target sm_90a\n.address_size 64\n"
 SHARED = ".extern .shared .align 16 .b8 global_smem[];\n"

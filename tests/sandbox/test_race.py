@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from sandbox.race import CONTROL, LONG_CONTROL, Race, agree, are_sure, is_hopeless
-from sandbox.rounds import Effort, Record
+from sandbox.timing.rounds import Effort, Record
 from sandbox.verdict import Crashed, Failed, TimedOut
 
 pytestmark = pytest.mark.alone

@@ -7,12 +7,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sandbox.bounds import input_bounds, recurrent_weights
-from sandbox.inputs import DISTRIBUTIONS, NOT_NEGATIVE, SCALED, STATE, lay_together, make_inputs
-from sandbox.oracle import run_eager, run_oracle
-from sandbox.recurrent import KINDS, operator_of
-from sandbox.specs import TensorSpec
-from sandbox.task import InputRef, Node, NodeRef, Task
+from sandbox.accuracy.bounds import input_bounds, recurrent_weights
+from sandbox.accuracy.inputs import (
+    DISTRIBUTIONS,
+    NOT_NEGATIVE,
+    SCALED,
+    STATE,
+    lay_together,
+    make_inputs,
+)
+from sandbox.accuracy.oracle import run_eager, run_oracle
+from sandbox.task.recurrent_ops import KINDS, operator_of
+from sandbox.task.specs import TensorSpec
+from sandbox.task.task import InputRef, Node, NodeRef, Task
 
 MODULES = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn_tanh": nn.RNN, "rnn_relu": nn.RNN}
 FORMS = list(itertools.product((1, 2), (False, True), (False, True), (False, True)))

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from sandbox import timing
-from sandbox.accuracy import compare
+from sandbox.accuracy.compare import compare
 from sandbox.race import Race, Timed
-from sandbox.rounds import Contestant, Record
-from sandbox.timing import Interval, report
+from sandbox.timing import decision as timing
+from sandbox.timing.decision import Interval, report
+from sandbox.timing.rounds import Contestant, Record
 from sandbox.verdict import Correct, Crashed, Failed, Noisy, Outcome, TooSlow, reward
 
 pytestmark = pytest.mark.alone

@@ -13,15 +13,15 @@ import torch
 from judge_kit import SILU_BIAS, candidate, silu_bias, silu_candidate, sized
 from process_kit import family
 
-from sandbox.candidate import Candidate
-from sandbox.confine import offered
-from sandbox.expected import Expected
-from sandbox.isolation import Isolation
+from sandbox.accuracy.expected import Expected
+from sandbox.isolation.confine import offered
+from sandbox.isolation.mechanisms import Isolation
 from sandbox.judge import Judge
-from sandbox.rounds import Effort
+from sandbox.plan.candidate import Candidate
 from sandbox.session import Session, Timeouts
-from sandbox.supervisor import WorkerProcess
+from sandbox.timing.rounds import Effort
 from sandbox.verdict import Correct, Crashed, Outcome, Refused, Wrong
+from sandbox.workers.supervisor import WorkerProcess
 
 pytestmark = pytest.mark.alone
 
@@ -130,7 +130,7 @@ def test_a_machine_that_cannot_confine_refuses_untrusted_host_code_and_runs_sket
     consenting: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lacking = Isolation(syscalls=True, network=True, privileges=True, user="own, no rights")
-    monkeypatch.setattr("sandbox.compile.offered", lambda: lacking)
+    monkeypatch.setattr("sandbox.compile.candidate.offered", lambda: lacking)
     found = consenting.verify(TASK, acting("return 2 > 1;"))
     assert isinstance(found, Refused)
     assert "Landlock" in found.reason

@@ -8,9 +8,11 @@ import pytest
 import torch
 from judge_kit import silu_bias, spec
 
-from sandbox import machine
-from sandbox.machine import Ceilings
-from sandbox.roofline import (
+from sandbox.task.specs import TensorSpec
+from sandbox.task.task import InputRef, Node, NodeRef, Task
+from sandbox.timing import machine
+from sandbox.timing.machine import Ceilings
+from sandbox.timing.roofline import (
     achieved,
     floor_bytes,
     floor_seconds,
@@ -18,8 +20,6 @@ from sandbox.roofline import (
     operations_of,
     reachable_seconds,
 )
-from sandbox.specs import TensorSpec
-from sandbox.task import InputRef, Node, NodeRef, Task
 
 CEILINGS = Ceilings(2e9, 1e9, 1e12, cache_bytes=1 << 20)
 
@@ -35,7 +35,7 @@ def test_ceilings_come_back_from_json_among_other_figures() -> None:
 def test_without_triton_reading_is_measured_with_torchs_kernels_and_said_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from sandbox import streaming
+    from sandbox.timing import streaming
 
     def broken(*_: object) -> None:
         raise RuntimeError("no C compiler")

@@ -8,12 +8,12 @@ import pytest
 import torch
 from judge_kit import spec
 
-from sandbox import coldcache
-from sandbox.coldcache import ColdCache
-from sandbox.expected import InputSet, Source
-from sandbox.rounds import Contestant, Effort, Record, RunTime, Stopwatch
-from sandbox.supervisor import CallTime, Clock
+from sandbox.accuracy.expected import InputSet, Source
+from sandbox.timing import cold_cache as coldcache
+from sandbox.timing.cold_cache import ColdCache
+from sandbox.timing.rounds import Contestant, Effort, Record, RunTime, Stopwatch
 from sandbox.verdict import Crashed
+from sandbox.workers.supervisor import CallTime, Clock
 
 pytestmark = pytest.mark.alone
 

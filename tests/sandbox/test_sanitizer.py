@@ -12,12 +12,13 @@ import pytest
 import torch
 from launch_kit import CUDA_ADD, cuda, cuda_plan
 
-from cuda_agent_backend.machine import arch_of
-from sandbox import sanitized, sanitizer
-from sandbox.compile import Compiled, compile_candidate
+from cuda_agent_backend.runtime.machine import arch_of
+from sandbox.compile.candidate import Compiled, compile_candidate
+from sandbox.compile.toolchain import Missing
 from sandbox.launcher.program import steps_of
-from sandbox.sanitizer import TOOLS, job_of, read_report, read_unfinished, sanitize, write_job
-from sandbox.toolchain import Missing
+from sandbox.sanitizer import driver as sanitized
+from sandbox.sanitizer import tool as sanitizer
+from sandbox.sanitizer.tool import TOOLS, job_of, read_report, read_unfinished, sanitize, write_job
 
 CLEAN = f"""========= COMPUTE-SANITIZER
 {sanitized.FINISHED}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.seccomp import (
+from sandbox.isolation.seccomp import (
     ALLOW,
     CLONE_THREAD,
     KILL,
@@ -18,7 +18,7 @@ from sandbox.seccomp import (
     run_rules,
     work_rules,
 )
-from sandbox.syscalls import MACHINES, number
+from sandbox.isolation.syscalls import MACHINES, number
 
 pytestmark = pytest.mark.alone
 

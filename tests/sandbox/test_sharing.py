@@ -10,10 +10,10 @@ import torch
 from judge_kit import spec
 
 from sandbox import verify
-from sandbox.expected import Expected, InputSet, Source
+from sandbox.accuracy.expected import Expected, InputSet, Source
 from sandbox.session import Session, Timeouts
-from sandbox.supervisor import WorkerProcess
 from sandbox.verdict import Crashed, Failed
+from sandbox.workers.supervisor import WorkerProcess
 
 pytestmark = pytest.mark.alone
 

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 from process_kit import alive, family, gone
 
-from sandbox import trees
-from sandbox.confine import offered
-from sandbox.isolation import Isolation
-from sandbox.privileges import next_uid
-from sandbox.shell import GIB, NOT_RUN, PROTECTED, Shell, ShellLimits, protected_files
+from sandbox.isolation import trees
+from sandbox.isolation.confine import offered
+from sandbox.isolation.mechanisms import Isolation
+from sandbox.isolation.privileges import next_uid
+from sandbox.shell.shell import GIB, NOT_RUN, PROTECTED, Shell, ShellLimits, protected_files
 
 needs_isolation = pytest.mark.skipif(
     offered().level != "full", reason=f"this machine: {offered().describe()} {offered().why}"
@@ -377,7 +377,7 @@ def test_closing_ends_what_runs_and_removes_temporary_files(workspace: Path) -> 
 
 def test_when_the_owner_dies_everything_ends(workspace: Path) -> None:
     code = f"""
-from sandbox.shell import Shell
+from sandbox.shell.shell import Shell
 Shell({str(workspace)!r}).run("(setsid sleep 300 &); echo $HOME > home; echo $$ > pid; sleep 300", 300)
 """
     owner = subprocess.Popen([sys.executable, "-c", code])

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from sandbox.isolation import Isolation
-from sandbox.spoil import SPOILT, spoil
-from sandbox.workerloop import Worker
+from sandbox.accuracy.clobber_outputs import SPOILT, spoil
+from sandbox.isolation.mechanisms import Isolation
+from sandbox.workers.loop import Worker
 
 
 class Clock:

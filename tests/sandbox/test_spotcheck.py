@@ -10,15 +10,15 @@ from typing import Any, cast
 import pytest
 import torch
 
-from sandbox import spotcheck
-from sandbox.accuracy import Nearby
-from sandbox.expected import Expected, InputSet, Moment
-from sandbox.fingerprint import fingerprints
-from sandbox.rounds import Contestant, Effort, Stopwatch
+from sandbox import spot_check as spotcheck
+from sandbox.accuracy.compare import Nearby
+from sandbox.accuracy.expected import Expected, InputSet, Moment
+from sandbox.accuracy.fingerprint import fingerprints
 from sandbox.session import Session
-from sandbox.spotcheck import SpotCheck
-from sandbox.supervisor import CallTime, Clock, Trouble, WorkerProcess
+from sandbox.spot_check import SpotCheck
+from sandbox.timing.rounds import Contestant, Effort, Stopwatch
 from sandbox.verdict import Crashed, Failed, Wrong, lacks_memory
+from sandbox.workers.supervisor import CallTime, Clock, Trouble, WorkerProcess
 
 pytestmark = pytest.mark.alone
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sandbox import stir as stirring
-from sandbox.specs import ITEM_SIZES
-from sandbox.stir import FEW, REPLACED, stir
+from sandbox.accuracy import perturb_inputs as stirring
+from sandbox.accuracy.perturb_inputs import FEW, REPLACED, stir
+from sandbox.task.specs import ITEM_SIZES
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.uint8, torch.bool)
 

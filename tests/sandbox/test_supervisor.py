@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from process_kit import family, gone
 
-from sandbox.supervisor import Clock, WorkerProcess, WorkerSettings, environment
 from sandbox.verdict import Crashed, Failed, TimedOut
+from sandbox.workers.supervisor import Clock, WorkerProcess, WorkerSettings, environment
 
 pytestmark = pytest.mark.alone
 
@@ -48,8 +48,8 @@ def test_an_error_is_a_value_and_the_worker_lives_on(worker: WorkerProcess) -> N
 
 
 def test_a_run_of_nothing_is_timed(worker: WorkerProcess) -> None:
-    from sandbox.protocol import NO_SLOT
-    from sandbox.supervisor import CallTime
+    from sandbox.workers.protocol import NO_SLOT
+    from sandbox.workers.supervisor import CallTime
 
     clocks: tuple[Clock, ...] = ("device", "wall")
     for clock in clocks:
@@ -105,7 +105,7 @@ def test_stopping_leaves_no_process(worker: WorkerProcess) -> None:
 JUDGE_THAT_DIES = """
 import os, sys
 from pathlib import Path
-from sandbox.supervisor import WorkerProcess, WorkerSettings
+from sandbox.workers.supervisor import WorkerProcess, WorkerSettings
 hello = {"target": "cpu", "threads": 1, "flags": {}, "inductor": {}, "native": ""}
 worker = WorkerProcess(WorkerSettings("candidate", Path(sys.argv[1]), 1, hello))
 worker.launch()
@@ -215,6 +215,6 @@ def test_where_cuda_is_awake_a_worker_loads_its_program_anew(
         assert made.ready() is None
         pid = made.pid
         assert pid is not None
-        assert b"sandbox.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        assert b"sandbox.workers.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
     finally:
         made.stop()

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox.specs import TensorSpec, contiguous_stride
-from sandbox.task import (
+from sandbox.task.specs import TensorSpec, contiguous_stride
+from sandbox.task.task import (
     Arg,
     Device,
     DType,

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from launch_kit import spec
 
-from sandbox import sanitized
 from sandbox.launcher.program import steps_of
-from sandbox.plan import Buffer, Launch, Plan, PlanError, Scalar, TensorMap, TritonLaunch
-from sandbox.sanitizer import job_of
+from sandbox.plan.plan import Buffer, Launch, Plan, PlanError, Scalar, TensorMap, TritonLaunch
+from sandbox.sanitizer import driver as sanitized
+from sandbox.sanitizer.tool import job_of
 
 BUFFERS = (
     Buffer("x", "input", spec(1000, 64, dtype="bfloat16")),

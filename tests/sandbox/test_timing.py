@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox import timing
+from sandbox.timing import decision as timing
 
 pytestmark = pytest.mark.alone
 

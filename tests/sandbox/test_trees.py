@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox import privileges, trees
-from sandbox.trees import remove, temporary, walk
+from sandbox.isolation import privileges, trees
+from sandbox.isolation.trees import remove, temporary, walk
 
 DEPTH = 3000
 

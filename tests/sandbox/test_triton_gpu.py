@@ -20,11 +20,11 @@ from triton_kit import (
     reduction,
 )
 
-from cuda_agent_backend.machine import arch_of
-from sandbox.candidate import Candidate
+from cuda_agent_backend.runtime.machine import arch_of
 from sandbox.judge import Judge
+from sandbox.plan.candidate import Candidate
 from sandbox.session import Timeouts
-from sandbox.task import InputRef, Node, NodeRef, Task
+from sandbox.task.task import InputRef, Node, NodeRef, Task
 from sandbox.verdict import Correct, Crashed, Wrong
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone, needs_triton, needs_isolation]

@@ -8,11 +8,12 @@ import pytest
 from judge_kit import silu_bias, spec
 from triton_kit import document, pointwise, reduction
 
-from sandbox import guarded, sharedmemory
+from sandbox.compile.triton_child import Unfit, signature_of
+from sandbox.compile.triton_plan import Built, lower, pointers_are_aligned, read_built, request
 from sandbox.launcher.program import LoadFailed, load_program
-from sandbox.plan import Buffer, Launch, Plan, PlanError, Scalar
-from sandbox.triton_plan import Built, lower, pointers_are_aligned, read_built, request
-from sandbox.tritonchild import Unfit, signature_of
+from sandbox.plan.plan import Buffer, Launch, Plan, PlanError, Scalar
+from sandbox.workers import guard_bands as guarded
+from sandbox.workers import shared_memory as sharedmemory
 
 TASK = silu_bias(100, 30)
 DOCUMENT = document(TASK, pointwise(TASK))

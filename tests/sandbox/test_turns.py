@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from sandbox.turns import MAX_STREAK, Turns, TurnsOver
+from sandbox.timing.turns import MAX_STREAK, Turns, TurnsOver
 
 pytestmark = pytest.mark.alone
 

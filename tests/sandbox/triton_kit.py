@@ -7,11 +7,11 @@ from typing import Any, Protocol
 
 import pytest
 
-from sandbox.candidate import Candidate
-from sandbox.confine import offered
-from sandbox.plan import Plan
-from sandbox.specs import TensorSpec
-from sandbox.toolchain import Toolchain, find_triton
+from sandbox.compile.toolchain import Toolchain, find_triton
+from sandbox.isolation.confine import offered
+from sandbox.plan.candidate import Candidate
+from sandbox.plan.plan import Plan
+from sandbox.task.specs import TensorSpec
 
 needs_triton = pytest.mark.skipif(
     not isinstance(find_triton(), Toolchain), reason="Triton is not installed"

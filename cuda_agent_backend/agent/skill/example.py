@@ -7,8 +7,8 @@ from functools import cache
 from importlib.resources import files
 
 from cuda_agent_backend.agent.readable import readable
-from sandbox.specs import TensorSpec, contiguous_stride
-from sandbox.task import InputRef, Node, NodeRef, Task
+from sandbox.task.specs import TensorSpec, contiguous_stride
+from sandbox.task.task import InputRef, Node, NodeRef, Task
 
 ROWS, COLUMNS, THREADS = 4096, 2048, 256
 TRITON_SOURCE = "kernel.triton"

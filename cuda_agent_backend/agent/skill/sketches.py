@@ -40,7 +40,9 @@ def table(target: str) -> str:
 
 
 def _cpu() -> list[Family]:
-    from cuda_agent_backend.sketch import cpu, cpu_attention, cpu_product
+    from cuda_agent_backend.codegen.cpu import attention as cpu_attention
+    from cuda_agent_backend.codegen.cpu import gemm as cpu_product
+    from cuda_agent_backend.codegen.cpu import writer as cpu
 
     nest = ("lanes", "width", "unroll", "ahead", "stream", "threads", "chunk")
     return [
@@ -51,34 +53,32 @@ def _cpu() -> list[Family]:
 
 
 def _cuda() -> list[Family]:
-    from cuda_agent_backend.sketch import (
-        cuda_attention,
-        cuda_attention_half,
-        cuda_channels,
-        cuda_contract,
-        cuda_contract_gate,
-        cuda_contract_pool,
-        cuda_contract_reduce,
-        cuda_contract_rows,
-        cuda_crossed,
-        cuda_direct,
-        cuda_halo,
-        cuda_layout,
-        cuda_library,
-        cuda_map,
-        cuda_phases,
-        cuda_recurrent,
-        cuda_rolled,
-        cuda_scatter,
-        cuda_select,
-        cuda_short,
-        cuda_small,
-        cuda_sort,
-        cuda_tiles,
-        cuda_totals,
-        cuda_transpose,
-        cuda_weighed,
-    )
+    from cuda_agent_backend.codegen.cuda.attention import float32 as cuda_attention
+    from cuda_agent_backend.codegen.cuda.attention import half as cuda_attention_half
+    from cuda_agent_backend.codegen.cuda.attention.pooling import writer as cuda_weighed
+    from cuda_agent_backend.codegen.cuda.channel_gather import writer as cuda_channels
+    from cuda_agent_backend.codegen.cuda.channels_last import writer as cuda_crossed
+    from cuda_agent_backend.codegen.cuda.conv.halo import writer as cuda_halo
+    from cuda_agent_backend.codegen.cuda.conv.transposed import writer as cuda_phases
+    from cuda_agent_backend.codegen.cuda.gemm import tiles as cuda_tiles
+    from cuda_agent_backend.codegen.cuda.gemm import writer as cuda_contract
+    from cuda_agent_backend.codegen.cuda.gemm.epilogue.glu import writer as cuda_contract_gate
+    from cuda_agent_backend.codegen.cuda.gemm.epilogue.pool import writer as cuda_contract_pool
+    from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce import writer as cuda_contract_reduce
+    from cuda_agent_backend.codegen.cuda.gemm.epilogue.row import writer as cuda_contract_rows
+    from cuda_agent_backend.codegen.cuda.gemm.short_k import writer as cuda_short
+    from cuda_agent_backend.codegen.cuda.gemm.skinny import writer as cuda_direct
+    from cuda_agent_backend.codegen.cuda.gemm.small import writer as cuda_small
+    from cuda_agent_backend.codegen.cuda.library import writer as cuda_library
+    from cuda_agent_backend.codegen.cuda.pointwise import writer as cuda_map
+    from cuda_agent_backend.codegen.cuda.recurrent import writer as cuda_recurrent
+    from cuda_agent_backend.codegen.cuda.reroll import writer as cuda_rolled
+    from cuda_agent_backend.codegen.cuda.rows import layout as cuda_layout
+    from cuda_agent_backend.codegen.cuda.rows.loss import writer as cuda_totals
+    from cuda_agent_backend.codegen.cuda.scatter import writer as cuda_scatter
+    from cuda_agent_backend.codegen.cuda.sort import select as cuda_select
+    from cuda_agent_backend.codegen.cuda.sort import writer as cuda_sort
+    from cuda_agent_backend.codegen.cuda.transpose import writer as cuda_transpose
 
     row = _fields(cuda_layout.Layout, {"points", "rows", "ordered", "wide"})
     scatter = ("scatter", "threads", "flight", "tile", "vector", "test")

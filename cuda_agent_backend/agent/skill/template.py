@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sandbox.plan import VERSION
-from sandbox.specs import TensorSpec, contiguous_stride
-from sandbox.task import Task
+from sandbox.plan.plan import VERSION
+from sandbox.task.specs import TensorSpec, contiguous_stride
+from sandbox.task.task import Task
 
 THREADS = 256
 

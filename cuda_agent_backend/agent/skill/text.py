@@ -21,14 +21,15 @@ from cuda_agent_backend.agent.skill.example import (
 )
 from cuda_agent_backend.agent.skill.sketches import table
 from cuda_agent_backend.agent.tools import tool_schemas
-from sandbox import accuracy, plancheck
-from sandbox.compile import CXX_FLAGS
-from sandbox.compile_cuda import COMMON_FLAGS
-from sandbox.inputs import DISTRIBUTIONS
+from sandbox.accuracy import compare as accuracy
+from sandbox.accuracy.inputs import DISTRIBUTIONS
+from sandbox.compile.candidate import CXX_FLAGS
+from sandbox.compile.cuda import COMMON_FLAGS
 from sandbox.launcher.program import INPUT_ALIGNMENT, TEMPORARY_ALIGNMENT
-from sandbox.specs import ITEM_SIZES
-from sandbox.steps import KIND_ORDER
-from sandbox.timing import THRESHOLD
+from sandbox.plan import check as plancheck
+from sandbox.plan.steps import KIND_ORDER
+from sandbox.task.specs import ITEM_SIZES
+from sandbox.timing.decision import THRESHOLD
 from sandbox.verify import QUICK
 
 _GAP = re.compile(r"\{\{(\w+)\}\}")

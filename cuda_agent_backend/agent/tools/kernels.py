@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol, cast, get_args
 
-from cuda_agent_backend.agent.memory import Neighbour
+from cuda_agent_backend.agent.memory.offer import offers
+from cuda_agent_backend.agent.memory.recall import Neighbour
 from cuda_agent_backend.agent.observation import (
     binding,
     compile_errors,
@@ -18,20 +19,19 @@ from cuda_agent_backend.agent.observation import (
     rates,
     speed_of,
 )
-from cuda_agent_backend.agent.offer import offers
 from cuda_agent_backend.agent.protocol import BadArguments
 from cuda_agent_backend.agent.tools.registry import Answer, Spec, Tool, failed, text
-from cuda_agent_backend.agent.workspace import BASELINES, Refusal, Workspace
-from cuda_agent_backend.sketch.api import Analysis, NotCovered, analyse, generate, schedules
-from cuda_agent_backend.sketch.cuda_layout import DeviceFacts
-from cuda_agent_backend.sketch.device import CpuFacts
-from cuda_agent_backend.sketch.exactness import as_coarse, products_of
-from cuda_agent_backend.sketch.schedule import MAX_PARAMETER, Schedule
-from cuda_agent_backend.sketch.space import space_of
-from sandbox.candidate import Candidate, Language
-from sandbox.disassembly import Inspection
-from sandbox.plan import Plan, PlanError
-from sandbox.task import Task
+from cuda_agent_backend.agent.workspace.folder import BASELINES, Refusal, Workspace
+from cuda_agent_backend.codegen.api import Analysis, NotCovered, analyse, generate, schedules
+from cuda_agent_backend.codegen.cuda.rows.layout import DeviceFacts
+from cuda_agent_backend.codegen.device import CpuFacts
+from cuda_agent_backend.codegen.ir.schedule import MAX_PARAMETER, Schedule
+from cuda_agent_backend.codegen.multiply_precision import as_coarse, products_of
+from cuda_agent_backend.codegen.schedule_space import space_of
+from sandbox.compile.disassembly import Inspection
+from sandbox.plan.candidate import Candidate, Language
+from sandbox.plan.plan import Plan, PlanError
+from sandbox.task.task import Task
 from sandbox.verdict import Baselines, Failure, Outcome, Verdict, Wrong
 
 WORTH_SUBMITTING = 1.04

@@ -15,8 +15,7 @@ import torch
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
-from cuda_agent_backend.rewrite.diagonal import identity_masks
-from cuda_agent_backend.rewrite.edit import (
+from cuda_agent_backend.graph.edit import (
     Editor,
     argument,
     aten,
@@ -30,8 +29,9 @@ from cuda_agent_backend.rewrite.edit import (
     shape_of,
     wide_of,
 )
-from cuda_agent_backend.rewrite.edit import replace as put_in_place
-from cuda_agent_backend.rewrite.products import matrix_product
+from cuda_agent_backend.graph.edit import replace as put_in_place
+from cuda_agent_backend.graph.matrix_product import matrix_product
+from cuda_agent_backend.rewrite.diagonal import identity_masks
 from cuda_agent_backend.rewrite.rule import Rule
 
 READERS = ("diagonal", "sum")

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from cuda_agent_backend.rewrite.edit import (
+from cuda_agent_backend.graph.edit import (
     Editor,
     argument,
     calls,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch.fx import Graph, Node
 
-from cuda_agent_backend.rewrite.edit import (
+from cuda_agent_backend.graph.edit import (
     Editor,
     argument,
     aten,

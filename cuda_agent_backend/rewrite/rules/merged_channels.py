@@ -16,7 +16,7 @@ from typing import Any
 
 from torch.fx import Graph, Node
 
-from cuda_agent_backend.rewrite.edit import (
+from cuda_agent_backend.graph.edit import (
     Editor,
     argument,
     aten,
@@ -29,7 +29,7 @@ from cuda_agent_backend.rewrite.edit import (
     replace,
     shape_of,
 )
-from cuda_agent_backend.rewrite.products import WITH_ADDEND, matrix_product
+from cuda_agent_backend.graph.matrix_product import WITH_ADDEND, matrix_product
 from cuda_agent_backend.rewrite.rule import Rule
 
 SMALL = 8

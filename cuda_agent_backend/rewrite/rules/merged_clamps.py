@@ -11,15 +11,7 @@ from dataclasses import dataclass
 
 from torch.fx import Graph, Node
 
-from cuda_agent_backend.rewrite.edit import (
-    Editor,
-    argument,
-    aten,
-    calls,
-    is_float,
-    name_of,
-    replace,
-)
+from cuda_agent_backend.graph.edit import Editor, argument, aten, calls, is_float, name_of, replace
 from cuda_agent_backend.rewrite.rule import Rule
 
 CLAMPS = ("clamp_min", "clamp_max", "clamp", "relu", "hardtanh")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch.fx import Graph, Node
 
-from cuda_agent_backend.rewrite.edit import (
+from cuda_agent_backend.graph.edit import (
     Editor,
     argument,
     aten,

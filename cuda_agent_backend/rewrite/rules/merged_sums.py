@@ -10,7 +10,7 @@ import math
 
 from torch.fx import Graph, Node
 
-from cuda_agent_backend.rewrite.edit import (
+from cuda_agent_backend.graph.edit import (
     Editor,
     argument,
     aten,

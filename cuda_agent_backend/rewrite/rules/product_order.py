@@ -13,17 +13,9 @@ import math
 
 from torch.fx import Graph, Node
 
-from cuda_agent_backend.rewrite.edit import (
-    Editor,
-    aten,
-    calls,
-    dtype_of,
-    replace,
-    shape_of,
-    wide_of,
-)
+from cuda_agent_backend.graph.edit import Editor, aten, calls, dtype_of, replace, shape_of, wide_of
+from cuda_agent_backend.graph.matrix_product import PRODUCTS, matrix_product
 from cuda_agent_backend.rewrite.orders import Chain, chains_of
-from cuda_agent_backend.rewrite.products import PRODUCTS, matrix_product
 from cuda_agent_backend.rewrite.rule import Rule
 
 

@@ -11,16 +11,8 @@ import math
 import torch
 from torch.fx import Graph, Node
 
-from cuda_agent_backend.rewrite.edit import (
-    Editor,
-    argument,
-    aten,
-    calls,
-    dtype_of,
-    replace,
-    shape_of,
-)
-from cuda_agent_backend.rewrite.products import PRODUCTS, MatrixProduct, matrix_product
+from cuda_agent_backend.graph.edit import Editor, argument, aten, calls, dtype_of, replace, shape_of
+from cuda_agent_backend.graph.matrix_product import PRODUCTS, MatrixProduct, matrix_product
 from cuda_agent_backend.rewrite.rule import Rule
 from cuda_agent_backend.rewrite.rules.merged_scales import factor_of
 

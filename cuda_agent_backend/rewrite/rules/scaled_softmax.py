@@ -11,14 +11,7 @@ from typing import Any
 
 from torch.fx import Graph, Node
 
-from cuda_agent_backend.rewrite.edit import (
-    argument,
-    calls,
-    is_tensor,
-    name_of,
-    reduced_dims,
-    replace,
-)
+from cuda_agent_backend.graph.edit import argument, calls, is_tensor, name_of, reduced_dims, replace
 from cuda_agent_backend.rewrite.rule import Rule
 
 SCALES = ("mul", "div")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch.fx import Graph, Node
 
-from cuda_agent_backend.rewrite.edit import Editor, argument, aten, is_float, name_of, shape_of
+from cuda_agent_backend.graph.edit import Editor, argument, aten, is_float, name_of, shape_of
 from cuda_agent_backend.rewrite.linear import move_sums
 from cuda_agent_backend.rewrite.rule import Rule
 from cuda_agent_backend.rewrite.rules.sum_of_product import weighted

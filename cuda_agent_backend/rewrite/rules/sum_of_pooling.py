@@ -10,7 +10,7 @@ import math
 
 from torch.fx import Graph, Node
 
-from cuda_agent_backend.rewrite.edit import argument, is_float, name_of, shape_of
+from cuda_agent_backend.graph.edit import argument, is_float, name_of, shape_of
 from cuda_agent_backend.rewrite.linear import move_sums, trace
 from cuda_agent_backend.rewrite.rule import Rule
 from cuda_agent_backend.rewrite.terms import Dims, Paying, Scaled, Term

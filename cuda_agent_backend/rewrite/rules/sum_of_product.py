@@ -19,9 +19,9 @@ from dataclasses import dataclass
 import torch
 from torch.fx import Graph, Node
 
-from cuda_agent_backend.rewrite.edit import Editor, aten, shape_of
+from cuda_agent_backend.graph.edit import Editor, aten, shape_of
+from cuda_agent_backend.graph.matrix_product import matrix_product
 from cuda_agent_backend.rewrite.linear import move_sums, operand
-from cuda_agent_backend.rewrite.products import matrix_product
 from cuda_agent_backend.rewrite.rule import Rule
 from cuda_agent_backend.rewrite.terms import Added, Dims, Scaled, Term
 

@@ -1,4 +1,4 @@
-// Library calls of a plan: see sandbox/library.py for what they mean.
+// Library calls of a plan: see sandbox/plan/library_calls.py for what they mean.
 #pragma once
 
 #include <cstdint>

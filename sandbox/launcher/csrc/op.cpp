@@ -29,7 +29,7 @@ namespace {
 
 constexpr int64_t kMaxInputs = 32, kMaxOutputs = 8, kMaxBuffers = 64;
 
-// In the order of ITEM_SIZES in sandbox/specs.py.
+// In the order of ITEM_SIZES in sandbox/task/specs.py.
 using DtypeCode = int32_t (*)();
 constexpr DtypeCode kDtypes[] = {
     aoti_torch_dtype_float64, aoti_torch_dtype_float32, aoti_torch_dtype_float16,       aoti_torch_dtype_bfloat16,

@@ -1,0 +1,1 @@
+"""Whole-graph acceptance: the decision, and the measurements behind it."""

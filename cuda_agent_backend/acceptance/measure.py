@@ -1,0 +1,203 @@
+"""Whole models against each other: paired timings, and a float64 oracle for their results."""
+
+from __future__ import annotations
+
+import copy
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from cuda_agent_backend.partition.report import HIT, GraphReport
+from sandbox.accuracy.compare import AccuracyReport, compare
+from sandbox.timing.decision import Control, Interval, control, interval, ratios
+
+Samples = dict[str, list[float]]
+
+
+class Widened(TorchDispatchMode):
+    """Within it, what asks for float32 gets float64: models that cast inside, as Llama's norms do, stay in float64."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call the operator with every dtype argument widened."""
+        args, kwargs = pytree.tree_map(_widen, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+def _widen(value: Any) -> Any:
+    return torch.float64 if value is torch.float32 else value
+
+
+def in_float64(value: Any) -> Any:
+    """A copy with every floating tensor in float64: a module, or tensors in tuples, lists and dictionaries."""
+    if isinstance(value, nn.Module):
+        return copy.deepcopy(value).double()
+
+    def wide(x: Any) -> Any:
+        if isinstance(x, Tensor) and x.is_floating_point():
+            return x.detach().double().requires_grad_(x.requires_grad)
+        return x
+
+    return pytree.tree_map(wide, value)
+
+
+def oracle(model: nn.Module, inputs: Sequence[Any]) -> list[Tensor]:
+    """The model's outputs, computed in float64 without gradients."""
+    with torch.no_grad(), Widened(), _default(torch.float64):
+        return tensors(in_float64(model)(*in_float64(tuple(inputs))))
+
+
+@contextmanager
+def _default(dtype: torch.dtype) -> Iterator[None]:
+    """What models make without a dtype has this one."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def tensors(value: Any) -> list[Tensor]:
+    """All tensors of a model's result, in order."""
+    return [x for x in pytree.tree_leaves(value) if isinstance(x, Tensor)]
+
+
+def device_of(inputs: Sequence[Any]) -> str:
+    """The type of the device that a model's inputs are on; that of the first tensor."""
+    return next((x.device.type for x in tensors(tuple(inputs))), "cpu")
+
+
+def paired_samples(
+    contestants: Mapping[str, Callable[[], Any]],
+    *,
+    rounds: int,
+    limit_s: float,
+    device: str = "cpu",
+    warm_up: int = 3,
+    seed: int = 0,
+    progress: Callable[[float], None] | None = None,
+) -> Samples:
+    """Seconds of each contestant in each round: in a round every one runs once, in random order.
+
+    It ends after ``rounds`` rounds or ``limit_s`` seconds, whichever comes first, but not before 8 rounds. ``progress``
+    gets the part that is done, 0 to 1.
+    """
+    wait = torch.cuda.synchronize if device == "cuda" else _no_wait
+    order = list(contestants)
+    samples: Samples = {name: [] for name in order}
+    for name in order * warm_up:
+        contestants[name]()
+    shuffle = random.Random(seed).shuffle
+    started = time.perf_counter()
+    for done in range(rounds):
+        part = max(done / rounds, (time.perf_counter() - started) / limit_s)
+        if part >= 1 and done >= 8:
+            break
+        if progress:
+            progress(min(part, 1.0))
+        shuffle(order)
+        for name in order:
+            wait()
+            begin = time.perf_counter()
+            contestants[name]()
+            wait()
+            samples[name].append(time.perf_counter() - begin)
+    if progress:
+        progress(1.0)
+    return samples
+
+
+def _no_wait() -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class ModelFigures:
+    """One model on cuda_agent against the same on Inductor, in inference.
+
+    regions, promoted: regions of its graphs, and those that run a kernel of ours. speedup: of the whole model over
+    Inductor. control: Inductor against itself. error_ratio: the worst output's error over eager's. first_seconds: the
+    first call, with compilation and search; inductor_seconds: the same on plain Inductor. samples: seconds of calls.
+    """
+
+    regions: int
+    promoted: int
+    speedup: Interval
+    control: Control
+    accuracy: AccuracyReport
+    first_seconds: float
+    inductor_seconds: float
+    graphs: tuple[GraphReport, ...]
+    samples: Samples
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {**asdict(self), "error_ratio": self.accuracy.error_ratio}
+
+
+def measure_model(
+    model: nn.Module,
+    inputs: Sequence[Any],
+    options: Mapping[str, Any],
+    *,
+    rounds: int = 60,
+    limit_s: float = 20.0,
+    seed: int = 0,
+) -> ModelFigures:
+    """Compile the model both ways, compare results and times. ``options``: as for `torch.compile`, ours included.
+
+    What is known of regions is asked after the timing, so that the first call is all that a user would wait for.
+    """
+    from cuda_agent_backend.tools.explain import explain
+
+    device = device_of(inputs)
+    with torch.no_grad():
+        ours, first_seconds, outputs = _first_call(model, inputs, "cuda_agent", dict(options))
+        plain, inductor_seconds, _ = _first_call(model, inputs, "inductor", None)
+        accuracy = compare(outputs, tensors(model(*inputs)), oracle(model, inputs))
+        samples = paired_samples(
+            {
+                "cuda_agent": lambda: ours(*inputs),
+                "inductor": lambda: plain(*inputs),
+                "inductor_again": lambda: plain(*inputs),
+            },
+            rounds=rounds,
+            limit_s=limit_s,
+            device=device,
+            seed=seed,
+        )
+    graphs = explain(model, *inputs, options=options).graphs
+    return ModelFigures(
+        regions=sum(graph.wholes for graph in graphs),
+        promoted=sum(graph.count(HIT) for graph in graphs),
+        speedup=interval(ratios(samples["inductor"], samples["cuda_agent"])),
+        control=control(samples["inductor"], samples["inductor_again"]),
+        accuracy=accuracy,
+        first_seconds=first_seconds,
+        inductor_seconds=inductor_seconds,
+        graphs=tuple(graphs),
+        samples=samples,
+    )
+
+
+def _first_call(
+    model: nn.Module, inputs: Sequence[Any], backend: str, options: dict[str, Any] | None
+) -> tuple[Callable[..., Any], float, list[Tensor]]:
+    """The compiled model, the seconds of its first call, and what that returned."""
+    compiled = torch.compile(model, backend=backend, options=options)
+    started = time.perf_counter()
+    outputs = tensors(compiled(*inputs))
+    if outputs and outputs[0].is_cuda:
+        torch.cuda.synchronize()
+    return compiled, time.perf_counter() - started, outputs

@@ -1,0 +1,1 @@
+"""What was found for tasks like this one."""

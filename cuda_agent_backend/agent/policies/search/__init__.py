@@ -1,0 +1,1 @@
+"""The search policy: proposals of schedules, ordered by a Gaussian process."""

@@ -1,0 +1,1 @@
+"""Trajectories as people read them: on a terminal, as a page, as a plot."""

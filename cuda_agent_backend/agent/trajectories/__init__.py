@@ -1,0 +1,1 @@
+"""Trajectories as data: events, their JSON lines, files and folders."""

@@ -1,0 +1,1 @@
+"""The folder in which a policy works on one task."""

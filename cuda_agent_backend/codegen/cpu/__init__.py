@@ -1,0 +1,1 @@
+"""Kernels to C++ with OpenMP over rows and vector lanes inside."""

@@ -1,0 +1,1 @@
+"""Kernels to CUDA C++: one folder for each kernel family."""

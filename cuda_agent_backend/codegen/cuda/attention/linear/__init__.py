@@ -1,0 +1,1 @@
+"""Back-to-back GEMMs with pointwise work between, as attention without softmax."""

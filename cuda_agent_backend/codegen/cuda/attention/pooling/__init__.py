@@ -1,0 +1,1 @@
+"""Attention pooling: sums over tokens weighed by a softmax of their scores."""

@@ -1,0 +1,1 @@
+"""Pointwise kernels that gather along channels whose elements lie apart in memory."""

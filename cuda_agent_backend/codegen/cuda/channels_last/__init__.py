@@ -1,0 +1,1 @@
+"""Windows over contiguous images whose results are stored channels-last."""

@@ -1,0 +1,1 @@
+"""What several CUDA families share: indices, frames, pieces of text, launches."""

@@ -1,0 +1,1 @@
+"""Convolutions with kernels of their own, beside implicit GEMM."""

@@ -1,0 +1,1 @@
+"""Convolutions that bring each input tile with its halo to shared memory once."""

@@ -1,0 +1,1 @@
+"""Strided transposed convolutions by sub-pixel phases."""

@@ -1,0 +1,1 @@
+"""GEMM and implicit-GEMM convolution on tensor cores, with a pointwise epilogue."""

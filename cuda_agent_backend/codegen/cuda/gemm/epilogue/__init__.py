@@ -1,0 +1,1 @@
+"""GEMM epilogues that do more than pointwise work in the tile."""

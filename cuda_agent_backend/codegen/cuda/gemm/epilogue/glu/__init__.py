@@ -1,0 +1,1 @@
+"""GEMM epilogue that combines parts of the columns: gated linear units and dual GEMMs."""

@@ -1,0 +1,1 @@
+"""GEMM epilogue that pools a convolution's results in the tile."""

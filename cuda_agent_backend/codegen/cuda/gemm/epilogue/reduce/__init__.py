@@ -1,0 +1,1 @@
+"""GEMM epilogue that reduces results over rows or columns in the tile."""

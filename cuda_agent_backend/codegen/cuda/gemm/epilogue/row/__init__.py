@@ -1,0 +1,1 @@
+"""GEMM epilogue that does whole rows in the tile: softmax and norms."""

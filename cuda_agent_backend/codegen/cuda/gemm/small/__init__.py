@@ -1,0 +1,1 @@
+"""Batches of small matrix products: several of them in a block's shared memory."""

@@ -1,0 +1,199 @@
+"""The schedule of a sum of products on cuda, and what fits a device.
+
+A block's tile has ``tile_m`` by ``tile_n`` results, a warp's ``warp_m`` by ``warp_n``; ``depth`` terms are copied to
+shared memory at a time, ``stages`` of them under way; after ``run`` terms, a multiple or a part of ``depth``, sums move
+on to others, as the tensor core cuts off what it adds instead of rounding it (0: never). ``group``:
+whether warps work in groups of four (sm_90a; their own tiles then say nothing), half of which copy and split what the
+others multiply: 1 where B goes through shared memory to be split, 2 where it goes through registers; 3: both operands,
+of 16 bits, are multiplied where copies put them in shared memory; 4: where the copy engine puts them, which one thread
+asks for whole boxes (`cuda_boxes`). ``split`` blocks
+share the terms of a tile, and a second kernel adds up what they found; ``last_wave`` blocks share those of a tile that
+is left over after as many as fill the device once or several times (0: a block has it for itself); ``warps_k`` warps of
+a block share those of a stage. ``aligned``: 1 where a kernel before copies operands whose rows are no multiple of 16
+bytes apart to memory where they are (`cuda_align`). ``banded``: 1 where blocks leave out terms for which an operand is
+zero (`cuda_bands`).
+``products``: 6 for float32's accuracy, 1 for TF32's, which is right where the user's flags
+make eager as inaccurate, and for 16-bit operands, whose products are exact (with no run, as eager's library has none).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from cuda_agent_backend.codegen.cuda.rows.layout import MAX_THREADS, DeviceFacts
+from cuda_agent_backend.codegen.ir.schedule import Parameter
+from cuda_agent_backend.codegen.ir.ssa import Unsupported
+
+GROUP_ROWS, GROUP_COLUMNS, GROUP_DEPTH = 64, (32, 64, 128), 32
+THROUGH_SHARED, THROUGH_REGISTERS, BOTH_SHARED, BOXES = 1, 2, 3, 4
+"""Values of ``group``."""
+BOTH_ROWS, BOTH_COLUMNS, BOTH_DEPTH, BOTH_STAGES = (64, 128, 256), (64, 128, 256), 64, 3
+"""Of `BOTH_SHARED` and `BOXES`: their tiles, and the fewest stages."""
+MOST_STAGES_OF_BOXES, ASKING = 8, 128
+"""As many barriers as there are; threads of which one asks for boxes."""
+MAX_GROUP_ROWS = 2 * GROUP_ROWS
+WIDER = {136: MAX_GROUP_ROWS, 160: GROUP_ROWS, 192: GROUP_ROWS}
+"""Columns of more tiles of `THROUGH_REGISTERS`, for whole rows, by the rows for which there are registers."""
+SPLIT_ROWS = 16
+"""Rows of a split tile of B in shared memory come by so many, as it begins at a multiple of 1024 bytes."""
+MAX_SPLIT = 64
+REGISTERS, PER_THREAD, MOST_RESIDENT = 65536, 160, 3
+"""Of a multiprocessor, and what warps are assumed to need; blocks beyond which more hide nothing."""
+SHARING = (2, 4, 8)
+"""How many warps may share the terms of a stage."""
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """The schedule's parameters; see the module's description."""
+
+    tile_m: int
+    tile_n: int
+    depth: int
+    warp_m: int
+    warp_n: int
+    stages: int
+    run: int = 0
+    split: int = 1
+    products: int = 6
+    group: int = 0
+    warps_k: int = 1
+    aligned: int = 0
+    banded: int = 0
+    last_wave: int = 0
+
+    @property
+    def threads(self) -> int:
+        if self.both:
+            return self.tile_m // GROUP_ROWS * 128 + self.preparing
+        if self.group:
+            return 2 * self.preparing
+        return (self.tile_m // self.warp_m) * (self.tile_n // self.warp_n) * self.warps_k * 32
+
+    @property
+    def resident(self) -> int:
+        """Blocks that a multiprocessor has registers for, by assumption."""
+        return (
+            1
+            if self.group
+            else max(1, min(MOST_RESIDENT, REGISTERS // (PER_THREAD * self.threads)))
+        )
+
+    @property
+    def preparing(self) -> int:
+        """Threads that copy for the others; those that split as well are as many as these."""
+        if self.boxes:
+            return ASKING
+        return self.tile_m // GROUP_ROWS * 128 if self.group and not self.both else 0
+
+    @property
+    def both(self) -> bool:
+        """Whether warp groups take both operands, of 16 bits, from shared memory."""
+        return self.group in (BOTH_SHARED, BOXES)
+
+    @property
+    def boxes(self) -> bool:
+        """Whether the copy engine brings both operands."""
+        return self.group == BOXES
+
+    @property
+    def direct(self) -> bool:
+        """Whether B goes through registers to be split."""
+        return self.group == THROUGH_REGISTERS
+
+    @property
+    def slots(self) -> int:
+        """Tiles of B that are split at a time."""
+        return 3 if self.direct else 2
+
+    @property
+    def split_floats(self) -> int:
+        """Of shared memory, for a tile of B that is split."""
+        rows = -(-self.tile_n // SPLIT_ROWS) * SPLIT_ROWS
+        return rows * self.depth * self.split_bytes // 4
+
+    @property
+    def split_bytes(self) -> int:
+        """Of a number that is split: three bfloat16 numbers, or one TF32 number."""
+        return 6 if self.products == 6 else 4
+
+    @property
+    def step(self) -> int:
+        """Terms that are added at a time, whether they are there or not."""
+        return self.depth
+
+    def check(self, shared: int, device: DeviceFacts, half: bool = False) -> None:
+        """Raises Unsupported where the parameters do not fit each other or the device."""
+        if self.both:
+            self._check_both(device, half)
+        elif self.group:
+            self._check_group(device)
+        whole = self.group or all(
+            value > 0 and part > 0 and value % part == 0
+            for value, part in (
+                (self.tile_m, self.warp_m), (self.tile_n, self.warp_n), (self.warp_m, 16), (self.warp_n, 8),
+                (self.depth, 8),
+            )
+        )  # fmt: skip
+        if not whole or self.stages < 2 or not 1 <= self.split <= MAX_SPLIT:
+            raise Unsupported("tiles that do not divide into warps, or warps into products")
+        if not 0 <= self.last_wave <= MAX_SPLIT or (self.last_wave and self.split > 1):
+            raise Unsupported(
+                f"last_wave: {self.last_wave}, split: {self.split}; one of them, up to {MAX_SPLIT}"
+            )
+        if half and (self.products != 1 or self.run or self.group not in (0, BOTH_SHARED, BOXES)):
+            raise Unsupported("16-bit operands: one product, no runs, no split parts")
+        if half and not self.group and self.warp_n % 16:
+            raise Unsupported("16-bit operands: columns of a warp by 16")
+        if self.products not in (1, 6):
+            raise Unsupported(f"{self.products} products; 1 or 6")
+        if self.aligned not in (0, 1) or self.banded not in (0, 1):
+            raise Unsupported(f"aligned: {self.aligned}, banded: {self.banded}; 0 or 1")
+        terms = 16 if half or self.products == 6 else 8
+        self._check_shared_terms(terms, half)
+        if self.run < 0 or self.run % terms or self.depth % terms:
+            raise Unsupported(f"a run of {self.run} terms, {self.depth} at a time")
+        uneven = self.run and max(self.run, self.depth) % min(self.run, self.depth)
+        if uneven or self.threads > MAX_THREADS:
+            raise Unsupported("a run that does not end with a stage, or too many threads")
+        if shared > device.shared_per_block_bytes:
+            raise Unsupported(f"{shared} bytes of shared memory")
+
+    def _check_shared_terms(self, terms: int, half: bool) -> None:
+        """Each warp of those that share a stage's terms has as many chunks of them (see `gemm.cuh`)."""
+        if self.warps_k == 1:
+            return
+        within = 0 < self.run <= self.depth
+        chunk = self.run if within else terms if half or self.depth % (2 * terms) else 2 * terms
+        if self.group or self.warps_k not in SHARING or self.depth % (self.warps_k * chunk):
+            raise Unsupported(f"{self.warps_k} warps for {self.depth} terms")
+
+    def _check_both(self, device: DeviceFacts, half: bool) -> None:
+        if device.arch != "sm_90a" or not half:
+            raise Unsupported(f"warp groups on {device.arch}, or operands that are not of 16 bits")
+        fits = self.tile_m in BOTH_ROWS and self.tile_n in BOTH_COLUMNS
+        fits = fits and not (self.boxes and self.stages > MOST_STAGES_OF_BOXES)
+        if not fits or self.depth != BOTH_DEPTH or self.stages < BOTH_STAGES:
+            raise Unsupported("tiles that do not divide into the products of warp groups")
+
+    def _check_group(self, device: DeviceFacts) -> None:
+        if device.arch != "sm_90a" or self.group not in (THROUGH_SHARED, THROUGH_REGISTERS):
+            raise Unsupported(f"warp groups on {device.arch}")
+        fits = self.tile_m in (GROUP_ROWS, MAX_GROUP_ROWS) and self.tile_n in GROUP_COLUMNS
+        fits = fits or (self.direct and WIDER.get(self.tile_n) == self.tile_m)
+        runs = self.run > 0 and self.run % GROUP_DEPTH == 0
+        if not fits or not runs or self.depth != GROUP_DEPTH or self.stages <= self.slots:
+            raise Unsupported("tiles that do not divide into the products of warp groups")
+
+
+def read_tiles(parameters: Mapping[str, Parameter]) -> Tiles:
+    """Raises Unsupported where a parameter is missing or unknown."""
+    known = {f.name for f in fields(Tiles)}
+    given = {k: v for k, v in parameters.items() if k != "sketch"}
+    if not all(k in known and isinstance(v, int) for k, v in given.items()):
+        raise Unsupported(f"parameters of a sum of products: {sorted(known)}")
+    try:
+        return Tiles(**{k: int(v) for k, v in given.items()})
+    except TypeError as error:
+        raise Unsupported(str(error)) from error

@@ -1,0 +1,1 @@
+"""Pointwise kernels: every thread makes a few vectors of elements."""

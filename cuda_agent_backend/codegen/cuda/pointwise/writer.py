@@ -1,0 +1,184 @@
+"""Pointwise kernels: every thread makes ``unroll`` vectors of ``vector`` elements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+
+from cuda_agent_backend.codegen.analysis.passes import Pass, passes
+from cuda_agent_backend.codegen.cuda.common.access import (
+    POSITION,
+    LanePrinter,
+    flat_body,
+    flatten,
+    local_reader,
+)
+from cuda_agent_backend.codegen.cuda.common.frame import indented
+from cuda_agent_backend.codegen.cuda.common.parts import (
+    Emitted,
+    buffers_of,
+    local_types,
+    needs_wide,
+    parameters_of,
+)
+from cuda_agent_backend.codegen.cuda.pointwise.stencil import tile_body, tile_loop
+from cuda_agent_backend.codegen.cuda.rows.layout import MAX_THREADS, DeviceFacts, ceildiv
+from cuda_agent_backend.codegen.cuda.rows.program import read_once
+from cuda_agent_backend.codegen.ir.nest import Dim, Kernel
+from cuda_agent_backend.codegen.ir.schedule import Parameter
+from cuda_agent_backend.codegen.ir.ssa import Body, Unsupported
+from cuda_agent_backend.codegen.lowering.lower import LoweredRegion, Store
+from sandbox.plan.plan import Launch
+
+MAX_UNROLL = 16
+
+
+@dataclass(frozen=True)
+class MapLayout:
+    """Schedule parameters of a pointwise kernel.
+
+    ``unroll``: vectors of a thread, a block apart. ``blocks``: blocks for each multiprocessor that stay and loop; 0: as
+    many as there is work. ``stream``: 1 for stores, ``once``: 1 for loads that leave the L2 cache first. ``rows``: rows
+    of a vector that a thread makes together, as cuda_stencil says; 0: vectors on their own.
+    """
+
+    vector: int = 1
+    unroll: int = 1
+    threads: int = 256
+    blocks: int = 0
+    stream: int = 0
+    once: int = 0
+    rows: int = 0
+
+
+def single_pass(kernel: Kernel) -> Pass | None:
+    """The one pass of a kernel of maps; None if it is no such kernel."""
+    if not kernel.is_map:
+        return None
+    grouped = passes(kernel)
+    return grouped[0] if len(grouped) == 1 else None
+
+
+def map_dims(kernel: Kernel, p: Pass) -> tuple[Dim, ...]:
+    """All loops of the kernel, outermost first."""
+    return (*kernel.outer, *p.inner)
+
+
+def _read(parameters: Mapping[str, Parameter], dims: Sequence[Dim], loop: int | None) -> MapLayout:
+    numbers = {k: v for k, v in parameters.items() if k != "sketch"}
+    known = {f.name for f in fields(MapLayout)}
+    for name, value in numbers.items():
+        if name not in known or not isinstance(value, int):
+            raise Unsupported(f"schedule parameter {name}={value!r} of a pointwise kernel")
+    layout = MapLayout(**{k: int(v) for k, v in numbers.items()})
+    line = dims[-1][1] if dims else 1
+    fits = 1 <= layout.threads <= MAX_THREADS and 1 <= layout.unroll <= MAX_UNROLL
+    if layout.rows:
+        fits = fits and 0 <= layout.rows <= (dims[loop][1] if loop is not None else 0)
+    if not fits or layout.vector < 1 or line % layout.vector or layout.blocks < 0:
+        raise Unsupported("a pointwise schedule that does not fit the sizes")
+    return layout
+
+
+def emit_map(
+    kernel: Kernel,
+    region: LoweredRegion,
+    parameters: Mapping[str, Parameter],
+    name: str,
+    device: DeviceFacts,
+) -> Emitted:
+    """Raises Unsupported where the schedule does not fit."""
+    p = single_pass(kernel)
+    if p is None:
+        raise Unsupported("a pointwise schedule for a kernel of several passes")
+    dims = map_dims(kernel, p)
+    loop = tile_loop(dims, p) if parameters.get("rows") else None
+    layout = _read(parameters, dims, loop)
+    vectors = math.prod(n for _, n in dims) // layout.vector
+    if layout.rows and loop is not None:
+        vectors = vectors // dims[loop][1] * ceildiv(dims[loop][1], layout.rows)
+    block = layout.threads * layout.unroll
+    tiles = ceildiv(vectors, block)
+    index = "int64_t" if needs_wide(region, kernel) else "int"
+    if layout.rows:
+        body = tile_body(kernel, region, p, dims, (layout.rows, layout.vector), index)
+    else:
+        body = [f"const {index} j = at * L;", *_body(kernel, region, p, layout, index)]
+    if vectors % block:
+        body = [f"if (at < {vectors}) {{", *indented(body), "}"]
+    start = f"const {index} at = ({index}(tile) * {layout.unroll} + u) * {layout.threads} + threadIdx.x;"
+    reads, writes = buffers_of(kernel)
+    around = f"for (int tile = blockIdx.x; tile < {tiles}; tile += gridDim.x) {{"
+    text = [
+        f'extern "C" __global__ void __launch_bounds__({layout.threads})',
+        f"{name}({', '.join(parameters_of(region, reads, writes))}) {{",
+        f"  constexpr int L = {layout.vector};",
+        f"  {around}" if layout.blocks else "  { const int tile = blockIdx.x;",
+        "#pragma unroll",
+        f"    for (int u = 0; u < {layout.unroll}; ++u) {{",
+        *indented([start, *body], "      "),
+        "    }",
+        "  }",
+        "}",
+    ]
+    grid = min(tiles, layout.blocks * device.sm_count) if layout.blocks else tiles
+    launch = Launch(name, (grid, 1, 1), (layout.threads, 1, 1), 0, (*reads, *writes))
+    return Emitted(("\n".join(text),), (launch,))
+
+
+def _body(
+    kernel: Kernel, region: LoweredRegion, p: Pass, layout: MapLayout, index: str
+) -> list[str]:
+    dims = map_dims(kernel, p)
+    flat = flatten(dims, index)
+    made: dict[str, str] = {}
+    elements = math.prod(n for _, n in dims)
+    once = read_once([(p, flat)], {}, elements, region) if layout.once else frozenset()
+    buffers = region.buffers
+    printer = LanePrinter(
+        POSITION,
+        lambda b: f"m_{b}",
+        local_reader(made),
+        lambda b: buffers[b].dtype,
+        "",
+        layout.vector,
+        once=once,
+        named={},
+    )
+    return [
+        *flat.statements,
+        *stage_lines(
+            kernel,
+            p,
+            printer,
+            made,
+            lambda s, value: printer.store(
+                s.buffer, flat.of(s.index), value, stream=bool(layout.stream)
+            ),
+            lambda body: flat_body(body, flat),
+        ),
+    ]
+
+
+def stage_lines(
+    kernel: Kernel,
+    p: Pass,
+    printer: LanePrinter,
+    made: dict[str, str],
+    store: Callable[[Store, str], str],
+    change: Callable[[Body], Body] = lambda body: body,
+) -> list[str]:
+    """All stages of a pointwise kernel, one after another.
+
+    made: is told what arrays that stages pass on are in. store: what becomes of a value that goes to memory.
+    """
+    types, out = local_types(kernel), list[str]()
+    for number, stage in enumerate(p.stages):
+        prefix = f"s{number}v"
+        out += printer.lines(change(stage.body), prefix)
+        value = f"{prefix}{stage.body.results[0].number}"
+        out += [store(s, value) for s in stage.stores]
+        for s in stage.local_stores:
+            made[s.buffer] = f"ca::to<{types[s.buffer]}>({value})"
+    return out

@@ -1,0 +1,1 @@
+"""Loops over time that tracing unrolled, rolled up again into one kernel."""

@@ -1,0 +1,224 @@
+"""Loops over steps -> CUDA: one kernel that goes through all steps, with what they hand on in registers.
+
+Lanes are dealt to threads once. Lanes that a reduction joins are neighbours in a warp, and a thread has some of them;
+what is done once for them all of its threads do, and the first one writes. Nothing passes between blocks or through
+memory, and what a step reads does not depend on the step before, so that loads of several steps are under way together.
+What comes before the loop, and what is behind it and not done in its steps, is kernels of the other sketches.
+
+Schedule parameters: the first entry of a schedule is the loop's; those of the kernels before it, `before` of them, and
+of those behind it follow. `each`: lanes of a thread, of those that are reduced; `threads` of a block; `ahead`: steps
+that are written out one after another, whose loads are asked for that many steps before.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from cuda_agent_backend.codegen.cuda import generate as cuda
+from cuda_agent_backend.codegen.cuda.reroll.kernel import (
+    AHEAD,
+    MOST_EACH,
+    THREADS,
+    Deal,
+    LoopWriter,
+    points,
+)
+from cuda_agent_backend.codegen.cuda.reroll.match import LaneStage, Part, Rolled
+from cuda_agent_backend.codegen.cuda.rows.layout import WARP, DeviceFacts, ceildiv
+from cuda_agent_backend.codegen.device import CpuFacts, gpu_facts
+from cuda_agent_backend.codegen.ir.nest import Nests
+from cuda_agent_backend.codegen.ir.program import Program, preludes_of, renamed
+from cuda_agent_backend.codegen.ir.schedule import Schedule
+from cuda_agent_backend.codegen.ir.ssa import Unsupported
+from sandbox.plan.plan import Buffer, Launch, Plan
+from sandbox.plan.steps import Step
+from sandbox.task.specs import TensorSpec
+from sandbox.task.task import Task
+
+SKETCH = "loop"
+SHARES, PROPOSALS, FEW = 3, 12, 3
+"""Numbers of lanes of a thread that are tried, schedules of a loop, and of the kernels before it."""
+COSTLY = (
+    "exp",
+    "log",
+    "log1p",
+    "tanh",
+    "sigmoid",
+    "erf",
+    "sin",
+    "cos",
+    "pow",
+    "truediv",
+    "div",
+    "sqrt",
+    "rsqrt",
+)
+SLOW, SHUFFLE = 8, 2
+"""Instructions of those, and of an exchange between lanes with what follows it; others count one."""
+
+
+def _cost(deal: Deal, form: Rolled, device: DeviceFacts) -> int:
+    """Instructions of a step that a scheduler issues, to compare ways by."""
+    warps = ceildiv(points(form.lanes) * deal.team(form), WARP)
+    wide = sum(_instructions(s) for s in form.stages if s.wide)
+    once = sum(_instructions(s) for s in form.stages if not s.wide)
+    joins = sum(s.kind == "reduce" for s in form.stages)
+    own = deal.each * wide + once + SHUFFLE * joins * (deal.team(form).bit_length() - 1)
+    return ceildiv(warps, 4 * device.sm_count) * own
+
+
+def _instructions(stage: LaneStage) -> int:
+    return sum(SLOW if i.op in COSTLY else 1 for i in stage.body.walk())
+
+
+@dataclass(frozen=True)
+class Around:
+    """A part of the task beside the loop, and the kernels that compute it."""
+
+    part: Part
+    nests: Nests
+
+    def schedules(self, device: DeviceFacts) -> list[Schedule]:
+        return cuda.schedules(*self.nests, device, FEW)[:FEW]
+
+
+@dataclass(frozen=True)
+class CudaRolled:
+    """A task that is a loop, as one kernel for all steps, and kernels before and behind (see ``api.Analysis``)."""
+
+    task: Task
+    form: Rolled
+    before: Around | None
+    after: Around | None
+
+    @staticmethod
+    def of(task: Task, form: Rolled, cover: Callable[[Task], Nests]) -> CudaRolled:
+        """cover: kernels for a task, or `Unsupported` raised, as is where there is no way to deal the lanes."""
+        if not _shares(form):
+            raise Unsupported("a loop whose lanes are reduced among more threads than a warp has")
+        before, after = (
+            None if part is None else Around(part, cover(part.task))
+            for part in (form.before, form.after)
+        )
+        return CudaRolled(task, form, before, after)
+
+    @property
+    def family(self) -> str:
+        return f"loop of {self.form.steps} steps"
+
+    def schedules(self, device: DeviceFacts | CpuFacts | None = None) -> list[Schedule]:
+        """The loop's vary with the best for the kernels beside it, which may be most of the work: their next choices
+        come before the loop's last."""
+        facts = gpu_facts(device)
+        before, after = (
+            [Schedule(())] if part is None else part.schedules(facts)
+            for part in (self.before, self.after)
+        )
+        deals = list(itertools.islice(self._deals(facts), PROPOSALS))
+        found = [_schedule(deal, before[0], after[0]) for deal in deals]
+        others = [(own, after[0]) for own in before[1:]] + [(before[0], own) for own in after[1:]]
+        found[FEW:FEW] = [_schedule(deals[0], *other) for other in others if deals]
+        return found
+
+    def _deals(self, device: DeviceFacts) -> Iterator[Deal]:
+        """Ways to deal lanes, likely ones first."""
+        form = self.form
+        shares = sorted(_shares(form), key=lambda each: _cost(Deal(each, WARP, 1), form, device))
+        for ahead, smaller, each in itertools.product(AHEAD, (0, 1), shares[:SHARES]):
+            full = (t for t in THREADS if Deal(each, t, 1).blocks(form) >= device.sm_count)
+            threads = max(next(full, WARP) >> smaller, WARP)
+            deal = Deal(each, threads, ahead)
+            if _fits(deal, form) and ahead <= form.steps:
+                yield deal
+
+    def emit(
+        self, schedule: Schedule, device: DeviceFacts | CpuFacts | None = None
+    ) -> tuple[str, Plan]:
+        """Source and plan.
+
+        Raises:
+            Unsupported: the schedule does not fit, with the reason.
+        """
+        own = schedule.parameters(0)
+        numbers = {name: value for name, value in own.items() if isinstance(value, int)}
+        if own.get("sketch") != SKETCH or set(numbers) != {"each", "threads", "ahead", "before"}:
+            raise Unsupported(f"parameters {own} of a loop")
+        behind = numbers.pop("before") + 1
+        deal, facts = Deal(**numbers), gpu_facts(device)
+        deal.check(self.form)
+        first = len(self.before.nests[1]) if self.before else 0
+        made = _Made([], [], self._buffers(), [])
+        made.add(self.before, Schedule(schedule.kernels[1:behind]), facts, 0)
+        loop = LoopWriter(self.form, deal, f"k{first}")
+        made.preludes.append(loop.preludes())
+        made.functions.append(loop.function())
+        made.steps.append(loop.launch())
+        made.add(self.after, Schedule(schedule.kernels[behind:]), facts, first + 1)
+        plan = Plan("cuda", tuple(made.buffers), tuple(made.steps))
+        return Program(preludes_of(made.preludes), tuple(made.functions), plan).source, plan
+
+    def _buffers(self) -> list[Buffer]:
+        task = self.task
+        inputs = [Buffer(f"in{i}", "input", spec) for i, spec in enumerate(task.inputs)]
+        outputs = [Buffer(f"out{i}", "output", spec) for i, spec in enumerate(task.output_specs)]
+        kept = [
+            Buffer(name, "temporary", TensorSpec(spec.dtype, (spec.extent,), (1,)))
+            for name, spec in self.form.kept.items()
+        ]
+        return [*inputs, *outputs, *kept]
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A plan and its source while they are put together."""
+
+    preludes: list[tuple[str, ...]]
+    functions: list[str]
+    buffers: list[Buffer]
+    steps: list[Step]
+
+    def add(
+        self, around: Around | None, schedule: Schedule, device: DeviceFacts, first: int
+    ) -> None:
+        """Kernels beside the loop, the first one with this number."""
+        if around is None:
+            if schedule.kernels:
+                raise Unsupported("kernels beside a loop that has none there")
+            return
+        made = cuda.program(*around.nests, schedule, device, first)
+        names = _names(around.part, made.plan, f"part{first}")
+        self.preludes.append(made.preludes)
+        self.functions.extend(made.functions)
+        self.steps.extend(renamed(s, names) for s in made.plan.steps if isinstance(s, Launch))
+        between = (b for b in made.plan.buffers if b.kind == "temporary")
+        self.buffers.extend(Buffer(names[b.name], b.kind, b.spec) for b in between)
+
+
+def _names(part: Part, plan: Plan, prefix: str) -> dict[str, str]:
+    """What the buffers of a part's plan are called in the plan of all."""
+    names = {b.name: f"{prefix}_{b.name}" for b in plan.buffers}
+    inputs = (b.name for b in plan.buffers if b.kind == "input")
+    outputs = (b.name for b in plan.buffers if b.kind == "output")
+    names |= zip(inputs, part.inputs, strict=True)
+    names |= zip(outputs, part.outputs, strict=True)
+    return names
+
+
+def _shares(form: Rolled) -> list[int]:
+    """Numbers of lanes that a thread may have."""
+    return [n for n in range(1, MOST_EACH + 1) if _fits(Deal(n, WARP, 1), form)]
+
+
+def _fits(deal: Deal, form: Rolled) -> bool:
+    try:
+        deal.check(form)
+    except Unsupported:
+        return False
+    return True
+
+
+def _schedule(deal: Deal, before: Schedule, after: Schedule) -> Schedule:
+    own = {"sketch": SKETCH, **deal.__dict__, "before": len(before.kernels)}
+    return Schedule.of(own, *map(dict, (*before.kernels, *after.kernels)))

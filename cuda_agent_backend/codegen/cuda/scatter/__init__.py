@@ -1,0 +1,1 @@
+"""Scatters, with the producers of their values fused in."""

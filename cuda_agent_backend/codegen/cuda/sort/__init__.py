@@ -1,0 +1,1 @@
+"""Sorts of rows, and selections of their largest or smallest elements."""

@@ -1,0 +1,1 @@
+"""Pointwise kernels whose operands and results run along different loops: tiles in shared memory."""

@@ -1,0 +1,1 @@
+"""From a task to loop nests, through Inductor's own lowering."""

@@ -1,0 +1,1 @@
+"""Changes of loop nests before code is written: loop order, splits, unrolling, hoisting."""

@@ -1,0 +1,1 @@
+"""What happens to Dynamo's graph before Inductor sees it."""

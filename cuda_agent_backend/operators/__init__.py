@@ -1,0 +1,1 @@
+"""What an operator is to the partition, and groups of operators that are recognised as one."""

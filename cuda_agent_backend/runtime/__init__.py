@@ -1,0 +1,1 @@
+"""What runs in the user's process and in its children: loaded kernels, CUDA graphs, clocks, child processes."""

@@ -1,0 +1,268 @@
+"""The user process's end of the search: starts the search process when first needed, asks, waits, shows progress."""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from cuda_agent_backend import log
+from cuda_agent_backend.acceptance.process import decision_of
+from cuda_agent_backend.hook import Whole
+from cuda_agent_backend.options import Options
+from cuda_agent_backend.runtime.child_process import WAITING_S, Child
+from cuda_agent_backend.runtime.machine import all_flags
+from cuda_agent_backend.search.budget import WHOLE_EPISODE_S
+from kernel_cache import Json
+from sandbox.task.task import Task
+
+SERVICE = "cuda_agent_backend.search.service"
+START_S = 90.0
+"""What starting (importing torch, the first compile of the workers) may take beyond a request's budget."""
+MAX_STARTS = 4
+"""A search process that keeps dying is not started for ever."""
+ACCEPT_S = 90.0
+
+
+class SearchProcess:
+    """One search process, started at the first request and again after it died. Safe among threads."""
+
+    def __init__(self, module: str = SERVICE) -> None:
+        self.module = module
+        self._child: Child | None = None
+        self._starts = 0
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+
+    def ask(
+        self, request: Mapping[str, Any], limit_s: float, show: Callable[[dict[str, Any]], None]
+    ) -> dict[str, Any]:
+        """Send a request and wait for its answer: {"event": "result" | "failed", ...}.
+
+        Never raises for the child's faults. A child that does not answer in time is killed, with everything it started.
+        """
+        with self._lock:
+            child = self._running()
+            if child is None:
+                return {"event": "failed", "reason": "the search process died too often"}
+            number = next(self._numbers)
+            child.send({"id": number, **request})
+            try:
+                return self._wait(child, number, time.monotonic() + limit_s, show)
+            except BaseException:
+                child.kill()
+                raise
+
+    def tell(self, request: Mapping[str, Any]) -> bool:
+        """Send a request without waiting for the answer."""
+        with self._lock:
+            child = self._running()
+            return child is not None and child.send({"id": next(self._numbers), **request})
+
+    def stop(self) -> None:
+        """End the process; the next request starts another."""
+        if self._child is not None:
+            self._child.stop()
+            self._child = None
+
+    @property
+    def pid(self) -> int | None:
+        """The running process's id."""
+        return self._child.process.pid if self._child and self._child.alive else None
+
+    def _running(self) -> Child | None:
+        if self._child is None or not self._child.alive:
+            if self._starts >= MAX_STARTS:
+                return None
+            self._starts += 1
+            self._child = Child(self.module)
+        return self._child
+
+    def _wait(
+        self, child: Child, number: int, deadline: float, show: Callable[[dict[str, Any]], None]
+    ) -> dict[str, Any]:
+        while True:
+            try:
+                message = child.receive(deadline - time.monotonic())
+            except queue.Empty:
+                child.kill()
+                return {"event": "failed", "reason": "the search process did not answer in time"}
+            if message is None:
+                child.kill()
+                return {
+                    "event": "failed",
+                    "reason": f"the search process died ({child.process.returncode})",
+                }
+            if message.get("id") != number:
+                continue
+            if message["event"] == "progress":
+                show(message)
+                continue
+            return message
+
+
+_process: SearchProcess | None = None
+_process_lock = threading.Lock()
+
+
+def search_process() -> SearchProcess:
+    """The one of this user process."""
+    global _process
+    with _process_lock:
+        if _process is None:
+            _process = SearchProcess()
+            atexit.register(_process.stop)
+        return _process
+
+
+class Searching:
+    """What the pass asks (see `hook.Searcher`), for one set of options."""
+
+    def __init__(self, options: Options, process: SearchProcess | None = None) -> None:
+        self.options = options
+        self.process = process or search_process()
+
+    def search(
+        self,
+        tasks: Sequence[Task],
+        budget_s: float,
+        recorded: Mapping[str, str] | None = None,
+        promises: Mapping[str, float] | None = None,
+        rests: Mapping[str, Task] | None = None,
+    ) -> dict[str, Any]:
+        """Search kernels; what became of each task, by digest.
+
+        recorded: folders with real inputs, promises: what a kernel may save, in any unit, rests: what is searched where
+        nothing wins for a task; all by task digest.
+        """
+        request = {
+            "do": "search",
+            "setup": self._setup(),
+            "tasks": [task.to_json() for task in tasks],
+            "recorded": dict(recorded or {}),
+            "promises": dict(promises or {}),
+            "rests": {digest: rest.to_json() for digest, rest in (rests or {}).items()},
+            "budget_s": budget_s,
+            "graph_s": self.options.budget_s,
+        }
+        title = f"searching kernels for {len(tasks)} regions, at most {budget_s:.0f} s"
+        answer = self._ask(request, budget_s + START_S, title)
+        if answer["event"] != "result":
+            log.once("search", f"regions are left to Inductor: {answer['reason']}")
+            return {}
+        found: dict[str, Any] = answer["tasks"]
+        return found
+
+    def enqueue(self, tasks: Sequence[Task], later: Whole | None = None) -> None:
+        """Put tasks into the cache's queue, have the search process work on it, and then measure the whole graph."""
+        from cuda_agent_backend.runtime.kernels import open_kernels
+        from cuda_agent_backend.runtime.machine import key_of
+        from kernel_cache import CacheUnavailable
+
+        kernels = open_kernels(self.options.cache_dir)
+        if isinstance(kernels, CacheUnavailable):
+            return
+        share = max(self.options.budget_s / max(len(tasks), 1), WHOLE_EPISODE_S)
+        label = self.options.policy_spec.label
+        for task in tasks:
+            meta: dict[str, Json] = {"budget_s": share, "policy": label}
+            kernels.cache.enqueue(key_of(task), task.to_json(), meta)
+        request = {"do": "drain", "setup": self._setup(), "later": None}
+        if later is not None:
+            request["later"] = {
+                **later.to_json(),
+                "budget_s": self.options.budget_s,
+                "min_speedup": self.options.min_speedup,
+            }
+        if not self.process.tell(request):
+            log.once("search", "no background search: the search process died too often")
+
+    def accept(self, whole: Whole, budget_s: float) -> dict[str, Any] | str:
+        """Have a whole graph measured; the decision, which is kept if final, or why there is none."""
+        request = {
+            "do": "accept",
+            "setup": self._setup(),
+            **whole.to_json(),
+            "budget_s": budget_s,
+        }
+        what = (
+            f"{len(whole.keys)} kernels"
+            if whole.keys
+            else "eager's layouts"
+            if whole.still is None
+            else "a recording"
+        )
+        title = f"measuring the whole graph with {what}"
+        answer = self._ask(request, budget_s + ACCEPT_S + START_S, title)
+        if answer["event"] == "result":
+            return decision_of(answer)
+        log.once("accept", f"{what} are not used: {answer['reason']}")
+        return f"the whole graph was not measured: {answer['reason']}"
+
+    def _ask(self, request: Mapping[str, Any], limit_s: float, title: str) -> dict[str, Any]:
+        limit_s += WAITING_S if self.options.device_lock else 0.0
+        with ExitStack() as stack:
+            show = stack.enter_context(Progress(title, self.options.progress))
+            return self.process.ask(request, limit_s, show.update)
+
+    def _setup(self) -> dict[str, Any]:
+        lock = self.options.device_lock
+        return {
+            "cache_dir": str(self.options.cache_dir.absolute()),
+            "native_dir": str(self.options.native_dir.absolute()),
+            "flags": all_flags(),
+            "policy": self.options.policy_spec.to_json(),
+            "allow_policy_cpp": self.options.allow_policy_cpp,
+            "memory": self.options.memory,
+            "inductor": self.options.plain_inductor,
+            "device_lock": lock and str(lock.absolute()),
+        }
+
+
+class Progress:
+    """A bar on a terminal, log lines elsewhere."""
+
+    def __init__(self, title: str, mode: str) -> None:
+        self.title = title
+        self._bar: Any = None
+        self._on = mode == "on" or (mode == "auto" and sys.stderr.isatty())
+        self._said = ""
+
+    def __enter__(self) -> Progress:
+        if self._on:
+            from rich.console import Console
+            from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+            from rich.progress import Progress as Bar
+
+            self._bar = Bar(
+                TextColumn("cuda_agent: {task.description}", markup=False),
+                BarColumn(),
+                TimeElapsedColumn(),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            self._bar.start()
+            self._task = self._bar.add_task(self.title, total=None)
+        else:
+            log.logger("search").info("%s", self.title)
+        return self
+
+    def update(self, message: Mapping[str, Any]) -> None:
+        """Show a progress message of the search process."""
+        done, of, text = message.get("done", 0), message.get("of", 1), str(message.get("text", ""))
+        line = f"{done + 1} of {of}: {text}" if of > 1 else text
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, total=of, description=line[:90])
+        elif line != self._said:
+            log.logger("search").info("%s", line)
+        self._said = line
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()

@@ -1,1 +1,0 @@
-"""Kernel sketches: task -> loop nests -> rows -> a schedule -> C++ or CUDA source."""

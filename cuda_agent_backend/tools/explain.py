@@ -1,0 +1,86 @@
+"""What would happen to a model, region by region, and why. Never searches, compiles no kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from torch.fx import Graph
+
+from cuda_agent_backend.graph.layouts import choosing, inductor_layouts
+from cuda_agent_backend.partition.estimate import room
+from cuda_agent_backend.partition.regions import Region, partition
+from cuda_agent_backend.partition.report import GraphReport, RegionReport
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The graphs of a model and what is known of their regions. `problem`: why the cache could not be asked, or ""."""
+
+    graphs: tuple[GraphReport, ...]
+    problem: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
+
+
+def explain(
+    model: Callable[..., Any],
+    *inputs: Any,
+    training: bool = False,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Explanation:
+    """Regions of a model's graphs with their status and reason, and an estimate of the room for improvement.
+
+    Runs the model once (see `warm.warm`). Raises `SettingsError` or `OptionError` on a wrong wish, and whatever the
+    model raises.
+    """
+    from cuda_agent_backend.hook import KernelPass
+    from cuda_agent_backend.runtime.kernels import open_kernels
+    from cuda_agent_backend.tools.capture import capture
+    from cuda_agent_backend.tools.warm import wishes_of
+    from kernel_cache import CacheUnavailable
+
+    wishes = replace(wishes_of(mode, options), search="cached")
+    captured = capture(model, inputs, wishes, training=training)
+    kernels = open_kernels(wishes.cache_dir, wishes.native_dir)
+    reports: list[GraphReport] = []
+
+    def estimate(graph: Graph, report: GraphReport) -> None:
+        """Called within the layouts that the pass chose."""
+        regions = partition(graph, min_bytes=wishes.min_bytes)
+        reports.append(replace(report, regions=tuple(_estimated(report.regions, regions))))
+
+    for found in captured:
+        if isinstance(kernels, CacheUnavailable):
+            with inductor_layouts(found.module.graph):
+                left = _without_cache(found.module.graph, wishes.min_bytes, str(kernels))
+                estimate(found.module.graph, left)
+        else:
+            with choosing(wishes.plain_inductor):
+                hook = KernelPass(wishes, kernels, observe=estimate, still=found.still)
+                hook(found.module.graph, is_inference=not training)
+    problem = str(kernels) if isinstance(kernels, CacheUnavailable) else ""
+    return Explanation(tuple(reports), problem)
+
+
+def _estimated(
+    reports: Sequence[RegionReport], regions: Sequence[Region]
+) -> Iterator[RegionReport]:
+    """The reports of a graph's regions with what room there is."""
+    wholes, current = iter(regions), None
+    for report in reports:
+        current = current.rest if current and report.beside else next(wholes)
+        yield replace(report, room=room(current) if current else None)
+
+
+def _without_cache(graph: Graph, min_bytes: int, problem: str) -> GraphReport:
+    from cuda_agent_backend.partition.report import LEFT, describe
+
+    regions = partition(graph, min_bytes=min_bytes)
+    return GraphReport(
+        "", "forward", tuple(describe(region, LEFT, region.reason or problem) for region in regions)
+    )

@@ -1,0 +1,94 @@
+"""Search ahead of time: everything that `search` mode would do for a model, with its real inputs to verify on."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from cuda_agent_backend import log
+from cuda_agent_backend.options import Options, parse
+from cuda_agent_backend.partition.report import HIT, GraphReport
+from cuda_agent_backend.settings import Settings
+
+
+@dataclass(frozen=True)
+class WarmReport:
+    """What warming did: the graphs with their regions, and how long it took. `problem`: why nothing was done, or ""."""
+
+    graphs: tuple[GraphReport, ...]
+    seconds: float
+    problem: str = ""
+
+    @property
+    def used(self) -> int:
+        """Regions that a kernel will be used for."""
+        return sum(graph.count(HIT) for graph in self.graphs)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
+
+
+def warm(
+    model: Callable[..., Any],
+    inputs: Sequence[Any],
+    *,
+    training: bool = False,
+    budget_s: float | None = None,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> WarmReport:
+    """Search kernels for a model as it is called with `inputs`, and measure its graphs with them.
+
+    Runs the model once (training: forward and backward; gradients and buffers are put back), under `torch.no_grad()`
+    unless training: a model is warmed for the way in which it will run, with the same sizes, dtypes and flags. Code
+    that torch compiled before is forgotten (`torch._dynamo.reset`). budget_s: seconds of search per graph. mode,
+    options: as for `torch.compile`. Raises `SettingsError` or `OptionError` on a wrong wish, and whatever the model
+    raises; faults of the search are in the report.
+    """
+    from cuda_agent_backend.graph.layouts import choosing
+    from cuda_agent_backend.hook import KernelPass
+    from cuda_agent_backend.runtime.kernels import open_kernels
+    from cuda_agent_backend.search.client import Searching
+    from cuda_agent_backend.tools.capture import capture
+    from kernel_cache import CacheUnavailable
+    from sandbox.timing.device_lock import DeviceLock
+
+    started = time.perf_counter()
+    wishes = replace(wishes_of(mode, options), search="search")
+    if budget_s is not None:
+        wishes = replace(wishes, budget_s=budget_s)
+    kernels = open_kernels(wishes.cache_dir, wishes.native_dir)
+    if isinstance(kernels, CacheUnavailable):
+        return WarmReport((), time.perf_counter() - started, str(kernels))
+    reports: list[GraphReport] = []
+    with tempfile.TemporaryDirectory(prefix="cuda_agent-") as folder:
+        lock = DeviceLock(wishes.device_lock)
+        graphs = capture(
+            model, inputs, wishes, training=training, record_in=Path(folder), lock=lock
+        )
+        for found in graphs:
+            searcher = Searching(wishes)
+            hook = KernelPass(
+                wishes,
+                kernels,
+                searcher,
+                recorded=found.recorded,
+                inputs=found.inputs,
+                still=found.still,
+            )
+            with choosing(wishes.plain_inductor):
+                hook(found.module.graph, is_inference=not training)
+            reports += hook.reports
+    return WarmReport(tuple(reports), time.perf_counter() - started)
+
+
+def wishes_of(mode: str | None, options: Mapping[str, Any] | None) -> Options:
+    """Options over environment, with logging set up. Raises `SettingsError` or `OptionError`."""
+    settings = Settings.from_environment()
+    log.configure(settings.logs)
+    return parse(settings, mode, options)

@@ -1,0 +1,217 @@
+"""Input sets, and what a task should compute on them. All of it stays in the judge's process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from sandbox.accuracy.inputs import Bounds, make_inputs, shares_memory
+from sandbox.accuracy.oracle import position_rules, run_eager, run_oracle
+from sandbox.accuracy.perturb_inputs import flat_storage, on_device, stir
+from sandbox.accuracy.positions import PositionCheck
+from sandbox.task import flags
+from sandbox.task.specs import TensorSpec
+from sandbox.task.task import Task
+from sandbox.verdict import Failed
+from sandbox.workers.shared_memory import Segment, layout
+
+if TYPE_CHECKING:
+    import torch
+
+SMALL_OUTPUT = 64
+"""Outputs of fewer elements are pooled over several draws."""
+MAX_DRAWS = 8
+LARGE_INPUT = 1 << 24
+"""Elements of input beyond which at most `LARGE_DRAWS` are pooled."""
+LARGE_DRAWS = 3
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where an input set's values come from: a seed, or a real input that was recorded."""
+
+    distribution: str
+    seed: int
+    recorded: Sequence[torch.Tensor] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return {"distribution": self.distribution, "seed": self.seed}
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Eager's and the oracle's outputs on one input set."""
+
+    eager: list[torch.Tensor]
+    oracle: list[torch.Tensor]
+    positions: dict[int, PositionCheck] = field(default_factory=dict)
+    narrow: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The values of an input set at some time, to be looked at later.
+
+    tensors: gives them, to be used before the set is asked for others. held_bytes: what is kept until then.
+    """
+
+    tensors: Callable[[], list[torch.Tensor]]
+    held_bytes: int = 0
+
+
+class InputSet:
+    """Tensors of the judge under a number that the workers know too.
+
+    On cpu they lie in shared memory, which workers map read-only; new values are written in place,
+    so a result remembered by address is stale. On cuda they are on the judge's device, and a worker
+    draws its own copy. The judge draws, and follows changes, when it looks at the values: of most timed rounds it
+    never does, and its device has other work while they are timed.
+    """
+
+    def __init__(self, number: int, specs: Sequence[TensorSpec], target: str) -> None:
+        """Raises OSError when the memory is not there."""
+        self.number, self.specs, self.target = number, tuple(specs), target
+        self.offsets, size = layout(specs)
+        self.segment: Segment | None = None
+        self._values: list[torch.Tensor] | None = []
+        """None where they are still to be drawn."""
+        self._done = 0
+        """How many of `stirs` the values have seen."""
+        self._bounds: Sequence[Bounds | None] = ()
+        self.source = Source("none", 0)
+        self.version = 0
+        """Counts changes of the values."""
+        self.stirs: tuple[int, ...] = ()
+        """Seeds of `restir`, since the values were drawn."""
+        self._shared: list[torch.Tensor] = []
+        if target == "cpu":
+            self._share(size)
+            self._values = self._shared
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """The values as they are now. On cuda this may draw them, and raise torch.OutOfMemoryError."""
+        return self._after(len(self.stirs))
+
+    def _share(self, size: int) -> None:
+        self.segment = Segment.create(size)
+        pairs = zip(self.specs, self.offsets, strict=True)
+        self._shared = [self.segment.tensor(spec, offset) for spec, offset in pairs]
+        self.segment.seal()
+
+    def fill(self, source: Source, bounds: Sequence[Bounds | None]) -> None:
+        """Give it new values."""
+        self.source, self.stirs, self._bounds, self._done = source, (), tuple(bounds), 0
+        self.version += 1
+        if self.target == "cuda" and source.recorded is None:
+            self._values = None
+            return
+        values = source.recorded
+        if values is None:
+            values = self._drawn(source)
+        if self.segment is None:
+            self._share(layout(self.specs)[1])
+        for tensor, value in zip(self._shared, values, strict=True):
+            flat_storage(tensor).copy_(flat_storage(_restrided(value, tensor)))
+        if self.target == "cuda":
+            self._values = [on_device(tensor, self._device()) for tensor in self._shared]
+
+    def restir(self, seed: int) -> None:
+        """Change the values of a set that was drawn, in place (see `stir`)."""
+        if self.target == "cpu":  # workers read the same memory
+            stir(self._shared, seed)
+            self._done += 1
+        self.stirs += (seed,)
+        self.version += 1
+
+    def moment(self) -> Moment:
+        """The values as they are now, for later: copies, or, on cuda, how to come by drawn ones again."""
+        if self.target == "cpu" or self.source.recorded is not None:
+            copies = self.snapshot()
+            return Moment(lambda: copies, sum(x.numel() * x.itemsize for x in copies))
+        source, stirs = self.source, self.stirs
+        return Moment(lambda: self._again(source, stirs))
+
+    def _again(self, source: Source, stirs: tuple[int, ...]) -> list[torch.Tensor]:
+        """The values of a source after some changes."""
+        if self.source is source and self.stirs[: len(stirs)] == stirs:
+            return self._after(len(stirs))
+        values = self._drawn(source)
+        for seed in stirs:
+            stir(values, seed)
+        return values
+
+    def _after(self, count: int) -> list[torch.Tensor]:
+        """The values after so many of the changes; those are made in place, from first to last."""
+        values, done = self._values, self._done
+        if values is not None and done == count:
+            return values
+        self._values = (
+            None  # what fails halfway must leave no values that are neither these nor those
+        )
+        if values is None or done > count:
+            values = None  # the room may be needed
+            values, done = self._drawn(self.source), 0
+        for seed in self.stirs[done:count]:
+            stir(values, seed)
+        self._values, self._done = values, count
+        return values
+
+    def _drawn(self, source: Source) -> list[torch.Tensor]:
+        device = self._device()
+        return make_inputs(self.specs, source.seed, source.distribution, self._bounds, device)
+
+    def snapshot(self) -> list[torch.Tensor]:
+        """Copies of the values as they are now, with the same strides."""
+        return [
+            flat_storage(tensor).clone().as_strided(tensor.shape, tensor.stride())
+            for tensor in self.tensors
+        ]
+
+    def _device(self) -> str:
+        return "cuda:0" if self.target == "cuda" else "cpu"
+
+
+def _restrided(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    if value.stride() == like.stride() or value.numel() == 0:
+        return value
+    import torch
+
+    made = torch.empty_strided(like.shape, like.stride(), dtype=value.dtype)
+    if not shares_memory(TensorSpec("uint8", tuple(like.shape), tuple(like.stride()))):
+        return made.copy_(value)
+    places = torch.arange(flat_storage(made).numel()).as_strided(like.shape, like.stride())
+    # One by one: elements of an expanded tensor share memory, where `copy_` does not write.
+    flat_storage(made)[places.reshape(-1)] = value.reshape(-1)
+    return made
+
+
+def expect(
+    task: Task,
+    module: torch.fx.GraphModule,
+    inputs: Sequence[torch.Tensor],
+    user_flags: Mapping[str, Any],
+) -> Expected | Failed:
+    """Run eager under the user's flags and the oracle. What torch raises is a value."""
+    with flags.applied(user_flags):
+        try:
+            eager = run_eager(module, inputs)
+            oracle = run_oracle(task, module, inputs)
+        except Exception as error:  # whatever torch raises is about the task
+            return Failed("eager mode", f"{type(error).__name__}: {error}")
+    positions = {
+        number: rule.check(oracle.operands[number]) for number, rule in position_rules(task).items()
+    }
+    return Expected(eager, oracle.outputs, positions, oracle.narrow)
+
+
+def draws_per_distribution(task: Task, distribution: str) -> int:
+    """How many draws to pool so that an error estimate rests on enough elements."""
+    floats = [s.numel for s in task.output_specs if s.dtype.startswith(("float", "bfloat"))]
+    if not floats or distribution in ("constant", "zeros"):
+        return 1
+    wanted = -(-SMALL_OUTPUT // max(1, min(floats)))
+    elements = sum(spec.numel for spec in task.inputs)
+    return max(1, min(wanted, LARGE_DRAWS if elements > LARGE_INPUT else MAX_DRAWS))

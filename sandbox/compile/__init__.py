@@ -1,0 +1,1 @@
+"""Compilation of candidates, and what can be read off a binary."""

@@ -1,0 +1,72 @@
+"""What can come of compiling a candidate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from sandbox.compile.toolchain import Toolchain
+from sandbox.isolation.limits import Finished, StartFailed, TimedOut
+from sandbox.plan.candidate import Candidate
+from sandbox.plan.plan import Plan
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The binary at `path` (shared object or cubin).
+
+    `facts` (cuda only) maps each kernel to registers, spill_store_bytes, spill_load_bytes, stack_bytes, shared_bytes.
+    `plan`: what to launch, where compiling has made another plan of the candidate's.
+    """
+
+    path: Path
+    log: str
+    seconds: float
+    toolchain: Toolchain
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    plan: Plan | None = None
+
+    def launched(self, candidate: Candidate) -> Candidate:
+        """The candidate with the plan that goes with this binary."""
+        return candidate if self.plan is None else replace(candidate, plan=self.plan)
+
+
+@dataclass(frozen=True)
+class CompileFailed:
+    """The compiler refused the source, or there is none."""
+
+    log: str
+
+
+@dataclass(frozen=True)
+class CompileTimedOut:
+    """The compiler was stopped at its deadline."""
+
+    log: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The candidate asks for something that is not allowed."""
+
+    reason: str
+
+
+CompileResult = Compiled | CompileFailed | CompileTimedOut | Refused
+
+
+def failure_of(
+    result: Finished | TimedOut | StartFailed,
+) -> CompileFailed | CompileTimedOut | None:
+    """What went wrong with a compiler's run, if anything."""
+    match result:
+        case TimedOut(output, seconds):
+            return CompileTimedOut(output, seconds)
+        case StartFailed(reason):
+            return CompileFailed(reason)
+        case Finished(code, output, _) if code != 0:
+            return CompileFailed(f"{output}\nthe compiler ended with status {code}".lstrip())
+    return None

@@ -1,0 +1,1 @@
+"""What confines the processes that handle a candidate."""

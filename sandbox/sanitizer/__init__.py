@@ -1,0 +1,1 @@
+"""compute-sanitizer on a candidate that is about to be promoted."""

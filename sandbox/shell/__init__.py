@@ -1,0 +1,1 @@
+"""The shell of an agent's workspace."""

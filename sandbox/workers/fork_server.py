@@ -1,0 +1,118 @@
+"""Forks workers that have torch imported already: `python -m sandbox.workers.fork_server REQUESTS`, a seqpacket socket.
+
+A candidate of a policy, or one that comes after a crash, gets a process of its own, and importing torch and Inductor
+takes seconds. Here that is done once: what is forked is confined and greets within a fraction of one.
+
+This process sees no candidate, no input and no expected value; it holds what importing leaves in memory. Not covered:
+that all its workers have the same memory layout, which a candidate could learn in one and a later one use; what
+confines them does not rest on it.
+
+A request is a worker's policy with four descriptors (`DESCRIPTORS`). The server ends when the socket does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import os
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from sandbox.workers.worker import BYTECODE, begin, places
+
+DESCRIPTORS = ("control", "life", "status", "log")
+MAX_REQUEST = 1 << 18
+PRELOADED = (
+    "sandbox.workers.loop",
+    "sandbox.launcher",
+    "sandbox.workers.guard_bands",
+    "torch._inductor.compile_fx",
+    "torch._inductor.graph",
+    "torch._inductor.codegen.cpp",
+)
+ASK_NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
+"""With it torch, which asks whether there is a GPU while it is imported, does not wake CUDA's driver for that."""
+NOT_INITIALIZED = 3
+"""CUDA_ERROR_NOT_INITIALIZED."""
+
+
+def main() -> None:
+    """Entry point."""
+    requests = socket.socket(fileno=int(sys.argv[1]))
+    os.environ[ASK_NVML] = "1"
+    for name in PRELOADED:
+        __import__(name)
+    del os.environ[ASK_NVML]
+    os.environ.pop(BYTECODE, None)
+    warm = not cuda_is_initialized()
+    gc.collect()
+    gc.freeze()
+    signal.signal(
+        signal.SIGCHLD, signal.SIG_IGN
+    )  # the kernel reaps: nobody here asks how a worker ended
+    while True:
+        try:
+            content, fds, _, _ = socket.recv_fds(requests, MAX_REQUEST, len(DESCRIPTORS))
+        except OSError:
+            return
+        if len(fds) != len(DESCRIPTORS):
+            return
+        if os.fork() == 0:
+            requests.close()
+            start(content.decode(), fds, warm)
+        for fd in fds:
+            os.close(fd)
+
+
+def start(request: str, fds: Sequence[int], warm: bool) -> NoReturn:
+    """Become the worker. warm: go on in this image; otherwise load the program anew."""
+    folder, _, policy = request.partition("\n")
+    control, life, status, log = fds
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.setsid()
+    os.chdir(folder)
+    os.environ.update(places(Path(folder)))
+    tempfile.tempdir = None
+    keep_headers()
+    sys.dont_write_bytecode, sys.pycache_prefix = True, None
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    if warm:
+        begin(control, life, status, policy)
+    numbers = [str(fd) for fd in (control, life, status)]
+    for fd in (control, life, status):
+        os.set_inheritable(fd, True)
+    os.execv(
+        sys.executable, [sys.executable, "-P", "-m", "sandbox.workers.worker", *numbers, policy]
+    )
+
+
+def keep_headers() -> None:
+    """Let Inductor keep precompiled headers in this process's own temporary folder: it has decided where when it was
+    imported, which is where the worker that the server was started for has its own, and no other may write."""
+    from torch._inductor import codecache
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    folder = Path(default_cache_dir()) / "precompiled_headers"
+    for name, place in (("_HEADER_DIR", folder), ("_HEADER_LOCK_DIR", folder / "locks")):
+        if hasattr(codecache, name):
+            setattr(codecache, name, str(place))
+
+
+def cuda_is_initialized() -> bool:
+    """Whether something here has woken CUDA's driver, which no process survives a fork with."""
+    with contextlib.suppress(OSError):
+        driver = ctypes.CDLL("libcuda.so.1")
+        return bool(driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) != NOT_INITIALIZED)
+    return False
+
+
+if __name__ == "__main__":
+    main()

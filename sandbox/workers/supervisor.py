@@ -1,0 +1,443 @@
+"""Start, ask and stop a worker process. Its death, its silence and its errors are values."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import select
+import shutil
+import signal
+import socket
+import struct
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from sandbox.compile.toolchain import Toolchain, find_cuda, find_cxx
+from sandbox.isolation import confine, trees
+from sandbox.isolation.mechanisms import Isolation
+from sandbox.isolation.privileges import next_uid
+from sandbox.isolation.views import worker_view
+from sandbox.verdict import Crashed, Failed, TimedOut
+from sandbox.workers import protocol
+from sandbox.workers.starter import ForkServer, Started
+from sandbox.workers.worker import BYTECODE, SIGNAL_BASE, places
+
+KEEP = (
+    "PATH",
+    "LD_LIBRARY_PATH",
+    "LANG",
+    "LC_ALL",
+    "CC",
+    "CXX",
+    "CUDA_HOME",
+    "CUDA_PATH",
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+    "NVIDIA_VISIBLE_DEVICES",
+    "TRITON_PTXAS_PATH",
+    BYTECODE,
+)
+"""What a worker inherits of the environment. Everything else is left behind."""
+_STEADY_THREADS = {"GOMP_SPINCOUNT": "5000", "OMP_PROC_BIND": "close", "OMP_PLACES": "threads"}
+STOP_SECONDS = 10.0
+START = "start"
+"""The stage before anything of a candidate is there, so that nothing in it is a candidate's fault."""
+LOG_TAIL = 4000
+FILE_BYTES = 1 << 30
+"""Of each file that a worker writes, its log included."""
+OPEN_FILES = 1 << 14
+MEMORY_SHARE = 0.5
+"""Of the machine's memory: so much may a worker for cpu call its own."""
+
+Trouble = Crashed | TimedOut | Failed
+
+
+Clock = Literal["device", "wall"]
+"""What a call on cuda is timed by. On cpu both are the same."""
+
+
+@dataclass(frozen=True)
+class CallTime:
+    """Seconds of one call: on cpu from request to reply, on cuda by the clock asked for, as the worker measured them.
+
+    late: the host took so long that device seconds hold its gaps; the next call sleeps longer.
+    """
+
+    seconds: float
+    late: bool = False
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """How to start a worker. `folder` is its own; `hello` is its first command.
+
+    memory_bytes: what it may call its own, None for a share of the machine's; not limited on cuda.
+    """
+
+    role: str
+    folder: Path
+    threads: int
+    hello: dict[str, Any]
+    start_seconds: float = 180.0
+    memory_bytes: int | None = None
+
+    @property
+    def scratch(self) -> Path:
+        """Where it may write: caches and temporary files."""
+        return self.folder / "scratch"
+
+    @property
+    def inbox(self) -> Path:
+        """Where it finds candidates' binaries."""
+        return self.folder / "inbox"
+
+
+def steady_threads(target: str) -> dict[str, str]:
+    """Variables that keep each OpenMP thread where it is, where such threads are what is timed.
+
+    One that wakes beside the one that woke it would make a call take twice its time, by chance. The first thread stays
+    on the first core, with all that it starts: on cuda compilers of all processes would share that one.
+    """
+    return dict(_STEADY_THREADS) if target == "cpu" else {}
+
+
+def environment(settings: WorkerSettings) -> dict[str, str]:
+    """The allow-listed environment of a worker.
+
+    Between parallel regions threads spin for 0.1 to 0.3 ms only: enough that several regions in one
+    call cost what they do in a user's process, too short to slow the other worker's next call.
+
+    The allocator keeps what is freed: whether a large output lies in pages that are mapped already is otherwise an
+    accident of earlier allocations, differs between workers, and can cost more than the kernel.
+    """
+    kept = {name: os.environ[name] for name in KEEP if name in os.environ}
+    threads = str(settings.threads)
+    return kept | {
+        **places(settings.scratch),
+        "USER": "sandbox",
+        # gcc asks whether it may use a folder in a way that knows no capabilities; this is its next choice.
+        "TMP": ".",
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",
+        "OMP_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        **steady_threads(settings.hello["target"]),
+        "MALLOC_MMAP_MAX_": "0",
+        "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
+        "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
+    }
+
+
+def limits(settings: WorkerSettings, memory: int) -> dict[str, int]:
+    """The worker's resource limits on a machine with so many bytes of memory."""
+    found = {"core": 0, "fsize": FILE_BYTES, "nofile": OPEN_FILES}
+    if settings.hello["target"] == "cuda":
+        return found  # the driver maps far more than it uses
+    return found | {"data": settings.memory_bytes or int(MEMORY_SHARE * memory)}
+
+
+def isolation_policy(settings: WorkerSettings, uid: int | None) -> confine.Policy:
+    """How to confine the worker on this machine. uid: an unused one, if this process may give it."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    target, native = settings.hello["target"], settings.hello["native"]
+    view = worker_view(target, settings.scratch, settings.inbox, _compilers(), native)
+    found = confine.policy(confine.offered(), view, limits(settings, memory), uid)
+    return replace(found, for_cuda=target == "cuda")
+
+
+def _compilers() -> list[Path]:
+    return [tool.path for tool in (find_cxx(), find_cuda()) if isinstance(tool, Toolchain)]
+
+
+class WorkerProcess:
+    """A worker, started by `launch`, and started anew after it died.
+
+    server: what it is forked from, shared with other workers of as many threads; they end together.
+    """
+
+    def __init__(self, settings: WorkerSettings, server: ForkServer | None = None) -> None:
+        self.settings = settings
+        self.generation = 0
+        """Counts starts: state given to an earlier process is gone."""
+        self.facts: dict[str, Any] = {}
+        self.holds = ""
+        """Digest of the untrusted host code that the process has loaded; it runs no other candidate."""
+        self._uid: int | None = None
+        self._server = server or ForkServer(settings.folder)
+        self._process: Started | None = None
+        self._control: socket.socket | None = None
+        self._life = -1
+        self._ticket = b""
+        """Of the last request: what its answer begins with."""
+        self._greeted = False
+        self._came_to_be = False
+        """Whether the last process was there at all."""
+        self._log = settings.folder / "worker.log"
+
+    @property
+    def running(self) -> bool:
+        """Whether there is a process to ask. It may have died since."""
+        return self._process is not None
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the watching half, waited for; None where there is none."""
+        return self._process.pid(self.settings.start_seconds) if self._process else None
+
+    def launch(self) -> None:
+        """Start the process without waiting for it. Nothing happens while one is running."""
+        if self.running:
+            return
+        for folder in (self.settings.scratch, self.settings.inbox):
+            folder.mkdir(parents=True, exist_ok=True)
+        if self._uid is None:
+            self._uid = next_uid(map(str, _compilers()))
+        policy = isolation_policy(self.settings, self._uid)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        # A worker that stops in the middle of an answer must not stop the judge.
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 30, 0))
+        life_read, life_write = os.pipe()
+        with self._log.open("wb") as log:
+            fds = (theirs.fileno(), life_read, log.fileno())
+            folder, variables = self.settings.scratch, environment(self.settings)
+            self._process = self._server.start(policy.to_json(), folder, variables, fds)
+        theirs.close()
+        os.close(life_read)
+        self._control, self._life = ours, life_write
+        self.generation += 1
+        self._greeted = False
+        self.holds = ""
+        with suppress(OSError):
+            protocol.send_command(ours, {"do": "hello", **self.settings.hello}, self._draw_ticket())
+
+    def ready(self) -> Trouble | None:
+        """Wait until the worker has imported what it needs."""
+        self.launch()
+        if self._greeted:
+            return None
+        answer = self.receive(START, self.settings.start_seconds)
+        if not isinstance(answer, dict):
+            if self.running and isinstance(answer, Failed):
+                self._end()  # it said why it cannot serve; who asks again gets another one
+            return answer
+        self.facts, self._greeted = answer, True
+        return None
+
+    @property
+    def isolation(self) -> Isolation:
+        """What is in force for the process; nothing before it is `ready`."""
+        return Isolation.from_dict(self.facts.get("isolation", {}))
+
+    def renew(self) -> None:
+        """Start anew with an empty folder, without waiting: nothing that was loaded or written is left."""
+        self._end()
+        for folder in (self.settings.scratch, self.settings.inbox):
+            trees.remove(folder)
+        self.launch()
+
+    def deliver(self, binary: Path) -> Path:
+        """Put a copy of a candidate's binary, and no other, where the worker can read it."""
+        inbox = self.settings.inbox
+        for other in inbox.iterdir():
+            other.unlink()
+        copy = inbox / binary.name
+        shutil.copyfile(binary, copy)
+        copy.chmod(0o644)
+        return copy
+
+    def ask_to_run(self, message: dict[str, Any], timeout_s: float) -> dict[str, Any] | Trouble:
+        """A command that runs what is judged: an error in it is the candidate's."""
+        answer = self.ask("run", message, timeout_s)
+        return self._raised(answer) if isinstance(answer, Failed) else answer
+
+    def ask(
+        self, stage: str, message: dict[str, Any], timeout_s: float, fds: Sequence[int] = ()
+    ) -> dict[str, Any] | Trouble:
+        """A command and its answer. After `Crashed` or `TimedOut` the process is gone."""
+        trouble = self.post(stage, message, fds)
+        return self.receive(stage, timeout_s) if trouble is None else trouble
+
+    def post(self, stage: str, message: dict[str, Any], fds: Sequence[int] = ()) -> Trouble | None:
+        """Send a command, whose answer is to be received before anything else is asked."""
+        trouble = self.ready()
+        if trouble is not None:
+            return trouble
+        assert self._control is not None
+        trouble = self._spoke_unasked(stage)
+        if trouble is not None:
+            return trouble
+        try:
+            protocol.send_command(self._control, message, self._draw_ticket(), fds)
+        except OSError:
+            return self._died(stage)
+        return None
+
+    def run(
+        self, slot: int, number: int, timeout_s: float, clock: Clock = "device"
+    ) -> CallTime | Trouble:
+        """One timed call of a slot on an input set, with its outputs left to be fetched. The worker must be `ready`."""
+        if self._control is None:
+            return Crashed("run", "the worker is not running")
+        trouble = self._spoke_unasked("run")
+        if trouble is not None:
+            return trouble
+        fd = self._control.fileno()
+        poller = select.poll()
+        poller.register(fd, select.POLLIN)
+        ticket = self._draw_ticket()
+        kind = protocol.RUN_BY_WALL if clock == "wall" else protocol.RUN_BY_DEVICE
+        request = protocol.HEAD.pack(kind, slot, number, ticket)
+        try:
+            os.write(fd, request)
+            if not poller.poll(timeout_s * 1000):
+                return self._hung("run", timeout_s)
+            ready = os.read(fd, protocol.TICKET)
+            if ready != ticket:
+                return self._forged("run") if ready else self._died("run")
+            before = time.perf_counter_ns()
+            os.write(fd, protocol.GO)
+            if not poller.poll(timeout_s * 1000):
+                return self._hung("run", timeout_s)
+            reply = os.read(fd, protocol.RUN_REPLY.size)
+            taken = (time.perf_counter_ns() - before) * 1e-9
+        except OSError:
+            return self._died("run")
+        if not reply:
+            return self._died("run")
+        if len(reply) != protocol.RUN_REPLY.size or not reply.startswith(ticket):
+            return self._forged("run")
+        _, how, seconds = protocol.RUN_REPLY.unpack(reply)
+        if how == protocol.FAILED:
+            answer = self.receive("run", timeout_s)
+            return self._raised(answer)
+        return CallTime(seconds or taken, how == protocol.LATE)
+
+    def drop(self) -> None:
+        """Let the worker give up the last outputs, outside of any timing."""
+        if self._control is not None:
+            with suppress(OSError):
+                os.write(self._control.fileno(), protocol.HEAD.pack(protocol.DROP, 0, 0, b""))
+
+    def stop(self) -> int | None:
+        """End the process and all it started, for good. Returns its exit status."""
+        if self._process is not None and not self._process.began:
+            self._server.stop()  # it may still be importing
+        status = self._end()
+        self._server.stop()
+        return status
+
+    def _end(self, died: bool = False) -> int | None:
+        """End the process and all it started; another one starts soon after. Returns its exit status.
+
+        died: it closed the socket. It gets a moment to be dead, so that the status is its own.
+        """
+        process, control = self._process, self._control
+        self._process = self._control = None
+        if process is None or control is None:
+            return None
+        status = None
+        if died:
+            with suppress(TimeoutError):
+                status = process.wait(STOP_SECONDS)
+        self._came_to_be = process.began
+        os.close(self._life)  # the watching half kills the group on this
+        control.close()
+        try:
+            return process.wait(STOP_SECONDS) if status is None else status
+        except TimeoutError:
+            process.kill()
+            return -signal.SIGKILL
+        finally:
+            process.close()
+
+    def log_tail(self) -> str:
+        """The end of what the worker printed; of what its server did, where the worker never came to be."""
+        log = self._log if self._came_to_be else self._server.log
+        with suppress(OSError), log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - LOG_TAIL))
+            return file.read().decode(errors="replace")
+        return ""
+
+    def _spoke_unasked(self, stage: str) -> Trouble | None:
+        """Whether an answer waits before there is a request."""
+        assert self._control is not None
+        try:
+            waiting = self._control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return None
+        except OSError:
+            return self._died(stage)
+        return self._forged(stage) if waiting else self._died(stage)
+
+    def _forged(self, stage: str) -> Trouble:
+        """Code in the process answered in its place."""
+        self._end()
+        self.launch()
+        how = "it answered what nobody had asked"
+        return Crashed(stage, how) if self._judged else Failed(stage, how)
+
+    def _draw_ticket(self) -> bytes:
+        self._ticket = secrets.token_bytes(protocol.TICKET)
+        return self._ticket
+
+    def receive(self, stage: str, timeout_s: float) -> dict[str, Any] | Trouble:
+        """The answer to the last command, waited for. After `Crashed` or `TimedOut` the process is gone."""
+        assert self._control is not None
+        fd = self._control.fileno()
+        poller = select.poll()
+        poller.register(fd, select.POLLIN)
+        if not poller.poll(timeout_s * 1000):
+            return self._hung(stage, timeout_s)
+        try:
+            answer = protocol.receive_answer(fd, self._ticket)
+        except OSError:
+            return self._died(stage)
+        except protocol.Unasked:
+            return self._forged(stage)
+        except (ValueError, RecursionError):
+            self._end()
+            return Crashed(stage, "it sent nonsense", self.log_tail())
+        if "error" in answer:
+            return Failed(stage, f"{answer.get('trace', '')}\n{answer['error']}")
+        return answer
+
+    def _raised(self, answer: dict[str, Any] | Trouble) -> Trouble:
+        """A call raised an error. After a fault on the device nothing more works: start anew."""
+        if isinstance(answer, dict):
+            answer = Failed("run", "no reason given")
+        if not isinstance(answer, Failed) or not self._judged:
+            return answer
+        self._end()
+        self.launch()
+        return Crashed("run", answer.reason, answer.message)
+
+    @property
+    def _judged(self) -> bool:
+        """Whether what goes wrong here is a candidate's fault."""
+        return self.settings.role != "baseline"
+
+    def _hung(self, stage: str, seconds: float) -> TimedOut | Failed:
+        if self._process is not None and not self._process.began:
+            self._server.stop()  # it hangs itself
+        self._end()
+        self.launch()
+        found = TimedOut(stage, seconds)
+        return found if self._judged and stage != START else Failed(stage, found.reason)
+
+    def _died(self, stage: str) -> Crashed | Failed:
+        found = Crashed(stage, _how(self._end(died=True)), self.log_tail())
+        self.launch()  # the next one is ready when it is needed
+        mine = self._judged and stage != START
+        return found if mine else Failed(stage, f"{found.log}\n{found.reason}")
+
+
+def _how(status: int | None) -> str:
+    if status is None:
+        return "it could not be started"
+    if status < 0 or status > SIGNAL_BASE:
+        with suppress(ValueError):
+            return signal.Signals(-status if status < 0 else status - SIGNAL_BASE).name
+    return f"exit status {status}"
