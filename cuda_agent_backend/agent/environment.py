@@ -23,8 +23,7 @@ from cuda_agent_backend.agent.skill.template import plan_template
 from cuda_agent_backend.agent.tools import Bench, Shell, Toolbox
 from cuda_agent_backend.agent.tools.kernels import LANGUAGES
 from cuda_agent_backend.agent.workspace.folder import Workspace
-from cuda_agent_backend.codegen.cuda.rows.layout import DeviceFacts
-from cuda_agent_backend.codegen.device import CpuFacts, cpu_facts, gpu_facts
+from cuda_agent_backend.codegen.ir.device import CpuFacts, DeviceFacts, cpu_facts, gpu_facts
 from kernel_cache import Record
 from sandbox.task import flags
 from sandbox.task.task import Task, TaskError

@@ -11,8 +11,7 @@ from cuda_agent_backend.codegen.ir.ssa import Unsupported
 
 if TYPE_CHECKING:
     from cuda_agent_backend.codegen.api import Analysis
-    from cuda_agent_backend.codegen.cuda.rows.layout import DeviceFacts
-    from cuda_agent_backend.codegen.device import CpuFacts
+    from cuda_agent_backend.codegen.ir.device import CpuFacts, DeviceFacts
     from sandbox.plan.plan import Plan
     from sandbox.task.task import Task
 

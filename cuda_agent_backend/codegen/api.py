@@ -31,19 +31,19 @@ from cuda_agent_backend.codegen.cuda.recurrent.match import is_recurrent, recurr
 from cuda_agent_backend.codegen.cuda.recurrent.writer import CudaRecurrent
 from cuda_agent_backend.codegen.cuda.reroll.match import rolled_of
 from cuda_agent_backend.codegen.cuda.reroll.writer import CudaRolled
-from cuda_agent_backend.codegen.cuda.rows.layout import DeviceFacts
 from cuda_agent_backend.codegen.cuda.scatter.match import has_scatter, scatter_of
 from cuda_agent_backend.codegen.cuda.scatter.writer import CudaScatter
 from cuda_agent_backend.codegen.cuda.sort.match import is_sorting, sorting_of
 from cuda_agent_backend.codegen.cuda.sort.select import CudaSelection
 from cuda_agent_backend.codegen.cuda.sort.writer import CudaSort
-from cuda_agent_backend.codegen.device import CpuFacts, cpu_facts, gpu_facts
 from cuda_agent_backend.codegen.guarded import FIRST, SECOND, guarded
+from cuda_agent_backend.codegen.ir.device import CpuFacts, DeviceFacts, cpu_facts, gpu_facts
 from cuda_agent_backend.codegen.ir.nest import Kernel, Nests, temporaries
 from cuda_agent_backend.codegen.ir.program import Program
+from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from cuda_agent_backend.codegen.ir.ssa import Unsupported
-from cuda_agent_backend.codegen.lowering.lower import LoweredRegion, lower
+from cuda_agent_backend.codegen.lowering.lower import lower
 from cuda_agent_backend.codegen.transform.hoist_scale import unscaled
 from cuda_agent_backend.codegen.transform.scan_order import grouped
 from cuda_agent_backend.rewrite.forms import Form, forms

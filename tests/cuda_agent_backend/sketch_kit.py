@@ -16,7 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from cuda_agent_backend.codegen.api import Analysis, as_it_stands
 from cuda_agent_backend.codegen.cpu.writer import emit
 from cuda_agent_backend.codegen.cuda import generate as cuda
-from cuda_agent_backend.codegen.cuda.rows.layout import DeviceFacts
+from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.schedule import Parameter, Schedule
 from cuda_agent_backend.graph.canonical import Canonical, canonical
 from sandbox import launcher

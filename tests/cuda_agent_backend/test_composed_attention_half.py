@@ -24,7 +24,7 @@ from torch import Tensor
 
 from cuda_agent_backend.codegen.api import generate
 from cuda_agent_backend.codegen.cuda.attention.half import CudaHalfAttention
-from cuda_agent_backend.codegen.cuda.rows.layout import DeviceFacts
+from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from sandbox.accuracy.compare import compare
 from sandbox.compile.candidate import compile_candidate

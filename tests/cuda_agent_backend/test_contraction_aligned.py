@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cuda_agent_backend.codegen.cuda import generate as cuda
-from cuda_agent_backend.codegen.cuda.common.parts import WIDE
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from cuda_agent_backend.codegen.ir.ssa import Unsupported
+from cuda_agent_backend.codegen.ir.value_types import WIDE
 from sandbox.plan.plan import Launch, Plan
 
 pytestmark = pytest.mark.usefixtures("plain_layouts")

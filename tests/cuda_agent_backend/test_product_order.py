@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from cuda_agent_backend.codegen import api
 from cuda_agent_backend.codegen.alternatives import split
-from cuda_agent_backend.codegen.cuda.rows.layout import DeviceFacts
+from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.graph.edit import name_of
 from cuda_agent_backend.rewrite.catalogue import RULES
 from cuda_agent_backend.rewrite.forms import Form, forms, rewritten

@@ -20,7 +20,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence, pad_packed_sequenc
 
 from cuda_agent_backend import backend
 from cuda_agent_backend.codegen import api
-from cuda_agent_backend.codegen.cuda.rows.layout import DeviceFacts
+from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.frontend import recurrent_modules as recurrent
 from cuda_agent_backend.graph.canonical import Canonical, canonical
 from cuda_agent_backend.hook import graph_task

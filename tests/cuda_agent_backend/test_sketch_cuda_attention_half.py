@@ -15,7 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from cuda_agent_backend.codegen.api import NotCovered, analyse, generate, schedules
 from cuda_agent_backend.codegen.cuda.attention.half import CudaHalfAttention
-from cuda_agent_backend.codegen.cuda.rows.layout import DeviceFacts
+from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from cuda_agent_backend.graph.canonical import Canonical, canonical
 from sandbox.accuracy.compare import Draw, compare, compare_draws

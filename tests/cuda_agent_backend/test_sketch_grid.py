@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from cuda_agent_backend.codegen import api
 from cuda_agent_backend.codegen.cuda import generate as cuda
-from cuda_agent_backend.codegen.cuda.rows.layout import DeviceFacts
+from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.schedule import Parameter, Schedule
 from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from sandbox.compile.candidate import Compiled, compile_candidate

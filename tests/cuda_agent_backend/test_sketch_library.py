@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from cuda_agent_backend.codegen import api
 from cuda_agent_backend.codegen.cuda.library.writer import SKETCH, is_library
-from cuda_agent_backend.codegen.cuda.rows.layout import DeviceFacts
+from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.schedule import Parameter, Schedule
 from sandbox.compile.candidate import Compiled, compile_candidate
 from sandbox.compile.toolchain import Missing, find_cuda

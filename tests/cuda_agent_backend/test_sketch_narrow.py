@@ -16,7 +16,7 @@ from torch._inductor import config as inductor_config
 
 from cuda_agent_backend.codegen.cuda import generate as cuda
 from cuda_agent_backend.codegen.cuda.common.narrow_integers import narrowed
-from cuda_agent_backend.codegen.cuda.rows.layout import DeviceFacts
+from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.printer import Printer, exceeds
 from cuda_agent_backend.codegen.ir.ssa import (
     PLACE,

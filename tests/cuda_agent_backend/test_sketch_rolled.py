@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from cuda_agent_backend.codegen import api
 from cuda_agent_backend.codegen.api import as_it_stands
 from cuda_agent_backend.codegen.cuda.reroll.writer import CudaRolled
-from cuda_agent_backend.codegen.cuda.rows.layout import DeviceFacts
+from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from sandbox.accuracy.oracle import run_oracle

@@ -61,7 +61,7 @@ from torch._inductor import config as inductor_config
 
 from cuda_agent_backend.codegen import api
 from cuda_agent_backend.codegen.cuda.library.writer import is_library
-from cuda_agent_backend.codegen.device import gpu_facts
+from cuda_agent_backend.codegen.ir.device import gpu_facts
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from sandbox.accuracy.perturb_inputs import on_device
 from sandbox.compile.candidate import Compiled, compile_candidate

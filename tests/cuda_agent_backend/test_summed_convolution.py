@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from cuda_agent_backend.codegen.alternatives import PARAMETER
 from cuda_agent_backend.codegen.api import Alternatives, analyse, generate, schedules
-from cuda_agent_backend.codegen.cuda.rows.layout import DeviceFacts
+from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from sandbox.compile.candidate import compile_candidate
 from sandbox.compile.outcome import Compiled
 from sandbox.compile.toolchain import Missing, find_cuda

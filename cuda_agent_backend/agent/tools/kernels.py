@@ -23,8 +23,7 @@ from cuda_agent_backend.agent.protocol import BadArguments
 from cuda_agent_backend.agent.tools.registry import Answer, Spec, Tool, failed, text
 from cuda_agent_backend.agent.workspace.folder import BASELINES, Refusal, Workspace
 from cuda_agent_backend.codegen.api import Analysis, NotCovered, analyse, generate, schedules
-from cuda_agent_backend.codegen.cuda.rows.layout import DeviceFacts
-from cuda_agent_backend.codegen.device import CpuFacts
+from cuda_agent_backend.codegen.ir.device import CpuFacts, DeviceFacts
 from cuda_agent_backend.codegen.ir.schedule import MAX_PARAMETER, Schedule
 from cuda_agent_backend.codegen.multiply_precision import as_coarse, products_of
 from cuda_agent_backend.codegen.schedule_space import space_of

@@ -16,10 +16,10 @@ import torch
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
 from cuda_agent_backend.codegen.analysis.quantized_operand import codes_of
-from cuda_agent_backend.codegen.cuda.common.parts import stage_dtype
 from cuda_agent_backend.codegen.ir.nest import Dim, Kernel, coefficient, cut_loops, mergeable
 from cuda_agent_backend.codegen.ir.printer import HALVES
 from cuda_agent_backend.codegen.ir.ssa import GATHER, Body, Instruction, Value, number_of
+from cuda_agent_backend.codegen.ir.value_types import stage_dtype
 
 LOADS = ("load", GATHER, "masked", "local")
 FACTORS = (torch.float32, *HALVES)

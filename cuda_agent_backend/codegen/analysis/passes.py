@@ -14,8 +14,8 @@ import sympy
 import torch
 
 from cuda_agent_backend.codegen.ir.nest import Dim, Kernel, Local, RowStage, cut_loops
+from cuda_agent_backend.codegen.ir.region import Store
 from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Value
-from cuda_agent_backend.codegen.lowering.lower import Store
 
 
 @dataclass(frozen=True)

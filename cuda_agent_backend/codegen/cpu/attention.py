@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from cuda_agent_backend.codegen.analysis.attention import Attention, Matrices, offset, word
 from cuda_agent_backend.codegen.cpu import gemm as cpu_product
 from cuda_agent_backend.codegen.cpu.writer import ENTRY, MAX_STACK_BYTES
-from cuda_agent_backend.codegen.cuda.rows.layout import DeviceFacts
-from cuda_agent_backend.codegen.device import CpuFacts, cpu_facts
+from cuda_agent_backend.codegen.ir.device import CpuFacts, DeviceFacts, cpu_facts
 from cuda_agent_backend.codegen.ir.headers import header
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from cuda_agent_backend.codegen.ir.ssa import Unsupported

@@ -43,10 +43,10 @@ from cuda_agent_backend.codegen.ir.nest import (
 )
 from cuda_agent_backend.codegen.ir.printer import COMPUTE_TYPES, STORAGE_TYPES, Printer, c_index
 from cuda_agent_backend.codegen.ir.program import Program
+from cuda_agent_backend.codegen.ir.region import LoweredRegion, Store
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from cuda_agent_backend.codegen.ir.ssa import Instruction, Unsupported
 from cuda_agent_backend.codegen.ir.value_types import value_type
-from cuda_agent_backend.codegen.lowering.lower import LoweredRegion, Store
 from sandbox.plan.plan import Buffer as PlanBuffer
 from sandbox.plan.plan import Launch, Plan
 from sandbox.task.specs import TensorSpec

@@ -52,7 +52,6 @@ from cuda_agent_backend.codegen.cuda.gemm.tiles import BOXES, read_tiles
 from cuda_agent_backend.codegen.cuda.pointwise.writer import emit_map
 from cuda_agent_backend.codegen.cuda.rows import cooperative as cuda_grid
 from cuda_agent_backend.codegen.cuda.rows.estimate import traffic_of
-from cuda_agent_backend.codegen.cuda.rows.layout import DeviceFacts
 from cuda_agent_backend.codegen.cuda.rows.loss import writer as cuda_totals
 from cuda_agent_backend.codegen.cuda.rows.loss.match import Totalled, totalled_of
 from cuda_agent_backend.codegen.cuda.rows.loss.writer import emit_totals
@@ -60,13 +59,14 @@ from cuda_agent_backend.codegen.cuda.rows.peel import peeled
 from cuda_agent_backend.codegen.cuda.rows.writer import emit_rows
 from cuda_agent_backend.codegen.cuda.schedules import MOST, kernel_schedules
 from cuda_agent_backend.codegen.cuda.transpose import writer as cuda_transpose
+from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.headers import header
 from cuda_agent_backend.codegen.ir.nest import Kernel, temporaries
 from cuda_agent_backend.codegen.ir.printer import half_types
 from cuda_agent_backend.codegen.ir.program import Program
+from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter, Schedule
 from cuda_agent_backend.codegen.ir.ssa import Unsupported
-from cuda_agent_backend.codegen.lowering.lower import LoweredRegion
 from sandbox.plan.plan import Buffer as PlanBuffer
 from sandbox.plan.plan import Plan
 from sandbox.task.specs import TensorSpec

@@ -19,8 +19,8 @@ from torch._inductor.sizevars import SizeVarAllocator
 from torch.utils._sympy.functions import FloorDiv, Identity, ModularIndexing
 
 from cuda_agent_backend.codegen.ir.index_divisions import decided
+from cuda_agent_backend.codegen.ir.region import Buffer, LoweredRegion, Stage, Store
 from cuda_agent_backend.codegen.ir.ssa import GATHER, Body, Instruction, Unsupported, Value
-from cuda_agent_backend.codegen.lowering.lower import Buffer, LoweredRegion, Stage, Store
 
 Dim = tuple[sympy.Symbol, int]
 AT_LEAST: dict[str, Callable[[sympy.Expr, sympy.Expr], sympy.Expr]] = {

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 
+from cuda_agent_backend.codegen.ir.nest import RowStage
 from cuda_agent_backend.codegen.ir.printer import COMPUTE_TYPES
 from cuda_agent_backend.codegen.ir.ssa import GATHER, PLACE, Body, Instruction, Unsupported, Value
 
@@ -53,3 +54,12 @@ def _type_of(
     if not known:
         raise Unsupported(f"type of {i.op} in a reduction of positions")
     return known[0]
+
+
+def stage_dtype(stage: RowStage) -> torch.dtype:
+    assert isinstance(stage.dtype, torch.dtype)
+    return stage.dtype
+
+
+WIDE = 2**31 - 2**20
+"""Elements from which on an index needs 64 bits."""

@@ -10,10 +10,10 @@ import sympy
 import torch
 
 from cuda_agent_backend.codegen.analysis.gemm import contraction_of, is_moderate, scaled_by
-from cuda_agent_backend.codegen.cuda.common.parts import stage_dtype
 from cuda_agent_backend.codegen.ir.nest import Kernel, Local, RowStage
+from cuda_agent_backend.codegen.ir.region import Store
 from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Value, pruned
-from cuda_agent_backend.codegen.lowering.lower import Store
+from cuda_agent_backend.codegen.ir.value_types import stage_dtype
 
 
 def unscaled(kernel: Kernel) -> Kernel:

@@ -22,7 +22,7 @@ from cuda_agent_backend.codegen.ir.nest import (
     simplify,
     with_indices,
 )
-from cuda_agent_backend.codegen.lowering.lower import Stage
+from cuda_agent_backend.codegen.ir.region import Stage
 
 
 def as_made(stages: Sequence[Stage]) -> tuple[Stage, ...]:

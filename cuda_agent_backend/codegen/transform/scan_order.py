@@ -21,7 +21,7 @@ from cuda_agent_backend.codegen.ir.nest import (
     temporaries,
     with_indices,
 )
-from cuda_agent_backend.codegen.lowering.lower import ARG_REDUCTIONS, LoweredRegion, Stage
+from cuda_agent_backend.codegen.ir.region import ARG_REDUCTIONS, LoweredRegion, Stage
 from cuda_agent_backend.codegen.transform.loop_order import as_made
 from cuda_agent_backend.codegen.transform.split_at_scan import in_parts
 from cuda_agent_backend.codegen.transform.split_concat import in_joined_parts

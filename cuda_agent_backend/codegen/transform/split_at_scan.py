@@ -20,8 +20,8 @@ from cuda_agent_backend.codegen.ir.nest import (
     simplify,
     with_indices,
 )
+from cuda_agent_backend.codegen.ir.region import Stage
 from cuda_agent_backend.codegen.ir.ssa import Body, Instruction
-from cuda_agent_backend.codegen.lowering.lower import Stage
 
 
 def in_parts(stages: Sequence[Stage]) -> tuple[Stage, ...]:

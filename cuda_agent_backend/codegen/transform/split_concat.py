@@ -14,8 +14,8 @@ from dataclasses import replace
 import sympy
 
 from cuda_agent_backend.codegen.ir.nest import AT_LEAST, Dim, coefficient, never_negative, simplify
+from cuda_agent_backend.codegen.ir.region import Stage
 from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Value
-from cuda_agent_backend.codegen.lowering.lower import Stage
 from cuda_agent_backend.codegen.transform.split_at_scan import part_of_stage
 
 

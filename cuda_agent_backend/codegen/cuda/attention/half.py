@@ -25,8 +25,13 @@ from cuda_agent_backend.codegen.cuda.attention.common import (
     vector_of,
     wide_product,
 )
-from cuda_agent_backend.codegen.cuda.rows.layout import MAX_THREADS, DeviceFacts, ceildiv
-from cuda_agent_backend.codegen.device import CpuFacts, gpu_facts
+from cuda_agent_backend.codegen.ir.device import (
+    MAX_THREADS,
+    CpuFacts,
+    DeviceFacts,
+    ceildiv,
+    gpu_facts,
+)
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from sandbox.plan.plan import Plan

@@ -25,11 +25,9 @@ from cuda_agent_backend.codegen.cuda.common.parts import (
     buffers_of,
     needs_wide,
     parameters_of,
-    stage_dtype,
     temporary,
 )
 from cuda_agent_backend.codegen.cuda.pointwise.writer import map_dims, single_pass, stage_lines
-from cuda_agent_backend.codegen.cuda.rows.layout import ceildiv
 from cuda_agent_backend.codegen.cuda.transpose.writer import (
     SECTOR,
     VECTOR,
@@ -38,8 +36,10 @@ from cuda_agent_backend.codegen.cuda.transpose.writer import (
     fits_vectors,
 )
 from cuda_agent_backend.codegen.cuda.transpose.writer import SKETCH as TRANSPOSE
+from cuda_agent_backend.codegen.ir.device import ceildiv
 from cuda_agent_backend.codegen.ir.nest import Dim, Kernel, RowStage, coefficient
 from cuda_agent_backend.codegen.ir.printer import COMPUTE_TYPES
+from cuda_agent_backend.codegen.ir.region import Buffer, LoweredRegion, Store
 from cuda_agent_backend.codegen.ir.schedule import Parameter
 from cuda_agent_backend.codegen.ir.ssa import (
     GATHER,
@@ -50,7 +50,7 @@ from cuda_agent_backend.codegen.ir.ssa import (
     Value,
     place_symbol,
 )
-from cuda_agent_backend.codegen.lowering.lower import Buffer, LoweredRegion, Store
+from cuda_agent_backend.codegen.ir.value_types import stage_dtype
 from sandbox.plan.plan import Launch
 
 SKETCH = "channels"

@@ -28,16 +28,16 @@ from cuda_agent_backend.codegen.cuda.common.parts import (
     buffers_of,
     needs_wide,
     parameters_of,
-    stage_dtype,
 )
 from cuda_agent_backend.codegen.cuda.pointwise.stencil import has_taps, tile_body, tile_rows
 from cuda_agent_backend.codegen.cuda.pointwise.writer import map_dims, single_pass
-from cuda_agent_backend.codegen.cuda.rows.layout import WARP, ceildiv
+from cuda_agent_backend.codegen.ir.device import WARP, ceildiv
 from cuda_agent_backend.codegen.ir.nest import Dim, Kernel, coefficient
 from cuda_agent_backend.codegen.ir.printer import COMPUTE_TYPES
+from cuda_agent_backend.codegen.ir.region import LoweredRegion, Store
 from cuda_agent_backend.codegen.ir.schedule import Parameter
 from cuda_agent_backend.codegen.ir.ssa import GATHER, Unsupported
-from cuda_agent_backend.codegen.lowering.lower import LoweredRegion, Store
+from cuda_agent_backend.codegen.ir.value_types import stage_dtype
 from sandbox.plan.plan import Launch
 
 SKETCH = "crossed"

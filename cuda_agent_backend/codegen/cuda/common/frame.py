@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cuda_agent_backend.codegen.cuda.rows.layout import DeviceFacts, Layout, ceildiv
+from cuda_agent_backend.codegen.cuda.rows.layout import Layout
+from cuda_agent_backend.codegen.ir.device import DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.ir.nest import Dim
 
 RUN = 64

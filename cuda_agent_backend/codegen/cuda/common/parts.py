@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 import torch
 
 from cuda_agent_backend.codegen.analysis.cancellation import WIDE_SUM
-from cuda_agent_backend.codegen.ir.nest import Kernel, RowStage
+from cuda_agent_backend.codegen.ir.nest import Kernel
 from cuda_agent_backend.codegen.ir.printer import COMPUTE_TYPES, STORAGE_TYPES
+from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.ssa import Unsupported
-from cuda_agent_backend.codegen.lowering.lower import LoweredRegion
+from cuda_agent_backend.codegen.ir.value_types import WIDE, stage_dtype
 from sandbox.plan.plan import Buffer as PlanBuffer
 from sandbox.plan.plan import Launch
 from sandbox.task.specs import TensorSpec
@@ -92,11 +93,6 @@ class Accumulator:
         return -(-lanes * sum(widths) // max(widths)) * max(widths)
 
 
-def stage_dtype(stage: RowStage) -> torch.dtype:
-    assert isinstance(stage.dtype, torch.dtype)
-    return stage.dtype
-
-
 def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
@@ -127,10 +123,6 @@ def local_types(kernel: Kernel) -> dict[str, str]:
     return {
         s.buffer: COMPUTE_TYPES[stage_dtype(st)] for st in kernel.stages for s in st.local_stores
     }
-
-
-WIDE = 2**31 - 2**20
-"""Elements from which on an index needs 64 bits."""
 
 
 def needs_wide(region: LoweredRegion, kernel: Kernel) -> bool:

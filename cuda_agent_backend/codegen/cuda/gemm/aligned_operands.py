@@ -19,10 +19,10 @@ from cuda_agent_backend.codegen.analysis.gemm import Contraction, Factor, Lines,
 from cuda_agent_backend.codegen.cuda.common.frame import decompose, indented
 from cuda_agent_backend.codegen.cuda.common.parts import parameters_of, temporary
 from cuda_agent_backend.codegen.cuda.gemm.operands import COPY_BYTES, Side, side_of
-from cuda_agent_backend.codegen.cuda.rows.layout import DeviceFacts, ceildiv
+from cuda_agent_backend.codegen.ir.device import DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.ir.nest import Dim, row_major
 from cuda_agent_backend.codegen.ir.printer import c_index
-from cuda_agent_backend.codegen.lowering.lower import Buffer, LoweredRegion
+from cuda_agent_backend.codegen.ir.region import Buffer, LoweredRegion
 from sandbox.plan.plan import Buffer as PlanBuffer
 from sandbox.plan.plan import Launch
 

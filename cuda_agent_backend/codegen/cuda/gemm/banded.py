@@ -24,9 +24,9 @@ from cuda_agent_backend.codegen.cuda.gemm.aligned_operands import (
     OPERATIONS_PER_SECOND,
 )
 from cuda_agent_backend.codegen.cuda.gemm.operands import Side
-from cuda_agent_backend.codegen.cuda.rows.layout import ceildiv
+from cuda_agent_backend.codegen.ir.device import ceildiv
 from cuda_agent_backend.codegen.ir.nest import Dim, Kernel, coefficient
-from cuda_agent_backend.codegen.lowering.lower import Buffer, LoweredRegion
+from cuda_agent_backend.codegen.ir.region import Buffer, LoweredRegion
 from sandbox.plan.plan import Launch
 
 LINES = 32

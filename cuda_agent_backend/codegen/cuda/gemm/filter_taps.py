@@ -21,7 +21,7 @@ from cuda_agent_backend.codegen.analysis.gemm import (
     points,
     straightened,
 )
-from cuda_agent_backend.codegen.cuda.rows.layout import ceildiv
+from cuda_agent_backend.codegen.ir.device import ceildiv
 from cuda_agent_backend.codegen.ir.nest import Dim, Kernel, split_outer
 from cuda_agent_backend.codegen.ir.ssa import Body, Value
 

@@ -18,11 +18,11 @@ from cuda_agent_backend.codegen.cuda.common.parts import Emitted, parameters_of,
 from cuda_agent_backend.codegen.cuda.gemm.tail_wave import last_wave_of
 from cuda_agent_backend.codegen.cuda.gemm.tiles import Tiles, read_tiles
 from cuda_agent_backend.codegen.cuda.gemm.writer import TAIL_THREADS, Writer
-from cuda_agent_backend.codegen.cuda.rows.layout import DeviceFacts, ceildiv
+from cuda_agent_backend.codegen.ir.device import DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.ir.nest import Kernel
+from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter
 from cuda_agent_backend.codegen.ir.ssa import Unsupported
-from cuda_agent_backend.codegen.lowering.lower import LoweredRegion
 from sandbox.plan.plan import Launch
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cuda_agent_backend.codegen.cuda.gemm.tiles import MAX_SPLIT, Tiles
-from cuda_agent_backend.codegen.cuda.rows.layout import DeviceFacts, ceildiv
+from cuda_agent_backend.codegen.ir.device import DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.ir.ssa import Unsupported
 
 RESERVED_BYTES = 1024

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from cuda_agent_backend.codegen.cuda.rows.layout import MAX_THREADS, DeviceFacts
+from cuda_agent_backend.codegen.ir.device import MAX_THREADS, DeviceFacts
 from cuda_agent_backend.codegen.ir.schedule import Parameter
 from cuda_agent_backend.codegen.ir.ssa import Unsupported
 

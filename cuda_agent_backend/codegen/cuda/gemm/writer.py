@@ -19,7 +19,6 @@ from cuda_agent_backend.codegen.analysis.quantized_operand import fits
 from cuda_agent_backend.codegen.cuda.common.access import LanePrinter
 from cuda_agent_backend.codegen.cuda.common.frame import decompose, indented
 from cuda_agent_backend.codegen.cuda.common.parts import (
-    WIDE,
     Emitted,
     buffers_of,
     local_types,
@@ -41,11 +40,12 @@ from cuda_agent_backend.codegen.cuda.gemm.filter_taps import MOST_TILES, Taps, t
 from cuda_agent_backend.codegen.cuda.gemm.operands import Gather, Output, Side, gather_of, output_of
 from cuda_agent_backend.codegen.cuda.gemm.tiles import Tiles
 from cuda_agent_backend.codegen.cuda.gemm.tma_boxes import Boxed, boxed, in_batches
-from cuda_agent_backend.codegen.cuda.rows.layout import DeviceFacts, ceildiv
+from cuda_agent_backend.codegen.ir.device import DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.ir.nest import Kernel
 from cuda_agent_backend.codegen.ir.printer import STORAGE_TYPES, c_index
+from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Unsupported
-from cuda_agent_backend.codegen.lowering.lower import LoweredRegion
+from cuda_agent_backend.codegen.ir.value_types import WIDE
 from sandbox.plan.plan import Argument, Launch
 from sandbox.plan.plan import Buffer as PlanBuffer
 

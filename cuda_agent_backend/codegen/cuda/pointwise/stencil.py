@@ -26,11 +26,11 @@ from cuda_agent_backend.codegen.cuda.common.access import (
 )
 from cuda_agent_backend.codegen.cuda.common.frame import indented
 from cuda_agent_backend.codegen.cuda.common.parts import local_types
-from cuda_agent_backend.codegen.cuda.rows.layout import ceildiv
+from cuda_agent_backend.codegen.ir.device import ceildiv
 from cuda_agent_backend.codegen.ir.nest import AT_LEAST, Dim, Kernel, coefficient
 from cuda_agent_backend.codegen.ir.printer import COMPUTE_TYPES, Printer, c_index
+from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.ssa import GATHER, Body, Instruction, Value
-from cuda_agent_backend.codegen.lowering.lower import LoweredRegion
 
 Ranges = dict[sympy.Symbol, tuple[int, int]]
 """First and last value of loop variables."""

@@ -23,12 +23,12 @@ from cuda_agent_backend.codegen.cuda.common.parts import (
     parameters_of,
 )
 from cuda_agent_backend.codegen.cuda.pointwise.stencil import tile_body, tile_loop
-from cuda_agent_backend.codegen.cuda.rows.layout import MAX_THREADS, DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.cuda.rows.program import read_once
+from cuda_agent_backend.codegen.ir.device import MAX_THREADS, DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.ir.nest import Dim, Kernel
+from cuda_agent_backend.codegen.ir.region import LoweredRegion, Store
 from cuda_agent_backend.codegen.ir.schedule import Parameter
 from cuda_agent_backend.codegen.ir.ssa import Body, Unsupported
-from cuda_agent_backend.codegen.lowering.lower import LoweredRegion, Store
 from sandbox.plan.plan import Launch
 
 MAX_UNROLL = 16

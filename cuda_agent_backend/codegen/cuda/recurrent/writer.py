@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from cuda_agent_backend.codegen.cuda.common.parts import WIDE
 from cuda_agent_backend.codegen.cuda.recurrent.match import (
     LAST_CELL,
     LAST_HIDDEN,
@@ -21,11 +20,11 @@ from cuda_agent_backend.codegen.cuda.recurrent.match import (
     Recurrent,
     Weights,
 )
-from cuda_agent_backend.codegen.cuda.rows.layout import WARP, DeviceFacts, ceildiv
-from cuda_agent_backend.codegen.device import CpuFacts, gpu_facts
+from cuda_agent_backend.codegen.ir.device import WARP, CpuFacts, DeviceFacts, ceildiv, gpu_facts
 from cuda_agent_backend.codegen.ir.headers import header
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from cuda_agent_backend.codegen.ir.ssa import Unsupported
+from cuda_agent_backend.codegen.ir.value_types import WIDE
 from sandbox.plan.plan import Buffer, Launch, Plan, Scalar
 from sandbox.plan.steps import Argument
 from sandbox.task.task import Task, TensorSpec

@@ -21,11 +21,12 @@ from torch._inductor import config as inductor_config
 from torch._inductor import ir
 from torch.fx import Graph, Node
 
-from cuda_agent_backend.codegen.cuda.common.parts import WIDE
 from cuda_agent_backend.codegen.cuda.reroll.graph import RolledGraph, State, rolled
 from cuda_agent_backend.codegen.ir.nest import Dim, coefficient, simplify, with_indices
+from cuda_agent_backend.codegen.ir.region import Buffer, LoweredRegion, Stage, Store
 from cuda_agent_backend.codegen.ir.ssa import Body, Unsupported
-from cuda_agent_backend.codegen.lowering.lower import Buffer, LoweredRegion, Stage, Store, lower
+from cuda_agent_backend.codegen.ir.value_types import WIDE
+from cuda_agent_backend.codegen.lowering.lower import lower
 from cuda_agent_backend.graph.canonical import NotATask, linear, tensor_spec
 from cuda_agent_backend.graph.edit import Editor, argument, aten, is_tensor, name_of, shape_of
 from sandbox.task.specs import TensorSpec, contiguous_stride

@@ -26,8 +26,7 @@ from cuda_agent_backend.codegen.cuda.reroll.kernel import (
     points,
 )
 from cuda_agent_backend.codegen.cuda.reroll.match import LaneStage, Part, Rolled
-from cuda_agent_backend.codegen.cuda.rows.layout import WARP, DeviceFacts, ceildiv
-from cuda_agent_backend.codegen.device import CpuFacts, gpu_facts
+from cuda_agent_backend.codegen.ir.device import WARP, CpuFacts, DeviceFacts, ceildiv, gpu_facts
 from cuda_agent_backend.codegen.ir.nest import Nests
 from cuda_agent_backend.codegen.ir.program import Program, preludes_of, renamed
 from cuda_agent_backend.codegen.ir.schedule import Schedule

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from cuda_agent_backend.codegen.cuda.common.parts import Accumulator, SharedMemory
-from cuda_agent_backend.codegen.cuda.rows.layout import WARP, Layout, ceildiv
+from cuda_agent_backend.codegen.cuda.rows.layout import Layout
+from cuda_agent_backend.codegen.ir.device import WARP, ceildiv
 
 Reductions = list[tuple[str, Accumulator]]
 """(suffix, accumulator) of reductions that end together: ``a<suffix>`` goes in, ``f<suffix>`` comes out."""

@@ -20,11 +20,12 @@ import torch
 from cuda_agent_backend.codegen.cuda.common.frame import grid_size
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted, temporary
 from cuda_agent_backend.codegen.cuda.rows.combine import MET, PLACES
-from cuda_agent_backend.codegen.cuda.rows.layout import DeviceFacts, Layout, ceildiv
+from cuda_agent_backend.codegen.cuda.rows.layout import Layout
 from cuda_agent_backend.codegen.cuda.rows.program import RowProgram
 from cuda_agent_backend.codegen.cuda.rows.writer import Item, RowWriter
+from cuda_agent_backend.codegen.ir.device import DeviceFacts, ceildiv
+from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.ssa import Unsupported
-from cuda_agent_backend.codegen.lowering.lower import LoweredRegion
 from sandbox.compile.occupancy import limits_of, residency
 from sandbox.plan.plan import Buffer as PlanBuffer
 from sandbox.plan.plan import Launch, resolve

@@ -11,12 +11,8 @@ from cuda_agent_backend.codegen.cuda.rows.estimate import (
     held_chunks,
     resident_blocks,
 )
-from cuda_agent_backend.codegen.cuda.rows.layout import (
-    MAX_THREADS,
-    DeviceFacts,
-    Layout,
-    read_layout,
-)
+from cuda_agent_backend.codegen.cuda.rows.layout import Layout, read_layout
+from cuda_agent_backend.codegen.ir.device import MAX_THREADS, DeviceFacts
 from cuda_agent_backend.codegen.ir.schedule import Parameter
 from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from sandbox.compile.occupancy import RESERVED_SHARED

@@ -16,13 +16,15 @@ from cuda_agent_backend.codegen.analysis.gemm import contraction_of
 from cuda_agent_backend.codegen.analysis.passes import Pass
 from cuda_agent_backend.codegen.cuda.common.access import POSITION, Flat
 from cuda_agent_backend.codegen.cuda.common.frame import row_groups
-from cuda_agent_backend.codegen.cuda.common.parts import needs_wide, stage_dtype
+from cuda_agent_backend.codegen.cuda.common.parts import needs_wide
 from cuda_agent_backend.codegen.cuda.rows.combine import near_threads
-from cuda_agent_backend.codegen.cuda.rows.layout import WARP, DeviceFacts, Layout, ceildiv
+from cuda_agent_backend.codegen.cuda.rows.layout import Layout
 from cuda_agent_backend.codegen.cuda.rows.program import Key, RowProgram, is_full, row_points
+from cuda_agent_backend.codegen.ir.device import WARP, DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.ir.nest import Kernel, RowStage, coefficient, merge_outer
+from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.ssa import GATHER, Instruction, Unsupported
-from cuda_agent_backend.codegen.lowering.lower import LoweredRegion
+from cuda_agent_backend.codegen.ir.value_types import stage_dtype
 
 REGISTERS, MOST_WARPS, MOST_BLOCKS, SHARED_BYTES = 65536, 64, 32, 227 << 10
 """Of one multiprocessor."""

@@ -15,8 +15,8 @@ import torch
 from cuda_agent_backend.codegen.analysis.passes import passes
 from cuda_agent_backend.codegen.cuda.common.parts import local_types
 from cuda_agent_backend.codegen.ir.nest import Kernel, Local, RowStage
+from cuda_agent_backend.codegen.ir.region import Store
 from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Value, pruned
-from cuda_agent_backend.codegen.lowering.lower import Store
 
 COSTLY = frozenset(
     ("truediv", "div", "reciprocal", "sqrt", "rsqrt", "exp", "exp2", "expm1", "log", "log1p", "log2",

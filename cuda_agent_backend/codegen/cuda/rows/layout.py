@@ -11,33 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from cuda_agent_backend.codegen.ir.device import MAX_THREADS, WARP, DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.ir.schedule import Parameter
 from cuda_agent_backend.codegen.ir.ssa import Unsupported
-
-WARP = 32
-MAX_THREADS = 1024
-
-
-@dataclass(frozen=True)
-class DeviceFacts:
-    """What the sketches need to know of a GPU, and what the user's flags allow there; the defaults are an H200's.
-
-    tf32: of which operators ("matmul", "conv", "rnn") float32 may be computed in TF32.
-    """
-
-    sm_count: int = 132
-    l2_bytes: int = 60 << 20
-    shared_per_block_bytes: int = 227 << 10
-    arch: str = "sm_90a"
-    tf32: tuple[str, ...] = ()
-
-    @property
-    def has_clusters(self) -> bool:
-        return int("".join(c for c in self.arch if c.isdigit()) or 0) >= 90
-
-
-def ceildiv(a: int, b: int) -> int:
-    return -(-a // b)
 
 
 @dataclass(frozen=True)

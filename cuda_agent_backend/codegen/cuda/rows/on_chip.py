@@ -15,8 +15,8 @@ from cuda_agent_backend.codegen.cuda.rows.program import RowProgram
 from cuda_agent_backend.codegen.cuda.rows.transposed_loads import Key
 from cuda_agent_backend.codegen.ir.nest import coefficient, stays_within
 from cuda_agent_backend.codegen.ir.printer import COMPUTE_TYPES, STORAGE_TYPES, c_index, c_place
+from cuda_agent_backend.codegen.ir.region import LoweredRegion, Store
 from cuda_agent_backend.codegen.ir.ssa import Instruction, Unsupported
-from cuda_agent_backend.codegen.lowering.lower import LoweredRegion, Store
 
 COPY_BYTES = (16, 8, 4)
 """What can be copied to shared memory at once, best first."""

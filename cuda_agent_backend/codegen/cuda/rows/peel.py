@@ -13,8 +13,8 @@ import sympy
 import torch
 
 from cuda_agent_backend.codegen.ir.nest import Kernel, Local, RowStage
+from cuda_agent_backend.codegen.ir.region import Buffer, Store
 from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Value, numbered_from
-from cuda_agent_backend.codegen.lowering.lower import Buffer, Store
 
 LEAST = 1 << 16
 """Elements of a row from which reading it takes longer than a launch."""

@@ -12,9 +12,9 @@ from dataclasses import replace
 import sympy
 
 from cuda_agent_backend.codegen.ir.nest import Dim, Kernel, Local, RowStage, simplify, with_indices
+from cuda_agent_backend.codegen.ir.region import Store
 from cuda_agent_backend.codegen.ir.schedule import Parameter
 from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Unsupported
-from cuda_agent_backend.codegen.lowering.lower import Store
 
 TOGETHER = "together"
 """The schedule's parameter."""

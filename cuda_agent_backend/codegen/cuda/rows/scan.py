@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 
 from cuda_agent_backend.codegen.analysis.passes import one_before
 from cuda_agent_backend.codegen.cuda.common.frame import block, indented, position_loop
-from cuda_agent_backend.codegen.cuda.common.parts import BYTES, Accumulator, stage_dtype
+from cuda_agent_backend.codegen.cuda.common.parts import BYTES, Accumulator
 from cuda_agent_backend.codegen.cuda.rows.combine import join, load_partials, store_partial
-from cuda_agent_backend.codegen.cuda.rows.layout import WARP
+from cuda_agent_backend.codegen.ir.device import WARP
 from cuda_agent_backend.codegen.ir.nest import RowStage
 from cuda_agent_backend.codegen.ir.printer import COMPUTE_TYPES
 from cuda_agent_backend.codegen.ir.ssa import Unsupported
+from cuda_agent_backend.codegen.ir.value_types import stage_dtype
 
 if TYPE_CHECKING:
     from cuda_agent_backend.codegen.cuda.rows.writer import RowWriter

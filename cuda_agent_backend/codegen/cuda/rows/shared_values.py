@@ -17,6 +17,7 @@ import torch
 
 from cuda_agent_backend.codegen.cuda.common.parts import local_types
 from cuda_agent_backend.codegen.ir.nest import Kernel, Local, RowStage, row_major
+from cuda_agent_backend.codegen.ir.region import LoweredRegion, Store
 from cuda_agent_backend.codegen.ir.ssa import (
     GATHER,
     PLACE,
@@ -27,7 +28,6 @@ from cuda_agent_backend.codegen.ir.ssa import (
     pruned,
 )
 from cuda_agent_backend.codegen.ir.value_types import value_type
-from cuda_agent_backend.codegen.lowering.lower import LoweredRegion, Store
 
 COSTS = {
     **dict.fromkeys(("load", "local", "constant", "index_expr", "identity"), 0),

@@ -11,17 +11,12 @@ from dataclasses import replace
 
 from cuda_agent_backend.codegen.analysis.passes import Pass
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted, partial_buffers
-from cuda_agent_backend.codegen.cuda.rows.layout import (
-    MAX_THREADS,
-    WARP,
-    DeviceFacts,
-    Layout,
-    ceildiv,
-)
+from cuda_agent_backend.codegen.cuda.rows.layout import Layout
 from cuda_agent_backend.codegen.cuda.rows.program import RowProgram, is_full
 from cuda_agent_backend.codegen.cuda.rows.writer import Item, RowWriter
+from cuda_agent_backend.codegen.ir.device import MAX_THREADS, WARP, DeviceFacts, ceildiv
+from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.ssa import Unsupported
-from cuda_agent_backend.codegen.lowering.lower import LoweredRegion
 from sandbox.plan.plan import Buffer as PlanBuffer
 from sandbox.plan.plan import Launch
 

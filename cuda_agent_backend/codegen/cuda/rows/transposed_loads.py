@@ -15,8 +15,9 @@ import sympy
 
 from cuda_agent_backend.codegen.cuda.common.access import POSITION, LanePrinter, is_aligned
 from cuda_agent_backend.codegen.cuda.common.frame import indented
-from cuda_agent_backend.codegen.cuda.rows.layout import WARP, DeviceFacts, Layout, ceildiv
+from cuda_agent_backend.codegen.cuda.rows.layout import Layout
 from cuda_agent_backend.codegen.cuda.rows.program import RowProgram
+from cuda_agent_backend.codegen.ir.device import WARP, DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.ir.nest import Kernel, coefficient
 from cuda_agent_backend.codegen.ir.printer import COMPUTE_TYPES
 from cuda_agent_backend.codegen.ir.schedule import Parameter

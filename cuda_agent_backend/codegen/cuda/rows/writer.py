@@ -43,7 +43,6 @@ from cuda_agent_backend.codegen.cuda.common.parts import (
     buffers_of,
     needs_wide,
     parameters_of,
-    stage_dtype,
 )
 from cuda_agent_backend.codegen.cuda.rows.combine import (
     Reductions,
@@ -55,7 +54,7 @@ from cuda_agent_backend.codegen.cuda.rows.combine import (
     store_partial,
 )
 from cuda_agent_backend.codegen.cuda.rows.hoist import hoisted
-from cuda_agent_backend.codegen.cuda.rows.layout import DeviceFacts, Layout, read_layout
+from cuda_agent_backend.codegen.cuda.rows.layout import Layout, read_layout
 from cuda_agent_backend.codegen.cuda.rows.on_chip import Keeper
 from cuda_agent_backend.codegen.cuda.rows.program import RowProgram, is_full, row_points
 from cuda_agent_backend.codegen.cuda.rows.row_blocking import rows_together, taken_together
@@ -67,12 +66,13 @@ from cuda_agent_backend.codegen.cuda.rows.transposed_loads import (
     square_names,
     turned_loads,
 )
+from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.nest import Kernel, RowStage, merge_outer
 from cuda_agent_backend.codegen.ir.printer import COMPUTE_TYPES
+from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter
 from cuda_agent_backend.codegen.ir.ssa import Instruction, Unsupported
-from cuda_agent_backend.codegen.ir.value_types import value_type
-from cuda_agent_backend.codegen.lowering.lower import LoweredRegion
+from cuda_agent_backend.codegen.ir.value_types import stage_dtype, value_type
 from sandbox.plan.plan import Launch
 
 AtEnd = Callable[[int, RowStage, str], list[str]]

@@ -13,10 +13,16 @@ from dataclasses import dataclass
 
 import torch
 
-from cuda_agent_backend.codegen.cuda.rows.layout import MAX_THREADS, WARP, DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.cuda.scatter.match import Made, Operand, Scatter
 from cuda_agent_backend.codegen.cuda.scatter.producers import Values
-from cuda_agent_backend.codegen.device import CpuFacts, gpu_facts
+from cuda_agent_backend.codegen.ir.device import (
+    MAX_THREADS,
+    WARP,
+    CpuFacts,
+    DeviceFacts,
+    ceildiv,
+    gpu_facts,
+)
 from cuda_agent_backend.codegen.ir.headers import header
 from cuda_agent_backend.codegen.ir.nest import Nests
 from cuda_agent_backend.codegen.ir.printer import STORAGE_TYPES, half_types

@@ -8,14 +8,13 @@ from typing import ClassVar, Protocol
 
 import torch
 
-from cuda_agent_backend.codegen.cuda.common.parts import WIDE
-from cuda_agent_backend.codegen.cuda.rows.layout import DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.cuda.sort.match import Rows, Sorting
-from cuda_agent_backend.codegen.device import CpuFacts, gpu_facts
+from cuda_agent_backend.codegen.ir.device import CpuFacts, DeviceFacts, ceildiv, gpu_facts
 from cuda_agent_backend.codegen.ir.headers import header
 from cuda_agent_backend.codegen.ir.printer import STORAGE_TYPES, half_types
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from cuda_agent_backend.codegen.ir.ssa import Unsupported
+from cuda_agent_backend.codegen.ir.value_types import WIDE
 from sandbox.plan.plan import Buffer, Launch, Plan
 from sandbox.task.specs import ITEM_SIZES
 from sandbox.task.task import Task

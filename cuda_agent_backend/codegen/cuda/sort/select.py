@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from cuda_agent_backend.codegen.cuda.rows.layout import MAX_THREADS, WARP, DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.cuda.sort.match import Sorting
 from cuda_agent_backend.codegen.cuda.sort.row_kernel import (
     ENTRY,
@@ -27,6 +26,7 @@ from cuda_agent_backend.codegen.cuda.sort.row_kernel import (
     result,
     word,
 )
+from cuda_agent_backend.codegen.ir.device import MAX_THREADS, WARP, DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from sandbox.task.specs import ITEM_SIZES
 

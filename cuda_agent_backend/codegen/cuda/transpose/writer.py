@@ -28,12 +28,12 @@ from cuda_agent_backend.codegen.cuda.common.parts import (
     parameters_of,
 )
 from cuda_agent_backend.codegen.cuda.pointwise.writer import map_dims, single_pass, stage_lines
-from cuda_agent_backend.codegen.cuda.rows.layout import ceildiv
+from cuda_agent_backend.codegen.ir.device import ceildiv
 from cuda_agent_backend.codegen.ir.nest import Dim, Kernel, coefficient
 from cuda_agent_backend.codegen.ir.printer import STORAGE_TYPES, c_place
+from cuda_agent_backend.codegen.ir.region import LoweredRegion, Store
 from cuda_agent_backend.codegen.ir.schedule import Parameter
 from cuda_agent_backend.codegen.ir.ssa import GATHER, PLACE, PLACE_EXPR, Instruction, Unsupported
-from cuda_agent_backend.codegen.lowering.lower import LoweredRegion, Store
 from sandbox.plan.plan import Launch
 
 SKETCH = "transpose"

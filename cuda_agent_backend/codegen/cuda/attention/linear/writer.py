@@ -35,12 +35,12 @@ from cuda_agent_backend.codegen.cuda.attention.linear.match import (
 )
 from cuda_agent_backend.codegen.cuda.common.access import LanePrinter, share_divisors
 from cuda_agent_backend.codegen.cuda.common.narrow_integers import narrowed_body
-from cuda_agent_backend.codegen.cuda.common.parts import WIDE, temporary
-from cuda_agent_backend.codegen.cuda.rows.layout import DeviceFacts, ceildiv
-from cuda_agent_backend.codegen.device import CpuFacts, gpu_facts
+from cuda_agent_backend.codegen.cuda.common.parts import temporary
+from cuda_agent_backend.codegen.ir.device import CpuFacts, DeviceFacts, ceildiv, gpu_facts
 from cuda_agent_backend.codegen.ir.printer import STORAGE_TYPES, half_types
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Unsupported
+from cuda_agent_backend.codegen.ir.value_types import WIDE
 from sandbox.plan.plan import Buffer, Launch, Plan
 from sandbox.task.specs import TensorSpec
 from sandbox.task.task import Task

@@ -16,8 +16,8 @@ import torch
 
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.loops import cut_at, ends_of, names_of, stored_by
 from cuda_agent_backend.codegen.ir.nest import Dim, Kernel, Local, RowStage, coefficient, row_major
+from cuda_agent_backend.codegen.ir.region import LoweredRegion, Store
 from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Unsupported, Value
-from cuda_agent_backend.codegen.lowering.lower import LoweredRegion, Store
 
 Form = tuple[Any, ...]
 """What a value is made of; equal ones are the same number."""

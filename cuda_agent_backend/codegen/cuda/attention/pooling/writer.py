@@ -18,7 +18,6 @@ from cuda_agent_backend.codegen.cuda.attention.pooling.match import HIDDEN, Weig
 from cuda_agent_backend.codegen.cuda.common.access import LanePrinter, local_reader
 from cuda_agent_backend.codegen.cuda.common.frame import decompose, indented
 from cuda_agent_backend.codegen.cuda.common.parts import (
-    WIDE,
     Emitted,
     buffers_of,
     local_types,
@@ -26,12 +25,13 @@ from cuda_agent_backend.codegen.cuda.common.parts import (
     temporary,
 )
 from cuda_agent_backend.codegen.cuda.gemm.operands import in_vectors
-from cuda_agent_backend.codegen.cuda.rows.layout import WARP, DeviceFacts, ceildiv
+from cuda_agent_backend.codegen.ir.device import WARP, DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.ir.nest import Kernel
 from cuda_agent_backend.codegen.ir.printer import c_index
+from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter
 from cuda_agent_backend.codegen.ir.ssa import Unsupported
-from cuda_agent_backend.codegen.lowering.lower import LoweredRegion
+from cuda_agent_backend.codegen.ir.value_types import WIDE
 from sandbox.plan.plan import Launch
 
 SKETCH = "weighed"

@@ -37,9 +37,9 @@ from cuda_agent_backend.codegen.cuda.conv.transposed.writer import (
     registers_of,
 )
 from cuda_agent_backend.codegen.cuda.gemm.tiles import REGISTERS
-from cuda_agent_backend.codegen.cuda.rows.layout import DeviceFacts, ceildiv
+from cuda_agent_backend.codegen.ir.device import DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.ir.nest import Kernel
-from cuda_agent_backend.codegen.lowering.lower import LoweredRegion
+from cuda_agent_backend.codegen.ir.region import LoweredRegion
 
 ROWS = (128, 64, 96, 192, 256, 32)
 """Of a tile, which the box fills as far as it can."""

@@ -25,11 +25,11 @@ from cuda_agent_backend.codegen.cuda.conv.transposed.match import Phases, phases
 from cuda_agent_backend.codegen.cuda.gemm.filter_taps import Taps
 from cuda_agent_backend.codegen.cuda.gemm.operands import Output
 from cuda_agent_backend.codegen.cuda.gemm.tiles import REGISTERS
-from cuda_agent_backend.codegen.cuda.rows.layout import DeviceFacts, ceildiv
+from cuda_agent_backend.codegen.ir.device import DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.ir.nest import Kernel
+from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter
 from cuda_agent_backend.codegen.ir.ssa import Unsupported
-from cuda_agent_backend.codegen.lowering.lower import LoweredRegion
 
 PRELUDE = "cuda/conv/transposed/transposed.cuh"
 SKETCH = "phases"

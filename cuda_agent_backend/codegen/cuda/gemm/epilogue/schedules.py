@@ -19,15 +19,16 @@ from cuda_agent_backend.codegen.cuda.gemm.schedules import (
     whole_row_schedules,
 )
 from cuda_agent_backend.codegen.cuda.gemm.tiles import read_tiles
-from cuda_agent_backend.codegen.cuda.rows.layout import DeviceFacts
 from cuda_agent_backend.codegen.cuda.rows.loss.match import totalled_of
 from cuda_agent_backend.codegen.cuda.rows.loss.schedules import total_schedules
 from cuda_agent_backend.codegen.cuda.rows.peel import peeled
-from cuda_agent_backend.codegen.cuda.schedules import Parameters, kernel_schedules
+from cuda_agent_backend.codegen.cuda.rows.schedules import Parameters
+from cuda_agent_backend.codegen.cuda.schedules import kernel_schedules
+from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.nest import Kernel
+from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from cuda_agent_backend.codegen.ir.ssa import Unsupported
-from cuda_agent_backend.codegen.lowering.lower import LoweredRegion
 
 MOST = 6
 """Tiles that are tried; what joins them takes little time, so of its schedules the best guess is."""

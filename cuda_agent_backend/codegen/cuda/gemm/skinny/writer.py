@@ -30,12 +30,12 @@ from cuda_agent_backend.codegen.cuda.common.parts import (
 from cuda_agent_backend.codegen.cuda.gemm.filter_taps import OPERATIONS, holds
 from cuda_agent_backend.codegen.cuda.gemm.operands import in_vectors
 from cuda_agent_backend.codegen.cuda.pointwise.stencil import Ranges, bounds
-from cuda_agent_backend.codegen.cuda.rows.layout import MAX_THREADS, DeviceFacts, ceildiv
+from cuda_agent_backend.codegen.ir.device import MAX_THREADS, DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.ir.nest import AT_LEAST, Dim, Kernel, coefficient
 from cuda_agent_backend.codegen.ir.printer import c_index
+from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter
 from cuda_agent_backend.codegen.ir.ssa import Body, Unsupported, Value
-from cuda_agent_backend.codegen.lowering.lower import LoweredRegion
 from sandbox.plan.plan import Launch
 
 SKETCH = "direct"

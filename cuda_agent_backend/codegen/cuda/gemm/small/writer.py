@@ -24,12 +24,12 @@ from cuda_agent_backend.codegen.cuda.common.parts import (
     needs_wide,
     parameters_of,
 )
-from cuda_agent_backend.codegen.cuda.rows.layout import MAX_THREADS, DeviceFacts, ceildiv
+from cuda_agent_backend.codegen.ir.device import MAX_THREADS, DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.ir.nest import Dim, Kernel
 from cuda_agent_backend.codegen.ir.printer import c_index, literal
+from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter
 from cuda_agent_backend.codegen.ir.ssa import Unsupported
-from cuda_agent_backend.codegen.lowering.lower import LoweredRegion
 from sandbox.plan.plan import Launch
 
 SKETCH = "small"

@@ -25,8 +25,8 @@ from cuda_agent_backend.codegen.cuda.gemm.epilogue.loops import (
     names_between,
 )
 from cuda_agent_backend.codegen.ir.nest import Kernel, Local, RowStage
+from cuda_agent_backend.codegen.ir.region import LoweredRegion, Store
 from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Unsupported, Value
-from cuda_agent_backend.codegen.lowering.lower import LoweredRegion, Store
 
 COMBINES = ("sum", "prod", "max", "min")
 """Reductions in which it does not matter where a value comes from."""

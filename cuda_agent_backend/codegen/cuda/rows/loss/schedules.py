@@ -14,7 +14,7 @@ from cuda_agent_backend.codegen.cuda.rows.estimate import (
     resident_blocks,
     row_facts,
 )
-from cuda_agent_backend.codegen.cuda.rows.layout import WARP, DeviceFacts, ceildiv, read_layout
+from cuda_agent_backend.codegen.cuda.rows.layout import read_layout
 from cuda_agent_backend.codegen.cuda.rows.loss.match import Totalled
 from cuda_agent_backend.codegen.cuda.rows.loss.writer import (
     MOST_PARTIALS,
@@ -23,9 +23,10 @@ from cuda_agent_backend.codegen.cuda.rows.loss.writer import (
     emit_totals,
     prepared,
 )
-from cuda_agent_backend.codegen.cuda.schedules import Parameters, row_schedules
+from cuda_agent_backend.codegen.cuda.rows.schedules import Parameters, row_schedules
+from cuda_agent_backend.codegen.ir.device import WARP, DeviceFacts, ceildiv
+from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.ssa import Unsupported
-from cuda_agent_backend.codegen.lowering.lower import LoweredRegion
 
 MANY = 32
 """Rows for each multiprocessor from which a warp for each is enough."""

@@ -22,16 +22,17 @@ from cuda_agent_backend.codegen.cuda.common.parts import (
     needs_wide,
     partial_buffers,
 )
-from cuda_agent_backend.codegen.cuda.rows.layout import WARP, DeviceFacts, Layout, read_layout
+from cuda_agent_backend.codegen.cuda.rows.layout import Layout, read_layout
 from cuda_agent_backend.codegen.cuda.rows.loss.match import Totalled
 from cuda_agent_backend.codegen.cuda.rows.program import RowProgram, row_points
 from cuda_agent_backend.codegen.cuda.rows.split import finishing_layout, launches_of
 from cuda_agent_backend.codegen.cuda.rows.table_rows import sharing_rows
 from cuda_agent_backend.codegen.cuda.rows.writer import SCALAR_GUARD, RowWriter
+from cuda_agent_backend.codegen.ir.device import WARP, DeviceFacts
 from cuda_agent_backend.codegen.ir.nest import Kernel, RowStage, merge_outer
+from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter
 from cuda_agent_backend.codegen.ir.ssa import Unsupported
-from cuda_agent_backend.codegen.lowering.lower import LoweredRegion
 from sandbox.plan.plan import Buffer as PlanBuffer
 from sandbox.plan.plan import Launch
 

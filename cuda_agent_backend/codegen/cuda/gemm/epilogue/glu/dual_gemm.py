@@ -22,8 +22,8 @@ from cuda_agent_backend.codegen.cuda.gemm.epilogue.loops import (
 )
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.pool.match import reader_of
 from cuda_agent_backend.codegen.ir.nest import Kernel, Local, RowStage, row_major, split_outer
+from cuda_agent_backend.codegen.ir.region import LoweredRegion, Store
 from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Unsupported, Value
-from cuda_agent_backend.codegen.lowering.lower import LoweredRegion, Store
 from cuda_agent_backend.codegen.transform.hoist_scale import unscaled
 
 FEWEST = 8

@@ -29,8 +29,8 @@ from cuda_agent_backend.codegen.cuda.gemm.epilogue.pool.match import (
     same_loops,
 )
 from cuda_agent_backend.codegen.ir.nest import Dim, Kernel, cut_loops
+from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.ssa import Unsupported
-from cuda_agent_backend.codegen.lowering.lower import LoweredRegion
 
 MOST_PARTS = 4
 """As many as a thread holds results of beside what it makes of them."""

@@ -26,8 +26,8 @@ from cuda_agent_backend.codegen.cuda.gemm.epilogue.loops import (
     stored_by,
 )
 from cuda_agent_backend.codegen.ir.nest import Dim, Kernel, Local, RowStage, cut_loops
+from cuda_agent_backend.codegen.ir.region import LoweredRegion, Store
 from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Unsupported
-from cuda_agent_backend.codegen.lowering.lower import LoweredRegion, Store
 from cuda_agent_backend.codegen.transform.unroll import written_out
 
 

@@ -10,11 +10,11 @@ import sympy
 import torch
 
 from cuda_agent_backend.codegen.analysis.gemm import Contraction, points
-from cuda_agent_backend.codegen.cuda.common.parts import PARTIAL_TYPES, Accumulator, stage_dtype
+from cuda_agent_backend.codegen.cuda.common.parts import PARTIAL_TYPES, Accumulator
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.loops import Names
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.gather import Pick
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.stages import in_tile, joining
-from cuda_agent_backend.codegen.cuda.rows.layout import ceildiv
+from cuda_agent_backend.codegen.ir.device import ceildiv
 from cuda_agent_backend.codegen.ir.nest import (
     Dim,
     Kernel,
@@ -25,8 +25,9 @@ from cuda_agent_backend.codegen.ir.nest import (
     row_major,
 )
 from cuda_agent_backend.codegen.ir.printer import COMPUTE_TYPES
+from cuda_agent_backend.codegen.ir.region import Buffer, LoweredRegion, Store
 from cuda_agent_backend.codegen.ir.ssa import Body, Unsupported
-from cuda_agent_backend.codegen.lowering.lower import Buffer, LoweredRegion, Store
+from cuda_agent_backend.codegen.ir.value_types import stage_dtype
 
 TILE = sympy.Symbol("tile", integer=True, nonnegative=True)
 """Number of a tile along what is reduced."""

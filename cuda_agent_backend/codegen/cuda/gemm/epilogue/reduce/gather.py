@@ -10,6 +10,7 @@ import sympy
 
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.stages import closure
 from cuda_agent_backend.codegen.ir.nest import Dim, Kernel, RowStage
+from cuda_agent_backend.codegen.ir.region import Store
 from cuda_agent_backend.codegen.ir.ssa import (
     GATHER,
     PLACE,
@@ -19,7 +20,6 @@ from cuda_agent_backend.codegen.ir.ssa import (
     Value,
     place_symbol,
 )
-from cuda_agent_backend.codegen.lowering.lower import Store
 
 GATHERED = place_symbol(0)
 KIND = "pick"

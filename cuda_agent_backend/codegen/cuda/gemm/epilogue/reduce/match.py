@@ -31,8 +31,8 @@ from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.gather import (
     places_read,
 )
 from cuda_agent_backend.codegen.ir.nest import Dim, Kernel, Nests, RowStage
+from cuda_agent_backend.codegen.ir.region import LoweredRegion, Store
 from cuda_agent_backend.codegen.ir.ssa import GATHER, Unsupported
-from cuda_agent_backend.codegen.lowering.lower import LoweredRegion, Store
 
 COMBINED = ("sum", "max", "min", "welford")
 LEAST_GROUP = 64

@@ -24,7 +24,7 @@ from cuda_agent_backend.codegen.cuda.gemm.operands import Output
 from cuda_agent_backend.codegen.cuda.gemm.tiles import Tiles, read_tiles
 from cuda_agent_backend.codegen.cuda.gemm.tma_boxes import in_batches
 from cuda_agent_backend.codegen.cuda.gemm.writer import Writer
-from cuda_agent_backend.codegen.cuda.rows.layout import WARP, DeviceFacts, ceildiv
+from cuda_agent_backend.codegen.ir.device import WARP, DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.ir.nest import RowStage
 from cuda_agent_backend.codegen.ir.printer import c_index, literal
 from cuda_agent_backend.codegen.ir.schedule import Parameter

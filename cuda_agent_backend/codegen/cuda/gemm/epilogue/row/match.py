@@ -29,8 +29,8 @@ from cuda_agent_backend.codegen.cuda.gemm.epilogue.loops import (
 )
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.pool.match import InTile
 from cuda_agent_backend.codegen.ir.nest import Dim, Kernel, Local, RowStage, coefficient, row_major
+from cuda_agent_backend.codegen.ir.region import LoweredRegion, Store
 from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Unsupported
-from cuda_agent_backend.codegen.lowering.lower import LoweredRegion, Store
 
 LONGEST = 256
 """Columns of the widest tile."""

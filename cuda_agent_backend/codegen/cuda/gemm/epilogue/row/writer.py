@@ -23,12 +23,13 @@ from cuda_agent_backend.codegen.cuda.gemm.operands import Output
 from cuda_agent_backend.codegen.cuda.gemm.tiles import Tiles, read_tiles
 from cuda_agent_backend.codegen.cuda.gemm.tma_boxes import in_batches
 from cuda_agent_backend.codegen.cuda.gemm.writer import Writer, tail_lines
-from cuda_agent_backend.codegen.cuda.rows.layout import WARP, DeviceFacts, Layout, ceildiv
+from cuda_agent_backend.codegen.cuda.rows.layout import Layout
 from cuda_agent_backend.codegen.cuda.rows.program import RowProgram
 from cuda_agent_backend.codegen.cuda.rows.writer import RowWriter
+from cuda_agent_backend.codegen.ir.device import WARP, DeviceFacts, ceildiv
+from cuda_agent_backend.codegen.ir.region import Buffer
 from cuda_agent_backend.codegen.ir.schedule import Parameter
 from cuda_agent_backend.codegen.ir.ssa import Unsupported
-from cuda_agent_backend.codegen.lowering.lower import Buffer
 
 SKETCH = "contract_rows"
 HELD = 20

@@ -6,7 +6,6 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from cuda_agent_backend.codegen.cuda.rows.layout import DeviceFacts
 from sandbox.task.flags import tf32_operators
 
 
@@ -48,3 +47,31 @@ def gpu_facts(given: DeviceFacts | CpuFacts | None = None) -> DeviceFacts:
         shared_per_block_bytes=int(getattr(properties, "shared_memory_per_block_optin", 227 << 10)),
         arch=f"sm_{major}{minor}" + ("a" if major >= 9 else ""),
     )
+
+
+WARP = 32
+
+
+MAX_THREADS = 1024
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """What the sketches need to know of a GPU, and what the user's flags allow there; the defaults are an H200's.
+
+    tf32: of which operators ("matmul", "conv", "rnn") float32 may be computed in TF32.
+    """
+
+    sm_count: int = 132
+    l2_bytes: int = 60 << 20
+    shared_per_block_bytes: int = 227 << 10
+    arch: str = "sm_90a"
+    tf32: tuple[str, ...] = ()
+
+    @property
+    def has_clusters(self) -> bool:
+        return int("".join(c for c in self.arch if c.isdigit()) or 0) >= 90
+
+
+def ceildiv(a: int, b: int) -> int:
+    return -(-a // b)
