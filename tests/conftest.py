@@ -12,6 +12,8 @@ settings.register_profile("default", deadline=None, derandomize=True)
 settings.load_profile("default")
 
 MIN_CAPABILITY = (8, 0)
+COLLECTED = pytest.StashKey[list[str]]()
+"""The names of the tests that were found, before any choice among them."""
 
 
 def _missing_gpu(count: int) -> str | None:
@@ -28,11 +30,26 @@ def _missing_gpu(count: int) -> str | None:
     return None
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep what was found: `test_names` compares it with a list."""
+    config.stash[COLLECTED] = [item.nodeid for item in items]
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what this machine cannot run, saying why."""
     for mark, count in (("gpu", 1), ("multi_gpu", 2)):
         if item.get_closest_marker(mark) and (reason := _missing_gpu(count)):
             pytest.skip(reason)
+
+
+@pytest.fixture
+def collected(request: pytest.FixtureRequest) -> list[str]:
+    """The names of all tests; skips where only a part of the folders was asked for."""
+    config = request.config
+    if config.args != config.getini("testpaths"):
+        pytest.skip("only a part of the tests was collected")
+    return config.stash[COLLECTED]
 
 
 @pytest.fixture(scope="session")

@@ -136,6 +136,7 @@ def test_scratch_can_be_written_and_nothing_else_can(tmp_path: Path) -> None:
         __file__,
         "/proc/1/environ",
     ],
+    ids=["/etc/passwd", "/proc/PID/environ", "/proc/PID/mem", "FILE", "/proc/1/environ"],
 )
 def test_nothing_outside_the_view_can_be_read(tmp_path: Path, path: str) -> None:
     assert outcome(tmp_path, f"len(open({path!r}, 'rb').read(9))") == "PermissionError"
