@@ -5,6 +5,7 @@
 #   make test-slow   slow and stress tests        make test-gpu   tests that need a GPU
 #   make test-vllm   a whole episode with vLLM's server for CPUs, in an environment of its own
 #   make check       format, lint, types, imports  make fmt        format and fix
+#   make docs        the site of docs/, into build/site; a link that leads nowhere is an error
 #   make bench       every benchmark for this machine, into benchmarks/results/
 #   make exploits    the corpus of exploits and wrong kernels, three times
 #   make fuzz        fuzz what is parsed from outside, FUZZ_SECONDS for each parser
@@ -36,7 +37,7 @@ FUZZ_SECONDS ?= 60
 BENCH_TARGET ?= $(shell $(PY) -c 'import torch; print("cuda" if torch.cuda.is_available() else "cpu")')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-gpu test-vllm check fmt bench exploits fuzz clean
+.PHONY: help setup demo test test-slow test-gpu test-vllm check docs fmt bench exploits fuzz clean
 .DELETE_ON_ERROR:
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -103,6 +104,9 @@ check: $(SETUP)
 	$(PY) -m ruff check .
 	$(PY) -m mypy
 	$(PY) -c 'import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())'
+
+docs: $(SETUP)
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict
 
 fmt: $(SETUP)
 	$(PY) -m ruff format .

@@ -27,6 +27,8 @@ REQUIRES = [
 # Torch for CUDA brings the Triton that it was tried with, which stays; a build for CPU has none.
 TRITON = "triton>=3.6,<4; platform_system == 'Linux'"
 
+DOCS = ["mkdocs>=1.6,<2", "mkdocs-material>=9.6,<10"]
+
 EXTRAS = {
     "llm": [
         "openai>=2,<4",
@@ -39,10 +41,12 @@ EXTRAS = {
     "search": ["scikit-learn>=1.5,<2"],
     "scale": ["ray>=2.60,<3"],
     "fuzz": ["atheris>=2.3,<4; python_version < '3.14'"],
+    "docs": DOCS,
     "dev": [
         "hypothesis>=6.100",
         "import-linter>=2.3,<3",
         "matplotlib>=3.8,<4",
+        *DOCS,
         "mypy>=2.4,<2.5",
         "nvidia-cuda-nvdisasm>=12.9,<14",
         "openai>=2,<4",

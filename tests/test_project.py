@@ -23,7 +23,7 @@ DOCUMENTS = (
     "README.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
-    *(f"docs/{n}.md" for n in ("architecture", "settings", "cli", "policies", "benchmarks")),
+    *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md"))),
 )
 
 

@@ -1,0 +1,183 @@
+"""The page of results: ``python -m benchmarks.results_page`` writes docs/results.md from the committed result files.
+
+Every figure of the page is read from a file below benchmarks/results, so the page says nothing that was not measured. A
+test compares the page with what this command writes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.store import FOLDER, ROOT
+from cuda_agent_backend.bench.figures import TaskFigures, geomean, grouped, task_figures
+from sandbox.timing.decision import THRESHOLD
+
+PAGE = ROOT / "docs" / "results.md"
+Json = Mapping[str, Any]
+
+HEAD = """# Results
+
+The latest run of each benchmark, one table. This page is written by `python -m benchmarks.results_page` from the files
+that it names, below `benchmarks/results`. Each file holds its machine, versions, commit and raw samples; older runs are
+in its history. How each is measured: [benchmarks](benchmarks.md).
+
+Speed-ups are geometric means. A task for which no kernel won runs Inductor's code and counts as 1. *Slower* counts
+tasks with kernels of ours whose upper 95 % bound over Inductor is below 1.
+
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table. files: stems of result files. says: the figures, from those files' contents."""
+
+    target: str
+    dtype: str
+    what: str
+    files: tuple[str, ...]
+    says: Callable[[Sequence[Json]], str]
+
+
+def tasks_of(found: Sequence[Json]) -> list[TaskFigures]:
+    """The figures of each practice task, from its raw samples; of a task that several files hold, of the first one."""
+    facts = {name: task for file in reversed(found) for name, task in file["tasks"].items()}
+    return [
+        task_figures({"name": name, "group": name.partition("/")[0], **task})
+        for name, task in facts.items()
+    ]
+
+
+def practice(found: Sequence[Json]) -> str:
+    """Of the practice set against Inductor."""
+    tasks = tasks_of(found)
+    groups = {group: s["geomean"]["inductor"] for group, s in grouped(tasks).items()}
+    means = ", ".join(f"{groups[name]:.2f} ({name})" for name in ("single", "fused", "networks"))
+    ours = [t for t in tasks if t.timed and not t.fallback]
+    slower = sum(t.over["inductor"].high < 1 for t in ours)
+    correct = sum(t.correct for t in tasks)
+    return f"{correct} of {len(tasks)} correct, {slower} slower; over Inductor {means}"
+
+
+def autotune(found: Sequence[Json]) -> str:
+    """Of the practice set against Inductor's max-autotune."""
+    over = [t for t in tasks_of(found) if t.timed and "max_autotune" in t.over]
+    faster = sum(t.over["max_autotune"].low > THRESHOLD for t in over)
+    value = geomean(t.over["max_autotune"].median for t in over)
+    return f"{len(over)} tasks; over max-autotune {value:.2f}; {faster} at least 5 % faster"
+
+
+def cases(found: Sequence[Json]) -> str:
+    """Of region families and products."""
+    s = found[0]["summary"]
+    wins = s.get("wins_with_room", s["wins"])
+    return f"faster on {wins} of {s['with_room']} with room; mean of the wins {s['geomean_of_wins']:.2f}"
+
+
+def models(found: Sequence[Json]) -> str:
+    """Of whole models."""
+    s = found[0]["summary"]
+    slowest = f"slowest {s['slowest_speedup']:.2f}"
+    return f"{s['models']} models; over Inductor {s['geomean']:.2f}; {slowest}"
+
+
+def overhead(found: Sequence[Json]) -> str:
+    """Of compiling and calling."""
+    s = found[0]["summary"]
+    first = f"first call with a warm cache {s['compile_time_ratio']:.2f} times Inductor's cold one"
+    worst = f"worst {s['compile_time_ratio_worst']:.2f}"
+    return f"{first} ({worst}); {s['call_overhead_us']:.1f} us for one spliced call"
+
+
+def matrix(found: Sequence[Json]) -> str:
+    """Of the correctness matrix."""
+    return (
+        " and ".join(f"{f['summary']['equal']} of {f['summary']['of']}" for f in found)
+        + " as eager"
+    )
+
+
+def exploits(found: Sequence[Json]) -> str:
+    """Of the corpus of exploits."""
+    s = found[0]["summary"]
+    said = (
+        f"exploits accepted {s['exploits_accepted']} of {s['exploits_tried']}",
+        f"honest controls refused {s['honest_controls_refused']} of {s['honest_controls']}",
+        f"wrong kernels accepted {s['wrong_kernels_accepted']} of {s['wrong_kernels_tried']}",
+    )
+    return "; ".join(said if s["wrong_kernels_tried"] else said[:2])
+
+
+def service(found: Sequence[Json]) -> str:
+    """Of the judge under load."""
+    s = found[0]["summary"]
+    rate = f"{s['verdicts_a_minute']:.0f} verdicts a minute"
+    return f"{rate}; {s['overhead_seconds']:.2f} s of harness for each; {s['flips']} verdict flips"
+
+
+def same_code(found: Sequence[Json]) -> str:
+    """Of races of Inductor's code against itself."""
+    s = found[0]["summary"]
+    return f"{s['aa_faster']} of {s['aa_pairs']} A/A races called faster"
+
+
+AUTOTUNED = (
+    "h100-practice-autotune-last",
+    "h100-practice-autotune-rest",
+    "h100-practice-autotune-ieee",
+    "h100-practice-autotune",
+    "h200-practice-autotune",
+)
+HALF = (
+    "h100-practice-float16-singles",
+    "h100-practice-float16-networks",
+    "h100-practice-float16",
+    "h200-practice-float16",
+)
+ROWS = (
+    Row("cuda", "float32", "practice set", ("h100-practice-cold",), practice),
+    Row("cuda", "bfloat16", "practice set", ("h100-practice-half", "h200-practice-half"), practice),
+    Row("cuda", "float16", "practice set", HALF, practice),
+    Row("cuda", "float32", "practice set, max-autotune too", AUTOTUNED, autotune),
+    Row("cuda", "float32", "GEMM and convolution, 23 shapes", ("h200-products",), cases),
+    Row("cuda", "float32", "region families, 64 MB to 2 GB", ("h200-regions",), cases),
+    Row("cuda", "any", "exploits", ("exploits-h200",), exploits),
+    Row("cuda", "float32", "judge under load", ("h200-sandbox-service",), service),
+    Row("cuda", "float32", "Inductor against itself", ("h200-sandbox-service",), same_code),
+    Row("cpu", "float32", "region families, 2 to 24 MB", ("cpu-regions",), cases),
+    Row("cpu", "float32", "eight whole models", ("cpu-models",), models),
+    Row("cpu", "float32", "overhead, eight models", ("overhead",), overhead),
+    Row("cpu", "any", "exploits and wrong kernels", ("exploits-cpu",), exploits),
+    Row("cpu", "float32", "judge under load", ("sandbox-service",), service),
+    Row("cpu", "float32", "Inductor against itself", ("sandbox-service-aa",), same_code),
+    Row("both", "float32", "correctness matrix", ("matrix-torch-2.11-h200", "matrix"), matrix),
+)
+
+
+def page(folder: Path = FOLDER) -> str:
+    """The page's text. Raises FileNotFoundError and KeyError where a file or a figure of it is missing."""
+    lines = ["| target | dtype | what | figures | files |", "|---|---|---|---|---|"]
+    for row in ROWS:
+        texts = [(folder / f"{name}.json").read_text(encoding="utf-8") for name in row.files]
+        said = row.says([json.loads(text) for text in texts])
+        named = ", ".join(f"`{name}.json`" for name in row.files)
+        lines.append(f"| {row.target} | {row.dtype} | {row.what} | {said} | {named} |")
+    return HEAD + "\n".join(lines) + "\n" + CHARTS
+
+
+CHARTS = """
+The float32 practice set, one point or bar for each task:
+
+![Speed-up over Inductor](practice/over-inductor.svg)
+
+![Share of tasks that reach a speed-up](practice/cumulative.svg)
+
+![Roofline floor over time](practice/roofline.svg)
+"""
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

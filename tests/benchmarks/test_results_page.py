@@ -1,0 +1,31 @@
+"""The page of results says what the committed files say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import results_page
+
+
+def test_the_page_is_what_the_files_say() -> None:
+    assert results_page.PAGE.read_text(encoding="utf-8") == results_page.page()
+
+
+def test_another_figure_in_a_file_gives_another_page(tmp_path: Path) -> None:
+    for name in {name for row in results_page.ROWS for name in row.files}:
+        text = (results_page.FOLDER / f"{name}.json").read_text(encoding="utf-8")
+        (tmp_path / f"{name}.json").write_text(text, encoding="utf-8")
+    assert results_page.page(tmp_path) == results_page.page()
+    path = tmp_path / "cpu-models.json"
+    found = json.loads(path.read_text(encoding="utf-8"))
+    found["summary"]["slowest_speedup"] = 0.5
+    path.write_text(json.dumps(found), encoding="utf-8")
+    assert "slowest 0.50" in results_page.page(tmp_path)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"h100-practice-cold\.json"):
+        results_page.page(tmp_path)
