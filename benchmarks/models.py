@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.store import ROOT, Facts, Results, arguments
-from cuda_agent_backend.acceptance.measure import measure_model
+from cuda_agent_backend.tools.measure_model import measure_model
 from cuda_agent_backend.tools.warm import warm
 from examples.models import MODELS
 

@@ -111,8 +111,8 @@ def run_child(kind: str, name: str, target: str, backend: str, kernels: Path) ->
 
 
 def _speed(model: Any, inputs: Any, options: dict[str, Any], kernels: Path) -> Facts:
-    from cuda_agent_backend.acceptance.measure import measure_model
     from cuda_agent_backend.search.client import search_process
+    from cuda_agent_backend.tools.measure_model import measure_model
 
     before = _binaries(kernels)
     found = measure_model(model, inputs, options, rounds=150, limit_s=30.0)

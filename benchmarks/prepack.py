@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.nn.utils.parametrizations import weight_norm
 
 from benchmarks.store import Facts, Results, arguments
-from cuda_agent_backend.acceptance.measure import measure_model
+from cuda_agent_backend.tools.measure_model import measure_model
 
 FILES = {"cpu": "cpu-prepack", "cuda": "h200-prepack"}
 ROUNDS, LIMIT_S = 200, 20.0

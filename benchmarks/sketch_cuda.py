@@ -30,7 +30,7 @@ from torch import Tensor
 from benchmarks.cases import Case, cases
 from benchmarks.products import products
 from benchmarks.store import commit, machine, versions
-from cuda_agent_backend.tools.tables import write_json
+from cuda_agent_backend.json_values import write_json
 from sandbox.plan.plan import Plan
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cuda_agent_backend.bench import provenance
-from cuda_agent_backend.tools.tables import write_json
+from cuda_agent_backend.json_values import write_json
 
 FOLDER = Path(__file__).parent / "results"
 ROOT = Path(__file__).parents[1]

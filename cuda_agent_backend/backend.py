@@ -67,11 +67,11 @@ def compile_with(
         return compile_plain(gm, example_inputs, options)
     if options.search != "background":
         return _compile_hooked(gm, example_inputs, options, hook)
-    from cuda_agent_backend.search.background import swapping
+    from cuda_agent_backend.hook.background import swapping
 
     spare = copy_of(gm)
     first = _compile_hooked(gm, example_inputs, options, hook)
-    return swapping(first, spare, example_inputs, options, hook)
+    return swapping(first, spare, example_inputs, options, hook, compile_with)
 
 
 def _compile_hooked(
@@ -165,7 +165,7 @@ def _make_pass(options: Options) -> Any:
     """The pass for these options, or None (said once) where the kernel cache cannot be used."""
     from torch._inductor import config
 
-    from cuda_agent_backend.hook import KernelPass
+    from cuda_agent_backend.hook.kernel_pass import KernelPass
     from cuda_agent_backend.runtime.kernels import open_kernels
     from kernel_cache import CacheUnavailable
 

@@ -124,11 +124,11 @@ def _call(model: Any, inputs: tuple[Any, ...]) -> None:
 @contextmanager
 def limited(seconds: float, request: Request) -> Iterator[None]:
     """End this process, with an answer, where what is done within takes longer."""
-    from cuda_agent_backend.tools import tables
+    from cuda_agent_backend.json_values import write_json
 
     def end() -> None:
         reason = f"the task's own code was not done after {seconds:.0f} s"
-        tables.write_json(Path(request.result), {"timed_out": reason})
+        write_json(Path(request.result), {"timed_out": reason})
         os._exit(1)
 
     timer = threading.Timer(seconds, end)
@@ -150,8 +150,8 @@ PHASES: dict[str, Callable[[Request], Answer]] = {
 def main(phase: str, request: Request) -> None:
     """Carry one phase out and write its answer."""
     from cuda_agent_backend import log
+    from cuda_agent_backend.json_values import write_json
     from cuda_agent_backend.settings import Settings
-    from cuda_agent_backend.tools import tables
 
     log.configure(Settings.from_environment().logs)
     try:
@@ -160,7 +160,7 @@ def main(phase: str, request: Request) -> None:
         traceback.print_exc()
         first = str(error).strip().partition("\n")[0]
         answer = {"failed": f"{type(error).__name__}: {first}"}
-    tables.write_json(Path(request.result), answer)
+    write_json(Path(request.result), answer)
 
 
 def serve(phase: str, first: Path, done: int, requests: queue.SimpleQueue[Path]) -> None:

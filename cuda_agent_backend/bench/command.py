@@ -14,6 +14,7 @@ from cuda_agent_backend.bench.figures import task_figures
 from cuda_agent_backend.bench.request import DTYPES, FLOAT32, Wishes
 from cuda_agent_backend.cli import policy as cli_policy
 from cuda_agent_backend.cli.cache import CliError, Result
+from cuda_agent_backend.json_values import write_json
 from cuda_agent_backend.settings import Settings
 from cuda_agent_backend.sources import source_digest
 from cuda_agent_backend.tools import tables
@@ -137,7 +138,7 @@ def run(args: argparse.Namespace, settings: Settings) -> Result:
     done = {one["name"] for one in facts}
     missing = [task.name for task in found.tasks if task.name not in done]
     whole = report.whole(bench, machine, sources, facts, found.refused, missing)
-    tables.write_json(bench.out / "bench.json", whole)
+    write_json(bench.out / "bench.json", whole)
     show(whole, bench.out)
     return (0 if report.as_it_should_be(whole) else 1), whole
 

@@ -17,7 +17,7 @@ from cuda_agent_backend.bench.discovery import TaskFile
 from cuda_agent_backend.bench.figures import MEASURED
 from cuda_agent_backend.bench.provenance import commit
 from cuda_agent_backend.bench.request import Wishes
-from cuda_agent_backend.tools import tables
+from cuda_agent_backend.json_values import write_json
 
 Facts = dict[str, Any]
 VARYING = ("load",)
@@ -84,7 +84,7 @@ class Results:
             "commit": commit(),
             "wishes": asdict(self.identity.wishes),
         }
-        tables.write_json(self.path(task), {**known, **facts})
+        write_json(self.path(task), {**known, **facts})
         found: Facts = json.loads(self.path(task).read_text(encoding="utf-8"))
         return found
 

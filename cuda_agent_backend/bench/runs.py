@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from cuda_agent_backend.tools import tables
+from cuda_agent_backend.json_values import write_json
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class Clock:
         seconds = time.monotonic() - self.started
         this = {"seconds": seconds, "tasks": len(self.names), "jobs": jobs}
         try:
-            tables.write_json(_file(self.out), {"runs": [*self.before, this]})
+            write_json(_file(self.out), {"runs": [*self.before, this]})
         except OSError as error:
             log.warning("the time of this run was not written: %s", error)
 

@@ -19,6 +19,7 @@ from cuda_agent_backend.cli import cache as cli_cache
 from cuda_agent_backend.cli import policy as cli_policy
 from cuda_agent_backend.cli import trajectory as cli_trajectory
 from cuda_agent_backend.cli.cache import CliError, Result
+from cuda_agent_backend.json_values import write_json
 from cuda_agent_backend.settings import Settings, SettingsError
 from cuda_agent_backend.tools import tables
 
@@ -35,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         settings = Settings.from_environment()
         status, found = COMMANDS[args.command](args, settings)
         if args.json:
-            tables.write_json(args.json, found)
+            write_json(args.json, found)
         return status
     except (CliError, SettingsError, OSError) as error:
         print(f"cuda-agent: {error}", file=sys.stderr)
@@ -138,12 +139,12 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
 def _doctor(args: argparse.Namespace, settings: Settings) -> Result:
     from dataclasses import asdict
 
-    from cuda_agent_backend.cli.doctor import diagnose, examine, worst
+    from cuda_agent_backend.cli.doctor import check_table, diagnose, examine, worst
 
     folder = args.cache_dir or settings.cache_dir
     facts = examine(folder, settings.native_dir, build=not args.quick)
     checks = diagnose(facts)
-    tables.console().print(tables.check_table(checks))
+    tables.console().print(check_table(checks))
     found = {"status": worst(checks), "checks": [asdict(check) for check in checks]}
     return (1 if worst(checks) == "fail" else 0), found
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cuda_agent_backend.json_values import write_json
 from cuda_agent_backend.tools import tables
 from sandbox.timing.decision import Interval
 
@@ -218,8 +219,8 @@ def child(phase: str, models: Path, folder: Path, budget_s: float, names: Sequen
     """One of the two processes: compile, check and time each model, and write ``PHASE.json``."""
     import torch
 
-    from cuda_agent_backend.acceptance.measure import measure_model
     from cuda_agent_backend.tools.load_model import BadTarget, load_model
+    from cuda_agent_backend.tools.measure_model import measure_model
     from sandbox.timing.machine import facts
 
     target = "cuda" if torch.cuda.is_available() else "cpu"
@@ -247,9 +248,7 @@ def child(phase: str, models: Path, folder: Path, budget_s: float, names: Sequen
         shown = tables.interval((speedup.low, speedup.median, speedup.high))
         out.print(f"{name}: {shown} over Inductor in {figures.first_seconds:.1f} s{quiet}")
         found[name] = {**figures.to_json(), "accurate": figures.accuracy.passes}
-    tables.write_json(
-        folder / f"{phase}.json", {"target": target, "models": found, "machine": facts()}
-    )
+    write_json(folder / f"{phase}.json", {"target": target, "models": found, "machine": facts()})
     return 0
 
 

@@ -10,12 +10,14 @@ import os
 import platform
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from sandbox.isolation.mechanisms import Isolation
 
 Status = Literal["ok", "warn", "fail"]
@@ -23,6 +25,7 @@ Status = Literal["ok", "warn", "fail"]
 PYTHON_RANGE = ((3, 11), (3, 14))
 TORCH_RANGE = ((2, 11), (2, 15))
 MIN_CAPABILITY = (8, 0)
+STATUS_STYLE = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
 @dataclass(frozen=True)
@@ -266,3 +269,16 @@ def _entry_point() -> Part:
     if "cuda_agent" in torch._dynamo.list_backends():
         return Found('torch.compile(model, backend="cuda_agent")')
     return Absent("not registered", "install the package: `pip install -e .` in the checkout")
+
+
+def check_table(checks: Iterable[Check]) -> Table:
+    """The report as a table: one line a check."""
+    from rich.text import Text
+
+    from cuda_agent_backend.tools.tables import new_table
+
+    table = new_table("", "check", "", "found", "what to do")
+    for check in checks:
+        status = Text(check.status, style=STATUS_STYLE[check.status])
+        table.add_row(check.name, status, Text(check.found), Text(check.remedy))
+    return table

@@ -13,8 +13,8 @@ from contextlib import ExitStack
 from typing import Any
 
 from cuda_agent_backend import log
-from cuda_agent_backend.acceptance.process import decision_of
-from cuda_agent_backend.hook import Whole
+from cuda_agent_backend.acceptance.rule import decision_of
+from cuda_agent_backend.acceptance.whole_graph import Whole
 from cuda_agent_backend.options import Options
 from cuda_agent_backend.runtime.child_process import WAITING_S, Child
 from cuda_agent_backend.runtime.machine import all_flags

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from cuda_agent_backend.json_values import plain
 from kernel_cache import (
     KernelCache,
     KernelKey,
@@ -151,19 +151,6 @@ def record_of(key: KernelKey, task: Task, found: SearchResult, created: float) -
         evidence=plain(evidence),
         created=created,
     )
-
-
-def plain(value: Any) -> Any:
-    """JSON values only: what is neither becomes text, and what is not finite becomes None."""
-    if isinstance(value, Mapping):
-        return {str(name): plain(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    return str(value)
 
 
 def make_judge(target: str, setup: HasFolders, scratch: str) -> Any:

@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cuda_agent_backend import log
-from cuda_agent_backend.acceptance.process import AHEAD, decision_of, keys_of
+from cuda_agent_backend.acceptance.process import AHEAD, keys_of
+from cuda_agent_backend.acceptance.rule import decision_of
 from cuda_agent_backend.agent.policies.registry import asks_a_model
 from cuda_agent_backend.agent.policies.spec import PolicySpec
 from cuda_agent_backend.runtime.child_process import WAITING_S, Child, own_stdout
@@ -363,7 +364,7 @@ class Service:
             self._accept({**request, "id": 0, "kernels": named}, setup)
 
     def _accept(self, request: Mapping[str, Any], setup: Setup) -> dict[str, Any]:
-        from cuda_agent_backend.hook import kernel_set_digest
+        from cuda_agent_backend.acceptance.digests import kernel_set_digest
 
         budget_s, keys = float(request["budget_s"]), keys_of(request)
         child = self._measuring()

@@ -38,7 +38,7 @@ def explain(
     Runs the model once (see `warm.warm`). Raises `SettingsError` or `OptionError` on a wrong wish, and whatever the
     model raises.
     """
-    from cuda_agent_backend.hook import KernelPass
+    from cuda_agent_backend.hook.kernel_pass import KernelPass
     from cuda_agent_backend.runtime.kernels import open_kernels
     from cuda_agent_backend.tools.capture import capture
     from cuda_agent_backend.tools.warm import wishes_of

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cuda_agent_backend.codegen.family_names import family_of
@@ -16,7 +14,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from cuda_agent_backend.cli.doctor import Check
     from cuda_agent_backend.partition.report import GraphReport, RegionReport
 
 WIDTH = 120
@@ -29,7 +26,6 @@ UNBROKEN = frozenset(
 )
 DECIDING = ("keep", "rows", "keys", "vector", "chunk", "stages", "unroll", "threads")
 """Parameters of schedules that are shown, those that say most first, unless they are 0 or 1."""
-STATUS_STYLE = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
 Speedup = tuple[float | None, float | None, float | None]
@@ -54,7 +50,9 @@ def region_table(graphs: Iterable[GraphReport], title: str = "", room: bool = Fa
     from cuda_agent_backend.partition.report import HIT
 
     more = ("room",) if room else ()
-    table = _table(title, "graph", "region", "sketch", "speed-up", "error ratio", *more, "why not")
+    table = new_table(
+        title, "graph", "region", "sketch", "speed-up", "error ratio", *more, "why not"
+    )
     for graph in graphs:
         for region in graph.regions:
             *cells, why = region_cells(region)
@@ -128,45 +126,21 @@ def short(value: object, limit: int = 160) -> str:
     return text if len(text) <= limit else f"{text[:limit]}... ({len(text)} characters)"
 
 
-def check_table(checks: Iterable[Check]) -> Table:
-    """The doctor's report."""
-    from rich.text import Text
-
-    table = _table("", "check", "", "found", "what to do")
-    for check in checks:
-        status = Text(check.status, style=STATUS_STYLE[check.status])
-        table.add_row(check.name, status, Text(check.found), Text(check.remedy))
-    return table
-
-
 def plain_table(header: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> Table:
     """A table of plain text."""
     from rich.text import Text
 
-    table = _table(title, *header)
+    table = new_table(title, *header)
     for row in rows:
         table.add_row(*map(Text, row))
     return table
 
 
-def _table(title: str, *columns: str) -> Table:
+def new_table(title: str, *columns: str) -> Table:
+    """An empty table with these columns; add rows to it."""
     from rich.table import Table
 
     table = Table(title=title or None, title_justify="left", header_style="bold")
     for column in columns:
         table.add_column(column, overflow="fold", no_wrap=column in UNBROKEN)
     return table
-
-
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a JSON object aside and rename it into place, so that a reader never sees half of it. May raise OSError.
-
-    What is not finite becomes null, what JSON does not know becomes text.
-    """
-    from cuda_agent_backend.search.promotion import plain
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    text = json.dumps(plain(value), indent=1, sort_keys=True, allow_nan=False)
-    aside.write_text(text + "\n", encoding="utf-8")
-    aside.replace(path)

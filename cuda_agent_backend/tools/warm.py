@@ -51,7 +51,7 @@ def warm(
     raises; faults of the search are in the report.
     """
     from cuda_agent_backend.graph.layouts import choosing
-    from cuda_agent_backend.hook import KernelPass
+    from cuda_agent_backend.hook.kernel_pass import KernelPass
     from cuda_agent_backend.runtime.kernels import open_kernels
     from cuda_agent_backend.search.client import Searching
     from cuda_agent_backend.tools.capture import capture

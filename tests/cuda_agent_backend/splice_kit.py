@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from cuda_agent_backend.graph.canonical import Canonical, canonical
-from cuda_agent_backend.hook import KernelPass
+from cuda_agent_backend.hook.kernel_pass import KernelPass
 from cuda_agent_backend.options import Options, parse
 from cuda_agent_backend.runtime.kernels import open_kernels
 from cuda_agent_backend.runtime.machine import key_of, toolchain_of

@@ -13,19 +13,19 @@ from torch import Tensor
 from torch._inductor import config as inductor_config
 
 from cuda_agent_backend.acceptance import process as accept
-from cuda_agent_backend.acceptance.process import (
+from cuda_agent_backend.acceptance.digests import kernel_set_digest
+from cuda_agent_backend.acceptance.process import Trial, calm, insert, less_accurate, vary
+from cuda_agent_backend.acceptance.rule import (
+    MEDIAN,
     Acceptance,
     Measured,
-    Trial,
-    calm,
     decide,
     fewer,
-    insert,
-    less_accurate,
-    vary,
+    is_decided,
 )
+from cuda_agent_backend.acceptance.whole_graph import Whole, graph_task, real_inputs
 from cuda_agent_backend.graph.canonical import Canonical, canonical
-from cuda_agent_backend.hook import KernelPass, Whole, graph_task, kernel_set_digest, real_inputs
+from cuda_agent_backend.hook.kernel_pass import KernelPass
 from cuda_agent_backend.options import Options
 from cuda_agent_backend.partition.regions import partition
 from cuda_agent_backend.runtime import kernels
@@ -198,7 +198,7 @@ def compared(
         }
 
     monkeypatch.setattr(accept, "_samples", timed)
-    return trial._compare(trial.plain, 0, accept.MEDIAN), asked
+    return trial._compare(trial.plain, 0, MEDIAN), asked
 
 
 def test_each_clock_says_what_it_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,7 +234,7 @@ def test_rounds_end_where_more_would_decide_nothing_else(
         name: {"plain": plain, "spliced": [1.0] * 20}
         for name, plain in (("device", device), ("wall", wall))
     }
-    assert accept.is_decided(samples, least=1.05) is decided
+    assert is_decided(samples, least=1.05) is decided
 
 
 def test_a_graph_that_is_not_finite_where_only_eager_is_can_be_kept(
@@ -254,7 +254,7 @@ def test_a_graph_that_is_not_finite_where_only_eager_is_can_be_kept(
     monkeypatch.setattr(trial, "_expected", with_zeros_for_eager)
     trial.plain = infinite
     trial.grounds = [trial._ground(ground.inputs) for ground in trial.grounds]
-    found = trial._compare(infinite, 0, accept.MEDIAN)
+    found = trial._compare(infinite, 0, MEDIAN)
     assert found.accurate and found.error_ratio is None
     decision = Acceptance(("a",), speedup=found).to_json()
     cache = kit.cache_of(kit.options_in(tmp_path))

@@ -19,13 +19,13 @@ from torch._inductor import config as inductor_config
 from torch._inductor import custom_graph_pass
 
 from cuda_agent_backend import log
+from cuda_agent_backend.acceptance.digests import acceptance_digest, kernel_set_digest
 from cuda_agent_backend.backend import cuda_agent
 from cuda_agent_backend.graph.canonical import graph_digest
-from cuda_agent_backend.hook import acceptance_digest, kernel_set_digest
+from cuda_agent_backend.hook import background
 from cuda_agent_backend.runtime import kernels
 from cuda_agent_backend.runtime.child_process import child_environment
 from cuda_agent_backend.runtime.machine import key_of
-from cuda_agent_backend.search import background
 from cuda_agent_backend.search import client as searching
 from cuda_agent_backend.tools.capture import capture
 from kernel_cache import NegativeRecord
@@ -124,7 +124,7 @@ def test_without_a_compiler_the_model_runs_eagerly_with_one_line(
 def test_a_failure_in_our_own_code_is_told_and_the_model_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from cuda_agent_backend import hook
+    from cuda_agent_backend.hook import kernel_pass as hook
 
     def broken(*_: Any, **__: Any) -> Any:
         raise RuntimeError("a bug of ours")

@@ -17,10 +17,18 @@ from torch._inductor import config
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from cuda_agent_backend import backend, hook
+from cuda_agent_backend import backend
 from cuda_agent_backend.acceptance import process as accept
-from cuda_agent_backend.acceptance.process import Acceptance, Measured, brings, decision_of
-from cuda_agent_backend.hook import Whole, graph_task, kernel_set_digest
+from cuda_agent_backend.acceptance.digests import kernel_set_digest
+from cuda_agent_backend.acceptance.rule import (
+    REPLAY_MEDIAN,
+    Acceptance,
+    Measured,
+    brings,
+    decision_of,
+)
+from cuda_agent_backend.acceptance.whole_graph import Whole, graph_task
+from cuda_agent_backend.hook import kernel_pass as hook
 from cuda_agent_backend.runtime import cuda_graph as cudagraph
 from cuda_agent_backend.runtime import kernels
 from cuda_agent_backend.runtime.cuda_graph import Replayed, may_replay, name_of, still_in
@@ -536,7 +544,7 @@ def test_the_recording_is_measured_against_the_launches(
     ],
 )
 def test_what_a_recording_must_bring(measured: Measured, wanted: bool) -> None:
-    assert brings(measured, accept.REPLAY_MEDIAN) is wanted
+    assert brings(measured, REPLAY_MEDIAN) is wanted
 
 
 # On the device

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from cuda_agent_backend.acceptance.process import MEDIAN, Trial
+from cuda_agent_backend.acceptance.process import Trial
 from cuda_agent_backend.acceptance.rng_replay import only_draws
-from cuda_agent_backend.hook import graph_task
+from cuda_agent_backend.acceptance.rule import MEDIAN
+from cuda_agent_backend.acceptance.whole_graph import graph_task
 from cuda_agent_backend.tools.capture import capture
 from sandbox.task.task import Task
 from sandbox.timing.device_lock import DeviceLock

@@ -14,14 +14,11 @@ from torch._inductor.graph import GraphLowering
 from torch.nn import functional as F
 
 from cuda_agent_backend.acceptance import process as accept
-from cuda_agent_backend.acceptance.process import Measured, decide_layouts, decision_of
+from cuda_agent_backend.acceptance.digests import kernel_set_digest
+from cuda_agent_backend.acceptance.rule import Acceptance, Measured, decide_layouts, decision_of
+from cuda_agent_backend.acceptance.whole_graph import Whole, graph_task
 from cuda_agent_backend.graph.layouts import channels_last, choosing, keep_eagers
-from cuda_agent_backend.hook import (
-    KernelPass,
-    Whole,
-    graph_task,
-    kernel_set_digest,
-)
+from cuda_agent_backend.hook.kernel_pass import KernelPass
 from cuda_agent_backend.options import Options
 from cuda_agent_backend.partition.report import GraphReport
 from cuda_agent_backend.runtime import kernels
@@ -265,7 +262,7 @@ def test_both_choices_are_compiled_and_compared(
     request |= {"inductor": {}, "budget_s": 60.0, "flags": all_flags(), "seed": 0}
     with config.patch(force_disable_caches=True):
         found = accept.run(request, lambda _: None)
-    assert isinstance(found, accept.Acceptance), found
+    assert isinstance(found, Acceptance), found
     assert found.eager_layouts and found.speedup is not None and found.speedup.accurate
     assert found.speedup.on_real_inputs and optimised == [True, False]
 

@@ -12,7 +12,7 @@ import splice_kit as kit
 import torch
 from torch import Tensor
 
-from cuda_agent_backend.hook import Whole
+from cuda_agent_backend.acceptance.whole_graph import Whole
 from cuda_agent_backend.options import Options
 from cuda_agent_backend.runtime import kernels
 from cuda_agent_backend.runtime.machine import key_of

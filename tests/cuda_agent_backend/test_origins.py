@@ -13,8 +13,8 @@ from torch._inductor.utils import run_and_get_code
 
 from cuda_agent_backend.acceptance import process as accept
 from cuda_agent_backend.acceptance.process import Trial
+from cuda_agent_backend.acceptance.whole_graph import graph_task
 from cuda_agent_backend.graph.origins import origins, restore
-from cuda_agent_backend.hook import graph_task
 from cuda_agent_backend.tools.capture import capture
 from sandbox.task.task import Task
 from sandbox.timing.device_lock import DeviceLock

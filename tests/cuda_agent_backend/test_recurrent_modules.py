@@ -19,11 +19,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.utils.rnn import PackedSequence, pack_sequence, pad_packed_sequence
 
 from cuda_agent_backend import backend
+from cuda_agent_backend.acceptance.whole_graph import graph_task
 from cuda_agent_backend.codegen import api
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.frontend import recurrent_modules as recurrent
 from cuda_agent_backend.graph.canonical import Canonical, canonical
-from cuda_agent_backend.hook import graph_task
 from cuda_agent_backend.partition.estimate import saving
 from cuda_agent_backend.partition.regions import partition
 from cuda_agent_backend.runtime import kernels

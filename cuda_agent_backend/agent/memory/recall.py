@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cuda_agent_backend.agent.memory.nearness import Sketched, distance, sketched, unlike
-from cuda_agent_backend.tools.tables import write_json
+from cuda_agent_backend.json_values import write_json
 from kernel_cache import CacheUnavailable, KernelCache, KernelKey, Record
 from sandbox.task.task import Task, TaskError
 

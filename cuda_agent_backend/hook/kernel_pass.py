@@ -9,14 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import tempfile
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -25,13 +22,13 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Graph
 
 from cuda_agent_backend import log
-from cuda_agent_backend.acceptance.process import RULE
+from cuda_agent_backend.acceptance.digests import acceptance_digest, kernel_set_digest
+from cuda_agent_backend.acceptance.whole_graph import Whole, graph_task, real_inputs
 from cuda_agent_backend.frontend.prepack import Split
-from cuda_agent_backend.graph.canonical import Canonical, NotATask, canonical, graph_digest, linear
+from cuda_agent_backend.graph.canonical import Canonical, NotATask, canonical, graph_digest
 from cuda_agent_backend.graph.layouts import inductor_layouts, keep_eagers, optimised
 from cuda_agent_backend.graph.origins import origins
 from cuda_agent_backend.graph.unsigned import count_in_signed
-from cuda_agent_backend.operators.kinds import Kind, kind_of
 from cuda_agent_backend.options import Options
 from cuda_agent_backend.partition.candidates import Offer, reports
 from cuda_agent_backend.partition.estimate import saving
@@ -47,7 +44,6 @@ from cuda_agent_backend.runtime.machine import (
     precision_flags,
     toolchain_of,
 )
-from cuda_agent_backend.runtime.tensor_files import record
 from cuda_agent_backend.search.budget import kept_for_acceptance
 from cuda_agent_backend.sources import source_digest
 from kernel_cache import CacheUnavailable, Corrupt, KernelKey
@@ -59,37 +55,6 @@ OP_ABI = 1
 GraphPass: type[Any] = getattr(
     custom_graph_pass, "CustomInferenceAwareGraphPass", custom_graph_pass.CustomGraphPass
 )
-
-
-@dataclass(frozen=True)
-class Whole:
-    """A graph to be measured. name: its own in the acceptance table. keys: of the kernels that it could use.
-
-    inputs: a folder with real inputs of it, if there are any. eager_layouts: its convolutions keep eager's layouts,
-    with the kernels and without. still: which inputs are parameters, where the graph may be replayed; that is measured,
-    too. Where there are no kernels and it may not, eager's layouts are measured, against Inductor's choice. origins: of
-    its operators (see there).
-    """
-
-    name: str
-    graph: Task
-    keys: tuple[KernelKey, ...] = ()
-    inputs: str = ""
-    eager_layouts: bool = False
-    still: tuple[int, ...] | None = None
-    origins: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
-        return {
-            "name": self.name,
-            "graph": self.graph.to_json(),
-            "kernels": [key.to_fields() for key in self.keys],
-            "inputs": self.inputs,
-            "eager_layouts": self.eager_layouts,
-            "still": self.still,
-            "origins": self.origins,
-        }
 
 
 class Searcher(Protocol):
@@ -466,59 +431,6 @@ class KernelPass(GraphPass):  # type: ignore[misc]
             inputs = self.inputs or folder
             whole = Whole(name, task, tuple(keys), inputs, eager_layouts, still, origins(graph))
             return self.searcher.accept(whole, budget_s)
-
-
-@contextmanager
-def real_inputs(graph: Task, examples: Sequence[Any]) -> Iterator[str]:
-    """A folder with what a graph is called with, for as long as it is measured; "" where `record` makes none."""
-    with ExitStack() as stack:
-        folder = ""
-        with suppress(OSError):
-            place = tempfile.TemporaryDirectory(prefix="cuda_agent-", ignore_cleanup_errors=True)
-            stack.enter_context(place)
-            with unset_fake_temporarily():
-                folder = record(Path(place.name) / "graph", examples, graph.inputs)
-        yield folder
-
-
-def graph_task(graph: Graph) -> Task | NotATask:
-    """A whole graph as a task: what its mutations would store is an output instead."""
-    kinds: dict[torch.fx.Node, Kind] = {}
-    inputs, body, outputs = [], [], []
-    targets = set()
-    for node in graph.nodes:
-        kind = kinds[node] = kind_of(node, kinds)
-        if node.op == "placeholder":
-            inputs.append(node)
-        elif node.op == "output":
-            outputs += [n for n in node.all_input_nodes if kinds[n] is not Kind.SOURCE]
-        elif kind is Kind.MUTATION:
-            if node.target is not torch.ops.aten.copy_.default:
-                return NotATask(f"{node.target} changes its inputs")
-            outputs.append(node.args[1])
-        elif node.op != "get_attr":
-            body.append(node)
-        if isinstance(value := node.meta.get("val"), torch.Tensor):
-            targets.add(value.device.type)
-    if len(targets) != 1:
-        return NotATask(f"it uses {len(targets)} kinds of devices")
-    wanted = [
-        n
-        for n in dict.fromkeys(outputs)
-        if isinstance(n.meta.get("val"), torch.Tensor) and kinds[n] is not Kind.MUTATION
-    ]
-    return linear(body, inputs, wanted, targets.pop())
-
-
-def acceptance_digest(digest: str) -> str:
-    """The name of a graph in the acceptance table: its digest under this torch, whose Inductor is the rival, and under
-    the rule by which it is decided."""
-    return hashlib.sha256(f"{digest}:{torch.__version__}:{RULE}".encode()).hexdigest()
-
-
-def kernel_set_digest(keys: Sequence[KernelKey]) -> str:
-    """One name for a set of kernels."""
-    return hashlib.sha256("\n".join(sorted(key.digest for key in keys)).encode()).hexdigest()
 
 
 def _canonical(region: Region) -> Canonical | NotATask:

@@ -12,11 +12,14 @@ import torch
 from torch.fx import GraphModule
 
 from cuda_agent_backend import log
-from cuda_agent_backend.hook import KernelPass, kernel_set_digest
+from cuda_agent_backend.acceptance.digests import kernel_set_digest
+from cuda_agent_backend.hook.kernel_pass import KernelPass
 from cuda_agent_backend.options import Options
 from cuda_agent_backend.runtime.kernels import Hit
 
 LOOK_EVERY_S = 1.0
+
+Compile = Callable[[GraphModule, Sequence[Any], Options, KernelPass], Any]
 
 
 def swapping(
@@ -25,15 +28,17 @@ def swapping(
     example_inputs: Sequence[Any],
     options: Options,
     hook: KernelPass,
+    compile_with: Compile,
 ) -> Callable[..., Any]:
     """`first`, or a callable that starts as `first` and is compiled anew when its kernels are there.
 
-    gm: an untouched copy of the graph, static sizes only: with symbolic ones the next compilation brings the kernels.
+    compile_with: as in `backend`. gm: an untouched copy of the graph, static sizes only: with symbolic ones the next
+    compilation brings the kernels.
     """
     static = all(isinstance(value, torch.Tensor) and _static(value) for value in example_inputs)
     if not static or hook.later is None:
         return first
-    return Swapping(first, gm, options, hook)
+    return Swapping(first, gm, options, hook, compile_with)
 
 
 def _static(value: torch.Tensor) -> bool:
@@ -44,11 +49,16 @@ class Swapping:
     """Calls the current code. Looks now and then, at little cost, whether the graph was measured with kernels."""
 
     def __init__(
-        self, first: Callable[..., Any], gm: GraphModule, options: Options, hook: KernelPass
+        self,
+        first: Callable[..., Any],
+        gm: GraphModule,
+        options: Options,
+        hook: KernelPass,
+        compile_with: Compile,
     ) -> None:
         self.current = first
         self._spare: GraphModule | None = gm
-        self._options, self._hook = options, hook
+        self._options, self._hook, self._compile_with = options, hook, compile_with
         self._next = time.monotonic() + LOOK_EVERY_S
         self._lock = threading.Lock()
 
@@ -81,14 +91,12 @@ class Swapping:
         from torch._subclasses.fake_tensor import FakeTensorMode
         from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-        from cuda_agent_backend.backend import compile_with
-
         options = replace(self._options, search="cached")
         hook = KernelPass(options, self._hook.kernels, None, self._hook.before)
         try:
             fake = FakeTensorMode(shape_env=ShapeEnv())
             inputs = [fake.from_tensor(value, static_shapes=True) for value in arguments]
-            made: Callable[..., Any] = compile_with(gm, inputs, options, hook)
+            made: Callable[..., Any] = self._compile_with(gm, inputs, options, hook)
         except Exception as error:
             log.once("hook", f"going on without kernels: {type(error).__name__}: {error}")
             return None

@@ -1,0 +1,93 @@
+"""A whole graph as a task to be measured, with the real inputs it was called with."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.fx import Graph
+
+from cuda_agent_backend.graph.canonical import NotATask, linear
+from cuda_agent_backend.operators.kinds import Kind, kind_of
+from cuda_agent_backend.runtime.tensor_files import record
+from kernel_cache import KernelKey
+from sandbox.task.task import Task
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A graph to be measured. name: its own in the acceptance table. keys: of the kernels that it could use.
+
+    inputs: a folder with real inputs of it, if there are any. eager_layouts: its convolutions keep eager's layouts,
+    with the kernels and without. still: which inputs are parameters, where the graph may be replayed; that is measured,
+    too. Where there are no kernels and it may not, eager's layouts are measured, against Inductor's choice. origins: of
+    its operators (see there).
+    """
+
+    name: str
+    graph: Task
+    keys: tuple[KernelKey, ...] = ()
+    inputs: str = ""
+    eager_layouts: bool = False
+    still: tuple[int, ...] | None = None
+    origins: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "name": self.name,
+            "graph": self.graph.to_json(),
+            "kernels": [key.to_fields() for key in self.keys],
+            "inputs": self.inputs,
+            "eager_layouts": self.eager_layouts,
+            "still": self.still,
+            "origins": self.origins,
+        }
+
+
+@contextmanager
+def real_inputs(graph: Task, examples: Sequence[Any]) -> Iterator[str]:
+    """A folder with what a graph is called with, for as long as it is measured; "" where `record` makes none."""
+    with ExitStack() as stack:
+        folder = ""
+        with suppress(OSError):
+            place = tempfile.TemporaryDirectory(prefix="cuda_agent-", ignore_cleanup_errors=True)
+            stack.enter_context(place)
+            with unset_fake_temporarily():
+                folder = record(Path(place.name) / "graph", examples, graph.inputs)
+        yield folder
+
+
+def graph_task(graph: Graph) -> Task | NotATask:
+    """A whole graph as a task: what its mutations would store is an output instead."""
+    kinds: dict[torch.fx.Node, Kind] = {}
+    inputs, body, outputs = [], [], []
+    targets = set()
+    for node in graph.nodes:
+        kind = kinds[node] = kind_of(node, kinds)
+        if node.op == "placeholder":
+            inputs.append(node)
+        elif node.op == "output":
+            outputs += [n for n in node.all_input_nodes if kinds[n] is not Kind.SOURCE]
+        elif kind is Kind.MUTATION:
+            if node.target is not torch.ops.aten.copy_.default:
+                return NotATask(f"{node.target} changes its inputs")
+            outputs.append(node.args[1])
+        elif node.op != "get_attr":
+            body.append(node)
+        if isinstance(value := node.meta.get("val"), torch.Tensor):
+            targets.add(value.device.type)
+    if len(targets) != 1:
+        return NotATask(f"it uses {len(targets)} kinds of devices")
+    wanted = [
+        n
+        for n in dict.fromkeys(outputs)
+        if isinstance(n.meta.get("val"), torch.Tensor) and kinds[n] is not Kind.MUTATION
+    ]
+    return linear(body, inputs, wanted, targets.pop())
