@@ -31,7 +31,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import Graph, Node
 from torch.utils._pytree import tree_leaves
 
-from cuda_agent_backend.codegen.api import NotCovered, analyse, generate, schedules
+from cuda_agent_backend.codegen.api import analyse, generate, schedules
+from cuda_agent_backend.codegen.ir.failure import NotCovered
 from cuda_agent_backend.frontend.decompose import take_apart
 from cuda_agent_backend.graph.canonical import Canonical, canonical
 from cuda_agent_backend.graph.layouts import inductor_layouts

@@ -38,6 +38,7 @@ from cuda_agent_backend.codegen.cuda.sort.select import CudaSelection
 from cuda_agent_backend.codegen.cuda.sort.writer import CudaSort
 from cuda_agent_backend.codegen.guarded import FIRST, SECOND, guarded
 from cuda_agent_backend.codegen.ir.device import CpuFacts, DeviceFacts, cpu_facts, gpu_facts
+from cuda_agent_backend.codegen.ir.failure import NotCovered
 from cuda_agent_backend.codegen.ir.nest import Kernel, Nests, temporaries
 from cuda_agent_backend.codegen.ir.program import Program
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
@@ -51,13 +52,6 @@ from sandbox.plan.candidate import Candidate, Language
 from sandbox.plan.check import MAX_BUFFERS
 from sandbox.plan.plan import Plan, PlanError
 from sandbox.task.task import Task, TaskError
-
-
-@dataclass(frozen=True)
-class NotCovered:
-    """No sketch covers the task, or the schedule does not fit it."""
-
-    reason: str
 
 
 @runtime_checkable

@@ -176,7 +176,8 @@ def uncovered(task: Task, policy: PolicySpec) -> NothingFound | None:
     To know its baselines would bring nothing, and of a loop that was written out Inductor takes longer to make code
     than most searches last.
     """
-    from cuda_agent_backend.codegen.api import NotCovered, analyse
+    from cuda_agent_backend.codegen.api import analyse
+    from cuda_agent_backend.codegen.ir.failure import NotCovered
 
     form = analyse(task) if policy.name in DECIDED else None
     if not isinstance(form, NotCovered):

@@ -19,9 +19,10 @@ from torch.fx import Interpreter, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
-from cuda_agent_backend.codegen.api import NotCovered, analyse, generate, schedules
+from cuda_agent_backend.codegen.api import analyse, generate, schedules
 from cuda_agent_backend.codegen.cuda.attention.linear.writer import CudaMixing, _parts_in_waves
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
+from cuda_agent_backend.codegen.ir.failure import NotCovered
 from cuda_agent_backend.graph.canonical import Canonical, canonical
 from cuda_agent_backend.operators.back_to_back import mixed
 from cuda_agent_backend.partition.regions import Region, partition

@@ -21,8 +21,9 @@ from torch.nn import functional as F
 
 from cuda_agent_backend.agent.tools import Toolbox
 from cuda_agent_backend.codegen.alternatives import PARAMETER, Alternatives, named, split
-from cuda_agent_backend.codegen.api import NotCovered, analyse, as_it_stands, generate, schedules
+from cuda_agent_backend.codegen.api import analyse, as_it_stands, generate, schedules
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
+from cuda_agent_backend.codegen.ir.failure import NotCovered
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from cuda_agent_backend.graph.edit import Editor, argument, aten, calls
 from cuda_agent_backend.graph.edit import replace as put

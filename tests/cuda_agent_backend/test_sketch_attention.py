@@ -10,8 +10,9 @@ import torch
 from sketch_kit import KEY, Sample, sample
 from torch import Tensor
 
-from cuda_agent_backend.codegen.api import NotCovered, analyse, generate, schedules
+from cuda_agent_backend.codegen.api import analyse, generate, schedules
 from cuda_agent_backend.codegen.cpu.attention import CpuAttention
+from cuda_agent_backend.codegen.ir.failure import NotCovered
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from sandbox import launcher
 from sandbox.accuracy.compare import compare

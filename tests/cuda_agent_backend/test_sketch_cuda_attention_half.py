@@ -13,9 +13,10 @@ from test_sketch_cuda_attention import Case, heads, masked, randn
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from cuda_agent_backend.codegen.api import NotCovered, analyse, generate, schedules
+from cuda_agent_backend.codegen.api import analyse, generate, schedules
 from cuda_agent_backend.codegen.cuda.attention.half import CudaHalfAttention
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
+from cuda_agent_backend.codegen.ir.failure import NotCovered
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from cuda_agent_backend.graph.canonical import Canonical, canonical
 from sandbox.accuracy.compare import Draw, compare, compare_draws

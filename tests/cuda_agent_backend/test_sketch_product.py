@@ -12,9 +12,10 @@ from sketch_kit import Sample, run_cpu, sample
 from torch import Tensor
 from torch.nn import functional as F
 
-from cuda_agent_backend.codegen.api import NotCovered, analyse, schedules
+from cuda_agent_backend.codegen.api import analyse, schedules
 from cuda_agent_backend.codegen.cpu.gemm import panels
 from cuda_agent_backend.codegen.cpu.gemm_match import Product, product_of
+from cuda_agent_backend.codegen.ir.failure import NotCovered
 
 
 def randn(*shape: int) -> Tensor:

@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from cuda_agent_backend.codegen.api import NotCovered, as_it_stands, generate, schedules
+from cuda_agent_backend.codegen.api import as_it_stands, generate, schedules
 from cuda_agent_backend.codegen.cuda.recurrent.match import GATES
 from cuda_agent_backend.codegen.cuda.recurrent.writer import PROPOSALS, CudaRecurrent
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
+from cuda_agent_backend.codegen.ir.failure import NotCovered
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from cuda_agent_backend.codegen.schedule_space import space_of
 from sandbox.accuracy.compare import compare

@@ -12,9 +12,10 @@ import torch
 from sketch_kit import sample
 from torch import Tensor
 
-from cuda_agent_backend.codegen.api import Analysis, NotCovered, as_it_stands, generate, schedules
+from cuda_agent_backend.codegen.api import Analysis, as_it_stands, generate, schedules
 from cuda_agent_backend.codegen.cuda.sort.writer import merge_pairs, sort_pairs
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
+from cuda_agent_backend.codegen.ir.failure import NotCovered
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from sandbox.compile.candidate import compile_candidate
 from sandbox.compile.outcome import Compiled

@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass, fields
 from typing import Any
 
+from cuda_agent_backend.codegen import family as registered
+
 ALSO = {"sketch", "rewrite"}
 """Parameters of any kernel: which sketch prints it, and (of the first) which rewritten form it is for."""
 
@@ -67,10 +69,10 @@ def _cuda() -> list[Family]:
     from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce import writer as cuda_contract_reduce
     from cuda_agent_backend.codegen.cuda.gemm.epilogue.row import writer as cuda_contract_rows
     from cuda_agent_backend.codegen.cuda.gemm.short_k import writer as cuda_short
-    from cuda_agent_backend.codegen.cuda.gemm.skinny import writer as cuda_direct
+    from cuda_agent_backend.codegen.cuda.gemm.skinny.family import Skinny
     from cuda_agent_backend.codegen.cuda.gemm.small import writer as cuda_small
     from cuda_agent_backend.codegen.cuda.library import writer as cuda_library
-    from cuda_agent_backend.codegen.cuda.pointwise import writer as cuda_map
+    from cuda_agent_backend.codegen.cuda.pointwise.family import Pointwise
     from cuda_agent_backend.codegen.cuda.recurrent import writer as cuda_recurrent
     from cuda_agent_backend.codegen.cuda.reroll import writer as cuda_rolled
     from cuda_agent_backend.codegen.cuda.rows import layout as cuda_layout
@@ -84,7 +86,7 @@ def _cuda() -> list[Family]:
     scatter = ("scatter", "threads", "flight", "tile", "vector", "test")
     boxed = ("box", "tile_n", "warp_m", "warp_n", "products")
     return [
-        Family("map", "Pointwise work", _fields(cuda_map.MapLayout), _rest(cuda_map.MapLayout)),
+        _of(Pointwise()),
         Family("row", "Reductions, norms, softmax, scans over rows", row,
                f"{_rest(cuda_layout)} {_EXCHANGE} {_rest(cuda_layout.Layout)}"),
         Family(cuda_transpose.SKETCH, "Pointwise work across two loops", ("wide", "tall", "joined", "vector"),
@@ -106,8 +108,7 @@ def _cuda() -> list[Family]:
         Family(cuda_halo.SKETCH, "Convolutions that copy their image once", boxed, _paragraph(cuda_halo)),
         Family(cuda_phases.SKETCH, "Transposed convolutions with all phases in a block", boxed,
                _paragraph(cuda_phases)),
-        Family(cuda_direct.SKETCH, "Products with few columns", ("rows", "threads"),
-               "A thread's `rows` follow each other; `threads` of a block."),
+        _of(Skinny()),
         Family(cuda_short.SKETCH, "Sums of few terms with many results", _fields(cuda_short.ShortLayout),
                f"{_rest(cuda_short.ShortLayout, 0)} `threads` of a block."),
         Family(cuda_small.SKETCH, "Many small products", _fields(cuda_small.SmallLayout),
@@ -128,6 +129,13 @@ def _cuda() -> list[Family]:
                _paragraph(cuda_attention_half)),
         Family("", "Recurrent layers", _fields(cuda_recurrent.Blocks), _paragraph(cuda_recurrent)),
     ]  # fmt: skip
+
+
+def _of(family: registered.Family[Any]) -> Family:
+    known = family.meanings()
+    said = " ".join(f"`{name}`: {meaning.text}." for name, meaning in known.items())
+    name = family.name if family.is_named else ""
+    return Family(name, family.title, tuple(known), f"{family.docs} {said}".strip())
 
 
 def _fields(layout: Any, without: set[str] | None = None) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from cuda_agent_backend.codegen.cuda.common.narrow_integers import narrowed
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted, dtype_name, needs_wide, temporary
 from cuda_agent_backend.codegen.cuda.conv.halo import writer as cuda_halo
 from cuda_agent_backend.codegen.cuda.conv.transposed import writer as cuda_phases
+from cuda_agent_backend.codegen.cuda.family import Problem
 from cuda_agent_backend.codegen.cuda.gemm import writer as cuda_contract
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.glu import writer as cuda_contract_gate
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.glu.dual_gemm import combining, pairs
@@ -45,11 +46,10 @@ from cuda_agent_backend.codegen.cuda.gemm.epilogue.schedules import (
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.schedules import MOST as MOST_REDUCED
 from cuda_agent_backend.codegen.cuda.gemm.filter_taps import with_taps_apart
 from cuda_agent_backend.codegen.cuda.gemm.short_k import writer as cuda_short
-from cuda_agent_backend.codegen.cuda.gemm.skinny import writer as cuda_direct
 from cuda_agent_backend.codegen.cuda.gemm.small import writer as cuda_small
 from cuda_agent_backend.codegen.cuda.gemm.tail_split import emit_contraction
 from cuda_agent_backend.codegen.cuda.gemm.tiles import BOXES, read_tiles
-from cuda_agent_backend.codegen.cuda.pointwise.writer import emit_map
+from cuda_agent_backend.codegen.cuda.registry import BY_NAME
 from cuda_agent_backend.codegen.cuda.rows import cooperative as cuda_grid
 from cuda_agent_backend.codegen.cuda.rows.estimate import traffic_of
 from cuda_agent_backend.codegen.cuda.rows.loss import writer as cuda_totals
@@ -78,7 +78,6 @@ _FEW = 2
 """Schedules to ask for where it is enough to know that there are any."""
 _OF_PRODUCTS = {
     cuda_small.SKETCH: cuda_small.emit_small,
-    cuda_direct.SKETCH: cuda_direct.emit_direct,
     cuda_short.SKETCH: cuda_short.emit_short,
     cuda_halo.SKETCH: cuda_halo.emit_halo,
     cuda_phases.SKETCH: cuda_phases.emit_phases,
@@ -211,8 +210,9 @@ def _emit_kernel(
 ) -> Emitted:
     sketch = parameters.get("sketch")
     kernel = narrowed(kernel, needs_wide(region, kernel))
-    if sketch == "map":
-        return emit_map(kernel, region, parameters, name, device)
+    family = BY_NAME.get(str(sketch))
+    if family is not None:
+        return family.source(Problem(kernel, region, device), parameters, name)
     if sketch == cuda_transpose.SKETCH:
         return cuda_transpose.emit_transpose(kernel, region, parameters, name)
     if sketch == cuda_channels.SKETCH:
@@ -230,7 +230,7 @@ def _emit_kernel(
     if sketch == cuda_crossed.SKETCH:
         return cuda_crossed.emit_crossed(kernel, region, parameters, name)
     own = (cuda_channels.SKETCH, cuda_crossed.SKETCH, cuda_transpose.SKETCH, cuda_weighed.SKETCH)
-    known = ("map", "row", *own, cuda_totals.SKETCH, *_TILED, *_OF_PRODUCTS)
+    known = (*BY_NAME, "row", *own, cuda_totals.SKETCH, *_TILED, *_OF_PRODUCTS)
     raise Unsupported(f"sketch {sketch!r}; known: {', '.join(known)}")
 
 

@@ -14,7 +14,8 @@ from types import TracebackType
 from typing import Any
 
 from cuda_agent_backend.agent.tools.kernels import Bench
-from cuda_agent_backend.codegen.api import NotCovered, analyse, generate, schedules
+from cuda_agent_backend.codegen.api import analyse, generate, schedules
+from cuda_agent_backend.codegen.ir.failure import NotCovered
 from sandbox.plan.candidate import Candidate
 from sandbox.task.task import Task
 from sandbox.verdict import Baselines, Failure, Outcome

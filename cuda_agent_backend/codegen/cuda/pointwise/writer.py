@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from cuda_agent_backend.codegen.analysis.passes import Pass, passes
 from cuda_agent_backend.codegen.cuda.common.access import (
@@ -25,7 +25,9 @@ from cuda_agent_backend.codegen.cuda.common.parts import (
 from cuda_agent_backend.codegen.cuda.pointwise.stencil import tile_body, tile_loop
 from cuda_agent_backend.codegen.cuda.rows.program import read_once
 from cuda_agent_backend.codegen.ir.device import MAX_THREADS, DeviceFacts, ceildiv
+from cuda_agent_backend.codegen.ir.failure import NotCovered
 from cuda_agent_backend.codegen.ir.nest import Dim, Kernel
+from cuda_agent_backend.codegen.ir.parameters import integer, read, switch
 from cuda_agent_backend.codegen.ir.region import LoweredRegion, Store
 from cuda_agent_backend.codegen.ir.schedule import Parameter
 from cuda_agent_backend.codegen.ir.ssa import Body, Unsupported
@@ -36,20 +38,26 @@ MAX_UNROLL = 16
 
 @dataclass(frozen=True)
 class MapLayout:
-    """Schedule parameters of a pointwise kernel.
+    """Schedule parameters of a pointwise kernel."""
 
-    ``unroll``: vectors of a thread, a block apart. ``blocks``: blocks for each multiprocessor that stay and loop; 0: as
-    many as there is work. ``stream``: 1 for stores, ``once``: 1 for loads that leave the L2 cache first. ``rows``: rows
-    of a vector that a thread makes together, as cuda_stencil says; 0: vectors on their own.
-    """
-
-    vector: int = 1
-    unroll: int = 1
-    threads: int = 256
-    blocks: int = 0
-    stream: int = 0
-    once: int = 0
-    rows: int = 0
+    vector: int = integer(
+        "neighbouring elements that a thread loads and stores at a time", default=1
+    )
+    unroll: int = integer("vectors of a thread, a block apart", most=MAX_UNROLL, default=1)
+    threads: int = integer("threads of a block", most=MAX_THREADS, default=256)
+    blocks: int = integer(
+        "blocks for each multiprocessor that stay and loop; 0: as many as there is work",
+        least=0,
+        default=0,
+    )
+    stream: int = switch("1 for stores that leave the L2 cache first", default=0)
+    once: int = switch("1 for loads that leave the L2 cache first", default=0)
+    rows: int = integer(
+        "rows of a vector that a thread makes together, so that windows which overlap are read once; 0: vectors on "
+        "their own",
+        least=0,
+        default=0,
+    )
 
 
 def single_pass(kernel: Kernel) -> Pass | None:
@@ -66,17 +74,12 @@ def map_dims(kernel: Kernel, p: Pass) -> tuple[Dim, ...]:
 
 
 def _read(parameters: Mapping[str, Parameter], dims: Sequence[Dim], loop: int | None) -> MapLayout:
-    numbers = {k: v for k, v in parameters.items() if k != "sketch"}
-    known = {f.name for f in fields(MapLayout)}
-    for name, value in numbers.items():
-        if name not in known or not isinstance(value, int):
-            raise Unsupported(f"schedule parameter {name}={value!r} of a pointwise kernel")
-    layout = MapLayout(**{k: int(v) for k, v in numbers.items()})
+    layout = read(MapLayout, parameters)
+    if isinstance(layout, NotCovered):
+        raise Unsupported(layout.reason)
     line = dims[-1][1] if dims else 1
-    fits = 1 <= layout.threads <= MAX_THREADS and 1 <= layout.unroll <= MAX_UNROLL
-    if layout.rows:
-        fits = fits and 0 <= layout.rows <= (dims[loop][1] if loop is not None else 0)
-    if not fits or layout.vector < 1 or line % layout.vector or layout.blocks < 0:
+    most_rows = dims[loop][1] if loop is not None else 0
+    if layout.rows > most_rows or line % layout.vector:
         raise Unsupported("a pointwise schedule that does not fit the sizes")
     return layout
 

@@ -1,0 +1,40 @@
+"""The family of matrix products with few columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cuda_agent_backend.codegen.analysis.gemm import Contraction
+from cuda_agent_backend.codegen.cuda.common.parts import Emitted
+from cuda_agent_backend.codegen.cuda.family import KernelFamily, Parameters, Place, Problem
+from cuda_agent_backend.codegen.cuda.gemm.skinny.writer import SKETCH, direct_schedules, emit_direct
+from cuda_agent_backend.codegen.ir.device import MAX_THREADS
+from cuda_agent_backend.codegen.ir.failure import NotCovered
+from cuda_agent_backend.codegen.ir.parameters import integer
+from cuda_agent_backend.codegen.ir.schedule import Parameter
+
+
+@dataclass(frozen=True)
+class SkinnyParams:
+    rows: int = integer("results of a thread, which follow each other along the rows")
+    threads: int = integer("threads of a block", most=MAX_THREADS)
+
+
+class Skinny(KernelFamily[SkinnyParams, Contraction]):
+    name = SKETCH
+    title = "Products with few columns"
+    docs = ""
+    params = SkinnyParams
+    place = Place.FIRST
+
+    def match(self, problem: Problem) -> Contraction | NotCovered:
+        return problem.numbers or NotCovered("no matrix product of numbers")
+
+    def schedules(self, match: Contraction, problem: Problem) -> list[Parameters]:
+        return direct_schedules(match, problem.device)
+
+    def emit(
+        self, match: Contraction, problem: Problem, given: Mapping[str, Parameter], name: str
+    ) -> Emitted:
+        return emit_direct(problem.kernel, match, problem.region, given, name, problem.device)

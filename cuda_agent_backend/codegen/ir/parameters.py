@@ -1,0 +1,102 @@
+"""Schedule parameters as typed dataclasses: each field says what it means and which values it may have.
+
+    @dataclass(frozen=True)
+    class SkinnyParams:
+        rows: int = integer("rows of a thread")
+        order: str = string("who goes first", among=("rows", "columns"), default="rows")
+
+A policy may send any names and values. `read` checks them against the fields and gives the dataclass, or the reason why
+not. What depends on a kernel's sizes or on the device is for the family to check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from cuda_agent_backend.codegen.ir.failure import NotCovered
+from cuda_agent_backend.codegen.ir.schedule import MAX_PARAMETER, Parameter
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+SKETCH = "sketch"
+"""The parameter that names the family of a kernel; no field of a dataclass."""
+_KEY = "meaning"
+P = TypeVar("P", bound="DataclassInstance")
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What one parameter means, for people and policies, and its values.
+
+    among: all values that there are; empty where any word, or any number from ``least`` to ``most``, is one.
+    """
+
+    text: str
+    is_word: bool
+    least: int = 1
+    most: int = MAX_PARAMETER
+    among: tuple[Parameter, ...] = ()
+
+    def problem(self, value: object) -> str | None:
+        """Why ``value`` cannot be; None where it can."""
+        if self.among:
+            known = any(type(value) is type(one) and value == one for one in self.among)
+            return None if known else f"one of {', '.join(map(str, self.among))}"
+        if self.is_word:
+            return None if isinstance(value, str) else "a word"
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if whole and self.least <= value <= self.most:  # type: ignore[operator]
+            return None
+        return f"a number from {self.least} to {self.most}"
+
+
+def integer(
+    text: str,
+    *,
+    least: int = 1,
+    most: int = MAX_PARAMETER,
+    among: tuple[int, ...] = (),
+    default: int | None = None,
+) -> Any:
+    """A dataclass field for a number. text: what it means, in Markdown. default: None where it must be given."""
+    meaning = Meaning(text, False, least, most, among)
+    return field(default=MISSING if default is None else default, metadata={_KEY: meaning})
+
+
+def switch(text: str, *, default: int | None = None) -> Any:
+    """A dataclass field that is 0 or 1."""
+    return integer(text, among=(0, 1), default=default)
+
+
+def string(text: str, *, among: tuple[str, ...] = (), default: str | None = None) -> Any:
+    """A dataclass field for a word: one of ``among``, or any where that is empty."""
+    meaning = Meaning(text, True, among=among)
+    return field(default=MISSING if default is None else default, metadata={_KEY: meaning})
+
+
+def meanings(params: type[DataclassInstance]) -> dict[str, Meaning]:
+    """The parameters of a dataclass, by name; fields that are no parameters are left out."""
+    return {f.name: f.metadata[_KEY] for f in fields(params) if _KEY in f.metadata}
+
+
+def read(params: type[P], given: Mapping[str, Parameter]) -> P | NotCovered:
+    """``given`` as a ``params``; the reason where a name is unknown or missing, or a value is not one of its own."""
+    known = meanings(params)
+    own = {name: value for name, value in given.items() if name != SKETCH}
+    for name, value in own.items():
+        if name not in known:
+            return NotCovered(f"no schedule parameter {name!r}; known: {', '.join(known)}")
+        problem = known[name].problem(value)
+        if problem is not None:
+            return NotCovered(f"schedule parameter {name}={value!r}; it is {problem}")
+    missing = [f.name for f in fields(params) if f.name not in own and _is_needed(f)]
+    if missing:
+        return NotCovered(f"schedule parameters that are missing: {', '.join(missing)}")
+    return params(**own)
+
+
+def _is_needed(of: Field[Any]) -> bool:
+    return _KEY in of.metadata and of.default is MISSING
