@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cuda_agent_backend.codegen.cuda import generate as cuda
-from cuda_agent_backend.codegen.cuda.common.frame import RUN
+from cuda_agent_backend.codegen.cuda.rows.loops import RUN
 from cuda_agent_backend.codegen.ir.schedule import Parameter, Schedule
 from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from sandbox.compile.candidate import compile_candidate

@@ -17,8 +17,8 @@ from cuda_agent_backend.codegen.cuda.common.access import (
     is_aligned,
     share_divisors,
 )
-from cuda_agent_backend.codegen.cuda.common.frame import position_loop
 from cuda_agent_backend.codegen.cuda.rows.layout import Layout
+from cuda_agent_backend.codegen.cuda.rows.loops import position_loop
 from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Value
 
 

@@ -17,7 +17,6 @@ import sympy
 
 from cuda_agent_backend.codegen.analysis.passes import Pass
 from cuda_agent_backend.codegen.cuda.common.access import LanePrinter, local_reader
-from cuda_agent_backend.codegen.cuda.common.frame import decompose, indented
 from cuda_agent_backend.codegen.cuda.common.parts import (
     BYTES,
     Emitted,
@@ -27,6 +26,7 @@ from cuda_agent_backend.codegen.cuda.common.parts import (
     parameters_of,
     temporary,
 )
+from cuda_agent_backend.codegen.cuda.common.text import decompose, indented
 from cuda_agent_backend.codegen.cuda.pointwise.writer import map_dims, single_pass, stage_lines
 from cuda_agent_backend.codegen.cuda.transpose.writer import (
     SECTOR,

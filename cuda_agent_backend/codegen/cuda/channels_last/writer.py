@@ -20,7 +20,6 @@ import torch
 
 from cuda_agent_backend.codegen.analysis.passes import Pass
 from cuda_agent_backend.codegen.cuda.common.access import LanePrinter, local_reader
-from cuda_agent_backend.codegen.cuda.common.frame import decompose, indented
 from cuda_agent_backend.codegen.cuda.common.parts import (
     BYTES,
     Emitted,
@@ -29,6 +28,7 @@ from cuda_agent_backend.codegen.cuda.common.parts import (
     needs_wide,
     parameters_of,
 )
+from cuda_agent_backend.codegen.cuda.common.text import decompose, indented
 from cuda_agent_backend.codegen.cuda.pointwise.stencil import has_taps, tile_body, tile_rows
 from cuda_agent_backend.codegen.cuda.pointwise.writer import map_dims, single_pass
 from cuda_agent_backend.codegen.ir.device import WARP, ceildiv

@@ -16,8 +16,8 @@ import sympy
 import torch
 
 from cuda_agent_backend.codegen.analysis.gemm import Contraction, Factor, Lines, points
-from cuda_agent_backend.codegen.cuda.common.frame import decompose, indented
 from cuda_agent_backend.codegen.cuda.common.parts import parameters_of, temporary
+from cuda_agent_backend.codegen.cuda.common.text import decompose, indented
 from cuda_agent_backend.codegen.cuda.gemm.operands import COPY_BYTES, Side, side_of
 from cuda_agent_backend.codegen.ir.device import DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.ir.nest import Dim, row_major

@@ -16,8 +16,8 @@ import torch
 
 from cuda_agent_backend.codegen.analysis.banded import ALL, FAR, NONE, Band, need_of
 from cuda_agent_backend.codegen.analysis.gemm import Contraction, Factor, points
-from cuda_agent_backend.codegen.cuda.common.frame import decompose, indented
 from cuda_agent_backend.codegen.cuda.common.parts import parameters_of
+from cuda_agent_backend.codegen.cuda.common.text import decompose, indented
 from cuda_agent_backend.codegen.cuda.gemm.aligned_operands import (
     HALF_OPERATIONS_PER_SECOND,
     LAUNCH_SECONDS,

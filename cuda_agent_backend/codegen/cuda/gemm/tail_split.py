@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from cuda_agent_backend.codegen.analysis.gemm import Contraction
-from cuda_agent_backend.codegen.cuda.common.frame import indented
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted, parameters_of, temporary
+from cuda_agent_backend.codegen.cuda.common.text import indented
 from cuda_agent_backend.codegen.cuda.gemm.tail_wave import last_wave_of
 from cuda_agent_backend.codegen.cuda.gemm.tiles import Tiles, read_tiles
 from cuda_agent_backend.codegen.cuda.gemm.writer import TAIL_THREADS, Writer

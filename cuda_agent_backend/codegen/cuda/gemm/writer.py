@@ -17,7 +17,6 @@ from cuda_agent_backend.codegen.analysis.banded import ALL
 from cuda_agent_backend.codegen.analysis.gemm import Contraction, Factor, points
 from cuda_agent_backend.codegen.analysis.quantized_operand import fits
 from cuda_agent_backend.codegen.cuda.common.access import LanePrinter
-from cuda_agent_backend.codegen.cuda.common.frame import decompose, indented
 from cuda_agent_backend.codegen.cuda.common.parts import (
     Emitted,
     buffers_of,
@@ -25,6 +24,7 @@ from cuda_agent_backend.codegen.cuda.common.parts import (
     parameters_of,
     temporary,
 )
+from cuda_agent_backend.codegen.cuda.common.text import decompose, indented
 from cuda_agent_backend.codegen.cuda.gemm.aligned_operands import aligned_sides, copying, sides_of
 from cuda_agent_backend.codegen.cuda.gemm.banded import (
     Bands,

@@ -24,8 +24,8 @@ from cuda_agent_backend.codegen.cuda.common.access import (
     local_reader,
     share_divisors,
 )
-from cuda_agent_backend.codegen.cuda.common.frame import indented
 from cuda_agent_backend.codegen.cuda.common.parts import local_types
+from cuda_agent_backend.codegen.cuda.common.text import indented
 from cuda_agent_backend.codegen.ir.device import ceildiv
 from cuda_agent_backend.codegen.ir.nest import AT_LEAST, Dim, Kernel, coefficient
 from cuda_agent_backend.codegen.ir.printer import COMPUTE_TYPES, Printer, c_index

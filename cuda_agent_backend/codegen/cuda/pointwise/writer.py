@@ -14,7 +14,6 @@ from cuda_agent_backend.codegen.cuda.common.access import (
     flatten,
     local_reader,
 )
-from cuda_agent_backend.codegen.cuda.common.frame import indented
 from cuda_agent_backend.codegen.cuda.common.parts import (
     Emitted,
     buffers_of,
@@ -22,6 +21,7 @@ from cuda_agent_backend.codegen.cuda.common.parts import (
     needs_wide,
     parameters_of,
 )
+from cuda_agent_backend.codegen.cuda.common.text import indented
 from cuda_agent_backend.codegen.cuda.pointwise.stencil import tile_body, tile_loop
 from cuda_agent_backend.codegen.cuda.rows.program import read_once
 from cuda_agent_backend.codegen.ir.device import MAX_THREADS, DeviceFacts, ceildiv

@@ -10,8 +10,8 @@ from functools import cached_property
 import sympy
 
 from cuda_agent_backend.codegen.cuda.common.access import LanePrinter
-from cuda_agent_backend.codegen.cuda.common.frame import block, decompose, indented
 from cuda_agent_backend.codegen.cuda.common.narrow_integers import narrowed_body
+from cuda_agent_backend.codegen.cuda.common.text import block, decompose, indented
 from cuda_agent_backend.codegen.cuda.reroll.match import STEP, Handed, LaneStage, Load, Rolled
 from cuda_agent_backend.codegen.ir.device import WARP, ceildiv
 from cuda_agent_backend.codegen.ir.headers import header

@@ -17,12 +17,12 @@ from dataclasses import replace
 
 import torch
 
-from cuda_agent_backend.codegen.cuda.common.frame import grid_size
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted, temporary
 from cuda_agent_backend.codegen.cuda.rows.combine import MET, PLACES
+from cuda_agent_backend.codegen.cuda.rows.frame import grid_size
 from cuda_agent_backend.codegen.cuda.rows.layout import Layout
 from cuda_agent_backend.codegen.cuda.rows.program import RowProgram
-from cuda_agent_backend.codegen.cuda.rows.writer import Item, RowWriter
+from cuda_agent_backend.codegen.cuda.rows.row_writer import Item, RowWriter
 from cuda_agent_backend.codegen.ir.device import DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.ssa import Unsupported

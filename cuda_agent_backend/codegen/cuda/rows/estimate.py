@@ -15,9 +15,9 @@ import sympy
 from cuda_agent_backend.codegen.analysis.gemm import contraction_of
 from cuda_agent_backend.codegen.analysis.passes import Pass
 from cuda_agent_backend.codegen.cuda.common.access import POSITION, Flat
-from cuda_agent_backend.codegen.cuda.common.frame import row_groups
 from cuda_agent_backend.codegen.cuda.common.parts import needs_wide
 from cuda_agent_backend.codegen.cuda.rows.combine import near_threads
+from cuda_agent_backend.codegen.cuda.rows.frame import row_groups
 from cuda_agent_backend.codegen.cuda.rows.layout import Layout
 from cuda_agent_backend.codegen.cuda.rows.program import Key, RowProgram, is_full, row_points
 from cuda_agent_backend.codegen.ir.device import WARP, DeviceFacts, ceildiv

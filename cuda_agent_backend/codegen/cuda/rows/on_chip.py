@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import sympy
 
 from cuda_agent_backend.codegen.cuda.common.access import POSITION, Flat, LanePrinter, is_aligned
-from cuda_agent_backend.codegen.cuda.common.frame import Span, position_loop, span_loops
 from cuda_agent_backend.codegen.cuda.common.parts import BYTES, SharedMemory, local_types
 from cuda_agent_backend.codegen.cuda.rows.layout import Layout
+from cuda_agent_backend.codegen.cuda.rows.loops import Span, position_loop, span_loops
 from cuda_agent_backend.codegen.cuda.rows.program import RowProgram
 from cuda_agent_backend.codegen.cuda.rows.transposed_loads import Key
 from cuda_agent_backend.codegen.ir.nest import coefficient, stays_within

@@ -11,38 +11,36 @@ more from left to right, as torch's own blocks nearly are; but not where blocks 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from cuda_agent_backend.codegen.analysis.passes import one_before
-from cuda_agent_backend.codegen.cuda.common.frame import block, indented, position_loop
 from cuda_agent_backend.codegen.cuda.common.parts import BYTES, Accumulator
+from cuda_agent_backend.codegen.cuda.common.text import block, indented
 from cuda_agent_backend.codegen.cuda.rows.combine import join, load_partials, store_partial
+from cuda_agent_backend.codegen.cuda.rows.loops import position_loop
+from cuda_agent_backend.codegen.cuda.rows.pass_bodies import PassBodies, shared_arrays
 from cuda_agent_backend.codegen.ir.device import WARP
 from cuda_agent_backend.codegen.ir.nest import RowStage
 from cuda_agent_backend.codegen.ir.printer import COMPUTE_TYPES
 from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from cuda_agent_backend.codegen.ir.value_types import stage_dtype
 
-if TYPE_CHECKING:
-    from cuda_agent_backend.codegen.cuda.rows.writer import RowWriter
 
-
-def scan_pass(writer: RowWriter, number: int) -> list[str]:
+def scan_pass(writer: PassBodies, number: int) -> list[str]:
     """Statements of the scan that is pass ``number``."""
     p, layout = writer.program.passes[number], writer.layout
     stage = p.stages[0]
     if len(p.inner) != 1 or stage.points != layout.points:
         raise Unsupported("scan over part of a row")
-    made = {s.buffer for st in p.stages for s in st.local_stores} & writer.program.shared
+    made = shared_arrays(writer, p.stages)
     if made and layout.segments > 1:
         raise Unsupported("an array read across the segments of a row")
     scan = _InnerScan if layout.inner else _OuterScan
     return [*scan(writer, number, stage).lines(), *(["__syncthreads();"] if made else [])]
 
 
-def scan_total(writer: RowWriter, number: int) -> list[str]:
+def scan_total(writer: PassBodies, number: int) -> list[str]:
     """Statements that leave the total of this block's segment in memory."""
-    layout, ((name, acc),) = writer.layout, writer.totals(number)
+    layout, ((name, acc),) = writer.layout, writer.scan_totals(number)
     body = _values(writer, number, acc, f"a{name}.update(VALUE);")
     return [
         f"{acc.of(layout.vector)} a{name};",
@@ -53,7 +51,7 @@ def scan_total(writer: RowWriter, number: int) -> list[str]:
     ]
 
 
-def _values(writer: RowWriter, number: int, acc: Accumulator, use: str) -> list[str]:
+def _values(writer: PassBodies, number: int, acc: Accumulator, use: str) -> list[str]:
     """The scan's body at one position and a statement that uses its value."""
 
     def at_end(_: int, stage: RowStage, value: str) -> list[str]:
@@ -70,14 +68,14 @@ def _each(held: int, statements: Sequence[str]) -> list[str]:
 class _Scan:
     """What both lane modes share: names, and what goes before this block's segment."""
 
-    def __init__(self, writer: RowWriter, number: int, stage: RowStage) -> None:
+    def __init__(self, writer: PassBodies, number: int, stage: RowStage) -> None:
         self.writer, self.number, self.layout, self.memory = (
             writer,
             number,
             writer.layout,
             writer.memory,
         )
-        ((self.name, self.acc),) = writer.totals(number)
+        ((self.name, self.acc),) = writer.scan_totals(number)
         self.type, self.op = self.acc.value, f"ca::scan_{stage.combine}"
         self.result = COMPUTE_TYPES[stage_dtype(stage)]
         self.identity = f"{self.op}::identity<{self.type}>()"
@@ -98,7 +96,8 @@ class _Scan:
         loads = load_partials(
             self.layout, self.writer.source_segments, self.name, self.acc, "segment"
         )
-        joined = self.writer.join_lanes(self.name, self.acc)
+        joined = self.writer.join_lanes([(self.name, self.acc)])
+        joined = [line.replace("across<L>", f"across<{lanes}>") for line in joined]
         return [*loads, *joined], f"f{self.name}.result()"
 
     def finish(self, found: str, previous: str) -> list[str]:
@@ -107,7 +106,7 @@ class _Scan:
         if self.type != self.result and not self.narrow:
             given = {name: f"ca::to<{self.result}>({value})" for name, value in given.items()}
         names = [f"const auto {name} = {value};" for name, value in given.items()]
-        return [*names, *self.statements, *self.stores, *self.writer.tail(self.number)]
+        return [*names, *self.statements, *self.stores, *self.writer.after_scan(self.number)]
 
     @property
     def narrow(self) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from cuda_agent_backend.codegen.cuda.common.frame import row_groups
 from cuda_agent_backend.codegen.cuda.rows.cooperative_schedules import grid_schedules
 from cuda_agent_backend.codegen.cuda.rows.estimate import (
     LINE_BYTES,
@@ -15,6 +14,7 @@ from cuda_agent_backend.codegen.cuda.rows.estimate import (
     resident_blocks,
     row_facts,
 )
+from cuda_agent_backend.codegen.cuda.rows.frame import row_groups
 from cuda_agent_backend.codegen.cuda.rows.layout import read_layout
 from cuda_agent_backend.codegen.cuda.rows.row_blocking import TOGETHER, shared_loop
 from cuda_agent_backend.codegen.cuda.rows.transposed_loads import square_schedules

@@ -13,7 +13,7 @@ from cuda_agent_backend.codegen.analysis.passes import Pass
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted, partial_buffers
 from cuda_agent_backend.codegen.cuda.rows.layout import Layout
 from cuda_agent_backend.codegen.cuda.rows.program import RowProgram, is_full
-from cuda_agent_backend.codegen.cuda.rows.writer import Item, RowWriter
+from cuda_agent_backend.codegen.cuda.rows.row_writer import Item, RowWriter
 from cuda_agent_backend.codegen.ir.device import MAX_THREADS, WARP, DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.ssa import Unsupported
@@ -43,7 +43,7 @@ def emit_split(
                 continue
             for parameter, ctype, buffer in partial_buffers(
                 name,
-                writer.totals(n) if scans else writer.reductions(n),
+                writer.scan_totals(n) if scans else writer.reductions(n),
                 layout.rows * layout.segments,
             ):
                 const = "" if what == "partial" else "const "

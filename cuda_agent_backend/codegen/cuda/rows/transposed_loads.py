@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 import sympy
 
 from cuda_agent_backend.codegen.cuda.common.access import POSITION, LanePrinter, is_aligned
-from cuda_agent_backend.codegen.cuda.common.frame import indented
+from cuda_agent_backend.codegen.cuda.common.text import indented
 from cuda_agent_backend.codegen.cuda.rows.layout import Layout
 from cuda_agent_backend.codegen.cuda.rows.program import RowProgram
 from cuda_agent_backend.codegen.ir.device import WARP, DeviceFacts, ceildiv

@@ -18,7 +18,6 @@ import sympy
 
 from cuda_agent_backend.codegen.analysis.passes import Pass
 from cuda_agent_backend.codegen.cuda.common.access import LanePrinter, local_reader
-from cuda_agent_backend.codegen.cuda.common.frame import decompose, indented
 from cuda_agent_backend.codegen.cuda.common.parts import (
     BYTES,
     Emitted,
@@ -27,6 +26,7 @@ from cuda_agent_backend.codegen.cuda.common.parts import (
     needs_wide,
     parameters_of,
 )
+from cuda_agent_backend.codegen.cuda.common.text import decompose, indented
 from cuda_agent_backend.codegen.cuda.pointwise.writer import map_dims, single_pass, stage_lines
 from cuda_agent_backend.codegen.ir.device import ceildiv
 from cuda_agent_backend.codegen.ir.nest import Dim, Kernel, coefficient

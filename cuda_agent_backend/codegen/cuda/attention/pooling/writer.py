@@ -16,7 +16,6 @@ import torch
 from cuda_agent_backend.codegen.analysis.gemm import points
 from cuda_agent_backend.codegen.cuda.attention.pooling.match import HIDDEN, Weighing
 from cuda_agent_backend.codegen.cuda.common.access import LanePrinter, local_reader
-from cuda_agent_backend.codegen.cuda.common.frame import decompose, indented
 from cuda_agent_backend.codegen.cuda.common.parts import (
     Emitted,
     buffers_of,
@@ -24,6 +23,7 @@ from cuda_agent_backend.codegen.cuda.common.parts import (
     parameters_of,
     temporary,
 )
+from cuda_agent_backend.codegen.cuda.common.text import decompose, indented
 from cuda_agent_backend.codegen.cuda.gemm.operands import in_vectors
 from cuda_agent_backend.codegen.ir.device import WARP, DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.ir.nest import Kernel

@@ -19,8 +19,8 @@ import torch
 
 from cuda_agent_backend.codegen.analysis.gemm import Contraction
 from cuda_agent_backend.codegen.cuda.common.access import is_aligned
-from cuda_agent_backend.codegen.cuda.common.frame import decompose, indented
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted, parameters_of, temporary
+from cuda_agent_backend.codegen.cuda.common.text import decompose, indented
 from cuda_agent_backend.codegen.cuda.conv.halo.match import Halo, halo_of
 from cuda_agent_backend.codegen.cuda.gemm.operands import Output
 from cuda_agent_backend.codegen.cuda.gemm.tiles import Tiles

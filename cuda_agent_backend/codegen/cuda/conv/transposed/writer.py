@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cuda_agent_backend.codegen.analysis.gemm import Contraction
-from cuda_agent_backend.codegen.cuda.common.frame import indented
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted
+from cuda_agent_backend.codegen.cuda.common.text import indented
 from cuda_agent_backend.codegen.cuda.conv.halo.writer import (
     CHUNK,
     PIECE,

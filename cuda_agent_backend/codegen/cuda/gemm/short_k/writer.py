@@ -15,13 +15,13 @@ from dataclasses import dataclass, fields
 import torch
 
 from cuda_agent_backend.codegen.analysis.gemm import Contraction
-from cuda_agent_backend.codegen.cuda.common.frame import decompose, indented
 from cuda_agent_backend.codegen.cuda.common.parts import (
     Emitted,
     buffers_of,
     needs_wide,
     parameters_of,
 )
+from cuda_agent_backend.codegen.cuda.common.text import decompose, indented
 from cuda_agent_backend.codegen.cuda.gemm.operands import Output, Side, output_of, side_of
 from cuda_agent_backend.codegen.cuda.gemm.writer import find_lines, tail_lines
 from cuda_agent_backend.codegen.ir.device import MAX_THREADS, WARP, DeviceFacts, ceildiv

@@ -19,7 +19,6 @@ import sympy
 
 from cuda_agent_backend.codegen.analysis.gemm import Contraction, Factor, points
 from cuda_agent_backend.codegen.cuda.common.access import Flat, LanePrinter, flat_body, local_reader
-from cuda_agent_backend.codegen.cuda.common.frame import block, decompose, indented
 from cuda_agent_backend.codegen.cuda.common.parts import (
     Emitted,
     buffers_of,
@@ -27,6 +26,7 @@ from cuda_agent_backend.codegen.cuda.common.parts import (
     needs_wide,
     parameters_of,
 )
+from cuda_agent_backend.codegen.cuda.common.text import block, decompose, indented
 from cuda_agent_backend.codegen.cuda.gemm.filter_taps import OPERATIONS, holds
 from cuda_agent_backend.codegen.cuda.gemm.operands import in_vectors
 from cuda_agent_backend.codegen.cuda.pointwise.stencil import Ranges, bounds

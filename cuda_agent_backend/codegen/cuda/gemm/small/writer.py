@@ -15,7 +15,6 @@ import torch
 
 from cuda_agent_backend.codegen.analysis.gemm import Contraction, Factor, by_memory, merged, points
 from cuda_agent_backend.codegen.cuda.common.access import LanePrinter, local_reader
-from cuda_agent_backend.codegen.cuda.common.frame import block, decompose, indented
 from cuda_agent_backend.codegen.cuda.common.parts import (
     Emitted,
     SharedMemory,
@@ -24,6 +23,7 @@ from cuda_agent_backend.codegen.cuda.common.parts import (
     needs_wide,
     parameters_of,
 )
+from cuda_agent_backend.codegen.cuda.common.text import block, decompose, indented
 from cuda_agent_backend.codegen.ir.device import MAX_THREADS, DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.ir.nest import Dim, Kernel
 from cuda_agent_backend.codegen.ir.printer import c_index, literal

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cuda_agent_backend.codegen.cuda.common.frame import row_groups
 from cuda_agent_backend.codegen.cuda.rows.estimate import (
     BASE_REGISTERS,
     MOST_BLOCKS,
@@ -14,6 +13,7 @@ from cuda_agent_backend.codegen.cuda.rows.estimate import (
     resident_blocks,
     row_facts,
 )
+from cuda_agent_backend.codegen.cuda.rows.frame import row_groups
 from cuda_agent_backend.codegen.cuda.rows.layout import read_layout
 from cuda_agent_backend.codegen.cuda.rows.loss.match import Totalled
 from cuda_agent_backend.codegen.cuda.rows.loss.writer import (

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from cuda_agent_backend.codegen.analysis.cancellation import mark_cancelling
 from cuda_agent_backend.codegen.analysis.passes import Pass
 from cuda_agent_backend.codegen.cuda.common.access import Flat
-from cuda_agent_backend.codegen.cuda.common.frame import grid_size, indented, row_groups, row_lines
 from cuda_agent_backend.codegen.cuda.common.narrow_integers import narrowed
 from cuda_agent_backend.codegen.cuda.common.parts import (
     Accumulator,
@@ -22,12 +21,15 @@ from cuda_agent_backend.codegen.cuda.common.parts import (
     needs_wide,
     partial_buffers,
 )
+from cuda_agent_backend.codegen.cuda.common.text import indented
+from cuda_agent_backend.codegen.cuda.rows.frame import grid_size, row_groups, row_lines
 from cuda_agent_backend.codegen.cuda.rows.layout import Layout, read_layout
 from cuda_agent_backend.codegen.cuda.rows.loss.match import Totalled
+from cuda_agent_backend.codegen.cuda.rows.pass_bodies import SCALAR_GUARD
 from cuda_agent_backend.codegen.cuda.rows.program import RowProgram, row_points
+from cuda_agent_backend.codegen.cuda.rows.row_writer import RowWriter
 from cuda_agent_backend.codegen.cuda.rows.split import finishing_layout, launches_of
 from cuda_agent_backend.codegen.cuda.rows.table_rows import sharing_rows
-from cuda_agent_backend.codegen.cuda.rows.writer import SCALAR_GUARD, RowWriter
 from cuda_agent_backend.codegen.ir.device import WARP, DeviceFacts
 from cuda_agent_backend.codegen.ir.nest import Kernel, RowStage, merge_outer
 from cuda_agent_backend.codegen.ir.region import LoweredRegion

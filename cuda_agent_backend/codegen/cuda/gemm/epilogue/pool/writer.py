@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from cuda_agent_backend.codegen.analysis.banded import ALL
 from cuda_agent_backend.codegen.analysis.gemm import points
 from cuda_agent_backend.codegen.cuda.common.access import LanePrinter, local_reader
-from cuda_agent_backend.codegen.cuda.common.frame import decompose, indented
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted, local_types
+from cuda_agent_backend.codegen.cuda.common.text import decompose, indented
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.pool.match import Pooling
 from cuda_agent_backend.codegen.cuda.gemm.operands import Output, output_of
 from cuda_agent_backend.codegen.cuda.gemm.tiles import Tiles, read_tiles

@@ -14,8 +14,8 @@ import torch
 
 from cuda_agent_backend.codegen.analysis.banded import ALL
 from cuda_agent_backend.codegen.cuda.common.access import LanePrinter, share_divisors
-from cuda_agent_backend.codegen.cuda.common.frame import decompose, indented
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted, local_types
+from cuda_agent_backend.codegen.cuda.common.text import decompose, indented
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.directions import Direction, accumulator
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.gather import KIND
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.match import Reducing

@@ -16,8 +16,8 @@ import torch
 from cuda_agent_backend.codegen.analysis.banded import ALL
 from cuda_agent_backend.codegen.analysis.cancellation import mark_cancelling
 from cuda_agent_backend.codegen.analysis.gemm import points
-from cuda_agent_backend.codegen.cuda.common.frame import decompose, indented
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted
+from cuda_agent_backend.codegen.cuda.common.text import decompose, indented
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.row.match import WholeRows
 from cuda_agent_backend.codegen.cuda.gemm.operands import Output
 from cuda_agent_backend.codegen.cuda.gemm.tiles import Tiles, read_tiles
@@ -25,7 +25,7 @@ from cuda_agent_backend.codegen.cuda.gemm.tma_boxes import in_batches
 from cuda_agent_backend.codegen.cuda.gemm.writer import Writer, tail_lines
 from cuda_agent_backend.codegen.cuda.rows.layout import Layout
 from cuda_agent_backend.codegen.cuda.rows.program import RowProgram
-from cuda_agent_backend.codegen.cuda.rows.writer import RowWriter
+from cuda_agent_backend.codegen.cuda.rows.row_writer import RowWriter
 from cuda_agent_backend.codegen.ir.device import WARP, DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.ir.region import Buffer
 from cuda_agent_backend.codegen.ir.schedule import Parameter
@@ -46,10 +46,10 @@ class TileRows(RowWriter):
 
     def text(self) -> list[str]:
         """All passes over the row of a thread. Raises Unsupported where they take more than registers."""
-        self._start()
+        self.start()
         self.keeper.declare_shared()
         passes = range(len(self.program.passes))
-        items = [line for n in passes for line in ("{", *indented(self._item("pass", n)), "}")]
+        items = [line for n in passes for line in ("{", *indented(self.item("pass", n)), "}")]
         body = [*self.keeper.fetch(), *self.keeper.declarations(), *items]
         if self.memory.size:
             raise Unsupported("rows whose threads read what others made of them")
