@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import ast
+import json
+import os
 import re
 import shutil
 import subprocess
 import sys
+import sysconfig
+import venv
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from cuda_agent_backend.cli import command as cli
+from cuda_agent_backend.cli.demo import MODELS
 from cuda_agent_backend.options import OURS, PREFIX, Options
 from cuda_agent_backend.settings import VARIABLES
 from cuda_agent_backend.sources import digest, source_digest
@@ -155,16 +160,58 @@ def test_building_needs_no_torch() -> None:
     assert required and "torch" not in required.group(1)
 
 
-@pytest.mark.slow
-def test_a_wheel_holds_every_file_of_the_packages(tmp_path: Path) -> None:
-    """An installation that is not editable needs the headers that sketches print, too."""
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel that is built from a source distribution, as an index would serve both."""
+    folder = tmp_path_factory.mktemp("built")
+    setup = [sys.executable, "setup.py", "--quiet", "egg_info", "--egg-base", str(folder)]
+    subprocess.run([*setup, "sdist", "--dist-dir", str(folder)], cwd=ROOT, check=True)
+    (sdist,) = folder.glob("*.tar.gz")
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*build, "--wheel-dir", str(tmp_path), str(ROOT)], check=True)
-    (wheel,) = tmp_path.glob("*.whl")
+    subprocess.run([*build, "--wheel-dir", str(folder), str(sdist)], check=True)
+    (found,) = folder.glob("*.whl")
+    return found
+
+
+@pytest.mark.slow
+def test_a_wheel_holds_every_file_of_the_packages(wheel: Path) -> None:
+    """An installation that is not editable needs the headers that kernel families print, too."""
     held = set(zipfile.ZipFile(wheel).namelist())
     files = {p for name in PACKAGES for p in (ROOT / name).rglob("*.*") if p.is_file()}
     wanted = {str(p.relative_to(ROOT)) for p in files if p.suffix not in {".pyc", ".so"}}
     assert wanted - held == set()
+    kinds = {Path(name).suffix for name in held}
+    assert {".cuh", ".h", ".cpp", ".md", ".pyi", ".typed", ".so"} <= kinds
+
+
+@pytest.mark.slow
+def test_an_installation_outside_the_checkout_runs(wheel: Path, tmp_path: Path) -> None:
+    """Without anything of the checkout `doctor` finds what it needs, and `demo` runs from what the wheel holds."""
+    place = tmp_path / "environment"
+    venv.create(place, with_pip=False)
+    packages = sysconfig.get_path("purelib", vars={"base": str(place), "platbase": str(place)})
+    others = [path for path in sys.path if path and not Path(path).is_relative_to(ROOT / "tests")]
+    shared = [path for path in others if Path(path).is_dir() and Path(path) != ROOT]
+    (Path(packages) / "shared.pth").write_text("\n".join(shared))
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run([*install, "--target", packages, str(wheel)], check=True)
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+
+    def command(*words: str) -> subprocess.CompletedProcess[str]:
+        python = [str(place / "bin" / "python"), "-m", "cuda_agent_backend", *words]
+        return subprocess.run(
+            python, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+
+    where = [str(place / "bin" / "python"), "-c", "import sandbox; print(sandbox.__file__)"]
+    said = subprocess.run(where, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert said.stdout.startswith(packages), said
+    doctor = command("doctor", "--quick")
+    assert doctor.returncode == 0, doctor
+    demo = command("demo", "--budget", "5", "--json", "demo.json")
+    found = json.loads((tmp_path / "demo.json").read_text(encoding="utf-8"))
+    assert [model["name"] for model in found["models"]] == list(MODELS), demo
+    assert all(model["accurate"] for model in found["models"]), demo
 
 
 def test_the_changelog_knows_the_version() -> None:

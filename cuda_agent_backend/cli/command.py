@@ -98,9 +98,7 @@ def _demo_parser(demo: argparse.ArgumentParser) -> None:
         "--budget", type=seconds, default=120.0, help="most seconds of search per graph"
     )
     demo.add_argument("--build-dir", type=Path, default=Path("build"), help="where it works")
-    demo.add_argument(
-        "--models", type=Path, default=Path("examples/models.py"), help="file with the models"
-    )
+    demo.add_argument("--models", type=Path, help="file with the models (default: our own)")
 
 
 def _model_arguments(command: argparse.ArgumentParser) -> None:
@@ -198,9 +196,9 @@ def _said(model: str) -> Iterator[None]:
 
 
 def _demo(args: argparse.Namespace, settings: Settings) -> Result:
-    from cuda_agent_backend.cli.demo import Demo, DemoFailed, run
+    from cuda_agent_backend.cli.demo import MODELS_FILE, Demo, DemoFailed, run
 
-    found = run(Demo(args.models, args.build_dir, args.budget))
+    found = run(Demo(args.models or MODELS_FILE, args.build_dir, args.budget))
     if isinstance(found, DemoFailed):
         raise CliError(found.reason)
     return (0 if found.as_promised else 1), found.to_json()

@@ -22,7 +22,8 @@ from cuda_agent_backend.json_values import write_json
 from cuda_agent_backend.tools import tables
 from sandbox.timing.decision import Interval
 
-MODELS = ("bert_layer", "groupnorm_resnet_stage", "mamba_block")
+MODELS = ("encoder_layer", "groupnorm_resnet_stage", "mamba_block")
+MODELS_FILE = Path(__file__).with_name("demo_models.py")
 PHASES = ("cold", "cached")
 LIMIT_S = {"cold": 420.0, "cached": 150.0}
 """After so many seconds a process is killed: the whole has to end within ten minutes, set-up included."""
@@ -82,6 +83,7 @@ class DemoModel:
             "promoted": self.promoted,
             "speedup": {"median": self.cached.median, "low": self.cached.low},
             "error_ratio": self.error_ratio,
+            "accurate": self.accurate,
             "cold_seconds": self.cold_seconds,
             "cached_seconds": self.cached_seconds,
             "kernels": list(self.kernels),
@@ -115,9 +117,7 @@ class DemoResult:
 def run(demo: Demo) -> DemoResult | DemoFailed:
     """Run both processes and show what came of them."""
     if not demo.models.is_file():
-        return DemoFailed(
-            f"no file {demo.models}: run it in the checkout, or name one with --models"
-        )
+        return DemoFailed(f"no file {demo.models}: name another one with --models")
     shutil.rmtree(demo.folder, ignore_errors=True)
     demo.folder.mkdir(parents=True)
     out = tables.console()

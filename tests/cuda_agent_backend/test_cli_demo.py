@@ -37,6 +37,7 @@ def test_the_result_has_the_promised_form() -> None:
                 "promoted": 2,
                 "speedup": {"median": 1.2, "low": 1.1},
                 "error_ratio": 1.5,
+                "accurate": True,
                 "cold_seconds": 50.0,
                 "cached_seconds": 4.0,
                 "kernels": [],
