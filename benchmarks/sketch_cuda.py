@@ -59,11 +59,7 @@ class _Traced:
 
     inputs: tuple[Any, ...]
     output_specs: tuple[Any, ...]
-    module: Any
     target: str = "cuda"
-
-    def to_graph_module(self) -> Any:
-        return self.module
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,7 +159,7 @@ def lower_case(case: Subject) -> Any:
     from torch.fx.experimental.proxy_tensor import make_fx
 
     from cuda_agent_backend.codegen.cuda import generate as cuda
-    from cuda_agent_backend.codegen.lowering.lower import lower
+    from cuda_agent_backend.codegen.lowering.lower import lower_graph
     from cuda_agent_backend.codegen.transform.scan_order import grouped
     from sandbox.task.specs import TensorSpec
 
@@ -177,7 +173,7 @@ def lower_case(case: Subject) -> Any:
     results = result if isinstance(result, list | tuple) else (result,)
     outputs = tuple(spec(n.meta["val"]) for n in results)
     with inductor_config.patch(comprehensive_padding=False):
-        region = lower(_Traced(tuple(spec(t) for t in inputs), outputs, module))  # type: ignore[arg-type]
+        region = lower_graph(_Traced(tuple(spec(t) for t in inputs), outputs), module)  # type: ignore[arg-type]
     return region, grouped(region, lambda kernel: cuda.fits(kernel, region))
 
 

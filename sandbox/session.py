@@ -16,6 +16,7 @@ from sandbox.accuracy.compare import Nearby
 from sandbox.accuracy.expected import Expected, InputSet, Source, expect
 from sandbox.accuracy.nearby import several, while_there_is_room
 from sandbox.compile.candidate import is_untrusted_host_code
+from sandbox.graph.build import build_graph
 from sandbox.plan.candidate import Candidate
 from sandbox.task.specs import TensorSpec
 from sandbox.task.task import InputRef, Node, NodeRef, Ref, Task
@@ -69,7 +70,7 @@ class Session:
 
     def __init__(self, task: Task, flags: Mapping[str, Any], timeouts: Timeouts) -> None:
         self.task, self.flags, self.timeouts = task, flags, timeouts
-        self.module: torch.fx.GraphModule = task.to_graph_module()
+        self.module: torch.fx.GraphModule = build_graph(task)
         self.bounds = input_bounds(task)
         self.output_offsets, self._output_bytes = layout(task.output_specs, guarded.GUARD)
         self.sets: dict[int, InputSet] = {}

@@ -30,6 +30,7 @@ from cuda_agent_backend.acceptance.rule import (
     decide_layouts,
     is_decided,
 )
+from sandbox.graph.build import build_graph
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -99,13 +100,13 @@ class Trial:
         still: Sequence[int] | None = None,
         origins: Sequence[str] = (),
     ) -> None:
-        from sandbox.task.graph import device_of
+        from sandbox.graph.operators import device_of
 
         self.still, self.replays = still, False
         self.task, self.inductor, self.device = task, dict(inductor), device_of(task.target)
         self.lock, self.origins = lock, origins
         self._loaded: list[Call] = []
-        self._module, self._seed = task.to_graph_module(), seed
+        self._module, self._seed = build_graph(task), seed
         real = recorded and _loaded(recorded, task.inputs)
         with lock.shared():
             drawn = self._drawn(seed)
@@ -121,7 +122,7 @@ class Trial:
         """The graph as it was, for Inductor to write for it what it writes for the model."""
         from cuda_agent_backend.graph.origins import restore
 
-        module = self.task.to_graph_module()
+        module = build_graph(self.task)
         restore(module.graph, self.origins)
         return module
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from sandbox.accuracy.bounds import input_bounds
+from sandbox.graph.build import build_graph
 from sandbox.task.specs import TensorSpec, contiguous_stride
 from sandbox.task.task import Task
 from sandbox.timing.roofline import floor_bytes
@@ -64,9 +65,9 @@ if __name__ == "__main__":
 def readable(task: Task) -> str:
     """Python source that defines ``task(x0, x1, ...) -> tuple``, ``INPUTS`` and ``inputs(seed)``.
 
-    Running `task` runs the task's own operators in the task's order. Raises `TaskError` like `Task.to_graph_module`.
+    Running `task` runs the task's own operators in the task's order. Raises `TaskError` like `build_graph`.
     """
-    module = task.to_graph_module()
+    module = build_graph(task)
     lines = list(_body(module, task))
     parameters = ", ".join(f"x{i}: torch.Tensor" for i in range(len(task.inputs)))
     read, written = floor_bytes(task)

@@ -3,7 +3,7 @@
 Dynamo breaks a graph at them, so that nothing around them is compiled together with them, and nothing can take their
 place. It can be told not to, by a setting that holds for all backends; another one than ours would then run every step
 by itself, which takes many times as long. So the setting says yes to us alone, and only in inference, and what torch
-calls in a graph of ours is one of `sandbox.task.recurrent_ops`'s operators before anything takes it apart.
+calls in a graph of ours is one of `sandbox.graph.recurrent_ops`'s operators before anything takes it apart.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.fx import GraphModule, Node
 from torch.nn.utils.rnn import PackedSequence
 
 from cuda_agent_backend import log
-from sandbox.task.recurrent_ops import KINDS, operator_of
+from sandbox.graph.recurrent_ops import KINDS, operator_of
 
 OURS = "of_cuda_agent"
 """The attribute by which a compiler of Dynamo graphs is known for one of ours."""

@@ -29,12 +29,12 @@ def restore(graph: Graph, names: Sequence[str]) -> None:
 
     What a graph's task leaves out, writes to its inputs, are the last operators of the original.
     """
-    from sandbox.task.graph import resolve
+    from sandbox.graph.operators import resolve_operator
     from sandbox.task.task import TaskError
 
     for node, name in zip(_calls(graph), names, strict=False):
         try:
-            node.meta[ORIGIN] = resolve(name) if name else None
+            node.meta[ORIGIN] = resolve_operator(name) if name else None
         except (
             TaskError,
             ValueError,

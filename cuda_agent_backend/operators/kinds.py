@@ -22,7 +22,7 @@ from cuda_agent_backend.graph.edit import argument, dtype_of, is_tensor, name_of
 from cuda_agent_backend.graph.gathers import bag_length, overlap_add
 from cuda_agent_backend.graph.matrix_product import PRODUCT_TYPES, PRODUCTS
 from cuda_agent_backend.rewrite.vanishing import vanishes
-from sandbox.task import recurrent_ops as recurrent
+from sandbox.graph import recurrent_ops as recurrent
 
 
 class Kind(Enum):

@@ -12,6 +12,7 @@ from cuda_agent_backend.graph.edit import aten, is_view, name_of
 from cuda_agent_backend.rewrite.catalogue import RULES
 from cuda_agent_backend.rewrite.rule import Rule
 from cuda_agent_backend.rewrite.work import Work, work_of
+from sandbox.graph.build import build_graph
 from sandbox.task.task import Task
 
 ROUNDS = 8
@@ -69,7 +70,7 @@ def rewritten(task: Task, rules: Sequence[Rule]) -> Form | None:
 
 def _graph(task: Task) -> Graph:
     """The task's graph with fake values on the cpu: no device is needed to rewrite it."""
-    graph: Graph = replace(task, target="cpu").to_graph_module().graph
+    graph: Graph = build_graph(replace(task, target="cpu")).graph
     for node in graph.nodes:
         if name_of(node) in ("view", "_unsafe_view") and is_view(node):
             node.target = (

@@ -168,9 +168,9 @@ _KNOWN_HARMLESS = _PASS_ON | frozenset(
 def _elementwise(op: str) -> bool:
     import torch
 
-    from sandbox.task.graph import resolve
+    from sandbox.graph.operators import resolve_operator
 
-    return torch.Tag.pointwise in resolve(op).tags
+    return torch.Tag.pointwise in resolve_operator(op).tags
 
 
 def _sources(task: Task, reference: Ref) -> Iterator[tuple[int, bool]]:
@@ -213,7 +213,7 @@ class _Sizes:
 
     def _shapes(self) -> dict[Ref, tuple[int, ...]]:
         if self._values is None:
-            from sandbox.task.graph import shapes
+            from sandbox.graph.build import value_shapes
 
-            self._values = shapes(self._task)
+            self._values = value_shapes(self._task)
         return self._values

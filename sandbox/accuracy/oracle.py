@@ -131,7 +131,7 @@ def run_eager(module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor]) -> l
 
 
 def run_oracle(task: Task, module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Oracle:
-    """The task's outputs in float64. `module` is `task.to_graph_module()`."""
+    """The task's outputs in float64. `module` is `build_graph(task)`."""
     import torch
 
     rules = position_rules(task)

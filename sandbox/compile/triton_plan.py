@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sandbox.plan.alignment import INPUT_ALIGNMENT, TEMPORARY_ALIGNMENT
 from sandbox.plan.library_calls import LibraryCall
 from sandbox.plan.plan import Buffer, Launch, Plan, PlanError, Scalar, TritonLaunch
 from sandbox.plan.steps import Argument, require, resolve_arguments, resolve_triple
@@ -66,8 +67,6 @@ def has_triton(plan: Plan) -> bool:
 def pointers_are_aligned() -> bool:
     """Whether all that a launch passes can be divided by `DIVISOR`: inputs are copied where they could not be,
     temporaries lie in one block, and an output begins one of torch's allocations."""
-    from sandbox.launcher.program import INPUT_ALIGNMENT, TEMPORARY_ALIGNMENT
-
     return INPUT_ALIGNMENT["cuda"] % DIVISOR == 0 and TEMPORARY_ALIGNMENT % DIVISOR == 0
 
 

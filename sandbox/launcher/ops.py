@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
-from sandbox.launcher.program import INPUT_ALIGNMENT, Program, temporary_layout
+from sandbox.launcher.program import Program, temporary_layout
 from sandbox.launcher.registry import lookup, plan_of
+from sandbox.plan.alignment import INPUT_ALIGNMENT
 from sandbox.plan.plan import MAX_INPUTS, MAX_OUTPUTS
 from sandbox.task.specs import TensorSpec, overlaps
 

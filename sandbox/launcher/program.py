@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sandbox.plan.alignment import INPUT_ALIGNMENT, TEMPORARY_ALIGNMENT
 from sandbox.plan.plan import (
     Argument,
     Convolution,
@@ -24,10 +25,6 @@ from sandbox.task.specs import ITEM_SIZES, TensorSpec, overlaps
 
 DTYPES = tuple(ITEM_SIZES)
 """The order gives each dtype its code in the operator library."""
-
-TEMPORARY_ALIGNMENT = 256
-INPUT_ALIGNMENT = {"cpu": 1, "cuda": 16}
-"""Bytes. A less aligned input is copied before the launch. Cpu kernels may assume no more than the dtype's own."""
 
 _FORMATS = {"i32": "<i", "i64": "<q", "f32": "<f"}
 

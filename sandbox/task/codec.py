@@ -7,7 +7,8 @@ one key.
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from sandbox.task.arguments import (
     Arg,
@@ -19,9 +20,10 @@ from sandbox.task.arguments import (
     NodeRef,
     TaskError,
 )
+from sandbox.task.node import Node, Ref
 from sandbox.task.specs import ITEM_SIZES, TensorSpec
-from sandbox.task.task import Node, Ref, Task
 
+Item = TypeVar("Item")
 DTYPES = frozenset((*ITEM_SIZES, "uint16", "uint32", "uint64", "complex64", "complex128"))
 MEMORY_FORMATS = frozenset(
     ("contiguous_format", "preserve_format", "channels_last", "channels_last_3d")
@@ -33,23 +35,35 @@ MAX_DEPTH = 16
 """How deep lists may lie in each other; no operator's schema goes beyond two."""
 
 
-def encode(task: Task) -> str:
-    """Canonical JSON of a task."""
+Parts = tuple[
+    str, tuple[TensorSpec, ...], tuple[Node, ...], tuple[Ref, ...], tuple[TensorSpec, ...]
+]
+"""Of a task: target, inputs, nodes, outputs, output specs."""
+
+
+def encode(
+    target: str,
+    inputs: Sequence[TensorSpec],
+    nodes: Sequence[Node],
+    outputs: Sequence[Ref],
+    output_specs: Sequence[TensorSpec],
+) -> str:
+    """Canonical JSON of a task with these parts."""
     body = {
-        "target": task.target,
-        "inputs": [_spec_out(spec) for spec in task.inputs],
+        "target": target,
+        "inputs": [_spec_out(spec) for spec in inputs],
         "nodes": [
             {"op": node.op, "args": {name: _arg_out(arg) for name, arg in node.args.items()}}
-            for node in task.nodes
+            for node in nodes
         ],
-        "outputs": [_arg_out(output) for output in task.outputs],
-        "output_specs": [_spec_out(spec) for spec in task.output_specs],
+        "outputs": [_arg_out(output) for output in outputs],
+        "output_specs": [_spec_out(spec) for spec in output_specs],
     }
     return json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def decode(text: str) -> Task:
-    """The task in a JSON text; raises `TaskError` with the place of the fault."""
+def decode(text: str) -> Parts:
+    """The parts of the task in a JSON text; raises `TaskError` with the place of the fault."""
     try:
         body = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
@@ -58,23 +72,21 @@ def decode(text: str) -> Task:
     target = fields["target"]
     if not isinstance(target, str):
         raise TaskError("target: not a string")
-    return Task(
-        target=target,
-        inputs=tuple(
-            _spec_in(item, f"input {i}") for i, item in enumerate(_list(fields["inputs"], "inputs"))
-        ),
-        nodes=tuple(
-            _node_in(item, f"node {i}") for i, item in enumerate(_list(fields["nodes"], "nodes"))
-        ),
-        outputs=tuple(
-            _ref_in(item, f"output {i}")
-            for i, item in enumerate(_list(fields["outputs"], "outputs"))
-        ),
-        output_specs=tuple(
-            _spec_in(item, f"output spec {i}")
-            for i, item in enumerate(_list(fields["output_specs"], "output_specs"))
-        ),
+    return (
+        target,
+        _items(fields, "inputs", "input", _spec_in),
+        _items(fields, "nodes", "node", _node_in),
+        _items(fields, "outputs", "output", _ref_in),
+        _items(fields, "output_specs", "output spec", _spec_in),
     )
+
+
+def _items(
+    fields: dict[str, Any], name: str, one: str, read: Callable[[Any, str], Item]
+) -> tuple[Item, ...]:
+    """Every item of the list in a field. one: what messages call an item."""
+    found = enumerate(_list(fields[name], name))
+    return tuple(read(item, f"{one} {number}") for number, item in found)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 A task names its operators, its arguments and the metadata of its inputs and outputs; it holds no
 tensor values and no code. Two regions that compute the same thing in the same layout have the same
-JSON, so its digest is a key.
+JSON, so its digest is a key. `sandbox.graph.build` makes the graph that a task stands for.
 
 What a task does not hold: the torch version (provenance, kept beside it), the device index,
 symbolic sizes.
@@ -11,11 +11,8 @@ symbolic sizes.
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from sandbox.task.arguments import (
     Arg,
@@ -27,10 +24,9 @@ from sandbox.task.arguments import (
     NodeRef,
     TaskError,
 )
+from sandbox.task.codec import decode, encode
+from sandbox.task.node import Node, Ref, references
 from sandbox.task.specs import TensorSpec
-
-if TYPE_CHECKING:
-    import torch
 
 __all__ = [
     "Arg",
@@ -48,34 +44,7 @@ __all__ = [
     "references",
 ]
 
-Ref = NodeRef | InputRef
 TARGETS = ("cpu", "cuda")
-OWN = r"run_\d+_\d+|lstm|gru|rnn_tanh|rnn_relu"
-"""Operators of ours: kernels, and those of `recurrent`."""
-OP_NAME = re.compile(rf"(aten|prims|inductor)\.\w+\.\w+|cuda_agent\.({OWN})\.default", re.ASCII)
-
-
-@dataclass(frozen=True)
-class Node:
-    """One call of an operator.
-
-    `op` is "namespace.name.overload"; `args` are named as in the operator's schema, those equal to
-    their default left out.
-    """
-
-    op: str
-    args: Mapping[str, Arg]
-
-    @property
-    def name(self) -> str:
-        """The operator without namespace and overload."""
-        return self.op.split(".")[1]
-
-    def __post_init__(self) -> None:
-        if not OP_NAME.fullmatch(self.op):
-            raise TaskError(
-                f"{self.op!r} is not an operator that a task may name (aten, prims, inductor)"
-            )
 
 
 @dataclass(frozen=True)
@@ -114,38 +83,14 @@ class Task:
 
     def to_json(self) -> str:
         """Canonical JSON: sorted keys, no spaces."""
-        from sandbox.task.codec import encode
-
-        return encode(self)
+        return encode(self.target, self.inputs, self.nodes, self.outputs, self.output_specs)
 
     @staticmethod
     def from_json(text: str) -> Task:
         """The task that `to_json` wrote. Raises `TaskError` on anything malformed."""
-        from sandbox.task.codec import decode
-
-        return decode(text)
+        return Task(*decode(text))
 
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the canonical JSON, 64 hex digits."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
-
-    def to_graph_module(self) -> torch.fx.GraphModule:
-        """A fresh post-grad ATen graph: placeholders in the order of inputs, output a tuple, fake
-        values on every node.
-
-        Raises `TaskError` when an operator or an argument is unknown to this torch, or when the
-        shapes or dtypes that come out differ from `output_specs`.
-        """
-        from sandbox.task.graph import build
-
-        return build(self)
-
-
-def references(arg: Arg) -> list[Ref]:
-    """All references inside an argument, in order."""
-    if isinstance(arg, NodeRef | InputRef):
-        return [arg]
-    if isinstance(arg, tuple):
-        return [found for item in arg for found in references(item)]
-    return []

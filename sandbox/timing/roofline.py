@@ -97,7 +97,7 @@ def operations(module: torch.fx.GraphModule) -> int:
     """Floating-point operations of a task's products, convolutions and attention: a multiplication and an addition
     are two. Everything else counts nothing, being bound by memory.
 
-    module: of `Task.to_graph_module`. Counted by torch's own `FlopCounterMode` on the fake values of its inputs.
+    module: of `build_graph`. Counted by torch's own `FlopCounterMode` on the fake values of its inputs.
     """
     from torch._subclasses.fake_tensor import FakeTensorMode
 

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from sandbox.accuracy.clobber_outputs import spoil
 from sandbox.accuracy.perturb_inputs import on_device, stir
+from sandbox.graph.build import build_graph
 from sandbox.isolation import confine
 from sandbox.isolation.mechanisms import Isolation
 from sandbox.task.specs import TensorSpec
@@ -211,7 +212,7 @@ class Worker:
 
         if "plan" in message:
             announce(int(message["key"]), Plan.from_json(message["plan"]))
-        module = Task.from_json(message["task"]).to_graph_module()
+        module = build_graph(Task.from_json(message["task"]))
         slot = message["slot"]
         if message["mode"] == "inductor":
             self.slots[slot] = compile_inner(module, self.config)

@@ -34,6 +34,7 @@ from cuda_agent_backend.runtime.machine import key_of
 from cuda_agent_backend.runtime.tensor_files import are_of, load, record, save
 from cuda_agent_backend.search.client import Searching, SearchProcess
 from cuda_agent_backend.tools.capture import capture
+from sandbox.graph.build import build_graph
 from sandbox.task.task import Task
 from sandbox.timing.decision import Interval
 from sandbox.timing.device_lock import DeviceLock
@@ -391,7 +392,7 @@ def captured(folder: Path) -> tuple[Task, list[Canonical]]:
 
 def test_a_whole_graph_replayed_falls_into_the_same_regions(tmp_path: Path) -> None:
     whole, forms = captured(tmp_path)
-    again = Task.from_json(whole.to_json()).to_graph_module()
+    again = build_graph(Task.from_json(whole.to_json()))
     rebuilt = [
         canonical(r.nodes, r.outputs, r.target) for r in partition(again.graph) if not r.reason
     ]
@@ -411,7 +412,7 @@ def test_a_network_replayed_falls_into_the_same_regions(
     for found in capture(model, inputs, kit.options_in(tmp_path), training=training):
         whole = graph_task(found.module.graph)
         assert isinstance(whole, Task)
-        assert digests(found.module.graph) == digests(whole.to_graph_module().graph)
+        assert digests(found.module.graph) == digests(build_graph(whole).graph)
 
 
 def digests(graph: torch.fx.Graph) -> list[str]:
@@ -428,7 +429,7 @@ def ordered(whole: Task) -> list[Tensor]:
 
 def test_a_kernel_without_a_place_is_told(tmp_path: Path) -> None:
     whole, _ = captured(tmp_path)
-    assert insert(whole.to_graph_module(), frozenset({"0" * 64})) == {"0" * 64}
+    assert insert(build_graph(whole), frozenset({"0" * 64})) == {"0" * 64}
 
 
 def test_a_kernel_beside_a_product_is_put_in_where_none_is_for_the_whole(tmp_path: Path) -> None:
@@ -448,7 +449,7 @@ def test_a_kernel_beside_a_product_is_put_in_where_none_is_for_the_whole(tmp_pat
         assert isinstance(kernels.open_kernels(options.cache_dir).find(record.key), kernels.Hit)
         keys.append(record.key.digest)
     for use, reads in ((keys[1:], 1), (keys, 2), (keys[:1], 2)):
-        module = whole.to_graph_module()
+        module = build_graph(whole)
         assert insert(module, frozenset(use)) == frozenset()
         (call,) = (n for n in module.graph.nodes if "run_" in str(n.target))
         assert len(call.all_input_nodes) == reads

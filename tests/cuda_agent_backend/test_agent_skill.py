@@ -29,6 +29,7 @@ from cuda_agent_backend.runtime.machine import arch_of
 from sandbox.accuracy.oracle import run_oracle
 from sandbox.compile.candidate import Compiled, compile_candidate
 from sandbox.compile.toolchain import Missing, find_cuda, find_triton
+from sandbox.graph.build import build_graph
 from sandbox.judge import Judge
 from sandbox.plan.candidate import Candidate, Language
 from sandbox.plan.plan import Launch, Plan
@@ -135,7 +136,7 @@ def test_the_example_for_cuda_is_right_thread_by_thread(tmp_path: Path) -> None:
     inputs = [torch.randn(s.shape) for s in task.inputs]
     plan = Plan.from_document(document)
     (found,) = cuda_emulator.run(example_source("cuda"), plan, inputs, tmp_path)
-    (wanted,) = run_oracle(task, task.to_graph_module(), inputs).outputs
+    (wanted,) = run_oracle(task, build_graph(task), inputs).outputs
     torch.testing.assert_close(found.double(), wanted, rtol=1e-6, atol=1e-7)
 
 

@@ -33,6 +33,7 @@ from sandbox.compile.candidate import compile_candidate
 from sandbox.compile.disassembly import count_instructions, find_disassembler
 from sandbox.compile.outcome import Compiled
 from sandbox.compile.toolchain import Missing, find_cuda
+from sandbox.graph.build import build_graph
 from sandbox.plan.candidate import Candidate
 
 DEVICE = DeviceFacts()
@@ -136,7 +137,7 @@ def emulated(analysis: CudaAttention, number: int, folder: Path, inputs: list[Te
 
 
 def eager(analysis: Analysis, inputs: list[Tensor]) -> Tensor:
-    module = replace(analysis.task, target="cpu").to_graph_module()
+    module = build_graph(replace(analysis.task, target="cpu"))
     (found,) = module(*inputs)
     assert isinstance(found, Tensor)
     return found
@@ -145,7 +146,7 @@ def eager(analysis: Analysis, inputs: list[Tensor]) -> Tensor:
 def wide(analysis: Analysis, inputs: list[Tensor]) -> Tensor:
     """As the judge's oracle has it."""
     task = replace(analysis.task, target="cpu")
-    return run_oracle(task, task.to_graph_module(), inputs).outputs[0]
+    return run_oracle(task, build_graph(task), inputs).outputs[0]
 
 
 def heads(count: int, shared_by: int, queries: int, keys: int, size: int) -> tuple[Tensor, ...]:

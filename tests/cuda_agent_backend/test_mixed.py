@@ -32,6 +32,7 @@ from sandbox.accuracy.oracle import run_oracle
 from sandbox.compile.candidate import compile_candidate
 from sandbox.compile.outcome import Compiled
 from sandbox.compile.toolchain import Missing, find_cuda
+from sandbox.graph.build import build_graph
 from sandbox.plan.candidate import Candidate
 
 DEVICE = DeviceFacts()
@@ -83,7 +84,7 @@ def emulated(analysis: CudaMixing, number: int, folder: Path, inputs: list[Tenso
 
 
 def eager(analysis: CudaMixing, inputs: list[Tensor]) -> Tensor:
-    module = replace(analysis.task, target="cpu").to_graph_module()
+    module = build_graph(replace(analysis.task, target="cpu"))
     (found,) = module(*inputs)
     assert isinstance(found, Tensor)
     return found
@@ -92,7 +93,7 @@ def eager(analysis: CudaMixing, inputs: list[Tensor]) -> Tensor:
 def wide(analysis: CudaMixing, inputs: list[Tensor]) -> Tensor:
     """As the judge's oracle has it."""
     task = replace(analysis.task, target="cpu")
-    return run_oracle(task, task.to_graph_module(), inputs).outputs[0]
+    return run_oracle(task, build_graph(task), inputs).outputs[0]
 
 
 def plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from cuda_agent_backend.acceptance.process import Trial
 from cuda_agent_backend.acceptance.whole_graph import graph_task
 from cuda_agent_backend.graph.origins import origins, restore
 from cuda_agent_backend.tools.capture import capture
+from sandbox.graph.build import build_graph
 from sandbox.task.task import Task
 from sandbox.timing.device_lock import DeviceLock
 
@@ -59,7 +60,7 @@ def test_a_rebuilt_graph_has_the_names_of_its_original(tmp_path: Path) -> None:
     module, whole = graphs(tmp_path)
     known = origins(module.graph)
     assert "aten._softmax.default" in known and "aten.gelu.default" in known
-    rebuilt = whole.to_graph_module()
+    rebuilt = build_graph(whole)
     assert not any(origins(rebuilt.graph))
     restore(rebuilt.graph, known)
     again = origins(rebuilt.graph)
@@ -68,7 +69,7 @@ def test_a_rebuilt_graph_has_the_names_of_its_original(tmp_path: Path) -> None:
 
 def test_inductor_names_the_kernels_of_a_rebuilt_graph_alike(tmp_path: Path) -> None:
     module, whole = graphs(tmp_path, counts=False)
-    rebuilt, bare = whole.to_graph_module(), whole.to_graph_module()
+    rebuilt, bare = build_graph(whole), build_graph(whole)
     restore(rebuilt.graph, origins(module.graph))
     inputs = [torch.rand(spec.shape) for spec in whole.inputs]
     wanted = fused_names(rebuilt, inputs)
@@ -79,7 +80,7 @@ def test_inductor_names_the_kernels_of_a_rebuilt_graph_alike(tmp_path: Path) -> 
 
 def test_an_operator_that_is_not_known_here_has_no_name(tmp_path: Path) -> None:
     _, whole = graphs(tmp_path)
-    rebuilt = whole.to_graph_module()
+    rebuilt = build_graph(whole)
     restore(rebuilt.graph, ("nowhere.operator.default", "aten.exp", *[""] * 99))
     assert not any(origins(rebuilt.graph))
 

@@ -29,6 +29,7 @@ from sandbox import launcher
 from sandbox.accuracy.oracle import run_eager, run_oracle
 from sandbox.compile.candidate import Compiled, compile_candidate
 from sandbox.compile.toolchain import Missing, find_cuda
+from sandbox.graph.build import build_graph
 from sandbox.judge import Judge
 from sandbox.plan.candidate import Candidate
 from sandbox.session import Timeouts
@@ -126,8 +127,8 @@ def best(it: Sample) -> Form:
 def test_the_other_order_is_the_same_with_less_work(name: str) -> None:
     it = sample(CASES[name][0], *CASES[name][1])
     form = best(it)
-    made = run_oracle(form.task, form.task.to_graph_module(), it.inputs).outputs
-    want = run_oracle(it.task, it.task.to_graph_module(), it.inputs).outputs
+    made = run_oracle(form.task, build_graph(form.task), it.inputs).outputs
+    want = run_oracle(it.task, build_graph(it.task), it.inputs).outputs
     assert form.guards and len(made) == len(want) + form.guards
     assert [float(guard) for guard in made[len(want) :]] == [0.0] * form.guards
     for got, exact in zip(made, want, strict=False):
@@ -149,7 +150,7 @@ def test_a_guard_sees_each_operand_that_is_not_finite(name: str, value: float) -
         spoilt[number].view(-1)[5] = value
         it = sample(function, *spoilt)
         form = best(it)
-        made = run_eager(form.task.to_graph_module(), it.inputs)
+        made = run_eager(build_graph(form.task), it.inputs)
         is_elu_of_nothing = "heads" in name and number < 2 and value == -math.inf
         guards = made[len(it.want) :]
         assert any(bool(g.isnan()) for g in guards) != is_elu_of_nothing, (number, guards)

@@ -32,8 +32,8 @@ from cuda_agent_backend.tools.capture import capture
 from cuda_agent_backend.tools.explain import explain
 from sandbox.accuracy.bounds import input_bounds
 from sandbox.accuracy.inputs import make_inputs
+from sandbox.graph.recurrent_ops import operator_of
 from sandbox.plan.candidate import Candidate
-from sandbox.task.recurrent_ops import operator_of
 from sandbox.task.task import Task
 
 

@@ -22,6 +22,7 @@ from cuda_agent_backend.rewrite.rules.merged_clamps import Bounds
 from cuda_agent_backend.rewrite.work import Work, work_of
 from sandbox.accuracy.inputs import DISTRIBUTIONS, make_inputs
 from sandbox.accuracy.oracle import run_eager, run_oracle
+from sandbox.graph.build import build_graph
 from sandbox.task.task import Task
 
 INFINITY, NAN = math.inf, math.nan
@@ -42,11 +43,11 @@ def only(task: Task, name: str) -> Form | None:
 
 
 def work(task: Task) -> Work:
-    return work_of(task.to_graph_module().graph)
+    return work_of(build_graph(task).graph)
 
 
 def wide(task: Task, inputs: Sequence[Tensor]) -> list[Tensor]:
-    return run_oracle(task, task.to_graph_module(), inputs).outputs
+    return run_oracle(task, build_graph(task), inputs).outputs
 
 
 def assert_same(task: Task, form: Form, inputs: Sequence[Tensor]) -> None:
@@ -323,8 +324,8 @@ def test_an_exact_rule_changes_no_bit(name: str) -> None:
     assert form is not None
     for distribution in ("normal", "edges"):
         drawn = make_inputs(task.inputs, 5, distribution)
-        got = run_eager(form.task.to_graph_module(), drawn)
-        want = run_eager(task.to_graph_module(), drawn)
+        got = run_eager(build_graph(form.task), drawn)
+        want = run_eager(build_graph(task), drawn)
         torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
 
 
@@ -528,7 +529,7 @@ def test_a_task_for_cuda_is_rewritten_without_a_device() -> None:
 def test_half_precision_is_summed_in_single() -> None:
     case = sample(lambda x, w: (x @ w).sum(1), X.bfloat16(), W.bfloat16())
     (form,) = forms(case.task)
-    (got,) = run_eager(form.task.to_graph_module(), case.inputs)
+    (got,) = run_eager(build_graph(form.task), case.inputs)
     (want,) = wide(case.task, case.inputs)
     assert got.dtype == torch.bfloat16
     torch.testing.assert_close(got.double(), want, rtol=0.005, atol=0.005)

@@ -19,6 +19,7 @@ from cuda_agent_backend.rewrite.forms import forms, rewritten
 from cuda_agent_backend.rewrite.rules.scaled_softmax import RULE
 from sandbox.accuracy.inputs import DISTRIBUTIONS, make_inputs
 from sandbox.accuracy.oracle import run_oracle
+from sandbox.graph.build import build_graph
 from sandbox.task.task import Task
 
 X = torch.randn(24, 40, generator=torch.Generator().manual_seed(1))
@@ -67,9 +68,7 @@ def test_inductors_two_forms_become_what_was_written(name: str) -> None:
     assert len(form.task.nodes) == len(written.nodes)
     for distribution in DISTRIBUTIONS:
         given = make_inputs(task.inputs, 7, distribution, [None] * len(inputs), "cpu")
-        (got,), (want,) = (
-            run_oracle(t, t.to_graph_module(), given).outputs for t in (form.task, task)
-        )
+        (got,), (want,) = (run_oracle(t, build_graph(t), given).outputs for t in (form.task, task))
         torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-12, equal_nan=True)
 
 

@@ -19,6 +19,7 @@ from sandbox.accuracy.compare import compare
 from sandbox.accuracy.inputs import make_inputs
 from sandbox.accuracy.oracle import run_eager, run_oracle
 from sandbox.compile.candidate import Compiled, compile_candidate
+from sandbox.graph.build import build_graph
 from sandbox.plan.candidate import Candidate
 
 ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
@@ -120,7 +121,7 @@ def test_attention_equals_torch(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", [{}, {"is_causal": True}], ids=["all keys", "causal"])
 def test_errors_and_infinities_are_those_of_torch(how: dict[str, Any], tmp_path: Path) -> None:
     case = traced(*heads(2, 530, 2, 40), **how)
-    module = case.task.to_graph_module()
+    module = build_graph(case.task)
     for distribution in ("normal", "uniform", "large", "edges", "offset", "constant"):
         inputs = make_inputs(case.task.inputs, 3, distribution)
         got = run(case, schedules(case.analysis)[0], tmp_path / distribution, *inputs)

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from cuda_agent_backend.codegen import api
 from cuda_agent_backend.graph.gathers import Cover, overlap_add
 from sandbox.accuracy.bounds import input_bounds
+from sandbox.graph.build import build_graph
 from sandbox.plan.candidate import Candidate
 from sandbox.timing.roofline import floor_bytes
 
@@ -128,7 +129,7 @@ def test_other_bags_are_left_to_inductor(how: dict[str, Any]) -> None:
 
 
 def folded(function: Callable[..., Any], *inputs: Tensor) -> Any:
-    graph = sample(function, *inputs).task.to_graph_module().graph
+    graph = build_graph(sample(function, *inputs).task).graph
     return next((f for n in graph.nodes if (f := overlap_add(n))), None)
 
 

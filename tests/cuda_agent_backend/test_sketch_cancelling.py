@@ -20,6 +20,7 @@ from sandbox.accuracy.oracle import run_eager, run_oracle
 from sandbox.compile.candidate import compile_candidate
 from sandbox.compile.outcome import Compiled
 from sandbox.compile.toolchain import Missing, find_cuda
+from sandbox.graph.build import build_graph
 from sandbox.plan.candidate import Candidate
 
 pytestmark = pytest.mark.usefixtures("plain_layouts")
@@ -123,7 +124,7 @@ def test_the_expected_place_in_a_map_is_as_exact_as_eagers(
 ) -> None:
     x = randn(1, 4, 128, 120)  # sizes for which eager mode is exact where weights are equal
     host, it = sample(expected_place, x), on_cuda(expected_place, x)
-    module, inputs = host.task.to_graph_module(), make_inputs(host.task.inputs, 5, distribution)
+    module, inputs = build_graph(host.task), make_inputs(host.task.inputs, 5, distribution)
     if target == "cuda":
         found = emulated(it, it.analysis.schedules(DEVICE)[0], inputs, tmp_path)
     else:

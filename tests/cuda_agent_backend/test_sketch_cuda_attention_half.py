@@ -24,6 +24,7 @@ from sandbox.accuracy.oracle import run_oracle
 from sandbox.compile.candidate import compile_candidate
 from sandbox.compile.outcome import Compiled
 from sandbox.compile.toolchain import Missing, find_cuda
+from sandbox.graph.build import build_graph
 from sandbox.plan.candidate import Candidate
 from sandbox.task.task import Task
 
@@ -87,7 +88,7 @@ def wide(inputs: tuple[Tensor, ...], how: dict[str, Any]) -> Tensor:
     """As the judge's oracle has it."""
     task = traced(*inputs, **how)
     distinct = list({id(x): x for x in inputs}.values())
-    found = run_oracle(task, task.to_graph_module(), distinct)
+    found = run_oracle(task, build_graph(task), distinct)
     assert not found.narrow
     return found.outputs[0]
 

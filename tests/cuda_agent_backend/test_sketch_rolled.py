@@ -24,6 +24,7 @@ from sandbox.accuracy.oracle import run_oracle
 from sandbox.compile.candidate import compile_candidate
 from sandbox.compile.outcome import Compiled
 from sandbox.compile.toolchain import Missing, find_cuda
+from sandbox.graph.build import build_graph
 from sandbox.plan.candidate import Candidate
 
 DEVICE = DeviceFacts()
@@ -175,7 +176,7 @@ def errors(found: Tensor, exact: Tensor) -> tuple[float, float]:
 def check(made: Sample, source: str, plan: Any, folder: Path) -> None:
     """No result is further from float64's than eager's twice, and a few roundings."""
     task = replace(made.task, target="cpu")
-    exact = run_oracle(task, task.to_graph_module(), list(made.inputs)).outputs
+    exact = run_oracle(task, build_graph(task), list(made.inputs)).outputs
     found = cuda_emulator.run(source, plan, list(made.inputs), folder)
     for own, eager, wide in zip(found, made.want, exact, strict=True):
         assert own.dtype == eager.dtype

@@ -22,6 +22,7 @@ from cuda_agent_backend.operators.kinds import Kind, kind_of
 from sandbox.accuracy.bounds import input_bounds
 from sandbox.compile.candidate import Compiled, compile_candidate
 from sandbox.compile.toolchain import Missing, find_cuda
+from sandbox.graph.build import build_graph
 from sandbox.plan.candidate import Candidate
 
 
@@ -278,7 +279,7 @@ def test_other_scatters_are_left_to_inductor(
 
 def test_scatters_are_left_where_algorithms_must_be_deterministic() -> None:
     task = for_cuda("sums of rows").task
-    graph = task.to_graph_module().graph
+    graph = build_graph(task).graph
     node = next(n for n in graph.nodes if "scatter" in str(n.target))
     assert kind_of(node, dict.fromkeys(graph.nodes, Kind.SOURCE)) is Kind.SCATTER
     torch.use_deterministic_algorithms(True)

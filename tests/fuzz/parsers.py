@@ -11,6 +11,7 @@ from cuda_agent_backend.agent.tools import tool_schemas
 from kernel_cache.fields import RecordError
 from kernel_cache.key import KernelKey
 from kernel_cache.record import NegativeRecord, Record
+from sandbox.graph.build import build_graph
 from sandbox.plan.expressions import ExpressionError, evaluate
 from sandbox.plan.plan import Buffer, Launch, Plan, PlanError, Scalar, TensorMap, TritonLaunch
 from sandbox.task.specs import TensorSpec
@@ -136,7 +137,7 @@ def _task(text: str) -> object:
 
 
 def _built(text: str) -> object:
-    return Task.from_json(text).to_graph_module()
+    return build_graph(Task.from_json(text))
 
 
 def _record(text: str) -> object:

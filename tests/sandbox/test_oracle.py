@@ -9,13 +9,14 @@ import torch
 from judge_kit import row_mean_and_argmax, silu_bias, spec
 
 from sandbox.accuracy.oracle import Oracle, _attention, position_rules, run_eager, run_oracle
+from sandbox.graph.build import build_graph
 from sandbox.task.task import DType, InputRef, Node, NodeRef, Task, TensorSpec
 
 
 def test_the_oracle_runs_in_float64() -> None:
     task = silu_bias(8, 8)
     x, b = torch.randn(8, 8), torch.randn(8)
-    found = run_oracle(task, task.to_graph_module(), [x, b])
+    found = run_oracle(task, build_graph(task), [x, b])
     assert found.outputs[0].dtype == torch.float64
     wanted = torch.nn.functional.silu(x.double() + b.double())
     torch.testing.assert_close(found.outputs[0], wanted, rtol=1e-14, atol=1e-14)
@@ -42,7 +43,7 @@ def test_conversions_to_narrow_types_become_exact() -> None:
         (spec(100),),
     )
     x = torch.randn(100)
-    module = task.to_graph_module()
+    module = build_graph(task)
     assert torch.equal(run_oracle(task, module, [x]).outputs[0], x.double() * 0.1)
     assert run_eager(module, [x])[0].dtype == torch.float32
 
@@ -59,7 +60,7 @@ def test_an_operator_without_a_float64_kernel_runs_in_its_own_precision() -> Non
         (spec(4, 4, dtype="int16"),),
     )
     x, index = torch.randn(4, 4).bfloat16(), torch.zeros(4, 4, dtype=torch.int64)
-    module = task.to_graph_module()
+    module = build_graph(task)
     found = run_oracle(task, module, [x, index])
     assert torch.equal(found.outputs[0], run_eager(module, [x, index])[0])
     assert found.narrow == ("aten.view.dtype",)
@@ -76,7 +77,7 @@ def test_positions_of_an_extremum_are_known_for_what_they_are() -> None:
         True,
     )
     x = torch.randn(64, 300)
-    found = run_oracle(task, task.to_graph_module(), [x])
+    found = run_oracle(task, build_graph(task), [x])
     assert torch.equal(found.operands[1], x.double())
 
 
@@ -95,7 +96,7 @@ def test_positions_are_followed_through_views_and_from_pairs() -> None:
     (rule,) = position_rules(task).values()
     assert (rule.operand, rule.dim, rule.kind, rule.exact) == (NodeRef(0), 0, "minimum", False)
     x = torch.randn(6, 5)
-    found = run_oracle(task, task.to_graph_module(), [x])
+    found = run_oracle(task, build_graph(task), [x])
     assert torch.equal(found.operands[0], x.double().exp())
 
 
@@ -171,7 +172,7 @@ def test_attention_in_half_precision_is_widened_whichever_the_operator(name: str
         node = Node(f"aten._scaled_dot_product_{name}_attention.default", {**names, **more, **args})
         out = TensorSpec("float16", query.shape, (4 * 9 * 8, 8, 4 * 8, 1))
         task = Task("cpu", specs, (node,), (NodeRef(0, 0),), (out,))
-        return run_oracle(task, task.to_graph_module(), [query, *shared])
+        return run_oracle(task, build_graph(task), [query, *shared])
 
     wide = [x.double() for x in (query, *(x.repeat_interleave(2, 1) for x in shared))]
     for causal in (False, True):

@@ -17,7 +17,8 @@ from sandbox.accuracy.inputs import (
     make_inputs,
 )
 from sandbox.accuracy.oracle import run_eager, run_oracle
-from sandbox.task.recurrent_ops import KINDS, operator_of
+from sandbox.graph.build import build_graph
+from sandbox.graph.recurrent_ops import KINDS, operator_of
 from sandbox.task.specs import TensorSpec
 from sandbox.task.task import InputRef, Node, NodeRef, Task
 
@@ -94,7 +95,7 @@ def test_they_are_tasks() -> None:
     task, inputs = lstm_task()
     again = Task.from_json(task.to_json())
     assert again == task
-    graph = again.to_graph_module()
+    graph = build_graph(again)
     exact = run_oracle(again, graph, inputs).outputs
     for found, wanted in zip(run_eager(graph, inputs), exact, strict=True):
         assert wanted.dtype == torch.float64
@@ -107,7 +108,7 @@ def test_rounding_does_not_grow_from_step_to_step() -> None:
     task, _ = lstm_task()
     bounds = input_bounds(task)
     assert bounds[:3] == (None, STATE, STATE) and set(bounds[3:]) == {SCALED}
-    graph, steps = task.to_graph_module(), 300
+    graph, steps = build_graph(task), 300
     for distribution in ("normal", "uniform", "large", "ramp", "offset", "sparse"):
         inputs = make_inputs(task.inputs, 0, distribution, bounds)
         inputs[0] = inputs[0].repeat(1, steps // 6, 1)

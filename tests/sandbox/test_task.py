@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sandbox.graph.build import build_graph
 from sandbox.task.specs import TensorSpec, contiguous_stride
 from sandbox.task.task import (
     Arg,
@@ -91,12 +92,12 @@ def test_scalars_survive_exactly(number: float, integer: int, text: str, flag: b
 def test_an_infinite_float_survives() -> None:
     task = one("aten.full.default", (), spec(2), size=(2,), fill_value=float("-inf"))
     assert "-inf" in task.to_json()
-    module = Task.from_json(task.to_json()).to_graph_module()
+    module = build_graph(Task.from_json(task.to_json()))
     assert module()[0].tolist() == [float("-inf")] * 2
 
 
 def test_the_graph_computes_what_the_task_says_and_carries_fake_values() -> None:
-    module = silu_bias().to_graph_module()
+    module = build_graph(silu_bias())
     x, b = torch.randn(4, 8), torch.randn(8)
     (out,) = module(x, b)
     torch.testing.assert_close(out, torch.nn.functional.silu(x + b))
@@ -120,7 +121,7 @@ def test_results_of_multi_output_operators_can_be_picked() -> None:
     )
     x = torch.randn(3, 5)
     var, mean = torch.var_mean(x, 1, correction=0, keepdim=True)
-    out, picked = task.to_graph_module()(x)
+    out, picked = build_graph(task)(x)
     torch.testing.assert_close(out, (x - mean) * var)
     torch.testing.assert_close(picked, var)
 
@@ -141,7 +142,7 @@ def test_lists_of_tensors_and_lists_of_results_work() -> None:
     )
     x = torch.randn(4, 6)
     assert torch.equal(
-        Task.from_json(task.to_json()).to_graph_module()(x)[0],
+        build_graph(Task.from_json(task.to_json()))(x)[0],
         torch.cat([x[:, 4:], x, x[:, :2]], 1),
     )
 
@@ -155,7 +156,7 @@ def test_optional_tensors_in_a_list_work() -> None:
         indices=(None, InputRef(1)),
     )
     x, i = torch.randn(4, 6), torch.tensor([5, 0, 2])
-    assert torch.equal(task.to_graph_module()(x, i)[0], x[:, i])
+    assert torch.equal(build_graph(task)(x, i)[0], x[:, i])
 
 
 def test_dtypes_and_devices_and_skipped_defaults_are_filled_in() -> None:
@@ -166,7 +167,7 @@ def test_dtypes_and_devices_and_skipped_defaults_are_filled_in() -> None:
         a=InputRef(0),
         dtype=DType("bfloat16"),
     )
-    assert cast.to_graph_module()(torch.ones(2))[0].dtype == torch.bfloat16
+    assert build_graph(cast)(torch.ones(2))[0].dtype == torch.bfloat16
     full = one(
         "aten.full.default",
         (),
@@ -176,7 +177,7 @@ def test_dtypes_and_devices_and_skipped_defaults_are_filled_in() -> None:
         dtype=DType("float32"),
         device=Device(),
     )
-    assert full.to_graph_module()()[0].device.type == "cpu"
+    assert build_graph(full)()[0].device.type == "cpu"
     summed = one(
         "aten.sum.dim_IntList",
         (spec(2, 3),),
@@ -185,7 +186,7 @@ def test_dtypes_and_devices_and_skipped_defaults_are_filled_in() -> None:
         dim=(1,),
         dtype=DType("float32"),
     )
-    assert summed.to_graph_module()(torch.ones(2, 3))[0].tolist() == [3.0, 3.0]
+    assert build_graph(summed)(torch.ones(2, 3))[0].tolist() == [3.0, 3.0]
 
 
 def test_memory_formats_and_strides_are_kept() -> None:
@@ -197,20 +198,20 @@ def test_memory_formats_and_strides_are_kept() -> None:
         self=InputRef(0),
         memory_format=MemoryFormat("channels_last"),
     )
-    module = task.to_graph_module()
+    module = build_graph(task)
     assert module(torch.randn(2, 3, 4, 5))[0].stride() == strided.stride
     assert list(module.graph.nodes)[-1].meta["val"][0].stride() == strided.stride
 
 
 def test_a_cuda_task_is_built_without_a_gpu() -> None:
-    module = silu_bias("cuda").to_graph_module()
+    module = build_graph(silu_bias("cuda"))
     assert all(node.meta["val"].device.type == "cuda" for node in list(module.graph.nodes)[:-1])
 
 
 def test_inductor_accepts_the_graph() -> None:
     from torch._inductor.compile_fx import compile_fx_inner
 
-    module = silu_bias().to_graph_module()
+    module = build_graph(silu_bias())
     inputs = [node.meta["val"] for node in module.graph.nodes if node.op == "placeholder"]
     x, b = torch.randn(4, 8), torch.randn(8)
     with torch._inductor.config.patch(cpp_cache_precompile_headers=False):
@@ -256,11 +257,9 @@ def test_malformed_text_is_refused_with_a_reason(old: str, new: str, reason: str
 )
 def test_a_node_that_cannot_run_is_refused_with_a_reason(node: Node, reason: str) -> None:
     with pytest.raises(TaskError, match=reason):
-        dataclasses.replace(silu_bias(), nodes=(node,), outputs=(NodeRef(0),)).to_graph_module()
+        build_graph(dataclasses.replace(silu_bias(), nodes=(node,), outputs=(NodeRef(0),)))
 
 
 def test_an_output_that_does_not_exist_is_refused() -> None:
     with pytest.raises(TaskError, match="no result 7"):
-        one(
-            "aten.var_mean.correction", (spec(3, 5),), spec(), 7, self=InputRef(0)
-        ).to_graph_module()
+        build_graph(one("aten.var_mean.correction", (spec(3, 5),), spec(), 7, self=InputRef(0)))

@@ -11,6 +11,7 @@ from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from cuda_agent_backend.graph.strides import reshaped, single, steps_of
 from cuda_agent_backend.operators.kinds import ATTENTION, SQUARE_WHERE_CAUSAL
 from cuda_agent_backend.operators.sdpa import composed
+from sandbox.graph.build import build_graph
 from sandbox.task.task import InputRef, Node, NodeRef, Task, TensorSpec
 
 Strides = tuple[int, ...]
@@ -123,7 +124,7 @@ def composed_of(task: Task) -> Attention | None:
     products = [number for number, node in enumerate(task.nodes) if _operator(node) == "bmm"]
     if task.target != "cuda" or len(products) != 2 or task.outputs != (NodeRef(products[1]),):
         return None
-    graph = replace(task, target="cpu").to_graph_module().graph
+    graph = build_graph(replace(task, target="cpu")).graph
     last = graph.output_node().all_input_nodes[0]
     found = composed(last, whole=True)
     if found is None:

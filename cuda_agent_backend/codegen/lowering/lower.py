@@ -29,6 +29,7 @@ from cuda_agent_backend.codegen.lowering import overlap_add as overlap
 from cuda_agent_backend.codegen.lowering import running_scans as running
 from cuda_agent_backend.codegen.lowering import windows
 from cuda_agent_backend.codegen.lowering.expand import STORED, expand
+from sandbox.graph.build import build_graph
 from sandbox.task.task import Task
 
 REDUCTIONS = ("sum", "prod", "max", "min", "any", "xor_sum", "welford", *ARG_REDUCTIONS)
@@ -235,8 +236,11 @@ def lower(task: Task) -> LoweredRegion:
         Unsupported: the region holds something that is no loop nest (an external kernel, a view at an
             offset as output, an unknown reduction), with the reason.
     """
-    cpu = dataclasses.replace(task, target="cpu")
-    module = cpu.to_graph_module()
+    return lower_graph(task, build_graph(dataclasses.replace(task, target="cpu")))
+
+
+def lower_graph(task: Task, module: torch.fx.GraphModule) -> LoweredRegion:
+    """As `lower`, from the graph that stands for ``task`` on the cpu; it is changed."""
     expand(module.graph, task.target)
     _promise_strides(module.graph, task)
     placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]

@@ -10,6 +10,7 @@ import torch
 from cuda_agent_backend.codegen.cuda.library.extern_split import CONVOLUTION, Called
 from cuda_agent_backend.codegen.cuda.library.unfuse_bias import OPERANDS, PLAIN, SUMMAND
 from cuda_agent_backend.codegen.ir.ssa import Unsupported
+from sandbox.graph.build import build_graph
 from sandbox.plan.library_calls import Convolution, Gemm, LibraryCall, View
 from sandbox.task.specs import TensorSpec
 from sandbox.task.task import InputRef, Node, NodeRef, Ref
@@ -75,7 +76,7 @@ def _view(called: Called, ref: Ref, layouts: Mapping[Ref, TensorSpec]) -> View:
     base, chain = called.base(ref), called.chain(ref, layouts)
     if not chain.nodes:
         return View(name_of(called, base), layouts[base].shape, layouts[base].stride)
-    (output,) = chain.to_graph_module().graph.find_nodes(op="output")
+    (output,) = build_graph(chain).graph.find_nodes(op="output")
     (value,) = output.meta["val"]
     assert isinstance(value, torch.Tensor)
     if layouts[base].dtype != str(value.dtype).removeprefix("torch."):

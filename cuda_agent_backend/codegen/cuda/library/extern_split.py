@@ -22,8 +22,8 @@ from cuda_agent_backend.codegen.cuda.library.unfuse_bias import (
     with_sums_apart,
 )
 from cuda_agent_backend.codegen.ir.ssa import Unsupported
+from sandbox.graph.build import value_specs as specs_of
 from sandbox.plan.library_check import FLOATING
-from sandbox.task.graph import specs as specs_of
 from sandbox.task.specs import TensorSpec, contiguous_stride, overlaps
 from sandbox.task.task import Arg, InputRef, Node, NodeRef, Ref, Task, references
 

@@ -34,7 +34,7 @@ def moved(arg: Arg, place: Callable[[Ref], Arg]) -> Arg:
 
 
 def with_sums_apart(task: Task, specs: Mapping[Ref, TensorSpec]) -> Task:
-    """``task`` with additions behind its products. specs: of its values, as `sandbox.task.graph.specs` finds them.
+    """``task`` with additions behind its products. specs: of its values, see `sandbox.graph.build.value_specs`.
 
     In half precision a row stays with its product, which adds it before it rounds.
     """

@@ -29,6 +29,7 @@ from cuda_agent_backend.codegen.ir.value_types import WIDE
 from cuda_agent_backend.codegen.lowering.lower import lower
 from cuda_agent_backend.graph.canonical import NotATask, linear, tensor_spec
 from cuda_agent_backend.graph.edit import Editor, argument, aten, is_tensor, name_of, shape_of
+from sandbox.graph.build import build_graph
 from sandbox.task.specs import TensorSpec, contiguous_stride
 from sandbox.task.task import Task
 
@@ -138,7 +139,7 @@ def rolled_of(task: Task) -> Rolled | None:
 
 def _form(task: Task, *, apart: bool) -> Rolled | None:
     """apart: whether what reads the loop's results is computed behind it, from memory."""
-    graph: Graph = replace(task, target="cpu").to_graph_module().graph
+    graph: Graph = build_graph(replace(task, target="cpu")).graph
     found = rolled(graph)
     return None if found is None else _Split(task, graph, found).form(apart=apart)
 

@@ -21,6 +21,7 @@ from cuda_agent_backend.operators.kinds import (
     is_scatter,
     scattered,
 )
+from sandbox.graph.build import build_graph
 from sandbox.task.task import Task
 
 FULL = torch.ops.aten.full.default
@@ -146,7 +147,7 @@ def _made(source: Node, graph: Graph) -> Made | None:
 
 def _graph(task: Task) -> Graph:
     """On the CPU, for without a GPU some puts say nothing of their shape."""
-    graph: Graph = replace(task, target="cpu").to_graph_module().graph
+    graph: Graph = build_graph(replace(task, target="cpu")).graph
     return graph
 
 

@@ -22,6 +22,7 @@ from cuda_agent_backend.graph.canonical import Canonical, canonical
 from cuda_agent_backend.graph.edit import shape_of
 from cuda_agent_backend.graph.strides import reshaped, single, steps_of
 from cuda_agent_backend.operators.back_to_back import Mixed, keeps_order, mixed
+from sandbox.graph.build import build_graph
 from sandbox.task.task import Task
 
 SCORE, MIXED, TOTAL = "score", "mixed", "total"
@@ -80,7 +81,7 @@ def mixing_of(task: Task) -> Mixing | None:
     products = [number for number, node in enumerate(task.nodes) if node.op in PRODUCTS]
     if task.target != "cuda" or len(products) != 2 or len(task.outputs) != 1:
         return None
-    graph = replace(task, target="cpu").to_graph_module().graph
+    graph = build_graph(replace(task, target="cpu")).graph
     last = graph.output_node().all_input_nodes[0]
     found = next(
         (

@@ -6,6 +6,7 @@ import operator
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from sandbox.graph.operators import device_of, resolve_operator
 from sandbox.task.arguments import (
     Arg,
     Device,
@@ -16,54 +17,28 @@ from sandbox.task.arguments import (
     NodeRef,
     TaskError,
 )
+from sandbox.task.node import Node, Ref
 from sandbox.task.specs import TensorSpec
-from sandbox.task.task import Node, Ref, Task
+from sandbox.task.task import Task
 
 if TYPE_CHECKING:
     import torch
     from torch._ops import OpOverload
 
 
-def resolve(op: str) -> OpOverload:
-    """The operator of a name such as "aten.add.Tensor". Raises `TaskError` when this torch does
-    not have it.
+def build_graph(task: Task) -> torch.fx.GraphModule:
+    """A fresh post-grad ATen graph: placeholders in the order of inputs, output a tuple, fake
+    values on every node.
+
+    Raises `TaskError` when an operator or an argument is unknown to this torch, or when the
+    shapes or dtypes that come out differ from the task's `output_specs`.
     """
-    import torch
-
-    namespace, name, overload = op.split(".")
-    if namespace == "cuda_agent":
-        from sandbox.launcher import define_ops
-        from sandbox.task.recurrent_ops import define_recurrent
-
-        define_ops()
-        define_recurrent()
-    elif namespace in ("inductor", "prims") or name.startswith("inductor_"):
-        import torch._inductor.inductor_prims
-        import torch._inductor.lowering
-    try:
-        found = getattr(getattr(getattr(torch.ops, namespace), name), overload)
-    except (AttributeError, RuntimeError):
-        raise TaskError(f"torch {torch.__version__} has no operator {op}") from None
-    if not isinstance(found, torch._ops.OpOverload):
-        raise TaskError(f"{op} is not an operator")
-    return found
-
-
-def device_of(target: str) -> torch.device:
-    """The device of a target: "cpu", or the first visible CUDA device."""
-    import torch
-
-    return torch.device("cpu") if target == "cpu" else torch.device("cuda", 0)
-
-
-def build(task: Task) -> torch.fx.GraphModule:
-    """See `Task.to_graph_module`."""
     return _Builder(task).build()
 
 
-def specs(task: Task) -> dict[Ref, TensorSpec]:
+def value_specs(task: Task) -> dict[Ref, TensorSpec]:
     """Metadata of every input and every result of the task, in the layout that eager mode gives it on the task's
-    target. Raises `TaskError` like `build`.
+    target. Raises `TaskError` like `build_graph`.
     """
     import torch
 
@@ -86,9 +61,9 @@ def _spec(value: torch.Tensor) -> TensorSpec:
     return TensorSpec(dtype, tuple(value.shape), tuple(value.stride()))
 
 
-def shapes(task: Task) -> dict[Ref, tuple[int, ...]]:
-    """The shape of every input and every result of the task. Raises `TaskError` like `build`."""
-    return {reference: spec.shape for reference, spec in specs(task).items()}
+def value_shapes(task: Task) -> dict[Ref, tuple[int, ...]]:
+    """The shape of every input and every result of the task. Raises `TaskError` like `build_graph`."""
+    return {reference: spec.shape for reference, spec in value_specs(task).items()}
 
 
 class _Builder:
@@ -129,7 +104,7 @@ class _Builder:
         return module
 
     def _call(self, node: Node, where: str) -> torch.fx.Node:
-        op = resolve(node.op)
+        op = resolve_operator(node.op)
         args, kwargs = self._arguments(op, node.args, where)
         made = self.graph.call_function(op, args, kwargs)
         real_args, real_kwargs = _values((args, kwargs))
