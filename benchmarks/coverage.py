@@ -15,34 +15,25 @@ from __future__ import annotations
 import argparse
 import collections
 import functools
-import importlib.util
 import json
 import operator
-import signal
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
-import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import Graph, Node
-from torch.utils._pytree import tree_leaves
 
-from cuda_agent_backend.codegen.api import analyse, generate, schedules
-from cuda_agent_backend.codegen.ir.failure import NotCovered
-from cuda_agent_backend.frontend.decompose import take_apart
+from benchmarks.tracing import PRACTICE, TooLong, Wishes, limited, task_of, trace
+from cuda_agent_backend.codegen.api import NotCovered, analyse, generate, schedules
 from cuda_agent_backend.graph.canonical import Canonical, canonical
 from cuda_agent_backend.graph.layouts import inductor_layouts
 from cuda_agent_backend.operators.kinds import Kind, kind_of
-from cuda_agent_backend.options import Options, parse
+from cuda_agent_backend.options import parse
 from cuda_agent_backend.partition.regions import Region, partition, size_in_bytes
 from cuda_agent_backend.settings import Settings
-from cuda_agent_backend.tools.capture import _no_caches, _post_grad
 
-PRACTICE = Path(__file__).parent / "practice"
 LIMIT_S = 240
 OUTSIDE = (Kind.BARRIER, Kind.MUTATION, Kind.RANDOM)
 
@@ -92,127 +83,24 @@ class Covered:
         return found | ({self.problem} if self.problem else set())
 
 
-class _TooLong(Exception):
-    pass
-
-
-def graphs_of(
-    path: Path, options: Options, device: str = "cuda", training: bool = False
-) -> list[Graph]:
-    """The post-grad graphs of a task on a device that need not be there. training: forward and backward."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    found: list[Graph] = []
-
-    def inner(gm: torch.fx.GraphModule, example_inputs: Any, **kwargs: Any) -> Any:
-        found.append(_post_grad(gm, example_inputs, options, kwargs).module.graph)
-        (results,) = gm.graph.output_node().args
-        values = [n.meta["val"] if isinstance(n, Node) else n for n in results]  # type: ignore[union-attr]
-
-        def run(arguments: Any) -> Any:
-            return values
-
-        run._boxed_call = True  # type: ignore[attr-defined]
-        return run
-
-    def backend(gm: torch.fx.GraphModule, example_inputs: Any, **_: Any) -> Any:
-        from torch._inductor.compile_fx import compile_fx
-
-        take_apart(gm)
-        return compile_fx(gm, example_inputs, inner_compile=inner)
-
-    _prepare_patterns()
-    torch._dynamo.reset()
-    grad = torch.set_grad_enabled(training)
-    with FakeTensorMode(allow_non_fake_inputs=True), grad, _no_caches():
-        model = module.Model(*module.get_init_inputs()).train(training)
-        for part in model.modules():
-            for name, value in part._parameters.items():
-                if value is not None:
-                    part._parameters[name] = torch.nn.Parameter(_like(value, device), training)
-            for name, value in part._buffers.items():
-                if value is not None:
-                    part._buffers[name] = _like(value, device)
-        inputs = [_like(x, device) for x in module.get_inputs()]
-        made = torch.compile(model, backend=backend)(*inputs)  # type: ignore[no-untyped-call]
-        for value in tree_leaves(made):
-            if isinstance(value, torch.Tensor) and value.requires_grad:
-                value.sum().backward(retain_graph=True)
-    return found
-
-
-def _like(x: torch.Tensor, device: str) -> torch.Tensor:
-    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device)
-
-
-def _moved(graph: Graph) -> Graph:
-    """A graph of the cpu as one of cuda, in place."""
-
-    def there(value: Any) -> Any:
-        if isinstance(value, FakeTensor):
-            with value.fake_mode:
-                return _like(value, "cuda")
-        if isinstance(value, list | tuple):
-            return type(value)(map(there, value))
-        return torch.device("cuda", 0) if isinstance(value, torch.device) else value
-
-    for node in graph.nodes:
-        if "val" in node.meta:
-            node.meta["val"] = there(node.meta["val"])
-        node.args = tuple(map(there, node.args))
-        node.kwargs = {name: there(value) for name, value in node.kwargs.items()}
-    return graph
-
-
-@functools.cache
-def _prepare_patterns() -> None:
-    """Have Inductor make its patterns on tensors of the cpu."""
-    from torch._inductor.fx_passes import joint_graph, post_grad
-
-    for place in (joint_graph, post_grad):
-        made: Any = place.lazy_init
-        made(torch.device("cpu"))
-        vars(place)["lazy_init"] = functools.partial(lambda f, *_: f(torch.device("cpu")), made)
-
-
 def covered(path: Path, training: bool = False) -> Covered:
     """What is covered of one task; whatever goes wrong is its problem."""
     result = Covered(f"{path.parent.name}/{path.stem}")
     options = parse(Settings.from_environment(), None, None)
-
-    def stop(*_: object) -> None:
-        raise _TooLong
-
-    signal.signal(signal.SIGALRM, stop)
-    signal.alarm(LIMIT_S)
     try:
-        for graph in _graphs(path, options, result, training):
-            with inductor_layouts(graph):
-                regions = partition(graph)
-                result.outside += _outside(graph, regions)
-                result.parts += [_part(region) for region in regions]
-    except _TooLong:
+        with limited(LIMIT_S):
+            found = trace(task_of(path), options, Wishes(training=training))
+            result.traced_on_cpu = found.on_cpu
+            for graph in found.graphs:
+                with inductor_layouts(graph):
+                    regions = partition(graph)
+                    result.outside += _outside(graph, regions)
+                    result.parts += [_part(region) for region in regions]
+    except TooLong:
         result.problem = f"not done in {LIMIT_S} s"
     except Exception as error:  # a table of all tasks is worth more than a stack of one
         result.problem = f"{type(error).__name__}: {chr(32).join(str(error).split())[:700]}"
-    finally:
-        signal.alarm(0)
     return result
-
-
-def _graphs(path: Path, options: Options, result: Covered, training: bool = False) -> list[Graph]:
-    if not training or torch.version.cuda:  # without CUDA autograd has no such device
-        try:
-            return graphs_of(path, options, training=training)
-        except _TooLong:
-            raise
-        except Exception:
-            pass
-    found = [_moved(graph) for graph in graphs_of(path, options, "cpu", training)]
-    result.traced_on_cpu = True
-    return found
 
 
 def _outside(graph: Graph, regions: list[Region]) -> list[Outside]:
