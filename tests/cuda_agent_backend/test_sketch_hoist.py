@@ -7,7 +7,7 @@ import torch
 from sketch_kit import on_cuda
 from torch.nn import functional as F
 
-from cuda_agent_backend.codegen.cuda.rows.hoist import hoisted
+from cuda_agent_backend.codegen.cuda.rows.prepare.hoist import hoisted
 from cuda_agent_backend.codegen.ir.nest import Kernel, RowStage
 
 

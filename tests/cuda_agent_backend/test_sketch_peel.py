@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from cuda_agent_backend.codegen import api
 from cuda_agent_backend.codegen.analysis.passes import passes
 from cuda_agent_backend.codegen.cuda import generate as cuda
-from cuda_agent_backend.codegen.cuda.rows.peel import LEAST, peeled
+from cuda_agent_backend.codegen.cuda.rows.prepare.peel import LEAST, peeled
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from sandbox.plan.candidate import Candidate
 

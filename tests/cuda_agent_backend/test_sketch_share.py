@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from cuda_agent_backend.codegen.cuda import generate as cuda
 from cuda_agent_backend.codegen.cuda.rows.estimate import row_facts
-from cuda_agent_backend.codegen.cuda.rows.shared_values import share_values
+from cuda_agent_backend.codegen.cuda.rows.prepare.shared_values import share_values
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from sandbox.compile.candidate import compile_candidate
 from sandbox.compile.outcome import Compiled

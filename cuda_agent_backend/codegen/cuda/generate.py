@@ -55,7 +55,7 @@ from cuda_agent_backend.codegen.cuda.rows.estimate import traffic_of
 from cuda_agent_backend.codegen.cuda.rows.loss import writer as cuda_totals
 from cuda_agent_backend.codegen.cuda.rows.loss.match import Totalled, totalled_of
 from cuda_agent_backend.codegen.cuda.rows.loss.writer import emit_totals
-from cuda_agent_backend.codegen.cuda.rows.peel import peeled
+from cuda_agent_backend.codegen.cuda.rows.prepare.peel import peeled
 from cuda_agent_backend.codegen.cuda.rows.writer import emit_rows
 from cuda_agent_backend.codegen.cuda.schedules import MOST, kernel_schedules
 from cuda_agent_backend.codegen.cuda.transpose import writer as cuda_transpose

@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 
 from cuda_agent_backend.codegen.analysis.passes import Pass
+from cuda_agent_backend.codegen.cuda.common.sizes import vectors
 from cuda_agent_backend.codegen.cuda.family import Parameters
 from cuda_agent_backend.codegen.cuda.pointwise.stencil import tile_loop, tile_rows
 from cuda_agent_backend.codegen.cuda.pointwise.writer import map_dims
 from cuda_agent_backend.codegen.cuda.rows.estimate import item_bytes
-from cuda_agent_backend.codegen.cuda.rows.schedules import _vectors
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.nest import Dim, Kernel
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
@@ -37,13 +37,13 @@ def map_schedules(
 ) -> list[Parameters]:
     """Of the one pass of a kernel, best guess first."""
     dims = map_dims(kernel, p)
-    widest = _vectors(item_bytes(kernel, region), dims[-1][1] if dims else 1)[0]
+    widest = vectors(item_bytes(kernel, region), dims[-1][1] if dims else 1)[0]
     names = ("unroll", "threads", "blocks", "stream", "once")
     result = _tile_schedules(p, dims, widest)
     gathers = any(i.op == GATHER for s in kernel.stages for i in s.body.walk())
-    vectors = math.prod(n for _, n in dims) // widest
+    count = math.prod(n for _, n in dims) // widest
     first = _GATHERING if gathers else ()
-    small = _SMALL_MAPS if vectors < device.sm_count * SMALL_BLOCK else ()
+    small = _SMALL_MAPS if count < device.sm_count * SMALL_BLOCK else ()
     for share, *rest in (_MAPS[0], *first, *small, *_MAPS):
         found: Parameters = {
             "sketch": "map",
@@ -60,8 +60,8 @@ def _tile_schedules(p: Pass, dims: Sequence[Dim], widest: int) -> list[Parameter
     if tile_loop(dims, p) is None:
         return []
     possible = tile_rows(dims, p)
-    vectors = math.prod(n for _, n in dims) // widest
-    order = (4, 2, 1, 8) if vectors >= MANY_VECTORS else (1, 2, 4)
+    count = math.prod(n for _, n in dims) // widest
+    order = (4, 2, 1, 8) if count >= MANY_VECTORS else (1, 2, 4)
     base: Parameters = {"sketch": "map", "unroll": 1, "blocks": 0, "stream": 0, "once": 0}
     tiles = [(widest, rows, 128) for rows in order if rows in possible]
     if widest > 1:

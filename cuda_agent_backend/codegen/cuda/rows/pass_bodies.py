@@ -24,8 +24,8 @@ from cuda_agent_backend.codegen.cuda.rows.combine import Reductions, join, left_
 from cuda_agent_backend.codegen.cuda.rows.frame import is_partial
 from cuda_agent_backend.codegen.cuda.rows.layout import Layout
 from cuda_agent_backend.codegen.cuda.rows.on_chip import Keeper
+from cuda_agent_backend.codegen.cuda.rows.prepare.table_rows import places_first
 from cuda_agent_backend.codegen.cuda.rows.program import RowProgram, is_full
-from cuda_agent_backend.codegen.cuda.rows.table_rows import places_first
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.nest import RowStage
 from cuda_agent_backend.codegen.ir.printer import COMPUTE_TYPES

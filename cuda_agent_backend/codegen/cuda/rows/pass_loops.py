@@ -17,8 +17,8 @@ from cuda_agent_backend.codegen.cuda.rows.loops import (
     span_loops,
 )
 from cuda_agent_backend.codegen.cuda.rows.pass_bodies import PassBodies
+from cuda_agent_backend.codegen.cuda.rows.prepare.table_rows import places_first
 from cuda_agent_backend.codegen.cuda.rows.program import is_full
-from cuda_agent_backend.codegen.cuda.rows.table_rows import places_first
 from cuda_agent_backend.codegen.cuda.rows.transposed_loads import (
     square_lines,
     square_names,

@@ -11,9 +11,9 @@ import sympy
 from cuda_agent_backend.codegen.analysis.passes import Pass, passes, same_loops, scratch
 from cuda_agent_backend.codegen.cuda.common.access import POSITION, Flat, flatten
 from cuda_agent_backend.codegen.cuda.common.parts import BYTES
-from cuda_agent_backend.codegen.cuda.rows.inline_arrays import inline_arrays
 from cuda_agent_backend.codegen.cuda.rows.layout import Layout
-from cuda_agent_backend.codegen.cuda.rows.shared_values import share_values
+from cuda_agent_backend.codegen.cuda.rows.prepare.inline_arrays import inline_arrays
+from cuda_agent_backend.codegen.cuda.rows.prepare.shared_values import share_values
 from cuda_agent_backend.codegen.ir.nest import Kernel, RowStage
 from cuda_agent_backend.codegen.ir.printer import COMPUTE_TYPES
 from cuda_agent_backend.codegen.ir.region import LoweredRegion

@@ -15,13 +15,13 @@ from dataclasses import replace
 from cuda_agent_backend.codegen.analysis.cancellation import mark_cancelling
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted, needs_wide
 from cuda_agent_backend.codegen.cuda.rows.cooperative import emit_grid
-from cuda_agent_backend.codegen.cuda.rows.hoist import hoisted
 from cuda_agent_backend.codegen.cuda.rows.layout import Layout, read_layout
+from cuda_agent_backend.codegen.cuda.rows.prepare.hoist import hoisted
+from cuda_agent_backend.codegen.cuda.rows.prepare.row_blocking import rows_together, taken_together
+from cuda_agent_backend.codegen.cuda.rows.prepare.table_rows import sharing_rows
 from cuda_agent_backend.codegen.cuda.rows.program import RowProgram, row_points
-from cuda_agent_backend.codegen.cuda.rows.row_blocking import rows_together, taken_together
 from cuda_agent_backend.codegen.cuda.rows.row_writer import RowWriter
 from cuda_agent_backend.codegen.cuda.rows.split import emit_split
-from cuda_agent_backend.codegen.cuda.rows.table_rows import sharing_rows
 from cuda_agent_backend.codegen.cuda.rows.transposed_loads import check_square
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.nest import Kernel, merge_outer

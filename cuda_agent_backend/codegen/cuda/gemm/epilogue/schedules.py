@@ -21,8 +21,8 @@ from cuda_agent_backend.codegen.cuda.gemm.schedules import (
 from cuda_agent_backend.codegen.cuda.gemm.tiles import read_tiles
 from cuda_agent_backend.codegen.cuda.rows.loss.match import totalled_of
 from cuda_agent_backend.codegen.cuda.rows.loss.schedules import total_schedules
-from cuda_agent_backend.codegen.cuda.rows.peel import peeled
-from cuda_agent_backend.codegen.cuda.rows.schedules import Parameters
+from cuda_agent_backend.codegen.cuda.rows.prepare.peel import peeled
+from cuda_agent_backend.codegen.cuda.rows.problem import Parameters
 from cuda_agent_backend.codegen.cuda.schedules import kernel_schedules
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.nest import Kernel

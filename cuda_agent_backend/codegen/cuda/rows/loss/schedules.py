@@ -23,7 +23,8 @@ from cuda_agent_backend.codegen.cuda.rows.loss.writer import (
     emit_totals,
     prepared,
 )
-from cuda_agent_backend.codegen.cuda.rows.schedules import Parameters, row_schedules
+from cuda_agent_backend.codegen.cuda.rows.problem import Parameters
+from cuda_agent_backend.codegen.cuda.rows.schedules import row_schedules
 from cuda_agent_backend.codegen.ir.device import WARP, DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.ssa import Unsupported

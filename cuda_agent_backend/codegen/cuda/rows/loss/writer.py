@@ -26,10 +26,10 @@ from cuda_agent_backend.codegen.cuda.rows.frame import grid_size, row_groups, ro
 from cuda_agent_backend.codegen.cuda.rows.layout import Layout, read_layout
 from cuda_agent_backend.codegen.cuda.rows.loss.match import Totalled
 from cuda_agent_backend.codegen.cuda.rows.pass_bodies import SCALAR_GUARD
+from cuda_agent_backend.codegen.cuda.rows.prepare.table_rows import sharing_rows
 from cuda_agent_backend.codegen.cuda.rows.program import RowProgram, row_points
 from cuda_agent_backend.codegen.cuda.rows.row_writer import RowWriter
 from cuda_agent_backend.codegen.cuda.rows.split import finishing_layout, launches_of
-from cuda_agent_backend.codegen.cuda.rows.table_rows import sharing_rows
 from cuda_agent_backend.codegen.ir.device import WARP, DeviceFacts
 from cuda_agent_backend.codegen.ir.nest import Kernel, RowStage, merge_outer
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
