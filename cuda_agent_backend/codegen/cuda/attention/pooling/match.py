@@ -8,21 +8,27 @@ of a batch; a third sums the tokens by these weights. Each token is read twice, 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import sympy
 import torch
 
+from cuda_agent_backend.codegen.cuda.attention.pooling.expressions import (
+    Expression,
+    Operation,
+    Part,
+    Reduction,
+    expression_of,
+    softmax_parts,
+    weighed,
+)
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.loops import cut_at, ends_of, names_of, stored_by
 from cuda_agent_backend.codegen.ir.nest import Dim, Kernel, Local, RowStage, coefficient, row_major
 from cuda_agent_backend.codegen.ir.region import LoweredRegion, Store
 from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Unsupported, Value
 
-Form = tuple[Any, ...]
-"""What a value is made of; equal ones are the same number."""
-SCORE, TOKEN, QUERY = ("score",), ("token",), ("query",)
 HIDDEN = ("weighed_score", "weighed_token")
+"""Locals at hand: the sum of products that a score is made of, and the sum of weighed tokens."""
 
 
 @dataclass(frozen=True)
@@ -105,76 +111,68 @@ def _factors(body: Body) -> tuple[Instruction, Instruction]:
     return loads[0], loads[1]
 
 
-def form_of(
-    body: Body, known: Mapping[str, Form], change: Mapping[sympy.Symbol, sympy.Symbol]
-) -> Form:
-    """What the body's value is made of. known: of buffers, wherever they are read. change: names of loops."""
-    forms: dict[Value, Form] = {}
-    for i in body.instructions:
-        if i.body is not None:
-            raise Unsupported("masked scores")
-        own = tuple(forms[o] if isinstance(o, Value) else o for o in i.operands)
-        if i.buffer is not None and i.buffer in known:
-            forms[i.result] = known[i.buffer]
-            continue
-        index = None if i.index is None else sympy.expand(i.index.xreplace(dict(change)))
-        plain = i.index is None and i.dtype is None and i.buffer is None
-        forms[i.result] = (i.op, *own) if plain else (i.op, *own, str(i.dtype), i.buffer, index)
-    return forms[body.results[0]]
-
-
 def _softmax(
     scoring: Kernel, softening: Kernel, buffer: str
-) -> tuple[tuple[Dim, ...], Dim, dict[str, Form]]:
+) -> tuple[tuple[Dim, ...], Dim, dict[str, Part]]:
     """The loops over batches and tokens, and of what is stored what it is: exponentials, sums, weights."""
-    known: dict[str, Form] = {buffer: SCORE}
-    tops: list[Form] = []
-    batch: tuple[Dim, ...] | None = None
-    token: Dim | None = None
+    known: dict[str, Expression] = {buffer: Part.SCORE}
+    tops: list[Expression] = []
+    loops: _Loops | None = None
     for stage in softening.stages:
-        change: dict[sympy.Symbol, sympy.Symbol] = {}
-        if len(stage.inner) > 1:
-            raise Unsupported("a softmax over several loops")
-        reads = [i for i in stage.body.accesses() if i.buffer == buffer]
-        if len({i.index for i in reads}) > 1:
-            raise Unsupported("scores of several tokens together")
-        if reads and reads[0].index is not None:
-            change = names_of(scoring, (reads[0].index, (*softening.outer, *stage.inner)))
-            names = tuple((change[s], n) for s, n in softening.outer)
-            own = (change[stage.inner[0][0]], stage.inner[0][1]) if stage.inner else None
-            if own is None or (token or own) != own or (batch or names) != names:
-                raise Unsupported("a softmax that is not along tokens")
-            batch, token = names, own
-        form = form_of(stage.body, known, change)
-        if stage.kind == "reduce" and stage.combine == "max":
-            tops.append(form)
-            form = ("top", form)
-        elif stage.kind == "reduce" and stage.combine == "sum":
-            form = ("total", form)
+        own = _loops_of(stage, scoring, softening, buffer)
+        if own is not None and (loops or own) != own:
+            raise Unsupported("a softmax that is not along tokens")
+        loops = own or loops
+        form = expression_of(stage.body, known, {} if own is None else dict(own.change))
+        if stage.kind == "reduce" and stage.combine in ("max", "sum"):
+            tops += [form] * (stage.combine == "max")
+            form = Reduction(stage.combine, form)
         elif stage.kind != "map":
             raise Unsupported("scores of which there is no softmax")
-        for s in (*stage.stores, *stage.local_stores):
-            known[s.buffer] = form
-    if batch is None or token is None or len(tops) != 1:
+        known |= dict.fromkeys((s.buffer for s in (*stage.stores, *stage.local_stores)), form)
+    if loops is None or len(tops) != 1:
         raise Unsupported("scores of which there is no softmax")
-    raised = ("exp", ("sub", tops[0], ("top", tops[0])))
-    wanted = {
-        raised: ("raised",),
-        ("total", raised): ("mass",),
-        ("truediv", raised, ("total", raised)): ("weight",),
-    }
+    parts = softmax_parts(tops[0])
     made = {s.buffer for stage in softening.stages for s in stage.stores}
-    found = {name: wanted[known[name]] for name in made if known[name] in wanted}
+    found = {name: parts[known[name]] for name in made if known[name] in parts}
     if set(found) != made:
         raise Unsupported("something else than a softmax of scores")
-    return batch, token, found
+    return loops.batch, loops.tokens, found
+
+
+@dataclass(frozen=True)
+class _Loops:
+    """Loops over batches and tokens, in the names of the kernel of scores.
+
+    change: those names by those that a stage of the softmax has.
+    """
+
+    batch: tuple[Dim, ...]
+    tokens: Dim
+    change: Mapping[sympy.Symbol, sympy.Symbol] = field(compare=False)
+
+
+def _loops_of(stage: RowStage, scoring: Kernel, softening: Kernel, buffer: str) -> _Loops | None:
+    """The loops of a stage of the softmax that reads scores; None where it reads none."""
+    if len(stage.inner) > 1:
+        raise Unsupported("a softmax over several loops")
+    reads = [i for i in stage.body.accesses() if i.buffer == buffer]
+    if len({i.index for i in reads}) > 1:
+        raise Unsupported("scores of several tokens together")
+    if not reads or reads[0].index is None:
+        return None
+    change = names_of(scoring, (reads[0].index, (*softening.outer, *stage.inner)))
+    if not stage.inner:
+        raise Unsupported("a softmax that is not along tokens")
+    ((token, count),) = stage.inner
+    return _Loops(tuple((change[s], n) for s, n in softening.outer), (change[token], count), change)
 
 
 def _summed(
     summing: Kernel,
     batch: tuple[Dim, ...],
     tokens: Dim,
-    weights: dict[str, Form],
+    weights: dict[str, Part],
     first: RowStage,
     factors: tuple[Instruction, Instruction],
 ) -> tuple[Dim, tuple[str, sympy.Expr], tuple[str, sympy.Expr]]:
@@ -196,12 +194,8 @@ def _summed(
         zip([s for s, _ in summing.outer], [*(s for s, _ in batch), features[0]], strict=True)
     )
     change[stage.inner[0][0]] = tokens[0]
-    form = form_of(stage.body, weights, change)
-    by_token = [
-        f
-        for f in factors
-        if form in _weighed(("load", str(f.dtype), f.buffer, sympy.expand(f.index)))
-    ]
+    form = expression_of(stage.body, weights, change)
+    by_token = [f for f in factors if form in weighed(Operation.load(f))]
     if len(by_token) != 1:
         raise Unsupported("a sum over tokens that the softmax of their scores does not weigh")
     _check_places(stage, weights, change, batch, tokens)
@@ -215,16 +209,9 @@ def _summed(
     return features, (token.buffer, token.index), (query.buffer, query.index)
 
 
-def _weighed(token: Form) -> tuple[Form, ...]:
-    """What a weighed token may look like."""
-    weight: Form = ("weight",)
-    divided: Form = ("truediv", ("raised",), ("mass",))
-    return tuple(f for w in (weight, divided) for f in (("mul", w, token), ("mul", token, w)))
-
-
 def _check_places(
     stage: RowStage,
-    weights: Mapping[str, Form],
+    weights: Mapping[str, Part],
     change: Mapping[sympy.Symbol, sympy.Symbol],
     batch: Sequence[Dim],
     tokens: Dim,
@@ -234,7 +221,7 @@ def _check_places(
     for i in stage.body.accesses():
         if i.buffer is None or i.buffer not in weights or i.index is None:
             continue
-        own = number if weights[i.buffer] == ("mass",) else number * tokens[1] + tokens[0]
+        own = number if weights[i.buffer] is Part.MASS else number * tokens[1] + tokens[0]
         if sympy.expand(i.index.xreplace(dict(change)) - own) != 0:
             raise Unsupported("weights of other tokens")
 
