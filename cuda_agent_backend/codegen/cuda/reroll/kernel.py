@@ -12,7 +12,7 @@ import sympy
 from cuda_agent_backend.codegen.cuda.common.access import LanePrinter
 from cuda_agent_backend.codegen.cuda.common.narrow_integers import narrowed_body
 from cuda_agent_backend.codegen.cuda.common.text import block, decompose, indented
-from cuda_agent_backend.codegen.cuda.reroll.match import STEP, Handed, LaneStage, Load, Rolled
+from cuda_agent_backend.codegen.cuda.reroll.form import STEP, LaneStage, Load, Rolled, StepState
 from cuda_agent_backend.codegen.ir.device import WARP, ceildiv
 from cuda_agent_backend.codegen.ir.headers import header
 from cuda_agent_backend.codegen.ir.nest import Dim
@@ -214,7 +214,7 @@ class LoopWriter:
             lines += self._each([f"w_{state.given}[e] = {self._initial(number, state)};"])
         return lines
 
-    def _initial(self, number: int, state: Handed) -> str:
+    def _initial(self, number: int, state: StepState) -> str:
         if not isinstance(state.initial, str):
             return literal(repr(state.initial), state.dtype)
         strides = [s for n, s in zip(state.spec.shape, state.spec.stride, strict=True) if n != 1]

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from cuda_agent_backend.codegen.cuda import generate as cuda
+from cuda_agent_backend.codegen.cuda.reroll.form import LaneStage, Part, Rolled
 from cuda_agent_backend.codegen.cuda.reroll.kernel import (
     AHEAD,
     MOST_EACH,
@@ -25,7 +26,6 @@ from cuda_agent_backend.codegen.cuda.reroll.kernel import (
     LoopWriter,
     points,
 )
-from cuda_agent_backend.codegen.cuda.reroll.match import LaneStage, Part, Rolled
 from cuda_agent_backend.codegen.ir.device import WARP, CpuFacts, DeviceFacts, ceildiv, gpu_facts
 from cuda_agent_backend.codegen.ir.nest import Nests
 from cuda_agent_backend.codegen.ir.program import Program, preludes_of, renamed

@@ -1,4 +1,4 @@
-"""What a value of a stage's body is made of: values that are worked out alike compare equal, whatever they are called."""
+"""What a value of a stage's body is made of: values that are worked out alike compare equal, whatever their names."""
 
 from __future__ import annotations
 
