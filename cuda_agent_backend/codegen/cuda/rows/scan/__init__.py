@@ -1,0 +1,1 @@
+"""Scans along a row, such as cumulative sums."""
