@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from cuda_agent_backend.codegen.cuda import generate as cuda
 from cuda_agent_backend.codegen.cuda.common.access import fold_constants
-from cuda_agent_backend.codegen.cuda.rows.estimate import row_facts
+from cuda_agent_backend.codegen.cuda.rows.facts import row_facts
 from cuda_agent_backend.codegen.cuda.rows.prepare.table_rows import places_first, sharing_rows
 from cuda_agent_backend.codegen.ir.nest import Kernel, RowStage, merge_outer
 from cuda_agent_backend.codegen.ir.schedule import Schedule

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cuda_agent_backend.codegen.cuda import generate as cuda
-from cuda_agent_backend.codegen.cuda.rows.estimate import row_facts
+from cuda_agent_backend.codegen.cuda.rows.facts import row_facts
 from cuda_agent_backend.codegen.cuda.rows.prepare.shared_values import share_values
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from sandbox.compile.candidate import compile_candidate

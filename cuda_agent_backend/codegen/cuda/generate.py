@@ -51,7 +51,7 @@ from cuda_agent_backend.codegen.cuda.gemm.tail_split import emit_contraction
 from cuda_agent_backend.codegen.cuda.gemm.tiles import BOXES, read_tiles
 from cuda_agent_backend.codegen.cuda.registry import BY_NAME
 from cuda_agent_backend.codegen.cuda.rows import cooperative as cuda_grid
-from cuda_agent_backend.codegen.cuda.rows.estimate import traffic_of
+from cuda_agent_backend.codegen.cuda.rows.facts import traffic_of
 from cuda_agent_backend.codegen.cuda.rows.loss import writer as cuda_totals
 from cuda_agent_backend.codegen.cuda.rows.loss.match import Totalled, totalled_of
 from cuda_agent_backend.codegen.cuda.rows.loss.writer import emit_totals

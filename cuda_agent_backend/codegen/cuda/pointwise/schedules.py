@@ -10,7 +10,7 @@ from cuda_agent_backend.codegen.cuda.common.sizes import vectors
 from cuda_agent_backend.codegen.cuda.family import Parameters
 from cuda_agent_backend.codegen.cuda.pointwise.stencil import tile_loop, tile_rows
 from cuda_agent_backend.codegen.cuda.pointwise.writer import map_dims
-from cuda_agent_backend.codegen.cuda.rows.estimate import item_bytes
+from cuda_agent_backend.codegen.cuda.rows.facts import item_bytes
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.nest import Dim, Kernel
 from cuda_agent_backend.codegen.ir.region import LoweredRegion

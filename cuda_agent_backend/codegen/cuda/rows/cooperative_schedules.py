@@ -5,12 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 
-from cuda_agent_backend.codegen.cuda.rows.estimate import (
-    RowFacts,
-    estimate,
-    held_chunks,
-    resident_blocks,
-)
+from cuda_agent_backend.codegen.cuda.rows.estimate import estimate, held_chunks, resident_blocks
+from cuda_agent_backend.codegen.cuda.rows.facts import RowFacts
 from cuda_agent_backend.codegen.cuda.rows.layout import Layout, read_layout
 from cuda_agent_backend.codegen.ir.device import MAX_THREADS, DeviceFacts
 from cuda_agent_backend.codegen.ir.schedule import Parameter

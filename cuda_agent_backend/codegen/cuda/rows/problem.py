@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from cuda_agent_backend.codegen.cuda.common.sizes import vectors
-from cuda_agent_backend.codegen.cuda.rows.estimate import RowFacts, row_facts
+from cuda_agent_backend.codegen.cuda.rows.facts import RowFacts, row_facts
 from cuda_agent_backend.codegen.cuda.rows.layout import Layout, read_layout
 from cuda_agent_backend.codegen.cuda.rows.writer import emit_rows
 from cuda_agent_backend.codegen.ir.device import DeviceFacts

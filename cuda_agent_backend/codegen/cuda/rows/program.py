@@ -39,10 +39,15 @@ def is_full(p: Pass, points: int) -> bool:
 class RowProgram:
     """A kernel as passes, prepared for one layout, and where its arrays live.
 
-    ``own``: arrays whose elements only the thread that makes them reads; ``shared``: the others. ``kept``: loads that
-    several passes do, by name. ``once``: buffers of which the kernel reads every element once.
-    ``reuse``: own arrays that may overwrite a kept load, which nobody needs by then. ``recover``: statements that
-    declare the loop variables which kept loads are indexed by. ``worked_out``: arrays of `cuda_share`.
+    Attributes:
+        passes, flats: the passes, and for each its loops as one flat position.
+        scratch: row-local arrays and scalars that are kept.
+        own, shared: of the arrays those whose elements only the thread that makes them reads, and the others.
+        kept: loads that several passes do, by name.
+        once: buffers of which the kernel reads every element once.
+        reuse: own arrays that may overwrite a kept load, which nobody needs by then.
+        recover: statements that declare the loop variables which kept loads are indexed by.
+        worked_out: arrays that `share_values` made.
     """
 
     kernel: Kernel
@@ -60,36 +65,50 @@ class RowProgram:
     @staticmethod
     def of(kernel: Kernel, layout: Layout, region: LoweredRegion) -> RowProgram:
         """Raises Unsupported where arrays cannot be kept as the layout asks."""
-        keeps = layout.keep != "none"
-        if layout.partial and any(s.combine in ("argmax", "argmin") for s in kernel.stages):
-            raise Unsupported("the first of equal elements, met in another order than theirs")
-        if not keeps or layout.partial:
-            scans = (st for st in kernel.stages if st.kind == "scan")
-            kernel = inline_arrays(
-                kernel, frozenset(s.buffer for st in scans for s in st.local_stores)
-            )
-        shared_values: frozenset[str] = frozenset()
-        if keeps and not layout.partial:
-            kernel, shared_values = share_values(kernel, layout.points, region)
+        keeps, keeps_whole = layout.keep != "none", layout.keep != "none" and not layout.partial
+        kernel, worked_out = _prepared(kernel, layout, region, keeps_whole)
         grouped = same_loops(passes(kernel, tails=True))
         flat_passes = [(p, flatten(p.inner, layout.index_type)) for p in grouped]
-        kept = frozenset(scratch(kernel, grouped))
-        arrays = {n for n in kept if kernel.locals[n].size > 1}
-        keeps_arrays = keeps and not layout.partial
+        local = frozenset(scratch(kernel, grouped))
+        arrays = frozenset(n for n in local if kernel.locals[n].size > 1)
         own = frozenset(
-            n for n in arrays if keeps_arrays and _only_own(n, flat_passes, layout.points)
+            n for n in arrays if keeps_whole and _only_own(n, flat_passes, layout.points)
         )
-        early = shared_values & kept  # what only one pass reads needs no row that stays
-        loads = _repeated_loads(flat_passes, layout.points, early) if keeps else {}
-        reuse = _overwritten(own, loads, flat_passes, region) if layout.keep == "shared" else {}
-        once = read_once(flat_passes, loads, kernel.rows * layout.points, region, layout.together)
+        early = worked_out & local  # what only one pass reads needs no row that stays
+        kept = _repeated_loads(flat_passes, layout.points, early) if keeps else {}
+        once = read_once(flat_passes, kept, kernel.rows * layout.points, region, layout.together)
         if layout.is_split and any(p.kind == "scan" for p in grouped):
             once = frozenset()  # a split scan reads its row for the totals, then again
-        flats = tuple(flat for _, flat in flat_passes)
-        shared, recover = frozenset(arrays - own), _recovered(loads, flat_passes)
         return RowProgram(
-            kernel, grouped, flats, kept, own, shared, loads, once, reuse, recover, shared_values
+            kernel=kernel,
+            passes=grouped,
+            flats=tuple(flat for _, flat in flat_passes),
+            scratch=local,
+            own=own,
+            shared=arrays - own,
+            kept=kept,
+            once=once,
+            reuse=_overwritten(own, kept, flat_passes, region) if layout.keep == "shared" else {},
+            recover=_recovered(kept, flat_passes),
+            worked_out=worked_out,
         )
+
+
+def _prepared(
+    kernel: Kernel, layout: Layout, region: LoweredRegion, keeps_whole: bool
+) -> tuple[Kernel, frozenset[str]]:
+    """The kernel with the arrays that the layout can keep, and those that were made for it.
+
+    keeps_whole: whether whole rows stay on the chip. Otherwise arrays are worked out again where they are read, but for
+    those that scans make.
+    """
+    if layout.partial and any(s.combine in ("argmax", "argmin") for s in kernel.stages):
+        raise Unsupported("the first of equal elements, met in another order than theirs")
+    if keeps_whole:
+        return share_values(kernel, layout.points, region)
+    scans = (st for st in kernel.stages if st.kind == "scan")
+    scanned = frozenset(s.buffer for st in scans for s in st.local_stores)
+    return inline_arrays(kernel, scanned), frozenset()
 
 
 def _only_own(name: str, grouped: Sequence[FlatPass], points: int) -> bool:
@@ -161,9 +180,8 @@ def read_once(
 ) -> frozenset[str]:
     """Buffers as large as all rows together that are read in one place, or kept from there on.
 
-    Of ``together`` rows that are one here, each has its place.
-
-    What lies beyond the last whole vector of one long row (`cuda_peel`) may be read by itself.
+    Where ``together`` rows are one here, each has its place. What lies beyond the last whole vector of one long row
+    (see `peel`) may be read by itself.
     """
     places: dict[str, list[Key]] = {}
     for p, flat in grouped:

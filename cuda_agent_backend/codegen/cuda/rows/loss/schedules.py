@@ -9,10 +9,9 @@ from cuda_agent_backend.codegen.cuda.rows.estimate import (
     MOST_BLOCKS,
     MOST_WARPS,
     REGISTERS,
-    RowFacts,
     resident_blocks,
-    row_facts,
 )
+from cuda_agent_backend.codegen.cuda.rows.facts import RowFacts, row_facts
 from cuda_agent_backend.codegen.cuda.rows.frame import row_groups
 from cuda_agent_backend.codegen.cuda.rows.layout import read_layout
 from cuda_agent_backend.codegen.cuda.rows.loss.match import Totalled
