@@ -20,7 +20,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 from cuda_agent_backend.codegen.api import analyse, generate, schedules
-from cuda_agent_backend.codegen.cuda.attention.linear.writer import CudaMixing, _parts_in_waves
+from cuda_agent_backend.codegen.cuda.attention.linear.schedules import parts_in_waves
+from cuda_agent_backend.codegen.cuda.attention.linear.writer import CudaMixing
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.failure import NotCovered
 from cuda_agent_backend.graph.canonical import Canonical, canonical
@@ -567,10 +568,10 @@ def test_warp_groups_are_of_one_architecture() -> None:
 def test_parts_of_warp_groups_fill_whole_waves() -> None:
     """55 blocks of 128 rows on 132 multiprocessors: two for each row take one wave, four as many as five; of few keys
     or many rows there are none."""
-    assert _parts_in_waves(102, 55, 132) == 7
-    assert _parts_in_waves(51, 55, 132) == 2
-    assert _parts_in_waves(102, 132, 132) == 1
-    assert _parts_in_waves(8, 10, 132) == 1
+    assert parts_in_waves(102, 55, 132) == 7
+    assert parts_in_waves(51, 55, 132) == 2
+    assert parts_in_waves(102, 132, 132) == 1
+    assert parts_in_waves(8, 10, 132) == 1
 
 
 @pytest.mark.skipif(isinstance(find_cuda(), Missing), reason="no CUDA compiler")

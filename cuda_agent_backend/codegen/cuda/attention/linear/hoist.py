@@ -1,7 +1,7 @@
-"""What all places of a matrix share, such as the decay of a head: worked out once, and not at each place.
+"""Hoists what all places of a matrix share, such as the decay of a head: it is worked out once, not at each place.
 
-Compilers see through this where nothing has a branch of its own, but logarithms and the like do: softplus would be
-worked out for each weight.
+Compilers do this by themselves where no function has a branch of its own. Logarithms and the like have one: softplus
+would be worked out for each weight.
 """
 
 from __future__ import annotations

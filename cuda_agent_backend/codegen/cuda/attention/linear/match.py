@@ -1,4 +1,4 @@
-"""Rows mixed by weights that are scores, among the tasks: two products, and what is done point by point around them."""
+"""Back-to-back products among the tasks: Q K^T, pointwise work, a product with V, and pointwise work behind it."""
 
 from __future__ import annotations
 

@@ -1,45 +1,43 @@
-"""Rows mixed by weights that are scores -> CUDA on tensor cores, as attention without its softmax.
+"""Back-to-back products, as attention without its softmax -> CUDA on tensor cores.
 
-Schedule parameters are those of `cuda_attention`, and ``parts``: the blocks that share the keys of a row, where rows
-are too few to keep the device busy. A second kernel adds up what they made, always in one
-order.
+Schedule parameters are those of attention in float32, and ``parts``: the blocks that share the keys of a row, where
+rows are too few to keep the device busy. A second kernel adds up what they made, always in one order.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import sympy
 import torch
 
 from cuda_agent_backend.codegen.analysis.attention import Matrices, offset, word
 from cuda_agent_backend.codegen.cuda.attention.common import ENTRY, MAX_BLOCKS, prelude, vector_of
 from cuda_agent_backend.codegen.cuda.attention.float32 import (
     BY_TURNS,
-    KEPT,
     PRELUDE,
     RELAY_TILES,
-    RELAYS,
     Blocks,
     relay_prelude,
 )
-from cuda_agent_backend.codegen.cuda.attention.linear.hoist import shared_by_places
 from cuda_agent_backend.codegen.cuda.attention.linear.match import (
     MIXED,
     SCORE,
     TOTAL,
     Mixing,
-    Pointwise,
 )
-from cuda_agent_backend.codegen.cuda.common.access import LanePrinter, share_divisors
-from cuda_agent_backend.codegen.cuda.common.narrow_integers import narrowed_body
+from cuda_agent_backend.codegen.cuda.attention.linear.place_functions import PlaceFunction
+from cuda_agent_backend.codegen.cuda.attention.linear.schedules import (
+    LinearBlocks,
+    blocks_of_a_part,
+    guesses,
+    is_wide,
+    part_counts,
+)
 from cuda_agent_backend.codegen.cuda.common.parts import temporary
 from cuda_agent_backend.codegen.ir.device import CpuFacts, DeviceFacts, ceildiv, gpu_facts
 from cuda_agent_backend.codegen.ir.printer import STORAGE_TYPES, half_types
 from cuda_agent_backend.codegen.ir.schedule import Schedule
-from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Unsupported
+from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from cuda_agent_backend.codegen.ir.value_types import WIDE
 from sandbox.plan.plan import Buffer, Launch, Plan
 from sandbox.task.specs import TensorSpec
@@ -47,45 +45,8 @@ from sandbox.task.task import Task
 
 JOIN = "k1"
 OWN = ("cuda/attention/attention_tiles.cuh", "cuda/attention/linear/linear.cuh")
-SMALL = (
-    Blocks(64, 16, 64, 2, 1, 1), Blocks(64, 16, 32, 2, 0, 1), Blocks(128, 16, 64, 2, 0, 1),
-    Blocks(64, 16, 32, 2, 1, 0),
-)  # fmt: skip
-"""For rows of Q up to ``KEPT``, better guesses first."""
-LARGE = (
-    Blocks(64, 16, 32, 2, 0, 1), Blocks(128, 16, 64, 2, 0, 1), Blocks(64, 16, 64, 2, 0, 1),
-    Blocks(64, 16, 32, 2, 0, 0),
-)  # fmt: skip
-"""For those that would leave too few registers if they stayed there."""
-ROOMY, WIDEST = 96, (Blocks(64, 16, 32, 2, 0, 0),)
-"""For the widest rows there are registers in no other way, and fewer blocks to each multiprocessor."""
-
-
-BUSY = 4
-"""Blocks for each multiprocessor that parts are made for."""
-MOST_PARTS, FEWEST_TILES, FEWEST_WIDE_TILES = 8, 16, 8
-"""Of a row's keys, and of a part: of warps, and of warp groups."""
-BLOCK_TILES, JOIN_TILES = 2, 2
-"""Tiles in whose time a block begins and ends, and the second kernel runs."""
 JOINING = 256
 """Threads of a block of the second kernel."""
-
-
-@dataclass(frozen=True)
-class Split(Blocks):
-    """The schedule's parameters; see the module's description."""
-
-    parts: int = 1
-
-    def part_keys(self, form: Mixing) -> int:
-        """Keys of each part but the last, which may have fewer."""
-        return ceildiv(ceildiv(form.keys, self.keys), self.parts) * self.keys
-
-    def check_mixing(self, form: Mixing, device: DeviceFacts) -> None:
-        """Raises Unsupported where the parameters do not fit each other, the form or the device."""
-        self.check(form.size, device, form.width)
-        if self.parts < 1 or (self.parts - 1) * self.part_keys(form) >= form.keys:
-            raise Unsupported(f"{self.parts} parts of {form.keys} keys")
 
 
 @dataclass(frozen=True)
@@ -99,9 +60,9 @@ class CudaMixing:
     def schedules(self, device: DeviceFacts | CpuFacts | None = None) -> list[Schedule]:
         facts, form = gpu_facts(device), self.form
         found = []
-        for blocks in _guesses(form):
-            for parts in _parts(form, blocks, facts):
-                split = Split(**blocks.__dict__, parts=parts)
+        for blocks in guesses(form):
+            for parts in part_counts(form, blocks, facts):
+                split = LinearBlocks(**blocks.__dict__, parts=parts)
                 try:
                     split.check_mixing(form, facts)
                 except Unsupported:
@@ -118,7 +79,7 @@ class CudaMixing:
             Unsupported: the schedule does not fit, with the reason.
         """
         try:
-            blocks = Split(**{name: int(value) for name, value in schedule.only().items()})
+            blocks = LinearBlocks(**{name: int(value) for name, value in schedule.only().items()})
         except (TypeError, ValueError) as error:
             raise Unsupported(f"parameters of mixing by scores: {error}") from error
         blocks.check_mixing(self.form, gpu_facts(device))
@@ -141,50 +102,12 @@ def _prelude(form: Mixing, blocks: Blocks) -> list[str]:
     ]
 
 
-def _guesses(form: Mixing) -> tuple[Blocks, ...]:
-    relays = [blocks for blocks, largest in RELAYS if max(form.size, form.width) <= largest]
-    warps = WIDEST if _is_wide(form) else SMALL if form.size <= KEPT else LARGE
-    return (*relays, *warps)
-
-
-def _is_wide(form: Mixing) -> bool:
-    return max(form.size, form.width) > ROOMY
-
-
-def _parts(form: Mixing, blocks: Blocks, device: DeviceFacts) -> list[int]:
-    """Worth trying, better guesses first."""
-    tiles = ceildiv(form.keys, blocks.keys)
-    if blocks.relay:
-        return [_parts_in_waves(tiles, _count(form, blocks), device.sm_count * blocks.resident)]
-    wanted = BUSY * device.sm_count // _count(form, blocks)
-    parts = min(wanted, MOST_PARTS, tiles // FEWEST_TILES)
-    return [parts, 1] if parts > 1 else [1]
-
-
-def _parts_in_waves(tiles: int, blocks: int, together: int) -> int:
-    """Parts of rows of so many tiles with which ``blocks`` for each take the least time, ``together`` at a time: one or
-    two have all of a multiprocessor's registers, so that what does not fill a wave is idle."""
-
-    def time(parts: int) -> int:
-        return ceildiv(blocks * parts, together) * (ceildiv(tiles, parts) + BLOCK_TILES)
-
-    most = min(MOST_PARTS, tiles // FEWEST_WIDE_TILES)
-    whole = (p for p in range(2, most + 1) if (p - 1) * ceildiv(tiles, p) < tiles)
-    best = min(whole, key=time, default=1)
-    return best if time(best) + JOIN_TILES < time(1) else 1
-
-
-def _count(form: Mixing, blocks: Blocks) -> int:
-    """Blocks of a part."""
-    return form.batches * form.heads * ceildiv(form.queries, blocks.rows)
-
-
 def _results(form: Mixing) -> int:
     return form.batches * form.heads * form.queries * form.width
 
 
-def _plan(task: Task, form: Mixing, blocks: Split) -> Plan:
-    count = _count(form, blocks) * blocks.parts
+def _plan(task: Task, form: Mixing, blocks: LinearBlocks) -> Plan:
+    count = blocks_of_a_part(form, blocks) * blocks.parts
     if max(count, _results(form)) > MAX_BLOCKS:
         raise Unsupported(f"{count} blocks")
     inputs = [Buffer(f"in{i}", "input", spec) for i, spec in enumerate(task.inputs)]
@@ -199,7 +122,7 @@ def _plan(task: Task, form: Mixing, blocks: Split) -> Plan:
     return Plan("cuda", (*outside, *between), tuple(steps))
 
 
-def _between(form: Mixing, blocks: Split) -> tuple[Buffer, ...]:
+def _between(form: Mixing, blocks: LinearBlocks) -> tuple[Buffer, ...]:
     """What the parts made: sums of what is mixed, and of weights."""
     results = _results(form)
     return (
@@ -208,12 +131,12 @@ def _between(form: Mixing, blocks: Split) -> tuple[Buffer, ...]:
     )
 
 
-def _sizes(task: Task, form: Mixing, blocks: Split) -> list[str]:
+def _sizes(task: Task, form: Mixing, blocks: LinearBlocks) -> list[str]:
     steps = [s for m in (form.query, form.key, form.value) for s in m.steps[:3]]
     pairs = all(step % 2 == 0 for step in form.output_steps[:3])
     index = "int64_t" if _reach(task) >= WIDE else "int"
-    weigh = _Function.of("weigh", f"float {SCORE}", form.weigh, SCORE, index)
-    end = _Function.of("end", f"float {MIXED}, float {TOTAL}", form.end, MIXED, index)
+    weigh = PlaceFunction.of("weigh", f"float {SCORE}", form.weigh, SCORE, index)
+    end = PlaceFunction.of("end", f"float {MIXED}, float {TOTAL}", form.end, MIXED, index)
     numbers = [f"float {name};" for name in (*weigh.numbers, *end.numbers)]
     given = [*(f"{_pointer(task.inputs[i])} in{i};" for i in form.inputs), *numbers]
     return [
@@ -249,95 +172,16 @@ def _pointer(spec: TensorSpec) -> str:
     return f"const {STORAGE_TYPES[getattr(torch, spec.dtype)]}* __restrict__"
 
 
-@dataclass(frozen=True)
-class _Function:
-    """A function of a place and the values there.
-
-    numbers: what it reads that is worked out before, once for a matrix, by ``preparing``.
-    """
-
-    lines: list[str]
-    numbers: list[str]
-    preparing: list[str]
-
-    @staticmethod
-    def of(name: str, values: str, what: Pointwise | None, otherwise: str, index: str) -> _Function:
-        head = f"  static CA_INLINE float {name}(const operands& given, int matrix, int row, int column, {values}) {{"
-        if what is None:
-            return _Function([head, f"    return {otherwise};", "  }"], [], [])
-        (stage,) = what.region.stages
-        names = dict(zip(what.region.inputs, what.inputs, strict=True))
-        at_hand = {b: name for b, name in names.items() if isinstance(name, str)}
-        body = narrowed_body(_at_hand(stage.body, at_hand), dict(stage.outer), index != "int")
-        shared = shared_by_places(
-            body,
-            [symbol for symbol, _ in stage.outer[-2:]],
-            lambda b: what.region.buffers[b].dtype,
-            f"given.{name}",
-        )
-        loops = _loops(stage.outer, index)
-        # no division's slow routine, behind whose branch the other elements of a tile would wait
-        rows = [symbol for symbol, _ in stage.outer]
-        body = share_divisors(shared.body, {TOTAL, *shared.made}, rows)
-        preparing = [
-            line
-            for number, made in shared.made.items()
-            for line in ("    {", *loops[:-2], *_statements(what, made, f"{number} ="), "    }")
-        ]
-        return _Function(
-            [head, *loops, *_statements(what, body, "return"), "  }"],
-            [number.removeprefix("given.") for number in shared.made],
-            preparing,
-        )
-
-
-def _statements(what: Pointwise, body: Body, result: str) -> list[str]:
-    names = dict(zip(what.region.inputs, what.inputs, strict=True))
-    printer = LanePrinter(
-        None,
-        lambda b: f"given.in{names[b]}",
-        lambda i: f"ca::splat<float, L>({i.buffer})",
-        lambda b: what.region.buffers[b].dtype,
-    )
-    return [
-        "    constexpr int L = 1;",
-        *printer.lines(body),
-        f"    {result} v{body.results[0].number}.v[0];",
-    ]
-
-
-def _at_hand(body: Body, names: Mapping[str, str]) -> Body:
-    """The body with values that are at hand in the place of loads."""
-
-    def one(i: Instruction) -> Instruction:
-        if i.op == "load" and i.buffer is not None and i.buffer in names:
-            return replace(i, op="local", buffer=names[i.buffer])
-        return i if i.body is None else replace(i, body=_at_hand(i.body, names))
-
-    return Body([one(i) for i in body.instructions], body.results)
-
-
-def _loops(loops: tuple[tuple[sympy.Symbol, int], ...], index: str) -> list[str]:
-    """The loops' variables of the number of the matrix and a place in it."""
-    found, outer = list[str](), loops[:-2]
-    for number, (symbol, size) in enumerate(outer):
-        inner = math.prod(n for _, n in outer[number + 1 :])
-        found.append(f"    const {index} {symbol} = ca::imod(ca::idiv(matrix, {inner}), {size});")
-    for (symbol, _), place in zip(loops[-2:], ("row", "column"), strict=True):
-        found.append(f"    const {index} {symbol} = {place};")
-    return found
-
-
-def _arguments(task: Task, blocks: Split) -> str:
+def _arguments(task: Task, blocks: LinearBlocks) -> str:
     inputs = [f"{_pointer(spec)} in{i}" for i, spec in enumerate(task.inputs)]
     between = ["float* __restrict__ sums", "float* __restrict__ totals"] if blocks.parts > 1 else []
     return ", ".join([*inputs, "float* __restrict__ out", *between])
 
 
-def _kernel(task: Task, form: Mixing, blocks: Split) -> list[str]:
-    pieces, count = ceildiv(form.queries, blocks.rows), _count(form, blocks)
+def _kernel(task: Task, form: Mixing, blocks: LinearBlocks) -> list[str]:
+    pieces, count = ceildiv(form.queries, blocks.rows), blocks_of_a_part(form, blocks)
     operands = {"q": form.query, "k": form.key, "v": form.value}
-    limited = blocks.relay or _is_wide(form)
+    limited = blocks.relay or is_wide(form)
     bounds = f"{blocks.threads}, {blocks.resident}" if limited else f"{blocks.threads}"
     scheme = "relay_mixing" if blocks.relay else "mixing"
     return [
@@ -365,7 +209,7 @@ def _kernel(task: Task, form: Mixing, blocks: Split) -> list[str]:
     ]  # fmt: skip
 
 
-def _part_of(form: Mixing, blocks: Split) -> list[str]:
+def _part_of(form: Mixing, blocks: LinearBlocks) -> list[str]:
     keys, matrices = blocks.part_keys(form), form.batches * form.heads
     line = f"(int64_t(part) * {matrices} + number) * {form.queries}"
     return [
@@ -375,7 +219,7 @@ def _part_of(form: Mixing, blocks: Split) -> list[str]:
     ]
 
 
-def _joining(task: Task, form: Mixing, blocks: Split) -> list[str]:
+def _joining(task: Task, form: Mixing, blocks: LinearBlocks) -> list[str]:
     """The kernel that adds up what parts made."""
     results, width = _results(form), form.width
     return [
