@@ -147,9 +147,9 @@ def _place(model: nn.Module, device: str, wishes: Wishes) -> None:
             if value is not None:
                 made = _like(value, device, wishes.dtype)
                 part._parameters[name] = nn.Parameter(made, wishes.training)
-        for name, value in part._buffers.items():
-            if value is not None:
-                part._buffers[name] = _like(value, device, wishes.dtype)
+        for name, buffer in part._buffers.items():
+            if buffer is not None:
+                part._buffers[name] = _like(buffer, device, wishes.dtype)
 
 
 def _like(x: Tensor, device: str, dtype: torch.dtype | None = None) -> Tensor:
