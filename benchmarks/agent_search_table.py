@@ -16,7 +16,8 @@ from benchmarks.store import Facts
 from cuda_agent_backend.agent.loop import Budget, run_episode
 from cuda_agent_backend.agent.policies.search.policy import SearchPolicy
 from cuda_agent_backend.agent.tools import Toolbox
-from cuda_agent_backend.codegen.api import Analysis, analyse, generate, schedules
+from cuda_agent_backend.codegen.api import analyse, generate, schedules
+from cuda_agent_backend.codegen.covered_task import Analysis
 from cuda_agent_backend.codegen.ir.failure import NotCovered
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from cuda_agent_backend.codegen.schedule_space import space_of

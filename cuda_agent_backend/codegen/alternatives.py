@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from cuda_agent_backend.codegen.covered_task import Analysis
+from cuda_agent_backend.codegen.ir.device import CpuFacts, DeviceFacts
 from cuda_agent_backend.codegen.ir.schedule import Parameter, Schedule
 from cuda_agent_backend.codegen.ir.ssa import Unsupported
-
-if TYPE_CHECKING:
-    from cuda_agent_backend.codegen.api import Analysis
-    from cuda_agent_backend.codegen.ir.device import CpuFacts, DeviceFacts
-    from sandbox.plan.plan import Plan
-    from sandbox.task.task import Task
+from sandbox.plan.plan import Plan
+from sandbox.task.task import Task
 
 PARAMETER = "rewrite"
 """The parameter of a schedule's first kernel that names the rules; without it a schedule is for the task as it is."""

@@ -13,7 +13,8 @@ import torch
 from torch._inductor.decomposition import select_decomp_table
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from cuda_agent_backend.codegen.api import Analysis, as_it_stands
+from cuda_agent_backend.codegen.api import as_it_stands
+from cuda_agent_backend.codegen.covered_task import Analysis
 from cuda_agent_backend.codegen.cpu.writer import emit
 from cuda_agent_backend.codegen.cuda import generate as cuda
 from cuda_agent_backend.codegen.ir.device import DeviceFacts

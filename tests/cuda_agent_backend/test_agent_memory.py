@@ -19,7 +19,8 @@ from cuda_agent_backend.agent.memory.offer import MOST_SOURCE, MOST_TASK, adapt,
 from cuda_agent_backend.agent.memory.recall import MOST, Memory, Neighbour, _entry, recall
 from cuda_agent_backend.agent.protocol import ToolCall
 from cuda_agent_backend.agent.tools import Toolbox
-from cuda_agent_backend.codegen.api import Analysis, Candidate, analyse, generate, schedules
+from cuda_agent_backend.codegen.api import Candidate, analyse, generate, schedules
+from cuda_agent_backend.codegen.covered_task import Analysis
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from cuda_agent_backend.runtime.machine import key_of
 from cuda_agent_backend.search.promotion import run_agent

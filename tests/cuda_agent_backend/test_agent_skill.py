@@ -24,7 +24,8 @@ from cuda_agent_backend.agent.skill.sketches import ALSO, families
 from cuda_agent_backend.agent.skill.template import plan_template
 from cuda_agent_backend.agent.tools import tool_schemas
 from cuda_agent_backend.cli import command as cli
-from cuda_agent_backend.codegen.api import Analysis, analyse
+from cuda_agent_backend.codegen.api import analyse
+from cuda_agent_backend.codegen.covered_task import Analysis
 from cuda_agent_backend.runtime.machine import arch_of
 from sandbox.accuracy.oracle import run_oracle
 from sandbox.compile.candidate import Compiled, compile_candidate

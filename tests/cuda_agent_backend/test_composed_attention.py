@@ -20,7 +20,8 @@ from torch.fx.node import map_arg
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from cuda_agent_backend.codegen.api import Analysis, analyse, generate, schedules
+from cuda_agent_backend.codegen.api import analyse, generate, schedules
+from cuda_agent_backend.codegen.covered_task import Analysis
 from cuda_agent_backend.codegen.cuda.attention.float32 import CudaAttention
 from cuda_agent_backend.codegen.cuda.attention.half import CudaHalfAttention
 from cuda_agent_backend.codegen.ir.device import DeviceFacts

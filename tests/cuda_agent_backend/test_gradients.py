@@ -23,7 +23,8 @@ from torch.nn import functional as F
 
 from cuda_agent_backend import log
 from cuda_agent_backend.codegen.analysis.gemm import Contraction, contraction_of
-from cuda_agent_backend.codegen.api import Analysis, as_it_stands
+from cuda_agent_backend.codegen.api import as_it_stands
+from cuda_agent_backend.codegen.covered_task import Analysis
 from cuda_agent_backend.codegen.cuda import generate as cuda
 from cuda_agent_backend.codegen.cuda.gemm.aligned_operands import sides_of
 from cuda_agent_backend.codegen.cuda.gemm.operands import gather_of

@@ -7,7 +7,8 @@ from torch import Tensor
 from torch.fx import Graph, Node
 from torch.nn import functional as F
 
-from cuda_agent_backend.codegen.api import Analysis, analyse
+from cuda_agent_backend.codegen.api import analyse
+from cuda_agent_backend.codegen.covered_task import Analysis
 from cuda_agent_backend.graph.canonical import Canonical, canonical
 from cuda_agent_backend.graph.layouts import channels_last, inductor_layouts
 from cuda_agent_backend.partition.regions import partition

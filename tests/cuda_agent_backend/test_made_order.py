@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from cuda_agent_backend.codegen import api
 from cuda_agent_backend.codegen.alternatives import split
 from cuda_agent_backend.codegen.cuda import generate as cuda
+from cuda_agent_backend.codegen.loop_nests import LoopNests
 from sandbox.plan.candidate import Candidate
 
 pytestmark = pytest.mark.usefixtures("plain_layouts")
@@ -112,4 +113,4 @@ def test_the_cpu_stores_products_along_their_loops() -> None:
     """There a vector has neighbouring columns."""
     function, inputs = CASES["heads joined"]
     found = sample(function, *inputs).analysis
-    assert isinstance(found, api.LoopNests) and len(found.kernels) == 2
+    assert isinstance(found, LoopNests) and len(found.kernels) == 2

@@ -20,7 +20,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence, pad_packed_sequenc
 
 from cuda_agent_backend import backend
 from cuda_agent_backend.acceptance.whole_graph import graph_task
-from cuda_agent_backend.codegen import api
+from cuda_agent_backend.codegen import api, covered_task
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.frontend import recurrent_modules as recurrent
 from cuda_agent_backend.graph.canonical import Canonical, canonical
@@ -301,7 +301,7 @@ def test_from_a_graph_to_a_kernel_that_gives_what_eager_gives(tmp_path: Path) ->
     form = canonical(region.nodes, region.outputs, region.target)
     assert isinstance(form, Canonical)
     analysis = api.analyse(form.task)
-    assert isinstance(analysis, api.Analysis)
+    assert isinstance(analysis, covered_task.Analysis)
     device = DeviceFacts(arch="sm_90a")
     made = api.generate(analysis, analysis.schedules(device)[0], device)
     assert isinstance(made, Candidate) and len(made.plan.steps) == 4

@@ -14,7 +14,7 @@ from sketch_kit import Sample, on_cuda, randn
 from torch import Tensor
 from torch.nn import functional as F
 
-from cuda_agent_backend.codegen import api
+from cuda_agent_backend.codegen import api, loop_nests
 from cuda_agent_backend.codegen.cuda.library.writer import SKETCH, is_library
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.schedule import Parameter, Schedule
@@ -175,8 +175,8 @@ def test_a_reshape_is_a_view_where_memory_allows_it(tmp_path: Path, turned: bool
 
 def test_kernels_alone_come_first_and_a_search_soon_meets_a_call() -> None:
     kinds = [is_library(s) for s in case("a convolution, a bias").analysis.schedules(DeviceFacts())]
-    assert kinds[: api.OWN] == [False] * api.OWN
-    assert kinds[api.OWN : api.OWN + api.CALLED] == [True] * api.CALLED
+    assert kinds[: loop_nests.OWN] == [False] * loop_nests.OWN
+    assert kinds[loop_nests.OWN : loop_nests.OWN + loop_nests.CALLED] == [True] * loop_nests.CALLED
     assert kinds[-2:] == [True, True]
 
 

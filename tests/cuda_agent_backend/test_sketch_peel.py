@@ -19,6 +19,7 @@ from cuda_agent_backend.codegen.analysis.passes import passes
 from cuda_agent_backend.codegen.cuda import generate as cuda
 from cuda_agent_backend.codegen.cuda.rows.prepare.peel import LEAST, peeled
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
+from cuda_agent_backend.codegen.loop_nests import LoopNests
 from sandbox.plan.candidate import Candidate
 
 DEVICE = DeviceFacts()
@@ -99,7 +100,7 @@ def test_a_row_that_is_cut_is_still_read_past_the_caches(length: int, cut: bool)
     it = sample(lambda x: x.sum(), randn(length))
     task = dataclasses.replace(it.task, target="cuda")
     found = api.analyse(task)
-    assert isinstance(found, api.LoopNests)
+    assert isinstance(found, LoopNests)
     assert (peeled(found.kernels[0], found.region.buffers) != found.kernels[0]) is cut
     sources = [
         made.source.split('extern "C"', 1)[1]

@@ -20,6 +20,7 @@ from cuda_agent_backend.codegen.cuda.reroll.writer import CudaRolled
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from cuda_agent_backend.codegen.ir.ssa import Unsupported
+from cuda_agent_backend.codegen.loop_nests import LoopNests
 from sandbox.accuracy.oracle import run_oracle
 from sandbox.compile.candidate import compile_candidate
 from sandbox.compile.outcome import Compiled
@@ -414,7 +415,7 @@ def test_what_is_no_loop_over_lanes_is_left_to_others(
 ) -> None:
     made = on_cuda(function, randn(*shape))
     found = as_it_stands(made.task)
-    assert isinstance(found, api.LoopNests) and found.schedules(DEVICE)
+    assert isinstance(found, LoopNests) and found.schedules(DEVICE)
 
 
 def after_a_prompt(x: Tensor, prompt: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from cuda_agent_backend.codegen import api
 from cuda_agent_backend.codegen.ir.schedule import Schedule
+from cuda_agent_backend.codegen.loop_nests import LoopNests
 from sandbox.plan.candidate import Candidate
 
 Case = tuple[Callable[..., Any], tuple[torch.Tensor, ...]]
@@ -106,7 +107,7 @@ def check(got: list[torch.Tensor], it: Sample) -> None:
 def test_an_emulator_computes_one_kernel_as_eager_does(name: str, tmp_path: Path) -> None:
     function, inputs = CASES[name]
     it = for_cuda(function, *inputs)
-    assert isinstance(it.analysis, api.LoopNests) and len(it.analysis.kernels) == 1
+    assert isinstance(it.analysis, LoopNests) and len(it.analysis.kernels) == 1
     ran = 0
     for schedule in one_of_each(it.analysis.schedules()):
         made = api.generate(it.analysis, schedule)
@@ -144,7 +145,7 @@ def test_what_does_not_run_along_a_scan_is_another_kernel(
     function: Callable[..., Any], tmp_path: Path
 ) -> None:
     it = for_cuda(function, randn(9, 300))
-    assert isinstance(it.analysis, api.LoopNests) and len(it.analysis.kernels) == 2
+    assert isinstance(it.analysis, LoopNests) and len(it.analysis.kernels) == 2
     made = api.generate(it.analysis, it.analysis.schedules()[0])
     assert isinstance(made, Candidate), made
     check(cuda_emulator.run(made.source, made.plan, it.inputs, tmp_path), it)
@@ -156,7 +157,7 @@ def test_what_has_no_room_beside_a_scan_on_the_chip_is_another_kernel() -> None:
 
     for length, kernels in ((300, 1), (7000, 2)):
         it = for_cuda(two_before, torch.ones(2, length, 64))
-        assert isinstance(it.analysis, api.LoopNests) and len(it.analysis.kernels) == kernels
+        assert isinstance(it.analysis, LoopNests) and len(it.analysis.kernels) == kernels
         assert it.analysis.schedules()
 
 

@@ -12,7 +12,8 @@ import torch
 from sketch_kit import sample
 from torch import Tensor
 
-from cuda_agent_backend.codegen.api import Analysis, as_it_stands, generate, schedules
+from cuda_agent_backend.codegen.api import as_it_stands, generate, schedules
+from cuda_agent_backend.codegen.covered_task import Analysis
 from cuda_agent_backend.codegen.cuda.sort.writer import merge_pairs, sort_pairs
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.failure import NotCovered

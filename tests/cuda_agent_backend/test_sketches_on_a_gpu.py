@@ -59,7 +59,7 @@ import torch
 from sketch_kit import Sample, on_cuda
 from torch._inductor import config as inductor_config
 
-from cuda_agent_backend.codegen import api
+from cuda_agent_backend.codegen import api, covered_task
 from cuda_agent_backend.codegen.cuda.library.writer import is_library
 from cuda_agent_backend.codegen.ir.device import gpu_facts
 from cuda_agent_backend.codegen.ir.schedule import Schedule
@@ -99,7 +99,7 @@ Case = tuple[Callable[..., Any], tuple[torch.Tensor, ...]]
 class Job:
     """A covered task, with its inputs and what eager gives, on the CPU."""
 
-    analysis: api.Analysis
+    analysis: covered_task.Analysis
     inputs: tuple[torch.Tensor, ...]
     want: tuple[torch.Tensor, ...]
 

@@ -15,12 +15,12 @@ import torch
 from sketch_kit import Sample, sample
 from torch import Tensor
 
-from cuda_agent_backend.codegen.analysis.banded import Band
 from cuda_agent_backend.codegen.analysis.gemm import contraction_of
 from cuda_agent_backend.codegen.cuda import generate as cuda
 from cuda_agent_backend.codegen.cuda.gemm.banded import Bands, bands_of, needed_of
 from cuda_agent_backend.codegen.cuda.gemm.tiles import read_tiles
 from cuda_agent_backend.codegen.cuda.gemm.writer import Writer
+from cuda_agent_backend.codegen.ir.banded import Band
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from cuda_agent_backend.codegen.ir.ssa import Unsupported
 

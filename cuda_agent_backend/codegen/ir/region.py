@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import sympy
 import torch
 
-from cuda_agent_backend.codegen.analysis.banded import Band
+from cuda_agent_backend.codegen.ir.banded import Band
 from cuda_agent_backend.codegen.ir.ssa import Body
 
 ARG_REDUCTIONS = ("argmax", "argmin")

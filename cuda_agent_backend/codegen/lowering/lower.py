@@ -22,7 +22,7 @@ from torch._inductor.graph import GraphLowering
 from torch._inductor.ops_handler import DefaultHandler
 from torch._inductor.virtualized import V
 
-from cuda_agent_backend.codegen.analysis.banded import band_of
+from cuda_agent_backend.codegen.ir.banded import band_of
 from cuda_agent_backend.codegen.ir.region import ARG_REDUCTIONS, Buffer, LoweredRegion, Stage, Store
 from cuda_agent_backend.codegen.ir.ssa import PLACE, Body, Unsupported, narrow_comparisons, trace
 from cuda_agent_backend.codegen.lowering import overlap_add as overlap

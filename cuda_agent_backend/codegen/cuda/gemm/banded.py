@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import sympy
 import torch
 
-from cuda_agent_backend.codegen.analysis.banded import ALL, FAR, NONE, Band, need_of
 from cuda_agent_backend.codegen.analysis.gemm import Contraction, Factor, points
 from cuda_agent_backend.codegen.cuda.common.parts import parameters_of
 from cuda_agent_backend.codegen.cuda.common.text import decompose, indented
@@ -24,6 +23,7 @@ from cuda_agent_backend.codegen.cuda.gemm.aligned_operands import (
     OPERATIONS_PER_SECOND,
 )
 from cuda_agent_backend.codegen.cuda.gemm.operands import Side
+from cuda_agent_backend.codegen.ir.banded import ALL, FAR, NONE, Band, need_of
 from cuda_agent_backend.codegen.ir.device import ceildiv
 from cuda_agent_backend.codegen.ir.nest import Dim, Kernel, coefficient
 from cuda_agent_backend.codegen.ir.region import Buffer, LoweredRegion

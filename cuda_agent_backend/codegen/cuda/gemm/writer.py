@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 import sympy
 import torch
 
-from cuda_agent_backend.codegen.analysis.banded import ALL
 from cuda_agent_backend.codegen.analysis.gemm import Contraction, Factor, points
 from cuda_agent_backend.codegen.analysis.quantized_operand import fits
 from cuda_agent_backend.codegen.cuda.common.access import LanePrinter
@@ -40,6 +39,7 @@ from cuda_agent_backend.codegen.cuda.gemm.filter_taps import MOST_TILES, Taps, t
 from cuda_agent_backend.codegen.cuda.gemm.operands import Gather, Output, Side, gather_of, output_of
 from cuda_agent_backend.codegen.cuda.gemm.tiles import Tiles
 from cuda_agent_backend.codegen.cuda.gemm.tma_boxes import Boxed, boxed, in_batches
+from cuda_agent_backend.codegen.ir.banded import ALL
 from cuda_agent_backend.codegen.ir.device import DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.ir.nest import Kernel
 from cuda_agent_backend.codegen.ir.printer import STORAGE_TYPES, c_index

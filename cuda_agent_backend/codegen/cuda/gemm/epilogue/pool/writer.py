@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from cuda_agent_backend.codegen.analysis.banded import ALL
 from cuda_agent_backend.codegen.analysis.gemm import points
 from cuda_agent_backend.codegen.cuda.common.access import LanePrinter, local_reader
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted, local_types
@@ -18,6 +17,7 @@ from cuda_agent_backend.codegen.cuda.gemm.epilogue.pool.match import Pooling
 from cuda_agent_backend.codegen.cuda.gemm.operands import Output, output_of
 from cuda_agent_backend.codegen.cuda.gemm.tiles import Tiles, read_tiles
 from cuda_agent_backend.codegen.cuda.gemm.writer import Writer, tail_lines
+from cuda_agent_backend.codegen.ir.banded import ALL
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.nest import Dim, RowStage
 from cuda_agent_backend.codegen.ir.schedule import Parameter

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 import sympy
 import torch
 
-from cuda_agent_backend.codegen.analysis.banded import ALL
 from cuda_agent_backend.codegen.cuda.common.access import LanePrinter, share_divisors
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted, local_types
 from cuda_agent_backend.codegen.cuda.common.text import decompose, indented
@@ -24,6 +23,7 @@ from cuda_agent_backend.codegen.cuda.gemm.operands import Output
 from cuda_agent_backend.codegen.cuda.gemm.tiles import Tiles, read_tiles
 from cuda_agent_backend.codegen.cuda.gemm.tma_boxes import in_batches
 from cuda_agent_backend.codegen.cuda.gemm.writer import Writer
+from cuda_agent_backend.codegen.ir.banded import ALL
 from cuda_agent_backend.codegen.ir.device import WARP, DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.ir.nest import RowStage
 from cuda_agent_backend.codegen.ir.printer import c_index, literal

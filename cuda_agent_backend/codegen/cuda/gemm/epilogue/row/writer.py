@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from cuda_agent_backend.codegen.analysis.banded import ALL
 from cuda_agent_backend.codegen.analysis.cancellation import mark_cancelling
 from cuda_agent_backend.codegen.analysis.gemm import points
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted
@@ -26,6 +25,7 @@ from cuda_agent_backend.codegen.cuda.gemm.writer import Writer, tail_lines
 from cuda_agent_backend.codegen.cuda.rows.layout import Layout
 from cuda_agent_backend.codegen.cuda.rows.program import RowProgram
 from cuda_agent_backend.codegen.cuda.rows.row_writer import RowWriter
+from cuda_agent_backend.codegen.ir.banded import ALL
 from cuda_agent_backend.codegen.ir.device import WARP, DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.ir.region import Buffer
 from cuda_agent_backend.codegen.ir.schedule import Parameter
