@@ -31,11 +31,12 @@ from cuda_agent_backend.agent.policies.search.policy import SearchPolicy
 from cuda_agent_backend.agent.tools import Toolbox
 from sandbox.accuracy.compare import AccuracyReport
 from sandbox.compile.disassembly import Inspection
+from sandbox.failures import CompileFailed, Failure
 from sandbox.judge import Judge
 from sandbox.plan.candidate import Candidate
 from sandbox.task.task import Task
 from sandbox.timing.decision import report
-from sandbox.verdict import Baselines, CompileFailed, Correct, Failure, Outcome, Verdict
+from sandbox.verdict import Baselines, Correct, Outcome, Verdict
 
 TURNS = 12
 REWARDS: dict[str, float | None] = {

@@ -23,11 +23,11 @@ from cuda_agent_backend.codegen.ir.schedule import Schedule
 from cuda_agent_backend.codegen.schedule_space import space_of
 from cuda_agent_backend.options import Options
 from sandbox.judge import Judge
+from sandbox.judge.race import Race
+from sandbox.judge.rounds import Effort, Record
+from sandbox.judge.session import Session
 from sandbox.plan.candidate import Candidate
-from sandbox.race import Race
-from sandbox.session import Session
 from sandbox.task.task import Task
-from sandbox.timing.rounds import Effort, Record
 from sandbox.verdict import Baselines
 from sandbox.workers.supervisor import WorkerProcess
 

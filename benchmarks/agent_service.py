@@ -33,7 +33,7 @@ from cuda_agent_backend.agent.trajectories.file import read
 from cuda_agent_backend.runtime.machine import all_flags, arch_of, toolchain_of
 from cuda_agent_backend.settings import Settings
 from sandbox.judge import Judge
-from sandbox.pool import Pool
+from sandbox.judge.pool import Pool
 from sandbox.task.task import Task
 from sandbox.verdict import VERIFIER_VERSION
 

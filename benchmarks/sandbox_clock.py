@@ -11,9 +11,12 @@ from typing import Any
 from unittest import mock
 
 PLACES = {
-    "compile": ("sandbox.judge.Judge._build",),
-    "prepare": ("sandbox.session.Session.prepare",),
-    "reference": ("sandbox.session.Session.expected", "sandbox.session.Session.expected_of"),
+    "compile": ("sandbox.judge.judge.Judge._build",),
+    "prepare": ("sandbox.judge.session.Session.prepare",),
+    "reference": (
+        "sandbox.judge.session.Session.reference",
+        "sandbox.judge.session.Session.reference_of",
+    ),
     "run": (
         "sandbox.workers.supervisor.WorkerProcess.run",
         "sandbox.workers.supervisor.WorkerProcess.ask_to_run",

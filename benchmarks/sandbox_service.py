@@ -32,9 +32,9 @@ from cuda_agent_backend.runtime.machine import arch_of
 from cuda_agent_backend.settings import Settings
 from sandbox.isolation.privileges import next_uid
 from sandbox.judge import Judge
+from sandbox.judge.pool import Pool
+from sandbox.judge.settings import Timeouts
 from sandbox.plan.candidate import Candidate
-from sandbox.pool import Pool
-from sandbox.session import Timeouts
 from sandbox.task.task import Task
 from sandbox.timing.decision import SpeedReport
 from sandbox.verdict import Correct, Verdict

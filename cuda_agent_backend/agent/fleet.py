@@ -23,7 +23,7 @@ from cuda_agent_backend.agent.protocol import Message, Policy, Schema, Stopped, 
 from cuda_agent_backend.agent.resume import Begun, begin
 from cuda_agent_backend.agent.tools import Bench, Toolbox
 from cuda_agent_backend.agent.trajectories.events import Header
-from sandbox.pool import Pool
+from sandbox.judge.pool import Pool
 from sandbox.task.task import Task
 from sandbox.timing.turns import TurnsOver
 

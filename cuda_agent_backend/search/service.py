@@ -36,7 +36,7 @@ from kernel_cache import CacheUnavailable, KernelCache, NegativeRecord
 from sandbox.task.task import Task
 
 if TYPE_CHECKING:
-    from sandbox.pool import Pool
+    from sandbox.judge.pool import Pool
 
 MEASURING = "cuda_agent_backend.acceptance.process"
 EXIT_GRACE_S = 5.0
@@ -128,7 +128,7 @@ class Seats:
 
     def get(self, task: Task, setup: Setup) -> Pool:
         """See `Judges.get`."""
-        from sandbox.pool import Pool
+        from sandbox.judge.pool import Pool
 
         judge = self._judges.get(task, setup)
         with self._making:

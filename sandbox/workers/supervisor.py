@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sandbox.compile.toolchain import Toolchain, find_cuda, find_cxx
+from sandbox.failures import Crashed, Failed, TimedOut
 from sandbox.isolation import confine, trees
 from sandbox.isolation.mechanisms import Isolation
 from sandbox.isolation.privileges import next_uid
 from sandbox.isolation.views import worker_view
-from sandbox.verdict import Crashed, Failed, TimedOut
 from sandbox.workers import protocol
 from sandbox.workers.starter import ForkServer, Started
 from sandbox.workers.worker import BYTECODE, SIGNAL_BASE, places

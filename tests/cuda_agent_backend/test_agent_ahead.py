@@ -21,9 +21,10 @@ from cuda_agent_backend.agent.protocol import ToolCall
 from cuda_agent_backend.agent.tools.toolbox import Toolbox
 from cuda_agent_backend.search import promotion as promote
 from cuda_agent_backend.search.service import Setup
+from sandbox.failures import TimedOut
 from sandbox.plan.candidate import Candidate
 from sandbox.task.task import Task
-from sandbox.verdict import Baselines, TimedOut
+from sandbox.verdict import Baselines
 
 TASK = replace(sample(lambda x: x.exp().sum(1), torch.empty(64, 4096)).task, target="cuda")
 

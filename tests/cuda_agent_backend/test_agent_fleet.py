@@ -23,7 +23,7 @@ from cuda_agent_backend.agent.loop import Budget
 from cuda_agent_backend.agent.protocol import Message, Schema, Stopped, Turn, Usage
 from cuda_agent_backend.agent.trajectories.events import Trajectory
 from cuda_agent_backend.agent.trajectories.file import read
-from sandbox.pool import Pool
+from sandbox.judge.pool import Pool
 from sandbox.task.task import Task
 
 pytestmark = pytest.mark.alone

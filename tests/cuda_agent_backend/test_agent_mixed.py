@@ -83,7 +83,7 @@ def test_when_the_time_is_up_the_best_is_submitted_whoever_was_at_work(profiles:
 def test_a_search_that_finds_nothing_leaves_the_model_the_task() -> None:
     class Broken(Scripted):
         def compile(self, candidate: Any) -> Any:
-            from sandbox.verdict import CompileFailed
+            from sandbox.failures import CompileFailed
 
             return CompileFailed("no compiler")
 

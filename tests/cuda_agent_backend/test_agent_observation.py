@@ -33,9 +33,10 @@ from cuda_agent_backend.agent.workspace.folder import Workspace
 from sandbox.accuracy.compare import AccuracyReport, OutputReport
 from sandbox.accuracy.inputs import DISTRIBUTIONS
 from sandbox.accuracy.misses import Misses, Place
+from sandbox.failures import CompileFailed
 from sandbox.isolation.head_tail import HeadTail
 from sandbox.timing.roofline import Achieved
-from sandbox.verdict import CompileFailed, Wrong
+from sandbox.verdict import Wrong
 
 SOURCE = "first line\nfloat x = y;\nthird\n"
 GXX = "kernel.cpp: In function 'void f()':\nkernel.cpp:2:11: error: 'y' was not declared\n    2 | float x = y;\n"

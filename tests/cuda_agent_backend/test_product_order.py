@@ -31,8 +31,8 @@ from sandbox.compile.candidate import Compiled, compile_candidate
 from sandbox.compile.toolchain import Missing, find_cuda
 from sandbox.graph.build import build_graph
 from sandbox.judge import Judge
+from sandbox.judge.settings import Timeouts
 from sandbox.plan.candidate import Candidate
-from sandbox.session import Timeouts
 from sandbox.verdict import Correct
 
 Function = Callable[..., Any]

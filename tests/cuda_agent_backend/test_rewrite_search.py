@@ -35,8 +35,8 @@ from cuda_agent_backend.tools import tables
 from sandbox.compile.candidate import Compiled, compile_candidate
 from sandbox.compile.toolchain import Missing, find_cuda
 from sandbox.judge import Judge
+from sandbox.judge.settings import Timeouts
 from sandbox.plan.candidate import Candidate
-from sandbox.session import Timeouts
 from sandbox.task.task import Task
 from sandbox.verdict import Correct, Outcome, Wrong
 

@@ -19,12 +19,13 @@ from cuda_agent_backend.agent.tools import Toolbox, tool_schemas
 from cuda_agent_backend.agent.workspace.folder import Workspace
 from sandbox.accuracy.compare import AccuracyReport
 from sandbox.compile.disassembly import Inspection
+from sandbox.failures import CompileFailed
 from sandbox.plan.candidate import Candidate
 from sandbox.task.specs import TensorSpec
 from sandbox.task.task import InputRef, Node, NodeRef, Task
 from sandbox.timing.decision import report
 from sandbox.timing.roofline import Achieved
-from sandbox.verdict import Baselines, CompileFailed, Correct, Outcome, Verdict
+from sandbox.verdict import Baselines, Correct, Outcome, Verdict
 
 pytestmark = pytest.mark.alone
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sandbox.judge import Judge
-from sandbox.session import Timeouts
+from sandbox.judge.settings import Timeouts
 
 FAST_COMPILE = {"cpp_cache_precompile_headers": False}
 """Saves the building of a precompiled header, which pays only after many compilations."""

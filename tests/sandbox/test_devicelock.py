@@ -16,14 +16,15 @@ import pytest
 from judge_kit import silu_bias, silu_candidate
 
 from sandbox.compile.outcome import Compiled
+from sandbox.failures import Failed
 from sandbox.judge import Judge
-from sandbox.race import Race
-from sandbox.session import Session
+from sandbox.judge.race import Race
+from sandbox.judge.session import Session
+from sandbox.judge.verify import QUICK, Checked
 from sandbox.timing import device_lock as devicelock
 from sandbox.timing import machine
 from sandbox.timing.device_lock import DeviceLock
-from sandbox.verdict import Baselines, Correct, Failed, Outcome
-from sandbox.verify import QUICK, Checked
+from sandbox.verdict import Baselines, Correct, Outcome
 
 pytestmark = pytest.mark.alone
 
@@ -189,7 +190,7 @@ def test_the_device_cannot_be_had_alone_within_a_shared_turn(tmp_path: Path) -> 
 def test_a_check_that_found_no_memory_beside_others_is_made_once_more_alone(
     judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sandbox import judge as module
+    from sandbox.judge import judge as module
 
     lock, held = DeviceLock(judge.scratch / "lock"), list[int]()
     answers = [

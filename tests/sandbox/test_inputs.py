@@ -9,8 +9,8 @@ import torch
 from judge_kit import spec
 
 from sandbox.accuracy.bounds import input_bounds
-from sandbox.accuracy.expected import _restrided
 from sandbox.accuracy.inputs import BEYOND, DISTRIBUTIONS, NOT_NEGATIVE, make_inputs
+from sandbox.judge.input_sets import _restrided
 from sandbox.task.specs import TensorSpec
 from sandbox.task.task import Arg, InputRef, Node, NodeRef, Task
 

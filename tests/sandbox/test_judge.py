@@ -21,31 +21,18 @@ from judge_kit import (
 )
 from process_kit import family, gone
 
-from sandbox import judge as judge_module
-from sandbox import race
 from sandbox.accuracy.compare import AccuracyReport
 from sandbox.compile.disassembly import Inspection
-from sandbox.judge import Judge
-from sandbox.session import Session
+from sandbox.failures import CompileFailed, Crashed, Failed, Noisy, Refused, TimedOut
+from sandbox.judge import Judge, race
+from sandbox.judge import judge as judge_module
+from sandbox.judge.rounds import Effort, Stopwatch
+from sandbox.judge.session import Session
+from sandbox.judge.verify import QUICK, Checked, check_candidate
 from sandbox.task.task import Arg, DType, InputRef, Node, NodeRef, Task
 from sandbox.timing import decision as timing
 from sandbox.timing.decision import SpeedReport
-from sandbox.timing.rounds import Effort, Stopwatch
-from sandbox.verdict import (
-    Baselines,
-    CompileFailed,
-    Correct,
-    Crashed,
-    Failed,
-    Noisy,
-    Outcome,
-    Refused,
-    TimedOut,
-    Unchecked,
-    Wrong,
-    reward,
-)
-from sandbox.verify import QUICK, Checked, check_candidate
+from sandbox.verdict import Baselines, Correct, Outcome, Unchecked, Wrong, reward
 from sandbox.workers.supervisor import WorkerProcess
 
 pytestmark = pytest.mark.alone
@@ -268,10 +255,10 @@ def test_a_judgement_has_the_device_alone_while_it_times_and_shares_it_before_an
 ) -> None:
     import fcntl
 
-    from sandbox.race import Race
-    from sandbox.spot_check import SpotCheck
+    from sandbox.judge.race import Race
+    from sandbox.judge.rounds import Stopwatch
+    from sandbox.judge.spot_check import SpotCheck
     from sandbox.timing.device_lock import DeviceLock
-    from sandbox.timing.rounds import Stopwatch
 
     lock, held = DeviceLock(tmp_path / "lock"), dict[str, set[int | None]]()
 
@@ -345,8 +332,8 @@ def test_what_finds_no_memory_beside_others_is_done_once_more_alone(
 ) -> None:
     import fcntl
 
-    from sandbox.race import Race
-    from sandbox.spot_check import SpotCheck
+    from sandbox.judge.race import Race
+    from sandbox.judge.spot_check import SpotCheck
     from sandbox.timing.device_lock import DeviceLock
 
     lock, refused = DeviceLock(tmp_path / "lock"), list[str]()
@@ -417,7 +404,7 @@ def test_a_candidate_that_cannot_be_loaded_again_is_told_so(
 def test_trouble_before_a_race_is_told_as_it_was(
     judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sandbox.race import Race
+    from sandbox.judge.race import Race
 
     trouble = Failed("inputs 3", "RuntimeError: of its own")
     monkeypatch.setattr(Race, "line_up", lambda race: trouble)

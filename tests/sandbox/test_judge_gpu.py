@@ -16,25 +16,18 @@ from judge_kit import silu_bias
 from cuda_agent_backend.runtime.machine import arch_of
 from sandbox.compile.candidate import Compiled
 from sandbox.compile.toolchain import Missing
+from sandbox.failures import Crashed, Refused, TimedOut
 from sandbox.judge import Judge
+from sandbox.judge.race import FIRST_GLANCES
+from sandbox.judge.rounds import Effort
+from sandbox.judge.session import Session
+from sandbox.judge.settings import Timeouts
 from sandbox.plan.candidate import Candidate, Origin
 from sandbox.plan.plan import Buffer, Launch, Plan, Scalar
-from sandbox.race import FIRST_GLANCES
 from sandbox.sanitizer.tool import find_sanitizer
-from sandbox.session import Session, Timeouts
 from sandbox.task.specs import TensorSpec
 from sandbox.task.task import Task
-from sandbox.timing.rounds import Effort
-from sandbox.verdict import (
-    Baselines,
-    Correct,
-    Crashed,
-    Outcome,
-    Refused,
-    TimedOut,
-    Unchecked,
-    Wrong,
-)
+from sandbox.verdict import Baselines, Correct, Outcome, Unchecked, Wrong
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 
@@ -245,7 +238,7 @@ def test_who_writes_to_an_input_in_timed_runs_is_wrong_though_outputs_are_right(
 def test_what_fork_servers_import_leaves_the_driver_asleep() -> None:
     """Otherwise every worker would import it all anew: 10 s instead of one."""
     code = (
-        "import os; from sandbox import forkserver as f; os.environ[f.ASK_NVML] = '1'\n"
+        "import os; from sandbox.workers import fork_server as f; os.environ[f.ASK_NVML] = '1'\n"
         "for name in f.PRELOADED: __import__(name)\n"
         "print(f.cuda_is_initialized())"
     )

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from sandbox.failures import CompileFailed
 from sandbox.judge import Judge
-from sandbox.verdict import CompileFailed
 
 pytestmark = pytest.mark.alone
 

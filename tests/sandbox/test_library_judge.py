@@ -13,11 +13,11 @@ from library_kit import RELU, whole
 
 from sandbox.isolation.confine import offered
 from sandbox.judge import Judge
+from sandbox.judge.rounds import Effort
+from sandbox.judge.settings import Timeouts
 from sandbox.plan.candidate import Candidate, Origin
 from sandbox.plan.plan import Buffer, Convolution, Gemm, Launch, LibraryCall, Plan
-from sandbox.session import Timeouts
 from sandbox.task.task import InputRef, Node, NodeRef, Task
-from sandbox.timing.rounds import Effort
 from sandbox.verdict import Correct, Wrong
 
 pytestmark = pytest.mark.alone

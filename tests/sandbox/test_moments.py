@@ -9,10 +9,10 @@ import pytest
 import torch
 from judge_kit import spec
 
-from sandbox.accuracy import expected
-from sandbox.accuracy.expected import InputSet, Source
 from sandbox.accuracy.inputs import make_inputs
 from sandbox.accuracy.perturb_inputs import stir
+from sandbox.judge import input_sets
+from sandbox.judge.input_sets import InputSet, Source
 
 SPECS = (spec(64, 3), spec(40))
 NORMAL, UNIFORM = Source("normal", 1), Source("uniform", 2)
@@ -25,8 +25,8 @@ class Counted:
         self.draws = self.stirs = 0
         self.fails = False
         monkeypatch.setattr(InputSet, "_device", lambda inputs: "cpu")
-        monkeypatch.setattr(expected, "make_inputs", self.make_inputs)
-        monkeypatch.setattr(expected, "stir", self.stir)
+        monkeypatch.setattr(input_sets, "make_inputs", self.make_inputs)
+        monkeypatch.setattr(input_sets, "stir", self.stir)
 
     def make_inputs(self, *args: Any) -> list[torch.Tensor]:
         self.draws += 1

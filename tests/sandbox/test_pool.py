@@ -11,10 +11,10 @@ from judge_kit import silu_bias, silu_candidate
 
 from sandbox.compile.disassembly import Inspection
 from sandbox.judge import Judge
+from sandbox.judge.pool import Pool
+from sandbox.judge.rounds import Effort
 from sandbox.plan.candidate import Candidate
-from sandbox.pool import Pool
 from sandbox.task.task import Task
-from sandbox.timing.rounds import Effort
 from sandbox.verdict import Baselines, Correct
 
 pytestmark = pytest.mark.alone

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from sandbox.race import CONTROL, LONG_CONTROL, Race, agree, are_sure, is_hopeless
-from sandbox.timing.rounds import Effort, Record
-from sandbox.verdict import Crashed, Failed, TimedOut
+from sandbox.failures import Crashed, Failed, TimedOut
+from sandbox.judge.race import CONTROL, LONG_CONTROL, Race, agree, are_sure, is_hopeless
+from sandbox.judge.rounds import Effort, Record
 
 pytestmark = pytest.mark.alone
 

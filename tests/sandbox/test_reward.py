@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 
 from sandbox.accuracy.compare import compare
-from sandbox.race import Race, Timed
+from sandbox.failures import Crashed, Failed, Noisy
+from sandbox.judge.race import Race, Timed
+from sandbox.judge.rounds import Contestant, Record
 from sandbox.timing import decision as timing
 from sandbox.timing.decision import Interval, report
-from sandbox.timing.rounds import Contestant, Record
-from sandbox.verdict import Correct, Crashed, Failed, Noisy, Outcome, TooSlow, reward
+from sandbox.verdict import Correct, Outcome, TooSlow, reward
 
 pytestmark = pytest.mark.alone
 

@@ -13,14 +13,16 @@ import torch
 from judge_kit import SILU_BIAS, candidate, silu_bias, silu_candidate, sized
 from process_kit import family
 
-from sandbox.accuracy.expected import Expected
+from sandbox.accuracy.reference import Reference
+from sandbox.failures import Crashed, Refused
 from sandbox.isolation.confine import offered
 from sandbox.isolation.mechanisms import Isolation
 from sandbox.judge import Judge
+from sandbox.judge.rounds import Effort
+from sandbox.judge.session import Session
+from sandbox.judge.settings import Timeouts
 from sandbox.plan.candidate import Candidate
-from sandbox.session import Session, Timeouts
-from sandbox.timing.rounds import Effort
-from sandbox.verdict import Correct, Crashed, Outcome, Refused, Wrong
+from sandbox.verdict import Correct, Outcome, Wrong
 from sandbox.workers.supervisor import WorkerProcess
 
 pytestmark = pytest.mark.alone
@@ -190,8 +192,8 @@ class Listening:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.messages: list[dict[str, Any]] = []
         self.descriptors = 0
-        self.expected: list[Expected] = []
-        ask, expect = WorkerProcess.ask, Session.expected
+        self.expected: list[Reference] = []
+        ask, expect = WorkerProcess.ask, Session.reference
 
         def noted(
             worker: WorkerProcess,
@@ -207,12 +209,12 @@ class Listening:
 
         def kept(session: Session, inputs: Any) -> Any:
             found = expect(session, inputs)
-            if isinstance(found, Expected):
+            if isinstance(found, Reference):
                 self.expected.append(found)
             return found
 
         monkeypatch.setattr(WorkerProcess, "ask", noted)
-        monkeypatch.setattr(Session, "expected", kept)
+        monkeypatch.setattr(Session, "reference", kept)
 
 
 def test_expected_values_are_not_in_a_candidates_process(

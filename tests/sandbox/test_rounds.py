@@ -8,11 +8,11 @@ import pytest
 import torch
 from judge_kit import spec
 
-from sandbox.accuracy.expected import InputSet, Source
+from sandbox.failures import Crashed
+from sandbox.judge.input_sets import InputSet, Source
+from sandbox.judge.rounds import Contestant, Effort, Record, RunTime, Stopwatch
 from sandbox.timing import cold_cache as coldcache
 from sandbox.timing.cold_cache import ColdCache
-from sandbox.timing.rounds import Contestant, Effort, Record, RunTime, Stopwatch
-from sandbox.verdict import Crashed
 from sandbox.workers.supervisor import CallTime, Clock
 
 pytestmark = pytest.mark.alone

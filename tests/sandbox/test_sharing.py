@@ -9,10 +9,12 @@ import pytest
 import torch
 from judge_kit import spec
 
-from sandbox import verify
-from sandbox.accuracy.expected import Expected, InputSet, Source
-from sandbox.session import Session, Timeouts
-from sandbox.verdict import Crashed, Failed
+from sandbox.accuracy.reference import Reference
+from sandbox.failures import Crashed, Failed
+from sandbox.judge import verify
+from sandbox.judge.input_sets import InputSet, Source
+from sandbox.judge.session import Session
+from sandbox.judge.settings import Timeouts
 from sandbox.workers.supervisor import WorkerProcess
 
 pytestmark = pytest.mark.alone
@@ -124,11 +126,11 @@ def test_an_error_of_ours_leaves_no_answer_of_a_worker_waiting(
 ) -> None:
     """It would be taken for a forged one, and the next candidate for a cheat."""
 
-    def fails(session: Session, inputs: InputSet) -> Expected:
+    def fails(session: Session, inputs: InputSet) -> Reference:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB")
 
     field.session.sets = {}
-    monkeypatch.setattr(Session, "expected", fails)
+    monkeypatch.setattr(Session, "reference", fails)
     sources, worker = [Source("normal", 3)], cast("WorkerProcess", field.one)
     with pytest.raises(torch.OutOfMemoryError):
         verify._check_group(field.session, worker, verify.THOROUGH, sources, 0)
@@ -153,7 +155,7 @@ def test_values_that_find_no_memory_are_a_failure(
     def full(inputs: InputSet, source: Source) -> list[torch.Tensor]:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB")
 
-    field.session._expected = {}
+    field.session._references = {}
     monkeypatch.setattr(InputSet, "_drawn", full)
-    found = field.session.expected(field.inputs)
+    found = field.session.reference(field.inputs)
     assert isinstance(found, Failed) and "OutOfMemoryError" in found.message

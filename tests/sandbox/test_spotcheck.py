@@ -10,14 +10,16 @@ from typing import Any, cast
 import pytest
 import torch
 
-from sandbox import spot_check as spotcheck
 from sandbox.accuracy.compare import Nearby
-from sandbox.accuracy.expected import Expected, InputSet, Moment
 from sandbox.accuracy.fingerprint import fingerprints
-from sandbox.session import Session
-from sandbox.spot_check import SpotCheck
-from sandbox.timing.rounds import Contestant, Effort, Stopwatch
-from sandbox.verdict import Crashed, Failed, Wrong, lacks_memory
+from sandbox.accuracy.reference import Reference
+from sandbox.failures import Crashed, Failed
+from sandbox.judge import spot_check as spotcheck
+from sandbox.judge.input_sets import InputSet, Moment
+from sandbox.judge.rounds import Contestant, Effort, Stopwatch
+from sandbox.judge.session import Session
+from sandbox.judge.spot_check import SpotCheck
+from sandbox.verdict import Wrong, lacks_memory
 from sandbox.workers.supervisor import CallTime, Clock, Trouble, WorkerProcess
 
 pytestmark = pytest.mark.alone
@@ -42,10 +44,10 @@ class Candidate:
     def fingerprints(self, worker: WorkerProcess, inputs: InputSet, seed: int) -> list[int]:
         return fingerprints(self.inputs, seed)
 
-    def expected_of(self, inputs: Any) -> Expected | Failed:
+    def reference_of(self, inputs: Any) -> Reference | Failed:
         if self.fails:
             return Failed("oracle", "no memory")
-        return Expected([RIGHT], [RIGHT.double()])
+        return Reference([RIGHT], [RIGHT.double()])
 
     def nearby(self, inputs: Any) -> Nearby:
         return lambda: [([RIGHT], [RIGHT.double()])]

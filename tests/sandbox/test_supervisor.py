@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from process_kit import family, gone
 
-from sandbox.verdict import Crashed, Failed, TimedOut
+from sandbox.failures import Crashed, Failed, TimedOut
 from sandbox.workers.supervisor import Clock, WorkerProcess, WorkerSettings, environment
 
 pytestmark = pytest.mark.alone

@@ -21,11 +21,12 @@ from triton_kit import (
 )
 
 from cuda_agent_backend.runtime.machine import arch_of
+from sandbox.failures import Crashed
 from sandbox.judge import Judge
+from sandbox.judge.settings import Timeouts
 from sandbox.plan.candidate import Candidate
-from sandbox.session import Timeouts
 from sandbox.task.task import InputRef, Node, NodeRef, Task
-from sandbox.verdict import Correct, Crashed, Wrong
+from sandbox.verdict import Correct, Wrong
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone, needs_triton, needs_isolation]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from sandbox.judge.verify import run_through_operator
 from sandbox.verdict import Wrong
-from sandbox.verify import run_through_operator
 from sandbox.workers.supervisor import CallTime, Crashed
 
 INPUTS: Any = SimpleNamespace(number=3, source=SimpleNamespace(distribution="normal"))

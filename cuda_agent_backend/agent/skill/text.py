@@ -25,12 +25,12 @@ from sandbox.accuracy import compare as accuracy
 from sandbox.accuracy.inputs import DISTRIBUTIONS
 from sandbox.compile.candidate import CXX_FLAGS
 from sandbox.compile.cuda import COMMON_FLAGS
+from sandbox.judge.verify import QUICK
 from sandbox.plan import check as plancheck
 from sandbox.plan.alignment import INPUT_ALIGNMENT, TEMPORARY_ALIGNMENT
 from sandbox.plan.steps import KIND_ORDER
 from sandbox.task.specs import ITEM_SIZES
 from sandbox.timing.decision import THRESHOLD
-from sandbox.verify import QUICK
 
 _GAP = re.compile(r"\{\{(\w+)\}\}")
 _ORDER = (

@@ -30,10 +30,11 @@ from cuda_agent_backend.codegen.ir.multiply_precision import as_coarse, products
 from cuda_agent_backend.codegen.ir.schedule import MAX_PARAMETER, Schedule
 from cuda_agent_backend.codegen.schedule_space import space_of
 from sandbox.compile.disassembly import Inspection
+from sandbox.failures import Failure
 from sandbox.plan.candidate import Candidate, Language
 from sandbox.plan.plan import Plan, PlanError
 from sandbox.task.task import Task
-from sandbox.verdict import Baselines, Failure, Outcome, Verdict, Wrong
+from sandbox.verdict import Baselines, Outcome, Verdict, Wrong
 
 WORTH_SUBMITTING = 1.04
 """A quick profile's median below this is not worth a full judgement, whose lower bound must exceed 1.05."""

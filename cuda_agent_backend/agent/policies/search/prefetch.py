@@ -16,9 +16,10 @@ from typing import Any
 from cuda_agent_backend.agent.tools.kernels import Bench
 from cuda_agent_backend.codegen.api import analyse, generate, schedules
 from cuda_agent_backend.codegen.ir.failure import NotCovered
+from sandbox.failures import Failure
 from sandbox.plan.candidate import Candidate
 from sandbox.task.task import Task
-from sandbox.verdict import Baselines, Failure, Outcome
+from sandbox.verdict import Baselines, Outcome
 
 MOST = 4
 """Candidates compiled before they are asked for."""

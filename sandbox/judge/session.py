@@ -7,21 +7,23 @@ lacks; `WorkerProcess.generation` tells which process was equipped.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from sandbox.accuracy.bounds import input_bounds
 from sandbox.accuracy.compare import Nearby
-from sandbox.accuracy.expected import Expected, InputSet, Source, expect
 from sandbox.accuracy.nearby import several, while_there_is_room
+from sandbox.accuracy.reference import Reference, run_reference
 from sandbox.compile.candidate import is_untrusted_host_code
+from sandbox.failures import CompileFailed, Failed, Refused
 from sandbox.graph.build import build_graph
+from sandbox.judge.input_sets import InputSet, Source
+from sandbox.judge.settings import Timeouts
 from sandbox.plan.candidate import Candidate
 from sandbox.task.specs import TensorSpec
 from sandbox.task.task import InputRef, Node, NodeRef, Ref, Task
 from sandbox.timing import roofline
-from sandbox.verdict import Baselines, CompileFailed, Failed, Refused, Wrong
+from sandbox.verdict import Baselines, Wrong
 from sandbox.workers import guard_bands as guarded
 from sandbox.workers.shared_memory import Segment, layout
 from sandbox.workers.supervisor import Trouble, WorkerProcess
@@ -33,17 +35,6 @@ if TYPE_CHECKING:
 
 EAGER, INDUCTOR, CANDIDATE = 0, 1, 2
 TIMED_SETS = 3
-
-
-@dataclass(frozen=True)
-class Timeouts:
-    """Seconds: start of a worker, preparation (Inductor's compilation), compilation of a candidate,
-    one call of anything."""
-
-    start: float = 180.0
-    prepare: float = 300.0
-    compile: float = 120.0
-    run: float = 20.0
 
 
 def key_of(task: Task) -> int:
@@ -76,7 +67,7 @@ class Session:
         self.sets: dict[int, InputSet] = {}
         self._outputs: dict[str, Segment] = {}
         self._known: dict[tuple[str, str], tuple[int, Any]] = {}
-        self._expected: dict[int, tuple[int, Expected]] = {}
+        self._references: dict[int, tuple[int, Reference]] = {}
         self.timed: list[InputSet] = []
         self.baselines: dict[str, Baselines] = {}
         self.readied = False
@@ -89,9 +80,9 @@ class Session:
         self.sets[number].fill(source, self.bounds)
         return self.sets[number]
 
-    def expected(self, inputs: InputSet) -> Expected | Failed:
+    def reference(self, inputs: InputSet) -> Reference | Failed:
         """What the task computes on a set as it is now."""
-        known = self._expected.get(inputs.number)
+        known = self._references.get(inputs.number)
         if known is not None and known[0] == inputs.version:
             return known[1]
         import torch
@@ -100,9 +91,9 @@ class Session:
             tensors = inputs.tensors
         except torch.OutOfMemoryError as error:
             return Failed("inputs", f"OutOfMemoryError: {error}")
-        found = expect(self.task, self.module, tensors, self.flags)
-        if isinstance(found, Expected):
-            self._expected[inputs.number] = (inputs.version, found)
+        found = run_reference(self.task, self.module, tensors, self.flags)
+        if isinstance(found, Reference):
+            self._references[inputs.number] = (inputs.version, found)
         return found
 
     @cached_property
@@ -114,24 +105,24 @@ class Session:
         except Exception:
             return 0
 
-    def expected_of(self, tensors: Sequence[torch.Tensor]) -> Expected | Failed:
+    def reference_of(self, tensors: Sequence[torch.Tensor]) -> Reference | Failed:
         """What the task computes on tensors that are no set of their own; not kept."""
-        return expect(self.task, self.module, tensors, self.flags)
+        return run_reference(self.task, self.module, tensors, self.flags)
 
     def nearby(self, tensors: Sequence[torch.Tensor]) -> Nearby:
         """What the task computes on tensors that differ from these by rounding; what fails there is left out."""
 
         def ask() -> Iterator[tuple[list[torch.Tensor], list[torch.Tensor]]]:
             for inputs in several(tensors):
-                found = self.expected_of(inputs)
-                if isinstance(found, Expected):
+                found = self.reference_of(inputs)
+                if isinstance(found, Reference):
                     yield found.eager, found.oracle
 
         return lambda: while_there_is_room(ask())
 
-    def forget_expected(self, inputs: InputSet) -> None:
+    def forget_reference(self, inputs: InputSet) -> None:
         """Free the expected values of a set."""
-        self._expected.pop(inputs.number, None)
+        self._references.pop(inputs.number, None)
 
     def share(self, worker: WorkerProcess, inputs: InputSet) -> Trouble | None:
         """See to it that a worker has the set's present values."""

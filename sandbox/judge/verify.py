@@ -9,10 +9,12 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from sandbox.accuracy.compare import AccuracyReport, Draw, compare_draws
-from sandbox.accuracy.expected import Expected, InputSet, Source, draws_per_distribution
 from sandbox.accuracy.inputs import BEYOND, DISTRIBUTIONS
-from sandbox.session import CANDIDATE, Session
-from sandbox.verdict import Correct, Failed, Outcome, Wrong
+from sandbox.accuracy.reference import Reference, draws_per_distribution
+from sandbox.failures import Failed
+from sandbox.judge.input_sets import InputSet, Source
+from sandbox.judge.session import CANDIDATE, Session
+from sandbox.verdict import Correct, Outcome, Wrong
 from sandbox.workers.supervisor import CallTime, WorkerProcess
 
 if TYPE_CHECKING:
@@ -92,7 +94,7 @@ def _check_group(
         inputs = _input_set(session, check, source, group * 8 + index)
         drawing = session.begin_sharing(worker, inputs)  # on cuda, while this process draws
         try:
-            expected = session.expected(inputs)
+            expected = session.reference(inputs)
         finally:  # an answer left waiting would be taken for a forged one when the worker is asked next
             trouble = drawing()
         if isinstance(expected, Failed):
@@ -112,7 +114,7 @@ def _check_group(
                 return through
             pool += [_draw(outputs, expected, inputs) for outputs in through]
         if inputs.number == SCRATCH_SET:
-            session.forget_expected(inputs)
+            session.forget_reference(inputs)
     return compare_draws(pool, session.nearby(inputs.tensors))
 
 
@@ -127,7 +129,7 @@ def kept_bytes(target: str) -> int:
     return max(KEPT_BYTES, int(memory * KEPT_SHARE))
 
 
-def _draw(outputs: Sequence[torch.Tensor], expected: Expected, inputs: InputSet) -> Draw:
+def _draw(outputs: Sequence[torch.Tensor], expected: Reference, inputs: InputSet) -> Draw:
     may_be = inputs.source.distribution in BEYOND or inputs.source.recorded is not None
     beyond = may_be and not all(_is_finite(tensor) for tensor in inputs.tensors)
     return Draw(outputs, expected.eager, expected.oracle, expected.positions, beyond)

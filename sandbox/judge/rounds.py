@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sandbox.accuracy.expected import InputSet
+from sandbox.judge.input_sets import InputSet
 from sandbox.timing.cold_cache import ColdCache
 from sandbox.workers.supervisor import CallTime, Clock, Trouble, WorkerProcess
 

@@ -16,12 +16,13 @@ from typing import Any
 
 from sandbox.compile.disassembly import Inspection
 from sandbox.compile.outcome import Compiled
-from sandbox.judge import Judge
+from sandbox.failures import Failure
+from sandbox.judge.judge import Judge
 from sandbox.plan.candidate import Candidate
 from sandbox.task.task import Task
 from sandbox.timing.stopwatch import Stopwatch
 from sandbox.timing.turns import Turns
-from sandbox.verdict import Baselines, Failure, Outcome, Verdict
+from sandbox.verdict import Baselines, Outcome, Verdict
 
 JUDGES_CORES = 2
 """Left to the judge and its worker while a GPU is measured."""

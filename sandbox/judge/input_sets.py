@@ -1,30 +1,18 @@
-"""Input sets, and what a task should compute on them. All of it stays in the judge's process."""
+"""Input sets: what candidates and the reference run on. The judge draws and keeps them; workers see or draw copies."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sandbox.accuracy.inputs import Bounds, make_inputs, shares_memory
-from sandbox.accuracy.oracle import position_rules, run_eager, run_oracle
 from sandbox.accuracy.perturb_inputs import flat_storage, on_device, stir
-from sandbox.accuracy.positions import PositionCheck
-from sandbox.task import flags
 from sandbox.task.specs import TensorSpec
-from sandbox.task.task import Task
-from sandbox.verdict import Failed
 from sandbox.workers.shared_memory import Segment, layout
 
 if TYPE_CHECKING:
     import torch
-
-SMALL_OUTPUT = 64
-"""Outputs of fewer elements are pooled over several draws."""
-MAX_DRAWS = 8
-LARGE_INPUT = 1 << 24
-"""Elements of input beyond which at most `LARGE_DRAWS` are pooled."""
-LARGE_DRAWS = 3
 
 
 @dataclass(frozen=True)
@@ -38,16 +26,6 @@ class Source:
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
         return {"distribution": self.distribution, "seed": self.seed}
-
-
-@dataclass(frozen=True)
-class Expected:
-    """Eager's and the oracle's outputs on one input set."""
-
-    eager: list[torch.Tensor]
-    oracle: list[torch.Tensor]
-    positions: dict[int, PositionCheck] = field(default_factory=dict)
-    narrow: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -186,32 +164,3 @@ def _restrided(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     # One by one: elements of an expanded tensor share memory, where `copy_` does not write.
     flat_storage(made)[places.reshape(-1)] = value.reshape(-1)
     return made
-
-
-def expect(
-    task: Task,
-    module: torch.fx.GraphModule,
-    inputs: Sequence[torch.Tensor],
-    user_flags: Mapping[str, Any],
-) -> Expected | Failed:
-    """Run eager under the user's flags and the oracle. What torch raises is a value."""
-    with flags.applied(user_flags):
-        try:
-            eager = run_eager(module, inputs)
-            oracle = run_oracle(task, module, inputs)
-        except Exception as error:  # whatever torch raises is about the task
-            return Failed("eager mode", f"{type(error).__name__}: {error}")
-    positions = {
-        number: rule.check(oracle.operands[number]) for number, rule in position_rules(task).items()
-    }
-    return Expected(eager, oracle.outputs, positions, oracle.narrow)
-
-
-def draws_per_distribution(task: Task, distribution: str) -> int:
-    """How many draws to pool so that an error estimate rests on enough elements."""
-    floats = [s.numel for s in task.output_specs if s.dtype.startswith(("float", "bfloat"))]
-    if not floats or distribution in ("constant", "zeros"):
-        return 1
-    wanted = -(-SMALL_OUTPUT // max(1, min(floats)))
-    elements = sum(spec.numel for spec in task.inputs)
-    return max(1, min(wanted, LARGE_DRAWS if elements > LARGE_INPUT else MAX_DRAWS))

@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sandbox.accuracy.compare import Draw, compare_draws
-from sandbox.accuracy.expected import InputSet, Moment
 from sandbox.accuracy.fingerprint import fingerprints
-from sandbox.session import Session
-from sandbox.verdict import Failed, Wrong, lacks_memory
+from sandbox.failures import Failed
+from sandbox.judge.input_sets import InputSet, Moment
+from sandbox.judge.session import Session
+from sandbox.verdict import Wrong, lacks_memory
 from sandbox.workers.supervisor import Clock, Trouble, WorkerProcess
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ class SpotCheck:
             changed = _changed(one, values)
             if changed is not None:
                 return changed
-            expected = self._session.expected_of(values)
+            expected = self._session.reference_of(values)
             if isinstance(expected, Failed):
                 return expected
             draw = Draw(one.outputs, expected.eager, expected.oracle, expected.positions)

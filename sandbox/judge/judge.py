@@ -33,12 +33,16 @@ from sandbox.compile.candidate import Compiled, CompileTimedOut, compile_candida
 from sandbox.compile.candidate import Refused as CompileRefused
 from sandbox.compile.disassembly import Inspection, count_instructions
 from sandbox.compile.toolchain import Missing
+from sandbox.failures import CompileFailed, Failure, Noisy, Refused, TimedOut
 from sandbox.isolation.confine import offered
+from sandbox.judge.race import Race
+from sandbox.judge.rounds import Effort, Record
+from sandbox.judge.session import CANDIDATE, INDUCTOR, Session
+from sandbox.judge.settings import Timeouts
+from sandbox.judge.verify import QUICK, THOROUGH, Check, Checked, check_candidate
 from sandbox.plan.candidate import Candidate
 from sandbox.plan.plan import MAX_INPUTS, MAX_OUTPUTS
-from sandbox.race import Race
 from sandbox.sanitizer import tool as sanitizer
-from sandbox.session import CANDIDATE, INDUCTOR, Session, Timeouts
 from sandbox.task import flags as torch_flags
 from sandbox.task.specs import TensorSpec
 from sandbox.task.task import Task, TaskError
@@ -48,17 +52,11 @@ from sandbox.timing.decision import SpeedReport
 from sandbox.timing.device_lock import DeviceLock
 from sandbox.timing.machine import Ceilings
 from sandbox.timing.roofline import Achieved
-from sandbox.timing.rounds import Effort, Record
 from sandbox.verdict import (
     VERIFIER_VERSION,
     Baselines,
-    CompileFailed,
     Correct,
-    Failure,
-    Noisy,
     Outcome,
-    Refused,
-    TimedOut,
     TooSlow,
     Unchecked,
     Verdict,
@@ -66,7 +64,6 @@ from sandbox.verdict import (
     lacks_memory,
     reward,
 )
-from sandbox.verify import QUICK, THOROUGH, Check, Checked, check_candidate
 from sandbox.workers.starter import ForkServer
 from sandbox.workers.supervisor import WorkerProcess, WorkerSettings
 

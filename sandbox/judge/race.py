@@ -9,16 +9,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sandbox.accuracy.expected import InputSet, Source
-from sandbox.session import CANDIDATE, EAGER, INDUCTOR, TIMED_SETS, Session
-from sandbox.spot_check import SpotCheck
+from sandbox.failures import Crashed, Failed, Failure, Noisy, TimedOut
+from sandbox.judge.input_sets import InputSet, Source
+from sandbox.judge.rounds import Contestant, Effort, Record, RunTime, Stopwatch
+from sandbox.judge.session import CANDIDATE, EAGER, INDUCTOR, TIMED_SETS, Session
+from sandbox.judge.spot_check import SpotCheck
 from sandbox.task.task import Task
 from sandbox.timing import decision as timing
 from sandbox.timing import roofline
 from sandbox.timing.decision import SpeedReport
 from sandbox.timing.machine import Ceilings
-from sandbox.timing.rounds import Contestant, Effort, Record, RunTime, Stopwatch
-from sandbox.verdict import Baselines, Crashed, Failed, Failure, Noisy, Outcome, TimedOut
+from sandbox.verdict import Baselines, Outcome
 from sandbox.workers.protocol import NO_SLOT
 from sandbox.workers.supervisor import Clock, Trouble, WorkerProcess
 

@@ -1,0 +1,62 @@
+"""What a task should compute: outputs of eager mode and of the oracle. They stay in the judge's process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from sandbox.accuracy.oracle import position_rules, run_eager, run_oracle
+from sandbox.accuracy.positions import PositionCheck
+from sandbox.failures import Failed
+from sandbox.task import flags
+from sandbox.task.task import Task
+
+if TYPE_CHECKING:
+    import torch
+
+SMALL_OUTPUT = 64
+"""Outputs of fewer elements are pooled over several draws."""
+MAX_DRAWS = 8
+LARGE_INPUT = 1 << 24
+"""Elements of input beyond which at most `LARGE_DRAWS` are pooled."""
+LARGE_DRAWS = 3
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Eager's and the oracle's outputs on one input set."""
+
+    eager: list[torch.Tensor]
+    oracle: list[torch.Tensor]
+    positions: dict[int, PositionCheck] = field(default_factory=dict)
+    narrow: tuple[str, ...] = ()
+
+
+def run_reference(
+    task: Task,
+    module: torch.fx.GraphModule,
+    inputs: Sequence[torch.Tensor],
+    user_flags: Mapping[str, Any],
+) -> Reference | Failed:
+    """Run eager under the user's flags and the oracle. What torch raises is a value."""
+    with flags.applied(user_flags):
+        try:
+            eager = run_eager(module, inputs)
+            oracle = run_oracle(task, module, inputs)
+        except Exception as error:  # whatever torch raises is about the task
+            return Failed("eager mode", f"{type(error).__name__}: {error}")
+    positions = {
+        number: rule.check(oracle.operands[number]) for number, rule in position_rules(task).items()
+    }
+    return Reference(eager, oracle.outputs, positions, oracle.narrow)
+
+
+def draws_per_distribution(task: Task, distribution: str) -> int:
+    """How many draws to pool so that an error estimate rests on enough elements."""
+    floats = [s.numel for s in task.output_specs if s.dtype.startswith(("float", "bfloat"))]
+    if not floats or distribution in ("constant", "zeros"):
+        return 1
+    wanted = -(-SMALL_OUTPUT // max(1, min(floats)))
+    elements = sum(spec.numel for spec in task.inputs)
+    return max(1, min(wanted, LARGE_DRAWS if elements > LARGE_INPUT else MAX_DRAWS))
