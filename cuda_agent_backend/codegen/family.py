@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, Protocol
 
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.failure import NotCovered
-from cuda_agent_backend.codegen.ir.nest import Nests
+from cuda_agent_backend.codegen.ir.kernel import Nests
 from cuda_agent_backend.codegen.ir.parameters import SKETCH, Meaning, P, meanings, read
 from cuda_agent_backend.codegen.ir.program import Program
 from cuda_agent_backend.codegen.ir.schedule import Parameter, Schedule

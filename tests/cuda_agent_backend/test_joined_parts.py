@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cuda_agent_backend.codegen.cuda import generate as cuda
-from cuda_agent_backend.codegen.ir.nest import temporaries
+from cuda_agent_backend.codegen.ir.kernel import temporaries
 
 pytestmark = pytest.mark.usefixtures("plain_layouts")
 

@@ -30,7 +30,7 @@ from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.writer import (
 from cuda_agent_backend.codegen.cuda.gemm.schedules import reducing_schedules
 from cuda_agent_backend.codegen.cuda.gemm.tiles import read_tiles
 from cuda_agent_backend.codegen.cuda.schedules import kernel_schedules
-from cuda_agent_backend.codegen.ir.nest import RowStage
+from cuda_agent_backend.codegen.ir.kernel import RowStage
 from cuda_agent_backend.codegen.ir.schedule import Parameter, Schedule
 from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Unsupported, Value
 from sandbox.compile.candidate import compile_candidate

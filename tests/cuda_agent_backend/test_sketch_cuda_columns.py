@@ -19,7 +19,8 @@ from cuda_agent_backend.codegen.cuda import generate as cuda
 from cuda_agent_backend.codegen.cuda.common.access import fold_constants
 from cuda_agent_backend.codegen.cuda.rows.facts import row_facts
 from cuda_agent_backend.codegen.cuda.rows.prepare.table_rows import places_first, sharing_rows
-from cuda_agent_backend.codegen.ir.nest import Kernel, RowStage, merge_outer
+from cuda_agent_backend.codegen.ir.kernel import Kernel, RowStage
+from cuda_agent_backend.codegen.ir.loops import merge_outer
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from cuda_agent_backend.codegen.ir.ssa import GATHER, Body, Instruction, Unsupported, Value
 
@@ -166,9 +167,6 @@ def test_rows_of_any_length_are_copied_without_waiting(name: str, size: int) -> 
     assert f"copy_async_narrow<{size}>(kept0" in source
 
 
-# --- what is kept -----------------------------------------------------------------------------------------------
-
-
 def test_values_spread_over_several_dimensions_are_kept() -> None:
     it = sample(batch_norm, torch.empty(40, 72, 150, 140), torch.empty(72), torch.empty(72))
     best = proposals(it)[0]
@@ -269,9 +267,6 @@ def test_constants_are_folded_where_that_is_exact() -> None:
     assert [i.operands for i in folded[4:6]] == [("36000.0",), ("36000.0",)]
 
 
-# --- outer loops ------------------------------------------------------------------------------------------------
-
-
 def load(number: int, buffer: str, index: sympy.Expr) -> Instruction:
     return Instruction(Value(number), "load", dtype=torch.float32, buffer=buffer, index=index)
 
@@ -295,9 +290,6 @@ def test_outer_loops_that_an_access_tells_apart_stay_apart() -> None:
     outer = ((a, 4), (b, 8))
     assert merge_outer(Kernel(outer, (together,), {})).outer == ((b, 32),)
     assert merge_outer(Kernel(outer, (together, apart), {})).outer == outer
-
-
-# --- rows of tables ---------------------------------------------------------------------------------------------
 
 
 def test_rows_that_read_the_same_are_side_by_side() -> None:

@@ -8,9 +8,9 @@ from sketch_kit import sample
 from torch._inductor.lowering import lowerings
 
 from cuda_agent_backend.codegen.analysis.passes import expand_welford, passes
+from cuda_agent_backend.codegen.analysis.rows import refine
 from cuda_agent_backend.codegen.api import analyse
 from cuda_agent_backend.codegen.ir.failure import NotCovered
-from cuda_agent_backend.codegen.ir.nest import refine
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 
 

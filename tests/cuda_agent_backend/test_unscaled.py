@@ -12,8 +12,8 @@ from sketch_kit import Sample, sample
 
 from cuda_agent_backend.codegen.analysis.gemm import contraction_of
 from cuda_agent_backend.codegen.cuda import generate as cuda
-from cuda_agent_backend.codegen.ir.nest import group
 from cuda_agent_backend.codegen.lowering.lower import lower
+from cuda_agent_backend.codegen.transform.fusion import group
 from cuda_agent_backend.codegen.transform.hoist_scale import unscaled
 
 DEVICE = cuda.DeviceFacts()

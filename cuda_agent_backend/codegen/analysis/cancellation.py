@@ -18,7 +18,7 @@ import sympy
 import torch
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
-from cuda_agent_backend.codegen.ir.nest import Dim, Kernel, RowStage
+from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel, RowStage
 from cuda_agent_backend.codegen.ir.ssa import Instruction, Value, number_of
 from cuda_agent_backend.codegen.ir.value_types import TRUTH_OPERATIONS
 

@@ -16,7 +16,9 @@ import torch
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
 from cuda_agent_backend.codegen.analysis.quantized_operand import codes_of
-from cuda_agent_backend.codegen.ir.nest import Dim, Kernel, coefficient, cut_loops, mergeable
+from cuda_agent_backend.codegen.ir.indices import coefficient
+from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel
+from cuda_agent_backend.codegen.ir.loops import cut_loops, mergeable
 from cuda_agent_backend.codegen.ir.printer import HALVES
 from cuda_agent_backend.codegen.ir.ssa import GATHER, Body, Instruction, Value, number_of
 from cuda_agent_backend.codegen.ir.value_types import stage_dtype
@@ -297,9 +299,6 @@ def _closure(value: Value, made: dict[Value, Instruction]) -> Body | None:
                 return None
             needed |= {o for o in i.operands if isinstance(o, Value)}
     return Body([i for i in made.values() if i.result in needed], (value,))
-
-
-# --- loops that an operand sees as several, or as one ----------------------------------------------------------------
 
 
 def straightened(kernel: Kernel) -> Kernel:

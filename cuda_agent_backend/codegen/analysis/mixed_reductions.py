@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import sympy
 
-from cuda_agent_backend.codegen.ir.nest import Dim, Kernel, RowStage, coefficient
+from cuda_agent_backend.codegen.ir.indices import coefficient
+from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel, RowStage
 
 LEAST = 1 << 20
 """Elements, of each direction, from which on a kernel more takes less time than reading sectors for single numbers."""

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 import sympy
 import torch
 
-from cuda_agent_backend.codegen.ir.nest import Dim, Kernel, Local, RowStage, cut_loops
+from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel, Local, RowStage
+from cuda_agent_backend.codegen.ir.loops import cut_loops
 from cuda_agent_backend.codegen.ir.region import Store
 from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Value
 

@@ -17,7 +17,7 @@ import sympy
 import torch
 
 from cuda_agent_backend.codegen.cpu.gemm_match import Operand, Product
-from cuda_agent_backend.codegen.ir.nest import Dim, Kernel
+from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel
 from cuda_agent_backend.codegen.ir.printer import COMPUTE_TYPES, Printer, c_index
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.ssa import Instruction, Unsupported

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 import sympy
 import torch
 
-from cuda_agent_backend.codegen.ir.nest import Dim, Kernel, coefficient, mergeable
+from cuda_agent_backend.codegen.ir.indices import coefficient
+from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel
+from cuda_agent_backend.codegen.ir.loops import mergeable
 from cuda_agent_backend.codegen.ir.ssa import Instruction
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from cuda_agent_backend.codegen.cpu import gemm as cpu_product
 from cuda_agent_backend.codegen.cpu.gemm_match import product_of
-from cuda_agent_backend.codegen.ir.nest import Kernel, coefficient
+from cuda_agent_backend.codegen.ir.indices import coefficient
+from cuda_agent_backend.codegen.ir.kernel import Kernel
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 
 AHEAD = 1024

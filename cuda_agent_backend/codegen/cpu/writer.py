@@ -33,14 +33,8 @@ from cuda_agent_backend.codegen.analysis.passes import (
 from cuda_agent_backend.codegen.cpu import gemm as cpu_product
 from cuda_agent_backend.codegen.cpu.gemm_match import Product, product_of
 from cuda_agent_backend.codegen.ir.headers import header
-from cuda_agent_backend.codegen.ir.nest import (
-    Dim,
-    Kernel,
-    RowStage,
-    coefficient,
-    stays_within,
-    temporaries,
-)
+from cuda_agent_backend.codegen.ir.indices import coefficient, stays_within
+from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel, RowStage, temporaries
 from cuda_agent_backend.codegen.ir.printer import COMPUTE_TYPES, STORAGE_TYPES, Printer, c_index
 from cuda_agent_backend.codegen.ir.program import Program
 from cuda_agent_backend.codegen.ir.region import LoweredRegion, Store

@@ -15,7 +15,7 @@ from cuda_agent_backend.codegen.cuda.gemm.filter_taps import with_taps_apart
 from cuda_agent_backend.codegen.family import Family
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.failure import NotCovered
-from cuda_agent_backend.codegen.ir.nest import Kernel
+from cuda_agent_backend.codegen.ir.kernel import Kernel
 from cuda_agent_backend.codegen.ir.parameters import P
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter

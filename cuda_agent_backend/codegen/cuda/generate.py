@@ -61,7 +61,7 @@ from cuda_agent_backend.codegen.cuda.schedules import MOST, kernel_schedules
 from cuda_agent_backend.codegen.cuda.transpose import writer as cuda_transpose
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.headers import header
-from cuda_agent_backend.codegen.ir.nest import Kernel, temporaries
+from cuda_agent_backend.codegen.ir.kernel import Kernel, temporaries
 from cuda_agent_backend.codegen.ir.printer import half_types
 from cuda_agent_backend.codegen.ir.program import Program
 from cuda_agent_backend.codegen.ir.region import LoweredRegion

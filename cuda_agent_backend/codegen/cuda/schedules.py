@@ -21,7 +21,7 @@ from cuda_agent_backend.codegen.cuda.pointwise.writer import single_pass
 from cuda_agent_backend.codegen.cuda.rows.schedules import row_schedules
 from cuda_agent_backend.codegen.cuda.transpose.writer import transpose_schedules
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
-from cuda_agent_backend.codegen.ir.nest import Kernel
+from cuda_agent_backend.codegen.ir.kernel import Kernel
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.ssa import Unsupported
 

@@ -15,7 +15,7 @@ import sympy
 import torch
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
-from cuda_agent_backend.codegen.ir.nest import coefficient
+from cuda_agent_backend.codegen.ir.indices import coefficient
 from cuda_agent_backend.codegen.ir.ssa import (
     GATHER,
     PLACE,
@@ -75,9 +75,6 @@ OPERATIONS = {
     "square": "square", "reciprocal": "reciprocal", "copysign": "copysign", "fma": "fma", "lgamma": "lgamma",
     "libdevice_exp": "exp", "libdevice_log": "log", "libdevice_sqrt": "sqrt", "libdevice_sigmoid": "sigmoid",
 }  # fmt: skip
-
-
-# --- index expressions ------------------------------------------------------------------------------------------
 
 
 def c_index(expr: sympy.Expr) -> str:
@@ -149,9 +146,6 @@ def literal(text: str, dtype: torch.dtype) -> str:
     if number == -(2**63):
         return "(-9223372036854775807ll - 1)"
     return f"{ctype}({number}ll)"
-
-
-# --- bodies -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

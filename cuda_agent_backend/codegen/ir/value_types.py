@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from cuda_agent_backend.codegen.ir.nest import RowStage
+from cuda_agent_backend.codegen.ir.kernel import RowStage
 from cuda_agent_backend.codegen.ir.printer import COMPUTE_TYPES
 from cuda_agent_backend.codegen.ir.ssa import GATHER, PLACE, Body, Instruction, Unsupported, Value
 

@@ -10,7 +10,7 @@ import sympy
 import torch
 
 from cuda_agent_backend.codegen.analysis.gemm import contraction_of, is_moderate, scaled_by
-from cuda_agent_backend.codegen.ir.nest import Kernel, Local, RowStage
+from cuda_agent_backend.codegen.ir.kernel import Kernel, Local, RowStage
 from cuda_agent_backend.codegen.ir.region import Store
 from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Value, pruned
 from cuda_agent_backend.codegen.ir.value_types import stage_dtype

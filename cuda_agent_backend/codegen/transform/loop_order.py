@@ -15,13 +15,9 @@ import sympy
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
 from cuda_agent_backend.codegen.analysis.gemm import cut_sizes
-from cuda_agent_backend.codegen.ir.nest import (
-    Dim,
-    coefficient,
-    loops_of_parts,
-    simplify,
-    with_indices,
-)
+from cuda_agent_backend.codegen.ir.indices import coefficient, simplify, with_indices
+from cuda_agent_backend.codegen.ir.kernel import Dim
+from cuda_agent_backend.codegen.ir.loops import loops_of_parts
 from cuda_agent_backend.codegen.ir.region import Stage
 
 

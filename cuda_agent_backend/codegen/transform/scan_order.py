@@ -12,16 +12,10 @@ from dataclasses import replace
 
 import sympy
 
-from cuda_agent_backend.codegen.ir.nest import (
-    Dim,
-    Kernel,
-    coefficient,
-    group,
-    simplify,
-    temporaries,
-    with_indices,
-)
+from cuda_agent_backend.codegen.ir.indices import coefficient, simplify, with_indices
+from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel, temporaries
 from cuda_agent_backend.codegen.ir.region import ARG_REDUCTIONS, LoweredRegion, Stage
+from cuda_agent_backend.codegen.transform.fusion import group
 from cuda_agent_backend.codegen.transform.loop_order import as_made
 from cuda_agent_backend.codegen.transform.split_at_scan import in_parts
 from cuda_agent_backend.codegen.transform.split_concat import in_joined_parts

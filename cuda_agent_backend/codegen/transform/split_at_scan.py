@@ -12,14 +12,14 @@ from dataclasses import replace
 import sympy
 import torch
 
-from cuda_agent_backend.codegen.ir.nest import (
-    Dim,
+from cuda_agent_backend.codegen.ir.facts import not_negative
+from cuda_agent_backend.codegen.ir.indices import (
     coefficient,
     never_negative,
-    not_negative,
     simplify,
     with_indices,
 )
+from cuda_agent_backend.codegen.ir.kernel import Dim
 from cuda_agent_backend.codegen.ir.region import Stage
 from cuda_agent_backend.codegen.ir.ssa import Body, Instruction
 

@@ -13,7 +13,9 @@ from dataclasses import replace
 
 import sympy
 
-from cuda_agent_backend.codegen.ir.nest import AT_LEAST, Dim, coefficient, never_negative, simplify
+from cuda_agent_backend.codegen.ir.facts import AT_LEAST
+from cuda_agent_backend.codegen.ir.indices import coefficient, never_negative, simplify
+from cuda_agent_backend.codegen.ir.kernel import Dim
 from cuda_agent_backend.codegen.ir.region import Stage
 from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Value
 from cuda_agent_backend.codegen.transform.split_at_scan import part_of_stage
@@ -71,9 +73,6 @@ def _along(stage: Stage, load: Instruction, product: Stage) -> tuple[sympy.Symbo
 
 def _points(dims: Sequence[Dim]) -> int:
     return math.prod(size for _, size in dims)
-
-
-# --- conditions that hold everywhere, or nowhere ---------------------------------------------------------------------
 
 
 def _settled(stage: Stage, products: Mapping[str, Stage]) -> Stage:

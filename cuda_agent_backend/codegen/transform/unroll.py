@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import sympy
 
-from cuda_agent_backend.codegen.ir.nest import Kernel, RowStage
+from cuda_agent_backend.codegen.ir.kernel import Kernel, RowStage
 from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Value, numbered_from
 
 MOST_POINTS = 64

@@ -37,7 +37,8 @@ from cuda_agent_backend.codegen.cuda.transpose.writer import (
 )
 from cuda_agent_backend.codegen.cuda.transpose.writer import SKETCH as TRANSPOSE
 from cuda_agent_backend.codegen.ir.device import ceildiv
-from cuda_agent_backend.codegen.ir.nest import Dim, Kernel, RowStage, coefficient
+from cuda_agent_backend.codegen.ir.indices import coefficient
+from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel, RowStage
 from cuda_agent_backend.codegen.ir.printer import COMPUTE_TYPES
 from cuda_agent_backend.codegen.ir.region import Buffer, LoweredRegion, Store
 from cuda_agent_backend.codegen.ir.schedule import Parameter

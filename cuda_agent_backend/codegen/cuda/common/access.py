@@ -15,7 +15,9 @@ from dataclasses import dataclass, field, replace
 import sympy
 import torch
 
-from cuda_agent_backend.codegen.ir.nest import AT_LEAST, Dim, coefficient
+from cuda_agent_backend.codegen.ir.facts import AT_LEAST
+from cuda_agent_backend.codegen.ir.indices import coefficient
+from cuda_agent_backend.codegen.ir.kernel import Dim
 from cuda_agent_backend.codegen.ir.printer import Printer, c_place
 from cuda_agent_backend.codegen.ir.ssa import (
     GATHER,

@@ -15,7 +15,7 @@ import sympy
 import torch
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
-from cuda_agent_backend.codegen.ir.nest import Kernel, RowStage
+from cuda_agent_backend.codegen.ir.kernel import Kernel, RowStage
 from cuda_agent_backend.codegen.ir.ssa import (
     COMPARISONS,
     PLACE,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from cuda_agent_backend.codegen.analysis.cancellation import WIDE_SUM
-from cuda_agent_backend.codegen.ir.nest import Kernel
+from cuda_agent_backend.codegen.ir.kernel import Kernel
 from cuda_agent_backend.codegen.ir.printer import COMPUTE_TYPES, STORAGE_TYPES
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.ssa import Unsupported

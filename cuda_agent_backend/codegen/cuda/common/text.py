@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cuda_agent_backend.codegen.ir.nest import Dim
+from cuda_agent_backend.codegen.ir.kernel import Dim
 
 
 def indented(lines: Sequence[str], pad: str = "  ") -> list[str]:

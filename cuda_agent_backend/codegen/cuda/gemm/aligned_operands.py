@@ -20,7 +20,8 @@ from cuda_agent_backend.codegen.cuda.common.parts import parameters_of, temporar
 from cuda_agent_backend.codegen.cuda.common.text import decompose, indented
 from cuda_agent_backend.codegen.cuda.gemm.operands import COPY_BYTES, Side, side_of
 from cuda_agent_backend.codegen.ir.device import DeviceFacts, ceildiv
-from cuda_agent_backend.codegen.ir.nest import Dim, row_major
+from cuda_agent_backend.codegen.ir.indices import row_major
+from cuda_agent_backend.codegen.ir.kernel import Dim
 from cuda_agent_backend.codegen.ir.printer import c_index
 from cuda_agent_backend.codegen.ir.region import Buffer, LoweredRegion
 from sandbox.plan.plan import Buffer as PlanBuffer

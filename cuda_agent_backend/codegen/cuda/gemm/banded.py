@@ -25,7 +25,8 @@ from cuda_agent_backend.codegen.cuda.gemm.aligned_operands import (
 from cuda_agent_backend.codegen.cuda.gemm.operands import Side
 from cuda_agent_backend.codegen.ir.banded import ALL, FAR, NONE, Band, need_of
 from cuda_agent_backend.codegen.ir.device import ceildiv
-from cuda_agent_backend.codegen.ir.nest import Dim, Kernel, coefficient
+from cuda_agent_backend.codegen.ir.indices import coefficient
+from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel
 from cuda_agent_backend.codegen.ir.region import Buffer, LoweredRegion
 from sandbox.plan.plan import Launch
 

@@ -22,7 +22,8 @@ from cuda_agent_backend.codegen.analysis.gemm import (
     straightened,
 )
 from cuda_agent_backend.codegen.ir.device import ceildiv
-from cuda_agent_backend.codegen.ir.nest import Dim, Kernel, split_outer
+from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel
+from cuda_agent_backend.codegen.ir.loops import split_outer
 from cuda_agent_backend.codegen.ir.ssa import Body, Value
 
 MOST_TAPS = 16

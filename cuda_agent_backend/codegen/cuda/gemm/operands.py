@@ -9,7 +9,8 @@ import sympy
 
 from cuda_agent_backend.codegen.analysis.gemm import Contraction, Factor, Lines, merged, points
 from cuda_agent_backend.codegen.cuda.common.access import is_aligned
-from cuda_agent_backend.codegen.ir.nest import Dim, Kernel, coefficient
+from cuda_agent_backend.codegen.ir.indices import coefficient
+from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ import sympy
 
 from cuda_agent_backend.codegen.analysis.gemm import Contraction, Factor, merged
 from cuda_agent_backend.codegen.cuda.gemm.operands import Side
-from cuda_agent_backend.codegen.ir.nest import Dim, coefficient
+from cuda_agent_backend.codegen.ir.indices import coefficient
+from cuda_agent_backend.codegen.ir.kernel import Dim
 from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from sandbox.plan.plan import TensorMap
 

@@ -41,7 +41,7 @@ from cuda_agent_backend.codegen.cuda.gemm.tiles import Tiles
 from cuda_agent_backend.codegen.cuda.gemm.tma_boxes import Boxed, boxed, in_batches
 from cuda_agent_backend.codegen.ir.banded import ALL
 from cuda_agent_backend.codegen.ir.device import DeviceFacts, ceildiv
-from cuda_agent_backend.codegen.ir.nest import Kernel
+from cuda_agent_backend.codegen.ir.kernel import Kernel
 from cuda_agent_backend.codegen.ir.printer import STORAGE_TYPES, c_index
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Unsupported

@@ -12,7 +12,7 @@ from cuda_agent_backend.codegen.cuda.pointwise.stencil import tile_loop, tile_ro
 from cuda_agent_backend.codegen.cuda.pointwise.writer import map_dims
 from cuda_agent_backend.codegen.cuda.rows.facts import item_bytes
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
-from cuda_agent_backend.codegen.ir.nest import Dim, Kernel
+from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.ssa import GATHER
 

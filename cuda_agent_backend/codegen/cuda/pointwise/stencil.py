@@ -27,7 +27,9 @@ from cuda_agent_backend.codegen.cuda.common.access import (
 from cuda_agent_backend.codegen.cuda.common.parts import local_types
 from cuda_agent_backend.codegen.cuda.common.text import indented
 from cuda_agent_backend.codegen.ir.device import ceildiv
-from cuda_agent_backend.codegen.ir.nest import AT_LEAST, Dim, Kernel, coefficient
+from cuda_agent_backend.codegen.ir.facts import AT_LEAST
+from cuda_agent_backend.codegen.ir.indices import coefficient
+from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel
 from cuda_agent_backend.codegen.ir.printer import COMPUTE_TYPES, Printer, c_index
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.ssa import GATHER, Body, Instruction, Value

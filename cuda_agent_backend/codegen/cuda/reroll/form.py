@@ -9,7 +9,7 @@ from functools import cached_property
 import sympy
 import torch
 
-from cuda_agent_backend.codegen.ir.nest import Dim
+from cuda_agent_backend.codegen.ir.kernel import Dim
 from cuda_agent_backend.codegen.ir.region import LoweredRegion, Store
 from cuda_agent_backend.codegen.ir.ssa import Body
 from sandbox.task.specs import TensorSpec

@@ -15,7 +15,7 @@ from cuda_agent_backend.codegen.cuda.common.text import block, decompose, indent
 from cuda_agent_backend.codegen.cuda.reroll.form import STEP, LaneStage, Load, Rolled, StepState
 from cuda_agent_backend.codegen.ir.device import WARP, ceildiv
 from cuda_agent_backend.codegen.ir.headers import header
-from cuda_agent_backend.codegen.ir.nest import Dim
+from cuda_agent_backend.codegen.ir.kernel import Dim
 from cuda_agent_backend.codegen.ir.printer import (
     COMPUTE_TYPES,
     STORAGE_TYPES,

@@ -9,7 +9,8 @@ from dataclasses import replace
 import sympy
 
 from cuda_agent_backend.codegen.cuda.reroll.form import STEP, LaneStage, StepState
-from cuda_agent_backend.codegen.ir.nest import Dim, coefficient, simplify, with_indices
+from cuda_agent_backend.codegen.ir.indices import coefficient, simplify, with_indices
+from cuda_agent_backend.codegen.ir.kernel import Dim
 from cuda_agent_backend.codegen.ir.region import Buffer, LoweredRegion, Stage
 from cuda_agent_backend.codegen.ir.ssa import Body, Unsupported
 from cuda_agent_backend.codegen.ir.value_types import WIDE

@@ -27,7 +27,7 @@ from cuda_agent_backend.codegen.cuda.reroll.kernel import (
     points,
 )
 from cuda_agent_backend.codegen.ir.device import WARP, CpuFacts, DeviceFacts, ceildiv, gpu_facts
-from cuda_agent_backend.codegen.ir.nest import Nests
+from cuda_agent_backend.codegen.ir.kernel import Nests
 from cuda_agent_backend.codegen.ir.program import Program, preludes_of, renamed
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from cuda_agent_backend.codegen.ir.ssa import Unsupported

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from cuda_agent_backend.codegen.cuda.common.text import decompose, indented
 from cuda_agent_backend.codegen.cuda.rows.layout import Layout
 from cuda_agent_backend.codegen.ir.device import DeviceFacts, ceildiv
-from cuda_agent_backend.codegen.ir.nest import Dim
+from cuda_agent_backend.codegen.ir.kernel import Dim
 
 
 def thread_lines(layout: Layout) -> list[str]:

@@ -27,7 +27,7 @@ from cuda_agent_backend.codegen.cuda.rows.on_chip import Keeper
 from cuda_agent_backend.codegen.cuda.rows.prepare.table_rows import places_first
 from cuda_agent_backend.codegen.cuda.rows.program import RowProgram, is_full
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
-from cuda_agent_backend.codegen.ir.nest import RowStage
+from cuda_agent_backend.codegen.ir.kernel import RowStage
 from cuda_agent_backend.codegen.ir.printer import COMPUTE_TYPES
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.ssa import Instruction

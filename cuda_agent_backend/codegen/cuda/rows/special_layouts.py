@@ -14,7 +14,7 @@ from cuda_agent_backend.codegen.cuda.rows.prepare.row_blocking import TOGETHER, 
 from cuda_agent_backend.codegen.cuda.rows.problem import Parameters, RowProblem
 from cuda_agent_backend.codegen.cuda.rows.transposed_loads import square_schedules
 from cuda_agent_backend.codegen.ir.device import MAX_THREADS, WARP, ceildiv
-from cuda_agent_backend.codegen.ir.nest import merge_outer
+from cuda_agent_backend.codegen.ir.loops import merge_outer
 
 KEPT_OF_PRODUCTS, PRODUCT_REGISTERS = 28, 64
 """Factors that a thread keeps of a row, and the registers that this takes with what goes before them in double."""

@@ -24,7 +24,7 @@ from cuda_agent_backend.codegen.ir.device import (
     gpu_facts,
 )
 from cuda_agent_backend.codegen.ir.headers import header
-from cuda_agent_backend.codegen.ir.nest import Nests
+from cuda_agent_backend.codegen.ir.kernel import Nests
 from cuda_agent_backend.codegen.ir.printer import STORAGE_TYPES, half_types
 from cuda_agent_backend.codegen.ir.schedule import Parameter, Schedule
 from cuda_agent_backend.codegen.ir.ssa import Unsupported

@@ -26,7 +26,7 @@ from cuda_agent_backend.codegen.cuda.common.parts import (
 from cuda_agent_backend.codegen.cuda.common.text import decompose, indented
 from cuda_agent_backend.codegen.cuda.gemm.operands import in_vectors
 from cuda_agent_backend.codegen.ir.device import WARP, DeviceFacts, ceildiv
-from cuda_agent_backend.codegen.ir.nest import Kernel
+from cuda_agent_backend.codegen.ir.kernel import Kernel
 from cuda_agent_backend.codegen.ir.printer import c_index
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter

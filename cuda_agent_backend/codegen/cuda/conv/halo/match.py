@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 import sympy
 
 from cuda_agent_backend.codegen.analysis.gemm import Contraction, Factor, points
-from cuda_agent_backend.codegen.ir.nest import Dim, coefficient
+from cuda_agent_backend.codegen.ir.indices import coefficient
+from cuda_agent_backend.codegen.ir.kernel import Dim
 
 FARTHEST = 2
 """Elements between what neighbouring results read of one tap."""

@@ -11,7 +11,8 @@ import sympy
 from cuda_agent_backend.codegen.analysis.gemm import Contraction, by_memory, points
 from cuda_agent_backend.codegen.cuda.conv.halo.match import Halo, halo_of, with_any_weights
 from cuda_agent_backend.codegen.cuda.gemm.filter_taps import holds, is_known
-from cuda_agent_backend.codegen.ir.nest import Dim, Kernel, coefficient
+from cuda_agent_backend.codegen.ir.indices import coefficient
+from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel
 from cuda_agent_backend.codegen.ir.ssa import Body
 
 Visit = tuple[int, int]

@@ -38,7 +38,7 @@ from cuda_agent_backend.codegen.cuda.conv.transposed.writer import (
 )
 from cuda_agent_backend.codegen.cuda.gemm.tiles import REGISTERS
 from cuda_agent_backend.codegen.ir.device import DeviceFacts, ceildiv
-from cuda_agent_backend.codegen.ir.nest import Kernel
+from cuda_agent_backend.codegen.ir.kernel import Kernel
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 
 ROWS = (128, 64, 96, 192, 256, 32)

@@ -8,7 +8,9 @@ import sympy
 
 from cuda_agent_backend.codegen.analysis.gemm import cut_sizes
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.gather import GATHERED
-from cuda_agent_backend.codegen.ir.nest import Dim, Kernel, coefficient, cut_loops
+from cuda_agent_backend.codegen.ir.indices import coefficient
+from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel
+from cuda_agent_backend.codegen.ir.loops import cut_loops
 from cuda_agent_backend.codegen.ir.ssa import Unsupported
 
 Access = tuple[sympy.Expr, tuple[Dim, ...]]

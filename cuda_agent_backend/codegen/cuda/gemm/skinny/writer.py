@@ -31,7 +31,9 @@ from cuda_agent_backend.codegen.cuda.gemm.filter_taps import OPERATIONS, holds
 from cuda_agent_backend.codegen.cuda.gemm.operands import in_vectors
 from cuda_agent_backend.codegen.cuda.pointwise.stencil import Ranges, bounds
 from cuda_agent_backend.codegen.ir.device import MAX_THREADS, DeviceFacts, ceildiv
-from cuda_agent_backend.codegen.ir.nest import AT_LEAST, Dim, Kernel, coefficient
+from cuda_agent_backend.codegen.ir.facts import AT_LEAST
+from cuda_agent_backend.codegen.ir.indices import coefficient
+from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel
 from cuda_agent_backend.codegen.ir.printer import c_index
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter

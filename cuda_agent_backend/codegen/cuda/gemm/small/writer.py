@@ -25,7 +25,7 @@ from cuda_agent_backend.codegen.cuda.common.parts import (
 )
 from cuda_agent_backend.codegen.cuda.common.text import block, decompose, indented
 from cuda_agent_backend.codegen.ir.device import MAX_THREADS, DeviceFacts, ceildiv
-from cuda_agent_backend.codegen.ir.nest import Dim, Kernel
+from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel
 from cuda_agent_backend.codegen.ir.printer import c_index, literal
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter

@@ -24,7 +24,7 @@ from cuda_agent_backend.codegen.cuda.gemm.epilogue.loops import (
     ends_of,
     names_between,
 )
-from cuda_agent_backend.codegen.ir.nest import Kernel, Local, RowStage
+from cuda_agent_backend.codegen.ir.kernel import Kernel, Local, RowStage
 from cuda_agent_backend.codegen.ir.region import LoweredRegion, Store
 from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Unsupported, Value
 

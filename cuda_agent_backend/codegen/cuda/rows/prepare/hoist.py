@@ -14,7 +14,7 @@ import torch
 
 from cuda_agent_backend.codegen.analysis.passes import passes
 from cuda_agent_backend.codegen.cuda.common.parts import local_types
-from cuda_agent_backend.codegen.ir.nest import Kernel, Local, RowStage
+from cuda_agent_backend.codegen.ir.kernel import Kernel, Local, RowStage
 from cuda_agent_backend.codegen.ir.region import Store
 from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Value, pruned
 

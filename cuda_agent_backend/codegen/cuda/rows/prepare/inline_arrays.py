@@ -11,7 +11,8 @@ from dataclasses import replace
 import sympy
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
-from cuda_agent_backend.codegen.ir.nest import Dim, Kernel, RowStage, coefficient, simplify
+from cuda_agent_backend.codegen.ir.indices import coefficient, simplify
+from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel, RowStage
 from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Unsupported, Value
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 import sympy
 import torch
 
-from cuda_agent_backend.codegen.ir.nest import Kernel, Local, RowStage
+from cuda_agent_backend.codegen.ir.kernel import Kernel, Local, RowStage
 from cuda_agent_backend.codegen.ir.region import Buffer, Store
 from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Value, numbered_from
 

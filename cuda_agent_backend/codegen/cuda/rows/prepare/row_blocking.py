@@ -11,7 +11,8 @@ from dataclasses import replace
 
 import sympy
 
-from cuda_agent_backend.codegen.ir.nest import Dim, Kernel, Local, RowStage, simplify, with_indices
+from cuda_agent_backend.codegen.ir.indices import simplify, with_indices
+from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel, Local, RowStage
 from cuda_agent_backend.codegen.ir.region import Store
 from cuda_agent_backend.codegen.ir.schedule import Parameter
 from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Unsupported

@@ -16,7 +16,8 @@ import sympy
 import torch
 
 from cuda_agent_backend.codegen.cuda.common.parts import local_types
-from cuda_agent_backend.codegen.ir.nest import Kernel, Local, RowStage, row_major
+from cuda_agent_backend.codegen.ir.indices import row_major
+from cuda_agent_backend.codegen.ir.kernel import Kernel, Local, RowStage
 from cuda_agent_backend.codegen.ir.region import LoweredRegion, Store
 from cuda_agent_backend.codegen.ir.ssa import (
     GATHER,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import sympy
 
-from cuda_agent_backend.codegen.ir.nest import Kernel, RowStage
+from cuda_agent_backend.codegen.ir.kernel import Kernel, RowStage
 from cuda_agent_backend.codegen.ir.ssa import GATHER, Body, Instruction, Value
 
 LONG_ROW = 128

@@ -9,7 +9,7 @@ from cuda_agent_backend.codegen.cuda.common.parts import Accumulator
 from cuda_agent_backend.codegen.cuda.common.text import indented
 from cuda_agent_backend.codegen.cuda.rows.combine import load_partials
 from cuda_agent_backend.codegen.cuda.rows.pass_bodies import PassBodies
-from cuda_agent_backend.codegen.ir.nest import RowStage
+from cuda_agent_backend.codegen.ir.kernel import RowStage
 from cuda_agent_backend.codegen.ir.printer import COMPUTE_TYPES
 from cuda_agent_backend.codegen.ir.value_types import stage_dtype
 

@@ -28,7 +28,8 @@ from cuda_agent_backend.codegen.cuda.gemm.epilogue.pool.match import (
     reader_of,
     same_loops,
 )
-from cuda_agent_backend.codegen.ir.nest import Dim, Kernel, cut_loops
+from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel
+from cuda_agent_backend.codegen.ir.loops import cut_loops
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.ssa import Unsupported
 

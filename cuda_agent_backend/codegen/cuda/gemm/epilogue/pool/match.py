@@ -25,7 +25,8 @@ from cuda_agent_backend.codegen.cuda.gemm.epilogue.loops import (
     steps_of,
     stored_by,
 )
-from cuda_agent_backend.codegen.ir.nest import Dim, Kernel, Local, RowStage, cut_loops
+from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel, Local, RowStage
+from cuda_agent_backend.codegen.ir.loops import cut_loops
 from cuda_agent_backend.codegen.ir.region import LoweredRegion, Store
 from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Unsupported
 from cuda_agent_backend.codegen.transform.unroll import written_out

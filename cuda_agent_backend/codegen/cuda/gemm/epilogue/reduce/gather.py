@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import sympy
 
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.stages import closure
-from cuda_agent_backend.codegen.ir.nest import Dim, Kernel, RowStage
+from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel, RowStage
 from cuda_agent_backend.codegen.ir.region import Store
 from cuda_agent_backend.codegen.ir.ssa import (
     GATHER,

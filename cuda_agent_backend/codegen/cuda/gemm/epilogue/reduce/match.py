@@ -30,7 +30,7 @@ from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.gather import (
     picks_in,
     places_read,
 )
-from cuda_agent_backend.codegen.ir.nest import Dim, Kernel, Nests, RowStage
+from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel, Nests, RowStage
 from cuda_agent_backend.codegen.ir.region import LoweredRegion, Store
 from cuda_agent_backend.codegen.ir.ssa import GATHER, Unsupported
 
@@ -81,9 +81,6 @@ class Reducing:
         found = list(self.kernels)
         found[self.number] = replace(product, stages=(*before, last))
         return tuple(found)
-
-
-# --- which kernel reduces what ---------------------------------------------------------------------------------------
 
 
 def reducing_of(region: LoweredRegion, kernels: tuple[Kernel, ...], number: int) -> Reducing:

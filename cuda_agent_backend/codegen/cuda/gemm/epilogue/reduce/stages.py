@@ -11,7 +11,7 @@ from typing import Any
 import sympy
 import torch
 
-from cuda_agent_backend.codegen.ir.nest import Dim, Local, RowStage
+from cuda_agent_backend.codegen.ir.kernel import Dim, Local, RowStage
 from cuda_agent_backend.codegen.ir.region import Store
 from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Unsupported, Value, number_of
 from cuda_agent_backend.codegen.ir.value_types import stage_dtype
@@ -111,9 +111,6 @@ def _unused(body: Body) -> int:
     return 1 + max(i.result.number for i in body.walk())
 
 
-# --- sums of exponentials below a maximum ----------------------------------------------------------------------------
-
-
 def _scaled(
     stage: RowStage,
     mine: RowStage,
@@ -204,9 +201,6 @@ def _numbered(
     return found
 
 
-# --- squared deviations ----------------------------------------------------------------------------------------------
-
-
 def deviating_in(body: Body, makers: Mapping[str, RowStage]) -> Value | None:
     """The ``x`` of ``(x - m)**2`` where ``m`` is a mean of ``x``; None where ``body`` is something else.
 
@@ -269,9 +263,6 @@ def _deviations_of(
     weighed = Instruction(Value(first + 2), "mul", (body.results[0], count))
     total = Instruction(Value(first + 3), "add", (m2, weighed.result))
     return Body([*made, *loads, weighed, total], (total.result,))
-
-
-# --- Welford's statistics --------------------------------------------------------------------------------------------
 
 
 def _welford(

@@ -25,7 +25,7 @@ from cuda_agent_backend.codegen.cuda.gemm.tma_boxes import in_batches
 from cuda_agent_backend.codegen.cuda.gemm.writer import Writer
 from cuda_agent_backend.codegen.ir.banded import ALL
 from cuda_agent_backend.codegen.ir.device import WARP, DeviceFacts, ceildiv
-from cuda_agent_backend.codegen.ir.nest import RowStage
+from cuda_agent_backend.codegen.ir.kernel import RowStage
 from cuda_agent_backend.codegen.ir.printer import c_index, literal
 from cuda_agent_backend.codegen.ir.schedule import Parameter
 from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Unsupported

@@ -28,7 +28,8 @@ from cuda_agent_backend.codegen.cuda.gemm.epilogue.loops import (
     stored_by,
 )
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.pool.match import InTile
-from cuda_agent_backend.codegen.ir.nest import Dim, Kernel, Local, RowStage, coefficient, row_major
+from cuda_agent_backend.codegen.ir.indices import coefficient, row_major
+from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel, Local, RowStage
 from cuda_agent_backend.codegen.ir.region import LoweredRegion, Store
 from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Unsupported
 
