@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from cuda_agent_backend.codegen.covered_task import Analysis
 from cuda_agent_backend.codegen.ir.device import CpuFacts, DeviceFacts
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.schedule import Parameter, Schedule
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from sandbox.plan.plan import Plan
 from sandbox.task.task import Task
 

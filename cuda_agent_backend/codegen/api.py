@@ -32,9 +32,8 @@ from cuda_agent_backend.codegen.cuda.sort.select import CudaSelection
 from cuda_agent_backend.codegen.cuda.sort.writer import CudaSort
 from cuda_agent_backend.codegen.guarded import Guarded
 from cuda_agent_backend.codegen.ir.device import CpuFacts, DeviceFacts, gpu_facts
-from cuda_agent_backend.codegen.ir.failure import NotCovered
+from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
 from cuda_agent_backend.codegen.ir.schedule import Schedule
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from cuda_agent_backend.codegen.loop_nests import LOWERING, LoopNests, loop_nests_of, nests_of
 from cuda_agent_backend.rewrite.forms import Form, forms
 from sandbox.plan.candidate import Candidate, Language

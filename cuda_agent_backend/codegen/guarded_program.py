@@ -14,9 +14,9 @@ from dataclasses import replace
 import torch
 
 from cuda_agent_backend.codegen.cpu.writer import ENTRY
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.printer import STORAGE_TYPES
 from cuda_agent_backend.codegen.ir.program import Program
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from sandbox.plan.plan import Launch, Plan
 from sandbox.plan.steps import Argument, Buffer, TensorMap
 from sandbox.task.specs import TensorSpec

@@ -12,11 +12,11 @@ from cuda_agent_backend.codegen.cuda import generate as cuda
 from cuda_agent_backend.codegen.cuda.library.writer import Library, is_library, library_of
 from cuda_agent_backend.codegen.guarded_program import FIRST, SECOND
 from cuda_agent_backend.codegen.ir.device import CpuFacts, DeviceFacts, cpu_facts, gpu_facts
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.kernel import Kernel, Nests, temporaries
 from cuda_agent_backend.codegen.ir.program import Program
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Schedule
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from cuda_agent_backend.codegen.lowering.lower import lower
 from cuda_agent_backend.codegen.transform.hoist_scale import unscaled
 from cuda_agent_backend.codegen.transform.scan_order import grouped

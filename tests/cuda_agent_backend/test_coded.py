@@ -21,8 +21,8 @@ from torch.nn import functional as F
 
 from cuda_agent_backend.codegen.analysis.gemm import contraction_of
 from cuda_agent_backend.codegen.cuda import generate as cuda
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.schedule import Schedule
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from cuda_agent_backend.partition.regions import partition
 from sandbox.compile.candidate import compile_candidate
 from sandbox.compile.outcome import Compiled

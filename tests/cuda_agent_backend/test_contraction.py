@@ -21,8 +21,8 @@ from cuda_agent_backend.codegen.cuda.gemm.filter_taps import taps_of, with_taps_
 from cuda_agent_backend.codegen.cuda.gemm.operands import Output, gather_of, output_of
 from cuda_agent_backend.codegen.cuda.gemm.tiles import read_tiles
 from cuda_agent_backend.codegen.cuda.gemm.writer import Writer
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.schedule import Schedule
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from sandbox.compile.candidate import compile_candidate
 from sandbox.compile.outcome import Compiled
 from sandbox.compile.toolchain import Missing, find_cuda

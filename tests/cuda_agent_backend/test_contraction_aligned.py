@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cuda_agent_backend.codegen.cuda import generate as cuda
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.schedule import Schedule
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from cuda_agent_backend.codegen.ir.value_types import WIDE
 from sandbox.plan.plan import Launch, Plan
 

@@ -17,8 +17,8 @@ from cuda_agent_backend.codegen.cuda import generate as cuda
 from cuda_agent_backend.codegen.cuda.gemm import tma_boxes as cuda_boxes
 from cuda_agent_backend.codegen.cuda.gemm.schedules import BOXED_TILES
 from cuda_agent_backend.codegen.cuda.gemm.tiles import BOXES
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.schedule import Schedule
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from sandbox.compile.candidate import compile_candidate
 from sandbox.compile.outcome import Compiled
 from sandbox.compile.toolchain import Missing, find_cuda

@@ -20,9 +20,8 @@ from torch.nn import functional as F
 from cuda_agent_backend.codegen.analysis.gemm import numbers_of
 from cuda_agent_backend.codegen.api import as_it_stands
 from cuda_agent_backend.codegen.cuda import generate as cuda
-from cuda_agent_backend.codegen.ir.failure import NotCovered
+from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
 from cuda_agent_backend.codegen.ir.schedule import Schedule
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from sandbox.compile.candidate import compile_candidate
 from sandbox.compile.outcome import Compiled
 from sandbox.compile.toolchain import Missing, find_cuda

@@ -21,7 +21,7 @@ from cuda_agent_backend.codegen.cuda import generate as cuda
 from cuda_agent_backend.codegen.cuda.gemm.schedules import TILES as WARP_TILES
 from cuda_agent_backend.codegen.cuda.gemm.tail_wave import LastWave, best_last_wave, last_wave_of
 from cuda_agent_backend.codegen.cuda.gemm.tiles import Tiles
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from sandbox.compile.candidate import compile_candidate
 from sandbox.compile.outcome import Compiled
 from sandbox.compile.toolchain import Missing, find_cuda

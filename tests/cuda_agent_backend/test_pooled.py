@@ -19,8 +19,8 @@ from cuda_agent_backend.codegen.cuda import generate as cuda
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.pool.match import pooling_of
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.pool.writer import SKETCH, pooling_writer
 from cuda_agent_backend.codegen.cuda.gemm.tiles import read_tiles
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.schedule import Parameter, Schedule
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from sandbox.compile.candidate import compile_candidate
 from sandbox.compile.outcome import Compiled
 from sandbox.compile.toolchain import Missing, find_cuda

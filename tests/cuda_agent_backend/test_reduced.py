@@ -30,9 +30,10 @@ from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.writer import (
 from cuda_agent_backend.codegen.cuda.gemm.schedules import reducing_schedules
 from cuda_agent_backend.codegen.cuda.gemm.tiles import read_tiles
 from cuda_agent_backend.codegen.cuda.schedules import kernel_schedules
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.kernel import RowStage
 from cuda_agent_backend.codegen.ir.schedule import Parameter, Schedule
-from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Unsupported, Value
+from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Value
 from sandbox.compile.candidate import compile_candidate
 from sandbox.compile.outcome import Compiled
 from sandbox.compile.toolchain import Missing, find_cuda

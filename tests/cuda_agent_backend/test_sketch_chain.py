@@ -15,7 +15,7 @@ from sketch_kit import Sample, sample
 from cuda_agent_backend.codegen import api
 from cuda_agent_backend.codegen.cuda.common.dependent_launch import FOLLOW, KERNEL, chained
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from sandbox.compile.candidate import Compiled, compile_candidate
 from sandbox.compile.disassembly import find_disassembler
 from sandbox.compile.toolchain import Missing, find_cuda

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from cuda_agent_backend.codegen.cpu import schedules as cpu_schedules
 from cuda_agent_backend.codegen.cpu import writer as cpu
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.schedule import Schedule
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 
 INFINITY = float("inf")
 

@@ -14,8 +14,8 @@ from sketch_kit import INTEGERS, Sample, sample
 from torch.nn import functional as F
 
 from cuda_agent_backend.codegen.cuda import generate as cuda
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.schedule import Schedule
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from sandbox.accuracy.inputs import make_inputs
 from sandbox.compile.candidate import compile_candidate
 from sandbox.compile.outcome import Compiled

@@ -19,10 +19,11 @@ from cuda_agent_backend.codegen.cuda import generate as cuda
 from cuda_agent_backend.codegen.cuda.common.access import fold_constants
 from cuda_agent_backend.codegen.cuda.rows.facts import row_facts
 from cuda_agent_backend.codegen.cuda.rows.prepare.table_rows import places_first, sharing_rows
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.kernel import Kernel, RowStage
 from cuda_agent_backend.codegen.ir.loops import merge_outer
 from cuda_agent_backend.codegen.ir.schedule import Schedule
-from cuda_agent_backend.codegen.ir.ssa import GATHER, Body, Instruction, Unsupported, Value
+from cuda_agent_backend.codegen.ir.ssa import GATHER, Body, Instruction, Value
 
 DEVICE = cuda.DeviceFacts()
 

@@ -16,8 +16,8 @@ from torch.nn import functional as F
 from cuda_agent_backend.codegen.analysis.gemm import contraction_of
 from cuda_agent_backend.codegen.cuda import generate as cuda
 from cuda_agent_backend.codegen.cuda.gemm.skinny.writer import SKETCH, shape_of
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.schedule import Schedule
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 
 pytestmark = pytest.mark.usefixtures("plain_layouts")
 

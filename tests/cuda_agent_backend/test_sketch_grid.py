@@ -19,8 +19,8 @@ from torch.nn import functional as F
 from cuda_agent_backend.codegen import api
 from cuda_agent_backend.codegen.cuda import generate as cuda
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.schedule import Parameter, Schedule
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from sandbox.compile.candidate import Compiled, compile_candidate
 from sandbox.compile.toolchain import Missing, find_cuda
 from sandbox.plan.candidate import Candidate

@@ -17,8 +17,8 @@ from cuda_agent_backend.codegen.analysis.gemm import contraction_of
 from cuda_agent_backend.codegen.cuda import generate as cuda
 from cuda_agent_backend.codegen.cuda.conv.transposed.match import Phases, phases_of
 from cuda_agent_backend.codegen.cuda.conv.transposed.writer import SKETCH, phased_steps
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.schedule import Parameter, Schedule
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from sandbox.compile.toolchain import Missing, find_cuda
 
 pytestmark = pytest.mark.usefixtures("plain_layouts")

@@ -18,8 +18,8 @@ from cuda_agent_backend.codegen import api
 from cuda_agent_backend.codegen.api import as_it_stands
 from cuda_agent_backend.codegen.cuda.reroll.writer import CudaRolled
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.schedule import Schedule
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from cuda_agent_backend.codegen.loop_nests import LoopNests
 from sandbox.accuracy.oracle import run_oracle
 from sandbox.compile.candidate import compile_candidate

@@ -16,8 +16,8 @@ from torch.nn import functional as F
 
 from cuda_agent_backend.codegen.cuda import generate as cuda
 from cuda_agent_backend.codegen.cuda.gemm.short_k.writer import MOST_TERMS, SKETCH
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.schedule import Schedule
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 
 pytestmark = pytest.mark.usefixtures("plain_layouts")
 

@@ -15,8 +15,8 @@ from torch._inductor import config as inductor_config
 
 from cuda_agent_backend.codegen.cuda import generate as cuda
 from cuda_agent_backend.codegen.cuda.gemm.small.writer import FEWEST_BATCHES, SKETCH
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.schedule import Schedule
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 
 DEVICE = cuda.DeviceFacts()
 MANY = FEWEST_BATCHES + 3

@@ -13,8 +13,8 @@ import torch
 from sketch_kit import Sample, on_cuda, sample
 
 from cuda_agent_backend.codegen.cuda import generate as cuda
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.schedule import Schedule
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from sandbox.compile.candidate import Compiled, compile_candidate
 from sandbox.compile.disassembly import count_instructions
 from sandbox.compile.toolchain import Missing, find_cuda

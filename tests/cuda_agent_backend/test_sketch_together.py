@@ -13,8 +13,8 @@ import torch
 from sketch_kit import Sample, on_cuda
 
 from cuda_agent_backend.codegen.cuda import generate as cuda
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.schedule import Schedule
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 
 DEVICE = cuda.DeviceFacts()
 Case = tuple[Callable[..., Any], tuple[torch.Tensor, ...], dict[str, Any]]

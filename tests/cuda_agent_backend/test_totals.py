@@ -20,8 +20,8 @@ from cuda_agent_backend.codegen.cuda.rows.loss import schedules as cuda_total_sc
 from cuda_agent_backend.codegen.cuda.rows.loss import writer as cuda_totals
 from cuda_agent_backend.codegen.cuda.rows.loss.match import totalled_of
 from cuda_agent_backend.codegen.cuda.rows.loss.writer import SKETCH
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.schedule import Parameter, Schedule
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from sandbox.compile.candidate import compile_candidate
 from sandbox.compile.outcome import Compiled
 from sandbox.compile.toolchain import Missing, find_cuda

@@ -21,8 +21,8 @@ from cuda_agent_backend.codegen.cuda.gemm.banded import Bands, bands_of, needed_
 from cuda_agent_backend.codegen.cuda.gemm.tiles import read_tiles
 from cuda_agent_backend.codegen.cuda.gemm.writer import Writer
 from cuda_agent_backend.codegen.ir.banded import Band
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.schedule import Schedule
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 
 DEVICE = cuda.DeviceFacts()
 WARPS = {"sketch": "contract", "tile_m": 32, "tile_n": 32, "depth": 16, "warp_m": 16, "warp_n": 16, "stages": 3,

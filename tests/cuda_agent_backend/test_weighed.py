@@ -16,8 +16,8 @@ from torch import Tensor
 from cuda_agent_backend.codegen.cuda import generate as cuda
 from cuda_agent_backend.codegen.cuda.attention.pooling.match import weighing_of
 from cuda_agent_backend.codegen.cuda.attention.pooling.writer import SKETCH
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.schedule import Parameter, Schedule
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from sandbox.compile.candidate import compile_candidate
 from sandbox.compile.outcome import Compiled
 from sandbox.compile.toolchain import Missing, find_cuda

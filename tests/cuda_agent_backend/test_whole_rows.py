@@ -18,8 +18,8 @@ from torch.nn import functional as F
 from cuda_agent_backend.codegen.cuda import generate as cuda
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.row.match import whole_rows_of
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.row.writer import SKETCH
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.schedule import Parameter, Schedule
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from sandbox.compile.candidate import compile_candidate
 from sandbox.compile.outcome import Compiled
 from sandbox.compile.toolchain import Missing, find_cuda

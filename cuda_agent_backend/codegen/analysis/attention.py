@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.graph.strides import reshaped, single, steps_of
 from cuda_agent_backend.operators.kinds import ATTENTION, SQUARE_WHERE_CAUSAL
 from cuda_agent_backend.operators.sdpa import composed

@@ -16,9 +16,9 @@ from cuda_agent_backend.codegen.analysis.attention import Attention, Matrices, o
 from cuda_agent_backend.codegen.cpu import gemm as cpu_product
 from cuda_agent_backend.codegen.cpu.writer import ENTRY, MAX_STACK_BYTES
 from cuda_agent_backend.codegen.ir.device import CpuFacts, DeviceFacts, cpu_facts
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.headers import header
 from cuda_agent_backend.codegen.ir.schedule import Schedule
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from sandbox.plan.plan import Buffer, Launch, Plan
 from sandbox.task.task import Task
 

@@ -17,10 +17,11 @@ import sympy
 import torch
 
 from cuda_agent_backend.codegen.cpu.gemm_match import Operand, Product
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel
 from cuda_agent_backend.codegen.ir.printer import COMPUTE_TYPES, Printer, c_index
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
-from cuda_agent_backend.codegen.ir.ssa import Instruction, Unsupported
+from cuda_agent_backend.codegen.ir.ssa import Instruction
 
 PRELUDE = "cpu/gemm.h"
 ROWS = (96, 192, 48)

@@ -32,6 +32,7 @@ from cuda_agent_backend.codegen.analysis.passes import (
 )
 from cuda_agent_backend.codegen.cpu import gemm as cpu_product
 from cuda_agent_backend.codegen.cpu.gemm_match import Product, product_of
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.headers import header
 from cuda_agent_backend.codegen.ir.indices import coefficient, stays_within
 from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel, RowStage, temporaries
@@ -39,7 +40,7 @@ from cuda_agent_backend.codegen.ir.printer import COMPUTE_TYPES, STORAGE_TYPES, 
 from cuda_agent_backend.codegen.ir.program import Program
 from cuda_agent_backend.codegen.ir.region import LoweredRegion, Store
 from cuda_agent_backend.codegen.ir.schedule import Schedule
-from cuda_agent_backend.codegen.ir.ssa import Instruction, Unsupported
+from cuda_agent_backend.codegen.ir.ssa import Instruction
 from cuda_agent_backend.codegen.ir.value_types import value_type
 from sandbox.plan.plan import Buffer as PlanBuffer
 from sandbox.plan.plan import Launch, Plan

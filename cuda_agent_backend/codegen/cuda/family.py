@@ -14,12 +14,11 @@ from cuda_agent_backend.codegen.cuda.common.parts import Emitted
 from cuda_agent_backend.codegen.cuda.gemm.filter_taps import with_taps_apart
 from cuda_agent_backend.codegen.family import Family
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
-from cuda_agent_backend.codegen.ir.failure import NotCovered
+from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
 from cuda_agent_backend.codegen.ir.kernel import Kernel
 from cuda_agent_backend.codegen.ir.parameters import P
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 
 M = TypeVar("M")
 """What a family finds in a kernel that it fits."""

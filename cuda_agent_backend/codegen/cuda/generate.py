@@ -60,13 +60,13 @@ from cuda_agent_backend.codegen.cuda.rows.writer import emit_rows
 from cuda_agent_backend.codegen.cuda.schedules import MOST, kernel_schedules
 from cuda_agent_backend.codegen.cuda.transpose import writer as cuda_transpose
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.headers import header
 from cuda_agent_backend.codegen.ir.kernel import Kernel, temporaries
 from cuda_agent_backend.codegen.ir.printer import half_types
 from cuda_agent_backend.codegen.ir.program import Program
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter, Schedule
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from sandbox.plan.plan import Buffer as PlanBuffer
 from sandbox.plan.plan import Plan
 from sandbox.task.specs import TensorSpec

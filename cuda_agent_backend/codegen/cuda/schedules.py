@@ -21,9 +21,9 @@ from cuda_agent_backend.codegen.cuda.pointwise.writer import single_pass
 from cuda_agent_backend.codegen.cuda.rows.schedules import row_schedules
 from cuda_agent_backend.codegen.cuda.transpose.writer import transpose_schedules
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.kernel import Kernel
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 
 MOST = 14
 FEW = 8

@@ -15,6 +15,7 @@ import sympy
 import torch
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.indices import coefficient
 from cuda_agent_backend.codegen.ir.ssa import (
     GATHER,
@@ -22,7 +23,6 @@ from cuda_agent_backend.codegen.ir.ssa import (
     PLACE_EXPR,
     Body,
     Instruction,
-    Unsupported,
     Value,
     number_of,
     place_symbol,

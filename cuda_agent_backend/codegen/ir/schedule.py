@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 
 Parameter = int | str
 MAX_PARAMETER = 1 << 20

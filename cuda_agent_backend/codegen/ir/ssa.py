@@ -17,6 +17,8 @@ from torch._inductor.ops_handler import DefaultHandler
 from torch._inductor.virtualized import V
 from torch.utils._sympy.functions import Identity
 
+from cuda_agent_backend.codegen.ir.failure import Unsupported
+
 GATHER = "gather"
 """A load whose index holds, beside loop variables, the symbols of `place_symbol` for the values of its operands."""
 PLACE_EXPR = "place_expr"
@@ -34,10 +36,6 @@ def place_symbol(number: int) -> sympy.Symbol:
 def number_of(text: str) -> float:
     """The number of which a constant is the Python ``repr``: truths are 1 and 0."""
     return float({"True": 1.0, "False": 0.0}.get(text, text))
-
-
-class Unsupported(Exception):
-    """A construct that no sketch covers; carries the reason shown to the user."""
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import torch
 
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.kernel import RowStage
 from cuda_agent_backend.codegen.ir.printer import COMPUTE_TYPES
-from cuda_agent_backend.codegen.ir.ssa import GATHER, PLACE, Body, Instruction, Unsupported, Value
+from cuda_agent_backend.codegen.ir.ssa import GATHER, PLACE, Body, Instruction, Value
 
 TRUTH_OPERATIONS = frozenset(
     ["eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "signbit",

@@ -23,8 +23,9 @@ from torch._inductor.ops_handler import DefaultHandler
 from torch._inductor.virtualized import V
 
 from cuda_agent_backend.codegen.ir.banded import band_of
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.region import ARG_REDUCTIONS, Buffer, LoweredRegion, Stage, Store
-from cuda_agent_backend.codegen.ir.ssa import PLACE, Body, Unsupported, narrow_comparisons, trace
+from cuda_agent_backend.codegen.ir.ssa import PLACE, Body, narrow_comparisons, trace
 from cuda_agent_backend.codegen.lowering import overlap_add as overlap
 from cuda_agent_backend.codegen.lowering import running_scans as running
 from cuda_agent_backend.codegen.lowering import windows

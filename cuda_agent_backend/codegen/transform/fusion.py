@@ -23,6 +23,7 @@ from cuda_agent_backend.codegen.analysis.rows import (
     refine,
     views_as_rows,
 )
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.indices import (
     simplify,
     with_indices,
@@ -30,7 +31,6 @@ from cuda_agent_backend.codegen.ir.indices import (
 from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel, Local, RowStage
 from cuda_agent_backend.codegen.ir.loops import merge_inner
 from cuda_agent_backend.codegen.ir.region import LoweredRegion, Stage
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 
 MOST_LOCAL = 1 << 16
 """Elements that a row of maps may keep. One row of everything would keep whole tensors on the chip."""

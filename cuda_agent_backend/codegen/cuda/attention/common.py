@@ -10,9 +10,9 @@ import torch
 
 from cuda_agent_backend.codegen.analysis.attention import Attention, Matrices, offset, word
 from cuda_agent_backend.codegen.ir.device import ceildiv
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.headers import header
 from cuda_agent_backend.codegen.ir.printer import STORAGE_TYPES
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from cuda_agent_backend.codegen.ir.value_types import WIDE
 from sandbox.plan.plan import Buffer, Launch, Plan
 from sandbox.task.task import Task

@@ -32,8 +32,8 @@ from cuda_agent_backend.codegen.ir.device import (
     ceildiv,
     gpu_facts,
 )
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.schedule import Schedule
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from sandbox.plan.plan import Plan
 from sandbox.task.task import Task
 

@@ -37,20 +37,13 @@ from cuda_agent_backend.codegen.cuda.transpose.writer import (
 )
 from cuda_agent_backend.codegen.cuda.transpose.writer import SKETCH as TRANSPOSE
 from cuda_agent_backend.codegen.ir.device import ceildiv
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.indices import coefficient
 from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel, RowStage
 from cuda_agent_backend.codegen.ir.printer import COMPUTE_TYPES
 from cuda_agent_backend.codegen.ir.region import Buffer, LoweredRegion, Store
 from cuda_agent_backend.codegen.ir.schedule import Parameter
-from cuda_agent_backend.codegen.ir.ssa import (
-    GATHER,
-    PLACE,
-    Body,
-    Instruction,
-    Unsupported,
-    Value,
-    place_symbol,
-)
+from cuda_agent_backend.codegen.ir.ssa import GATHER, PLACE, Body, Instruction, Value, place_symbol
 from cuda_agent_backend.codegen.ir.value_types import stage_dtype
 from sandbox.plan.plan import Launch
 

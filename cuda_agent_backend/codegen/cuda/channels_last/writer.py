@@ -32,12 +32,13 @@ from cuda_agent_backend.codegen.cuda.common.text import decompose, indented
 from cuda_agent_backend.codegen.cuda.pointwise.stencil import has_taps, tile_body, tile_rows
 from cuda_agent_backend.codegen.cuda.pointwise.writer import map_dims, single_pass
 from cuda_agent_backend.codegen.ir.device import WARP, ceildiv
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.indices import coefficient
 from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel
 from cuda_agent_backend.codegen.ir.printer import COMPUTE_TYPES
 from cuda_agent_backend.codegen.ir.region import LoweredRegion, Store
 from cuda_agent_backend.codegen.ir.schedule import Parameter
-from cuda_agent_backend.codegen.ir.ssa import GATHER, Unsupported
+from cuda_agent_backend.codegen.ir.ssa import GATHER
 from cuda_agent_backend.codegen.ir.value_types import stage_dtype
 from sandbox.plan.plan import Launch
 

@@ -16,6 +16,7 @@ import sympy
 import torch
 
 from cuda_agent_backend.codegen.ir.facts import AT_LEAST
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.indices import coefficient
 from cuda_agent_backend.codegen.ir.kernel import Dim
 from cuda_agent_backend.codegen.ir.printer import Printer, c_place
@@ -23,7 +24,6 @@ from cuda_agent_backend.codegen.ir.ssa import (
     GATHER,
     Body,
     Instruction,
-    Unsupported,
     Value,
     number_of,
     place_symbol,

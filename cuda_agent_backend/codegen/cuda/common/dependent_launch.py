@@ -13,7 +13,7 @@ import re
 from dataclasses import replace
 
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from sandbox.plan.plan import Launch, Plan
 
 KERNEL = re.compile(r'extern "C" __global__ void[^{]*\{')

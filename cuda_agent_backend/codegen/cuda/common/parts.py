@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import torch
 
 from cuda_agent_backend.codegen.analysis.cancellation import WIDE_SUM
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.kernel import Kernel
 from cuda_agent_backend.codegen.ir.printer import COMPUTE_TYPES, STORAGE_TYPES
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from cuda_agent_backend.codegen.ir.value_types import WIDE, stage_dtype
 from sandbox.plan.plan import Buffer as PlanBuffer
 from sandbox.plan.plan import Launch

@@ -44,10 +44,10 @@ from cuda_agent_backend.codegen.cuda.gemm.tiles import (
 from cuda_agent_backend.codegen.cuda.gemm.tma_boxes import boxed, in_batches
 from cuda_agent_backend.codegen.cuda.gemm.writer import MAX_BATCHES, SKETCH, Writer
 from cuda_agent_backend.codegen.ir.device import DeviceFacts, ceildiv
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.kernel import Kernel
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 
 Few = tuple[int, int, int, int, int, int, int, float]
 GROUP_RUNS = (32, 64)

@@ -19,10 +19,10 @@ from cuda_agent_backend.codegen.cuda.gemm.tail_wave import last_wave_of
 from cuda_agent_backend.codegen.cuda.gemm.tiles import Tiles, read_tiles
 from cuda_agent_backend.codegen.cuda.gemm.writer import TAIL_THREADS, Writer
 from cuda_agent_backend.codegen.ir.device import DeviceFacts, ceildiv
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.kernel import Kernel
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from sandbox.plan.plan import Launch
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from cuda_agent_backend.codegen.cuda.gemm.tiles import MAX_SPLIT, Tiles
 from cuda_agent_backend.codegen.ir.device import DeviceFacts, ceildiv
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 
 RESERVED_BYTES = 1024
 """Shared memory of a block that is the driver's."""

@@ -22,8 +22,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from cuda_agent_backend.codegen.ir.device import MAX_THREADS, DeviceFacts
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.schedule import Parameter
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 
 GROUP_ROWS, GROUP_COLUMNS, GROUP_DEPTH = 64, (32, 64, 128), 32
 THROUGH_SHARED, THROUGH_REGISTERS, BOTH_SHARED, BOXES = 1, 2, 3, 4

@@ -10,9 +10,9 @@ import sympy
 
 from cuda_agent_backend.codegen.analysis.gemm import Contraction, Factor, merged
 from cuda_agent_backend.codegen.cuda.gemm.operands import Side
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.indices import coefficient
 from cuda_agent_backend.codegen.ir.kernel import Dim
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from sandbox.plan.plan import TensorMap
 
 LINE_BYTES, PIECE_BYTES = 128, 16

@@ -41,10 +41,11 @@ from cuda_agent_backend.codegen.cuda.gemm.tiles import Tiles
 from cuda_agent_backend.codegen.cuda.gemm.tma_boxes import Boxed, boxed, in_batches
 from cuda_agent_backend.codegen.ir.banded import ALL
 from cuda_agent_backend.codegen.ir.device import DeviceFacts, ceildiv
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.kernel import Kernel
 from cuda_agent_backend.codegen.ir.printer import STORAGE_TYPES, c_index
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
-from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Unsupported
+from cuda_agent_backend.codegen.ir.ssa import Body, Instruction
 from cuda_agent_backend.codegen.ir.value_types import WIDE
 from sandbox.plan.plan import Argument, Launch
 from sandbox.plan.plan import Buffer as PlanBuffer

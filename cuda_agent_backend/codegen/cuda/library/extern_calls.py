@@ -9,7 +9,7 @@ import torch
 
 from cuda_agent_backend.codegen.cuda.library.extern_split import CONVOLUTION, Called
 from cuda_agent_backend.codegen.cuda.library.unfuse_bias import OPERANDS, PLAIN, SUMMAND
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from sandbox.graph.build import build_graph
 from sandbox.plan.library_calls import Convolution, Gemm, LibraryCall, View
 from sandbox.task.specs import TensorSpec

@@ -21,7 +21,7 @@ from cuda_agent_backend.codegen.cuda.library.unfuse_bias import (
     moved,
     with_sums_apart,
 )
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from sandbox.graph.build import value_specs as specs_of
 from sandbox.plan.library_check import FLOATING
 from sandbox.task.specs import TensorSpec, contiguous_stride, overlaps

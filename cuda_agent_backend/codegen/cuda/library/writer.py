@@ -18,11 +18,11 @@ from cuda_agent_backend.codegen.cuda import generate as cuda
 from cuda_agent_backend.codegen.cuda.library.extern_calls import calls_of, name_of
 from cuda_agent_backend.codegen.cuda.library.extern_split import Called, Part, called_of
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.kernel import Kernel, Nests
 from cuda_agent_backend.codegen.ir.program import Program, preludes_of, renamed
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter, Schedule
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from sandbox.plan.plan import Buffer, Convolution, Launch, LibraryCall, Plan
 from sandbox.plan.steps import Step
 from sandbox.task.specs import TensorSpec

@@ -25,12 +25,12 @@ from cuda_agent_backend.codegen.cuda.common.text import indented
 from cuda_agent_backend.codegen.cuda.pointwise.stencil import tile_body, tile_loop
 from cuda_agent_backend.codegen.cuda.rows.program import read_once
 from cuda_agent_backend.codegen.ir.device import MAX_THREADS, DeviceFacts, ceildiv
-from cuda_agent_backend.codegen.ir.failure import NotCovered
+from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
 from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel
 from cuda_agent_backend.codegen.ir.parameters import integer, read, switch
 from cuda_agent_backend.codegen.ir.region import LoweredRegion, Store
 from cuda_agent_backend.codegen.ir.schedule import Parameter
-from cuda_agent_backend.codegen.ir.ssa import Body, Unsupported
+from cuda_agent_backend.codegen.ir.ssa import Body
 from sandbox.plan.plan import Launch
 
 MAX_UNROLL = 16

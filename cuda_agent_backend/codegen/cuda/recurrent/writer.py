@@ -21,9 +21,9 @@ from cuda_agent_backend.codegen.cuda.recurrent.match import (
     Weights,
 )
 from cuda_agent_backend.codegen.ir.device import WARP, CpuFacts, DeviceFacts, ceildiv, gpu_facts
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.headers import header
 from cuda_agent_backend.codegen.ir.schedule import Schedule
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from cuda_agent_backend.codegen.ir.value_types import WIDE
 from sandbox.plan.plan import Buffer, Launch, Plan, Scalar
 from sandbox.plan.steps import Argument

@@ -26,7 +26,7 @@ from cuda_agent_backend.codegen.cuda.reroll.unrolled import (
     Unrolled,
     unrolled_of,
 )
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.graph.edit import (
     Editor,
     argument,

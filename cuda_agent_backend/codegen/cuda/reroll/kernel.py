@@ -14,6 +14,7 @@ from cuda_agent_backend.codegen.cuda.common.narrow_integers import narrowed_body
 from cuda_agent_backend.codegen.cuda.common.text import block, decompose, indented
 from cuda_agent_backend.codegen.cuda.reroll.form import STEP, LaneStage, Load, Rolled, StepState
 from cuda_agent_backend.codegen.ir.device import WARP, ceildiv
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.headers import header
 from cuda_agent_backend.codegen.ir.kernel import Dim
 from cuda_agent_backend.codegen.ir.printer import (
@@ -23,7 +24,7 @@ from cuda_agent_backend.codegen.ir.printer import (
     half_types,
     literal,
 )
-from cuda_agent_backend.codegen.ir.ssa import Instruction, Unsupported
+from cuda_agent_backend.codegen.ir.ssa import Instruction
 from sandbox.plan.plan import Launch
 
 PRELUDE = "cuda/common/prelude.cuh"

@@ -9,10 +9,11 @@ from dataclasses import replace
 import sympy
 
 from cuda_agent_backend.codegen.cuda.reroll.form import STEP, LaneStage, StepState
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.indices import coefficient, simplify, with_indices
 from cuda_agent_backend.codegen.ir.kernel import Dim
 from cuda_agent_backend.codegen.ir.region import Buffer, LoweredRegion, Stage
-from cuda_agent_backend.codegen.ir.ssa import Body, Unsupported
+from cuda_agent_backend.codegen.ir.ssa import Body
 from cuda_agent_backend.codegen.ir.value_types import WIDE
 
 REDUCTIONS = ("sum", "prod", "max", "min")

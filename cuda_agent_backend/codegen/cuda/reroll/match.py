@@ -14,7 +14,7 @@ from torch.fx import Graph
 from cuda_agent_backend.codegen.cuda.reroll.form import Rolled
 from cuda_agent_backend.codegen.cuda.reroll.graph import rolled
 from cuda_agent_backend.codegen.cuda.reroll.split import LoopSplit
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from sandbox.graph.build import build_graph
 from sandbox.task.task import Task
 

@@ -16,7 +16,7 @@ from torch.fx import Graph, Node
 from cuda_agent_backend.codegen.cuda.reroll.form import Part, Rolled, StepState
 from cuda_agent_backend.codegen.cuda.reroll.graph import RolledGraph, State
 from cuda_agent_backend.codegen.cuda.reroll.lanes import Lanes
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.lowering.lower import lower
 from cuda_agent_backend.graph.canonical import NotATask, linear, tensor_spec
 from cuda_agent_backend.graph.edit import Editor, argument, aten, is_tensor, name_of, shape_of

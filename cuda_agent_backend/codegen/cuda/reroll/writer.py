@@ -27,10 +27,10 @@ from cuda_agent_backend.codegen.cuda.reroll.kernel import (
     points,
 )
 from cuda_agent_backend.codegen.ir.device import WARP, CpuFacts, DeviceFacts, ceildiv, gpu_facts
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.kernel import Nests
 from cuda_agent_backend.codegen.ir.program import Program, preludes_of, renamed
 from cuda_agent_backend.codegen.ir.schedule import Schedule
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from sandbox.plan.plan import Buffer, Launch, Plan
 from sandbox.plan.steps import Step
 from sandbox.task.specs import TensorSpec

@@ -24,8 +24,8 @@ from cuda_agent_backend.codegen.cuda.rows.layout import Layout
 from cuda_agent_backend.codegen.cuda.rows.program import RowProgram
 from cuda_agent_backend.codegen.cuda.rows.row_writer import Item, RowWriter
 from cuda_agent_backend.codegen.ir.device import DeviceFacts, ceildiv
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from sandbox.compile.occupancy import limits_of, residency
 from sandbox.plan.plan import Buffer as PlanBuffer
 from sandbox.plan.plan import Launch, resolve

@@ -9,8 +9,8 @@ from cuda_agent_backend.codegen.cuda.rows.estimate import estimate, held_chunks,
 from cuda_agent_backend.codegen.cuda.rows.facts import RowFacts
 from cuda_agent_backend.codegen.cuda.rows.layout import Layout, read_layout
 from cuda_agent_backend.codegen.ir.device import MAX_THREADS, DeviceFacts
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.schedule import Parameter
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from sandbox.compile.occupancy import RESERVED_SHARED
 
 Parameters = dict[str, Parameter]

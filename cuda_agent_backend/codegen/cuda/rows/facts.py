@@ -14,11 +14,12 @@ from cuda_agent_backend.codegen.cuda.common.access import POSITION, Flat
 from cuda_agent_backend.codegen.cuda.common.parts import needs_wide
 from cuda_agent_backend.codegen.cuda.rows.layout import Layout
 from cuda_agent_backend.codegen.cuda.rows.program import Key, RowProgram, is_full, row_points
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.indices import coefficient
 from cuda_agent_backend.codegen.ir.kernel import Kernel, RowStage
 from cuda_agent_backend.codegen.ir.loops import merge_outer
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
-from cuda_agent_backend.codegen.ir.ssa import GATHER, Instruction, Unsupported
+from cuda_agent_backend.codegen.ir.ssa import GATHER, Instruction
 from cuda_agent_backend.codegen.ir.value_types import stage_dtype
 
 TERMS_PER_BYTE = 12

@@ -10,10 +10,10 @@ from cuda_agent_backend.codegen.cuda.rows.facts import RowFacts, row_facts
 from cuda_agent_backend.codegen.cuda.rows.layout import Layout, read_layout
 from cuda_agent_backend.codegen.cuda.rows.writer import emit_rows
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.kernel import Kernel
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 
 Parameters = dict[str, Parameter]
 

@@ -34,7 +34,7 @@ from cuda_agent_backend.codegen.cuda.rows.pass_bodies import (
 from cuda_agent_backend.codegen.cuda.rows.pass_loops import deviation_loop, first_loop
 from cuda_agent_backend.codegen.cuda.rows.program import is_full
 from cuda_agent_backend.codegen.cuda.rows.scan.writer import scan_pass, scan_total
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from sandbox.plan.plan import Launch
 
 Item = tuple[str, int]

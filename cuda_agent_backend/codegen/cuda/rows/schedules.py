@@ -14,9 +14,9 @@ from cuda_agent_backend.codegen.cuda.rows.candidates import candidates
 from cuda_agent_backend.codegen.cuda.rows.estimate import estimate, resident_blocks
 from cuda_agent_backend.codegen.cuda.rows.problem import Parameters, RowProblem
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.kernel import Kernel
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 
 STREAMED_RANK = 3
 """Where the best guess with stores that leave the L2 cache first goes."""

@@ -15,8 +15,8 @@ from cuda_agent_backend.codegen.cuda.rows.layout import Layout
 from cuda_agent_backend.codegen.cuda.rows.program import RowProgram, is_full
 from cuda_agent_backend.codegen.cuda.rows.row_writer import Item, RowWriter
 from cuda_agent_backend.codegen.ir.device import MAX_THREADS, WARP, DeviceFacts, ceildiv
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from sandbox.plan.plan import Buffer as PlanBuffer
 from sandbox.plan.plan import Launch
 

@@ -18,11 +18,12 @@ from cuda_agent_backend.codegen.cuda.common.text import indented
 from cuda_agent_backend.codegen.cuda.rows.layout import Layout
 from cuda_agent_backend.codegen.cuda.rows.program import RowProgram
 from cuda_agent_backend.codegen.ir.device import WARP, DeviceFacts, ceildiv
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.indices import coefficient
 from cuda_agent_backend.codegen.ir.kernel import Kernel
 from cuda_agent_backend.codegen.ir.printer import COMPUTE_TYPES
 from cuda_agent_backend.codegen.ir.schedule import Parameter
-from cuda_agent_backend.codegen.ir.ssa import Body, Unsupported
+from cuda_agent_backend.codegen.ir.ssa import Body
 
 Key = tuple[str, sympy.Expr]
 

@@ -24,11 +24,11 @@ from cuda_agent_backend.codegen.cuda.rows.row_writer import RowWriter
 from cuda_agent_backend.codegen.cuda.rows.split import emit_split
 from cuda_agent_backend.codegen.cuda.rows.transposed_loads import check_square
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.kernel import Kernel
 from cuda_agent_backend.codegen.ir.loops import merge_outer
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 
 
 def emit_rows(

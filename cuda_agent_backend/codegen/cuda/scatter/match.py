@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.graph.canonical import NotATask, linear
 from cuda_agent_backend.graph.edit import argument, name_of
 from cuda_agent_backend.graph.gathers import overlap_add

@@ -23,11 +23,11 @@ from cuda_agent_backend.codegen.ir.device import (
     ceildiv,
     gpu_facts,
 )
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.headers import header
 from cuda_agent_backend.codegen.ir.kernel import Nests
 from cuda_agent_backend.codegen.ir.printer import STORAGE_TYPES, half_types
 from cuda_agent_backend.codegen.ir.schedule import Parameter, Schedule
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from sandbox.plan.plan import Buffer, Launch, Plan
 from sandbox.task.task import Task
 

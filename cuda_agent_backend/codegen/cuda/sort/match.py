@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.operators.kinds import SORTED_DTYPES, SORTS
 from sandbox.task.task import InputRef, NodeRef, Task, TensorSpec
 

@@ -10,10 +10,10 @@ import torch
 
 from cuda_agent_backend.codegen.cuda.sort.match import Rows, Sorting
 from cuda_agent_backend.codegen.ir.device import CpuFacts, DeviceFacts, ceildiv, gpu_facts
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.headers import header
 from cuda_agent_backend.codegen.ir.printer import STORAGE_TYPES, half_types
 from cuda_agent_backend.codegen.ir.schedule import Schedule
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from cuda_agent_backend.codegen.ir.value_types import WIDE
 from sandbox.plan.plan import Buffer, Launch, Plan
 from sandbox.task.specs import ITEM_SIZES

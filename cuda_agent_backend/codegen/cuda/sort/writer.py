@@ -27,7 +27,7 @@ from cuda_agent_backend.codegen.cuda.sort.row_kernel import (
     word,
 )
 from cuda_agent_backend.codegen.ir.device import MAX_THREADS, WARP, DeviceFacts, ceildiv
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 
 THREADS = 128
 """Of a block that sorts several rows."""

@@ -29,12 +29,13 @@ from cuda_agent_backend.codegen.cuda.common.parts import (
 from cuda_agent_backend.codegen.cuda.common.text import decompose, indented
 from cuda_agent_backend.codegen.cuda.pointwise.writer import map_dims, single_pass, stage_lines
 from cuda_agent_backend.codegen.ir.device import ceildiv
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.indices import coefficient
 from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel
 from cuda_agent_backend.codegen.ir.printer import STORAGE_TYPES, c_place
 from cuda_agent_backend.codegen.ir.region import LoweredRegion, Store
 from cuda_agent_backend.codegen.ir.schedule import Parameter
-from cuda_agent_backend.codegen.ir.ssa import GATHER, PLACE, PLACE_EXPR, Instruction, Unsupported
+from cuda_agent_backend.codegen.ir.ssa import GATHER, PLACE, PLACE_EXPR, Instruction
 from sandbox.plan.plan import Launch
 
 SKETCH = "transpose"

@@ -13,9 +13,9 @@ from torch._inductor import ir
 from torch.fx import Node
 
 from cuda_agent_backend.codegen.analysis.attention import Matrices, Strides
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.indices import row_major
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from cuda_agent_backend.codegen.ir.value_types import WIDE
 from cuda_agent_backend.codegen.lowering.lower import lower
 from cuda_agent_backend.graph.canonical import Canonical, canonical

@@ -13,7 +13,7 @@ from cuda_agent_backend.codegen.cuda.attention.linear.match import (
     Mixing,
 )
 from cuda_agent_backend.codegen.ir.device import DeviceFacts, ceildiv
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 
 SMALL = (
     Blocks(64, 16, 64, 2, 1, 1), Blocks(64, 16, 32, 2, 0, 1), Blocks(128, 16, 64, 2, 0, 1),

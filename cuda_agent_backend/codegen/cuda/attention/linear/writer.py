@@ -35,9 +35,9 @@ from cuda_agent_backend.codegen.cuda.attention.linear.schedules import (
 )
 from cuda_agent_backend.codegen.cuda.common.parts import temporary
 from cuda_agent_backend.codegen.ir.device import CpuFacts, DeviceFacts, ceildiv, gpu_facts
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.printer import STORAGE_TYPES, half_types
 from cuda_agent_backend.codegen.ir.schedule import Schedule
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from cuda_agent_backend.codegen.ir.value_types import WIDE
 from sandbox.plan.plan import Buffer, Launch, Plan
 from sandbox.task.specs import TensorSpec

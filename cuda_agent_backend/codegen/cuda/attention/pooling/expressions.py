@@ -10,7 +10,8 @@ from typing import Any
 import sympy
 import torch
 
-from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Unsupported, Value
+from cuda_agent_backend.codegen.ir.failure import Unsupported
+from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Value
 
 
 class Part(enum.Enum):

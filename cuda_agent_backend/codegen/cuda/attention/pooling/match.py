@@ -23,10 +23,11 @@ from cuda_agent_backend.codegen.cuda.attention.pooling.expressions import (
     weighed,
 )
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.loops import cut_at, ends_of, names_of, stored_by
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.indices import coefficient, row_major
 from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel, Local, RowStage
 from cuda_agent_backend.codegen.ir.region import LoweredRegion, Store
-from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Unsupported, Value
+from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Value
 
 HIDDEN = ("weighed_score", "weighed_token")
 """Locals at hand: the sum of products that a score is made of, and the sum of weighed tokens."""

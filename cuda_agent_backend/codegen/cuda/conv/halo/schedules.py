@@ -21,11 +21,11 @@ from cuda_agent_backend.codegen.cuda.conv.halo.writer import (
 )
 from cuda_agent_backend.codegen.cuda.gemm.tiles import REGISTERS
 from cuda_agent_backend.codegen.ir.device import DeviceFacts, ceildiv
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.kernel import Kernel
 from cuda_agent_backend.codegen.ir.multiply_precision import EXACT
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 
 Parameters = dict[str, Parameter]
 LEAST_CHANNELS, LEAST_COLUMNS = PIECE, 8

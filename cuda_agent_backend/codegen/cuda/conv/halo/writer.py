@@ -26,13 +26,13 @@ from cuda_agent_backend.codegen.cuda.gemm.operands import Output
 from cuda_agent_backend.codegen.cuda.gemm.tiles import Tiles
 from cuda_agent_backend.codegen.cuda.gemm.writer import MAX_BATCHES, Writer, mask_lines
 from cuda_agent_backend.codegen.ir.device import MAX_THREADS, DeviceFacts, ceildiv
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.indices import coefficient
 from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel
 from cuda_agent_backend.codegen.ir.multiply_precision import EXACT
 from cuda_agent_backend.codegen.ir.printer import c_index
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from cuda_agent_backend.codegen.ir.value_types import WIDE
 from sandbox.plan.plan import Launch
 

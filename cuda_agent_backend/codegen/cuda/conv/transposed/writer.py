@@ -26,10 +26,10 @@ from cuda_agent_backend.codegen.cuda.gemm.filter_taps import Taps
 from cuda_agent_backend.codegen.cuda.gemm.operands import Output
 from cuda_agent_backend.codegen.cuda.gemm.tiles import REGISTERS
 from cuda_agent_backend.codegen.ir.device import DeviceFacts, ceildiv
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.kernel import Kernel
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 
 PRELUDE = "cuda/conv/transposed/transposed.cuh"
 SKETCH = "phases"

@@ -8,10 +8,10 @@ import sympy
 
 from cuda_agent_backend.codegen.analysis.gemm import cut_sizes
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.gather import GATHERED
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.indices import coefficient
 from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel
 from cuda_agent_backend.codegen.ir.loops import cut_loops
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 
 Access = tuple[sympy.Expr, tuple[Dim, ...]]
 """An index, and the loops that it is over."""

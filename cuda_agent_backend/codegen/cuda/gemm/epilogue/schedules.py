@@ -25,10 +25,10 @@ from cuda_agent_backend.codegen.cuda.rows.prepare.peel import peeled
 from cuda_agent_backend.codegen.cuda.rows.problem import Parameters
 from cuda_agent_backend.codegen.cuda.schedules import kernel_schedules
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.kernel import Kernel
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Schedule
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 
 MOST = 6
 """Tiles that are tried; what joins them takes little time, so of its schedules the best guess is."""

@@ -25,11 +25,11 @@ from cuda_agent_backend.codegen.cuda.common.text import decompose, indented
 from cuda_agent_backend.codegen.cuda.gemm.operands import Output, Side, output_of, side_of
 from cuda_agent_backend.codegen.cuda.gemm.writer import find_lines, tail_lines
 from cuda_agent_backend.codegen.ir.device import MAX_THREADS, WARP, DeviceFacts, ceildiv
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.kernel import Kernel
 from cuda_agent_backend.codegen.ir.printer import literal
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from sandbox.plan.plan import Launch
 
 SKETCH = "short"

@@ -32,12 +32,13 @@ from cuda_agent_backend.codegen.cuda.gemm.operands import in_vectors
 from cuda_agent_backend.codegen.cuda.pointwise.stencil import Ranges, bounds
 from cuda_agent_backend.codegen.ir.device import MAX_THREADS, DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.ir.facts import AT_LEAST
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.indices import coefficient
 from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel
 from cuda_agent_backend.codegen.ir.printer import c_index
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter
-from cuda_agent_backend.codegen.ir.ssa import Body, Unsupported, Value
+from cuda_agent_backend.codegen.ir.ssa import Body, Value
 from sandbox.plan.plan import Launch
 
 SKETCH = "direct"

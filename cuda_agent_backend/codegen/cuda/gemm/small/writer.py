@@ -25,11 +25,11 @@ from cuda_agent_backend.codegen.cuda.common.parts import (
 )
 from cuda_agent_backend.codegen.cuda.common.text import block, decompose, indented
 from cuda_agent_backend.codegen.ir.device import MAX_THREADS, DeviceFacts, ceildiv
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel
 from cuda_agent_backend.codegen.ir.printer import c_index, literal
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from sandbox.plan.plan import Launch
 
 SKETCH = "small"

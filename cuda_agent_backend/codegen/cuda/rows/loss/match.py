@@ -24,9 +24,10 @@ from cuda_agent_backend.codegen.cuda.gemm.epilogue.loops import (
     ends_of,
     names_between,
 )
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.kernel import Kernel, Local, RowStage
 from cuda_agent_backend.codegen.ir.region import LoweredRegion, Store
-from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Unsupported, Value
+from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Value
 
 COMBINES = ("sum", "prod", "max", "min")
 """Reductions in which it does not matter where a value comes from."""

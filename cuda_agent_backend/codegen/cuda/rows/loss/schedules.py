@@ -25,8 +25,8 @@ from cuda_agent_backend.codegen.cuda.rows.loss.writer import (
 from cuda_agent_backend.codegen.cuda.rows.problem import Parameters
 from cuda_agent_backend.codegen.cuda.rows.schedules import row_schedules
 from cuda_agent_backend.codegen.ir.device import WARP, DeviceFacts, ceildiv
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 
 MANY = 32
 """Rows for each multiprocessor from which a warp for each is enough."""

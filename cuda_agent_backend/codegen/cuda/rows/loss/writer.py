@@ -31,11 +31,11 @@ from cuda_agent_backend.codegen.cuda.rows.program import RowProgram, row_points
 from cuda_agent_backend.codegen.cuda.rows.row_writer import RowWriter
 from cuda_agent_backend.codegen.cuda.rows.split import finishing_layout, launches_of
 from cuda_agent_backend.codegen.ir.device import WARP, DeviceFacts
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.kernel import Kernel, RowStage
 from cuda_agent_backend.codegen.ir.loops import merge_outer
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from sandbox.plan.plan import Buffer as PlanBuffer
 from sandbox.plan.plan import Launch
 

@@ -11,9 +11,10 @@ from dataclasses import replace
 import sympy
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.indices import coefficient, simplify
 from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel, RowStage
-from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Unsupported, Value
+from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Value
 
 
 def inline_arrays(kernel: Kernel, keep: frozenset[str] = frozenset()) -> Kernel:

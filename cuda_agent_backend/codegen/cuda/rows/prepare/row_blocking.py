@@ -11,11 +11,12 @@ from dataclasses import replace
 
 import sympy
 
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.indices import simplify, with_indices
 from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel, Local, RowStage
 from cuda_agent_backend.codegen.ir.region import Store
 from cuda_agent_backend.codegen.ir.schedule import Parameter
-from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Unsupported
+from cuda_agent_backend.codegen.ir.ssa import Body, Instruction
 
 TOGETHER = "together"
 """The schedule's parameter."""

@@ -10,7 +10,7 @@ from cuda_agent_backend.codegen.cuda.common.parts import BYTES
 from cuda_agent_backend.codegen.cuda.common.text import block, indented
 from cuda_agent_backend.codegen.cuda.rows.scan.base import ScanText, each_held
 from cuda_agent_backend.codegen.ir.device import WARP
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 
 
 class InnerScan(ScanText):

@@ -6,7 +6,7 @@ from cuda_agent_backend.codegen.cuda.common.parts import BYTES
 from cuda_agent_backend.codegen.cuda.common.text import indented
 from cuda_agent_backend.codegen.cuda.rows.loops import position_loop
 from cuda_agent_backend.codegen.cuda.rows.scan.base import ScanText
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 
 
 class OuterScan(ScanText):

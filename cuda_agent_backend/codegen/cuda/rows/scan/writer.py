@@ -16,7 +16,7 @@ from cuda_agent_backend.codegen.cuda.rows.pass_bodies import PassBodies, shared_
 from cuda_agent_backend.codegen.cuda.rows.scan.base import scan_values
 from cuda_agent_backend.codegen.cuda.rows.scan.inner import InnerScan
 from cuda_agent_backend.codegen.cuda.rows.scan.outer import OuterScan
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 
 
 def scan_pass(writer: PassBodies, number: int) -> list[str]:

@@ -21,11 +21,12 @@ from cuda_agent_backend.codegen.cuda.gemm.epilogue.loops import (
     stored_by,
 )
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.pool.match import reader_of
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.indices import row_major
 from cuda_agent_backend.codegen.ir.kernel import Kernel, Local, RowStage
 from cuda_agent_backend.codegen.ir.loops import split_outer
 from cuda_agent_backend.codegen.ir.region import LoweredRegion, Store
-from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Unsupported, Value
+from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Value
 from cuda_agent_backend.codegen.transform.hoist_scale import unscaled
 
 FEWEST = 8

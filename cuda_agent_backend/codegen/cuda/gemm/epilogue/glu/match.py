@@ -28,10 +28,10 @@ from cuda_agent_backend.codegen.cuda.gemm.epilogue.pool.match import (
     reader_of,
     same_loops,
 )
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel
 from cuda_agent_backend.codegen.ir.loops import cut_loops
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 
 MOST_PARTS = 4
 """As many as a thread holds results of beside what it makes of them."""

@@ -25,10 +25,11 @@ from cuda_agent_backend.codegen.cuda.gemm.epilogue.loops import (
     steps_of,
     stored_by,
 )
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel, Local, RowStage
 from cuda_agent_backend.codegen.ir.loops import cut_loops
 from cuda_agent_backend.codegen.ir.region import LoweredRegion, Store
-from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Unsupported
+from cuda_agent_backend.codegen.ir.ssa import Body, Instruction
 from cuda_agent_backend.codegen.transform.unroll import written_out
 
 

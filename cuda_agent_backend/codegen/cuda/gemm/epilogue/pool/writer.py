@@ -19,9 +19,10 @@ from cuda_agent_backend.codegen.cuda.gemm.tiles import Tiles, read_tiles
 from cuda_agent_backend.codegen.cuda.gemm.writer import Writer, tail_lines
 from cuda_agent_backend.codegen.ir.banded import ALL
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.kernel import Dim, RowStage
 from cuda_agent_backend.codegen.ir.schedule import Parameter
-from cuda_agent_backend.codegen.ir.ssa import Instruction, Unsupported
+from cuda_agent_backend.codegen.ir.ssa import Instruction
 
 SKETCH = "contract_pool"
 

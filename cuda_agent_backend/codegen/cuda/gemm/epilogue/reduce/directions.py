@@ -15,12 +15,13 @@ from cuda_agent_backend.codegen.cuda.gemm.epilogue.loops import Names
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.gather import Pick
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.stages import in_tile, joining
 from cuda_agent_backend.codegen.ir.device import ceildiv
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.indices import coefficient, row_major
 from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel, Nests, RowStage
 from cuda_agent_backend.codegen.ir.loops import merge_inner
 from cuda_agent_backend.codegen.ir.printer import COMPUTE_TYPES
 from cuda_agent_backend.codegen.ir.region import Buffer, LoweredRegion, Store
-from cuda_agent_backend.codegen.ir.ssa import Body, Unsupported
+from cuda_agent_backend.codegen.ir.ssa import Body
 from cuda_agent_backend.codegen.ir.value_types import stage_dtype
 
 TILE = sympy.Symbol("tile", integer=True, nonnegative=True)

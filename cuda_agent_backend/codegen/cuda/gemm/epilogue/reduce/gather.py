@@ -9,17 +9,10 @@ from dataclasses import dataclass, replace
 import sympy
 
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.stages import closure
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel, RowStage
 from cuda_agent_backend.codegen.ir.region import Store
-from cuda_agent_backend.codegen.ir.ssa import (
-    GATHER,
-    PLACE,
-    Body,
-    Instruction,
-    Unsupported,
-    Value,
-    place_symbol,
-)
+from cuda_agent_backend.codegen.ir.ssa import GATHER, PLACE, Body, Instruction, Value, place_symbol
 
 GATHERED = place_symbol(0)
 KIND = "pick"

@@ -30,9 +30,10 @@ from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.gather import (
     picks_in,
     places_read,
 )
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel, Nests, RowStage
 from cuda_agent_backend.codegen.ir.region import LoweredRegion, Store
-from cuda_agent_backend.codegen.ir.ssa import GATHER, Unsupported
+from cuda_agent_backend.codegen.ir.ssa import GATHER
 
 COMBINED = ("sum", "max", "min", "welford")
 LEAST_GROUP = 64

@@ -11,9 +11,10 @@ from typing import Any
 import sympy
 import torch
 
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.kernel import Dim, Local, RowStage
 from cuda_agent_backend.codegen.ir.region import Store
-from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Unsupported, Value, number_of
+from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Value, number_of
 from cuda_agent_backend.codegen.ir.value_types import stage_dtype
 
 Made = dict[Value, Instruction]

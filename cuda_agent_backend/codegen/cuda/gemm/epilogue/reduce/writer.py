@@ -25,10 +25,11 @@ from cuda_agent_backend.codegen.cuda.gemm.tma_boxes import in_batches
 from cuda_agent_backend.codegen.cuda.gemm.writer import Writer
 from cuda_agent_backend.codegen.ir.banded import ALL
 from cuda_agent_backend.codegen.ir.device import WARP, DeviceFacts, ceildiv
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.kernel import RowStage
 from cuda_agent_backend.codegen.ir.printer import c_index, literal
 from cuda_agent_backend.codegen.ir.schedule import Parameter
-from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Unsupported
+from cuda_agent_backend.codegen.ir.ssa import Body, Instruction
 
 SKETCH = "contract_reduce"
 RUN = 16

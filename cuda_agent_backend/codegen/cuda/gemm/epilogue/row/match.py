@@ -28,10 +28,11 @@ from cuda_agent_backend.codegen.cuda.gemm.epilogue.loops import (
     stored_by,
 )
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.pool.match import InTile
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.indices import coefficient, row_major
 from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel, Local, RowStage
 from cuda_agent_backend.codegen.ir.region import LoweredRegion, Store
-from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Unsupported
+from cuda_agent_backend.codegen.ir.ssa import Body, Instruction
 
 LONGEST = 256
 """Columns of the widest tile."""

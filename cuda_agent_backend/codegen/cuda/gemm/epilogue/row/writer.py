@@ -27,9 +27,9 @@ from cuda_agent_backend.codegen.cuda.rows.program import RowProgram
 from cuda_agent_backend.codegen.cuda.rows.row_writer import RowWriter
 from cuda_agent_backend.codegen.ir.banded import ALL
 from cuda_agent_backend.codegen.ir.device import WARP, DeviceFacts, ceildiv
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.region import Buffer
 from cuda_agent_backend.codegen.ir.schedule import Parameter
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 
 SKETCH = "contract_rows"
 HELD = 20
