@@ -8,8 +8,9 @@ import torch
 
 from benchmarks.agent_expert.cpu import FUNCTIONS
 from benchmarks.cases import Function
-from benchmarks.coverage import PRACTICE, Covered, _graphs
+from benchmarks.coverage import PRACTICE
 from benchmarks.regions import Offered, offered
+from benchmarks.tracing import Wishes, task_of, trace
 from cuda_agent_backend.bench.taskfile import BuiltTask, Place, build
 from cuda_agent_backend.graph.canonical import Canonical, canonical
 from cuda_agent_backend.graph.layouts import inductor_layouts
@@ -37,7 +38,7 @@ def task_without_device(name: str) -> Task:
     Where torch without CUDA does not trace it on cuda, it is traced on the cpu and moved.
     """
     found: list[Task] = []
-    for graph in _graphs(PRACTICE / f"{name}.py", _options(), Covered(name)):
+    for graph in trace(task_of(PRACTICE / f"{name}.py"), _options(), Wishes()).graphs:
         with inductor_layouts(graph):
             for region in partition(graph):
                 form = canonical(region.nodes, region.outputs, region.target)
