@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import fields
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,12 @@ def test_consent_and_memory_are_arguments_too(command: list[str]) -> None:
     if command[0] == "bench":
         wishes = bench_command.wishes_of(args)
         assert wishes.policy == given, "another wish makes another result"
+
+
+def test_every_policy_of_the_registry_has_its_module() -> None:
+    for kind in POLICIES.values():
+        assert find_spec(f"{registry.__package__}.{kind.module}") is not None, kind.module
+    assert find_spec(f"{registry.__package__}.{registry.MIXED}") is not None
 
 
 def test_every_option_of_policies_is_in_the_documents() -> None:

@@ -294,7 +294,7 @@ import sys
 from pathlib import Path
 import cuda_emulator, torch
 import test_sketch_scatter as t
-from cuda_agent_backend.sketch import api
+from cuda_agent_backend.codegen import api
 it = t.for_cuda("sums within rows")
 made = api.generate(it.analysis, it.analysis.schedules()[int(sys.argv[2])])
 wrong = [x if x.is_floating_point() else torch.full_like(x, int(sys.argv[3])) for x in it.inputs]

@@ -32,9 +32,9 @@ class Kind:
 
 
 POLICIES = {
-    "search": Kind("searching", files=False, options=False),
+    "search": Kind("search.factory", files=False, options=False),
     "bayesian": Kind(
-        "searching", packages=("sklearn",), files=False, options=False, extra="search"
+        "search.factory", packages=("sklearn",), files=False, options=False, extra="search"
     ),
     "openai": Kind("endpoint", "the model's name", ("openai",), endpoint=True),
     "transformers": Kind("local", "its name or folder", ("transformers",)),
