@@ -31,7 +31,9 @@ from cuda_agent_backend.graph.canonical import Canonical, canonical
 from cuda_agent_backend.graph.layouts import inductor_layouts
 from cuda_agent_backend.operators.kinds import Kind, kind_of
 from cuda_agent_backend.options import parse
-from cuda_agent_backend.partition.regions import Region, partition, size_in_bytes
+from cuda_agent_backend.partition.node_values import size_in_bytes
+from cuda_agent_backend.partition.region import Region
+from cuda_agent_backend.partition.regions import partition
 from cuda_agent_backend.settings import Settings
 
 LIMIT_S = 240

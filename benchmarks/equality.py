@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from cuda_agent_backend.acceptance.measure import Widened, in_float64, tensors
+from cuda_agent_backend.tools.model_oracle import Widened, in_float64, tensors
 from sandbox.accuracy.compare import AccuracyReport, compare
 
 Compile = Callable[[nn.Module], Callable[..., object]]

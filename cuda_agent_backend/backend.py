@@ -67,11 +67,11 @@ def compile_with(
         return compile_plain(gm, example_inputs, options)
     if options.search != "background":
         return _compile_hooked(gm, example_inputs, options, hook)
-    from cuda_agent_backend.hook.background import swapping
+    from cuda_agent_backend.hook.background import hot_swap
 
     spare = copy_of(gm)
     first = _compile_hooked(gm, example_inputs, options, hook)
-    return swapping(first, spare, example_inputs, options, hook, compile_with)
+    return hot_swap(first, spare, example_inputs, options, hook, compile_with)
 
 
 def _compile_hooked(
@@ -190,9 +190,9 @@ def _make_pass(options: Options) -> Any:
 def _searcher(options: Options) -> Any:
     if options.search == "cached":
         return None
-    from cuda_agent_backend.search.client import Searching
+    from cuda_agent_backend.search.client import SearchClient
 
-    return Searching(options)
+    return SearchClient(options)
 
 
 def _fallback_settings() -> Settings:

@@ -31,7 +31,7 @@ from cuda_agent_backend.agent.protocol import Message
 from cuda_agent_backend.agent.tools import Toolbox
 from cuda_agent_backend.agent.trajectories.file import Recorder
 from cuda_agent_backend.runtime.machine import arch_of
-from cuda_agent_backend.search.promotion import header_of
+from cuda_agent_backend.search.episode import header_of
 from cuda_agent_backend.settings import Settings
 from sandbox.judge import Judge
 

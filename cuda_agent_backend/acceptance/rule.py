@@ -11,21 +11,13 @@ from sandbox.timing.decision import INTERIM_CONFIDENCE, Interval, interval, lose
 
 LOWER_BOUND, MEDIAN = 1.0, 1.005
 """A set of kernels is accepted when the whole graph's speed-up is proven to be at least this: never slower."""
-
-
 LAYOUTS_MEDIAN = 1.02
 """What eager's layouts must bring by one clock. Kernels are searched for one choice of layouts, so it should not be
 made by chance."""
-
-
 REPLAY_MEDIAN = 1.05
 """What replaying a graph must bring by one clock: it keeps memory for itself."""
-
-
 RULE = 5
 """Changes whenever a decision could come out differently; what another rule decided is measured again."""
-
-
 KEPT = ("use", "reason", "speedup", "trials", "eager_layouts", "replay", "replayed")
 
 
@@ -47,6 +39,11 @@ class Measured:
     error_ratio: float | None = None
     wall: Interval | None = None
     on_real_inputs: bool = False
+
+    @staticmethod
+    def failed(reason: str, error_ratio: float | None = None) -> Measured:
+        """What cannot be used, whatever its speed."""
+        return Measured(0.0, 0.0, 0.0, False, reason, error_ratio)
 
     @property
     def clocks(self) -> list[Interval]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +17,13 @@ from cuda_agent_backend.graph.canonical import NotATask, linear
 from cuda_agent_backend.operators.kinds import Kind, kind_of
 from cuda_agent_backend.runtime.tensor_files import record
 from kernel_cache import KernelKey
+from kernel_cache.fields import Fields
+from kernel_cache.record import key_from
 from sandbox.task.task import Task
 
 
 @dataclass(frozen=True)
-class Whole:
+class WholeGraph:
     """A graph to be measured. name: its own in the acceptance table. keys: of the kernels that it could use.
 
     inputs: a folder with real inputs of it, if there are any. eager_layouts: its convolutions keep eager's layouts,
@@ -91,3 +93,8 @@ def graph_task(graph: Graph) -> Task | NotATask:
         if isinstance(n.meta.get("val"), torch.Tensor) and kinds[n] is not Kind.MUTATION
     ]
     return linear(body, inputs, wanted, targets.pop())
+
+
+def keys_of(request: Mapping[str, Any]) -> list[KernelKey]:
+    """The kernels that the JSON of a `Whole` names."""
+    return [key_from(Fields("request.kernels", fields)) for fields in request["kernels"]]

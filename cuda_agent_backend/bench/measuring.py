@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cuda_agent_backend.acceptance.measure import oracle, tensors
 from cuda_agent_backend.bench.floor import Floor, floor_of, lookups, unique_bytes, weights
 from cuda_agent_backend.bench.request import Request
 from cuda_agent_backend.bench.taskfile import BuiltTask
 from cuda_agent_backend.partition.report import HIT
 from cuda_agent_backend.runtime.clocks import Clock, Samples, clock_of, take
 from cuda_agent_backend.runtime.inductor_timing import compiling
+from cuda_agent_backend.tools.model_oracle import oracle, tensors
 from sandbox.accuracy.compare import AccuracyReport, Nearby, compare
 from sandbox.accuracy.nearby import several
 from sandbox.timing.decision import INTERIM_CONFIDENCE, control, interval, ratios

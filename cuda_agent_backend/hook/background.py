@@ -22,7 +22,7 @@ LOOK_EVERY_S = 1.0
 Compile = Callable[[GraphModule, Sequence[Any], Options, KernelPass], Any]
 
 
-def swapping(
+def hot_swap(
     first: Callable[..., Any],
     gm: GraphModule,
     example_inputs: Sequence[Any],
@@ -38,14 +38,14 @@ def swapping(
     static = all(isinstance(value, torch.Tensor) and _static(value) for value in example_inputs)
     if not static or hook.later is None:
         return first
-    return Swapping(first, gm, options, hook, compile_with)
+    return HotSwap(first, gm, options, hook, compile_with)
 
 
 def _static(value: torch.Tensor) -> bool:
     return all(type(n) is int for n in (*value.shape, *value.stride()))
 
 
-class Swapping:
+class HotSwap:
     """Calls the current code. Looks now and then, at little cost, whether the graph was measured with kernels."""
 
     def __init__(

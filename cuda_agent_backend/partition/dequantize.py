@@ -1,7 +1,7 @@
-"""Operands of matrix products that are made from integers of 8 bits: quantised weights, read as they are stored.
+"""Operands of matrix products that are dequantised from 8-bit integers: weights, read as they are stored.
 
-``(codes - zero) * scale`` belongs to the region of the product that reads it, as copies do (`copies`): what it makes is
-four times as large as what it reads, and is never in memory then. The scale is one that all terms of a sum share.
+``(codes - zero) * scale`` belongs to the region of the product that reads it, as copies do (`operators.copies`): what
+it makes is four times as large as what it reads, and is then never in memory. All terms of a sum share the scale.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from cuda_agent_backend.graph.edit import dtype_of, is_tensor, name_of, shape_of
 from cuda_agent_backend.graph.matrix_product import PRODUCTS
 from cuda_agent_backend.operators.kinds import Kind
 
-TURNED = ("permute", "transpose", "t")
+TRANSPOSES = ("permute", "transpose", "t")
 SHIFTS = ("sub", "add")
 INTEGERS = (torch.int16, torch.int32, torch.int64)
 
 
 @dataclass(frozen=True)
-class _Coded:
+class _QuantizedOperand:
     """An operand of a product that is made of codes by ``nodes``, with what is subtracted from them."""
 
     nodes: tuple[Node, ...]
@@ -32,33 +32,36 @@ class _Coded:
     zero: int
 
 
-def dequantised(nodes: Sequence[Node], kinds: Mapping[Node, Kind]) -> set[Node]:
+def dequantized_operands(nodes: Sequence[Node], kinds: Mapping[Node, Kind]) -> set[Node]:
     """What makes numbers of codes for products on cuda and for nothing else; ``nodes`` in graph order."""
-    coded = [
+    quantized = [
         one
         for product in nodes
         for one in _readable(
-            [_coded(operand, product, terms, kinds) for operand, terms in _operands(product, kinds)]
+            [
+                _quantized_operand(operand, product, terms, kinds)
+                for operand, terms in _operands(product, kinds)
+            ]
         )
     ]
     while True:
-        found = {node for one in coded for node in one.nodes}
-        readers = {(one.operand, one.product) for one in coded}
+        found = {node for one in quantized for node in one.nodes}
+        readers = {(one.operand, one.product) for one in quantized}
         # what something else reads is in memory, so that it can as well be read there
         own = [
             one
-            for one in coded
+            for one in quantized
             if all(u in found or (n, u) in readers for n in one.nodes for u in n.users)
         ]
-        if len(own) == len(coded):
+        if len(own) == len(quantized):
             return found
-        coded = own
+        quantized = own
 
 
-def _readable(operands: Sequence[_Coded | None]) -> list[_Coded]:
+def _readable(operands: Sequence[_QuantizedOperand | None]) -> list[_QuantizedOperand]:
     """Those of a product's operands that it reads as codes: both only where they are numbers as they stand."""
-    coded = [one for one in operands if one is not None]
-    return coded[:1] if any(one.zero for one in coded) else coded
+    quantized = [one for one in operands if one is not None]
+    return quantized[:1] if any(one.zero for one in quantized) else quantized
 
 
 def _operands(product: Node, kinds: Mapping[Node, Kind]) -> Iterator[tuple[Node, int]]:
@@ -74,7 +77,9 @@ def _operands(product: Node, kinds: Mapping[Node, Kind]) -> Iterator[tuple[Node,
             yield node, len(shape_of(node)) + terms
 
 
-def _coded(operand: Node, product: Node, terms: int, kinds: Mapping[Node, Kind]) -> _Coded | None:
+def _quantized_operand(
+    operand: Node, product: Node, terms: int, kinds: Mapping[Node, Kind]
+) -> _QuantizedOperand | None:
     """How ``operand`` is made of codes; None where it is made otherwise. ``terms``: a dimension of it."""
     node, chain, zero = operand, [], 0.0
     shifted: set[bool] = set()
@@ -96,7 +101,7 @@ def _coded(operand: Node, product: Node, terms: int, kinds: Mapping[Node, Kind])
     converted = any(name_of(n) == "convert_element_type" for n in chain)
     if not converted or not zero.is_integer() or not fits(dtype_of(node), int(zero)):
         return None
-    return _Coded(tuple(chain), operand, product, int(zero)) if _is_fixed(node) else None
+    return _QuantizedOperand(tuple(chain), operand, product, int(zero)) if _is_fixed(node) else None
 
 
 def _is_fixed(node: Node) -> bool:
@@ -107,8 +112,8 @@ def _is_fixed(node: Node) -> bool:
 def _source(node: Node, terms: int) -> tuple[Node, int] | None:
     """What ``node`` is made of, one step nearer to codes, and the dimension of terms there."""
     name, first = name_of(node), node.args[0] if node.args else None
-    if name in TURNED and isinstance(first, Node):
-        return first, _before_turning(node, terms)
+    if name in TRANSPOSES and isinstance(first, Node):
+        return first, _before_transpose(node, terms)
     if name == "convert_element_type" and isinstance(first, Node):
         integers = dtype_of(node) in (torch.float32, *INTEGERS) and dtype_of(first) in (
             *CODES,
@@ -123,7 +128,7 @@ def _source(node: Node, terms: int) -> tuple[Node, int] | None:
     return (first, terms) if whole and not node.kwargs and isinstance(first, Node) else None
 
 
-def _before_turning(node: Node, terms: int) -> int:
+def _before_transpose(node: Node, terms: int) -> int:
     """Where a dimension of a permuted tensor was before."""
     rank = len(shape_of(node))
     order = list(range(rank))

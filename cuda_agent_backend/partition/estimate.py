@@ -16,7 +16,9 @@ from cuda_agent_backend.operators.kinds import (
     kind_of_lasting,
     product_sizes,
 )
-from cuda_agent_backend.partition.regions import WAITING, Region, is_selection, size_in_bytes
+from cuda_agent_backend.partition.analysis import STARTING_A_LEVEL
+from cuda_agent_backend.partition.node_values import is_selection, size_in_bytes
+from cuda_agent_backend.partition.region import Region
 from cuda_agent_backend.rewrite.vanishing import vanishes_within
 
 SLACK = 0.1
@@ -63,7 +65,7 @@ def _saved_multiplications(node: Node, kind: Kind) -> float:
     """A part of those of a matrix product or an attention, all of a product that a rewrite does away with."""
     if kind is Kind.VANISHING:
         return _multiplications(node, kind)
-    if kind is Kind.RECURRENT or kind not in WAITING:
+    if kind is Kind.RECURRENT or kind not in STARTING_A_LEVEL:
         return 0
     return PRODUCT_SLACK * _multiplications(node, kind)
 

@@ -1,8 +1,8 @@
 """Constants that scale operands of matrix products: part of the product's region, where they cost nothing.
 
-``2 * x @ w`` as it stands writes ``2 * x`` and reads it again. The kernel scales the sums instead (`sketch.unscaled`),
-so that the multiplication belongs to the region of each product that needs it, as copies do (`copies`), together with
-views and copies on the way. One that the operator before it can store is as cheap there and is left.
+``2 * x @ w`` as it stands writes ``2 * x`` and reads it again. The kernel scales the sums instead (`hoist_scale`). So
+the multiplication belongs to the region of each product that needs it, as copies do (`operators.copies`), together
+with views and copies on the way. A multiplication whose result the operator before it can store is left to that one.
 """
 
 from __future__ import annotations

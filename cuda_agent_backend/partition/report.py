@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from cuda_agent_backend.partition.regions import Region
+from cuda_agent_backend.partition.region import Region
 
 HIT, MISS, NEGATIVE, LEFT, DROPPED = "hit", "miss", "negative", "left", "dropped"
 """Used; no kernel known; searched in vain; not offered or not usable; known but not used in this graph."""

@@ -1,7 +1,7 @@
-"""Values that are made for a scatter alone, as the messages along a graph's edges: rows that an index names, weighed.
+"""What produces the values of a scatter alone, such as the messages along a graph's edges: gathered rows, scaled.
 
-Inductor makes them where it adds them up. So they belong to the scatter's region, whose kernels make them too (see
-`sketch.scatter`), and to no other.
+Inductor makes such values where it adds them up. So their producers belong to the scatter's region, whose kernels make
+them too (see `codegen.cuda.scatter`), and to no other.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MOST_READ = 8
 """Tensors that the messages of one scatter are made of."""
 
 
-def messages(nodes: Sequence[Node], kinds: Mapping[Node, Kind]) -> set[Node]:
+def scatter_producers(nodes: Sequence[Node], kinds: Mapping[Node, Kind]) -> set[Node]:
     """All that is made for the values of scatters on cuda alone; ``nodes`` in graph order."""
     found: set[Node] = set()
     for node in nodes:

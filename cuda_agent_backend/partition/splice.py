@@ -12,7 +12,7 @@ from torch.fx import Graph, Node
 from cuda_agent_backend import log
 from cuda_agent_backend.graph.canonical import Canonical
 from cuda_agent_backend.graph.convolution_grad import only_needed
-from cuda_agent_backend.partition.regions import Region
+from cuda_agent_backend.partition.region import Region
 
 
 @dataclass(frozen=True)

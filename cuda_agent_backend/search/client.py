@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import itertools
 import queue
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,11 +13,13 @@ from typing import Any
 
 from cuda_agent_backend import log
 from cuda_agent_backend.acceptance.rule import decision_of
-from cuda_agent_backend.acceptance.whole_graph import Whole
+from cuda_agent_backend.acceptance.whole_graph import WholeGraph
 from cuda_agent_backend.options import Options
 from cuda_agent_backend.runtime.child_process import WAITING_S, Child
-from cuda_agent_backend.runtime.machine import all_flags
 from cuda_agent_backend.search.budget import WHOLE_EPISODE_S
+from cuda_agent_backend.search.progress import SearchProgress
+from cuda_agent_backend.search.protocol import Searcher
+from cuda_agent_backend.search.setup import Setup
 from kernel_cache import Json
 from sandbox.task.task import Task
 
@@ -121,8 +122,8 @@ def search_process() -> SearchProcess:
         return _process
 
 
-class Searching:
-    """What the pass asks (see `hook.Searcher`), for one set of options."""
+class SearchClient(Searcher):
+    """What the pass asks (see `Searcher`), for one set of options."""
 
     def __init__(self, options: Options, process: SearchProcess | None = None) -> None:
         self.options = options
@@ -143,7 +144,7 @@ class Searching:
         """
         request = {
             "do": "search",
-            "setup": self._setup(),
+            "setup": Setup.of(self.options).to_json(),
             "tasks": [task.to_json() for task in tasks],
             "recorded": dict(recorded or {}),
             "promises": dict(promises or {}),
@@ -159,7 +160,7 @@ class Searching:
         found: dict[str, Any] = answer["tasks"]
         return found
 
-    def enqueue(self, tasks: Sequence[Task], later: Whole | None = None) -> None:
+    def enqueue(self, tasks: Sequence[Task], later: WholeGraph | None = None) -> None:
         """Put tasks into the cache's queue, have the search process work on it, and then measure the whole graph."""
         from cuda_agent_backend.runtime.kernels import open_kernels
         from cuda_agent_backend.runtime.machine import key_of
@@ -173,7 +174,7 @@ class Searching:
         for task in tasks:
             meta: dict[str, Json] = {"budget_s": share, "policy": label}
             kernels.cache.enqueue(key_of(task), task.to_json(), meta)
-        request = {"do": "drain", "setup": self._setup(), "later": None}
+        request = {"do": "drain", "setup": Setup.of(self.options).to_json(), "later": None}
         if later is not None:
             request["later"] = {
                 **later.to_json(),
@@ -183,11 +184,11 @@ class Searching:
         if not self.process.tell(request):
             log.once("search", "no background search: the search process died too often")
 
-    def accept(self, whole: Whole, budget_s: float) -> dict[str, Any] | str:
+    def accept(self, whole: WholeGraph, budget_s: float) -> dict[str, Any] | str:
         """Have a whole graph measured; the decision, which is kept if final, or why there is none."""
         request = {
             "do": "accept",
-            "setup": self._setup(),
+            "setup": Setup.of(self.options).to_json(),
             **whole.to_json(),
             "budget_s": budget_s,
         }
@@ -208,61 +209,5 @@ class Searching:
     def _ask(self, request: Mapping[str, Any], limit_s: float, title: str) -> dict[str, Any]:
         limit_s += WAITING_S if self.options.device_lock else 0.0
         with ExitStack() as stack:
-            show = stack.enter_context(Progress(title, self.options.progress))
+            show = stack.enter_context(SearchProgress(title, self.options.progress))
             return self.process.ask(request, limit_s, show.update)
-
-    def _setup(self) -> dict[str, Any]:
-        lock = self.options.device_lock
-        return {
-            "cache_dir": str(self.options.cache_dir.absolute()),
-            "native_dir": str(self.options.native_dir.absolute()),
-            "flags": all_flags(),
-            "policy": self.options.policy_spec.to_json(),
-            "allow_policy_cpp": self.options.allow_policy_cpp,
-            "memory": self.options.memory,
-            "inductor": self.options.plain_inductor,
-            "device_lock": lock and str(lock.absolute()),
-        }
-
-
-class Progress:
-    """A bar on a terminal, log lines elsewhere."""
-
-    def __init__(self, title: str, mode: str) -> None:
-        self.title = title
-        self._bar: Any = None
-        self._on = mode == "on" or (mode == "auto" and sys.stderr.isatty())
-        self._said = ""
-
-    def __enter__(self) -> Progress:
-        if self._on:
-            from rich.console import Console
-            from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
-            from rich.progress import Progress as Bar
-
-            self._bar = Bar(
-                TextColumn("cuda_agent: {task.description}", markup=False),
-                BarColumn(),
-                TimeElapsedColumn(),
-                console=Console(stderr=True),
-                transient=True,
-            )
-            self._bar.start()
-            self._task = self._bar.add_task(self.title, total=None)
-        else:
-            log.logger("search").info("%s", self.title)
-        return self
-
-    def update(self, message: Mapping[str, Any]) -> None:
-        """Show a progress message of the search process."""
-        done, of, text = message.get("done", 0), message.get("of", 1), str(message.get("text", ""))
-        line = f"{done + 1} of {of}: {text}" if of > 1 else text
-        if self._bar is not None:
-            self._bar.update(self._task, completed=done, total=of, description=line[:90])
-        elif line != self._said:
-            log.logger("search").info("%s", line)
-        self._said = line
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()

@@ -18,7 +18,6 @@ import torch
 from torch._inductor import custom_graph_pass
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
-from cuda_agent_backend.acceptance.measure import device_of
 from cuda_agent_backend.frontend.decompose import take_apart
 from cuda_agent_backend.frontend.prepack import prepacking
 from cuda_agent_backend.frontend.recurrent_modules import as_operators, keep_whole, ours
@@ -30,6 +29,7 @@ from cuda_agent_backend.partition.regions import partition
 from cuda_agent_backend.runtime.cuda_graph import still_in, still_inputs
 from cuda_agent_backend.runtime.inductor_timing import compiling
 from cuda_agent_backend.runtime.tensor_files import RECORD_LIMIT, record, save
+from cuda_agent_backend.tools.model_oracle import device_of
 from sandbox.accuracy.perturb_inputs import flat_storage
 from sandbox.timing.device_lock import DeviceLock
 

@@ -6,12 +6,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from torch.fx import Graph
-
 from cuda_agent_backend.graph.layouts import choosing, inductor_layouts
+from cuda_agent_backend.hook.kernel_pass import KernelPass
 from cuda_agent_backend.partition.estimate import room
-from cuda_agent_backend.partition.regions import Region, partition
-from cuda_agent_backend.partition.report import GraphReport, RegionReport
+from cuda_agent_backend.partition.region import Region
+from cuda_agent_backend.partition.regions import partition
+from cuda_agent_backend.partition.report import LEFT, GraphReport, RegionReport, describe
+from cuda_agent_backend.runtime.kernels import open_kernels
+from cuda_agent_backend.tools.capture import capture
+from cuda_agent_backend.tools.warm import wishes_of
+from kernel_cache import CacheUnavailable
 
 
 @dataclass(frozen=True)
@@ -38,27 +42,20 @@ def explain(
     Runs the model once (see `warm.warm`). Raises `SettingsError` or `OptionError` on a wrong wish, and whatever the
     model raises.
     """
-    from cuda_agent_backend.hook.kernel_pass import KernelPass
-    from cuda_agent_backend.runtime.kernels import open_kernels
-    from cuda_agent_backend.tools.capture import capture
-    from cuda_agent_backend.tools.warm import wishes_of
-    from kernel_cache import CacheUnavailable
-
     wishes = replace(wishes_of(mode, options), search="cached")
     captured = capture(model, inputs, wishes, training=training)
     kernels = open_kernels(wishes.cache_dir, wishes.native_dir)
     reports: list[GraphReport] = []
 
-    def estimate(graph: Graph, report: GraphReport) -> None:
-        """Called within the layouts that the pass chose."""
-        regions = partition(graph, min_bytes=wishes.min_bytes)
+    def estimate(regions: Sequence[Region], report: GraphReport) -> None:
         reports.append(replace(report, regions=tuple(_estimated(report.regions, regions))))
 
     for found in captured:
         if isinstance(kernels, CacheUnavailable):
-            with inductor_layouts(found.module.graph):
-                left = _without_cache(found.module.graph, wishes.min_bytes, str(kernels))
-                estimate(found.module.graph, left)
+            graph = found.module.graph
+            with inductor_layouts(graph):
+                regions = partition(graph, min_bytes=wishes.min_bytes)
+                estimate(regions, _without_cache(regions, str(kernels)))
         else:
             with choosing(wishes.plain_inductor):
                 hook = KernelPass(wishes, kernels, observe=estimate, still=found.still)
@@ -77,10 +74,6 @@ def _estimated(
         yield replace(report, room=room(current) if current else None)
 
 
-def _without_cache(graph: Graph, min_bytes: int, problem: str) -> GraphReport:
-    from cuda_agent_backend.partition.report import LEFT, describe
-
-    regions = partition(graph, min_bytes=min_bytes)
-    return GraphReport(
-        "", "forward", tuple(describe(region, LEFT, region.reason or problem) for region in regions)
-    )
+def _without_cache(regions: Sequence[Region], problem: str) -> GraphReport:
+    found = [describe(region, LEFT, region.reason or problem) for region in regions]
+    return GraphReport("", "forward", tuple(found))

@@ -10,15 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cuda_agent_backend.acceptance.measure import (
-    Samples,
-    device_of,
-    oracle,
-    paired_samples,
-    tensors,
-)
 from cuda_agent_backend.partition.report import HIT, GraphReport
+from cuda_agent_backend.runtime.clocks import paired_samples
 from cuda_agent_backend.tools.explain import explain
+from cuda_agent_backend.tools.model_oracle import device_of, oracle, tensors
 from sandbox.accuracy.compare import AccuracyReport, compare
 from sandbox.timing.decision import Control, Interval, control, interval, ratios
 
@@ -40,7 +35,7 @@ class ModelFigures:
     first_seconds: float
     inductor_seconds: float
     graphs: tuple[GraphReport, ...]
-    samples: Samples
+    samples: dict[str, list[float]]
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""

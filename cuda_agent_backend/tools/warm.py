@@ -53,7 +53,7 @@ def warm(
     from cuda_agent_backend.graph.layouts import choosing
     from cuda_agent_backend.hook.kernel_pass import KernelPass
     from cuda_agent_backend.runtime.kernels import open_kernels
-    from cuda_agent_backend.search.client import Searching
+    from cuda_agent_backend.search.client import SearchClient
     from cuda_agent_backend.tools.capture import capture
     from kernel_cache import CacheUnavailable
     from sandbox.timing.device_lock import DeviceLock
@@ -72,7 +72,7 @@ def warm(
             model, inputs, wishes, training=training, record_in=Path(folder), lock=lock
         )
         for found in graphs:
-            searcher = Searching(wishes)
+            searcher = SearchClient(wishes)
             hook = KernelPass(
                 wishes,
                 kernels,

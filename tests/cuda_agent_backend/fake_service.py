@@ -11,7 +11,7 @@ from typing import Any
 
 import splice_kit as kit
 
-from cuda_agent_backend.search.promotion import NothingFound, Searched
+from cuda_agent_backend.search.outcome import NothingFound, Searched
 from cuda_agent_backend.search.service import main
 from sandbox.task.task import Task
 

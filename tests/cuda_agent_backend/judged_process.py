@@ -8,8 +8,10 @@ import tempfile
 from pathlib import Path
 
 from cuda_agent_backend.runtime.machine import all_flags
-from cuda_agent_backend.search.promotion import SearchResult, make_judge, run_agent
-from cuda_agent_backend.search.service import Setup
+from cuda_agent_backend.search.episode import run_agent
+from cuda_agent_backend.search.judges import make_judge
+from cuda_agent_backend.search.outcome import SearchResult
+from cuda_agent_backend.search.setup import Setup
 from sandbox.task.specs import TensorSpec
 from sandbox.task.task import InputRef, Node, NodeRef, Task
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from cuda_agent_backend.graph.canonical import Canonical, canonical
 from cuda_agent_backend.hook.kernel_pass import KernelPass
 from cuda_agent_backend.options import Options, parse
+from cuda_agent_backend.partition.region import Region
 from cuda_agent_backend.runtime.kernels import open_kernels
 from cuda_agent_backend.runtime.machine import key_of, toolchain_of
-from cuda_agent_backend.search.promotion import SearchResult, record_of
+from cuda_agent_backend.search.outcome import SearchResult
+from cuda_agent_backend.search.promotion import record_of
 from cuda_agent_backend.settings import Settings
 from kernel_cache import KernelCache, Record
 from sandbox import launcher
@@ -110,11 +110,9 @@ class Capture:
         self.forms: list[Canonical] = []
         self.reports: list[Any] = []
 
-    def __call__(self, graph: torch.fx.Graph, report: Any) -> None:
-        from cuda_agent_backend.partition.regions import partition
-
+    def __call__(self, regions: Sequence[Region], report: Any) -> None:
         self.reports.append(report)
-        for region in partition(graph):
+        for region in regions:
             if region.reason is None:
                 form = canonical(region.nodes, region.outputs, region.target)
                 assert isinstance(form, Canonical)

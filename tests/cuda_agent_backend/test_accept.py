@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 from torch._inductor import config as inductor_config
 
-from cuda_agent_backend.acceptance import process as accept
+from cuda_agent_backend.acceptance import speed
+from cuda_agent_backend.acceptance.accuracy import less_accurate
 from cuda_agent_backend.acceptance.digests import kernel_set_digest
-from cuda_agent_backend.acceptance.process import Trial, calm, insert, less_accurate, vary
+from cuda_agent_backend.acceptance.inputs import scale_weights, vary
+from cuda_agent_backend.acceptance.insert_kernels import insert_kernels
 from cuda_agent_backend.acceptance.rule import (
     MEDIAN,
     Acceptance,
@@ -23,7 +25,8 @@ from cuda_agent_backend.acceptance.rule import (
     fewer,
     is_decided,
 )
-from cuda_agent_backend.acceptance.whole_graph import Whole, graph_task, real_inputs
+from cuda_agent_backend.acceptance.trial import Trial
+from cuda_agent_backend.acceptance.whole_graph import WholeGraph, graph_task, real_inputs
 from cuda_agent_backend.graph.canonical import Canonical, canonical
 from cuda_agent_backend.hook.kernel_pass import KernelPass
 from cuda_agent_backend.options import Options
@@ -32,7 +35,7 @@ from cuda_agent_backend.runtime import kernels
 from cuda_agent_backend.runtime import tensor_files as tensors
 from cuda_agent_backend.runtime.machine import key_of
 from cuda_agent_backend.runtime.tensor_files import are_of, load, record, save
-from cuda_agent_backend.search.client import Searching, SearchProcess
+from cuda_agent_backend.search.client import SearchClient, SearchProcess
 from cuda_agent_backend.tools.capture import capture
 from sandbox.graph.build import build_graph
 from sandbox.task.task import Task
@@ -198,7 +201,7 @@ def compared(
             "wall": {"plain": undecided, "spliced": [0.9] * rounds},
         }
 
-    monkeypatch.setattr(accept, "_samples", timed)
+    monkeypatch.setattr(speed, "take_samples", timed)
     return trial._compare(trial.plain, 0, MEDIAN), asked
 
 
@@ -206,7 +209,7 @@ def test_each_clock_says_what_it_measured(tmp_path: Path, monkeypatch: pytest.Mo
     found, asked = compared(2.0, tmp_path, monkeypatch)
     assert (found.median, found.low, found.high, found.on_real_inputs) == (2.0, 2.0, 2.0, True)
     assert found.wall is not None and found.wall.low < 1 < found.wall.high
-    assert asked == [accept.ROUNDS, accept.LONGER * accept.ROUNDS]
+    assert asked == [speed.ROUNDS, speed.LONGER * speed.ROUNDS]
     assert found.wall.pairs == sum(asked)
 
 
@@ -214,7 +217,7 @@ def test_a_loss_by_the_device_is_not_asked_for_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found, asked = compared(0.9, tmp_path, monkeypatch)
-    assert asked == [accept.ROUNDS] and not found.acceptable
+    assert asked == [speed.ROUNDS] and not found.acceptable
 
 
 @pytest.mark.parametrize(
@@ -429,7 +432,7 @@ def ordered(whole: Task) -> list[Tensor]:
 
 def test_a_kernel_without_a_place_is_told(tmp_path: Path) -> None:
     whole, _ = captured(tmp_path)
-    assert insert(build_graph(whole), frozenset({"0" * 64})) == {"0" * 64}
+    assert insert_kernels(build_graph(whole), frozenset({"0" * 64})) == {"0" * 64}
 
 
 def test_a_kernel_beside_a_product_is_put_in_where_none_is_for_the_whole(tmp_path: Path) -> None:
@@ -450,7 +453,7 @@ def test_a_kernel_beside_a_product_is_put_in_where_none_is_for_the_whole(tmp_pat
         keys.append(record.key.digest)
     for use, reads in ((keys[1:], 1), (keys, 2), (keys[:1], 2)):
         module = build_graph(whole)
-        assert insert(module, frozenset(use)) == frozenset()
+        assert insert_kernels(module, frozenset(use)) == frozenset()
         (call,) = (n for n in module.graph.nodes if "run_" in str(n.target))
         assert len(call.all_input_nodes) == reads
 
@@ -468,7 +471,7 @@ def test_a_kernel_that_makes_the_graph_wrong_is_dropped_by_measurement(
     key = key_of(form.task)
     process = SearchProcess()
     try:
-        decision = Searching(options, process).accept(Whole("name", whole, (key,)), 60.0)
+        decision = SearchClient(options, process).accept(WholeGraph("name", whole, (key,)), 60.0)
     finally:
         process.stop()
     assert isinstance(decision, dict), decision
@@ -481,7 +484,7 @@ def test_calm_inputs_keep_activations_of_a_deep_network_finite() -> None:
     layers = [torch.randn(500, 500) for _ in range(30)]
     bias, few = torch.randn(500), torch.randn(4, 500).t()
     before = bias.clone()
-    calm([*layers, bias, few])
+    scale_weights([*layers, bias, few])
     x = torch.ones(2, 500)
     for layer in layers:
         x = x @ layer.t()

@@ -19,8 +19,6 @@ from cuda_agent_backend.agent.policies.search.policy import SearchPolicy
 from cuda_agent_backend.agent.policies.search.prefetch import MOST, Ahead, proposals
 from cuda_agent_backend.agent.protocol import ToolCall
 from cuda_agent_backend.agent.tools.toolbox import Toolbox
-from cuda_agent_backend.search import promotion as promote
-from cuda_agent_backend.search.service import Setup
 from sandbox.failures import TimedOut
 from sandbox.plan.candidate import Candidate
 from sandbox.task.task import Task
@@ -166,6 +164,6 @@ def test_a_search_compiles_ahead_where_that_disturbs_no_timing(
 
     monkeypatch.setattr(loop, "run_episode", look)
     setup = Setup(tmp_path / "cache", tmp_path / "native", {}, memory=False)
-    found = promote.run_agent(replace(TASK, target=target), bench, setup, 1.0, None, lambda _: None)
+    found = run_agent(replace(TASK, target=target), bench, setup, 1.0, None, lambda _: None)
     assert found.reason == "seen"
     assert bool(bench.seen) is (target == "cuda")

@@ -29,7 +29,7 @@ from cuda_agent_backend.agent.skill.example import (
     triton_plan,
 )
 from cuda_agent_backend.agent.tools.shell import ShellResult
-from cuda_agent_backend.search import promotion as promote
+from cuda_agent_backend.search.episode import run_agent
 from sandbox.compile.triton_plan import has_triton
 from sandbox.judge import Judge
 from sandbox.plan.plan import Plan
@@ -345,7 +345,7 @@ def test_a_search_gives_a_workspace_to_policies_that_work_with_files(
     setup: Any = SimpleNamespace(
         policy=PolicySpec("curious"), cache_dir=tmp_path / "cache", flags={}, memory=False
     )
-    found = promote.run_agent(TASK, Scripted(), setup, 60.0, None, lambda _: None)
+    found = run_agent(TASK, Scripted(), setup, 60.0, None, lambda _: None)
     assert found.reason == "seen"
     assert [m["role"] for m in policy.first] == (["system", "user"] if files else ["user"])
     assert ("SKILL.md" in policy.paths) is files

@@ -23,8 +23,8 @@ from cuda_agent_backend.codegen.api import Candidate, analyse, generate, schedul
 from cuda_agent_backend.codegen.covered_task import Analysis
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from cuda_agent_backend.runtime.machine import key_of
-from cuda_agent_backend.search.promotion import run_agent
-from cuda_agent_backend.search.service import Setup
+from cuda_agent_backend.search.episode import run_agent
+from cuda_agent_backend.search.setup import Setup
 from kernel_cache import KernelCache, KernelKey, Record
 from kernel_cache.canonical import Json, sha256
 from sandbox.task.specs import TensorSpec, contiguous_stride

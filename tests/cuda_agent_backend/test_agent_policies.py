@@ -32,8 +32,8 @@ from cuda_agent_backend.bench import command as bench_command
 from cuda_agent_backend.cli import command as cli
 from cuda_agent_backend.cli import policy as cli_policy
 from cuda_agent_backend.options import OptionError, parse
-from cuda_agent_backend.search.client import Searching
-from cuda_agent_backend.search.service import Setup
+from cuda_agent_backend.search.client import SearchClient
+from cuda_agent_backend.search.setup import Setup
 from cuda_agent_backend.settings import Settings
 
 SETTINGS = Settings(Path("/kernels"), Path("/native"))
@@ -47,7 +47,7 @@ def test_without_a_wish_the_policy_is_the_search() -> None:
 def test_a_policy_reaches_the_search_process_as_it_was_wished_for() -> None:
     more = {"cuda_agent.policy_options": {"top_p": 0.5, "retries": 2}}
     options = parse(SETTINGS, None, {**OPENAI, "cuda_agent.base_url": "http://h:1/v1", **more})
-    sent = json.loads(json.dumps(Searching(options)._setup()))
+    sent = json.loads(json.dumps(SearchClient(options)._setup()))
     spec = Setup.from_json(sent).policy
     assert spec == PolicySpec(
         "openai", "m", "http://h:1/v1", Sampling(top_p=0.5), Limits(retries=2)
@@ -271,7 +271,8 @@ def test_a_search_that_was_cut_short_is_done_again_with_a_budget_four_times_as_l
 
     from cuda_agent_backend.runtime.kernels import Kernels, NoKernel
     from cuda_agent_backend.runtime.machine import key_of
-    from cuda_agent_backend.search.promotion import NothingFound, keep
+    from cuda_agent_backend.search.outcome import NothingFound
+    from cuda_agent_backend.search.promotion import keep
 
     (task,) = tasks_of((EXP,))
     key, cache = key_of(task), splicing.cache_of(options(tmp_path))
@@ -291,7 +292,8 @@ def test_a_search_that_was_cut_short_is_done_again_with_a_budget_four_times_as_l
 def test_the_search_process_has_a_served_model_work_on_a_task(tmp_path: Path) -> None:
     from endpoint_kit import call, endpoint, said
 
-    from cuda_agent_backend.search.promotion import NothingFound, run_agent
+    from cuda_agent_backend.search.episode import run_agent
+    from cuda_agent_backend.search.outcome import NothingFound
 
     class AtRest(Scripted):
         waited_s = 0.0

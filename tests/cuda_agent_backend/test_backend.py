@@ -124,12 +124,12 @@ def test_without_a_compiler_the_model_runs_eagerly_with_one_line(
 def test_a_failure_in_our_own_code_is_told_and_the_model_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from cuda_agent_backend.hook import kernel_pass as hook
+    from cuda_agent_backend.hook import walk
 
     def broken(*_: Any, **__: Any) -> Any:
         raise RuntimeError("a bug of ours")
 
-    monkeypatch.setattr(hook, "partition", broken)
+    monkeypatch.setattr(walk, "partition", broken)
     torch.testing.assert_close(compiled()(X), X.exp())
     assert caplog.text.count("a bug of ours") == 1
 

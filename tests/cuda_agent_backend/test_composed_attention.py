@@ -27,7 +27,8 @@ from cuda_agent_backend.codegen.cuda.attention.half import CudaHalfAttention
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.graph.canonical import Canonical, canonical
 from cuda_agent_backend.graph.strides import moved, reshaped, shared, single, steps_of
-from cuda_agent_backend.partition.regions import Region, partition
+from cuda_agent_backend.partition.region import Region
+from cuda_agent_backend.partition.regions import partition
 from sandbox.accuracy.compare import compare
 from sandbox.accuracy.oracle import run_oracle
 from sandbox.compile.candidate import compile_candidate

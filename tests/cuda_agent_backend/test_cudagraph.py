@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from cuda_agent_backend import backend
+from cuda_agent_backend.acceptance import digests, speed
 from cuda_agent_backend.acceptance import process as accept
 from cuda_agent_backend.acceptance.digests import kernel_set_digest
 from cuda_agent_backend.acceptance.rule import (
@@ -27,7 +28,7 @@ from cuda_agent_backend.acceptance.rule import (
     brings,
     decision_of,
 )
-from cuda_agent_backend.acceptance.whole_graph import Whole, graph_task
+from cuda_agent_backend.acceptance.whole_graph import WholeGraph, graph_task
 from cuda_agent_backend.hook import kernel_pass as hook
 from cuda_agent_backend.runtime import cuda_graph as cudagraph
 from cuda_agent_backend.runtime import kernels
@@ -368,7 +369,7 @@ def test_a_decision_that_cannot_be_read_replays_nothing(
     def fails(_: str) -> str:
         raise RuntimeError("no device")
 
-    monkeypatch.setattr(hook, "arch_of", fails)
+    monkeypatch.setattr(digests, "arch_of", fails)
     assert not hook.KernelPass(kit.options_in(tmp_path), opened).replays("name")
 
 
@@ -383,7 +384,7 @@ class Decides:
     """A searcher that measures nothing: it gives and keeps a decision."""
 
     def __init__(self, cache: KernelCache, replays: bool) -> None:
-        self.cache, self.asked = cache, list[Whole]()
+        self.cache, self.asked = cache, list[WholeGraph]()
         self.decision = {"use": [], "eager_layouts": False, "replay": replays}
 
     def search(self, *_: Any) -> dict[str, Any]:
@@ -391,7 +392,7 @@ class Decides:
 
     def enqueue(self, *_: Any) -> None: ...
 
-    def accept(self, whole: Whole, _: float) -> dict[str, Any] | str:
+    def accept(self, whole: WholeGraph, _: float) -> dict[str, Any] | str:
         self.asked.append(whole)
         self.cache.put_acceptance(whole.name, kernel_set_digest(whole.keys), self.decision)
         return self.decision
@@ -401,7 +402,7 @@ class Decides:
 def as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     """All but the device."""
     monkeypatch.setattr(hook, "may_replay", lambda _: True)
-    monkeypatch.setattr(hook, "arch_of", lambda _: "sm_90a")
+    monkeypatch.setattr(digests, "arch_of", lambda _: "sm_90a")
     monkeypatch.setattr(backend, "still_in", lambda _: (1,))
     monkeypatch.setattr(backend, "Replayed", lambda c, s: Replayed(c, s, HostRecording))
 
@@ -451,7 +452,7 @@ def test_a_decision_holds_for_what_it_was_made_under(
     assert again(replace(options, inductor={"max_autotune": False})) == 1
     monkeypatch.setattr(hook, "still_inputs", lambda: (0,))
     assert again() == 1
-    monkeypatch.setattr(hook, "arch_of", lambda _: "sm_80")
+    monkeypatch.setattr(digests, "arch_of", lambda _: "sm_80")
     assert again() == 1
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", not torch.backends.cudnn.benchmark)
     assert again() == 1
@@ -520,7 +521,7 @@ def test_the_recording_is_measured_against_the_launches(
         ours = 1.0 if faster else 1.19
         return {"wall": {"plain": [1.2] * rounds, "spliced": [ours] * rounds}}
 
-    monkeypatch.setattr(accept, "_samples", timed)
+    monkeypatch.setattr(speed, "take_samples", timed)
     monkeypatch.setattr(cudagraph, "CudaRecording", HostRecording)
     request = {"graph": whole.to_json(), "kernels": [], "inputs": found.inputs}
     request |= {"cache_dir": str(tmp_path / "cache"), "native_dir": str(tmp_path / "native")}

@@ -18,7 +18,8 @@ from cuda_agent_backend.runtime.machine import (
     toolchain_of,
     why_doubted,
 )
-from cuda_agent_backend.search.promotion import SearchResult, record_of, stands
+from cuda_agent_backend.search.outcome import SearchResult
+from cuda_agent_backend.search.promotion import record_of, stands
 from kernel_cache import Record
 from sandbox.plan.candidate import Candidate
 from sandbox.plan.plan import Buffer, Gemm, Launch, Plan, View

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from cuda_agent_backend.acceptance.process import Trial
-from cuda_agent_backend.acceptance.rng_replay import only_draws
+from cuda_agent_backend.acceptance.rng_replay import random_subgraph
 from cuda_agent_backend.acceptance.rule import MEDIAN
+from cuda_agent_backend.acceptance.trial import Trial
 from cuda_agent_backend.acceptance.whole_graph import graph_task
 from cuda_agent_backend.tools.capture import capture
 from sandbox.graph.build import build_graph
@@ -59,4 +59,4 @@ def test_a_graph_without_its_mask_is_less_accurate(trial: Trial) -> None:
 
 
 def test_a_graph_that_draws_nothing(tmp_path: Path) -> None:
-    assert only_draws(build_graph(task_of(lambda x, w: (x @ w).exp(), tmp_path))) is None
+    assert random_subgraph(build_graph(task_of(lambda x, w: (x @ w).exp(), tmp_path))) is None

@@ -32,7 +32,8 @@ from cuda_agent_backend.codegen.ir.schedule import Schedule
 from cuda_agent_backend.graph.canonical import Canonical, canonical
 from cuda_agent_backend.graph.convolution_grad import BACKWARD
 from cuda_agent_backend.partition.estimate import saving
-from cuda_agent_backend.partition.regions import Region, partition
+from cuda_agent_backend.partition.region import Region
+from cuda_agent_backend.partition.regions import partition
 from cuda_agent_backend.partition.splice import Replacement, splice
 from sandbox import launcher
 from sandbox.graph.build import build_graph

@@ -14,16 +14,17 @@ from torch._inductor.graph import GraphLowering
 from torch.nn import functional as F
 
 from cuda_agent_backend.acceptance import process as accept
+from cuda_agent_backend.acceptance import speed
 from cuda_agent_backend.acceptance.digests import kernel_set_digest
 from cuda_agent_backend.acceptance.rule import Acceptance, Measured, decide_layouts, decision_of
-from cuda_agent_backend.acceptance.whole_graph import Whole, graph_task
+from cuda_agent_backend.acceptance.whole_graph import WholeGraph, graph_task
 from cuda_agent_backend.graph.layouts import channels_last, choosing, keep_eagers
 from cuda_agent_backend.hook.kernel_pass import KernelPass
 from cuda_agent_backend.options import Options
 from cuda_agent_backend.partition.report import GraphReport
 from cuda_agent_backend.runtime import kernels
 from cuda_agent_backend.runtime.machine import all_flags
-from cuda_agent_backend.search.client import Searching, SearchProcess
+from cuda_agent_backend.search.client import SearchClient, SearchProcess
 from cuda_agent_backend.tools.capture import capture
 from cuda_agent_backend.tools.explain import explain
 from kernel_cache import KernelCache
@@ -51,7 +52,7 @@ class Decides:
 
     def __init__(self, cache: KernelCache, decision: dict[str, Any] | str) -> None:
         self.cache, self.decision = cache, decision
-        self.asked: list[Whole] = []
+        self.asked: list[WholeGraph] = []
         self.searched: list[Task] = []
 
     def search(self, tasks: Sequence[Task], *_: Any) -> dict[str, Any]:
@@ -60,7 +61,7 @@ class Decides:
 
     def enqueue(self, *_: Any) -> None: ...
 
-    def accept(self, whole: Whole, _: float) -> dict[str, Any] | str:
+    def accept(self, whole: WholeGraph, _: float) -> dict[str, Any] | str:
         self.asked.append(whole)
         if isinstance(self.decision, dict):
             self.cache.put_acceptance(whole.name, kernel_set_digest(whole.keys), self.decision)
@@ -255,7 +256,7 @@ def test_both_choices_are_compiled_and_compared(
         return {"wall": {"plain": [1.2] * rounds, "spliced": [1.0] * rounds}}
 
     monkeypatch.setattr(GraphLowering, "__init__", lowering)
-    monkeypatch.setattr(accept, "_samples", timed)
+    monkeypatch.setattr(speed, "take_samples", timed)
     request = {"graph": whole.to_json(), "kernels": [], "inputs": folder, "eager_layouts": True}
     request |= {"still": None, "origins": []}
     request |= {"cache_dir": str(tmp_path / "cache"), "native_dir": str(tmp_path / "native")}
@@ -272,8 +273,8 @@ def test_what_is_decided_is_kept(tmp_path: Path) -> None:
     options = measuring(tmp_path)
     process = SearchProcess()
     try:
-        asked = Whole("name", whole, (), folder, eager_layouts=True)
-        decision = Searching(options, process).accept(asked, 60.0)
+        asked = WholeGraph("name", whole, (), folder, eager_layouts=True)
+        decision = SearchClient(options, process).accept(asked, 60.0)
     finally:
         process.stop()
     assert isinstance(decision, dict), decision

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from cuda_agent_backend.acceptance.measure import oracle
+from cuda_agent_backend.tools.model_oracle import oracle
 
 
 class Counts(nn.Module):

@@ -26,7 +26,8 @@ from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.failure import NotCovered
 from cuda_agent_backend.graph.canonical import Canonical, canonical
 from cuda_agent_backend.operators.back_to_back import mixed
-from cuda_agent_backend.partition.regions import Region, partition
+from cuda_agent_backend.partition.region import Region
+from cuda_agent_backend.partition.regions import partition
 from cuda_agent_backend.rewrite.vanishing import vanishes
 from sandbox.accuracy.compare import compare
 from sandbox.accuracy.oracle import run_oracle

@@ -12,7 +12,7 @@ import splice_kit as kit
 import torch
 from torch import Tensor
 
-from cuda_agent_backend.acceptance.whole_graph import Whole
+from cuda_agent_backend.acceptance.whole_graph import WholeGraph
 from cuda_agent_backend.options import Options
 from cuda_agent_backend.runtime import kernels
 from cuda_agent_backend.runtime.machine import key_of
@@ -44,8 +44,8 @@ class Searcher:
         self.cache, self.folder, self.use = cache, folder, use
         self.tasks: list[Task] = []
         self.searched: list[list[int]] = []
-        self.queued: list[tuple[Sequence[Task], Whole | None]] = []
-        self.asked: list[Whole] = []
+        self.queued: list[tuple[Sequence[Task], WholeGraph | None]] = []
+        self.asked: list[WholeGraph] = []
 
     def search(
         self,
@@ -73,10 +73,10 @@ class Searcher:
                 NegativeRecord(key_of(task), "search", budget, "nothing wins", now - 1, now + lasts)
             )
 
-    def enqueue(self, tasks: Sequence[Task], later: Whole | None) -> None:
+    def enqueue(self, tasks: Sequence[Task], later: WholeGraph | None) -> None:
         self.queued.append((tasks, later))
 
-    def accept(self, whole: Whole, budget_s: float) -> dict[str, Any]:
+    def accept(self, whole: WholeGraph, budget_s: float) -> dict[str, Any]:
         self.asked.append(whole)
         return {"use": [key.digest for key in whole.keys] if self.use else []}
 

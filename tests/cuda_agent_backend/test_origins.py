@@ -11,8 +11,8 @@ from torch._inductor import config
 from torch._inductor.compile_fx import compile_fx_inner
 from torch._inductor.utils import run_and_get_code
 
-from cuda_agent_backend.acceptance import process as accept
-from cuda_agent_backend.acceptance.process import Trial
+from cuda_agent_backend.acceptance.speed import Call
+from cuda_agent_backend.acceptance.trial import Trial
 from cuda_agent_backend.acceptance.whole_graph import graph_task
 from cuda_agent_backend.graph.origins import origins, restore
 from cuda_agent_backend.tools.capture import capture
@@ -90,7 +90,7 @@ def test_acceptance_compiles_under_the_names(tmp_path: Path, monkeypatch: Any) -
     known, compiled = origins(module.graph), []
     real = Trial._compile
 
-    def compiling(self: Trial, given: torch.fx.GraphModule, *args: Any, **more: Any) -> accept.Call:
+    def compiling(self: Trial, given: torch.fx.GraphModule, *args: Any, **more: Any) -> Call:
         compiled.append(origins(given.graph))
         return real(self, given, *args, **more)
 

@@ -13,7 +13,8 @@ from torch.nn import functional as F
 
 from cuda_agent_backend.operators.kinds import viewable
 from cuda_agent_backend.operators.masked_operands import masked_operand
-from cuda_agent_backend.partition.regions import Region, partition
+from cuda_agent_backend.partition.region import Region
+from cuda_agent_backend.partition.regions import partition
 
 
 def graph_of(function: Callable[..., Any], *inputs: Any, tracing: str = "fake") -> Graph:

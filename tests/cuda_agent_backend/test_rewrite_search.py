@@ -28,7 +28,7 @@ from cuda_agent_backend.codegen.ir.schedule import Schedule
 from cuda_agent_backend.graph.edit import Editor, argument, aten, calls
 from cuda_agent_backend.graph.edit import replace as put
 from cuda_agent_backend.partition.estimate import saving
-from cuda_agent_backend.partition.regions import Region
+from cuda_agent_backend.partition.region import Region
 from cuda_agent_backend.rewrite.forms import rewritten
 from cuda_agent_backend.rewrite.rule import Rule
 from cuda_agent_backend.tools import tables

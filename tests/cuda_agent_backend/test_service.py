@@ -24,9 +24,11 @@ from cuda_agent_backend.runtime import kernels
 from cuda_agent_backend.runtime.child_process import Child
 from cuda_agent_backend.runtime.machine import all_flags, key_of
 from cuda_agent_backend.search import client as searching
-from cuda_agent_backend.search import service
-from cuda_agent_backend.search.client import Searching, SearchProcess
-from cuda_agent_backend.search.promotion import NothingFound, Searched
+from cuda_agent_backend.search import graph_measurement, service, side_by_side, task_searches
+from cuda_agent_backend.search.client import SearchClient, SearchProcess
+from cuda_agent_backend.search.episode import search_task
+from cuda_agent_backend.search.outcome import NothingFound, Searched
+from cuda_agent_backend.search.setup import Setup
 from kernel_cache import CacheUnavailable, Miss, NegativeRecord, Record
 from kernel_cache.values import Fault
 from sandbox.task.task import Task
@@ -66,7 +68,7 @@ EXP, SIN = torch.ops.aten.exp.default, torch.ops.aten.sin.default
 
 def start(process: SearchProcess, folder: Path) -> None:
     """Have it running before the clock does: it answers what it does not know at once."""
-    request = {"do": "nothing", "setup": Searching(options(folder))._setup()}
+    request = {"do": "nothing", "setup": Setup.of(options(folder)).to_json()}
     assert process.ask(request, 120.0, lambda _: None)["event"] == "failed"
 
 
@@ -79,7 +81,7 @@ def test_what_wins_is_promoted_and_what_does_not_is_remembered(
 ) -> None:
     wins, loses = tasks_of((EXP,), (SIN,))
     cache = kit.cache_of(options(tmp_path))
-    became = Searching(options(tmp_path), process).search([wins, loses], 60.0)
+    became = SearchClient(options(tmp_path), process).search([wins, loses], 60.0)
     assert became[wins.digest]["promoted"] and not became[loses.digest]["promoted"]
     assert isinstance(cache.get(key_of(wins)), Record)
     negative = cache.get(key_of(loses))
@@ -95,7 +97,7 @@ def test_a_search_process_killed_in_the_middle_loses_nothing_promoted(
     (first,), (second,) = tasks_of((EXP,), size=4096), tasks_of((SIN, SIN))
     cache = kit.cache_of(options(tmp_path))
     start(process, tmp_path)
-    became = Searching(options(tmp_path), process).search([second, first], 25.0)
+    became = SearchClient(options(tmp_path), process).search([second, first], 25.0)
     assert became == {} and process.pid is None
     assert isinstance(cache.get(key_of(first)), Record)
     assert isinstance(cache.get(key_of(second)), Miss)
@@ -120,7 +122,7 @@ def test_what_promises_most_is_searched_first_whatever_the_order(
     cache = kit.cache_of(options(tmp_path))
     promises = {small.digest: 2.0, large.digest: 1.0}
     start(process, tmp_path)
-    Searching(options(tmp_path), process).search([large, small], 25.0, None, promises)
+    SearchClient(options(tmp_path), process).search([large, small], 25.0, None, promises)
     assert isinstance(cache.get(key_of(small)), Record)
 
 
@@ -129,14 +131,14 @@ def test_a_search_process_that_dies_is_a_reason_and_is_started_again(
 ) -> None:
     (task,) = tasks_of((EXP,))
     monkeypatch.setenv("FAKE_SEARCH", "die")
-    assert Searching(options(tmp_path), process).search([task], 30.0) == {}
+    assert SearchClient(options(tmp_path), process).search([task], 30.0) == {}
     monkeypatch.setenv("FAKE_SEARCH", "")
-    assert Searching(options(tmp_path), process).search([task], 30.0)[task.digest]["promoted"]
+    assert SearchClient(options(tmp_path), process).search([task], 30.0)[task.digest]["promoted"]
 
 
 def test_the_search_process_ends_with_its_parent(tmp_path: Path, process: SearchProcess) -> None:
     (task,) = tasks_of((SIN,))
-    Searching(options(tmp_path), process).search([task], 30.0)
+    SearchClient(options(tmp_path), process).search([task], 30.0)
     pid = process.pid
     assert pid and process._child and process._child.process.stdin
     process._child.process.stdin.close()  # all that it sees of the parent's end
@@ -151,7 +153,7 @@ def test_tasks_in_the_queue_are_worked_on_in_the_background(
 ) -> None:
     wins, loses = tasks_of((EXP,), (SIN,))
     cache = kit.cache_of(options(tmp_path))
-    Searching(options(tmp_path), process).enqueue([wins, loses])
+    SearchClient(options(tmp_path), process).enqueue([wins, loses])
     deadline = time.monotonic() + 60
     while cache.pending() and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -165,9 +167,9 @@ def test_a_task_that_waits_for_another_policy_goes_on_waiting(
     theirs, mine = tasks_of((EXP,), (SIN,))
     cache = kit.cache_of(options(tmp_path))
     cache.enqueue(key_of(theirs), theirs.to_json(), {"budget_s": 5.0, "policy": "openai:m"})
-    assert Searching(options(tmp_path), process).search([mine], 30.0)
-    assert process.tell({"do": "drain", "setup": Searching(options(tmp_path))._setup()})
-    assert Searching(options(tmp_path), process).search([mine], 30.0)  # after it looked
+    assert SearchClient(options(tmp_path), process).search([mine], 30.0)
+    assert process.tell({"do": "drain", "setup": SearchClient(options(tmp_path))._setup()})
+    assert SearchClient(options(tmp_path), process).search([mine], 30.0)  # after it looked
     assert cache.pending() and isinstance(cache.get(key_of(theirs)), Miss)
 
 
@@ -178,7 +180,7 @@ def test_a_kernel_that_is_there_already_is_not_searched_again(
     cache = kit.cache_of(options(tmp_path))
     kit.promote(cache, task, kit.elementwise(task, "std::exp(a)"), tmp_path)
     generation = cache.generation()
-    became = Searching(options(tmp_path), process).search([task], 30.0)
+    became = SearchClient(options(tmp_path), process).search([task], 30.0)
     assert "another process" in became[task.digest]["reason"]
     assert cache.generation() == generation
 
@@ -216,11 +218,11 @@ def test_a_graph_is_measured_with_kernels_called_as_in_the_users_process(
 
         def kill(self) -> None: ...
 
-    monkeypatch.setattr(service, "Child", Silent)
-    setup = service.Setup(tmp_path / "kernels", tmp_path / "native", {})
+    monkeypatch.setattr(graph_measurement, "Child", Silent)
+    setup = Setup(tmp_path / "kernels", tmp_path / "native", {})
     asked = {"id": 1, "budget_s": 1.0, "graph": "g", "kernels": [], "inputs": ""}
     asked |= {"eager_layouts": False, "still": None, "origins": []}
-    service.Service(lambda _: None, service.search_task)._accept(asked, setup)
+    service.Service(lambda _: None, search_task).measurer.measure(asked, setup)
     assert sent[0]["native_dir"] == str(tmp_path / "native")
     opened: list[tuple[Path, Path]] = []
     monkeypatch.setattr(kernels, "open_kernels", lambda *a: opened.append(a) or unavailable())
@@ -234,7 +236,7 @@ class Started:
     every: list["Started"] = []  # noqa: RUF012
 
     def __init__(self, module: str, arguments: Any = (), own_group: bool = True) -> None:
-        assert (module, own_group) == (service.MEASURING, False)
+        assert (module, own_group) == (graph_measurement.MEASURING, False)
         self.ahead, self.alive, self.killed = list(arguments) == [accept.AHEAD], True, False
         self.every.append(self)
 
@@ -244,18 +246,17 @@ class Started:
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> service.Service:
-    monkeypatch.setattr(service, "Child", Started)
+    monkeypatch.setattr(graph_measurement, "Child", Started)
     monkeypatch.setattr(Started, "every", [])
-    return service.Service(lambda _: None, service.search_task)
+    return service.Service(lambda _: None, search_task)
 
 
 def searched(served: service.Service, target: str, folder: Path) -> None:
     (task,) = tasks_of((EXP,))
     asked = {"id": 1, "tasks": [replace(task, target=target).to_json()], "budget_s": 0.0}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(service, "_in_vain", lambda *_: False)
-        patch.setattr(service.Service, "_one", lambda *_: {"reason": "a test"})
-        served._search(asked, service.Setup(folder / "kernels", folder / "native", {}))
+        patch.setattr(task_searches, "search_one", lambda *_, **__: {"reason": "a test"})
+        served._search(asked, Setup(folder / "kernels", folder / "native", {}))
 
 
 def test_what_measures_a_graph_is_started_with_the_search_for_a_device(
@@ -265,8 +266,8 @@ def test_what_measures_a_graph_is_started_with_the_search_for_a_device(
     searched(served, "cuda", tmp_path)  # the first waits still
     (ahead,) = Started.every
     assert ahead.ahead
-    assert served._measuring() is ahead  # type: ignore[comparison-overlap]
-    another = served._measuring()
+    assert served.measurer._child() is ahead  # type: ignore[comparison-overlap]
+    another = served.measurer._child()
     assert another is Started.every[1] and not Started.every[1].ahead  # type: ignore[comparison-overlap]
 
 
@@ -276,9 +277,9 @@ def test_a_search_goes_on_where_nothing_can_be_started_ahead(
     def refused(*_: Any, **__: Any) -> None:
         raise BlockingIOError("no more processes")
 
-    monkeypatch.setattr(service, "Child", refused)
+    monkeypatch.setattr(graph_measurement, "Child", refused)
     searched(served, "cuda", tmp_path)
-    assert served._ahead is None
+    assert served.measurer._ahead is None
 
 
 def test_on_cpu_nothing_is_started_ahead(served: service.Service, tmp_path: Path) -> None:
@@ -289,11 +290,11 @@ def test_on_cpu_nothing_is_started_ahead(served: service.Service, tmp_path: Path
 def test_one_that_died_meanwhile_is_replaced_and_one_that_waits_ends_with_the_service(
     served: service.Service,
 ) -> None:
-    served._start_ahead()
+    served.measurer.start_ahead()
     Started.every[0].alive = False
-    assert served._measuring() is Started.every[1]  # type: ignore[comparison-overlap]
-    served._start_ahead()
-    served._start_ahead()
+    assert served.measurer._child() is Started.every[1]  # type: ignore[comparison-overlap]
+    served.measurer.start_ahead()
+    served.measurer.start_ahead()
     assert len(Started.every) == 3
     served.close()
     assert Started.every[2].killed
@@ -325,7 +326,7 @@ def test_after_each_request_the_judges_give_the_devices_memory_back(
             raise RuntimeError("a device in trouble")
 
     told: list[Any] = []
-    served = service.Service(told.append, service.search_task)
+    served = service.Service(told.append, search_task)
     served.judges = rested = Rested()  # type: ignore[assignment]
     setup = {"cache_dir": str(tmp_path / "kernels"), "native_dir": str(tmp_path)}
     setup["flags"] = all_flags()
@@ -341,13 +342,13 @@ def test_what_no_sketch_covers_needs_no_judge(tmp_path: Path) -> None:
 
     double = torch.randn(4, 4, dtype=torch.float64)
     task = sample(lambda a, b: a @ b, double, double, target="cuda").task
-    setup = service.Setup(tmp_path / "kernels", tmp_path / "native", {})
-    found = service.search_task(task, NoJudge(), setup, 9.0, None, lambda _: None)
+    setup = Setup(tmp_path / "kernels", tmp_path / "native", {})
+    found = search_task(task, NoJudge(), setup, 9.0, None, lambda _: None)
     assert isinstance(found, NothingFound) and found.exhausted and found.keep
     assert found.reason.startswith("no sketch covers it: ")
     asks_a_model = replace(setup, policy=PolicySpec("replay"))
     with pytest.raises(AssertionError, match="a judge was asked for"):
-        service.search_task(task, NoJudge(), asks_a_model, 9.0, None, lambda _: None)
+        search_task(task, NoJudge(), asks_a_model, 9.0, None, lambda _: None)
 
 
 def unavailable() -> CacheUnavailable:
@@ -375,7 +376,7 @@ def test_only_searches_that_wait_for_a_model_go_side_by_side(
 
     told: list[Any] = []
     spec = PolicySpec(policy, model="m")
-    setup = service.Setup(tmp_path / "kernels", tmp_path / "native", {}, policy=spec)
+    setup = Setup(tmp_path / "kernels", tmp_path / "native", {}, policy=spec)
     request = {"id": 1, "budget_s": 60.0, "tasks": [task.to_json() for task in tasks]}
     found = service.Service(told.append, search)._search(request, setup)
     assert most == [at_once] * 3
@@ -397,7 +398,7 @@ def test_the_rest_of_what_was_searched_in_vain_is_searched_after_all_others(
         searched.append(task)
         return NothingFound("the worker died", keep=task != found)
 
-    setup = service.Setup(tmp_path / "k", tmp_path / "n", {}, policy=PolicySpec(policy, model="m"))
+    setup = Setup(tmp_path / "k", tmp_path / "n", {}, policy=PolicySpec(policy, model="m"))
     rests = {lost.digest: rest.to_json(), found.digest: spared.to_json()}
     tasks = [task.to_json() for task in (lost, found, other)]
     request = {"id": 1, "budget_s": 60.0, "tasks": tasks, "rests": rests}
@@ -416,9 +417,9 @@ def test_episodes_with_one_judge_and_one_deadline_end_each_by_itself(
     tasks = tasks_of((EXP,), (SIN,), (SIN, EXP))
     with endpoint(said("", [call("submit", {"reason": "none can win"})])) as server:
         spec = PolicySpec("openai", "m", server.url)
-        setup = service.Setup(tmp_path / "kernels", native_dir, all_flags(), policy=spec)
+        setup = Setup(tmp_path / "kernels", native_dir, all_flags(), policy=spec)
         request = {"id": 1, "budget_s": 600.0, "tasks": [task.to_json() for task in tasks]}
-        made = service.Service(lambda _: None, service.search_task)
+        made = service.Service(lambda _: None, search_task)
         try:
             found = made._search(request, setup)["tasks"]
         finally:
@@ -432,7 +433,7 @@ def test_episodes_with_one_judge_and_one_deadline_end_each_by_itself(
 def test_side_by_side_begins_all_in_order_and_no_more_than_fit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(service, "AT_ONCE", 2)
+    monkeypatch.setattr(side_by_side, "AT_ONCE", 2)
     tasks = tasks_of(*([SIN] * n for n in range(1, 7)))
     lock, begun, running = threading.Lock(), [], 0
 
@@ -446,8 +447,8 @@ def test_side_by_side_begins_all_in_order_and_no_more_than_fit(
         with lock:
             running -= 1
 
-    service.side_by_side(tasks, work)
+    side_by_side.side_by_side(tasks, work)
     assert sorted(begun) == [1, 2, 3, 4, 5, 6] and running == 0
     with pytest.raises(ZeroDivisionError):
-        service.side_by_side(tasks, lambda task: 1 // (len(task.nodes) - 3))
+        side_by_side.side_by_side(tasks, lambda task: 1 // (len(task.nodes) - 3))
     assert all(abs(place + 1 - number) <= 1 for place, number in enumerate(begun))

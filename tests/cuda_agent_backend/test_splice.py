@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from cuda_agent_backend.graph.canonical import Canonical
 from cuda_agent_backend.hook.kernel_pass import KernelPass
-from cuda_agent_backend.partition.regions import Region
+from cuda_agent_backend.partition.region import Region
 from cuda_agent_backend.partition.splice import Replacement, splice
 from cuda_agent_backend.runtime import kernels
 from cuda_agent_backend.runtime.kernels import Hit, Kernels, NoKernel

@@ -1,11 +1,9 @@
-"""Whole models against each other: paired timings, and a float64 oracle for their results."""
+"""A whole model's outputs in float64, by which those of compiled models are judged."""
 
 from __future__ import annotations
 
 import copy
-import random
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,8 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
-
-Samples = dict[str, list[float]]
 
 
 class Widened(TorchDispatchMode):
@@ -71,47 +67,3 @@ def tensors(value: Any) -> list[Tensor]:
 def device_of(inputs: Sequence[Any]) -> str:
     """The type of the device that a model's inputs are on; that of the first tensor."""
     return next((x.device.type for x in tensors(tuple(inputs))), "cpu")
-
-
-def paired_samples(
-    contestants: Mapping[str, Callable[[], Any]],
-    *,
-    rounds: int,
-    limit_s: float,
-    device: str = "cpu",
-    warm_up: int = 3,
-    seed: int = 0,
-    progress: Callable[[float], None] | None = None,
-) -> Samples:
-    """Seconds of each contestant in each round: in a round every one runs once, in random order.
-
-    It ends after ``rounds`` rounds or ``limit_s`` seconds, whichever comes first, but not before 8 rounds. ``progress``
-    gets the part that is done, 0 to 1.
-    """
-    wait = torch.cuda.synchronize if device == "cuda" else _no_wait
-    order = list(contestants)
-    samples: Samples = {name: [] for name in order}
-    for name in order * warm_up:
-        contestants[name]()
-    shuffle = random.Random(seed).shuffle
-    started = time.perf_counter()
-    for done in range(rounds):
-        part = max(done / rounds, (time.perf_counter() - started) / limit_s)
-        if part >= 1 and done >= 8:
-            break
-        if progress:
-            progress(min(part, 1.0))
-        shuffle(order)
-        for name in order:
-            wait()
-            begin = time.perf_counter()
-            contestants[name]()
-            wait()
-            samples[name].append(time.perf_counter() - begin)
-    if progress:
-        progress(1.0)
-    return samples
-
-
-def _no_wait() -> None:
-    return None

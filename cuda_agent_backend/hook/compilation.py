@@ -1,0 +1,51 @@
+"""What a pass has at hand in one compilation: wishes, kernels, a searcher, real inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cuda_agent_backend import log
+from cuda_agent_backend.options import Options
+from cuda_agent_backend.runtime.kernels import Hit, Kernels, NoKernel
+from cuda_agent_backend.search.protocol import Searcher
+from kernel_cache import CacheUnavailable, KernelKey
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """One compilation, beside its graph.
+
+    recorded: folders with real inputs of tasks, by task digest. inputs: a folder with those of the whole graph, "" if
+    there is none. examples: what the graph is first called with, where no folder has it.
+    """
+
+    options: Options
+    kernels: Kernels
+    searcher: Searcher | None = None
+    recorded: Mapping[str, str] | None = None
+    inputs: str = ""
+    examples: tuple[Any, ...] = ()
+
+    @property
+    def measurer(self) -> Searcher | None:
+        """What measures whole graphs now; None in modes that do not wait for it."""
+        return self.searcher if self.options.search == "search" else None
+
+    def find(self, key: KernelKey) -> Hit | NoKernel:
+        """The kernel for a key under these options, or why there is none."""
+        options = self.options
+        return self.kernels.find(
+            key,
+            options.min_speedup,
+            options.policy_spec.label,
+            options.budget_s,
+            consent=options.allow_policy_cpp,
+        )
+
+    def outdate(self) -> None:
+        """Keep this graph's code from other processes, which with it would never come here: its search is not over."""
+        outdated = self.kernels.cache.outdate()
+        if isinstance(outdated, CacheUnavailable):
+            log.once("cache", f"not counted as a change: {outdated}")

@@ -1,0 +1,102 @@
+"""The search process's end of whole-graph acceptance: it starts what measures, asks it, and keeps the decision."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cuda_agent_backend.acceptance.digests import kernel_set_digest
+from cuda_agent_backend.acceptance.process import AHEAD
+from cuda_agent_backend.acceptance.rule import decision_of
+from cuda_agent_backend.acceptance.whole_graph import keys_of
+from cuda_agent_backend.runtime.child_process import WAITING_S, Child
+from cuda_agent_backend.search.setup import Setup
+
+MEASURING = "cuda_agent_backend.acceptance.process"
+START_S = 60.0
+"""What starting the measuring process and compiling the graph plainly may take beyond the budget."""
+
+
+class GraphMeasurer:
+    """Measures one graph at a time, each in a process of its own. emit: where its progress goes."""
+
+    def __init__(self, emit: Callable[[Mapping[str, Any]], None]) -> None:
+        self._emit = emit
+        self._ahead: Child | None = None
+        """Measures the next graph, once there is one."""
+
+    def start_ahead(self) -> None:
+        """Start the process that measures the graph after a search: while kernels are searched it imports torch and
+        Inductor, which takes it ten seconds. Where nothing is found it waits for the next search's graph."""
+        if self._ahead is None or not self._ahead.alive:
+            with contextlib.suppress(OSError):  # a search needs none
+                self._ahead = Child(MEASURING, [AHEAD], own_group=False)
+
+    def measure(self, request: Mapping[str, Any], setup: Setup) -> dict[str, Any]:
+        """Answer an "accept" request (see `WholeGraph.to_json`), and keep the decision if it is final."""
+        budget_s = float(request["budget_s"])
+        waiting = WAITING_S if setup.device_lock else 0.0
+        child = self._child()
+        try:
+            child.send(_measurement(request, setup, budget_s))
+            answer = self._await(child, request["id"], budget_s + START_S + waiting)
+        finally:
+            child.kill()
+        if answer["event"] == "result" and answer.get("final"):
+            chosen = kernel_set_digest(keys_of(request))
+            setup.open_cache().put_acceptance(request["name"], chosen, decision_of(answer))
+        return answer
+
+    def close(self) -> None:
+        """End the process that waits for a graph."""
+        if self._ahead is not None:
+            self._ahead.kill()
+            self._ahead = None
+
+    def _child(self) -> Child:
+        """A process that measures one graph, in this process's group, so that whoever kills this one kills it too."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead.alive:
+            return ahead
+        return Child(MEASURING, own_group=False)
+
+    def _await(self, child: Child, number: Any, limit_s: float) -> dict[str, Any]:
+        deadline = time.monotonic() + limit_s
+        while True:
+            try:
+                message = child.receive(deadline - time.monotonic())
+            except queue.Empty:
+                return _failed(f"measuring the whole graph took over {limit_s:.0f} s")
+            if message is None:
+                code = child.process.wait()
+                return _failed(f"the process measuring the whole graph died ({code})")
+            if message["event"] != "progress":
+                return message
+            self._emit({"id": number, "done": 0, "of": 1, **message})
+
+
+def _measurement(request: Mapping[str, Any], setup: Setup, budget_s: float) -> dict[str, Any]:
+    """The request to the measuring process (see `acceptance.process.run`)."""
+    return {
+        "graph": request["graph"],
+        "kernels": request["kernels"],
+        "cache_dir": str(setup.cache_dir),
+        "native_dir": str(setup.native_dir),
+        "inductor": setup.inductor or {},
+        "budget_s": budget_s,
+        "flags": setup.flags,
+        "seed": int.from_bytes(os.urandom(4)),
+        "device_lock": setup.device_lock and str(setup.device_lock),
+        "inputs": request["inputs"],
+        "eager_layouts": request["eager_layouts"],
+        "still": request["still"],
+        "origins": request["origins"],
+    }
+
+
+def _failed(reason: str) -> dict[str, Any]:
+    return {"event": "failed", "reason": reason}

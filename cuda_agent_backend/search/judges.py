@@ -1,0 +1,106 @@
+"""The judges of the search process, kept between tasks and shared among threads."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+from cuda_agent_backend.search.setup import Setup
+from sandbox.task.task import Task
+
+if TYPE_CHECKING:
+    from sandbox.judge.pool import Pool
+
+
+class JudgeSource(Protocol):
+    """What a search takes its judge from."""
+
+    def get(self, task: Task, setup: Setup) -> Any:
+        """The judge for a task's target under the setup's flags."""
+
+
+class Judges:
+    """The judges of this process, kept between tasks: their workers are slow to start.
+
+    One for each target and whatever of a setup a judge is made with: what one compilation consents to, no other does.
+    """
+
+    def __init__(self) -> None:
+        self._stack = contextlib.ExitStack()
+        self._judges: dict[tuple[str, str], Any] = {}
+        self._starting_s = 0.0
+        self._starting = threading.RLock()
+
+    @property
+    def unpaid_s(self) -> float:
+        """Seconds that no task's budget pays for: judges started, and other processes' turns on the device."""
+        waited = (float(judge.waited_s) for judge in list(self._judges.values()))
+        return self._starting_s + sum(waited)
+
+    def get(self, task: Task, setup: Setup) -> Any:
+        """The judge for a task's target under the setup's flags; a new one has the task's baselines already."""
+        from sandbox.isolation.trees import temporary
+
+        own = {"flags": dict(setup.flags), "consent": setup.allow_policy_cpp}
+        key = (task.target, json.dumps({**own, "lock": str(setup.device_lock)}, sort_keys=True))
+        with self._starting:
+            if key not in self._judges:
+                started = time.monotonic()
+                scratch = self._stack.enter_context(temporary("cuda_agent-"))
+                judge = self._stack.enter_context(make_judge(task.target, setup, scratch))
+                judge.baselines(task)
+                self._starting_s += time.monotonic() - started - judge.waited_s
+                self._judges[key] = judge
+            return self._judges[key]
+
+    def rest(self) -> None:
+        """Give up what the last tasks took of the device's memory, which belongs to the user's model."""
+        for judge in self._judges.values():
+            judge.rest()
+
+    def close(self) -> None:
+        """End all workers."""
+        self._judges.clear()
+        self._stack.close()
+
+
+class Seats:
+    """The judges as threads share them: each gets a seat of its own, and all have one deadline."""
+
+    def __init__(self, judges: Judges) -> None:
+        self._judges = judges
+        self._pools: dict[int, Pool] = {}
+        self._making = threading.Lock()
+
+    def get(self, task: Task, setup: Setup) -> Pool:
+        """See `Judges.get`."""
+        from sandbox.judge.pool import Pool
+
+        judge = self._judges.get(task, setup)
+        with self._making:
+            return self._pools.setdefault(id(judge), Pool(judge)).seat(paying=True)
+
+    def close(self) -> None:
+        """Let nobody begin anything more."""
+        for pool in self._pools.values():
+            pool.end()
+
+
+def make_judge(target: str, setup: Setup, scratch: str) -> Any:
+    """The sandbox's judge for a target: a context manager that owns the worker processes."""
+    from cuda_agent_backend.runtime.machine import arch_of
+    from sandbox.judge import Judge
+
+    return Judge(
+        target,
+        scratch_dir=scratch,
+        native_dir=setup.native_dir,
+        arch=arch_of(target),
+        threads=int(setup.flags["threads"]),
+        flags=setup.flags["torch"],
+        consent=setup.allow_policy_cpp,
+        device_lock=setup.device_lock,
+    )
