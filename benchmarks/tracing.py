@@ -22,8 +22,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import Graph, Node
 from torch.utils._pytree import tree_leaves
 
-from cuda_agent_backend.frontend.decompose import take_apart
-from cuda_agent_backend.frontend.recurrent_modules import as_operators, keep_whole, ours
+from cuda_agent_backend.frontend.decompose import decompose
+from cuda_agent_backend.frontend.recurrent_modules import mark_as_ours, trace_through, use_operators
 from cuda_agent_backend.options import Options
 from cuda_agent_backend.tools.capture import _no_caches, _post_grad
 
@@ -102,7 +102,7 @@ def _graphs(make: Make, options: Options, wishes: Wishes, device: str) -> list[G
     compiler = _compiler(options, found)
     _prepare_patterns()
     torch._dynamo.reset()
-    keep_whole()
+    trace_through()
     grad = torch.set_grad_enabled(wishes.training)
     with FakeTensorMode(allow_non_fake_inputs=True), grad, _no_caches():
         model, given = make()
@@ -132,12 +132,12 @@ def _compiler(options: Options, found: list[Graph]) -> Callable[..., Any]:
     def backend(gm: torch.fx.GraphModule, example_inputs: Any, **_: Any) -> Any:
         from torch._inductor.compile_fx import compile_fx
 
-        if as_operators(gm):
+        if use_operators(gm):
             return gm.forward
-        take_apart(gm)
+        decompose(gm)
         return compile_fx(gm, example_inputs, inner_compile=inner)
 
-    return ours(backend)
+    return mark_as_ours(backend)
 
 
 def _place(model: nn.Module, device: str, wishes: Wishes) -> None:

@@ -14,9 +14,9 @@ from torch._dynamo.exc import RestartAnalysis
 from torch.fx import GraphModule
 
 from cuda_agent_backend import log
-from cuda_agent_backend.frontend.decompose import take_apart
-from cuda_agent_backend.frontend.prepack import prepacking
-from cuda_agent_backend.frontend.recurrent_modules import as_operators, keep_whole, ours
+from cuda_agent_backend.frontend.decompose import decompose
+from cuda_agent_backend.frontend.prepack import with_prepacking
+from cuda_agent_backend.frontend.recurrent_modules import mark_as_ours, trace_through, use_operators
 from cuda_agent_backend.graph.layouts import unchosen
 from cuda_agent_backend.options import Options, parse
 from cuda_agent_backend.runtime.cuda_graph import Replayed, name_of, still_in, wanted
@@ -40,7 +40,7 @@ def cuda_agent(
         log.configure(settings.logs)
         compiler = compile_with
     wishes = parse(settings, mode, options)
-    if reason := as_operators(gm):
+    if reason := use_operators(gm):
         log.once("all", f"a graph with {reason} runs as it is, uncompiled")
         return gm.forward
     return compiler(gm, example_inputs, wishes)
@@ -52,8 +52,8 @@ def reset() -> None:
 
 
 cuda_agent.reset = reset  # type: ignore[attr-defined]
-ours(cuda_agent)
-keep_whole()
+mark_as_ours(cuda_agent)
+trace_through()
 
 
 def compile_with(
@@ -78,7 +78,7 @@ def _compile_hooked(
     gm: GraphModule, example_inputs: Sequence[Any], options: Options, hook: Any
 ) -> Any:
     spare = copy_of(gm)
-    apart = take_apart(gm)
+    apart = decompose(gm)
     patches = {**unchosen(), **options.inductor, "post_grad_custom_post_pass": hook}
     still = still_in(gm) if wanted(options) else None
     name = name_of(gm, options.plain_inductor) if still is not None else ""
@@ -151,7 +151,7 @@ def _split(hook: Any) -> Iterator[Any]:
     from torch._inductor.compile_fx import compile_fx_inner
 
     with config.patch(enable_autograd_cache=False):
-        yield prepacking(compile_fx_inner, hook.splits)
+        yield with_prepacking(compile_fx_inner, hook.splits)
 
 
 def copy_of(gm: GraphModule) -> GraphModule:

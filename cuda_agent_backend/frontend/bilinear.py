@@ -28,8 +28,11 @@ def is_small(given: dict[str, Any]) -> bool:
     return math.prod(left.shape[:-1]) > 0 and between <= MOST_BYTES
 
 
-def written(input1: Any, input2: Any, weight: Any, bias: Any) -> Any:
-    """input1: [..., m]; input2: [..., n]; weight: [features, m, n]; [..., features]. Proxies, as is the result."""
+def write_out(input1: Any, input2: Any, weight: Any, bias: Any) -> Any:
+    """The form as a product, a multiplication and a sum; all are proxies.
+
+    input1: [..., m]. input2: [..., n]. weight: [features, m, n]. The result: [..., features].
+    """
     features, size, _ = weight.node.meta["example_value"].shape
     products = F.linear(input2, weight.flatten(0, 1)).unflatten(-1, (features, size))
     result = (products * input1.unsqueeze(-2)).sum(-1)

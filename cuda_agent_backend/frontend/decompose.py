@@ -1,4 +1,4 @@
-"""Operators that Inductor leaves to the library, in graphs from Dynamo: taken apart, so that they are compiled."""
+"""Decomposition of operators that Inductor would leave to a library, in graphs from Dynamo."""
 
 from __future__ import annotations
 
@@ -11,34 +11,38 @@ from torch.fx import GraphModule, Node, Proxy
 from torch.fx.proxy import GraphAppendingTracer
 
 from cuda_agent_backend.frontend import bilinear, encoder_layers
-from cuda_agent_backend.frontend.recurrent_modules import casts
+from cuda_agent_backend.frontend.recurrent_modules import autocast_is_on
 
-FORMS: dict[Any, tuple[torch.FunctionSchema, Callable[[dict[str, Any]], bool], Callable[..., Any]]]
-FORMS = {
+DECOMPOSITIONS: dict[
+    Any, tuple[torch.FunctionSchema, Callable[[dict[str, Any]], bool], Callable[..., Any]]
+]
+DECOMPOSITIONS = {
     encoder_layers.ENCODER_LAYER: (
-        encoder_layers.SCHEMA, encoder_layers.is_plain, encoder_layers.written,
+        encoder_layers.SCHEMA, encoder_layers.is_plain, encoder_layers.write_out,
     ),
-    torch.bilinear: (bilinear.SCHEMA, bilinear.is_small, bilinear.written),
+    torch.bilinear: (bilinear.SCHEMA, bilinear.is_small, bilinear.write_out),
 }  # fmt: skip
 """By what is called: its arguments, whether it is to be written out, and how, with proxies by these names."""
 
 
-def take_apart(gm: GraphModule) -> bool:
-    """Write out what can be, in place; whether that is anything. Under autocast, which has rules for each operator,
-    nothing is: its parts would be cast otherwise than the whole."""
-    if casts() or any(node.target is _enter_autocast for node in gm.graph.nodes):
+def decompose(gm: GraphModule) -> bool:
+    """Write out what can be, in place; whether that is anything.
+
+    Nothing is under autocast, which has rules for each operator: the parts would be cast otherwise than the whole.
+    """
+    if autocast_is_on() or any(node.target is _enter_autocast for node in gm.graph.nodes):
         return False
-    written = [_write_out(gm, node) for node in list(gm.graph.nodes)]
-    if any(written):
+    write_out = [_write_out(gm, node) for node in list(gm.graph.nodes)]
+    if any(write_out):
         gm.graph.lint()
         gm.recompile()
-    return any(written)
+    return any(write_out)
 
 
 def _write_out(gm: GraphModule, node: Node) -> bool:
-    if node.op != "call_function" or node.target not in FORMS:
+    if node.op != "call_function" or node.target not in DECOMPOSITIONS:
         return False
-    schema, is_known, write = FORMS[node.target]
+    schema, is_known, write = DECOMPOSITIONS[node.target]
     given = _arguments(node, schema)
     if not is_known(given):
         return False

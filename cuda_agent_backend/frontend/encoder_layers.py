@@ -1,4 +1,4 @@
-"""Layers of torch's transformer encoder in a graph: taken apart, so that they are compiled.
+"""Layers of torch's transformer encoder in a graph: decomposed, so that they are compiled.
 
 In inference `nn.TransformerEncoderLayer` calls one operator for all of itself, which Inductor leaves to the library:
 its products, softmax, norms and sums run one after another, nothing is fused, and no part of it is a region. Here it
@@ -26,7 +26,7 @@ def is_plain(given: dict[str, Any]) -> bool:
     return isinstance(value, torch.Tensor) and not value.is_nested and value.dim() == 3 and known
 
 
-def written(
+def write_out(
     *,
     src: Any,
     embed_dim: int,
@@ -38,7 +38,7 @@ def written(
     mask_type: int | None,
     **weights: Any,
 ) -> Any:
-    """src: [batch, tokens, embed_dim], as the result. Tensors are proxies."""
+    """The layer as its operators. src and the result: [batch, tokens, embed_dim]. Tensors are proxies."""
 
     def norm(x: Any, number: int) -> Any:
         scale, bias = weights[f"norm_weight_{number}"], weights[f"norm_bias_{number}"]

@@ -26,12 +26,12 @@ WRAPPERS = ("_torchdynamo_orig_backend", "compiler_fn")
 """By which names what `torch.compile` wraps around a compiler knows it."""
 PACKING = {"pack_sequence", "pack_padded_sequence", "pad_packed_sequence", "PackedSequence"}
 """Names in functions that have to do with packed sequences."""
-FUNCTIONS = {getattr(torch, kind): kind for kind in KINDS}
+KIND_OF_FUNCTION = {getattr(torch, kind): kind for kind in KINDS}
 _ARGUMENTS = ("hx", "params", "has_biases", "num_layers", "dropout", "train", "bidirectional")
 """What torch's functions take behind their input, but for `batch_first`, which comes last."""
 
 
-class _ToUs(int):
+class _OursOnly(int):
     """True while Dynamo traces a graph for one of our compilers, where torch neither records gradients nor casts.
 
     A number, since torch writes its settings down as JSON.
@@ -40,7 +40,7 @@ class _ToUs(int):
     def __bool__(self) -> bool:
         try:
             seen = sys._getframe(1).f_locals
-            if torch.is_grad_enabled() or casts() or _drops(seen) or _packs(seen):
+            if torch.is_grad_enabled() or autocast_is_on() or _drops(seen) or _packs(seen):
                 return False
             return _compiles_ours()
         except Exception as error:  # what is asked of Dynamo is nobody's promise
@@ -88,12 +88,12 @@ def _compiles_ours() -> bool:
     return compiler is not None and getattr(compiler, OURS, False)
 
 
-def casts() -> bool:
+def autocast_is_on() -> bool:
     """Whether autocast is on around what is compiled."""
     return any(torch.is_autocast_enabled(device) for device in ("cuda", "cpu"))
 
 
-def keep_whole() -> None:
+def trace_through() -> None:
     """Have Dynamo trace through recurrent modules for our compilers. In a thread of its own it may break there still.
 
     Where the user has set it, or torch does not know the setting, nothing changes.
@@ -102,24 +102,24 @@ def keep_whole() -> None:
 
     try:
         if config.allow_rnn is False:
-            config.allow_rnn = _ToUs()  # type: ignore[assignment]
+            config.allow_rnn = _OursOnly()  # type: ignore[assignment]
     except (AttributeError, TypeError) as error:
         log.logger("hook").debug("graphs break at recurrent modules: %s", error)
 
 
-def ours(compiler: Callable[..., Any]) -> Callable[..., Any]:
+def mark_as_ours(compiler: Callable[..., Any]) -> Callable[..., Any]:
     """Mark a compiler of Dynamo graphs as one that turns recurrent modules into operators."""
     setattr(compiler, OURS, True)
     return compiler
 
 
-def as_operators(gm: GraphModule) -> str:
+def use_operators(gm: GraphModule) -> str:
     """Put our operators in the place of torch's functions, in place. Why the graph cannot be compiled, or "".
 
     With gradients or dropout a call stays as it is: no module comes here with them, and what calls torch's functions
     itself had its steps taken apart before.
     """
-    calls = [node for node in gm.graph.nodes if node.target in FUNCTIONS]
+    calls = [node for node in gm.graph.nodes if node.target in KIND_OF_FUNCTION]
     if any(map(_is_packed, calls)):
         return "a recurrent layer over a packed sequence"
     whole = [node for node in calls if not _learns_or_drops(node)]
@@ -154,7 +154,8 @@ def _replace(gm: GraphModule, node: Node) -> None:
     rest = [given[name] for name in ("has_biases", "num_layers", "bidirectional", "batch_first")]
     with gm.graph.inserting_before(node):
         made = gm.graph.call_function(
-            operator_of(FUNCTIONS[node.target]), (given["x"], *states, list(given["params"]), *rest)
+            operator_of(KIND_OF_FUNCTION[node.target]),
+            (given["x"], *states, list(given["params"]), *rest),
         )
     made.meta = dict(node.meta)
     node.replace_all_uses_with(made)

@@ -19,7 +19,7 @@ from torch.fx import Graph
 from cuda_agent_backend import log
 from cuda_agent_backend.acceptance.digests import kernel_set_digest, replay_digest
 from cuda_agent_backend.acceptance.whole_graph import WholeGraph
-from cuda_agent_backend.frontend.prepack import Split
+from cuda_agent_backend.frontend.weight_split import Split
 from cuda_agent_backend.graph.unsigned import count_in_signed
 from cuda_agent_backend.hook.compilation import Compilation
 from cuda_agent_backend.hook.walk import Observe, walk

@@ -18,9 +18,9 @@ import torch
 from torch._inductor import custom_graph_pass
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
-from cuda_agent_backend.frontend.decompose import take_apart
-from cuda_agent_backend.frontend.prepack import prepacking
-from cuda_agent_backend.frontend.recurrent_modules import as_operators, keep_whole, ours
+from cuda_agent_backend.frontend.decompose import decompose
+from cuda_agent_backend.frontend.prepack import with_prepacking
+from cuda_agent_backend.frontend.recurrent_modules import mark_as_ours, trace_through, use_operators
 from cuda_agent_backend.graph.canonical import Canonical, canonical
 from cuda_agent_backend.graph.layouts import channels_last, choosing, inductor_layouts
 from cuda_agent_backend.graph.unsigned import count_in_signed
@@ -98,20 +98,20 @@ def capture(
     def backend(gm: GraphModule, example_inputs: Sequence[Any], **_: Any) -> Any:
         from torch._inductor.compile_fx import compile_fx
 
-        if as_operators(gm):
+        if use_operators(gm):
             return gm.forward
-        take_apart(gm)
+        decompose(gm)
         before = len(graphs)
         replayable = still_in(gm) is not None and not options.prepack
-        own = prepacking(inner) if options.prepack else inner
+        own = with_prepacking(inner) if options.prepack else inner
         made = compile_fx(gm, example_inputs, inner_compile=own)
         for found in graphs[before:]:
             found.still = found.still if replayable else None
         return made
 
     torch._dynamo.reset()
-    keep_whole()
-    compiled = torch.compile(getattr(model, "_orig_mod", model), backend=ours(backend))
+    trace_through()
+    compiled = torch.compile(getattr(model, "_orig_mod", model), backend=mark_as_ours(backend))
     try:
         with _no_caches(), _unchanged(model), compiling(turns, device_of(inputs)):
             if training:

@@ -11,14 +11,14 @@ from torch import nn
 from torch.fx import GraphModule
 
 from cuda_agent_backend.frontend import bilinear
-from cuda_agent_backend.frontend.decompose import take_apart
+from cuda_agent_backend.frontend.decompose import decompose
 
 
 def targets_of(model: nn.Module, *inputs: torch.Tensor) -> tuple[torch.Tensor, set[Any]]:
     graphs: list[GraphModule] = []
 
     def backend(gm: GraphModule, _: Any) -> Callable[..., Any]:
-        take_apart(gm)
+        decompose(gm)
         graphs.append(gm)
         return gm.forward
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from cuda_agent_backend import backend
-from cuda_agent_backend.frontend.decompose import take_apart
+from cuda_agent_backend.frontend.decompose import decompose
 from cuda_agent_backend.frontend.encoder_layers import ENCODER_LAYER
 from cuda_agent_backend.options import parse
 from cuda_agent_backend.settings import Settings
@@ -34,7 +34,7 @@ def compiled(model: nn.Module, *inputs: Any, **named: Any) -> tuple[Any, list[Gr
 
     def backend(gm: GraphModule, _: Any) -> Callable[..., Any]:
         assert gm.graph.find_nodes(op="call_function", target=ENCODER_LAYER)
-        take_apart(gm)
+        decompose(gm)
         graphs.append(gm)
         return gm.forward
 

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.utils.parametrizations import weight_norm
 
-from cuda_agent_backend import log
+from cuda_agent_backend import log, weights_changed
 from cuda_agent_backend.backend import cuda_agent
 from cuda_agent_backend.frontend import prepack
-from cuda_agent_backend.frontend.prepack import Prepacked, Split, split, weights_changed
+from cuda_agent_backend.frontend.prepack import Prepacked
+from cuda_agent_backend.frontend.weight_split import Split, split_off_weights
 from cuda_agent_backend.options import Options
 from cuda_agent_backend.runtime import kernels
 from cuda_agent_backend.tools.explain import explain
@@ -71,7 +72,7 @@ def parts_of(
     fake = FakeTensorMode()
     given = [fake.from_tensor(value) for value in inputs]
     with fake:
-        return split(make_fx(function)(*given), still)
+        return split_off_weights(make_fx(function)(*given), still)
 
 
 def shapes(parts: Split | None) -> list[tuple[int, ...]]:

@@ -69,11 +69,11 @@ def test_a_recurrent_module_is_one_operator_of_one_graph(
     kind: type[nn.RNNBase], form: dict[str, Any], tmp_path: Path
 ) -> None:
     model = Net(kind, **form).eval()
-    ours = compiled(model, tmp_path)
+    mark_as_ours = compiled(model, tmp_path)
     with torch.no_grad():
         for _ in range(2):
             x = torch.randn(4, 6, 5)
-            torch.testing.assert_close(ours(x), model(x))
+            torch.testing.assert_close(mark_as_ours(x), model(x))
     (found,) = capture(model, (torch.randn(4, 6, 5),), kit.options_in(tmp_path))
     names = [str(node.target) for node in found.module.graph.nodes]
     assert sum(name.startswith("cuda_agent.") for name in names) == 1
@@ -82,10 +82,10 @@ def test_a_recurrent_module_is_one_operator_of_one_graph(
 
 def test_a_sequence_without_a_batch_and_given_states(tmp_path: Path) -> None:
     model = nn.LSTM(5, 8).eval()
-    ours = compiled(model, tmp_path)
+    mark_as_ours = compiled(model, tmp_path)
     with torch.no_grad():
         x, states = torch.randn(6, 5), (torch.randn(1, 8), torch.randn(1, 8))
-        torch.testing.assert_close(ours(x, states), model(x, states))
+        torch.testing.assert_close(mark_as_ours(x, states), model(x, states))
 
 
 def test_with_other_backends_graphs_break_as_ever() -> None:
@@ -109,9 +109,9 @@ def test_with_gradients_they_break_and_learn_as_ever(tmp_path: Path) -> None:
 
 def test_under_autocast_they_break_as_ever(tmp_path: Path) -> None:
     model, x = Net(nn.LSTM).eval(), torch.randn(4, 6, 5)
-    ours = compiled(model, tmp_path, fullgraph=False)
+    mark_as_ours = compiled(model, tmp_path, fullgraph=False)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        torch.testing.assert_close(ours(x), model(x))
+        torch.testing.assert_close(mark_as_ours(x), model(x))
     torch._dynamo.reset()
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16), pytest.raises(Unsupported):
         compiled(model, tmp_path)(x)
@@ -133,13 +133,13 @@ class Packed(Net):
 
 def test_with_dropout_they_break_as_ever(tmp_path: Path) -> None:
     model, x = Deep().train(), torch.randn(4, 6, 5)
-    ours = compiled(model, tmp_path, fullgraph=False)
+    mark_as_ours = compiled(model, tmp_path, fullgraph=False)
     with torch.no_grad():
         torch.manual_seed(0)
-        found = ours(x)
+        found = mark_as_ours(x)
         torch.manual_seed(0)
         torch.testing.assert_close(found, model(x))
-        assert not torch.equal(ours(x), ours(x))
+        assert not torch.equal(mark_as_ours(x), mark_as_ours(x))
         torch._dynamo.reset()
         with pytest.raises(Unsupported):
             compiled(model, tmp_path)(x)
@@ -165,9 +165,9 @@ def test_what_calls_torchs_function_itself_learns_as_ever(tmp_path: Path) -> Non
 
 def test_wrong_options_are_errors_there_too(tmp_path: Path) -> None:
     packed = {"cuda_agent.nonsense": 1}
-    ours = torch.compile(Net(nn.LSTM).eval(), backend="cuda_agent", options=packed)
+    mark_as_ours = torch.compile(Net(nn.LSTM).eval(), backend="cuda_agent", options=packed)
     with torch.no_grad(), pytest.raises(Exception, match="nonsense"):
-        ours(torch.randn(4, 6, 5))
+        mark_as_ours(torch.randn(4, 6, 5))
 
 
 class OfPacked(Net):
@@ -186,19 +186,19 @@ def test_packed_sequences_give_what_they_gave_and_break_graphs_as_ever(
     monkeypatch.setattr(recurrent, "_compiles_ours", lambda: asked.append(True))
     model, x = kind().eval(), torch.randn(2, 6, 5)  # type: ignore[call-arg]
     given = x if kind is Packed else pack_sequence([x[0], x[1, :3]])
-    ours = compiled(model, tmp_path, fullgraph=False)
+    mark_as_ours = compiled(model, tmp_path, fullgraph=False)
     with torch.no_grad():
-        torch.testing.assert_close(ours(given), model(given))
+        torch.testing.assert_close(mark_as_ours(given), model(given))
     assert not asked
 
 
 def test_what_the_user_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     with config.patch(allow_rnn=True):
-        recurrent.keep_whole()
+        recurrent.trace_through()
         assert config.allow_rnn is True
     with config.patch(allow_rnn=False):
-        recurrent.keep_whole()
-        assert isinstance(config.allow_rnn, recurrent._ToUs) and not config.allow_rnn
+        recurrent.trace_through()
+        assert isinstance(config.allow_rnn, recurrent._OursOnly) and not config.allow_rnn
         monkeypatch.setattr(recurrent, "_compiles_ours", lambda: True)
         with torch.no_grad():
             assert config.allow_rnn
@@ -207,7 +207,7 @@ def test_what_the_user_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_to_torch_the_setting_is_what_it_was(tmp_path: Path) -> None:
     with config.patch(allow_rnn=False):
-        recurrent.keep_whole()
+        recurrent.trace_through()
         scope: dict[str, Any] = {}
         exec(
             f"import torch\n{config.codegen_config()}", scope
@@ -220,10 +220,10 @@ def test_to_torch_the_setting_is_what_it_was(tmp_path: Path) -> None:
 def test_without_the_cache_a_graph_is_whole_too(tmp_path: Path) -> None:
     model = Net(nn.LSTM).eval()
     wishes = {"cuda_agent.cache_dir": "/proc/none", "cuda_agent.search": "cached"}
-    ours = torch.compile(model, backend="cuda_agent", options=wishes, fullgraph=True)
+    mark_as_ours = torch.compile(model, backend="cuda_agent", options=wishes, fullgraph=True)
     with torch.no_grad():
         x = torch.randn(4, 6, 5)
-        torch.testing.assert_close(ours(x), model(x))
+        torch.testing.assert_close(mark_as_ours(x), model(x))
 
 
 def test_the_backend_is_known_for_ours() -> None:
@@ -244,11 +244,11 @@ def test_recurrent_modules_on_a_gpu(
         "cuda_agent.budget_s": 40.0,
         "cuda_agent.min_bytes": 0,
     }
-    ours = torch.compile(model, backend="cuda_agent", options=options, fullgraph=True)
+    mark_as_ours = torch.compile(model, backend="cuda_agent", options=options, fullgraph=True)
     with torch.no_grad():
         for _ in range(4):
             x = torch.randn(4, 60, 5, device="cuda")
-            torch.testing.assert_close(ours(x), model(x), rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(mark_as_ours(x), model(x), rtol=1e-4, atol=1e-5)
         (graph,) = explain(model, x, options={**options, "cuda_agent.search": "cached"}).graphs
     layer = [r for r in graph.regions if set(r.operators) & {"lstm", "gru", "rnn_tanh"}]
     assert len(layer) == 1 and layer[0].status in ("hit", "dropped", "negative"), layer
@@ -309,5 +309,5 @@ def test_from_a_graph_to_a_kernel_that_gives_what_eager_gives(tmp_path: Path) ->
     found = cuda_emulator.run(made.source, made.plan, inputs, tmp_path)
     x, h, c, *weights = inputs
     wanted = operator_of("lstm")(x, h, c, weights, True, 2, False, True)[:2]
-    for ours, theirs in zip(found, wanted, strict=True):
-        torch.testing.assert_close(ours, theirs)
+    for mark_as_ours, theirs in zip(found, wanted, strict=True):
+        torch.testing.assert_close(mark_as_ours, theirs)
