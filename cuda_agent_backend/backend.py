@@ -19,7 +19,12 @@ from cuda_agent_backend.frontend.prepack import with_prepacking
 from cuda_agent_backend.frontend.recurrent_modules import mark_as_ours, trace_through, use_operators
 from cuda_agent_backend.graph.layouts import unchosen
 from cuda_agent_backend.options import Options, parse
-from cuda_agent_backend.runtime.cuda_graph import Replayed, name_of, still_in, wanted
+from cuda_agent_backend.runtime.cuda_graph import CudaGraphCall
+from cuda_agent_backend.runtime.replayable import (
+    dynamo_graph_name,
+    dynamo_static_inputs,
+    replay_is_wanted,
+)
 from cuda_agent_backend.settings import Settings, SettingsError
 
 
@@ -80,17 +85,17 @@ def _compile_hooked(
     spare = copy_of(gm)
     apart = decompose(gm)
     patches = {**unchosen(), **options.inductor, "post_grad_custom_post_pass": hook}
-    still = still_in(gm) if wanted(options) else None
-    name = name_of(gm, options.plain_inductor) if still is not None else ""
-    hook.replayable = still is not None
+    static_inputs = dynamo_static_inputs(gm) if replay_is_wanted(options) else None
+    name = dynamo_graph_name(gm, options.plain_inductor) if static_inputs is not None else ""
+    hook.replayable = static_inputs is not None
     hook.examples = tuple(example_inputs)
     hook.nested = any(isinstance(module, GraphModule) for module in gm.children())
     try:
         with ExitStack() as stack:
             inner = stack.enter_context(_split(hook)) if options.prepack else None
             made = _compile_fx(gm, example_inputs, patches, inner)
-        if still is not None and hook.replays(name):
-            return Replayed(made, still)
+        if static_inputs is not None and hook.replays(name):
+            return CudaGraphCall(made, static_inputs)
         if not apart or _changed(hook):
             return made
     except Exception as error:

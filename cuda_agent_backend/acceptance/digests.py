@@ -29,17 +29,20 @@ def kernel_set_digest(keys: Sequence[KernelKey]) -> str:
 
 
 def whole_graph_digest(
-    digest: str, inductor: Mapping[str, Any], still: Sequence[int] | None, eager_layouts: bool
+    digest: str,
+    inductor: Mapping[str, Any],
+    static_inputs: Sequence[int] | None,
+    eager_layouts: bool,
 ) -> str:
     """The name of a graph with its kernels. Where it may be replayed that is measured without any, too.
 
-    digest: of the graph. inductor: the user's options of Inductor. still: which inputs are parameters, None where the
-    graph is not to be replayed.
+    digest: of the graph. inductor: the user's options of Inductor. static_inputs: which inputs are parameters, None
+    where the graph is not to be replayed.
     """
-    if still is None:
+    if static_inputs is None:
         own = json.dumps(inductor, sort_keys=True)
         return acceptance_digest(f"{digest}:{own}" if own != "{}" else digest)
-    where = [_circumstances("cuda", inductor), list(still), eager_layouts]
+    where = [_circumstances("cuda", inductor), list(static_inputs), eager_layouts]
     return acceptance_digest(f"{digest}:replayed:{json.dumps(where, sort_keys=True)}")
 
 

@@ -72,7 +72,8 @@ def run(request: Mapping[str, Any], say: Say) -> Acceptance | str:
 
     The request: {"graph": a task's JSON, "kernels": fields of their keys, "cache_dir", "native_dir", "inductor": its
     options, "budget_s", "flags", "seed", "device_lock", "inputs": a folder of real ones or none, "eager_layouts",
-    "still": which inputs are parameters, or null where the graph is not to be replayed, "origins": of its operators}.
+    "static_inputs": which inputs are parameters, or null where the graph is not to be replayed, "origins": of its
+    operators}.
     Without kernels it is replay, or else eager's layouts, that is measured.
     """
     from cuda_agent_backend.acceptance.trial import Trial
@@ -93,22 +94,22 @@ def run(request: Mapping[str, Any], say: Say) -> Acceptance | str:
     promises = _promises(request, kernels)
     if isinstance(promises, str):
         return promises
-    graph, still = Task.from_json(request["graph"]), request["still"]
+    graph, static_inputs = Task.from_json(request["graph"]), request["static_inputs"]
     recorded = Path(request["inputs"]) if request.get("inputs") else None
     inductor = dict(request["inductor"])
-    of_layouts = not promises and still is None
+    of_layouts = not promises and static_inputs is None
     if request["eager_layouts"] and not of_layouts:
         inductor.update(EAGERS)
     with in_turns(lock):
         trial = Trial(
-            graph, inductor, int(request["seed"]), lock, recorded, still, request["origins"]
+            graph, inductor, int(request["seed"]), lock, recorded, static_inputs, request["origins"]
         )
         if not promises and time.monotonic() > deadline + lock.waited_s:
             return Acceptance((), "the budget ended before the graph was measured", False)
         if of_layouts:
             say("the whole graph with eager's layouts")
             return decide_layouts(trial.measure_layouts())
-        replayed = _measure_replay(trial, say) if still is not None else None
+        replayed = _measure_replay(trial, say) if static_inputs is not None else None
         decided = _decide(promises, trial, deadline, say) if promises else Acceptance(())
         layouts = bool(request["eager_layouts"])
         return replace(decided, eager_layouts=layouts, replay=trial.replays, replayed=replayed)

@@ -30,7 +30,7 @@ from cuda_agent_backend.acceptance.speed import Call, measure_speedups
 from cuda_agent_backend.graph.layouts import EAGERS
 from cuda_agent_backend.graph.origins import restore
 from cuda_agent_backend.partition.report import finite
-from cuda_agent_backend.runtime.cuda_graph import Replayed
+from cuda_agent_backend.runtime.cuda_graph import CudaGraphCall
 from cuda_agent_backend.runtime.inductor_timing import compiling
 from sandbox.accuracy.nearby import several, while_there_is_room
 from sandbox.accuracy.oracle import run_eager, run_oracle
@@ -55,7 +55,7 @@ class Trial:
     """The graph without and with kernels, compiled, on common inputs. Used in a process of its own.
 
     lock: by which it takes turns on the device with other processes. recorded: a folder with real inputs of the graph.
-    still: which inputs are parameters; None for a graph that is not to be replayed. origins: of its operators.
+    static_inputs: which inputs are parameters; None for a graph that is not to be replayed. origins: of its operators.
     Results are compared on random inputs and on real ones. Calls are timed on the real ones, since what is in them may
     decide how fast a gather is; but not where a first call on dummies makes nothing but one number, or NaN, of them.
     """
@@ -67,11 +67,11 @@ class Trial:
         seed: int,
         lock: DeviceLock,
         recorded: Path | None = None,
-        still: Sequence[int] | None = None,
+        static_inputs: Sequence[int] | None = None,
         origins: Sequence[str] = (),
     ) -> None:
         self.task, self.inductor, self.lock = task, dict(inductor), lock
-        self.still, self.origins, self._seed = still, origins, seed
+        self.static_inputs, self.origins, self._seed = static_inputs, origins, seed
         self.replays = False
         self._loaded: list[Call] = []
         self._module = build_graph(task)
@@ -180,7 +180,7 @@ class Trial:
         return call
 
     def _replayed(self, call: Call) -> Call:
-        made = Replayed(lambda *given: call(given), self.still or ())
+        made = CudaGraphCall(lambda *given: call(given), self.static_inputs or ())
         return lambda given: list(made(*given))
 
     def _compile(self, module: torch.fx.GraphModule, inputs: Tensors, **more: Any) -> Call:

@@ -26,10 +26,11 @@ from sandbox.task.task import Task
 class WholeGraph:
     """A graph to be measured. name: its own in the acceptance table. keys: of the kernels that it could use.
 
-    inputs: a folder with real inputs of it, if there are any. eager_layouts: its convolutions keep eager's layouts,
-    with the kernels and without. still: which inputs are parameters, where the graph may be replayed; that is measured,
-    too. Where there are no kernels and it may not, eager's layouts are measured, against Inductor's choice. origins: of
-    its operators (see there).
+    inputs: a folder with real inputs of it, "" if there is none. eager_layouts: its convolutions keep eager's layouts,
+    with the kernels and without. static_inputs: which inputs are parameters, where the graph may be replayed; that is
+    then measured, too; None where it may not. origins: of its operators (see `graph.origins`).
+
+    Without kernels and without replay it is eager's layouts that are measured, against those that Inductor chooses.
     """
 
     name: str
@@ -37,7 +38,7 @@ class WholeGraph:
     keys: tuple[KernelKey, ...] = ()
     inputs: str = ""
     eager_layouts: bool = False
-    still: tuple[int, ...] | None = None
+    static_inputs: tuple[int, ...] | None = None
     origins: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -48,7 +49,7 @@ class WholeGraph:
             "kernels": [key.to_fields() for key in self.keys],
             "inputs": self.inputs,
             "eager_layouts": self.eager_layouts,
-            "still": self.still,
+            "static_inputs": self.static_inputs,
             "origins": self.origins,
         }
 

@@ -25,8 +25,6 @@ from cuda_agent_backend import log
 from cuda_agent_backend.frontend.weight_split import Split, bytes_of, split_off_weights
 
 Call = Callable[..., Any]
-
-
 _changes = 0
 
 
@@ -40,9 +38,9 @@ def with_prepacking(inner: Call, tell: Callable[[Split], None] = lambda _: None)
     """Inductor's `compile_fx_inner`, or what stands for it, for graphs cut in two. tell: is told of each before."""
 
     def compile_split(gm: GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Any:
-        still = tuple(kwargs.get("static_input_idxs") or ())
+        static_inputs = tuple(kwargs.get("static_input_idxs") or ())
         found = (
-            split_off_weights(gm, still)
+            split_off_weights(gm, static_inputs)
             if kwargs.get("is_inference") and not config.freezing
             else None
         )
@@ -54,7 +52,7 @@ def with_prepacking(inner: Call, tell: Callable[[Split], None] = lambda _: None)
         )
         tell(found)
         inputs = [*example_inputs, *found.values]
-        kwargs["static_input_idxs"] = [*still, *range(len(example_inputs), len(inputs))]
+        kwargs["static_input_idxs"] = [*static_inputs, *range(len(example_inputs), len(inputs))]
         return _boxed(Prepacked(inner(found.rest, inputs, **kwargs), found))
 
     return compile_split

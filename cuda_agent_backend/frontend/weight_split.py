@@ -16,11 +16,7 @@ from cuda_agent_backend.operators.kinds import Kind, kind_of
 
 FUSED = (Kind.SOURCE, Kind.VIEW, Kind.CONSTANT, Kind.COMPUTE)
 """What reads its operands as it goes: a value that only these use is not in memory."""
-
-
 NAMESPACES = ("aten", "prims")
-
-
 UNDEFINED = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
 
 
@@ -43,14 +39,14 @@ class Split:
             return [_strided(value, wanted.stride()) for value, wanted in pairs]
 
 
-def split_off_weights(gm: GraphModule, still: Collection[int]) -> Split | None:
+def split_off_weights(gm: GraphModule, static_inputs: Collection[int]) -> Split | None:
     """Cut what only the inputs of these numbers, and constants, go into; None where that is nothing worth keeping.
 
     gm: a graph of ATen operators with fake values, as AOTAutograd gives it to Inductor.
     """
     graph = gm.graph
     inputs = graph.find_nodes(op="placeholder")
-    sources = _sources(graph, {inputs[number] for number in still})
+    sources = _sources(graph, {inputs[number] for number in static_inputs})
     kept = _worth_keeping(graph, sources)
     ends = [node for node in kept if any(user not in kept for user in node.users)]
     if not ends:

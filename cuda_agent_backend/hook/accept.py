@@ -38,7 +38,7 @@ def accept(
     Without kernels, a graph that may be replayed is measured as well.
     """
     keys = sorted({hit.key for hit in candidates.hits}, key=lambda key: key.digest)
-    asked = bool(keys) or subject.still is not None
+    asked = bool(keys) or subject.static_inputs is not None
     if not asked or compilation.options.acceptance == "trust":
         return Accepted(candidates)
     decision = known_decision(compilation, subject.name, keys)

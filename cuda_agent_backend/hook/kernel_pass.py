@@ -25,9 +25,9 @@ from cuda_agent_backend.hook.compilation import Compilation
 from cuda_agent_backend.hook.walk import Observe, walk
 from cuda_agent_backend.options import Options
 from cuda_agent_backend.partition.report import GraphReport
-from cuda_agent_backend.runtime.cuda_graph import may_replay, still_inputs, wanted
 from cuda_agent_backend.runtime.kernels import Kernels
 from cuda_agent_backend.runtime.machine import arch_of, precision_flags, toolchain_of
+from cuda_agent_backend.runtime.replayable import aot_static_inputs, may_replay, replay_is_wanted
 from cuda_agent_backend.search.protocol import Searcher
 from cuda_agent_backend.sources import source_digest
 
@@ -44,7 +44,7 @@ class KernelPass(GraphPass):  # type: ignore[misc]
 
     before: passes of the user's own, run first. observe: see `walk.Observe`. recorded: folders with real inputs of
     tasks, by task digest. inputs: a folder with those of the whole graph, if there are any.
-    still: which inputs of the graph are parameters, where that is known better than while it compiles.
+    static_inputs: which inputs of the graph are parameters, where that is known better than while it compiles.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         observe: Observe | None = None,
         recorded: Mapping[str, str] | None = None,
         inputs: str = "",
-        still: tuple[int, ...] | None = None,
+        static_inputs: tuple[int, ...] | None = None,
     ) -> None:
         self.options = options
         self.kernels = kernels
@@ -65,7 +65,7 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         self.observe = observe
         self.recorded = recorded
         self.inputs = inputs
-        self._still = still
+        self._static_inputs = static_inputs
         self.replayable = True
         """Whether what Dynamo made can be replayed, as far as it is known."""
         self.nested = False
@@ -106,18 +106,18 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         compilation = Compilation(
             self.options, self.kernels, self.searcher, self.recorded, self.inputs, self.examples
         )
-        still = self._replayable(graph) if is_inference else None
+        static_inputs = self._static_inputs_to_replay(graph) if is_inference else None
         layouts = is_inference and not self.nested
-        report, later = walk(graph, compilation, still, layouts, self.observe)
+        report, later = walk(graph, compilation, static_inputs, layouts, self.observe)
         self.reports.append(report)
         self.later = later or self.later
 
-    def _replayable(self, graph: Graph) -> tuple[int, ...] | None:
+    def _static_inputs_to_replay(self, graph: Graph) -> tuple[int, ...] | None:
         """Which inputs are parameters, where it is to be measured whether the graph is replayed."""
-        if self.nested or not self.replayable or not wanted(self.options):
+        if self.nested or not self.replayable or not replay_is_wanted(self.options):
             return None
-        still = still_inputs() if self._still is None else self._still
-        return still if still is not None and may_replay(graph) else None
+        static_inputs = aot_static_inputs() if self._static_inputs is None else self._static_inputs
+        return static_inputs if static_inputs is not None and may_replay(graph) else None
 
     def splits(self, parts: Split) -> None:
         """What the graph is first called with has the values that are kept of its weights behind it. Never raises."""

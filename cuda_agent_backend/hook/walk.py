@@ -35,13 +35,13 @@ Observe = Callable[[Sequence[Region], GraphReport], None]
 def walk(
     graph: Graph,
     compilation: Compilation,
-    still: tuple[int, ...] | None,
+    static_inputs: tuple[int, ...] | None,
     may_choose_layouts: bool,
     observe: Observe | None = None,
 ) -> tuple[GraphReport, WholeGraph | None]:
     """Put kernels into a graph; what became of its regions, and what is to be measured after a background search.
 
-    still: which inputs are parameters, None where the graph is not to be replayed.
+    static_inputs: which inputs are parameters, None where the graph is not to be replayed.
     """
     started = time.perf_counter()
     with inductor_layouts(graph):
@@ -54,7 +54,7 @@ def walk(
     with inductor_layouts(graph):
         if layouts.get("eager_layouts"):  # other strides make other regions
             regions = partition(graph, min_bytes=compilation.options.min_bytes)
-        return _from_regions(graph, regions, layouts, compilation, still, started, observe)
+        return _from_regions(graph, regions, layouts, compilation, static_inputs, started, observe)
 
 
 def _from_regions(
@@ -62,14 +62,14 @@ def _from_regions(
     regions: Sequence[Region],
     layouts: dict[str, Any],
     compilation: Compilation,
-    still: tuple[int, ...] | None,
+    static_inputs: tuple[int, ...] | None,
     started: float,
     observe: Observe | None,
 ) -> tuple[GraphReport, WholeGraph | None]:
-    digest = graph_digest(graph) if regions or still is not None else ""
+    digest = graph_digest(graph) if regions or static_inputs is not None else ""
     eagers = bool(layouts.get("eager_layouts"))
-    name = whole_graph_digest(digest, compilation.options.plain_inductor, still, eagers)
-    subject = Subject(graph, name, eagers, still)
+    name = whole_graph_digest(digest, compilation.options.plain_inductor, static_inputs, eagers)
+    subject = Subject(graph, name, eagers, static_inputs)
     candidates = look_up(regions, compilation)
     found = search(candidates, subject, compilation)
     accepted = accept(found.candidates, subject, compilation, started)

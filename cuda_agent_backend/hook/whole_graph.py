@@ -19,12 +19,15 @@ from kernel_cache import Corrupt, KernelKey
 
 @dataclass(frozen=True)
 class Subject:
-    """A graph under measurement. name: its own in the acceptance table. eager_layouts, still: see `WholeGraph`."""
+    """A graph under measurement. name: its own in the acceptance table.
+
+    eager_layouts, static_inputs: see `WholeGraph`.
+    """
 
     graph: Graph
     name: str
     eager_layouts: bool = False
-    still: tuple[int, ...] | None = None
+    static_inputs: tuple[int, ...] | None = None
 
     def with_kernels(self, keys: Sequence[KernelKey]) -> WholeGraph | NotATask:
         """The graph to be measured with these kernels, or why it cannot be."""
@@ -32,8 +35,8 @@ class Subject:
         if isinstance(task, NotATask):
             return task
         known = origins(self.graph)
-        layouts, still = self.eager_layouts, self.still
-        return WholeGraph(self.name, task, tuple(keys), "", layouts, still, known)
+        layouts, static_inputs = self.eager_layouts, self.static_inputs
+        return WholeGraph(self.name, task, tuple(keys), "", layouts, static_inputs, known)
 
 
 def is_backward(graph: Graph) -> bool:

@@ -28,8 +28,6 @@ SORT_PASSES = 8.0
 """How often a library's sort moves its bytes, to the nearest handful: measured, it takes 14 times the least traffic."""
 MULTIPLICATIONS_PER_BYTE = 5
 """How many multiplications a cpu's core makes in the time in which it moves a byte, to the nearest handful."""
-
-
 STEP_BYTES = 20_000_000
 """What could be moved while a library does a step of a recurrent layer, some 10 microseconds, mostly of waiting."""
 

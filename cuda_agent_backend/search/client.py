@@ -196,7 +196,7 @@ class SearchClient(Searcher):
             f"{len(whole.keys)} kernels"
             if whole.keys
             else "eager's layouts"
-            if whole.still is None
+            if whole.static_inputs is None
             else "a recording"
         )
         title = f"measuring the whole graph with {what}"

@@ -93,7 +93,7 @@ def _measurement(request: Mapping[str, Any], setup: Setup, budget_s: float) -> d
         "device_lock": setup.device_lock and str(setup.device_lock),
         "inputs": request["inputs"],
         "eager_layouts": request["eager_layouts"],
-        "still": request["still"],
+        "static_inputs": request["static_inputs"],
         "origins": request["origins"],
     }
 

@@ -26,8 +26,8 @@ from cuda_agent_backend.graph.layouts import channels_last, choosing, inductor_l
 from cuda_agent_backend.graph.unsigned import count_in_signed
 from cuda_agent_backend.options import Options
 from cuda_agent_backend.partition.regions import partition
-from cuda_agent_backend.runtime.cuda_graph import still_in, still_inputs
 from cuda_agent_backend.runtime.inductor_timing import compiling
+from cuda_agent_backend.runtime.replayable import aot_static_inputs, dynamo_static_inputs
 from cuda_agent_backend.runtime.tensor_files import RECORD_LIMIT, record, save
 from cuda_agent_backend.tools.model_oracle import device_of
 from sandbox.accuracy.perturb_inputs import flat_storage
@@ -39,12 +39,12 @@ Stride = tuple[int, ...]
 @dataclass
 class Captured:
     """A post-grad graph. `recorded`: folders with the real inputs of its tasks, by task digest. `inputs`: that with its
-    own, in the order of its placeholders; empty if they were not recorded. `still`: see `cudagraph.still_inputs`."""
+    own, in the order of its placeholders; empty if they were not recorded. `static_inputs`: see `replayable`."""
 
     module: GraphModule
     recorded: dict[str, str] = field(default_factory=dict)
     inputs: str = ""
-    still: tuple[int, ...] | None = None
+    static_inputs: tuple[int, ...] | None = None
 
 
 class _Stop(BaseException):
@@ -102,11 +102,11 @@ def capture(
             return gm.forward
         decompose(gm)
         before = len(graphs)
-        replayable = still_in(gm) is not None and not options.prepack
+        replayable = dynamo_static_inputs(gm) is not None and not options.prepack
         own = with_prepacking(inner) if options.prepack else inner
         made = compile_fx(gm, example_inputs, inner_compile=own)
         for found in graphs[before:]:
-            found.still = found.still if replayable else None
+            found.static_inputs = found.static_inputs if replayable else None
         return made
 
     torch._dynamo.reset()
@@ -138,7 +138,7 @@ def _post_grad(
         compile_fx_inner(gm, example_inputs, **kwargs)
     if take.module is None:
         raise RuntimeError("Inductor did not run its post-grad passes")
-    return Captured(take.module, still=still_inputs())
+    return Captured(take.module, static_inputs=aot_static_inputs())
 
 
 def _interpret(

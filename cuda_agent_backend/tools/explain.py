@@ -58,7 +58,9 @@ def explain(
                 estimate(regions, _without_cache(regions, str(kernels)))
         else:
             with choosing(wishes.plain_inductor):
-                hook = KernelPass(wishes, kernels, observe=estimate, still=found.still)
+                hook = KernelPass(
+                    wishes, kernels, observe=estimate, static_inputs=found.static_inputs
+                )
                 hook(found.module.graph, is_inference=not training)
     problem = str(kernels) if isinstance(kernels, CacheUnavailable) else ""
     return Explanation(tuple(reports), problem)

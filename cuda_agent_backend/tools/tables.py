@@ -26,8 +26,6 @@ UNBROKEN = frozenset(
 )
 DECIDING = ("keep", "rows", "keys", "vector", "chunk", "stages", "unroll", "threads")
 """Parameters of schedules that are shown, those that say most first, unless they are 0 or 1."""
-
-
 Speedup = tuple[float | None, float | None, float | None]
 """Lower bound of the 95 % interval, median, upper bound; None for what is not known."""
 

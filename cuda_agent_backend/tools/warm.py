@@ -79,7 +79,7 @@ def warm(
                 searcher,
                 recorded=found.recorded,
                 inputs=found.inputs,
-                still=found.still,
+                static_inputs=found.static_inputs,
             )
             with choosing(wishes.plain_inductor):
                 hook(found.module.graph, is_inference=not training)

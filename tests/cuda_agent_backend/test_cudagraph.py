@@ -31,10 +31,15 @@ from cuda_agent_backend.acceptance.rule import (
 from cuda_agent_backend.acceptance.whole_graph import WholeGraph, graph_task
 from cuda_agent_backend.hook import kernel_pass as hook
 from cuda_agent_backend.runtime import cuda_graph as cudagraph
-from cuda_agent_backend.runtime import kernels
-from cuda_agent_backend.runtime.cuda_graph import Replayed, may_replay, name_of, still_in
+from cuda_agent_backend.runtime import kernels, replayable
+from cuda_agent_backend.runtime.cuda_graph import CudaGraphCall
 from cuda_agent_backend.runtime.graph_capture import Unrecordable, give_back, own_stream
 from cuda_agent_backend.runtime.machine import all_flags
+from cuda_agent_backend.runtime.replayable import (
+    dynamo_graph_name,
+    dynamo_static_inputs,
+    may_replay,
+)
 from cuda_agent_backend.tools import capture as capturing
 from cuda_agent_backend.tools.capture import capture
 from kernel_cache import KernelCache
@@ -85,7 +90,7 @@ def linear(x: Tensor, w: Tensor) -> list[Tensor | None]:
 
 def test_the_first_call_is_recorded_and_the_others_replayed() -> None:
     call, w = Counted(linear), torch.randn(4, 4)
-    replayed = Replayed(call, (1,), HostRecording)
+    replayed = CudaGraphCall(call, (1,), HostRecording)
     for _ in range(4):
         x = torch.randn(3, 4)
         found, wanted = replayed(x, w), linear(x, w)
@@ -99,7 +104,7 @@ def test_the_first_call_is_recorded_and_the_others_replayed() -> None:
 
 def test_outputs_are_the_callers_and_stay_as_they_are() -> None:
     w = torch.randn(4, 4)
-    replayed = Replayed(linear, (1,), HostRecording)
+    replayed = CudaGraphCall(linear, (1,), HostRecording)
     given = [torch.randn(3, 4) for _ in range(4)]
     found = [replayed(x, w) for x in given]
     for x, own in zip(given, found, strict=True):
@@ -109,7 +114,7 @@ def test_outputs_are_the_callers_and_stay_as_they_are() -> None:
 
 def test_parameters_that_change_in_place_are_read_and_those_that_moved_are_recorded_anew() -> None:
     x, w = torch.randn(3, 4), torch.randn(4, 4)
-    replayed = Replayed(linear, (1,), HostRecording)
+    replayed = CudaGraphCall(linear, (1,), HostRecording)
     for _ in range(3):
         replayed(x, w)
     w.mul_(3)
@@ -122,7 +127,7 @@ def test_parameters_that_change_in_place_are_read_and_those_that_moved_are_recor
 
 def test_parameters_that_keep_moving_are_not_followed_for_ever() -> None:
     x, places = torch.randn(3, 4), [torch.randn(4, 4) for _ in range(30)]
-    replayed = Replayed(linear, (1,), HostRecording)
+    replayed = CudaGraphCall(linear, (1,), HostRecording)
     for w in places:
         torch.testing.assert_close(replayed(x, w)[0], x @ w)
     assert HostRecording.made == cudagraph.MOST_RECORDINGS and "keep moving" in replayed.reason
@@ -163,7 +168,7 @@ def gives_a_number(x: Tensor, w: Tensor) -> list[Any]:
 def test_what_copies_would_not_be_true_to_is_called_as_it_is(
     call: Callable[..., Any], reason: str
 ) -> None:
-    replayed = Replayed(call, (1,), HostRecording)
+    replayed = CudaGraphCall(call, (1,), HostRecording)
     for _ in range(4):
         x, w = torch.randn(3, 4), torch.randn(4, 4)
         wanted = call(x.clone(), w)
@@ -175,7 +180,7 @@ def test_what_cannot_be_recorded_is_called_as_it_is() -> None:
     def fails(*_: Any) -> Any:
         raise Unrecordable("not today")
 
-    replayed, x, w = Replayed(linear, (1,), fails), torch.randn(3, 4), torch.randn(4, 4)
+    replayed, x, w = CudaGraphCall(linear, (1,), fails), torch.randn(3, 4), torch.randn(4, 4)
     for _ in range(3):
         torch.testing.assert_close(replayed(x, w)[0], x @ w)
     assert "not today" in replayed.reason
@@ -189,7 +194,7 @@ def test_a_replay_that_does_not_give_what_a_call_does_is_not_used() -> None:
         return [x @ w + next(counts)]
 
     counts, x, w = iter(range(100)), torch.randn(3, 4), torch.randn(4, 4)
-    replayed = Replayed(fresh, (1,), Empty)
+    replayed = CudaGraphCall(fresh, (1,), Empty)
     found = [replayed(x, w)[0] for _ in range(3)]
     assert "does not give what a call does" in replayed.reason
     torch.testing.assert_close(found, [x @ w, x @ w + 2, x @ w + 3])
@@ -206,7 +211,7 @@ def test_results_that_differ_by_rounding_are_alike_and_others_are_not() -> None:
 
 def test_while_another_graph_is_recorded_calls_are_as_they_are() -> None:
     x, w = torch.randn(3, 4), torch.randn(4, 4)
-    replayed = Replayed(linear, (1,), HostRecording)
+    replayed = CudaGraphCall(linear, (1,), HostRecording)
     with cudagraph._recording:
         for _ in range(3):
             torch.testing.assert_close(replayed(x, w)[0], x @ w)
@@ -217,17 +222,17 @@ def test_while_another_graph_is_recorded_calls_are_as_they_are() -> None:
 
 
 def test_inputs_that_are_no_tensors_are_not_recorded() -> None:
-    replayed = Replayed(lambda x, n: [x * n], (), HostRecording)
+    replayed = CudaGraphCall(lambda x, n: [x * n], (), HostRecording)
     for n in range(3):
         assert float(replayed(torch.ones(1), n)[0]) == n
     assert "not tensors" in replayed.reason and HostRecording.made == 0
-    nothing = Replayed(lambda: [torch.ones(2)], (), HostRecording)
+    nothing = CudaGraphCall(lambda: [torch.ones(2)], (), HostRecording)
     assert torch.equal(nothing()[0], torch.ones(2)) and nothing.reason
 
 
 def test_inference_mode_and_its_end_change_nothing() -> None:
     w = torch.randn(4, 4)
-    replayed = Replayed(linear, (1,), HostRecording)
+    replayed = CudaGraphCall(linear, (1,), HostRecording)
     for inside in (True, True, True, False, True, False):
         with torch.inference_mode(inside):
             x = torch.randn(3, 4)
@@ -237,7 +242,7 @@ def test_inference_mode_and_its_end_change_nothing() -> None:
 
 def test_threads_get_their_own_results() -> None:
     w = torch.randn(4, 4)
-    replayed = Replayed(linear, (1,), HostRecording)
+    replayed = CudaGraphCall(linear, (1,), HostRecording)
     wrong: list[float] = []
 
     def work(value: float) -> None:
@@ -321,7 +326,7 @@ def graph_of(model: Callable[..., Any], *inputs: Tensor, grad: bool = False) -> 
     torch._dynamo.reset()
 
     def take(gm: Any, _: Any) -> Any:
-        seen.append((still_in(gm), name_of(gm, {"max_autotune": False})))
+        seen.append((dynamo_static_inputs(gm), dynamo_graph_name(gm, {"max_autotune": False})))
         return gm.forward
 
     with torch.set_grad_enabled(grad):
@@ -336,9 +341,9 @@ def test_graphs_have_names_by_what_they_do_and_how_they_are_called(
 ) -> None:
     monkeypatch.setattr(Tensor, "is_cuda", property(lambda _: True))
     x = torch.randn(4, 8)
-    (still, name), same = graph_of(Net(), x), graph_of(Net(), x)
-    assert still == (1,) or still == (0,)
-    assert same == (still, name)
+    (static_inputs, name), same = graph_of(Net(), x), graph_of(Net(), x)
+    assert static_inputs == (1,) or static_inputs == (0,)
+    assert same == (static_inputs, name)
     others = [graph_of(Net(), torch.randn(5, 8)), graph_of(Net(), x, grad=True)]
     others.append(graph_of(lambda x: several(x, x.new_ones(8, 8)), x))
     assert len({name, *(other for _, other in others)}) == 4
@@ -356,7 +361,7 @@ def test_a_graph_without_inputs_has_none_that_stay_and_is_compiled(tmp_path: Pat
 
 def test_wrapped_tensors_are_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Tensor, "is_cuda", property(lambda _: True))
-    monkeypatch.setattr(cudagraph, "_wraps", lambda _: True)
+    monkeypatch.setattr(replayable, "_wraps", lambda _: True)
     assert graph_of(Net(), torch.randn(4, 8))[0] is None
 
 
@@ -403,8 +408,8 @@ def as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     """All but the device."""
     monkeypatch.setattr(hook, "may_replay", lambda _: True)
     monkeypatch.setattr(digests, "arch_of", lambda _: "sm_90a")
-    monkeypatch.setattr(backend, "still_in", lambda _: (1,))
-    monkeypatch.setattr(backend, "Replayed", lambda c, s: Replayed(c, s, HostRecording))
+    monkeypatch.setattr(backend, "dynamo_static_inputs", lambda _: (1,))
+    monkeypatch.setattr(backend, "CudaGraphCall", lambda c, s: CudaGraphCall(c, s, HostRecording))
 
 
 def run_with(options: Any, searcher: Any, **patches: Any) -> Any:
@@ -426,7 +431,7 @@ def test_a_graph_is_replayed_where_it_was_measured_to_be_faster(
     options = kit.options_in(tmp_path, search="search", acceptance="measure")
     asked = Decides(kit.cache_of(options), replays)
     found = run_with(options, asked, force_disable_caches=True)
-    assert [whole.still for whole in asked.asked] == [()] and not asked.asked[0].keys
+    assert [whole.static_inputs for whole in asked.asked] == [()] and not asked.asked[0].keys
     assert found.reports[0].replayed == replays == ("replayed" in found.reports[0].summary())
     assert bool(HostRecording.made) == replays
     before = HostRecording.made
@@ -450,7 +455,7 @@ def test_a_decision_holds_for_what_it_was_made_under(
 
     assert [again(), again()] == [1, 0]
     assert again(replace(options, inductor={"max_autotune": False})) == 1
-    monkeypatch.setattr(hook, "still_inputs", lambda: (0,))
+    monkeypatch.setattr(hook, "aot_static_inputs", lambda: (0,))
     assert again() == 1
     monkeypatch.setattr(digests, "arch_of", lambda _: "sm_80")
     assert again() == 1
@@ -462,7 +467,7 @@ def test_a_decision_holds_for_what_it_was_made_under(
 def test_kernels_are_measured_launched_where_the_graph_will_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backend, "still_in", lambda _: None)
+    monkeypatch.setattr(backend, "dynamo_static_inputs", lambda _: None)
     options = kit.options_in(tmp_path, search="search", acceptance="measure")
     asked = Decides(kit.cache_of(options), True)
     assert not run_with(options, asked, force_disable_caches=True).reports[0].replayed
@@ -510,10 +515,10 @@ def test_the_recording_is_measured_against_the_launches(
 ) -> None:
     """The measurement itself, but for its clock and the device."""
     x, w = torch.randn(8, 8), torch.randn(8, 8)
-    assert capture(several, (x, w), kit.options_in(tmp_path))[0].still is None
-    monkeypatch.setattr(capturing, "still_in", lambda _: ())
+    assert capture(several, (x, w), kit.options_in(tmp_path))[0].static_inputs is None
+    monkeypatch.setattr(capturing, "dynamo_static_inputs", lambda _: ())
     (found,) = capture(several, (x, w), kit.options_in(tmp_path), record_in=tmp_path / "real")
-    assert found.still == ()
+    assert found.static_inputs == ()
     whole = graph_task(found.module.graph)
     assert isinstance(whole, Task)
 
@@ -526,7 +531,7 @@ def test_the_recording_is_measured_against_the_launches(
     request = {"graph": whole.to_json(), "kernels": [], "inputs": found.inputs}
     request |= {"cache_dir": str(tmp_path / "cache"), "native_dir": str(tmp_path / "native")}
     request |= {"inductor": {}, "budget_s": 60.0, "flags": all_flags(), "seed": 0}
-    request |= {"eager_layouts": False, "still": [], "origins": []}
+    request |= {"eager_layouts": False, "static_inputs": [], "origins": []}
     with config.patch(force_disable_caches=True):
         decided = accept.run(request, lambda _: None)
     assert isinstance(decided, Acceptance), decided
@@ -555,7 +560,7 @@ def test_what_a_recording_must_bring(measured: Measured, wanted: bool) -> None:
 @on_gpu
 def test_a_cuda_graph_gives_what_the_launches_give() -> None:
     w = torch.randn(64, 64, device="cuda")
-    replayed = Replayed(lambda x, w: [several(x, w), x.t() * 2], (1,))
+    replayed = CudaGraphCall(lambda x, w: [several(x, w), x.t() * 2], (1,))
     kept = []
     for _ in range(5):
         x = torch.randn(32, 64, device="cuda")
@@ -574,7 +579,7 @@ def test_a_cuda_graph_gives_what_the_launches_give() -> None:
 @on_gpu
 def test_streams_do_not_meet_in_a_recording() -> None:
     w = torch.randn(512, 512, device="cuda") / 512**0.5
-    replayed = Replayed(lambda x, w: [several(x, w)], (1,))
+    replayed = CudaGraphCall(lambda x, w: [several(x, w)], (1,))
     streams = [torch.cuda.Stream() for _ in range(3)]
     inputs = [torch.randn(512, 512, device="cuda") for _ in streams]
     wanted = [several(x, w) for x in inputs]
@@ -596,7 +601,9 @@ def test_a_recording_keeps_the_work_space_of_libraries() -> None:
     """Torch frees all of it before and after each CUDA graph of torch.compile. There are more recordings than torch has
     streams to hand out."""
     x, w = torch.randn(8, 1 << 16, device="cuda"), torch.randn(1 << 16, 8, device="cuda") / 256
-    replayed = [Replayed(lambda x, w: [torch.tanh(x @ w) @ w.t() @ w], (1,)) for _ in range(40)]
+    replayed = [
+        CudaGraphCall(lambda x, w: [torch.tanh(x @ w) @ w.t() @ w], (1,)) for _ in range(40)
+    ]
     wanted = torch.tanh(x @ w) @ w.t() @ w
     for one in replayed:
         for _ in range(2):
@@ -622,7 +629,7 @@ def test_without_a_stream_nothing_is_recorded(error: int, monkeypatch: pytest.Mo
 @on_gpu
 def test_within_somebody_elses_recording_a_graph_is_called_as_it_is() -> None:
     w, x = torch.randn(64, 64, device="cuda"), torch.randn(32, 64, device="cuda")
-    replayed = Replayed(lambda x, w: [several(x, w)], (1,))
+    replayed = CudaGraphCall(lambda x, w: [several(x, w)], (1,))
     for _ in range(3):
         replayed(x, w)
     graph = torch.cuda.CUDAGraph()
@@ -655,7 +662,7 @@ def test_after_a_recording_that_failed_work_goes_where_it_went() -> None:
         return [x * float(x.sum())] if torch.cuda.is_current_stream_capturing() else [x * x.sum()]
 
     before, x = torch.cuda.current_stream(), torch.rand(4, device="cuda")
-    replayed = Replayed(waits, ())
+    replayed = CudaGraphCall(waits, ())
     for _ in range(3):
         torch.testing.assert_close(replayed(x)[0], x * x.sum())
         assert torch.cuda.current_stream() == before
@@ -685,7 +692,7 @@ def test_after_a_recording_that_failed_memory_is_used_again(fails: str) -> None:
         return [y * float(y.sum())]
 
     x, side = torch.rand(1 << 20, device="cuda"), torch.cuda.Stream()
-    replayed = Replayed(call, ())
+    replayed = CudaGraphCall(call, ())
     for _ in range(3):
         torch.testing.assert_close(replayed(x)[0], x + 1)
     assert replayed.reason
@@ -700,7 +707,7 @@ def test_after_a_recording_that_failed_memory_is_used_again(fails: str) -> None:
     )  # when torch asks for memory, it looks what other streams have done with
     assert active_bytes() - before <= 4096 and small.is_cuda
     torch.cuda.empty_cache()
-    again = Replayed(lambda x: [torch.tanh(x * x).sum(0, keepdim=True)], ())
+    again = CudaGraphCall(lambda x: [torch.tanh(x * x).sum(0, keepdim=True)], ())
     for _ in range(3):
         again(x)
     assert not again.reason
@@ -711,7 +718,7 @@ def test_each_device_has_recordings_of_its_own() -> None:
     for number in (0, 1, 0):
         with torch.cuda.device(number):
             w = torch.randn(64, 64, device="cuda")
-            replayed = Replayed(lambda x, w: [several(x, w)], (1,))
+            replayed = CudaGraphCall(lambda x, w: [several(x, w)], (1,))
             for _ in range(5):
                 x = torch.randn(32, 64, device="cuda")
                 torch.testing.assert_close(replayed(x, w)[0], several(x, w))
@@ -728,7 +735,7 @@ def test_threads_may_record_at_once() -> None:
     def work(number: int) -> None:
         own = torch.Generator("cuda").manual_seed(number)
         w = torch.randn(64, 64, device="cuda", generator=own)
-        replayed = Replayed(lambda x, w: [several(x, w)], (1,))
+        replayed = CudaGraphCall(lambda x, w: [several(x, w)], (1,))
         for _ in range(20):
             x = torch.randn(32, 64, device="cuda", generator=own)
             torch.testing.assert_close(replayed(x, w)[0], several(x, w), atol=1e-4, rtol=0)
@@ -742,7 +749,7 @@ def test_threads_may_record_at_once() -> None:
 @pytest.mark.gpu
 @on_gpu
 def test_what_waits_for_the_device_is_not_recorded() -> None:
-    replayed = Replayed(lambda x: [x * float(x.sum())], ())
+    replayed = CudaGraphCall(lambda x: [x * float(x.sum())], ())
     for _ in range(4):
         x = torch.rand(4, device="cuda")
         torch.testing.assert_close(replayed(x)[0], x * x.sum())

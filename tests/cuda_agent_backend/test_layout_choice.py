@@ -258,7 +258,7 @@ def test_both_choices_are_compiled_and_compared(
     monkeypatch.setattr(GraphLowering, "__init__", lowering)
     monkeypatch.setattr(speed, "take_samples", timed)
     request = {"graph": whole.to_json(), "kernels": [], "inputs": folder, "eager_layouts": True}
-    request |= {"still": None, "origins": []}
+    request |= {"static_inputs": None, "origins": []}
     request |= {"cache_dir": str(tmp_path / "cache"), "native_dir": str(tmp_path / "native")}
     request |= {"inductor": {}, "budget_s": 60.0, "flags": all_flags(), "seed": 0}
     with config.patch(force_disable_caches=True):

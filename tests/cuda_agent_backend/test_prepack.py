@@ -65,14 +65,14 @@ class Masked(nn.Module):
 
 
 def parts_of(
-    function: Callable[..., Any], inputs: tuple[Tensor, ...], still: tuple[int, ...]
+    function: Callable[..., Any], inputs: tuple[Tensor, ...], static_inputs: tuple[int, ...]
 ) -> Split | None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     fake = FakeTensorMode()
     given = [fake.from_tensor(value) for value in inputs]
     with fake:
-        return split_off_weights(make_fx(function)(*given), still)
+        return split_off_weights(make_fx(function)(*given), static_inputs)
 
 
 def shapes(parts: Split | None) -> list[tuple[int, ...]]:
@@ -205,10 +205,12 @@ def test_what_is_explained_is_the_rest() -> None:
 
 
 def test_a_graph_that_is_prepacked_is_not_replayed(tmp_path: Path) -> None:
-    from cuda_agent_backend.runtime.cuda_graph import wanted
+    from cuda_agent_backend.runtime.replayable import replay_is_wanted
 
     plain = Options(tmp_path, tmp_path)
-    assert wanted(plain) and not wanted(Options(tmp_path, tmp_path, prepack=True))
+    assert replay_is_wanted(plain) and not replay_is_wanted(
+        Options(tmp_path, tmp_path, prepack=True)
+    )
 
 
 def test_threads_that_meet_a_change_compute_once(made: list[Prepacked]) -> None:

@@ -27,7 +27,7 @@ from cuda_agent_backend.graph.canonical import Canonical, canonical
 from cuda_agent_backend.partition.estimate import saving
 from cuda_agent_backend.partition.regions import partition
 from cuda_agent_backend.runtime import kernels
-from cuda_agent_backend.runtime.cuda_graph import may_replay
+from cuda_agent_backend.runtime.replayable import may_replay
 from cuda_agent_backend.tools.capture import capture
 from cuda_agent_backend.tools.explain import explain
 from sandbox.accuracy.bounds import input_bounds
