@@ -25,7 +25,8 @@ from torch.utils._pytree import tree_leaves
 from cuda_agent_backend.frontend.decompose import decompose
 from cuda_agent_backend.frontend.recurrent_modules import mark_as_ours, trace_through, use_operators
 from cuda_agent_backend.options import Options
-from cuda_agent_backend.tools.capture import _no_caches, _post_grad
+from cuda_agent_backend.tools.capture import post_grad_graph
+from cuda_agent_backend.tools.model_state import without_torch_caches
 
 PRACTICE = Path(__file__).parent / "practice"
 Make = Callable[[], tuple[nn.Module, Sequence[Tensor]]]
@@ -104,7 +105,7 @@ def _graphs(make: Make, options: Options, wishes: Wishes, device: str) -> list[G
     torch._dynamo.reset()
     trace_through()
     grad = torch.set_grad_enabled(wishes.training)
-    with FakeTensorMode(allow_non_fake_inputs=True), grad, _no_caches():
+    with FakeTensorMode(allow_non_fake_inputs=True), grad, without_torch_caches():
         model, given = make()
         _place(model.train(wishes.training), device, wishes)
         inputs = [_like(x, device, wishes.dtype) for x in given]
@@ -119,7 +120,7 @@ def _compiler(options: Options, found: list[Graph]) -> Callable[..., Any]:
     """A compiler of Dynamo graphs that keeps the post-grad graphs, and runs nothing."""
 
     def inner(gm: torch.fx.GraphModule, example_inputs: Any, **kwargs: Any) -> Any:
-        found.append(_post_grad(gm, example_inputs, options, kwargs).module.graph)
+        found.append(post_grad_graph(gm, example_inputs, options, kwargs).module.graph)
         (results,) = gm.graph.output_node().args
         values = [n.meta["val"] if isinstance(n, Node) else n for n in results]  # type: ignore[union-attr]
 

@@ -26,7 +26,8 @@ class Net(torch.nn.Module):
 
 
 def test_an_inference_graph_is_explained_and_a_kernel_makes_a_hit(tmp_path: Path) -> None:
-    from cuda_agent_backend.tools.capture import _forms, capture
+    from cuda_agent_backend.tools.capture import capture
+    from cuda_agent_backend.tools.record_inputs import canonical_forms
 
     model, x = Net().eval(), torch.randn(8, 16)
     options = {
@@ -40,7 +41,7 @@ def test_an_inference_graph_is_explained_and_a_kernel_makes_a_hit(tmp_path: Path
     assert region.room and region.room > 1.2
     wishes = kit.options_in(tmp_path, cache_dir=str(tmp_path / "kernels"))
     (graph,) = capture(model, (x,), wishes)
-    (form,) = _forms(graph.module.graph)
+    (form,) = canonical_forms(graph.module.graph)
     kit.promote(kit.cache_of(wishes), form.task, "", tmp_path)
     again = explain(model, x, options=options)
     assert again.graphs[0].regions[0].status == "hit"

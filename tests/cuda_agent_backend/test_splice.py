@@ -38,10 +38,11 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def forms_of(function: Callable[..., Any], inputs: Any, folder: Path) -> list[Any]:
     """The canonical forms of a function's regions, by capturing its graphs without generating code."""
-    from cuda_agent_backend.tools.capture import _forms, capture
+    from cuda_agent_backend.tools.capture import capture
+    from cuda_agent_backend.tools.record_inputs import canonical_forms
 
     found = capture(function, inputs, kit.options_in(folder))
-    return [form for graph in found for form in _forms(graph.module.graph)]
+    return [form for graph in found for form in canonical_forms(graph.module.graph)]
 
 
 def spliced(

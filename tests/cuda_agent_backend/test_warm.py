@@ -15,7 +15,8 @@ from cuda_agent_backend.runtime.tensor_files import load, save
 from cuda_agent_backend.search import client as searching
 from cuda_agent_backend.search.client import SearchProcess
 from cuda_agent_backend.tools import tables
-from cuda_agent_backend.tools.capture import _forms, capture
+from cuda_agent_backend.tools.capture import capture
+from cuda_agent_backend.tools.record_inputs import canonical_forms
 from cuda_agent_backend.tools.warm import warm
 
 pytestmark = pytest.mark.alone
@@ -89,7 +90,7 @@ def test_an_unusable_cache_is_a_problem_in_the_report(tmp_path: Path) -> None:
 def test_real_inputs_are_recorded_where_regions_begin(tmp_path: Path) -> None:
     x, w = torch.randn(8, 8), torch.randn(8, 8)
     (graph,) = capture(network, (x, w), kit.options_in(tmp_path), record_in=tmp_path / "inputs")
-    forms = list(_forms(graph.module.graph))
+    forms = list(canonical_forms(graph.module.graph))
     assert set(graph.recorded) == {form.task.digest for form in forms} and len(forms) == 2
     exp = next(f for f in forms if f.task.nodes[0].op == "aten.exp.default")
     (value,) = load(Path(graph.recorded[exp.task.digest]))
@@ -102,7 +103,7 @@ def test_real_inputs_are_recorded_beside_products(tmp_path: Path) -> None:
     (graph,) = capture(
         lambda x, w: (x @ w).neg().exp(), (x, w), options, record_in=tmp_path / "inputs"
     )
-    rest = next(f for f in _forms(graph.module.graph) if len(f.task.inputs) == 1)
+    rest = next(f for f in canonical_forms(graph.module.graph) if len(f.task.inputs) == 1)
     (value,) = load(Path(graph.recorded[rest.task.digest]))
     torch.testing.assert_close(value, x @ w)
 

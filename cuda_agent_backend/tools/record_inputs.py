@@ -1,0 +1,98 @@
+"""Interprets a post-grad graph on real tensors, and writes down the real inputs of its tasks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Interpreter, Node
+
+from cuda_agent_backend.graph.canonical import Canonical, canonical
+from cuda_agent_backend.graph.layouts import channels_last, choosing, inductor_layouts
+from cuda_agent_backend.options import Options
+from cuda_agent_backend.partition.regions import partition
+from cuda_agent_backend.runtime.tensor_files import RECORD_LIMIT, record, save
+from cuda_agent_backend.tools.captured_graph import CapturedGraph
+from sandbox.accuracy.perturb_inputs import flat_storage
+from sandbox.timing.device_lock import DeviceLock
+
+Stride = tuple[int, ...]
+
+
+def interpret(
+    found: CapturedGraph,
+    arguments: Sequence[Any],
+    folder: Path | None,
+    lock: DeviceLock,
+    options: Options,
+) -> Any:
+    """Run a graph on real tensors, and the first time write down the inputs of its tasks."""
+    if folder is None or found.recorded or found.inputs:
+        with lock.shared():
+            return _Recorder(found.module, {}).run(*arguments)
+    with choosing(options.plain_inductor):
+        forms = list(_forms_in_both_layouts(found.module.graph))
+    wanted: dict[Node, set[Stride]] = defaultdict(set)
+    for form in forms:
+        for node, stride in _reads(form):
+            wanted[node].add(stride)
+    recorder = _Recorder(found.module, wanted)
+    if forms:  # before the graph changes them
+        found.inputs = record(folder / "graph", arguments)
+    with lock.shared():
+        result = recorder.run(*arguments)
+    for form in forms:
+        place = folder / form.task.digest[:16]
+        if not place.exists() and all(read in recorder.kept for read in _reads(form)):
+            save(place, [recorder.kept[read] for read in _reads(form)])
+            found.recorded[form.task.digest] = str(place.absolute())
+    return result
+
+
+def _forms_in_both_layouts(graph: Graph) -> Iterator[Canonical]:
+    """In those that Inductor chooses and in eager's: which of them the graph will have is measured later."""
+    with inductor_layouts(graph):
+        found = list(canonical_forms(graph))
+    yield from found
+    if channels_last(graph):
+        yield from canonical_forms(graph)
+
+
+def _reads(form: Canonical) -> Iterator[tuple[Node, Stride]]:
+    for node, spec in zip(form.inputs, form.task.inputs, strict=True):
+        yield node, spec.stride
+
+
+def canonical_forms(graph: Graph) -> Iterator[Canonical]:
+    every = (one for region in partition(graph) for one in (region, region.rest) if one)
+    for region in every:
+        form = None if region.reason else canonical(region.nodes, region.outputs, region.target)
+        if isinstance(form, Canonical):
+            size = sum(spec.extent * spec.itemsize for spec in form.task.inputs)
+            if size <= RECORD_LIMIT:
+                yield form
+
+
+class _Recorder(Interpreter):
+    """Interprets a graph and keeps copies of some values as they were when they were made."""
+
+    def __init__(self, module: GraphModule, wanted: Mapping[Node, set[Stride]]) -> None:
+        super().__init__(module)
+        self.wanted = wanted
+        self.kept: dict[tuple[Node, Stride], torch.Tensor] = {}
+
+    def run_node(self, n: Node) -> Any:
+        """Run a node and keep its value if it is wanted, with the strides that are wanted."""
+        value = super().run_node(n)
+        for stride in self.wanted.get(n, ()):
+            # On the host: a network's values in both layouts may not fit beside the network.
+            if tuple(value.stride()) == stride:
+                line = flat_storage(value.detach()).to("cpu", copy=True)
+                self.kept[n, stride] = line.as_strided(value.shape, stride)
+            elif 0 not in stride:
+                laid_out = torch.empty_strided(value.shape, stride, dtype=value.dtype)
+                self.kept[n, stride] = laid_out.copy_(value.detach())
+        return value
