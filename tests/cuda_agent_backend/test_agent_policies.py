@@ -32,7 +32,6 @@ from cuda_agent_backend.bench import command as bench_command
 from cuda_agent_backend.cli import command as cli
 from cuda_agent_backend.cli import policy as cli_policy
 from cuda_agent_backend.options import OptionError, parse
-from cuda_agent_backend.search.client import SearchClient
 from cuda_agent_backend.search.setup import Setup
 from cuda_agent_backend.settings import Settings
 
@@ -47,7 +46,7 @@ def test_without_a_wish_the_policy_is_the_search() -> None:
 def test_a_policy_reaches_the_search_process_as_it_was_wished_for() -> None:
     more = {"cuda_agent.policy_options": {"top_p": 0.5, "retries": 2}}
     options = parse(SETTINGS, None, {**OPENAI, "cuda_agent.base_url": "http://h:1/v1", **more})
-    sent = json.loads(json.dumps(SearchClient(options)._setup()))
+    sent = json.loads(json.dumps(Setup.of(options).to_json()))
     spec = Setup.from_json(sent).policy
     assert spec == PolicySpec(
         "openai", "m", "http://h:1/v1", Sampling(top_p=0.5), Limits(retries=2)

@@ -168,7 +168,7 @@ def test_a_task_that_waits_for_another_policy_goes_on_waiting(
     cache = kit.cache_of(options(tmp_path))
     cache.enqueue(key_of(theirs), theirs.to_json(), {"budget_s": 5.0, "policy": "openai:m"})
     assert SearchClient(options(tmp_path), process).search([mine], 30.0)
-    assert process.tell({"do": "drain", "setup": SearchClient(options(tmp_path))._setup()})
+    assert process.tell({"do": "drain", "setup": Setup.of(options(tmp_path)).to_json()})
     assert SearchClient(options(tmp_path), process).search([mine], 30.0)  # after it looked
     assert cache.pending() and isinstance(cache.get(key_of(theirs)), Miss)
 
