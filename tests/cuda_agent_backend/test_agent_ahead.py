@@ -19,6 +19,8 @@ from cuda_agent_backend.agent.policies.search.policy import SearchPolicy
 from cuda_agent_backend.agent.policies.search.prefetch import MOST, Ahead, proposals
 from cuda_agent_backend.agent.protocol import ToolCall
 from cuda_agent_backend.agent.tools.toolbox import Toolbox
+from cuda_agent_backend.search.episode import run_agent
+from cuda_agent_backend.search.setup import Setup
 from sandbox.failures import TimedOut
 from sandbox.plan.candidate import Candidate
 from sandbox.task.task import Task
