@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import cuda_agent_backend
+from cuda_agent_backend.agent.policies.registry import MIXED, POLICIES
 
 ROOT = Path(cuda_agent_backend.__file__).parents[1]
 PACKAGES = ("cuda_agent_backend", "sandbox", "kernel_cache", "trainer")
@@ -34,3 +35,8 @@ def test_some_modules_run_as_children() -> None:
 @pytest.mark.parametrize("name", sorted(named_modules()))
 def test_a_module_that_a_string_names_is_there(name: str) -> None:
     assert importlib.util.find_spec(name) is not None, named_modules()[name]
+
+
+@pytest.mark.parametrize("module", sorted({MIXED, *(kind.module for kind in POLICIES.values())}))
+def test_the_module_of_a_policy_is_there(module: str) -> None:
+    assert importlib.util.find_spec(f"cuda_agent_backend.agent.policies.{module}") is not None
