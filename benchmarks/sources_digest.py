@@ -18,6 +18,7 @@ from torch.fx import Graph
 
 from benchmarks.sources_subjects import DTYPES, Subject, make_of
 from benchmarks.tracing import TooLong, Wishes, limited, trace
+from cuda_agent_backend.codegen import bugs
 from cuda_agent_backend.codegen.api import Analysis, NotCovered, analyse, generate, schedules
 from cuda_agent_backend.codegen.ir.device import CpuFacts, DeviceFacts
 from cuda_agent_backend.graph.canonical import Canonical, canonical
@@ -135,29 +136,22 @@ def _differs(found: Analysis) -> bool:
     """Whether other schedules are proposed where TF32 is allowed."""
     if found.task.target == "cpu":
         return False
-    try:
-        return schedules(found, TF32) != schedules(found, GPU)
-    except Exception:  # `_ways` says so
-        return False
+    return schedules(found, TF32) != schedules(found, GPU)
 
 
 def _ways(found: Analysis, device: DeviceFacts | CpuFacts, reasons: list[str]) -> tuple[Way, ...]:
-    try:
-        proposed = schedules(found, device)
-    except Exception as error:
-        reasons.append(f"schedules: {type(error).__name__}: {error}")
-        return (Way("", f"{FAILED}{type(error).__name__}"),)
-    made: list[Way] = []
+    before = bugs.count()
+    proposed = schedules(found, device)
+    made = [Way("", f"{FAILED}schedules")] if bugs.count() > before else []
     for schedule in proposed:
-        try:
-            one = generate(found, schedule, device)  # type: ignore[arg-type]
-        except Exception as error:
-            reasons.append(f"generate: {type(error).__name__}: {error}")
-            made.append(Way(schedule.to_json(), f"{FAILED}{type(error).__name__}"))
-            continue
+        one = generate(found, schedule, device)  # type: ignore[arg-type]
         if isinstance(one, NotCovered):
             reasons.append(one.reason)
-        text = REFUSED if isinstance(one, NotCovered) else digest_of(one)
+            text = (
+                f"{FAILED}{one.error.partition(':')[0]}" if isinstance(one, bugs.Bug) else REFUSED
+            )
+        else:
+            text = digest_of(one)
         made.append(Way(schedule.to_json(), text))
     return tuple(made)
 

@@ -17,6 +17,7 @@ LOG_TOPICS = (
     "hook",
     "partition",
     "splice",
+    "codegen",
     "search",
     "cache",
     "accept",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-from cuda_agent_backend.codegen.covered_task import Analysis
+from cuda_agent_backend.codegen.covered_task import Analysis, offered
 from cuda_agent_backend.codegen.ir.device import CpuFacts, DeviceFacts
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.schedule import Parameter, Schedule
@@ -35,7 +35,7 @@ class Alternatives:
     def schedules(self, device: DeviceFacts | CpuFacts | None = None) -> list[Schedule]:
         """The best guess for each form, then what else there is for each."""
         tagged = [
-            [made for s in analysis.schedules(device) if (made := named(s, name)) is not None]
+            [made for s in offered(analysis, device) if (made := named(s, name)) is not None]
             for name, analysis in self.forms
         ]
         firsts = [found[:1] for found in tagged]

@@ -14,7 +14,8 @@ from cuda_agent_backend.codegen.analysis.attention import (
     composed_of,
     is_attention,
 )
-from cuda_agent_backend.codegen.covered_task import Analysis
+from cuda_agent_backend.codegen.bugs import attempt_for
+from cuda_agent_backend.codegen.covered_task import Analysis, offered
 from cuda_agent_backend.codegen.cpu.attention import CpuAttention
 from cuda_agent_backend.codegen.cuda.attention.float32 import CudaAttention
 from cuda_agent_backend.codegen.cuda.attention.half import CudaHalfAttention
@@ -120,22 +121,27 @@ def analyse(task: Task) -> Analysis | NotCovered:
 
 
 def schedules(analysis: Analysis, device: DeviceFacts | CpuFacts | None = None) -> list[Schedule]:
-    """Schedules worth trying for this machine (or ``device``), best guess first."""
-    return analysis.schedules(device)
+    """Schedules worth trying for this machine (or ``device``), best guess first; none where that fails."""
+    return offered(analysis, device)
 
 
 def generate(
     analysis: Analysis, schedule: Schedule, device: DeviceFacts | None = None
 ) -> Candidate | NotCovered:
-    """The candidate that ``schedule`` stands for."""
-    try:
-        source, plan = analysis.emit(schedule, device)
-        if plan.target == "cuda":
-            source, plan = chained(source, plan, gpu_facts(device))
-    except (Unsupported, PlanError) as error:
-        return NotCovered(str(error))
-    except (ArithmeticError, LookupError, TypeError) as error:
-        # A policy may name any numbers: not all are looked at one by one before they are reckoned with.
-        return NotCovered(f"the schedule's parameters do not fit: {type(error).__name__}: {error}")
-    language: Language = "cuda" if analysis.task.target == "cuda" else "c++"
-    return Candidate(plan.target, language, source, plan, "sketch", schedule.to_json())
+    """The candidate that ``schedule`` stands for.
+
+    A schedule that does not fit, or whose plan the launcher would not take, gives the reason. Whatever else goes wrong
+    is a bug, and gives a `bugs.Bug`.
+    """
+
+    def written() -> Candidate | NotCovered:
+        try:
+            source, plan = analysis.emit(schedule, device)
+            if plan.target == "cuda":
+                source, plan = chained(source, plan, gpu_facts(device))
+        except PlanError as error:
+            return NotCovered(str(error))
+        language: Language = "cuda" if plan.target == "cuda" else "c++"
+        return Candidate(plan.target, language, source, plan, "sketch", schedule.to_json())
+
+    return attempt_for(analysis.task, "writing a kernel for", written, schedule)

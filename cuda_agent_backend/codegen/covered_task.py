@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
+from cuda_agent_backend.codegen.bugs import attempt_for
 from cuda_agent_backend.codegen.ir.device import CpuFacts, DeviceFacts
+from cuda_agent_backend.codegen.ir.failure import NotCovered
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from sandbox.plan.plan import Plan
 from sandbox.task.task import Task
@@ -31,3 +33,9 @@ class Analysis(Protocol):
         Raises:
             Unsupported: the schedule does not fit, with the reason.
         """
+
+
+def offered(analysis: Analysis, device: DeviceFacts | CpuFacts | None = None) -> list[Schedule]:
+    """The schedules of a covered task; none where its family gives up or fails, which is counted as a bug."""
+    found = attempt_for(analysis.task, "choosing schedules for", lambda: analysis.schedules(device))
+    return [] if isinstance(found, NotCovered) else found
