@@ -18,10 +18,11 @@ from torch.nn import functional as F
 from cuda_agent_backend.codegen.cuda import generate as cuda
 from cuda_agent_backend.codegen.cuda.common.access import fold_constants
 from cuda_agent_backend.codegen.cuda.rows.facts import row_facts
-from cuda_agent_backend.codegen.cuda.rows.prepare.table_rows import places_first, sharing_rows
-from cuda_agent_backend.codegen.ir.failure import Unsupported
-from cuda_agent_backend.codegen.ir.kernel import Kernel, RowStage
-from cuda_agent_backend.codegen.ir.loops import merge_outer
+from cuda_agent_backend.codegen.cuda.rows.prepare.gather_order import (
+    gather_indices_first,
+    order_rows_by_reuse,
+)
+from cuda_agent_backend.codegen.ir.nest import Kernel, RowStage, merge_outer
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from cuda_agent_backend.codegen.ir.ssa import GATHER, Body, Instruction, Value
 
@@ -297,9 +298,9 @@ def test_rows_that_read_the_same_are_side_by_side() -> None:
     a, b, r = symbol("p0"), symbol("p1"), symbol("r")
     body = Body([load(0, "x", 2048 * a + 256 * b + r), load(1, "w", 256 * b + r)], (Value(1),))
     kernel = Kernel(((a, 4), (b, 8)), (stage(body, ((r, 256),)),), {})
-    assert sharing_rows(kernel).outer == ((b, 8), (a, 4))
+    assert order_rows_by_reuse(kernel).outer == ((b, 8), (a, 4))
     short = Kernel(kernel.outer, (stage(body, ((r, 16),)),), {})
-    assert sharing_rows(short).outer == short.outer
+    assert order_rows_by_reuse(short).outer == short.outer
 
 
 def test_places_are_loaded_before_the_first_is_tested_and_rows_after_the_last() -> None:
@@ -321,8 +322,9 @@ def test_places_are_loaded_before_the_first_is_tested_and_rows_after_the_last() 
         ],
         (Value(7),),
     )
-    assert [i.result.number for i in places_first(body).instructions] == [0, 4, 1, 5, 2, 3, 6, 7]
-    assert places_first(Body([load(0, "x", r)], (Value(0),))).instructions[0].buffer == "x"
+    numbers = [i.result.number for i in gather_indices_first(body).instructions]
+    assert numbers == [0, 4, 1, 5, 2, 3, 6, 7]
+    assert gather_indices_first(Body([load(0, "x", r)], (Value(0),))).instructions[0].buffer == "x"
 
 
 def test_tables_and_a_norm_give_what_eager_gives(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from cuda_agent_backend.codegen.cuda import generate as cuda
 from cuda_agent_backend.codegen.cuda.rows.facts import row_facts
-from cuda_agent_backend.codegen.cuda.rows.prepare.shared_values import share_values
+from cuda_agent_backend.codegen.cuda.rows.prepare.common_values import store_common_values
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from sandbox.compile.candidate import compile_candidate
 from sandbox.compile.outcome import Compiled
@@ -183,7 +183,7 @@ def test_a_row_that_one_pass_reads_is_not_kept_for_what_its_stages_share() -> No
 
     it = sample(sums, randn(20, 600), torch.tensor(1.3))
     (kernel,) = it.analysis.kernels
-    _, names = share_values(kernel, 600, it.analysis.region)
+    _, names = store_common_values(kernel, 600, it.analysis.region)
     facts = row_facts(kernel, it.analysis.region)
     assert names and (facts.passes, facts.arrays, facts.again, facts.streams) == (1, 0, 0, 1)
 
@@ -192,4 +192,4 @@ def test_a_row_that_one_pass_reads_is_not_kept_for_what_its_stages_share() -> No
 def test_nothing_else_changes(function: Callable[..., Any]) -> None:
     it = sample(function, randn(20, 600))
     for kernel in it.analysis.kernels:
-        assert share_values(kernel, 600, it.analysis.region) == (kernel, frozenset())
+        assert store_common_values(kernel, 600, it.analysis.region) == (kernel, frozenset())

@@ -2,7 +2,7 @@
 
 A depthwise convolution before one that wants channels last is such a kernel. Along the channels it would read one
 element of each line of memory, along the image it would write one. So a block makes tiles of results as other kernels
-of windows do (`cuda_stencil`), along the image, for some channels (``deep``) of the same places, leaves them in shared
+of windows do (`stencil`), along the image, for some channels (``deep``) of the same places, leaves them in shared
 memory, and stores the channels of a place together. Schedule parameters: ``vector`` by ``rows`` results of a thread.
 
 In shared memory the results of a channel are a line of vectors. Which of eight neighbouring ones a vector is depends on

@@ -1,4 +1,8 @@
-"""Text that joins the accumulators of a team: within a warp, a block, a cluster, or by way of memory."""
+"""Text that combines the accumulators of a team: within a warp, a block, a cluster, or by way of memory.
+
+`combine_accumulators` combines what the threads of a block, or of a cluster, have. `combine_across_grid` does so for
+blocks that stay on the device. `store_partial` and `load_partials` pass results from one launch to the next.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ Reductions = list[tuple[str, Accumulator]]
 """(suffix, accumulator) of reductions that end together: ``a<suffix>`` goes in, ``f<suffix>`` comes out."""
 
 
-def join(
+def combine_accumulators(
     layout: Layout,
     memory: SharedMemory,
     reductions: Reductions,
@@ -23,20 +27,20 @@ def join(
     ``centered``: what is Welford's has gone through ``center``.
     """
     return (
-        _join_inner(layout, memory, reductions, cluster, centered)
+        _combine_inner(layout, memory, reductions, cluster, centered)
         if layout.inner
-        else _join_outer(layout, memory, reductions, cluster)
+        else _combine_outer(layout, memory, reductions, cluster)
     )
 
 
-def center(layout: Layout, n: str) -> str:
+def center_statement(layout: Layout, n: str) -> str:
     """The statement between the sum of values at hand and their deviations, in Welford's accumulator ``a<n>``."""
     if layout.inner:
         return f"ca::center_group<{min(layout.team, WARP)}>(a{n});"
     return f"a{n}.center();"
 
 
-def _join_inner(
+def _combine_inner(
     layout: Layout, memory: SharedMemory, reductions: Reductions, cluster: bool, centered: bool
 ) -> list[str]:
     width, warps = min(layout.team, WARP), layout.warps
@@ -79,7 +83,7 @@ def _halves(count: int) -> list[int]:
     return [1 << n for n in range(count.bit_length() - 1)][::-1]
 
 
-def _join_outer(
+def _combine_outer(
     layout: Layout, memory: SharedMemory, reductions: Reductions, cluster: bool
 ) -> list[str]:
     team, across, lanes = layout.team, layout.across, layout.vector
@@ -128,21 +132,23 @@ def _join_outer(
     return out
 
 
-# --- partial results in memory, between blocks that stay on the device (see `cuda_grid`) ---------------------------
+# --- partial results in memory, between blocks that stay on the device (see `cooperative`) ---------------------------
 
-MET = "met"
-"""What blocks leave for each other in memory: 32 bits of an accumulator in each word, beside the meeting's number."""
-PLACES = 2
-"""For what a block leaves, used in turn."""
+EXCHANGE_BUFFER = "met"
+"""The buffer of partial results: each word has 32 bits of an accumulator, beside the meeting's number."""
+EXCHANGE_SLOTS = 2
+"""Places in the buffer for what a block leaves, used in turn."""
 
 
-def left_words(reductions: Reductions) -> int:
+def exchange_words(reductions: Reductions) -> int:
     """Words that a block leaves for a meeting."""
     return sum(acc.size(1) // 4 for _, acc in reductions)
 
 
-def meet(layout: Layout, memory: SharedMemory, reductions: Reductions, step: int) -> list[str]:
-    """Statements that join each ``f<suffix>``, of this block, with those of its group's other blocks.
+def combine_across_grid(
+    layout: Layout, memory: SharedMemory, reductions: Reductions, step: int
+) -> list[str]:
+    """Statements that combine each ``f<suffix>``, of this block, with those of its group's other blocks.
 
     step: words of memory from block to block.
     """
@@ -157,12 +163,12 @@ def meet(layout: Layout, memory: SharedMemory, reductions: Reductions, step: int
             f"if ((tid & 31) == 0) all{n}[tid / 32] = f{n};",
         ]
         results.append(f"f{n} = ca::gather_join<{threads // WARP}>(all{n});")
-        word += left_words([(n, acc)])
-    first = f"meeting % {PLACES} * int(gridDim.x) + int(blockIdx.x) - segment"
+        word += exchange_words([(n, acc)])
+    first = f"meeting % {EXCHANGE_SLOTS} * int(gridDim.x) + int(blockIdx.x) - segment"
     return [
         "++meeting;",
         f"if (tid < {threads}) {{",
-        f"  uint64_t* const group = {MET} + ({first}) * {step};",
+        f"  uint64_t* const group = {EXCHANGE_BUFFER} + ({first}) * {step};",
         f"  if (tid == 0) {{ {' '.join(leaves)} }}",
         "  __syncwarp();",
         *(f"  {line}" for line in joins),

@@ -18,7 +18,7 @@ from dataclasses import replace
 import torch
 
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted, temporary
-from cuda_agent_backend.codegen.cuda.rows.combine import MET, PLACES
+from cuda_agent_backend.codegen.cuda.rows.combine import EXCHANGE_BUFFER, EXCHANGE_SLOTS
 from cuda_agent_backend.codegen.cuda.rows.frame import grid_size
 from cuda_agent_backend.codegen.cuda.rows.layout import Layout
 from cuda_agent_backend.codegen.cuda.rows.program import RowProgram
@@ -43,16 +43,16 @@ def emit_grid(
 ) -> Emitted:
     """Raises Unsupported where nothing is reduced over whole rows, or the blocks do not fit the device at once."""
     writer = RowWriter(region, layout, program, device)
-    blocks, words = grid_size(layout, writer.outer, device), writer.left_words
+    blocks, words = grid_size(layout, writer.outer, device), writer.exchanged_words
     if not words:
         raise Unsupported("blocks that meet for nothing")
     turns = ceildiv(layout.rows, blocks // layout.segments)
     if turns * len(program.passes) > MOST_MEETINGS:
         raise Unsupported("more meetings than there are numbers for")
-    met = temporary(f"{name}_{MET}", torch.int64, PLACES * blocks * words)
+    met = temporary(f"{name}_{EXCHANGE_BUFFER}", torch.int64, EXCHANGE_SLOTS * blocks * words)
     # other blocks write what this one reads: it is neither const nor restricted
     items: list[Item] = [("pass", n) for n in range(len(program.passes))]
-    text, launch = writer.function(f"{name}_1", items, [f"uint64_t* {MET}"])
+    text, launch = writer.function(f"{name}_1", items, [f"uint64_t* {EXCHANGE_BUFFER}"])
     launch = replace(launch, args=(*launch.args, met.name), cooperative=True)
     check_resident(launch, layout, device)
     begin, first = _beginning(f"{name}_0", met)
@@ -63,9 +63,9 @@ def _beginning(name: str, met: PlanBuffer) -> tuple[str, Launch]:
     """The kernel that sets what blocks leave for each other to zero, and its launch."""
     size = met.spec.extent
     lines = [
-        f'extern "C" __global__ void __launch_bounds__({THREADS}) {name}(uint64_t* __restrict__ {MET}) {{',
+        f'extern "C" __global__ void __launch_bounds__({THREADS}) {name}(uint64_t* __restrict__ {EXCHANGE_BUFFER}) {{',
         f"  const int i = blockIdx.x * {THREADS} + threadIdx.x;",
-        f"  if (i < {size}) {MET}[i] = 0;",
+        f"  if (i < {size}) {EXCHANGE_BUFFER}[i] = 0;",
         "}",
     ]
     grid = (ceildiv(size, THREADS), 1, 1)

@@ -1,4 +1,4 @@
-"""Which groups of blocks are worth trying for rows that a cluster holds badly or not at all (see `cuda_grid`)."""
+"""Which groups of blocks are worth trying for rows that a cluster holds badly or not at all (see `cooperative`)."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def row_groups(layout: Layout, columns: int) -> int:
     return layout.rows // columns * groups_per_line(layout, columns)
 
 
-def is_partial(layout: Layout, outer: Sequence[Dim]) -> bool:
+def has_idle_threads(layout: Layout, outer: Sequence[Dim]) -> bool:
     """Whether some block has threads without a row; they work on another's and store nothing."""
     if layout.inner:
         return layout.rows % layout.across != 0
@@ -52,7 +52,7 @@ def is_partial(layout: Layout, outer: Sequence[Dim]) -> bool:
 
 def row_lines(layout: Layout, outer: Sequence[Dim], turn: str = "") -> list[str]:
     """The row of this thread, ``live`` and the outer variables. ``turn``: which rows, if not the block's number."""
-    group, partial = turn or f"int(blockIdx.x) / {layout.segments}", is_partial(layout, outer)
+    group, partial = turn or f"int(blockIdx.x) / {layout.segments}", has_idle_threads(layout, outer)
     if layout.inner:
         out = [f"int row = {group} * {layout.across} + r;"]
         if partial:
@@ -74,7 +74,7 @@ def row_lines(layout: Layout, outer: Sequence[Dim], turn: str = "") -> list[str]
     return [*out, *decompose("row", outer, layout.index_type)]
 
 
-def staged_lines(
+def pipelined_rows(
     layout: Layout, outer: Sequence[Dim], copies: Sequence[str], body: Sequence[str], barrier: bool
 ) -> list[str]:
     """Rows in a loop; those to come are on their way to shared memory while one is worked on."""
@@ -104,7 +104,7 @@ def staged_lines(
     ]
 
 
-def rows_in_turn(layout: Layout, outer: Sequence[Dim], body: Sequence[str]) -> list[str]:
+def row_loop(layout: Layout, outer: Sequence[Dim], body: Sequence[str]) -> list[str]:
     """Rows in a loop; one is brought in when the one before it is done."""
     group, groups = f"int(blockIdx.x) / {layout.segments}", f"int(gridDim.x) / {layout.segments}"
     return [

@@ -26,11 +26,14 @@ PARTS = 4
 
 
 @dataclass
-class Keeper:
-    """Declares, fills, reads and writes what is kept. ``made``: values of arrays made earlier in the same pass.
+class OnChipCache:
+    """Declares, fills, reads and writes what is kept.
 
-    ``previous``: those of arrays that a scan makes, at the position before.
-    ``rest``: what is printed is for positions that are not kept; ``last``: and for the last pass over them.
+    Attributes:
+        made: values of arrays that were made earlier in the same pass, by name.
+        previous: values of arrays that a scan makes, at the position before.
+        rest: whether what is printed is for positions that are not kept; ``last``: for the last pass over them.
+        turned: what to print for loads that a square has at hand.
     """
 
     region: LoweredRegion
@@ -42,7 +45,6 @@ class Keeper:
     rest: bool = False
     last: bool = False
     turned: dict[Key, str] = field(default_factory=dict)
-    """What to print for loads that a square has at hand."""
 
     def __post_init__(self) -> None:
         kernel = self.program.kernel

@@ -20,11 +20,15 @@ from cuda_agent_backend.codegen.cuda.common.access import (
 )
 from cuda_agent_backend.codegen.cuda.common.parts import Accumulator, SharedMemory, buffers_of
 from cuda_agent_backend.codegen.cuda.common.text import block
-from cuda_agent_backend.codegen.cuda.rows.combine import Reductions, join, left_words
-from cuda_agent_backend.codegen.cuda.rows.frame import is_partial
+from cuda_agent_backend.codegen.cuda.rows.combine import (
+    Reductions,
+    combine_accumulators,
+    exchange_words,
+)
+from cuda_agent_backend.codegen.cuda.rows.frame import has_idle_threads
 from cuda_agent_backend.codegen.cuda.rows.layout import Layout
-from cuda_agent_backend.codegen.cuda.rows.on_chip import Keeper
-from cuda_agent_backend.codegen.cuda.rows.prepare.table_rows import places_first
+from cuda_agent_backend.codegen.cuda.rows.on_chip import OnChipCache
+from cuda_agent_backend.codegen.cuda.rows.prepare.gather_order import gather_indices_first
 from cuda_agent_backend.codegen.cuda.rows.program import RowProgram, is_full
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.kernel import RowStage
@@ -62,7 +66,7 @@ class PassBodies:
     def start(self) -> None:
         """Begin a function: no shared memory is taken, and nothing is kept yet."""
         self.memory = SharedMemory()
-        self.keeper = Keeper(self.region, self.layout, self.program, self.memory)
+        self.keeper = OnChipCache(self.region, self.layout, self.program, self.memory)
 
     # --- stage bodies and stores ---
 
@@ -101,7 +105,7 @@ class PassBodies:
             if among is not None and n not in among:
                 continue
             prefix = f"s{n}v"
-            body = places_first(fold_constants(flat_body(stage.body, flat)))
+            body = gather_indices_first(fold_constants(flat_body(stage.body, flat)))
             body = share_divisors(body, scalars, rows) if p.inner else body
             out += printer.lines(body, prefix)
             value = f"{prefix}{stage.body.results[0].number}"
@@ -132,7 +136,7 @@ class PassBodies:
     @property
     def row_guard(self) -> str:
         """Condition for stores of a full pass."""
-        return "live" if is_partial(self.layout, self.outer) else ""
+        return "live" if has_idle_threads(self.layout, self.outer) else ""
 
     # --- accumulators of reductions and scans ---
 
@@ -155,11 +159,11 @@ class PassBodies:
         return [(f"{number}_{n}", _of_scan(acc)) for n, acc in scans]
 
     @property
-    def left_words(self) -> int:
+    def exchanged_words(self) -> int:
         """Words that a block of a grid leaves for others at a meeting, the most of any."""
         passes = enumerate(self.program.passes)
         full = (n for n, p in passes if is_full(p, self.layout.points))
-        return max((left_words(self.reductions(n)) for n in full), default=0)
+        return max((exchange_words(self.reductions(n)) for n in full), default=0)
 
     def accumulate(
         self, number: int, guard: str, prefix: str = "a", deviations: bool = False
@@ -226,7 +230,7 @@ class PassBodies:
     def join_lanes(self, reductions: Reductions) -> list[str]:
         """Join ``a<suffix>``, a single value of every thread, to ``f<suffix>`` within this block."""
         alone = replace(self.layout, vector=self.layout.scalar_lanes)
-        return join(alone, self.memory, reductions, cluster=False)
+        return combine_accumulators(alone, self.memory, reductions, cluster=False)
 
 
 def shared_arrays(bodies: PassBodies, stages: Iterable[RowStage]) -> frozenset[str]:

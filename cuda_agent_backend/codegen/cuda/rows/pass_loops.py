@@ -17,7 +17,7 @@ from cuda_agent_backend.codegen.cuda.rows.loops import (
     span_loops,
 )
 from cuda_agent_backend.codegen.cuda.rows.pass_bodies import PassBodies
-from cuda_agent_backend.codegen.cuda.rows.prepare.table_rows import places_first
+from cuda_agent_backend.codegen.cuda.rows.prepare.gather_order import gather_indices_first
 from cuda_agent_backend.codegen.cuda.rows.program import is_full
 from cuda_agent_backend.codegen.cuda.rows.transposed_loads import (
     square_lines,
@@ -98,7 +98,7 @@ def _all_positions(
 def _square_step(writer: PassBodies, number: int, prefix: str) -> list[str]:
     """A step of the pass at a square of a thread's rows and positions (see `transposed_loads`)."""
     p, flat, keeper = writer.program.passes[number], writer.program.flats[number], writer.keeper
-    bodies = (places_first(fold_constants(flat_body(s.body, flat))) for s in p.stages)
+    bodies = (gather_indices_first(fold_constants(flat_body(s.body, flat))) for s in p.stages)
     loads, printer = turned_loads(bodies, keeper.lane), writer.printer(p)
     keeper.turned = square_names(loads)
     body = writer.bodies(number, writer.accumulate(number, writer.row_guard, prefix))

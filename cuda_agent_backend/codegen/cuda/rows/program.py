@@ -12,10 +12,9 @@ from cuda_agent_backend.codegen.analysis.passes import Pass, passes, same_loops,
 from cuda_agent_backend.codegen.cuda.common.access import POSITION, Flat, flatten
 from cuda_agent_backend.codegen.cuda.common.parts import BYTES
 from cuda_agent_backend.codegen.cuda.rows.layout import Layout
+from cuda_agent_backend.codegen.cuda.rows.prepare.common_values import store_common_values
 from cuda_agent_backend.codegen.cuda.rows.prepare.inline_arrays import inline_arrays
-from cuda_agent_backend.codegen.cuda.rows.prepare.shared_values import share_values
-from cuda_agent_backend.codegen.ir.failure import Unsupported
-from cuda_agent_backend.codegen.ir.kernel import Kernel, RowStage
+from cuda_agent_backend.codegen.ir.nest import Kernel, RowStage
 from cuda_agent_backend.codegen.ir.printer import COMPUTE_TYPES
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.value_types import stage_dtype
@@ -47,7 +46,7 @@ class RowProgram:
         once: buffers of which the kernel reads every element once.
         reuse: own arrays that may overwrite a kept load, which nobody needs by then.
         recover: statements that declare the loop variables which kept loads are indexed by.
-        worked_out: arrays that `share_values` made.
+        worked_out: arrays that `store_common_values` made.
     """
 
     kernel: Kernel
@@ -105,7 +104,7 @@ def _prepared(
     if layout.partial and any(s.combine in ("argmax", "argmin") for s in kernel.stages):
         raise Unsupported("the first of equal elements, met in another order than theirs")
     if keeps_whole:
-        return share_values(kernel, layout.points, region)
+        return store_common_values(kernel, layout.points, region)
     scans = (st for st in kernel.stages if st.kind == "scan")
     scanned = frozenset(s.buffer for st in scans for s in st.local_stores)
     return inline_arrays(kernel, scanned), frozenset()

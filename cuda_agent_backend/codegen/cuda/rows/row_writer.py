@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from cuda_agent_backend.codegen.cuda.common.parts import parameters_of
 from cuda_agent_backend.codegen.cuda.common.text import indented
 from cuda_agent_backend.codegen.cuda.rows.combine import (
-    center,
-    join,
+    center_statement,
+    combine_accumulators,
+    combine_across_grid,
     load_partials,
-    meet,
     store_partial,
 )
 from cuda_agent_backend.codegen.cuda.rows.frame import (
     grid_size,
+    pipelined_rows,
     row_lines,
-    rows_in_turn,
-    staged_lines,
+    row_loop,
     thread_lines,
 )
 from cuda_agent_backend.codegen.cuda.rows.pass_bodies import (
@@ -85,10 +85,10 @@ class RowWriter(PassBodies):
         barrier = bool(self.program.shared) or layout.ordered
         start = ["int meeting = 0;"] if layout.in_grid else []
         if layout.stages > 1:
-            return [*start, *staged_lines(layout, self.outer, keeper.copies(), body, barrier)]
+            return [*start, *pipelined_rows(layout, self.outer, keeper.copies(), body, barrier)]
         if layout.in_grid:
             end = ["__syncthreads();"] if barrier else []
-            return [*start, *rows_in_turn(layout, self.outer, [*keeper.fetch(), *body, *end])]
+            return [*start, *row_loop(layout, self.outer, [*keeper.fetch(), *body, *end])]
         ready = ["ca::cluster_wait();"] if layout.clustered else []
         return [*row_lines(layout, self.outer), *keeper.fetch(), *ready, *body]
 
@@ -134,7 +134,7 @@ class RowWriter(PassBodies):
         out = [f"{acc.of(layout.vector)} a{n};" for n, acc in reductions]
         out += first_loop(self, number, reductions)
         if again:
-            out += [center(layout, n) for n, acc in reductions if acc.is_welford]
+            out += [center_statement(layout, n) for n, acc in reductions if acc.is_welford]
             out += deviation_loop(self, number)
         if made:
             out.append("__syncthreads();")
@@ -142,10 +142,10 @@ class RowWriter(PassBodies):
             return out
         out += [
             f"constexpr int L = {layout.vector};",
-            *join(layout, self.memory, reductions, layout.clustered, again),
+            *combine_accumulators(layout, self.memory, reductions, layout.clustered, again),
         ]
         if layout.in_grid:
-            out += meet(layout, self.memory, reductions, self.left_words)
+            out += combine_across_grid(layout, self.memory, reductions, self.exchanged_words)
         if partial:
             return [*out, *(s for n, acc in reductions for s in store_partial(layout, n, acc))]
         return [*out, *self.results(number)]

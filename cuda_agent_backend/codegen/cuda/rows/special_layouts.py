@@ -10,7 +10,7 @@ from cuda_agent_backend.codegen.cuda.rows.candidates import MOST_CLUSTER, MOST_S
 from cuda_agent_backend.codegen.cuda.rows.cooperative_schedules import grid_schedules
 from cuda_agent_backend.codegen.cuda.rows.estimate import REGISTERS
 from cuda_agent_backend.codegen.cuda.rows.frame import row_groups
-from cuda_agent_backend.codegen.cuda.rows.prepare.row_blocking import TOGETHER, shared_loop
+from cuda_agent_backend.codegen.cuda.rows.prepare.row_blocking import TOGETHER, reused_loop
 from cuda_agent_backend.codegen.cuda.rows.problem import Parameters, RowProblem
 from cuda_agent_backend.codegen.cuda.rows.transposed_loads import square_schedules
 from cuda_agent_backend.codegen.ir.device import MAX_THREADS, WARP, ceildiv
@@ -108,7 +108,7 @@ def blocked_rows(problem: RowProblem) -> list[Parameters]:
     facts = problem.facts
     if not single_pass_blocks(problem) or facts.points * facts.item < LEAST_SHARED_BYTES:
         return []
-    loop = shared_loop(merge_outer(problem.kernel))
+    loop = reused_loop(merge_outer(problem.kernel))
     count = next((n for n in TOGETHER_ROWS if loop is not None and loop[1] % n == 0), 1)
     if count == 1:
         return []

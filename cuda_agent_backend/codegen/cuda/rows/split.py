@@ -34,7 +34,7 @@ def emit_split(
         finishing = not any(
             what in ("pass", "partial") and program.passes[n].inner for what, n in items
         )
-        own = finishing_layout(layout) if finishing else layout
+        own = combining_layout(layout) if finishing else layout
         writer = RowWriter(region, own, program, device, layout.segments)
         parameters, names = [], []
         for what, n in items:
@@ -92,7 +92,7 @@ def launches_of(grouped: tuple[Pass, ...]) -> list[list[Item]]:
     return result
 
 
-def finishing_layout(layout: Layout) -> Layout:
+def combining_layout(layout: Layout) -> Layout:
     """The layout of a launch that only joins partial results and works on scalars."""
     if layout.inner:
         wanted = min(MAX_THREADS, max(WARP, ceildiv(layout.segments, 4)))

@@ -16,9 +16,9 @@ from cuda_agent_backend.codegen.analysis.cancellation import mark_cancelling
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted, needs_wide
 from cuda_agent_backend.codegen.cuda.rows.cooperative import emit_grid
 from cuda_agent_backend.codegen.cuda.rows.layout import Layout, read_layout
-from cuda_agent_backend.codegen.cuda.rows.prepare.hoist import hoisted
-from cuda_agent_backend.codegen.cuda.rows.prepare.row_blocking import rows_together, taken_together
-from cuda_agent_backend.codegen.cuda.rows.prepare.table_rows import sharing_rows
+from cuda_agent_backend.codegen.cuda.rows.prepare.gather_order import order_rows_by_reuse
+from cuda_agent_backend.codegen.cuda.rows.prepare.hoist import hoist_row_values
+from cuda_agent_backend.codegen.cuda.rows.prepare.row_blocking import block_of_rows, block_rows
 from cuda_agent_backend.codegen.cuda.rows.program import RowProgram, row_points
 from cuda_agent_backend.codegen.cuda.rows.row_writer import RowWriter
 from cuda_agent_backend.codegen.cuda.rows.split import emit_split
@@ -41,7 +41,7 @@ def emit_rows(
     """The functions and launches of ``kernel``, called ``name``. Raises Unsupported where the schedule does not fit."""
     kernel = _in_order(kernel, parameters)
     layout = _layout(kernel, region, parameters, device)
-    program = RowProgram.of(hoisted(mark_cancelling(kernel)), layout, region)
+    program = RowProgram.of(hoist_row_values(mark_cancelling(kernel)), layout, region)
     if layout.square:
         check_square(program, layout)
     if layout.is_split:
@@ -55,9 +55,9 @@ def emit_rows(
 
 def _in_order(kernel: Kernel, parameters: Mapping[str, Parameter]) -> Kernel:
     """The kernel with its rows as the schedule takes them: several as one, or those that read the same side by side."""
-    kernel = taken_together(merge_outer(kernel), rows_together(parameters))
+    kernel = block_rows(merge_outer(kernel), block_of_rows(parameters))
     if parameters.get("lanes", "inner") == "inner" and parameters.get("across", 1) != 1:
-        return sharing_rows(kernel)
+        return order_rows_by_reuse(kernel)
     return kernel
 
 

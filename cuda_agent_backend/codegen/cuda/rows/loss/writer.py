@@ -26,10 +26,10 @@ from cuda_agent_backend.codegen.cuda.rows.frame import grid_size, row_groups, ro
 from cuda_agent_backend.codegen.cuda.rows.layout import Layout, read_layout
 from cuda_agent_backend.codegen.cuda.rows.loss.match import Totalled
 from cuda_agent_backend.codegen.cuda.rows.pass_bodies import SCALAR_GUARD
-from cuda_agent_backend.codegen.cuda.rows.prepare.table_rows import sharing_rows
+from cuda_agent_backend.codegen.cuda.rows.prepare.gather_order import order_rows_by_reuse
 from cuda_agent_backend.codegen.cuda.rows.program import RowProgram, row_points
 from cuda_agent_backend.codegen.cuda.rows.row_writer import RowWriter
-from cuda_agent_backend.codegen.cuda.rows.split import finishing_layout, launches_of
+from cuda_agent_backend.codegen.cuda.rows.split import combining_layout, launches_of
 from cuda_agent_backend.codegen.ir.device import WARP, DeviceFacts
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.kernel import Kernel, RowStage
@@ -128,7 +128,7 @@ def emit_totals(
     numbers = found.after.rows
     alone = numbers == 1 and parameters.get("lanes", "inner") == "inner"
     if alone and parameters.get("across", 1) != 1:
-        rows = sharing_rows(rows)
+        rows = order_rows_by_reuse(rows)
     layout = _layout(rows, region, parameters)
     layout.check(device)
     if layout.is_split or layout.in_grid or layout.stages > 1 or (stay and layout.clustered):
@@ -185,7 +185,7 @@ def _joining(
     launches = launches_of(program.passes)
     if len(launches) != 2 or launches[0] != [("partial", 0)]:
         raise Unsupported("reductions over rows that are more than one loop")
-    writer = RowWriter(region, finishing_layout(layout), program, device, count)
+    writer = RowWriter(region, combining_layout(layout), program, device, count)
     if len(writer.reductions(0)) != len(found.totals):
         raise Unsupported("reductions over rows in several loops")
     return writer, launches[1]

@@ -1,4 +1,4 @@
-"""What each element of a row would work out again from values that the row has one of: done once, before the loop.
+"""Hoists out of the loop over a row what each element would work out again from values that the row has one of.
 
 Compilers see through this, but not where a function has a branch of its own, as divisions and square roots do: a norm's
 deviation would be worked out for each lane of each vector, and all loads after it would wait for its branches.
@@ -36,7 +36,7 @@ class _Same:
     of_row: bool
 
 
-def hoisted(kernel: Kernel) -> Kernel:
+def hoist_row_values(kernel: Kernel) -> Kernel:
     """``kernel`` with float32 values that are the same for a whole row as stages of their own before its loops."""
     types = local_types(kernel)
     scalars = {

@@ -1,4 +1,4 @@
-"""Row-local arrays -> nothing: their readers compute the elements again.
+"""Removes row-local arrays: their readers compute the elements again.
 
 Where a row does not stay on the chip an array over it cannot be kept either, and the work to make it again is small
 beside reading memory.

@@ -1,4 +1,4 @@
-"""Rows that a thread works on together, so that what they share is read once for all of them.
+"""Row blocking: a thread works on several rows together, so that what they share is read once for all of them.
 
 Of a product of a matrix and a vector every row reads the same vector. Where that is too long for the L1 cache, half of
 what a multiprocessor asks the L2 cache for is the vector; with four rows together it is a fifth.
@@ -19,12 +19,12 @@ from cuda_agent_backend.codegen.ir.schedule import Parameter
 from cuda_agent_backend.codegen.ir.ssa import Body, Instruction
 
 TOGETHER = "together"
-"""The schedule's parameter."""
+"""The schedule's parameter: how many rows are one."""
 MOST = 8
 """Rows together: each has accumulators of its own."""
 
 
-def rows_together(parameters: Mapping[str, Parameter]) -> int:
+def block_of_rows(parameters: Mapping[str, Parameter]) -> int:
     """How many rows a schedule takes together; 1 where it does not say. Raises Unsupported on what is no number."""
     count = parameters.get(TOGETHER, 1)
     if not isinstance(count, int) or count < 1:
@@ -32,7 +32,7 @@ def rows_together(parameters: Mapping[str, Parameter]) -> int:
     return count
 
 
-def shared_loop(kernel: Kernel) -> Dim | None:
+def reused_loop(kernel: Kernel) -> Dim | None:
     """The loop over rows that some, but not all, of what is read along them depends on; the longest such one."""
     loads = [
         i.index.free_symbols
@@ -44,14 +44,14 @@ def shared_loop(kernel: Kernel) -> Dim | None:
     return max(found, key=lambda dim: dim[1], default=None)
 
 
-def taken_together(kernel: Kernel, count: int) -> Kernel:
-    """``kernel`` with ``count`` neighbouring rows of its `shared_loop` as one, each with stages of its own.
+def block_rows(kernel: Kernel, count: int) -> Kernel:
+    """``kernel`` with ``count`` neighbouring rows of its `reused_loop` as one, each with stages of its own.
 
     Raises Unsupported where there is no such loop, where ``count`` does not divide it, and for what is no reduction.
     """
     if count == 1:
         return kernel
-    loop = shared_loop(kernel)
+    loop = reused_loop(kernel)
     if loop is None or not 1 < count <= MOST or loop[1] % count:
         raise Unsupported(f"{count} rows together")
     if any(s.kind == "scan" for s in kernel.stages) or _arrays(kernel):

@@ -10,7 +10,7 @@ more from left to right, as torch's own blocks nearly are; but not where blocks 
 
 from __future__ import annotations
 
-from cuda_agent_backend.codegen.cuda.rows.combine import join, store_partial
+from cuda_agent_backend.codegen.cuda.rows.combine import combine_accumulators, store_partial
 from cuda_agent_backend.codegen.cuda.rows.loops import position_loop
 from cuda_agent_backend.codegen.cuda.rows.pass_bodies import PassBodies, shared_arrays
 from cuda_agent_backend.codegen.cuda.rows.scan.base import scan_values
@@ -40,6 +40,6 @@ def scan_total(writer: PassBodies, number: int) -> list[str]:
         f"{acc.of(layout.vector)} a{name};",
         *position_loop(layout, body),
         f"constexpr int L = {layout.vector};",
-        *join(layout, writer.memory, [(name, acc)], cluster=False),
+        *combine_accumulators(layout, writer.memory, [(name, acc)], cluster=False),
         *store_partial(layout, name, acc),
     ]

@@ -1,4 +1,4 @@
-"""Rows made of rows of tables: when their places are asked for, and which rows are worked on side by side."""
+"""Rows made of rows of tables (gathers): when their indices are loaded, and which rows are worked on side by side."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LONG_ROW = 128
 """Elements of a row from which on neighbouring threads find enough neighbours in it alone."""
 
 
-def places_first(body: Body) -> Body:
+def gather_indices_first(body: Body) -> Body:
     """``body`` with what leads to the places of gathers at its start, loads before all else.
 
     A place is tested before it is used, and nothing is loaded ahead of a test: so all loads of places are under way
@@ -38,7 +38,7 @@ def places_first(body: Body) -> Body:
     return Body(sorted(body.instructions, key=turn), body.results)
 
 
-def sharing_rows(kernel: Kernel) -> Kernel:
+def order_rows_by_reuse(kernel: Kernel) -> Kernel:
     """``kernel`` with rows that read the same side by side: they find it in the L1 cache.
 
     Loops which most reads along the row do not depend on come last.

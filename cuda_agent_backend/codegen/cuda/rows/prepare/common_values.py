@@ -1,4 +1,4 @@
-"""What several loops over a row work out alike -> an array over the row, worked out once.
+"""Common subexpressions of several loops over a row -> an array over the row, worked out once.
 
 Inductor writes a cheap chain of operations out wherever it is read, which saves memory traffic. A row that stays on the
 chip needs no traffic: a division or an exponential that every pass repeats is then what takes the time. The array takes
@@ -68,7 +68,7 @@ class _Numbers:
         return sum(COSTS.get(self.ops[n], 1) for n in self.parts[number] - known)
 
 
-def share_values(
+def store_common_values(
     kernel: Kernel, points: int, region: LoweredRegion
 ) -> tuple[Kernel, frozenset[str]]:
     """``kernel`` with arrays of what its loops over rows of ``points`` elements repeat, and their names.
