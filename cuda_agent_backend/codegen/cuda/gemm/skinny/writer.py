@@ -29,7 +29,7 @@ from cuda_agent_backend.codegen.cuda.common.parts import (
 from cuda_agent_backend.codegen.cuda.common.text import block, decompose, indented
 from cuda_agent_backend.codegen.cuda.gemm.filter_taps import OPERATIONS, holds
 from cuda_agent_backend.codegen.cuda.gemm.operands import in_vectors
-from cuda_agent_backend.codegen.cuda.pointwise.stencil import Ranges, bounds
+from cuda_agent_backend.codegen.cuda.pointwise.tile_printer import Ranges, bounds
 from cuda_agent_backend.codegen.ir.device import MAX_THREADS, DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.ir.facts import AT_LEAST
 from cuda_agent_backend.codegen.ir.failure import Unsupported
