@@ -22,7 +22,9 @@ from cuda_agent_backend.codegen.cuda.rows.prepare.gather_order import (
     gather_indices_first,
     order_rows_by_reuse,
 )
-from cuda_agent_backend.codegen.ir.nest import Kernel, RowStage, merge_outer
+from cuda_agent_backend.codegen.ir.failure import Unsupported
+from cuda_agent_backend.codegen.ir.kernel import Kernel, RowStage
+from cuda_agent_backend.codegen.ir.loops import merge_outer
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from cuda_agent_backend.codegen.ir.ssa import GATHER, Body, Instruction, Value
 

@@ -8,7 +8,7 @@ from sketch_kit import on_cuda
 from torch.nn import functional as F
 
 from cuda_agent_backend.codegen.cuda.rows.prepare.hoist import hoist_row_values
-from cuda_agent_backend.codegen.ir.nest import Kernel, RowStage
+from cuda_agent_backend.codegen.ir.kernel import Kernel, RowStage
 
 
 def kernel_of(function: object, *inputs: torch.Tensor) -> Kernel:

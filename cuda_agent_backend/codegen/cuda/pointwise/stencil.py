@@ -25,7 +25,8 @@ from cuda_agent_backend.codegen.cuda.common.text import indented
 from cuda_agent_backend.codegen.cuda.pointwise.tile_printer import Ranges, TilePrinter
 from cuda_agent_backend.codegen.cuda.pointwise.window_rows import FEWEST_TAPS, join_taps_by_rows
 from cuda_agent_backend.codegen.ir.device import ceildiv
-from cuda_agent_backend.codegen.ir.nest import Dim, Kernel, coefficient
+from cuda_agent_backend.codegen.ir.indices import coefficient
+from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.ssa import GATHER, Body
 

@@ -12,7 +12,8 @@ from cuda_agent_backend.codegen.cuda.common.access import (
     LanePrinter,
 )
 from cuda_agent_backend.codegen.ir.device import ceildiv
-from cuda_agent_backend.codegen.ir.nest import AT_LEAST, coefficient
+from cuda_agent_backend.codegen.ir.facts import AT_LEAST
+from cuda_agent_backend.codegen.ir.indices import coefficient
 from cuda_agent_backend.codegen.ir.printer import COMPUTE_TYPES, Printer, c_index
 from cuda_agent_backend.codegen.ir.ssa import Instruction
 

@@ -14,7 +14,8 @@ from cuda_agent_backend.codegen.cuda.common.parts import BYTES
 from cuda_agent_backend.codegen.cuda.rows.layout import Layout
 from cuda_agent_backend.codegen.cuda.rows.prepare.common_values import store_common_values
 from cuda_agent_backend.codegen.cuda.rows.prepare.inline_arrays import inline_arrays
-from cuda_agent_backend.codegen.ir.nest import Kernel, RowStage
+from cuda_agent_backend.codegen.ir.failure import Unsupported
+from cuda_agent_backend.codegen.ir.kernel import Kernel, RowStage
 from cuda_agent_backend.codegen.ir.printer import COMPUTE_TYPES
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.value_types import stage_dtype
