@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import functools
 import hashlib
+import os
 import re
 import shutil
 import subprocess
@@ -30,6 +31,13 @@ CXX = [
     "g++", "-std=c++20", "-fPIC", "-fvisibility=hidden", "-w", "-fno-strict-aliasing",
     "-U_FORTIFY_SOURCE",  # takes jumps from one stack to another for errors
 ]  # fmt: skip
+OPTIMISED = "-Og"
+"""Kernels: g++ takes more time for each than it runs. Less than this, and they run for longer than g++ saves."""
+LINKER = ["-fuse-ld=gold"] if shutil.which("ld.gold") else []
+"""Links in a third of the time that the default linker takes."""
+MOST_KERNELS = 5000
+"""Libraries that are kept from one run to the next: about 100 KB each."""
+KERNELS = "kernels"
 FUNCTION = re.compile(r"^(?:template <[^\n]*> )?CA_INLINE[^\n]*\{", re.MULTILINE)
 KERNEL = re.compile(
     r'extern "C" __global__ void(?: __launch_bounds__\([^)]*\))?\s+(\w+)\(([^)]*)\)\s*\{'
@@ -105,42 +113,60 @@ def _word(argument: Argument, memory: dict[str, torch.Tensor]) -> int:
 
 
 def build(source: str, folder: Path) -> Path:
-    """The source as a library with a function ``launch_NAME`` for each kernel, see `_glue`."""
+    """The source as a library with a function ``launch_NAME`` for each kernel, see `_glue`.
+
+    It is made once for all tests that have the same kernel, in this run and in later ones. folder: where g++ works.
+    """
     text = translate(source)
-    folder.mkdir(parents=True, exist_ok=True)
     name = hashlib.sha256(text.encode()).hexdigest()[:16]
-    library = folder / f"{name}.so"
-    if library.exists():
-        return library
-    (folder / f"{name}.cpp").write_text(text)
     ready = prepared()
+    library = ready / KERNELS / f"{name}.so"
+    with contextlib.suppress(FileNotFoundError):
+        os.utime(library)  # what was in use lately is kept
+        return library
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.cpp").write_text(text)
     given = ["-include", str(ready / "emulator.h"), f"{name}.cpp", str(ready / "emulator.o")]
-    _compile(["-O1", "-shared", *given, "-o", library.name], folder)
+    with tempfile.TemporaryDirectory(dir=library.parent) as made:
+        output = Path(made) / library.name
+        _compile([OPTIMISED, "-shared", "-s", *LINKER, *given, "-o", str(output)], folder)
+        output.replace(library)  # another process may do the same
     return library
 
 
 @functools.cache
 def prepared() -> Path:
-    """A folder with what all kernels share: the header, read by g++ beforehand, and what runs them."""
+    """A folder with kernels, and with what they share: the header, read by g++ beforehand, and what runs them."""
     texts = [(SOURCES / name).read_text() for name in ("emulator.h", "emulator.cpp")]
     version = subprocess.run(
         [CXX[0], "-dumpfullversion"], capture_output=True, text=True, check=True
     )
-    known = "\n".join([*texts, *CXX, version.stdout])
+    known = "\n".join([*texts, *CXX, OPTIMISED, *LINKER, version.stdout])
     ready = PREPARED / hashlib.sha256(known.encode()).hexdigest()[:16]
     if ready.exists():
+        discard_oldest(ready / KERNELS, MOST_KERNELS)
         return ready
     PREPARED.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=PREPARED) as name:
         made = Path(name) / "made"
-        made.mkdir()
+        (made / KERNELS).mkdir(parents=True)
         shutil.copy(SOURCES / "emulator.h", made)
-        _compile(["-O1", "-x", "c++-header", "emulator.h", "-o", "emulator.h.gch"], made)
+        _compile([OPTIMISED, "-x", "c++-header", "emulator.h", "-o", "emulator.h.gch"], made)
         header, source = str(SOURCES / "emulator.h"), str(SOURCES / "emulator.cpp")
         _compile(["-O2", "-include", header, "-c", source, "-o", "emulator.o"], made)
         with contextlib.suppress(OSError):  # another process was first
             made.rename(ready)
     return ready
+
+
+def discard_oldest(folder: Path, most: int) -> None:
+    """Remove the files that were used least lately, until ``most`` are left. A library in use stays as it is."""
+    used: list[tuple[float, Path]] = []
+    for path in folder.glob("*.so"):
+        with contextlib.suppress(FileNotFoundError):  # another process removes some
+            used.append((path.stat().st_mtime, path))
+    for _, path in sorted(used)[: max(0, len(used) - most)]:
+        path.unlink(missing_ok=True)
 
 
 def _compile(arguments: list[str], folder: Path) -> None:

@@ -14,6 +14,7 @@ unsigned char* shared_memory = all_shared;
 
 namespace emulator {
 
+constexpr size_t STACK = 1 << 16;
 struct Copy { void* to; const void* from; int bytes, filled; };
 struct Store { void* to; std::vector<unsigned char> bytes; };
 // For so many bytes from other blocks; `opened` counts how often they were all there.
@@ -23,7 +24,7 @@ struct Fiber {
   ucontext_t begin;
   jmp_buf place;
   bool begun = false;
-  std::vector<char> stack;
+  std::unique_ptr<char[]> stack;
   int waits_for = 0;  // 0: nobody, or one of the above, below 0: the barrier of this number
   unsigned block = 0;  // its number in the cluster
   dim3 block_index;
@@ -129,7 +130,7 @@ static bool release_meetings() {
   return any;
 }
 static void prepare(Fiber& f, unsigned block, dim3 block_index) {
-  if (f.stack.empty()) f.stack.resize(1 << 16);
+  if (!f.stack) f.stack.reset(new char[STACK]);
   f.waits_for = 0;
   f.block = block;
   f.block_index = block_index;
@@ -138,7 +139,7 @@ static void prepare(Fiber& f, unsigned block, dim3 block_index) {
   f.products.assign(1, {});
   f.begun = false;
   getcontext(&f.begin);
-  f.begin.uc_stack = {.ss_sp = f.stack.data(), .ss_flags = 0, .ss_size = f.stack.size()};
+  f.begin.uc_stack = {.ss_sp = f.stack.get(), .ss_flags = 0, .ss_size = STACK};
   makecontext(&f.begin, run_body, 0);
 }
 static void check_end() {
@@ -163,13 +164,13 @@ static bool take_turns(int first, int last, int threads) {
   return any;
 }
 // The blocks of a cluster, which are neighbours along x, or all of a launch.
-static void run_blocks(dim3 first, int threads, bool cooperative) {
+static void run_blocks(dim3 first, int threads, unsigned shared, bool cooperative) {
   const int all = threads * int(blocks_of_cluster);
   fibers.resize(all);
   all_slots.resize(all);
   slots = all_slots.data();
   for (int i = 0; i < all; ++i) prepare(fibers[i], i / threads, {first.x + i / threads, first.y, first.z});
-  memset(all_shared, 0xff, blocks_of_cluster * SHARED);
+  for (unsigned b = 0; b < blocks_of_cluster; ++b) memset(all_shared + b * SHARED, 0xff, shared);
   memset(arrived, 0, sizeof arrived);
   barriers.clear();
   auto over = [](const Fiber& f) { return f.waits_for == OVER; };
@@ -182,6 +183,10 @@ static void run_blocks(dim3 first, int threads, bool cooperative) {
   }
   check_end();
 }
+// Whether all bytes are ones: the first is, and each is as the one before it.
+static bool unset(const unsigned char* first, const unsigned char* last) {
+  return first == last || (*first == 0xff && !memcmp(first, first + 1, last - first - 1));
+}
 // shared: bytes of dynamic shared memory that a block asked for; what lies behind them must not change. A cluster of as
 // many blocks as there are is a cooperative launch where `cooperative` says so.
 void launch(const unsigned* grid, const unsigned* block, unsigned cluster, unsigned cooperative, unsigned shared, std::function<void()> kernel) {
@@ -190,12 +195,14 @@ void launch(const unsigned* grid, const unsigned* block, unsigned cluster, unsig
   blockDim = {block[0], block[1], block[2]};
   blocks_of_cluster = cluster;
   body = std::move(kernel);
+  if (shared > SHARED) { fprintf(stderr, "emulator: a block has no %u bytes of shared memory\n", shared); abort(); }
+  memset(all_shared, 0xff, cluster * SHARED);
   for (unsigned z = 0; z < grid[2]; ++z)
     for (unsigned y = 0; y < grid[1]; ++y)
       for (unsigned x = 0; x < grid[0]; x += cluster) {
-        run_blocks({x, y, z}, int(block[0] * block[1] * block[2]), cooperative);
+        run_blocks({x, y, z}, int(block[0] * block[1] * block[2]), shared, cooperative);
         for (unsigned b = 0; b < cluster; ++b)
-          if (!std::all_of(all_shared + b * SHARED + shared, all_shared + (b + 1) * SHARED, [](unsigned char x) { return x == 0xff; })) {
+          if (!unset(all_shared + b * SHARED + shared, all_shared + (b + 1) * SHARED)) {
             fprintf(stderr, "emulator: a write beyond the %u bytes of shared memory\n", shared);
             abort();
           }
@@ -305,33 +312,40 @@ static float cut_off(double x) {
   const float r = float(x);
   return fabs(double(r)) > fabs(x) && !isinf(r) ? nextafterf(r, 0.f) : r;
 }
-// One of the terms in a fragment's register.
-template <int Width> static double term(unsigned bits, int number) {
+// One of the terms in a fragment's register: float32 holds any of them.
+template <int Width> static float term(unsigned bits, int number) {
   if constexpr (Width == HALF) return bits_of<_Float16>(uint16_t(number ? bits >> 16 : bits));
   return bits_of<float>(Width == 1 ? bits & 0xffffe000u : number ? bits & 0xffff0000u : bits << 16);
 }
 template <int Width> constexpr int TERMS = Width == 1 ? 1 : 2;
-// `first(k, half)`: a register of the first operand, of a neighbouring thread; `second(k)`: a term of the other.
-template <int Width, class First, class Second> static float add_products(double total, First first, Second second) {
+template <int Width> static void read_terms(float* to, const unsigned* registers, int count) {
+  for (int i = 0; i < count; ++i)
+    for (int w = 0; w < TERMS<Width>; ++w) to[i * TERMS<Width> + w] = term<Width>(registers[i], w);
+}
+// What a thread hands in: its terms of the first operand by register, and of the second.
+template <int Width> struct Terms { float a[4 * TERMS<Width>], b[2 * TERMS<Width>]; };
+template <int Width> static const Terms<Width>& terms_of(int thread) { return reinterpret_cast<const Terms<Width>&>(emulator::slots[thread]); }
+// `first`: the terms of the thread that has the first ones of a row, `half`: which of its rows; `second(k)`: a term.
+template <int Width, class Second> static float add_products(double total, int first, int half, Second second) {
+  constexpr int N = TERMS<Width>;
   for (int k = 0; k < 8; ++k) {
-    const unsigned a = first(k % 4, k / 4);
-    for (int w = 0; w < TERMS<Width>; ++w) total += term<Width>(a, w) * second(k, w);
+    const float* a = terms_of<Width>(first + k % 4).a + (half + 2 * (k / 4)) * N;
+    for (int w = 0; w < N; ++w) total += double(a[w]) * second(k, w);
   }
   return cut_off(total);
 }
 template <int Width> void multiply_fragments(float* d, const unsigned* a, const unsigned* b) {
-  struct Part { unsigned a[4], b[2]; } mine;
-  memcpy(mine.a, a, sizeof mine.a);
-  memcpy(mine.b, b, sizeof mine.b);
+  Terms<Width> mine;
+  read_terms<Width>(mine.a, a, 4);
+  read_terms<Width>(mine.b, b, 2);
   emulator::hand_in(mine);
   const int warp = emulator::current / 32 * 32, lane = emulator::current % 32;
   emulator::warp_barrier();
-  auto part = [&](int l) -> const Part& { return reinterpret_cast<const Part&>(emulator::slots[warp + l]); };
   for (int e = 0; e < 4; ++e) {
     const int row = lane / 4 + 8 * (e / 2), column = lane % 4 * 2 + e % 2;
-    d[e] = add_products<Width>(
-        d[e], [&](int thread, int half) { return part(row % 8 * 4 + thread).a[row / 8 + 2 * half]; },
-        [&](int k, int w) { return term<Width>(part(column * 4 + k % 4).b[k / 4], w); });
+    d[e] = add_products<Width>(d[e], warp + row % 8 * 4, row / 8, [&](int k, int w) {
+      return terms_of<Width>(warp + column * 4 + k % 4).b[k / 4 * TERMS<Width> + w];
+    });
   }
   emulator::warp_barrier();
 }
@@ -363,7 +377,7 @@ uint64_t operand_at(const float* tile, int byte) {
 }
 // Rows of B have 128 bytes of TF32 or 64 of bfloat16; the tensor core takes bits 4 and up of an address exclusive or bits
 // 7 and up: three of them, or two.
-template <int Width> static double wide_term(uint64_t b, int column, int k) {
+template <int Width> static float wide_term(uint64_t b, int column, int k) {
   const int bytes = 128 / Width, size = 4 / Width;
   unsigned at = column * bytes + unsigned(b & 1023) + k * size;
   at ^= (at >> 7) % (bytes / 16) << 4;
@@ -373,16 +387,15 @@ template <int Width> static double wide_term(uint64_t b, int column, int k) {
 }
 // second(column, k): a term of the second operand.
 template <int Width, class Second> static void multiply_with(float* d, int n, const unsigned* a, int more, Second second) {
-  struct Part { unsigned a[4]; } mine;
-  memcpy(mine.a, a, sizeof mine.a);
+  Terms<Width> mine{};
+  read_terms<Width>(mine.a, a, 4);
   emulator::hand_in(mine);
   const int warp = emulator::current / 32 * 32, lane = emulator::current % 32;
   emulator::warp_barrier();
-  auto part = [&](int l) -> const Part& { return reinterpret_cast<const Part&>(emulator::slots[warp + l]); };
   for (int i = 0; i < n; ++i) {
     const int row = lane / 4 + 8 * (i % 4 / 2), column = lane % 4 * 2 + 8 * (i / 4) + i % 2;
     d[i] = add_products<Width>(
-        more ? d[i] : 0., [&](int thread, int half) { return part(row % 8 * 4 + thread).a[row / 8 + 2 * half]; },
+        more ? d[i] : 0., warp + row % 8 * 4, row / 8,
         [&](int k, int w) { return second(column, k * TERMS<Width> + w); });
   }
   emulator::warp_barrier();
@@ -398,7 +411,7 @@ uint64_t by_rows_operand(const float* tile, int byte, int next) {
   if (uintptr_t(tile) % KIB || byte % KIB || next % KIB || next >> 16) { fprintf(stderr, "emulator: a tile that is not aligned\n"); abort(); }
   return uint64_t(next / KIB) << NEXT | (uintptr_t(tile) + byte);
 }
-template <int Width> static double both_term(uint64_t operand, bool by_rows, int row, int k) {
+template <int Width> static float both_term(uint64_t operand, bool by_rows, int row, int k) {
   const uint64_t place = operand & ((uint64_t(1) << NEXT) - 1);
   const unsigned next = unsigned(operand >> NEXT) * KIB;
   unsigned at = unsigned(place % KIB) + (by_rows ? row / 64 * next + k * 128 + row % 64 * 2 : row * 128 + k * 2);
@@ -412,7 +425,7 @@ template <int Width> void multiply_both(float* d, int n, uint64_t a, bool a_by_r
   for (int i = 0; i < n; ++i) {
     double total = more ? d[i] : 0.;
     const int row = first + 8 * (i % 4 / 2), column = lane % 4 * 2 + 8 * (i / 4) + i % 2;
-    for (int k = 0; k < 16; ++k) total += both_term<Width>(a, a_by_rows, row, k) * both_term<Width>(b, b_by_rows, column, k);
+    for (int k = 0; k < 16; ++k) total += double(both_term<Width>(a, a_by_rows, row, k)) * both_term<Width>(b, b_by_rows, column, k);
     d[i] = cut_off(total);
   }
 }
