@@ -36,7 +36,7 @@ from cuda_agent_backend.bench.plots import NoPlots, draw
 from cuda_agent_backend.bench.request import Wishes
 from cuda_agent_backend.bench.results import Identity
 from cuda_agent_backend.codegen.alternatives import PARAMETER
-from cuda_agent_backend.codegen.family_names import family_of
+from cuda_agent_backend.codegen.registry import family_of
 from cuda_agent_backend.json_values import write_json
 from cuda_agent_backend.partition.report import HIT
 from cuda_agent_backend.sources import source_digest

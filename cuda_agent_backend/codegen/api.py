@@ -4,42 +4,23 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-
-import torch
+from typing import Any
 
 from cuda_agent_backend.codegen.alternatives import Alternatives
-from cuda_agent_backend.codegen.analysis.attention import (
-    Attention,
-    attention_of,
-    composed_of,
-    is_attention,
-)
 from cuda_agent_backend.codegen.bugs import attempt_for
 from cuda_agent_backend.codegen.covered_task import Analysis, offered
-from cuda_agent_backend.codegen.cpu.attention import CpuAttention
-from cuda_agent_backend.codegen.cuda.attention.float32 import CudaAttention
-from cuda_agent_backend.codegen.cuda.attention.half import CudaHalfAttention
-from cuda_agent_backend.codegen.cuda.attention.linear.match import mixing_of
-from cuda_agent_backend.codegen.cuda.attention.linear.writer import CudaMixing
 from cuda_agent_backend.codegen.cuda.common.dependent_launch import chained
-from cuda_agent_backend.codegen.cuda.recurrent.match import is_recurrent, recurrent_of
-from cuda_agent_backend.codegen.cuda.recurrent.writer import CudaRecurrent
-from cuda_agent_backend.codegen.cuda.reroll.match import rolled_of
-from cuda_agent_backend.codegen.cuda.reroll.writer import CudaRolled
-from cuda_agent_backend.codegen.cuda.scatter.match import has_scatter, scatter_of
-from cuda_agent_backend.codegen.cuda.scatter.writer import CudaScatter
-from cuda_agent_backend.codegen.cuda.sort.match import is_sorting, sorting_of
-from cuda_agent_backend.codegen.cuda.sort.select import CudaSelection
-from cuda_agent_backend.codegen.cuda.sort.writer import CudaSort
+from cuda_agent_backend.codegen.family import TaskFamily
 from cuda_agent_backend.codegen.guarded import Guarded
 from cuda_agent_backend.codegen.ir.device import CpuFacts, DeviceFacts, gpu_facts
 from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
 from cuda_agent_backend.codegen.ir.schedule import Schedule
-from cuda_agent_backend.codegen.loop_nests import LOWERING, LoopNests, loop_nests_of, nests_of
+from cuda_agent_backend.codegen.loop_nests import GENERATOR, LOWERING, LoopNests, loop_nests_of
+from cuda_agent_backend.codegen.registry import TASKS
 from cuda_agent_backend.rewrite.forms import Form, forms
 from sandbox.plan.candidate import Candidate, Language
 from sandbox.plan.plan import PlanError
-from sandbox.task.task import Task, TaskError
+from sandbox.task.task import Task
 
 APART = "apart"
 """What schedules are marked with whose products do not store across their loops, where others do."""
@@ -48,10 +29,10 @@ APART = "apart"
 @lru_cache(maxsize=256)
 def _analyse(text: str) -> Analysis | NotCovered:
     task = Task.from_json(text)
-    found = as_it_stands(task)
+    family, found = _with_family(task)
     rewritten = forms(task)
     # a kernel for all of it, which no rewritten form has that needs its products
-    if isinstance(found, CudaAttention | CudaMixing) and not any(f.guards for f in rewritten):
+    if family and family.precedes_rewrites and not any(f.guards for f in rewritten):
         return found
     tried = [(form.name, _rewritten(task, form)) for form in rewritten]
     ways = [(name, way) for name, way in tried if not isinstance(way, NotCovered)]
@@ -71,45 +52,23 @@ def _rewritten(task: Task, form: Form) -> Analysis | NotCovered:
 
 
 def as_it_stands(task: Task) -> Analysis | NotCovered:
-    """The form in which a sketch covers ``task``, without rewriting it."""
+    """The form in which a family covers ``task``, without rewriting it."""
+    return _with_family(task)[1]
+
+
+def _with_family(task: Task) -> tuple[TaskFamily[Any] | None, Analysis | NotCovered]:
+    """The same with the family that takes the whole task, where one does; else the task is loop nests."""
+    for family in TASKS[task.target]:
+        try:
+            found: Analysis | NotCovered | None = family.analyse(task, GENERATOR)
+        except Unsupported as error:
+            return None, NotCovered(str(error))
+        if found is not None:
+            return family, found
     try:
-        if is_attention(task):
-            return _attention(task, attention_of(task))
-        if (composed := composed_of(task)) is not None:
-            return _attention(task, composed)
-        if (mixing := mixing_of(task)) is not None:
-            return CudaMixing(task, mixing)
-        if has_scatter(task):
-            return CudaScatter.of(task, scatter_of(task), nests_of)
-        if is_sorting(task) and task.target == "cuda":
-            form = sorting_of(task)
-            return CudaSelection(task, form) if form.selects else CudaSort(task, form)
-        if is_recurrent(task) and task.target == "cuda":
-            return CudaRecurrent(task, recurrent_of(task))
-        if task.target == "cuda" and (loop := _loop(task)) is not None:
-            return loop
-        return loop_nests_of(task)
+        return None, loop_nests_of(task)
     except Unsupported as error:
-        return NotCovered(str(error))
-
-
-def _loop(task: Task) -> CudaRolled | None:
-    """The task as a loop over steps; None where it is none, or is left to kernels that have it written out.
-
-    That is so for whatever reason its graph could not be rewritten.
-    """
-    try:
-        form = rolled_of(task)
-        return None if form is None else CudaRolled.of(task, form, nests_of)
-    except (Unsupported, TaskError, RuntimeError, ValueError):
-        return None
-
-
-def _attention(task: Task, form: Attention) -> Analysis:
-    if task.target == "cpu":
-        return CpuAttention(task, form)
-    kind = CudaAttention if form.dtype == torch.float32 else CudaHalfAttention
-    return kind(task, form)
+        return None, NotCovered(str(error))
 
 
 def analyse(task: Task) -> Analysis | NotCovered:

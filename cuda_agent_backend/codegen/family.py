@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Generic, Protocol
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.failure import NotCovered
 from cuda_agent_backend.codegen.ir.kernel import Nests
-from cuda_agent_backend.codegen.ir.parameters import SKETCH, Meaning, P, meanings, read
+from cuda_agent_backend.codegen.ir.parameters import SKETCH, P, refusal
 from cuda_agent_backend.codegen.ir.program import Program
 from cuda_agent_backend.codegen.ir.schedule import Parameter, Schedule
 from sandbox.task.task import Task
@@ -32,19 +32,14 @@ class Family(ABC, Generic[P]):
     """What SKILL.md calls it."""
     docs: ClassVar[str]
     """What SKILL.md says of it beside its parameters, in Markdown."""
-    explains: ClassVar[tuple[str, ...]] = ()
-    """The parameters that SKILL.md explains here, where the others are those of another family; empty: all."""
+    like: ClassVar[str] = ""
+    """The family whose parameters it has, where SKILL.md is to explain them there alone."""
     params: type[P]
     """The schedule's parameters."""
 
-    def read(self, given: Mapping[str, Parameter]) -> P | NotCovered:
-        """The parameters of a schedule's kernel, or the reason why they cannot be this family's."""
-        return read(self.params, given)
-
-    def meanings(self) -> dict[str, Meaning]:
-        """The parameters that SKILL.md explains here, by name."""
-        known = meanings(self.params)
-        return {name: known[name] for name in self.explains} if self.explains else known
+    def refusal(self, given: Mapping[str, Parameter]) -> NotCovered | None:
+        """Why the parameters of a schedule's kernel cannot be this family's."""
+        return refusal(self.params, given)
 
     def owns(self, schedule: Schedule) -> bool:
         """Whether a schedule's first entry names this family."""

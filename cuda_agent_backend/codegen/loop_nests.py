@@ -9,7 +9,8 @@ from functools import cached_property, partial
 from cuda_agent_backend.codegen.cpu import schedules as cpu_schedules
 from cuda_agent_backend.codegen.cpu import writer as cpu
 from cuda_agent_backend.codegen.cuda import generate as cuda
-from cuda_agent_backend.codegen.cuda.library.writer import Library, is_library, library_of
+from cuda_agent_backend.codegen.cuda.library.writer import Library
+from cuda_agent_backend.codegen.family import Generator
 from cuda_agent_backend.codegen.guarded_program import FIRST, SECOND
 from cuda_agent_backend.codegen.ir.device import CpuFacts, DeviceFacts, cpu_facts, gpu_facts
 from cuda_agent_backend.codegen.ir.failure import Unsupported
@@ -18,6 +19,7 @@ from cuda_agent_backend.codegen.ir.program import Program
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from cuda_agent_backend.codegen.lowering.lower import lower
+from cuda_agent_backend.codegen.registry import LIBRARY
 from cuda_agent_backend.codegen.transform.hoist_scale import unscaled
 from cuda_agent_backend.codegen.transform.scan_order import grouped
 from sandbox.plan.check import MAX_BUFFERS
@@ -64,7 +66,7 @@ class LoopNests:
         if self.task.target != "cuda" or not self.calls:
             return None
         with LOWERING:
-            return library_of(self.task, nests_of)
+            return LIBRARY.analyse(self.task, GENERATOR)
 
     def schedules(self, device: DeviceFacts | CpuFacts | None = None) -> list[Schedule]:
         """Those with library calls come behind some of those without: a search ends where a round brings nothing."""
@@ -88,7 +90,7 @@ class LoopNests:
     def emit(
         self, schedule: Schedule, device: DeviceFacts | CpuFacts | None = None
     ) -> tuple[str, Plan]:
-        if is_library(schedule) and self.library is not None:
+        if LIBRARY.owns(schedule) and self.library is not None:
             return self.library.emit(schedule, gpu_facts(device))
         if self.task.target == "cuda":
             return cuda.emit(self.region, self.kernels, schedule, gpu_facts(device))
@@ -135,6 +137,22 @@ def nests_of(task: Task) -> Nests:
     """A task's region and its kernels. Raises Unsupported where no loop nests cover it."""
     region = lower(task)
     return region, _kernels(region, task.target, across=task.target == "cuda")
+
+
+class _OfLoopNests:
+    """Kernels of loop nests for the parts of a task that a family leaves to them (see `family.Generator`)."""
+
+    def nests(self, task: Task) -> Nests:
+        return nests_of(task)
+
+    def schedules(self, nests: Nests, device: DeviceFacts, most: int) -> list[Schedule]:
+        return cuda.schedules(*nests, device, most)
+
+    def program(self, nests: Nests, schedule: Schedule, device: DeviceFacts, first: int) -> Program:
+        return cuda.program(*nests, schedule, device, first)
+
+
+GENERATOR: Generator = _OfLoopNests()
 
 
 def _kernels(region: LoweredRegion, target: str, across: bool) -> tuple[Kernel, ...]:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cuda_agent_backend.codegen.family_names import family_of
+from cuda_agent_backend.codegen.registry import family_of
 
 if TYPE_CHECKING:
     from rich.console import Console

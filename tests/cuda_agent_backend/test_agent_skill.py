@@ -20,12 +20,13 @@ from cuda_agent_backend.agent.skill.example import (
     source_of,
     triton_plan,
 )
-from cuda_agent_backend.agent.skill.sketches import ALSO, families
+from cuda_agent_backend.agent.skill.sketches import ALSO, explained, paragraph
 from cuda_agent_backend.agent.skill.template import plan_template
 from cuda_agent_backend.agent.tools import tool_schemas
 from cuda_agent_backend.cli import command as cli
 from cuda_agent_backend.codegen.api import analyse
 from cuda_agent_backend.codegen.covered_task import Analysis
+from cuda_agent_backend.codegen.registry import FAMILIES
 from cuda_agent_backend.runtime.machine import arch_of
 from sandbox.accuracy.oracle import run_oracle
 from sandbox.compile.candidate import Compiled, compile_candidate
@@ -115,18 +116,18 @@ def parameters_met(task: Task) -> set[str]:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_parameter_of_a_proposed_schedule_is_explained(target: str) -> None:
-    explained = {p for family in families(target) for p in family.parameters} | ALSO
+    said = {p for family in FAMILIES[target] for p in explained(family, target)} | ALSO
     for name, made in samples(target).items():
-        assert parameters_met(made.task) <= explained, name
+        assert parameters_met(made.task) <= said, name
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_parameter_is_spoken_of_by_what_explains_it(target: str) -> None:
-    for family in families(target):
-        assert family.meaning, family.what
-        silent = {"vector", "threads", "lanes", "team", "across"}  # their names say it
-        for parameter in set(family.parameters) - silent:
-            assert f"`{parameter}`" in family.meaning, (family.what, parameter)
+    for family in FAMILIES[target]:
+        text = paragraph(family, target)
+        assert text in skill(target)
+        for parameter, meaning in explained(family, target).items():
+            assert f"`{parameter}`: {meaning.text}" in text, (family.title, parameter)
 
 
 def test_the_example_for_cuda_is_right_thread_by_thread(tmp_path: Path) -> None:

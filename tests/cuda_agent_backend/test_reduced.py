@@ -19,7 +19,8 @@ from torch.nn import functional as F
 
 from cuda_agent_backend.codegen.analysis import mixed_reductions as crossing
 from cuda_agent_backend.codegen.cuda import generate as cuda
-from cuda_agent_backend.codegen.cuda.gemm.epilogue import schedules as cuda_reduced_schedules
+from cuda_agent_backend.codegen.cuda import join_schedules
+from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce import family as reduce_family
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.match import Reducing, reducing_of
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.stages import below
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.writer import (
@@ -480,13 +481,11 @@ def test_tiles_are_ranked_once_for_all_schedules(monkeypatch: pytest.MonkeyPatch
         asked.append(reducing.number)
         return reducing_schedules(reducing, device, most)
 
-    monkeypatch.setattr(cuda_reduced_schedules, "reducing_schedules", counted)
+    monkeypatch.setattr(reduce_family, "reducing_schedules", counted)
     it = made(
         lambda x, w: torch.logsumexp(x @ w, 1), torch.empty(1024, 512), torch.empty(512, 1000)
     )
-    found = cuda_reduced_schedules.reduced_schedules(
-        it.analysis.region, it.analysis.kernels, DEVICE
-    )
+    found = join_schedules.reduced_schedules(it.analysis.region, it.analysis.kernels, DEVICE)
     assert len(found) > 1
     assert asked == [0]
 

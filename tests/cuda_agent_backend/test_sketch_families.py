@@ -4,26 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from cuda_agent_backend.agent.skill.sketches import families
-from cuda_agent_backend.codegen.family_names import family_of
-
-NAMES = {
-    "Sorts": "sort",
-    "Selections (topk)": "selection",
-    "Scatters": "scatter",
-    "Attention": "attention",
-    "Attention in half precision": "attention",
-    "Recurrent layers": "recurrent layers",
-    "Loop nests": "loop nests",
-    "Matrix products": "product",
-}
+from cuda_agent_backend.codegen.ir.parameters import meanings
+from cuda_agent_backend.codegen.registry import FAMILIES, family_of
 
 
 @pytest.mark.parametrize("target", ["cpu", "cuda"])
 def test_every_sketch_without_a_name_is_known_by_its_parameters(target: str) -> None:
-    unnamed = {f.what: f.parameters for f in families(target) if not f.name}
-    told = {what: family_of(dict.fromkeys(given, 1)) for what, given in unnamed.items()}
-    assert told == {what: NAMES[what] for what in unnamed}
+    for family in FAMILIES[target]:
+        if not family.is_named:
+            assert family_of(dict.fromkeys(meanings(family.params), 1)) == family.name
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cuda_agent_backend.codegen import api, loop_nests
-from cuda_agent_backend.codegen.cuda.library.writer import SKETCH, is_library
+from cuda_agent_backend.codegen.cuda.library.writer import SKETCH
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.schedule import Parameter, Schedule
+from cuda_agent_backend.codegen.registry import LIBRARY
 from sandbox.compile.candidate import Compiled, compile_candidate
 from sandbox.compile.toolchain import Missing, find_cuda
 from sandbox.plan.candidate import Candidate
@@ -93,7 +94,7 @@ def case(name: str) -> Sample:
 
 
 def called(it: Sample) -> list[Schedule]:
-    return [s for s in it.analysis.schedules(DeviceFacts()) if is_library(s)]
+    return [s for s in it.analysis.schedules(DeviceFacts()) if LIBRARY.owns(s)]
 
 
 def made(it: Sample, schedule: Schedule) -> Candidate:
@@ -174,7 +175,9 @@ def test_a_reshape_is_a_view_where_memory_allows_it(tmp_path: Path, turned: bool
 
 
 def test_kernels_alone_come_first_and_a_search_soon_meets_a_call() -> None:
-    kinds = [is_library(s) for s in case("a convolution, a bias").analysis.schedules(DeviceFacts())]
+    kinds = [
+        LIBRARY.owns(s) for s in case("a convolution, a bias").analysis.schedules(DeviceFacts())
+    ]
     assert kinds[: loop_nests.OWN] == [False] * loop_nests.OWN
     assert kinds[loop_nests.OWN : loop_nests.OWN + loop_nests.CALLED] == [True] * loop_nests.CALLED
     assert kinds[-2:] == [True, True]

@@ -60,9 +60,9 @@ from sketch_kit import Sample, on_cuda
 from torch._inductor import config as inductor_config
 
 from cuda_agent_backend.codegen import api, covered_task
-from cuda_agent_backend.codegen.cuda.library.writer import is_library
 from cuda_agent_backend.codegen.ir.device import gpu_facts
 from cuda_agent_backend.codegen.ir.schedule import Schedule
+from cuda_agent_backend.codegen.registry import LIBRARY
 from sandbox.accuracy.perturb_inputs import on_device
 from sandbox.compile.candidate import Compiled, compile_candidate
 from sandbox.compile.toolchain import Missing
@@ -258,7 +258,7 @@ def test_kernels_give_what_eager_gives_and_are_clean(name: str, tmp_path: Path) 
     it = job(name)
     tools = not isinstance(find_sanitizer(), Missing)
     exact = dataclasses.replace(gpu_facts(), tf32=())
-    own = [s for s in it.analysis.schedules(exact) if not is_library(s)]
+    own = [s for s in it.analysis.schedules(exact) if not LIBRARY.owns(s)]
     for number, schedule in enumerate(kinds(own)):
         made = api.generate(it.analysis, schedule)
         assert isinstance(made, Candidate), made

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Generic, TypeVar
@@ -23,6 +23,7 @@ from cuda_agent_backend.codegen.ir.schedule import Parameter
 M = TypeVar("M")
 """What a family finds in a kernel that it fits."""
 Parameters = dict[str, Parameter]
+Joined = tuple[LoweredRegion, tuple[Kernel, ...]]
 
 
 class Place(enum.Enum):
@@ -56,7 +57,18 @@ class Problem:
         return with_taps_apart(self.kernel)
 
 
-class KernelFamily(Family[P], Generic[P, M]):
+class CudaFamily(Family[P]):
+    """A family whose schedules have one entry for each of its kernels, named by `sketch`."""
+
+    def headers(self, given: Mapping[str, Parameter], halves: bool) -> tuple[str, ...]:
+        """The headers that its source needs beside `cuda/common/prelude.cuh`, those that others build on first.
+
+        halves: whether the region has buffers of 16 bits.
+        """
+        return ()
+
+
+class KernelFamily(CudaFamily[P], Generic[P, M]):
     """A family of single kernels."""
 
     place: ClassVar[Place]
@@ -73,18 +85,13 @@ class KernelFamily(Family[P], Generic[P, M]):
     def emit(
         self, match: M, problem: Problem, given: Mapping[str, Parameter], name: str
     ) -> Emitted:
-        """The kernel's source and launches. given: parameters that `read` takes. name: of the function.
+        """The kernel's source and launches.
+
+        given: parameters that `refusal` finds nothing against. name: of the function.
 
         Raises:
             Unsupported: the schedule does not fit the kernel or the device, with the reason.
         """
-
-    def headers(self, given: Mapping[str, Parameter], halves: bool) -> tuple[str, ...]:
-        """The headers that its source needs beside `cuda/common/prelude.cuh`, those that others build on first.
-
-        halves: whether the region has buffers of 16 bits.
-        """
-        return ()
 
     def proposals(self, problem: Problem) -> list[Parameters]:
         """As `schedules`; none where the family does not fit."""
@@ -97,8 +104,64 @@ class KernelFamily(Family[P], Generic[P, M]):
         Raises:
             Unsupported: the family does not fit, or the schedule does not, with the reason.
         """
-        found = self.read(given)
-        match = found if isinstance(found, NotCovered) else self.match(problem)
+        match = self.refusal(given) or self.match(problem)
         if isinstance(match, NotCovered):
             raise Unsupported(match.reason)
         return self.emit(match, problem, given, name)
+
+
+class Order(enum.Enum):
+    """Whether being one kernel with what follows is preferred to being reduced in tiles (see `join_schedules`)."""
+
+    BEFORE_REDUCTION = enum.auto()
+    REDUCTION = enum.auto()
+    AFTER_REDUCTION = enum.auto()
+
+
+class JoinFamily(CudaFamily[P], Generic[P, M]):
+    """A family of kernels that do the work of those behind them too."""
+
+    order: ClassVar[Order]
+
+    @abstractmethod
+    def match(
+        self, region: LoweredRegion, kernels: tuple[Kernel, ...], number: int
+    ) -> M | NotCovered:
+        """What kernel ``number`` is with those that follow it, or why it is not one with them."""
+
+    @abstractmethod
+    def schedules(
+        self, match: M, region: LoweredRegion, device: DeviceFacts, most: int
+    ) -> list[Parameters]:
+        """Up to ``most`` worth trying, best guess first."""
+
+    @abstractmethod
+    def joined(self, match: M, region: LoweredRegion, given: Mapping[str, Parameter]) -> Joined:
+        """The region and its kernels when they are one.
+
+        Raises:
+            Unsupported: the schedule does not fit, with the reason.
+        """
+
+    @abstractmethod
+    def emit(
+        self,
+        match: M,
+        region: LoweredRegion,
+        given: Mapping[str, Parameter],
+        name: str,
+        device: DeviceFacts,
+    ) -> Emitted:
+        """The source and launches; arguments are as in `KernelFamily.emit`.
+
+        Raises:
+            Unsupported: the schedule does not fit the kernels or the device, with the reason.
+        """
+
+
+def attempt(find: Callable[[], M]) -> M | NotCovered:
+    """What ``find`` gives; where it raises Unsupported, the reason as a value."""
+    try:
+        return find()
+    except Unsupported as error:
+        return NotCovered(str(error))

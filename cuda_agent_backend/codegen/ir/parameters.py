@@ -82,8 +82,8 @@ def meanings(params: type[DataclassInstance]) -> dict[str, Meaning]:
     return {f.name: f.metadata[_KEY] for f in fields(params) if _KEY in f.metadata}
 
 
-def read(params: type[P], given: Mapping[str, Parameter]) -> P | NotCovered:
-    """``given`` as a ``params``; the reason where a name is unknown or missing, or a value is not one of its own."""
+def refusal(params: type[DataclassInstance], given: Mapping[str, Parameter]) -> NotCovered | None:
+    """Why ``given`` cannot be a ``params``: a name is unknown or missing, or a value is not one of its own."""
     known = meanings(params)
     own = {name: value for name, value in given.items() if name != SKETCH}
     for name, value in own.items():
@@ -93,9 +93,18 @@ def read(params: type[P], given: Mapping[str, Parameter]) -> P | NotCovered:
         if problem is not None:
             return NotCovered(f"schedule parameter {name}={value!r}; it is {problem}")
     missing = [f.name for f in fields(params) if f.name not in own and _is_needed(f)]
-    if missing:
-        return NotCovered(f"schedule parameters that are missing: {', '.join(missing)}")
-    return params(**own)
+    return NotCovered(f"no schedule parameter {', '.join(missing)}") if missing else None
+
+
+def read(params: type[P], given: Mapping[str, Parameter], **facts: Any) -> P | NotCovered:
+    """``given`` as a ``params``, or the reason why it cannot be.
+
+    facts: the dataclass's fields that are no parameters.
+    """
+    problem = refusal(params, given)
+    if problem is not None:
+        return problem
+    return params(**facts, **{name: value for name, value in given.items() if name != SKETCH})
 
 
 def _is_needed(of: Field[Any]) -> bool:

@@ -1,11 +1,4 @@
-"""Attention -> CUDA on tensor cores, with the softmax corrected from one tile of keys to the next.
-
-Schedule parameters: ``rows``, the queries of a block; ``warp``, those of a warp (16 or 32); ``keys``, the keys of a
-tile; ``stages``, the tiles under way; ``kept``, 1 where queries stay in registers, split as the products want them, and
-0 where in shared memory; ``split``, 1 where a block splits each tile of keys and values once, and 0 where each warp
-does; ``relay``, above 0 where one warp group splits them while others multiply (sm_90a only), each 64 of the queries: 1
-where by turns, 2 where whenever they can.
-"""
+"""Attention -> CUDA on tensor cores, with the softmax corrected from one tile of keys to the next."""
 
 from __future__ import annotations
 
@@ -31,7 +24,8 @@ from cuda_agent_backend.codegen.ir.device import (
     ceildiv,
     gpu_facts,
 )
-from cuda_agent_backend.codegen.ir.failure import Unsupported
+from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
+from cuda_agent_backend.codegen.ir.parameters import integer, read, switch
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from sandbox.plan.plan import Plan
 from sandbox.task.task import Task
@@ -58,15 +52,24 @@ STACKED, HALVED = 16, 128
 
 @dataclass(frozen=True)
 class Blocks:
-    """The schedule's parameters; see the module's description."""
+    """The schedule's parameters."""
 
-    rows: int
-    warp: int
-    keys: int
-    stages: int
-    kept: int
-    split: int
-    relay: int = 0
+    rows: int = integer("queries of a block")
+    warp: int = integer("queries of a warp, 16 or 32", among=(16, 32))
+    keys: int = integer("keys of a tile")
+    stages: int = integer("tiles under way")
+    kept: int = switch(
+        "1 where queries stay in registers, split as the products want them, and 0 where in shared memory"
+    )
+    split: int = switch(
+        "1 where a block splits each tile of keys and values once, and 0 where each warp does"
+    )
+    relay: int = integer(
+        "above 0 one warp group splits tiles while others multiply (sm_90a only), each 64 of the queries: 1 where by "
+        "turns, 2 where whenever they can",
+        among=(0, BY_TURNS, FREELY),
+        default=0,
+    )
 
     @property
     def groups(self) -> int:
@@ -198,11 +201,9 @@ class CudaAttention:
         Raises:
             Unsupported: the schedule does not fit, with the reason.
         """
-        given = schedule.only()
-        try:
-            blocks = Blocks(**{name: int(value) for name, value in given.items()})
-        except (TypeError, ValueError) as error:
-            raise Unsupported(f"parameters of an attention: {error}") from error
+        blocks = read(Blocks, schedule.only())
+        if isinstance(blocks, NotCovered):
+            raise Unsupported(blocks.reason)
         blocks.check(self.form.size, gpu_facts(device))
         check_output(self.form)
         bounds = f"{blocks.threads}, {blocks.resident}" if blocks.relay else f"{blocks.threads}"

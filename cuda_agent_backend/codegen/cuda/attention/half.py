@@ -1,9 +1,4 @@
-"""Attention of float16 and bfloat16 -> CUDA on tensor cores (see ``attention_half.cuh``).
-
-Schedule parameters: ``rows``, the queries of a block; ``warp``, those of a warp (16 or 32); ``keys``, the keys of a
-tile; ``stages``, the tiles under way; ``kept``, 1 where queries stay in registers, and 0 where in shared memory;
-``wide``, 1 where warp groups of 64 queries each multiply what lies in shared memory (sm_90a only).
-"""
+"""Attention of float16 and bfloat16 -> CUDA on tensor cores (see ``attention_half.cuh``)."""
 
 from __future__ import annotations
 
@@ -32,7 +27,8 @@ from cuda_agent_backend.codegen.ir.device import (
     ceildiv,
     gpu_facts,
 )
-from cuda_agent_backend.codegen.ir.failure import Unsupported
+from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
+from cuda_agent_backend.codegen.ir.parameters import integer, read, switch
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from sandbox.plan.plan import Plan
 from sandbox.task.task import Task
@@ -74,14 +70,17 @@ its copies; the rest of 255 hold what is on its way."""
 
 @dataclass(frozen=True)
 class HalfBlocks:
-    """The schedule's parameters; see the module's description."""
+    """The schedule's parameters."""
 
-    rows: int
-    warp: int
-    keys: int
-    stages: int
-    kept: int
-    wide: int = 0
+    rows: int = integer("queries of a block")
+    warp: int = integer("queries of a warp, 16 or 32", among=(16, 32))
+    keys: int = integer("keys of a tile")
+    stages: int = integer("tiles under way")
+    kept: int = switch("1 where queries stay in registers, and 0 where in shared memory")
+    wide: int = switch(
+        "1 where warp groups of 64 queries each multiply what lies in shared memory (sm_90a only)",
+        default=0,
+    )
 
     @property
     def threads(self) -> int:
@@ -212,11 +211,9 @@ class CudaHalfAttention:
         Raises:
             Unsupported: the schedule does not fit, with the reason.
         """
-        try:
-            given = {name: int(value) for name, value in schedule.only().items()}
-            blocks = HalfBlocks(**given)
-        except (TypeError, ValueError) as error:
-            raise Unsupported(f"parameters of an attention: {error}") from error
+        blocks = read(HalfBlocks, schedule.only())
+        if isinstance(blocks, NotCovered):
+            raise Unsupported(blocks.reason)
         self._check(blocks, gpu_facts(device))
         threads = blocks.threads
         block = Block(blocks.rows, threads, blocks.shared_bytes(self.form), str(threads))

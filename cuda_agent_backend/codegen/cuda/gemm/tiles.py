@@ -1,28 +1,13 @@
-"""The schedule of a sum of products on cuda, and what fits a device.
-
-A block's tile has ``tile_m`` by ``tile_n`` results, a warp's ``warp_m`` by ``warp_n``; ``depth`` terms are copied to
-shared memory at a time, ``stages`` of them under way; after ``run`` terms, a multiple or a part of ``depth``, sums move
-on to others, as the tensor core cuts off what it adds instead of rounding it (0: never). ``group``:
-whether warps work in groups of four (sm_90a; their own tiles then say nothing), half of which copy and split what the
-others multiply: 1 where B goes through shared memory to be split, 2 where it goes through registers; 3: both operands,
-of 16 bits, are multiplied where copies put them in shared memory; 4: where the copy engine puts them, which one thread
-asks for whole boxes (`cuda_boxes`). ``split`` blocks
-share the terms of a tile, and a second kernel adds up what they found; ``last_wave`` blocks share those of a tile that
-is left over after as many as fill the device once or several times (0: a block has it for itself); ``warps_k`` warps of
-a block share those of a stage. ``aligned``: 1 where a kernel before copies operands whose rows are no multiple of 16
-bytes apart to memory where they are (`cuda_align`). ``banded``: 1 where blocks leave out terms for which an operand is
-zero (`cuda_bands`).
-``products``: 6 for float32's accuracy, 1 for TF32's, which is right where the user's flags
-make eager as inaccurate, and for 16-bit operands, whose products are exact (with no run, as eager's library has none).
-"""
+"""The schedule of a sum of products on cuda, and what fits a device."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from cuda_agent_backend.codegen.ir.device import MAX_THREADS, DeviceFacts
-from cuda_agent_backend.codegen.ir.failure import Unsupported
+from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
+from cuda_agent_backend.codegen.ir.parameters import integer, read, switch
 from cuda_agent_backend.codegen.ir.schedule import Parameter
 
 GROUP_ROWS, GROUP_COLUMNS, GROUP_DEPTH = 64, (32, 64, 128), 32
@@ -46,22 +31,52 @@ SHARING = (2, 4, 8)
 
 @dataclass(frozen=True)
 class Tiles:
-    """The schedule's parameters; see the module's description."""
+    """The schedule's parameters."""
 
-    tile_m: int
-    tile_n: int
-    depth: int
-    warp_m: int
-    warp_n: int
-    stages: int
-    run: int = 0
-    split: int = 1
-    products: int = 6
-    group: int = 0
-    warps_k: int = 1
-    aligned: int = 0
-    banded: int = 0
-    last_wave: int = 0
+    tile_m: int = integer("rows of results of a block's tile")
+    tile_n: int = integer("columns of it")
+    depth: int = integer("terms that are copied to shared memory at a time")
+    warp_m: int = integer("rows of results of a warp")
+    warp_n: int = integer("columns of them")
+    stages: int = integer("pieces of `depth` terms under way", least=2)
+    run: int = integer(
+        "terms, a multiple or a part of `depth`, after which sums move on to others, as the tensor core cuts off what "
+        "it adds instead of rounding it; 0: never",
+        least=0,
+        default=0,
+    )
+    split: int = integer(
+        "blocks that share the terms of a tile; a second kernel adds up what they found",
+        most=MAX_SPLIT,
+        default=1,
+    )
+    products: int = integer(
+        "6 for float32's accuracy, 1 for TF32's, which is right where the user's flags make eager as inaccurate, and "
+        "for 16-bit operands, whose products are exact (with no run, as eager's library has none)",
+        among=(6, 1),
+        default=6,
+    )
+    group: int = integer(
+        "above 0 warps work in groups of four (sm_90a; `warp_m` and `warp_n` then say nothing), half of which copy and "
+        "split what the others multiply: 1 where B goes through shared memory to be split, 2 where it goes through "
+        "registers; 3: both operands, of 16 bits, are multiplied where copies put them in shared memory; 4: where the "
+        "copy engine (TMA) puts them, which one thread asks for whole boxes",
+        among=(0, THROUGH_SHARED, THROUGH_REGISTERS, BOTH_SHARED, BOXES),
+        default=0,
+    )
+    warps_k: int = integer("warps of a block that share the terms of a stage", default=1)
+    aligned: int = switch(
+        "1 where a kernel before copies operands whose rows are no multiple of 16 bytes apart to memory where they are",
+        default=0,
+    )
+    banded: int = switch("1 where blocks leave out terms for which an operand is zero", default=0)
+    last_wave: int = integer(
+        "blocks that share the terms of a tile which is left over after as many as fill the device once or several "
+        "times; 0: a block has it for itself",
+        least=0,
+        most=MAX_SPLIT,
+        default=0,
+    )
 
     @property
     def threads(self) -> int:
@@ -188,12 +203,8 @@ class Tiles:
 
 
 def read_tiles(parameters: Mapping[str, Parameter]) -> Tiles:
-    """Raises Unsupported where a parameter is missing or unknown."""
-    known = {f.name for f in fields(Tiles)}
-    given = {k: v for k, v in parameters.items() if k != "sketch"}
-    if not all(k in known and isinstance(v, int) for k, v in given.items()):
-        raise Unsupported(f"parameters of a sum of products: {sorted(known)}")
-    try:
-        return Tiles(**{k: int(v) for k, v in given.items()})
-    except TypeError as error:
-        raise Unsupported(str(error)) from error
+    """Raises Unsupported where a parameter is missing or unknown, or has a value that cannot be."""
+    tiles = read(Tiles, parameters)
+    if isinstance(tiles, NotCovered):
+        raise Unsupported(tiles.reason)
+    return tiles

@@ -2,26 +2,21 @@
 
 A library is the fastest there is for some products in half precision and for many convolutions. What is around a call
 is kernels of the other sketches, each part for itself. A region with nothing around it is the library's anyway.
-
-Schedule parameters: the first entry of a schedule is that of the calls, and those of kernels follow, part by part, as
-they would be for a part alone. `kernels`: how many entries each part has. `last`: 1 where convolutions write images
-whose channels are next to each other, and kernels beside them do too; cuDNN copies what else it reads. `benchmark`: 1
-where cuDNN measures its algorithms and does not guess.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from cuda_agent_backend.codegen.cuda import generate as cuda
 from cuda_agent_backend.codegen.cuda.library.extern_calls import calls_of, name_of
 from cuda_agent_backend.codegen.cuda.library.extern_split import Called, Part, called_of
+from cuda_agent_backend.codegen.family import Generator
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
-from cuda_agent_backend.codegen.ir.failure import Unsupported
-from cuda_agent_backend.codegen.ir.kernel import Kernel, Nests
+from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
+from cuda_agent_backend.codegen.ir.kernel import Nests
+from cuda_agent_backend.codegen.ir.parameters import read, string, switch
 from cuda_agent_backend.codegen.ir.program import Program, preludes_of, renamed
-from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter, Schedule
 from sandbox.plan.plan import Buffer, Convolution, Launch, LibraryCall, Plan
 from sandbox.plan.steps import Step
@@ -38,8 +33,20 @@ class Around:
     """A part of a task, and the kernels that compute it."""
 
     part: Part
-    region: LoweredRegion
-    kernels: tuple[Kernel, ...]
+    nests: Nests
+
+
+@dataclass(frozen=True)
+class LibraryParams:
+    """The parameters of a schedule's first entry."""
+
+    kernels: str = string("how many entries each part has", default="")
+    last: int = switch(
+        "1 where convolutions write images whose channels are next to each other, and kernels beside them do too; "
+        "cuDNN copies what else it reads",
+        default=0,
+    )
+    benchmark: int = switch("1 where cuDNN measures its algorithms and does not guess", default=0)
 
 
 @dataclass(frozen=True)
@@ -53,11 +60,12 @@ class Form:
     layouts: Mapping[Ref, TensorSpec]
     parts: tuple[Around | None, ...]
     calls: tuple[tuple[LibraryCall, ...], ...]
+    generator: Generator
 
     def kernels(self, device: DeviceFacts) -> list[tuple[Schedule, ...]]:
         """Schedules by part, the best guess for each first; then, where there is one, the last part's next."""
         choices = [
-            cuda.schedules(p.region, p.kernels, device, FEW) if p else [Schedule(())]
+            self.generator.schedules(p.nests, device, FEW) if p else [Schedule(())]
             for p in self.parts
         ]
         best = [own[0] for own in choices]
@@ -77,9 +85,9 @@ class Form:
         for number, own in enumerate(_shares(schedule, len(self.parts))):
             around = self.parts[number]
             if around is not None:
-                made = cuda.program(around.region, around.kernels, own, device, first)
+                made = self.generator.program(around.nests, own, device, first)
                 names = self._names(number, around.part, made.plan)
-                first += len(around.kernels)
+                first += len(around.nests[1])
                 programs.append(made)
                 steps += [renamed(s, names) for s in made.plan.steps if isinstance(s, Launch)]
                 own_buffers = [b for b in made.plan.buffers if b.kind == "temporary"]
@@ -142,41 +150,35 @@ class Library:
             Unsupported: the schedule does not fit, with the reason.
         """
         own = schedule.parameters(0)
-        last = own.get("last", 0)
-        form = self.forms.get(last) if isinstance(last, int) else None
-        known = set(own) <= {"sketch", "kernels", "last", "benchmark"}
-        if form is None or not known or own.get("benchmark", 0) not in (0, 1):
+        params = read(LibraryParams, own)
+        form = None if isinstance(params, NotCovered) else self.forms.get(params.last)
+        if form is None:
             raise Unsupported(f"parameters of library calls: {own}")
         return form.emit(schedule, device)
 
 
-def is_library(schedule: Schedule) -> bool:
-    """Whether a schedule is one with library calls."""
-    return bool(schedule.kernels) and schedule.parameters(0).get("sketch") == SKETCH
-
-
-def library_of(task: Task, cover: Callable[[Task], Nests]) -> Library | None:
-    """``task`` by library calls; None where it has none, or nothing around them. cover: kernels for a task."""
+def library_of(task: Task, generator: Generator) -> Library | None:
+    """``task`` by library calls; None where it has none, or nothing around them."""
     try:
         called = called_of(task)
     except (Unsupported, TaskError):
         return None
     first = called.is_channels_last
     orders = (first, not first) if called.has_free_order else (first,)
-    forms = {int(last): form for last in orders if (form := _form(called, last, cover))}
+    forms = {int(last): form for last in orders if (form := _form(called, last, generator))}
     return Library(forms) if forms else None
 
 
-def _form(called: Called, last: bool, cover: Callable[[Task], Nests]) -> Form | None:
+def _form(called: Called, last: bool, generator: Generator) -> Form | None:
     """None where kernels do not cover a part, or there are none."""
     layouts = called.laid_out(last)
     try:
         parts = []
         for number in range(called.last + 1):
             part = called.part(number, layouts)
-            parts.append(Around(part, *cover(part.task)) if part else None)
+            parts.append(Around(part, generator.nests(part.task)) if part else None)
         levels = (calls_of(called, level, layouts) for level in range(called.last + 1))
-        form = Form(called, layouts, tuple(parts), tuple(levels))
+        form = Form(called, layouts, tuple(parts), tuple(levels), generator)
     except (Unsupported, TaskError):
         return None
     return form if any(parts) else None

@@ -2,10 +2,6 @@
 
 The steps follow one another, so what counts is how long one takes. The recurrent weights never move: a cluster of
 blocks holds them in its registers, and in shared memory where those do not suffice, for a few sequences of the batch.
-
-Schedule parameters: ``ranks``, the blocks of a cluster; ``rows``, its sequences; ``threads`` of a block; ``splits``,
-the neighbouring threads that share a dot product; ``kept``, of each thread's part of a dot product the groups of four
-weights in registers; ``tile``, the rows and columns of a block of the product (64 or 128).
 """
 
 from __future__ import annotations
@@ -21,8 +17,9 @@ from cuda_agent_backend.codegen.cuda.recurrent.match import (
     Weights,
 )
 from cuda_agent_backend.codegen.ir.device import WARP, CpuFacts, DeviceFacts, ceildiv, gpu_facts
-from cuda_agent_backend.codegen.ir.failure import Unsupported
+from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
 from cuda_agent_backend.codegen.ir.headers import header
+from cuda_agent_backend.codegen.ir.parameters import integer, read
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from cuda_agent_backend.codegen.ir.value_types import WIDE
 from sandbox.plan.plan import Buffer, Launch, Plan, Scalar
@@ -49,14 +46,18 @@ EXCHANGE, MEETING, POINTWISE, SHUFFLE = 600, 40, 250, 30
 
 @dataclass(frozen=True)
 class Blocks:
-    """The schedule's parameters; see the module's description."""
+    """The schedule's parameters."""
 
-    ranks: int
-    rows: int
-    threads: int
-    splits: int
-    kept: int
-    tile: int = 64
+    ranks: int = integer("blocks of a cluster", among=RANKS)
+    rows: int = integer("sequences of a cluster", most=MAX_ROWS)
+    threads: int = integer("threads of a block", among=THREADS)
+    splits: int = integer("neighbouring threads that share a dot product", among=SPLITS)
+    kept: int = integer(
+        "of each thread's part of a dot product the groups of four weights in registers", least=0
+    )
+    tile: int = integer(
+        "rows and columns of a block of the product, 64 or 128", among=TILES, default=64
+    )
 
     def own(self, form: Recurrent) -> int:
         """Units of a block."""
@@ -208,11 +209,9 @@ class CudaRecurrent:
         Raises:
             Unsupported: the schedule does not fit, with the reason.
         """
-        given = schedule.only()
-        try:
-            blocks = Blocks(**{name: int(value) for name, value in given.items()})
-        except (TypeError, ValueError) as error:
-            raise Unsupported(f"parameters of recurrent layers: {error}") from error
+        blocks = read(Blocks, schedule.only())
+        if isinstance(blocks, NotCovered):
+            raise Unsupported(blocks.reason)
         blocks.check(self.form, gpu_facts(device))
         return _Writer(self.task, self.form, blocks).written()
 

@@ -17,6 +17,7 @@ from cuda_agent_backend.codegen.ir.device import WARP, ceildiv
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.headers import header
 from cuda_agent_backend.codegen.ir.kernel import Dim
+from cuda_agent_backend.codegen.ir.parameters import integer
 from cuda_agent_backend.codegen.ir.printer import (
     COMPUTE_TYPES,
     STORAGE_TYPES,
@@ -40,11 +41,14 @@ JOINED = ("float", "double", "int32_t", "int64_t")
 
 @dataclass(frozen=True)
 class Deal:
-    """How lanes are dealt. each: those of a thread, of lanes that are reduced; ahead: steps written out."""
+    """How lanes are dealt."""
 
-    each: int
-    threads: int
-    ahead: int
+    each: int = integer("lanes of a thread, of those that are reduced", most=MOST_EACH)
+    threads: int = integer("threads of a block", among=THREADS)
+    ahead: int = integer(
+        "steps that are written out one after another, whose loads are asked for that many steps before",
+        among=AHEAD,
+    )
 
     def used(self, form: Rolled) -> int:
         """Threads that have lanes which are reduced together."""

@@ -4,19 +4,14 @@ Lanes are dealt to threads once. Lanes that a reduction joins are neighbours in 
 what is done once for them all of its threads do, and the first one writes. Nothing passes between blocks or through
 memory, and what a step reads does not depend on the step before, so that loads of several steps are under way together.
 What comes before the loop, and what is behind it and not done in its steps, is kernels of the other sketches.
-
-Schedule parameters: the first entry of a schedule is the loop's; those of the kernels before it, `before` of them, and
-of those behind it follow. `each`: lanes of a thread, of those that are reduced; `threads` of a block; `ahead`: steps
-that are written out one after another, whose loads are asked for that many steps before.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cuda_agent_backend.codegen.cuda import generate as cuda
 from cuda_agent_backend.codegen.cuda.reroll.form import LaneStage, Part, Rolled
 from cuda_agent_backend.codegen.cuda.reroll.kernel import (
     AHEAD,
@@ -26,9 +21,11 @@ from cuda_agent_backend.codegen.cuda.reroll.kernel import (
     LoopWriter,
     points,
 )
+from cuda_agent_backend.codegen.family import Generator
 from cuda_agent_backend.codegen.ir.device import WARP, CpuFacts, DeviceFacts, ceildiv, gpu_facts
-from cuda_agent_backend.codegen.ir.failure import Unsupported
+from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
 from cuda_agent_backend.codegen.ir.kernel import Nests
+from cuda_agent_backend.codegen.ir.parameters import integer, read
 from cuda_agent_backend.codegen.ir.program import Program, preludes_of, renamed
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from sandbox.plan.plan import Buffer, Launch, Plan
@@ -73,14 +70,22 @@ def _instructions(stage: LaneStage) -> int:
 
 
 @dataclass(frozen=True)
+class LoopParams(Deal):
+    """The parameters of a schedule's first entry."""
+
+    before: int = integer("entries of the kernels before the loop", least=0, default=0)
+
+
+@dataclass(frozen=True)
 class Around:
     """A part of the task beside the loop, and the kernels that compute it."""
 
     part: Part
     nests: Nests
+    generator: Generator
 
     def schedules(self, device: DeviceFacts) -> list[Schedule]:
-        return cuda.schedules(*self.nests, device, FEW)[:FEW]
+        return self.generator.schedules(self.nests, device, FEW)[:FEW]
 
 
 @dataclass(frozen=True)
@@ -93,12 +98,12 @@ class CudaRolled:
     after: Around | None
 
     @staticmethod
-    def of(task: Task, form: Rolled, cover: Callable[[Task], Nests]) -> CudaRolled:
-        """cover: kernels for a task, or `Unsupported` raised, as is where there is no way to deal the lanes."""
+    def of(task: Task, form: Rolled, generator: Generator) -> CudaRolled:
+        """Raises Unsupported where kernels do not cover what is beside the loop, or no deal of its lanes fits."""
         if not _shares(form):
             raise Unsupported("a loop whose lanes are reduced among more threads than a warp has")
         before, after = (
-            None if part is None else Around(part, cover(part.task))
+            None if part is None else Around(part, generator.nests(part.task), generator)
             for part in (form.before, form.after)
         )
         return CudaRolled(task, form, before, after)
@@ -141,11 +146,11 @@ class CudaRolled:
             Unsupported: the schedule does not fit, with the reason.
         """
         own = schedule.parameters(0)
-        numbers = {name: value for name, value in own.items() if isinstance(value, int)}
-        if own.get("sketch") != SKETCH or set(numbers) != {"each", "threads", "ahead", "before"}:
+        params = read(LoopParams, own)
+        if isinstance(params, NotCovered) or own.get("sketch") != SKETCH:
             raise Unsupported(f"parameters {own} of a loop")
-        behind = numbers.pop("before") + 1
-        deal, facts = Deal(**numbers), gpu_facts(device)
+        behind, facts = params.before + 1, gpu_facts(device)
+        deal = Deal(params.each, params.threads, params.ahead)
         deal.check(self.form)
         first = len(self.before.nests[1]) if self.before else 0
         made = _Made([], [], self._buffers(), [])
@@ -186,7 +191,7 @@ class _Made:
             if schedule.kernels:
                 raise Unsupported("kernels beside a loop that has none there")
             return
-        made = cuda.program(*around.nests, schedule, device, first)
+        made = around.generator.program(around.nests, schedule, device, first)
         names = _names(around.part, made.plan, f"part{first}")
         self.preludes.append(made.preludes)
         self.functions.extend(made.functions)

@@ -12,53 +12,76 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cuda_agent_backend.codegen.ir.device import MAX_THREADS, WARP, DeviceFacts, ceildiv
-from cuda_agent_backend.codegen.ir.failure import Unsupported
+from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
+from cuda_agent_backend.codegen.ir.parameters import integer, read, string, switch
 from cuda_agent_backend.codegen.ir.schedule import Parameter
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Parameters of one row kernel; see the module's description.
+    """How a kernel's ``rows`` of ``points`` elements are laid over the GPU.
 
-    ``keep``: where what several passes read stays meanwhile: "registers", "shared" (memory), or "none" (read and
-    computed again). ``unroll``: elements of a thread in flight where they are not all kept. ``blocks``: blocks for
-    each multiprocessor that registers are limited to, and that stay there in a grid. ``stages``: rows in flight of a
-    block that stays (with "shared").
-    ``held``: how many of its chunks a thread keeps (with "shared"), the first ones; 0: all. The others are read again
-    by each pass, in turn upwards and downwards, so that what was read last comes first, while the L2 cache has it.
-    ``ahead``: chunks that a thread asks for together before it works on the first (lanes inner, none kept): functions
-    with a branch for rare numbers keep the compiler from doing so. 0: as the compiler likes.
-    ``stream``: 1 for stores, ``once``: 1 for loads that leave the L2 cache first.
-    ``wide`` asks for 64-bit indices. ``pairs``: a thread's elements, of which none is kept, are neighbours two by
-    two (lanes outer). ``square``: 1 where a thread has as many neighbours along the row at once as it has rows (lanes
-    outer, see `cuda_square`).
-    ``together``: neighbouring rows that are one row here (see `cuda_together`).
-    ``whole``: 1 for segments of whole tiles (split rows, lanes inner), the last of which has the rest: no other block
-    waits for loads of a tile that is not full after those of all the others.
+    The fields that are no schedule parameters are facts of the kernel: ``ordered`` where it scans, ``wide`` where
+    indices need 64 bits, ``pairs`` where a thread's elements, of which none is kept, are neighbours two by two (lanes
+    outer).
     """
 
     points: int
     rows: int
-    lanes: str = "inner"
-    vector: int = 1
-    team: int = 32
-    across: int = 1
-    segments: int = 1
-    exchange: str = "block"
-    keep: str = "registers"
-    unroll: int = 4
-    blocks: int = 1
-    stages: int = 1
-    held: int = 0
-    ahead: int = 0
-    stream: int = 0
-    once: int = 1
+    lanes: str = string(
+        '"inner": threads run along a row; "outer": across rows',
+        among=("inner", "outer"),
+        default="inner",
+    )
+    vector: int = integer("neighbouring elements, or rows, of a thread", default=1)
+    team: int = integer("threads of a row, a power of two", default=32)
+    across: int = integer("rows, or vectors of rows, of a block", default=1)
+    segments: int = integer("blocks that share a row", default=1)
+    exchange: str = string(
+        'how they meet: in a cluster ("cluster"), by way of memory while all are on the device ("grid"), or by '
+        'launching again ("split"); "block" where there is one segment',
+        among=("block", "cluster", "grid", "split"),
+        default="block",
+    )
+    keep: str = string(
+        'where what several passes read stays meanwhile: "registers", "shared" (memory), or "none" (read and computed '
+        "again)",
+        among=("registers", "shared", "none"),
+        default="registers",
+    )
+    unroll: int = integer("elements of a thread in flight where they are not all kept", default=4)
+    blocks: int = integer(
+        "blocks for each multiprocessor that registers are limited to, and that stay there in a grid",
+        default=1,
+    )
+    stages: int = integer('rows in flight of a block that stays (with "shared")', default=1)
+    held: int = integer(
+        'how many of its chunks a thread keeps (with "shared"), the first ones; 0: all. The others are read again by '
+        "each pass, in turn upwards and downwards, so that what was read last comes first, while the L2 cache has it",
+        least=0,
+        default=0,
+    )
+    ahead: int = integer(
+        "chunks that a thread asks for together before it works on the first (lanes inner, none kept): functions with "
+        "a branch for rare numbers keep the compiler from doing so; 0: as the compiler likes",
+        least=0,
+        default=0,
+    )
+    stream: int = switch("1 for stores that leave the L2 cache first", default=0)
+    once: int = switch("1 for loads that leave the L2 cache first", default=1)
     ordered: bool = False
-    together: int = 1
-    whole: int = 0
+    together: int = integer("neighbouring rows that are one row here", default=1)
+    whole: int = switch(
+        "1 for segments of whole tiles (split rows, lanes inner), the last of which has the rest: no other block waits "
+        "for loads of a tile that is not full after those of all the others",
+        default=0,
+    )
     wide: bool = False
     pairs: bool = False
-    square: int = 0
+    square: int = switch(
+        "1 where a thread has as many neighbours along the row at once as it has rows (lanes outer)",
+        default=0,
+    )
 
     @property
     def inner(self) -> bool:
@@ -177,29 +200,8 @@ def read_layout(
     parameters: Mapping[str, Parameter], points: int, rows: int, ordered: bool, wide: bool
 ) -> Layout:
     """The layout that schedule ``parameters`` describe. Raises Unsupported on unknown or malformed ones."""
-    known = {k: v for k, v in parameters.items() if k != "sketch"}
-    texts = {"lanes": ("inner", "outer"), "exchange": ("block", "cluster", "grid", "split"),
-             "keep": ("registers", "shared", "none")}  # fmt: skip
-    numbers = {
-        "vector",
-        "team",
-        "across",
-        "segments",
-        "unroll",
-        "blocks",
-        "stages",
-        "held",
-        "ahead",
-        "stream",
-        "once",
-        "square",
-        "together",
-        "whole",
-    }
-    for name, value in known.items():
-        if name in texts and value in texts[name]:
-            continue
-        if name in numbers and isinstance(value, int) and 0 <= value <= 1 << 20:
-            continue
-        raise Unsupported(f"schedule parameter {name}={value!r}")
-    return Layout(points=points, rows=rows, ordered=ordered, wide=wide, **known)  # type: ignore[arg-type]
+    facts = {"points": points, "rows": rows, "ordered": ordered, "wide": wide}
+    layout = read(Layout, parameters, **facts)
+    if isinstance(layout, NotCovered):
+        raise Unsupported(layout.reason)
+    return layout

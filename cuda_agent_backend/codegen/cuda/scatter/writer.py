@@ -1,10 +1,4 @@
-"""Scatters -> CUDA: joined in shared memory and written once, or joined in memory.
-
-Schedule parameters: ``scatter``, "shared" or "global"; ``threads`` of a block; ``flight``, values of a thread that are
-under way; for "shared" ``tile``, the neighbours of each place that a block has; for "global" ``vector``, the neighbours
-of a thread, and ``test``, 1 where a result is read first and left alone if it is beyond the value already. Values that
-are made for the scatter alone are made where they are joined.
-"""
+"""Scatters -> CUDA: joined in shared memory and written once, or joined in memory."""
 
 from __future__ import annotations
 
@@ -23,9 +17,10 @@ from cuda_agent_backend.codegen.ir.device import (
     ceildiv,
     gpu_facts,
 )
-from cuda_agent_backend.codegen.ir.failure import Unsupported
+from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
 from cuda_agent_backend.codegen.ir.headers import header
 from cuda_agent_backend.codegen.ir.kernel import Nests
+from cuda_agent_backend.codegen.ir.parameters import integer, read, string, switch
 from cuda_agent_backend.codegen.ir.printer import STORAGE_TYPES, half_types
 from cuda_agent_backend.codegen.ir.schedule import Parameter, Schedule
 from sandbox.plan.plan import Buffer, Launch, Plan
@@ -39,6 +34,24 @@ SECTOR = 8
 """Neighbours of float32 that memory is read by."""
 MOST_FLIGHT = 16
 GIVEN = "[&](int64_t o, int64_t k, int64_t f)"
+
+
+@dataclass(frozen=True)
+class ScatterParams:
+    """The schedule's parameters; ``tile`` is for "shared", ``vector`` and ``test`` are for "global"."""
+
+    scatter: str = string(
+        'where values are joined: in "shared" memory, or in "global" memory',
+        among=("shared", "global"),
+    )
+    threads: int = integer("threads of a block", most=MAX_THREADS)
+    flight: int = integer("values of a thread that are under way", most=MOST_FLIGHT)
+    tile: int = integer('for "shared": the neighbours of each place that a block has', default=1)
+    vector: int = integer('for "global": the neighbours of a thread', default=1)
+    test: int = switch(
+        'for "global": 1 where a result is read first and left alone if it is beyond the value already',
+        default=0,
+    )
 
 
 @dataclass(frozen=True)
@@ -112,18 +125,17 @@ class CudaScatter:
             Unsupported: the schedule does not fit, with the reason.
         """
         given = schedule.only()
-        kind = given.get("scatter")
-        names = {"shared": ("tile",), "global": ("vector", "test")}.get(str(kind))
-        if names is None or set(given) != {"scatter", "threads", "flight", *names}:
+        params = read(ScatterParams, given)
+        if isinstance(params, NotCovered):
+            raise Unsupported(params.reason)
+        names = {"shared": ("tile",), "global": ("vector", "test")}[params.scatter]
+        if set(given) != {"scatter", "threads", "flight", *names}:
             raise Unsupported(f"parameters {sorted(given)} of a scatter")
+        if params.threads % WARP:
+            raise Unsupported(f"{params.threads} threads")
         numbers = {name: value for name, value in given.items() if isinstance(value, int)}
-        if len(numbers) != len(given) - 1:
-            raise Unsupported("parameters of a scatter that are no numbers")
-        threads, flight = numbers["threads"], numbers["flight"]
-        if threads % WARP or not WARP <= threads <= MAX_THREADS or not 1 <= flight <= MOST_FLIGHT:
-            raise Unsupported(f"{threads} threads, {flight} values under way")
         facts = gpu_facts(device)
-        made = self._emit_shared if kind == "shared" else self._emit_global
+        made = self._emit_shared if params.scatter == "shared" else self._emit_global
         return made(numbers, facts)
 
     def _emit_shared(self, given: dict[str, int], device: DeviceFacts) -> tuple[str, Plan]:

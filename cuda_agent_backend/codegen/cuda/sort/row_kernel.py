@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 
 from cuda_agent_backend.codegen.cuda.sort.match import Rows, Sorting
 from cuda_agent_backend.codegen.ir.device import CpuFacts, DeviceFacts, ceildiv, gpu_facts
-from cuda_agent_backend.codegen.ir.failure import Unsupported
+from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
 from cuda_agent_backend.codegen.ir.headers import header
+from cuda_agent_backend.codegen.ir.parameters import read
 from cuda_agent_backend.codegen.ir.printer import STORAGE_TYPES, half_types
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from cuda_agent_backend.codegen.ir.value_types import WIDE
@@ -27,6 +28,8 @@ MOST = 3
 
 class Block(Protocol):
     """A schedule's parameters: a dataclass of whole numbers."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @property
     def threads(self) -> int: ...
@@ -59,7 +62,7 @@ class CudaRows:
 
     def schedules(self, device: DeviceFacts | CpuFacts | None = None) -> list[Schedule]:
         best = self.proposals(gpu_facts(device))[:MOST]
-        return [Schedule.of(asdict(block)) for block in best]  # type: ignore[call-overload]
+        return [Schedule.of(asdict(block)) for block in best]
 
     def fits(self, block: Block, device: DeviceFacts) -> bool:
         """Whether a kernel can be made under these parameters."""
@@ -77,10 +80,9 @@ class CudaRows:
         Raises:
             Unsupported: the schedule does not fit, with the reason.
         """
-        try:
-            block = self.block(**{name: int(v) for name, v in schedule.only().items()})
-        except (TypeError, ValueError) as error:
-            raise Unsupported(f"parameters of a {self.family}: {error}") from error
+        block = read(self.block, schedule.only())
+        if isinstance(block, NotCovered):
+            raise Unsupported(block.reason)
         block.check(self.form, gpu_facts(device))
         count = ceildiv(self.form.rows, block.across)
         if count > MAX_BLOCKS:

@@ -3,9 +3,6 @@
 A block reads a row and keeps it in registers where it fits. Radix passes would count in shared memory what every thread
 holds, and rows of one sign and size meet in few counters; the least elements of groups of threads bound the selection
 with one comparison for each element instead, however the numbers lie.
-
-Schedule parameters: ``threads``, those of a block; ``vector``, elements of a load; ``groups``, of threads with a least
-element each (at least as many as are selected); ``kept``, 1 where the row stays in registers, 0 where it is read again.
 """
 
 from __future__ import annotations
@@ -28,6 +25,7 @@ from cuda_agent_backend.codegen.cuda.sort.row_kernel import (
 )
 from cuda_agent_backend.codegen.ir.device import MAX_THREADS, WARP, DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.ir.failure import Unsupported
+from cuda_agent_backend.codegen.ir.parameters import integer, switch
 from sandbox.task.specs import ITEM_SIZES
 
 KEPT_WORDS = 48
@@ -42,12 +40,14 @@ the threads of the groups that count, while registers for a row leave room for f
 
 @dataclass(frozen=True)
 class Block:
-    """The schedule's parameters; see the module's description."""
+    """The schedule's parameters."""
 
-    threads: int
-    vector: int
-    groups: int
-    kept: int
+    threads: int = integer("threads of a block", most=MAX_THREADS)
+    vector: int = integer("elements of a load")
+    groups: int = integer(
+        "groups of threads with a least element each, at least as many as are selected"
+    )
+    kept: int = switch("1 where the row stays in registers, 0 where it is read again")
 
     across: ClassVar[int] = 1
 

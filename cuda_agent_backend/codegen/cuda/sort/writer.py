@@ -3,9 +3,6 @@
 Merges, not radix passes: a row of thousands takes seven rounds of about ten instructions for each element, while a pass
 over eight bits of a key takes some forty and 32 bits take four. Nor one network over all threads: it compares each
 element 66 times in a row of 2,048.
-
-Schedule parameters: ``team``, the threads of a row; ``each``, the elements of a thread (odd, so that neighbours store
-to different banks).
 """
 
 from __future__ import annotations
@@ -28,6 +25,7 @@ from cuda_agent_backend.codegen.cuda.sort.row_kernel import (
 )
 from cuda_agent_backend.codegen.ir.device import MAX_THREADS, WARP, DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.ir.failure import Unsupported
+from cuda_agent_backend.codegen.ir.parameters import integer
 
 THREADS = 128
 """Of a block that sorts several rows."""
@@ -79,10 +77,10 @@ def element(form: Sorting) -> int:
 
 @dataclass(frozen=True)
 class Team:
-    """The schedule's parameters; see the module's description."""
+    """The schedule's parameters."""
 
-    team: int
-    each: int
+    team: int = integer("threads of a row")
+    each: int = integer("elements of a thread, odd, so that neighbours store to different banks")
 
     @property
     def across(self) -> int:

@@ -14,6 +14,7 @@ from cuda_agent_backend.codegen.cuda.attention.linear.match import (
 )
 from cuda_agent_backend.codegen.ir.device import DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.ir.failure import Unsupported
+from cuda_agent_backend.codegen.ir.parameters import integer
 
 SMALL = (
     Blocks(64, 16, 64, 2, 1, 1), Blocks(64, 16, 32, 2, 0, 1), Blocks(128, 16, 64, 2, 0, 1),
@@ -37,9 +38,12 @@ BLOCK_TILES, JOIN_TILES = 2, 2
 
 @dataclass(frozen=True)
 class LinearBlocks(Blocks):
-    """The schedule's parameters: those of attention, and ``parts``, the blocks that share the keys of a row."""
+    """The schedule's parameters: those of attention, and one more."""
 
-    parts: int = 1
+    parts: int = integer(
+        "blocks that share the keys of a row, where rows are too few to keep the device busy",
+        default=1,
+    )
 
     def part_keys(self, form: Mixing) -> int:
         """Keys of each part but the last, which may have fewer."""

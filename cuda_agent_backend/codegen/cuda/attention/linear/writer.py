@@ -1,8 +1,4 @@
-"""Back-to-back products, as attention without its softmax -> CUDA on tensor cores.
-
-Schedule parameters are those of attention in float32, and ``parts``: the blocks that share the keys of a row, where
-rows are too few to keep the device busy. A second kernel adds up what they made, always in one order.
-"""
+"""Rows mixed by weights that are scores -> CUDA on tensor cores, as attention without its softmax."""
 
 from __future__ import annotations
 
@@ -35,7 +31,8 @@ from cuda_agent_backend.codegen.cuda.attention.linear.schedules import (
 )
 from cuda_agent_backend.codegen.cuda.common.parts import temporary
 from cuda_agent_backend.codegen.ir.device import CpuFacts, DeviceFacts, ceildiv, gpu_facts
-from cuda_agent_backend.codegen.ir.failure import Unsupported
+from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
+from cuda_agent_backend.codegen.ir.parameters import read
 from cuda_agent_backend.codegen.ir.printer import STORAGE_TYPES, half_types
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from cuda_agent_backend.codegen.ir.value_types import WIDE
@@ -78,10 +75,9 @@ class CudaMixing:
         Raises:
             Unsupported: the schedule does not fit, with the reason.
         """
-        try:
-            blocks = LinearBlocks(**{name: int(value) for name, value in schedule.only().items()})
-        except (TypeError, ValueError) as error:
-            raise Unsupported(f"parameters of mixing by scores: {error}") from error
+        blocks = read(LinearBlocks, schedule.only())
+        if isinstance(blocks, NotCovered):
+            raise Unsupported(blocks.reason)
         blocks.check_mixing(self.form, gpu_facts(device))
         text = [
             *half_types(getattr(torch, spec.dtype) for spec in self.task.inputs),

@@ -26,8 +26,9 @@ from cuda_agent_backend.codegen.cuda.common.parts import (
 from cuda_agent_backend.codegen.cuda.common.text import decompose, indented
 from cuda_agent_backend.codegen.cuda.gemm.operands import in_vectors
 from cuda_agent_backend.codegen.ir.device import WARP, DeviceFacts, ceildiv
-from cuda_agent_backend.codegen.ir.failure import Unsupported
+from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
 from cuda_agent_backend.codegen.ir.kernel import Kernel
+from cuda_agent_backend.codegen.ir.parameters import integer, read
 from cuda_agent_backend.codegen.ir.printer import c_index
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter
@@ -52,11 +53,11 @@ FACTOR = [
 
 @dataclass(frozen=True)
 class Blocks:
-    """The schedule's parameters; see the module's description."""
+    """The schedule's parameters."""
 
-    threads: int
-    flight: int
-    segments: int
+    threads: int = integer("threads of a block", among=(128, 256, 512))
+    flight: int = integer("tokens of a thread at a time")
+    segments: int = integer("blocks that share the tokens of a batch", most=MOST_SEGMENTS)
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,6 @@ class WeighingWriter:
 
     def __post_init__(self) -> None:
         b = self.blocks
-        if b.threads not in (128, 256, 512) or not 1 <= b.segments <= MOST_SEGMENTS:
-            raise Unsupported("threads other than 128, 256 or 512, or too many segments")
         if not 1 <= b.flight <= max(1, IN_FLIGHT // (self._chunks * self._vector)):
             raise Unsupported(f"{b.flight} tokens under way")
         if self._chunks * self._vector > HELD:
@@ -319,10 +318,9 @@ def weighing_writer(
     weighing: Weighing, region: LoweredRegion, parameters: Mapping[str, Parameter], name: str
 ) -> WeighingWriter:
     """Raises Unsupported where parameters are missing, unknown, or do not fit."""
-    given = {k: v for k, v in parameters.items() if k != "sketch"}
-    if set(given) != {"threads", "flight", "segments"}:
-        raise Unsupported("parameters of weighed tokens: threads, flight, segments")
-    blocks = Blocks(**{k: int(v) for k, v in given.items()})
+    blocks = read(Blocks, parameters)
+    if isinstance(blocks, NotCovered):
+        raise Unsupported(blocks.reason)
     return WeighingWriter(weighing, region, blocks, name)
 
 

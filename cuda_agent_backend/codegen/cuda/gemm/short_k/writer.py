@@ -10,7 +10,7 @@ copies the next slice of the other while it works on one. Arithmetic is plain fl
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 
@@ -25,8 +25,9 @@ from cuda_agent_backend.codegen.cuda.common.text import decompose, indented
 from cuda_agent_backend.codegen.cuda.gemm.operands import Output, Side, output_of, side_of
 from cuda_agent_backend.codegen.cuda.gemm.writer import find_lines, tail_lines
 from cuda_agent_backend.codegen.ir.device import MAX_THREADS, WARP, DeviceFacts, ceildiv
-from cuda_agent_backend.codegen.ir.failure import Unsupported
+from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
 from cuda_agent_backend.codegen.ir.kernel import Kernel
+from cuda_agent_backend.codegen.ir.parameters import integer, read
 from cuda_agent_backend.codegen.ir.printer import literal
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter
@@ -51,11 +52,11 @@ MAX_GRID = 65535
 
 @dataclass(frozen=True)
 class ShortLayout:
-    """``lanes`` threads side by side; ``turns``: tiles of a block, one after the other."""
+    """The schedule's parameters."""
 
-    lanes: int
-    threads: int
-    turns: int
+    lanes: int = integer("threads side by side along memory", among=(8, 16, 32))
+    threads: int = integer("threads of a block", most=MAX_THREADS)
+    turns: int = integer("tiles of a block, one after the other")
 
     @property
     def fast(self) -> int:
@@ -68,8 +69,7 @@ class ShortLayout:
 
     def check(self) -> None:
         """Raises Unsupported where the parameters do not fit each other."""
-        whole = self.lanes in (8, 16, 32) and self.threads % WARP == 0 and self.turns > 0
-        if not whole or not 0 < self.threads <= MAX_THREADS:
+        if self.threads % WARP:
             raise Unsupported(f"{self.threads} threads, {self.lanes} of them side by side")
 
 
@@ -267,11 +267,9 @@ def emit_short(
     output = output_of(kernel, found)
     if not _covers(found, output):
         raise Unsupported("a sum of many terms, or of some that are not there")
-    given = {k: v for k, v in parameters.items() if k != "sketch"}
-    names = {f.name for f in fields(ShortLayout)}
-    if given.keys() != names or not all(isinstance(v, int) for v in given.values()):
-        raise Unsupported(f"parameters: {sorted(names)}")
-    layout = ShortLayout(**{k: int(v) for k, v in given.items()})
+    layout = read(ShortLayout, parameters)
+    if isinstance(layout, NotCovered):
+        raise Unsupported(layout.reason)
     layout.check()
     index = "int64_t" if needs_wide(region, kernel) else "int"
     writer = _Writer(kernel, found, region, layout, output, index)

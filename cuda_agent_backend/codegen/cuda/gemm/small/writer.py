@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import sympy
 import torch
@@ -25,8 +25,9 @@ from cuda_agent_backend.codegen.cuda.common.parts import (
 )
 from cuda_agent_backend.codegen.cuda.common.text import block, decompose, indented
 from cuda_agent_backend.codegen.ir.device import MAX_THREADS, DeviceFacts, ceildiv
-from cuda_agent_backend.codegen.ir.failure import Unsupported
+from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
 from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel
+from cuda_agent_backend.codegen.ir.parameters import integer, read
 from cuda_agent_backend.codegen.ir.printer import c_index, literal
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter
@@ -42,14 +43,18 @@ _TILES = ((3, 4, 256), (4, 4, 256), (3, 4, 128), (2, 4, 256), (4, 5, 128))
 """Rows and columns of a thread's results, threads of a block; best first."""
 
 
+MOST_RESULTS = 64
+"""Of a thread at a time."""
+
+
 @dataclass(frozen=True)
 class SmallLayout:
-    """``matrices`` of a block; ``rows`` by ``columns`` results of a thread at a time."""
+    """The schedule's parameters."""
 
-    matrices: int
-    rows: int
-    columns: int
-    threads: int
+    matrices: int = integer("matrices of a block")
+    rows: int = integer("rows of results of a thread at a time", most=MOST_RESULTS)
+    columns: int = integer("columns of them", most=MOST_RESULTS)
+    threads: int = integer("threads of a block", most=MAX_THREADS)
 
 
 def is_small(found: Contraction) -> bool:
@@ -73,13 +78,11 @@ def small_schedules(found: Contraction) -> list[dict[str, Parameter]]:
 
 
 def _read(parameters: Mapping[str, Parameter], found: Contraction) -> SmallLayout:
-    names = {f.name for f in fields(SmallLayout)}
-    given = {k: v for k, v in parameters.items() if k != "sketch"}
-    if given.keys() != names or not all(isinstance(v, int) and v > 0 for v in given.values()):
-        raise Unsupported(f"schedule parameters {given} of small products")
-    layout = SmallLayout(**{k: int(v) for k, v in given.items()})
-    if layout.threads > MAX_THREADS or layout.rows * layout.columns > 64:
-        raise Unsupported("more threads or results of a thread than there may be")
+    layout = read(SmallLayout, parameters)
+    if isinstance(layout, NotCovered):
+        raise Unsupported(layout.reason)
+    if layout.rows * layout.columns > MOST_RESULTS:
+        raise Unsupported("more results of a thread than there may be")
     if not is_small(found):
         raise Unsupported("products that are not small, or masked")
     return layout

@@ -43,6 +43,8 @@ SKETCH = "total"
 MOST_PARTIALS = 1 << 14
 """Partial results that one block still joins quickly."""
 STAYING = "stay"
+MOST_STAYING = 32
+"""Blocks of a multiprocessor."""
 
 
 @dataclass
@@ -122,7 +124,7 @@ def emit_totals(
 ) -> Emitted:
     """Raises Unsupported where the schedule does not fit."""
     stay = parameters.get(STAYING, 0)
-    if not isinstance(stay, int) or not 0 <= stay <= 32:
+    if not isinstance(stay, int) or not 0 <= stay <= MOST_STAYING:
         raise Unsupported(f"schedule parameter {STAYING}={stay!r}")
     rows = prepared(found.rows, region)
     numbers = found.after.rows

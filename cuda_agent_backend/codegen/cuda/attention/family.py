@@ -1,0 +1,46 @@
+"""The families of attention, in float32 and in half precision."""
+
+from __future__ import annotations
+
+import torch
+
+from cuda_agent_backend.codegen.analysis.attention import (
+    Attention,
+    attention_of,
+    composed_of,
+    is_attention,
+)
+from cuda_agent_backend.codegen.cuda.attention.float32 import Blocks, CudaAttention
+from cuda_agent_backend.codegen.cuda.attention.half import CudaHalfAttention, HalfBlocks
+from cuda_agent_backend.codegen.family import Generator, TaskFamily
+from sandbox.task.task import Task
+
+
+class Float32Attention(TaskFamily[Blocks]):
+    name = "attention"
+    is_named = False
+    title = "Attention"
+    docs = ""
+    params = Blocks
+    precedes_rewrites = True
+
+    def analyse(self, task: Task, generator: Generator) -> CudaAttention | None:
+        form = _form_of(task)
+        return CudaAttention(task, form) if form and form.dtype == torch.float32 else None
+
+
+class HalfAttention(TaskFamily[HalfBlocks]):
+    name = "attention in half precision"
+    is_named = False
+    title = "Attention in half precision"
+    docs = ""
+    params = HalfBlocks
+
+    def analyse(self, task: Task, generator: Generator) -> CudaHalfAttention | None:
+        form = _form_of(task)
+        return CudaHalfAttention(task, form) if form and form.dtype != torch.float32 else None
+
+
+def _form_of(task: Task) -> Attention | None:
+    """As torch's operator or taken apart; None where a task is neither."""
+    return attention_of(task) if is_attention(task) else composed_of(task)

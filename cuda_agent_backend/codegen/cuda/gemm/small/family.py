@@ -1,0 +1,36 @@
+"""The family of batches of small matrix products."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cuda_agent_backend.codegen.analysis.gemm import Contraction
+from cuda_agent_backend.codegen.cuda.common.parts import Emitted
+from cuda_agent_backend.codegen.cuda.family import KernelFamily, Parameters, Place, Problem
+from cuda_agent_backend.codegen.cuda.gemm.small.writer import (
+    SKETCH,
+    SmallLayout,
+    emit_small,
+    small_schedules,
+)
+from cuda_agent_backend.codegen.ir.failure import NotCovered
+from cuda_agent_backend.codegen.ir.schedule import Parameter
+
+
+class Small(KernelFamily[SmallLayout, Contraction]):
+    name = SKETCH
+    title = "Many small products"
+    docs = ""
+    params = SmallLayout
+    place = Place.TILED_FIRST
+
+    def match(self, problem: Problem) -> Contraction | NotCovered:
+        return problem.numbers or NotCovered("no matrix product of numbers")
+
+    def schedules(self, match: Contraction, problem: Problem) -> list[Parameters]:
+        return small_schedules(match)
+
+    def emit(
+        self, match: Contraction, problem: Problem, given: Mapping[str, Parameter], name: str
+    ) -> Emitted:
+        return emit_small(problem.kernel, match, problem.region, given, name, problem.device)
