@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Generic, TypeVar
@@ -157,11 +157,3 @@ class JoinFamily(CudaFamily[P], Generic[P, M]):
         Raises:
             Unsupported: the schedule does not fit the kernels or the device, with the reason.
         """
-
-
-def attempt(find: Callable[[], M]) -> M | NotCovered:
-    """What ``find`` gives; where it raises Unsupported, the reason as a value."""
-    try:
-        return find()
-    except Unsupported as error:
-        return NotCovered(str(error))

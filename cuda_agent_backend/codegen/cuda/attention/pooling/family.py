@@ -12,9 +12,9 @@ from cuda_agent_backend.codegen.cuda.attention.pooling.writer import (
     weighing_schedules,
 )
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted
-from cuda_agent_backend.codegen.cuda.family import Joined, JoinFamily, Order, Parameters, attempt
+from cuda_agent_backend.codegen.cuda.family import Joined, JoinFamily, Order, Parameters
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
-from cuda_agent_backend.codegen.ir.failure import NotCovered
+from cuda_agent_backend.codegen.ir.failure import NotCovered, attempt
 from cuda_agent_backend.codegen.ir.kernel import Kernel
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted
-from cuda_agent_backend.codegen.cuda.family import Joined, JoinFamily, Order, Parameters, attempt
+from cuda_agent_backend.codegen.cuda.family import Joined, JoinFamily, Order, Parameters
 from cuda_agent_backend.codegen.cuda.rows.layout import Layout
 from cuda_agent_backend.codegen.cuda.rows.loss.match import Totalled, totalled_of
 from cuda_agent_backend.codegen.cuda.rows.loss.schedules import total_schedules
 from cuda_agent_backend.codegen.cuda.rows.loss.writer import MOST_STAYING, SKETCH, emit_totals
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
-from cuda_agent_backend.codegen.ir.failure import NotCovered
+from cuda_agent_backend.codegen.ir.failure import NotCovered, attempt
 from cuda_agent_backend.codegen.ir.kernel import Kernel
 from cuda_agent_backend.codegen.ir.parameters import integer
 from cuda_agent_backend.codegen.ir.region import LoweredRegion

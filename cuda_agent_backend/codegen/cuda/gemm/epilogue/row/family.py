@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted
-from cuda_agent_backend.codegen.cuda.family import Joined, JoinFamily, Order, Parameters, attempt
+from cuda_agent_backend.codegen.cuda.family import Joined, JoinFamily, Order, Parameters
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.row.match import WholeRows, whole_rows_of
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.row.writer import SKETCH, emit_whole_rows
 from cuda_agent_backend.codegen.cuda.gemm.family import gemm_headers
@@ -13,7 +13,7 @@ from cuda_agent_backend.codegen.cuda.gemm.schedules import whole_row_schedules
 from cuda_agent_backend.codegen.cuda.gemm.tiles import Tiles
 from cuda_agent_backend.codegen.cuda.gemm.writer import SKETCH as GEMM
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
-from cuda_agent_backend.codegen.ir.failure import NotCovered
+from cuda_agent_backend.codegen.ir.failure import NotCovered, attempt
 from cuda_agent_backend.codegen.ir.kernel import Kernel
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter
