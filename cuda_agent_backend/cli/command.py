@@ -168,6 +168,8 @@ def _explain(args: argparse.Namespace, settings: Settings) -> Result:
     with _said(args.model):
         report = explain(found.model, *found.inputs, training=args.train, options=_options(args))
     tables.console().print(tables.region_table(report.graphs, args.model, room=True))
+    for task, reason in report.bugs.items():
+        print(f"cuda-agent: task {task[:16]} has no kernel: {reason}", file=sys.stderr)
     return _problem(report.problem), {"model": args.model, **report.to_json()}
 
 

@@ -18,6 +18,8 @@ from cuda_agent_backend.codegen.ir.schedule import Schedule
 from sandbox.task.task import Task
 
 T = TypeVar("T")
+REASON = "a bug of the code generator"
+"""What the reason of a `Bug` begins with."""
 MOST_KEPT = 256
 """How many different bugs are kept; what comes after them is only counted."""
 
@@ -82,7 +84,7 @@ def _caught(task: Task, doing: str, error: Exception, schedule: Schedule | None)
     what = f"{type(error).__name__}: {error}"
     frame = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{frame.filename.rpartition('cuda_agent_backend/')[2]}:{frame.lineno}"
-    bug = Bug(f"a bug of the code generator: {what}", task.digest, doing, what, place)
+    bug = Bug(f"{REASON}: {what}", task.digest, doing, what, place)
     if _is_first(bug):
         under = f" under {schedule.to_json()}" if schedule else ""
         log.once(

@@ -23,15 +23,9 @@ from torch.fx import GraphModule
 
 from cuda_agent_backend import log
 from cuda_agent_backend.frontend.weight_split import Split, bytes_of, split_off_weights
+from cuda_agent_backend.weights import unseen_changes
 
 Call = Callable[..., Any]
-_changes = 0
-
-
-def weights_changed() -> None:
-    """Have everything computed anew that was kept of weights, in each model's next call."""
-    global _changes
-    _changes += 1
 
 
 def with_prepacking(inner: Call, tell: Callable[[Split], None] = lambda _: None) -> Call:
@@ -107,12 +101,12 @@ class Prepacked:
 
 
 def _state(weight: Tensor) -> tuple[Any, ...]:
-    return weakref.ref(weight), weight.data_ptr(), weight._version, _changes
+    return weakref.ref(weight), weight.data_ptr(), weight._version, unseen_changes()
 
 
 def _is_same(seen: tuple[Any, ...], weight: Tensor) -> bool:
     known, *facts = seen
-    return known() is weight and facts == [weight.data_ptr(), weight._version, _changes]
+    return known() is weight and facts == [weight.data_ptr(), weight._version, unseen_changes()]
 
 
 def _is_recorded() -> bool:

@@ -54,12 +54,15 @@ def uncovered(task: Task, policy: PolicySpec) -> NothingFound | None:
     than most searches last.
     """
     from cuda_agent_backend.codegen.api import analyse
+    from cuda_agent_backend.codegen.bugs import Bug
     from cuda_agent_backend.codegen.ir.failure import NotCovered
 
     form = analyse(task) if policy.name in DETERMINISTIC else None
     if not isinstance(form, NotCovered):
         return None
-    return NothingFound(f"no sketch covers it: {form.reason}", exhausted=True)
+    # a bug may be mended before a search that has tried all is forgotten
+    lasting = not isinstance(form, Bug)
+    return NothingFound(f"no sketch covers it: {form.reason}", exhausted=lasting)
 
 
 def run_agent(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from cuda_agent_backend.codegen import bugs
 from cuda_agent_backend.graph.layouts import choosing, inductor_layouts
 from cuda_agent_backend.hook.kernel_pass import KernelPass
 from cuda_agent_backend.partition.estimate import room
@@ -25,9 +26,16 @@ class Explanation:
     graphs: tuple[GraphReport, ...]
     problem: str = ""
 
+    @property
+    def bugs(self) -> dict[str, str]:
+        """By task digest, the bugs of the code generator that keep regions from a kernel."""
+        regions = (region for graph in self.graphs for region in graph.regions)
+        searched = {r.task: r.reason for r in regions if bugs.REASON in r.reason}
+        return searched | {bug.task: bug.reason for bug in bugs.found()}
+
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
-        return asdict(self)
+        return {**asdict(self), "bugs": self.bugs}
 
 
 def explain(

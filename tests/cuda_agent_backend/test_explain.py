@@ -1,14 +1,18 @@
 """explain: regions with status and reason, without a search, a compilation of ours or a change to the model."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import splice_kit as kit
 import torch
 
+from cuda_agent_backend.codegen import bugs
+from cuda_agent_backend.partition.estimate import room
 from cuda_agent_backend.partition.regions import partition
-from cuda_agent_backend.tools.explain import explain, room
+from cuda_agent_backend.partition.report import GraphReport, RegionReport
+from cuda_agent_backend.tools.explain import Explanation, explain
 
 pytestmark = pytest.mark.alone
 
@@ -79,3 +83,11 @@ def test_one_pass_over_the_data_leaves_no_room_and_softmax_some() -> None:
         (region,) = partition(graph_of(function, x))
         rooms.append(room(region))
     assert rooms[0] == 1.0 and rooms[1] == pytest.approx(2.0, rel=0.05)
+
+
+def test_a_bug_of_the_code_generator_is_told_with_its_task() -> None:
+    bugs.forget()
+    left = RegionReport({"exp": 1}, 1, 8, "left", "symbolic sizes")
+    lost = replace(left, status="negative", task="a" * 64, reason=f"not covered: {bugs.REASON}: x")
+    found = Explanation((GraphReport("digest", "forward", (left, lost)),))
+    assert found.bugs == found.to_json()["bugs"] == {"a" * 64: lost.reason}
