@@ -15,14 +15,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch.fx import Node
 
-from cuda_agent_backend.operators.kinds import (
-    Kind,
-    is_convolution,
-    is_copy,
-    is_depthwise,
-    is_zero_padding,
-)
+from cuda_agent_backend.operators.kinds import Kind
 from cuda_agent_backend.operators.masked_operands import masks_a_factor, unmasked
+from cuda_agent_backend.operators.products import is_convolution, is_depthwise
+from cuda_agent_backend.operators.views import is_copy, is_zero_padding
 
 STORES_COPIES = (Kind.COMPUTE, Kind.PRODUCT, Kind.VANISHING, Kind.RANDOM)
 """What can store its result as a copy of it would be, so that the copy costs nothing."""

@@ -9,7 +9,8 @@ from torch.fx import Node
 
 from cuda_agent_backend.graph.edit import argument, name_of, unviewed
 from cuda_agent_backend.graph.matrix_product import PRODUCTS
-from cuda_agent_backend.operators.kinds import Kind, product_sizes
+from cuda_agent_backend.operators.kinds import Kind
+from cuda_agent_backend.operators.products import product_sizes
 
 PLACES = ("iota", "arange")
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")

@@ -8,14 +8,9 @@ from torch.fx import Node
 
 from cuda_agent_backend.graph.convolution_grad import is_gradient
 from cuda_agent_backend.graph.edit import argument, shape_of
-from cuda_agent_backend.operators.kinds import (
-    Kind,
-    is_copy,
-    is_zero_padding,
-    kind_of,
-    kind_of_lasting,
-    product_sizes,
-)
+from cuda_agent_backend.operators.kinds import Kind, kind_of, kind_of_lasting
+from cuda_agent_backend.operators.products import product_sizes
+from cuda_agent_backend.operators.views import is_copy, is_zero_padding
 from cuda_agent_backend.partition.analysis import STARTING_A_LEVEL
 from cuda_agent_backend.partition.node_values import is_selection, size_in_bytes
 from cuda_agent_backend.partition.region import Region

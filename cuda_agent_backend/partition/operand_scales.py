@@ -16,7 +16,8 @@ from cuda_agent_backend.codegen.analysis.gemm import is_moderate
 from cuda_agent_backend.graph.edit import dtype_of, is_tensor, name_of, number, shape_of
 from cuda_agent_backend.graph.matrix_product import PRODUCTS
 from cuda_agent_backend.operators.copies import lines_stay, matrix_of, stored_so
-from cuda_agent_backend.operators.kinds import Kind, is_copy
+from cuda_agent_backend.operators.kinds import Kind
+from cuda_agent_backend.operators.views import is_copy
 
 
 def scaled_operands(nodes: Sequence[Node], kinds: Mapping[Node, Kind]) -> set[Node]:

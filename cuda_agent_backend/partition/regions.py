@@ -25,11 +25,8 @@ from dataclasses import replace
 import torch
 from torch.fx import Graph, Node
 
-from cuda_agent_backend.operators.kinds import (
-    VIEWS_OF_AN_INDEX,
-    Kind,
-    scattered,
-)
+from cuda_agent_backend.operators.kinds import Kind
+from cuda_agent_backend.operators.scatters import VIEWS_OF_AN_INDEX, scatter_operands
 from cuda_agent_backend.operators.sdpa import Composed
 from cuda_agent_backend.partition.analysis import SINGLE_OPERATORS, Analysis
 from cuda_agent_backend.partition.node_values import (
@@ -153,7 +150,7 @@ def _with_index(part: list[Node], analysis: Analysis) -> list[Node]:
     found = list(part)
     for node in part:
         if analysis.kinds[node] is Kind.SCATTER:
-            scatter = scattered(node)
+            scatter = scatter_operands(node)
             assert scatter is not None
             index = scatter.index
             while index.target in VIEWS_OF_AN_INDEX:

@@ -14,7 +14,8 @@ from torch.fx import Node
 from cuda_agent_backend.codegen.ir.printer import STORAGE_TYPES
 from cuda_agent_backend.graph.edit import is_tensor, name_of, shape_of
 from cuda_agent_backend.operators.back_to_back import is_pointwise
-from cuda_agent_backend.operators.kinds import Kind, scattered
+from cuda_agent_backend.operators.kinds import Kind
+from cuda_agent_backend.operators.scatters import scatter_operands
 from cuda_agent_backend.operators.sdpa import is_readable
 
 ROWS = ("index", "_unsafe_index", "index_select", "embedding", "gather")
@@ -53,7 +54,7 @@ def _is_readable(node: Node, scatter: Node) -> bool:
 
 
 def _made_for(scatter: Node, nodes: Sequence[Node], kinds: Mapping[Node, Kind]) -> set[Node]:
-    form = scattered(scatter)
+    form = scatter_operands(scatter)
     assert form is not None
     if form.source is form.into:
         return set()

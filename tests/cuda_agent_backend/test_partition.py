@@ -11,8 +11,8 @@ from torch.fx import Graph
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
-from cuda_agent_backend.operators.kinds import viewable
 from cuda_agent_backend.operators.masked_operands import masked_operand
+from cuda_agent_backend.operators.views import viewable
 from cuda_agent_backend.partition.region import Region
 from cuda_agent_backend.partition.regions import partition
 

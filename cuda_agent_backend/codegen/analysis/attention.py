@@ -9,7 +9,7 @@ import torch
 
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.graph.strides import reshaped, single, steps_of
-from cuda_agent_backend.operators.kinds import ATTENTION, SQUARE_WHERE_CAUSAL
+from cuda_agent_backend.operators.attention import ATTENTION, SQUARE_WHERE_CAUSAL
 from cuda_agent_backend.operators.sdpa import composed
 from sandbox.graph.build import build_graph
 from sandbox.task.task import InputRef, Node, NodeRef, Task, TensorSpec

@@ -14,8 +14,8 @@ from cuda_agent_backend.graph.convolution_grad import is_gradient, is_sum_of_pro
 from cuda_agent_backend.graph.edit import argument, dtype_of, is_float, name_of, replace
 from cuda_agent_backend.graph.gathers import bag_length
 from cuda_agent_backend.graph.matrix_product import PRODUCT_TYPES
-from cuda_agent_backend.operators.kinds import is_convolution, is_depthwise
 from cuda_agent_backend.operators.masked_operands import VIEWS, masked_operand
+from cuda_agent_backend.operators.products import is_convolution, is_depthwise
 
 aten = torch.ops.aten
 

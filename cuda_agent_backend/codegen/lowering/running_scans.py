@@ -12,7 +12,7 @@ from torch._inductor import ir, lowering
 from torch._inductor.virtualized import V
 from torch.fx import Node
 
-from cuda_agent_backend.operators.kinds import values_only
+from cuda_agent_backend.operators.poolings import values_only
 
 aten = torch.ops.aten
 EXTREMES = {aten.cummax.default: "maximum", aten.cummin.default: "minimum"}

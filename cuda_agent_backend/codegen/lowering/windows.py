@@ -24,12 +24,12 @@ from torch.fx import Node
 from torch.utils._sympy.functions import FloorDiv
 
 from cuda_agent_backend.graph.convolution_grad import each
-from cuda_agent_backend.operators.kinds import (
+from cuda_agent_backend.operators.poolings import (
     ADAPTIVE_POOLINGS,
     is_adaptive_pooling,
-    is_depthwise,
     values_only,
 )
+from cuda_agent_backend.operators.products import is_depthwise
 
 aten = torch.ops.aten
 MOST_TAPS = 96

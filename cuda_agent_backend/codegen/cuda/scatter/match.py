@@ -14,12 +14,12 @@ from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.graph.canonical import NotATask, linear
 from cuda_agent_backend.graph.edit import argument, name_of
 from cuda_agent_backend.graph.gathers import overlap_add
-from cuda_agent_backend.operators.kinds import (
+from cuda_agent_backend.operators.scatters import (
     PUTS,
     SCATTERS,
     VIEWS_OF_AN_INDEX,
     is_scatter,
-    scattered,
+    scatter_operands,
 )
 from sandbox.graph.build import build_graph
 from sandbox.task.task import Task
@@ -94,7 +94,7 @@ def scatter_of(task: Task) -> Scatter:
     if not isinstance(node, Node) or not is_scatter(node):
         raise Unsupported("a scatter of a form for which there is no kernel")
     inputs = [n for n in graph.nodes if n.op == "placeholder"]
-    found = scattered(node)
+    found = scatter_operands(node)
     assert found is not None
     shape, dim = found.into.meta["val"].shape, found.dim
 

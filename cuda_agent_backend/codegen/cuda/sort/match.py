@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from cuda_agent_backend.codegen.ir.failure import Unsupported
-from cuda_agent_backend.operators.kinds import SORTED_DTYPES, SORTS
+from cuda_agent_backend.operators.sorts import SORTED_DTYPES, SORTS
 from sandbox.task.task import InputRef, NodeRef, Task, TensorSpec
 
 DTYPES = frozenset(str(dtype).removeprefix("torch.") for dtype in SORTED_DTYPES)
