@@ -15,7 +15,7 @@ from benchmarks.agent_search_tasks import Subject, task_of
 from benchmarks.store import Facts
 from cuda_agent_backend.agent.loop import Budget, run_episode
 from cuda_agent_backend.agent.policies.search.policy import SearchPolicy
-from cuda_agent_backend.agent.tools import Toolbox
+from cuda_agent_backend.agent.tools.toolbox import Toolbox
 from cuda_agent_backend.codegen.api import analyse, generate, schedules
 from cuda_agent_backend.codegen.covered_task import Analysis
 from cuda_agent_backend.codegen.ir.failure import NotCovered

@@ -20,7 +20,7 @@ from benchmarks.cases import Case, cases
 from benchmarks.store import Facts, Results, arguments
 from cuda_agent_backend.agent.loop import Budget, run_episode
 from cuda_agent_backend.agent.policies.search.policy import SearchPolicy
-from cuda_agent_backend.agent.tools import Toolbox
+from cuda_agent_backend.agent.tools.toolbox import Toolbox
 from cuda_agent_backend.graph.canonical import Canonical, canonical, linear
 from cuda_agent_backend.options import Options
 from cuda_agent_backend.partition.regions import partition

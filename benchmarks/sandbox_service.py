@@ -148,7 +148,7 @@ def repeated(judge: Judge, name: str) -> Facts:
     from benchmarks.regions import offered
     from cuda_agent_backend.agent.loop import Budget, run_episode
     from cuda_agent_backend.agent.policies.search.policy import SearchPolicy
-    from cuda_agent_backend.agent.tools import Toolbox
+    from cuda_agent_backend.agent.tools.toolbox import Toolbox
     from cuda_agent_backend.tools.warm import wishes_of
 
     case = next(c for c in cases(_target(judge)) if c.name == name)

@@ -28,7 +28,7 @@ from benchmarks.store import ROOT, Facts, Results, arguments
 from cuda_agent_backend.agent.environment import open_environment
 from cuda_agent_backend.agent.loop import Budget, EpisodeResult, run_episode
 from cuda_agent_backend.agent.protocol import Message
-from cuda_agent_backend.agent.tools import Toolbox
+from cuda_agent_backend.agent.tools.toolbox import Toolbox
 from cuda_agent_backend.agent.trajectories.file import Recorder
 from cuda_agent_backend.runtime.machine import arch_of
 from cuda_agent_backend.search.episode import header_of

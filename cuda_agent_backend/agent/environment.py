@@ -18,10 +18,13 @@ from cuda_agent_backend.agent.memory.recall import Neighbour
 from cuda_agent_backend.agent.observation import LOG_CHARACTERS
 from cuda_agent_backend.agent.protocol import Message
 from cuda_agent_backend.agent.readable import readable
-from cuda_agent_backend.agent.skill import example_files, skill
+from cuda_agent_backend.agent.skill.example import example_files
 from cuda_agent_backend.agent.skill.template import plan_template
-from cuda_agent_backend.agent.tools import Bench, Shell, Toolbox
+from cuda_agent_backend.agent.skill.text import skill
+from cuda_agent_backend.agent.tools.bench import Bench
 from cuda_agent_backend.agent.tools.kernels import LANGUAGES
+from cuda_agent_backend.agent.tools.shell import Shell
+from cuda_agent_backend.agent.tools.toolbox import Toolbox
 from cuda_agent_backend.agent.workspace.folder import Workspace
 from cuda_agent_backend.codegen.ir.device import CpuFacts, DeviceFacts, cpu_facts, gpu_facts
 from kernel_cache import Record

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from cuda_agent_backend.agent.tools import Toolbox
+from cuda_agent_backend.agent.tools.toolbox import Toolbox
 from cuda_agent_backend.agent.workspace.policy_files import put_back, texts
 from sandbox.accuracy.compare import AccuracyReport, OutputReport
 from sandbox.accuracy.misses import Misses, Place

@@ -16,6 +16,7 @@ from cuda_agent_backend import log
 from cuda_agent_backend.agent.environment import first_messages
 from cuda_agent_backend.agent.gains import Gains, gains_of, restore
 from cuda_agent_backend.agent.protocol import (
+    OUT_OF_TIME,
     Message,
     Policy,
     Stopped,
@@ -23,8 +24,9 @@ from cuda_agent_backend.agent.protocol import (
     Turn,
     tool_message,
 )
-from cuda_agent_backend.agent.tools import Toolbox
-from cuda_agent_backend.agent.tools.kernels import COMPILING, WORTH_SUBMITTING
+from cuda_agent_backend.agent.tools.kernel_specs import COMPILING
+from cuda_agent_backend.agent.tools.kernels import WORTH_SUBMITTING
+from cuda_agent_backend.agent.tools.toolbox import Toolbox
 from cuda_agent_backend.agent.trajectories.events import (
     Acted,
     Answered,
@@ -40,7 +42,6 @@ from sandbox.plan.candidate import Candidate
 from sandbox.verdict import Verdict
 
 Progress = Callable[[str], None]
-OUT_OF_TIME = "The time is up. Submit what is best; nothing else is done any more."
 ENDED = "not run: the episode has ended"
 NOT_RUN = "not run: the time is up"
 CUT_OFF = "Your message was cut off; its tool calls were not run."

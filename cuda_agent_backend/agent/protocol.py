@@ -6,13 +6,16 @@ the wire is a plain dictionary, so that a hosted model, a local one, a search an
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 Message = dict[str, Any]
 Schema = dict[str, Any]
+OUT_OF_TIME = "The time is up. Submit what is best; nothing else is done any more."
+"""What a policy is told when its time has ended."""
 MAX_MESSAGE = 600
 MAX_ARGUMENTS = 1 << 21
 """Characters of one call's arguments."""
@@ -107,6 +110,15 @@ class Policy(Protocol):
     def act(self, messages: Sequence[Message], tools: Sequence[Schema]) -> Turn | Stopped:
         """The next message, given all so far (the last ones are tool results, if calls were made)."""
         ...
+
+
+@contextlib.contextmanager
+def closed(policy: Policy) -> Iterator[None]:
+    """Have a policy give up what it holds, such as connections, at the end."""
+    try:
+        yield
+    finally:
+        getattr(policy, "close", lambda: None)()
 
 
 class BadArguments(ValueError):

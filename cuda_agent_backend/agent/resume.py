@@ -1,9 +1,9 @@
 """Beginning an episode with a record: a new one, or going on with one of the same task whose process was killed.
 
-A policy is brought to where it was by the conversation alone. One that is a pure function of the messages needs
-nothing. One with a state has a method ``resume(messages, schemas)`` that answers "" or why it cannot be where it was;
-`decide_again` is that method for policies that always decide the same. One whose allowance holds for the whole episode
-has a method ``spent(usages)``, which is told what each recorded turn took.
+A policy is brought to where it was by the conversation alone. A policy that is a pure function of the messages needs
+nothing. A policy with a state has a method ``resume(messages, schemas)``, which answers "" or why it cannot be where it
+was. For a policy that always decides the same, that method is `policies.rebuild.decide_again`. A policy whose allowance
+holds for the whole episode has a method ``spent(usages)``, which is told what each recorded turn took.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cuda_agent_backend import log
-from cuda_agent_backend.agent.policies.registry import closed
-from cuda_agent_backend.agent.protocol import Message, Policy, Schema, Stopped, Turn
+from cuda_agent_backend.agent.protocol import Policy, Schema, closed
 from cuda_agent_backend.agent.trajectories.events import Ended, Header, Trajectory
 from cuda_agent_backend.agent.trajectories.file import Recorder
 from cuda_agent_backend.agent.trajectories.store import new_path, of_task
@@ -100,18 +99,3 @@ def rebuild(policy: Policy, past: Trajectory, schemas: Sequence[Schema]) -> str:
     if spent is not None and not why:
         spent([turn.usage for turn in past.turns if turn.usage is not None])
     return why
-
-
-def decide_again(policy: Policy, messages: Sequence[Message], schemas: Sequence[Schema]) -> str:
-    """Let a policy make all its turns again from what it saw then; "" or where it goes another way."""
-    turns = 0
-    for number, message in enumerate(messages):
-        if message["role"] != "assistant":
-            continue
-        turns += 1
-        turn: Turn | Stopped = policy.act(messages[:number], schemas)
-        if isinstance(turn, Stopped):
-            return f"in turn {turns} it stops: {turn.reason}"
-        if turn.to_message() != message:
-            return f"turn {turns} is another"
-    return ""

@@ -207,7 +207,7 @@ def _demo(args: argparse.Namespace, settings: Settings) -> Result:
 
 
 def _skill(args: argparse.Namespace, settings: Settings) -> Result:
-    from cuda_agent_backend.agent.skill import skill
+    from cuda_agent_backend.agent.skill.text import skill
 
     text = skill(args.target)
     print(text, end="")

@@ -75,7 +75,8 @@ def run_agent(
 ) -> Searched:
     """One episode of the agent on one task. recorded: real inputs on which it verifies, too."""
     from cuda_agent_backend.agent.loop import Budget, run_episode
-    from cuda_agent_backend.agent.policies.registry import closed, make_policy
+    from cuda_agent_backend.agent.policies.registry import make_policy
+    from cuda_agent_backend.agent.protocol import closed
     from cuda_agent_backend.agent.resume import begin
     from cuda_agent_backend.agent.trajectories.store import folder_beside, prune
 

@@ -50,7 +50,7 @@ def scripted() -> tuple[Callable[[], Any], Any]:
 def searching() -> tuple[Callable[[], Any], Any]:
     import test_tools
 
-    from cuda_agent_backend.agent.tools import Toolbox
+    from cuda_agent_backend.agent.tools.toolbox import Toolbox
 
     return SearchPolicy, Toolbox(test_tools.TASK, test_tools.Scripted(judged="too_slow"))
 

@@ -21,13 +21,15 @@ from cuda_agent_backend.agent.observation import LOG_CHARACTERS
 from cuda_agent_backend.agent.policies import registry
 from cuda_agent_backend.agent.policies.spec import PolicySpec
 from cuda_agent_backend.agent.protocol import Message, Schema, ToolCall, Turn
-from cuda_agent_backend.agent.skill import example_plan, example_task, skill
 from cuda_agent_backend.agent.skill.example import (
     TRITON_SOURCE,
+    example_plan,
     example_source,
+    example_task,
     source_of,
     triton_plan,
 )
+from cuda_agent_backend.agent.skill.text import skill
 from cuda_agent_backend.agent.tools.shell import ShellResult
 from cuda_agent_backend.search.episode import run_agent
 from sandbox.compile.triton_plan import has_triton

@@ -26,7 +26,7 @@ from cuda_agent_backend.agent.tools.files import (
     file_tools,
     replaced,
 )
-from cuda_agent_backend.agent.tools.kernels import SKETCH
+from cuda_agent_backend.agent.tools.kernel_specs import SKETCH
 from cuda_agent_backend.agent.tools.registry import Answer
 from cuda_agent_backend.agent.workspace.confined_files import (
     MAX_ENTRIES,

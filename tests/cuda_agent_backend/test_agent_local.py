@@ -25,7 +25,7 @@ from cuda_agent_backend.agent.policies.registry import make_policy
 from cuda_agent_backend.agent.policies.spec import Limits, PolicySpec, Sampling
 from cuda_agent_backend.agent.policies.vllm_engine import VllmEngine
 from cuda_agent_backend.agent.protocol import Stopped, Turn
-from cuda_agent_backend.agent.tools import Toolbox, tool_schemas
+from cuda_agent_backend.agent.tools.toolbox import Toolbox, tool_schemas
 
 ASK: list[dict[str, Any]] = [{"role": "user", "content": "Write a kernel."}]
 LOOK = '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'

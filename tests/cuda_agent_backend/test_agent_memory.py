@@ -18,7 +18,7 @@ from cuda_agent_backend.agent.memory.nearness import Sketched, distance, sketche
 from cuda_agent_backend.agent.memory.offer import MOST_SOURCE, MOST_TASK, adapt, offers, summary
 from cuda_agent_backend.agent.memory.recall import MOST, Memory, Neighbour, _entry, recall
 from cuda_agent_backend.agent.protocol import ToolCall
-from cuda_agent_backend.agent.tools import Toolbox
+from cuda_agent_backend.agent.tools.toolbox import Toolbox
 from cuda_agent_backend.codegen.api import Candidate, analyse, generate, schedules
 from cuda_agent_backend.codegen.covered_task import Analysis
 from cuda_agent_backend.codegen.ir.schedule import Schedule

@@ -17,7 +17,7 @@ from cuda_agent_backend.agent.policies.registry import make_policy
 from cuda_agent_backend.agent.policies.search.policy import SearchPolicy
 from cuda_agent_backend.agent.policies.spec import PolicySpec
 from cuda_agent_backend.agent.protocol import Stopped, ToolCall, Turn
-from cuda_agent_backend.agent.tools import Toolbox
+from cuda_agent_backend.agent.tools.toolbox import Toolbox
 
 Step = Callable[[Any], Turn | Stopped]
 

@@ -26,8 +26,7 @@ from cuda_agent_backend.agent.observation import (
     facts_in_words,
 )
 from cuda_agent_backend.agent.protocol import ToolCall
-from cuda_agent_backend.agent.tools import Toolbox, tool_schemas
-from cuda_agent_backend.agent.tools.toolbox import MOST_REASON
+from cuda_agent_backend.agent.tools.toolbox import MOST_REASON, Toolbox, tool_schemas
 from cuda_agent_backend.agent.workspace.confined_files import MAX_FILE
 from cuda_agent_backend.agent.workspace.folder import Workspace
 from sandbox.accuracy.compare import AccuracyReport, OutputReport

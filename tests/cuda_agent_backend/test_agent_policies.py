@@ -26,7 +26,7 @@ from cuda_agent_backend.agent.policies.spec import (
     with_options,
 )
 from cuda_agent_backend.agent.protocol import ToolCall, Turn
-from cuda_agent_backend.agent.tools import Toolbox
+from cuda_agent_backend.agent.tools.toolbox import Toolbox
 from cuda_agent_backend.agent.trajectories.file import Recorder
 from cuda_agent_backend.bench import command as bench_command
 from cuda_agent_backend.cli import command as cli

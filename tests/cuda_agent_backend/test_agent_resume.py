@@ -20,15 +20,23 @@ from cuda_agent_backend.agent.loop import (
     CUT_OFF,
     NEW_SHELL,
     NOT_RUN,
-    OUT_OF_TIME,
     Budget,
     EpisodeResult,
     run_episode,
 )
+from cuda_agent_backend.agent.policies.rebuild import decide_again
 from cuda_agent_backend.agent.policies.search.policy import SearchPolicy
-from cuda_agent_backend.agent.protocol import Message, Policy, Schema, Stopped, ToolCall, Turn
-from cuda_agent_backend.agent.resume import MAX_AGE_S, MAX_FRUITLESS, begin, decide_again
-from cuda_agent_backend.agent.tools import Toolbox
+from cuda_agent_backend.agent.protocol import (
+    OUT_OF_TIME,
+    Message,
+    Policy,
+    Schema,
+    Stopped,
+    ToolCall,
+    Turn,
+)
+from cuda_agent_backend.agent.resume import MAX_AGE_S, MAX_FRUITLESS, begin
+from cuda_agent_backend.agent.tools.toolbox import Toolbox
 from cuda_agent_backend.agent.trajectories.events import (
     Acted,
     Answered,

@@ -22,11 +22,11 @@ from test_tools import TASK, Scripted
 
 from cuda_agent_backend.agent.loop import Budget, run_episode
 from cuda_agent_backend.agent.policies.mixed import SearchLast
-from cuda_agent_backend.agent.policies.registry import closed, make_policy
+from cuda_agent_backend.agent.policies.registry import make_policy
 from cuda_agent_backend.agent.policies.search.policy import SearchPolicy
 from cuda_agent_backend.agent.policies.spec import Limits, PolicySpec, Sampling
-from cuda_agent_backend.agent.protocol import Message, Policy, Schema, Stopped, Turn
-from cuda_agent_backend.agent.tools import Toolbox
+from cuda_agent_backend.agent.protocol import Message, Policy, Schema, Stopped, Turn, closed
+from cuda_agent_backend.agent.tools.toolbox import Toolbox
 
 pytestmark = pytest.mark.alone
 

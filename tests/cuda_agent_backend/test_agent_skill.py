@@ -12,17 +12,20 @@ import pytest
 import torch
 from agent_tasks import samples
 
-from cuda_agent_backend.agent.skill import example_files, example_plan, example_task, skill
 from cuda_agent_backend.agent.skill.example import (
     SOURCES,
     TRITON_SOURCE,
+    example_files,
+    example_plan,
     example_source,
+    example_task,
     source_of,
     triton_plan,
 )
 from cuda_agent_backend.agent.skill.sketches import ALSO, explained, paragraph
 from cuda_agent_backend.agent.skill.template import plan_template
-from cuda_agent_backend.agent.tools import tool_schemas
+from cuda_agent_backend.agent.skill.text import skill
+from cuda_agent_backend.agent.tools.toolbox import tool_schemas
 from cuda_agent_backend.cli import command as cli
 from cuda_agent_backend.codegen.api import analyse
 from cuda_agent_backend.codegen.covered_task import Analysis

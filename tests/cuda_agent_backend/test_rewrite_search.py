@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.fx import Graph
 from torch.nn import functional as F
 
-from cuda_agent_backend.agent.tools import Toolbox
+from cuda_agent_backend.agent.tools.toolbox import Toolbox
 from cuda_agent_backend.codegen.alternatives import PARAMETER, Alternatives, named, split
 from cuda_agent_backend.codegen.api import analyse, as_it_stands, generate, schedules
 from cuda_agent_backend.codegen.ir.device import DeviceFacts

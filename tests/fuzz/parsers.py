@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cuda_agent_backend.agent.protocol import BadArguments, ToolCall, parse_arguments
-from cuda_agent_backend.agent.tools import tool_schemas
+from cuda_agent_backend.agent.tools.toolbox import tool_schemas
 from kernel_cache.fields import RecordError
 from kernel_cache.key import KernelKey
 from kernel_cache.record import NegativeRecord, Record

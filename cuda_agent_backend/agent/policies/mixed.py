@@ -17,11 +17,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from cuda_agent_backend.agent.loop import OUT_OF_TIME
 from cuda_agent_backend.agent.policies.findings import Finding, findings_of, nearest_first
 from cuda_agent_backend.agent.policies.registry import make_policy
 from cuda_agent_backend.agent.policies.spec import PolicySpec
-from cuda_agent_backend.agent.protocol import Message, Policy, Schema, Stopped, ToolCall, Turn
+from cuda_agent_backend.agent.protocol import (
+    OUT_OF_TIME,
+    Message,
+    Policy,
+    Schema,
+    Stopped,
+    ToolCall,
+    Turn,
+)
 
 SEARCH = "search"
 HANDED_OVER = (

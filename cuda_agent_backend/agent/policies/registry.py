@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -93,15 +91,6 @@ def make_policy(spec: PolicySpec) -> Policy:
         raise ImportError(why)
     module = MIXED if "+" in spec.name else POLICIES[spec.name].module
     return cast(Policy, import_module(f"cuda_agent_backend.agent.policies.{module}").make(spec))
-
-
-@contextlib.contextmanager
-def closed(policy: Policy) -> Iterator[None]:
-    """Have a policy give up what it holds, such as connections, at the end."""
-    try:
-        yield
-    finally:
-        getattr(policy, "close", lambda: None)()
 
 
 def known() -> str:

@@ -20,7 +20,7 @@ from cuda_agent_backend.agent.skill.example import (
     triton_plan,
 )
 from cuda_agent_backend.agent.skill.sketches import table
-from cuda_agent_backend.agent.tools import tool_schemas
+from cuda_agent_backend.agent.tools.toolbox import tool_schemas
 from sandbox.accuracy import compare as accuracy
 from sandbox.accuracy.inputs import DISTRIBUTIONS
 from sandbox.compile.candidate import CXX_FLAGS

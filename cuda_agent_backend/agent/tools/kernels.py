@@ -5,36 +5,43 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol, cast, get_args
+from typing import Any, cast, get_args
 
 from cuda_agent_backend.agent.memory.offer import offers
 from cuda_agent_backend.agent.memory.recall import Neighbour
 from cuda_agent_backend.agent.observation import (
-    binding,
     compile_errors,
     cut,
-    distribution_hint,
     errors_of,
     facts_in_words,
-    rates,
     speed_of,
 )
 from cuda_agent_backend.agent.protocol import BadArguments
-from cuda_agent_backend.agent.tools.registry import Answer, Spec, Tool, failed, text
+from cuda_agent_backend.agent.tools.bench import Bench
+from cuda_agent_backend.agent.tools.kernel_specs import (
+    COMPILE,
+    INSPECT,
+    LOOK,
+    PROFILE,
+    SKETCH,
+    SUBMIT,
+    VERIFY,
+)
+from cuda_agent_backend.agent.tools.outcomes import describe, output_names
+from cuda_agent_backend.agent.tools.registry import Answer, Tool, failed
 from cuda_agent_backend.agent.workspace.folder import BASELINES, Refusal, Workspace
 from cuda_agent_backend.codegen.api import analyse, generate, schedules
 from cuda_agent_backend.codegen.covered_task import Analysis
 from cuda_agent_backend.codegen.ir.device import CpuFacts, DeviceFacts
 from cuda_agent_backend.codegen.ir.failure import NotCovered
 from cuda_agent_backend.codegen.ir.multiply_precision import as_coarse, products_of
-from cuda_agent_backend.codegen.ir.schedule import MAX_PARAMETER, Schedule
+from cuda_agent_backend.codegen.ir.schedule import Schedule
 from cuda_agent_backend.codegen.schedule_space import space_of
 from sandbox.compile.disassembly import Inspection
-from sandbox.failures import Failure
 from sandbox.plan.candidate import Candidate, Language
 from sandbox.plan.plan import Plan, PlanError
 from sandbox.task.task import Task
-from sandbox.verdict import Baselines, Outcome, Verdict, Wrong
+from sandbox.verdict import Baselines, Verdict
 
 WORTH_SUBMITTING = 1.04
 """A quick profile's median below this is not worth a full judgement, whose lower bound must exceed 1.05."""
@@ -44,82 +51,6 @@ SOUND = ("wins", "too_slow", "noisy")
 """Verdicts after which a candidate's speed is still something to compare with."""
 LANGUAGES = {".cu": "cuda", ".cpp": "c++", ".cc": "c++", ".py": "triton"}
 """By the suffix of a source."""
-
-_CANDIDATE = text("name of a candidate, as sketch or compile answered it")
-LOOK = Spec(
-    "look",
-    "Time the baselines; answer with the room over the roofline floor and the schedules proposed.",
-)
-SKETCH = Spec(
-    "sketch",
-    "Generate and compile a candidate from a sketch under a schedule.",
-    {
-        "schedule": {
-            "type": "array",
-            "description": "one object of parameters for each kernel, as look proposes them",
-            "items": {
-                "type": "object",
-                "additionalProperties": {
-                    "anyOf": [
-                        {"type": "integer", "minimum": 0, "maximum": MAX_PARAMETER},
-                        {"type": "string"},
-                    ]
-                },
-            },
-        }
-    },
-    ("schedule",),
-)
-COMPILE = Spec(
-    "compile",
-    "Compile a candidate from a source file and a launch plan in the workspace. The source's suffix says its "
-    "language: .cu (CUDA C++), .cpp (C++ with OpenMP, target cpu), .py (Triton).",
-    {
-        "source": text("path of the source, such as kernel.cu"),
-        "plan": text("path of the launch plan, such as plan.json"),
-    },
-    ("source", "plan"),
-)
-INSPECT = Spec(
-    "inspect",
-    "Tell of a candidate's machine code: registers, spills, shared memory, residency, instructions.",
-    {"candidate": _CANDIDATE},
-    ("candidate",),
-)
-VERIFY = Spec(
-    "verify",
-    "Check a candidate's results against the float64 oracle.",
-    {"candidate": _CANDIDATE},
-    ("candidate",),
-)
-PROFILE = Spec(
-    "profile",
-    "Time a candidate against the faster baseline, say its rates, and check it if none was faster.",
-    {"candidate": _CANDIDATE},
-    ("candidate",),
-)
-SUBMIT = Spec(
-    "submit",
-    "Have a candidate judged for promotion; without one, end the episode with a reason. A refused candidate does not "
-    "end it.",
-    {"candidate": _CANDIDATE, "reason": text("why nothing is submitted")},
-)
-
-
-class Bench(Protocol):
-    """The part of the sandbox's judge that tools use."""
-
-    def baselines(self, task: Task) -> Baselines | Failure: ...
-
-    def compile(self, candidate: Candidate) -> Any: ...
-
-    def inspect(self, candidate: Candidate) -> Inspection | Failure: ...
-
-    def verify(self, task: Task, candidate: Candidate) -> Outcome: ...
-
-    def profile(self, task: Task, candidate: Candidate, *, worth: float) -> Outcome: ...
-
-    def judge(self, task: Task, candidate: Candidate) -> Verdict: ...
 
 
 @dataclass
@@ -296,13 +227,13 @@ class KernelWork:
 
     def _verify(self, candidate: str) -> Answer:
         made = self._candidate(candidate)
-        return describe(self.bench.verify(self.task, made), _outputs(made))
+        return describe(self.bench.verify(self.task, made), output_names(made))
 
     def _profile(self, candidate: str) -> Answer:
         made = self._candidate(candidate)
         others = [s for name, s in self.promising().items() if name != candidate]
         found = self.bench.profile(self.task, made, worth=max([WORTH_CHECKING, *others]))
-        answer = describe(found, _outputs(made))
+        answer = describe(found, output_names(made))
         if "speedup" in answer:
             self.profiles[candidate] = answer["speedup"]["median"]
         facts = self.built.get(candidate)
@@ -325,7 +256,7 @@ class KernelWork:
         }
         answer |= speed_of(verdict.speed) if verdict.speed else {}
         if verdict.accuracy is not None and not verdict.accuracy.passes:
-            answer["outputs"] = errors_of(verdict.accuracy, _outputs(made))
+            answer["outputs"] = errors_of(verdict.accuracy, output_names(made))
         return answer
 
 
@@ -348,39 +279,5 @@ def _language(source: str, target: str) -> Language:
     return cast(Language, LANGUAGES[suffix])
 
 
-def _outputs(candidate: Candidate) -> list[str]:
-    return [b.name for b in candidate.plan.buffers if b.kind == "output"]
-
-
-def describe(outcome: Outcome, names: list[str]) -> Answer:
-    """What came of a verification or a profile."""
-    answer: Answer = {
-        "ok": outcome.status in ("correct", "too_slow", "unchecked"),
-        "status": outcome.status,
-        "reason": outcome.reason,
-    }
-    speed = getattr(outcome, "speed", None)
-    answer |= speed_of(speed) if speed is not None else {}
-    achieved = getattr(outcome, "achieved", None)
-    if achieved is not None:
-        answer["achieved"] = rates(achieved)
-        answer["binds"] = binding(achieved)
-    accuracy = getattr(outcome, "accuracy", None)
-    if accuracy is not None and accuracy.passes and accuracy.outputs:
-        answer["error_ratio"] = round(min(accuracy.error_ratio, 1e9), 4)
-    if isinstance(outcome, Wrong):
-        answer |= {"outputs": errors_of(accuracy, names)} if accuracy is not None else {}
-        hint = distribution_hint(outcome.where)
-        answer |= {"inputs": hint} if hint else {}
-    if getattr(outcome, "log", ""):
-        answer["log"] = cut(outcome.log)  # type: ignore[union-attr]
-    return answer
-
-
 def _pretty(value: Any) -> str:
     return json.dumps(value, indent=1, sort_keys=True) + "\n"
-
-
-COMPILING = (SKETCH, COMPILE)
-"""Those whose neighbouring calls in a turn are run side by side."""
-KERNEL_SPECS = (LOOK, SKETCH, INSPECT, VERIFY, PROFILE, SUBMIT)

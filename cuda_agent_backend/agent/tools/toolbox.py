@@ -19,7 +19,8 @@ from cuda_agent_backend.agent.protocol import (
     tool_message,
 )
 from cuda_agent_backend.agent.tools.files import FILE_SPECS, file_tools
-from cuda_agent_backend.agent.tools.kernels import COMPILE, COMPILING, KERNEL_SPECS, KernelWork
+from cuda_agent_backend.agent.tools.kernel_specs import COMPILE, COMPILING, KERNEL_SPECS
+from cuda_agent_backend.agent.tools.kernels import KernelWork
 from cuda_agent_backend.agent.tools.registry import Answer, Tool, failed
 from cuda_agent_backend.agent.tools.shell import SHELL, Shell, shell_tool
 

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from cuda_agent_backend.agent.policies.rebuild import decide_again
 from cuda_agent_backend.agent.policies.search.chooser import LEAST_GAIN, Chooser
 from cuda_agent_backend.agent.protocol import Message, Schema, ToolCall, Turn
-from cuda_agent_backend.agent.resume import decide_again
 from cuda_agent_backend.agent.tools.kernels import WORTH_SUBMITTING
 from cuda_agent_backend.codegen.schedule_space import MOST
 from sandbox.timing.roofline import NEAR

@@ -13,7 +13,7 @@ from itertools import islice
 from types import TracebackType
 from typing import Any
 
-from cuda_agent_backend.agent.tools.kernels import Bench
+from cuda_agent_backend.agent.tools.bench import Bench
 from cuda_agent_backend.codegen.api import analyse, generate, schedules
 from cuda_agent_backend.codegen.ir.failure import NotCovered
 from sandbox.failures import Failure
