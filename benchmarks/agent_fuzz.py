@@ -33,6 +33,7 @@ from sandbox.accuracy.compare import AccuracyReport
 from sandbox.compile.disassembly import Inspection
 from sandbox.failures import CompileFailed, Failure
 from sandbox.judge import Judge
+from sandbox.judge.settings import JudgeSettings
 from sandbox.plan.candidate import Candidate
 from sandbox.task.task import Task
 from sandbox.timing.decision import report
@@ -221,7 +222,10 @@ def main() -> None:
     counts = {"scripted": args.episodes // len(KINDS), "real": args.real // len(KINDS)}
     names = [f"{part}-{kind}" for part in counts for kind in KINDS]
     chosen = [name for name in names if name.startswith(args.only)]
-    with tempfile.TemporaryDirectory() as scratch, Judge("cpu", scratch_dir=Path(scratch)) as judge:
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        Judge(JudgeSettings("cpu", scratch_dir=Path(scratch))) as judge,
+    ):
 
         def run(name: str) -> Facts:
             part, _, kind = name.partition("-")

@@ -21,6 +21,7 @@ from benchmarks.regions import wishes_of
 from benchmarks.store import Facts, Results, arguments
 from cuda_agent_backend.runtime.machine import arch_of
 from cuda_agent_backend.settings import Settings
+from sandbox.judge.settings import JudgeSettings
 
 EPISODE = "episode-"
 """Before the name of a task that was searched for real."""
@@ -50,11 +51,13 @@ def main() -> None:
     with (
         tempfile.TemporaryDirectory() as scratch,
         KeepingJudge(
-            args.target,
-            scratch_dir=scratch,
-            native_dir=settings.native_dir,
-            device_lock=settings.device_lock,
-            arch=arch_of(args.target),
+            JudgeSettings(
+                args.target,
+                scratch_dir=scratch,
+                native_dir=settings.native_dir,
+                device_lock=settings.device_lock,
+                arch=arch_of(args.target),
+            )
         ) as judge,
     ):
 

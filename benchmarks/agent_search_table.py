@@ -9,7 +9,6 @@ import statistics
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from typing import Any
 
 from benchmarks.agent_search_tasks import Subject, task_of
 from benchmarks.store import Facts
@@ -22,14 +21,15 @@ from cuda_agent_backend.codegen.ir.failure import NotCovered
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from cuda_agent_backend.codegen.schedule_space import space_of
 from cuda_agent_backend.options import Options
+from sandbox.failures import Failure
 from sandbox.judge import Judge
+from sandbox.judge.measurements import Measurements
 from sandbox.judge.race import Race
-from sandbox.judge.rounds import Effort, Record
-from sandbox.judge.session import Session
+from sandbox.judge.rounds import Record
+from sandbox.judge.settings import JudgeSettings
 from sandbox.plan.candidate import Candidate
 from sandbox.task.task import Task
 from sandbox.verdict import Baselines
-from sandbox.workers.supervisor import WorkerProcess
 
 PASSES = {"cpu": 8, "cuda": 3}
 """Times that a schedule is timed, in another order each time, so that a busy minute does not fall on one schedule. The
@@ -42,16 +42,17 @@ class KeepingJudge(Judge):
 
     kept: Record | None = None
 
-    def _race(self, session: Session, eager_task: Task | None, runner: WorkerProcess) -> Race:
+    def __init__(self, settings: JudgeSettings) -> None:
+        super().__init__(settings)
         judge = self
 
-        class Keeping(Race):
-            def glance(self, effort: Effort) -> Any:
-                found = super().glance(effort)
+        class Keeping(Measurements):
+            def glance(self, race: Race, pairs: int, worth: float) -> Record | Failure:
+                found = super().glance(race, pairs, worth)
                 judge.kept = found if isinstance(found, Record) else None
                 return found
 
-        return Keeping(session, self._baseline, runner, eager_task, self.ceilings)
+        self.measurements = Keeping(self.sessions)
 
 
 def measure(

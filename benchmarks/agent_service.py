@@ -34,6 +34,7 @@ from cuda_agent_backend.runtime.machine import all_flags, arch_of, toolchain_of
 from cuda_agent_backend.settings import Settings
 from sandbox.judge import Judge
 from sandbox.judge.pool import Pool
+from sandbox.judge.settings import JudgeSettings
 from sandbox.task.task import Task
 from sandbox.verdict import VERIFIER_VERSION
 
@@ -122,11 +123,13 @@ def measure(
         tempfile.TemporaryDirectory() as scratch,
         tempfile.TemporaryDirectory() as folder,
         Judge(
-            target,
-            scratch_dir=scratch,
-            native_dir=settings.native_dir,
-            device_lock=settings.device_lock,
-            arch=arch_of(target),
+            JudgeSettings(
+                target,
+                scratch_dir=scratch,
+                native_dir=settings.native_dir,
+                device_lock=settings.device_lock,
+                arch=arch_of(target),
+            )
         ) as judge,
     ):
         judge.baselines(tasks[0])

@@ -29,6 +29,7 @@ from cuda_agent_backend.settings import Settings
 from cuda_agent_backend.tools.capture import capture
 from cuda_agent_backend.tools.warm import wishes_of
 from sandbox.judge import Judge
+from sandbox.judge.settings import JudgeSettings
 from sandbox.plan.candidate import Candidate
 from sandbox.task.task import Task
 from sandbox.verdict import Verdict
@@ -223,10 +224,12 @@ def run_cases(
     with (
         tempfile.TemporaryDirectory() as scratch,
         Judge(
-            args.target,
-            scratch_dir=scratch,
-            native_dir=settings.native_dir,
-            arch=arch_of(args.target),
+            JudgeSettings(
+                args.target,
+                scratch_dir=scratch,
+                native_dir=settings.native_dir,
+                arch=arch_of(args.target),
+            )
         ) as judge,
     ):
 

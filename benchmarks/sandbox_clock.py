@@ -11,7 +11,7 @@ from typing import Any
 from unittest import mock
 
 PLACES = {
-    "compile": ("sandbox.judge.judge.Judge._build",),
+    "compile": ("sandbox.judge.builds.Builds.build",),
     "prepare": ("sandbox.judge.session.Session.prepare",),
     "reference": (
         "sandbox.judge.session.Session.reference",

@@ -37,12 +37,12 @@ class Snapshot:
 
 def snapshot(judges: Sequence[Judge]) -> Snapshot:
     """Count, while all workers are at rest. GPU memory in use is in grains of 64 MiB."""
-    workers = [worker for judge in judges for worker in judge._workers]
+    workers = [worker for judge in judges for worker in judge.roles.all]
     for worker in workers:
         worker.ready()
     processes = [entry for entry in Path("/proc").iterdir() if entry.name.isdigit()]
     servers = (worker._server.process_id for worker in workers)
-    folders = [judge.scratch for judge in judges]
+    folders = [judge.settings.scratch for judge in judges]
     parents = {os.getpid(), *filter(None, servers)}
     return Snapshot(
         processes=sum(_is_ours(entry, folders) for entry in processes),

@@ -33,7 +33,7 @@ from cuda_agent_backend.settings import Settings
 from sandbox.isolation.privileges import next_uid
 from sandbox.judge import Judge
 from sandbox.judge.pool import Pool
-from sandbox.judge.settings import Timeouts
+from sandbox.judge.settings import JudgeSettings, Timeouts
 from sandbox.plan.candidate import Candidate
 from sandbox.task.task import Task
 from sandbox.timing.decision import SpeedReport
@@ -304,13 +304,15 @@ def main() -> None:
         def judges_for(faults: bool) -> list[Judge]:
             def made() -> Judge:
                 judge = Judge(
-                    args.target,
-                    scratch_dir=Path(stack.enter_context(tempfile.TemporaryDirectory())),
-                    native_dir=settings.native_dir,
-                    arch=arch_of(args.target),
-                    consent=faults,
-                    timeouts=FAULT_TIMEOUTS if faults else None,
-                    memory_bytes=MEMORY if faults else None,
+                    JudgeSettings(
+                        args.target,
+                        scratch_dir=Path(stack.enter_context(tempfile.TemporaryDirectory())),
+                        native_dir=settings.native_dir,
+                        arch=arch_of(args.target),
+                        consent=faults,
+                        timeouts=FAULT_TIMEOUTS if faults else Timeouts(),
+                        memory_bytes=MEMORY if faults else None,
+                    )
                 )
                 return stack.enter_context(judge)
 
@@ -330,7 +332,7 @@ def main() -> None:
                 "faults": lambda: faulty(chosen, int(rest), args.batch),
             }
             facts = parts[part]()
-            return {**facts, "isolation": judge._candidate.isolation.to_dict()}
+            return {**facts, "isolation": judge.roles.candidate.isolation.to_dict()}
 
         samples = results.collect(chosen, run, keep=args.keep, limit_s=args.limit)
     print(summarise(samples))

@@ -34,6 +34,7 @@ from cuda_agent_backend.runtime.machine import arch_of
 from cuda_agent_backend.search.episode import header_of
 from cuda_agent_backend.settings import Settings
 from sandbox.judge import Judge
+from sandbox.judge.settings import JudgeSettings
 
 FILES = {"cpu": "cpu-agent-expert", "cuda": "agent-expert"}
 TRAJECTORIES = ROOT / "build" / "agent-expert"
@@ -65,7 +66,7 @@ def run_play(
         tools, budget, waited = environment.tools, Budget(budget_s), judge.waited_s
         path = trajectories / f"{play.name.replace('/', '-')}.jsonl"
         path.unlink(missing_ok=True)
-        header = header_of(found.task, policy.name, "", tools.schemas, judge.flags, budget)
+        header = header_of(found.task, policy.name, "", tools.schemas, judge.settings.flags, budget)
         with Recorder.create(path, header) as record:
             result = run_episode(
                 policy,
@@ -160,12 +161,14 @@ def main() -> None:
     with (
         tempfile.TemporaryDirectory() as scratch,
         Judge(
-            args.target,
-            scratch_dir=scratch,
-            native_dir=settings.native_dir,
-            device_lock=settings.device_lock,
-            arch=arch_of(args.target),
-            consent=True,
+            JudgeSettings(
+                args.target,
+                scratch_dir=scratch,
+                native_dir=settings.native_dir,
+                device_lock=settings.device_lock,
+                arch=arch_of(args.target),
+                consent=True,
+            )
         ) as judge,
     ):
 

@@ -93,14 +93,17 @@ def make_judge(target: str, setup: Setup, scratch: str) -> Any:
     """The sandbox's judge for a target: a context manager that owns the worker processes."""
     from cuda_agent_backend.runtime.machine import arch_of
     from sandbox.judge import Judge
+    from sandbox.judge.settings import JudgeSettings
 
     return Judge(
-        target,
-        scratch_dir=scratch,
-        native_dir=setup.native_dir,
-        arch=arch_of(target),
-        threads=int(setup.flags["threads"]),
-        flags=setup.flags["torch"],
-        consent=setup.allow_policy_cpp,
-        device_lock=setup.device_lock,
+        JudgeSettings(
+            target,
+            scratch_dir=scratch,
+            native_dir=setup.native_dir,
+            arch=arch_of(target),
+            threads=int(setup.flags["threads"]),
+            flags=setup.flags["torch"],
+            consent=setup.allow_policy_cpp,
+            device_lock=setup.device_lock,
+        )
     )

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sandbox.task import flags as torch_flags
+from sandbox.timing.machine import Ceilings
+
+
+def _own_cores() -> int:
+    return len(os.sched_getaffinity(0))
 
 
 @dataclass(frozen=True)
@@ -14,3 +25,45 @@ class Timeouts:
     prepare: float = 300.0
     compile: float = 120.0
     run: float = 20.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgeSettings:
+    """All folders are the caller's."""
+
+    target: str = field(kw_only=False)
+    """"cpu" or "cuda"."""
+    scratch_dir: Path | str
+    """What workers and compilers write to."""
+    native_dir: Path | str | None = None
+    """Keeps the operator library; without it the operators serve in Python."""
+    arch: str = "native"
+    """For cuda "sm_90a" and the like."""
+    threads: int = field(default_factory=_own_cores)
+    """Of each worker; by default the cores this process may use."""
+    flags: Mapping[str, Any] = field(default_factory=torch_flags.current)
+    """See `sandbox.task.flags`; by default those of this process."""
+    inductor: Mapping[str, Any] = field(default_factory=dict)
+    """A patch of Inductor's configuration, for baseline and wrapper."""
+    consent: bool = False
+    """Whether C++ written by a policy may run."""
+    cxx_flags: Sequence[str] = ()
+    """For the C++ compiler, beside its own."""
+    timeouts: Timeouts = Timeouts()
+    ceilings: Ceilings | None = None
+    """Of this machine; measured when first needed where they are not given."""
+    memory_bytes: int | None = None
+    """What a worker for cpu may call its own; by default a share of the machine's."""
+    device_lock: Path | None = None
+    """A file by which processes take turns on the device (see `sandbox.timing.device_lock`); None where this one is
+    alone."""
+
+    @property
+    def scratch(self) -> Path:
+        """The absolute folder that workers and compilers write to."""
+        return Path(self.scratch_dir).resolve()
+
+    @property
+    def native(self) -> str:
+        """The absolute folder of the operator library; empty where there is none."""
+        return str(Path(self.native_dir).resolve()) if self.native_dir else ""

@@ -10,6 +10,7 @@ from benchmarks.agent_fuzz import fuzz, own_temporary_folder, unanswered
 from benchmarks.agent_fuzz_policies import KINDS
 from benchmarks.sandbox_candidates import task
 from sandbox.judge import Judge
+from sandbox.judge.settings import JudgeSettings
 
 NOTHING = {"threads": 0, "descriptors": 0, "temporary_files": 0}
 
@@ -28,7 +29,7 @@ def test_many_episodes_of_nonsense_end_well(kind: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_nonsense_against_the_judge_ends_well(tmp_path: Path, native_dir: Path) -> None:
-    with Judge("cpu", scratch_dir=tmp_path, native_dir=native_dir) as judge:
+    with Judge(JudgeSettings("cpu", scratch_dir=tmp_path, native_dir=native_dir)) as judge:
         judge.baselines(task("cpu"))
         fuzz("repeats", range(1), judge, task("cpu"))
         for kind in KINDS:

@@ -34,6 +34,7 @@ from cuda_agent_backend.agent.tools.shell import ShellResult
 from cuda_agent_backend.search.episode import run_agent
 from sandbox.compile.triton_plan import has_triton
 from sandbox.judge import Judge
+from sandbox.judge.settings import JudgeSettings
 from sandbox.plan.plan import Plan
 from sandbox.task.task import Task
 
@@ -386,7 +387,9 @@ def test_a_kernel_by_hand_is_told_its_faults_until_it_is_right(tmp_path: Path) -
     """The example of SKILL.md, on a judge."""
     policy = ByHand()
     with (
-        Judge("cpu", scratch_dir=tmp_path / "scratch", consent=True, threads=2) as judge,
+        Judge(
+            JudgeSettings("cpu", scratch_dir=tmp_path / "scratch", consent=True, threads=2)
+        ) as judge,
         open_environment(TASK, judge, tmp_path / "w", shell=None) as environment,
     ):
         found = run_episode(policy, environment.tools, Budget(1e9))

@@ -25,6 +25,7 @@ from cuda_agent_backend.agent.trajectories.file import read
 from sandbox.compile.candidate import Compiled, compile_candidate
 from sandbox.compile.toolchain import Missing, find_cuda, find_triton
 from sandbox.judge import Judge
+from sandbox.judge.settings import JudgeSettings
 from sandbox.plan.candidate import Candidate
 from sandbox.plan.plan import Plan
 from sandbox.task.task import Task
@@ -223,7 +224,9 @@ def test_when_the_time_is_up_the_best_so_far_is_submitted() -> None:
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
     """A judge for the cpu that runs C++ of a policy."""
-    with Judge("cpu", scratch_dir=tmp_path_factory.mktemp("judge"), consent=True) as made:
+    with Judge(
+        JudgeSettings("cpu", scratch_dir=tmp_path_factory.mktemp("judge"), consent=True)
+    ) as made:
         yield made
 
 

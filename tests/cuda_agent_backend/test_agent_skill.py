@@ -36,6 +36,7 @@ from sandbox.compile.candidate import Compiled, compile_candidate
 from sandbox.compile.toolchain import Missing, find_cuda, find_triton
 from sandbox.graph.build import build_graph
 from sandbox.judge import Judge
+from sandbox.judge.settings import JudgeSettings
 from sandbox.plan.candidate import Candidate, Language
 from sandbox.plan.plan import Launch, Plan
 from sandbox.task.task import Task
@@ -180,7 +181,7 @@ def test_the_examples_for_cuda_are_right_on_a_device(tmp_path: Path, language: L
         else (TRITON_SOURCE, triton_plan())
     )
     candidate = Candidate("cuda", language, source_of(name), Plan.from_json(plan), "policy")
-    with Judge("cuda", scratch_dir=tmp_path, arch=arch_of("cuda")) as judge:
+    with Judge(JudgeSettings("cuda", scratch_dir=tmp_path, arch=arch_of("cuda"))) as judge:
         found = judge.verify(example_task("cuda"), candidate, thorough=True)
     assert isinstance(found, Correct), found.reason
 

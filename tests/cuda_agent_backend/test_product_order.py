@@ -31,7 +31,7 @@ from sandbox.compile.candidate import Compiled, compile_candidate
 from sandbox.compile.toolchain import Missing, find_cuda
 from sandbox.graph.build import build_graph
 from sandbox.judge import Judge
-from sandbox.judge.settings import Timeouts
+from sandbox.judge.settings import JudgeSettings, Timeouts
 from sandbox.plan.candidate import Candidate
 from sandbox.verdict import Correct
 
@@ -202,7 +202,7 @@ def judge(tmp_path_factory: pytest.TempPathFactory, native_dir: Path) -> Iterato
     """A judge for cpu with short time-outs."""
     folder = tmp_path_factory.mktemp("judge")
     with Judge(
-        "cpu", scratch_dir=folder, native_dir=native_dir, timeouts=Timeouts(run=5.0)
+        JudgeSettings("cpu", scratch_dir=folder, native_dir=native_dir, timeouts=Timeouts(run=5.0))
     ) as made:
         yield made
 

@@ -1,6 +1,6 @@
 """What every CUDA sketch writes, on a GPU: as eager computes, and clean under compute-sanitizer.
 
-At promotion kernels of sketches are not run under the sanitizer's tools (see `Judge._sanitize`), so they are here: one
+At promotion kernels of sketches do not run under the sanitizer's tools (see `judgement.sanitize`), so they do here: one
 of each kind that a sketch proposes, for each case that the other tests have of its family.
 """
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sandbox.judge import Judge
-from sandbox.judge.settings import Timeouts
+from sandbox.judge.settings import JudgeSettings, Timeouts
 
 FAST_COMPILE = {"cpp_cache_precompile_headers": False}
 """Saves the building of a precompiled header, which pays only after many compilations."""
@@ -19,10 +19,12 @@ def judge(tmp_path_factory: pytest.TempPathFactory, native_dir: Path) -> Iterato
     """A judge for cpu with short time-outs."""
     folder = tmp_path_factory.mktemp("judge")
     with Judge(
-        "cpu",
-        scratch_dir=folder,
-        native_dir=native_dir,
-        inductor=FAST_COMPILE,
-        timeouts=Timeouts(run=5.0),
+        JudgeSettings(
+            "cpu",
+            scratch_dir=folder,
+            native_dir=native_dir,
+            inductor=FAST_COMPILE,
+            timeouts=Timeouts(run=5.0),
+        )
     ) as made:
         yield made

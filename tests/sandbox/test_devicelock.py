@@ -20,6 +20,7 @@ from sandbox.failures import Failed
 from sandbox.judge import Judge
 from sandbox.judge.race import Race
 from sandbox.judge.session import Session
+from sandbox.judge.sessions import Trial
 from sandbox.judge.verify import QUICK, Checked
 from sandbox.timing import device_lock as devicelock
 from sandbox.timing import machine
@@ -190,9 +191,9 @@ def test_the_device_cannot_be_had_alone_within_a_shared_turn(tmp_path: Path) -> 
 def test_a_check_that_found_no_memory_beside_others_is_made_once_more_alone(
     judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sandbox.judge import judge as module
+    from sandbox.judge import checks
 
-    lock, held = DeviceLock(judge.scratch / "lock"), list[int]()
+    lock, held = DeviceLock(judge.settings.scratch / "lock"), list[int]()
     answers = [
         Failed("eager mode", "OutOfMemoryError: CUDA out of memory. Tried to allocate\nmore")
     ]
@@ -207,13 +208,14 @@ def test_a_check_that_found_no_memory_beside_others_is_made_once_more_alone(
         return session
 
     task, loaded_in = silu_bias(), list[int]()
-    session = Session(task, {}, judge.timeouts)
-    monkeypatch.setattr(judge, "_load", load)
-    monkeypatch.setattr(judge, "_device", lock)
-    monkeypatch.setattr(judge, "target", "cuda")
-    monkeypatch.setattr(module, "check_candidate", check)
-    monkeypatch.setattr(module.machine, "release_memory", lambda target: None)
-    found = judge._check(session, judge._scratch, silu_candidate(task), QUICK, ())
+    session = Session(task, {}, judge.settings.timeouts)
+    monkeypatch.setattr(judge.sessions, "load", load)
+    monkeypatch.setattr(judge.device, "lock", lock)
+    monkeypatch.setattr(judge.device, "target", "cuda")
+    monkeypatch.setattr(checks, "check_candidate", check)
+    monkeypatch.setattr(machine, "release_memory", lambda target: None)
+    trial = Trial(task, silu_candidate(task))
+    found = checks.check_trial(judge.sessions, session, judge.roles.scratch, trial, QUICK)
     assert held == [fcntl.LOCK_SH, fcntl.LOCK_EX] and loaded_in == [fcntl.LOCK_EX]
     assert found.outcome is answers[1]
 
@@ -232,10 +234,10 @@ def test_what_measures_the_ceilings_is_loaded_in_nobodys_turn(
 
     known = Baselines(2.0, 1.0, 0.1, 0.5)
     race = SimpleNamespace(known=None, equip=note("equip"), baselines=note("time", known))
-    monkeypatch.setattr(judge, "_device", lock)
-    monkeypatch.setattr(judge, "_ceilings", None)
+    monkeypatch.setattr(judge.device, "lock", lock)
+    monkeypatch.setattr(judge.device, "_ceilings", None)
     monkeypatch.setattr(machine, "load_for_ceilings", note("load"))
-    assert judge._baselines(cast(Race, race)) is known
+    assert judge.measurements.baselines(cast(Race, race)) is known
     assert held == [("load", None), ("equip", fcntl.LOCK_SH), ("time", fcntl.LOCK_EX)]
 
 
@@ -243,7 +245,7 @@ def test_a_judge_compiles_at_any_time_and_runs_in_its_turn(
     judge: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock, found = DeviceLock(tmp_path / "lock"), list[Outcome]()
-    monkeypatch.setattr(judge, "_device", lock)
+    monkeypatch.setattr(judge.device, "lock", lock)
     task = silu_bias()
     candidate = silu_candidate(task)
     with DeviceLock(tmp_path / "lock").turn():

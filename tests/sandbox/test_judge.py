@@ -21,13 +21,13 @@ from judge_kit import (
 )
 from process_kit import family, gone
 
-from sandbox.accuracy.compare import AccuracyReport
 from sandbox.compile.disassembly import Inspection
 from sandbox.failures import CompileFailed, Crashed, Failed, Noisy, Refused, TimedOut
-from sandbox.judge import Judge, race
-from sandbox.judge import judge as judge_module
+from sandbox.judge import Judge, checks, race
 from sandbox.judge.rounds import Effort, Stopwatch
 from sandbox.judge.session import Session
+from sandbox.judge.sessions import Trial
+from sandbox.judge.settings import JudgeSettings
 from sandbox.judge.verify import QUICK, Checked, check_candidate
 from sandbox.task.task import Arg, DType, InputRef, Node, NodeRef, Task
 from sandbox.timing import decision as timing
@@ -218,7 +218,7 @@ def test_what_says_there_is_no_room_is_measured_again(
 
     rates = iter((1e3, 1e15, 1.001e15, 1e16))
     monkeypatch.setattr(machine, "ceilings", lambda target: machine.Ceilings(*[next(rates)] * 3, 0))
-    with Judge("cpu", scratch_dir=tmp_path, native_dir=native_dir) as judge:
+    with Judge(JudgeSettings("cpu", scratch_dir=tmp_path, native_dir=native_dir)) as judge:
         found = judge.baselines(TASK)
         assert isinstance(found, Baselines), found
         assert found.room > 1 and judge.ceilings().bytes_per_s == 1e15
@@ -271,7 +271,7 @@ def test_a_judgement_has_the_device_alone_while_it_times_and_shares_it_before_an
 
         monkeypatch.setattr(owner, name, watched)
 
-    monkeypatch.setattr(judge, "_device", lock)
+    monkeypatch.setattr(judge.device, "lock", lock)
     watch(Stopwatch, "once")
     watch(Race, "equip")
     watch(Race, "decide")
@@ -355,7 +355,7 @@ def test_what_finds_no_memory_beside_others_is_done_once_more_alone(
         return compared(check, *taken)
 
     equipped, compared = Race.equip, SpotCheck._compare
-    monkeypatch.setattr(judge, "_device", lock)
+    monkeypatch.setattr(judge.device, "lock", lock)
     monkeypatch.setattr(Race, "equip", equip)
     monkeypatch.setattr(SpotCheck, "_compare", compare)
     judge.rest()
@@ -379,7 +379,7 @@ def test_a_check_that_found_no_memory_is_made_again_though_its_process_is_gone(
         made.append(found.outcome)
         return found
 
-    monkeypatch.setattr(judge_module, "check_candidate", check)
+    monkeypatch.setattr(checks, "check_candidate", check)
     if profile:
         assert isinstance(judge.profile(TASK, silu_candidate(TASK), pairs=8), Correct)
     else:
@@ -393,11 +393,12 @@ def test_a_candidate_that_cannot_be_loaded_again_is_told_so(
 ) -> None:
     full = Crashed("run", "OutOfMemoryError: CUDA out of memory")
     trouble = Failed("load", "it is gone")
-    session = judge._open(TASK)
+    session = judge.sessions.open(TASK)
     assert isinstance(session, Session)
-    monkeypatch.setattr(judge_module, "check_candidate", lambda *_: Checked(full, [{"seen": 1}]))
-    monkeypatch.setattr(judge, "_load", lambda *_: trouble)
-    found = judge._check(session, judge._scratch, silu_candidate(TASK), QUICK, ())
+    monkeypatch.setattr(checks, "check_candidate", lambda *_: Checked(full, [{"seen": 1}]))
+    monkeypatch.setattr(judge.sessions, "load", lambda *_: trouble)
+    trial = Trial(TASK, silu_candidate(TASK))
+    found = checks.check_trial(judge.sessions, session, judge.roles.scratch, trial, QUICK)
     assert found == Checked(trouble, [{"seen": 1}])
 
 
@@ -462,7 +463,7 @@ def test_closing_leaves_no_process(judge: Judge) -> None:
     judge.start()
     pids = [
         pid
-        for worker in (judge._baseline, judge._candidate)
+        for worker in (judge.roles.baseline, judge.roles.candidate)
         if worker.pid is not None
         for pid in family(worker.pid)
     ]
@@ -475,7 +476,7 @@ def test_closing_leaves_no_process(judge: Judge) -> None:
 @pytest.mark.slow
 def test_inductor_compiles_in_its_default_configuration(tmp_path: Path) -> None:
     # Precompiled headers, which the other tests do without, are made in temporary folders.
-    with Judge("cpu", scratch_dir=tmp_path) as default:
+    with Judge(JudgeSettings("cpu", scratch_dir=tmp_path)) as default:
         found = default.baselines(TASK)
     assert isinstance(found, Baselines), found
 
@@ -509,12 +510,12 @@ def test_a_judge_at_rest_holds_nothing_of_its_task_and_goes_on_with_the_same_wor
 ) -> None:
     candidate = silu_candidate(TASK)
     assert isinstance(judge.profile(TASK, candidate, pairs=8), Correct)
-    before = [worker.pid for worker in judge._workers]
-    assert judge._session is not None
+    before = [worker.pid for worker in judge.roles.all]
+    assert judge.sessions.current is not None
     judge.rest()
     judge.rest()
-    assert judge._session is None and [worker.pid for worker in judge._workers] == before
-    refused = judge._scratch.ask("run", {"do": "guarded", "set": 0, "poison": 0}, 20.0)
+    assert judge.sessions.current is None and [worker.pid for worker in judge.roles.all] == before
+    refused = judge.roles.scratch.ask("run", {"do": "guarded", "set": 0, "poison": 0}, 20.0)
     assert isinstance(refused, Failed), "the worker still has what it would run on"
     assert isinstance(judge.profile(TASK, candidate, pairs=8), Correct)
 
@@ -530,12 +531,12 @@ def test_a_noisy_race_is_run_again_while_there_is_time(
         now[0] += each_s
         return Noisy("others work here")
 
-    judge = Judge("cpu", scratch_dir=tmp_path, native_dir=tmp_path)
-    monkeypatch.setattr(judge, "_race", lambda *_: None)
-    monkeypatch.setattr(judge, "_timed", timed)
+    judge = Judge(JudgeSettings("cpu", scratch_dir=tmp_path, native_dir=tmp_path))
+    monkeypatch.setattr(judge.measurements, "race", lambda *_: None)
+    monkeypatch.setattr(judge.measurements, "run", timed)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     unused: Any = None
-    found = judge._time(unused, None, SHORT, {}, AccuracyReport(()))
+    found = judge.measurements.race_until_sure(unused, None, SHORT, {})
     assert isinstance(found, Noisy) and len(begun) == races
 
 
@@ -548,11 +549,12 @@ def raced(target: str, races: list[float | None], folder: Path) -> tuple[Any, in
         samples = {"inductor": [found or 0.0] * 12, "candidate": [1.0] * 12}
         return timing.report(samples) if found else Noisy("others work here")
 
-    judge = Judge(target, scratch_dir=folder, native_dir=folder)
-    judge._race = lambda *_: None  # type: ignore[method-assign, assignment, return-value]
-    judge._timed = timed  # type: ignore[method-assign]
+    judge = Judge(JudgeSettings(target, scratch_dir=folder, native_dir=folder))
+    measurements = judge.measurements
+    measurements.race = lambda *_: None  # type: ignore[method-assign, assignment, return-value]
+    measurements.run = timed  # type: ignore[method-assign]
     unused: Any = None
-    return judge._raced(unused, None, SHORT, {}), len(races) - len(left)
+    return measurements.race_until_sure(unused, None, SHORT, {}), len(races) - len(left)
 
 
 @pytest.mark.parametrize(

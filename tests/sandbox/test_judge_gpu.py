@@ -18,10 +18,11 @@ from sandbox.compile.candidate import Compiled
 from sandbox.compile.toolchain import Missing
 from sandbox.failures import Crashed, Refused, TimedOut
 from sandbox.judge import Judge
+from sandbox.judge.judgement import sanitize
 from sandbox.judge.race import FIRST_GLANCES
 from sandbox.judge.rounds import Effort
 from sandbox.judge.session import Session
-from sandbox.judge.settings import Timeouts
+from sandbox.judge.settings import JudgeSettings, Timeouts
 from sandbox.plan.candidate import Candidate, Origin
 from sandbox.plan.plan import Buffer, Launch, Plan, Scalar
 from sandbox.sanitizer.tool import find_sanitizer
@@ -64,7 +65,9 @@ def gpu_judge(tmp_path_factory: pytest.TempPathFactory, native_dir: Path) -> Ite
     folder = tmp_path_factory.mktemp("judge")
     timeouts = Timeouts(run=10.0)
     with Judge(
-        "cuda", scratch_dir=folder, native_dir=native_dir, arch=arch, timeouts=timeouts
+        JudgeSettings(
+            "cuda", scratch_dir=folder, native_dir=native_dir, arch=arch, timeouts=timeouts
+        )
     ) as made:
         yield made
 
@@ -104,7 +107,7 @@ def test_a_fault_is_a_value_and_the_next_candidate_is_judged_right(gpu_judge: Ju
     found = verify(gpu_judge, "const float v => if (i == 7) *(volatile int*)8 = 1; const float v")
     assert isinstance(found, Crashed), found
     assert isinstance(verify(gpu_judge), Correct)
-    assert gpu_judge._scratch.facts["device_memory"]["free_bytes"] > 0
+    assert gpu_judge.roles.scratch.facts["device_memory"]["free_bytes"] > 0
 
 
 @pytest.mark.parametrize(
@@ -120,15 +123,15 @@ def test_a_winner_is_sanitized(gpu_judge: Judge, change: str, found_by: str | No
         pytest.skip("no compute-sanitizer on this machine")
     small = dataclasses.replace(silu_bias(64, 256), target="cuda")  # initcheck tells of every read
     mine, evidence = candidate(change, small, "policy"), dict[str, Any]()
-    session, compiled = gpu_judge._open(small), gpu_judge.compile(mine)
+    session, compiled = gpu_judge.sessions.open(small), gpu_judge.compile(mine)
     assert isinstance(session, Session) and isinstance(compiled, Compiled)
-    refusal = gpu_judge._sanitize(session, mine, compiled, evidence)
+    refusal = sanitize(gpu_judge.device, session, mine, compiled, evidence)
     bad = [r["tool"] for r in evidence["sanitizer"] if r["status"] == "errors"]
     assert (found_by in bad) if found_by else not bad, evidence
     assert isinstance(refusal, Refused) is bool(found_by)
     evidence.clear()
     sketched = dataclasses.replace(mine, origin="sketch")
-    assert gpu_judge._sanitize(session, sketched, compiled, evidence) is None
+    assert sanitize(gpu_judge.device, session, sketched, compiled, evidence) is None
     assert {r["status"] for r in evidence["sanitizer"]} == {"not run"}
 
 
@@ -150,7 +153,7 @@ def test_baselines_and_a_verdict(gpu_judge: Judge) -> None:
 
 def test_outputs_go_through_locked_pages(gpu_judge: Judge) -> None:
     assert isinstance(verify(gpu_judge), Correct)
-    session = gpu_judge._session
+    session = gpu_judge.sessions.current
     assert session is not None
     assert session._outputs["scratch"]._locked is not None
 
@@ -165,7 +168,7 @@ def test_a_profile_of_what_is_far_behind_ends_soon_and_draws_nothing_in_the_judg
     found = gpu_judge.profile(TASK, slow, worth=1.0)
     assert isinstance(found, Unchecked), found
     assert found.speed.speedup.pairs == FIRST_GLANCES
-    session = gpu_judge._session
+    session = gpu_judge.sessions.current
     assert session is not None
     assert all(inputs._values is None for inputs in session.timed)
     assert any(inputs.stirs for inputs in session.timed)

@@ -12,6 +12,8 @@ import pytest
 
 from sandbox.failures import CompileFailed
 from sandbox.judge import Judge
+from sandbox.judge.judgement import Judgement
+from sandbox.judge.settings import JudgeSettings
 
 pytestmark = pytest.mark.alone
 
@@ -50,35 +52,36 @@ def session() -> Iterator[Session]:
 
 @pytest.fixture
 def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
-    made = Judge("cpu", scratch_dir=tmp_path)
-    made._workers = workers = (Worker(), Worker(), Worker())  # type: ignore[assignment]
-    made._baseline, made._scratch, made._candidate = workers  # type: ignore[assignment]
-    monkeypatch.setattr(made, "target", "cuda")
-    monkeypatch.setattr(made, "compile", lambda candidate: CompileFailed(""))
+    made = Judge(JudgeSettings("cpu", scratch_dir=tmp_path))
+    roles, workers = made.roles, (Worker(), Worker(), Worker())
+    roles.all = workers  # type: ignore[assignment]
+    roles.baseline, roles.scratch, roles.candidate = workers  # type: ignore[assignment]
+    monkeypatch.setattr(made.sessions, "target", "cuda")
+    monkeypatch.setattr(made.builds, "compile", lambda candidate: CompileFailed(""))
     return made
 
 
 def test_it_is_begun_once_for_a_task(judge: Judge, session: Session) -> None:
     session.may_end.set()
     for candidate in ("one", "another"):
-        judge._make_ready(session, candidate)  # type: ignore[arg-type]
-        judge._await_candidate()
-    assert session.asked == [(judge._candidate, "one")]
+        judge.sessions.make_ready(session, candidate)  # type: ignore[arg-type]
+        judge.sessions.await_candidate()
+    assert session.asked == [(judge.roles.candidate, "one")]
 
 
 def test_on_cpu_it_would_disturb_what_is_timed(
     judge: Judge, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(judge, "target", "cpu")
-    judge._make_ready(session, "one")  # type: ignore[arg-type]
-    assert judge._readying is None and not session.readied
+    monkeypatch.setattr(judge.sessions, "target", "cpu")
+    judge.sessions.make_ready(session, "one")  # type: ignore[arg-type]
+    assert judge.sessions._readying is None and not session.readied
 
 
 def test_profiles_do_not_speak_to_the_worker_meanwhile(judge: Judge, session: Session) -> None:
-    judge._make_ready(session, "one")  # type: ignore[arg-type]
-    with judge._alone():
+    judge.sessions.make_ready(session, "one")  # type: ignore[arg-type]
+    with judge.sessions.alone():
         assert not session.asked
-    baseline, scratch, candidate = (w.waited_for for w in judge._workers)  # type: ignore[attr-defined]
+    baseline, scratch, candidate = (w.waited_for for w in judge.roles.all)  # type: ignore[attr-defined]
     assert (baseline, scratch, candidate) == (1, 1, 0)
 
 
@@ -86,13 +89,16 @@ def test_profiles_do_not_speak_to_the_worker_meanwhile(judge: Judge, session: Se
 def test_whoever_needs_the_worker_waits(
     how: str, judge: Judge, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    judge._make_ready(session, "one")  # type: ignore[arg-type]
+    judge.sessions.make_ready(session, "one")  # type: ignore[arg-type]
     seen: list[int] = []
-    monkeypatch.setattr(judge, "_load", lambda *args: seen.append(len(session.asked)) or "no")
+    monkeypatch.setattr(
+        judge.sessions, "load", lambda *args: seen.append(len(session.asked)) or "no"
+    )
     threading.Timer(0.05, session.may_end.set).start()
     if how == "judge":
-        judge._judge(*[SimpleNamespace()] * 3, (), None, SimpleNamespace(), {})  # type: ignore[arg-type]
+        trial: Any = SimpleNamespace(compiled=SimpleNamespace())
+        Judgement(judge.measurements, trial, {}).run()
         assert seen == [1]
     else:
         getattr(judge, how)()
-    assert session.asked and judge._readying is None
+    assert session.asked and judge.sessions._readying is None

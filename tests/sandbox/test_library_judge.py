@@ -14,7 +14,7 @@ from library_kit import RELU, whole
 from sandbox.isolation.confine import offered
 from sandbox.judge import Judge
 from sandbox.judge.rounds import Effort
-from sandbox.judge.settings import Timeouts
+from sandbox.judge.settings import JudgeSettings, Timeouts
 from sandbox.plan.candidate import Candidate, Origin
 from sandbox.plan.plan import Buffer, Convolution, Gemm, Launch, LibraryCall, Plan
 from sandbox.task.task import InputRef, Node, NodeRef, Task
@@ -59,12 +59,14 @@ def judge(tmp_path_factory: pytest.TempPathFactory, native_dir: Path) -> Iterato
         pytest.skip(f"C++ of a policy: {reason}")
     folder = tmp_path_factory.mktemp("judge")
     with Judge(
-        "cpu",
-        scratch_dir=folder,
-        native_dir=native_dir,
-        inductor={"cpp_cache_precompile_headers": False},
-        timeouts=Timeouts(run=10.0),
-        consent=True,
+        JudgeSettings(
+            "cpu",
+            scratch_dir=folder,
+            native_dir=native_dir,
+            inductor={"cpp_cache_precompile_headers": False},
+            timeouts=Timeouts(run=10.0),
+            consent=True,
+        )
     ) as made:
         yield made
 

@@ -11,6 +11,7 @@ from judge_kit import silu_bias, silu_candidate
 
 from sandbox.compile.disassembly import Inspection
 from sandbox.judge import Judge
+from sandbox.judge.builds import Builds
 from sandbox.judge.pool import Pool
 from sandbox.judge.rounds import Effort
 from sandbox.plan.candidate import Candidate
@@ -87,13 +88,13 @@ def test_a_policys_source_is_built_for_the_judgement_before_the_turn(
 ) -> None:
     places: list[tuple[str, bool]] = []
     pool = Pool(judge)
-    build = Judge._build
+    build = Builds.build
 
-    def noted(self: Judge, made: Candidate, place: str) -> Any:
+    def noted(self: Builds, made: Candidate, place: str) -> Any:
         places.append((place, pool._turns._busy))
         return build(self, made, place)
 
-    monkeypatch.setattr(Judge, "_build", noted)
+    monkeypatch.setattr(Builds, "build", noted)
     mine = replace(silu_candidate(TASK), origin="policy")
     assert pool.judge(TASK, mine, effort=SHORT).status == "refused"  # no consent
     assert places == [("judged", False)]

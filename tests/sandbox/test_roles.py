@@ -18,9 +18,11 @@ from sandbox.failures import Crashed, Refused
 from sandbox.isolation.confine import offered
 from sandbox.isolation.mechanisms import Isolation
 from sandbox.judge import Judge
+from sandbox.judge.builds import Builds
+from sandbox.judge.roles import Roles
 from sandbox.judge.rounds import Effort
 from sandbox.judge.session import Session
-from sandbox.judge.settings import Timeouts
+from sandbox.judge.settings import JudgeSettings, Timeouts
 from sandbox.plan.candidate import Candidate
 from sandbox.verdict import Correct, Outcome, Wrong
 from sandbox.workers.supervisor import WorkerProcess
@@ -38,12 +40,14 @@ needs_isolation = pytest.mark.skipif(
 def consenting(tmp_path_factory: pytest.TempPathFactory, native_dir: Path) -> Iterator[Judge]:
     """A judge that may run the C++ of a policy."""
     with Judge(
-        "cpu",
-        scratch_dir=tmp_path_factory.mktemp("consenting"),
-        native_dir=native_dir,
-        inductor={"cpp_cache_precompile_headers": False},
-        consent=True,
-        timeouts=Timeouts(run=5.0),
+        JudgeSettings(
+            "cpu",
+            scratch_dir=tmp_path_factory.mktemp("consenting"),
+            native_dir=native_dir,
+            inductor={"cpp_cache_precompile_headers": False},
+            consent=True,
+            timeouts=Timeouts(run=5.0),
+        )
     ) as made:
         yield made
 
@@ -88,19 +92,19 @@ def test_sealed_code_can_do_nothing_but_compute(consenting: Judge) -> None:
 def test_each_untrusted_candidate_has_a_process_of_its_own(consenting: Judge) -> None:
     first = acting("return true;")
     assert isinstance(consenting.verify(TASK, first), Correct)
-    generation = consenting._scratch.generation
+    generation = consenting.roles.scratch.generation
     assert isinstance(consenting.profile(TASK, first, pairs=4), Correct)
-    assert consenting._scratch.generation == generation
+    assert consenting.roles.scratch.generation == generation
     assert isinstance(consenting.verify(TASK, silu_candidate(TASK)), Correct)
-    assert consenting._scratch.generation == generation + 1
-    assert consenting._scratch.holds == ""
+    assert consenting.roles.scratch.generation == generation + 1
+    assert consenting.roles.scratch.holds == ""
 
 
 @needs_isolation
 def test_source_of_a_policy_is_sealed_though_a_sketch_wrote_the_same(consenting: Judge) -> None:
     for origin in ("sketch", "policy"):
         assert isinstance(consenting.verify(TASK, acting("return true;", "cmath", origin)), Correct)
-    assert consenting._scratch.holds == acting("return true;", "cmath").digest
+    assert consenting.roles.scratch.holds == acting("return true;", "cmath").digest
 
 
 @needs_isolation
@@ -108,24 +112,24 @@ def test_a_judgement_rebuilds_and_says_what_was_in_force(
     consenting: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     places: list[str] = []
-    build = Judge._build
+    build = Builds.build
 
-    def noted(self: Judge, made: Candidate, place: str) -> Any:
+    def noted(self: Builds, made: Candidate, place: str) -> Any:
         places.append(place)
         return build(self, made, place)
 
-    monkeypatch.setattr(Judge, "_build", noted)
+    monkeypatch.setattr(Builds, "build", noted)
     mine = acting("return 1 > 0;")
     assert isinstance(consenting.verify(TASK, mine), Correct)
-    judging, trying = pid_of(consenting._candidate), pid_of(consenting._scratch)
+    judging, trying = pid_of(consenting.roles.candidate), pid_of(consenting.roles.scratch)
     found = consenting.judge(TASK, mine, effort=SHORT)
     assert found.status in ("wins", "too_slow", "noisy"), found.reason
     assert places == ["candidates", "judged"]
     isolation = found.evidence["isolation"]
     assert isolation["sealed"]
     assert isolation["worker"]["level"] == isolation["compiler"]["level"] == "full"
-    assert pid_of(consenting._scratch) == trying
-    assert pid_of(consenting._candidate) != judging  # a new one awaits the next judgement
+    assert pid_of(consenting.roles.scratch) == trying
+    assert pid_of(consenting.roles.candidate) != judging  # a new one awaits the next judgement
 
 
 def test_a_machine_that_cannot_confine_refuses_untrusted_host_code_and_runs_sketches(
@@ -141,30 +145,30 @@ def test_a_machine_that_cannot_confine_refuses_untrusted_host_code_and_runs_sket
 
 def test_trying_out_and_judging_are_different_processes(judge: Judge) -> None:
     judge.start()
-    pids = [pid_of(worker) for worker in judge._workers]
+    pids = [pid_of(worker) for worker in judge.roles.all]
     assert len(set(pids)) == 3
-    folders = {worker.settings.folder for worker in judge._workers}
+    folders = {worker.settings.folder for worker in judge.roles.all}
     assert len(folders) == 3
-    before = judge._candidate.generation
+    before = judge.roles.candidate.generation
     crashing = silu_candidate(TASK, change="#pragma => *(volatile int*)0 = 1;\n  #pragma")
     assert isinstance(judge.verify(TASK, crashing), Crashed)
-    assert judge._candidate.generation == before
+    assert judge.roles.candidate.generation == before
 
 
 def test_a_worker_sees_no_other_binary_than_its_own(judge: Judge) -> None:
     for factor in ("1.0f", "1.00f"):
         judge.verify(TASK, silu_candidate(TASK, change=f"(1.0f + => ({factor} +"))
-    assert len(list(judge._scratch.settings.inbox.iterdir())) == 1
+    assert len(list(judge.roles.scratch.settings.inbox.iterdir())) == 1
 
 
 def test_a_process_that_held_a_wrong_candidate_is_given_up(judge: Judge) -> None:
     assert isinstance(judge.verify(TASK, silu_candidate(TASK)), Correct)
-    generation = judge._scratch.generation
+    generation = judge.roles.scratch.generation
     assert isinstance(judge.verify(TASK, silu_candidate(TASK)), Correct)
-    assert judge._scratch.generation == generation
+    assert judge.roles.scratch.generation == generation
     wrong = silu_candidate(TASK, special="float v = => float v = 0.01f + ")
     assert isinstance(judge.verify(TASK, wrong), Wrong)
-    assert judge._scratch.generation == generation + 1
+    assert judge.roles.scratch.generation == generation + 1
 
 
 FORGED = """#include <sys/socket.h>
@@ -223,12 +227,12 @@ def test_expected_values_are_not_in_a_candidates_process(
     heard = Listening(monkeypatch)
     judge.rest()  # of earlier tests' sets its present process need not have any
     # the process of a wrong candidate is given up at once; here it has to be searched
-    monkeypatch.setattr(Judge, "_rid", lambda judge, worker, outcome: outcome)
+    monkeypatch.setattr(Roles, "rid", lambda roles, worker, outcome: outcome)
     idle = sized('extern "C" void kernel(void* const* p) {}', TASK)
     found: Outcome = judge.verify(TASK, candidate(TASK, idle), recorded_inputs=None)
     assert isinstance(found, Wrong)
-    worker = family(pid_of(judge._scratch))[-1]
-    session = judge._session
+    worker = family(pid_of(judge.roles.scratch))[-1]
+    session = judge.sessions.current
     assert session is not None
     given = next(iter(session.sets.values())).tensors[0]
     assert in_memory(worker, given), "the search finds nothing: it would miss expected values too"

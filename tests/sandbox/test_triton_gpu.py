@@ -23,7 +23,7 @@ from triton_kit import (
 from cuda_agent_backend.runtime.machine import arch_of
 from sandbox.failures import Crashed
 from sandbox.judge import Judge
-from sandbox.judge.settings import Timeouts
+from sandbox.judge.settings import JudgeSettings, Timeouts
 from sandbox.plan.candidate import Candidate
 from sandbox.task.task import InputRef, Node, NodeRef, Task
 from sandbox.verdict import Correct, Wrong
@@ -45,7 +45,9 @@ def gpu_judge(tmp_path_factory: pytest.TempPathFactory, native_dir: Path) -> Ite
     folder = tmp_path_factory.mktemp("judge")
     arch, timeouts = arch_of("cuda"), Timeouts(run=10.0)
     with Judge(
-        "cuda", scratch_dir=folder, native_dir=native_dir, arch=arch, timeouts=timeouts
+        JudgeSettings(
+            "cuda", scratch_dir=folder, native_dir=native_dir, arch=arch, timeouts=timeouts
+        )
     ) as made:
         yield made
 
@@ -65,7 +67,7 @@ def test_a_pointwise_kernel_and_a_reduction_are_correct(gpu_judge: Judge) -> Non
 
 
 def test_a_kernel_that_asks_for_scratch_memory_gets_it(gpu_judge: Judge) -> None:
-    if not gpu_judge.arch.startswith("sm_9"):
+    if not gpu_judge.settings.arch.startswith("sm_9"):
         pytest.skip("descriptors of tensors lie in scratch memory on sm_90")
     even = dataclasses.replace(SUMS, inputs=(spec(2048, 4096),))
     step = reduction(even, 4096, num_warps=8)
@@ -74,7 +76,7 @@ def test_a_kernel_that_asks_for_scratch_memory_gets_it(gpu_judge: Judge) -> None
 
 
 def test_a_cluster_of_blocks_is_launched(gpu_judge: Judge) -> None:
-    if gpu_judge.arch < "sm_90":
+    if gpu_judge.settings.arch < "sm_90":
         pytest.skip("clusters need sm_90")
     found = gpu_judge.verify(TASK, candidate(document(TASK, pointwise(TASK, num_ctas=2))))
     assert isinstance(found, Correct), found

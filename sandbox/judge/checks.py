@@ -1,0 +1,30 @@
+"""Checks of loaded candidates beside others' work, and once more alone where there was no memory for them."""
+
+from __future__ import annotations
+
+from sandbox.judge.session import Session
+from sandbox.judge.sessions import Sessions, Trial
+from sandbox.judge.verify import Check, Checked, check_candidate
+from sandbox.verdict import lacks_memory
+from sandbox.workers.supervisor import WorkerProcess
+
+
+def check_trial(
+    sessions: Sessions, session: Session, worker: WorkerProcess, trial: Trial, check: Check
+) -> Checked:
+    """Whether the candidate, which the worker has loaded, is right.
+
+    Where there is no memory beside others' checks, it is loaded and checked again after them.
+    """
+    device = sessions.device
+    with device.shared():
+        found = check_candidate(session, worker, check, trial.recorded)
+    if not lacks_memory(found.outcome):
+        return found
+    device.release_memory()
+    # a process in which a run failed is gone, and the next one has loaded nothing
+    with device.turn():
+        again = sessions.load(worker, trial)
+        if not isinstance(again, Session):
+            return Checked(again, found.draws)
+        return check_candidate(again, worker, check, trial.recorded)
