@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
-from cuda_agent_backend.codegen.analysis.gemm import contraction_of
+from cuda_agent_backend.codegen.analysis.gemm import gemm_of
 from cuda_agent_backend.codegen.cuda import generate as cuda
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.schedule import Schedule
@@ -197,7 +197,7 @@ def test_what_is_not_finite_spreads_as_far_as_in_eager(
 
 def test_codes_that_one_part_holds_take_three_products_of_six() -> None:
     it = sample(by_column, *CASES["by column"][1], target="cuda")
-    found = contraction_of(it.analysis.kernels[0])
+    found = gemm_of(it.analysis.kernels[0])
     assert found is not None and (found.left.zero, found.right.zero) == (None, 0)
     assert found.right.scale is not None and len(found.right.scale.instructions) == 1
 
@@ -217,7 +217,7 @@ def test_other_numbers_made_of_codes_are_no_operand(
     function: Callable[..., Any], inputs: tuple[Tensor, ...]
 ) -> None:
     it = sample(function, *inputs, target="cuda")
-    assert all(contraction_of(kernel) is None for kernel in it.analysis.kernels)
+    assert all(gemm_of(kernel) is None for kernel in it.analysis.kernels)
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,13 @@ from sketch_kit import Sample, sample
 from torch import Tensor
 from torch.nn import functional as F
 
-from cuda_agent_backend.codegen.analysis.gemm import Contraction, contraction_of, points
+from cuda_agent_backend.codegen.analysis.gemm import GemmForm, gemm_of, points
 from cuda_agent_backend.codegen.cuda import generate as cuda
 from cuda_agent_backend.codegen.cuda.gemm.aligned_operands import sides_of
-from cuda_agent_backend.codegen.cuda.gemm.filter_taps import taps_of, with_taps_apart
+from cuda_agent_backend.codegen.cuda.gemm.filter_taps import filter_taps_of, with_taps_apart
 from cuda_agent_backend.codegen.cuda.gemm.operands import Output, gather_of, output_of
 from cuda_agent_backend.codegen.cuda.gemm.tiles import read_tiles
-from cuda_agent_backend.codegen.cuda.gemm.writer import Writer
+from cuda_agent_backend.codegen.cuda.gemm.writer import GemmWriter
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from sandbox.compile.candidate import compile_candidate
@@ -180,8 +180,8 @@ def case(name: str) -> Sample:
     return sample(function, *inputs, target="cuda")
 
 
-def first(it: Sample) -> Contraction:
-    found = contraction_of(it.analysis.kernels[0])
+def first(it: Sample) -> GemmForm:
+    found = gemm_of(it.analysis.kernels[0])
     assert found is not None
     return found
 
@@ -339,7 +339,7 @@ def test_phases_with_the_same_taps_become_tiles_of_their_own() -> None:
     )  # the first four of eight have two of three taps, so do the others
     kernel, found = with_taps_apart(it.analysis.kernels[0])
     assert found is not None and [n for _, n in found.columns] == [2, 6, 4]
-    taps = taps_of(found)
+    taps = filter_taps_of(found)
     assert taps is not None and taps.of_tiles(24) == [(0, 1), (1, 2)]
     assert output_of(kernel, found) == Output(by_rows=False, vector=4, across=4)
 
@@ -357,7 +357,7 @@ def test_phases_with_the_same_taps_become_tiles_of_their_own() -> None:
 def test_a_block_leaves_out_taps_that_none_of_its_columns_has(
     name: str, size: int, present: list[int] | None
 ) -> None:
-    found = taps_of(first(case(name)))
+    found = filter_taps_of(first(case(name)))
     counts = None if found is None else [len(tile) for tile in found.of_tiles(size)]
     assert counts == present
 
@@ -471,7 +471,7 @@ def test_products_and_convolutions_are_recognised(
 )
 def test_nothing_else_is_taken_for_one(function: Callable[..., Any], expected: list[bool]) -> None:
     it = sample(function, randn(40, 30), randn(30, 20), target="cuda")
-    assert [contraction_of(kernel) is not None for kernel in it.analysis.kernels] == expected
+    assert [gemm_of(kernel) is not None for kernel in it.analysis.kernels] == expected
 
 
 def test_indices_are_as_wide_as_memory_needs_not_as_the_number_of_terms() -> None:
@@ -484,7 +484,7 @@ def test_copies_are_as_wide_as_memory_allows() -> None:
     def vectors(name: str) -> tuple[int, int]:
         it = case(name)
         kernel = it.analysis.kernels[0]
-        w = Writer(kernel, first(it), it.analysis.region, read_tiles(TILES), "k", DEVICE)
+        w = GemmWriter(kernel, first(it), it.analysis.region, read_tiles(TILES), "k", DEVICE)
         return w.left.vector, w.right.vector
 
     assert vectors("channels last") == (4, 4)
@@ -508,7 +508,7 @@ def test_what_is_copied_one_by_one_has_its_places_worked_out_once(
     name: str, taps: list[int]
 ) -> None:
     it = case(name)
-    w = Writer(
+    w = GemmWriter(
         it.analysis.kernels[0], first(it), it.analysis.region, read_tiles(TILES), "k", DEVICE
     )
     found = [g for g in map(gather_of, (w.left, w.right)) if g is not None and g.taps]

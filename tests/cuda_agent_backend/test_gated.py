@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cuda_agent_backend.codegen.cuda import generate as cuda
-from cuda_agent_backend.codegen.cuda.gemm.epilogue.glu.dual_gemm import combining
-from cuda_agent_backend.codegen.cuda.gemm.epilogue.glu.writer import SKETCH, gating_writer
+from cuda_agent_backend.codegen.cuda.gemm.epilogue.glu.dual_gemm import match_glu_or_dual_gemm
+from cuda_agent_backend.codegen.cuda.gemm.epilogue.glu.writer import SKETCH, glu_writer
 from cuda_agent_backend.codegen.cuda.gemm.tiles import read_tiles
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.schedule import Parameter, Schedule
@@ -361,7 +361,7 @@ def test_what_else_becomes_of_parts_is_left_to_others(
     region, kernels = it.analysis.region, it.analysis.kernels
     for number in range(len(kernels)):
         with pytest.raises(Unsupported):
-            combining(region, kernels, number)
+            match_glu_or_dual_gemm(region, kernels, number)
     offered = cuda.schedules(region, kernels, DEVICE)
     assert all(dict(k)["sketch"] != SKETCH for s in offered for k in s.kernels)
 
@@ -454,8 +454,8 @@ def test_two_layers_of_codes_are_two_products() -> None:
 def test_columns_that_a_tile_has_in_vain_are_counted_and_not_stored() -> None:
     # three parts of 4 columns each, twice in a tile of 32
     it = case("three parts")
-    gating = combining(it.analysis.region, it.analysis.kernels, 0)
-    assert gating_writer(gating, read_tiles(TILES), DEVICE).share == 32 / 24
+    gating = match_glu_or_dual_gemm(it.analysis.region, it.analysis.kernels, 0)
+    assert glu_writer(gating, read_tiles(TILES), DEVICE).share == 32 / 24
     source, _ = gated(it)
     assert "column0 = tile_n * 24;" in source
     assert "if (!(row < 37 && column < 36))" in source

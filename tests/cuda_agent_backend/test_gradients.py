@@ -22,7 +22,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 from cuda_agent_backend import log
-from cuda_agent_backend.codegen.analysis.gemm import Contraction, contraction_of
+from cuda_agent_backend.codegen.analysis.gemm import GemmForm, gemm_of
 from cuda_agent_backend.codegen.api import as_it_stands
 from cuda_agent_backend.codegen.covered_task import Analysis
 from cuda_agent_backend.codegen.cuda import generate as cuda
@@ -116,8 +116,8 @@ def alone(name: str, place: int) -> tuple[Callable[..., Tensor], list[Tensor]]:
     return function, [gradient, x, w]
 
 
-def first(it: Sample) -> Contraction:
-    found = contraction_of(it.analysis.kernels[0])
+def first(it: Sample) -> GemmForm:
+    found = gemm_of(it.analysis.kernels[0])
     assert found is not None
     return found
 

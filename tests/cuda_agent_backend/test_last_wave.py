@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from cuda_agent_backend.codegen.cuda import generate as cuda
 from cuda_agent_backend.codegen.cuda.gemm.schedules import TILES as WARP_TILES
-from cuda_agent_backend.codegen.cuda.gemm.tail_wave import LastWave, best_last_wave, last_wave_of
+from cuda_agent_backend.codegen.cuda.gemm.tail_wave import TailWave, best_tail_wave, tail_wave_of
 from cuda_agent_backend.codegen.cuda.gemm.tiles import Tiles
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from sandbox.compile.candidate import compile_candidate
@@ -188,12 +188,12 @@ GROUP = Tiles(128, 128, 32, 64, 128, 4, 32, group=1)
 
 
 def test_parts_fill_the_device() -> None:
-    def best(tiles: int, terms: int) -> LastWave:
-        return best_last_wave(GROUP, 200_000, tiles, terms, DEVICE, 0.02)
+    def best(tiles: int, terms: int) -> TailWave:
+        return best_tail_wave(GROUP, 200_000, tiles, terms, DEVICE, 0.02)
 
-    assert best(144, 1536) == LastWave(132, 12, 10)
+    assert best(144, 1536) == TailWave(132, 12, 10)
     assert best(256, 2048).parts == 1
-    assert best(264 + 66, 2048) == LastWave(264, 66, 2)
+    assert best(264 + 66, 2048) == TailWave(264, 66, 2)
     assert best(144, 96).parts == 1, "shares of less than two steps"
 
 
@@ -201,7 +201,7 @@ def test_blocks_of_a_multiprocessor_are_counted_by_what_they_take() -> None:
     small = Tiles(64, 64, 32, 32, 32, 4, 16, last_wave=2)
 
     def whole(shared: int, tiles: int) -> int:
-        return last_wave_of(small, shared, tiles, 4096, DEVICE).whole
+        return tail_wave_of(small, shared, tiles, 4096, DEVICE).whole
 
     assert small.resident == 3
     assert whole(60_000, 7 * 132 + 60) == 6 * 132

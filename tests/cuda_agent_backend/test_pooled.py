@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cuda_agent_backend.codegen.cuda import generate as cuda
-from cuda_agent_backend.codegen.cuda.gemm.epilogue.pool.match import pooling_of
-from cuda_agent_backend.codegen.cuda.gemm.epilogue.pool.writer import SKETCH, pooling_writer
+from cuda_agent_backend.codegen.cuda.gemm.epilogue.pool.match import match_pool
+from cuda_agent_backend.codegen.cuda.gemm.epilogue.pool.writer import SKETCH, pool_epilogue_writer
 from cuda_agent_backend.codegen.cuda.gemm.tiles import read_tiles
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.schedule import Parameter, Schedule
@@ -230,7 +230,7 @@ def test_what_else_becomes_of_a_product_is_left_to_others(
     region, kernels = it.analysis.region, it.analysis.kernels
     for number in range(len(kernels)):
         with pytest.raises(Unsupported):
-            pooling_of(region, kernels, number)
+            match_pool(region, kernels, number)
     offered = cuda.schedules(region, kernels, DEVICE)
     assert all(dict(k)["sketch"] != SKETCH for s in offered for k in s.kernels)
 
@@ -284,8 +284,8 @@ def test_both_ways_are_offered(size: int, first: bool) -> None:
 def test_rows_that_a_tile_has_in_vain_are_counted_and_not_read() -> None:
     # ten windows of 3 in a tile of 32 rows, so that it is the fourth that ends within
     it = made(lambda x, w: (x @ w).view(32, 3, 20).amax(1), randn(96, 16), randn(16, 20))
-    pooling = pooling_of(it.analysis.region, it.analysis.kernels, 0)
-    assert pooling_writer(pooling, read_tiles(TILES), DEVICE).share == 32 / 30
+    pooling = match_pool(it.analysis.region, it.analysis.kernels, 0)
+    assert pool_epilogue_writer(pooling, read_tiles(TILES), DEVICE).share == 32 / 30
     source, _ = pooled(it)
     assert "there = x < 96;" in source
     assert "if (!(m < 30 && row < 96 &&" in source

@@ -21,14 +21,14 @@ from cuda_agent_backend.codegen.analysis import mixed_reductions as crossing
 from cuda_agent_backend.codegen.cuda import generate as cuda
 from cuda_agent_backend.codegen.cuda import join_schedules
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce import family as reduce_family
-from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.match import Reducing, reducing_of
+from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.match import ReduceMatch, match_reduction
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.stages import below
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.writer import (
     SKETCH,
-    reducing_writer,
+    reduce_epilogue_writer,
     shape_of,
 )
-from cuda_agent_backend.codegen.cuda.gemm.schedules import reducing_schedules
+from cuda_agent_backend.codegen.cuda.gemm.schedules import reduce_schedules
 from cuda_agent_backend.codegen.cuda.gemm.tiles import read_tiles
 from cuda_agent_backend.codegen.cuda.schedules import kernel_schedules
 from cuda_agent_backend.codegen.ir.failure import Unsupported
@@ -135,7 +135,7 @@ def in_tiles(it: Sample, **change: Parameter) -> Schedule:
     """The first product reduced in such tiles, and the best guess for what joins them."""
     tiles = TILES | change
     region, kernels = it.analysis.region, it.analysis.kernels
-    reducing = reducing_of(region, kernels, 0)
+    reducing = match_reduction(region, kernels, 0)
     region, kernels = reducing.in_tiles(shape_of(read_tiles(tiles)))
     others = (kernel_schedules(kernel, region, DEVICE)[0] for kernel in kernels[1:])
     return Schedule.of(tiles, *others)
@@ -209,7 +209,7 @@ def in_float64(name: str, results: list[Tensor]) -> list[Tensor]:
 @pytest.mark.parametrize("name", CASES)
 def test_products_are_written_only_where_something_else_needs_them(name: str) -> None:
     it = case(name)
-    reducing = reducing_of(it.analysis.region, it.analysis.kernels, 0)
+    reducing = match_reduction(it.analysis.region, it.analysis.kernels, 0)
     _, kernels = reducing.in_tiles((32, 32))
     written = {s.buffer for k in kernels for stage in k.stages for s in stage.stores}
     assert (reducing.buffer in written) == (name in KEPT)
@@ -262,7 +262,7 @@ def test_scores_of_all_pairs_are_never_written(
     a, b = F.normalize(randn(size, 40), dim=1), 12.0 * F.normalize(randn(40, size).T, dim=1)
     it = made(pairs, a, b)
     schedule = in_tiles(it, **change)
-    reducing = reducing_of(it.analysis.region, it.analysis.kernels, 0)
+    reducing = match_reduction(it.analysis.region, it.analysis.kernels, 0)
     assert [one.by_rows for one in reducing.directions] == [False, True]
     assert not reducing.kept
     (got,) = emulated(it, schedule, tmp_path)
@@ -303,8 +303,8 @@ def test_extremes_of_multiples_are_scaled_once_for_a_line(
     scaled: Callable[..., Tensor], extreme: Callable[..., Tensor], tmp_path: Path
 ) -> None:
     it = made(lambda x, w: extreme(scaled(x @ w), 1), X, W)
-    reducing = reducing_of(it.analysis.region, it.analysis.kernels, 0)
-    text = "\n".join(reducing_writer(reducing, read_tiles(TILES), DEVICE).store_tail())
+    reducing = match_reduction(it.analysis.region, it.analysis.kernels, 0)
+    text = "\n".join(reduce_epilogue_writer(reducing, read_tiles(TILES), DEVICE).store_tail())
     loop, _, end = text.partition("warp_join")
     assert not re.search("divide|mul", loop)
     assert re.search("divide|mul", end)
@@ -441,7 +441,7 @@ def test_what_else_becomes_of_a_product_is_left_to_others(
 ) -> None:
     it = made(function, *inputs)
     with pytest.raises(Unsupported):
-        reducing_of(it.analysis.region, it.analysis.kernels, 0).in_tiles((32, 32))
+        match_reduction(it.analysis.region, it.analysis.kernels, 0).in_tiles((32, 32))
     offered = cuda.schedules(it.analysis.region, it.analysis.kernels, DEVICE)
     assert all(dict(k)["sketch"] != SKETCH for s in offered for k in s.kernels)
 
@@ -477,9 +477,9 @@ def test_what_a_body_shares_is_looked_at_once() -> None:
 def test_tiles_are_ranked_once_for_all_schedules(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
-    def counted(reducing: Reducing, device: cuda.DeviceFacts, most: int) -> list[Any]:
+    def counted(reducing: ReduceMatch, device: cuda.DeviceFacts, most: int) -> list[Any]:
         asked.append(reducing.number)
-        return reducing_schedules(reducing, device, most)
+        return reduce_schedules(reducing, device, most)
 
     monkeypatch.setattr(reduce_family, "reducing_schedules", counted)
     it = made(
@@ -508,8 +508,8 @@ def test_results_are_stored_before_any_is_worked_out_anew(
 ) -> None:
     it = case(name)
     tiles = read_tiles(TILES | change)
-    reducing = reducing_of(it.analysis.region, it.analysis.kernels, 0)
-    writer = reducing_writer(reducing, tiles, DEVICE)
+    reducing = match_reduction(it.analysis.region, it.analysis.kernels, 0)
+    writer = reduce_epilogue_writer(reducing, tiles, DEVICE)
     before, _, _ = "\n".join(writer.store_tail()).partition("for (int turn")
     assert before.count(writer.meeting) == (name in KEPT)
 

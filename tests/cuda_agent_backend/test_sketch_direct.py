@@ -13,7 +13,7 @@ from sketch_kit import Sample, beginning_with, holes, randn, sample
 from torch import Tensor
 from torch.nn import functional as F
 
-from cuda_agent_backend.codegen.analysis.gemm import contraction_of
+from cuda_agent_backend.codegen.analysis.gemm import gemm_of
 from cuda_agent_backend.codegen.cuda import generate as cuda
 from cuda_agent_backend.codegen.cuda.gemm.skinny.writer import SKETCH, shape_of
 from cuda_agent_backend.codegen.ir.failure import Unsupported
@@ -119,7 +119,7 @@ def test_phases_are_written_together_where_they_are_neighbours() -> None:
 )
 def test_others_are_left_to_tiles(inputs: tuple[Tensor, ...]) -> None:
     it = sample(F.conv2d, *inputs, target="cuda")
-    found = contraction_of(it.analysis.kernels[0])
+    found = gemm_of(it.analysis.kernels[0])
     assert found is not None and shape_of(found) is None
 
 

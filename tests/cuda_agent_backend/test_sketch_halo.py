@@ -13,7 +13,7 @@ from sketch_kit import holes, randn, sample
 from torch import Tensor
 from torch.nn import functional as F
 
-from cuda_agent_backend.codegen.analysis.gemm import contraction_of
+from cuda_agent_backend.codegen.analysis.gemm import gemm_of
 from cuda_agent_backend.codegen.cuda import generate as cuda
 from cuda_agent_backend.codegen.cuda.conv.halo.match import halo_of
 from cuda_agent_backend.codegen.cuda.conv.halo.writer import SKETCH, steps_of
@@ -181,6 +181,6 @@ def test_what_is_proposed_compiles_without_spilling(
 
 
 def test_two_taps_share_a_step_where_few_channels_are_left() -> None:
-    found = contraction_of(BOXED.case("transposed").analysis.kernels[0])
+    found = gemm_of(BOXED.case("transposed").analysis.kernels[0])
     halo = halo_of(found) if found is not None else None
     assert halo is not None and halo.channel[1] == 36 and steps_of(halo) == 2 * 27 + 14

@@ -13,10 +13,10 @@ from sketch_kit import holes, randn, sample
 from torch import Tensor
 from torch.nn import functional as F
 
-from cuda_agent_backend.codegen.analysis.gemm import contraction_of
+from cuda_agent_backend.codegen.analysis.gemm import gemm_of
 from cuda_agent_backend.codegen.cuda import generate as cuda
-from cuda_agent_backend.codegen.cuda.conv.transposed.match import Phases, phases_of
-from cuda_agent_backend.codegen.cuda.conv.transposed.writer import SKETCH, phased_steps
+from cuda_agent_backend.codegen.cuda.conv.transposed.match import SubPixelPhases, phases_of
+from cuda_agent_backend.codegen.cuda.conv.transposed.writer import SKETCH, sub_pixel_steps
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.schedule import Parameter, Schedule
 from sandbox.compile.toolchain import Missing, find_cuda
@@ -151,9 +151,9 @@ def test_sums_of_all_phases_stay_in_registers(device: cuda.DeviceFacts, tmp_path
     assert max(spilled) < 8 * 32  # half of a thread's 64 sums
 
 
-def found_in(name: str) -> Phases | None:
+def found_in(name: str) -> SubPixelPhases | None:
     (kernel, *_) = BOXED.case(name).analysis.kernels
-    found = contraction_of(kernel)
+    found = gemm_of(kernel)
     return phases_of(kernel, found) if found is not None else None
 
 
@@ -167,10 +167,10 @@ def test_only_taps_that_a_phase_has_are_multiplied() -> None:
     phases = found_in("three dimensions, a bias")
     assert phases is not None and (phases.count, phases.near) == (8, 2)
     assert sorted(map(len, phases.taps)) == [1, 2, 2, 2, 4, 4, 4, 8]  # 27 of 64
-    assert phased_steps(phases) == 27
+    assert sub_pixel_steps(phases) == 27
 
 
 def test_two_taps_share_a_step_where_few_channels_are_left() -> None:
     phases = found_in("two dimensions")
     assert phases is not None and phases.halo.channel[1] == 24
-    assert len(phases.visits) == 25 and phased_steps(phases) == 25 + 5 + 3 + 3 + 2
+    assert len(phases.visits) == 25 and sub_pixel_steps(phases) == 25 + 5 + 3 + 3 + 2

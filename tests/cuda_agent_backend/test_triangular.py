@@ -15,11 +15,15 @@ import torch
 from sketch_kit import Sample, sample
 from torch import Tensor
 
-from cuda_agent_backend.codegen.analysis.gemm import contraction_of
+from cuda_agent_backend.codegen.analysis.gemm import gemm_of
 from cuda_agent_backend.codegen.cuda import generate as cuda
-from cuda_agent_backend.codegen.cuda.gemm.banded import Bands, bands_of, needed_of
+from cuda_agent_backend.codegen.cuda.gemm.banded import (
+    BandedOperands,
+    banded_operands_of,
+    needed_of,
+)
 from cuda_agent_backend.codegen.cuda.gemm.tiles import read_tiles
-from cuda_agent_backend.codegen.cuda.gemm.writer import Writer
+from cuda_agent_backend.codegen.cuda.gemm.writer import GemmWriter
 from cuda_agent_backend.codegen.ir.banded import Band
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.schedule import Schedule
@@ -86,10 +90,10 @@ def case(name: str) -> Sample:
     return on_cuda(function, *inputs)
 
 
-def bands(it: Sample) -> Bands | None:
-    found = contraction_of(it.analysis.kernels[-1])
+def bands(it: Sample) -> BandedOperands | None:
+    found = gemm_of(it.analysis.kernels[-1])
     assert found is not None
-    return bands_of(found, it.analysis.region)
+    return banded_operands_of(found, it.analysis.region)
 
 
 def with_tiles(it: Sample, **tiles: Any) -> Schedule:
@@ -250,12 +254,12 @@ def test_no_band_is_seen_where_there_is_none(function: Callable[..., Any], tmp_p
 
 def test_a_tile_has_the_terms_at_which_both_operands_may_differ_from_zero() -> None:
     lower, upper = Band(high=0), Band(low=0)
-    assert Bands(lower, Band(), 100, 100, 100).terms(32, 0, 32, 32, 16) == (0, 64)
-    assert Bands(upper, Band(), 100, 100, 100).terms(40, 0, 32, 32, 16) == (32, 100)
-    assert Bands(lower, upper, 100, 100, 100).terms(64, 32, 32, 32, 16) == (32, 96)
-    first, end = Bands(lower, upper, 100, 100, 100).terms(0, 64, 32, 32, 16)
+    assert BandedOperands(lower, Band(), 100, 100, 100).terms(32, 0, 32, 32, 16) == (0, 64)
+    assert BandedOperands(upper, Band(), 100, 100, 100).terms(40, 0, 32, 32, 16) == (32, 100)
+    assert BandedOperands(lower, upper, 100, 100, 100).terms(64, 32, 32, 32, 16) == (32, 96)
+    first, end = BandedOperands(lower, upper, 100, 100, 100).terms(0, 64, 32, 32, 16)
     assert end <= first  # above the diagonal of a product of two lower triangles
-    assert Bands(lower, lower, 64, 64, 64).share(32, 32, 32) == (3 * 32 + 64) / (4 * 64)
+    assert BandedOperands(lower, lower, 64, 64, 64).share(32, 32, 32) == (3 * 32 + 64) / (4 * 64)
 
 
 def test_leaving_terms_out_is_tried_first_where_it_pays() -> None:
@@ -336,9 +340,9 @@ def test_what_is_stored_depends_on_sums_within_a_band_only(name: str) -> None:
     (function, inputs), band = RESULTS[name]
     it = on_cuda(function, *inputs)
     kernel, region = it.analysis.kernels[-1], it.analysis.region
-    found = contraction_of(kernel)
+    found = gemm_of(kernel)
     assert found is not None
     assert needed_of(kernel, found) == band
-    writer = Writer(kernel, found, region, read_tiles(WARPS), "k", DEVICE)
+    writer = GemmWriter(kernel, found, region, read_tiles(WARPS), "k", DEVICE)
     assert (writer.share < 1) is band.bounds
     assert (" : first;" in writer.emit().functions[0]) is band.bounds

@@ -10,7 +10,7 @@ import pytest
 import torch
 from sketch_kit import Sample, sample
 
-from cuda_agent_backend.codegen.analysis.gemm import contraction_of
+from cuda_agent_backend.codegen.analysis.gemm import gemm_of
 from cuda_agent_backend.codegen.cuda import generate as cuda
 from cuda_agent_backend.codegen.lowering.lower import lower
 from cuda_agent_backend.codegen.transform.fusion import group
@@ -38,21 +38,21 @@ def scaled(left: float, right: float | None = None, size: float = 1.0) -> Sample
 def test_moderate_factors_scale_the_results(left: float, right: float | None) -> None:
     region = lower(scaled(left, right).task)
     (kernel,) = map(unscaled, group(region))
-    assert contraction_of(kernel) is not None
+    assert gemm_of(kernel) is not None
     assert len(kernel.stages) == 2
 
 
 @pytest.mark.parametrize(("left", "right"), [(0.001, None), (-0.3, 0.7), (2.0**-20, None)])
 def test_factors_below_one_are_part_of_the_operand(left: float, right: float | None) -> None:
     (kernel,) = map(unscaled, group(lower(scaled(left, right).task)))
-    found = contraction_of(kernel)
+    found = gemm_of(kernel)
     assert found is not None and found.constant == left * (right or 1.0)
     assert len(kernel.stages) == 1
 
 
 def test_of_two_factors_that_below_one_stays() -> None:
     (kernel,) = map(unscaled, group(lower(scaled(-3.0, 0.7).task)))
-    found = contraction_of(kernel)
+    found = gemm_of(kernel)
     assert found is not None and found.constant == 0.7
     assert len(kernel.stages) == 2
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cuda_agent_backend.codegen.cuda import generate as cuda
-from cuda_agent_backend.codegen.cuda.gemm.epilogue.row.match import whole_rows_of
+from cuda_agent_backend.codegen.cuda.gemm.epilogue.row.match import match_rows
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.row.writer import SKETCH
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.schedule import Parameter, Schedule
@@ -247,7 +247,7 @@ def test_what_else_becomes_of_a_product_is_left_to_others(
     region, kernels = it.analysis.region, it.analysis.kernels
     for number in range(len(kernels)):
         with pytest.raises(Unsupported):
-            whole_rows_of(region, kernels, number)
+            match_rows(region, kernels, number)
     offered = cuda.schedules(region, kernels, DEVICE)
     assert all(dict(k)["sketch"] != SKETCH for s in offered for k in s.kernels)
 

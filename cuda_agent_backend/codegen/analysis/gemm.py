@@ -1,6 +1,6 @@
 """Sums of products of two tensors among the kernels: matrix products of any layout, and convolutions.
 
-:func:`contraction_of` recognises ``C[b, m, n] = sum over k of A[b, m, k] B[b, n, k]`` where b, m, n and k each stand
+:func:`gemm_of` recognises ``C[b, m, n] = sum over k of A[b, m, k] B[b, n, k]`` where b, m, n and k each stand
 for any number of loops, in any order in memory. An operand may be masked, as what lies beside an image is.
 """
 
@@ -54,13 +54,13 @@ class Factor:
         return (self.buffer,) if self.other is None else (self.buffer, self.other[0])
 
     @property
-    def is_coded(self) -> bool:
+    def is_quantized(self) -> bool:
         return self.zero is not None
 
     @property
     def constant(self) -> float:
         """What elements that are numbers as they lie in memory are scaled by."""
-        if self.scale is None or self.is_coded:
+        if self.scale is None or self.is_quantized:
             return 1.0
         return number_of(self.scale.instructions[-1].operands[0])
 
@@ -78,7 +78,7 @@ class Factor:
 
 
 @dataclass(frozen=True)
-class Contraction:
+class GemmForm:
     """``left`` has the rows, ``right`` the columns, both of ``dtype``; all dimensions are in the kernel's symbols.
 
     Rows and columns are in the order of what is stored, inner dimensions in that of the operand with more elements, so
@@ -116,9 +116,9 @@ class Contraction:
         return self.dtype in HALVES
 
     @property
-    def is_coded(self) -> bool:
+    def is_quantized(self) -> bool:
         """Whether a factor is of integers."""
-        return self.left.is_coded or self.right.is_coded
+        return self.left.is_quantized or self.right.is_quantized
 
     @property
     def constant(self) -> float:
@@ -147,7 +147,7 @@ def points(dims: Sequence[Dim]) -> int:
     return math.prod(n for _, n in dims)
 
 
-def contraction_of(kernel: Kernel) -> Contraction | None:
+def gemm_of(kernel: Kernel) -> GemmForm | None:
     """The sum of products that ``kernel`` begins with, if everything after it works on its results one by one."""
     first, *rest = kernel.stages
     if first.kind != "reduce" or first.combine != "sum" or stage_dtype(first) not in FACTORS:
@@ -172,7 +172,7 @@ def contraction_of(kernel: Kernel) -> Contraction | None:
         return None
     stored = [s.index for stage in reversed(kernel.stages) for s in stage.stores]
     larger = left if points(rows) >= points(columns) else right
-    return Contraction(
+    return GemmForm(
         left,
         right,
         dims((True, True)),
@@ -183,10 +183,10 @@ def contraction_of(kernel: Kernel) -> Contraction | None:
     )
 
 
-def numbers_of(kernel: Kernel) -> Contraction | None:
+def numbers_of(kernel: Kernel) -> GemmForm | None:
     """The same where both operands are numbers as they lie in memory, or constant multiples of these."""
-    found = contraction_of(kernel)
-    return None if found is None or found.is_coded else found
+    found = gemm_of(kernel)
+    return None if found is None or found.is_quantized else found
 
 
 def by_memory(dims: Sequence[Dim], index: sympy.Expr) -> tuple[Dim, ...]:
@@ -218,7 +218,8 @@ def _factors(body: Body, inner: set[sympy.Symbol]) -> tuple[Factor, Factor] | No
         return None
     operands = [made[o] for o in product.operands if isinstance(o, Value)]
     found = [
-        _factor(o, made) or _diminished(o, made) or coded_factor(o, made, inner) for o in operands
+        _factor(o, made) or _diminished(o, made) or quantized_factor(o, made, inner)
+        for o in operands
     ]
     known = [f for f in found if f is not None]
     return (known[0], known[1]) if len(known) == 2 else None
@@ -270,7 +271,7 @@ def scaled_by(value: Instruction, made: dict[Value, Instruction]) -> tuple[Value
     return None
 
 
-def coded_factor(
+def quantized_factor(
     value: Instruction, made: dict[Value, Instruction], inner: set[sympy.Symbol]
 ) -> Factor | None:
     """Integers of 8 bits that stand for numbers, scaled by what is the same for all terms (``inner``)."""
@@ -306,7 +307,7 @@ def straightened(kernel: Kernel) -> Kernel:
 
     A product of tokens by heads that lie inside has one loop over batches and heads; its operands have two.
     """
-    found = contraction_of(kernel)
+    found = gemm_of(kernel)
     if found is None:
         return kernel
     cuts = {s: {1, n} for s, n in (*kernel.outer, *kernel.stages[0].inner)}
@@ -320,7 +321,7 @@ def straightened(kernel: Kernel) -> Kernel:
     found_parts = {s: sizes for s, sizes in parts.items() if sizes}
     cut = cut_loops(kernel, found_parts) if found_parts else kernel
     # a loop of which an operand repeats its elements has a part that no operand has
-    return cut if contraction_of(cut) is not None else kernel
+    return cut if gemm_of(cut) is not None else kernel
 
 
 def _indices(factors: Sequence[Factor]) -> Iterator[sympy.Expr]:

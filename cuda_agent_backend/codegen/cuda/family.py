@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Generic, TypeVar
 
-from cuda_agent_backend.codegen.analysis.gemm import Contraction, numbers_of
+from cuda_agent_backend.codegen.analysis.gemm import GemmForm, numbers_of
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted
 from cuda_agent_backend.codegen.cuda.gemm.filter_taps import with_taps_apart
 from cuda_agent_backend.codegen.family import Family
@@ -47,12 +47,12 @@ class Problem:
     most: int = 1
 
     @cached_property
-    def numbers(self) -> Contraction | None:
+    def numbers(self) -> GemmForm | None:
         """The kernel as a matrix product of numbers as they lie in memory."""
         return numbers_of(self.kernel)
 
     @cached_property
-    def product(self) -> tuple[Kernel, Contraction | None]:
+    def product(self) -> tuple[Kernel, GemmForm | None]:
         """The kernel, and it as a matrix product, after taps of a filter have become loops of their own."""
         return with_taps_apart(self.kernel)
 

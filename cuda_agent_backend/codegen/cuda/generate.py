@@ -13,11 +13,9 @@ from cuda_agent_backend.codegen.cuda.common.narrow_integers import narrowed
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted, dtype_name, needs_wide, temporary
 from cuda_agent_backend.codegen.cuda.conv.halo.family import Halo
 from cuda_agent_backend.codegen.cuda.family import JoinFamily, Order, Problem
-from cuda_agent_backend.codegen.cuda.gemm.epilogue.glu.dual_gemm import pairs
+from cuda_agent_backend.codegen.cuda.gemm.epilogue.glu.dual_gemm import is_dual_gemm
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.glu.family import Glu
-from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.match import (
-    reducings,
-)
+from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.match import matched_reductions
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.row.family import RowEpilogue
 from cuda_agent_backend.codegen.cuda.gemm.tiles import BOXES
 from cuda_agent_backend.codegen.cuda.join_schedules import MOST as MOST_REDUCED
@@ -152,7 +150,7 @@ def _plan(region: LoweredRegion, kernels: tuple[Kernel, ...], emitted: list[Emit
 def fits(kernel: Kernel, region: LoweredRegion) -> bool:
     """Whether one kernel is the way: what lies around its scans has room on the chip with them, on a device of the
     default kind, and its reductions do not cross each other, nor are they two products."""
-    if crosses(kernel) or pairs(kernel):
+    if crosses(kernel) or is_dual_gemm(kernel):
         return False
     scans = any(stage.kind == "scan" for stage in kernel.stages)
     if not scans or len(passes(kernel, tails=True)) == 1:
@@ -178,7 +176,7 @@ def schedules(
     reduced = reduced or joined_schedules(region, kernels, device, few, Order.AFTER_REDUCTION)
     # where blocks share terms, tiles alone do not fill the device; a product that is kept is only read once less
     shared = any(int(plain[0].parameters(n).get("split", 1)) > 1 for n in range(len(kernels)))
-    unsure = shared or any(one.kept for one in reducings(region, kernels))
+    unsure = shared or any(one.kept for one in matched_reductions(region, kernels))
     unsure = unsure or _only_apart_in_boxes(plain[0], reduced) or _only_apart_in_images(plain)
     unsure = unsure or any(_multiplies_slower(one, plain[0]) for one in reduced[:1])
     turns = itertools.zip_longest(*((plain, reduced) if unsure else (reduced, plain)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from cuda_agent_backend.codegen.analysis.gemm import Contraction
+from cuda_agent_backend.codegen.analysis.gemm import GemmForm
 from cuda_agent_backend.codegen.analysis.quantized_operand import fits
 from cuda_agent_backend.codegen.cuda.family import Parameters, Place, Problem
 from cuda_agent_backend.codegen.cuda.pointwise.writer import single_pass
@@ -59,9 +59,9 @@ def _narrower_side(problem: Problem) -> int:
     return min(product.m, product.n)
 
 
-def _reads_codes(contraction: Contraction, region: LoweredRegion) -> bool:
+def _reads_codes(gemm: GemmForm, region: LoweredRegion) -> bool:
     """Whether factors that are not numbers as they lie in memory are made of integers as small as codes are."""
-    factors = (contraction.left, contraction.right)
+    factors = (gemm.left, gemm.right)
     return all(f.zero is None or fits(region.buffers[f.buffer].dtype, f.zero) for f in factors)
 
 

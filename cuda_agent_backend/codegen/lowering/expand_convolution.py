@@ -13,7 +13,7 @@ from cuda_agent_backend.graph.convolution_grad import each
 aten = torch.ops.aten
 ABSENT = -0.0
 """Padding that is no term of a sum: a convolution multiplies the zeros beside an image, even with infinities; a
-transposed one has nothing there. As a number it is a zero; `contraction` knows it by its sign."""
+transposed one has nothing there. As a number it is a zero; `gemm` knows it by its sign."""
 
 NARROWEST = 16
 """Columns of the narrowest tile of a sum of products."""

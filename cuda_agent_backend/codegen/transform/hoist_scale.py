@@ -9,7 +9,7 @@ from dataclasses import replace
 import sympy
 import torch
 
-from cuda_agent_backend.codegen.analysis.gemm import contraction_of, is_moderate, scaled_by
+from cuda_agent_backend.codegen.analysis.gemm import gemm_of, is_moderate, scaled_by
 from cuda_agent_backend.codegen.ir.kernel import Kernel, Local, RowStage
 from cuda_agent_backend.codegen.ir.region import Store
 from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Value, pruned
@@ -19,7 +19,7 @@ from cuda_agent_backend.codegen.ir.value_types import stage_dtype
 def unscaled(kernel: Kernel) -> Kernel:
     """``kernel`` with constants that scale operands of its sum of products on the results: there they are pointwise.
 
-    As it is where there are none, or where they or their product are beyond `contraction.LARGEST_FACTOR`. Those below
+    As it is where there are none, or where they or their product are beyond `gemm.LARGEST_FACTOR`. Those below
     1 stay with their operands, as sums without them overflow earlier: they are part of a `Factor`.
     """
     first, *rest = kernel.stages
@@ -41,7 +41,7 @@ def unscaled(kernel: Kernel) -> Kernel:
     scaling = _scaling(first, total, factor)
     locals_ = {**kernel.locals, total: Local(total, 1)}
     found = Kernel(kernel.outer, (sums, scaling, *rest), locals_)
-    return found if contraction_of(found) is not None else kernel
+    return found if gemm_of(found) is not None else kernel
 
 
 def _enlarged(operand: object, made: dict[Value, Instruction]) -> tuple[Value, float] | None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import sympy
 import torch
 
-from cuda_agent_backend.codegen.analysis.gemm import Contraction, Factor, Lines, points
+from cuda_agent_backend.codegen.analysis.gemm import Factor, GemmForm, Lines, points
 from cuda_agent_backend.codegen.cuda.common.parts import parameters_of, temporary
 from cuda_agent_backend.codegen.cuda.common.text import decompose, indented
 from cuda_agent_backend.codegen.cuda.gemm.operands import COPY_BYTES, Side, side_of
@@ -75,7 +75,7 @@ class Aligned:
         words = self.buffer.shape[1] // self.word
         factor = self.source.factor
         element = f"ca::widen(m_{factor.buffer}[{c_index(self.source.index)}])"
-        if factor.is_coded:
+        if factor.is_quantized:
             element = f"float(int({element}) - {factor.zero})"
         body = [
             f"const {index} word = ca::imod(i, {words}), number = ca::idiv(i, {words});",
@@ -100,9 +100,9 @@ class Aligned:
         ]
 
 
-def sides_of(c: Contraction) -> tuple[Side, Side]:
+def sides_of(c: GemmForm) -> tuple[Side, Side]:
     """How the operands are copied from where they are."""
-    left, right = (COPY_BYTES if f.is_coded else word_of(c.dtype) for f in (c.left, c.right))
+    left, right = (COPY_BYTES if f.is_quantized else word_of(c.dtype) for f in (c.left, c.right))
     return (
         side_of("a", c.left, c.rows, c.inner, left, windows=bool(c.window)),
         side_of("b", c.right, c.columns, c.inner, right),
@@ -114,7 +114,7 @@ def word_of(dtype: torch.dtype) -> int:
     return COPY_BYTES // dtype.itemsize
 
 
-def aligned_sides(c: Contraction, region: LoweredRegion, name: str) -> list[Aligned]:
+def aligned_sides(c: GemmForm, region: LoweredRegion, name: str) -> list[Aligned]:
     """The operands that can be aligned and are not, in memory named after ``name``."""
     if c.right.absent:  # blocks then take terms out of order
         return []
@@ -122,11 +122,11 @@ def aligned_sides(c: Contraction, region: LoweredRegion, name: str) -> list[Alig
     return [one for one in found if one is not None]
 
 
-def _aligned(side: Side, c: Contraction, region: LoweredRegion, name: str) -> Aligned | None:
+def _aligned(side: Side, c: GemmForm, region: LoweredRegion, name: str) -> Aligned | None:
     """None where the operand is masked, aligned, of two buffers or not contiguous along any loop, or elements of it are
     read more often than once, as by windows that overlap: its copy would be larger."""
     along, others = (side.inner, side.rows) if side.along_k else (side.rows, side.inner)
-    aligned = side.vector == word_of(c.dtype) and not side.factor.is_coded
+    aligned = side.vector == word_of(c.dtype) and not side.factor.is_quantized
     if side.factor.mask is not None or side.factor.other is not None or aligned or along.step != 1:
         return None
     size, count, batches = points(along.dims), points(others.dims), points(c.batch)
@@ -162,7 +162,7 @@ def copying(
     return text, Launch(name, (blocks, 1, 1), (THREADS, 1, 1), 0, (*reads, *writes))
 
 
-def aligning_pays(c: Contraction, copies: Sequence[Aligned]) -> bool:
+def aligning_pays(c: GemmForm, copies: Sequence[Aligned]) -> bool:
     """Whether reading and writing ``copies`` takes less time than the products then save."""
     rate = HALF_OPERATIONS_PER_SECOND if c.is_half else OPERATIONS_PER_SECOND
     saved = SAVED * 2 * c.batches * c.m * c.n * c.k / rate

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import sympy
 import torch
 
-from cuda_agent_backend.codegen.analysis.gemm import Contraction, Factor, points
+from cuda_agent_backend.codegen.analysis.gemm import Factor, GemmForm, points
 from cuda_agent_backend.codegen.cuda.common.parts import parameters_of
 from cuda_agent_backend.codegen.cuda.common.text import decompose, indented
 from cuda_agent_backend.codegen.cuda.gemm.aligned_operands import (
@@ -43,7 +43,7 @@ TILE, STEP = 128, 32
 
 
 @dataclass(frozen=True)
-class Bands:
+class BandedOperands:
     """Of ``m`` rows, ``n`` columns and ``k`` terms: where ``term - row`` and ``term - column`` may lie for operands to
     differ from zero. A side without a band has one that bounds nothing."""
 
@@ -132,15 +132,15 @@ def ends(name: str, side: str) -> str:
     return f"{name}_{side}_ends"
 
 
-def bands_of(c: Contraction, region: LoweredRegion) -> Bands | None:
+def banded_operands_of(c: GemmForm, region: LoweredRegion) -> BandedOperands | None:
     """None where no operand is known to be zero anywhere, or that cannot be told by rows and terms."""
     if c.left.mask is not None or c.right.mask is not None:
         return None
     left, right = _band(c.left, c.rows, c, region), _band(c.right, c.columns, c, region)
-    return Bands(left, right, c.m, c.n, c.k) if left.bounds or right.bounds else None
+    return BandedOperands(left, right, c.m, c.n, c.k) if left.bounds or right.bounds else None
 
 
-def _band(factor: Factor, rows: Sequence[Dim], c: Contraction, region: LoweredRegion) -> Band:
+def _band(factor: Factor, rows: Sequence[Dim], c: GemmForm, region: LoweredRegion) -> Band:
     """That of ``term - row``: whole matrices of the buffer only, dense, lying as they are or turned."""
     buffer, nothing = region.buffers[factor.buffer], Band()
     if buffer.band is None or len(rows) != 1 or len(c.inner) != 1:
@@ -161,7 +161,7 @@ def _band(factor: Factor, rows: Sequence[Dim], c: Contraction, region: LoweredRe
     return buffer.band.turned if steps == (1, wide) and (k, m) == (high, wide) else nothing
 
 
-def needed_of(kernel: Kernel, c: Contraction) -> Band:
+def needed_of(kernel: Kernel, c: GemmForm) -> Band:
     """Where ``column - row`` of a result may lie for anything that is stored to depend on its sum."""
     first, *tail = kernel.stages
     if first.stores or len(c.rows) != 1 or len(c.columns) != 1:
@@ -241,7 +241,7 @@ def noting(
     return text, Launch(own, blocks, (LINES * LINES, 1, 1), 0, (*reads, *writes))
 
 
-def leaving_out_pays(c: Contraction, bands: Bands) -> bool:
+def leaving_out_pays(c: GemmForm, bands: BandedOperands) -> bool:
     """Whether the terms that blocks leave out take longer than noting what is not finite."""
     rate = HALF_OPERATIONS_PER_SECOND if c.is_half else OPERATIONS_PER_SECOND
     saved = (1 - bands.share(TILE, TILE, STEP)) * 2 * c.batches * c.m * c.n * c.k / rate

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cuda_agent_backend.codegen.analysis.gemm import Contraction
+from cuda_agent_backend.codegen.analysis.gemm import GemmForm
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted
 from cuda_agent_backend.codegen.cuda.family import KernelFamily, Parameters, Place, Problem
-from cuda_agent_backend.codegen.cuda.gemm.schedules import contract_schedules
-from cuda_agent_backend.codegen.cuda.gemm.tail_split import emit_contraction
+from cuda_agent_backend.codegen.cuda.gemm.schedules import gemm_schedules
+from cuda_agent_backend.codegen.cuda.gemm.tail_split import emit_gemm
 from cuda_agent_backend.codegen.cuda.gemm.tiles import Tiles
 from cuda_agent_backend.codegen.cuda.gemm.writer import HALF_PRELUDES, PRELUDES, SKETCH
 from cuda_agent_backend.codegen.ir.failure import NotCovered
@@ -16,7 +16,7 @@ from cuda_agent_backend.codegen.ir.kernel import Kernel
 from cuda_agent_backend.codegen.ir.schedule import Parameter
 
 
-class Gemm(KernelFamily[Tiles, tuple[Kernel, Contraction]]):
+class Gemm(KernelFamily[Tiles, tuple[Kernel, GemmForm]]):
     name = SKETCH
     title = "Products and convolutions on tensor cores"
     docs = (
@@ -26,22 +26,22 @@ class Gemm(KernelFamily[Tiles, tuple[Kernel, Contraction]]):
     params = Tiles
     place = Place.TILED
 
-    def match(self, problem: Problem) -> tuple[Kernel, Contraction] | NotCovered:
+    def match(self, problem: Problem) -> tuple[Kernel, GemmForm] | NotCovered:
         """The kernel and its product after taps of a filter have become loops of their own."""
         kernel, found = problem.product
         return NotCovered("no sum of products") if found is None else (kernel, found)
 
-    def schedules(self, match: tuple[Kernel, Contraction], problem: Problem) -> list[Parameters]:
-        return contract_schedules(*match, problem.region, problem.device, problem.most)
+    def schedules(self, match: tuple[Kernel, GemmForm], problem: Problem) -> list[Parameters]:
+        return gemm_schedules(*match, problem.region, problem.device, problem.most)
 
     def emit(
         self,
-        match: tuple[Kernel, Contraction],
+        match: tuple[Kernel, GemmForm],
         problem: Problem,
         given: Mapping[str, Parameter],
         name: str,
     ) -> Emitted:
-        return emit_contraction(*match, problem.region, given, name, problem.device)
+        return emit_gemm(*match, problem.region, given, name, problem.device)
 
     def headers(self, given: Mapping[str, Parameter], halves: bool) -> tuple[str, ...]:
         return gemm_headers(halves)

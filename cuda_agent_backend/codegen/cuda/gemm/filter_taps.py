@@ -2,7 +2,7 @@
 filter does not divide by its stride: a block leaves them out.
 
 A phase of the stride has weights for some taps only. Columns of one phase lie next to each other
-(`contraction.phases_first`), so that a tile has few phases, and its block goes through the taps that one of them has.
+(`gemm.phases_first`), so that a tile has few phases, and its block goes through the taps that one of them has.
 """
 
 from __future__ import annotations
@@ -15,12 +15,7 @@ from typing import Any
 
 import sympy
 
-from cuda_agent_backend.codegen.analysis.gemm import (
-    Contraction,
-    contraction_of,
-    points,
-    straightened,
-)
+from cuda_agent_backend.codegen.analysis.gemm import GemmForm, gemm_of, points, straightened
 from cuda_agent_backend.codegen.ir.device import ceildiv
 from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel
 from cuda_agent_backend.codegen.ir.loops import split_outer
@@ -41,7 +36,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 
 
 @dataclass(frozen=True)
-class Taps:
+class FilterTaps:
     """``dims``: the last loops of the terms; ``of_columns``: by column, numbers of the taps that it has weights for."""
 
     dims: tuple[Dim, ...]
@@ -71,7 +66,7 @@ class Taps:
         return sum(map(len, tiles)) / (len(tiles) * self.count)
 
 
-def taps_of(c: Contraction) -> Taps | None:
+def filter_taps_of(c: GemmForm) -> FilterTaps | None:
     """None where no column lacks a tap, or that cannot be told from here."""
     mask = c.right.mask
     if mask is None or not c.right.absent:
@@ -96,18 +91,18 @@ def taps_of(c: Contraction) -> Taps | None:
         return None
     places = [n for n, d in enumerate(c.columns) if d in phases]
     columns = (by_phase[tuple(column[n] for n in places)] for column in _points(c.columns))
-    return Taps(dims, tuple(columns))
+    return FilterTaps(dims, tuple(columns))
 
 
-def with_taps_apart(kernel: Kernel) -> tuple[Kernel, Contraction | None]:
+def with_taps_apart(kernel: Kernel) -> tuple[Kernel, GemmForm | None]:
     """``kernel`` and its sum of products, after neighbouring phases with the same taps have become a loop of their own,
     and the loops of operands as well.
 
     Phases stay columns next to each other, for stores as wide as they are; other phases are other tiles then.
     """
     kernel = straightened(kernel)
-    found = contraction_of(kernel)
-    taps = None if found is None else taps_of(found)
+    found = gemm_of(kernel)
+    taps = None if found is None else filter_taps_of(found)
     if found is None or taps is None:
         return kernel, found
     symbol, size = found.columns[-1]
@@ -116,7 +111,7 @@ def with_taps_apart(kernel: Kernel) -> tuple[Kernel, Contraction | None]:
     for part in WIDE_STORES:
         if part < size and size % part == 0 and taps.alike(part):
             apart = split_outer(kernel, symbol, part)
-            return apart, contraction_of(apart)
+            return apart, gemm_of(apart)
     return kernel, found
 
 

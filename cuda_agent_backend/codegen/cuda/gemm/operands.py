@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import sympy
 
-from cuda_agent_backend.codegen.analysis.gemm import Contraction, Factor, Lines, merged, points
+from cuda_agent_backend.codegen.analysis.gemm import Factor, GemmForm, Lines, merged, points
 from cuda_agent_backend.codegen.cuda.common.access import is_aligned
 from cuda_agent_backend.codegen.ir.indices import coefficient
 from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel
@@ -52,7 +52,7 @@ class Gather:
 
 def gather_of(side: Side) -> Gather | None:
     """For operands copied element by element, if row and term are independent; not of codes, which wait for nothing."""
-    if side.vector > 1 or side.factor.is_coded or side.factor.other is not None:
+    if side.vector > 1 or side.factor.is_quantized or side.factor.other is not None:
         return None
     away = side.rows.dims if side.along_k else side.inner.dims
     base = side.index.xreplace(dict.fromkeys((s for s, _ in away), sympy.S.Zero))
@@ -108,7 +108,7 @@ def _vector(factor: Factor, lines: Lines, widest: int) -> int:
     symbol, size = lines.dims[-1]
     if symbol in factor.mask_symbols or lines.step != 1:
         return 1
-    least = LEAST_COPY_BYTES if factor.is_coded else 2
+    least = LEAST_COPY_BYTES if factor.is_quantized else 2
     possible = (v for v in (16, 8, 4, 2) if least <= v <= widest and size % v == 0)
     return next((v for v in possible if is_aligned(lines.index, symbol, 1, v, v)), 1)
 
@@ -126,7 +126,7 @@ class Output:
     across: int = 0
 
 
-def output_of(kernel: Kernel, c: Contraction) -> Output:
+def output_of(kernel: Kernel, c: GemmForm) -> Output:
     """Along the loop by which stores are nearest to each other, contiguous or not."""
     stores = [s.index for stage in kernel.stages for s in stage.stores]
     by_rows = _step(c.rows[-1], stores) < _step(c.columns[-1], stores)

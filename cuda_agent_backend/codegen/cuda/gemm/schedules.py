@@ -7,28 +7,31 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from cuda_agent_backend.codegen.analysis.gemm import Contraction
+from cuda_agent_backend.codegen.analysis.gemm import GemmForm
 from cuda_agent_backend.codegen.cuda.gemm.aligned_operands import (
     aligned_sides,
     aligning_pays,
     sides_of,
 )
-from cuda_agent_backend.codegen.cuda.gemm.banded import bands_of, leaving_out_pays
-from cuda_agent_backend.codegen.cuda.gemm.epilogue.glu.match import Gating
+from cuda_agent_backend.codegen.cuda.gemm.banded import banded_operands_of, leaving_out_pays
+from cuda_agent_backend.codegen.cuda.gemm.epilogue.glu.match import GluMatch
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.glu.writer import SKETCH as GATING
-from cuda_agent_backend.codegen.cuda.gemm.epilogue.glu.writer import gating_writer
-from cuda_agent_backend.codegen.cuda.gemm.epilogue.pool.match import Pooling
+from cuda_agent_backend.codegen.cuda.gemm.epilogue.glu.writer import glu_writer
+from cuda_agent_backend.codegen.cuda.gemm.epilogue.pool.match import PoolMatch
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.pool.writer import SKETCH as POOLING
-from cuda_agent_backend.codegen.cuda.gemm.epilogue.pool.writer import pooling_writer
-from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.match import Reducing
+from cuda_agent_backend.codegen.cuda.gemm.epilogue.pool.writer import pool_epilogue_writer
+from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.match import ReduceMatch
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.writer import SKETCH as REDUCING
-from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.writer import reducing_writer, shape_of
-from cuda_agent_backend.codegen.cuda.gemm.epilogue.row.match import LONGEST, WholeRows
+from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.writer import (
+    reduce_epilogue_writer,
+    shape_of,
+)
+from cuda_agent_backend.codegen.cuda.gemm.epilogue.row.match import LONGEST, RowMatch
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.row.writer import SKETCH as WHOLE_ROWS
-from cuda_agent_backend.codegen.cuda.gemm.epilogue.row.writer import rows_writer
+from cuda_agent_backend.codegen.cuda.gemm.epilogue.row.writer import row_epilogue_writer
 from cuda_agent_backend.codegen.cuda.gemm.operands import Side
 from cuda_agent_backend.codegen.cuda.gemm.tail_split import writer_of
-from cuda_agent_backend.codegen.cuda.gemm.tail_wave import best_last_wave
+from cuda_agent_backend.codegen.cuda.gemm.tail_wave import best_tail_wave
 from cuda_agent_backend.codegen.cuda.gemm.tiles import (
     BOTH_DEPTH,
     BOTH_SHARED,
@@ -41,8 +44,8 @@ from cuda_agent_backend.codegen.cuda.gemm.tiles import (
     THROUGH_SHARED,
     Tiles,
 )
-from cuda_agent_backend.codegen.cuda.gemm.tma_boxes import boxed, in_batches
-from cuda_agent_backend.codegen.cuda.gemm.writer import MAX_BATCHES, SKETCH, Writer
+from cuda_agent_backend.codegen.cuda.gemm.tma_boxes import in_batches, tma_boxes_of
+from cuda_agent_backend.codegen.cuda.gemm.writer import MAX_BATCHES, SKETCH, GemmWriter
 from cuda_agent_backend.codegen.ir.device import DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.kernel import Kernel
@@ -158,70 +161,68 @@ that do not have to share a multiprocessor's registers with two more."""
 MOST_GROUP_THREADS, MOST_GROUP_COLUMNS = 256, 128
 
 
-def contract_schedules(
-    kernel: Kernel, contraction: Contraction, region: LoweredRegion, device: DeviceFacts, most: int
+def gemm_schedules(
+    kernel: Kernel, gemm: GemmForm, region: LoweredRegion, device: DeviceFacts, most: int
 ) -> list[dict[str, Parameter]]:
     """Up to ``most`` schedules that fit, none where the device does not take so many batches."""
 
-    def writer(tiles: Tiles) -> Writer:
-        return writer_of(kernel, contraction, region, tiles, "k", device)
+    def writer(tiles: Tiles) -> GemmWriter:
+        return writer_of(kernel, gemm, region, tiles, "k", device)
 
-    return _schedules(SKETCH, contraction, region, device, most, writer)
+    return _schedules(SKETCH, gemm, region, device, most, writer)
 
 
-def reducing_schedules(
-    reducing: Reducing, device: DeviceFacts, most: int
+def reduce_schedules(
+    reducing: ReduceMatch, device: DeviceFacts, most: int
 ) -> list[dict[str, Parameter]]:
     """The same for a product that is reduced in its tiles."""
 
-    def writer(tiles: Tiles) -> Writer:
+    def writer(tiles: Tiles) -> GemmWriter:
         if not _fills(reducing, tiles):
             raise Unsupported("tiles that are padding for a good part")
-        return reducing_writer(reducing, tiles, device)
+        return reduce_epilogue_writer(reducing, tiles, device)
 
-    return _schedules(REDUCING, reducing.contraction, reducing.region, device, most, writer)
+    return _schedules(REDUCING, reducing.gemm, reducing.region, device, most, writer)
 
 
-def pooling_schedules(
-    pooling: Pooling, device: DeviceFacts, most: int
+def pool_schedules(
+    pooling: PoolMatch, device: DeviceFacts, most: int
 ) -> list[dict[str, Parameter]]:
     """The same for a product that is pooled in its tiles, for it and its pooling together."""
 
-    def writer(tiles: Tiles) -> Writer:
-        return pooling_writer(pooling, tiles, device)
+    def writer(tiles: Tiles) -> GemmWriter:
+        return pool_epilogue_writer(pooling, tiles, device)
 
-    return _schedules(POOLING, pooling.contraction, pooling.region, device, most, writer)
+    return _schedules(POOLING, pooling.gemm, pooling.region, device, most, writer)
 
 
-def gating_schedules(gating: Gating, device: DeviceFacts, most: int) -> list[dict[str, Parameter]]:
+def glu_schedules(gating: GluMatch, device: DeviceFacts, most: int) -> list[dict[str, Parameter]]:
     """The same for a product whose parts are combined in its tiles."""
 
-    def writer(tiles: Tiles) -> Writer:
-        return gating_writer(gating, tiles, device)
+    def writer(tiles: Tiles) -> GemmWriter:
+        return glu_writer(gating, tiles, device)
 
-    return _schedules(GATING, gating.contraction, gating.region, device, most, writer)
+    return _schedules(GATING, gating.gemm, gating.region, device, most, writer)
 
 
-def whole_row_schedules(
-    whole: WholeRows, device: DeviceFacts, most: int
-) -> list[dict[str, Parameter]]:
+def row_schedules(whole: RowMatch, device: DeviceFacts, most: int) -> list[dict[str, Parameter]]:
     """The same for a product whose rows are done in its tiles, for it and what is done together."""
 
-    def writer(tiles: Tiles) -> Writer:
-        return rows_writer(whole, tiles, device)
+    def writer(tiles: Tiles) -> GemmWriter:
+        return row_epilogue_writer(whole, tiles, device)
 
-    c = whole.contraction
+    c = whole.gemm
     wide = tuple(_wide_tiles(c, device))
     return _schedules(WHOLE_ROWS, c, whole.region, device, most, writer, wide)
 
 
 def _schedules(
     sketch: str,
-    c: Contraction,
+    c: GemmForm,
     region: LoweredRegion,
     device: DeviceFacts,
     most: int,
-    writer_of: Callable[[Tiles], Writer],
+    writer_of: Callable[[Tiles], GemmWriter],
     more: Sequence[tuple[Tiles, float]] = (),
 ) -> list[dict[str, Parameter]]:
     """``more``: tiles that are not for every product, with their shares."""
@@ -232,10 +233,10 @@ def _schedules(
 
 
 def _ranked(
-    c: Contraction,
+    c: GemmForm,
     region: LoweredRegion,
     device: DeviceFacts,
-    writer_of: Callable[[Tiles], Writer],
+    writer_of: Callable[[Tiles], GemmWriter],
     more: Sequence[tuple[Tiles, float]],
 ) -> list[Tiles]:
     """All that fit, best guess first."""
@@ -245,7 +246,7 @@ def _ranked(
     return best
 
 
-def _fills(reducing: Reducing, t: Tiles) -> bool:
+def _fills(reducing: ReduceMatch, t: Tiles) -> bool:
     """Whether tiles of a group are not padding for a good part, which those of all groups together were not."""
     one = reducing.directions[0]
     width = one.width(shape_of(t))
@@ -255,10 +256,10 @@ def _fills(reducing: Reducing, t: Tiles) -> bool:
 
 def _with_tf32(
     best: list[Tiles],
-    c: Contraction,
+    c: GemmForm,
     device: DeviceFacts,
     most: int,
-    writer_of: Callable[[Tiles], Writer],
+    writer_of: Callable[[Tiles], GemmWriter],
 ) -> list[Tiles]:
     """Up to ``most``. Where TF32 is allowed two in it come before each exact one: eager mostly uses it, but only the
     judge knows."""
@@ -269,7 +270,7 @@ def _with_tf32(
     return [t for t in mixed if not t.last_wave or _fits(t, writer_of)][:most]
 
 
-def _fits(tiles: Tiles, writer_of: Callable[[Tiles], Writer]) -> bool:
+def _fits(tiles: Tiles, writer_of: Callable[[Tiles], GemmWriter]) -> bool:
     """Whether such a product can be written."""
     try:
         writer_of(tiles)
@@ -279,7 +280,7 @@ def _fits(tiles: Tiles, writer_of: Callable[[Tiles], Writer]) -> bool:
 
 
 def _all_ways(
-    c: Contraction,
+    c: GemmForm,
     region: LoweredRegion,
     device: DeviceFacts,
     more: Sequence[tuple[Tiles, float]],
@@ -292,16 +293,16 @@ def _all_ways(
         sides = by_name.get("a", sides[0]), by_name.get("b", sides[1])
         found = (*_candidates(c, sides, device), *more)
         ways.append([(replace(tiles, aligned=1), share) for tiles, share in found])
-    bands = bands_of(c, region)
+    bands = banded_operands_of(c, region)
     if bands is not None and leaving_out_pays(c, bands):
         ways.append([(replace(tiles, banded=1), share) for tiles, share in ways[-1]])
     return ways
 
 
 def _best(
-    contraction: Contraction,
+    gemm: GemmForm,
     device: DeviceFacts,
-    writer_of: Callable[[Tiles], Writer],
+    writer_of: Callable[[Tiles], GemmWriter],
     candidates: Iterable[tuple[Tiles, float]],
 ) -> list[Tiles]:
     """Those that fit, by the estimate."""
@@ -309,10 +310,10 @@ def _best(
     for number, (tiles, share) in enumerate(candidates):
         try:
             writer = writer_of(tiles)
-            tiles.check(writer.shared_bytes, device, contraction.is_half)
+            tiles.check(writer.shared_bytes, device, gemm.is_half)
         except Unsupported:
             continue
-        seconds = writer.share * _seconds(contraction, tiles, share, device)
+        seconds = writer.share * _seconds(gemm, tiles, share, device)
         scored.append((seconds, number, tiles))
         shared = _with_last_wave(writer, seconds, device)
         if shared is not None and shared[0] < seconds and _fits(shared[1], writer_of):
@@ -322,19 +323,19 @@ def _best(
 
 
 def _with_last_wave(
-    plain: Writer, seconds: float, device: DeviceFacts
+    plain: GemmWriter, seconds: float, device: DeviceFacts
 ) -> tuple[float, Tiles] | None:
     """The schedule of ``plain``, which takes ``seconds``, with its last wave shared, and what that takes.
 
     None where there is no such wave, and for tiles of which blocks wait for memory.
     """
-    c, t, (high, wide) = plain.contraction, plain.tiles, plain.grid
+    c, t, (high, wide) = plain.gemm, plain.tiles, plain.grid
     if t.split > 1 or t.warps_k > 1:
         return None
     tiles = c.batches * high * wide
     join, launch = (HALF_JOIN_COST, HALF_LAUNCH) if c.is_half else (JOIN_COST, LAUNCH)
     try:
-        wave = best_last_wave(t, plain.shared_bytes, tiles, c.k, device, join)
+        wave = best_tail_wave(t, plain.shared_bytes, tiles, c.k, device, join)
     except Unsupported:
         return None
     waves = wave.waves(device, join) / _waves(tiles / device.sm_count)
@@ -365,14 +366,14 @@ def warp_run(results: int, depth: int) -> int:
 
 
 def _candidates(
-    c: Contraction, sides: tuple[Side, Side], device: DeviceFacts
+    c: GemmForm, sides: tuple[Side, Side], device: DeviceFacts
 ) -> Iterator[tuple[Tiles, float]]:
     if c.is_half:
         found = [*_boxed_tiles(c, sides, device), *_both_tiles(sides, device), *_half_tiles(sides)]
         found += _few_tiles(c, HALF_FEW_TILES)
     else:
         found = [*_group_tiles(c, sides[1], device), *_warp_tiles(), *_fitted_tiles(c)]
-        found += _few_tiles(c, (*(CODED_TILES if c.is_coded else ()), *FEW_TILES))
+        found += _few_tiles(c, (*(CODED_TILES if c.is_quantized else ()), *FEW_TILES))
     for one, share in found:
         yield one, share
         blocks = _blocks(c, one)
@@ -389,7 +390,7 @@ def _warp_tiles() -> Iterator[tuple[Tiles, float]]:
         yield Tiles(rows, columns, depth, warp_rows, warp_columns, stages, run), share
 
 
-def _fitted_tiles(c: Contraction) -> Iterator[tuple[Tiles, float]]:
+def _fitted_tiles(c: GemmForm) -> Iterator[tuple[Tiles, float]]:
     """For columns that no other tile is as wide as."""
     columns = ceildiv(c.n, 8) * 8
     if not FEW // 2 < columns <= WIDEST_FITTED or columns == FEW:
@@ -399,7 +400,7 @@ def _fitted_tiles(c: Contraction) -> Iterator[tuple[Tiles, float]]:
         yield Tiles(rows, columns, depth, warp_rows, columns, stages, run), share
 
 
-def _wide_tiles(c: Contraction, device: DeviceFacts) -> Iterator[tuple[Tiles, float]]:
+def _wide_tiles(c: GemmForm, device: DeviceFacts) -> Iterator[tuple[Tiles, float]]:
     """For rows that no other tile has whole, or only with many columns that do not exist."""
     if not GROUP_COLUMNS[-2] < c.n <= LONGEST:
         return
@@ -427,7 +428,7 @@ def _half_tiles(sides: tuple[Side, Side]) -> Iterator[tuple[Tiles, float]]:
 
 
 def _boxed_tiles(
-    c: Contraction, sides: tuple[Side, Side], device: DeviceFacts
+    c: GemmForm, sides: tuple[Side, Side], device: DeviceFacts
 ) -> Iterator[tuple[Tiles, float]]:
     """``sides``: as they are, or copies of them."""
     apart = in_batches(c)
@@ -435,7 +436,7 @@ def _boxed_tiles(
         return
     try:
         for side in sides if apart == c else sides_of(apart):
-            boxed(side, apart.batch, GROUP_ROWS, BOTH_DEPTH, c.dtype.itemsize)
+            tma_boxes_of(side, apart.batch, GROUP_ROWS, BOTH_DEPTH, c.dtype.itemsize)
     except Unsupported:
         return
     for rows, columns, stages, share in BOXED_TILES:
@@ -463,7 +464,7 @@ def _may_wait(t: Tiles, sides: tuple[Side, Side]) -> bool:
     return all(n * t.depth <= MOST_WAITING * t.threads for n in lone)
 
 
-def _few_tiles(c: Contraction, tiles: Sequence[Few]) -> Iterator[tuple[Tiles, float]]:
+def _few_tiles(c: GemmForm, tiles: Sequence[Few]) -> Iterator[tuple[Tiles, float]]:
     """Where one operand is short, and the other lies in memory as it is read."""
     short = min(c.m, c.n)
     if short > FEW or c.left.mask is not None or c.right.mask is not None:
@@ -479,7 +480,7 @@ def _few_tiles(c: Contraction, tiles: Sequence[Few]) -> Iterator[tuple[Tiles, fl
         yield Tiles(*shape, run, products=products, warps_k=sharing), share
 
 
-def _even_tiles(c: Contraction, device: DeviceFacts) -> Iterator[tuple[Tiles, float]]:
+def _even_tiles(c: GemmForm, device: DeviceFacts) -> Iterator[tuple[Tiles, float]]:
     """As `_few_tiles`, as wide as shares the other operand evenly: none waits for another's second block."""
     few, many = sorted((c.m, c.n))
     if few > FEW or c.k < 2 * EVEN_DEPTH or c.left.mask is not None or c.right.mask is not None:
@@ -499,7 +500,7 @@ def _even_tiles(c: Contraction, device: DeviceFacts) -> Iterator[tuple[Tiles, fl
         )
 
 
-def _group_tiles(c: Contraction, right: Side, device: DeviceFacts) -> Iterator[tuple[Tiles, float]]:
+def _group_tiles(c: GemmForm, right: Side, device: DeviceFacts) -> Iterator[tuple[Tiles, float]]:
     if device.arch != "sm_90a":
         return
     runs = runs_for(c.k)
@@ -535,11 +536,11 @@ def _splits(blocks: int, turns: int, device: DeviceFacts) -> list[int]:
     return sorted({ceildiv(turns, ceildiv(turns, s)) for s in possible})
 
 
-def _blocks(c: Contraction, t: Tiles) -> int:
+def _blocks(c: GemmForm, t: Tiles) -> int:
     return c.batches * ceildiv(c.m, t.tile_m) * ceildiv(c.n, t.tile_n)
 
 
-def _seconds(c: Contraction, t: Tiles, share: float, device: DeviceFacts) -> float:
+def _seconds(c: GemmForm, t: Tiles, share: float, device: DeviceFacts) -> float:
     """Relative: the work of the busiest multiprocessor, whose blocks share its rate."""
     blocks = _blocks(c, t) * t.split / device.sm_count
     terms = ceildiv(ceildiv(c.k, t.split), t.step) * t.step

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from cuda_agent_backend.codegen.analysis.gemm import Contraction
+from cuda_agent_backend.codegen.analysis.gemm import GemmForm
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted, parameters_of, temporary
 from cuda_agent_backend.codegen.cuda.common.text import indented
-from cuda_agent_backend.codegen.cuda.gemm.tail_wave import last_wave_of
+from cuda_agent_backend.codegen.cuda.gemm.tail_wave import tail_wave_of
 from cuda_agent_backend.codegen.cuda.gemm.tiles import Tiles, read_tiles
-from cuda_agent_backend.codegen.cuda.gemm.writer import TAIL_THREADS, Writer
+from cuda_agent_backend.codegen.cuda.gemm.writer import TAIL_THREADS, GemmWriter
 from cuda_agent_backend.codegen.ir.device import DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.kernel import Kernel
@@ -27,17 +27,17 @@ from sandbox.plan.plan import Launch
 
 
 @dataclass
-class LastWaveWriter(Writer):
+class TailSplitWriter(GemmWriter):
     """Writes a sum of products whose last wave of tiles is shared."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        c, t, shared = self.contraction, self.tiles, self.shared_bytes
+        c, t, shared = self.gemm, self.tiles, self.shared_bytes
         t.check(shared, self.device, c.is_half)
         if self.bands is not None or self.needed.bounds:
             raise Unsupported("a last wave of tiles that have unequal numbers of terms")
         high, wide = self.grid
-        self.wave = last_wave_of(t, shared, c.batches * high * wide, c.k, self.device)
+        self.wave = tail_wave_of(t, shared, c.batches * high * wide, c.k, self.device)
 
     def _at_once(self) -> Emitted:
         size = self.wave.rest * self.wave.parts * self._tile_size
@@ -89,7 +89,7 @@ class LastWaveWriter(Writer):
 
     def _join_tiles(self) -> tuple[str, Launch]:
         """Each block adds up a piece of a tile."""
-        c, wave = self.contraction, self.wave
+        c, wave = self.gemm, self.wave
         pieces = ceildiv(self._made_of_tile // self.output.vector, TAIL_THREADS)
         body = [
             f"const int beyond = blockIdx.x / {pieces}, tile = {wave.whole} + beyond, end = {c.k};",
@@ -134,27 +134,27 @@ class LastWaveWriter(Writer):
 
 def writer_of(
     kernel: Kernel,
-    contraction: Contraction,
+    gemm: GemmForm,
     region: LoweredRegion,
     tiles: Tiles,
     name: str,
     device: DeviceFacts,
-) -> Writer:
+) -> GemmWriter:
     """The writer of a schedule. Raises Unsupported where that does not fit."""
-    kind = LastWaveWriter if tiles.last_wave else Writer
-    return kind(kernel, contraction, region, tiles, name, device)
+    kind = TailSplitWriter if tiles.last_wave else GemmWriter
+    return kind(kernel, gemm, region, tiles, name, device)
 
 
-def emit_contraction(
+def emit_gemm(
     kernel: Kernel,
-    contraction: Contraction | None,
+    gemm: GemmForm | None,
     region: LoweredRegion,
     parameters: Mapping[str, Parameter],
     name: str,
     device: DeviceFacts,
 ) -> Emitted:
     """Raises Unsupported where the kernel is no sum of products, or the schedule does not fit."""
-    if contraction is None:
+    if gemm is None:
         raise Unsupported("no sum of products")
     tiles = read_tiles(parameters)
-    return writer_of(kernel, contraction, region, tiles, name, device).emit()
+    return writer_of(kernel, gemm, region, tiles, name, device).emit()

@@ -17,7 +17,7 @@ RESERVED_BYTES = 1024
 
 
 @dataclass(frozen=True)
-class LastWave:
+class TailWave:
     """``whole`` tiles have a block each and come first; each of the other ``rest`` is shared by ``parts`` blocks."""
 
     whole: int
@@ -53,7 +53,7 @@ def whole_tiles(t: Tiles, shared: int, tiles: int, device: DeviceFacts) -> int:
     return tiles // wave * wave
 
 
-def last_wave_of(t: Tiles, shared: int, tiles: int, terms: int, device: DeviceFacts) -> LastWave:
+def tail_wave_of(t: Tiles, shared: int, tiles: int, terms: int, device: DeviceFacts) -> TailWave:
     """How a schedule shares its last wave.
 
     Args:
@@ -67,19 +67,19 @@ def last_wave_of(t: Tiles, shared: int, tiles: int, terms: int, device: DeviceFa
         Unsupported: nothing is saved, or a block would have no terms.
     """
     whole = whole_tiles(t, shared, tiles, device)
-    found = LastWave(whole, tiles - whole, t.last_wave)
+    found = TailWave(whole, tiles - whole, t.last_wave)
     if not _all_have_some(ceildiv(terms, t.step), t.last_wave):
         raise Unsupported(f"a last wave with {terms} terms for {t.last_wave} blocks")
-    if found.waves(device) >= LastWave(whole, tiles - whole, 1).waves(device):
+    if found.waves(device) >= TailWave(whole, tiles - whole, 1).waves(device):
         raise Unsupported(
             f"a last wave where {found.rest} tiles in {t.last_wave} parts take as long"
         )
     return found
 
 
-def best_last_wave(
+def best_tail_wave(
     t: Tiles, shared: int, tiles: int, terms: int, device: DeviceFacts, join: float
-) -> LastWave:
+) -> TailWave:
     """That of the least time, for `last_wave_of`'s arguments; maybe with one part, which is none.
 
     ``join``: see `LastWave.waves`. Raises Unsupported as `whole_tiles`.
@@ -87,7 +87,7 @@ def best_last_wave(
     whole, steps = whole_tiles(t, shared, tiles, device), ceildiv(terms, t.step)
     longest = max(1, min(MAX_SPLIT, steps // 2))  # shorter shares are not worth a block
     possible = (parts for parts in range(1, longest + 1) if _all_have_some(steps, parts))
-    waves = [LastWave(whole, tiles - whole, parts) for parts in possible]
+    waves = [TailWave(whole, tiles - whole, parts) for parts in possible]
     return min(waves, key=lambda wave: wave.waves(device, join))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import sympy
 
-from cuda_agent_backend.codegen.analysis.gemm import Contraction, Factor, merged
+from cuda_agent_backend.codegen.analysis.gemm import Factor, GemmForm, merged
 from cuda_agent_backend.codegen.cuda.gemm.operands import Side
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.indices import coefficient
@@ -22,14 +22,14 @@ FAR = 2**31
 
 
 @dataclass(frozen=True)
-class Boxed:
+class TmaBoxes:
     """``batch``: the loops over batches that the operand depends on, in the order of the map's last dimensions."""
 
     map: TensorMap
     batch: tuple[sympy.Symbol, ...]
 
 
-def in_batches(c: Contraction) -> Contraction:
+def in_batches(c: GemmForm) -> GemmForm:
     """The same with batches made of loops over rows and columns that are not one with the last of them in memory, as a
     pointwise convolution's images: of a box's dimensions one is rows, and one terms."""
     outer_rows, rows = _apart(c.rows, c.left)
@@ -45,7 +45,7 @@ def _apart(dims: tuple[Dim, ...], factor: Factor) -> tuple[tuple[Dim, ...], tupl
     return dims[:first], dims[first:]
 
 
-def boxed(side: Side, batch: Sequence[Dim], rows: int, depth: int, item: int) -> Boxed:
+def tma_boxes_of(side: Side, batch: Sequence[Dim], rows: int, depth: int, item: int) -> TmaBoxes:
     """The operand in boxes of ``rows`` by ``depth`` terms. Raises Unsupported where it is no such tensor."""
     if side.factor.mask is not None or len(side.rows.dims) != 1 or len(side.inner.dims) != 1:
         raise Unsupported(
@@ -67,7 +67,7 @@ def boxed(side: Side, batch: Sequence[Dim], rows: int, depth: int, item: int) ->
     box = (line, rows if side.along_k else depth, *[1] * (len(dims) - 1))
     shape = (near[1], *(d[1] for d, _ in dims))
     found = TensorMap(side.factor.buffer, shape, strides, box, int(offset))
-    return Boxed(found, tuple(d[0] for d, _ in dims[1:]))
+    return TmaBoxes(found, tuple(d[0] for d, _ in dims[1:]))
 
 
 def _step(index: sympy.Expr, symbol: sympy.Symbol) -> int:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import sympy
 import torch
 
-from cuda_agent_backend.codegen.analysis.gemm import Contraction, Factor, points
+from cuda_agent_backend.codegen.analysis.gemm import Factor, GemmForm, points
 from cuda_agent_backend.codegen.analysis.quantized_operand import fits
 from cuda_agent_backend.codegen.cuda.common.access import LanePrinter
 from cuda_agent_backend.codegen.cuda.common.parts import (
@@ -26,8 +26,8 @@ from cuda_agent_backend.codegen.cuda.common.parts import (
 from cuda_agent_backend.codegen.cuda.common.text import decompose, indented
 from cuda_agent_backend.codegen.cuda.gemm.aligned_operands import aligned_sides, copying, sides_of
 from cuda_agent_backend.codegen.cuda.gemm.banded import (
-    Bands,
-    bands_of,
+    BandedOperands,
+    banded_operands_of,
     ends,
     needed_of,
     needed_tile,
@@ -35,10 +35,10 @@ from cuda_agent_backend.codegen.cuda.gemm.banded import (
     noting,
     share_of_tiles,
 )
-from cuda_agent_backend.codegen.cuda.gemm.filter_taps import MOST_TILES, Taps, taps_of
+from cuda_agent_backend.codegen.cuda.gemm.filter_taps import MOST_TILES, FilterTaps, filter_taps_of
 from cuda_agent_backend.codegen.cuda.gemm.operands import Gather, Output, Side, gather_of, output_of
 from cuda_agent_backend.codegen.cuda.gemm.tiles import Tiles
-from cuda_agent_backend.codegen.cuda.gemm.tma_boxes import Boxed, boxed, in_batches
+from cuda_agent_backend.codegen.cuda.gemm.tma_boxes import TmaBoxes, in_batches, tma_boxes_of
 from cuda_agent_backend.codegen.ir.banded import ALL
 from cuda_agent_backend.codegen.ir.device import DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.ir.failure import Unsupported
@@ -80,11 +80,11 @@ NO_BAND = (
 
 
 @dataclass
-class Writer:
+class GemmWriter:
     """Writes the kernels of one sum of products."""
 
     kernel: Kernel
-    contraction: Contraction
+    gemm: GemmForm
     region: LoweredRegion
     tiles: Tiles
     name: str
@@ -92,8 +92,8 @@ class Writer:
 
     def __post_init__(self) -> None:
         if self.tiles.boxes:
-            self.contraction = in_batches(self.contraction)
-        c = self.contraction
+            self.gemm = in_batches(self.gemm)
+        c = self.gemm
         self.left, self.right = sides_of(c)
         if not all(self._is_readable(side.factor) for side in (self.left, self.right)):
             raise Unsupported("factors of another dtype than their products'")
@@ -103,21 +103,21 @@ class Writer:
         self.copies = aligned_sides(c, self.region, self.name) if self.tiles.aligned else []
         accessed = {*self.reads, *self.writes, *self._align()}
         sizes = [self.region.buffers[b].extent for b in accessed]
-        self._fit_codes()
+        self._fit_quantized()
         self.taps = self._taps()
         self.bands = self._bands()
-        self.needed = ALL if self.taps is not None else needed_of(self.kernel, self.contraction)
+        self.needed = ALL if self.taps is not None else needed_of(self.kernel, self.gemm)
         self.boxes = [self._boxed(side) for side in (self.left, self.right) if self.tiles.boxes]
         self.index = "int64_t" if max(*sizes, c.batches * c.m * c.n) >= WIDE else "int"
 
     def _is_readable(self, factor: Factor) -> bool:
         """Whether an operand is of the products' dtype, or of integers that one part of a split holds."""
         dtype = self._dtype(factor.buffer)
-        return dtype == self.contraction.dtype if factor.zero is None else fits(dtype, factor.zero)
+        return dtype == self.gemm.dtype if factor.zero is None else fits(dtype, factor.zero)
 
-    def _fit_codes(self) -> None:
+    def _fit_quantized(self) -> None:
         """Has codes copied as wide as tiles allow. Raises Unsupported where a kernel cannot read them."""
-        coded = [side for side in (self.left, self.right) if side.factor.is_coded]
+        coded = [side for side in (self.left, self.right) if side.factor.is_quantized]
         if coded and (self.tiles.group or self.tiles.banded):
             raise Unsupported("codes that warp groups read, or of which terms are left out")
         if len(coded) == 2 and any(side.factor.zero for side in coded):
@@ -127,20 +127,20 @@ class Writer:
         self.left, self.right = self._fitted(self.left), self._fitted(self.right)
 
     def _fitted(self, side: Side) -> Side:
-        if not side.factor.is_coded:
+        if not side.factor.is_quantized:
             return side
         length = self.tiles.depth if side.along_k else self._tile(side)
         widths = (v for v in (16, 8, 4) if v <= side.vector and length % v == 0)
         return replace(side, vector=next(widths, 1))
 
     def _output(self) -> Output:
-        return output_of(self.kernel, self.contraction)
+        return output_of(self.kernel, self.gemm)
 
     def emit(self) -> Emitted:
         """Raises Unsupported where the schedule does not fit."""
-        self.tiles.check(self.shared_bytes, self.device, self.contraction.is_half)
-        if self.contraction.batches > MAX_BATCHES:
-            raise Unsupported(f"{self.contraction.batches} batches; at most {MAX_BATCHES}")
+        self.tiles.check(self.shared_bytes, self.device, self.gemm.is_half)
+        if self.gemm.batches > MAX_BATCHES:
+            raise Unsupported(f"{self.gemm.batches} batches; at most {MAX_BATCHES}")
         parts = [self._at_once() if self.tiles.split == 1 else self._split()]
         if self.bands is not None:
             parts.insert(0, self._noting(self.bands))
@@ -173,37 +173,37 @@ class Writer:
         self.reads = sorted({*self._operands, *(b for b in tail if b is not None)})
         return list(added)
 
-    def _boxed(self, side: Side) -> Boxed:
-        item = self.contraction.dtype.itemsize
-        return boxed(side, self.contraction.batch, self._tile(side), self.tiles.depth, item)
+    def _boxed(self, side: Side) -> TmaBoxes:
+        item = self.gemm.dtype.itemsize
+        return tma_boxes_of(side, self.gemm.batch, self._tile(side), self.tiles.depth, item)
 
-    def _taps(self) -> Taps | None:
+    def _taps(self) -> FilterTaps | None:
         """Of a tile's columns, where some tile can do without one."""
-        found = taps_of(self.contraction)
+        found = filter_taps_of(self.gemm)
         if found is None or self.grid[1] > MOST_TILES or found.share(self.tiles.tile_n) == 1.0:
             return None
         if any(side.along_k and side.vector > 1 for side in (self.left, self.right)):
             return None  # neighbouring terms are copied together, left out or not
         return found
 
-    def _bands(self) -> Bands | None:
+    def _bands(self) -> BandedOperands | None:
         """Where the schedule says that terms are left out; then the tail reads what `noting` wrote."""
         if not self.tiles.banded:
             return None
-        found = bands_of(self.contraction, self.region)
+        found = banded_operands_of(self.gemm, self.region)
         if found is None:
             raise Unsupported(NO_BAND)
-        noted = [noted_buffer(self.name, s, self.contraction.batch) for s in self._noted(found)]
+        noted = [noted_buffer(self.name, s, self.gemm.batch) for s in self._noted(found)]
         buffers = self.region.buffers | {one.name: one for one in noted}
         self.region = replace(self.region, buffers=buffers)
         self.reads = [*self.reads, *(one.name for one in noted)]
         return found
 
-    def _noted(self, bands: Bands) -> list[Side]:
+    def _noted(self, bands: BandedOperands) -> list[Side]:
         return [side for side in (self.left, self.right) if side.name in bands.noted]
 
-    def _noting(self, bands: Bands) -> Emitted:
-        texts, launches, batch = [], [], self.contraction.batch
+    def _noting(self, bands: BandedOperands) -> Emitted:
+        texts, launches, batch = [], [], self.gemm.batch
         for side in self._noted(bands):
             size = points(side.rows.dims)
             find = find_lines(side, f"x < {size}", self.index, self._dtype, "find")
@@ -220,7 +220,7 @@ class Writer:
         t = self.tiles
         if self.taps is not None:
             return self.taps.share(t.tile_n)
-        c = self.contraction
+        c = self.gemm
         met = share_of_tiles(self.needed, c.m, c.n, t.tile_m, t.tile_n) if self.needed.bounds else 1
         return met * (1 if self.bands is None else self.bands.share(t.tile_m, t.tile_n, t.step))
 
@@ -245,12 +245,12 @@ class Writer:
 
     def _floats(self, side: Side, rows: int) -> int:
         depth, pairs = self.tiles.depth, self._pairs(side)
-        if side.factor.is_coded:
+        if side.factor.is_quantized:
             lines, length = (rows, depth) if side.along_k else (depth, rows)
             return lines * CODED_PITCH * (ceildiv(length, CODED_PITCH) | 1) // 4
         if self.tiles.both:
             return rows * depth // 2
-        if self.contraction.is_half:
+        if self.gemm.is_half:
             lines, length = (rows, depth) if side.along_k else (depth, rows)
             return lines * (length + HALF_PADDING) // 2
         if side.along_k:
@@ -264,22 +264,22 @@ class Writer:
     @property
     def grid(self) -> tuple[int, int]:
         """Tiles by rows and columns."""
-        c = self.contraction
+        c = self.gemm
         return ceildiv(c.m, self.own_rows), ceildiv(c.n, self.own_columns)
 
     @property
     def own_rows(self) -> int:
         """Rows of a tile whose results no other tile has."""
-        return self.contraction.rows_within(self.tiles.tile_m)
+        return self.gemm.rows_within(self.tiles.tile_m)
 
     @property
     def own_columns(self) -> int:
         """The same of columns."""
-        return self.contraction.columns_within(self.tiles.tile_n)
+        return self.gemm.columns_within(self.tiles.tile_n)
 
     def _launch(self) -> Launch:
         high, wide = self.grid
-        blocks = (high * wide, self.tiles.split, self.contraction.batches)
+        blocks = (high * wide, self.tiles.split, self.gemm.batches)
         outputs = [self._partial] if self.tiles.split > 1 else self.writes
         reads = self._operands if self.tiles.split > 1 else self.reads
         arguments: tuple[Argument, ...] = (*reads, *outputs, *(one.map for one in self.boxes))
@@ -288,7 +288,7 @@ class Writer:
     # --- text ---
 
     def _text(self, tail: Sequence[str]) -> str:
-        c, t = self.contraction, self.tiles
+        c, t = self.gemm, self.tiles
         parameters = self._parameters()
         for side in (self.left, self.right) if t.boxes else ():
             parameters.append(f"const __grid_constant__ ca::tensor_map map_{side.name}")
@@ -343,7 +343,7 @@ class Writer:
 
     def _place(self, number: str, batch: str) -> list[str]:
         """Where a tile is: ``number`` of its batch, expressions as ``batch``."""
-        c, t = self.contraction, self.tiles
+        c, t = self.gemm, self.tiles
         high, wide = self.grid
         return [
             "int tile_m, tile_n;",
@@ -356,7 +356,7 @@ class Writer:
 
     def _places(self) -> list[str]:
         """Functions that say where an operand's elements are."""
-        m, n = self.contraction.m, self.contraction.n
+        m, n = self.gemm.m, self.gemm.n
         return [
             *self._find(self.left, m),
             *self._find(self.right, n),
@@ -367,7 +367,7 @@ class Writer:
     def _bounds(self) -> list[str]:
         """The block's terms, none where no result depends on them. Where it leaves some out, their numbers are those of
         the others, in order."""
-        k, t, taps = self.contraction.k, self.tiles, self.taps
+        k, t, taps = self.gemm.k, self.tiles, self.taps
         needed = needed_tile(self.needed, t.tile_m, t.tile_n)
         if self.bands is not None:
             return self.bands.bounds(t.tile_m, t.tile_n, t.step, t.split, needed)
@@ -409,7 +409,7 @@ class Writer:
         t = self.tiles
         along, pairs = (str(flag).lower() for flag in (side.along_k, self._pairs(side)))
         copying = t.preparing or t.threads
-        if side.factor.is_coded:
+        if side.factor.is_quantized:
             element = STORAGE_TYPES[self._dtype(side.factor.buffer)]
             sizes = f"{rows}, {t.depth}, {along}, {side.vector}, {copying}"
             return f"ca::coded_operand<{element}, {side.factor.zero}, {sizes}>"
@@ -419,7 +419,7 @@ class Writer:
             return (
                 f"ca::wide_half_operand<{self.element}, {rows}, {along}, {side.vector}, {copying}>"
             )
-        if self.contraction.is_half:
+        if self.gemm.is_half:
             sizes = f"{rows}, {t.depth}, {along}, {side.vector}, {copying}"
             return f"ca::half_operand<{self.element}, {sizes}>"
         return f"ca::operand<{rows}, {t.depth}, {along}, {side.vector}, {copying}, {pairs}>"
@@ -432,11 +432,11 @@ class Writer:
                 own = f"{start} + {name.upper()}::{own_row}()"
                 return f"ca::gathered(row_{name}({own}), term_{name})"
             term = "k" if self.taps is None else "term_of(k)"
-            if self.contraction.is_half or (side is self.right and self.tiles.direct):
+            if self.gemm.is_half or (side is self.right and self.tiles.direct):
                 found = f"find_{name}({start} + x, {term}, there)"
                 return f"[&](int x, int k, bool& there) {{ return {found}; }}"
             place = f"bool there; const auto* const from = find_{side.name}({start} + x, {term}, there);"
-            to, kind = ("uint8_t", "codes") if side.factor.is_coded else ("float", "async")
+            to, kind = ("uint8_t", "codes") if side.factor.is_quantized else ("float", "async")
             copied = f"ca::copy_{kind}_if<{side.vector}>(to, from, there);"
             return f"[&]({to}* to, int x, int k) {{ {place} {copied} }}"
 
@@ -467,9 +467,9 @@ class Writer:
 
     def _find(self, side: Side, size: int) -> list[str]:
         guards = [f"x < {size}"] if self._overhangs(side, size) else []
-        whole = self.contraction.k % self.tiles.step == 0 and self.tiles.split == 1
+        whole = self.gemm.k % self.tiles.step == 0 and self.tiles.split == 1
         if self.taps is not None:
-            guards.append(f"k < {self.contraction.k}")
+            guards.append(f"k < {self.gemm.k}")
         elif not whole:
             guards.append("k < end")
         return find_lines(side, " && ".join(guards), self.index, self._dtype, f"find_{side.name}")
@@ -492,7 +492,7 @@ class Writer:
         t, rows = self.tiles, self._tile(side)
         if side.along_k:
             return gather_of(side) if self._one_term(side) else None
-        threads, longest = t.preparing or t.threads, 64 if self.contraction.is_half else 32
+        threads, longest = t.preparing or t.threads, 64 if self.gemm.is_half else 32
         one_row = threads % rows == 0 and t.depth % (threads // rows) == 0 and t.depth <= longest
         return gather_of(side) if one_row else None
 
@@ -512,7 +512,7 @@ class Writer:
             return []
         taps, mask = points(found.taps), side.factor.mask
         present = [*decompose("tap", found.taps, self.index), *self._mask(mask)] if mask else []
-        end = "end" if self.taps is None else str(self.contraction.k)
+        end = "end" if self.taps is None else str(self.gemm.k)
         rows, terms = ("x", side.rows.dims, str(size)), ("k", side.inner.dims, end)
         (own, dims, limit), (away, others, beyond) = (
             (terms, rows) if side.along_k else (rows, terms)
@@ -551,7 +551,7 @@ class Writer:
     @property
     def element(self) -> str:
         """The operands' type in memory."""
-        return STORAGE_TYPES[self.contraction.dtype]
+        return STORAGE_TYPES[self.gemm.dtype]
 
     def _dtype(self, buffer: str) -> torch.dtype:
         return self.region.buffers[buffer].dtype
@@ -560,14 +560,14 @@ class Writer:
     def _anew(self) -> bool:
         """Whether a sum that is not finite may be wrong. 16-bit factors are not split, but those that are not there
         are zeros to the tensor core, whose product with an infinity is none."""
-        return not self.contraction.is_half or self.left.factor.absent or self.right.factor.absent
+        return not self.gemm.is_half or self.left.factor.absent or self.right.factor.absent
 
     def _exact(self) -> list[str]:
         """A sum anew, term by term: for those that are not finite, as infinities do not survive the tensor cores.
 
         And for those that are the largest number, which is what cutting off may make of an overflow.
         """
-        c = self.contraction
+        c = self.gemm
         batch = bool(c.batch)
         beside = [] if self.bands is None else self.bands.beside(self.name, batch)
         if not self._anew:
@@ -630,7 +630,7 @@ class Writer:
 
     def _numbered(self, m: str, n: str) -> list[str]:
         """``row`` and ``column`` of a result of the tile; those that there are none of are left out."""
-        c, t = self.contraction, self.tiles
+        c, t = self.gemm, self.tiles
         inside = [f"m < {self.own_rows}"] if self.own_rows < t.tile_m else []
         inside += [f"row < {c.m}"] if c.m % self.own_rows else []
         inside += [f"n < {self.own_columns}"] if self.own_columns < t.tile_n else []
@@ -643,7 +643,7 @@ class Writer:
     def _tail(self) -> list[str]:
         return [
             *self._repaired(),
-            *tail_lines(self.kernel, self.contraction, self.region, self.output, self.index),
+            *tail_lines(self.kernel, self.gemm, self.region, self.output, self.index),
         ]
 
     def _repaired(self) -> list[str]:
@@ -669,12 +669,12 @@ class Writer:
 
     @property
     def _scales(self) -> list[Body]:
-        factors = (self.contraction.left, self.contraction.right)
+        factors = (self.gemm.left, self.gemm.right)
         return [f.scale for f in factors if f.scale is not None]
 
     def _number(self, side: Side, place: str) -> str:
         """What an operand's element stands for, before it is scaled."""
-        if side.factor.is_coded:
+        if side.factor.is_quantized:
             return f"float(int(*{place}) - {side.factor.zero})"
         return f"ca::widen(*{place})"
 
@@ -690,7 +690,7 @@ class Writer:
         """Values ``a<number>`` and ``b<number>``: what a row and a column are scaled by."""
         if not self._scales:
             return []
-        c = self.contraction
+        c = self.gemm
         printer = LanePrinter(lane, lambda b: f"m_{b}", _no_local, self._dtype, "", width)
         return [
             f"constexpr int L = {width};",
@@ -705,7 +705,7 @@ class Writer:
         infinite scale makes nothing of terms that are 0, and a small one brings back what is too large without it."""
         if not self._scales:
             return []
-        c, output = self.contraction, self.output
+        c, output = self.gemm, self.output
         lane = (c.rows if output.by_rows else c.columns)[-1][0]
         sides = (("a", c.left.scale), ("b", c.right.scale))
         names = [f"{name}{scale.results[0].number}" for name, scale in sides if scale is not None]
@@ -727,7 +727,7 @@ class Writer:
         return f"{self.name}_partial"
 
     def _split(self) -> Emitted:
-        c, t = self.contraction, self.tiles
+        c, t = self.gemm, self.tiles
         elements = c.batches * c.m * c.n
         partial: PlanBuffer = temporary(self._partial, torch.float32, elements * t.split)
         high, wide = (c.n, c.m) if self.output.by_rows else (c.m, c.n)
@@ -742,13 +742,13 @@ class Writer:
     @property
     def _made(self) -> tuple[int, int, int]:
         """How many results the second kernel makes, and how many lines of how many a batch has of them."""
-        c = self.contraction
+        c = self.gemm
         high, wide = (c.n, c.m) if self.output.by_rows else (c.m, c.n)
         return c.batches * c.m * c.n, high, wide
 
     def _keep(self, high: int, wide: int) -> list[str]:
         """Partial sums to memory, as the second kernel will read them."""
-        c, t = self.contraction, self.tiles
+        c, t = self.gemm, self.tiles
         tile_high, tile_wide = (t.tile_n, t.tile_m) if self.output.by_rows else (t.tile_m, t.tile_n)
         slow, fast = ("column0", "row0") if self.output.by_rows else ("row0", "column0")
         at = f"((int64_t(blockIdx.y) * {c.batches} + batch) * {high} + y) * {wide} + x"
@@ -760,7 +760,7 @@ class Writer:
         ]
 
     def _join(self, elements: int, high: int, wide: int) -> tuple[str, Launch]:
-        c, v = self.contraction, self.output.vector
+        c, v = self.gemm, self.output.vector
         name, extra = f"{self.name}_join", self.reads
         body = [
             f"constexpr int L = {v};",
@@ -799,7 +799,7 @@ class Writer:
 
     def _added_up(self, place: str) -> list[str]:
         """``total`` of what blocks found for the results at a place."""
-        c = self.contraction
+        c = self.gemm
         elements = c.batches * c.m * c.n
         return [
             "auto total = ca::splat<float, L>(0.f);",
@@ -839,7 +839,7 @@ def mask_lines(mask: Body, dtype_of: Callable[[str], torch.dtype]) -> list[str]:
 
 
 def tail_lines(
-    kernel: Kernel, c: Contraction, region: LoweredRegion, output: Output, index: str
+    kernel: Kernel, c: GemmForm, region: LoweredRegion, output: Output, index: str
 ) -> list[str]:
     """What is made of ``total``, results from ``row`` and ``column`` on, and where it is stored."""
     lane = (c.rows if output.by_rows else c.columns)[-1][0]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import sympy
 
-from cuda_agent_backend.codegen.analysis.gemm import contraction_of
+from cuda_agent_backend.codegen.analysis.gemm import gemm_of
 from cuda_agent_backend.codegen.analysis.passes import Pass
 from cuda_agent_backend.codegen.cuda.common.access import POSITION, Flat
 from cuda_agent_backend.codegen.cuda.common.parts import needs_wide
@@ -87,7 +87,7 @@ def traffic_of(kernel: Kernel, region: LoweredRegion) -> float:
     read = sum(min(n, buffers[b].extent) * buffers[b].dtype.itemsize for b, n in reached.items())
     stored = {s.buffer for st in kernel.stages for s in st.stores}
     written = sum(buffers[b].extent * buffers[b].dtype.itemsize for b in stored)
-    product = contraction_of(kernel)
+    product = gemm_of(kernel)
     terms = 0 if product is None else product.batches * product.m * product.n * product.k
     return max(read + written, terms / TERMS_PER_BYTE, LEAST_TRAFFIC)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from cuda_agent_backend.codegen.analysis.gemm import Contraction
+from cuda_agent_backend.codegen.analysis.gemm import GemmForm
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted
 from cuda_agent_backend.codegen.cuda.conv.halo.schedules import halo_schedules
 from cuda_agent_backend.codegen.cuda.conv.halo.writer import PARTS, PRELUDE, SKETCH, emit_halo
@@ -38,7 +38,7 @@ class BoxParams:
     )
 
 
-class Halo(KernelFamily[BoxParams, Contraction]):
+class Halo(KernelFamily[BoxParams, GemmForm]):
     name = SKETCH
     title = "Convolutions that copy their image once"
     docs = (
@@ -47,15 +47,15 @@ class Halo(KernelFamily[BoxParams, Contraction]):
     params = BoxParams
     place = Place.BOXED
 
-    def match(self, problem: Problem) -> Contraction | NotCovered:
+    def match(self, problem: Problem) -> GemmForm | NotCovered:
         return problem.numbers or NotCovered("no matrix product of numbers")
 
-    def schedules(self, match: Contraction, problem: Problem) -> list[Parameters]:
+    def schedules(self, match: GemmForm, problem: Problem) -> list[Parameters]:
         kernel, region, device = problem.kernel, problem.region, problem.device
         return by_accuracy(device, lambda n: halo_schedules(kernel, match, region, device, n))
 
     def emit(
-        self, match: Contraction, problem: Problem, given: Mapping[str, Parameter], name: str
+        self, match: GemmForm, problem: Problem, given: Mapping[str, Parameter], name: str
     ) -> Emitted:
         return emit_halo(problem.kernel, match, problem.region, given, name, problem.device)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import sympy
 
-from cuda_agent_backend.codegen.analysis.gemm import Contraction, Factor, points
+from cuda_agent_backend.codegen.analysis.gemm import Factor, GemmForm, points
 from cuda_agent_backend.codegen.ir.indices import coefficient
 from cuda_agent_backend.codegen.ir.kernel import Dim
 
@@ -69,10 +69,10 @@ class Halo:
         return math.prod(-(-axis.row[1] // rows) for axis, rows in zip(self.axes, box, strict=True))
 
 
-def halo_of(c: Contraction) -> Halo | None:
+def halo_of(c: GemmForm) -> Halo | None:
     """None where this is no convolution of an image whose places or channels are next to each other."""
     left, right = c.left, c.right
-    if c.is_half or c.is_coded or c.window or right.mask is not None:
+    if c.is_half or c.is_quantized or c.window or right.mask is not None:
         return None
     steps = {s: coefficient(left.index, s) or 0 for s, _ in (*c.rows, *c.inner)}
     if min(steps.values()) < 1:
@@ -85,12 +85,12 @@ def halo_of(c: Contraction) -> Halo | None:
     return next((halo for halo in found if halo is not None), None)
 
 
-def with_any_weights(c: Contraction) -> Contraction:
+def with_any_weights(c: GemmForm) -> GemmForm:
     """``c`` as if each column had weights for all taps."""
     return replace(c, right=replace(c.right, mask=None))
 
 
-def _with_channel(c: Contraction, channel: Dim, steps: dict[sympy.Symbol, int]) -> Halo | None:
+def _with_channel(c: GemmForm, channel: Dim, steps: dict[sympy.Symbol, int]) -> Halo | None:
     """Of which all other terms are taps, or one tap where there are none.
 
     To the kernel, neighbours on a line may be what channels are elsewhere, and channels taps along the batch.

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from cuda_agent_backend.codegen.analysis.gemm import Contraction
+from cuda_agent_backend.codegen.analysis.gemm import GemmForm
 from cuda_agent_backend.codegen.cuda.conv.halo.match import Halo, halo_of
 from cuda_agent_backend.codegen.cuda.conv.halo.writer import (
     CHUNK,
@@ -64,7 +64,7 @@ ALONE = 1.1
 
 def halo_schedules(
     kernel: Kernel,
-    found: Contraction,
+    found: GemmForm,
     region: LoweredRegion,
     device: DeviceFacts,
     products: int = 6,
@@ -111,7 +111,7 @@ def best_of_tiles(
     return list(chosen.values())
 
 
-def _all(found: Contraction, halo: Halo) -> Iterator[Boxed]:
+def _all(found: GemmForm, halo: Halo) -> Iterator[Boxed]:
     boxes = [box for rows in ROWS for box in best_boxes(halo, rows)]
     for box, (warp_m, warp_n) in itertools.product(boxes, WARPS):
         tile_m = ceildiv(math.prod(box), warp_m) * warp_m
@@ -149,7 +149,7 @@ def _sides(size: int, rows: int, allowed: tuple[int, ...]) -> list[int]:
 
 
 def _clocks(
-    found: Contraction,
+    found: GemmForm,
     halo: Halo,
     box: tuple[int, ...],
     tile: Tile,

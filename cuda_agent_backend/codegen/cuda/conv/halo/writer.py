@@ -17,14 +17,14 @@ from dataclasses import dataclass, replace
 import sympy
 import torch
 
-from cuda_agent_backend.codegen.analysis.gemm import Contraction
+from cuda_agent_backend.codegen.analysis.gemm import GemmForm
 from cuda_agent_backend.codegen.cuda.common.access import is_aligned
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted, parameters_of, temporary
 from cuda_agent_backend.codegen.cuda.common.text import decompose, indented
 from cuda_agent_backend.codegen.cuda.conv.halo.match import Halo, halo_of
 from cuda_agent_backend.codegen.cuda.gemm.operands import Output
 from cuda_agent_backend.codegen.cuda.gemm.tiles import Tiles
-from cuda_agent_backend.codegen.cuda.gemm.writer import MAX_BATCHES, Writer, mask_lines
+from cuda_agent_backend.codegen.cuda.gemm.writer import MAX_BATCHES, GemmWriter, mask_lines
 from cuda_agent_backend.codegen.ir.device import MAX_THREADS, DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.indices import coefficient
@@ -47,7 +47,7 @@ MAX_GRID = 1 << 30
 
 
 @dataclass
-class HaloWriter(Writer):
+class HaloWriter(GemmWriter):
     """Writes the kernels of a convolution whose blocks have boxes. ``tiles`` has the sizes that follow from ``box``."""
 
     halo: Halo
@@ -80,7 +80,7 @@ class HaloWriter(Writer):
         if self.weight_words >= WIDE:
             raise Unsupported("split weights of more words than 32 bits count")
         self.tiles.check(self.shared_bytes, self.device)
-        batches = self.contraction.batches
+        batches = self.gemm.batches
         if self.grid[0] * self.grid[1] > MAX_GRID or batches > MAX_BATCHES:
             raise Unsupported(f"{self.grid} blocks for each of {batches} groups")
 
@@ -105,7 +105,7 @@ class HaloWriter(Writer):
     @property
     def outputs(self) -> int:
         """Columns that tiles share out."""
-        return self.contraction.n
+        return self.gemm.n
 
     @property
     def own_rows(self) -> int:
@@ -119,7 +119,7 @@ class HaloWriter(Writer):
     def weight_words(self) -> int:
         """Of the weights' parts, and of one step behind them that is read and not used."""
         wide = self.grid[1]
-        return (self.contraction.batches * wide * self.steps + 1) * self._step_words
+        return (self.gemm.batches * wide * self.steps + 1) * self._step_words
 
     @property
     def _step_words(self) -> int:
@@ -133,7 +133,7 @@ class HaloWriter(Writer):
 
     def _weights(self) -> tuple[str, Launch]:
         """The kernel that splits weights: one word of each part by a thread, in the order in which lanes read them."""
-        c, t, right = self.contraction, self.tiles, self.contraction.right
+        c, t, right = self.gemm, self.tiles, self.gemm.right
         together = 1 if t.warp_n // 8 % 2 else 2
         part = t.tile_n * CHUNK // 2
         words = self.weight_words // self.parts  # those of the last step are zeros
@@ -188,11 +188,11 @@ class HaloWriter(Writer):
     def _launch(self) -> Launch:
         high, wide = self.grid
         arguments = (*self.reads, self._split_weights, *self.writes)
-        blocks, threads = (high * wide, self.contraction.batches, 1), (self.tiles.threads, 1, 1)
+        blocks, threads = (high * wide, self.gemm.batches, 1), (self.tiles.threads, 1, 1)
         return Launch(self.name, blocks, threads, self.shared_bytes, arguments)
 
     def _text(self, tail: Sequence[str]) -> str:
-        c, t, left = self.contraction, self.tiles, self.contraction.left
+        c, t, left = self.gemm, self.tiles, self.gemm.left
         apart = coefficient(left.index, self.halo.channel[0])
         weights = f"{self._split_weights} + (batch * {self.grid[1]} + tile_n) * {self.steps * self._step_words}"
         rows, columns = t.tile_m, self.stored_columns
@@ -253,7 +253,7 @@ class HaloWriter(Writer):
     @property
     def _near(self) -> int:
         """Channels that are next to each other in memory and copied together; 0 where they lie apart."""
-        (channel, count), index = self.halo.channel, self.contraction.left.index
+        (channel, count), index = self.halo.channel, self.gemm.left.index
         if coefficient(index, channel) != 1:
             return 0
         return next(
@@ -275,7 +275,7 @@ class HaloWriter(Writer):
 
     def _place_of_position(self) -> list[str]:
         """``place``: the element of the image's first channel at a position of the halo, and whether there is one."""
-        left, lines, inside = self.contraction.left, [f"const int {self.halo.channel[0]} = 0;"], []
+        left, lines, inside = self.gemm.left, [f"const int {self.halo.channel[0]} = 0;"], []
         sizes = self.halo.places(self.box)
         moved = [sympy.Symbol(f"by_{axis.row[0]}") for axis in self.halo.axes]
         for axis, place in zip(self.halo.axes, moved, strict=True):
@@ -339,7 +339,7 @@ class HaloWriter(Writer):
     @property
     def _is_column(self) -> str:
         """Whether a column of a tile is none beyond the last."""
-        return f"column < {self.contraction.n}"
+        return f"column < {self.gemm.n}"
 
     def _each_result(self, body: Sequence[str]) -> list[str]:
         """Row by row, where a thread's results are in few: what there is to work out of a row takes long enough."""
@@ -420,7 +420,7 @@ def steps_of(halo: Halo) -> int:
 
 def halo_writer(
     kernel: Kernel,
-    found: Contraction,
+    found: GemmForm,
     region: LoweredRegion,
     parameters: Mapping[str, Parameter],
     name: str,
@@ -465,7 +465,7 @@ def _box_of(text: Parameter | None, halo: Halo) -> tuple[int, ...]:
 
 def emit_halo(
     kernel: Kernel,
-    found: Contraction,
+    found: GemmForm,
     region: LoweredRegion,
     parameters: Mapping[str, Parameter],
     name: str,

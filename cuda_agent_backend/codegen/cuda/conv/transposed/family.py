@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cuda_agent_backend.codegen.analysis.gemm import Contraction
+from cuda_agent_backend.codegen.analysis.gemm import GemmForm
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted
 from cuda_agent_backend.codegen.cuda.conv.halo.family import BoxParams, by_accuracy, halo_headers
 from cuda_agent_backend.codegen.cuda.conv.halo.writer import SKETCH as HALO
-from cuda_agent_backend.codegen.cuda.conv.transposed.schedules import phased_schedules
-from cuda_agent_backend.codegen.cuda.conv.transposed.writer import PRELUDE, SKETCH, emit_phases
+from cuda_agent_backend.codegen.cuda.conv.transposed.schedules import sub_pixel_schedules
+from cuda_agent_backend.codegen.cuda.conv.transposed.writer import PRELUDE, SKETCH, emit_sub_pixel
 from cuda_agent_backend.codegen.cuda.family import KernelFamily, Parameters, Place, Problem
 from cuda_agent_backend.codegen.ir.failure import NotCovered
 from cuda_agent_backend.codegen.ir.schedule import Parameter
 
 
-class TransposedConvolution(KernelFamily[BoxParams, Contraction]):
+class TransposedConvolution(KernelFamily[BoxParams, GemmForm]):
     name = SKETCH
     title = "Transposed convolutions with all phases in a block"
     docs = (
@@ -26,17 +26,17 @@ class TransposedConvolution(KernelFamily[BoxParams, Contraction]):
     like = HALO
     place = Place.BOXED
 
-    def match(self, problem: Problem) -> Contraction | NotCovered:
+    def match(self, problem: Problem) -> GemmForm | NotCovered:
         return problem.numbers or NotCovered("no matrix product of numbers")
 
-    def schedules(self, match: Contraction, problem: Problem) -> list[Parameters]:
+    def schedules(self, match: GemmForm, problem: Problem) -> list[Parameters]:
         kernel, region, device = problem.kernel, problem.region, problem.device
-        return by_accuracy(device, lambda n: phased_schedules(kernel, match, region, device, n))
+        return by_accuracy(device, lambda n: sub_pixel_schedules(kernel, match, region, device, n))
 
     def emit(
-        self, match: Contraction, problem: Problem, given: Mapping[str, Parameter], name: str
+        self, match: GemmForm, problem: Problem, given: Mapping[str, Parameter], name: str
     ) -> Emitted:
-        return emit_phases(problem.kernel, match, problem.region, given, name, problem.device)
+        return emit_sub_pixel(problem.kernel, match, problem.region, given, name, problem.device)
 
     def headers(self, given: Mapping[str, Parameter], halves: bool) -> tuple[str, ...]:
         return (*halo_headers(halves), PRELUDE)

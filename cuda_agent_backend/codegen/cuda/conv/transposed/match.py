@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import sympy
 
-from cuda_agent_backend.codegen.analysis.gemm import Contraction, by_memory, points
+from cuda_agent_backend.codegen.analysis.gemm import GemmForm, by_memory, points
 from cuda_agent_backend.codegen.cuda.conv.halo.match import Halo, halo_of, with_any_weights
 from cuda_agent_backend.codegen.cuda.gemm.filter_taps import holds, is_known
 from cuda_agent_backend.codegen.ir.indices import coefficient
@@ -22,11 +22,11 @@ Pair = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
-class Phases:
-    """``contraction``: with columns in this order: phases that are stored apart, channels, phases next to each other;
+class SubPixelPhases:
+    """``gemm``: with columns in this order: phases that are stored apart, channels, phases next to each other;
     ``dims``: the phases' loops; ``near``: how many are next to each other; ``taps``: by phase, which have weights."""
 
-    contraction: Contraction
+    gemm: GemmForm
     halo: Halo
     dims: tuple[Dim, ...]
     near: int
@@ -39,7 +39,7 @@ class Phases:
     @property
     def outputs(self) -> int:
         """Channels of the output."""
-        return self.contraction.n // self.count
+        return self.gemm.n // self.count
 
     @property
     def visits(self) -> list[Visit]:
@@ -57,7 +57,7 @@ class Phases:
         ]
 
 
-def phases_of(kernel: Kernel, c: Contraction) -> Phases | None:
+def phases_of(kernel: Kernel, c: GemmForm) -> SubPixelPhases | None:
     """None where this is no convolution, or no loop of its columns is one of phases."""
     halo = halo_of(with_any_weights(c))
     if halo is None or (c.right.mask is not None and not c.right.absent):
@@ -76,10 +76,10 @@ def phases_of(kernel: Kernel, c: Contraction) -> Phases | None:
     front, last = (dims[:-1], dims[-1:]) if 0 < steps[0] < steps[1] else (dims, ())
     ordered = replace(c, columns=(*front, *apart, *last))
     taps = tuple(tuple(_taps_of(mask, halo, dims, phase)) for phase in _points(dims))
-    return Phases(ordered, halo, dims, points(last), taps)
+    return SubPixelPhases(ordered, halo, dims, points(last), taps)
 
 
-def _woven(c: Contraction, stored: sympy.Expr) -> list[Dim]:
+def _woven(c: GemmForm, stored: sympy.Expr) -> list[Dim]:
     """Loops of the columns whose results lie between those of neighbouring rows and fill what is there."""
     steps = {coefficient(stored, s) for s, _ in c.rows}
     found = [d for d in c.columns if d[1] * (coefficient(stored, d[0]) or 0) in steps]

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator
 
-from cuda_agent_backend.codegen.analysis.gemm import Contraction
+from cuda_agent_backend.codegen.analysis.gemm import GemmForm
 from cuda_agent_backend.codegen.cuda.conv.halo.schedules import (
     FEWEST_THREADS,
     FRAGMENT_CLOCKS,
@@ -27,14 +27,14 @@ from cuda_agent_backend.codegen.cuda.conv.halo.schedules import (
     whole_warps,
 )
 from cuda_agent_backend.codegen.cuda.conv.halo.writer import CHUNK, PARTS, is_narrow, place_bytes
-from cuda_agent_backend.codegen.cuda.conv.transposed.match import Phases, phases_of
+from cuda_agent_backend.codegen.cuda.conv.transposed.match import SubPixelPhases, phases_of
 from cuda_agent_backend.codegen.cuda.conv.transposed.writer import (
     MOST_PHASES,
     MOST_VISITS,
     SKETCH,
-    phased_steps,
-    phased_writer,
     registers_of,
+    sub_pixel_steps,
+    sub_pixel_writer,
 )
 from cuda_agent_backend.codegen.cuda.gemm.tiles import REGISTERS
 from cuda_agent_backend.codegen.ir.device import DeviceFacts, ceildiv
@@ -64,9 +64,9 @@ STORE_CLOCKS = 0.2
 """What writing a result takes: the memory's share of a multiprocessor."""
 
 
-def phased_schedules(
+def sub_pixel_schedules(
     kernel: Kernel,
-    found: Contraction,
+    found: GemmForm,
     region: LoweredRegion,
     device: DeviceFacts,
     products: int = 6,
@@ -84,11 +84,11 @@ def phased_schedules(
     )
     return best_of_tiles(
         ((tile, boxed_parameters(SKETCH, box, tile, products)) for box, tile in ranked),
-        lambda own: phased_writer(kernel, found, region, own, "k", device),
+        lambda own: sub_pixel_writer(kernel, found, region, own, "k", device),
     )
 
 
-def _all(outputs: int, phases: Phases, parts: int) -> Iterator[Boxed]:
+def _all(outputs: int, phases: SubPixelPhases, parts: int) -> Iterator[Boxed]:
     boxes = [box for rows in ROWS for box in best_boxes(phases.halo, rows)]
     for box, (warp_m, warp_n) in itertools.product(boxes, WARPS):
         registers = registers_of(phases.count, warp_m, warp_n, parts)
@@ -101,8 +101,8 @@ def _all(outputs: int, phases: Phases, parts: int) -> Iterator[Boxed]:
 
 
 def _clocks(
-    found: Contraction,
-    phases: Phases,
+    found: GemmForm,
+    phases: SubPixelPhases,
     box: tuple[int, ...],
     tile: Tile,
     device: DeviceFacts,
@@ -111,7 +111,7 @@ def _clocks(
     """Of the busiest multiprocessor, about."""
     tile_m, tile_n, warp_m, warp_n = tile
     halo, warps = phases.halo, tile_m // warp_m * (tile_n // warp_n)
-    channels, steps = halo.channel[1], phased_steps(phases)
+    channels, steps = halo.channel[1], sub_pixel_steps(phases)
     chunks = ceildiv(channels, CHUNK)
     loads = (chunks - is_narrow(channels)) * len({tap for tap, _ in phases.visits})
     loads += len(phases.pairs) * is_narrow(channels)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from cuda_agent_backend.codegen.analysis.gemm import Contraction
+from cuda_agent_backend.codegen.analysis.gemm import GemmForm
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted
 from cuda_agent_backend.codegen.cuda.common.text import indented
 from cuda_agent_backend.codegen.cuda.conv.halo.writer import (
@@ -21,8 +21,8 @@ from cuda_agent_backend.codegen.cuda.conv.halo.writer import (
     is_narrow,
     read_boxed,
 )
-from cuda_agent_backend.codegen.cuda.conv.transposed.match import Phases, phases_of
-from cuda_agent_backend.codegen.cuda.gemm.filter_taps import Taps
+from cuda_agent_backend.codegen.cuda.conv.transposed.match import SubPixelPhases, phases_of
+from cuda_agent_backend.codegen.cuda.gemm.filter_taps import FilterTaps
 from cuda_agent_backend.codegen.cuda.gemm.operands import Output
 from cuda_agent_backend.codegen.cuda.gemm.tiles import REGISTERS
 from cuda_agent_backend.codegen.ir.device import DeviceFacts, ceildiv
@@ -42,10 +42,10 @@ OWN_REGISTERS = 20
 
 
 @dataclass
-class PhasedWriter(HaloWriter):
+class SubPixelWriter(HaloWriter):
     """Writes the kernels of a transposed convolution whose blocks have all phases of a box."""
 
-    phases: Phases
+    phases: SubPixelPhases
 
     def _output(self) -> Output:
         """Phases that are next to each other, then the next row's."""
@@ -56,7 +56,7 @@ class PhasedWriter(HaloWriter):
             else replace(found, across=self.phases.near)
         )
 
-    def _taps(self) -> Taps | None:
+    def _taps(self) -> FilterTaps | None:
         return None  # no block lacks any
 
     def emit(self) -> Emitted:
@@ -81,7 +81,7 @@ class PhasedWriter(HaloWriter):
 
     @property
     def steps(self) -> int:
-        return phased_steps(self.phases)
+        return sub_pixel_steps(self.phases)
 
     @property
     def _apart(self) -> int:
@@ -185,7 +185,7 @@ def registers_of(phases: int, warp_m: int, warp_n: int, parts: int) -> int:
     return OWN_REGISTERS + (phases + 1) * own + 4 * parts * (warp_m // 16 + warp_n // 8)
 
 
-def phased_steps(phases: Phases) -> int:
+def sub_pixel_steps(phases: SubPixelPhases) -> int:
     """Products of 16 terms for each result of all phases together."""
     channels, visits = phases.halo.channel[1], len(phases.visits)
     if is_narrow(channels):
@@ -193,14 +193,14 @@ def phased_steps(phases: Phases) -> int:
     return ceildiv(channels, CHUNK) * visits
 
 
-def phased_writer(
+def sub_pixel_writer(
     kernel: Kernel,
-    found: Contraction,
+    found: GemmForm,
     region: LoweredRegion,
     parameters: Mapping[str, Parameter],
     name: str,
     device: DeviceFacts,
-) -> PhasedWriter:
+) -> SubPixelWriter:
     """Raises Unsupported where this is no such convolution, or the schedule does not fit."""
     phases = phases_of(kernel, found)
     if phases is None:
@@ -208,17 +208,17 @@ def phased_writer(
     if phases.count > MOST_PHASES or len(phases.visits) > MOST_VISITS:
         raise Unsupported(f"{phases.count} phases and {len(phases.visits)} of their taps")
     box, tiles, parts = read_boxed(parameters, phases.halo)
-    ordered, halo = phases.contraction, phases.halo
-    return PhasedWriter(kernel, ordered, region, tiles, name, device, halo, box, parts, phases)
+    ordered, halo = phases.gemm, phases.halo
+    return SubPixelWriter(kernel, ordered, region, tiles, name, device, halo, box, parts, phases)
 
 
-def emit_phases(
+def emit_sub_pixel(
     kernel: Kernel,
-    found: Contraction,
+    found: GemmForm,
     region: LoweredRegion,
     parameters: Mapping[str, Parameter],
     name: str,
     device: DeviceFacts,
 ) -> Emitted:
     """Raises Unsupported where the kernel is no such convolution, or the schedule does not fit."""
-    return phased_writer(kernel, found, region, parameters, name, device).emit()
+    return sub_pixel_writer(kernel, found, region, parameters, name, device).emit()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cuda_agent_backend.codegen.analysis.gemm import Contraction
+from cuda_agent_backend.codegen.analysis.gemm import GemmForm
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted
 from cuda_agent_backend.codegen.cuda.family import KernelFamily, Parameters, Place, Problem
 from cuda_agent_backend.codegen.cuda.gemm.family import gemm_headers
@@ -18,21 +18,21 @@ from cuda_agent_backend.codegen.ir.failure import NotCovered
 from cuda_agent_backend.codegen.ir.schedule import Parameter
 
 
-class ShortK(KernelFamily[ShortLayout, Contraction]):
+class ShortK(KernelFamily[ShortLayout, GemmForm]):
     name = SKETCH
     title = "Sums of few terms with many results"
     docs = ""
     params = ShortLayout
     place = Place.FIRST
 
-    def match(self, problem: Problem) -> Contraction | NotCovered:
+    def match(self, problem: Problem) -> GemmForm | NotCovered:
         return problem.numbers or NotCovered("no matrix product of numbers")
 
-    def schedules(self, match: Contraction, problem: Problem) -> list[Parameters]:
+    def schedules(self, match: GemmForm, problem: Problem) -> list[Parameters]:
         return short_schedules(problem.kernel, match, problem.device)
 
     def emit(
-        self, match: Contraction, problem: Problem, given: Mapping[str, Parameter], name: str
+        self, match: GemmForm, problem: Problem, given: Mapping[str, Parameter], name: str
     ) -> Emitted:
         return emit_short(problem.kernel, match, problem.region, given, name, problem.device)
 

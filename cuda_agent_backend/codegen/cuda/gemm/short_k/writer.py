@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from cuda_agent_backend.codegen.analysis.gemm import Contraction
+from cuda_agent_backend.codegen.analysis.gemm import GemmForm
 from cuda_agent_backend.codegen.cuda.common.parts import (
     Emitted,
     buffers_of,
@@ -73,19 +73,19 @@ class ShortLayout:
             raise Unsupported(f"{self.threads} threads, {self.lanes} of them side by side")
 
 
-def _sizes(found: Contraction, output: Output) -> tuple[int, int]:
+def _sizes(found: GemmForm, output: Output) -> tuple[int, int]:
     """Results along memory, and across."""
     return (found.m, found.n) if output.by_rows else (found.n, found.m)
 
 
-def _covers(found: Contraction, output: Output) -> bool:
+def _covers(found: GemmForm, output: Output) -> bool:
     if found.is_half or found.left.absent or found.right.absent:
         return False
     return not output.across and found.k <= MOST_TERMS and found.batches <= MAX_GRID
 
 
 def short_schedules(
-    kernel: Kernel, found: Contraction, device: DeviceFacts
+    kernel: Kernel, found: GemmForm, device: DeviceFacts
 ) -> list[dict[str, Parameter]]:
     """Schedules worth trying, best first; none where it is not writing that takes the time."""
     output = output_of(kernel, found)
@@ -113,7 +113,7 @@ def short_schedules(
 @dataclass
 class _Writer:
     kernel: Kernel
-    found: Contraction
+    found: GemmForm
     region: LoweredRegion
     layout: ShortLayout
     output: Output
@@ -257,7 +257,7 @@ class _Writer:
 
 def emit_short(
     kernel: Kernel,
-    found: Contraction,
+    found: GemmForm,
     region: LoweredRegion,
     parameters: Mapping[str, Parameter],
     name: str,

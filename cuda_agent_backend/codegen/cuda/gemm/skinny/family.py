@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cuda_agent_backend.codegen.analysis.gemm import Contraction
+from cuda_agent_backend.codegen.analysis.gemm import GemmForm
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted
 from cuda_agent_backend.codegen.cuda.family import KernelFamily, Parameters, Place, Problem
 from cuda_agent_backend.codegen.cuda.gemm.skinny.writer import SKETCH, direct_schedules, emit_direct
@@ -21,20 +21,20 @@ class SkinnyParams:
     threads: int = integer("threads of a block", most=MAX_THREADS)
 
 
-class Skinny(KernelFamily[SkinnyParams, Contraction]):
+class Skinny(KernelFamily[SkinnyParams, GemmForm]):
     name = SKETCH
     title = "Products with few columns"
     docs = ""
     params = SkinnyParams
     place = Place.FIRST
 
-    def match(self, problem: Problem) -> Contraction | NotCovered:
+    def match(self, problem: Problem) -> GemmForm | NotCovered:
         return problem.numbers or NotCovered("no matrix product of numbers")
 
-    def schedules(self, match: Contraction, problem: Problem) -> list[Parameters]:
+    def schedules(self, match: GemmForm, problem: Problem) -> list[Parameters]:
         return direct_schedules(match, problem.device)
 
     def emit(
-        self, match: Contraction, problem: Problem, given: Mapping[str, Parameter], name: str
+        self, match: GemmForm, problem: Problem, given: Mapping[str, Parameter], name: str
     ) -> Emitted:
         return emit_direct(problem.kernel, match, problem.region, given, name, problem.device)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import sympy
 
-from cuda_agent_backend.codegen.analysis.gemm import Contraction, Factor, points
+from cuda_agent_backend.codegen.analysis.gemm import Factor, GemmForm, points
 from cuda_agent_backend.codegen.cuda.common.access import Flat, LanePrinter, flat_body, local_reader
 from cuda_agent_backend.codegen.cuda.common.parts import (
     Emitted,
@@ -97,7 +97,7 @@ class Shape:
         return (*self.columns[:-1], *self.taps, self.columns[-1])
 
 
-def shape_of(found: Contraction) -> Shape | None:
+def shape_of(found: GemmForm) -> Shape | None:
     """None where this sketch does not fit."""
     if found.is_half or found.constant != 1:
         return None
@@ -134,7 +134,7 @@ def _known(factor: Factor) -> bool:
     return all(i.op == "index_expr" or i.op in OPERATIONS for i in steps)
 
 
-def direct_schedules(found: Contraction, device: DeviceFacts) -> list[dict[str, Parameter]]:
+def direct_schedules(found: GemmForm, device: DeviceFacts) -> list[dict[str, Parameter]]:
     """Schedules worth trying, best first; none where tiles for tensor cores are well filled."""
     shape = shape_of(found)
     if shape is None or found.n * _present(found, shape) > MOST_FILLED:
@@ -145,7 +145,7 @@ def direct_schedules(found: Contraction, device: DeviceFacts) -> list[dict[str, 
     return [{"sketch": SKETCH, "rows": r, "threads": THREADS} for r in enough[:2]]
 
 
-def _present(found: Contraction, shape: Shape) -> float:
+def _present(found: GemmForm, shape: Shape) -> float:
     """Of the products of columns and taps, those that there are."""
     mask, both = found.right.mask, (*shape.columns, *shape.taps)
     if mask is None:
@@ -175,7 +175,7 @@ class _Writer:
     """Writes the kernel. ``places``: distances and conditions of the left elements that a thread reads, by number."""
 
     kernel: Kernel
-    found: Contraction
+    found: GemmForm
     region: LoweredRegion
     shape: Shape
     rows: int
@@ -480,7 +480,7 @@ def _not_negative(wanted: sympy.Expr, ranges: Ranges) -> str:
 
 def emit_direct(
     kernel: Kernel,
-    found: Contraction,
+    found: GemmForm,
     region: LoweredRegion,
     parameters: Mapping[str, Parameter],
     name: str,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cuda_agent_backend.codegen.analysis.gemm import Contraction
+from cuda_agent_backend.codegen.analysis.gemm import GemmForm
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted
 from cuda_agent_backend.codegen.cuda.family import KernelFamily, Parameters, Place, Problem
 from cuda_agent_backend.codegen.cuda.gemm.small.writer import (
@@ -17,20 +17,20 @@ from cuda_agent_backend.codegen.ir.failure import NotCovered
 from cuda_agent_backend.codegen.ir.schedule import Parameter
 
 
-class Small(KernelFamily[SmallLayout, Contraction]):
+class Small(KernelFamily[SmallLayout, GemmForm]):
     name = SKETCH
     title = "Many small products"
     docs = ""
     params = SmallLayout
     place = Place.TILED_FIRST
 
-    def match(self, problem: Problem) -> Contraction | NotCovered:
+    def match(self, problem: Problem) -> GemmForm | NotCovered:
         return problem.numbers or NotCovered("no matrix product of numbers")
 
-    def schedules(self, match: Contraction, problem: Problem) -> list[Parameters]:
+    def schedules(self, match: GemmForm, problem: Problem) -> list[Parameters]:
         return small_schedules(match)
 
     def emit(
-        self, match: Contraction, problem: Problem, given: Mapping[str, Parameter], name: str
+        self, match: GemmForm, problem: Problem, given: Mapping[str, Parameter], name: str
     ) -> Emitted:
         return emit_small(problem.kernel, match, problem.region, given, name, problem.device)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import sympy
 import torch
 
-from cuda_agent_backend.codegen.analysis.gemm import Contraction, Factor, by_memory, merged, points
+from cuda_agent_backend.codegen.analysis.gemm import Factor, GemmForm, by_memory, merged, points
 from cuda_agent_backend.codegen.cuda.common.access import LanePrinter, local_reader
 from cuda_agent_backend.codegen.cuda.common.parts import (
     Emitted,
@@ -57,15 +57,15 @@ class SmallLayout:
     threads: int = integer("threads of a block", most=MAX_THREADS)
 
 
-def is_small(found: Contraction) -> bool:
-    """Whether this sketch fits a contraction."""
+def is_small(found: GemmForm) -> bool:
+    """Whether this sketch fits a gemm."""
     plain = all(f.mask is None and not f.absent for f in (found.left, found.right))
     plain = plain and not found.is_half
     fits = max(found.m, found.n, found.k) <= LARGEST and len(found.inner) == 1
     return plain and fits and found.batches >= FEWEST_BATCHES
 
 
-def small_schedules(found: Contraction) -> list[dict[str, Parameter]]:
+def small_schedules(found: GemmForm) -> list[dict[str, Parameter]]:
     """Schedules worth trying, best first; none where matrices are not small."""
     result: list[dict[str, Parameter]] = []
     for rows, columns, threads in _TILES if is_small(found) else ():
@@ -77,7 +77,7 @@ def small_schedules(found: Contraction) -> list[dict[str, Parameter]]:
     return result
 
 
-def _read(parameters: Mapping[str, Parameter], found: Contraction) -> SmallLayout:
+def _read(parameters: Mapping[str, Parameter], found: GemmForm) -> SmallLayout:
     layout = read(SmallLayout, parameters)
     if isinstance(layout, NotCovered):
         raise Unsupported(layout.reason)
@@ -100,7 +100,7 @@ def _offset(dims: Sequence[Dim], order: Sequence[Dim]) -> sympy.Expr:
 @dataclass
 class _Writer:
     kernel: Kernel
-    found: Contraction
+    found: GemmForm
     region: LoweredRegion
     layout: SmallLayout
     index: str
@@ -263,7 +263,7 @@ def _step(symbol: sympy.Symbol, order: Sequence[Dim]) -> int:
 
 def emit_small(
     kernel: Kernel,
-    found: Contraction,
+    found: GemmForm,
     region: LoweredRegion,
     parameters: Mapping[str, Parameter],
     name: str,

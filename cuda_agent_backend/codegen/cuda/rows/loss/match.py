@@ -15,7 +15,7 @@ import sympy
 import torch
 
 from cuda_agent_backend.codegen.analysis.cancellation import WIDE_SUM
-from cuda_agent_backend.codegen.analysis.gemm import contraction_of
+from cuda_agent_backend.codegen.analysis.gemm import gemm_of
 from cuda_agent_backend.codegen.analysis.passes import over_loops
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.loops import (
     Access,
@@ -83,7 +83,7 @@ def _reducing(first: Kernel, second: Kernel) -> list[RowStage]:
     """The reductions over all rows of ``first``."""
     if first.rows < 2 * second.rows or first.is_map:
         raise Unsupported("no rows that are made one number of")
-    product = contraction_of(first)
+    product = gemm_of(first)
     if product is not None and min(product.m, product.n) > 1:
         raise Unsupported("products, which have tiles")
     reducing = [s for s in second.stages if s.inner]

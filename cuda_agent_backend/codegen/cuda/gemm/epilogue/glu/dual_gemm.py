@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import sympy
 
-from cuda_agent_backend.codegen.analysis.gemm import Contraction, Factor, contraction_of, numbers_of
-from cuda_agent_backend.codegen.cuda.gemm.epilogue.glu.match import Gating, chunk_of, gating_of
+from cuda_agent_backend.codegen.analysis.gemm import Factor, GemmForm, gemm_of, numbers_of
+from cuda_agent_backend.codegen.cuda.gemm.epilogue.glu.match import GluMatch, chunk_of, match_glu
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.loops import (
     Access,
     cut_at,
@@ -36,32 +36,34 @@ SUMS = "sums_of_two"
 """The local that has the sums of both."""
 
 
-def combining(region: LoweredRegion, kernels: tuple[Kernel, ...], number: int) -> Gating:
+def match_glu_or_dual_gemm(
+    region: LoweredRegion, kernels: tuple[Kernel, ...], number: int
+) -> GluMatch:
     """How parts of kernel ``number``'s results, or its results and another product's, are combined in its tiles.
 
     Raises:
         Unsupported: they are not, with the reason.
     """
     try:
-        return gating_of(region, kernels, number)
+        return match_glu(region, kernels, number)
     except Unsupported:
-        return pairing_of(region, kernels, number)
+        return match_dual_gemm(region, kernels, number)
 
 
-def pairs(kernel: Kernel) -> bool:
+def is_dual_gemm(kernel: Kernel) -> bool:
     """Whether a kernel has two products of one operand, each of which is worth a kernel of its own."""
     sums = [_sum_of(kernel, s) for s in kernel.stages if s.kind == "reduce"]
     large = [c for c in sums if c is not None and min(c.m, c.n) >= FEWEST]
     return len(large) > 1 and len({c.left.buffer for c in large}) == 1
 
 
-def _sum_of(kernel: Kernel, stage: RowStage) -> Contraction | None:
+def _sum_of(kernel: Kernel, stage: RowStage) -> GemmForm | None:
     """The sum of products that a stage is, by itself, of numbers or of codes."""
     stored = Store(stage.name, row_major(kernel.outer))
-    return contraction_of(unscaled(replace(kernel, stages=(replace(stage, stores=(stored,)),))))
+    return gemm_of(unscaled(replace(kernel, stages=(replace(stage, stores=(stored,)),))))
 
 
-def pairing_of(region: LoweredRegion, kernels: tuple[Kernel, ...], number: int) -> Gating:
+def match_dual_gemm(region: LoweredRegion, kernels: tuple[Kernel, ...], number: int) -> GluMatch:
     """How kernel ``number``'s results and those of the product that reads them are combined in one kernel's tiles.
 
     Raises:
@@ -88,7 +90,7 @@ def pairing_of(region: LoweredRegion, kernels: tuple[Kernel, ...], number: int) 
         one, second = split_outer(one, last, chunk), split_outer(second, last, chunk)
     made = _of_both(numbers_of(second), other.right.buffer, chunk)
     found = [one if n == number else kernel for n, kernel in enumerate(kernels) if n != reading]
-    return Gating(region, tuple(found), number, SUMS, made)
+    return GluMatch(region, tuple(found), number, SUMS, made)
 
 
 def _same_loops(first: Kernel, second: Kernel, buffer: str) -> tuple[Kernel, Kernel]:
@@ -133,12 +135,12 @@ def _renamed(kernel: Kernel, names: Mapping[sympy.Symbol, sympy.Symbol]) -> Kern
     return replace(kernel, outer=outer, stages=stages)
 
 
-def _alike(a: Contraction, b: Contraction) -> bool:
+def _alike(a: GemmForm, b: GemmForm) -> bool:
     """Whether two products have all but the buffer of their weights in common."""
     plain = a.right.mask is None and b.right.mask is None and _alike_masked(a.left, b.left)
     sides = ((a.left, b.left), (a.right, b.right))
     same = all(sympy.expand(one.index - other.index) == 0 for one, other in sides)
-    numbers = not a.is_coded and not b.is_coded and a.dtype == b.dtype
+    numbers = not a.is_quantized and not b.is_quantized and a.dtype == b.dtype
     constants = (a.left.constant, a.right.constant) == (b.left.constant, b.right.constant)
     return plain and same and numbers and constants and a.left.buffer == b.left.buffer
 
@@ -204,7 +206,7 @@ def _reading(stage: RowStage, sums: Mapping[str, int], own: Mapping[str, str]) -
     return replace(stage, body=Body([one(i) for i in stage.body.instructions], stage.body.results))
 
 
-def _of_both(c: Contraction | None, weights: str, chunk: int) -> Contraction:
+def _of_both(c: GemmForm | None, weights: str, chunk: int) -> GemmForm:
     """One product whose columns are those of both, in chunks."""
     if c is None or (chunk > 1 and c.columns[-1][1] != chunk):
         raise Unsupported("columns whose neighbours are not stored next to each other")

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted
 from cuda_agent_backend.codegen.cuda.family import Joined, JoinFamily, Order, Parameters
-from cuda_agent_backend.codegen.cuda.gemm.epilogue.glu.dual_gemm import combining
-from cuda_agent_backend.codegen.cuda.gemm.epilogue.glu.match import Gating
-from cuda_agent_backend.codegen.cuda.gemm.epilogue.glu.writer import SKETCH, emit_gating
+from cuda_agent_backend.codegen.cuda.gemm.epilogue.glu.dual_gemm import match_glu_or_dual_gemm
+from cuda_agent_backend.codegen.cuda.gemm.epilogue.glu.match import GluMatch
+from cuda_agent_backend.codegen.cuda.gemm.epilogue.glu.writer import SKETCH, emit_glu
 from cuda_agent_backend.codegen.cuda.gemm.family import gemm_headers
-from cuda_agent_backend.codegen.cuda.gemm.schedules import gating_schedules
+from cuda_agent_backend.codegen.cuda.gemm.schedules import glu_schedules
 from cuda_agent_backend.codegen.cuda.gemm.tiles import Tiles
 from cuda_agent_backend.codegen.cuda.gemm.writer import SKETCH as GEMM
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
@@ -20,7 +20,7 @@ from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter
 
 
-class Glu(JoinFamily[Tiles, Gating]):
+class Glu(JoinFamily[Tiles, GluMatch]):
     name = SKETCH
     title = "Products whose parts are combined in their tiles"
     docs = (
@@ -33,28 +33,28 @@ class Glu(JoinFamily[Tiles, Gating]):
 
     def match(
         self, region: LoweredRegion, kernels: tuple[Kernel, ...], number: int
-    ) -> Gating | NotCovered:
-        return attempt(lambda: combining(region, kernels, number))
+    ) -> GluMatch | NotCovered:
+        return attempt(lambda: match_glu_or_dual_gemm(region, kernels, number))
 
     def schedules(
-        self, match: Gating, region: LoweredRegion, device: DeviceFacts, most: int
+        self, match: GluMatch, region: LoweredRegion, device: DeviceFacts, most: int
     ) -> list[Parameters]:
-        return gating_schedules(match, device, most)
+        return glu_schedules(match, device, most)
 
     def joined(
-        self, match: Gating, region: LoweredRegion, given: Mapping[str, Parameter]
+        self, match: GluMatch, region: LoweredRegion, given: Mapping[str, Parameter]
     ) -> Joined:
         return region, match.kernels
 
     def emit(
         self,
-        match: Gating,
+        match: GluMatch,
         region: LoweredRegion,
         given: Mapping[str, Parameter],
         name: str,
         device: DeviceFacts,
     ) -> Emitted:
-        return emit_gating(match, given, name, device)
+        return emit_glu(match, given, name, device)
 
     def headers(self, given: Mapping[str, Parameter], halves: bool) -> tuple[str, ...]:
         return gemm_headers(halves)

@@ -1,8 +1,8 @@
-"""Sums of products whose columns are equal parts that are combined where they are made, as gates combine two halves.
+"""GEMMs whose columns are equal parts that are combined in the tile that a block computes, as a GLU does with halves.
 
-A kernel that reads results of a product at distances of a half, a third or a quarter of its columns (GLU, SwiGLU, the
-gates of a recurrent cell) needs a few columns of each part at a time. The product's columns are numbered such that
-those stand in one tile, and both kernels become one; what is combined is never written.
+A kernel that reads results of a GEMM at distances of a half, a third or a quarter of its columns (GLU, SwiGLU, the
+gates of a recurrent cell) needs a few columns of each part at a time. The columns of the GEMM are numbered such that
+those stand in one tile. Both kernels become one, and what is combined is never written to memory.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import sympy
 
-from cuda_agent_backend.codegen.analysis.gemm import Contraction, numbers_of, straightened
+from cuda_agent_backend.codegen.analysis.gemm import GemmForm, numbers_of, straightened
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.loops import (
     Access,
     names_between,
@@ -41,15 +41,15 @@ COPY_BYTES = 16
 
 
 @dataclass(frozen=True)
-class Gating(InTile):
+class GluMatch(InTile):
     """A product and what combines the parts of its columns.
 
     There a load of ``buffer`` is a read of a local, whose index is the number of a part.
-    contraction: its ``parts`` is the loop over them, before that over a chunk of a part's columns.
+    gemm: its ``parts`` is the loop over them, before that over a chunk of a part's columns.
     """
 
 
-def gating_of(region: LoweredRegion, kernels: tuple[Kernel, ...], number: int) -> Gating:
+def match_glu(region: LoweredRegion, kernels: tuple[Kernel, ...], number: int) -> GluMatch:
     """How the parts of kernel ``number``'s results are combined in its tiles.
 
     Raises:
@@ -64,19 +64,19 @@ def gating_of(region: LoweredRegion, kernels: tuple[Kernel, ...], number: int) -
     offsets, _ = read_at(gate, buffer)
     product, parts = _by_parts(product, _cut(offsets, stored))
     product, gate, names = same_loops(product, gate, (parts,), buffer)
-    contraction = _with_parts(product, parts)
-    last = _own(contraction.columns, parts)[-1]
-    chunk = chunk_of(last, contraction)
+    gemm = _with_parts(product, parts)
+    last = _own(gemm.columns, parts)[-1]
+    chunk = chunk_of(last, gemm)
     if chunk > 1:
         (theirs,) = (s for s, name in names.items() if name == last[0])
         sizes = (last[1] // chunk, chunk)
         product, gate = cut_loops(product, {last[0]: sizes}), cut_loops(gate, {theirs: sizes})
         names = names_between(of_windows(product, (parts,)), read_at(gate, buffer)[1])
-        contraction = _with_parts(product, parts)
-    contraction = _numbered_by_parts(contraction, parts, chunk)
+        gemm = _with_parts(product, parts)
+    gemm = _numbered_by_parts(gemm, parts, chunk)
     one = joined(product, gate, names, buffer, offsets)
     found = [one if n == number else kernel for n, kernel in enumerate(kernels) if n != reading]
-    return Gating(region, tuple(found), number, buffer, contraction)
+    return GluMatch(region, tuple(found), number, buffer, gemm)
 
 
 def _cut(offsets: Sequence[int], stored: Access) -> tuple[sympy.Symbol, tuple[int, int]]:
@@ -99,7 +99,7 @@ def _by_parts(product: Kernel, cut: tuple[sympy.Symbol, tuple[int, int]]) -> tup
     return made, made.outer[place]
 
 
-def _with_parts(product: Kernel, parts: Dim) -> Contraction:
+def _with_parts(product: Kernel, parts: Dim) -> GemmForm:
     """The sum of products, whose columns have the loop over parts."""
     c = numbers_of(product)
     if c is None or c.left.absent or c.right.absent:
@@ -115,13 +115,13 @@ def _own(columns: Sequence[Dim], parts: Dim) -> tuple[Dim, ...]:
     return tuple(d for d in columns if d != parts)
 
 
-def chunk_of(last: Dim, c: Contraction) -> int:
+def chunk_of(last: Dim, c: GemmForm) -> int:
     """Columns of a part that stay next to each other: as many as are copied at a time."""
     possible = (n for n in CHUNKS if n <= COPY_BYTES // c.dtype.itemsize and last[1] % n == 0)
     return next(possible, 1)
 
 
-def _numbered_by_parts(c: Contraction, parts: Dim, chunk: int) -> Contraction:
+def _numbered_by_parts(c: GemmForm, parts: Dim, chunk: int) -> GemmForm:
     """Columns with the parts of what belongs together near each other."""
     own = _own(c.columns, parts)
     before = own if chunk == 1 else own[:-1]

@@ -13,11 +13,11 @@ from cuda_agent_backend.codegen.analysis.gemm import points
 from cuda_agent_backend.codegen.cuda.common.access import LanePrinter, local_reader
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted, local_types
 from cuda_agent_backend.codegen.cuda.common.text import decompose, indented
-from cuda_agent_backend.codegen.cuda.gemm.epilogue.glu.match import Gating
+from cuda_agent_backend.codegen.cuda.gemm.epilogue.glu.match import GluMatch
 from cuda_agent_backend.codegen.cuda.gemm.operands import Output, output_of
-from cuda_agent_backend.codegen.cuda.gemm.tail_split import LastWaveWriter
+from cuda_agent_backend.codegen.cuda.gemm.tail_split import TailSplitWriter
 from cuda_agent_backend.codegen.cuda.gemm.tiles import Tiles, read_tiles
-from cuda_agent_backend.codegen.cuda.gemm.writer import Writer, tail_lines
+from cuda_agent_backend.codegen.cuda.gemm.writer import GemmWriter, tail_lines
 from cuda_agent_backend.codegen.ir.banded import ALL
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.failure import Unsupported
@@ -29,7 +29,7 @@ SKETCH = "contract_gate"
 
 
 @dataclass
-class GatingWriter(Writer):
+class GluWriter(GemmWriter):
     """Writes a sum of products whose parts are combined. ``buffer``: what there are parts of."""
 
     buffer: str = ""
@@ -39,7 +39,7 @@ class GatingWriter(Writer):
             raise Unsupported("boxes of an operand whose columns are numbered by parts")
         if self.tiles.banded:
             raise Unsupported("terms left out of a sum whose parts are combined in its tile")
-        own = self.contraction.columns_within(self.tiles.tile_n)
+        own = self.gemm.columns_within(self.tiles.tile_n)
         if own == 0:
             raise Unsupported("parts of which a tile does not have a column each")
         if own < self.tiles.tile_n and self.tiles.split > 1:
@@ -49,7 +49,7 @@ class GatingWriter(Writer):
 
     def _output(self) -> Output:
         """As what is made of the parts is stored."""
-        found = output_of(self.kernel, replace(self.contraction, columns=self._columns))
+        found = output_of(self.kernel, replace(self.gemm, columns=self._columns))
         return replace(found, across=0)
 
     @property
@@ -60,13 +60,13 @@ class GatingWriter(Writer):
     @property
     def _columns(self) -> tuple[Dim, ...]:
         """The loops over columns of one part."""
-        c = self.contraction
+        c = self.gemm
         return tuple(d for d in c.columns if d not in c.parts)
 
     @property
     def _count(self) -> int:
         """Of parts."""
-        return points(self.contraction.parts)
+        return points(self.gemm.parts)
 
     @property
     def _before(self) -> int:
@@ -85,7 +85,7 @@ class GatingWriter(Writer):
 
         ``total``: declares as many sums of one part, where `n` and `column` are that part's.
         """
-        c, t, v = self.contraction, self.tiles, self.output.vector
+        c, t, v = self.gemm, self.tiles, self.output.vector
         own = self.own_columns // self._count
         if self.output.by_rows:
             count, place = own * t.tile_m // v, f"i / {t.tile_m // v}"
@@ -109,14 +109,14 @@ class GatingWriter(Writer):
 
     def _first(self, place: str) -> str:
         """The column of the first part, by number of what the parts become."""
-        chunk = self.contraction.chunk
+        chunk = self.gemm.chunk
         if chunk == 1:
             return f"{place} * {self._count}"
         return f"{place} / {chunk} * {self._count * chunk} + {place} % {chunk}"
 
     def _gate(self, total: Sequence[str], *columns: str) -> list[str]:
         """The parts at ``columns`` of the first one, and what is made of them."""
-        chunk = self.contraction.chunk
+        chunk = self.gemm.chunk
         kernel = replace(self.kernel, stages=self.kernel.stages[: self._before])
         last = len(kernel.stages) - 1
         value = "total" if not last else _name(last, kernel.stages[last])
@@ -124,7 +124,7 @@ class GatingWriter(Writer):
             f"const int {', '.join(f'{c} = first_{c} + part * {chunk}' for c in columns)};",
             *total,
             *self._repaired(),
-            *tail_lines(kernel, self.contraction, self.region, self.output, self.index),
+            *tail_lines(kernel, self.gemm, self.region, self.output, self.index),
             f"parts[part] = ca::to<float>({value});",
         ]
         return [
@@ -134,8 +134,8 @@ class GatingWriter(Writer):
             f"for (int part = 0; part < {self._count}; ++part) {{",
             *indented(body),
             "}",
-            *decompose("row", self.contraction.rows, self.index),
-            *decompose("column", self.contraction.columns, self.index),
+            *decompose("row", self.gemm.rows, self.index),
+            *decompose("column", self.gemm.columns, self.index),
             *self._combined(),
         ]
 
@@ -143,7 +143,7 @@ class GatingWriter(Writer):
         """The stages that combine parts, and what they store."""
         buffers, types = self.region.buffers, local_types(self.kernel)
         width, made = self.output.vector, dict[str, str]()
-        near = self.contraction.rows if self.output.by_rows else self._columns
+        near = self.gemm.rows if self.output.by_rows else self._columns
 
         def local(i: Instruction) -> str:
             return f"parts[{i.index}]" if i.buffer == self.buffer else local_reader(made)(i)
@@ -163,7 +163,7 @@ class GatingWriter(Writer):
 
     @property
     def _made(self) -> tuple[int, int, int]:
-        c = self.contraction
+        c = self.gemm
         own = c.n // self._count
         high, wide = (own, c.m) if self.output.by_rows else (c.m, own)
         return c.batches * c.m * own, high, wide
@@ -173,7 +173,7 @@ class GatingWriter(Writer):
         return [f"const int row = {row}, column = {self._first(place)};"]
 
     def _joined_results(self) -> list[str]:
-        c = self.contraction
+        c = self.gemm
         place = f"int64_t(row) * {c.n} + column"
         if self.output.by_rows:
             place = f"int64_t(column) * {c.m} + row"
@@ -182,7 +182,7 @@ class GatingWriter(Writer):
 
 
 @dataclass
-class LastWaveGatingWriter(GatingWriter, LastWaveWriter):
+class TailSplitGluWriter(GluWriter, TailSplitWriter):
     """The same where blocks share the last wave of tiles."""
 
     @property
@@ -200,17 +200,15 @@ def _name(number: int, stage: RowStage) -> str:
     return f"s{number}v{stage.body.results[0].number}"
 
 
-def gating_writer(
-    gating: Gating, tiles: Tiles, device: DeviceFacts, name: str = "k"
-) -> GatingWriter:
+def glu_writer(gating: GluMatch, tiles: Tiles, device: DeviceFacts, name: str = "k") -> GluWriter:
     """Of the product and what combines its parts. Raises Unsupported where the tiles do not fit."""
-    kind = LastWaveGatingWriter if tiles.last_wave else GatingWriter
-    kernel, c = gating.kernel, gating.contraction
+    kind = TailSplitGluWriter if tiles.last_wave else GluWriter
+    kernel, c = gating.kernel, gating.gemm
     return kind(kernel, c, gating.region, tiles, name, device, gating.buffer)
 
 
-def emit_gating(
-    gating: Gating, parameters: Mapping[str, Parameter], name: str, device: DeviceFacts
+def emit_glu(
+    gating: GluMatch, parameters: Mapping[str, Parameter], name: str, device: DeviceFacts
 ) -> Emitted:
     """The kernels of ``gating``. Raises Unsupported where the schedule does not fit."""
-    return gating_writer(gating, read_tiles(parameters), device, name).emit()
+    return glu_writer(gating, read_tiles(parameters), device, name).emit()

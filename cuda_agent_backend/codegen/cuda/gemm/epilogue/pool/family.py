@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted
 from cuda_agent_backend.codegen.cuda.family import Joined, JoinFamily, Order, Parameters
-from cuda_agent_backend.codegen.cuda.gemm.epilogue.pool.match import Pooling, pooling_of
-from cuda_agent_backend.codegen.cuda.gemm.epilogue.pool.writer import SKETCH, emit_pooling
+from cuda_agent_backend.codegen.cuda.gemm.epilogue.pool.match import PoolMatch, match_pool
+from cuda_agent_backend.codegen.cuda.gemm.epilogue.pool.writer import SKETCH, emit_pool_epilogue
 from cuda_agent_backend.codegen.cuda.gemm.family import gemm_headers
-from cuda_agent_backend.codegen.cuda.gemm.schedules import pooling_schedules
+from cuda_agent_backend.codegen.cuda.gemm.schedules import pool_schedules
 from cuda_agent_backend.codegen.cuda.gemm.tiles import Tiles
 from cuda_agent_backend.codegen.cuda.gemm.writer import SKETCH as GEMM
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
@@ -19,7 +19,7 @@ from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter
 
 
-class Pool(JoinFamily[Tiles, Pooling]):
+class Pool(JoinFamily[Tiles, PoolMatch]):
     name = SKETCH
     title = "Products that are pooled in their tiles"
     docs = (
@@ -32,28 +32,28 @@ class Pool(JoinFamily[Tiles, Pooling]):
 
     def match(
         self, region: LoweredRegion, kernels: tuple[Kernel, ...], number: int
-    ) -> Pooling | NotCovered:
-        return attempt(lambda: pooling_of(region, kernels, number))
+    ) -> PoolMatch | NotCovered:
+        return attempt(lambda: match_pool(region, kernels, number))
 
     def schedules(
-        self, match: Pooling, region: LoweredRegion, device: DeviceFacts, most: int
+        self, match: PoolMatch, region: LoweredRegion, device: DeviceFacts, most: int
     ) -> list[Parameters]:
-        return pooling_schedules(match, device, most)
+        return pool_schedules(match, device, most)
 
     def joined(
-        self, match: Pooling, region: LoweredRegion, given: Mapping[str, Parameter]
+        self, match: PoolMatch, region: LoweredRegion, given: Mapping[str, Parameter]
     ) -> Joined:
         return region, match.kernels
 
     def emit(
         self,
-        match: Pooling,
+        match: PoolMatch,
         region: LoweredRegion,
         given: Mapping[str, Parameter],
         name: str,
         device: DeviceFacts,
     ) -> Emitted:
-        return emit_pooling(match, given, name, device)
+        return emit_pool_epilogue(match, given, name, device)
 
     def headers(self, given: Mapping[str, Parameter], halves: bool) -> tuple[str, ...]:
         return gemm_headers(halves)

@@ -1,9 +1,9 @@
-"""Sums of products whose results are pooled where they are made, so that what is pooled is never written.
+"""GEMMs whose results are pooled in the tile that a block computes, so that they never go through memory.
 
 A pooling by windows that do not overlap loads, for each of its results, the elements of one window at fixed distances
-from each other. `pooling_of` finds such loads in the loops as they are; what is made of them, a maximum, a mean or
-anything else, stays as it is written. The product's rows are numbered such that those of a window follow each other,
-and both kernels become one, whose last stages work on whole windows. Rows that no window has are not computed.
+from each other. `match_pool` finds such loads in the loops as they are. What is made of the elements, a maximum,
+a mean or anything else, stays as it is written. The rows of the GEMM are numbered such that those of a window follow
+each other. Both kernels become one, whose last stages work on whole windows. Rows of no window are not computed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import sympy
 
-from cuda_agent_backend.codegen.analysis.gemm import FACTORS, Contraction, numbers_of, straightened
+from cuda_agent_backend.codegen.analysis.gemm import FACTORS, GemmForm, numbers_of, straightened
 from cuda_agent_backend.codegen.analysis.passes import passes
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.loops import (
     Access,
@@ -35,13 +35,13 @@ from cuda_agent_backend.codegen.transform.unroll import written_out
 
 @dataclass(frozen=True)
 class InTile:
-    """Kernel ``number`` of ``kernels`` is a product (``contraction``) with what follows, which reads ``buffer``."""
+    """Kernel ``number`` of ``kernels`` is a product (``gemm``) with what follows, which reads ``buffer``."""
 
     region: LoweredRegion
     kernels: tuple[Kernel, ...]
     number: int
     buffer: str
-    contraction: Contraction
+    gemm: GemmForm
 
     @property
     def kernel(self) -> Kernel:
@@ -50,15 +50,15 @@ class InTile:
 
 
 @dataclass(frozen=True)
-class Pooling(InTile):
+class PoolMatch(InTile):
     """A product and the pooling behind it.
 
     There a load of ``buffer`` is a read of a local, whose index is the number of an element in its window.
-    contraction: its ``window`` are the loops of a window, row-major.
+    gemm: its ``window`` are the loops of a window, row-major.
     """
 
 
-def pooling_of(region: LoweredRegion, kernels: tuple[Kernel, ...], number: int) -> Pooling:
+def match_pool(region: LoweredRegion, kernels: tuple[Kernel, ...], number: int) -> PoolMatch:
     """How the results of kernel ``number`` are pooled in its tiles.
 
     Raises:
@@ -73,10 +73,10 @@ def pooling_of(region: LoweredRegion, kernels: tuple[Kernel, ...], number: int) 
     offsets, _ = read_at(pool, buffer)
     product, window = _by_windows(product, _window(offsets, stored))
     product, pool, names = same_loops(product, pool, window, buffer)
-    contraction = _numbered_by_windows(product, window)
+    gemm = _numbered_by_windows(product, window)
     one = joined(product, pool, names, buffer, offsets)
     found = [one if n == number else kernel for n, kernel in enumerate(kernels) if n != reading]
-    return Pooling(region, tuple(found), number, buffer, contraction)
+    return PoolMatch(region, tuple(found), number, buffer, gemm)
 
 
 def reader_of(region: LoweredRegion, kernels: tuple[Kernel, ...], number: int, buffer: str) -> int:
@@ -181,7 +181,7 @@ def of_windows(product: Kernel, window: Sequence[Dim]) -> Access:
     return index.xreplace(within), tuple(d for d in loops if d[0] not in within)
 
 
-def _numbered_by_windows(product: Kernel, window: tuple[Dim, ...]) -> Contraction:
+def _numbered_by_windows(product: Kernel, window: tuple[Dim, ...]) -> GemmForm:
     """The sum of products with the rows of a window next to each other."""
     c = numbers_of(product)
     if c is None or c.left.absent or c.right.absent or c.constant != 1:

@@ -13,10 +13,10 @@ from cuda_agent_backend.codegen.analysis.gemm import points
 from cuda_agent_backend.codegen.cuda.common.access import LanePrinter, local_reader
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted, local_types
 from cuda_agent_backend.codegen.cuda.common.text import decompose, indented
-from cuda_agent_backend.codegen.cuda.gemm.epilogue.pool.match import Pooling
+from cuda_agent_backend.codegen.cuda.gemm.epilogue.pool.match import PoolMatch
 from cuda_agent_backend.codegen.cuda.gemm.operands import Output, output_of
 from cuda_agent_backend.codegen.cuda.gemm.tiles import Tiles, read_tiles
-from cuda_agent_backend.codegen.cuda.gemm.writer import Writer, tail_lines
+from cuda_agent_backend.codegen.cuda.gemm.writer import GemmWriter, tail_lines
 from cuda_agent_backend.codegen.ir.banded import ALL
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.failure import Unsupported
@@ -28,7 +28,7 @@ SKETCH = "contract_pool"
 
 
 @dataclass
-class PoolingWriter(Writer):
+class PoolEpilogueWriter(GemmWriter):
     """Writes a sum of products that ends in a pooling. ``buffer``: what there are windows of."""
 
     buffer: str = ""
@@ -40,14 +40,14 @@ class PoolingWriter(Writer):
             raise Unsupported("a split sum that is pooled in its tile")
         if self.tiles.banded:
             raise Unsupported("terms left out of a sum that is pooled in its tile")
-        if points(self.contraction.window) > self.tiles.tile_m:
+        if points(self.gemm.window) > self.tiles.tile_m:
             raise Unsupported("windows that are larger than a tile")
         super().__post_init__()
         self.needed = ALL
 
     def _output(self) -> Output:
         """Results lie in shared memory as what is pooled of them is stored; vectors are of results."""
-        c = self.contraction
+        c = self.gemm
         found = output_of(self.kernel, replace(c, rows=self._windows))
         size = (c.rows if found.by_rows else c.columns)[-1][1]
         return Output(found.by_rows, next(v for v in (4, 2, 1) if size % v == 0))
@@ -66,7 +66,7 @@ class PoolingWriter(Writer):
     @property
     def _windows(self) -> tuple[Dim, ...]:
         """The loops over windows."""
-        c = self.contraction
+        c = self.gemm
         return c.rows[: len(c.rows) - len(c.window)]
 
     # --- text ---
@@ -89,13 +89,13 @@ class PoolingWriter(Writer):
         place = "memory + n * stride + m" if self.output.by_rows else "memory + m * stride + n"
         return [
             *self._repaired(),
-            *tail_lines(kernel, self.contraction, self.region, self.output, self.index),
+            *tail_lines(kernel, self.gemm, self.region, self.output, self.index),
             f"ca::store<L>({place}, ca::to<float>({value}));",
         ]
 
     def _on_windows(self) -> list[str]:
         """Neighbouring threads store what lies nearest: vectors of columns, or windows one by one."""
-        c, t, by_rows = self.contraction, self.tiles, self.output.by_rows
+        c, t, by_rows = self.gemm, self.tiles, self.output.by_rows
         count, v = self.own_rows // points(c.window), 1 if by_rows else self._columns_at_once
         wide = count if by_rows else t.tile_n // v
         near, far = f"i % {wide}", f"i / {wide}"
@@ -120,12 +120,12 @@ class PoolingWriter(Writer):
 
     @property
     def _columns_at_once(self) -> int:
-        c = self.contraction
+        c = self.gemm
         return output_of(self.kernel, replace(c, rows=self._windows)).vector
 
     def _elements(self) -> list[str]:
         """A window that lies in one piece, in registers: read in vectors, which do not meet in a bank."""
-        size = points(self.contraction.window)
+        size = points(self.gemm.window)
         wide = next(v for v in (4, 2, 1) if size % v == 0)
         return [
             f"float elements[{size}];",
@@ -140,7 +140,7 @@ class PoolingWriter(Writer):
     def _pooled(self, width: int) -> list[str]:
         """The stages that work on windows, and what they store."""
         buffers, types = self.region.buffers, local_types(self.kernel)
-        size, made = points(self.contraction.window), dict[str, str]()
+        size, made = points(self.gemm.window), dict[str, str]()
 
         def local(i: Instruction) -> str:
             if i.buffer != self.buffer:
@@ -149,7 +149,7 @@ class PoolingWriter(Writer):
                 return f"ca::splat<float, L>(elements[{i.index}])"
             return f"ca::load<L>(memory + (own * {size} + {i.index}) * stride + n)"
 
-        lane = None if width == 1 else self.contraction.columns[-1][0]
+        lane = None if width == 1 else self.gemm.columns[-1][0]
         printer = LanePrinter(
             lane, lambda b: f"m_{b}", local, lambda b: buffers[b].dtype, "", width
         )
@@ -167,16 +167,16 @@ def _name(number: int, stage: RowStage) -> str:
     return f"s{number}v{stage.body.results[0].number}"
 
 
-def pooling_writer(
-    pooling: Pooling, tiles: Tiles, device: DeviceFacts, name: str = "k"
-) -> PoolingWriter:
+def pool_epilogue_writer(
+    pooling: PoolMatch, tiles: Tiles, device: DeviceFacts, name: str = "k"
+) -> PoolEpilogueWriter:
     """Of the product and its pooling under these tiles. Raises Unsupported where they do not fit."""
-    kernel, c = pooling.kernel, pooling.contraction
-    return PoolingWriter(kernel, c, pooling.region, tiles, name, device, pooling.buffer)
+    kernel, c = pooling.kernel, pooling.gemm
+    return PoolEpilogueWriter(kernel, c, pooling.region, tiles, name, device, pooling.buffer)
 
 
-def emit_pooling(
-    pooling: Pooling, parameters: Mapping[str, Parameter], name: str, device: DeviceFacts
+def emit_pool_epilogue(
+    pooling: PoolMatch, parameters: Mapping[str, Parameter], name: str, device: DeviceFacts
 ) -> Emitted:
     """The kernel of ``pooling``. Raises Unsupported where the schedule does not fit."""
-    return pooling_writer(pooling, read_tiles(parameters), device, name).emit()
+    return pool_epilogue_writer(pooling, read_tiles(parameters), device, name).emit()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import sympy
 import torch
 
-from cuda_agent_backend.codegen.analysis.gemm import Contraction, points
+from cuda_agent_backend.codegen.analysis.gemm import GemmForm, points
 from cuda_agent_backend.codegen.cuda.common.parts import PARTIAL_TYPES, Accumulator
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.loops import Names
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.gather import Pick
@@ -30,14 +30,14 @@ TILE = sympy.Symbol("tile", integer=True, nonnegative=True)
 
 @dataclass(frozen=True)
 class Direction:
-    """Kernel ``reader`` reduces ``buffer``, the results of ``contraction``, over its rows (``by_rows``) or columns.
+    """Kernel ``reader`` reduces ``buffer``, the results of ``gemm``, over its rows (``by_rows``) or columns.
 
     names: for each stage of the reader that reduces results, the product's loops as the stage knows them. picks: what
     other kernels want of single results of a line, with the same for their stages.
     """
 
     buffer: str
-    contraction: Contraction
+    gemm: GemmForm
     by_rows: bool
     reader: int
     names: dict[str, Names]
@@ -46,7 +46,7 @@ class Direction:
     @property
     def along(self) -> tuple[Dim, ...]:
         """The loops that are reduced in tiles."""
-        c = self.contraction
+        c = self.gemm
         return c.rows if self.by_rows else c.columns
 
     @property
@@ -114,12 +114,12 @@ class Direction:
     @property
     def _lines(self) -> tuple[Dim, ...]:
         """The loops that are not reduced in tiles."""
-        c = self.contraction
+        c = self.gemm
         return (*c.batch, *(c.columns if self.by_rows else c.rows))
 
     def _place(self, tiles: int) -> tuple[sympy.Expr, int]:
         """Where a tile's part of a line's reduction lies, lines next to each other; and how many of them there are."""
-        batches = len(self.contraction.batch)
+        batches = len(self.gemm.batch)
         return _numbered((*self._lines[:batches], (TILE, tiles), *self._lines[batches:]))
 
     def _in_tile(

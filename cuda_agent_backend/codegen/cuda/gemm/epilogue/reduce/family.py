@@ -6,14 +6,14 @@ from collections.abc import Mapping
 
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted
 from cuda_agent_backend.codegen.cuda.family import Joined, JoinFamily, Order, Parameters
-from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.match import Reducing, reducing_of
+from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.match import ReduceMatch, match_reduction
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.writer import (
     SKETCH,
-    emit_reducing,
+    emit_reduce_epilogue,
     shape_of,
 )
 from cuda_agent_backend.codegen.cuda.gemm.family import gemm_headers
-from cuda_agent_backend.codegen.cuda.gemm.schedules import reducing_schedules
+from cuda_agent_backend.codegen.cuda.gemm.schedules import reduce_schedules
 from cuda_agent_backend.codegen.cuda.gemm.tiles import Tiles, read_tiles
 from cuda_agent_backend.codegen.cuda.gemm.writer import SKETCH as GEMM
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
@@ -23,7 +23,7 @@ from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter
 
 
-class Reduce(JoinFamily[Tiles, Reducing]):
+class Reduce(JoinFamily[Tiles, ReduceMatch]):
     name = SKETCH
     title = "Products that are reduced in their tiles"
     docs = (
@@ -36,28 +36,28 @@ class Reduce(JoinFamily[Tiles, Reducing]):
 
     def match(
         self, region: LoweredRegion, kernels: tuple[Kernel, ...], number: int
-    ) -> Reducing | NotCovered:
-        return attempt(lambda: reducing_of(region, kernels, number))
+    ) -> ReduceMatch | NotCovered:
+        return attempt(lambda: match_reduction(region, kernels, number))
 
     def schedules(
-        self, match: Reducing, region: LoweredRegion, device: DeviceFacts, most: int
+        self, match: ReduceMatch, region: LoweredRegion, device: DeviceFacts, most: int
     ) -> list[Parameters]:
-        return reducing_schedules(match, device, most)
+        return reduce_schedules(match, device, most)
 
     def joined(
-        self, match: Reducing, region: LoweredRegion, given: Mapping[str, Parameter]
+        self, match: ReduceMatch, region: LoweredRegion, given: Mapping[str, Parameter]
     ) -> Joined:
         return match.in_tiles(shape_of(read_tiles(given)))
 
     def emit(
         self,
-        match: Reducing,
+        match: ReduceMatch,
         region: LoweredRegion,
         given: Mapping[str, Parameter],
         name: str,
         device: DeviceFacts,
     ) -> Emitted:
-        return emit_reducing(match, given, name, device)
+        return emit_reduce_epilogue(match, given, name, device)
 
     def headers(self, given: Mapping[str, Parameter], halves: bool) -> tuple[str, ...]:
         return gemm_headers(halves)

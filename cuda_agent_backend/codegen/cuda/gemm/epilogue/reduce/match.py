@@ -1,10 +1,9 @@
-"""Sums of products whose results are reduced where they are made, so that only what tiles come to goes through memory.
+"""GEMMs whose results are reduced in the tile that a block computes: only what each tile comes to goes through memory.
 
-`reducing_of` finds the kernels that reduce a product's results over loops of its rows or columns, or of both, as losses
-over all pairs of two sets do. Under a tile's size, `Reducing.in_tiles` gives all of them anew: the product's ends in
-reductions over the part of those loops that a tile has, and each other joins what the tiles came to, a row kernel like
-any other. Sums of exponentials below their row's maximum are below the tile's first, and scaled by what that lacks
-when they are joined.
+`match_reduction` finds the kernels that reduce a GEMM's results over its rows or columns, or over both, as losses
+over all pairs of two sets do. Given the size of a tile, `ReduceMatch.in_tiles` makes all of these kernels anew. The
+GEMM ends in reductions over the loops within a tile. Each other kernel is a row kernel that joins the tiles' results.
+Sums of exponentials below their row's maximum are relative to the tile's maximum first, and rescaled when joined.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import sympy
 
-from cuda_agent_backend.codegen.analysis.gemm import Contraction, numbers_of, points, straightened
+from cuda_agent_backend.codegen.analysis.gemm import GemmForm, numbers_of, points, straightened
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.loops import (
     Access,
     Names,
@@ -44,8 +43,8 @@ ANY_SHAPE = (64, 64)
 
 
 @dataclass(frozen=True)
-class Reducing:
-    """Kernel ``number`` makes ``buffer``, the results of ``contraction``, which are reduced over rows, columns or both;
+class ReduceMatch:
+    """Kernel ``number`` makes ``buffer``, the results of ``gemm``, which are reduced over rows, columns or both;
     groups of them that are not reduced to one are batches.
 
     directions: the first is that in whose lines results lie in a tile. kept: whether the results are written all the
@@ -56,7 +55,7 @@ class Reducing:
     kernels: tuple[Kernel, ...]
     number: int
     buffer: str
-    contraction: Contraction
+    gemm: GemmForm
     kept: bool
     directions: tuple[Direction, ...]
 
@@ -64,7 +63,7 @@ class Reducing:
     def grouped(self) -> bool:
         """Whether groups of rows or columns begin tiles of their own."""
         whole = numbers_of(self.kernels[self.number])
-        return whole is not None and whole.batches < self.contraction.batches
+        return whole is not None and whole.batches < self.gemm.batches
 
     def in_tiles(self, shape: tuple[int, int]) -> Nests:
         """Region and kernels where a tile has so many rows and columns."""
@@ -84,7 +83,7 @@ class Reducing:
         return tuple(found)
 
 
-def reducing_of(region: LoweredRegion, kernels: tuple[Kernel, ...], number: int) -> Reducing:
+def match_reduction(region: LoweredRegion, kernels: tuple[Kernel, ...], number: int) -> ReduceMatch:
     """How the results of kernel ``number`` are reduced in its tiles: for all kernels that reduce them, or the first.
 
     Raises:
@@ -111,7 +110,7 @@ def _reducing(
     number: int,
     readers: Sequence[int],
     others: Sequence[int],
-) -> Reducing:
+) -> ReduceMatch:
     """``readers``: kernels whose reductions are done in tiles; ``others`` read single results, or what is written."""
     product = straightened(kernels[number])
     buffer, stored = stored_by(product)
@@ -128,10 +127,10 @@ def _reducing(
     directions = [_direction(changed, number, n, buffer) for n in readers]
     _check_order(kernels, number, [s for n in readers for s in _loading(kernels[n], buffer)], picks)
     directions = _with_picks(directions, changed, number, picks)
-    first = directions[0].contraction
-    if any(one.contraction != first for one in directions):
+    first = directions[0].gemm
+    if any(one.gemm != first for one in directions):
         raise Unsupported("groups of rows beside groups of columns")
-    return Reducing(region, changed, number, buffer, first, kept, tuple(directions))
+    return ReduceMatch(region, changed, number, buffer, first, kept, tuple(directions))
 
 
 def _is_kept(
@@ -145,8 +144,8 @@ def _direction(kernels: tuple[Kernel, ...], number: int, reader: int, buffer: st
     """Of the reductions in one kernel, loops of both cut to be the same."""
     product, other = kernels[number], kernels[reader]
     names = {s.name: names_of(product, _read_at(other, s, buffer)) for s in _loading(other, buffer)}
-    contraction, by_rows = _by_groups(product, _reduced(other, names))
-    return Direction(buffer, contraction, by_rows, reader, names)
+    gemm, by_rows = _by_groups(product, _reduced(other, names))
+    return Direction(buffer, gemm, by_rows, reader, names)
 
 
 def _with_picks(
@@ -167,12 +166,12 @@ def _with_picks(
     return found
 
 
-def reducings(region: LoweredRegion, kernels: tuple[Kernel, ...]) -> list[Reducing]:
+def matched_reductions(region: LoweredRegion, kernels: tuple[Kernel, ...]) -> list[ReduceMatch]:
     """The products that can be reduced in their tiles, each by itself."""
     found = []
     for number in range(len(kernels)):
         try:
-            found.append(reducing_of(region, kernels, number))
+            found.append(match_reduction(region, kernels, number))
         except Unsupported:
             continue
     return found
@@ -241,7 +240,7 @@ def _reduced(reader: Kernel, names: dict[str, Names]) -> frozenset[sympy.Symbol]
     return sets.pop()
 
 
-def _by_groups(product: Kernel, reduced: frozenset[sympy.Symbol]) -> tuple[Contraction, bool]:
+def _by_groups(product: Kernel, reduced: frozenset[sympy.Symbol]) -> tuple[GemmForm, bool]:
     """The sum of products with all rows, or all columns, reduced to one: whichever has more that are."""
     c = numbers_of(product)
     if c is None or c.left.absent or c.right.absent:

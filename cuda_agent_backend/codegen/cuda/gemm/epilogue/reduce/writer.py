@@ -17,12 +17,12 @@ from cuda_agent_backend.codegen.cuda.common.parts import Emitted, local_types
 from cuda_agent_backend.codegen.cuda.common.text import decompose, indented
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.directions import Direction, accumulator
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.gather import KIND
-from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.match import Reducing
+from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.match import ReduceMatch
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.stages import multiple_of, tops_in
 from cuda_agent_backend.codegen.cuda.gemm.operands import Output
 from cuda_agent_backend.codegen.cuda.gemm.tiles import Tiles, read_tiles
 from cuda_agent_backend.codegen.cuda.gemm.tma_boxes import in_batches
-from cuda_agent_backend.codegen.cuda.gemm.writer import Writer
+from cuda_agent_backend.codegen.cuda.gemm.writer import GemmWriter
 from cuda_agent_backend.codegen.ir.banded import ALL
 from cuda_agent_backend.codegen.ir.device import WARP, DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.ir.failure import Unsupported
@@ -48,20 +48,20 @@ class Tail:
 
 
 @dataclass
-class ReducingWriter(Writer):
+class ReduceEpilogueWriter(GemmWriter):
     """Writes a sum of products that ends in reductions, in one direction or one after the other in both."""
 
     directions: tuple[Direction, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.tiles.boxes and in_batches(self.contraction) != self.contraction:
+        if self.tiles.boxes and in_batches(self.gemm) != self.gemm:
             raise Unsupported("boxes of an operand whose reduced loops lie apart")
         if self.tiles.split != 1 or self.tiles.last_wave:
             raise Unsupported("a split sum that is reduced in its tile")
         if self.tiles.banded:
             raise Unsupported("terms left out of a sum that is reduced in its tile")
         super().__post_init__()
-        if self._scales and self.contraction.is_coded:
+        if self._scales and self.gemm.is_quantized:
             raise Unsupported("a sum of scaled codes that is reduced in its tile")
         self.needed = ALL
 
@@ -89,7 +89,7 @@ class ReducingWriter(Writer):
         if not any(s.stores for s in stages):
             return []
         product = replace(self.kernel, stages=tuple(stages))
-        plain = Writer(product, self.contraction, self.region, self.tiles, self.name, self.device)
+        plain = GemmWriter(product, self.gemm, self.region, self.tiles, self.name, self.device)
         plain.output = self.output
         # a thread that works a sum out anew must not overtake one that stores it
         meeting = [self.meeting] if self._anew else []
@@ -100,7 +100,7 @@ class ReducingWriter(Writer):
 class Lines:
     """Writes the reductions of a tile in one direction; its lines lie in shared memory, or across those that do."""
 
-    writer: ReducingWriter
+    writer: ReduceEpilogueWriter
     direction: Direction
 
     @property
@@ -160,7 +160,7 @@ class Lines:
 
     def text(self, anew: bool) -> list[str]:
         """The reductions of all lines. ``anew``: whether sums that are not finite are worked out anew before."""
-        c, t, team = self.writer.contraction, self.writer.tiles, self._team
+        c, t, team = self.writer.gemm, self.writer.tiles, self._team
         by_rows, high, name = self.direction.by_rows, self._high, self._others
         at_once = (t.threads - t.preparing) // team
         size, others = (c.n, c.columns) if by_rows else (c.m, c.rows)
@@ -210,7 +210,7 @@ class Lines:
     @property
     def _constants(self) -> list[str]:
         """What operands are scaled by."""
-        c = self.writer.contraction
+        c = self.writer.gemm
         constants = [f.constant for f in (c.left, c.right) if f.scale is not None]
         return [literal(repr(constant), torch.float32) for constant in constants]
 
@@ -397,13 +397,13 @@ def _sharing(body: Body) -> Body:
     return share_divisors(body, set())
 
 
-def reducing_writer(
-    reducing: Reducing, tiles: Tiles, device: DeviceFacts, name: str = "k"
-) -> ReducingWriter:
+def reduce_epilogue_writer(
+    reducing: ReduceMatch, tiles: Tiles, device: DeviceFacts, name: str = "k"
+) -> ReduceEpilogueWriter:
     """Of the product's kernel under these tiles. Raises Unsupported where they do not fit."""
     region, kernels = reducing.in_tiles(shape_of(tiles))
-    kernel, c = kernels[reducing.number], reducing.contraction
-    return ReducingWriter(kernel, c, region, tiles, name, device, reducing.directions)
+    kernel, c = kernels[reducing.number], reducing.gemm
+    return ReduceEpilogueWriter(kernel, c, region, tiles, name, device, reducing.directions)
 
 
 def shape_of(tiles: Tiles) -> tuple[int, int]:
@@ -417,8 +417,8 @@ def vector_of(direction: Direction) -> int:
     return next(v for v in (4, 2, 1) if size % v == 0)
 
 
-def emit_reducing(
-    reducing: Reducing, parameters: Mapping[str, Parameter], name: str, device: DeviceFacts
+def emit_reduce_epilogue(
+    reducing: ReduceMatch, parameters: Mapping[str, Parameter], name: str, device: DeviceFacts
 ) -> Emitted:
     """The product of ``reducing``. Raises Unsupported where the schedule does not fit."""
-    return reducing_writer(reducing, read_tiles(parameters), device, name).emit()
+    return reduce_epilogue_writer(reducing, read_tiles(parameters), device, name).emit()

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted
 from cuda_agent_backend.codegen.cuda.family import Joined, JoinFamily, Order, Parameters
-from cuda_agent_backend.codegen.cuda.gemm.epilogue.row.match import WholeRows, whole_rows_of
-from cuda_agent_backend.codegen.cuda.gemm.epilogue.row.writer import SKETCH, emit_whole_rows
+from cuda_agent_backend.codegen.cuda.gemm.epilogue.row.match import RowMatch, match_rows
+from cuda_agent_backend.codegen.cuda.gemm.epilogue.row.writer import SKETCH, emit_row_epilogue
 from cuda_agent_backend.codegen.cuda.gemm.family import gemm_headers
-from cuda_agent_backend.codegen.cuda.gemm.schedules import whole_row_schedules
+from cuda_agent_backend.codegen.cuda.gemm.schedules import row_schedules
 from cuda_agent_backend.codegen.cuda.gemm.tiles import Tiles
 from cuda_agent_backend.codegen.cuda.gemm.writer import SKETCH as GEMM
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
@@ -19,7 +19,7 @@ from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter
 
 
-class RowEpilogue(JoinFamily[Tiles, WholeRows]):
+class RowEpilogue(JoinFamily[Tiles, RowMatch]):
     name = SKETCH
     title = "Products with whole rows done in their tiles"
     docs = (
@@ -33,28 +33,28 @@ class RowEpilogue(JoinFamily[Tiles, WholeRows]):
 
     def match(
         self, region: LoweredRegion, kernels: tuple[Kernel, ...], number: int
-    ) -> WholeRows | NotCovered:
-        return attempt(lambda: whole_rows_of(region, kernels, number))
+    ) -> RowMatch | NotCovered:
+        return attempt(lambda: match_rows(region, kernels, number))
 
     def schedules(
-        self, match: WholeRows, region: LoweredRegion, device: DeviceFacts, most: int
+        self, match: RowMatch, region: LoweredRegion, device: DeviceFacts, most: int
     ) -> list[Parameters]:
-        return whole_row_schedules(match, device, most)
+        return row_schedules(match, device, most)
 
     def joined(
-        self, match: WholeRows, region: LoweredRegion, given: Mapping[str, Parameter]
+        self, match: RowMatch, region: LoweredRegion, given: Mapping[str, Parameter]
     ) -> Joined:
         return region, match.kernels
 
     def emit(
         self,
-        match: WholeRows,
+        match: RowMatch,
         region: LoweredRegion,
         given: Mapping[str, Parameter],
         name: str,
         device: DeviceFacts,
     ) -> Emitted:
-        return emit_whole_rows(match, given, name, device)
+        return emit_row_epilogue(match, given, name, device)
 
     def headers(self, given: Mapping[str, Parameter], halves: bool) -> tuple[str, ...]:
         return gemm_headers(halves)

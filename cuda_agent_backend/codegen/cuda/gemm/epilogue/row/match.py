@@ -1,8 +1,8 @@
-"""Sums of products whose results are reduced along rows so short that a tile has them whole, and then mapped.
+"""GEMMs whose rows are reduced and mapped (softmax, norms) in the tile that a block computes.
 
-A softmax, a norm or anything else that reduces a row and goes over it again reads what a product made, and nothing else
-reads that. Where a tile has whole rows, it stays in the tile: `whole_rows_of` finds such a kernel behind a product and
-makes one of both. A row is all columns of the product, or a part of them that follow each other, as a head is.
+A softmax or a norm reduces a row and then reads it again. Where a tile has whole rows and nothing else reads the
+GEMM's results, they stay in the tile. `match_rows` finds such a kernel behind a GEMM and makes one of both. A row
+is all columns of the GEMM, or a part of them that follow each other, as a head of attention is.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sympy
 
 from cuda_agent_backend.codegen.analysis.gemm import (
     FACTORS,
-    Contraction,
+    GemmForm,
     numbers_of,
     points,
     straightened,
@@ -39,10 +39,10 @@ LONGEST = 256
 
 
 @dataclass(frozen=True)
-class WholeRows(InTile):
+class RowMatch(InTile):
     """A product and what goes over its rows, in the place of both.
 
-    contraction: its last columns are ``line``, the loops along a row. product: its own stages; it stores its results
+    gemm: its last columns are ``line``, the loops along a row. product: its own stages; it stores its results
     only where something else needs them. rows: the other stages, over what the product's loops leave, in its symbols;
     they load ``tile``, of which a row has its elements in order, in the place of ``buffer``.
     """
@@ -66,7 +66,7 @@ def tile_of(buffer: str) -> str:
     return f"{buffer}_tile"
 
 
-def whole_rows_of(region: LoweredRegion, kernels: tuple[Kernel, ...], number: int) -> WholeRows:
+def match_rows(region: LoweredRegion, kernels: tuple[Kernel, ...], number: int) -> RowMatch:
     """The product that kernel ``number`` is, with the first kernel that reads its results.
 
     Raises:
@@ -81,12 +81,12 @@ def whole_rows_of(region: LoweredRegion, kernels: tuple[Kernel, ...], number: in
     accesses = [_read_at(rows, stage, buffer) for stage in _loading(rows, buffer)]
     ends = ends_of([stored, *accesses])
     product, rows = cut_at(product, [stored], ends), cut_at(rows, accesses, ends)
-    contraction = _numbers(product)
+    gemm = _numbers(product)
     rows, line = _in_loops_of(product, rows, buffer)
-    others = tuple(d for d in contraction.columns if d not in line)
-    if len(others) + len(line) != len(contraction.columns):
+    others = tuple(d for d in gemm.columns if d not in line)
+    if len(others) + len(line) != len(gemm.columns):
         raise Unsupported("rows along the product's rows")
-    contraction = replace(contraction, columns=(*others, *line))
+    gemm = replace(gemm, columns=(*others, *line))
     _check(rows, line)
     *before, last = product.stages
     last = replace(
@@ -97,10 +97,10 @@ def whole_rows_of(region: LoweredRegion, kernels: tuple[Kernel, ...], number: in
     own = replace(product, stages=(*before, last))
     joined = _joined(own, rows, buffer)
     found = [joined if n == number else k for n, k in enumerate(kernels) if n != reader]
-    return WholeRows(region, tuple(found), number, buffer, contraction, line, own, rows)
+    return RowMatch(region, tuple(found), number, buffer, gemm, line, own, rows)
 
 
-def _numbers(product: Kernel) -> Contraction:
+def _numbers(product: Kernel) -> GemmForm:
     c = numbers_of(product)
     if c is None or c.left.absent or c.right.absent:
         raise Unsupported("no sum of products, or one that lacks terms")

@@ -17,11 +17,11 @@ from cuda_agent_backend.codegen.analysis.cancellation import mark_cancelling
 from cuda_agent_backend.codegen.analysis.gemm import points
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted
 from cuda_agent_backend.codegen.cuda.common.text import decompose, indented
-from cuda_agent_backend.codegen.cuda.gemm.epilogue.row.match import WholeRows
+from cuda_agent_backend.codegen.cuda.gemm.epilogue.row.match import RowMatch
 from cuda_agent_backend.codegen.cuda.gemm.operands import Output
 from cuda_agent_backend.codegen.cuda.gemm.tiles import Tiles, read_tiles
 from cuda_agent_backend.codegen.cuda.gemm.tma_boxes import in_batches
-from cuda_agent_backend.codegen.cuda.gemm.writer import Writer, tail_lines
+from cuda_agent_backend.codegen.cuda.gemm.writer import GemmWriter, tail_lines
 from cuda_agent_backend.codegen.cuda.rows.layout import Layout
 from cuda_agent_backend.codegen.cuda.rows.program import RowProgram
 from cuda_agent_backend.codegen.cuda.rows.row_writer import RowWriter
@@ -57,27 +57,27 @@ class TileRows(RowWriter):
 
 
 @dataclass
-class RowsWriter(Writer):
+class RowEpilogueWriter(GemmWriter):
     """Writes a sum of products that ends in something over its rows."""
 
-    whole: WholeRows | None = None
+    whole: RowMatch | None = None
     _rows: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        if self.tiles.boxes and in_batches(self.contraction) != self.contraction:
+        if self.tiles.boxes and in_batches(self.gemm) != self.gemm:
             raise Unsupported("boxes of an operand whose rows lie apart")
         if self.tiles.split != 1 or self.tiles.last_wave:
             raise Unsupported("a split sum whose rows are done in its tile")
         if self.tiles.banded:
             raise Unsupported("terms left out of a sum whose rows are done in its tile")
-        if self.tiles.tile_n < self.contraction.n and self.tiles.tile_n % self._width:
+        if self.tiles.tile_n < self.gemm.n and self.tiles.tile_n % self._width:
             raise Unsupported("rows that are longer than a tile, or across its end")
         super().__post_init__()
         self.needed = ALL
         self._rows = self._row_text()
 
     @property
-    def _found(self) -> WholeRows:
+    def _found(self) -> RowMatch:
         assert self.whole is not None
         return self.whole
 
@@ -97,7 +97,7 @@ class RowsWriter(Writer):
     @property
     def _beside(self) -> int:
         """Rows side by side in a tile."""
-        return min(self.contraction.n, self.tiles.tile_n) // self._width
+        return min(self.gemm.n, self.tiles.tile_n) // self._width
 
     @property
     def _lines(self) -> int:
@@ -135,7 +135,7 @@ class RowsWriter(Writer):
         value = f"s{number}v{last.body.results[0].number}" if number else "total"
         return [
             *self._repaired(),
-            *tail_lines(product, self.contraction, self.region, self.output, self.index),
+            *tail_lines(product, self.gemm, self.region, self.output, self.index),
             f"ca::store<L>(memory + m * stride + n, ca::to<float>({value}));",
         ]
 
@@ -148,7 +148,7 @@ class RowsWriter(Writer):
         return TileRows(region, layout, program, self.device).text()
 
     def _on_rows(self) -> list[str]:
-        c, t, layout, beside = self.contraction, self.tiles, self._layout, self._beside
+        c, t, layout, beside = self.gemm, self.tiles, self._layout, self._beside
         live = [f"line < {self._lines}"] if self._lines % layout.across else []
         live += [f"row0 + high < {c.m}"] if c.m % t.tile_m else []
         live += [f"column0 + wide < {c.n}"] if c.n % t.tile_n and c.n > t.tile_n else []
@@ -181,13 +181,15 @@ class RowsWriter(Writer):
         ]  # a scope of its own, as it names things as a row's kernel does
 
 
-def rows_writer(whole: WholeRows, tiles: Tiles, device: DeviceFacts, name: str = "k") -> RowsWriter:
+def row_epilogue_writer(
+    whole: RowMatch, tiles: Tiles, device: DeviceFacts, name: str = "k"
+) -> RowEpilogueWriter:
     """Of the product and what goes over its rows under these tiles. Raises Unsupported where they do not fit."""
-    return RowsWriter(whole.kernel, whole.contraction, whole.region, tiles, name, device, whole)
+    return RowEpilogueWriter(whole.kernel, whole.gemm, whole.region, tiles, name, device, whole)
 
 
-def emit_whole_rows(
-    whole: WholeRows, parameters: Mapping[str, Parameter], name: str, device: DeviceFacts
+def emit_row_epilogue(
+    whole: RowMatch, parameters: Mapping[str, Parameter], name: str, device: DeviceFacts
 ) -> Emitted:
     """The kernel of ``whole``. Raises Unsupported where the schedule does not fit."""
-    return rows_writer(whole, read_tiles(parameters), device, name).emit()
+    return row_epilogue_writer(whole, read_tiles(parameters), device, name).emit()
