@@ -1,9 +1,12 @@
-"""What the rest of the backend asks of sketches: analyse a task, propose schedules, generate a candidate."""
+"""What the rest of the backend asks of the code generator: analyse a task, propose schedules, write a candidate.
+
+This is its edge: nothing is raised. `ir.failure` says how early exits and bugs below become values here.
+"""
 
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from cuda_agent_backend.codegen.alternatives import Alternatives
@@ -13,7 +16,7 @@ from cuda_agent_backend.codegen.cuda.common.dependent_launch import chained
 from cuda_agent_backend.codegen.family import TaskFamily
 from cuda_agent_backend.codegen.guarded import Guarded
 from cuda_agent_backend.codegen.ir.device import CpuFacts, DeviceFacts, gpu_facts
-from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
+from cuda_agent_backend.codegen.ir.failure import NotCovered
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from cuda_agent_backend.codegen.loop_nests import GENERATOR, LOWERING, LoopNests, loop_nests_of
 from cuda_agent_backend.codegen.registry import TASKS
@@ -26,11 +29,20 @@ APART = "apart"
 """What schedules are marked with whose products do not store across their loops, where others do."""
 
 
+def analyse(task: Task) -> Analysis | NotCovered:
+    """The forms in which kernel families cover ``task``, rewritten ones included; the reason where none does."""
+    if any(math.prod(s.shape) == 0 for s in (*task.inputs, *task.output_specs)):
+        return NotCovered("a tensor without elements")
+    with LOWERING:
+        return _analyse(task.to_json())
+
+
 @lru_cache(maxsize=256)
 def _analyse(text: str) -> Analysis | NotCovered:
     task = Task.from_json(text)
     family, found = _with_family(task)
-    rewritten = forms(task)
+    rewritten = attempt_for(task, "rewriting", partial(forms, task))
+    rewritten = () if isinstance(rewritten, NotCovered) else rewritten
     # a kernel for all of it, which no rewritten form has that needs its products
     if family and family.precedes_rewrites and not any(f.guards for f in rewritten):
         return found
@@ -45,10 +57,11 @@ def _analyse(text: str) -> Analysis | NotCovered:
 def _rewritten(task: Task, form: Form) -> Analysis | NotCovered:
     if not form.guards:
         return as_it_stands(form.task)
-    try:
+
+    def guarded() -> Guarded:
         return Guarded(task, loop_nests_of(form.task), loop_nests_of(task), form.guards)
-    except Unsupported as error:
-        return NotCovered(str(error))
+
+    return attempt_for(task, f"rewriting by {form.name}", guarded)
 
 
 def as_it_stands(task: Task) -> Analysis | NotCovered:
@@ -59,24 +72,14 @@ def as_it_stands(task: Task) -> Analysis | NotCovered:
 def _with_family(task: Task) -> tuple[TaskFamily[Any] | None, Analysis | NotCovered]:
     """The same with the family that takes the whole task, where one does; else the task is loop nests."""
     for family in TASKS[task.target]:
-        try:
-            found: Analysis | NotCovered | None = family.analyse(task, GENERATOR)
-        except Unsupported as error:
-            return None, NotCovered(str(error))
+        found = attempt_for(
+            task, f"matching {family.name}", partial(family.analyse, task, GENERATOR)
+        )
+        if isinstance(found, NotCovered):
+            return None, found
         if found is not None:
             return family, found
-    try:
-        return None, loop_nests_of(task)
-    except Unsupported as error:
-        return None, NotCovered(str(error))
-
-
-def analyse(task: Task) -> Analysis | NotCovered:
-    """The forms in which sketches cover ``task``, rewritten ones included; the reason where none does."""
-    if any(math.prod(s.shape) == 0 for s in (*task.inputs, *task.output_specs)):
-        return NotCovered("a tensor without elements")
-    with LOWERING:
-        return _analyse(task.to_json())
+    return None, attempt_for(task, "making loop nests of", partial(loop_nests_of, task))
 
 
 def schedules(analysis: Analysis, device: DeviceFacts | CpuFacts | None = None) -> list[Schedule]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, Generic, Protocol
+from typing import ClassVar, Generic, Protocol
 
+from cuda_agent_backend.codegen.covered_task import Analysis
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.failure import NotCovered
 from cuda_agent_backend.codegen.ir.kernel import Nests
@@ -70,8 +71,8 @@ class TaskFamily(Family[P]):
     """Whether its kernel is so much better that rewritten forms of the task are not looked at."""
 
     @abstractmethod
-    def analyse(self, task: Task, generator: Generator) -> Any:
-        """The task as an `api.Analysis`; a `NotCovered` where it is this family's and yet not covered, with the reason;
+    def analyse(self, task: Task, generator: Generator) -> Analysis | NotCovered | None:
+        """The task as a covered one; a `NotCovered` where it is this family's and yet not covered, with the reason;
         None where it is not this family's.
 
         Raises:

@@ -10,7 +10,7 @@ import torch
 from sketch_kit import sample
 
 from cuda_agent_backend import log
-from cuda_agent_backend.codegen import bugs
+from cuda_agent_backend.codegen import api, bugs
 from cuda_agent_backend.codegen.api import generate, schedules
 from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported, attempt
 from cuda_agent_backend.codegen.ir.schedule import Schedule
@@ -85,3 +85,11 @@ def test_bugs_beyond_those_kept_are_counted(task: Task, monkeypatch: pytest.Monk
     for number in range(3):
         generate(Failing(task, KeyError(number)), Schedule.of({}))  # type: ignore[arg-type]
     assert len(bugs.found()) == 1 and bugs.count() == 3
+
+
+def test_a_family_that_fails_to_match_is_a_bug(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(task: Task) -> object:
+        raise IndexError("list index out of range")
+
+    monkeypatch.setattr(api, "loop_nests_of", fail)
+    assert isinstance(api.as_it_stands(task), bugs.Bug) and bugs.count() == 1

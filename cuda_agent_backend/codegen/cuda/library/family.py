@@ -8,11 +8,11 @@ from cuda_agent_backend.codegen.cuda.library.writer import (
     LibraryParams,
     library_of,
 )
-from cuda_agent_backend.codegen.family import Generator, TaskFamily
+from cuda_agent_backend.codegen.family import Family, Generator
 from sandbox.task.task import Task
 
 
-class LibraryCalls(TaskFamily[LibraryParams]):
+class LibraryCalls(Family[LibraryParams]):
     name = SKETCH
     title = "Products and convolutions by cuBLAS and cuDNN"
     docs = (
