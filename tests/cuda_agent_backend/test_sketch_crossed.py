@@ -16,7 +16,7 @@ from torch._inductor import config as inductor_config
 from torch.nn import functional as F
 
 from cuda_agent_backend.codegen import api
-from cuda_agent_backend.codegen.cuda.channels_last.writer import SKETCH
+from cuda_agent_backend.codegen.cuda.channels_last.match import SKETCH
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from sandbox.plan.candidate import Candidate
 

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from cuda_agent_backend.codegen.api import as_it_stands, generate, schedules
 from cuda_agent_backend.codegen.cuda.recurrent.match import GATES
-from cuda_agent_backend.codegen.cuda.recurrent.writer import PROPOSALS, CudaRecurrent
+from cuda_agent_backend.codegen.cuda.recurrent.schedules import PROPOSALS
+from cuda_agent_backend.codegen.cuda.recurrent.writer import CudaRecurrent
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.failure import NotCovered
 from cuda_agent_backend.codegen.ir.schedule import Schedule

@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-from cuda_agent_backend.codegen.cuda.channel_gather.writer import (
+from cuda_agent_backend.codegen.cuda.channel_gather.match import (
     SKETCH,
-    Gathered,
-    channel_schedules,
-    emit_channels,
-    gathered_of,
+    ChannelGathers,
+    channel_gathers_of,
 )
+from cuda_agent_backend.codegen.cuda.channel_gather.schedules import (
+    ChannelGatherParams,
+    channel_gather_schedules,
+)
+from cuda_agent_backend.codegen.cuda.channel_gather.writer import emit_channel_gather
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted
 from cuda_agent_backend.codegen.cuda.family import KernelFamily, Parameters, Place, Problem
 from cuda_agent_backend.codegen.ir.failure import NotCovered
-from cuda_agent_backend.codegen.ir.parameters import integer
 from cuda_agent_backend.codegen.ir.schedule import Parameter
 
 
-@dataclass(frozen=True)
-class ChannelGatherParams:
-    vector: int = integer("channels of a thread", among=(1, 2, 4))
-    wide: int = integer("points of a tile", least=8, most=256)
-
-
-class ChannelGather(KernelFamily[ChannelGatherParams, Gathered]):
+class ChannelGather(KernelFamily[ChannelGatherParams, ChannelGathers]):
     name = SKETCH
     title = "Gathers along channels that lie apart"
     docs = (
@@ -36,14 +31,14 @@ class ChannelGather(KernelFamily[ChannelGatherParams, Gathered]):
     params = ChannelGatherParams
     place = Place.POINTWISE
 
-    def match(self, problem: Problem) -> Gathered | NotCovered:
-        found = gathered_of(problem.kernel, problem.region)
+    def match(self, problem: Problem) -> ChannelGathers | NotCovered:
+        found = channel_gathers_of(problem.kernel, problem.region)
         return found or NotCovered("nothing is gathered along channels that lie apart")
 
-    def schedules(self, match: Gathered, problem: Problem) -> list[Parameters]:
-        return channel_schedules(problem.kernel, problem.region)
+    def schedules(self, match: ChannelGathers, problem: Problem) -> list[Parameters]:
+        return channel_gather_schedules(problem.kernel, problem.region)
 
     def emit(
-        self, match: Gathered, problem: Problem, given: Mapping[str, Parameter], name: str
+        self, match: ChannelGathers, problem: Problem, given: Mapping[str, Parameter], name: str
     ) -> Emitted:
-        return emit_channels(problem.kernel, problem.region, given, name)
+        return emit_channel_gather(problem.kernel, problem.region, given, name)

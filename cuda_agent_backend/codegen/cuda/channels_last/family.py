@@ -3,34 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-from cuda_agent_backend.codegen.cuda.channels_last.writer import (
-    MOST_DEEP,
+from cuda_agent_backend.codegen.cuda.channels_last.match import (
     SKETCH,
-    WORD,
-    Crossed,
-    crossed_of,
-    crossed_schedules,
-    emit_crossed,
+    ChannelsLastWindows,
+    channels_last_of,
 )
+from cuda_agent_backend.codegen.cuda.channels_last.schedules import (
+    ChannelsLastParams,
+    channels_last_schedules,
+)
+from cuda_agent_backend.codegen.cuda.channels_last.writer import emit_channels_last
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted
 from cuda_agent_backend.codegen.cuda.family import KernelFamily, Parameters, Place, Problem
 from cuda_agent_backend.codegen.ir.failure import NotCovered
-from cuda_agent_backend.codegen.ir.parameters import integer
 from cuda_agent_backend.codegen.ir.schedule import Parameter
 
 
-@dataclass(frozen=True)
-class ChannelsLastParams:
-    vector: int = integer(
-        "neighbouring results of a thread along the image's lines", among=(1, 2, WORD)
-    )
-    rows: int = integer("lines of such results that a thread makes")
-    deep: int = integer("channels of a block", most=MOST_DEEP)
-
-
-class ChannelsLast(KernelFamily[ChannelsLastParams, Crossed]):
+class ChannelsLast(KernelFamily[ChannelsLastParams, ChannelsLastWindows]):
     name = SKETCH
     title = "Windows along an image, channels stored together"
     docs = (
@@ -42,15 +32,19 @@ class ChannelsLast(KernelFamily[ChannelsLastParams, Crossed]):
     params = ChannelsLastParams
     place = Place.POINTWISE
 
-    def match(self, problem: Problem) -> Crossed | NotCovered:
-        return crossed_of(problem.kernel) or NotCovered(
+    def match(self, problem: Problem) -> ChannelsLastWindows | NotCovered:
+        return channels_last_of(problem.kernel) or NotCovered(
             "no windows whose results are stored channels last"
         )
 
-    def schedules(self, match: Crossed, problem: Problem) -> list[Parameters]:
-        return crossed_schedules(problem.kernel)
+    def schedules(self, match: ChannelsLastWindows, problem: Problem) -> list[Parameters]:
+        return channels_last_schedules(problem.kernel)
 
     def emit(
-        self, match: Crossed, problem: Problem, given: Mapping[str, Parameter], name: str
+        self,
+        match: ChannelsLastWindows,
+        problem: Problem,
+        given: Mapping[str, Parameter],
+        name: str,
     ) -> Emitted:
-        return emit_crossed(problem.kernel, problem.region, given, name)
+        return emit_channels_last(problem.kernel, problem.region, given, name)

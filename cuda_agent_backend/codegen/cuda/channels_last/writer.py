@@ -1,9 +1,8 @@
-"""Windows over images that lie line by line, whose results are stored with their channels next to each other.
+"""Windows stored channels last -> CUDA.
 
-A depthwise convolution before one that wants channels last is such a kernel. Along the channels it would read one
-element of each line of memory, along the image it would write one. So a block makes tiles of results as other kernels
-of windows do (`stencil`), along the image, for some channels (``deep``) of the same places, leaves them in shared
-memory, and stores the channels of a place together. Schedule parameters: ``vector`` by ``rows`` results of a thread.
+Along the channels such a kernel would read one element of each line of memory, along the image it would write one. So a
+block makes tiles of results as other kernels of windows do (see `stencil`), along the image, for some channels of the
+same places, leaves them in shared memory, and stores the channels of a place together.
 
 In shared memory the results of a channel are a line of vectors. Which of eight neighbouring ones a vector is depends on
 the channel as well, so that neither side's threads meet in one bank.
@@ -12,162 +11,72 @@ the channel as well, so that neither side's threads meet in one bank.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import sympy
 import torch
 
-from cuda_agent_backend.codegen.analysis.passes import Pass
+from cuda_agent_backend.codegen.cuda.channels_last.match import (
+    ChannelsLastWindows,
+    channels_last_of,
+)
+from cuda_agent_backend.codegen.cuda.channels_last.schedules import (
+    MOST_SHARED_BYTES,
+    SPOTS,
+    WORD,
+    ChannelsLastParams,
+    result_type,
+    tile_memory,
+)
 from cuda_agent_backend.codegen.cuda.common.access import LanePrinter, local_reader
 from cuda_agent_backend.codegen.cuda.common.parts import (
-    BYTES,
     Emitted,
     SharedMemory,
     buffers_of,
     needs_wide,
     parameters_of,
 )
-from cuda_agent_backend.codegen.cuda.common.text import decompose, indented
-from cuda_agent_backend.codegen.cuda.pointwise.stencil import has_taps, tile_body, tile_rows
-from cuda_agent_backend.codegen.cuda.pointwise.writer import map_dims, single_pass
-from cuda_agent_backend.codegen.ir.device import WARP, ceildiv
-from cuda_agent_backend.codegen.ir.failure import Unsupported
-from cuda_agent_backend.codegen.ir.indices import coefficient
-from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel
-from cuda_agent_backend.codegen.ir.printer import COMPUTE_TYPES
-from cuda_agent_backend.codegen.ir.region import LoweredRegion, Store
+from cuda_agent_backend.codegen.cuda.common.text import decompose, indented, kernel_text
+from cuda_agent_backend.codegen.cuda.pointwise.stencil import tile_body, tile_rows
+from cuda_agent_backend.codegen.ir.device import ceildiv
+from cuda_agent_backend.codegen.ir.failure import NotCovered
+from cuda_agent_backend.codegen.ir.nest import Kernel
+from cuda_agent_backend.codegen.ir.parameters import read
+from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter
-from cuda_agent_backend.codegen.ir.ssa import GATHER
-from cuda_agent_backend.codegen.ir.value_types import stage_dtype
+from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from sandbox.plan.plan import Launch
 
-SKETCH = "crossed"
 THREADS = 256
-SPOTS = WARP
-"""Tiles of a channel in a block, side by side."""
-LEAST = 8
-"""Channels, and elements of a line, below which threads side by side would have little to share."""
-FARTHEST = 2
-"""Elements from one place of a line to the next."""
-WORD = 4
 BANKED = 8
 """Vectors of four words that a warp reads at a time without two in one bank."""
-MOST_DEEP = 256
-MOST_SHARED_BYTES = 64 << 10
-_TILES = ((4, 32), (2, 32), (4, 16), (2, 64), (1, 32))
-"""Rows of a thread's results, channels of a block; best first."""
 
 
-@dataclass(frozen=True)
-class Crossed:
-    """The one pass of a kernel with its loops: those around, and those of its channels, rows and places in a row."""
-
-    whole: Pass
-    others: tuple[Dim, ...]
-    channels: Dim
-    rows: Dim
-    line: Dim
-    store: Store
-
-    @property
-    def dims(self) -> tuple[Dim, ...]:
-        return (*self.others, self.channels, self.rows, self.line)
-
-
-def crossed_of(kernel: Kernel) -> Crossed | None:
-    """None where the kernel has no windows, or reads along the loop that it stores along."""
-    p = single_pass(kernel)
-    dims = map_dims(kernel, p) if p is not None else ()
-    if p is None or len(dims) < 3 or not has_taps(p):
-        return None
-    stores = [s for stage in p.stages for s in stage.stores]
-    channels = dims[-1]
-    if len(stores) != 1 or coefficient(stores[0].index, channels[0]) != 1:
-        return None
-    if any(i.op == GATHER for stage in p.stages for i in stage.body.walk()):
-        return None
-    loads = [i.index for stage in p.stages for i in stage.body.loads() if i.index is not None]
-    lines = [d for d in dims[:-1] if _is_line(loads, d, channels)]
-    if len(lines) != 1 or min(channels[1], lines[0][1]) < LEAST:
-        return None
-    rows = _nearest(loads, lines[0], [d for d in dims[:-1] if d is not lines[0]])
-    if rows is None:
-        return None
-    others = tuple(d for d in dims[:-1] if d not in (lines[0], rows))
-    return Crossed(p, others, channels, rows, lines[0], stores[0])
-
-
-def _is_line(loads: Sequence[sympy.Expr], dim: Dim, channels: Dim) -> bool:
-    """Whether what differs along ``dim`` lies near each other along it, and some of it not along the channels."""
-    own = [index for index in loads if dim[0] in index.free_symbols]
-    steps = [coefficient(index, dim[0]) or 0 for index in own]
-    across = [coefficient(index, channels[0]) for index in own]
-    near = all(0 < abs(step) <= FARTHEST for step in steps)
-    return bool(own) and near and not {1, -1} & set(across) and set(across) != {0}
-
-
-def _nearest(loads: Sequence[sympy.Expr], line: Dim, dims: Sequence[Dim]) -> Dim | None:
-    """The loop with the shortest steps among what differs along ``line``."""
-    own = [index for index in loads if line[0] in index.free_symbols]
-    steps = {d: [abs(coefficient(index, d[0]) or 0) for index in own] for d in dims}
-    known = [d for d in dims if all(steps[d])]
-    return min(known, key=lambda d: steps[d], default=None)
-
-
-def crossed_schedules(kernel: Kernel) -> list[dict[str, Parameter]]:
-    """Best guess first; none where this sketch does not fit."""
-    found = crossed_of(kernel)
-    if found is None:
-        return []
-    possible = tile_rows(found.dims, found.whole)
-    vector = next(v for v in (WORD, 2, 1) if found.line[1] % v == 0)
-    result: list[dict[str, Parameter]] = []
-    for rows, deep in _TILES:
-        bytes_of_tile = _memory(found, (vector, rows, deep)).size
-        if rows in possible and bytes_of_tile <= MOST_SHARED_BYTES:
-            result.append({"sketch": SKETCH, "vector": vector, "rows": rows, "deep": deep})
-    return result
-
-
-def emit_crossed(
+def emit_channels_last(
     kernel: Kernel, region: LoweredRegion, parameters: Mapping[str, Parameter], name: str
 ) -> Emitted:
-    """Raises Unsupported where the schedule does not fit."""
-    found = crossed_of(kernel)
-    sizes = [parameters.get(key) for key in ("vector", "rows", "deep")]
-    if found is None or len(parameters) != 4 or not all(type(n) is int and n > 0 for n in sizes):
+    """The kernel, called ``name``. Raises Unsupported where the schedule does not fit."""
+    tile, found = read(ChannelsLastParams, parameters), channels_last_of(kernel)
+    if isinstance(tile, NotCovered):
+        raise Unsupported(tile.reason)
+    fits = found is not None and found.line[1] % tile.vector == 0 and tile.deep % WORD == 0
+    if found is None or not fits or tile.rows not in tile_rows(found.dims, found.whole):
         raise Unsupported(f"a schedule {dict(parameters)} that does not fit the windows")
-    vector, rows, deep = (int(n) for n in sizes if n is not None)
-    fits = vector in (1, 2, WORD) and found.line[1] % vector == 0
-    fits = fits and rows in tile_rows(found.dims, found.whole)
-    if not fits or deep > MOST_DEEP or deep % WORD:
-        raise Unsupported(f"a schedule {dict(parameters)} that does not fit the windows")
-    memory = _memory(found, (vector, rows, deep))
+    memory = tile_memory(found, tile)
     if memory.size > MOST_SHARED_BYTES:
         raise Unsupported(f"{memory.size} bytes of shared memory")
-    return _Writer(kernel, region, found, (vector, rows, deep)).emitted(name, memory)
-
-
-def _memory(found: Crossed, tile: tuple[int, int, int]) -> SharedMemory:
-    memory, kind = SharedMemory(), _kind(found)
-    memory.take("made", kind, math.prod(tile) * SPOTS, BYTES[kind])
-    return memory
-
-
-def _kind(found: Crossed) -> str:
-    (stage,) = (stage for stage in found.whole.stages if stage.stores)
-    return COMPUTE_TYPES[stage_dtype(stage)]
+    return _Writer(kernel, region, found, tile).emitted(name, memory)
 
 
 @dataclass(frozen=True)
 class _Writer:
-    """``tile``: the vector and rows of a thread's results, and the channels of a block."""
+    """Writes the kernel."""
 
     kernel: Kernel
     region: LoweredRegion
-    found: Crossed
-    tile: tuple[int, int, int]
+    found: ChannelsLastWindows
+    tile: ChannelsLastParams
 
     @property
     def _index(self) -> str:
@@ -176,11 +85,11 @@ class _Writer:
     @property
     def _spots(self) -> tuple[int, int]:
         """Tiles below each other and side by side, of one channel."""
-        vector, rows, _ = self.tile
-        return ceildiv(self.found.rows[1], rows), self.found.line[1] // vector
+        rows = ceildiv(self.found.rows[1], self.tile.rows)
+        return rows, self.found.line[1] // self.tile.vector
 
     def emitted(self, name: str, memory: SharedMemory) -> Emitted:
-        found, (_, _, deep) = self.found, self.tile
+        found, deep = self.found, self.tile.deep
         spots = math.prod(self._spots)
         across, down = ceildiv(spots, SPOTS), ceildiv(found.channels[1], deep)
         index = self._index
@@ -195,9 +104,7 @@ class _Writer:
             "__syncthreads();",
             *self._storing(spots),
         ]
-        head = f'extern "C" __global__ void __launch_bounds__({THREADS})'
-        declared = ", ".join(parameters_of(self.region, reads, writes))
-        text = "\n".join([head, f"{name}({declared}) {{", *indented(lines), "}"])
+        text = kernel_text(name, THREADS, parameters_of(self.region, reads, writes), lines)
         blocks = across * down * math.prod(n for _, n in found.others)
         launch = Launch(name, (blocks, 1, 1), (THREADS, 1, 1), memory.size, (*reads, *writes))
         return Emitted((text,), (launch,))
@@ -205,7 +112,7 @@ class _Writer:
     def _making(self, spots: int) -> list[str]:
         """Tiles of results to shared memory, those of a channel side by side first."""
         found, index = self.found, self._index
-        vector, rows, deep = self.tile
+        vector, rows, deep = self.tile.vector, self.tile.rows, self.tile.deep
 
         def kept(value: str, row: str) -> str:
             place = self._place("own", f"({row} - first) * {SPOTS} + spot")
@@ -227,14 +134,14 @@ class _Writer:
 
     def _place(self, channel: str, number: str) -> str:
         """Where vector ``number`` of a channel's results begins."""
-        vector, rows, deep = self.tile
+        vector, rows, deep = self.tile.vector, self.tile.rows, self.tile.deep
         turned = f"{channel} / {WORD} * {max(1, BANKED * WORD // deep)} % {BANKED}"
         return f"({channel} * {rows * SPOTS} + (({number}) ^ ({turned}))) * {vector}"
 
     def _storing(self, spots: int) -> list[str]:
         """Results to memory, those of a place side by side first."""
         found, index = self.found, self._index
-        vector, rows, deep = self.tile
+        vector, rows, deep = self.tile.vector, self.tile.rows, self.tile.deep
         (row, height), (line, _), (channel, count) = found.rows, found.line, found.channels
         width, lanes = self._spots[1], self._lanes
         first = f"ca::imin({index}(spot / {width} * {rows}), {height - rows})"
@@ -252,7 +159,7 @@ class _Writer:
             f"  if (spot >= {spots} || {channel} >= {count}) continue;",
             f"  const {index} {row} = {first} + turn, {line} = spot % {width} * {vector} + lane;",
             *indented(decompose("other", found.others, index)),
-            f"  ca::vec<{_kind(found)}, L> value;",
+            f"  ca::vec<{result_type(found)}, L> value;",
             "#pragma unroll",
             f"  for (int n = 0; n < L; ++n) value.v[n] = made[{place} + lane];",
             f"  {printer.store(found.store.buffer, found.store.index, 'value')}",

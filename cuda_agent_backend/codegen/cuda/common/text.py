@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from cuda_agent_backend.codegen.ir.kernel import Dim
 
@@ -27,3 +27,22 @@ def decompose(row: str, outer: Sequence[Dim], index_type: str) -> list[str]:
         out.append(f"const {index_type} {symbol} = {value};")
         stride *= size
     return out[::-1]
+
+
+def kernel_text(
+    name: str, bounds: int | str, parameters: Iterable[str], body: Sequence[str]
+) -> str:
+    """The function of a kernel. bounds: what its registers are limited by, as ``__launch_bounds__`` has it."""
+    return "\n".join(kernel_lines(name, bounds, parameters, indented(body)))
+
+
+def kernel_lines(
+    name: str, bounds: int | str, parameters: Iterable[str], body: Sequence[str]
+) -> list[str]:
+    """As `kernel_text`, in lines, with ``body`` as it is."""
+    return [
+        f'extern "C" __global__ void __launch_bounds__({bounds})',
+        f"{name}({', '.join(parameters)}) {{",
+        *body,
+        "}",
+    ]

@@ -6,8 +6,7 @@ blocks holds them in its registers, and in shared memory where those do not suff
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 
 from cuda_agent_backend.codegen.cuda.recurrent.match import (
     LAST_CELL,
@@ -16,10 +15,15 @@ from cuda_agent_backend.codegen.cuda.recurrent.match import (
     Recurrent,
     Weights,
 )
-from cuda_agent_backend.codegen.ir.device import WARP, CpuFacts, DeviceFacts, ceildiv, gpu_facts
-from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
+from cuda_agent_backend.codegen.cuda.recurrent.schedules import (
+    PRODUCT_THREADS,
+    RecurrentBlocks,
+    recurrent_schedules,
+)
+from cuda_agent_backend.codegen.ir.device import CpuFacts, DeviceFacts, ceildiv, gpu_facts
+from cuda_agent_backend.codegen.ir.failure import NotCovered
 from cuda_agent_backend.codegen.ir.headers import header
-from cuda_agent_backend.codegen.ir.parameters import integer, read
+from cuda_agent_backend.codegen.ir.parameters import read
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from cuda_agent_backend.codegen.ir.value_types import WIDE
 from sandbox.plan.plan import Buffer, Launch, Plan, Scalar
@@ -29,123 +33,6 @@ from sandbox.task.task import Task, TensorSpec
 PRELUDE = ("cuda/common/prelude.cuh", "cuda/common/barrier.cuh", "cuda/recurrent/recurrent.cuh")
 UNITS = {"lstm": "lstm_unit", "gru": "gru_unit", "rnn_tanh": "tanh_unit", "rnn_relu": "relu_unit"}
 RESULTS = {OUTPUT: "out", LAST_HIDDEN: "last_h", LAST_CELL: "last_c"}
-RANKS = (16, 8, 4, 2, 1)
-MAX_ROWS = 8
-THREADS = (128, 256, 384, 512)
-SPLITS = (4, 8, 16, 32)
-TILES = (64, 128)
-PRODUCT_THREADS, PRODUCT_DEPTH = 256, 16
-REGISTERS, MOST_REGISTERS, OTHER_REGISTERS = 1 << 16, 255, 58
-"""Of a multiprocessor; those that a thread can name; those of it beside weights and sums."""
-NEIGHBOURS = 16
-"""Multiprocessors of the smallest group that a cluster does not leave."""
-PROPOSALS = 12
-EXCHANGE, MEETING, POINTWISE, SHUFFLE = 600, 40, 250, 30
-"""Cycles: h on its way to a cluster, a barrier of a block, what a unit's gates take, an exchange between threads."""
-
-
-@dataclass(frozen=True)
-class Blocks:
-    """The schedule's parameters."""
-
-    ranks: int = integer("blocks of a cluster", among=RANKS)
-    rows: int = integer("sequences of a cluster", most=MAX_ROWS)
-    threads: int = integer("threads of a block", among=THREADS)
-    splits: int = integer("neighbouring threads that share a dot product", among=SPLITS)
-    kept: int = integer(
-        "of each thread's part of a dot product the groups of four weights in registers", least=0
-    )
-    tile: int = integer(
-        "rows and columns of a block of the product, 64 or 128", among=TILES, default=64
-    )
-
-    def own(self, form: Recurrent) -> int:
-        """Units of a block."""
-        return ceildiv(form.units, self.ranks)
-
-    def slice(self, form: Recurrent) -> int:
-        """Places of a block's units in h: whole vectors."""
-        return ceildiv(self.own(form), 4) * 4
-
-    def each(self, form: Recurrent) -> int:
-        """Dot products of a thread."""
-        return ceildiv(form.gates * self.own(form), self.threads // self.splits)
-
-    def deep(self, form: Recurrent) -> int:
-        """Groups of four weights that a thread has of a dot product."""
-        return ceildiv(self.ranks * self.slice(form), 4 * self.splits)
-
-    def registers(self, form: Recurrent) -> int:
-        """Of a thread, about."""
-        each = self.each(form)
-        passing = 4 * each if self.kept < self.deep(form) else 0
-        rounds = ceildiv(self.rows * self.slice(form), self.threads) - 1
-        state = rounds * (2 * form.gates + 5)
-        return 4 * each * self.kept + each * self.rows + passing + state + OTHER_REGISTERS
-
-    def shared_bytes(self, form: Recurrent) -> int:
-        """Of a block, as ``ca::recurrent_scan`` in the CUDA source counts it."""
-        line = 4 * self.splits * self.deep(form)
-        sums = ceildiv(self.rows * form.gates * self.own(form), 4) * 4
-        rest = 4 * max(self.deep(form) - self.kept, 0) * self.each(form) * self.threads
-        return 4 * (2 * self.rows * line + (2 if self.ranks > 1 else 1) * sums + rest) + 16
-
-    @property
-    def product_bytes(self) -> int:
-        """Shared memory of a block of the product, as ``ca::project`` counts it."""
-        return 4 * 4 * PRODUCT_DEPTH * (self.tile + 4)
-
-    def clusters(self, form: Recurrent) -> int:
-        return ceildiv(form.batch, self.rows) * form.directions
-
-    def cost(self, form: Recurrent, device: DeviceFacts) -> float:
-        """Cycles of a step, times how often clusters must take turns, to compare schedules by."""
-        each, deep, warps = self.each(form), self.deep(form), self.threads // WARP
-        sums, shuffles = each * self.rows, _exchanges(each * self.rows, self.splits)
-        # the fewer warps, the less hides what each instruction waits for
-        slots = warps / 4 + 0.8
-        issued = slots * (4 * deep * sums + 4 * shuffles + 2 * deep * self.rows)
-        rest = max(deep - self.kept, 0)
-        memory = warps * (4 * deep * self.rows + 4 * rest * each + shuffles)
-        exchange = EXCHANGE + self.rows * self.ranks * self.slice(form) / 8
-        alone = MEETING + SHUFFLE * self.splits.bit_length() + POINTWISE
-        turns = ceildiv(self.clusters(form), _at_once(self.ranks, device))
-        hidden = min(issued, memory) / 4
-        between = exchange if self.ranks > 1 else MEETING
-        return turns * (max(issued, memory) + hidden + alone + between)
-
-    def check(self, form: Recurrent, device: DeviceFacts) -> None:
-        """Raises Unsupported where the parameters do not fit each other, the layers or the device."""
-        if self.ranks not in RANKS or (self.ranks > 1 and not device.has_clusters):
-            raise Unsupported(f"a cluster of {self.ranks} blocks on {device.arch}")
-        if (self.ranks - 1) * self.own(form) >= form.units:
-            raise Unsupported(f"{self.ranks} blocks for {form.units} units")
-        if not 1 <= self.rows <= MAX_ROWS or self.tile not in TILES:
-            raise Unsupported(f"{self.rows} sequences of a cluster, tiles of {self.tile}")
-        if self.threads not in THREADS or self.splits not in SPLITS:
-            raise Unsupported(f"{self.threads} threads, {self.splits} for a dot product")
-        if not 0 <= self.kept <= self.deep(form):
-            raise Unsupported(f"{self.kept} of {self.deep(form)} groups of weights in registers")
-        if self.registers(form) > min(REGISTERS // self.threads, MOST_REGISTERS):
-            raise Unsupported(f"{self.registers(form)} registers of {self.threads} threads")
-        if self.shared_bytes(form) > device.shared_per_block_bytes:
-            raise Unsupported(f"weights that take {self.shared_bytes(form)} bytes of shared memory")
-
-
-def _at_once(ranks: int, device: DeviceFacts) -> int:
-    """Clusters that run together: a cluster's blocks are on neighbouring multiprocessors."""
-    if ranks == 1:
-        return device.sm_count
-    return max(device.sm_count // NEIGHBOURS * (NEIGHBOURS // ranks), 1)
-
-
-def _exchanges(sums: int, threads: int) -> int:
-    """Shuffles of a thread where ``threads`` add up so many sums."""
-    count = 0
-    while threads > 1:
-        sums, threads = ceildiv(sums, 2), threads // 2
-        count += sums
-    return count
 
 
 @dataclass(frozen=True)
@@ -157,49 +44,8 @@ class CudaRecurrent:
     family = "recurrent layers"
 
     def schedules(self, device: DeviceFacts | CpuFacts | None = None) -> list[Schedule]:
-        facts = gpu_facts(device)
-        found = sorted(self._best(facts), key=lambda blocks: blocks.cost(self.form, facts))
-        return [Schedule.of(dict(blocks.__dict__)) for blocks in found[:PROPOSALS]]
-
-    def _best(self, device: DeviceFacts) -> Iterator[Blocks]:
-        """For each size of a cluster and number of its sequences, the best ways with more and with fewer threads."""
-        for ranks in RANKS:
-            for rows in self._rows(ranks, device):
-                ways = list(self._ways(ranks, rows, device))
-                best = [[w for w in ways if w.threads == threads] for threads in THREADS]
-                firsts = [min(b, key=lambda w: w.cost(self.form, device)) for b in best if b]
-                yield from sorted(firsts, key=lambda w: w.cost(self.form, device))[:2]
-
-    def _rows(self, ranks: int, device: DeviceFacts) -> list[int]:
-        """As few as let all clusters run at once, and twice as many."""
-        at_once = max(_at_once(ranks, device) // self.form.directions, 1)
-        fewest = min(ceildiv(self.form.batch, at_once), MAX_ROWS)
-        most = min(self.form.batch, MAX_ROWS)
-        return sorted({fewest, min(2 * fewest, most)})
-
-    def _ways(self, ranks: int, rows: int, device: DeviceFacts) -> Iterator[Blocks]:
-        """With as many weights in registers as fit there."""
-        for threads in THREADS:
-            for splits in SPLITS:
-                blocks = Blocks(ranks, rows, threads, splits, 0, self._tile(device))
-                deep = blocks.deep(self.form)
-                ways = (replace(blocks, kept=kept) for kept in range(deep, -1, -1))
-                fitting = (way for way in ways if self._fits(way, device))
-                yield from [way for way in [next(fitting, None)] if way is not None]
-
-    def _tile(self, device: DeviceFacts) -> int:
-        """The larger one where there are enough of them."""
-        form = self.form
-        rows, columns = form.length * form.batch, form.gates * form.units
-        blocks = ceildiv(rows, 128) * ceildiv(columns, 128) * form.directions
-        return 128 if blocks >= device.sm_count else 64
-
-    def _fits(self, blocks: Blocks, device: DeviceFacts) -> bool:
-        try:
-            blocks.check(self.form, device)
-        except Unsupported:
-            return False
-        return True
+        found = recurrent_schedules(self.form, gpu_facts(device))
+        return [Schedule.of(asdict(blocks)) for blocks in found]
 
     def emit(
         self, schedule: Schedule, device: DeviceFacts | CpuFacts | None = None
@@ -209,7 +55,7 @@ class CudaRecurrent:
         Raises:
             Unsupported: the schedule does not fit, with the reason.
         """
-        blocks = read(Blocks, schedule.only())
+        blocks = read(RecurrentBlocks, schedule.only())
         if isinstance(blocks, NotCovered):
             raise Unsupported(blocks.reason)
         blocks.check(self.form, gpu_facts(device))
@@ -222,7 +68,7 @@ class _Writer:
 
     task: Task
     form: Recurrent
-    blocks: Blocks
+    blocks: RecurrentBlocks
 
     def written(self) -> tuple[str, Plan]:
         source = [*_prelude(), *self._product("first"), *self._scan("last")]
