@@ -14,7 +14,7 @@ from sketch_kit import on_cuda as made
 from torch import Tensor
 
 from cuda_agent_backend.codegen.cuda import generate as cuda
-from cuda_agent_backend.codegen.cuda.attention.pooling.match import weighing_of
+from cuda_agent_backend.codegen.cuda.attention.pooling.match import attention_pooling_of
 from cuda_agent_backend.codegen.cuda.attention.pooling.writer import SKETCH
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.schedule import Parameter, Schedule
@@ -176,7 +176,7 @@ def test_what_is_something_else_is_left_to_others(
     region, kernels = it.analysis.region, it.analysis.kernels
     for number in range(len(kernels)):
         with pytest.raises(Unsupported):
-            weighing_of(region, kernels, number)
+            attention_pooling_of(region, kernels, number)
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cuda_agent_backend.codegen.cuda.attention.pooling.match import Weighing, weighing_of
-from cuda_agent_backend.codegen.cuda.attention.pooling.writer import (
-    SKETCH,
-    Blocks,
-    emit_weighing,
-    weighing_schedules,
+from cuda_agent_backend.codegen.cuda.attention.pooling.match import (
+    PoolingMatch,
+    attention_pooling_of,
 )
+from cuda_agent_backend.codegen.cuda.attention.pooling.schedules import (
+    SKETCH,
+    PoolingBlocks,
+    attention_pooling_schedules,
+)
+from cuda_agent_backend.codegen.cuda.attention.pooling.writer import emit_attention_pooling
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted
 from cuda_agent_backend.codegen.cuda.family import Joined, JoinFamily, Order, Parameters
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
@@ -20,7 +23,7 @@ from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter
 
 
-class AttentionPooling(JoinFamily[Blocks, Weighing]):
+class AttentionPooling(JoinFamily[PoolingBlocks, PoolingMatch]):
     name = SKETCH
     title = "Tokens weighed by a softmax of their scores"
     docs = (
@@ -28,30 +31,30 @@ class AttentionPooling(JoinFamily[Blocks, Weighing]):
         "token. Sums are scaled to the highest score so far whenever that rises. A second kernel joins what the "
         "blocks came to."
     )
-    params = Blocks
+    params = PoolingBlocks
     order = Order.BEFORE_REDUCTION
 
     def match(
         self, region: LoweredRegion, kernels: tuple[Kernel, ...], number: int
-    ) -> Weighing | NotCovered:
-        return attempt(lambda: weighing_of(region, kernels, number))
+    ) -> PoolingMatch | NotCovered:
+        return attempt(lambda: attention_pooling_of(region, kernels, number))
 
     def schedules(
-        self, match: Weighing, region: LoweredRegion, device: DeviceFacts, most: int
+        self, match: PoolingMatch, region: LoweredRegion, device: DeviceFacts, most: int
     ) -> list[Parameters]:
-        return weighing_schedules(match, region, device, most)
+        return attention_pooling_schedules(match, region, device, most)
 
     def joined(
-        self, match: Weighing, region: LoweredRegion, given: Mapping[str, Parameter]
+        self, match: PoolingMatch, region: LoweredRegion, given: Mapping[str, Parameter]
     ) -> Joined:
         return region, match.kernels
 
     def emit(
         self,
-        match: Weighing,
+        match: PoolingMatch,
         region: LoweredRegion,
         given: Mapping[str, Parameter],
         name: str,
         device: DeviceFacts,
     ) -> Emitted:
-        return emit_weighing(match, region, given, name)
+        return emit_attention_pooling(match, region, given, name)

@@ -1,8 +1,8 @@
-"""Sums over tokens that a softmax of their own scores weighs, as attention pooling has them.
+"""Attention pooling: sums over tokens that a softmax of their own scores weighs.
 
 A first kernel makes a score of each token, a sum of products with a vector; a second takes the softmax over the tokens
 of a batch; a third sums the tokens by these weights. Each token is read twice, which is all the time this takes.
-`weighing_of` finds the three, so that one kernel may do it while it has the token at hand (`cuda_weighed`).
+`attention_pooling_of` finds the three, so that one kernel may do it while it has the token at hand (see `writer`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ HIDDEN = ("weighed_score", "weighed_token")
 
 
 @dataclass(frozen=True)
-class Weighing:
+class PoolingMatch:
     """Kernels ``number`` to ``number`` + 2 of what was asked for are one of ``kernels``.
 
     batch, tokens, features: the loops. token, query: what is read, with its index. score: stages that make of the
@@ -53,7 +53,9 @@ class Weighing:
     tail: Kernel
 
 
-def weighing_of(region: LoweredRegion, kernels: tuple[Kernel, ...], number: int) -> Weighing:
+def attention_pooling_of(
+    region: LoweredRegion, kernels: tuple[Kernel, ...], number: int
+) -> PoolingMatch:
     """Raises Unsupported where kernel ``number`` and the next two are something else, with the reason."""
     scoring, softening, summing = _three(region, kernels, number)
     buffer, stored = stored_by(scoring)
@@ -84,7 +86,7 @@ def weighing_of(region: LoweredRegion, kernels: tuple[Kernel, ...], number: int)
         raise Unsupported("scores or weights that what follows the sum needs")
     joined = Kernel((*batch, features), tail.stages, tail.locals)
     found = (*kernels[:number], joined, *kernels[number + 3 :])
-    return Weighing(found, number, batch, tokens, features, token, query, score, tail)
+    return PoolingMatch(found, number, batch, tokens, features, token, query, score, tail)
 
 
 def _three(

@@ -1,20 +1,20 @@
-"""Sums over tokens weighed by a softmax of their scores -> CUDA that reads each token once (see `weighed`).
+"""Attention pooling -> CUDA that reads each token once.
 
-Schedule parameters: one set for three kernels together, so that the schedule has two less. `segments` blocks of
-`threads` share the tokens of a batch; some neighbouring threads hold a token, `flight` of them at a time. Sums are
-scaled to the highest score so far whenever that rises. A second kernel joins what the blocks came to.
+One kernel takes the place of three: blocks share the tokens of a batch, and add them up by weights relative to the
+highest score so far (an online softmax). Sums are scaled whenever a higher score is met. A second kernel combines what
+the blocks came to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import sympy
 import torch
 
-from cuda_agent_backend.codegen.analysis.gemm import points
-from cuda_agent_backend.codegen.cuda.attention.pooling.match import HIDDEN, Weighing
+from cuda_agent_backend.codegen.cuda.attention.pooling.match import HIDDEN, PoolingMatch
+from cuda_agent_backend.codegen.cuda.attention.pooling.schedules import PoolingBlocks, TokenLayout
 from cuda_agent_backend.codegen.cuda.common.access import LanePrinter, local_reader
 from cuda_agent_backend.codegen.cuda.common.parts import (
     Emitted,
@@ -23,24 +23,17 @@ from cuda_agent_backend.codegen.cuda.common.parts import (
     parameters_of,
     temporary,
 )
-from cuda_agent_backend.codegen.cuda.common.text import decompose, indented
-from cuda_agent_backend.codegen.cuda.gemm.operands import in_vectors
-from cuda_agent_backend.codegen.ir.device import WARP, DeviceFacts, ceildiv
-from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
-from cuda_agent_backend.codegen.ir.kernel import Kernel
-from cuda_agent_backend.codegen.ir.parameters import integer, read
+from cuda_agent_backend.codegen.cuda.common.text import decompose, indented, kernel_text
+from cuda_agent_backend.codegen.ir.device import ceildiv
+from cuda_agent_backend.codegen.ir.failure import NotCovered
+from cuda_agent_backend.codegen.ir.nest import Kernel
+from cuda_agent_backend.codegen.ir.parameters import read
 from cuda_agent_backend.codegen.ir.printer import c_index
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter
-from cuda_agent_backend.codegen.ir.value_types import WIDE
+from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from sandbox.plan.plan import Launch
 
-SKETCH = "weighed"
-HELD = 32
-"""Features of a token that a thread holds: as many numbers of it, of the query and of the sums."""
-IN_FLIGHT = 64
-"""Numbers of tokens that a thread has under way."""
-MOST_SEGMENTS = 1024
 JOINING = 256
 FACTOR = [
     # what is scaled to one top, scaled to another: 0 where there was nothing, NaN where a top is none or infinite
@@ -51,76 +44,33 @@ FACTOR = [
 ]
 
 
+def emit_attention_pooling(
+    found: PoolingMatch, region: LoweredRegion, parameters: Mapping[str, Parameter], name: str
+) -> Emitted:
+    """Both kernels, the first called ``name``. Raises Unsupported where the schedule does not fit."""
+    blocks = read(PoolingBlocks, parameters)
+    if isinstance(blocks, NotCovered):
+        raise Unsupported(blocks.reason)
+    layout = TokenLayout(found, blocks)
+    layout.check(region)
+    return _PoolingWriter(found, region, blocks, layout, name).emit()
+
+
 @dataclass(frozen=True)
-class Blocks:
-    """The schedule's parameters."""
-
-    threads: int = integer("threads of a block", among=(128, 256, 512))
-    flight: int = integer("tokens of a thread at a time")
-    segments: int = integer("blocks that share the tokens of a batch", most=MOST_SEGMENTS)
-
-
-@dataclass(frozen=True)
-class WeighingWriter:
+class _PoolingWriter:
     """Writes both kernels."""
 
-    weighing: Weighing
+    found: PoolingMatch
     region: LoweredRegion
-    blocks: Blocks
+    blocks: PoolingBlocks
+    layout: TokenLayout
     name: str
-
-    def __post_init__(self) -> None:
-        b = self.blocks
-        if not 1 <= b.flight <= max(1, IN_FLIGHT // (self._chunks * self._vector)):
-            raise Unsupported(f"{b.flight} tokens under way")
-        if self._chunks * self._vector > HELD:
-            raise Unsupported(f"tokens of {self._features} features")
-        if max(self._extents()) >= WIDE:
-            raise Unsupported("tensors of so many elements")
-
-    def _extents(self) -> Iterable[int]:
-        reads, writes = buffers_of(self.weighing.tail)
-        reads += [
-            *buffers_of(self.weighing.score)[0],
-            self.weighing.token[0],
-            self.weighing.query[0],
-        ]
-        return (self.region.buffers[b].extent for b in (*reads, *writes))
-
-    @property
-    def _features(self) -> int:
-        return self.weighing.features[1]
-
-    @property
-    def _batches(self) -> int:
-        return points(self.weighing.batch)
-
-    @property
-    def _vector(self) -> int:
-        w = self.weighing
-        places = [index for _, index in (w.token, w.query)]
-        return next((v for v in (4, 2) if in_vectors(w.features, places, v)), 1)
-
-    @property
-    def _team(self) -> int:
-        """Threads of a token."""
-        vectors = ceildiv(self._features, self._vector)
-        return min(WARP, 1 << (vectors - 1).bit_length())
-
-    @property
-    def _chunks(self) -> int:
-        """Vectors of a thread."""
-        return ceildiv(self._features, self._team * self._vector)
-
-    @property
-    def _teams(self) -> int:
-        return self.blocks.threads // self._team
 
     @property
     def _partial(self) -> dict[str, int]:
-        """What passes between the kernels, with its size."""
-        count = self._batches * self.blocks.segments
-        sizes = {"top": count, "mass": count, "part": count * self._features}
+        """Buffers between the kernels, with their sizes: of each block the highest score, and sums relative to it."""
+        count = self.layout.batches * self.blocks.segments
+        sizes = {"top": count, "mass": count, "part": count * self.layout.features}
         return {f"{self.name}_{name}": size for name, size in sizes.items()}
 
     # --- text ---
@@ -145,13 +95,13 @@ class WeighingWriter:
         return out, last
 
     def _summing(self) -> tuple[str, Launch]:
-        w, b = self.weighing, self.blocks
+        w, b = self.found, self.blocks
         (token, at), (query, where) = w.token, w.query
         zero: dict[sympy.Symbol, sympy.Expr] = {w.features[0]: sympy.S.Zero}
         size = ceildiv(w.tokens[1], b.segments)
         body = [
-            f"constexpr int L = 1, V = {self._vector}, chunks = {self._chunks}, team = {self._team};",
-            f"constexpr int teams = {self._teams}, flight = {b.flight}, features = {self._features};",
+            f"constexpr int L = 1, V = {self.layout.vector}, chunks = {self.layout.chunks}, team = {self.layout.team};",
+            f"constexpr int teams = {self.layout.teams}, flight = {b.flight}, features = {self.layout.features};",
             "extern __shared__ __align__(16) unsigned char shared[];",
             "float* const memory = reinterpret_cast<float*>(shared);",
             f"const int segment = blockIdx.x % {b.segments}, batch = blockIdx.x / {b.segments};",
@@ -175,19 +125,19 @@ class WeighingWriter:
         ]
         reads = sorted({token, query, *buffers_of(w.score)[0]})
         parameters = [*parameters_of(self.region, reads, []), *self._pointers("")]
-        shared = 4 * (2 * self._teams + self._teams * self._features)
-        grid = (self._batches * b.segments, 1, 1)
+        shared = 4 * (2 * self.layout.teams + self.layout.teams * self.layout.features)
+        grid = (self.layout.batches * b.segments, 1, 1)
         args = (*reads, *self._partial)
         launch = Launch(self.name, grid, (b.threads, 1, 1), shared, args)
-        return self._function(self.name, parameters, body, b.threads), launch
+        return kernel_text(self.name, b.threads, parameters, body), launch
 
     def _turn(self, place: str) -> list[str]:
         """Some tokens of a team: all are read before the first is added."""
-        token, count = self.weighing.tokens
+        token, count = self.found.tokens
         # Weights that add up to no more than one, as eager's do: a sum by them overflows where its result does. What
         # they add up to has the same power of two.
         least = 0.5 ** count.bit_length()
-        made, score = self._printed(self.weighing.score, HIDDEN[0], "total")
+        made, score = self._printed(self.found.score, HIDDEN[0], "total")
         return [
             "ca::vec<float, V> x[flight][chunks];",
             "#pragma unroll",
@@ -267,12 +217,12 @@ class WeighingWriter:
 
     def _joining(self) -> tuple[str, Launch]:
         """A thread for each result."""
-        w, count = self.weighing, self.blocks.segments
+        w, count = self.found, self.blocks.segments
         top, mass, part = self._partial
-        elements, name = self._batches * self._features, f"{self.name}_join"
+        elements, name = self.layout.batches * self.layout.features, f"{self.name}_join"
         made, _ = self._printed(w.tail, HIDDEN[1], "total")
         body = [
-            f"constexpr int L = 1, features = {self._features};",
+            f"constexpr int L = 1, features = {self.layout.features};",
             f"const int at = blockIdx.x * {JOINING} + threadIdx.x;",
             f"if (at >= {elements}) return;",
             f"const int batch = at / features, {w.features[0]} = at % features;",
@@ -303,55 +253,7 @@ class WeighingWriter:
             0,
             (*reads, *self._partial, *writes),
         )
-        return self._function(name, parameters, body, JOINING), launch
+        return kernel_text(name, JOINING, parameters, body), launch
 
     def _pointers(self, const: str) -> list[str]:
         return [f"{const}float* __restrict__ {name}" for name in self._partial]
-
-    @staticmethod
-    def _function(name: str, parameters: Sequence[str], body: Sequence[str], threads: int) -> str:
-        head = f'extern "C" __global__ void __launch_bounds__({threads})'
-        return "\n".join([head, f"{name}({', '.join(parameters)}) {{", *indented(body), "}"])
-
-
-def weighing_writer(
-    weighing: Weighing, region: LoweredRegion, parameters: Mapping[str, Parameter], name: str
-) -> WeighingWriter:
-    """Raises Unsupported where parameters are missing, unknown, or do not fit."""
-    blocks = read(Blocks, parameters)
-    if isinstance(blocks, NotCovered):
-        raise Unsupported(blocks.reason)
-    return WeighingWriter(weighing, region, blocks, name)
-
-
-def emit_weighing(
-    weighing: Weighing, region: LoweredRegion, parameters: Mapping[str, Parameter], name: str
-) -> Emitted:
-    """Both kernels. Raises Unsupported where the schedule does not fit."""
-    return weighing_writer(weighing, region, parameters, name).emit()
-
-
-def weighing_schedules(
-    weighing: Weighing, region: LoweredRegion, device: DeviceFacts, most: int
-) -> list[dict[str, Parameter]]:
-    """Up to ``most`` schedules that fit, best guess first: blocks that are at work at once, or a few times as many."""
-    found: list[dict[str, Parameter]] = []
-    for threads, flight, resident in (
-        (256, 8, 4), (256, 4, 4), (256, 2, 4), (256, 2, 2), (256, 1, 4), (128, 2, 4), (256, 1, 2), (512, 1, 1),
-    ):  # fmt: skip
-        segments = max(1, resident * device.sm_count // points(weighing.batch))
-        segments = min(segments, ceildiv(weighing.tokens[1], LEAST_TOKENS))
-        one: dict[str, Parameter] = {
-            "sketch": SKETCH, "threads": threads, "flight": flight, "segments": segments,
-        }  # fmt: skip
-        try:
-            weighing_writer(weighing, region, one, "k")
-        except Unsupported:
-            continue
-        if one not in found:
-            found.append(one)
-    return found[:most]
-
-
-LEAST_TOKENS = 16
-"""Of a block."""
