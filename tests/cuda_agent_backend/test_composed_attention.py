@@ -22,8 +22,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from cuda_agent_backend.codegen.api import analyse, generate, schedules
 from cuda_agent_backend.codegen.covered_task import Analysis
-from cuda_agent_backend.codegen.cuda.attention.float32 import CudaAttention
-from cuda_agent_backend.codegen.cuda.attention.half import CudaHalfAttention
+from cuda_agent_backend.codegen.cuda.attention.float32.writer import CudaAttention
+from cuda_agent_backend.codegen.cuda.attention.half.writer import CudaHalfAttention
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.graph.canonical import Canonical, canonical
 from cuda_agent_backend.graph.strides import moved, reshaped, shared, single, steps_of

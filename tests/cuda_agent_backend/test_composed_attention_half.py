@@ -23,7 +23,7 @@ from test_sketch_cuda_attention_half import first
 from torch import Tensor
 
 from cuda_agent_backend.codegen.api import generate
-from cuda_agent_backend.codegen.cuda.attention.half import CudaHalfAttention
+from cuda_agent_backend.codegen.cuda.attention.half.writer import CudaHalfAttention
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from sandbox.accuracy.compare import compare

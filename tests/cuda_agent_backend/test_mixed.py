@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from cuda_agent_backend.codegen.api import analyse, generate, schedules
 from cuda_agent_backend.codegen.cuda.attention.linear.schedules import parts_in_waves
-from cuda_agent_backend.codegen.cuda.attention.linear.writer import CudaMixing
+from cuda_agent_backend.codegen.cuda.attention.linear.writer import CudaLinearAttention
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.failure import NotCovered
 from cuda_agent_backend.graph.canonical import Canonical, canonical
@@ -46,13 +46,13 @@ def randn(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 
-def found_in(function: Function, *inputs: Tensor) -> list[tuple[Region, CudaMixing]]:
+def found_in(function: Function, *inputs: Tensor) -> list[tuple[Region, CudaLinearAttention]]:
     found = []
     for region in partition(graph_on_cuda(function, *inputs)):
         made = canonical(region.nodes, region.outputs, "cuda")
         assert isinstance(made, Canonical), made
         analysis = analyse(made.task)
-        if isinstance(analysis, CudaMixing):
+        if isinstance(analysis, CudaLinearAttention):
             found.append((region, analysis))
     return found
 
@@ -70,7 +70,7 @@ class Values(Interpreter):
         return self.known[n.name]
 
 
-def analysed(function: Function, *inputs: Tensor) -> tuple[CudaMixing, list[Tensor]]:
+def analysed(function: Function, *inputs: Tensor) -> tuple[CudaLinearAttention, list[Tensor]]:
     """The one region, and what it reads."""
     ((region, analysis),) = found_in(function, *inputs)
     made = canonical(region.nodes, region.outputs, "cuda")
@@ -79,20 +79,22 @@ def analysed(function: Function, *inputs: Tensor) -> tuple[CudaMixing, list[Tens
     return analysis, [known[node.name] for node in made.inputs]
 
 
-def emulated(analysis: CudaMixing, number: int, folder: Path, inputs: list[Tensor]) -> Tensor:
+def emulated(
+    analysis: CudaLinearAttention, number: int, folder: Path, inputs: list[Tensor]
+) -> Tensor:
     source, plan = analysis.emit(schedules(analysis, DEVICE)[number], DEVICE)
     (found,) = cuda_emulator.run(source, plan, inputs, folder)
     return found
 
 
-def eager(analysis: CudaMixing, inputs: list[Tensor]) -> Tensor:
+def eager(analysis: CudaLinearAttention, inputs: list[Tensor]) -> Tensor:
     module = build_graph(replace(analysis.task, target="cpu"))
     (found,) = module(*inputs)
     assert isinstance(found, Tensor)
     return found
 
 
-def wide(analysis: CudaMixing, inputs: list[Tensor]) -> Tensor:
+def wide(analysis: CudaLinearAttention, inputs: list[Tensor]) -> Tensor:
     """As the judge's oracle has it."""
     task = replace(analysis.task, target="cpu")
     return run_oracle(task, build_graph(task), inputs).outputs[0]

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from cuda_agent_backend.codegen.api import analyse, generate, schedules
-from cuda_agent_backend.codegen.cuda.attention.float32 import CudaAttention
+from cuda_agent_backend.codegen.cuda.attention.float32.writer import CudaAttention
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.failure import NotCovered
 from cuda_agent_backend.codegen.ir.schedule import Schedule

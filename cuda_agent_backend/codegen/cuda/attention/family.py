@@ -10,18 +10,20 @@ from cuda_agent_backend.codegen.analysis.attention import (
     composed_of,
     is_attention,
 )
-from cuda_agent_backend.codegen.cuda.attention.float32 import Blocks, CudaAttention
-from cuda_agent_backend.codegen.cuda.attention.half import CudaHalfAttention, HalfBlocks
+from cuda_agent_backend.codegen.cuda.attention.float32.schedules import AttentionBlocks
+from cuda_agent_backend.codegen.cuda.attention.float32.writer import CudaAttention
+from cuda_agent_backend.codegen.cuda.attention.half.schedules import HalfBlocks
+from cuda_agent_backend.codegen.cuda.attention.half.writer import CudaHalfAttention
 from cuda_agent_backend.codegen.family import Generator, TaskFamily
 from sandbox.task.task import Task
 
 
-class Float32Attention(TaskFamily[Blocks]):
+class Float32Attention(TaskFamily[AttentionBlocks]):
     name = "attention"
     is_named = False
     title = "Attention"
     docs = ""
-    params = Blocks
+    params = AttentionBlocks
     precedes_rewrites = True
 
     def analyse(self, task: Task, generator: Generator) -> CudaAttention | None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cuda_agent_backend.codegen.cuda.attention.linear.match import mixing_of
+from cuda_agent_backend.codegen.cuda.attention.linear.match import linear_attention_of
 from cuda_agent_backend.codegen.cuda.attention.linear.schedules import LinearBlocks
-from cuda_agent_backend.codegen.cuda.attention.linear.writer import CudaMixing
+from cuda_agent_backend.codegen.cuda.attention.linear.writer import CudaLinearAttention
 from cuda_agent_backend.codegen.family import Generator, TaskFamily
 from sandbox.task.task import Task
 
@@ -18,6 +18,6 @@ class LinearAttention(TaskFamily[LinearBlocks]):
     like = "attention"
     precedes_rewrites = True
 
-    def analyse(self, task: Task, generator: Generator) -> CudaMixing | None:
-        form = mixing_of(task)
-        return None if form is None else CudaMixing(task, form)
+    def analyse(self, task: Task, generator: Generator) -> CudaLinearAttention | None:
+        form = linear_attention_of(task)
+        return None if form is None else CudaLinearAttention(task, form)

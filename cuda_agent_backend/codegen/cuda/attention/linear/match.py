@@ -42,7 +42,7 @@ class Pointwise:
 
 
 @dataclass(frozen=True)
-class Mixing:
+class LinearAttention:
     """``end(weigh(Q K^T) V)`` for each batch and head, in float32.
 
     Heads of K and V serve ``heads // shared_heads`` neighbouring heads of Q each. ``size``: elements of a row of Q and
@@ -72,7 +72,7 @@ class Mixing:
         return sorted({n for p in parts for n in p.inputs if isinstance(n, int)})
 
 
-def mixing_of(task: Task) -> Mixing | None:
+def linear_attention_of(task: Task) -> LinearAttention | None:
     """The form that ``task`` is, None where it is anything else.
 
     Raises:
@@ -95,14 +95,14 @@ def mixing_of(task: Task) -> Mixing | None:
     return None if found is None else _of(task, found, numbers)
 
 
-def _of(task: Task, found: Mixed, numbers: dict[Node, int]) -> Mixing | None:
+def _of(task: Task, found: Mixed, numbers: dict[Node, int]) -> LinearAttention | None:
     steps = _output_steps(task, found)
     operands = (found.query, found.key, found.value)
     if steps is None or any(own.node not in numbers for own in operands):
         return None
     query, key, value = (Matrices(numbers[own.node], own.steps) for own in operands)
     rows: dict[Node, str] = dict.fromkeys(found.sums, TOTAL)
-    return Mixing(
+    return LinearAttention(
         found.batches, found.heads, found.shared_heads, found.queries, found.keys, found.size, found.width,
         query, key, value, steps,
         _pointwise(found.weights, {found.product: SCORE}, numbers),

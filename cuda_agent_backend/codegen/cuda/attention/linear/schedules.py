@@ -4,29 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cuda_agent_backend.codegen.cuda.attention.float32 import (
+from cuda_agent_backend.codegen.cuda.attention.float32.schedules import (
     KEPT,
     RELAYS,
-    Blocks,
+    AttentionBlocks,
 )
-from cuda_agent_backend.codegen.cuda.attention.linear.match import (
-    Mixing,
-)
+from cuda_agent_backend.codegen.cuda.attention.linear.match import LinearAttention
 from cuda_agent_backend.codegen.ir.device import DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.parameters import integer
 
 SMALL = (
-    Blocks(64, 16, 64, 2, 1, 1), Blocks(64, 16, 32, 2, 0, 1), Blocks(128, 16, 64, 2, 0, 1),
-    Blocks(64, 16, 32, 2, 1, 0),
+    AttentionBlocks(64, 16, 64, 2, 1, 1), AttentionBlocks(64, 16, 32, 2, 0, 1), AttentionBlocks(128, 16, 64, 2, 0, 1),
+    AttentionBlocks(64, 16, 32, 2, 1, 0),
 )  # fmt: skip
 """For rows of Q up to ``KEPT``, better guesses first."""
 LARGE = (
-    Blocks(64, 16, 32, 2, 0, 1), Blocks(128, 16, 64, 2, 0, 1), Blocks(64, 16, 64, 2, 0, 1),
-    Blocks(64, 16, 32, 2, 0, 0),
+    AttentionBlocks(64, 16, 32, 2, 0, 1), AttentionBlocks(128, 16, 64, 2, 0, 1), AttentionBlocks(64, 16, 64, 2, 0, 1),
+    AttentionBlocks(64, 16, 32, 2, 0, 0),
 )  # fmt: skip
 """For those that would leave too few registers if they stayed there."""
-ROOMY, WIDEST = 96, (Blocks(64, 16, 32, 2, 0, 0),)
+ROOMY, WIDEST = 96, (AttentionBlocks(64, 16, 32, 2, 0, 0),)
 """For the widest rows there are registers in no other way, and fewer blocks to each multiprocessor."""
 BUSY = 4
 """Blocks for each multiprocessor that parts are made for."""
@@ -37,7 +35,7 @@ BLOCK_TILES, JOIN_TILES = 2, 2
 
 
 @dataclass(frozen=True)
-class LinearBlocks(Blocks):
+class LinearBlocks(AttentionBlocks):
     """The schedule's parameters: those of attention, and one more."""
 
     parts: int = integer(
@@ -45,30 +43,30 @@ class LinearBlocks(Blocks):
         default=1,
     )
 
-    def part_keys(self, form: Mixing) -> int:
+    def part_keys(self, form: LinearAttention) -> int:
         """Keys of each part but the last, which may have fewer."""
         return ceildiv(ceildiv(form.keys, self.keys), self.parts) * self.keys
 
-    def check_mixing(self, form: Mixing, device: DeviceFacts) -> None:
+    def check_mixing(self, form: LinearAttention, device: DeviceFacts) -> None:
         """Raises Unsupported where the parameters do not fit each other, the form or the device."""
         self.check(form.size, device, form.width)
         if self.parts < 1 or (self.parts - 1) * self.part_keys(form) >= form.keys:
             raise Unsupported(f"{self.parts} parts of {form.keys} keys")
 
 
-def guesses(form: Mixing) -> tuple[Blocks, ...]:
+def guesses(form: LinearAttention) -> tuple[AttentionBlocks, ...]:
     """Tiles worth trying, better guesses first; those of warp groups come before those of warps."""
     relays = [blocks for blocks, largest in RELAYS if max(form.size, form.width) <= largest]
     warps = WIDEST if is_wide(form) else SMALL if form.size <= KEPT else LARGE
     return (*relays, *warps)
 
 
-def is_wide(form: Mixing) -> bool:
+def is_wide(form: LinearAttention) -> bool:
     """Whether rows are so wide that a thread's sums take most registers."""
     return max(form.size, form.width) > ROOMY
 
 
-def part_counts(form: Mixing, blocks: Blocks, device: DeviceFacts) -> list[int]:
+def part_counts(form: LinearAttention, blocks: AttentionBlocks, device: DeviceFacts) -> list[int]:
     """Numbers of parts worth trying, better guesses first."""
     tiles = ceildiv(form.keys, blocks.keys)
     if blocks.relay:
@@ -97,6 +95,6 @@ def parts_in_waves(tiles: int, blocks: int, together: int) -> int:
     return best if time(best) + JOIN_TILES < time(1) else 1
 
 
-def blocks_of_a_part(form: Mixing, blocks: Blocks) -> int:
+def blocks_of_a_part(form: LinearAttention, blocks: AttentionBlocks) -> int:
     """Blocks that work on one part of the keys."""
     return form.batches * form.heads * ceildiv(form.queries, blocks.rows)

@@ -8,18 +8,17 @@ import torch
 
 from cuda_agent_backend.codegen.analysis.attention import Matrices, offset, word
 from cuda_agent_backend.codegen.cuda.attention.common import ENTRY, MAX_BLOCKS, prelude, vector_of
-from cuda_agent_backend.codegen.cuda.attention.float32 import (
-    BY_TURNS,
+from cuda_agent_backend.codegen.cuda.attention.float32.schedules import BY_TURNS, AttentionBlocks
+from cuda_agent_backend.codegen.cuda.attention.float32.writer import (
     PRELUDE,
     RELAY_TILES,
-    Blocks,
     relay_prelude,
 )
 from cuda_agent_backend.codegen.cuda.attention.linear.match import (
     MIXED,
     SCORE,
     TOTAL,
-    Mixing,
+    LinearAttention,
 )
 from cuda_agent_backend.codegen.cuda.attention.linear.place_functions import PlaceFunction
 from cuda_agent_backend.codegen.cuda.attention.linear.schedules import (
@@ -47,11 +46,11 @@ JOINING = 256
 
 
 @dataclass(frozen=True)
-class CudaMixing:
+class CudaLinearAttention:
     """A task that mixes rows by scores, as one kernel (see ``api.Analysis``)."""
 
     task: Task
-    form: Mixing
+    form: LinearAttention
     family = "mixing by scores"
 
     def schedules(self, device: DeviceFacts | CpuFacts | None = None) -> list[Schedule]:
@@ -89,7 +88,7 @@ class CudaMixing:
         return "\n".join(text), _plan(self.task, self.form, blocks)
 
 
-def _prelude(form: Mixing, blocks: Blocks) -> list[str]:
+def _prelude(form: LinearAttention, blocks: AttentionBlocks) -> list[str]:
     if not blocks.relay:
         return prelude((*PRELUDE, *OWN))
     return [
@@ -98,11 +97,11 @@ def _prelude(form: Mixing, blocks: Blocks) -> list[str]:
     ]
 
 
-def _results(form: Mixing) -> int:
+def _results(form: LinearAttention) -> int:
     return form.batches * form.heads * form.queries * form.width
 
 
-def _plan(task: Task, form: Mixing, blocks: LinearBlocks) -> Plan:
+def _plan(task: Task, form: LinearAttention, blocks: LinearBlocks) -> Plan:
     count = blocks_of_a_part(form, blocks) * blocks.parts
     if max(count, _results(form)) > MAX_BLOCKS:
         raise Unsupported(f"{count} blocks")
@@ -118,7 +117,7 @@ def _plan(task: Task, form: Mixing, blocks: LinearBlocks) -> Plan:
     return Plan("cuda", (*outside, *between), tuple(steps))
 
 
-def _between(form: Mixing, blocks: LinearBlocks) -> tuple[Buffer, ...]:
+def _between(form: LinearAttention, blocks: LinearBlocks) -> tuple[Buffer, ...]:
     """What the parts made: sums of what is mixed, and of weights."""
     results = _results(form)
     return (
@@ -127,7 +126,7 @@ def _between(form: Mixing, blocks: LinearBlocks) -> tuple[Buffer, ...]:
     )
 
 
-def _sizes(task: Task, form: Mixing, blocks: LinearBlocks) -> list[str]:
+def _sizes(task: Task, form: LinearAttention, blocks: LinearBlocks) -> list[str]:
     steps = [s for m in (form.query, form.key, form.value) for s in m.steps[:3]]
     pairs = all(step % 2 == 0 for step in form.output_steps[:3])
     index = "int64_t" if _reach(task) >= WIDE else "int"
@@ -174,7 +173,7 @@ def _arguments(task: Task, blocks: LinearBlocks) -> str:
     return ", ".join([*inputs, "float* __restrict__ out", *between])
 
 
-def _kernel(task: Task, form: Mixing, blocks: LinearBlocks) -> list[str]:
+def _kernel(task: Task, form: LinearAttention, blocks: LinearBlocks) -> list[str]:
     pieces, count = ceildiv(form.queries, blocks.rows), blocks_of_a_part(form, blocks)
     operands = {"q": form.query, "k": form.key, "v": form.value}
     limited = blocks.relay or is_wide(form)
@@ -205,7 +204,7 @@ def _kernel(task: Task, form: Mixing, blocks: LinearBlocks) -> list[str]:
     ]  # fmt: skip
 
 
-def _part_of(form: Mixing, blocks: LinearBlocks) -> list[str]:
+def _part_of(form: LinearAttention, blocks: LinearBlocks) -> list[str]:
     keys, matrices = blocks.part_keys(form), form.batches * form.heads
     line = f"(int64_t(part) * {matrices} + number) * {form.queries}"
     return [
@@ -215,7 +214,7 @@ def _part_of(form: Mixing, blocks: LinearBlocks) -> list[str]:
     ]
 
 
-def _joining(task: Task, form: Mixing, blocks: LinearBlocks) -> list[str]:
+def _joining(task: Task, form: LinearAttention, blocks: LinearBlocks) -> list[str]:
     """The kernel that adds up what parts made."""
     results, width = _results(form), form.width
     return [

@@ -1,62 +1,30 @@
-"""Attention of float16 and bfloat16 -> CUDA on tensor cores (see ``attention_half.cuh``)."""
+"""How attention in half precision is laid over warps and blocks, and which ways are worth trying, best guess first."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
-import torch
-
-from cuda_agent_backend.codegen.analysis.attention import Attention, word
+from cuda_agent_backend.codegen.analysis.attention import Attention
 from cuda_agent_backend.codegen.cuda.attention.common import (
-    Block,
     bias_steps,
     check_output,
-    constants,
-    kernel,
     operand_steps,
-    plan_of,
-    prelude,
     vector_of,
-    wide_product,
 )
 from cuda_agent_backend.codegen.ir.device import (
     MAX_THREADS,
-    CpuFacts,
     DeviceFacts,
     ceildiv,
-    gpu_facts,
 )
-from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
-from cuda_agent_backend.codegen.ir.parameters import integer, read, switch
-from cuda_agent_backend.codegen.ir.schedule import Schedule
-from sandbox.plan.plan import Plan
-from sandbox.task.task import Task
+from cuda_agent_backend.codegen.ir.parameters import integer, switch
+from cuda_agent_backend.codegen.ir.ssa import Unsupported
 
-PRELUDE = (
-    "cuda/common/prelude.cuh",
-    "cuda/gemm/gemm.cuh",
-    "cuda/gemm/gemm_half.cuh",
-    "cuda/attention/attention_head.cuh",
-    "cuda/attention/attention_half.cuh",
-)
-WIDE_PRELUDE = (
-    "cuda/common/prelude.cuh",
-    "cuda/gemm/gemm.cuh",
-    "cuda/gemm/gemm_wide.cuh",
-    "cuda/gemm/gemm_half.cuh",
-    "cuda/gemm/gemm_wide_half.cuh",
-    "cuda/attention/attention_head.cuh",
-    "cuda/attention/attention_half.cuh",
-)
 GROUP_ROWS = 64
 MAX_GROUPS, LARGE_GROUPS, LARGE = 4, 2, 128
 """Warp groups at most, and how many heads above ``LARGE`` want: the copies of one alone take too many registers."""
 WIDE_KEYS = {64: (64, 128), 128: (64,), 256: (32, 48, 64)}
 """Of a tile of warp groups, by the largest head: a thread has half of a query's scores and half of its sums."""
 WIDE_STAGES = 3
-COMMON_SCORES = (32, 64)
-"""Of a thread, for which ``gemm_wide_half.cuh`` has the product of a warp group."""
 PANEL_BYTES, PANEL = 128, 64
 """Of a line of shared memory from which the tensor core reads, and its elements."""
 SWIZZLE_BYTES = 1024
@@ -99,7 +67,7 @@ class HalfBlocks:
     def registers(self, form: Attention) -> int:
         """Of a thread, for sums, weights and their biases, queries where they stay there, and its copies."""
         depth, staged = _depth(form), bias_vector(form)
-        copies = ceildiv(2 * self.keys * depth // vector(form), self.threads)
+        copies = ceildiv(2 * self.keys * depth // operand_vector(form), self.threads)
         if staged:
             copies += ceildiv(self.rows * self.keys // staged, self.threads)
         weights = self.keys * (2 if form.mask else 1)
@@ -134,7 +102,7 @@ class HalfBlocks:
         sizes = (keys for largest, keys in WIDE_KEYS.items() if form.size <= largest)
         if self.keys not in next(sizes, ()):
             raise Unsupported(f"tiles of {self.keys} keys of {form.size} elements")
-        if vector(form) == 1:
+        if operand_vector(form) == 1:
             raise Unsupported("warp groups and rows that are not aligned to 4 bytes")
 
 
@@ -164,7 +132,7 @@ def _depth(form: Attention) -> int:
     return ceildiv(form.size, 16) * 16
 
 
-def vector(form: Attention) -> int:
+def operand_vector(form: Attention) -> int:
     """Elements of a copy of queries, keys and values."""
     return vector_of(operand_steps(form), 8)
 
@@ -178,77 +146,16 @@ def bias_vector(form: Attention) -> int:
     return elements if elements > 1 else 0
 
 
-@dataclass(frozen=True)
-class CudaHalfAttention:
-    """A task that is an attention in half precision, as one kernel (see ``api.Analysis``)."""
-
-    task: Task
-    form: Attention
-    family = "attention"
-
-    def schedules(self, device: DeviceFacts | CpuFacts | None = None) -> list[Schedule]:
-        facts = gpu_facts(device)
-        return [Schedule.of(asdict(blocks)) for blocks in self._fitting(facts)][:MOST]
-
-    def _fitting(self, device: DeviceFacts) -> Iterator[HalfBlocks]:
-        groups = sorted(WIDE_CHOICES, key=lambda b: self.form.size > TWO_FIT and b.rows != 192)
-        for blocks in (*groups, *CHOICES):
-            try:
-                self._check(blocks, device)
-            except Unsupported:
-                continue
-            yield blocks
-
-    def _check(self, blocks: HalfBlocks, device: DeviceFacts) -> None:
-        blocks.check(self.form, device)
-        check_output(self.form)
-
-    def emit(
-        self, schedule: Schedule, device: DeviceFacts | CpuFacts | None = None
-    ) -> tuple[str, Plan]:
-        """Source and plan.
-
-        Raises:
-            Unsupported: the schedule does not fit, with the reason.
-        """
-        blocks = read(HalfBlocks, schedule.only())
-        if isinstance(blocks, NotCovered):
-            raise Unsupported(blocks.reason)
-        self._check(blocks, gpu_facts(device))
-        threads = blocks.threads
-        block = Block(blocks.rows, threads, blocks.shared_bytes(self.form), str(threads))
-        lines = [
-            "#define CA_HALF",
-            *_prelude(self.form, blocks),
-            *_sizes(self.form, blocks),
-            *kernel(self.task, self.form, block, f"{'wide_' * blocks.wide}half_attention"),
-        ]
-        return "\n".join(lines), plan_of(self.task, self.form, block)
+def half_attention_schedules(form: Attention, device: DeviceFacts) -> list[HalfBlocks]:
+    """Those that fit, best guess first: warp groups, where the device has them, before warps."""
+    groups = sorted(WIDE_CHOICES, key=lambda b: form.size > TWO_FIT and b.rows != 192)
+    return [blocks for blocks in (*groups, *CHOICES) if _fits(blocks, form, device)][:MOST]
 
 
-def _prelude(form: Attention, blocks: HalfBlocks) -> list[str]:
-    if not blocks.wide:
-        return prelude(PRELUDE)
-    kind = "f16" if form.dtype == torch.float16 else "bf16"
-    head = "template <class T> CA_INLINE void multiply_rows"
-    products = wide_product(head, kind, form.size // 2, True)
-    if (scores := blocks.keys // 2) not in COMMON_SCORES:
-        head = "template <class T, int, int> CA_INLINE void multiply_both"
-        products += wide_product(head, kind, scores, False, left=0)
-    return [
-        *prelude(WIDE_PRELUDE),
-        *("namespace ca {", *products, "}  // namespace ca"),
-        *prelude(("cuda/attention/attention_half_wide.cuh",)),
-    ]
-
-
-def _sizes(form: Attention, blocks: HalfBlocks) -> list[str]:
-    return [
-        "struct sizes {",
-        *constants(form),
-        f"  static constexpr int rows = {blocks.rows}, block = {blocks.keys}, stages = {blocks.stages};",
-        f"  static constexpr int fragments = {blocks.warp // 16}, vector = {vector(form)};",
-        f"  static constexpr int bias_vector = {bias_vector(form)};",
-        f"  static constexpr bool kept = {word(bool(blocks.kept))};",
-        "};",
-    ]
+def _fits(blocks: HalfBlocks, form: Attention, device: DeviceFacts) -> bool:
+    try:
+        blocks.check(form, device)
+        check_output(form)
+    except Unsupported:
+        return False
+    return True

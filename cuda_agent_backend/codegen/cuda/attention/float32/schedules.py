@@ -1,40 +1,19 @@
-"""Attention -> CUDA on tensor cores, with the softmax corrected from one tile of keys to the next."""
+"""How attention in float32 is laid over warps and blocks, and which ways are worth trying, best guess first."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cuda_agent_backend.codegen.analysis.attention import Attention, word
-from cuda_agent_backend.codegen.cuda.attention.common import (
-    Block,
-    bias_steps,
-    check_output,
-    constants,
-    kernel,
-    operand_steps,
-    plan_of,
-    prelude,
-    vector_of,
-    wide_product,
-)
+from cuda_agent_backend.codegen.analysis.attention import Attention
+from cuda_agent_backend.codegen.cuda.attention.common import check_output
 from cuda_agent_backend.codegen.ir.device import (
     MAX_THREADS,
-    CpuFacts,
     DeviceFacts,
     ceildiv,
-    gpu_facts,
 )
-from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
-from cuda_agent_backend.codegen.ir.parameters import integer, read, switch
-from cuda_agent_backend.codegen.ir.schedule import Schedule
-from sandbox.plan.plan import Plan
-from sandbox.task.task import Task
+from cuda_agent_backend.codegen.ir.parameters import integer, switch
+from cuda_agent_backend.codegen.ir.ssa import Unsupported
 
-PRELUDE = ("cuda/common/prelude.cuh", "cuda/gemm/gemm.cuh")
-WIDE_PRELUDE = ("cuda/gemm/gemm_wide.cuh", "cuda/gemm/gemm_relay.cuh")
-RELAY_TILES = ("cuda/common/relay_tiles.cuh",)
-WIDE_SUMS = (16, 32, 64, 68, 80, 96)
-"""Sums of a thread for which ``gemm_wide.cuh`` has the product of a warp group."""
 MOST_KEYS = 192
 """Of a tile of warp groups: a thread has half as many scores, and of registers, where two blocks share them, 128."""
 GROUP = 128
@@ -51,7 +30,7 @@ STACKED, HALVED = 16, 128
 
 
 @dataclass(frozen=True)
-class Blocks:
+class AttentionBlocks:
     """The schedule's parameters."""
 
     rows: int = integer("queries of a block")
@@ -146,8 +125,8 @@ class Blocks:
             raise Unsupported("queries that do not fit where keys and values pass through")
 
 
-def _relay(rows: int, keys: int, stages: int, relay: int = BY_TURNS) -> Blocks:
-    return Blocks(rows, 16, keys, stages, 0, 1, relay)
+def _relay(rows: int, keys: int, stages: int, relay: int = BY_TURNS) -> AttentionBlocks:
+    return AttentionBlocks(rows, 16, keys, stages, 0, 1, relay)
 
 
 RELAYS = (
@@ -155,111 +134,35 @@ RELAYS = (
     (_relay(64, 32, 2), 64),
 )  # fmt: skip
 """Better guesses first, and before those of warps; with the longest row of Q, K and V that each is for."""
-SMALL = (Blocks(64, 16, 32, 2, 0, 1), Blocks(64, 16, 64, 2, 1, 1), Blocks(64, 16, 32, 2, 1, 0))  # fmt: skip
+SMALL = (
+    AttentionBlocks(64, 16, 32, 2, 0, 1),
+    AttentionBlocks(64, 16, 64, 2, 1, 1),
+    AttentionBlocks(64, 16, 32, 2, 1, 0),
+)
 """For small heads, better guesses first."""
-LARGE = (Blocks(64, 16, 32, 2, 0, 1), Blocks(64, 16, 32, 2, 0, 0), Blocks(64, 16, 64, 2, 0, 0))  # fmt: skip
+LARGE = (
+    AttentionBlocks(64, 16, 32, 2, 0, 1),
+    AttentionBlocks(64, 16, 32, 2, 0, 0),
+    AttentionBlocks(64, 16, 64, 2, 0, 0),
+)
 """For those that would leave too few registers if their queries stayed there."""
-LARGEST = (Blocks(64, 16, 16, 3, 0, 1), Blocks(64, 16, 16, 3, 0, 0))
+LARGEST = (AttentionBlocks(64, 16, 16, 3, 0, 1), AttentionBlocks(64, 16, 16, 3, 0, 0))
 """For those of whose sums a thread has so many that more keys at a time leave too few."""
 KEPT, HELD = 64, 192
 """The largest heads for the first and for the second of these."""
 
 
-@dataclass(frozen=True)
-class CudaAttention:
-    """A task that is an attention, as one kernel (see ``api.Analysis``)."""
-
-    task: Task
-    form: Attention
-    family = "attention"
-
-    def schedules(self, device: DeviceFacts | CpuFacts | None = None) -> list[Schedule]:
-        facts = gpu_facts(device)
-        found = []
-        size = self.form.size
-        relays = (blocks for blocks, largest in RELAYS if size <= largest)
-        by_warps = SMALL if size <= KEPT else LARGE if size <= HELD else LARGEST
-        for blocks in (*relays, *by_warps):
-            made = Schedule.of(dict(blocks.__dict__))
-            if self._reason(blocks, facts) is None:
-                found.append(made)
-        return found
-
-    def _reason(self, blocks: Blocks, device: DeviceFacts) -> str | None:
-        try:
-            blocks.check(self.form.size, device)
-            check_output(self.form)
-        except Unsupported as error:
-            return str(error)
-        return None
-
-    def emit(
-        self, schedule: Schedule, device: DeviceFacts | CpuFacts | None = None
-    ) -> tuple[str, Plan]:
-        """Source and plan.
-
-        Raises:
-            Unsupported: the schedule does not fit, with the reason.
-        """
-        blocks = read(Blocks, schedule.only())
-        if isinstance(blocks, NotCovered):
-            raise Unsupported(blocks.reason)
-        blocks.check(self.form.size, gpu_facts(device))
-        check_output(self.form)
-        bounds = f"{blocks.threads}, {blocks.resident}" if blocks.relay else f"{blocks.threads}"
-        block = Block(blocks.rows, blocks.threads, blocks.shared_bytes(self.form.size), bounds)
-        scheme = "relay_attention" if blocks.relay else "attention"
-        text = "\n".join(
-            [
-                *_prelude(self.form, blocks),
-                *_sizes(self.form, blocks),
-                *kernel(self.task, self.form, block, scheme),
-            ]
-        )
-        return text, plan_of(self.task, self.form, block)
+def attention_schedules(form: Attention, device: DeviceFacts) -> list[AttentionBlocks]:
+    """Those that fit, best guess first: warp groups, where the device has them, before warps."""
+    relays = (blocks for blocks, largest in RELAYS if form.size <= largest)
+    by_warps = SMALL if form.size <= KEPT else LARGE if form.size <= HELD else LARGEST
+    return [blocks for blocks in (*relays, *by_warps) if _fits(blocks, form, device)]
 
 
-def _prelude(form: Attention, blocks: Blocks) -> list[str]:
-    own = (
-        "cuda/attention/attention_head.cuh",
-        "cuda/attention/attention_tiles.cuh",
-        "cuda/attention/attention.cuh",
-    )
-    if not blocks.relay:
-        return prelude((*PRELUDE, *own))
-    return [
-        *relay_prelude(form.size, blocks),
-        *prelude((*own, *RELAY_TILES, "cuda/attention/attention_relay.cuh")),
-    ]
-
-
-def relay_prelude(width: int, blocks: Blocks) -> list[str]:
-    """What ``relay_tiles.cuh`` stands on, with the products of its tiles; width: columns of values."""
-    head = "template <int Products> CA_INLINE void multiply_wide"
-    columns = 3 * width if width <= STACKED else width // (2 if width == HALVED else 1)
-    sums = sorted({columns // 2, blocks.keys // 2} - set(WIDE_SUMS))
-    products = [line for count in sums for line in wide_product(head, "bf16", count, False)]
-    return [
-        *prelude((*PRELUDE, *WIDE_PRELUDE)),
-        *("namespace ca {", *products, "}  // namespace ca"),
-    ]
-
-
-def _biases_by_pairs(form: Attention) -> bool:
-    """Whether the alignment of a bias allows to load those of two neighbouring keys at once."""
-    steps = bias_steps(form)
-    return steps[3] == 1 and form.keys % 2 == 0 and all(step % 2 == 0 for step in steps[:3])
-
-
-def _sizes(form: Attention, blocks: Blocks) -> list[str]:
-    vector = vector_of(operand_steps(form), 4)
-    return [
-        "struct sizes {",
-        *constants(form),
-        f"  static constexpr int rows = {blocks.rows}, block = {blocks.keys}, stages = {blocks.stages};",
-        f"  static constexpr int fragments = {blocks.warp // 16}, vector = {vector};",
-        f"  static constexpr bool kept = {word(bool(blocks.kept))}, apart = {word(bool(blocks.split))};",
-        f"  static constexpr bool turns = {word(blocks.relay == BY_TURNS)};",
-        f"  static constexpr bool bias_pairs = {word(_biases_by_pairs(form))};",
-        "};",
-    ]
+def _fits(blocks: AttentionBlocks, form: Attention, device: DeviceFacts) -> bool:
+    try:
+        blocks.check(form.size, device)
+        check_output(form)
+    except Unsupported:
+        return False
+    return True

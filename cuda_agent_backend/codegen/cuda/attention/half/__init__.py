@@ -1,0 +1,1 @@
+"""Attention in float16 and bfloat16."""
