@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from cuda_agent_backend.codegen.cuda.scatter.match import has_scatter, scatter_of
-from cuda_agent_backend.codegen.cuda.scatter.writer import CudaScatter, ScatterParams
+from cuda_agent_backend.codegen.cuda.scatter.schedules import ScatterParams
+from cuda_agent_backend.codegen.cuda.scatter.writer import CudaScatter
 from cuda_agent_backend.codegen.family import Generator, TaskFamily
 from sandbox.task.task import Task
 

@@ -1,4 +1,8 @@
-"""Scatters -> CUDA: joined in shared memory and written once, or joined in memory."""
+"""Scatters -> CUDA.
+
+Either a block joins values in shared memory and writes each result once ("shared"), or all blocks join them in memory
+by atomic operations ("global").
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,12 @@ import torch
 
 from cuda_agent_backend.codegen.cuda.scatter.match import Made, Operand, Scatter
 from cuda_agent_backend.codegen.cuda.scatter.producers import Values
+from cuda_agent_backend.codegen.cuda.scatter.schedules import (
+    ScatterParams,
+    neighbours_at_once,
+    scatter_schedules,
+)
 from cuda_agent_backend.codegen.ir.device import (
-    MAX_THREADS,
     WARP,
     CpuFacts,
     DeviceFacts,
@@ -19,10 +27,11 @@ from cuda_agent_backend.codegen.ir.device import (
 )
 from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
 from cuda_agent_backend.codegen.ir.headers import header
-from cuda_agent_backend.codegen.ir.kernel import Nests
-from cuda_agent_backend.codegen.ir.parameters import integer, read, string, switch
+from cuda_agent_backend.codegen.ir.nest import Nests
+from cuda_agent_backend.codegen.ir.parameters import read
 from cuda_agent_backend.codegen.ir.printer import STORAGE_TYPES, half_types
-from cuda_agent_backend.codegen.ir.schedule import Parameter, Schedule
+from cuda_agent_backend.codegen.ir.schedule import Schedule
+from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from sandbox.plan.plan import Buffer, Launch, Plan
 from sandbox.task.task import Task
 
@@ -30,28 +39,7 @@ MAX_BLOCKS = 2**31 - 1
 HOW = {"sum": "ca::Sum", "amax": "ca::Largest", "amin": "ca::Smallest"}
 EXACT_COUNTS = 1 << 24
 """Up to which float32 holds every whole number."""
-SECTOR = 8
-"""Neighbours of float32 that memory is read by."""
-MOST_FLIGHT = 16
 GIVEN = "[&](int64_t o, int64_t k, int64_t f)"
-
-
-@dataclass(frozen=True)
-class ScatterParams:
-    """The schedule's parameters; ``tile`` is for "shared", ``vector`` and ``test`` are for "global"."""
-
-    scatter: str = string(
-        'where values are joined: in "shared" memory, or in "global" memory',
-        among=("shared", "global"),
-    )
-    threads: int = integer("threads of a block", most=MAX_THREADS)
-    flight: int = integer("values of a thread that are under way", most=MOST_FLIGHT)
-    tile: int = integer('for "shared": the neighbours of each place that a block has', default=1)
-    vector: int = integer('for "global": the neighbours of a thread', default=1)
-    test: int = switch(
-        'for "global": 1 where a result is read first and left alone if it is beyond the value already',
-        default=0,
-    )
 
 
 @dataclass(frozen=True)
@@ -73,48 +61,19 @@ class CudaScatter:
 
     def schedules(self, device: DeviceFacts | CpuFacts | None = None) -> list[Schedule]:
         facts = gpu_facts(device)
-        found = [Schedule.of(p) for p in (*self._shared(facts), *self._global())]
-        return [s for s in found if self._reason(s, facts) is None]
+        found = map(Schedule.of, scatter_schedules(self.form, self._vector, facts))
+        return [schedule for schedule in found if self._fits(schedule, facts)]
 
-    def _shared(self, device: DeviceFacts) -> list[dict[str, Parameter]]:
-        """Worth it where there are enough blocks, and values enough for each to make up for the start."""
-        form = self.form
-        found: list[dict[str, Parameter]] = []
-        for tile in dict.fromkeys((form.inner, 32, 16, SECTOR)):
-            blocks = form.outer * ceildiv(form.inner, tile)
-            fits = 4 * form.size * tile <= device.shared_per_block_bytes
-            if tile <= form.inner and fits and 2 * blocks >= device.sm_count:
-                for threads in (256, 512, 1024):
-                    if threads <= max(256, form.count * tile):
-                        found.append(
-                            {"scatter": "shared", "tile": tile, "threads": threads, "flight": 8}
-                        )
-                break
-        return found
-
-    def _global(self) -> list[dict[str, Parameter]]:
-        vector = self._vector()
-        tests = (1, 0) if self.form.how != "sum" else (0,)
-        return [
-            {"scatter": "global", "vector": v, "threads": 256, "flight": flight, "test": test}
-            for test in tests
-            for v, flight in dict.fromkeys(((vector, 4), (vector, 1), (1, 4)))
-        ]
-
+    @property
     def _vector(self) -> int:
-        """Neighbours that all alignments allow."""
-        form = self.form
-        whole = form.out[2] == 1 and form.inner % 4 == 0 and not any(s % 4 for s in form.out[:2])
-        if self.values is None:
-            return 4 if whole and _lies_in_fours(form.source) else 1
-        return 4 if whole and self.values.line % 4 == 0 else 1
+        return neighbours_at_once(self.form, None if self.values is None else self.values.line)
 
-    def _reason(self, schedule: Schedule, device: DeviceFacts) -> str | None:
+    def _fits(self, schedule: Schedule, device: DeviceFacts) -> bool:
         try:
             self.emit(schedule, device)
-        except Unsupported as error:
-            return str(error)
-        return None
+        except Unsupported:
+            return False
+        return True
 
     def emit(
         self, schedule: Schedule, device: DeviceFacts | CpuFacts | None = None
@@ -159,7 +118,7 @@ class CudaScatter:
 
     def _emit_global(self, given: dict[str, int], device: DeviceFacts) -> tuple[str, Plan]:
         form = self.form
-        if given["vector"] not in {1, self._vector()} or given["test"] not in (0, 1):
+        if given["vector"] not in {1, self._vector} or given["test"] not in (0, 1):
             raise Unsupported(f"vectors of {given['vector']}")
         values = form.outer * form.count * form.inner
         results = form.outer * form.size * form.inner
@@ -244,13 +203,6 @@ class CudaScatter:
         if source.input is None:
             return [f"return ca::splat<float, L>({_read(source)});"]
         return [f"return ca::load<L>(in{source.input} + {_at(source)});"]
-
-
-def _lies_in_fours(source: Operand | Made) -> bool:
-    assert isinstance(source, Operand)
-    return source.input is None or (
-        source.steps[2] == 1 and not any(s % 4 for s in source.steps[:2])
-    )
 
 
 def _storage(buffer: Buffer) -> str:
