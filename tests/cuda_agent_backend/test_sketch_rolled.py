@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from cuda_agent_backend.codegen import api
 from cuda_agent_backend.codegen.api import as_it_stands
-from cuda_agent_backend.codegen.cuda.reroll.writer import CudaRolled
+from cuda_agent_backend.codegen.cuda.reroll.writer import CudaStepLoop
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.schedule import Schedule
@@ -161,11 +161,11 @@ CASES: dict[str, tuple[Function, tuple[Tensor, ...]]] = {
 }
 
 
-def loop_of(name: str) -> tuple[Sample, CudaRolled]:
+def loop_of(name: str) -> tuple[Sample, CudaStepLoop]:
     function, inputs = CASES[name]
     made = on_cuda(function, *inputs)
     analysis = made.analysis
-    assert isinstance(analysis, CudaRolled), analysis
+    assert isinstance(analysis, CudaStepLoop), analysis
     return made, analysis
 
 
@@ -222,7 +222,7 @@ def test_numbers_that_end_and_are_none_pass_through_as_in_eager(tmp_path: Path) 
     x[0, 2, 1], x[1, 4, 0], x[2, 0, 2], x[3, 5, 1] = NAN, INFINITY, -INFINITY, -0.0
     for function, inputs in ((largest_so_far, (x,)), (reading_backward, (x, randn(4, 2, 3)))):
         made = on_cuda(function, *inputs)
-        assert isinstance(made.analysis, CudaRolled)
+        assert isinstance(made.analysis, CudaStepLoop)
         source, plan = made.analysis.emit(made.analysis.schedules(DEVICE)[0], DEVICE)
         (found,) = cuda_emulator.run(source, plan, list(made.inputs), tmp_path)
         torch.testing.assert_close(found, made.want[0], equal_nan=True)
@@ -290,7 +290,7 @@ def test_what_does_not_go_by_lanes_is_computed_behind(function: Function, tmp_pa
     inputs = (randn(3, STEPS, 4), *([randn(4)] if function is normalised else []))
     made = on_cuda(function, *inputs)
     analysis = made.analysis
-    assert isinstance(analysis, CudaRolled)
+    assert isinstance(analysis, CudaStepLoop)
     check(made, *analysis.emit(analysis.schedules(DEVICE)[0], DEVICE), tmp_path)
 
 
@@ -430,14 +430,14 @@ def after_a_prompt(x: Tensor, prompt: Tensor) -> Tensor:
 def test_results_are_joined_behind_others_of_another_length(tmp_path: Path) -> None:
     made = on_cuda(after_a_prompt, randn(3, STEPS, 4), randn(3, 5, 4))
     analysis = made.analysis
-    assert isinstance(analysis, CudaRolled)
+    assert isinstance(analysis, CudaStepLoop)
     check(made, *analysis.emit(analysis.schedules(DEVICE)[0], DEVICE), tmp_path)
 
 
 def test_a_state_of_the_step_before_the_last_is_two_states(tmp_path: Path) -> None:
     made = on_cuda(two_before, randn(3, STEPS, 4))
     analysis = as_it_stands(made.task)
-    assert isinstance(analysis, CudaRolled) and len(analysis.form.states) == 2
+    assert isinstance(analysis, CudaStepLoop) and len(analysis.form.states) == 2
     check(made, *analysis.emit(analysis.schedules(DEVICE)[0], DEVICE), tmp_path)
 
 

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from cuda_agent_backend.codegen.cuda import generate as cuda
 from cuda_agent_backend.codegen.cuda.rows.loss import schedules as cuda_total_schedules
 from cuda_agent_backend.codegen.cuda.rows.loss import writer as cuda_totals
-from cuda_agent_backend.codegen.cuda.rows.loss.match import totalled_of
+from cuda_agent_backend.codegen.cuda.rows.loss.match import loss_reduction_of
 from cuda_agent_backend.codegen.cuda.rows.loss.writer import SKETCH
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.schedule import Parameter, Schedule
@@ -204,7 +204,7 @@ def test_what_is_something_else_is_left_alone(name: str) -> None:
     analysis = made(function, *inputs).analysis
     assert not any(offered(s) for s in analysis.schedules(DEVICE))
     with pytest.raises(Unsupported):
-        totalled_of(analysis.region, analysis.kernels, 0)
+        loss_reduction_of(analysis.region, analysis.kernels, 0)
 
 
 def offered(schedule: Schedule) -> bool:
@@ -225,9 +225,9 @@ def test_only_blocks_that_stay_do_where_others_would_leave_too_many_results(
     monkeypatch.setattr(cuda_total_schedules, "MOST_PARTIALS", 10)
     function, inputs = CASES["cosines"]
     analysis = made(function, *inputs).analysis
-    found = totalled_of(analysis.region, analysis.kernels, 0)
+    found = loss_reduction_of(analysis.region, analysis.kernels, 0)
     device = cuda.DeviceFacts(sm_count=1)
-    chosen = cuda_total_schedules.total_schedules(found, analysis.region, device, 6)
+    chosen = cuda_total_schedules.loss_schedules(found, analysis.region, device, 6)
     many = [p for p in chosen if len(inputs[0]) > 10 * int(p["across"])]
     assert many and all(p["stay"] for p in many)
 

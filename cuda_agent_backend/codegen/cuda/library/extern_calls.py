@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from cuda_agent_backend.codegen.cuda.library.extern_split import CONVOLUTION, Called
+from cuda_agent_backend.codegen.cuda.library.extern_split import CONVOLUTION, ExternSplit
 from cuda_agent_backend.codegen.cuda.library.unfuse_bias import OPERANDS, PLAIN, SUMMAND
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from sandbox.graph.build import build_graph
@@ -16,7 +16,7 @@ from sandbox.task.specs import TensorSpec
 from sandbox.task.task import InputRef, Node, NodeRef, Ref
 
 
-def name_of(called: Called, ref: Ref) -> str:
+def name_of(called: ExternSplit, ref: Ref) -> str:
     """The buffer of an input or of a value that is kept."""
     if isinstance(ref, InputRef):
         return f"in{ref.index}"
@@ -25,7 +25,7 @@ def name_of(called: Called, ref: Ref) -> str:
 
 
 def calls_of(
-    called: Called, level: int, layouts: Mapping[Ref, TensorSpec]
+    called: ExternSplit, level: int, layouts: Mapping[Ref, TensorSpec]
 ) -> tuple[LibraryCall, ...]:
     """The calls behind the part of that number.
 
@@ -42,14 +42,14 @@ def calls_of(
     return tuple(made)
 
 
-def _gemm(called: Called, node: Node, out: View, layouts: Mapping[Ref, TensorSpec]) -> Gemm:
+def _gemm(called: ExternSplit, node: Node, out: View, layouts: Mapping[Ref, TensorSpec]) -> Gemm:
     a, b = (_operand(called, node, name, layouts) for name in OPERANDS[node.name])
     summand = _operand(called, node, SUMMAND, layouts) if node.name in PLAIN else None
     return Gemm(a, b, out, summand)
 
 
 def _convolution(
-    called: Called, node: Node, out: View, layouts: Mapping[Ref, TensorSpec]
+    called: ExternSplit, node: Node, out: View, layouts: Mapping[Ref, TensorSpec]
 ) -> Convolution:
     given: Mapping[str, Any] = node.args
     return Convolution(
@@ -65,13 +65,13 @@ def _convolution(
     )
 
 
-def _operand(called: Called, node: Node, name: str, layouts: Mapping[Ref, TensorSpec]) -> View:
+def _operand(called: ExternSplit, node: Node, name: str, layouts: Mapping[Ref, TensorSpec]) -> View:
     ref = node.args[name]
     assert isinstance(ref, NodeRef | InputRef)
     return _view(called, ref, layouts)
 
 
-def _view(called: Called, ref: Ref, layouts: Mapping[Ref, TensorSpec]) -> View:
+def _view(called: ExternSplit, ref: Ref, layouts: Mapping[Ref, TensorSpec]) -> View:
     """Where a value's elements are, which is its own memory or what it shows of another's."""
     base, chain = called.base(ref), called.chain(ref, layouts)
     if not chain.nodes:

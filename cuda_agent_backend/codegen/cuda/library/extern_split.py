@@ -19,7 +19,7 @@ from cuda_agent_backend.codegen.cuda.library.unfuse_bias import (
     OPERANDS,
     is_unscaled,
     moved,
-    with_sums_apart,
+    unfuse_biases,
 )
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from sandbox.graph.build import value_specs as specs_of
@@ -49,7 +49,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Called:
+class ExternSplit:
     """``task``, with sums apart, and the metadata of its values; ``levels``: of the nodes that are calls."""
 
     task: Task
@@ -193,7 +193,7 @@ class Called:
 class _Part:
     """Nodes of one part (None: views only), copied in an order in which each comes after what it reads."""
 
-    def __init__(self, whole: Called, number: int | None) -> None:
+    def __init__(self, whole: ExternSplit, number: int | None) -> None:
         self.whole, self.number = whole, number
         self.inputs: list[Ref] = []
         self.nodes: list[Node] = []
@@ -221,7 +221,7 @@ class _Part:
         return self.number is not None and self.whole.maker(ref) == self.number
 
 
-def called_of(task: Task) -> Called:
+def extern_split_of(task: Task) -> ExternSplit:
     """``task`` with its products as calls.
 
     Raises:
@@ -232,7 +232,7 @@ def called_of(task: Task) -> Called:
         raise Unsupported("no product or convolution")
     if any(node.name in ("as_strided", "copy_", "set_") for node in task.nodes):
         raise Unsupported("an operator that depends on how its operand lies in memory")
-    apart = with_sums_apart(task, specs_of(replace(task, target="cpu")))
+    apart = unfuse_biases(task, specs_of(replace(task, target="cpu")))
     specs = specs_of(replace(apart, target="cpu"))
     depths: list[int] = []
     levels: dict[int, int] = {}
@@ -244,7 +244,7 @@ def called_of(task: Task) -> Called:
     if not levels:
         raise Unsupported("no product that is large enough for a call")
     views = frozenset(n for n, node in enumerate(apart.nodes) if _is_view(node, specs))
-    return Called(apart, specs, levels, views)
+    return ExternSplit(apart, specs, levels, views)
 
 
 def last_stride(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -33,7 +33,7 @@ def moved(arg: Arg, place: Callable[[Ref], Arg]) -> Arg:
     return tuple(moved(one, place) for one in arg) if isinstance(arg, tuple) else arg
 
 
-def with_sums_apart(task: Task, specs: Mapping[Ref, TensorSpec]) -> Task:
+def unfuse_biases(task: Task, specs: Mapping[Ref, TensorSpec]) -> Task:
     """``task`` with additions behind its products. specs: of its values, see `sandbox.graph.build.value_specs`.
 
     In half precision a row stays with its product, which adds it before it rounds.

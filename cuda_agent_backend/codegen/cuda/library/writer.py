@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from cuda_agent_backend.codegen.cuda.library.extern_calls import calls_of, name_of
-from cuda_agent_backend.codegen.cuda.library.extern_split import Called, Part, called_of
+from cuda_agent_backend.codegen.cuda.library.extern_split import ExternSplit, Part, extern_split_of
 from cuda_agent_backend.codegen.family import Generator
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
@@ -56,7 +56,7 @@ class Form:
     parts: None where a part has nothing to do. layouts: of the values that lie in memory.
     """
 
-    called: Called
+    called: ExternSplit
     layouts: Mapping[Ref, TensorSpec]
     parts: tuple[Around | None, ...]
     calls: tuple[tuple[LibraryCall, ...], ...]
@@ -160,7 +160,7 @@ class Library:
 def library_of(task: Task, generator: Generator) -> Library | None:
     """``task`` by library calls; None where it has none, or nothing around them."""
     try:
-        called = called_of(task)
+        called = extern_split_of(task)
     except (Unsupported, TaskError):
         return None
     first = called.is_channels_last
@@ -169,7 +169,7 @@ def library_of(task: Task, generator: Generator) -> Library | None:
     return Library(forms) if forms else None
 
 
-def _form(called: Called, last: bool, generator: Generator) -> Form | None:
+def _form(called: ExternSplit, last: bool, generator: Generator) -> Form | None:
     """None where kernels do not cover a part, or there are none."""
     layouts = called.laid_out(last)
     try:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cuda_agent_backend.codegen.cuda.reroll.match import rolled_of
-from cuda_agent_backend.codegen.cuda.reroll.writer import SKETCH, CudaRolled, LoopParams
+from cuda_agent_backend.codegen.cuda.reroll.match import step_loop_of
+from cuda_agent_backend.codegen.cuda.reroll.writer import SKETCH, CudaStepLoop, LoopParams
 from cuda_agent_backend.codegen.family import Generator, TaskFamily
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from sandbox.task.task import Task, TaskError
@@ -18,11 +18,11 @@ class Reroll(TaskFamily[LoopParams]):
     )
     params = LoopParams
 
-    def analyse(self, task: Task, generator: Generator) -> CudaRolled | None:
+    def analyse(self, task: Task, generator: Generator) -> CudaStepLoop | None:
         """None too where the task is left to kernels that have the loop written out, for whatever reason its graph
         could not be rewritten."""
         try:
-            form = rolled_of(task)
-            return None if form is None else CudaRolled.of(task, form, generator)
+            form = step_loop_of(task)
+            return None if form is None else CudaStepLoop.of(task, form, generator)
         except (Unsupported, TaskError, RuntimeError, ValueError):
             return None

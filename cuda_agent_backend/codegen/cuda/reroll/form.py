@@ -61,7 +61,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Rolled:
+class StepLoop:
     """A task that is a loop.
 
     Attributes:

@@ -12,7 +12,7 @@ import sympy
 from cuda_agent_backend.codegen.cuda.common.access import LanePrinter
 from cuda_agent_backend.codegen.cuda.common.narrow_integers import narrowed_body
 from cuda_agent_backend.codegen.cuda.common.text import block, decompose, indented
-from cuda_agent_backend.codegen.cuda.reroll.form import STEP, LaneStage, Load, Rolled, StepState
+from cuda_agent_backend.codegen.cuda.reroll.form import STEP, LaneStage, Load, StepLoop, StepState
 from cuda_agent_backend.codegen.ir.device import WARP, ceildiv
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.headers import header
@@ -50,18 +50,18 @@ class Deal:
         among=AHEAD,
     )
 
-    def used(self, form: Rolled) -> int:
+    def used(self, form: StepLoop) -> int:
         """Threads that have lanes which are reduced together."""
         return points(form.reduced) // self.each
 
-    def team(self, form: Rolled) -> int:
+    def team(self, form: StepLoop) -> int:
         """Those with others beside them, a power of two."""
         return 1 << (self.used(form) - 1).bit_length()
 
-    def blocks(self, form: Rolled) -> int:
+    def blocks(self, form: StepLoop) -> int:
         return ceildiv(points(form.lanes) * self.team(form), self.threads)
 
-    def check(self, form: Rolled) -> None:
+    def check(self, form: StepLoop) -> None:
         """Raises Unsupported where the parameters do not fit each other or the loop."""
         if self.threads not in THREADS or self.ahead not in AHEAD:
             raise Unsupported(f"{self.threads} threads, {self.ahead} steps written out")
@@ -84,7 +84,7 @@ def points(dims: tuple[Dim, ...]) -> int:
 class LoopWriter:
     """Writes the kernel ``name``. Values at hand are ``w_<buffer>[e]`` for each lane of a thread, or ``g_<buffer>``."""
 
-    form: Rolled
+    form: StepLoop
     deal: Deal
     name: str
 

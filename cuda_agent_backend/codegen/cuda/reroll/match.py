@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from torch.fx import Graph
 
-from cuda_agent_backend.codegen.cuda.reroll.form import Rolled
+from cuda_agent_backend.codegen.cuda.reroll.form import StepLoop
 from cuda_agent_backend.codegen.cuda.reroll.graph import rolled
 from cuda_agent_backend.codegen.cuda.reroll.split import LoopSplit
 from cuda_agent_backend.codegen.ir.failure import Unsupported
@@ -19,7 +19,7 @@ from sandbox.graph.build import build_graph
 from sandbox.task.task import Task
 
 
-def rolled_of(task: Task) -> Rolled | None:
+def step_loop_of(task: Task) -> StepLoop | None:
     """The form that ``task`` is, None where it is no loop.
 
     Raises:
@@ -33,7 +33,7 @@ def rolled_of(task: Task) -> Rolled | None:
         return _form(task, apart=True)
 
 
-def _form(task: Task, *, apart: bool) -> Rolled | None:
+def _form(task: Task, *, apart: bool) -> StepLoop | None:
     """apart: whether what reads the loop's results is computed behind it, from memory."""
     graph: Graph = build_graph(replace(task, target="cpu")).graph
     found = rolled(graph)

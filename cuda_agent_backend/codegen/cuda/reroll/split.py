@@ -13,7 +13,7 @@ from torch._inductor import config as inductor_config
 from torch._inductor import ir
 from torch.fx import Graph, Node
 
-from cuda_agent_backend.codegen.cuda.reroll.form import Part, Rolled, StepState
+from cuda_agent_backend.codegen.cuda.reroll.form import Part, StepLoop, StepState
 from cuda_agent_backend.codegen.cuda.reroll.graph import RolledGraph, State
 from cuda_agent_backend.codegen.cuda.reroll.lanes import Lanes
 from cuda_agent_backend.codegen.ir.failure import Unsupported
@@ -50,7 +50,7 @@ class LoopSplit:
         self.costly = _costly(graph)
         self.stored: list[Node] = []
 
-    def form(self, *, apart: bool) -> Rolled:
+    def form(self, *, apart: bool) -> StepLoop:
         """The task as a loop. apart: whether what reads the loop's results is computed behind it, from memory."""
         found, results = self.found, [n for n in self.results if n in self.dependent]
         inputs = list(self.names)
@@ -84,7 +84,7 @@ class LoopSplit:
             for n in between
             if not memory[n].startswith("out")
         }
-        return Rolled(
+        return StepLoop(
             self.task, found.steps, found.backward, lanes, reduced, stages, states, region, names, before, after, kept
         )  # fmt: skip
 

@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cuda_agent_backend.codegen.cuda.reroll.form import LaneStage, Part, Rolled
+from cuda_agent_backend.codegen.cuda.reroll.form import LaneStage, Part, StepLoop
 from cuda_agent_backend.codegen.cuda.reroll.kernel import (
     AHEAD,
     MOST_EACH,
@@ -55,7 +55,7 @@ SLOW, SHUFFLE = 8, 2
 """Instructions of those, and of an exchange between lanes with what follows it; others count one."""
 
 
-def _cost(deal: Deal, form: Rolled, device: DeviceFacts) -> int:
+def _cost(deal: Deal, form: StepLoop, device: DeviceFacts) -> int:
     """Instructions of a step that a scheduler issues, to compare ways by."""
     warps = ceildiv(points(form.lanes) * deal.team(form), WARP)
     wide = sum(_instructions(s) for s in form.stages if s.wide)
@@ -89,16 +89,16 @@ class Around:
 
 
 @dataclass(frozen=True)
-class CudaRolled:
+class CudaStepLoop:
     """A task that is a loop, as one kernel for all steps, and kernels before and behind (see ``api.Analysis``)."""
 
     task: Task
-    form: Rolled
+    form: StepLoop
     before: Around | None
     after: Around | None
 
     @staticmethod
-    def of(task: Task, form: Rolled, generator: Generator) -> CudaRolled:
+    def of(task: Task, form: StepLoop, generator: Generator) -> CudaStepLoop:
         """Raises Unsupported where kernels do not cover what is beside the loop, or no deal of its lanes fits."""
         if not _shares(form):
             raise Unsupported("a loop whose lanes are reduced among more threads than a warp has")
@@ -106,7 +106,7 @@ class CudaRolled:
             None if part is None else Around(part, generator.nests(part.task), generator)
             for part in (form.before, form.after)
         )
-        return CudaRolled(task, form, before, after)
+        return CudaStepLoop(task, form, before, after)
 
     @property
     def family(self) -> str:
@@ -210,12 +210,12 @@ def _names(part: Part, plan: Plan, prefix: str) -> dict[str, str]:
     return names
 
 
-def _shares(form: Rolled) -> list[int]:
+def _shares(form: StepLoop) -> list[int]:
     """Numbers of lanes that a thread may have."""
     return [n for n in range(1, MOST_EACH + 1) if _fits(Deal(n, WARP, 1), form)]
 
 
-def _fits(deal: Deal, form: Rolled) -> bool:
+def _fits(deal: Deal, form: StepLoop) -> bool:
     try:
         deal.check(form)
     except Unsupported:

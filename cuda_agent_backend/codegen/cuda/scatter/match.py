@@ -40,7 +40,7 @@ class Operand:
 
 
 @dataclass(frozen=True)
-class Made:
+class Produced:
     """Values that ``task`` makes, in row-major order, of the inputs with the numbers ``inputs``."""
 
     task: Task
@@ -62,7 +62,7 @@ class Scatter:
     inner: int
     into: Operand
     index: Operand
-    source: Operand | Made
+    source: Operand | Produced
     out: Steps
     wraps: bool = False
     mask: Operand | None = None
@@ -122,7 +122,7 @@ def scatter_of(task: Task) -> Scatter:
     )  # fmt: skip
 
 
-def _made(source: Node, graph: Graph) -> Made | None:
+def _made(source: Node, graph: Graph) -> Produced | None:
     """What makes the values; None where they are in memory, or constant.
 
     Raises:
@@ -142,7 +142,7 @@ def _made(source: Node, graph: Graph) -> Made | None:
     task = linear([n for n in graph.nodes if n in {*own, copy}], read, [copy], "cpu")
     if isinstance(task, NotATask):
         raise Unsupported(task.reason)
-    return Made(replace(task, target="cuda"), tuple(map(inputs.index, read)))
+    return Produced(replace(task, target="cuda"), tuple(map(inputs.index, read)))
 
 
 def _graph(task: Task) -> Graph:

@@ -16,17 +16,16 @@ from cuda_agent_backend.codegen.cuda.common.access import (
 )
 from cuda_agent_backend.codegen.cuda.common.parts import needs_wide
 from cuda_agent_backend.codegen.cuda.pointwise.writer import map_dims, single_pass, stage_lines
-from cuda_agent_backend.codegen.cuda.scatter.match import Made
-from cuda_agent_backend.codegen.ir.failure import Unsupported
-from cuda_agent_backend.codegen.ir.kernel import Kernel
+from cuda_agent_backend.codegen.cuda.scatter.match import Produced
+from cuda_agent_backend.codegen.ir.nest import Kernel
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 
 
 @dataclass(frozen=True)
-class Values:
+class Producer:
     """Values as a pointwise kernel makes them."""
 
-    form: Made
+    form: Produced
     region: LoweredRegion
     kernel: Kernel
     steps: Pass
@@ -41,7 +40,7 @@ class Values:
         return dims[-1][1] if dims else 1
 
     @staticmethod
-    def of(form: Made, region: LoweredRegion, kernels: Sequence[Kernel]) -> Values:
+    def of(form: Produced, region: LoweredRegion, kernels: Sequence[Kernel]) -> Producer:
         """Raises Unsupported where they are made in another way, with the reason."""
         steps = single_pass(kernels[0]) if len(kernels) == 1 else None
         if steps is None:
@@ -51,7 +50,7 @@ class Values:
         stores = [s for stage in steps.stages for s in stage.stores]
         if [(s.buffer, flat.of(s.index)) for s in stores] != [(region.outputs[0], POSITION)]:
             raise Unsupported("a scatter of values that are made in another order")
-        return Values(form, region, kernels[0], steps, flat, index)
+        return Producer(form, region, kernels[0], steps, flat, index)
 
     def lines(self, vector: int, position: str) -> list[str]:
         """Statements that return ``vector`` values from ``position`` on."""

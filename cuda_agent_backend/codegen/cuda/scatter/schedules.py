@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cuda_agent_backend.codegen.cuda.scatter.match import Made, Operand, Scatter
+from cuda_agent_backend.codegen.cuda.scatter.match import Operand, Produced, Scatter
 from cuda_agent_backend.codegen.ir.device import MAX_THREADS, DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.ir.parameters import integer, string, switch
 from cuda_agent_backend.codegen.ir.schedule import Parameter
@@ -66,7 +66,7 @@ def neighbours_at_once(form: Scatter, line: int | None) -> int:
     return 4 if whole and fours else 1
 
 
-def _lies_in_fours(source: Operand | Made) -> bool:
+def _lies_in_fours(source: Operand | Produced) -> bool:
     assert isinstance(source, Operand)
     return source.input is None or (
         source.steps[2] == 1 and not any(s % 4 for s in source.steps[:2])

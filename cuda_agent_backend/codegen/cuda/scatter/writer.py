@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
-from cuda_agent_backend.codegen.cuda.scatter.match import Made, Operand, Scatter
-from cuda_agent_backend.codegen.cuda.scatter.producers import Values
+from cuda_agent_backend.codegen.cuda.scatter.match import Operand, Produced, Scatter
+from cuda_agent_backend.codegen.cuda.scatter.producers import Producer
 from cuda_agent_backend.codegen.cuda.scatter.schedules import (
     ScatterParams,
     neighbours_at_once,
@@ -48,16 +48,16 @@ class CudaScatter:
 
     task: Task
     form: Scatter
-    values: Values | None = None
+    values: Producer | None = None
     """What makes the values where they are not in memory."""
     family = "scatter"
 
     @staticmethod
     def of(task: Task, form: Scatter, cover: Callable[[Task], Nests]) -> CudaScatter:
         """Raises Unsupported where the values are not made each by itself, with the reason."""
-        if not isinstance(form.source, Made):
+        if not isinstance(form.source, Produced):
             return CudaScatter(task, form)
-        return CudaScatter(task, form, Values.of(form.source, *cover(form.source.task)))
+        return CudaScatter(task, form, Producer.of(form.source, *cover(form.source.task)))
 
     def schedules(self, device: DeviceFacts | CpuFacts | None = None) -> list[Schedule]:
         facts = gpu_facts(device)

@@ -1,4 +1,4 @@
-"""What kernels that sort and kernels that select share: how a row's kernel is launched, and pieces of its text."""
+"""What sorts and selections share: how a row's kernel is launched, and pieces of its text."""
 
 from __future__ import annotations
 

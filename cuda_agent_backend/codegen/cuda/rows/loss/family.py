@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted
 from cuda_agent_backend.codegen.cuda.family import Joined, JoinFamily, Order, Parameters
 from cuda_agent_backend.codegen.cuda.rows.layout import Layout
-from cuda_agent_backend.codegen.cuda.rows.loss.match import Totalled, totalled_of
-from cuda_agent_backend.codegen.cuda.rows.loss.schedules import total_schedules
-from cuda_agent_backend.codegen.cuda.rows.loss.writer import MOST_STAYING, SKETCH, emit_totals
+from cuda_agent_backend.codegen.cuda.rows.loss.match import LossReduction, loss_reduction_of
+from cuda_agent_backend.codegen.cuda.rows.loss.schedules import loss_schedules
+from cuda_agent_backend.codegen.cuda.rows.loss.writer import MOST_STAYING, SKETCH, emit_loss
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.failure import NotCovered, attempt
 from cuda_agent_backend.codegen.ir.kernel import Kernel
@@ -31,7 +31,7 @@ class LossParams(Layout):
     )
 
 
-class Loss(JoinFamily[LossParams, Totalled]):
+class Loss(JoinFamily[LossParams, LossReduction]):
     name = SKETCH
     title = "Rows that are made one number of"
     docs = (
@@ -45,25 +45,25 @@ class Loss(JoinFamily[LossParams, Totalled]):
 
     def match(
         self, region: LoweredRegion, kernels: tuple[Kernel, ...], number: int
-    ) -> Totalled | NotCovered:
-        return attempt(lambda: totalled_of(region, kernels, number))
+    ) -> LossReduction | NotCovered:
+        return attempt(lambda: loss_reduction_of(region, kernels, number))
 
     def schedules(
-        self, match: Totalled, region: LoweredRegion, device: DeviceFacts, most: int
+        self, match: LossReduction, region: LoweredRegion, device: DeviceFacts, most: int
     ) -> list[Parameters]:
-        return total_schedules(match, region, device, most)
+        return loss_schedules(match, region, device, most)
 
     def joined(
-        self, match: Totalled, region: LoweredRegion, given: Mapping[str, Parameter]
+        self, match: LossReduction, region: LoweredRegion, given: Mapping[str, Parameter]
     ) -> Joined:
         return region, match.kernels
 
     def emit(
         self,
-        match: Totalled,
+        match: LossReduction,
         region: LoweredRegion,
         given: Mapping[str, Parameter],
         name: str,
         device: DeviceFacts,
     ) -> Emitted:
-        return emit_totals(match, region, given, name, device)
+        return emit_loss(match, region, given, name, device)

@@ -1,9 +1,10 @@
-"""Rows whose results are only made one number of, as the losses of pairs of vectors are.
+"""Losses: rows whose results are reduced to one number, or to a few.
 
 One kernel reduces each row, a second makes a loss of what a row came to and reduces the losses of all rows. By itself
 the second takes little, but it is a launch, and what it reads and gathers it reads behind everything else: a focal
 loss of pixels gathers each logit again. There may be several such numbers, each of as many rows that follow each other.
-`totalled_of` finds the two kernels, so that one makes a row's loss while it has its results at hand (`cuda_totals`).
+`loss_reduction_of` finds the two kernels, so that one makes a row's loss while it has its results at hand (see
+`writer`).
 """
 
 from __future__ import annotations
@@ -35,12 +36,13 @@ ZERO = sympy.S.Zero
 
 
 @dataclass(frozen=True)
-class Totalled:
+class LossReduction:
     """Kernels ``number`` and ``number`` + 1 of what was asked for are one of ``kernels``.
 
-    rows: the first of them, with a stage for each of ``totals`` that makes a row's value of that name.
-    totals: names of those values, each of the reduction of ``after`` at the same place in its stages.
-    after: the second, whose reductions read nothing: what they reduce is at hand when a row is done.
+    Attributes:
+        rows: the first of them, with a stage for each of ``totals`` that makes a row's value of that name.
+        totals: names of those values, each of the reduction of ``after`` at the same place in its stages.
+        after: the second. Its reductions read nothing: what they reduce is at hand when a row is done.
     """
 
     kernels: tuple[Kernel, ...]
@@ -50,7 +52,9 @@ class Totalled:
     after: Kernel
 
 
-def totalled_of(region: LoweredRegion, kernels: tuple[Kernel, ...], number: int) -> Totalled:
+def loss_reduction_of(
+    region: LoweredRegion, kernels: tuple[Kernel, ...], number: int
+) -> LossReduction:
     """Raises Unsupported where kernel ``number`` and the next are something else, with the reason."""
     if number + 2 > len(kernels):
         raise Unsupported("no kernel behind this one")
@@ -76,7 +80,7 @@ def totalled_of(region: LoweredRegion, kernels: tuple[Kernel, ...], number: int)
     after = replace(second, stages=stages)
     both = Kernel(rows.outer, (*rows.stages, *after.stages), {**rows.locals, **after.locals})
     found = (*kernels[:number], both, *kernels[number + 2 :])
-    return Totalled(found, number, rows, totals, after)
+    return LossReduction(found, number, rows, totals, after)
 
 
 def _reducing(first: Kernel, second: Kernel) -> list[RowStage]:
@@ -101,7 +105,7 @@ def _reducing(first: Kernel, second: Kernel) -> list[RowStage]:
 
 
 def _handed(first: Kernel, reducing: Sequence[RowStage]) -> frozenset[str]:
-    """What the second kernel reads of the first one's results, each a number of a row."""
+    """Buffers of the first kernel's results that the second reads, each with one number of a row."""
     made = {s.buffer: stage for stage in first.stages for s in stage.stores}
     read = {i.buffer for s in reducing for i in s.body.accesses() if i.buffer in made}
     handed = frozenset(b for b in read if b is not None)

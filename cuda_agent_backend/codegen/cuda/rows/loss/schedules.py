@@ -1,4 +1,4 @@
-"""Which schedules of rows that are made one number of are worth trying, best guess first (see `cuda_totals`)."""
+"""Which layouts of rows and of the blocks that reduce their losses are worth trying, best guess first."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from cuda_agent_backend.codegen.cuda.rows.estimate import (
 from cuda_agent_backend.codegen.cuda.rows.facts import RowFacts, row_facts
 from cuda_agent_backend.codegen.cuda.rows.frame import row_groups
 from cuda_agent_backend.codegen.cuda.rows.layout import read_layout
-from cuda_agent_backend.codegen.cuda.rows.loss.match import Totalled
+from cuda_agent_backend.codegen.cuda.rows.loss.match import LossReduction
 from cuda_agent_backend.codegen.cuda.rows.loss.writer import (
     MOST_PARTIALS,
     SKETCH,
     STAYING,
-    emit_totals,
+    emit_loss,
     prepared,
 )
 from cuda_agent_backend.codegen.cuda.rows.problem import Parameters
@@ -29,7 +29,7 @@ from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 
 MANY = 32
-"""Rows for each multiprocessor from which a warp for each is enough."""
+"""Rows of each multiprocessor from which one warp for a row is enough."""
 ASKED = 14
 """Layouts of the rows alone that are looked at."""
 IN_FLIGHT = (64, 32)
@@ -38,8 +38,8 @@ THREADS = 128
 """Of blocks whose warps each have a row."""
 
 
-def total_schedules(
-    found: Totalled, region: LoweredRegion, device: DeviceFacts, most: int
+def loss_schedules(
+    found: LossReduction, region: LoweredRegion, device: DeviceFacts, most: int
 ) -> list[Parameters]:
     """Up to ``most`` schedules of both kernels as one; none where none fits.
 
@@ -118,10 +118,10 @@ def _staying(
 
 
 def _is_printed(
-    found: Totalled, region: LoweredRegion, parameters: Parameters, device: DeviceFacts
+    found: LossReduction, region: LoweredRegion, parameters: Parameters, device: DeviceFacts
 ) -> bool:
     try:
-        emit_totals(found, region, parameters, "k", device)
+        emit_loss(found, region, parameters, "k", device)
     except Unsupported:
         return False
     return True

@@ -1,9 +1,9 @@
-"""Rows whose results are made one number of -> one kernel over the rows, and a small one that joins (see `totals`).
+"""Losses -> two kernels: one over the rows, and a small one that combines what its blocks came to.
 
-Schedule parameters: those of rows, of both kernels together, so that the schedule has one less; and `stay`, blocks for
-each multiprocessor that go from rows to rows until none are left, where 0 is a block for each of its own. A block adds
-up what its rows give, in double where they are float32, and leaves one partial result. A second kernel joins those,
-always in the same order. Nothing counts blocks, so there is nothing to reset and nothing to wait for.
+A block adds up what its rows give, in double where they are float32, and leaves one partial result. The second kernel
+combines those, always in the same order. Nothing counts blocks, so there is nothing to reset and nothing to wait for.
+Where `stay` is above 0, so many blocks of each multiprocessor go from rows to rows until none are left; otherwise there
+is a block for each of its rows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cuda_agent_backend.codegen.cuda.common.parts import (
 from cuda_agent_backend.codegen.cuda.common.text import indented
 from cuda_agent_backend.codegen.cuda.rows.frame import grid_size, row_groups, row_lines
 from cuda_agent_backend.codegen.cuda.rows.layout import Layout, read_layout
-from cuda_agent_backend.codegen.cuda.rows.loss.match import Totalled
+from cuda_agent_backend.codegen.cuda.rows.loss.match import LossReduction
 from cuda_agent_backend.codegen.cuda.rows.pass_bodies import SCALAR_GUARD
 from cuda_agent_backend.codegen.cuda.rows.prepare.gather_order import order_rows_by_reuse
 from cuda_agent_backend.codegen.cuda.rows.program import RowProgram, row_points
@@ -48,9 +48,10 @@ MOST_STAYING = 32
 
 
 @dataclass
-class TotalWriter(RowWriter):
-    """Writes the kernel over the rows. values: by the name of a row's value, that of its accumulator and the
-    accumulator.
+class LossWriter(RowWriter):
+    """Writes the kernel over the rows.
+
+    values: of each value of a row, by name, the accumulator's name and the accumulator.
 
     stay: blocks for each multiprocessor that loop over rows; 0: none does.
     """
@@ -115,8 +116,8 @@ class TotalWriter(RowWriter):
         return [*out, "__syncthreads();", first, *indented(joins), "}"]
 
 
-def emit_totals(
-    found: Totalled,
+def emit_loss(
+    found: LossReduction,
     region: LoweredRegion,
     parameters: Mapping[str, Parameter],
     name: str,
@@ -138,7 +139,7 @@ def emit_totals(
     if not layout.inner and (not rows.outer or rows.outer[-1][1] % layout.vector):
         raise Unsupported("lanes across the end of the rows")
     program = RowProgram.of(mark_cancelling(rows), layout, region)
-    writer = TotalWriter(region, layout, program, device, stay=stay)
+    writer = LossWriter(region, layout, program, device, stay=stay)
     count = writer.partials
     if numbers > 1 and (stay or not _within_one(layout, rows, rows.rows // numbers)):
         raise Unsupported("blocks with rows of several numbers")
@@ -178,7 +179,7 @@ def _layout(rows: Kernel, region: LoweredRegion, parameters: Mapping[str, Parame
 
 
 def _joining(
-    found: Totalled, region: LoweredRegion, device: DeviceFacts, rows: int, count: int
+    found: LossReduction, region: LoweredRegion, device: DeviceFacts, rows: int, count: int
 ) -> tuple[RowWriter, list[tuple[str, int]]]:
     """What joins the ``count`` partial results of each number's ``rows`` rows and does the rest, and its items."""
     after = narrowed(found.after, needs_wide(region, found.after))
