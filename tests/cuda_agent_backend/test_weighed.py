@@ -15,7 +15,7 @@ from torch import Tensor
 
 from cuda_agent_backend.codegen.cuda import generate as cuda
 from cuda_agent_backend.codegen.cuda.attention.pooling.match import attention_pooling_of
-from cuda_agent_backend.codegen.cuda.attention.pooling.writer import SKETCH
+from cuda_agent_backend.codegen.cuda.attention.pooling.schedules import SKETCH
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.schedule import Parameter, Schedule
 from sandbox.compile.candidate import compile_candidate

@@ -20,7 +20,7 @@ from cuda_agent_backend.codegen.cuda.transpose.match import fits_vectors, transp
 from cuda_agent_backend.codegen.cuda.transpose.schedules import SECTOR, VECTOR
 from cuda_agent_backend.codegen.cuda.transpose.writer import emit_transpose
 from cuda_agent_backend.codegen.ir.device import ceildiv
-from cuda_agent_backend.codegen.ir.nest import Dim, Kernel, RowStage
+from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel, RowStage
 from cuda_agent_backend.codegen.ir.region import LoweredRegion, Store
 from cuda_agent_backend.codegen.ir.schedule import Parameter
 from cuda_agent_backend.codegen.ir.ssa import GATHER, Body, Instruction, Value, place_symbol

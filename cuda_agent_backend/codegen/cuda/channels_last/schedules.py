@@ -12,7 +12,7 @@ from cuda_agent_backend.codegen.cuda.channels_last.match import (
 from cuda_agent_backend.codegen.cuda.common.parts import BYTES, SharedMemory
 from cuda_agent_backend.codegen.cuda.pointwise.stencil import tile_rows
 from cuda_agent_backend.codegen.ir.device import WARP
-from cuda_agent_backend.codegen.ir.nest import Kernel
+from cuda_agent_backend.codegen.ir.kernel import Kernel
 from cuda_agent_backend.codegen.ir.parameters import integer
 from cuda_agent_backend.codegen.ir.printer import COMPUTE_TYPES
 from cuda_agent_backend.codegen.ir.schedule import Parameter

@@ -41,7 +41,7 @@ from cuda_agent_backend.codegen.cuda.common.text import decompose, indented, ker
 from cuda_agent_backend.codegen.cuda.pointwise.stencil import tile_body, tile_rows
 from cuda_agent_backend.codegen.ir.device import ceildiv
 from cuda_agent_backend.codegen.ir.failure import NotCovered
-from cuda_agent_backend.codegen.ir.nest import Kernel
+from cuda_agent_backend.codegen.ir.kernel import Kernel
 from cuda_agent_backend.codegen.ir.parameters import read
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter

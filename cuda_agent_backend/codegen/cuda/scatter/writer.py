@@ -27,7 +27,7 @@ from cuda_agent_backend.codegen.ir.device import (
 )
 from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
 from cuda_agent_backend.codegen.ir.headers import header
-from cuda_agent_backend.codegen.ir.nest import Nests
+from cuda_agent_backend.codegen.ir.kernel import Nests
 from cuda_agent_backend.codegen.ir.parameters import read
 from cuda_agent_backend.codegen.ir.printer import STORAGE_TYPES, half_types
 from cuda_agent_backend.codegen.ir.schedule import Schedule

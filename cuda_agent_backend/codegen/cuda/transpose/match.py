@@ -15,7 +15,8 @@ import sympy
 
 from cuda_agent_backend.codegen.analysis.passes import Pass
 from cuda_agent_backend.codegen.cuda.pointwise.writer import map_dims, single_pass
-from cuda_agent_backend.codegen.ir.nest import Dim, Kernel, coefficient
+from cuda_agent_backend.codegen.ir.indices import coefficient
+from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.ssa import GATHER, PLACE, PLACE_EXPR
 

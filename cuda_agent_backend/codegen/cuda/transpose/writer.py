@@ -31,7 +31,7 @@ from cuda_agent_backend.codegen.cuda.transpose.match import (
 from cuda_agent_backend.codegen.cuda.transpose.schedules import TransposeParams
 from cuda_agent_backend.codegen.ir.device import ceildiv
 from cuda_agent_backend.codegen.ir.failure import NotCovered
-from cuda_agent_backend.codegen.ir.nest import Kernel
+from cuda_agent_backend.codegen.ir.kernel import Kernel
 from cuda_agent_backend.codegen.ir.parameters import read
 from cuda_agent_backend.codegen.ir.printer import STORAGE_TYPES, c_place
 from cuda_agent_backend.codegen.ir.region import LoweredRegion, Store
