@@ -10,7 +10,8 @@ from functools import lru_cache, partial
 from typing import Any
 
 from cuda_agent_backend.codegen.alternatives import Alternatives
-from cuda_agent_backend.codegen.covered_task import Analysis
+from cuda_agent_backend.codegen.bugs import attempt_for
+from cuda_agent_backend.codegen.covered_task import Analysis, offered
 from cuda_agent_backend.codegen.cuda.common.dependent_launch import chained
 from cuda_agent_backend.codegen.family import TaskFamily
 from cuda_agent_backend.codegen.guarded import Guarded

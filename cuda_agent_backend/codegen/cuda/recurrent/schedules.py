@@ -10,8 +10,8 @@ from cuda_agent_backend.codegen.cuda.recurrent.match import (
     Recurrent,
 )
 from cuda_agent_backend.codegen.ir.device import WARP, DeviceFacts, ceildiv
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.parameters import integer
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 
 RANKS = (16, 8, 4, 2, 1)
 MAX_ROWS = 8

@@ -17,6 +17,7 @@ from cuda_agent_backend.codegen.cuda.common.access import (
 from cuda_agent_backend.codegen.cuda.common.parts import needs_wide
 from cuda_agent_backend.codegen.cuda.pointwise.writer import map_dims, single_pass, stage_lines
 from cuda_agent_backend.codegen.cuda.scatter.match import Produced
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.kernel import Kernel
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 

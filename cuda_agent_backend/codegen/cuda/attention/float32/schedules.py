@@ -11,8 +11,8 @@ from cuda_agent_backend.codegen.ir.device import (
     DeviceFacts,
     ceildiv,
 )
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.parameters import integer, switch
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 
 MOST_KEYS = 192
 """Of a tile of warp groups: a thread has half as many scores, and of registers, where two blocks share them, 128."""

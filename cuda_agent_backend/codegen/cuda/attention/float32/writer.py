@@ -29,10 +29,9 @@ from cuda_agent_backend.codegen.ir.device import (
     DeviceFacts,
     gpu_facts,
 )
-from cuda_agent_backend.codegen.ir.failure import NotCovered
+from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
 from cuda_agent_backend.codegen.ir.parameters import read
 from cuda_agent_backend.codegen.ir.schedule import Schedule
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from sandbox.plan.plan import Plan
 from sandbox.task.task import Task
 

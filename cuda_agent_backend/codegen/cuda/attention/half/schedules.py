@@ -16,8 +16,8 @@ from cuda_agent_backend.codegen.ir.device import (
     DeviceFacts,
     ceildiv,
 )
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.parameters import integer, switch
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 
 GROUP_ROWS = 64
 MAX_GROUPS, LARGE_GROUPS, LARGE = 4, 2, 128

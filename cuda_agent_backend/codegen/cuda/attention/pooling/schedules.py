@@ -9,10 +9,10 @@ from cuda_agent_backend.codegen.cuda.attention.pooling.match import PoolingMatch
 from cuda_agent_backend.codegen.cuda.common.parts import buffers_of
 from cuda_agent_backend.codegen.cuda.gemm.operands import in_vectors
 from cuda_agent_backend.codegen.ir.device import WARP, DeviceFacts, ceildiv
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.parameters import integer
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter
-from cuda_agent_backend.codegen.ir.ssa import Unsupported
 from cuda_agent_backend.codegen.ir.value_types import WIDE
 
 SKETCH = "weighed"
