@@ -9,19 +9,15 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from cuda_agent_backend.cli.result import CliError, Result
 from cuda_agent_backend.settings import Settings
 from cuda_agent_backend.tools import tables
 from kernel_cache import CacheUnavailable, Corrupt, GcReport, KernelCache, NegativeRecord, Record
 
 T = TypeVar("T")
 Entry = Record | NegativeRecord | Corrupt
-Result = tuple[int, dict[str, Any]]
 KEY_SHOWN = 12
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-
-
-class CliError(Exception):
-    """What the user asked for cannot be done, said in one line."""
 
 
 def add_parsers(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> None:

@@ -14,11 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cuda_agent_backend.bench import command as bench_command
-from cuda_agent_backend.cli import cache as cli_cache
-from cuda_agent_backend.cli import policy as cli_policy
-from cuda_agent_backend.cli import trajectory as cli_trajectory
-from cuda_agent_backend.cli.cache import CliError, Result
+from cuda_agent_backend.cli import bench, cache, policy, trajectory
+from cuda_agent_backend.cli.result import CliError, Result
 from cuda_agent_backend.json_values import write_json
 from cuda_agent_backend.settings import Settings, SettingsError
 from cuda_agent_backend.tools import tables
@@ -56,29 +53,28 @@ def parser() -> argparse.ArgumentParser:
         description="Finds, verifies, caches and runs faster kernels for torch.compile.",
     )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    _demo_parser(commands.add_parser("demo", parents=[common], help="three models, end to end"))
-    warm = commands.add_parser("warm", parents=[common], help="search kernels for a model now")
-    _model_arguments(warm)
-    warm.add_argument("--budget", type=seconds, metavar="S", help="seconds of search per graph")
-    cli_policy.add_arguments(warm)
-    explain = commands.add_parser(
-        "explain", parents=[common], help="what would be replaced in a model, and why not the rest"
+
+    def command(name: str, help: str) -> argparse.ArgumentParser:
+        return commands.add_parser(name, parents=[common], help=help)
+
+    _add_demo_arguments(command("demo", "three models, end to end"))
+    _add_warm_arguments(command("warm", "search kernels for a model now"))
+    _add_model_arguments(
+        command("explain", "what would be replaced in a model, and why not the rest")
     )
-    _model_arguments(explain)
-    bench = commands.add_parser(
-        "bench", parents=[common], help="search and measure folders of tasks, unattended"
+    bench.add_arguments(
+        command("bench", "search and measure folders of tasks, unattended"), seconds
     )
-    bench_command.add_arguments(bench, seconds)
-    doctor = commands.add_parser("doctor", parents=[common], help="what works on this machine")
+    doctor = command("doctor", "what works on this machine")
     doctor.add_argument("--quick", action="store_true", help="build nothing")
-    skill = commands.add_parser(
-        "skill", parents=[common], help="print what a policy is told about writing kernels"
-    )
+    skill = command("skill", "print what a policy is told about writing kernels")
     skill.add_argument("--target", choices=("cpu", "cuda"), default="cuda")
-    cache = commands.add_parser("cache", help="look at, check and clean the kernel cache")
-    cli_cache.add_parsers(cache, common)
-    trajectory = commands.add_parser("trajectory", help="look at the agent's episodes")
-    cli_trajectory.add_parsers(trajectory, common)
+    cache.add_parsers(
+        commands.add_parser("cache", help="look at, check and clean the kernel cache"), common
+    )
+    trajectory.add_parsers(
+        commands.add_parser("trajectory", help="look at the agent's episodes"), common
+    )
     return top
 
 
@@ -93,7 +89,7 @@ def seconds(text: str) -> float:
     return value
 
 
-def _demo_parser(demo: argparse.ArgumentParser) -> None:
+def _add_demo_arguments(demo: argparse.ArgumentParser) -> None:
     demo.add_argument(
         "--budget", type=seconds, default=120.0, help="most seconds of search per graph"
     )
@@ -101,7 +97,13 @@ def _demo_parser(demo: argparse.ArgumentParser) -> None:
     demo.add_argument("--models", type=Path, help="file with the models (default: our own)")
 
 
-def _model_arguments(command: argparse.ArgumentParser) -> None:
+def _add_warm_arguments(warm: argparse.ArgumentParser) -> None:
+    _add_model_arguments(warm)
+    warm.add_argument("--budget", type=seconds, metavar="S", help="seconds of search per graph")
+    policy.add_arguments(warm)
+
+
+def _add_model_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "model",
         metavar="FILE:FUNCTION",
@@ -129,7 +131,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     wanted = {
         "cuda_agent.cache_dir": args.cache_dir,
         "cuda_agent.budget_s": getattr(args, "budget", None),
-        **cli_policy.options(args),
+        **policy.options(args),
     }
     return {name: value for name, value in wanted.items() if value is not None}
 
@@ -150,7 +152,7 @@ def _doctor(args: argparse.Namespace, settings: Settings) -> Result:
 def _warm(args: argparse.Namespace, settings: Settings) -> Result:
     from cuda_agent_backend.tools.warm import warm
 
-    cli_policy.check(args)
+    policy.check(args)
     found = _load(args)
     with _said(args.model):
         report = warm(found.model, found.inputs, training=args.train, options=_options(args))
@@ -218,9 +220,9 @@ COMMANDS: dict[str, Callable[[argparse.Namespace, Settings], Result]] = {
     "demo": _demo,
     "warm": _warm,
     "explain": _explain,
-    "bench": bench_command.run,
+    "bench": bench.run,
     "doctor": _doctor,
     "skill": _skill,
-    "cache": cli_cache.run,
-    "trajectory": cli_trajectory.run,
+    "cache": cache.run,
+    "trajectory": trajectory.run,
 }

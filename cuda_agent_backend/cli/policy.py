@@ -8,7 +8,7 @@ from typing import Any
 
 from cuda_agent_backend.agent.policies import registry
 from cuda_agent_backend.agent.policies.spec import NAMES, with_options
-from cuda_agent_backend.cli.cache import CliError
+from cuda_agent_backend.cli.result import CliError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

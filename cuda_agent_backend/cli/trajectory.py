@@ -7,7 +7,7 @@ import datetime
 from pathlib import Path
 from typing import Any
 
-from cuda_agent_backend.cli.cache import CliError, Result
+from cuda_agent_backend.cli.result import CliError, Result
 from cuda_agent_backend.settings import Settings
 from cuda_agent_backend.tools import tables
 

@@ -28,7 +28,7 @@ from cuda_agent_backend.agent.policies.spec import (
 from cuda_agent_backend.agent.protocol import ToolCall, Turn
 from cuda_agent_backend.agent.tools.toolbox import Toolbox
 from cuda_agent_backend.agent.trajectories.file import Recorder
-from cuda_agent_backend.bench import command as bench_command
+from cuda_agent_backend.cli import bench as bench_command
 from cuda_agent_backend.cli import command as cli
 from cuda_agent_backend.cli import policy as cli_policy
 from cuda_agent_backend.options import OptionError, parse

@@ -12,8 +12,8 @@ from cuda_agent_backend.bench.children import Children, Failed
 from cuda_agent_backend.bench.discovery import NoSuchPath, discover
 from cuda_agent_backend.bench.figures import task_figures
 from cuda_agent_backend.bench.request import DTYPES, FLOAT32, Wishes
-from cuda_agent_backend.cli import policy as cli_policy
-from cuda_agent_backend.cli.cache import CliError, Result
+from cuda_agent_backend.cli import policy
+from cuda_agent_backend.cli.result import CliError, Result
 from cuda_agent_backend.json_values import write_json
 from cuda_agent_backend.settings import Settings
 from cuda_agent_backend.sources import source_digest
@@ -25,6 +25,25 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser, seconds: Callable[[str], float]) -> None:
     """The arguments. seconds: what parses a number of seconds."""
+    _add_subjects(parser)
+    _add_limits(parser, seconds)
+    policy.add_arguments(parser)
+    parser.add_argument("--seed", type=int, default=0, help="of weights and inputs")
+    parser.add_argument(
+        "--max-autotune", action="store_true", help="also against Inductor's max-autotune"
+    )
+    parser.add_argument(
+        "--again",
+        nargs="?",
+        const="all",
+        default="",
+        choices=("all", "failed"),
+        help="do tasks again that are done: all, or those that failed",
+    )
+
+
+def _add_subjects(parser: argparse.ArgumentParser) -> None:
+    """What is measured, on what, and where results go."""
     parser.add_argument(
         "paths", nargs="+", type=Path, metavar="PATH", help="task files, or folders of them"
     )
@@ -39,6 +58,10 @@ def add_arguments(parser: argparse.ArgumentParser, seconds: Callable[[str], floa
         default="torch",
         help="how it is multiplied (torch: as torch does by default)",
     )
+
+
+def _add_limits(parser: argparse.ArgumentParser, seconds: Callable[[str], float]) -> None:
+    """How long is searched and measured, and how much of it at once."""
     parser.add_argument(
         "--budget", type=seconds, default=120.0, metavar="S", help="seconds of search per graph"
     )
@@ -71,19 +94,6 @@ def add_arguments(parser: argparse.ArgumentParser, seconds: Callable[[str], floa
         metavar="K/N",
         help="of N parts of the tasks do the K-th only: one part for each GPU of a machine",
     )
-    cli_policy.add_arguments(parser)
-    parser.add_argument("--seed", type=int, default=0, help="of weights and inputs")
-    parser.add_argument(
-        "--max-autotune", action="store_true", help="also against Inductor's max-autotune"
-    )
-    parser.add_argument(
-        "--again",
-        nargs="?",
-        const="all",
-        default="",
-        choices=("all", "failed"),
-        help="do tasks again that are done: all, or those that failed",
-    )
 
 
 def positive(text: str) -> int:
@@ -107,7 +117,7 @@ def run(args: argparse.Namespace, settings: Settings) -> Result:
     from cuda_agent_backend.bench.runner import look_at_machine
     from cuda_agent_backend.bench.runner import run as run_tasks
 
-    cli_policy.check(args)
+    policy.check(args)
     found = discover(args.paths)
     if isinstance(found, NoSuchPath):
         raise CliError(found.reason)
@@ -171,7 +181,7 @@ def wishes_of(args: argparse.Namespace) -> Wishes:
         rounds=args.rounds,
         max_autotune=args.max_autotune,
         seed=args.seed,
-        policy=cli_policy.options(args),
+        policy=policy.options(args),
     )
 
 
