@@ -211,6 +211,9 @@ def _forget() -> bool:
     """Give up what is left of a task; whether that worked."""
     import torch
 
+    from cuda_agent_backend.codegen import bugs
+
+    bugs.forget()
     torch._dynamo.reset()
     gc.collect()
     try:

@@ -31,7 +31,7 @@ class TaskFigures:
 
     eager_layouts: graphs that keep eager's layouts. replayed: those replayed from a CUDA graph. of_floor: the roofline
     floor over our time. room: the faster baseline's time over the floor. error_ratio: our error over eager's, the worst
-    draw. reason: why it is not correct, or noisy.
+    draw. reason: why it is not correct, or noisy. codegen_bugs: kernels that a bug of the code generator cost.
     """
 
     name: str
@@ -51,6 +51,7 @@ class TaskFigures:
     room: float | None = None
     error_ratio: float | None = None
     search_seconds: float = 0.0
+    codegen_bugs: int = 0
 
     @property
     def fallback(self) -> bool:
@@ -105,6 +106,7 @@ def task_figures(facts: Mapping[str, Any]) -> TaskFigures:
         room=min(seconds[name] for name in BASELINES) / floor if floor > 0 else None,
         error_ratio=max(_error_ratio(draw) for draw in found["draws"]),
         search_seconds=searched,
+        codegen_bugs=len(found.get("codegen_bugs", {})),
     )
 
 
@@ -208,6 +210,7 @@ def summary(tasks: Sequence[TaskFigures]) -> dict[str, Any]:
         "search_seconds": math.fsum(task.search_seconds for task in tasks),
         "kernels": sum(task.kernels for task in tasks),
         "regions": sum(task.regions for task in tasks),
+        "codegen_bugs": sum(task.codegen_bugs for task in tasks),
     }
 
 

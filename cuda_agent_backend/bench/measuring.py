@@ -89,7 +89,8 @@ def measure(task: BuiltTask, request: Request) -> dict[str, Any]:
     with torch.no_grad(), lock.turn():
         clock = clock_of(wishes.target, [*weights(task.model), *tensors(inputs)])
         samples = samples_of(calls, clock, request)
-    graphs = explain(task.model, *inputs, options=request.options("cached")).graphs
+    explanation = explain(task.model, *inputs, options=request.options("cached"))
+    graphs = explanation.graphs
     return {
         "draws": [asdict(draw) for draw in draws],
         "samples": samples,
@@ -101,6 +102,7 @@ def measure(task: BuiltTask, request: Request) -> dict[str, Any]:
         "eager_layouts": sum(graph.eager_layouts for graph in graphs),
         "replayed": sum(graph.replayed for graph in graphs),
         "graphs": [graph.to_json() for graph in graphs],
+        "codegen_bugs": explanation.bugs,
     }
 
 

@@ -118,6 +118,7 @@ def shown(found: Mapping[str, Any], baselines: Sequence[str]) -> dict[str, str]:
     rows["of the roofline"] = number(found["of_floor"], ".0%")
     rows["worst error ratio"] = number(found["worst_error_ratio"], ".2f")
     rows["kernels"] = f"{found['kernels']} of {found['regions']}"
+    rows["bugs of the code generator"] = str(found["codegen_bugs"])
     rows["search"] = f"{found['search_seconds']:.0f} s"
     return rows
 

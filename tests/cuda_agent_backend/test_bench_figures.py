@@ -71,6 +71,13 @@ def low(found: Interval) -> float:
     return found.low
 
 
+def test_bugs_of_the_code_generator_are_counted_and_shown() -> None:
+    bugs = {"digest": "a bug of the code generator: KeyError: 1", "other": "another"}
+    found = [task_figures(facts(codegen_bugs=bugs)), task_figures(facts())]
+    assert [task.codegen_bugs for task in found] == [2, 0]
+    assert report.shown(summary(found), ())["bugs of the code generator"] == "2"
+
+
 def test_a_measured_task_has_its_speedups_and_its_place_under_the_roofline() -> None:
     found = task_figures(facts())
     assert found.correct and not found.noisy and not found.fallback and not found.at_limit
