@@ -3,9 +3,6 @@
 Threads take blocks of queries of one head. The scores of a panel of queries against a block of keys stay in the first
 cache from their product over the softmax to the product with V; K is read in place, V is copied into groups of columns
 as it is needed. Where the keys are more than one block, the softmax is corrected from block to block.
-
-Schedule parameters: ``rows``, the queries that a thread takes at a time; ``keys``, the keys of a block; ``width``, the
-lanes of a vector.
 """
 
 from __future__ import annotations
@@ -14,10 +11,12 @@ from dataclasses import dataclass
 
 from cuda_agent_backend.codegen.analysis.attention import Attention, Matrices, offset, word
 from cuda_agent_backend.codegen.cpu import gemm as cpu_product
+from cuda_agent_backend.codegen.cpu.params import AttentionParams
 from cuda_agent_backend.codegen.cpu.writer import ENTRY, MAX_STACK_BYTES
 from cuda_agent_backend.codegen.ir.device import CpuFacts, DeviceFacts, cpu_facts
-from cuda_agent_backend.codegen.ir.failure import Unsupported
+from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
 from cuda_agent_backend.codegen.ir.headers import header
+from cuda_agent_backend.codegen.ir.parameters import read
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from sandbox.plan.plan import Buffer, Launch, Plan
 from sandbox.task.task import Task
@@ -30,7 +29,7 @@ ALIGNMENT = 512
 
 @dataclass(frozen=True)
 class CpuAttention:
-    """A task that is an attention, as one kernel (see ``api.Analysis``)."""
+    """A task that is an attention, as one kernel (see `covered_task.Analysis`)."""
 
     task: Task
     form: Attention
@@ -55,11 +54,11 @@ class CpuAttention:
         Raises:
             Unsupported: the schedule does not fit, with the reason.
         """
-        rows, keys, width = (
-            int(schedule.only().get(name, usual))
-            for name, usual in (("rows", 128), ("keys", 256), ("width", 8))
-        )
-        if width not in (8, 16) or rows <= 0 or ALIGNMENT % rows or rows % (2 * width) or keys <= 0:
+        chosen = read(AttentionParams, schedule.only())
+        if isinstance(chosen, NotCovered):
+            raise Unsupported(chosen.reason)
+        rows, keys, width = chosen.rows, chosen.keys, chosen.width
+        if width not in (8, 16) or ALIGNMENT % rows or rows % (2 * width):
             raise Unsupported(f"{rows} queries and {keys} keys at a time, {width} lanes")
         if _stack_bytes(self.form, rows, keys, width) > MAX_STACK_BYTES:
             raise Unsupported(f"{rows} queries and {keys} keys do not stay on the core")

@@ -2,9 +2,6 @@
 
 Both operands are copied once into panels that a tile's loop reads front to back (A only where its rows are not evenly
 spaced with adjacent terms); a tile is summed in registers, and the tail runs on it while it is in the first cache.
-
-Schedule parameters: ``rows``, the rows of A that a thread takes at a time (its share of A should stay in the second
-cache), and ``width``, the lanes of a vector.
 """
 
 from __future__ import annotations
@@ -14,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import sympy
-import torch
 
 from cuda_agent_backend.codegen.cpu.gemm_match import Operand, Product
+from cuda_agent_backend.codegen.cpu.params import ProductParams
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel
 from cuda_agent_backend.codegen.ir.printer import COMPUTE_TYPES, Printer, c_index
@@ -72,21 +69,24 @@ class ProductWriter:
     product: Product
     region: LoweredRegion
     panels: Panels
-    width: int
-    rows: int
+    params: ProductParams
     lines: list[str] = field(default_factory=list)
 
     def emit(self) -> list[str]:
         """The kernel's statements.
 
         Raises:
-            Unsupported: columns in groups that vectors do not divide.
+                Unsupported: columns in groups that vectors do not divide, or fewer rows at a time than a tile has.
         """
-        p, span = self.product, 2 * self.width
+        p, span = self.product, 2 * self.params.width
         last = p.columns[-1][1]
-        if len(p.columns) > 1 and last % self.width:
-            raise Unsupported(f"columns in groups of {last} where vectors have {self.width} lanes")
-        add, high = self.lines.append, tile_rows(self.width)
+        if len(p.columns) > 1 and last % self.params.width:
+            raise Unsupported(
+                f"columns in groups of {last} where vectors have {self.params.width} lanes"
+            )
+        add, high = self.lines.append, tile_rows(self.params.width)
+        if self.params.rows < high:
+            raise Unsupported(f"{self.params.rows} rows at a time where a tile has {high}")
         add(f"  {{  // {self.kernel.stages[0].name}: {p.batches} x {p.m} x {p.n}, sums of {p.k}")
         if self.panels.left:
             self._pack(self.panels.left, p.left, p.rows, high)
@@ -153,13 +153,12 @@ class ProductWriter:
                 out += printer.lines(stage.body, prefix)
                 value = f"{prefix}{stage.body.results[0].number}"
             out += [printer.store(s.buffer, s.index, value) for s in stage.stores]
-            assert isinstance(stage.dtype, torch.dtype)
             cast = f"ca::to<{COMPUTE_TYPES[stage.dtype]}>({value})"
             forwarded |= {s.buffer: cast for s in stage.local_stores}
         return out
 
     def _tiles(self, high: int, span: int) -> None:
-        p, width = self.product, self.width
+        p, width = self.product, self.params.width
         column_panels, row_panels = -(-p.n // span), -(-p.m // high)
         if self.panels.left:
             a = f"{self.panels.left} + (batch * {row_panels} + row / {high}) * {high * p.k}"
@@ -177,9 +176,9 @@ class ProductWriter:
         self.lines += [
             f"    const ca::share mine = ca::product_share({p.batches}, {row_panels}, {column_panels});",
             "    for (int64_t batch = mine.batch; batch < mine.batch_end; ++batch)",
-            f"    for (int64_t part = mine.tile; part < mine.tile_end; part += {self.rows // high})",
+            f"    for (int64_t part = mine.tile; part < mine.tile_end; part += {self.params.rows // high})",
             "      for (int64_t panel = mine.panel; panel < mine.panel_end; ++panel) {",
-            f"        const int64_t last = ca::imin(part + {self.rows // high}, mine.tile_end);",
+            f"        const int64_t last = ca::imin(part + {self.params.rows // high}, mine.tile_end);",
             f"        const int64_t stop = ca::imin(last * {high}, {p.m});",
             f"        for (int64_t row = part * {high}; row < stop; row += {high}) {{",
             f"          alignas(64) float sums[{high * span}];",
