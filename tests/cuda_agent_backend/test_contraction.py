@@ -537,7 +537,7 @@ def test_tiles_that_do_not_fit_are_unsupported_with_a_reason(change: dict[str, A
 def test_a_sketch_of_products_is_told_that_there_is_none(sketch: str) -> None:
     it = sample(lambda x: x.softmax(-1), randn(40, 30), target="cuda")
     schedule = Schedule.of({**TILES, "sketch": sketch})
-    with pytest.raises(Unsupported, match="no sum of products"):
+    with pytest.raises(Unsupported, match="no matrix product"):
         cuda.emit(it.analysis.region, it.analysis.kernels, schedule, DEVICE)
 
 

@@ -29,7 +29,7 @@ class Gemm(KernelFamily[Tiles, tuple[Kernel, GemmForm]]):
     def match(self, problem: Problem) -> tuple[Kernel, GemmForm] | NotCovered:
         """The kernel and its product after taps of a filter have become loops of their own."""
         kernel, found = problem.product
-        return NotCovered("no sum of products") if found is None else (kernel, found)
+        return NotCovered("no matrix product") if found is None else (kernel, found)
 
     def schedules(self, match: tuple[Kernel, GemmForm], problem: Problem) -> list[Parameters]:
         return gemm_schedules(*match, problem.region, problem.device, problem.most)

@@ -8,7 +8,12 @@ from dataclasses import dataclass
 from cuda_agent_backend.codegen.analysis.gemm import GemmForm
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted
 from cuda_agent_backend.codegen.cuda.family import KernelFamily, Parameters, Place, Problem
-from cuda_agent_backend.codegen.cuda.gemm.skinny.writer import SKETCH, direct_schedules, emit_direct
+from cuda_agent_backend.codegen.cuda.gemm.skinny.writer import (
+    SKETCH,
+    direct_schedules,
+    emit_direct,
+    shape_of,
+)
 from cuda_agent_backend.codegen.ir.device import MAX_THREADS
 from cuda_agent_backend.codegen.ir.failure import NotCovered
 from cuda_agent_backend.codegen.ir.parameters import integer
@@ -29,7 +34,10 @@ class Skinny(KernelFamily[SkinnyParams, GemmForm]):
     place = Place.FIRST
 
     def match(self, problem: Problem) -> GemmForm | NotCovered:
-        return problem.numbers or NotCovered("no matrix product of numbers")
+        found = problem.numbers
+        if found is None or shape_of(found) is None:
+            return NotCovered("no matrix product of numbers with few columns")
+        return found
 
     def schedules(self, match: GemmForm, problem: Problem) -> list[Parameters]:
         return direct_schedules(match, problem.device)

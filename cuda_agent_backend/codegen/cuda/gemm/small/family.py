@@ -11,6 +11,7 @@ from cuda_agent_backend.codegen.cuda.gemm.small.writer import (
     SKETCH,
     SmallLayout,
     emit_small,
+    is_small,
     small_schedules,
 )
 from cuda_agent_backend.codegen.ir.failure import NotCovered
@@ -25,7 +26,10 @@ class Small(KernelFamily[SmallLayout, GemmForm]):
     place = Place.TILED_FIRST
 
     def match(self, problem: Problem) -> GemmForm | NotCovered:
-        return problem.numbers or NotCovered("no matrix product of numbers")
+        found = problem.numbers
+        if found is None or not is_small(found):
+            return NotCovered("no matrix product of numbers, of which there are many small ones")
+        return found
 
     def schedules(self, match: GemmForm, problem: Problem) -> list[Parameters]:
         return small_schedules(match)
