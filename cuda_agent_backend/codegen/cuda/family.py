@@ -105,7 +105,9 @@ class KernelFamily(CudaFamily[P], Generic[P, M]):
             Unsupported: the family does not fit, or the schedule does not, with the reason.
         """
         match = self.match(problem)
-        refusal = match if isinstance(match, NotCovered) else self.refusal(given)
+        if isinstance(match, NotCovered):
+            raise Unsupported(match.reason)
+        refusal = self.refusal(given)
         if refusal is not None:
             raise Unsupported(refusal.reason)
         return self.emit(match, problem, given, name)
