@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from cuda_agent_backend.codegen.analysis.attention import Attention, Matrices, offset, word
+from cuda_agent_backend.codegen.cuda.common.text import kernel_lines
 from cuda_agent_backend.codegen.ir.device import ceildiv
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.headers import header
@@ -142,9 +143,7 @@ def kernel(task: Task, form: Attention, block: Block, scheme: str) -> list[str]:
     if form.mask is not None:
         types[form.mask.input] = _mask_type(form)
     inputs = [f"const {type_}* __restrict__ in{i}" for i, type_ in enumerate(types)]
-    return [
-        f'extern "C" __global__ void __launch_bounds__({block.bounds})',
-        f"{ENTRY}({', '.join(inputs)}, {element}* __restrict__ out) {{",
+    body = [
         "  extern __shared__ __align__(16) unsigned char shared[];",
         "  const auto find = [&](int block) {",
         f"    const int number = {number};",
@@ -158,9 +157,9 @@ def kernel(task: Task, form: Attention, block: Block, scheme: str) -> list[str]:
         f"  ca::{scheme}<sizes> one;",
         f"  one.first = ({piece}) * {block.rows};",
         "  one.run(reinterpret_cast<float*>(shared), find);",
-        "}",
-        "",
     ]
+    parameters = [*inputs, f"{element}* __restrict__ out"]
+    return [*kernel_lines(ENTRY, block.bounds, parameters, body), ""]
 
 
 def _operand(name: str, operand: Matrices) -> str:

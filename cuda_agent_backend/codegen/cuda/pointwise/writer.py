@@ -21,7 +21,7 @@ from cuda_agent_backend.codegen.cuda.common.parts import (
     needs_wide,
     parameters_of,
 )
-from cuda_agent_backend.codegen.cuda.common.text import indented
+from cuda_agent_backend.codegen.cuda.common.text import indented, kernel_lines
 from cuda_agent_backend.codegen.cuda.pointwise.stencil import tile_body, tile_loop
 from cuda_agent_backend.codegen.cuda.rows.program import read_once
 from cuda_agent_backend.codegen.ir.device import MAX_THREADS, DeviceFacts, ceildiv
@@ -113,9 +113,7 @@ def emit_map(
     start = f"const {index} at = ({index}(tile) * {layout.unroll} + u) * {layout.threads} + threadIdx.x;"
     reads, writes = buffers_of(kernel)
     around = f"for (int tile = blockIdx.x; tile < {tiles}; tile += gridDim.x) {{"
-    text = [
-        f'extern "C" __global__ void __launch_bounds__({layout.threads})',
-        f"{name}({', '.join(parameters_of(region, reads, writes))}) {{",
+    lines = [
         f"  constexpr int L = {layout.vector};",
         f"  {around}" if layout.blocks else "  { const int tile = blockIdx.x;",
         "#pragma unroll",
@@ -123,8 +121,8 @@ def emit_map(
         *indented([start, *body], "      "),
         "    }",
         "  }",
-        "}",
     ]
+    text = kernel_lines(name, layout.threads, parameters_of(region, reads, writes), lines)
     grid = min(tiles, layout.blocks * device.sm_count) if layout.blocks else tiles
     launch = Launch(name, (grid, 1, 1), (layout.threads, 1, 1), 0, (*reads, *writes))
     return Emitted(("\n".join(text),), (launch,))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
+from cuda_agent_backend.codegen.cuda.common.text import kernel_lines
 from cuda_agent_backend.codegen.cuda.recurrent.match import (
     LAST_CELL,
     LAST_HIDDEN,
@@ -108,17 +109,33 @@ class _Writer:
         return Launch(name, grid, (PRODUCT_THREADS, 1, 1), shared, arguments)
 
     def _product(self, name: str) -> list[str]:
+        """The product's sizes and its kernel."""
+        form, directions = self.form, range(self.form.directions)
+        members = ["weights", *(["inner_bias", "hidden_bias"] if form.biased else [])]
+        given = ["x", *(f"{member}{d}" for d in directions for member in members)]
+        sums = form.length * form.batch * form.gates * form.units
+        body = [
+            "  extern __shared__ __align__(16) unsigned char shared[];",
+            f"  ca::project<{name}_sizes> one;",
+            "  one.x = x;",
+            *(f"  one.{member} = {_by('blockIdx.z', member, directions)};" for member in members),
+            f"  one.sums = sums + int64_t(blockIdx.z) * {sums};",
+            "  one.run(reinterpret_cast<float*>(shared));",
+        ]
+        parameters = [*_pointers(given), "float* __restrict__ sums"]
+        return [
+            *self._product_sizes(name),
+            *kernel_lines(name, f"{PRODUCT_THREADS}, 2", parameters, body),
+        ]
+
+    def _product_sizes(self, name: str) -> list[str]:
         form, first = self.form, name == "first"
         width = form.directions * form.units
         depth = form.features if first else width
-        steps = form.source.steps if first else (form.batch * width, width, 1)
-        time, batch, feature = steps
+        time, batch, feature = form.source.steps if first else (form.batch * width, width, 1)
         rows, columns = form.length * form.batch, form.gates * form.units
-        members = ["weights", *(["inner_bias", "hidden_bias"] if form.biased else [])]
-        directions = range(form.directions)
         spanned = form.length * time + form.batch * batch + depth * feature
         reach = max(spanned, rows * columns, columns * depth)
-        given = ["x", *(f"{member}{d}" for d in directions for member in members)]
         return [
             f"struct {name}_sizes {{",
             f"  typedef {'int64_t' if reach >= WIDE else 'int'} index;",
@@ -129,15 +146,6 @@ class _Writer:
             f"  static constexpr index x_time = {time}, x_batch = {batch}, x_feature = {feature};",
             f"  static constexpr bool biased = {_word(form.biased)};",
             "};",
-            f'extern "C" __global__ void __launch_bounds__({PRODUCT_THREADS}, 2)',
-            f"{name}({_pointers(given)}, float* __restrict__ sums) {{",
-            "  extern __shared__ __align__(16) unsigned char shared[];",
-            f"  ca::project<{name}_sizes> one;",
-            "  one.x = x;",
-            *(f"  one.{member} = {_by('blockIdx.z', member, directions)};" for member in members),
-            f"  one.sums = sums + int64_t(blockIdx.z) * {rows * columns};",
-            "  one.run(reinterpret_cast<float*>(shared));",
-            "}",
         ]
 
     # -- the steps --------------------------------------------------------------------------------------------------
@@ -183,9 +191,33 @@ class _Writer:
         )
 
     def _scan(self, name: str) -> list[str]:
-        form, blocks, written = self.form, self.blocks, self._written(name)
-        members = self._members(name)
+        """The sizes of the kernel that goes through the steps, and the kernel."""
+        members, written = self._members(name), self._written(name)
         given = [parameter for _, parameters in members for parameter in parameters]
+        body = [
+            "  extern __shared__ __align__(16) unsigned char shared[];",
+            f"  ca::recurrent_scan<{name}_sizes> one;",
+            "  one.layer = layer;",
+            *(
+                f"  one.{member} = {_by('blockIdx.y', member, range(len(names))) if names[0] != member else member};"
+                for member, names in members
+            ),
+            *(f"  one.{member} = {member};" for member in written),
+            "  one.run(reinterpret_cast<float*>(shared));",
+        ]
+        parameters = [
+            *_pointers(given),
+            *(f"float* __restrict__ {m}" for m in written),
+            "int layer",
+        ]
+        return [
+            *self._scan_sizes(name),
+            *kernel_lines(name, f"{self.blocks.threads}, 1", parameters, body),
+        ]
+
+    def _scan_sizes(self, name: str) -> list[str]:
+        form, blocks, written = self.form, self.blocks, self._written(name)
+        cell = form.cell.steps if form.cell else (0, 0, 0)
         return [
             f"struct {name}_sizes {{",
             f"  typedef ca::{UNITS[form.kind]} unit;",
@@ -200,7 +232,7 @@ class _Writer:
                 for m in RESULTS.values()
             ),
             *_steps("h", ("layer", "batch", "unit"), form.hidden.steps),
-            *_steps("c", ("layer", "batch", "unit"), form.cell.steps if form.cell else (0, 0, 0)),
+            *_steps("c", ("layer", "batch", "unit"), cell),
             *(
                 line
                 for member in RESULTS.values()
@@ -211,18 +243,6 @@ class _Writer:
                 )
             ),
             "};",
-            f'extern "C" __global__ void __launch_bounds__({blocks.threads}, 1)',
-            f"{name}({_pointers(given)}, {', '.join(f'float* __restrict__ {m}' for m in written)}, int layer) {{",
-            "  extern __shared__ __align__(16) unsigned char shared[];",
-            f"  ca::recurrent_scan<{name}_sizes> one;",
-            "  one.layer = layer;",
-            *(
-                f"  one.{member} = {_by('blockIdx.y', member, range(len(names))) if names[0] != member else member};"
-                for member, names in members
-            ),
-            *(f"  one.{member} = {member};" for member in written),
-            "  one.run(reinterpret_cast<float*>(shared));",
-            "}",
         ]
 
 
@@ -244,8 +264,8 @@ def _word(value: bool) -> str:
     return "true" if value else "false"
 
 
-def _pointers(names: list[str]) -> str:
-    return ", ".join(f"const float* __restrict__ {name}" for name in names)
+def _pointers(names: list[str]) -> list[str]:
+    return [f"const float* __restrict__ {name}" for name in names]
 
 
 def _by(place: str, member: str, directions: range) -> str:

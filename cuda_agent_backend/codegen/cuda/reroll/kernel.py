@@ -11,7 +11,7 @@ import sympy
 
 from cuda_agent_backend.codegen.cuda.common.access import LanePrinter
 from cuda_agent_backend.codegen.cuda.common.narrow_integers import narrowed_body
-from cuda_agent_backend.codegen.cuda.common.text import block, decompose, indented
+from cuda_agent_backend.codegen.cuda.common.text import block, decompose, indented, kernel_text
 from cuda_agent_backend.codegen.cuda.reroll.form import STEP, LaneStage, Load, StepLoop, StepState
 from cuda_agent_backend.codegen.ir.device import WARP, ceildiv
 from cuda_agent_backend.codegen.ir.failure import Unsupported
@@ -123,11 +123,7 @@ class LoopWriter:
             ),
             "}",
         ]
-        head = [
-            f'extern "C" __global__ void __launch_bounds__({deal.threads})',
-            f"{self.name}({', '.join(self._parameters())}) {{",
-        ]
-        return "\n".join([*head, *indented(lines), "}"])
+        return kernel_text(self.name, deal.threads, self._parameters(), lines)
 
     def _at(self, step: str) -> str:
         """The place of a step in the dimension of steps."""

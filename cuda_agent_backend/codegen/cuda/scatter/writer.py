@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from cuda_agent_backend.codegen.cuda.common.text import indented, kernel_lines
 from cuda_agent_backend.codegen.cuda.scatter.match import Operand, Produced, Scatter
 from cuda_agent_backend.codegen.cuda.scatter.producers import Producer
 from cuda_agent_backend.codegen.cuda.scatter.schedules import (
@@ -144,12 +145,8 @@ class CudaScatter:
         for name, body, blocks, shared in kernels:
             if blocks > MAX_BLOCKS:
                 raise Unsupported(f"{blocks} blocks")
-            lines += [
-                f'extern "C" __global__ void __launch_bounds__({threads})',
-                f"{name}({', '.join(given)}, float* __restrict__ out) {{",
-                *(f"  {line}" for line in body),
-                "}",
-            ]
+            parameters = [*given, "float* __restrict__ out"]
+            lines += kernel_lines(name, threads, parameters, indented(body))
             names = tuple(b.name for b in buffers)
             launches.append(Launch(name, (blocks, 1, 1), (threads, 1, 1), shared, names))
         prelude = [header(name) for name in ("cuda/common/prelude.cuh", "cuda/scatter/scatter.cuh")]

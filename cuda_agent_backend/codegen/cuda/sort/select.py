@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from cuda_agent_backend.codegen.cuda.common.text import kernel_lines
 from cuda_agent_backend.codegen.cuda.sort.match import Sorting
 from cuda_agent_backend.codegen.cuda.sort.row_kernel import (
     ENTRY,
@@ -79,19 +80,16 @@ class Block:
         index = index_type(form)
         sizes = f"{self.threads}, {self.chunks(form)}, {self.vector}, {self.groups}"
         flags = (bool(self.kept), form.values is not None, form.places is not None)
-        return [
-            *prelude(form, "cuda/sort/select.cuh"),
-            f'extern "C" __global__ void __launch_bounds__({self.threads})',
-            f"{ENTRY}({', '.join(given)}) {{",
+        body = [
             "  extern __shared__ __align__(16) unsigned char shared[];",
             "  const int64_t row = blockIdx.x;",
             f"  ca::select_row<{packed(form, True)}, {sizes}, {', '.join(map(word, flags))}>(",
             f"      in + ({place(form.source, 'row')}), {index}({form.source.step}),",
             f"      {result(form, 'values', form.values)},",
             f"      {result(form, 'places', form.places)}, {form.length}, {form.kept}, shared);",
-            "}",
-            "",
         ]
+        lines = kernel_lines(ENTRY, self.threads, given, body)
+        return [*prelude(form, "cuda/sort/select.cuh"), *lines, ""]
 
 
 def largest_vector(form: Sorting) -> int:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from cuda_agent_backend.codegen.cuda.common.text import kernel_lines
 from cuda_agent_backend.codegen.cuda.sort.match import Sorting
 from cuda_agent_backend.codegen.cuda.sort.row_kernel import (
     ENTRY,
@@ -122,11 +123,7 @@ class Team:
         index = index_type(form)
         wanted = (form.values is not None, form.places is not None)
         sizes = f"{self.team}, {self.across}, {self.each}"
-        return [
-            *prelude(form),
-            *network(self.each),
-            f'extern "C" __global__ void __launch_bounds__({self.threads})',
-            f"{ENTRY}({', '.join(given)}) {{",
+        body = [
             "  extern __shared__ __align__(16) unsigned char shared[];",
             f"  const int64_t mine = int64_t(blockIdx.x) * {self.across} + threadIdx.x / {self.team};",
             f"  const bool there = mine < {form.rows};",
@@ -135,9 +132,9 @@ class Team:
             f"      in + ({place(form.source, 'row')}), {index}({form.source.step}),",
             f"      {result(form, 'values', form.values)},",
             f"      {result(form, 'places', form.places)}, {form.length}, there, shared);",
-            "}",
-            "",
         ]
+        lines = kernel_lines(ENTRY, self.threads, given, body)
+        return [*prelude(form), *network(self.each), *lines, ""]
 
 
 def team_for(length: int, each: int) -> int:

@@ -29,6 +29,7 @@ from cuda_agent_backend.codegen.cuda.attention.linear.schedules import (
     part_counts,
 )
 from cuda_agent_backend.codegen.cuda.common.parts import temporary
+from cuda_agent_backend.codegen.cuda.common.text import kernel_lines
 from cuda_agent_backend.codegen.ir.device import CpuFacts, DeviceFacts, ceildiv, gpu_facts
 from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
 from cuda_agent_backend.codegen.ir.parameters import read
@@ -167,10 +168,10 @@ def _pointer(spec: TensorSpec) -> str:
     return f"const {STORAGE_TYPES[getattr(torch, spec.dtype)]}* __restrict__"
 
 
-def _arguments(task: Task, blocks: LinearBlocks) -> str:
+def _parameters(task: Task, blocks: LinearBlocks) -> list[str]:
     inputs = [f"{_pointer(spec)} in{i}" for i, spec in enumerate(task.inputs)]
     between = ["float* __restrict__ sums", "float* __restrict__ totals"] if blocks.parts > 1 else []
-    return ", ".join([*inputs, "float* __restrict__ out", *between])
+    return [*inputs, "float* __restrict__ out", *between]
 
 
 def _kernel(task: Task, form: LinearAttention, blocks: LinearBlocks) -> list[str]:
@@ -179,9 +180,7 @@ def _kernel(task: Task, form: LinearAttention, blocks: LinearBlocks) -> list[str
     limited = blocks.relay or is_wide(form)
     bounds = f"{blocks.threads}, {blocks.resident}" if limited else f"{blocks.threads}"
     scheme = "relay_mixing" if blocks.relay else "mixing"
-    return [
-        f'extern "C" __global__ void __launch_bounds__({bounds})',
-        f"{ENTRY}({_arguments(task, blocks)}) {{",
+    body = [
         "  extern __shared__ __align__(16) unsigned char shared[];",
         "  const auto find = [&](int block) {",
         f"    const int part = block / {count}, number = block % {count} / {pieces};",
@@ -199,9 +198,8 @@ def _kernel(task: Task, form: LinearAttention, blocks: LinearBlocks) -> list[str
         f"  ca::{scheme}<sizes> one;",
         f"  one.first = blockIdx.x % {pieces} * {blocks.rows};",
         "  one.run(reinterpret_cast<float*>(shared), find);",
-        "}",
-        "",
     ]  # fmt: skip
+    return [*kernel_lines(ENTRY, bounds, _parameters(task, blocks), body), ""]
 
 
 def _part_of(form: LinearAttention, blocks: LinearBlocks) -> list[str]:
@@ -217,9 +215,7 @@ def _part_of(form: LinearAttention, blocks: LinearBlocks) -> list[str]:
 def _joining(task: Task, form: LinearAttention, blocks: LinearBlocks) -> list[str]:
     """The kernel that adds up what parts made."""
     results, width = _results(form), form.width
-    return [
-        f'extern "C" __global__ void __launch_bounds__({JOINING})',
-        f"{JOIN}({_arguments(task, blocks)}) {{",
+    body = [
         f"  const int at = blockIdx.x * {JOINING} + threadIdx.x;",
         f"  if (at >= {results}) return;",
         f"  const int line = at / {width}, column = at % {width};",
@@ -232,9 +228,8 @@ def _joining(task: Task, form: LinearAttention, blocks: LinearBlocks) -> list[st
         f"  const float total = ca::joined<sizes>(totals + line, {results // width});",
         f"  out[{offset(form.output_steps, 'head')} + int64_t(row) * {form.output_steps[2]} + column] =",
         "      sizes::end(given, number, row, column, mixed, total);",
-        "}",
-        "",
     ]
+    return [*kernel_lines(JOIN, JOINING, _parameters(task, blocks), body), ""]
 
 
 def _operand(name: str, operand: Matrices) -> str:
