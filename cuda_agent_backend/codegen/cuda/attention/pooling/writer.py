@@ -23,7 +23,8 @@ from cuda_agent_backend.codegen.cuda.common.parts import (
     parameters_of,
     temporary,
 )
-from cuda_agent_backend.codegen.cuda.common.text import decompose, indented, kernel_text
+from cuda_agent_backend.codegen.cuda.common.templates import filled
+from cuda_agent_backend.codegen.cuda.common.text import decompose, kernel_text
 from cuda_agent_backend.codegen.ir.device import ceildiv
 from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
 from cuda_agent_backend.codegen.ir.kernel import Kernel
@@ -34,13 +35,9 @@ from cuda_agent_backend.codegen.ir.schedule import Parameter
 from sandbox.plan.plan import Launch
 
 JOINING = 256
-FACTOR = [
-    # what is scaled to one top, scaled to another: 0 where there was nothing, NaN where a top is none or infinite
-    "auto factor = [](float from, float to) {",
-    "  return ca::exp(ca::splat<float, 1>(from - (to == -INFINITY ? 0.f : to))).v[0];",
-    "};",
-    "auto higher = [](float a, float b) { return a > b ? a : b >= a ? b : NAN; };",
-]
+SUMMING, COMBINING, SCALING = (
+    f"cuda/attention/pooling/{name}.cuh" for name in ("sum_tokens", "combine_blocks", "scaling")
+)
 
 
 def emit_attention_pooling(
@@ -94,164 +91,74 @@ class _PoolingWriter:
         return out, last
 
     def _summing(self) -> tuple[str, Launch]:
-        w, b = self.found, self.blocks
-        (token, at), (query, where) = w.token, w.query
-        zero: dict[sympy.Symbol, sympy.Expr] = {w.features[0]: sympy.S.Zero}
-        size = ceildiv(w.tokens[1], b.segments)
-        body = [
-            f"constexpr int L = 1, V = {self.layout.vector}, chunks = {self.layout.chunks}, team = {self.layout.team};",
-            f"constexpr int teams = {self.layout.teams}, flight = {b.flight}, features = {self.layout.features};",
-            "extern __shared__ __align__(16) unsigned char shared[];",
-            "float* const memory = reinterpret_cast<float*>(shared);",
-            f"const int segment = blockIdx.x % {b.segments}, batch = blockIdx.x / {b.segments};",
-            "const int member = threadIdx.x % team, own = threadIdx.x / team;",
-            f"const int begin = segment * {size}, end = min({w.tokens[1]}, begin + {size});",
-            *decompose("batch", w.batch, "int"),
-            *FACTOR,
-            "ca::vec<float, V> query[chunks], sum[chunks];",
-            "#pragma unroll",
-            "for (int c = 0; c < chunks; ++c) {",
-            "  const int f = (c * team + member) * V;",
-            "  query[c] = sum[c] = ca::splat<float, V>(0.f);",
-            f"  if (f < features) query[c] = ca::load<V>(m_{query} + {c_index(where.xreplace(zero))} + f);",
-            "}",
-            "float top = -INFINITY, mass = 0.f;",
-            "#pragma unroll 1",
-            "for (int first = begin; first < end; first += teams * flight) {",
-            *indented(self._turn(f"m_{token} + {c_index(at.xreplace(zero))}")),
-            "}",
-            *self._left(),
-        ]
-        reads = sorted({token, query, *buffers_of(w.score)[0]})
-        parameters = [*parameters_of(self.region, reads, []), *self._pointers("")]
-        shared = 4 * (2 * self.layout.teams + self.layout.teams * self.layout.features)
-        grid = (self.layout.batches * b.segments, 1, 1)
-        args = (*reads, *self._partial)
-        launch = Launch(self.name, grid, (b.threads, 1, 1), shared, args)
-        return kernel_text(self.name, b.threads, parameters, body), launch
-
-    def _turn(self, place: str) -> list[str]:
-        """Some tokens of a team: all are read before the first is added."""
-        token, count = self.found.tokens
-        # Weights that add up to no more than one, as eager's do: a sum by them overflows where its result does. What
-        # they add up to has the same power of two.
-        least = 0.5 ** count.bit_length()
-        made, score = self._printed(self.found.score, HIDDEN[0], "total")
-        return [
-            "ca::vec<float, V> x[flight][chunks];",
-            "#pragma unroll",
-            "for (int u = 0; u < flight; ++u) {",
-            f"  const int {token} = min(first + u * teams + own, end - 1);",
-            f"  const float* const from = {place};",
-            "#pragma unroll",
-            "  for (int c = 0; c < chunks; ++c) {",
-            "    const int f = (c * team + member) * V;",
-            "    x[u][c] = ca::splat<float, V>(0.f);",
-            "    if (f < features) x[u][c] = ca::load<V>(from + f);",
-            "  }",
-            "}",
-            "#pragma unroll",
-            "for (int u = 0; u < flight; ++u) {",
-            "  float found = 0.f;",
-            "#pragma unroll",
-            "  for (int c = 0; c < chunks; ++c)",
-            "#pragma unroll",
-            "    for (int e = 0; e < V; ++e)",
-            "      if ((c * team + member) * V < features) found = fmaf(x[u][c].v[e], query[c].v[e], found);",
-            "#pragma unroll",
-            "  for (int away = team / 2; away > 0; away /= 2) found += __shfl_xor_sync(~0u, found, away);",
-            f"  const int {token} = first + u * teams + own;",
-            f"  if ({token} >= end) continue;",
-            "  const auto total = ca::splat<float, 1>(found);",
-            *indented(made),
-            f"  const float score = ca::to<float>({score}).v[0];",
-            "  if (!(score <= top)) {",
-            "    const float risen = higher(top, score), by = factor(top, risen);",
-            "    top = risen;",
-            "    mass *= by;",
-            "#pragma unroll",
-            "    for (int c = 0; c < chunks; ++c)",
-            "#pragma unroll",
-            "      for (int e = 0; e < V; ++e) sum[c].v[e] *= by;",
-            "  }",
-            f"  const float weight = factor(score, top) * {least!r}f;",
-            "  mass += weight;",
-            "#pragma unroll",
-            "  for (int c = 0; c < chunks; ++c)",
-            "#pragma unroll",
-            "    for (int e = 0; e < V; ++e) sum[c].v[e] = fmaf(weight, x[u][c].v[e], sum[c].v[e]);",
-            "}",
-        ]
-
-    def _left(self) -> list[str]:
-        """What all teams came to, to memory."""
+        """The kernel whose blocks add up tokens, all of a team's turn being read before the first is added."""
+        found, blocks, layout = self.found, self.blocks, self.layout
+        (token, at), (query, where) = found.token, found.query
+        zero: dict[sympy.Symbol, sympy.Expr] = {found.features[0]: sympy.S.Zero}
         top, mass, part = self._partial
-        return [
-            "float* const tops = memory;",
-            "float* const masses = memory + teams;",
-            "float* const sums = memory + 2 * teams;",
-            "if (member == 0) { tops[own] = top; masses[own] = mass; }",
-            "#pragma unroll",
-            "for (int c = 0; c < chunks; ++c)",
-            "#pragma unroll",
-            "  for (int e = 0; e < V; ++e) {",
-            "    const int f = (c * team + member) * V + e;",
-            "    if (f < features) sums[own * features + f] = sum[c].v[e];",
-            "  }",
-            "__syncthreads();",
-            "top = tops[0];",
-            "for (int k = 1; k < teams; ++k) top = higher(top, tops[k]);",
-            f"for (int f = threadIdx.x; f < features; f += {self.blocks.threads}) {{",
-            "  float all = 0.f;",
-            "  for (int k = 0; k < teams; ++k) all = fmaf(factor(tops[k], top), sums[k * features + f], all);",
-            f"  {part}[blockIdx.x * features + f] = all;",
-            "}",
-            "if (threadIdx.x == 0) {",
-            "  mass = 0.f;",
-            "  for (int k = 0; k < teams; ++k) mass = fmaf(factor(tops[k], top), masses[k], mass);",
-            f"  {top}[blockIdx.x] = top;",
-            f"  {mass}[blockIdx.x] = mass;",
-            "}",
-        ]
+        symbol, count = found.tokens
+        made, score = self._printed(found.score, HIDDEN[0], "total")
+        body = filled(
+            SUMMING,
+            vector=layout.vector,
+            chunks=layout.chunks,
+            team=layout.team,
+            teams=layout.teams,
+            flight=blocks.flight,
+            features=layout.features,
+            segments=blocks.segments,
+            threads=blocks.threads,
+            tokens=count,
+            size=ceildiv(count, blocks.segments),
+            batch_loops=decompose("batch", found.batch, "int"),
+            scaling=filled(SCALING),
+            query=f"m_{query} + {c_index(where.xreplace(zero))}",
+            token=str(symbol),
+            place=f"m_{token} + {c_index(at.xreplace(zero))}",
+            score_lines=made,
+            score=score,
+            # Weights that add up to no more than one, as eager's do: a sum by them overflows where its result does.
+            # What they add up to has the same power of two.
+            least=repr(0.5 ** count.bit_length()),
+            top=top,
+            mass=mass,
+            part=part,
+        )
+        reads = sorted({token, query, *buffers_of(found.score)[0]})
+        parameters = [*parameters_of(self.region, reads, []), *self._pointers("")]
+        shared = 4 * (2 * layout.teams + layout.teams * layout.features)
+        grid, args = (layout.batches * blocks.segments, 1, 1), (*reads, *self._partial)
+        launch = Launch(self.name, grid, (blocks.threads, 1, 1), shared, args)
+        return kernel_text(self.name, blocks.threads, parameters, body), launch
 
     def _joining(self) -> tuple[str, Launch]:
-        """A thread for each result."""
-        w, count = self.found, self.blocks.segments
+        """The kernel that combines what blocks came to: a thread for each result."""
+        found, layout = self.found, self.layout
         top, mass, part = self._partial
-        elements, name = self.layout.batches * self.layout.features, f"{self.name}_join"
-        made, _ = self._printed(w.tail, HIDDEN[1], "total")
-        body = [
-            f"constexpr int L = 1, features = {self.layout.features};",
-            f"const int at = blockIdx.x * {JOINING} + threadIdx.x;",
-            f"if (at >= {elements}) return;",
-            f"const int batch = at / features, {w.features[0]} = at % features;",
-            *decompose("batch", w.batch, "int"),
-            *FACTOR,
-            "float top = -INFINITY, mass = 0.f, all = 0.f;",
-            f"for (int k = 0; k < {count}; ++k) top = higher(top, {top}[batch * {count} + k]);",
-            "#pragma unroll 4",
-            f"for (int k = 0; k < {count}; ++k) {{",
-            f"  const int block = batch * {count} + k;",
-            f"  const float by = factor({top}[block], top);",
-            f"  mass = fmaf(by, {mass}[block], mass);",
-            f"  all = fmaf(by, {part}[block * features + {w.features[0]}], all);",
-            "}",
-            "const auto total = ca::splat<float, 1>(all / mass);",
-            *made,
-        ]
-        reads, writes = buffers_of(w.tail)
+        elements, name = layout.batches * layout.features, f"{self.name}_join"
+        made, _ = self._printed(found.tail, HIDDEN[1], "total")
+        body = filled(
+            COMBINING,
+            features=layout.features,
+            threads=JOINING,
+            elements=elements,
+            feature=str(found.features[0]),
+            batch_loops=decompose("batch", found.batch, "int"),
+            scaling=filled(SCALING),
+            segments=self.blocks.segments,
+            top=top,
+            mass=mass,
+            part=part,
+            tail_lines=made,
+        )
+        reads, writes = buffers_of(found.tail)
         parameters = [
             *parameters_of(self.region, reads, []),
             *self._pointers("const "),
             *parameters_of(self.region, [], writes),
         ]
-        launch = Launch(
-            name,
-            (ceildiv(elements, JOINING), 1, 1),
-            (JOINING, 1, 1),
-            0,
-            (*reads, *self._partial, *writes),
-        )
+        args = (*reads, *self._partial, *writes)
+        launch = Launch(name, (ceildiv(elements, JOINING), 1, 1), (JOINING, 1, 1), 0, args)
         return kernel_text(name, JOINING, parameters, body), launch
 
     def _pointers(self, const: str) -> list[str]:
