@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from cuda_agent_backend.codegen.cuda.gemm.schedules import GROUP_RUNS, WARP_RUNS, runs_for
-from cuda_agent_backend.codegen.cuda.gemm.tiles import GROUP_DEPTH
+from cuda_agent_backend.codegen.cuda.gemm.schedules import WARP_RUNS, WGMMA_RUNS, runs_for
+from cuda_agent_backend.codegen.cuda.gemm.tiles import WGMMA_DEPTH
 from sandbox.accuracy.compare import RMS_MULTIPLE
 
 Floats = NDArray[np.float32]
@@ -97,8 +97,8 @@ def on_tensor_cores(a: Floats, b: Floats, run: int, chunk: int, guard: int) -> F
 def by_three_products(a: Floats, b: Floats, guard: int) -> Floats:
     """Stages are scaled by what a block has of them."""
     total = np.zeros((len(a), len(b)), np.float32)
-    for start in range(0, a.shape[1], GROUP_DEPTH):
-        stage = slice(start, start + GROUP_DEPTH)
+    for start in range(0, a.shape[1], WGMMA_DEPTH):
+        stage = slice(start, start + WGMMA_DEPTH)
         (x, back_x), (y, back_y) = scaled(a[:, stage]), scaled(b[:, stage])
         left, right, own = in_two(x), in_two(y), np.zeros_like(total)
         for i, j, terms in instructions(THREE, 0, x.shape[1]):
@@ -147,7 +147,7 @@ def six(run: int, chunk: int) -> Sum:
 
 def chosen_runs(k: int) -> set[tuple[int, int]]:
     """(run, terms whose small products come first), of warps and of warp groups."""
-    return {(run, run) for run in WARP_RUNS} | {(run, GROUP_DEPTH) for run in runs_for(k)}
+    return {(run, run) for run in WARP_RUNS} | {(run, WGMMA_DEPTH) for run in runs_for(k)}
 
 
 @pytest.mark.parametrize("inputs", [normal, ramp])
@@ -162,10 +162,10 @@ def test_the_chosen_runs_are_accurate_enough(
 
 def test_longer_runs_would_not_be() -> None:
     a, b = ramp(np.random.default_rng(0), 1024)
-    assert share_of_what_is_allowed(a, b, six(2 * GROUP_RUNS[-1], GROUP_DEPTH)) > 1 / MARGIN
+    assert share_of_what_is_allowed(a, b, six(2 * WGMMA_RUNS[-1], WGMMA_DEPTH)) > 1 / MARGIN
     a, b = normal(np.random.default_rng(0), 64)
-    assert share_of_what_is_allowed(a, b, six(GROUP_RUNS[-1], GROUP_DEPTH)) > 1 / MARGIN
-    assert runs_for(64) == GROUP_RUNS[:1]
+    assert share_of_what_is_allowed(a, b, six(WGMMA_RUNS[-1], WGMMA_DEPTH)) > 1 / MARGIN
+    assert runs_for(64) == WGMMA_RUNS[:1]
 
 
 @pytest.mark.parametrize("inputs", [normal, ramp])

@@ -15,8 +15,8 @@ from torch.nn import functional as F
 
 from cuda_agent_backend.codegen.cuda import generate as cuda
 from cuda_agent_backend.codegen.cuda.gemm import tma_boxes as cuda_boxes
-from cuda_agent_backend.codegen.cuda.gemm.schedules import BOXED_TILES
-from cuda_agent_backend.codegen.cuda.gemm.tiles import BOXES
+from cuda_agent_backend.codegen.cuda.gemm.schedules import TMA_TILES
+from cuda_agent_backend.codegen.cuda.gemm.tiles import MainLoop
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from sandbox.compile.candidate import compile_candidate
@@ -26,6 +26,7 @@ from sandbox.plan.candidate import Candidate
 from sandbox.plan.plan import Launch, TensorMap
 
 DEVICE = cuda.DeviceFacts()
+BOXES = int(MainLoop.HALF_WGMMA_TMA)
 TILES = {"sketch": "contract", "tile_m": 64, "tile_n": 64, "depth": 64, "warp_m": 64, "warp_n": 64, "stages": 3,
          "run": 0, "split": 1, "products": 1, "group": BOXES}  # fmt: skip
 BF16, F16 = torch.bfloat16, torch.float16
@@ -192,7 +193,7 @@ def test_tiles_that_do_not_fit_are_unsupported(change: dict[str, int]) -> None:
 
 @pytest.mark.skipif(isinstance(find_cuda(), Missing), reason="no CUDA compiler")
 @pytest.mark.parametrize("name", ["linear", "both transposed", "batches"])
-@pytest.mark.parametrize("tile", BOXED_TILES)
+@pytest.mark.parametrize("tile", TMA_TILES)
 def test_no_tile_spills(name: str, tile: tuple[int, int, int, float], tmp_path: Path) -> None:
     function, inputs = CASES[name]
     rows, columns, stages, _ = tile

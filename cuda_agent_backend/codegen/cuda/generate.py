@@ -17,7 +17,7 @@ from cuda_agent_backend.codegen.cuda.gemm.epilogue.glu.dual_gemm import is_dual_
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.glu.family import Glu
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.match import matched_reductions
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.row.family import RowEpilogue
-from cuda_agent_backend.codegen.cuda.gemm.tiles import BOXES
+from cuda_agent_backend.codegen.cuda.gemm.tiles import MainLoop
 from cuda_agent_backend.codegen.cuda.join_schedules import MOST as MOST_REDUCED
 from cuda_agent_backend.codegen.cuda.join_schedules import joined_schedules, reduced_schedules
 from cuda_agent_backend.codegen.cuda.registry import JOIN_BY_NAME, JOINS, KERNEL_BY_NAME, KERNELS
@@ -187,7 +187,7 @@ def schedules(
 def _only_apart_in_boxes(plain: Schedule, reduced: list[Schedule]) -> bool:
     """Whether what is gated cannot be in the fastest tiles, those that the copy engine fills."""
     gated = any(dict(p)[SKETCH] == Glu.name for s in reduced[:1] for p in s.kernels)
-    return gated and any(dict(p).get("group") == BOXES for p in plain.kernels)
+    return gated and any(dict(p).get("group") == MainLoop.HALF_WGMMA_TMA for p in plain.kernels)
 
 
 def _only_apart_in_images(plain: list[Schedule]) -> bool:

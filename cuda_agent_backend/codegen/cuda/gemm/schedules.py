@@ -33,15 +33,12 @@ from cuda_agent_backend.codegen.cuda.gemm.operands import Side
 from cuda_agent_backend.codegen.cuda.gemm.tail_split import writer_of
 from cuda_agent_backend.codegen.cuda.gemm.tail_wave import best_tail_wave
 from cuda_agent_backend.codegen.cuda.gemm.tiles import (
-    BOTH_DEPTH,
-    BOTH_SHARED,
-    BOXES,
-    GROUP_COLUMNS,
-    GROUP_DEPTH,
-    GROUP_ROWS,
+    HALF_WGMMA_DEPTH,
     MAX_SPLIT,
-    THROUGH_REGISTERS,
-    THROUGH_SHARED,
+    WGMMA_COLUMNS,
+    WGMMA_DEPTH,
+    WGMMA_ROWS,
+    MainLoop,
     Tiles,
 )
 from cuda_agent_backend.codegen.cuda.gemm.tma_boxes import in_batches, tma_boxes_of
@@ -53,7 +50,7 @@ from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter
 
 Few = tuple[int, int, int, int, int, int, int, float]
-GROUP_RUNS = (32, 64)
+WGMMA_RUNS = (32, 64)
 """Terms after which sums of warp groups move on (see `gemm.cuh`). After longer runs sums that cancel are less
 accurate than eager's (test_contraction_accuracy)."""
 WARP_RUNS = (16, 32)
@@ -98,11 +95,11 @@ EVEN_DEPTH, EVEN_SHARING, EVEN_STAGES, EVEN_SHARE = 128, 8, 3, 0.95
 WIDEST_EVEN = 96
 FEW_RESIDENT = 2
 """Blocks of such tiles that a multiprocessor runs without either getting slower."""
-GROUP_TILES = (
+WGMMA_TILES = (
     # rows, columns; the share of the other tiles' peak that the tile can reach
     (128, 128, 1.5), (128, 64, 1.1), (64, 64, 1.0), (64, 128, 0.97), (128, 32, 0.75), (64, 32, 0.7),
 )  # fmt: skip
-GROUP_STAGES = {THROUGH_SHARED: 4, THROUGH_REGISTERS: 5}
+WGMMA_STAGES = {MainLoop.WGMMA_SPLIT_IN_SHARED: 4, MainLoop.WGMMA_SPLIT_IN_REGISTERS: 5}
 OTHER_WAY = 0.1
 """The share that the best tile loses where B takes the way that is the slower one for its layout."""
 LESS = 0.005
@@ -128,13 +125,13 @@ HALF_TILES = (
     (64, 32, 64, 32, 16, 4, 0.35), (32, 64, 64, 16, 32, 4, 0.35), (128, 16, 32, 32, 16, 4, 0.3),
     (16, 128, 32, 16, 32, 4, 0.3), (32, 32, 64, 16, 16, 4, 0.25),
 )  # fmt: skip
-BOTH_TILES = (
+HALF_WGMMA_TILES = (
     # rows, columns, stages; the share, of which the other tiles' best has 1
     (128, 256, 4, 1.4), (128, 128, 3, 1.3), (256, 128, 4, 1.3), (128, 64, 4, 0.9), (64, 256, 4, 0.85),
     (64, 128, 4, 0.8), (64, 64, 4, 0.6),
 )  # fmt: skip
-BOXED_TILES = (
-    # as `BOTH_TILES`; shares in proportion to what was measured at 4096 cubed on an H200 (740 TFLOP/s with the first)
+TMA_TILES = (
+    # as `HALF_WGMMA_TILES`; shares as measured at 4096 cubed on an H200 (740 TFLOP/s with the first)
     (128, 256, 4, 1.9), (256, 128, 4, 1.9), (128, 128, 6, 1.65), (64, 256, 4, 1.6), (64, 128, 4, 1.5),
     (128, 64, 4, 1.2), (64, 64, 6, 0.75),
 )  # fmt: skip
@@ -145,7 +142,7 @@ HALF_FEW_TILES = (
     (16, 64, 128, 16, 32, 4, 4, 0.6), (16, 128, 64, 16, 32, 2, 4, 0.55), (16, 32, 256, 16, 32, 8, 3, 0.45),
 )  # fmt: skip
 WIDER_TILES = (
-    # columns, rows; the share, as `GROUP_TILES`
+    # columns, rows; the share, as `WGMMA_TILES`
     (136, 128, 1.5), (160, 64, 0.95), (192, 64, 0.95),
 )  # fmt: skip
 WIDER_STAGES = 5
@@ -155,10 +152,10 @@ WIDE = (
 )  # fmt: skip
 """Tiles as wide as a row."""
 WIDE_HALF = ((128, 64, 4, 16, 4, 0.9), (128, 32, 2, 16, 4, 0.8), (64, 32, 4, 16, 4, 0.7))
-MOST_WAITING, BOTH_WAITING = 16, 32
+MOST_WAITING, WGMMA_WAITING = 16, 32
 """Elements that are copied by themselves, which a thread has registers for: of each operand; of both, for warp groups
 that do not have to share a multiprocessor's registers with two more."""
-MOST_GROUP_THREADS, MOST_GROUP_COLUMNS = 256, 128
+MOST_WGMMA_THREADS, MOST_WGMMA_COLUMNS = 256, 128
 
 
 def gemm_schedules(
@@ -352,12 +349,12 @@ def _in_tf32(tiles: list[Tiles], k: int) -> list[Tiles]:
     """Eager's sums do not move on then, so ours need not."""
     whole = [run for run in TF32_RUNS if ceildiv(k, run) * run <= WASTE * k]
     run = whole[0] if whole else TF32_RUNS[-1]
-    return [replace(t, products=1, run=run if t.group else 0) for t in tiles]
+    return [replace(t, products=1, run=run if t.is_wgmma else 0) for t in tiles]
 
 
 def runs_for(k: int) -> tuple[int, ...]:
     """Runs of warp groups that keep sums of ``k`` terms as accurate as eager's."""
-    return tuple(run for run in GROUP_RUNS if run == GROUP_RUNS[0] or 2 * run <= k)
+    return tuple(run for run in WGMMA_RUNS if run == WGMMA_RUNS[0] or 2 * run <= k)
 
 
 def warp_run(results: int, depth: int) -> int:
@@ -369,10 +366,14 @@ def _candidates(
     c: GemmForm, sides: tuple[Side, Side], device: DeviceFacts
 ) -> Iterator[tuple[Tiles, float]]:
     if c.is_half:
-        found = [*_boxed_tiles(c, sides, device), *_both_tiles(sides, device), *_half_tiles(sides)]
+        found = [
+            *_tma_tiles(c, sides, device),
+            *_half_wgmma_tiles(sides, device),
+            *_half_tiles(sides),
+        ]
         found += _few_tiles(c, HALF_FEW_TILES)
     else:
-        found = [*_group_tiles(c, sides[1], device), *_warp_tiles(), *_fitted_tiles(c)]
+        found = [*_wgmma_tiles(c, sides[1], device), *_warp_tiles(), *_fitted_tiles(c)]
         found += _few_tiles(c, (*(CODED_TILES if c.is_quantized else ()), *FEW_TILES))
     for one, share in found:
         yield one, share
@@ -402,14 +403,14 @@ def _fitted_tiles(c: GemmForm) -> Iterator[tuple[Tiles, float]]:
 
 def _wide_tiles(c: GemmForm, device: DeviceFacts) -> Iterator[tuple[Tiles, float]]:
     """For rows that no other tile has whole, or only with many columns that do not exist."""
-    if not GROUP_COLUMNS[-2] < c.n <= LONGEST:
+    if not WGMMA_COLUMNS[-2] < c.n <= LONGEST:
         return
     for columns, rows, share in () if c.is_half or device.arch != "sm_90a" else WIDER_TILES:
         if c.n <= columns:
-            shape = (rows, columns, GROUP_DEPTH, GROUP_ROWS, columns, WIDER_STAGES)
+            shape = (rows, columns, WGMMA_DEPTH, WGMMA_ROWS, columns, WIDER_STAGES)
             runs = runs_for(c.k)
             for run in dict.fromkeys((runs[0], runs[-1])):
-                tiles = Tiles(*shape, run, group=THROUGH_REGISTERS)
+                tiles = Tiles(*shape, run, group=MainLoop.WGMMA_SPLIT_IN_REGISTERS)
                 yield tiles, share - LESS * (run > runs[0])
             break
     for rows, warp_rows, sharing, least, stages, share in WIDE_HALF if c.is_half else WIDE:
@@ -427,7 +428,7 @@ def _half_tiles(sides: tuple[Side, Side]) -> Iterator[tuple[Tiles, float]]:
             yield one, share
 
 
-def _boxed_tiles(
+def _tma_tiles(
     c: GemmForm, sides: tuple[Side, Side], device: DeviceFacts
 ) -> Iterator[tuple[Tiles, float]]:
     """``sides``: as they are, or copies of them."""
@@ -436,21 +437,23 @@ def _boxed_tiles(
         return
     try:
         for side in sides if apart == c else sides_of(apart):
-            tma_boxes_of(side, apart.batch, GROUP_ROWS, BOTH_DEPTH, c.dtype.itemsize)
+            tma_boxes_of(side, apart.batch, WGMMA_ROWS, HALF_WGMMA_DEPTH, c.dtype.itemsize)
     except Unsupported:
         return
-    for rows, columns, stages, share in BOXED_TILES:
-        shape = (rows, columns, BOTH_DEPTH, GROUP_ROWS, columns, stages)
-        tiles = Tiles(*shape, products=1, group=BOXES)
+    for rows, columns, stages, share in TMA_TILES:
+        shape = (rows, columns, HALF_WGMMA_DEPTH, WGMMA_ROWS, columns, stages)
+        tiles = Tiles(*shape, products=1, group=MainLoop.HALF_WGMMA_TMA)
         yield tiles, share * _blocks(c, tiles) / _blocks(apart, tiles)
 
 
-def _both_tiles(sides: tuple[Side, Side], device: DeviceFacts) -> Iterator[tuple[Tiles, float]]:
+def _half_wgmma_tiles(
+    sides: tuple[Side, Side], device: DeviceFacts
+) -> Iterator[tuple[Tiles, float]]:
     if device.arch != "sm_90a":
         return
-    for rows, columns, stages, share in BOTH_TILES:
-        shape = (rows, columns, BOTH_DEPTH, GROUP_ROWS, columns, stages)
-        one = Tiles(*shape, products=1, group=BOTH_SHARED)
+    for rows, columns, stages, share in HALF_WGMMA_TILES:
+        shape = (rows, columns, HALF_WGMMA_DEPTH, WGMMA_ROWS, columns, stages)
+        one = Tiles(*shape, products=1, group=MainLoop.HALF_WGMMA)
         if _may_wait(one, sides):
             yield one, share
 
@@ -458,9 +461,9 @@ def _both_tiles(sides: tuple[Side, Side], device: DeviceFacts) -> Iterator[tuple
 def _may_wait(t: Tiles, sides: tuple[Side, Side]) -> bool:
     """Whether a thread has registers for the elements that are copied by themselves."""
     lone = [n for n, side in zip((t.tile_m, t.tile_n), sides, strict=True) if side.vector == 1]
-    if t.both and lone:
-        few = t.threads <= MOST_GROUP_THREADS and t.tile_n <= MOST_GROUP_COLUMNS
-        return few and sum(lone) * t.depth <= BOTH_WAITING * t.threads
+    if t.is_half_wgmma and lone:
+        few = t.threads <= MOST_WGMMA_THREADS and t.tile_n <= MOST_WGMMA_COLUMNS
+        return few and sum(lone) * t.depth <= WGMMA_WAITING * t.threads
     return all(n * t.depth <= MOST_WAITING * t.threads for n in lone)
 
 
@@ -500,29 +503,29 @@ def _even_tiles(c: GemmForm, device: DeviceFacts) -> Iterator[tuple[Tiles, float
         )
 
 
-def _group_tiles(c: GemmForm, right: Side, device: DeviceFacts) -> Iterator[tuple[Tiles, float]]:
+def _wgmma_tiles(c: GemmForm, right: Side, device: DeviceFacts) -> Iterator[tuple[Tiles, float]]:
     if device.arch != "sm_90a":
         return
     runs = runs_for(c.k)
     for number, (rows, columns, group, share) in enumerate(_ways(right)):
-        stages = GROUP_STAGES[group]
-        tiles = Tiles(rows, columns, GROUP_DEPTH, GROUP_ROWS, columns, stages, runs[0], group=group)
+        stages = WGMMA_STAGES[group]
+        tiles = Tiles(rows, columns, WGMMA_DEPTH, WGMMA_ROWS, columns, stages, runs[0], group=group)
         yield tiles, share
         if number == 0 and len(runs) > 1:  # moving sums on costs next to nothing, as others prepare
             yield replace(tiles, run=runs[-1]), share - LESS
 
 
-def _ways(right: Side) -> Iterator[tuple[int, int, int, float]]:
-    """Rows, columns, ``group`` and share: the best tile both ways, the others by the one that was measured."""
-    ways = [THROUGH_SHARED, THROUGH_REGISTERS]
+def _ways(right: Side) -> Iterator[tuple[int, int, MainLoop, float]]:
+    """Rows, columns, main loop and share: the best tile both ways, the others by the one that was measured."""
+    ways = [MainLoop.WGMMA_SPLIT_IN_SHARED, MainLoop.WGMMA_SPLIT_IN_REGISTERS]
     # only wide copies along the rows are cheaper when they go to shared memory first
     if right.along_k or right.vector == 1:
         ways.reverse()
-    (rows, columns, share), *others = GROUP_TILES
+    (rows, columns, share), *others = WGMMA_TILES
     yield rows, columns, ways[0], share
     yield rows, columns, ways[1], share - OTHER_WAY
     for rows, columns, share in others:
-        yield rows, columns, THROUGH_REGISTERS, share
+        yield rows, columns, MainLoop.WGMMA_SPLIT_IN_REGISTERS, share
 
 
 def _splits(blocks: int, turns: int, device: DeviceFacts) -> list[int]:
@@ -563,7 +566,7 @@ def _parameters(t: Tiles, sketch: str) -> dict[str, Parameter]:
     found: dict[str, Parameter] = {
         "sketch": sketch, "tile_m": t.tile_m, "tile_n": t.tile_n, "depth": t.depth, "warp_m": t.warp_m,
         "warp_n": t.warp_n, "stages": t.stages, "run": t.run, "split": t.split,
-        "products": t.products, "group": t.group, "warps_k": t.warps_k,
+        "products": t.products, "group": int(t.group), "warps_k": t.warps_k,
     }  # fmt: skip
     rare = ("aligned", "banded", "last_wave")
     return found | {name: value for name in rare if (value := getattr(t, name))}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,16 +11,19 @@ from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
 from cuda_agent_backend.codegen.ir.parameters import integer, read, switch
 from cuda_agent_backend.codegen.ir.schedule import Parameter
 
-GROUP_ROWS, GROUP_COLUMNS, GROUP_DEPTH = 64, (32, 64, 128), 32
-THROUGH_SHARED, THROUGH_REGISTERS, BOTH_SHARED, BOXES = 1, 2, 3, 4
-"""Values of ``group``."""
-BOTH_ROWS, BOTH_COLUMNS, BOTH_DEPTH, BOTH_STAGES = (64, 128, 256), (64, 128, 256), 64, 3
-"""Of `BOTH_SHARED` and `BOXES`: their tiles, and the fewest stages."""
-MOST_STAGES_OF_BOXES, ASKING = 8, 128
-"""As many barriers as there are; threads of which one asks for boxes."""
-MAX_GROUP_ROWS = 2 * GROUP_ROWS
-WIDER = {136: MAX_GROUP_ROWS, 160: GROUP_ROWS, 192: GROUP_ROWS}
-"""Columns of more tiles of `THROUGH_REGISTERS`, for whole rows, by the rows for which there are registers."""
+WGMMA_ROWS, WGMMA_COLUMNS, WGMMA_DEPTH = 64, (32, 64, 128), 32
+HALF_WGMMA_ROWS, HALF_WGMMA_COLUMNS, HALF_WGMMA_DEPTH, HALF_WGMMA_STAGES = (
+    (64, 128, 256),
+    (64, 128, 256),
+    64,
+    3,
+)
+"""Tiles of main loops of 16-bit operands, and the fewest stages."""
+MOST_TMA_STAGES, TMA_THREADS = 8, 128
+"""As many barriers as there are; threads of which one asks TMA for boxes."""
+MAX_WGMMA_ROWS = 2 * WGMMA_ROWS
+WIDER = {136: MAX_WGMMA_ROWS, 160: WGMMA_ROWS, 192: WGMMA_ROWS}
+"""Columns of more tiles whose B is split in registers, for whole rows, by the rows for which there are registers."""
 SPLIT_ROWS = 16
 """Rows of a split tile of B in shared memory come by so many, as it begins at a multiple of 1024 bytes."""
 MAX_SPLIT = 64
@@ -27,6 +31,21 @@ REGISTERS, PER_THREAD, MOST_RESIDENT = 65536, 160, 3
 """Of a multiprocessor, and what warps are assumed to need; blocks beyond which more hide nothing."""
 SHARING = (2, 4, 8)
 """How many warps may share the terms of a stage."""
+
+
+class MainLoop(enum.IntEnum):
+    """How a block multiplies: the values of the parameter ``group``. Warp groups (wgmma) need sm_90a."""
+
+    WARP_MMA = 0
+    """Each warp loads its operands from shared memory and multiplies them (mma)."""
+    WGMMA_SPLIT_IN_SHARED = 1
+    """Warp-specialised: producer warps copy operands of float32 and split B into parts in shared memory."""
+    WGMMA_SPLIT_IN_REGISTERS = 2
+    """The same, but the producers load B to registers and store its parts only."""
+    HALF_WGMMA = 3
+    """Operands of 16 bits, multiplied where copies put them in shared memory."""
+    HALF_WGMMA_TMA = 4
+    """The same, but one thread has the copy engine (TMA) bring whole boxes of them."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +80,7 @@ class Tiles:
         "split what the others multiply: 1 where B goes through shared memory to be split, 2 where it goes through "
         "registers; 3: both operands, of 16 bits, are multiplied where copies put them in shared memory; 4: where the "
         "copy engine (TMA) puts them, which one thread asks for whole boxes",
-        among=(0, THROUGH_SHARED, THROUGH_REGISTERS, BOTH_SHARED, BOXES),
+        among=tuple(int(one) for one in MainLoop),
         default=0,
     )
     warps_k: int = integer("warps of a block that share the terms of a stage", default=1)
@@ -80,9 +99,9 @@ class Tiles:
 
     @property
     def threads(self) -> int:
-        if self.both:
-            return self.tile_m // GROUP_ROWS * 128 + self.preparing
-        if self.group:
+        if self.is_half_wgmma:
+            return self.tile_m // WGMMA_ROWS * 128 + self.preparing
+        if self.is_wgmma:
             return 2 * self.preparing
         return (self.tile_m // self.warp_m) * (self.tile_n // self.warp_n) * self.warps_k * 32
 
@@ -91,36 +110,46 @@ class Tiles:
         """Blocks that a multiprocessor has registers for, by assumption."""
         return (
             1
-            if self.group
+            if self.is_wgmma
             else max(1, min(MOST_RESIDENT, REGISTERS // (PER_THREAD * self.threads)))
         )
 
     @property
     def preparing(self) -> int:
         """Threads that copy for the others; those that split as well are as many as these."""
-        if self.boxes:
-            return ASKING
-        return self.tile_m // GROUP_ROWS * 128 if self.group and not self.both else 0
+        if self.uses_tma:
+            return TMA_THREADS
+        return self.tile_m // WGMMA_ROWS * 128 if self.is_wgmma and not self.is_half_wgmma else 0
 
     @property
-    def both(self) -> bool:
+    def main_loop(self) -> MainLoop:
+        """How a block multiplies."""
+        return MainLoop(self.group)
+
+    @property
+    def is_wgmma(self) -> bool:
+        """Whether warps multiply in groups of four."""
+        return self.main_loop is not MainLoop.WARP_MMA
+
+    @property
+    def is_half_wgmma(self) -> bool:
         """Whether warp groups take both operands, of 16 bits, from shared memory."""
-        return self.group in (BOTH_SHARED, BOXES)
+        return self.main_loop in (MainLoop.HALF_WGMMA, MainLoop.HALF_WGMMA_TMA)
 
     @property
-    def boxes(self) -> bool:
+    def uses_tma(self) -> bool:
         """Whether the copy engine brings both operands."""
-        return self.group == BOXES
+        return self.main_loop is MainLoop.HALF_WGMMA_TMA
 
     @property
-    def direct(self) -> bool:
+    def splits_in_registers(self) -> bool:
         """Whether B goes through registers to be split."""
-        return self.group == THROUGH_REGISTERS
+        return self.main_loop is MainLoop.WGMMA_SPLIT_IN_REGISTERS
 
     @property
     def slots(self) -> int:
         """Tiles of B that are split at a time."""
-        return 3 if self.direct else 2
+        return 3 if self.splits_in_registers else 2
 
     @property
     def split_floats(self) -> int:
@@ -140,11 +169,11 @@ class Tiles:
 
     def check(self, shared: int, device: DeviceFacts, half: bool = False) -> None:
         """Raises Unsupported where the parameters do not fit each other or the device."""
-        if self.both:
-            self._check_both(device, half)
-        elif self.group:
-            self._check_group(device)
-        whole = self.group or all(
+        if self.is_half_wgmma:
+            self._check_half_wgmma(device, half)
+        elif self.is_wgmma:
+            self._check_wgmma(device)
+        whole = self.is_wgmma or all(
             value > 0 and part > 0 and value % part == 0
             for value, part in (
                 (self.tile_m, self.warp_m), (self.tile_n, self.warp_n), (self.warp_m, 16), (self.warp_n, 8),
@@ -157,9 +186,9 @@ class Tiles:
             raise Unsupported(
                 f"last_wave: {self.last_wave}, split: {self.split}; one of them, up to {MAX_SPLIT}"
             )
-        if half and (self.products != 1 or self.run or self.group not in (0, BOTH_SHARED, BOXES)):
+        if half and (self.products != 1 or self.run or (self.is_wgmma and not self.is_half_wgmma)):
             raise Unsupported("16-bit operands: one product, no runs, no split parts")
-        if half and not self.group and self.warp_n % 16:
+        if half and not self.is_wgmma and self.warp_n % 16:
             raise Unsupported("16-bit operands: columns of a warp by 16")
         if self.products not in (1, 6):
             raise Unsupported(f"{self.products} products; 1 or 6")
@@ -181,24 +210,24 @@ class Tiles:
             return
         within = 0 < self.run <= self.depth
         chunk = self.run if within else terms if half or self.depth % (2 * terms) else 2 * terms
-        if self.group or self.warps_k not in SHARING or self.depth % (self.warps_k * chunk):
+        if self.is_wgmma or self.warps_k not in SHARING or self.depth % (self.warps_k * chunk):
             raise Unsupported(f"{self.warps_k} warps for {self.depth} terms")
 
-    def _check_both(self, device: DeviceFacts, half: bool) -> None:
+    def _check_half_wgmma(self, device: DeviceFacts, half: bool) -> None:
         if device.arch != "sm_90a" or not half:
             raise Unsupported(f"warp groups on {device.arch}, or operands that are not of 16 bits")
-        fits = self.tile_m in BOTH_ROWS and self.tile_n in BOTH_COLUMNS
-        fits = fits and not (self.boxes and self.stages > MOST_STAGES_OF_BOXES)
-        if not fits or self.depth != BOTH_DEPTH or self.stages < BOTH_STAGES:
+        fits = self.tile_m in HALF_WGMMA_ROWS and self.tile_n in HALF_WGMMA_COLUMNS
+        fits = fits and not (self.uses_tma and self.stages > MOST_TMA_STAGES)
+        if not fits or self.depth != HALF_WGMMA_DEPTH or self.stages < HALF_WGMMA_STAGES:
             raise Unsupported("tiles that do not divide into the products of warp groups")
 
-    def _check_group(self, device: DeviceFacts) -> None:
-        if device.arch != "sm_90a" or self.group not in (THROUGH_SHARED, THROUGH_REGISTERS):
+    def _check_wgmma(self, device: DeviceFacts) -> None:
+        if device.arch != "sm_90a" or self.is_half_wgmma:
             raise Unsupported(f"warp groups on {device.arch}")
-        fits = self.tile_m in (GROUP_ROWS, MAX_GROUP_ROWS) and self.tile_n in GROUP_COLUMNS
-        fits = fits or (self.direct and WIDER.get(self.tile_n) == self.tile_m)
-        runs = self.run > 0 and self.run % GROUP_DEPTH == 0
-        if not fits or not runs or self.depth != GROUP_DEPTH or self.stages <= self.slots:
+        fits = self.tile_m in (WGMMA_ROWS, MAX_WGMMA_ROWS) and self.tile_n in WGMMA_COLUMNS
+        fits = fits or (self.splits_in_registers and WIDER.get(self.tile_n) == self.tile_m)
+        runs = self.run > 0 and self.run % WGMMA_DEPTH == 0
+        if not fits or not runs or self.depth != WGMMA_DEPTH or self.stages <= self.slots:
             raise Unsupported("tiles that do not divide into the products of warp groups")
 
 

@@ -91,7 +91,7 @@ class GemmWriter:
     device: DeviceFacts
 
     def __post_init__(self) -> None:
-        if self.tiles.boxes:
+        if self.tiles.uses_tma:
             self.gemm = in_batches(self.gemm)
         c = self.gemm
         self.left, self.right = sides_of(c)
@@ -107,7 +107,7 @@ class GemmWriter:
         self.taps = self._taps()
         self.bands = self._bands()
         self.needed = ALL if self.taps is not None else needed_of(self.kernel, self.gemm)
-        self.boxes = [self._boxed(side) for side in (self.left, self.right) if self.tiles.boxes]
+        self.boxes = [self._boxed(side) for side in (self.left, self.right) if self.tiles.uses_tma]
         self.index = "int64_t" if max(*sizes, c.batches * c.m * c.n) >= WIDE else "int"
 
     def _is_readable(self, factor: Factor) -> bool:
@@ -118,7 +118,7 @@ class GemmWriter:
     def _fit_quantized(self) -> None:
         """Has codes copied as wide as tiles allow. Raises Unsupported where a kernel cannot read them."""
         coded = [side for side in (self.left, self.right) if side.factor.is_quantized]
-        if coded and (self.tiles.group or self.tiles.banded):
+        if coded and (self.tiles.is_wgmma or self.tiles.banded):
             raise Unsupported("codes that warp groups read, or of which terms are left out")
         if len(coded) == 2 and any(side.factor.zero for side in coded):
             raise Unsupported(
@@ -232,11 +232,11 @@ class GemmWriter:
         t = self.tiles
         high, wide = (t.tile_n, t.tile_m) if self.output.by_rows else (t.tile_m, t.tile_n)
         stage = self._floats(self.left, t.tile_m)
-        stage += 0 if t.direct else self._floats(self.right, t.tile_n)
+        stage += 0 if t.splits_in_registers else self._floats(self.right, t.tile_n)
         needed = t.stages * stage
-        if t.both:
-            needed += (SWIZZLE_BYTES + BARRIER_BYTES * t.stages * t.boxes) // 4
-        elif t.group:
+        if t.is_half_wgmma:
+            needed += (SWIZZLE_BYTES + BARRIER_BYTES * t.stages * t.uses_tma) // 4
+        elif t.is_wgmma:
             needed += SWIZZLE_BYTES // 4 + t.slots * t.split_floats
         shared = (
             t.warps_k // 2 * t.tile_m * t.tile_n
@@ -248,7 +248,7 @@ class GemmWriter:
         if side.factor.is_quantized:
             lines, length = (rows, depth) if side.along_k else (depth, rows)
             return lines * CODED_PITCH * (ceildiv(length, CODED_PITCH) | 1) // 4
-        if self.tiles.both:
+        if self.tiles.is_half_wgmma:
             return rows * depth // 2
         if self.gemm.is_half:
             lines, length = (rows, depth) if side.along_k else (depth, rows)
@@ -259,7 +259,7 @@ class GemmWriter:
 
     def _pairs(self, side: Side) -> bool:
         """Whether threads read two neighbouring terms at a time; warp groups split what is their B in longer pieces."""
-        return self.tiles.products == 6 and not (self.tiles.group and side is self.right)
+        return self.tiles.products == 6 and not (self.tiles.is_wgmma and side is self.right)
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -290,7 +290,7 @@ class GemmWriter:
     def _text(self, tail: Sequence[str]) -> str:
         c, t = self.gemm, self.tiles
         parameters = self._parameters()
-        for side in (self.left, self.right) if t.boxes else ():
+        for side in (self.left, self.right) if t.uses_tma else ():
             parameters.append(f"const __grid_constant__ ca::tensor_map map_{side.name}")
         threads = t.threads
         kinds = [self._kind(self.left, t.tile_m), self._kind(self.right, t.tile_n)]
@@ -305,15 +305,15 @@ class GemmWriter:
             t.run,
             t.products,
         ]
-        wide_parts = [t.tile_m, t.tile_n, t.stages, t.run, t.products, int(t.direct)]
-        if t.both:
-            kind = "boxed_half_contraction" if t.boxes else "wide_half_contraction"
+        wide_parts = [t.tile_m, t.tile_n, t.stages, t.run, t.products, int(t.splits_in_registers)]
+        if t.is_half_wgmma:
+            kind = "boxed_half_contraction" if t.uses_tma else "wide_half_contraction"
             wide_parts = wide_parts[:3]
         elif c.is_half:
             parts, kind = parts[:-2], "half_contraction"
         else:
-            kind = "relay_contraction" if t.group else "contraction"
-        template = ", ".join([*map(str, wide_parts if t.group else parts), "A", "B"])
+            kind = "relay_contraction" if t.is_wgmma else "contraction"
+        template = ", ".join([*map(str, wide_parts if t.is_wgmma else parts), "A", "B"])
         to = "n * stride + m" if self.output.by_rows else "m * stride + n"
         body = [
             "extern __shared__ __align__(16) unsigned char shared[];",  # as in every kernel of a source
@@ -322,7 +322,7 @@ class GemmWriter:
             f"typedef {kinds[1]} B;",
             *self._place("blockIdx.x", "blockIdx.z"),
             *self._bounds(),
-            *(self._places() if not t.boxes else []),
+            *(self._places() if not t.uses_tma else []),
             f"ca::{kind}<{template}> sums;",
             *self._add(),
             f"constexpr int first_thread = {t.preparing}, own_threads = {threads - t.preparing};",
@@ -413,9 +413,9 @@ class GemmWriter:
             element = STORAGE_TYPES[self._dtype(side.factor.buffer)]
             sizes = f"{rows}, {t.depth}, {along}, {side.vector}, {copying}"
             return f"ca::coded_operand<{element}, {side.factor.zero}, {sizes}>"
-        if t.boxes:
+        if t.uses_tma:
             return f"ca::boxed_operand<{self.element}, {rows}, {along}>"
-        if t.both:
+        if t.is_half_wgmma:
             return (
                 f"ca::wide_half_operand<{self.element}, {rows}, {along}, {side.vector}, {copying}>"
             )
@@ -432,7 +432,7 @@ class GemmWriter:
                 own = f"{start} + {name.upper()}::{own_row}()"
                 return f"ca::gathered(row_{name}({own}), term_{name})"
             term = "k" if self.taps is None else "term_of(k)"
-            if self.gemm.is_half or (side is self.right and self.tiles.direct):
+            if self.gemm.is_half or (side is self.right and self.tiles.splits_in_registers):
                 found = f"find_{name}({start} + x, {term}, there)"
                 return f"[&](int x, int k, bool& there) {{ return {found}; }}"
             place = f"bool there; const auto* const from = find_{side.name}({start} + x, {term}, there);"
@@ -440,7 +440,7 @@ class GemmWriter:
             copied = f"ca::copy_{kind}_if<{side.vector}>(to, from, there);"
             return f"[&]({to}* to, int x, int k) {{ {place} {copied} }}"
 
-        if self.tiles.boxes:
+        if self.tiles.uses_tma:
             copies = [f"  {self._copy_box(0, 'row0')},", f"  {self._copy_box(1, 'column0')});"]
             prepare = ["sums.prepare(memory, first, end,", *copies, "return;"]
             return [
@@ -500,7 +500,7 @@ class GemmWriter:
         """Whether each thread copies elements of one term of a stage only, and a warp's lanes hold all its rows."""
         t, rows = self.tiles, self._tile(side)
         threads = t.preparing or t.threads
-        if self.taps is not None or (side is self.right and t.direct):
+        if self.taps is not None or (side is self.right and t.splits_in_registers):
             return False
         whole = threads % t.depth == 0 and rows * t.depth % threads == 0
         return whole and rows * t.depth // threads <= min(t.depth, 32)

@@ -35,7 +35,7 @@ class GluWriter(GemmWriter):
     buffer: str = ""
 
     def __post_init__(self) -> None:
-        if self.tiles.boxes:
+        if self.tiles.uses_tma:
             raise Unsupported("boxes of an operand whose columns are numbered by parts")
         if self.tiles.banded:
             raise Unsupported("terms left out of a sum whose parts are combined in its tile")

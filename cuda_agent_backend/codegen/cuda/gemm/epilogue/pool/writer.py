@@ -34,7 +34,7 @@ class PoolEpilogueWriter(GemmWriter):
     buffer: str = ""
 
     def __post_init__(self) -> None:
-        if self.tiles.boxes:
+        if self.tiles.uses_tma:
             raise Unsupported("boxes of an operand whose rows are numbered by windows")
         if self.tiles.split != 1 or self.tiles.last_wave:
             raise Unsupported("a split sum that is pooled in its tile")

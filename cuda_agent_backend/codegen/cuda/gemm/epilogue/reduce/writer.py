@@ -54,7 +54,7 @@ class ReduceEpilogueWriter(GemmWriter):
     directions: tuple[Direction, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.tiles.boxes and in_batches(self.gemm) != self.gemm:
+        if self.tiles.uses_tma and in_batches(self.gemm) != self.gemm:
             raise Unsupported("boxes of an operand whose reduced loops lie apart")
         if self.tiles.split != 1 or self.tiles.last_wave:
             raise Unsupported("a split sum that is reduced in its tile")

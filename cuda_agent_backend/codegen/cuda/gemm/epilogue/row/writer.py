@@ -64,7 +64,7 @@ class RowEpilogueWriter(GemmWriter):
     _rows: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        if self.tiles.boxes and in_batches(self.gemm) != self.gemm:
+        if self.tiles.uses_tma and in_batches(self.gemm) != self.gemm:
             raise Unsupported("boxes of an operand whose rows lie apart")
         if self.tiles.split != 1 or self.tiles.last_wave:
             raise Unsupported("a split sum whose rows are done in its tile")
