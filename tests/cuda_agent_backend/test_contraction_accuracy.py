@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from cuda_agent_backend.codegen.cuda.gemm.schedules import WARP_RUNS, WGMMA_RUNS, runs_for
+from cuda_agent_backend.codegen.cuda.gemm.candidates import WARP_RUNS, WGMMA_RUNS, runs_for
 from cuda_agent_backend.codegen.cuda.gemm.tiles import WGMMA_DEPTH
 from sandbox.accuracy.compare import RMS_MULTIPLE
 

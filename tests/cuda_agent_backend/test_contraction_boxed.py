@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from cuda_agent_backend.codegen.cuda import generate as cuda
 from cuda_agent_backend.codegen.cuda.gemm import tma_boxes as cuda_boxes
-from cuda_agent_backend.codegen.cuda.gemm.schedules import TMA_TILES
+from cuda_agent_backend.codegen.cuda.gemm.candidates import TMA_TILES
 from cuda_agent_backend.codegen.cuda.gemm.tiles import MainLoop
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.schedule import Schedule

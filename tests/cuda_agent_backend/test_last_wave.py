@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cuda_agent_backend.codegen.cuda import generate as cuda
-from cuda_agent_backend.codegen.cuda.gemm.schedules import TILES as WARP_TILES
+from cuda_agent_backend.codegen.cuda.gemm.candidates import TILES as WARP_TILES
 from cuda_agent_backend.codegen.cuda.gemm.tail_wave import TailWave, best_tail_wave, tail_wave_of
 from cuda_agent_backend.codegen.cuda.gemm.tiles import Tiles
 from cuda_agent_backend.codegen.ir.failure import Unsupported

@@ -8,9 +8,9 @@ from cuda_agent_backend.codegen.cuda.common.parts import Emitted
 from cuda_agent_backend.codegen.cuda.family import Joined, JoinFamily, Order, Parameters
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.glu.dual_gemm import match_glu_or_dual_gemm
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.glu.match import GluMatch
+from cuda_agent_backend.codegen.cuda.gemm.epilogue.glu.schedules import glu_schedules
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.glu.writer import SKETCH, emit_glu
 from cuda_agent_backend.codegen.cuda.gemm.family import gemm_headers
-from cuda_agent_backend.codegen.cuda.gemm.schedules import glu_schedules
 from cuda_agent_backend.codegen.cuda.gemm.tiles import Tiles
 from cuda_agent_backend.codegen.cuda.gemm.writer import SKETCH as GEMM
 from cuda_agent_backend.codegen.ir.device import DeviceFacts

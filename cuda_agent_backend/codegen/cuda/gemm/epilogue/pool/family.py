@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted
 from cuda_agent_backend.codegen.cuda.family import Joined, JoinFamily, Order, Parameters
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.pool.match import PoolMatch, match_pool
+from cuda_agent_backend.codegen.cuda.gemm.epilogue.pool.schedules import pool_schedules
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.pool.writer import SKETCH, emit_pool_epilogue
 from cuda_agent_backend.codegen.cuda.gemm.family import gemm_headers
-from cuda_agent_backend.codegen.cuda.gemm.schedules import pool_schedules
 from cuda_agent_backend.codegen.cuda.gemm.tiles import Tiles
 from cuda_agent_backend.codegen.cuda.gemm.writer import SKETCH as GEMM
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
