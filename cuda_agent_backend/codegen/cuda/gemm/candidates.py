@@ -16,6 +16,7 @@ from cuda_agent_backend.codegen.cuda.gemm.aligned_operands import (
 from cuda_agent_backend.codegen.cuda.gemm.estimate import (
     blocks_of,
 )
+from cuda_agent_backend.codegen.cuda.gemm.facts import MAX_BATCHES
 from cuda_agent_backend.codegen.cuda.gemm.operands import Side
 from cuda_agent_backend.codegen.cuda.gemm.tiles import (
     HALF_WGMMA_DEPTH,
@@ -26,7 +27,6 @@ from cuda_agent_backend.codegen.cuda.gemm.tiles import (
     Tiles,
 )
 from cuda_agent_backend.codegen.cuda.gemm.tma_boxes import in_batches, tma_boxes_of
-from cuda_agent_backend.codegen.cuda.gemm.writer import MAX_BATCHES
 from cuda_agent_backend.codegen.ir.device import DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 

@@ -29,12 +29,13 @@ from cuda_agent_backend.codegen.cuda.gemm.estimate import (
     seconds_of,
     waves_of,
 )
+from cuda_agent_backend.codegen.cuda.gemm.facts import MAX_BATCHES
 from cuda_agent_backend.codegen.cuda.gemm.tail_split import writer_of
 from cuda_agent_backend.codegen.cuda.gemm.tail_wave import best_tail_wave
 from cuda_agent_backend.codegen.cuda.gemm.tiles import (
     Tiles,
 )
-from cuda_agent_backend.codegen.cuda.gemm.writer import MAX_BATCHES, SKETCH, GemmWriter
+from cuda_agent_backend.codegen.cuda.gemm.writer import SKETCH, GemmWriter
 from cuda_agent_backend.codegen.ir.device import DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.kernel import Kernel

@@ -22,9 +22,11 @@ from cuda_agent_backend.codegen.cuda.common.access import is_aligned
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted, parameters_of, temporary
 from cuda_agent_backend.codegen.cuda.common.text import decompose, indented
 from cuda_agent_backend.codegen.cuda.conv.halo.match import Halo, halo_of
+from cuda_agent_backend.codegen.cuda.gemm.facts import MAX_BATCHES
+from cuda_agent_backend.codegen.cuda.gemm.lines import mask_lines
 from cuda_agent_backend.codegen.cuda.gemm.operands import Output
 from cuda_agent_backend.codegen.cuda.gemm.tiles import Tiles
-from cuda_agent_backend.codegen.cuda.gemm.writer import MAX_BATCHES, GemmWriter, mask_lines
+from cuda_agent_backend.codegen.cuda.gemm.writer import GemmWriter
 from cuda_agent_backend.codegen.ir.device import MAX_THREADS, DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.indices import coefficient

@@ -22,8 +22,8 @@ from cuda_agent_backend.codegen.cuda.common.parts import (
     parameters_of,
 )
 from cuda_agent_backend.codegen.cuda.common.text import decompose, indented
+from cuda_agent_backend.codegen.cuda.gemm.lines import find_lines, tail_lines
 from cuda_agent_backend.codegen.cuda.gemm.operands import Output, Side, output_of, side_of
-from cuda_agent_backend.codegen.cuda.gemm.writer import find_lines, tail_lines
 from cuda_agent_backend.codegen.ir.device import MAX_THREADS, WARP, DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
 from cuda_agent_backend.codegen.ir.kernel import Kernel

@@ -14,9 +14,10 @@ from cuda_agent_backend.codegen.cuda.common.access import LanePrinter, local_rea
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted, local_types
 from cuda_agent_backend.codegen.cuda.common.text import decompose, indented
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.pool.match import PoolMatch
+from cuda_agent_backend.codegen.cuda.gemm.lines import tail_lines
 from cuda_agent_backend.codegen.cuda.gemm.operands import Output, output_of
 from cuda_agent_backend.codegen.cuda.gemm.tiles import Tiles, read_tiles
-from cuda_agent_backend.codegen.cuda.gemm.writer import GemmWriter, tail_lines
+from cuda_agent_backend.codegen.cuda.gemm.writer import GemmWriter
 from cuda_agent_backend.codegen.ir.banded import ALL
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.failure import Unsupported

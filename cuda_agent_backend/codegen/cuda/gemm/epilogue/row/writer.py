@@ -18,10 +18,11 @@ from cuda_agent_backend.codegen.analysis.gemm import points
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted
 from cuda_agent_backend.codegen.cuda.common.text import decompose, indented
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.row.match import RowMatch
+from cuda_agent_backend.codegen.cuda.gemm.lines import tail_lines
 from cuda_agent_backend.codegen.cuda.gemm.operands import Output
 from cuda_agent_backend.codegen.cuda.gemm.tiles import Tiles, read_tiles
 from cuda_agent_backend.codegen.cuda.gemm.tma_boxes import in_batches
-from cuda_agent_backend.codegen.cuda.gemm.writer import GemmWriter, tail_lines
+from cuda_agent_backend.codegen.cuda.gemm.writer import GemmWriter
 from cuda_agent_backend.codegen.cuda.rows.layout import Layout
 from cuda_agent_backend.codegen.cuda.rows.program import RowProgram
 from cuda_agent_backend.codegen.cuda.rows.row_writer import RowWriter
