@@ -14,6 +14,20 @@ from cuda_agent_backend.codegen.cuda.gemm.banded import (
 from cuda_agent_backend.codegen.cuda.gemm.facts import GemmFacts
 from cuda_agent_backend.codegen.cuda.gemm.lines import find_lines, mask_lines
 from cuda_agent_backend.codegen.cuda.gemm.operands import Gather, Side, gather_of
+from cuda_agent_backend.codegen.cuda.gemm.templates import (
+    HalfOperand,
+    HalfWarpMma,
+    HalfWgmma,
+    Operand,
+    QuantizedOperand,
+    SplitWgmma,
+    Template,
+    TmaOperand,
+    TmaWgmma,
+    WarpMma,
+    WarpTile,
+    WgmmaOperand,
+)
 from cuda_agent_backend.codegen.ir.device import ceildiv
 from cuda_agent_backend.codegen.ir.printer import STORAGE_TYPES, c_index
 from cuda_agent_backend.codegen.ir.ssa import Body
@@ -89,24 +103,48 @@ class MainLoopWriter(GemmFacts):
             return str(ceildiv(ceildiv(int(terms), step), parts) * step)
         return f"({terms} + {step * parts - 1}) / {step * parts} * {step}"
 
-    def _kind(self, side: Side, rows: int) -> str:
+    @property
+    def _sums(self) -> Template:
+        """The type that multiplies and adds up."""
         t = self.tiles
-        along, pairs = (str(flag).lower() for flag in (side.along_k, self._pairs(side)))
+        if t.is_half_wgmma:
+            kind = TmaWgmma if t.uses_tma else HalfWgmma
+            return kind(block_m=t.tile_m, block_n=t.tile_n, stages=t.stages)
+        if t.is_wgmma:
+            return SplitWgmma(
+                block_m=t.tile_m,
+                block_n=t.tile_n,
+                stages=t.stages,
+                run=t.run,
+                products=t.products,
+                in_registers=int(t.splits_in_registers),
+            )
+        tile = WarpTile(
+            block_m=t.tile_m,
+            block_n=t.tile_n,
+            depth=t.depth,
+            warp_m=t.warp_m,
+            warp_n=t.warp_n,
+            warps_k=t.warps_k,
+            stages=t.stages,
+        )
+        return HalfWarpMma(tile) if self.gemm.is_half else WarpMma(tile, t.run, t.products)
+
+    def _operand(self, side: Side) -> Template:
+        """The type of an operand in shared memory."""
+        t, rows, along = self.tiles, self._tile(side), side.along_k
         copying = t.preparing or t.threads
         if side.factor.is_quantized:
             element = STORAGE_TYPES[self._dtype(side.factor.buffer)]
-            sizes = f"{rows}, {t.depth}, {along}, {side.vector}, {copying}"
-            return f"ca::coded_operand<{element}, {side.factor.zero}, {sizes}>"
+            zero = side.factor.zero
+            return QuantizedOperand(element, zero, rows, t.depth, along, side.vector, copying)
         if t.uses_tma:
-            return f"ca::boxed_operand<{self.element}, {rows}, {along}>"
+            return TmaOperand(self.element, rows, along)
         if t.is_half_wgmma:
-            return (
-                f"ca::wide_half_operand<{self.element}, {rows}, {along}, {side.vector}, {copying}>"
-            )
+            return WgmmaOperand(self.element, rows, along, side.vector, copying)
         if self.gemm.is_half:
-            sizes = f"{rows}, {t.depth}, {along}, {side.vector}, {copying}"
-            return f"ca::half_operand<{self.element}, {sizes}>"
-        return f"ca::operand<{rows}, {t.depth}, {along}, {side.vector}, {copying}, {pairs}>"
+            return HalfOperand(self.element, rows, t.depth, along, side.vector, copying)
+        return Operand(rows, t.depth, along, side.vector, copying, self._pairs(side))
 
     def _add(self) -> list[str]:
         def copy(side: Side, start: str) -> str:

@@ -90,42 +90,21 @@ class GemmWriter(MainLoopWriter, ResultsWriter):
         return Launch(self.name, blocks, (self.tiles.threads, 1, 1), self.shared_bytes, arguments)
 
     def _text(self, tail: Sequence[str]) -> str:
-        c, t = self.gemm, self.tiles
+        t = self.tiles
         parameters = self._parameters()
         for side in (self.left, self.right) if t.uses_tma else ():
             parameters.append(f"const __grid_constant__ ca::tensor_map map_{side.name}")
         threads = t.threads
-        kinds = [self._kind(self.left, t.tile_m), self._kind(self.right, t.tile_n)]
-        parts = [
-            t.tile_m,
-            t.tile_n,
-            t.depth,
-            t.warp_m,
-            t.warp_n,
-            t.warps_k,
-            t.stages,
-            t.run,
-            t.products,
-        ]
-        wide_parts = [t.tile_m, t.tile_n, t.stages, t.run, t.products, int(t.splits_in_registers)]
-        if t.is_half_wgmma:
-            kind = "boxed_half_contraction" if t.uses_tma else "wide_half_contraction"
-            wide_parts = wide_parts[:3]
-        elif c.is_half:
-            parts, kind = parts[:-2], "half_contraction"
-        else:
-            kind = "relay_contraction" if t.is_wgmma else "contraction"
-        template = ", ".join([*map(str, wide_parts if t.is_wgmma else parts), "A", "B"])
         to = "n * stride + m" if self.output.by_rows else "m * stride + n"
         body = [
             "extern __shared__ __align__(16) unsigned char shared[];",  # as in every kernel of a source
             "float* const memory = reinterpret_cast<float*>(shared);",
-            f"typedef {kinds[0]} A;",
-            f"typedef {kinds[1]} B;",
+            f"typedef {self._operand(self.left)} A;",
+            f"typedef {self._operand(self.right)} B;",
             *self._place("blockIdx.x", "blockIdx.z"),
             *self._bounds(),
             *(self._places() if not t.uses_tma else []),
-            f"ca::{kind}<{template}> sums;",
+            f"{self._sums} sums;",
             *self._add(),
             f"constexpr int first_thread = {t.preparing}, own_threads = {threads - t.preparing};",
             f"constexpr int stride = {(t.tile_m if self.output.by_rows else t.tile_n) + 4};",

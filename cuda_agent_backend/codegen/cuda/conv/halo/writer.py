@@ -25,6 +25,7 @@ from cuda_agent_backend.codegen.cuda.conv.halo.match import Halo, halo_of
 from cuda_agent_backend.codegen.cuda.gemm.facts import MAX_BATCHES
 from cuda_agent_backend.codegen.cuda.gemm.lines import mask_lines
 from cuda_agent_backend.codegen.cuda.gemm.operands import Output
+from cuda_agent_backend.codegen.cuda.gemm.templates import HaloConvolution, HaloTile, Template
 from cuda_agent_backend.codegen.cuda.gemm.tiles import Tiles
 from cuda_agent_backend.codegen.cuda.gemm.writer import GemmWriter
 from cuda_agent_backend.codegen.ir.device import MAX_THREADS, DeviceFacts, ceildiv
@@ -210,7 +211,7 @@ class HaloWriter(GemmWriter):
             *self._distance_of_tap(),
             *self._find(self.left, c.m),
             *self._find(self.right, c.n),
-            f"ca::{self._sums} sums;",
+            f"{self._sums} sums;",
             f"sums.add(memory, m_{left.buffer}, {apart}, {weights}, place, window, behind);",
             f"constexpr int first_thread = 0, own_threads = {t.threads};",
             f"constexpr int stride = {(rows if self.output.by_rows else columns) + 4};",
@@ -229,15 +230,22 @@ class HaloWriter(GemmWriter):
         return str(self.tiles.threads)
 
     @property
-    def _sizes(self) -> tuple[int, ...]:
-        t = self.tiles
-        return t.tile_m, t.tile_n, t.warp_m, t.warp_n, self.positions, self.halo.channel[1]
+    def _sums(self) -> Template:
+        """The type that multiplies and adds up."""
+        taps, near, parts = self.halo.tap_count, self._near, self.parts
+        return HaloConvolution(self._tile_of_positions, taps=taps, near=near, parts=parts)
 
     @property
-    def _sums(self) -> str:
-        """The type that adds up."""
-        sizes = (*self._sizes, self.halo.tap_count, self._near, self.parts)
-        return f"halo_contraction<{', '.join(map(str, sizes))}>"
+    def _tile_of_positions(self) -> HaloTile:
+        t = self.tiles
+        return HaloTile(
+            tile_m=t.tile_m,
+            tile_n=t.tile_n,
+            warp_m=t.warp_m,
+            warp_n=t.warp_n,
+            positions=self.positions,
+            channels=self.halo.channel[1],
+        )
 
     def _stored(self, tail: Sequence[str]) -> list[str]:
         return [

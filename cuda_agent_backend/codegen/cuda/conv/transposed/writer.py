@@ -24,6 +24,7 @@ from cuda_agent_backend.codegen.cuda.conv.halo.writer import (
 from cuda_agent_backend.codegen.cuda.conv.transposed.match import SubPixelPhases, phases_of
 from cuda_agent_backend.codegen.cuda.gemm.filter_taps import FilterTaps
 from cuda_agent_backend.codegen.cuda.gemm.operands import Output
+from cuda_agent_backend.codegen.cuda.gemm.templates import SubPixelConvolution, Template
 from cuda_agent_backend.codegen.cuda.gemm.tiles import REGISTERS
 from cuda_agent_backend.codegen.ir.device import DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.ir.failure import Unsupported
@@ -142,9 +143,9 @@ class SubPixelWriter(HaloWriter):
         return f"{t.threads}, {blocks}" if blocks > 1 else str(t.threads)
 
     @property
-    def _sums(self) -> str:
-        sizes = ", ".join(map(str, self._sizes))
-        return f"phased_contraction<{sizes}, {self._table}, {self._near}, {self.parts}>"
+    def _sums(self) -> Template:
+        visits, near, parts = self._table, self._near, self.parts
+        return SubPixelConvolution(self._tile_of_positions, visits=visits, near=near, parts=parts)
 
     def _stored(self, tail: Sequence[str]) -> list[str]:
         """Part by part, as shared memory does not hold the results of all phases."""
