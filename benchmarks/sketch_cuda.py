@@ -160,7 +160,7 @@ def lower_case(case: Subject) -> Any:
 
     from cuda_agent_backend.codegen.cuda import generate as cuda
     from cuda_agent_backend.codegen.lowering.lower import lower_graph
-    from cuda_agent_backend.codegen.transform.scan_order import grouped
+    from cuda_agent_backend.codegen.transform.scan_order import kernels_of
     from sandbox.task.specs import TensorSpec
 
     def spec(t: Tensor) -> TensorSpec:
@@ -174,7 +174,7 @@ def lower_case(case: Subject) -> Any:
     outputs = tuple(spec(n.meta["val"]) for n in results)
     with inductor_config.patch(comprehensive_padding=False):
         region = lower_graph(_Traced(tuple(spec(t) for t in inputs), outputs), module)  # type: ignore[arg-type]
-    return region, grouped(region, lambda kernel: cuda.fits(kernel, region))
+    return region, kernels_of(region, lambda kernel: cuda.fits(kernel, region))
 
 
 def build(case: Subject, folder: Path, most: int, tf32: bool) -> Built:

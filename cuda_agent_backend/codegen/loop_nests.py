@@ -20,8 +20,8 @@ from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from cuda_agent_backend.codegen.lowering.lower import lower
 from cuda_agent_backend.codegen.registry import LIBRARY
-from cuda_agent_backend.codegen.transform.hoist_scale import unscaled
-from cuda_agent_backend.codegen.transform.scan_order import grouped
+from cuda_agent_backend.codegen.transform.hoist_scale import with_scale_hoisted
+from cuda_agent_backend.codegen.transform.scan_order import kernels_of
 from sandbox.plan.check import MAX_BUFFERS
 from sandbox.plan.plan import Plan
 from sandbox.task.task import Task
@@ -157,9 +157,9 @@ GENERATOR: Generator = _OfLoopNests()
 
 def _kernels(region: LoweredRegion, target: str, across: bool) -> tuple[Kernel, ...]:
     """As `grouped`; what is too many buffers is said here, before any schedule is written out."""
-    kernels = grouped(region, partial(_fits, region, target), across)
+    kernels = kernels_of(region, partial(_fits, region, target), across)
     if target == "cuda":
-        kernels = tuple(map(unscaled, kernels))
+        kernels = tuple(map(with_scale_hoisted, kernels))
     if len([*region.inputs, *region.outputs, *temporaries(region, kernels)]) > MAX_BUFFERS:
         raise Unsupported(f"more than {MAX_BUFFERS} buffers")
     return kernels

@@ -1,8 +1,8 @@
-"""Rows mixed by weights that are scores: two products of batches of matrices, pointwise work between, no softmax.
+"""Back-to-back matrix products: ``f(Q K^T) V`` with pointwise work ``f`` between them, and no softmax.
 
 ``end(weigh(Q K^T) V, rows)``, where ``weigh`` makes a weight of a score and its place, of what is given for places, and
 ``end`` a result of what is mixed, its place and, where it is read, the sum of each row's weights. As with attention
-that is taken apart (`composed`) the scores are in memory each time; here all of it is found, in a graph or in a task.
+that is written out (`sdpa`), the scores would go through memory; here all of it is found, in a graph or in a task.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ PRODUCTS = (torch.ops.aten.bmm.default, torch.ops.aten.mm.default)
 
 
 @dataclass(frozen=True)
-class Mixed:
+class BackToBack:
     """``inner``: the nodes that nothing else needs, but for ``last``, which makes the result.
 
     product: the scores. weights: what is made of them, as the second product ``mixing`` reads it. sums: of the weights'
@@ -112,7 +112,7 @@ class Mixed:
     value: Operand
 
 
-def mixed(mixing: Node, whole: bool) -> Mixed | None:
+def back_to_back_of(mixing: Node, whole: bool) -> BackToBack | None:
     """The rows that a product mixes by weights that are scores.
 
     whole: there is nothing else in its graph, so that what several of its nodes read is its own.
@@ -367,7 +367,7 @@ def _source(node: Node, whole: bool) -> _Source | None:
 
 def _formed(
     own: set[Node], last: Node, between: _Between, sums: tuple[Node, ...], parts: list[Matrices]
-) -> Mixed | None:
+) -> BackToBack | None:
     """Where there is a kernel for it, and it pays."""
     query, key, value = parts[0], parts[1].transposed, parts[2]
     *batch, queries, keys = between.shape
@@ -388,7 +388,7 @@ def _formed(
         k, v = (head_steps(m.batch, batches, heads, group) for m in (key, value))
         if q is None or k is None or v is None:
             continue
-        return Mixed(
+        return BackToBack(
             frozenset(own - {last}), last, between.product, between.mixing.args[0], between.mixing, sums,  # type: ignore[arg-type]
             batches, heads, heads // group, queries, keys, size, width,
             query.operand(q), key.operand(k), value.operand(v),

@@ -4,7 +4,7 @@ Inductor copies an operand that a library does not take as it lies, and pads ima
 copied where it is, so such a copy belongs to the region of the product, to each one's where there are several: like a
 constant it is no part of any other region, and nothing of it exists in memory.
 
-So do masks that leave a triangle of an operand (`triangular`): a product that knows of the zeros leaves terms out.
+So do masks that leave a triangle of an operand (`masked_operands`): a product that knows of the zeros leaves terms out.
 """
 
 from __future__ import annotations

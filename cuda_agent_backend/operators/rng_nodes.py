@@ -14,7 +14,7 @@ from torch.fx import Node
 from cuda_agent_backend.operators.kinds import Kind
 
 
-def drawn(
+def rng_nodes_of(
     nodes: Iterable[Node], kinds: Mapping[Node, Kind], fusible: Callable[[Node], bool]
 ) -> set[Node]:
     """Random numbers that nothing fusible decides, and what is made of them and constants as long as elements do not

@@ -1,10 +1,11 @@
-"""Attention that torch has taken apart: two products of batches of matrices, and a softmax between them.
+"""Attention that is written out: two products of batches of matrices, and a softmax between them.
 
-Where no kernel of a library takes the arguments, as in float32 with heads of keys and values that several heads of
-queries share, torch scales queries and keys, copies what is shared, multiplies, adds a mask, softens (with zeros for a
-row that is minus infinity throughout) and multiplies again, the scores in memory each time. Here that is found again,
-in a graph or in a task; what is copied or scaled is looked through. Models that are written by hand do the same, and
-fill the scores of hidden keys with a number instead of adding a mask, or bound scores by a hyperbolic tangent first.
+Torch itself writes it out where no kernel of a library takes the arguments, as in float32 with heads of keys and values
+that several heads of queries share. It scales queries and keys, copies what is shared, multiplies, adds a mask, takes
+the softmax (with zeros for a row that is minus infinity throughout) and multiplies again, the scores in memory each
+time. Here that is found again, in a graph or in a task; what is copied or scaled is looked through. Models that are
+written by hand do the same, and fill the scores of hidden keys with a number instead of adding a mask, or bound scores
+by a hyperbolic tangent first.
 
 Of products in half precision the softmax is mostly one of float32, and scores may be brought to that earlier: such
 changes of the dtype are looked through, as what lies between the products is not in memory any more, nor rounded.
@@ -71,7 +72,7 @@ class Operand:
 
 
 @dataclass(frozen=True)
-class Composed:
+class Sdpa:
     """An attention. ``inner``: the nodes that nothing else needs, but for the last one, which makes the result.
 
     dtype: of both products. guarded: a row of masked keys is 0, and not NaN. early: the part of the scale that operands
@@ -220,7 +221,7 @@ class _Hidden:
     hides: bool
 
 
-def composed(last: Node, whole: bool) -> Composed | None:
+def sdpa_of(last: Node, whole: bool) -> Sdpa | None:
     """The attention whose result ``last`` is.
 
     whole: there is nothing else in its graph, so that what several of its nodes read is its own.
@@ -404,7 +405,7 @@ def _hidden(node: Node, dtype: torch.dtype) -> tuple[_Hidden | None, Node | None
     return _Hidden(mask, rounded, hides), scores
 
 
-def _formed(query: Matrices, key: Matrices, value: Matrices, scores: _Scores) -> Composed | None:
+def _formed(query: Matrices, key: Matrices, value: Matrices, scores: _Scores) -> Sdpa | None:
     """The attention but for its scale, its guard and its nodes."""
     count, queries, keys = shape_of(scores.product)
     size = length(query.columns)
@@ -425,7 +426,7 @@ def _formed(query: Matrices, key: Matrices, value: Matrices, scores: _Scores) ->
         if q is None or k is None or v is None or added is None:
             continue
         heads = count // batches
-        return Composed(
+        return Sdpa(
             frozenset(), dtype_of(scores.product), batches, heads, heads // group,
             queries, keys, size, 1.0, 1.0, causal, False,
             query.operand(q), key.operand(k), value.operand(v), None if mask is None else mask.operand(added),

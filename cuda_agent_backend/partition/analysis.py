@@ -8,15 +8,15 @@ import torch
 from torch.fx import Graph, Node
 
 from cuda_agent_backend.graph.convolution_grad import is_gradient
-from cuda_agent_backend.operators.back_to_back import Mixed, mixed
+from cuda_agent_backend.operators.back_to_back import BackToBack, back_to_back_of
 from cuda_agent_backend.operators.copies import read_through
 from cuda_agent_backend.operators.kinds import (
     Kind,
     kind_of,
     kind_of_lasting,
 )
-from cuda_agent_backend.operators.rng_nodes import drawn
-from cuda_agent_backend.operators.sdpa import Composed, composed
+from cuda_agent_backend.operators.rng_nodes import rng_nodes_of
+from cuda_agent_backend.operators.sdpa import Sdpa, sdpa_of
 from cuda_agent_backend.partition.dequantize import dequantized_operands
 from cuda_agent_backend.partition.node_values import (
     device_of,
@@ -59,7 +59,7 @@ class Analysis:
         self.shared = self._shared()
         self.level = self._levels()
         self._move_up()
-        self.random = drawn(self.nodes, self.kinds, self.fusible)
+        self.random = rng_nodes_of(self.nodes, self.kinds, self.fusible)
         inner = (n for n in self.nodes if self.fusible(n) and n not in self.random)
         self.members = self.without_fringe(inner)
 
@@ -115,17 +115,17 @@ class Analysis:
             backward, within, scaled, sent, dequantized_operands(self.nodes, self.kinds)
         )
 
-    def _written_out_attentions(self) -> dict[Node, Composed | Mixed]:
+    def _written_out_attentions(self) -> dict[Node, Sdpa | BackToBack]:
         """The attentions of cuda that torch has taken apart, and others like them without a softmax, by the node that
         makes their result."""
         if self._mutates_within():
             return {}
-        known: dict[Node, Composed | Mixed] = {}
+        known: dict[Node, Sdpa | BackToBack] = {}
         for node in self._products_on_cuda():
-            if (attention := composed(node, whole=False)) is not None:
+            if (attention := sdpa_of(node, whole=False)) is not None:
                 self._claim(known, node, attention)
         for node in self._products_on_cuda():
-            found = mixed(node, whole=False)
+            found = back_to_back_of(node, whole=False)
             if found is not None and not self._overlaps(known, found):
                 self._claim(known, found.last, found)
         return known
@@ -136,7 +136,7 @@ class Analysis:
         ]
 
     def _claim(
-        self, known: dict[Node, Composed | Mixed], node: Node, found: Composed | Mixed
+        self, known: dict[Node, Sdpa | BackToBack], node: Node, found: Sdpa | BackToBack
     ) -> None:
         """Take a written-out attention for one operator."""
         known[node] = found
@@ -144,7 +144,7 @@ class Analysis:
         # no product that copies are read through for
         self.kinds |= {n: Kind.COMPUTE for n in found.inner if self.kinds[n] is Kind.PRODUCT}
 
-    def _overlaps(self, known: dict[Node, Composed | Mixed], found: Mixed) -> bool:
+    def _overlaps(self, known: dict[Node, Sdpa | BackToBack], found: BackToBack) -> bool:
         """Whether a part of it is another one's."""
         own = {found.last, *found.inner}
         return any(last in own or not own.isdisjoint(o.inner) for last, o in known.items())

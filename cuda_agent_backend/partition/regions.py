@@ -27,7 +27,7 @@ from torch.fx import Graph, Node
 
 from cuda_agent_backend.operators.kinds import Kind
 from cuda_agent_backend.operators.scatters import VIEWS_OF_AN_INDEX, scatter_operands
-from cuda_agent_backend.operators.sdpa import Composed
+from cuda_agent_backend.operators.sdpa import Sdpa
 from cuda_agent_backend.partition.analysis import SINGLE_OPERATORS, Analysis
 from cuda_agent_backend.partition.node_values import (
     device_of,
@@ -165,7 +165,7 @@ def _with_shared(part: list[Node], analysis: Analysis) -> list[Node]:
     attention reads."""
     found = set(part)
     attentions = (analysis.attentions.get(node) for node in part)
-    masks = {a.mask.node for a in attentions if isinstance(a, Composed) and a.mask is not None}
+    masks = {a.mask.node for a in attentions if isinstance(a, Sdpa) and a.mask is not None}
     waiting = list(part)
     while waiting:
         for read in waiting.pop().all_input_nodes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -14,3 +15,14 @@ def plain_layouts() -> Iterator[None]:
 
     with config.patch(comprehensive_padding=False):
         yield
+
+
+@pytest.fixture(autouse=True)
+def no_bugs_of_the_generator(request: pytest.FixtureRequest) -> Iterator[None]:
+    """No test passes in which the code generator met a bug, which a model would only not notice."""
+    yield
+    bugs = sys.modules.get("cuda_agent_backend.codegen.bugs")
+    found = bugs.found() if bugs else {}
+    if bugs:
+        bugs.forget()
+    assert not found, list(found)

@@ -25,7 +25,7 @@ from cuda_agent_backend.codegen.cuda.attention.linear.writer import CudaLinearAt
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.failure import NotCovered
 from cuda_agent_backend.graph.canonical import Canonical, canonical
-from cuda_agent_backend.operators.back_to_back import mixed
+from cuda_agent_backend.operators.back_to_back import back_to_back_of
 from cuda_agent_backend.partition.region import Region
 from cuda_agent_backend.partition.regions import partition
 from cuda_agent_backend.rewrite.vanishing import vanishes
@@ -509,7 +509,7 @@ def test_work_of_any_length_before_a_product_is_looked_at() -> None:
     sys.setrecursionlimit(len(inspect.stack(0)) + 250)
     try:
         product = next(n for n in graph.nodes if n.target == torch.ops.aten.mm.default)
-        assert mixed(product, whole=False) is None
+        assert back_to_back_of(product, whole=False) is None
     finally:
         sys.setrecursionlimit(limit)
 

@@ -14,7 +14,7 @@ from cuda_agent_backend.codegen.analysis.gemm import gemm_of
 from cuda_agent_backend.codegen.cuda import generate as cuda
 from cuda_agent_backend.codegen.lowering.lower import lower
 from cuda_agent_backend.codegen.transform.fusion import group
-from cuda_agent_backend.codegen.transform.hoist_scale import unscaled
+from cuda_agent_backend.codegen.transform.hoist_scale import with_scale_hoisted
 
 DEVICE = cuda.DeviceFacts()
 
@@ -37,21 +37,21 @@ def scaled(left: float, right: float | None = None, size: float = 1.0) -> Sample
 )
 def test_moderate_factors_scale_the_results(left: float, right: float | None) -> None:
     region = lower(scaled(left, right).task)
-    (kernel,) = map(unscaled, group(region))
+    (kernel,) = map(with_scale_hoisted, group(region))
     assert gemm_of(kernel) is not None
     assert len(kernel.stages) == 2
 
 
 @pytest.mark.parametrize(("left", "right"), [(0.001, None), (-0.3, 0.7), (2.0**-20, None)])
 def test_factors_below_one_are_part_of_the_operand(left: float, right: float | None) -> None:
-    (kernel,) = map(unscaled, group(lower(scaled(left, right).task)))
+    (kernel,) = map(with_scale_hoisted, group(lower(scaled(left, right).task)))
     found = gemm_of(kernel)
     assert found is not None and found.constant == left * (right or 1.0)
     assert len(kernel.stages) == 1
 
 
 def test_of_two_factors_that_below_one_stays() -> None:
-    (kernel,) = map(unscaled, group(lower(scaled(-3.0, 0.7).task)))
+    (kernel,) = map(with_scale_hoisted, group(lower(scaled(-3.0, 0.7).task)))
     found = gemm_of(kernel)
     assert found is not None and found.constant == 0.7
     assert len(kernel.stages) == 2
@@ -72,7 +72,7 @@ def test_of_two_factors_that_below_one_stays() -> None:
 def test_other_factors_stay_with_their_operands(left: float, right: float | None) -> None:
     region = lower(scaled(left, right).task)
     kernels = group(region)
-    assert tuple(map(unscaled, kernels)) == kernels
+    assert tuple(map(with_scale_hoisted, kernels)) == kernels
 
 
 def test_factors_whose_product_vanishes_are_as_in_eager(tmp_path: Path) -> None:

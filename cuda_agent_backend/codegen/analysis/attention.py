@@ -1,4 +1,7 @@
-"""Scaled dot-product attention among the tasks: recognised as one operator, for it is no loop nest that pays."""
+"""Tasks that are a scaled dot-product attention, as one operator of torch or written out.
+
+Such a task is matched as a whole: as loop nests its scores would go through memory.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from cuda_agent_backend.codegen.ir.failure import Unsupported
+from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported, attempt
 from cuda_agent_backend.graph.strides import reshaped, single, steps_of
 from cuda_agent_backend.operators.attention import ATTENTION, SQUARE_WHERE_CAUSAL
-from cuda_agent_backend.operators.sdpa import composed
+from cuda_agent_backend.operators.sdpa import sdpa_of
 from sandbox.graph.build import build_graph
 from sandbox.task.task import InputRef, Node, NodeRef, Task, TensorSpec
 
@@ -77,12 +80,13 @@ def _operator(node: Node) -> str:
     return node.name if node.op == f"aten.{node.name}.default" else ""
 
 
-def attention_of(task: Task) -> Attention:
-    """The attention that ``task`` is.
+def attention_of(task: Task) -> Attention | NotCovered:
+    """The attention that ``task`` is (see `is_attention`); the reason where it is more than that, or of a form that no
+    kernel knows."""
+    return attempt(lambda: _attention_of(task))
 
-    Raises:
-        Unsupported: it is more than that, or of a form that the kernel does not know, with the reason.
-    """
+
+def _attention_of(task: Task) -> Attention:
     if len(task.nodes) != 1 or task.outputs != (NodeRef(0, 0),):
         raise Unsupported("attention together with other operators, or its logarithms of sums")
     name, args = _operator(task.nodes[0]), task.nodes[0].args
@@ -119,14 +123,14 @@ def attention_of(task: Task) -> Attention:
     )  # fmt: skip
 
 
-def composed_of(task: Task) -> Attention | None:
-    """The attention that ``task`` is where torch has taken it apart, None where it is anything else."""
+def written_out_attention_of(task: Task) -> Attention | None:
+    """The attention that ``task`` is where it is written out as products and a softmax; else None."""
     products = [number for number, node in enumerate(task.nodes) if _operator(node) == "bmm"]
     if task.target != "cuda" or len(products) != 2 or task.outputs != (NodeRef(products[1]),):
         return None
     graph = build_graph(replace(task, target="cpu")).graph
     last = graph.output_node().all_input_nodes[0]
-    found = composed(last, whole=True)
+    found = sdpa_of(last, whole=True)
     if found is None:
         return None
     numbers = {node: i for i, node in enumerate(n for n in graph.nodes if n.op == "placeholder")}

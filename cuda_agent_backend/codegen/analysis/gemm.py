@@ -84,7 +84,7 @@ class GemmForm:
     Rows and columns are in the order of what is stored, inner dimensions in that of the operand with more elements, so
     that the last of them is the one whose neighbours are nearest in memory. ``window``: the last loops of rows whose
     results become one in the tile that has them all (see `pooled`). ``parts``: the loop of columns over parts that are
-    combined in their tile, the last one or the last but one (see `gated`).
+    combined in their tile, the last one or the last but one (see `cuda.gemm.epilogue.glu`).
     """
 
     left: Factor

@@ -16,7 +16,7 @@ LEAST = 1 << 20
 """Elements, of each direction, from which on a kernel more takes less time than reading sectors for single numbers."""
 
 
-def crosses(kernel: Kernel) -> bool:
+def mixes_directions(kernel: Kernel) -> bool:
     """Whether of large reductions over common rows some read along memory, and others across it.
 
     Sums of products, each of which reads one operand along and the other across, are laid out otherwise.

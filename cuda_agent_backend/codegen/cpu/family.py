@@ -6,6 +6,7 @@ from cuda_agent_backend.codegen.analysis.attention import attention_of, is_atten
 from cuda_agent_backend.codegen.cpu.attention import CpuAttention
 from cuda_agent_backend.codegen.cpu.params import AttentionParams, LoopNestParams, ProductParams
 from cuda_agent_backend.codegen.family import Family, Generator, TaskFamily
+from cuda_agent_backend.codegen.ir.failure import NotCovered
 from sandbox.task.task import Task
 
 
@@ -33,5 +34,8 @@ class AttentionOfProcessors(TaskFamily[AttentionParams]):
     params = AttentionParams
     precedes_rewrites = False
 
-    def analyse(self, task: Task, generator: Generator) -> CpuAttention | None:
-        return CpuAttention(task, attention_of(task)) if is_attention(task) else None
+    def analyse(self, task: Task, generator: Generator) -> CpuAttention | NotCovered | None:
+        if not is_attention(task):
+            return None
+        form = attention_of(task)
+        return form if isinstance(form, NotCovered) else CpuAttention(task, form)

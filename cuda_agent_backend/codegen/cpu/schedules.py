@@ -1,4 +1,4 @@
-"""Schedules worth trying on the cpu target. What their parameters mean is said in ``cpu`` and ``cpu_product``."""
+"""Schedules worth trying on the cpu target. `params` says what their parameters mean."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from cuda_agent_backend.codegen.analysis.gemm import numbers_of
-from cuda_agent_backend.codegen.analysis.mixed_reductions import crosses
+from cuda_agent_backend.codegen.analysis.mixed_reductions import mixes_directions
 from cuda_agent_backend.codegen.analysis.passes import passes
 from cuda_agent_backend.codegen.cuda.common.narrow_integers import narrowed
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted, dtype_name, needs_wide, temporary
@@ -150,7 +150,7 @@ def _plan(region: LoweredRegion, kernels: tuple[Kernel, ...], emitted: list[Emit
 def fits(kernel: Kernel, region: LoweredRegion) -> bool:
     """Whether one kernel is the way: what lies around its scans has room on the chip with them, on a device of the
     default kind, and its reductions do not cross each other, nor are they two products."""
-    if crosses(kernel) or is_dual_gemm(kernel):
+    if mixes_directions(kernel) or is_dual_gemm(kernel):
         return False
     scans = any(stage.kind == "scan" for stage in kernel.stages)
     if not scans or len(passes(kernel, tails=True)) == 1:

@@ -1,7 +1,7 @@
-"""A schedule: the free choices of a sketch, one set of parameters for each kernel of a region.
+"""A schedule: the free choices of a kernel family, one set of parameters for each kernel of a region.
 
-What the parameters mean is said where they are read (``cpu.py``, ``cuda.py``); here they are only data that
-survives JSON, so that a policy can name a schedule in a tool call and a record can keep it.
+Each family says what its parameters mean (see `ir.parameters`). Here they are only data that survives JSON, so that a
+policy can name a schedule in a tool call, and a record can keep it.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Value, pruned
 from cuda_agent_backend.codegen.ir.value_types import stage_dtype
 
 
-def unscaled(kernel: Kernel) -> Kernel:
+def with_scale_hoisted(kernel: Kernel) -> Kernel:
     """``kernel`` with constants that scale operands of its sum of products on the results: there they are pointwise.
 
     As it is where there are none, or where they or their product are beyond `gemm.LARGEST_FACTOR`. Those below

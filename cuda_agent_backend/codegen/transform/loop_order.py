@@ -21,7 +21,7 @@ from cuda_agent_backend.codegen.ir.loops import loops_of_parts
 from cuda_agent_backend.codegen.ir.region import Stage
 
 
-def as_made(stages: Sequence[Stage]) -> tuple[Stage, ...]:
+def in_order_of_producers(stages: Sequence[Stage]) -> tuple[Stage, ...]:
     """``stages`` with maps that read all that one before them made, each element once, in the order of its elements."""
     points: dict[str, int] = {}
     result = []

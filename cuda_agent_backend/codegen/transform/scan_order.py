@@ -16,12 +16,12 @@ from cuda_agent_backend.codegen.ir.indices import coefficient, simplify, with_in
 from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel, temporaries
 from cuda_agent_backend.codegen.ir.region import ARG_REDUCTIONS, LoweredRegion, Stage
 from cuda_agent_backend.codegen.transform.fusion import group
-from cuda_agent_backend.codegen.transform.loop_order import as_made
-from cuda_agent_backend.codegen.transform.split_at_scan import in_parts
-from cuda_agent_backend.codegen.transform.split_concat import in_joined_parts
+from cuda_agent_backend.codegen.transform.loop_order import in_order_of_producers
+from cuda_agent_backend.codegen.transform.split_at_scan import with_loops_split_at_scans
+from cuda_agent_backend.codegen.transform.split_concat import with_concat_split
 
 
-def grouped(
+def kernels_of(
     region: LoweredRegion, fits: Callable[[Kernel], bool], across: bool = False
 ) -> tuple[Kernel, ...]:
     """The region's kernels, loops in the order of scans, or in parts as long as those, where that takes fewer.
@@ -33,7 +33,11 @@ def grouped(
         Unsupported: a single stage fits no kernel.
     """
     stages, found = region.stages, group(region, fits)
-    for change in (along_scans, in_parts, *((as_made,) if across else ())):
+    for change in (
+        along_scans,
+        with_loops_split_at_scans,
+        *((in_order_of_producers,) if across else ()),
+    ):
         changed = change(stages)
         if len(found) > 1 and changed != stages:
             other = group(replace(region, stages=changed), fits)
@@ -48,7 +52,7 @@ def _joined_in_parts(
     fits: Callable[[Kernel], bool],
 ) -> tuple[Kernel, ...]:
     """The same with what joins products in parts, where no more kernels leave less in memory for each other."""
-    changed = in_joined_parts(stages)
+    changed = with_concat_split(stages)
     if len(found) == 1 or changed == stages:
         return found
     parts = {stage.name for stage in changed} - {stage.name for stage in stages}

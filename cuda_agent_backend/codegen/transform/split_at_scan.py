@@ -24,7 +24,7 @@ from cuda_agent_backend.codegen.ir.region import Stage
 from cuda_agent_backend.codegen.ir.ssa import Body, Instruction
 
 
-def in_parts(stages: Sequence[Stage]) -> tuple[Stage, ...]:
+def with_loops_split_at_scans(stages: Sequence[Stage]) -> tuple[Stage, ...]:
     """``stages`` with maps that are longer than a scan in parts, where those beside it do not read it."""
     scans = {s.buffer: stage for stage in stages if stage.kind == "scan" for s in stage.stores}
     return tuple(part for stage in stages for part in _parts(stage, scans))

@@ -21,7 +21,7 @@ from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Value
 from cuda_agent_backend.codegen.transform.split_at_scan import part_of_stage
 
 
-def in_joined_parts(stages: Sequence[Stage]) -> tuple[Stage, ...]:
+def with_concat_split(stages: Sequence[Stage]) -> tuple[Stage, ...]:
     """``stages`` with maps that join products in parts, each behind the last stage that it needs."""
     products = {s.buffer: st for st in stages if st.kind == "reduce" for s in st.stores}
     result: list[Stage] = []

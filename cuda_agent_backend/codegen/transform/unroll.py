@@ -15,7 +15,7 @@ MOST_POINTS = 64
 COMBINED = {"sum": "add", "max": "maximum", "min": "minimum"}
 
 
-def written_out(kernel: Kernel) -> Kernel:
+def unrolled(kernel: Kernel) -> Kernel:
     """``kernel`` without loops, where all that it has are reductions over few points; else as it is."""
     short = all(
         s.kind == "reduce" and s.combine in COMBINED and s.points <= MOST_POINTS

@@ -21,7 +21,7 @@ from cuda_agent_backend.codegen.lowering.lower import lower
 from cuda_agent_backend.graph.canonical import Canonical, canonical
 from cuda_agent_backend.graph.edit import shape_of
 from cuda_agent_backend.graph.strides import reshaped, single, steps_of
-from cuda_agent_backend.operators.back_to_back import Mixed, keeps_order, mixed
+from cuda_agent_backend.operators.back_to_back import BackToBack, back_to_back_of, keeps_order
 from sandbox.graph.build import build_graph
 from sandbox.task.task import Task
 
@@ -87,7 +87,7 @@ def linear_attention_of(task: Task) -> LinearAttention | None:
         (
             form
             for node in graph.nodes
-            if (form := mixed(node, whole=True)) is not None and form.last is last
+            if (form := back_to_back_of(node, whole=True)) is not None and form.last is last
         ),
         None,
     )
@@ -95,7 +95,7 @@ def linear_attention_of(task: Task) -> LinearAttention | None:
     return None if found is None else _of(task, found, numbers)
 
 
-def _of(task: Task, found: Mixed, numbers: dict[Node, int]) -> LinearAttention | None:
+def _of(task: Task, found: BackToBack, numbers: dict[Node, int]) -> LinearAttention | None:
     steps = _output_steps(task, found)
     operands = (found.query, found.key, found.value)
     if steps is None or any(own.node not in numbers for own in operands):
@@ -111,7 +111,7 @@ def _of(task: Task, found: Mixed, numbers: dict[Node, int]) -> LinearAttention |
     )  # fmt: skip
 
 
-def _output_steps(task: Task, found: Mixed) -> Strides | None:
+def _output_steps(task: Task, found: BackToBack) -> Strides | None:
     spec = task.output_specs[0]
     shape = (found.batches, found.heads, found.queries, found.width)
     laid = reshaped(steps_of(spec.shape, spec.stride), shape)

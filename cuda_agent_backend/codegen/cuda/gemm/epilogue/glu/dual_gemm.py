@@ -27,7 +27,7 @@ from cuda_agent_backend.codegen.ir.kernel import Kernel, Local, RowStage
 from cuda_agent_backend.codegen.ir.loops import split_outer
 from cuda_agent_backend.codegen.ir.region import LoweredRegion, Store
 from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Value
-from cuda_agent_backend.codegen.transform.hoist_scale import unscaled
+from cuda_agent_backend.codegen.transform.hoist_scale import with_scale_hoisted
 
 FEWEST = 8
 """Rows and columns from which on products are worth tiles of their own."""
@@ -60,7 +60,7 @@ def is_dual_gemm(kernel: Kernel) -> bool:
 def _sum_of(kernel: Kernel, stage: RowStage) -> GemmForm | None:
     """The sum of products that a stage is, by itself, of numbers or of codes."""
     stored = Store(stage.name, row_major(kernel.outer))
-    return gemm_of(unscaled(replace(kernel, stages=(replace(stage, stores=(stored,)),))))
+    return gemm_of(with_scale_hoisted(replace(kernel, stages=(replace(stage, stores=(stored,)),))))
 
 
 def match_dual_gemm(region: LoweredRegion, kernels: tuple[Kernel, ...], number: int) -> GluMatch:

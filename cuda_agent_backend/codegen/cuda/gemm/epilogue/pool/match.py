@@ -30,7 +30,7 @@ from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel, Local, RowStage
 from cuda_agent_backend.codegen.ir.loops import cut_loops
 from cuda_agent_backend.codegen.ir.region import LoweredRegion, Store
 from cuda_agent_backend.codegen.ir.ssa import Body, Instruction
-from cuda_agent_backend.codegen.transform.unroll import written_out
+from cuda_agent_backend.codegen.transform.unroll import unrolled
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def _read_by(kernel: Kernel) -> set[str]:
 
 def in_one_pass(kernel: Kernel) -> Kernel:
     """``kernel`` with all stages over the same loops, and reductions over a window written out."""
-    kernel = written_out(kernel)
+    kernel = unrolled(kernel)
     if kernel.is_map and not any(stage.inner for stage in kernel.stages):
         return kernel
     grouped = passes(kernel) if kernel.is_map else ()
