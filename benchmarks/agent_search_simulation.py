@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.store import Facts
-from cuda_agent_backend.agent.memory.nearness import distance, sketched, unlike
 from cuda_agent_backend.agent.memory.offer import adapt
+from cuda_agent_backend.agent.memory.task_distance import distance, features_of, unlike
 from cuda_agent_backend.agent.protocol import Message, Policy, Stopped, ToolCall, tool_message
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from cuda_agent_backend.codegen.schedule_space import MOST, space_of
@@ -206,12 +206,12 @@ def remembered(name: str, tables: Mapping[str, Table], most: int = 3) -> list[di
     mine = tables[name]
     if mine.task is None:
         return []
-    near = sketched(mine.task)
+    near = features_of(mine.task)
     found: list[tuple[float, dict[str, Any]]] = []
     for other, table in tables.items():
         if other == name or table.task is None or table.best < WORTH:
             continue
-        theirs = sketched(table.task)
+        theirs = features_of(table.task)
         if theirs.structure != near.structure and unlike(theirs, near) > 0.5:
             continue
         best = max(table.rows.values(), key=lambda row: row.speedup or 0.0)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.store import FOLDER, ROOT, commit
-from cuda_agent_backend.bench import runs
+from cuda_agent_backend.bench import run_times
 from cuda_agent_backend.bench.discovery import TaskFile, discover
 from cuda_agent_backend.bench.figures import (
     BOTH,
@@ -94,7 +94,7 @@ def whole(
         raise Foreign(f"more than one result: {[name for name, n in names.items() if n > 1]}")
     return {
         "machine": machines(folders),
-        "runs": [runs.of(folder) for folder in folders],
+        "runs": [run_times.of(folder) for folder in folders],
         "commit": commit(),
         "sources": source_digest(),
         "wishes": one_way(results),

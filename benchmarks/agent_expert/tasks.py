@@ -11,7 +11,7 @@ from benchmarks.cases import Function
 from benchmarks.coverage import PRACTICE
 from benchmarks.regions import Offered, offered
 from benchmarks.tracing import Wishes, task_of, trace
-from cuda_agent_backend.bench.taskfile import BuiltTask, Place, build
+from cuda_agent_backend.bench.built_task import BuiltTask, Place, build
 from cuda_agent_backend.graph.canonical import Canonical, canonical
 from cuda_agent_backend.graph.layouts import inductor_layouts
 from cuda_agent_backend.options import Options

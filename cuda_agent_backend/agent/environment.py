@@ -17,12 +17,12 @@ from typing import Any
 from cuda_agent_backend.agent.memory.recall import Neighbour
 from cuda_agent_backend.agent.observation import LOG_CHARACTERS
 from cuda_agent_backend.agent.protocol import Message
-from cuda_agent_backend.agent.readable import readable
+from cuda_agent_backend.agent.skill.document import skill
 from cuda_agent_backend.agent.skill.example import example_files
 from cuda_agent_backend.agent.skill.template import plan_template
-from cuda_agent_backend.agent.skill.text import skill
-from cuda_agent_backend.agent.tools.bench import Bench
-from cuda_agent_backend.agent.tools.kernels import LANGUAGES
+from cuda_agent_backend.agent.task_source import task_source
+from cuda_agent_backend.agent.tools.judge_protocol import Bench
+from cuda_agent_backend.agent.tools.kernel_tools import LANGUAGES
 from cuda_agent_backend.agent.tools.shell import Shell
 from cuda_agent_backend.agent.tools.toolbox import Toolbox
 from cuda_agent_backend.agent.workspace.folder import Workspace
@@ -132,7 +132,7 @@ def fill(workspace: Workspace, task: Task, facts: DeviceFacts | CpuFacts | None 
     """Write what the environment provides. Raises OSError, `TaskError`."""
     provided = {
         "SKILL.md": skill(task.target),
-        "task.py": readable(task),
+        "task.py": task_source(task),
         "task.json": task.to_json() + "\n",
         "facts.json": json.dumps(known_facts(task, facts), indent=1, sort_keys=True) + "\n",
         **{f"example/{name}": text for name, text in example_files(task.target).items()},
@@ -154,7 +154,7 @@ def show_neighbours(workspace: Workspace, neighbours: Sequence[Neighbour]) -> No
         workspace.provide(f"{place}/kernel{suffixes[record.language]}", record.source)
         workspace.provide(f"{place}/plan.json", written_plan(record))
         with suppress(TaskError):  # of a torch that had other operators
-            workspace.provide(f"{place}/task.py", readable(neighbour.task))
+            workspace.provide(f"{place}/task.py", task_source(neighbour.task))
 
 
 def written_plan(record: Record) -> str:

@@ -20,7 +20,7 @@ from cuda_agent_backend.agent.environment import Environment, open_environment
 from cuda_agent_backend.agent.loop import Budget, EpisodeResult, run_episode
 from cuda_agent_backend.agent.protocol import Message, Policy, Schema, Stopped, Turn, closed
 from cuda_agent_backend.agent.resume import Begun, begin
-from cuda_agent_backend.agent.tools.bench import Bench
+from cuda_agent_backend.agent.tools.judge_protocol import Bench
 from cuda_agent_backend.agent.tools.toolbox import Toolbox
 from cuda_agent_backend.agent.trajectories.events import Header
 from sandbox.judge.pool import Pool

@@ -25,7 +25,7 @@ from cuda_agent_backend.agent.protocol import (
     tool_message,
 )
 from cuda_agent_backend.agent.tools.kernel_specs import COMPILING
-from cuda_agent_backend.agent.tools.kernels import WORTH_SUBMITTING
+from cuda_agent_backend.agent.tools.kernel_tools import WORTH_SUBMITTING
 from cuda_agent_backend.agent.tools.toolbox import Toolbox
 from cuda_agent_backend.agent.trajectories.events import (
     Acted,
@@ -60,7 +60,7 @@ ONCE = ("shell",)
 
 
 class Writes(Protocol):
-    """Where events go as they happen (see `trajectory_file.Recorder`)."""
+    """Where events go as they happen (see `trajectories.file.Recorder`)."""
 
     def write(self, entry: Any) -> None: ...
 

@@ -1,7 +1,10 @@
 """``cuda-agent bench``: folders of task files, searched and measured unattended.
 
-A task file is a Python file with ``class Model(nn.Module)``, ``get_inputs()`` and ``get_init_inputs()``. `discovery`
-finds them; `runner` has each one searched and then measured in child processes (`children` starts them, `child` is what
-they run, `measuring`, `clocks` and `floor` are the measurement); `results` keeps what came of each; `figures` are pure
-functions from there to a summary, which `report` and `plots` show.
+A task file is a Python file with ``class Model(nn.Module)``, ``get_inputs()`` and ``get_init_inputs()``.
+
+1. `discovery` finds the task files.
+2. `runner` has each task searched and then measured. `children` starts a process for that, and `child` is what the
+   process runs: `built_task` makes the model, `measurement` measures it, `floor` says what the machine would allow.
+3. `results` keeps what came of each task, and `run_times` how long the runs took.
+4. `figures` are pure functions from there to a summary, which `report` and `plots` show.
 """

@@ -93,7 +93,7 @@ def search(request: Request) -> Answer:
 
 def measure(request: Request) -> Answer:
     """Measure a task with what the search found."""
-    from cuda_agent_backend.bench.measuring import measure as measured
+    from cuda_agent_backend.bench.measurement import measure as measured
 
     task = _built(request)
     return {"failed": task} if isinstance(task, str) else measured(task, request)
@@ -103,7 +103,7 @@ def _built(request: Request) -> Any:
     """The task, or why there is none."""
     import torch
 
-    from cuda_agent_backend.bench.taskfile import Place, build
+    from cuda_agent_backend.bench.built_task import Place, build
     from cuda_agent_backend.tools.load_model import BadTarget
 
     wishes = request.wishes

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from cuda_agent_backend.bench import runs
+from cuda_agent_backend.bench import run_times
 from cuda_agent_backend.bench.discovery import RefusedFile
 from cuda_agent_backend.bench.figures import (
     BOTH,
@@ -33,7 +33,7 @@ TASK_COLUMNS = (
 )
 
 
-def whole(
+def run_facts(
     bench: Bench,
     machine: Machine,
     sources: str,
@@ -50,7 +50,7 @@ def whole(
         "commit": commit(),
         "sources": sources,
         "arguments": asdict(bench),
-        "runs": runs.of(bench.out),
+        "runs": run_times.of(bench.out),
         "tasks": {
             one["name"]: {**one, "figures": figure.to_json()}
             for one, figure in zip(facts, figures, strict=True)
@@ -101,7 +101,7 @@ def task_table(tasks: Sequence[TaskFigures]) -> Table:
     return tables.plain_table(TASK_COLUMNS, map(task_line, tasks))
 
 
-def shown(found: Mapping[str, Any], baselines: Sequence[str]) -> dict[str, str]:
+def summary_rows(found: Mapping[str, Any], baselines: Sequence[str]) -> dict[str, str]:
     """What is shown of a group, by its name in words."""
     rows = {"tasks": str(found["tasks"]), "correct": f"{found['pass_rate']:.0%}"}
     for count in ("failed", "timed_out", "wrong", "noisy", "at_limit"):
@@ -111,10 +111,10 @@ def shown(found: Mapping[str, Any], baselines: Sequence[str]) -> dict[str, str]:
     for over in baselines:
         shares = found["faster"].get(over, {}).values()
         words = " / ".join(f"{share:.0%}" for share in shares)
-        rows[f"faster than {said_of(over)} by {margins} %"] = words or NOTHING
+        rows[f"faster than {baseline_in_words(over)} by {margins} %"] = words or NOTHING
     for over in baselines:
         mean = number(found["geomean"].get(over), ".3f")
-        rows[f"geometric mean over {said_of(over)}"] = mean
+        rows[f"geometric mean over {baseline_in_words(over)}"] = mean
     rows["of the roofline"] = number(found["of_floor"], ".0%")
     rows["worst error ratio"] = number(found["worst_error_ratio"], ".2f")
     rows["kernels"] = f"{found['kernels']} of {found['regions']}"
@@ -123,7 +123,7 @@ def shown(found: Mapping[str, Any], baselines: Sequence[str]) -> dict[str, str]:
     return rows
 
 
-def said_of(baseline: str) -> str:
+def baseline_in_words(baseline: str) -> str:
     """A baseline in words."""
     known = {"inductor": "Inductor", BOTH: "the faster of both", "max_autotune": "max-autotune"}
     return known.get(baseline, baseline)
@@ -132,13 +132,13 @@ def said_of(baseline: str) -> str:
 def summary_table(found: Mapping[str, Any]) -> Table:
     """All figures of all groups. found: the "summary" of `whole`."""
     groups = [found[OVERALL], *found["groups"].values()]
-    columns = [shown(group, list(found[OVERALL]["faster"])) for group in groups]
+    columns = [summary_rows(group, list(found[OVERALL]["faster"])) for group in groups]
     rows = [(words, *(column[words] for column in columns)) for words in columns[0]]
     names = ("", "all tasks", *found["groups"])
     return tables.plain_table(names, rows, "faster: by the lower 95 % bound")
 
 
-def said(facts: Mapping[str, Any]) -> str:
+def task_sentence(facts: Mapping[str, Any]) -> str:
     """One line about a task that is done."""
     task = task_figures(facts)
     over = speedup(task, "inductor")

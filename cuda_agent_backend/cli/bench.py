@@ -12,7 +12,7 @@ from cuda_agent_backend.bench.children import Children, Failed
 from cuda_agent_backend.bench.discovery import NoSuchPath, discover
 from cuda_agent_backend.bench.figures import task_figures
 from cuda_agent_backend.bench.request import DTYPES, FLOAT32, Wishes
-from cuda_agent_backend.cli import policy
+from cuda_agent_backend.cli import policy_arguments
 from cuda_agent_backend.cli.result import CliError, Result
 from cuda_agent_backend.json_values import write_json
 from cuda_agent_backend.settings import Settings
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser, seconds: Callable[[str], floa
     """The arguments. seconds: what parses a number of seconds."""
     _add_subjects(parser)
     _add_limits(parser, seconds)
-    policy.add_arguments(parser)
+    policy_arguments.add_arguments(parser)
     parser.add_argument("--seed", type=int, default=0, help="of weights and inputs")
     parser.add_argument(
         "--max-autotune", action="store_true", help="also against Inductor's max-autotune"
@@ -113,11 +113,11 @@ def part(text: str) -> tuple[int, int]:
 
 def run(args: argparse.Namespace, settings: Settings) -> Result:
     """Run the tasks that are not done, and show all. Raises `CliError` where nothing can be run."""
-    from cuda_agent_backend.bench import report, runs
+    from cuda_agent_backend.bench import report, run_times
     from cuda_agent_backend.bench.runner import look_at_machine
     from cuda_agent_backend.bench.runner import run as run_tasks
 
-    policy.check(args)
+    policy_arguments.check(args)
     found = discover(args.paths)
     if isinstance(found, NoSuchPath):
         raise CliError(found.reason)
@@ -128,7 +128,7 @@ def run(args: argparse.Namespace, settings: Settings) -> Result:
     for file in found.refused:
         out.print(f"{file.name}: refused: {file.reason}", markup=False)
     args.out.mkdir(parents=True, exist_ok=True)
-    clock, children = runs.Clock(args.out), Children(args.out / "torch")
+    clock, children = run_times.RunClock(args.out), Children(args.out / "torch")
     lock = settings.device_lock
     machine = look_at_machine(args.out, wishes, settings.native_dir, lock, children)
     if isinstance(machine, Failed):
@@ -138,7 +138,7 @@ def run(args: argparse.Namespace, settings: Settings) -> Result:
 
     def tell(one: Mapping[str, Any]) -> None:
         clock.task_done(one["name"], bench.jobs)
-        out.print(report.said(one), markup=False)
+        out.print(report.task_sentence(one), markup=False)
 
     facts: Sequence[Mapping[str, Any]] = ()
     try:
@@ -147,24 +147,24 @@ def run(args: argparse.Namespace, settings: Settings) -> Result:
         children.stop()
     done = {one["name"] for one in facts}
     missing = [task.name for task in found.tasks if task.name not in done]
-    whole = report.whole(bench, machine, sources, facts, found.refused, missing)
-    write_json(bench.out / "bench.json", whole)
-    show(whole, bench.out)
-    return (0 if report.as_it_should_be(whole) else 1), whole
+    run_facts = report.run_facts(bench, machine, sources, facts, found.refused, missing)
+    write_json(bench.out / "bench.json", run_facts)
+    show(run_facts, bench.out)
+    return (0 if report.as_it_should_be(run_facts) else 1), run_facts
 
 
-def show(whole: Mapping[str, Any], folder: Path) -> None:
+def show(run_facts: Mapping[str, Any], folder: Path) -> None:
     """The tables, and the plots as far as they can be drawn."""
     from cuda_agent_backend.bench import report
     from cuda_agent_backend.bench.plots import NoPlots, draw
 
-    figures = [task_figures(one) for one in whole["tasks"].values()]
+    figures = [task_figures(one) for one in run_facts["tasks"].values()]
     out = tables.console()
     out.print(report.task_table(figures))
     for figure in figures:
         if figure.reason:
             out.print(f"{figure.name}: {figure.reason}", markup=False)
-    out.print(report.summary_table(whole["summary"]))
+    out.print(report.summary_table(run_facts["summary"]))
     drawn = draw(figures, folder / "plots")
     text = drawn.reason if isinstance(drawn, NoPlots) else f"{len(drawn)} plots"
     out.print(f"{folder / 'bench.json'}; {text}", markup=False)
@@ -181,7 +181,7 @@ def wishes_of(args: argparse.Namespace) -> Wishes:
         rounds=args.rounds,
         max_autotune=args.max_autotune,
         seed=args.seed,
-        policy=policy.options(args),
+        policy=policy_arguments.options(args),
     )
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cuda_agent_backend.cli import bench, cache, policy, trajectory
+from cuda_agent_backend.cli import bench, cache, policy_arguments, trajectory
 from cuda_agent_backend.cli.result import CliError, Result
 from cuda_agent_backend.json_values import write_json
 from cuda_agent_backend.settings import Settings, SettingsError
@@ -100,7 +100,7 @@ def _add_demo_arguments(demo: argparse.ArgumentParser) -> None:
 def _add_warm_arguments(warm: argparse.ArgumentParser) -> None:
     _add_model_arguments(warm)
     warm.add_argument("--budget", type=seconds, metavar="S", help="seconds of search per graph")
-    policy.add_arguments(warm)
+    policy_arguments.add_arguments(warm)
 
 
 def _add_model_arguments(command: argparse.ArgumentParser) -> None:
@@ -131,7 +131,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     wanted = {
         "cuda_agent.cache_dir": args.cache_dir,
         "cuda_agent.budget_s": getattr(args, "budget", None),
-        **policy.options(args),
+        **policy_arguments.options(args),
     }
     return {name: value for name, value in wanted.items() if value is not None}
 
@@ -152,7 +152,7 @@ def _doctor(args: argparse.Namespace, settings: Settings) -> Result:
 def _warm(args: argparse.Namespace, settings: Settings) -> Result:
     from cuda_agent_backend.tools.warm import warm
 
-    policy.check(args)
+    policy_arguments.check(args)
     found = _load(args)
     with _said(args.model):
         report = warm(found.model, found.inputs, training=args.train, options=_options(args))
@@ -209,7 +209,7 @@ def _demo(args: argparse.Namespace, settings: Settings) -> Result:
 
 
 def _skill(args: argparse.Namespace, settings: Settings) -> Result:
-    from cuda_agent_backend.agent.skill.text import skill
+    from cuda_agent_backend.agent.skill.document import skill
 
     text = skill(args.target)
     print(text, end="")

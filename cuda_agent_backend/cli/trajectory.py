@@ -89,7 +89,7 @@ def _show(folder: Path, args: argparse.Namespace) -> Result:
         args.html.write_bytes(page(story))
         tables.console().print(f"wrote {args.html}", markup=False)
     else:
-        from cuda_agent_backend.agent.story.text import pages
+        from cuda_agent_backend.agent.story.terminal import pages
 
         out = tables.console()
         for part in pages(story):

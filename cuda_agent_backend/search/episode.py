@@ -112,7 +112,7 @@ def _environment(
     from cuda_agent_backend.agent.environment import open_environment
     from cuda_agent_backend.agent.memory.recall import recall
     from cuda_agent_backend.agent.policies.registry import works_with_files
-    from cuda_agent_backend.agent.policies.search.prefetch import Ahead, proposals
+    from cuda_agent_backend.agent.policies.search.prefetch import PrefetchingBench, proposals
     from cuda_agent_backend.runtime.machine import key_of
     from sandbox.isolation.trees import temporary
 
@@ -122,7 +122,7 @@ def _environment(
     with ExitStack() as closing:
         # on cpu it would disturb what is timed
         if setup.policy.name in DETERMINISTIC and task.target == "cuda":
-            bench = closing.enter_context(Ahead(bench, proposals(task), jobs))
+            bench = closing.enter_context(PrefetchingBench(bench, proposals(task), jobs))
         place = None
         if works_with_files(setup.policy):
             place = Path(closing.enter_context(temporary("cuda-agent-task-")))

@@ -16,7 +16,7 @@ from test_tools import Built, Scripted
 from cuda_agent_backend.agent import loop
 from cuda_agent_backend.agent.loop import Budget, EpisodeResult, run_episode
 from cuda_agent_backend.agent.policies.search.policy import SearchPolicy
-from cuda_agent_backend.agent.policies.search.prefetch import MOST, Ahead, proposals
+from cuda_agent_backend.agent.policies.search.prefetch import MOST, PrefetchingBench, proposals
 from cuda_agent_backend.agent.protocol import ToolCall
 from cuda_agent_backend.agent.tools.toolbox import Toolbox
 from cuda_agent_backend.search.episode import run_agent
@@ -56,7 +56,7 @@ def candidates() -> list[Candidate]:
     return found
 
 
-def compiled(ahead: Ahead, bench: Compiles, number: int) -> list[str]:
+def compiled(ahead: PrefetchingBench, bench: Compiles, number: int) -> list[str]:
     """What was compiled once as many have begun."""
     with bench.changed:
         assert bench.changed.wait_for(lambda: len(bench.seen) >= number, 30)
@@ -65,7 +65,7 @@ def compiled(ahead: Ahead, bench: Compiles, number: int) -> list[str]:
 
 def test_the_first_are_compiled_while_the_baselines_are_timed(candidates: list[Candidate]) -> None:
     bench = Compiles(wait_for=MOST)
-    with Ahead(bench, candidates, 2) as ahead:
+    with PrefetchingBench(bench, candidates, 2) as ahead:
         assert isinstance(ahead.baselines(TASK), Baselines)
         for candidate in candidates[:MOST]:
             assert isinstance(ahead.compile(candidate), Built)
@@ -74,7 +74,7 @@ def test_the_first_are_compiled_while_the_baselines_are_timed(candidates: list[C
 
 def test_the_next_are_compiled_as_those_before_are_asked_for(candidates: list[Candidate]) -> None:
     bench = Compiles()
-    with Ahead(bench, candidates, 2) as ahead:
+    with PrefetchingBench(bench, candidates, 2) as ahead:
         ahead.baselines(TASK)
         for candidate in candidates[:2]:
             ahead.compile(candidate)
@@ -88,7 +88,7 @@ def test_whoever_asks_for_something_else_is_served_and_nothing_more_is_guessed(
     candidates: list[Candidate],
 ) -> None:
     bench = Compiles()
-    with Ahead(bench, candidates, 2) as ahead:
+    with PrefetchingBench(bench, candidates, 2) as ahead:
         ahead.baselines(TASK)
         assert isinstance(ahead.compile(candidates[-1]), Built)
         ahead.profile(TASK, candidates[-1], worth=1.0)
@@ -98,7 +98,7 @@ def test_whoever_asks_for_something_else_is_served_and_nothing_more_is_guessed(
 
 def test_two_schedules_of_the_same_source_are_compiled_once(candidates: list[Candidate]) -> None:
     bench = Compiles()
-    with Ahead(bench, [candidates[0], candidates[0], candidates[1]], 2) as ahead:
+    with PrefetchingBench(bench, [candidates[0], candidates[0], candidates[1]], 2) as ahead:
         ahead.baselines(TASK)
         for candidate in candidates[:2]:
             ahead.compile(candidate)
@@ -110,7 +110,7 @@ def test_what_fails_is_told_to_who_asks(candidates: list[Candidate]) -> None:
         def compile(self, candidate: Candidate) -> Any:
             raise OSError("no space left")
 
-    with Ahead(Broken(), candidates, 2) as ahead:
+    with PrefetchingBench(Broken(), candidates, 2) as ahead:
         ahead.baselines(TASK)
         with pytest.raises(OSError, match="no space"):
             ahead.compile(candidates[0])
@@ -126,7 +126,7 @@ def test_what_failed_and_is_asked_for_again_is_compiled_again(
             return TimedOut("compilation", 120.0) if fails else found
 
     bench = Busy()
-    with Ahead(bench, candidates, 2) as ahead:
+    with PrefetchingBench(bench, candidates, 2) as ahead:
         ahead.baselines(TASK)
         for _ in range(3):
             assert isinstance(ahead.compile(candidates[0]), TimedOut) is fails
@@ -135,7 +135,7 @@ def test_what_failed_and_is_asked_for_again_is_compiled_again(
 
 def test_all_else_is_the_benchs() -> None:
     bench = Compiles()
-    with Ahead(bench, [], 2) as ahead:
+    with PrefetchingBench(bench, [], 2) as ahead:
         assert ahead.inspect is not None and ahead.judged == "wins"
         with pytest.raises(AttributeError):
             _ = ahead.nothing_like_it
@@ -143,7 +143,7 @@ def test_all_else_is_the_benchs() -> None:
 
 def test_a_search_finds_all_that_it_asks_for_compiled_and_nothing_is_compiled_twice() -> None:
     bench = Compiles(wait_for=2)
-    with Ahead(bench, proposals(TASK), 2) as ahead:
+    with PrefetchingBench(bench, proposals(TASK), 2) as ahead:
         tools = Toolbox(TASK, ahead, compile_jobs=2)
         found = run_episode(SearchPolicy(), tools, Budget(1e9))
         assert ahead._asked <= ahead._begun.keys()

@@ -14,8 +14,8 @@ import pytest
 from endpoint_kit import Endpoint, Reply, call, endpoint, said
 
 from cuda_agent_backend.agent.policies.endpoint import EndpointPolicy
-from cuda_agent_backend.agent.policies.faults import MAX_DELAY_S, delay, retry_after
-from cuda_agent_backend.agent.policies.outgoing import size
+from cuda_agent_backend.agent.policies.endpoint_faults import MAX_DELAY_S, delay, retry_after
+from cuda_agent_backend.agent.policies.endpoint_requests import size
 from cuda_agent_backend.agent.policies.spec import Limits, PolicySpec, Sampling
 from cuda_agent_backend.agent.protocol import Stopped, ToolCall, Turn, Usage
 from cuda_agent_backend.agent.resume import begin

@@ -21,6 +21,7 @@ from cuda_agent_backend.agent.observation import LOG_CHARACTERS
 from cuda_agent_backend.agent.policies import registry
 from cuda_agent_backend.agent.policies.spec import PolicySpec
 from cuda_agent_backend.agent.protocol import Message, Schema, ToolCall, Turn
+from cuda_agent_backend.agent.skill.document import skill
 from cuda_agent_backend.agent.skill.example import (
     TRITON_SOURCE,
     example_plan,
@@ -29,7 +30,6 @@ from cuda_agent_backend.agent.skill.example import (
     source_of,
     triton_plan,
 )
-from cuda_agent_backend.agent.skill.text import skill
 from cuda_agent_backend.agent.tools.shell import ShellResult
 from cuda_agent_backend.search.episode import run_agent
 from sandbox.compile.triton_plan import has_triton

@@ -27,7 +27,7 @@ from cuda_agent_backend.agent.tools.files import (
     replaced,
 )
 from cuda_agent_backend.agent.tools.kernel_specs import SKETCH
-from cuda_agent_backend.agent.tools.registry import Answer
+from cuda_agent_backend.agent.tools.tool import Answer
 from cuda_agent_backend.agent.workspace.confined_files import (
     MAX_ENTRIES,
     MAX_FILE,

@@ -14,9 +14,14 @@ from hypothesis import strategies as st
 
 from cuda_agent_backend.agent import loop
 from cuda_agent_backend.agent.loop import EpisodeResult
-from cuda_agent_backend.agent.memory.nearness import Sketched, distance, sketched, structure_digest
 from cuda_agent_backend.agent.memory.offer import MOST_SOURCE, MOST_TASK, adapt, offers, summary
 from cuda_agent_backend.agent.memory.recall import MOST, Memory, Neighbour, _entry, recall
+from cuda_agent_backend.agent.memory.task_distance import (
+    TaskFeatures,
+    distance,
+    features_of,
+    structure_digest,
+)
 from cuda_agent_backend.agent.protocol import ToolCall
 from cuda_agent_backend.agent.tools.toolbox import Toolbox
 from cuda_agent_backend.codegen.api import Candidate, analyse, generate, schedules
@@ -72,18 +77,20 @@ tasks = st.builds(
 
 @given(tasks, tasks)
 def test_the_distance_is_symmetric(one: Task, other: Task) -> None:
-    assert distance(sketched(one), sketched(other)) == distance(sketched(other), sketched(one))
+    assert distance(features_of(one), features_of(other)) == distance(
+        features_of(other), features_of(one)
+    )
 
 
 @given(tasks)
 def test_the_distance_to_an_equal_task_is_zero(task: Task) -> None:
-    assert distance(sketched(task), sketched(Task.from_json(task.to_json()))) == 0.0
+    assert distance(features_of(task), features_of(Task.from_json(task.to_json()))) == 0.0
 
 
 @given(tasks, tasks)
 def test_only_what_looks_the_same_is_at_no_distance(one: Task, other: Task) -> None:
-    same = sketched(one) == sketched(other)
-    assert (distance(sketched(one), sketched(other)) == 0.0) is same
+    same = features_of(one) == features_of(other)
+    assert (distance(features_of(one), features_of(other)) == 0.0) is same
 
 
 @given(st.integers(1, 512), st.integers(1, 512))
@@ -91,23 +98,23 @@ def test_the_order_of_inputs_is_of_no_account(rows: int, columns: int) -> None:
     shapes = ((rows, columns), (columns,))
     one, other = pair(shapes, False), pair(shapes, True)
     assert structure_digest(one) == structure_digest(other)
-    assert distance(sketched(one), sketched(other)) == 0.0
+    assert distance(features_of(one), features_of(other)) == 0.0
 
 
 @given(tasks)
 def test_what_the_index_keeps_comes_back_as_it_was(task: Task) -> None:
-    near = sketched(task)
-    assert Sketched.from_json(json.loads(json.dumps(near.to_json()))) == near
+    near = features_of(task)
+    assert TaskFeatures.from_json(json.loads(json.dumps(near.to_json()))) == near
 
 
 def test_nearer_sizes_are_nearer_and_other_operators_are_farther_than_any_size() -> None:
-    mine = sketched(chain(["exp", "neg"], (1024, 64)))
-    near, far = (sketched(chain(["exp", "neg"], (n, 64))) for n in (2048, 65536))
-    other = sketched(chain(["exp", "tanh"], (1024, 64)))
-    half = sketched(chain(["exp", "neg"], (1024, 64), "float16"))
+    mine = features_of(chain(["exp", "neg"], (1024, 64)))
+    near, far = (features_of(chain(["exp", "neg"], (n, 64))) for n in (2048, 65536))
+    other = features_of(chain(["exp", "tanh"], (1024, 64)))
+    half = features_of(chain(["exp", "neg"], (1024, 64), "float16"))
     assert 0 < distance(mine, near) < distance(mine, far) < 1 < distance(mine, other)
     assert distance(mine, half) == 1.0
-    assert distance(mine, sketched(chain(["exp", "neg"], (1024, 64), target="cuda"))) == float(
+    assert distance(mine, features_of(chain(["exp", "neg"], (1024, 64), target="cuda"))) == float(
         "inf"
     )
 

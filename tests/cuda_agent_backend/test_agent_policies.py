@@ -30,7 +30,7 @@ from cuda_agent_backend.agent.tools.toolbox import Toolbox
 from cuda_agent_backend.agent.trajectories.file import Recorder
 from cuda_agent_backend.cli import bench as bench_command
 from cuda_agent_backend.cli import command as cli
-from cuda_agent_backend.cli import policy as cli_policy
+from cuda_agent_backend.cli import policy_arguments
 from cuda_agent_backend.options import OptionError, parse
 from cuda_agent_backend.search.setup import Setup
 from cuda_agent_backend.settings import Settings
@@ -115,10 +115,10 @@ def test_commands_take_a_policy(command: list[str], capsys: pytest.CaptureFixtur
 
 @pytest.mark.parametrize("command", [["warm", "a.py:f"], ["bench", "tasks"]])
 def test_consent_and_memory_are_arguments_too(command: list[str]) -> None:
-    plain = cli_policy.options(cli.parser().parse_args(command))
+    plain = policy_arguments.options(cli.parser().parse_args(command))
     assert parse(SETTINGS, None, plain) == parse(SETTINGS)
     args = cli.parser().parse_args([*command, "--allow-policy-cpp", "--no-memory"])
-    given = cli_policy.options(args)
+    given = policy_arguments.options(args)
     made = parse(SETTINGS, None, given)
     assert made.allow_policy_cpp is True and made.memory is False
     if command[0] == "bench":

@@ -9,7 +9,7 @@ import pytest
 import torch
 from agent_tasks import FUNCTIONS, samples
 
-from cuda_agent_backend.agent.readable import readable
+from cuda_agent_backend.agent.task_source import task_source
 from sandbox.accuracy.bounds import input_bounds
 from sandbox.accuracy.oracle import run_eager
 from sandbox.graph.build import build_graph
@@ -25,7 +25,7 @@ def loaded(text: str) -> dict[str, Any]:
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_it_computes_what_the_task_computes(name: str) -> None:
     made = samples("cpu")[name]
-    space = loaded(readable(made.task))
+    space = loaded(task_source(made.task))
     wanted = run_eager(build_graph(made.task), made.inputs)
     found = space["task"](*made.inputs)
     assert len(found) == len(wanted)
@@ -37,7 +37,7 @@ def test_it_computes_what_the_task_computes(name: str) -> None:
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_its_inputs_have_the_tasks_layouts_and_keep_the_bounds(name: str) -> None:
     task = samples("cpu")[name].task
-    space = loaded(readable(task))
+    space = loaded(task_source(task))
     made = space["inputs"](3)
     assert [_spec(t) for t in made] == list(task.inputs)
     for tensor, bounds in zip(made, input_bounds(task), strict=True):
@@ -51,7 +51,7 @@ def test_its_inputs_have_the_tasks_layouts_and_keep_the_bounds(name: str) -> Non
 @pytest.mark.parametrize("target", ["cpu", "cuda"])
 def test_it_has_a_line_for_every_operator_with_what_comes_out(target: str) -> None:
     for name, made in samples(target).items():
-        text = readable(made.task)
+        text = task_source(made.task)
         compile(text, name, "exec")
         lines = re.findall(r"^    t\d+ = \S.*\)  # (.+)$", text, re.MULTILINE)
         assert len(lines) == len(made.task.nodes), name

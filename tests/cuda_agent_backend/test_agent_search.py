@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from benchmarks.agent_search_simulation import Game, Row, Table, at_random, needed
-from cuda_agent_backend.agent.policies.search import chooser
+from cuda_agent_backend.agent.policies.search import tuner
 from cuda_agent_backend.agent.policies.search.policy import SearchPolicy
 from cuda_agent_backend.agent.protocol import Message, Policy, Stopped, Turn
 from cuda_agent_backend.codegen.ir.schedule import Schedule
@@ -353,7 +353,7 @@ def test_a_neighbour_without_a_schedule_is_passed_over() -> None:
 
 
 def test_without_its_library_the_proposals_are_tried_in_order(monkeypatch: Any) -> None:
-    monkeypatch.setattr(chooser, "available", lambda: False)
+    monkeypatch.setattr(tuner, "available", lambda: False)
     landscape = table(bowl(4, 6))
     game = Game(landscape).play(modelled())
     assert game.judged == [landscape.rows[s].candidate for s in PROPOSALS]

@@ -11,8 +11,8 @@ import pytest
 
 from cuda_agent_backend.agent.protocol import ToolCall, parse_arguments
 from cuda_agent_backend.agent.tools.files import file_tools
-from cuda_agent_backend.agent.tools.registry import Answer
 from cuda_agent_backend.agent.tools.shell import shell_tool
+from cuda_agent_backend.agent.tools.tool import Answer
 from cuda_agent_backend.agent.workspace.folder import Workspace
 from sandbox.isolation.confine import offered
 from sandbox.isolation.mechanisms import Isolation

@@ -12,6 +12,7 @@ import pytest
 import torch
 from agent_tasks import samples
 
+from cuda_agent_backend.agent.skill.document import skill
 from cuda_agent_backend.agent.skill.example import (
     SOURCES,
     TRITON_SOURCE,
@@ -24,7 +25,6 @@ from cuda_agent_backend.agent.skill.example import (
 )
 from cuda_agent_backend.agent.skill.sketches import ALSO, explained, paragraph
 from cuda_agent_backend.agent.skill.template import plan_template
-from cuda_agent_backend.agent.skill.text import skill
 from cuda_agent_backend.agent.tools.toolbox import tool_schemas
 from cuda_agent_backend.cli import command as cli
 from cuda_agent_backend.codegen.api import analyse

@@ -17,7 +17,7 @@ from cuda_agent_backend.agent.protocol import Stopped, ToolCall, Turn
 from cuda_agent_backend.agent.story.html import page
 from cuda_agent_backend.agent.story.plot import plot
 from cuda_agent_backend.agent.story.story import Story, printable, shortened, tell
-from cuda_agent_backend.agent.story.text import pages
+from cuda_agent_backend.agent.story.terminal import pages
 from cuda_agent_backend.agent.trajectories.events import Trajectory
 from cuda_agent_backend.agent.trajectories.file import read
 from cuda_agent_backend.cli import command as cli

@@ -25,7 +25,7 @@ from cuda_agent_backend.bench.figures import (
     task_figures,
 )
 from cuda_agent_backend.bench.floor import floor_of, unique_bytes, weights
-from cuda_agent_backend.bench.measuring import model_floor
+from cuda_agent_backend.bench.measurement import model_floor
 from sandbox.timing.decision import Interval
 from sandbox.timing.machine import Ceilings
 
@@ -75,7 +75,7 @@ def test_bugs_of_the_code_generator_are_counted_and_shown() -> None:
     bugs = {"digest": "a bug of the code generator: KeyError: 1", "other": "another"}
     found = [task_figures(facts(codegen_bugs=bugs)), task_figures(facts())]
     assert [task.codegen_bugs for task in found] == [2, 0]
-    assert report.shown(summary(found), ())["bugs of the code generator"] == "2"
+    assert report.summary_rows(summary(found), ())["bugs of the code generator"] == "2"
 
 
 def test_a_measured_task_has_its_speedups_and_its_place_under_the_roofline() -> None:
@@ -110,7 +110,7 @@ def test_a_ratio_that_json_could_not_hold_is_infinite_and_ends_no_run() -> None:
     given["measure"]["draws"][0] |= {"error_ratio": None, "as_inductor": True}
     found = task_figures(given)
     assert found.correct and found.error_ratio == math.inf
-    assert report.said(given).startswith("a: correct")
+    assert report.task_sentence(given).startswith("a: correct")
     assert summary([found])["worst_error_ratio"] == math.inf
 
 
@@ -214,7 +214,7 @@ def test_tables_show_what_there_is() -> None:
     overall, groups = summary(tasks), grouped(tasks)
     found = report.summary_table({"overall": overall, "groups": groups})
     assert [column.header for column in found.columns] == ["", "all tasks", "g", "h"]
-    assert report.shown(overall, ["inductor"])["correct"] == "33%"
+    assert report.summary_rows(overall, ["inductor"])["correct"] == "33%"
     assert report.status_of(task("n", noisy=True, kernels=0, room=1.0)) == (
         "noisy, fallback, at the limit"
     )

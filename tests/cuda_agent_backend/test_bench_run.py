@@ -18,15 +18,15 @@ import pytest
 import torch
 
 from cuda_agent_backend.bench import children as children_module
-from cuda_agent_backend.bench import runner, runs
+from cuda_agent_backend.bench import run_times, runner
+from cuda_agent_backend.bench.built_task import BuiltTask, Place, build
 from cuda_agent_backend.bench.child import default_lock
 from cuda_agent_backend.bench.children import Children, Failed, Interrupted, TimedOut, how_it_ended
 from cuda_agent_backend.bench.discovery import TaskFile
-from cuda_agent_backend.bench.measuring import INDUCTOR, OURS, compiled, differs, judged
+from cuda_agent_backend.bench.measurement import INDUCTOR, OURS, accuracy_of, compile_all, mismatch
 from cuda_agent_backend.bench.request import Request, Wishes
 from cuda_agent_backend.bench.results import Identity, Results, wanted_again
 from cuda_agent_backend.bench.runner import Bench, Machine, jobs_of, limit_of, look_at_machine
-from cuda_agent_backend.bench.taskfile import BuiltTask, Place, build
 from cuda_agent_backend.cli import command as cli
 
 pytestmark = pytest.mark.alone
@@ -135,7 +135,7 @@ def test_what_inductor_gives_up_is_measured_as_we_compile_it(
     assert all(map(operator.is_, made.parameters(), built.model.parameters()))
     inputs = built.draw(0)
     with torch.no_grad():
-        calls = compiled(built, inputs, request(tmp_path)).calls
+        calls = compile_all(built, inputs, request(tmp_path)).calls
     for name in (OURS, INDUCTOR):
         with torch.no_grad(), torch.profiler.profile() as profile:
             calls[name](*inputs)
@@ -146,17 +146,17 @@ def test_what_inductor_gives_up_is_measured_as_we_compile_it(
 def test_a_result_may_be_as_inexact_as_eager_or_as_inductor() -> None:
     exact = [torch.randn(1000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))]
     near, off = [exact[0].float()], [exact[0].float() * 1.001]
-    assert judged(near, near, off, exact).wrong == ""
-    assert "RMS" in judged(off, near, near, exact).wrong
-    as_inductor = judged(off, near, off, exact)
+    assert accuracy_of(near, near, off, exact).wrong == ""
+    assert "RMS" in accuracy_of(off, near, near, exact).wrong
+    as_inductor = accuracy_of(off, near, off, exact)
     assert as_inductor.wrong == "" and as_inductor.as_inductor
 
 
 def test_outputs_of_another_number_type_or_shape_differ() -> None:
     x = torch.zeros(2, 3)
-    assert differs([x], [x]) == ""
-    assert "1 outputs instead of 2" in differs([x], [x, x])
-    assert "output 0" in differs([x.double()], [x]) and "output 0" in differs([x.T], [x])
+    assert mismatch([x], [x]) == ""
+    assert "1 outputs instead of 2" in mismatch([x], [x, x])
+    assert "output 0" in mismatch([x.double()], [x]) and "output 0" in mismatch([x.T], [x])
 
 
 # Children.
@@ -230,7 +230,7 @@ SERVES = """
 import os, queue, sys, threading
 from pathlib import Path
 from cuda_agent_backend.bench import child
-from cuda_agent_backend.bench.taskfile import Place, build
+from cuda_agent_backend.bench.built_task import Place, build
 
 def played(request):
     import torch
@@ -535,27 +535,27 @@ def test_only_a_run_of_everything_begins_with_an_empty_cache_of_its_own(tmp_path
 
 
 def test_each_run_keeps_its_time_as_its_tasks_are_done(tmp_path: Path) -> None:
-    assert runs.of(tmp_path) == []
-    first = runs.Clock(tmp_path)
+    assert run_times.of(tmp_path) == []
+    first = run_times.RunClock(tmp_path)
     first.task_done("a", jobs=4)
-    (alone,) = runs.of(tmp_path)
+    (alone,) = run_times.of(tmp_path)
     first.task_done("b", jobs=4)
     first.task_done("a", jobs=4)  # once more, alone
-    runs.Clock(tmp_path).task_done("a", jobs=2)
-    (one, two) = runs.of(tmp_path)
+    run_times.RunClock(tmp_path).task_done("a", jobs=2)
+    (one, two) = run_times.of(tmp_path)
     assert (alone["tasks"], one["tasks"], two["tasks"]) == (1, 2, 1)
     assert (one["jobs"], two["jobs"]) == (4, 2)
     assert 0 <= alone["seconds"] <= one["seconds"]
     for text in ("half of", "[]", '{"runs": 1}', "{}"):
         (tmp_path / "work" / "runs.json").write_text(text)
-        assert runs.of(tmp_path) == []
+        assert run_times.of(tmp_path) == []
 
 
 def test_a_time_that_cannot_be_written_ends_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "work").write_text("a file where a folder is to be")
-    runs.Clock(tmp_path).task_done("a", jobs=1)
+    run_times.RunClock(tmp_path).task_done("a", jobs=1)
     assert "was not written" in caplog.text
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from cuda_agent_backend.bench.measuring import INDUCTOR, OURS, are_narrow
+from cuda_agent_backend.bench.measurement import INDUCTOR, OURS, is_settled
 from cuda_agent_backend.runtime.clocks import Call, Samples, take
 
 
@@ -36,14 +36,14 @@ def steady(name: str) -> float:
 
 @pytest.mark.parametrize(("rounds", "expected"), [(3, 10), (15, 15), (60, 20)])
 def test_rounds_end_once_their_ratios_are_known(rounds: int, expected: int) -> None:
-    samples = taken(steady, rounds, are_narrow)
+    samples = taken(steady, rounds, is_settled)
     assert samples["device"] == {OURS: [1.0] * expected, INDUCTOR: [1.5] * expected}
     assert samples["wall"] == {OURS: [2.0] * expected, INDUCTOR: [3.0] * expected}
 
 
 def test_rounds_go_on_while_their_ratios_scatter() -> None:
     scattered = random.Random(2)
-    samples = taken(lambda name: steady(name) * scattered.uniform(1, 1.2), 60, are_narrow)
+    samples = taken(lambda name: steady(name) * scattered.uniform(1, 1.2), 60, is_settled)
     assert len(samples["device"][OURS]) == 60
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from episode_kit import PLAN, TASK, verdict
 
-from cuda_agent_backend.agent.tools.kernels import KernelWork
+from cuda_agent_backend.agent.tools.kernel_tools import KernelWork
 from cuda_agent_backend.codegen.ir.multiply_precision import EXACT, as_coarse, products_of
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from sandbox.plan.candidate import Candidate

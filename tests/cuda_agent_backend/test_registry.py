@@ -12,8 +12,8 @@ import pytest
 from agent_tasks import samples
 
 from cuda_agent_backend import codegen
+from cuda_agent_backend.agent.skill.document import skill
 from cuda_agent_backend.agent.skill.sketches import explained
-from cuda_agent_backend.agent.skill.text import skill
 from cuda_agent_backend.codegen.api import analyse
 from cuda_agent_backend.codegen.covered_task import Analysis
 from cuda_agent_backend.codegen.cuda.registry import JOIN_BY_NAME, JOINS, KERNEL_BY_NAME, KERNELS

@@ -14,7 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cuda_agent_backend.agent.memory.nearness import Sketched, distance, sketched, unlike
+from cuda_agent_backend.agent.memory.task_distance import (
+    TaskFeatures,
+    distance,
+    features_of,
+    unlike,
+)
 from cuda_agent_backend.json_values import write_json
 from kernel_cache import CacheUnavailable, KernelCache, KernelKey, Record
 from sandbox.task.task import Task, TaskError
@@ -47,7 +52,7 @@ class Entry:
     arch: str
     precision: str
     deterministic: bool
-    near: Sketched
+    near: TaskFeatures
 
     def matches(self, key: KernelKey) -> bool:
         """Whether the record was made for the machine and the flags of ``key``."""
@@ -64,7 +69,7 @@ class Memory:
 
     def neighbours(self, task: Task, key: KernelKey, most: int = MOST) -> list[Neighbour]:
         """Up to ``most`` records of the nearest tasks, nearest first, of equally near ones the faster first."""
-        mine = sketched(task)
+        mine = features_of(task)
         near = [
             (distance(mine, entry.near), entry.key_digest)
             for entry in self._entries()
@@ -76,7 +81,7 @@ class Memory:
         kept.sort(key=lambda n: (n.distance, -(n.speedup or 0.0), n.record.key.digest))
         return kept[:most]
 
-    def _read(self, key_digest: str, mine: Sketched, key: KernelKey) -> Neighbour | None:
+    def _read(self, key_digest: str, mine: TaskFeatures, key: KernelKey) -> Neighbour | None:
         """The record itself; None where it is damaged, gone, or not what the index said."""
         record = self.cache.peek(key_digest)
         entry = _entry(key_digest, "", record) if isinstance(record, Record) else None
@@ -135,7 +140,7 @@ def _entry(key_digest: str, row: str, record: object) -> Entry | None:
     if not isinstance(record, Record):
         return None
     try:
-        near = sketched(Task.from_json(record.task))
+        near = features_of(Task.from_json(record.task))
     except TaskError:
         return None
     key = record.key
@@ -161,7 +166,7 @@ def _from_json(digest: str, value: Mapping[str, Any]) -> Entry:
         str(value["arch"]),
         str(value["precision"]),
         value["deterministic"] is True,
-        Sketched.from_json(value["near"]),
+        TaskFeatures.from_json(value["near"]),
     )
 
 

@@ -12,7 +12,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from cuda_agent_backend.agent.policies.outgoing import prepared
+from cuda_agent_backend.agent.policies.endpoint_requests import prepared
 from cuda_agent_backend.agent.protocol import Message, Schema
 
 PLAIN_TEMPLATE = (

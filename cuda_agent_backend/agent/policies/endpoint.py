@@ -18,14 +18,14 @@ from dataclasses import replace
 from functools import lru_cache, reduce
 from typing import Any
 
-from cuda_agent_backend.agent.policies.answers import (
+from cuda_agent_backend.agent.policies.endpoint_answers import (
     CHARACTERS_PER_TOKEN,
     Unreadable,
     error_text,
     read_answer,
 )
-from cuda_agent_backend.agent.policies.faults import Again, delay, judged
-from cuda_agent_backend.agent.policies.outgoing import compacted, ids_of, prepared, size
+from cuda_agent_backend.agent.policies.endpoint_faults import Again, delay, judged
+from cuda_agent_backend.agent.policies.endpoint_requests import compacted, ids_of, prepared, size
 from cuda_agent_backend.agent.policies.spec import PolicySpec
 from cuda_agent_backend.agent.protocol import Message, Schema, Stopped, Turn, Usage
 from cuda_agent_backend.settings import openai_key

@@ -6,7 +6,7 @@ import json
 from functools import cache
 from importlib.resources import files
 
-from cuda_agent_backend.agent.readable import readable
+from cuda_agent_backend.agent.task_source import task_source
 from sandbox.task.specs import TensorSpec, contiguous_stride
 from sandbox.task.task import InputRef, Node, NodeRef, Task
 
@@ -43,7 +43,7 @@ def example_plan(target: str, rows: int = ROWS) -> str:
 @cache
 def example_text(target: str) -> str:
     """The task as PyTorch."""
-    return readable(example_task(target))
+    return task_source(example_task(target))
 
 
 def triton_plan(rows: int = ROWS) -> str:

@@ -1,4 +1,4 @@
-"""A trajectory as people read it: turn by turn, with what each brought. See `story_text`, `story_html` for layout."""
+"""A trajectory as people read it: turn by turn, with what each brought. See `terminal` and `html` for layout."""
 
 from __future__ import annotations
 

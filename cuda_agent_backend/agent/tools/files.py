@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from cuda_agent_backend.agent.tools.registry import Answer, Spec, Tool, failed, flag, text, whole
+from cuda_agent_backend.agent.tools.tool import Answer, Spec, Tool, failed, flag, text, whole
 from cuda_agent_backend.agent.workspace.confined_files import MAX_FILE
 from cuda_agent_backend.agent.workspace.folder import Refusal, Workspace
 from cuda_agent_backend.agent.workspace.patterns import PatternError, line_matcher, path_matcher

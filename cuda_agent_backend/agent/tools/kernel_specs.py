@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cuda_agent_backend.agent.tools.registry import Spec, text
+from cuda_agent_backend.agent.tools.tool import Spec, text
 from cuda_agent_backend.codegen.ir.schedule import MAX_PARAMETER
 
 CANDIDATE = text("name of a candidate, as sketch or compile answered it")

@@ -10,7 +10,7 @@ from cuda_agent_backend.agent.observation import (
     rates,
     speed_of,
 )
-from cuda_agent_backend.agent.tools.registry import Answer
+from cuda_agent_backend.agent.tools.tool import Answer
 from sandbox.plan.candidate import Candidate
 from sandbox.verdict import Outcome, Wrong
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from cuda_agent_backend.agent.observation import cut
-from cuda_agent_backend.agent.tools.registry import Answer, Spec, Tool, failed, text
+from cuda_agent_backend.agent.tools.tool import Answer, Spec, Tool, failed, text
 
 DEFAULT_S, LONGEST_S, SHORTEST_S = 60.0, 600.0, 0.1
 

@@ -20,9 +20,9 @@ from cuda_agent_backend.agent.protocol import (
 )
 from cuda_agent_backend.agent.tools.files import FILE_SPECS, file_tools
 from cuda_agent_backend.agent.tools.kernel_specs import COMPILE, COMPILING, KERNEL_SPECS
-from cuda_agent_backend.agent.tools.kernels import KernelWork
-from cuda_agent_backend.agent.tools.registry import Answer, Tool, failed
+from cuda_agent_backend.agent.tools.kernel_tools import KernelWork
 from cuda_agent_backend.agent.tools.shell import SHELL, Shell, shell_tool
+from cuda_agent_backend.agent.tools.tool import Answer, Tool, failed
 
 MOST_REASON = 2000
 """Characters of a reason or an error."""

@@ -2,7 +2,7 @@
 
 An event is whole or not there: all that one batch of tool calls brought (answers, candidates, verdicts) is one line, so
 that a process killed at any point leaves a file that says exactly what was done. Everything here is a value; reading
-and writing is in `trajectory_json` and `trajectory_file`.
+and writing is in `codec` and `file`.
 """
 
 from __future__ import annotations

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cuda_agent_backend.agent.policies.rebuild import decide_again
-from cuda_agent_backend.agent.policies.search.chooser import LEAST_GAIN, Chooser
+from cuda_agent_backend.agent.policies.search.tuner import LEAST_GAIN, Tuner
 from cuda_agent_backend.agent.protocol import Message, Schema, ToolCall, Turn
-from cuda_agent_backend.agent.tools.kernels import WORTH_SUBMITTING
+from cuda_agent_backend.agent.tools.kernel_tools import WORTH_SUBMITTING
 from cuda_agent_backend.codegen.schedule_space import MOST
 from sandbox.timing.roofline import NEAR
 
@@ -58,7 +58,7 @@ class SearchPolicy:
     space: int = MOST
     seed: int = 0
     name: str = "search"
-    _chooser: Chooser | None = None
+    _maybe_tuner: Tuner | None = None
     _room: float = math.inf
     _asked: list[int] = field(default_factory=list)
     _spent: float = 0.0
@@ -108,39 +108,39 @@ class SearchPolicy:
         if look.get("sketch") is None:
             return self._give_up(f"no sketch covers it: {look.get('why_not')}")
         self._room = float(look["room"])
-        self._chooser = Chooser.of(
+        self._maybe_tuner = Tuner.of(
             look, self.first, self.modelled, self.seed, self.least_gain, self.space
         )
         return self._next()
 
     @property
-    def _choice(self) -> Chooser:
-        assert self._chooser is not None, "look comes first"
-        return self._chooser
+    def _tuner(self) -> Tuner:
+        assert self._maybe_tuner is not None, "look comes first"
+        return self._maybe_tuner
 
     def _next(self) -> Turn:
-        """Time what the chooser wants, or compile that and what it wants after it, or end."""
+        """Time what the tuner wants, or compile that and what it wants after it, or end."""
         done = self._judged
         at_floor = self._surely * self.at_floor >= self._room
         if self._over or at_floor or done >= self.judgements or self._spent >= self.seconds:
             return self._submit_next()
-        wanted = self._choice.wanted(WORTH_SUBMITTING, min(self.ahead, self.judgements - done))
+        wanted = self._tuner.wanted(WORTH_SUBMITTING, min(self.ahead, self.judgements - done))
         if not wanted:
             return self._submit_next()
-        ready = self._choice.ready(wanted)
+        ready = self._tuner.ready(wanted)
         if ready:
             names = [("profile", {"candidate": name}) for name in ready]
             return self._turn("Time what is most promising.", *names)
-        self._asked = [row for row in wanted if self._choice.is_new(row)]
-        drafts = [("sketch", {"schedule": self._choice.schedule(row)}) for row in self._asked]
+        self._asked = [row for row in wanted if self._tuner.is_new(row)]
+        drafts = [("sketch", {"schedule": self._tuner.schedule(row)}) for row in self._asked]
         return self._turn("Compile the next schedules.", *drafts)
 
     def _after_sketch(self, results: Results) -> Turn:
         for row, (_, answer) in zip(self._asked, results, strict=True):
             if answer.get("ok"):
-                self._choice.made(row, str(answer["candidate"]))
+                self._tuner.made(row, str(answer["candidate"]))
             else:
-                self._choice.failed(row)
+                self._tuner.failed(row)
                 self._errors.append(str(answer.get("error")))
         return self._next()
 
@@ -152,15 +152,15 @@ class SearchPolicy:
                 self._speed[name] = result["speedup"]["median"]
                 self._sure[name] = result["speedup"]["low"]
                 self._surely = max(self._surely, self._sure[name])
-                self._choice.timed(name, result["speedup"])
+                self._tuner.timed(name, result["speedup"])
             else:
-                self._choice.spoiled(name)
+                self._tuner.spoiled(name)
                 self._errors.append(str(result.get("reason") or result.get("error")))
         answers = zip(names, (result for _, result in results), strict=True)
         wrong = [name for name, result in answers if result.get("status") == "wrong"]
         ruled_out = [self._rule_out(name) for name in wrong]
         if not any(ruled_out):
-            self._choice.end_round()
+            self._tuner.end_round()
 
     def _time_is_up(self, messages: Sequence[Message]) -> Turn:
         self._over = True
@@ -197,9 +197,9 @@ class SearchPolicy:
     def _rule_out(self, wrong: str) -> bool:
         """Forget candidates that multiply no more exactly than a wrong one; others may be tried in their place. Whether
         there are others."""
-        if self._chooser is None:  # another policy's
+        if self._maybe_tuner is None:  # another policy's
             return False
-        out = self._chooser.too_inexact(wrong)
+        out = self._maybe_tuner.too_inexact(wrong)
         timed = out & set(self._speed)
         for name in timed:
             del self._speed[name]

@@ -13,7 +13,7 @@ from itertools import islice
 from types import TracebackType
 from typing import Any
 
-from cuda_agent_backend.agent.tools.bench import Bench
+from cuda_agent_backend.agent.tools.judge_protocol import Bench
 from cuda_agent_backend.codegen.api import analyse, generate, schedules
 from cuda_agent_backend.codegen.ir.failure import NotCovered
 from sandbox.failures import Failure
@@ -25,7 +25,7 @@ MOST = 4
 """Candidates compiled before they are asked for."""
 
 
-class Ahead:
+class PrefetchingBench:
     """A bench around another one; a context manager. Candidates may be compiled from several threads, as always.
 
     proposals: candidates in the order in which they will be asked for. jobs: compilers at once.
@@ -37,7 +37,7 @@ class Ahead:
         self._begun: dict[str, Future[Any]] = {}
         self._asked: set[str] = set()
 
-    def __enter__(self) -> Ahead:
+    def __enter__(self) -> PrefetchingBench:
         return self
 
     def __exit__(

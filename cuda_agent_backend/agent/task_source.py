@@ -62,7 +62,7 @@ if __name__ == "__main__":
 '''
 
 
-def readable(task: Task) -> str:
+def task_source(task: Task) -> str:
     """Python source that defines ``task(x0, x1, ...) -> tuple``, ``INPUTS`` and ``inputs(seed)``.
 
     Running `task` runs the task's own operators in the task's order. Raises `TaskError` like `build_graph`.

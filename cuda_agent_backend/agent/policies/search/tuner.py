@@ -31,7 +31,7 @@ brings nothing does not end the search."""
 
 
 @dataclass
-class Chooser:
+class Tuner:
     """Schedules by row in the order of promise, and what came of those that were tried.
 
     neighbours: rows of schedules that won on neighbours, with how much each counts. first: rows that come before the
@@ -58,7 +58,7 @@ class Chooser:
         seed: int,
         least_gain: float = LEAST_GAIN,
         space: int = MOST,
-    ) -> Chooser:
+    ) -> Tuner:
         """From what `look` answered. space: the most schedules of it. Without the model's library the order is kept."""
         proposals = [Schedule.from_json(json.dumps(s)) for s in look["schedules"]]
         won: dict[Schedule, float] = {}
@@ -69,7 +69,7 @@ class Chooser:
         modelled = modelled and available()
         rest = space_of(proposals).schedules(space) if modelled else proposals
         ordered = list(dict.fromkeys([*won, *rest]))
-        return Chooser(
+        return Tuner(
             ordered,
             dict(enumerate(won.values())),
             max(first, len(won) + 1),

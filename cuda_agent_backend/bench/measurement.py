@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cuda_agent_backend.bench.built_task import BuiltTask
 from cuda_agent_backend.bench.floor import Floor, floor_of, lookups, unique_bytes, weights
 from cuda_agent_backend.bench.request import Request
-from cuda_agent_backend.bench.taskfile import BuiltTask
 from cuda_agent_backend.partition.report import HIT
 from cuda_agent_backend.runtime.clocks import Clock, Samples, clock_of, take
 from cuda_agent_backend.runtime.inductor_timing import compiling
@@ -42,7 +42,7 @@ Call = Callable[..., Any]
 
 
 @dataclass(frozen=True)
-class Checked:
+class DrawCheck:
     """One draw. wrong: what is less accurate than both eager and Inductor, or of another shape; "" if nothing.
 
     as_inductor: less accurate than eager allows, but no more so than Inductor.
@@ -77,7 +77,7 @@ def measure(task: BuiltTask, request: Request) -> dict[str, Any]:
     # Beside others' turns, but for what Inductor times; so the first call of each runs there once, which medians of
     # others bear.
     with torch.no_grad(), compiling(lock, wishes.target):
-        contestants = compiled(task, inputs, request)
+        contestants = compile_all(task, inputs, request)
     draws = []
     for draw in range(DRAWS):
         values = task.values(wishes.seed + draw)  # what only the host does takes no turn
@@ -106,7 +106,7 @@ def measure(task: BuiltTask, request: Request) -> dict[str, Any]:
     }
 
 
-def compiled(task: BuiltTask, inputs: Sequence[Any], request: Request) -> Contestants:
+def compile_all(task: BuiltTask, inputs: Sequence[Any], request: Request) -> Contestants:
     """Eager, Inductor, ours in cached mode, and Inductor's max-autotune where it is asked for and works."""
     found = Contestants({EAGER: task.model})
     ways: dict[str, dict[str, Any]] = {
@@ -132,18 +132,18 @@ def _first_call(found: Contestants, name: str, call: Call, inputs: Sequence[Any]
     found.calls[name] = call
 
 
-def check(task: BuiltTask, calls: Mapping[str, Call], inputs: Sequence[Any]) -> Checked:
+def check(task: BuiltTask, calls: Mapping[str, Call], inputs: Sequence[Any]) -> DrawCheck:
     """Our outputs on one draw of inputs against eager's, Inductor's and the oracle's."""
     ours, eager, plain = (_copied(calls[name](*inputs)) for name in (OURS, EAGER, INDUCTOR))
-    wrong = differs(ours, eager)
+    wrong = mismatch(ours, eager)
     if wrong:
-        return Checked(wrong, False, 0.0)
+        return DrawCheck(wrong, False, 0.0)
     exact = _oracle(task.model, inputs)
     if exact and exact[0].device != ours[0].device:
         ours, eager, plain = (
             [t.to(exact[0].device) for t in each] for each in (ours, eager, plain)
         )
-    return judged(ours, eager, plain, exact, lambda: _nearby(task, calls[EAGER], inputs))
+    return accuracy_of(ours, eager, plain, exact, lambda: _nearby(task, calls[EAGER], inputs))
 
 
 def _nearby(
@@ -157,24 +157,24 @@ def _nearby(
         yield [t.to(exact[0].device) for t in _copied(eager(*near))], exact
 
 
-def judged(
+def accuracy_of(
     ours: Sequence[Tensor],
     eager: Sequence[Tensor],
     plain: Sequence[Tensor],
     exact: Sequence[Tensor],
     nearby: Nearby | None = None,
-) -> Checked:
+) -> DrawCheck:
     """The rule: eager's error is the yardstick, or Inductor's where Inductor itself is beyond eager's."""
     report = compare(ours, eager, exact)
     if report.passes:
-        return Checked("", False, report.error_ratio, report)
-    if not differs(ours, plain) and compare(ours, plain, exact).passes:
-        return Checked("", True, report.error_ratio, report)
+        return DrawCheck("", False, report.error_ratio, report)
+    if not mismatch(ours, plain) and compare(ours, plain, exact).passes:
+        return DrawCheck("", True, report.error_ratio, report)
     report = compare(ours, eager, exact, nearby=nearby)
-    return Checked(report.reason, False, report.error_ratio, report)
+    return DrawCheck(report.reason, False, report.error_ratio, report)
 
 
-def differs(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> str:
+def mismatch(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> str:
     """What is wrong with number, dtype or shape of outputs; "" if nothing."""
     if len(found) != len(wanted):
         return f"{len(found)} outputs instead of {len(wanted)}"
@@ -235,14 +235,14 @@ def samples_of(calls: Mapping[str, Callable[[], Any]], clock: Clock, request: Re
             rounds=wishes.rounds,
             seconds=wishes.seconds,
             seed=wishes.seed + number,
-            enough=are_narrow,
+            enough=is_settled,
         )
         if control(samples["device"][INDUCTOR], samples["device"][AGAIN]).quiet:
             break
     return samples
 
 
-def are_narrow(samples: Samples) -> bool:
+def is_settled(samples: Samples) -> bool:
     """Whether all speed-ups by the device's clock are known to within `NARROW`: it ends rounds, whatever they say."""
     device = samples["device"]
     others = (ratios(own, device[OURS]) for name, own in device.items() if name != OURS)

@@ -22,7 +22,7 @@ def of(out: Path) -> list[dict[str, Any]]:
     return found if isinstance(found, list) else []
 
 
-class Clock:
+class RunClock:
     """The wall time of a run, which begins here."""
 
     def __init__(self, out: Path) -> None:

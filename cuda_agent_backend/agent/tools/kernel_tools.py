@@ -17,7 +17,7 @@ from cuda_agent_backend.agent.observation import (
     speed_of,
 )
 from cuda_agent_backend.agent.protocol import BadArguments
-from cuda_agent_backend.agent.tools.bench import Bench
+from cuda_agent_backend.agent.tools.judge_protocol import Bench
 from cuda_agent_backend.agent.tools.kernel_specs import (
     COMPILE,
     INSPECT,
@@ -28,7 +28,7 @@ from cuda_agent_backend.agent.tools.kernel_specs import (
     VERIFY,
 )
 from cuda_agent_backend.agent.tools.outcomes import describe, output_names
-from cuda_agent_backend.agent.tools.registry import Answer, Tool, failed
+from cuda_agent_backend.agent.tools.tool import Answer, Tool, failed
 from cuda_agent_backend.agent.workspace.folder import BASELINES, Refusal, Workspace
 from cuda_agent_backend.codegen.api import analyse, generate, schedules
 from cuda_agent_backend.codegen.covered_task import Analysis

@@ -26,7 +26,7 @@ DOUBLINGS = 4.0
 
 
 @dataclass(frozen=True)
-class Sketched:
+class TaskFeatures:
     """A task without what is of no account for the distance. extents: of each tensor the sizes' base-2 logarithms."""
 
     target: str
@@ -46,17 +46,19 @@ class Sketched:
         }
 
     @staticmethod
-    def from_json(value: Mapping[str, Any]) -> Sketched:
+    def from_json(value: Mapping[str, Any]) -> TaskFeatures:
         """What `to_json` gave. Raises `KeyError`, `TypeError` or `ValueError` on anything else."""
         operators = tuple((str(name), int(count)) for name, count in value["operators"])
         extents = tuple(tuple(_finite(n) for n in extent) for extent in value["extents"])
         dtypes = tuple(str(name) for name in value["dtypes"])
         if len(dtypes) != len(extents):
             raise ValueError("as many dtypes as tensors are needed")
-        return Sketched(str(value["target"]), str(value["structure"]), operators, extents, dtypes)
+        return TaskFeatures(
+            str(value["target"]), str(value["structure"]), operators, extents, dtypes
+        )
 
 
-def sketched(task: Task) -> Sketched:
+def features_of(task: Task) -> TaskFeatures:
     """The task as the distance sees it: tensors in an order of their own, whatever that of the inputs is."""
     tensors = sorted(
         (tuple(math.log2(max(1, n)) for n in spec.shape), spec.dtype, kind)
@@ -64,7 +66,7 @@ def sketched(task: Task) -> Sketched:
         for spec in specs
     )
     tensors.sort(key=lambda tensor: (tensor[2], -sum(tensor[0]), tensor))
-    return Sketched(
+    return TaskFeatures(
         task.target,
         structure_digest(task),
         tuple(sorted(Counter(node.op for node in task.nodes).items())),
@@ -97,7 +99,7 @@ def _kept(key: str, node: Node) -> str:
     return repr(node.args[key]) if key in KEPT else ""
 
 
-def distance(one: Sketched, other: Sketched) -> float:
+def distance(one: TaskFeatures, other: TaskFeatures) -> float:
     """See the module: 0 for equal tasks, symmetric, infinite between targets."""
     if one.target != other.target:
         return math.inf
@@ -108,14 +110,14 @@ def distance(one: Sketched, other: Sketched) -> float:
     )
 
 
-def unlike(one: Sketched, other: Sketched) -> float:
+def unlike(one: TaskFeatures, other: TaskFeatures) -> float:
     """The share of operators (as a multiset) that two tasks do not have in common."""
     mine, yours = Counter(dict(one.operators)), Counter(dict(other.operators))
     union = (mine | yours).total()
     return 1.0 - (mine & yours).total() / union if union else 0.0
 
 
-def _structure(one: Sketched, other: Sketched) -> float:
+def _structure(one: TaskFeatures, other: TaskFeatures) -> float:
     return 0.0 if one.structure == other.structure else 1.0 + unlike(one, other)
 
 
