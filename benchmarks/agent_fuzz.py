@@ -29,7 +29,7 @@ from benchmarks.store import Facts, Results, arguments
 from cuda_agent_backend.agent.loop import Budget, EpisodeResult, run_episode
 from cuda_agent_backend.agent.policies.search.policy import SearchPolicy
 from cuda_agent_backend.agent.tools.toolbox import Toolbox
-from sandbox.accuracy.compare import AccuracyReport
+from sandbox.accuracy.report import AccuracyReport
 from sandbox.compile.disassembly import Inspection
 from sandbox.failures import CompileFailed, Failure
 from sandbox.judge import Judge

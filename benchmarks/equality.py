@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from cuda_agent_backend.tools.model_oracle import Widened, in_float64, tensors
-from sandbox.accuracy.compare import AccuracyReport, compare
+from sandbox.accuracy.compare import compare
+from sandbox.accuracy.report import AccuracyReport
 
 Compile = Callable[[nn.Module], Callable[..., object]]
 

@@ -11,7 +11,7 @@ import re
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
-from sandbox.accuracy.compare import AccuracyReport
+from sandbox.accuracy.report import AccuracyReport
 from sandbox.failures import Failed, Failure, Noisy
 from sandbox.timing.decision import THRESHOLD, SpeedReport
 from sandbox.timing.roofline import Achieved

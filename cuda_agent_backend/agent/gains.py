@@ -8,8 +8,8 @@ from typing import Any
 
 from cuda_agent_backend.agent.tools.toolbox import Toolbox
 from cuda_agent_backend.agent.workspace.policy_files import put_back, texts
-from sandbox.accuracy.compare import AccuracyReport, OutputReport
 from sandbox.accuracy.misses import Misses, Place
+from sandbox.accuracy.report import AccuracyReport, OutputReport
 from sandbox.plan.candidate import Candidate
 from sandbox.plan.plan import Plan
 from sandbox.timing.decision import Control, Interval, SpeedReport

@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sandbox.accuracy.compare import AccuracyReport, OutputReport
 from sandbox.accuracy.misses import Misses, Place
+from sandbox.accuracy.report import AccuracyReport, OutputReport
 from sandbox.isolation.head_tail import shortened
 from sandbox.timing.decision import SpeedReport
 from sandbox.timing.roofline import Achieved

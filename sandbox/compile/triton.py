@@ -23,8 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sandbox.compile import ptx
-from sandbox.compile import triton_child as tritonchild
+from sandbox.compile import ptx, triton_child
 from sandbox.compile.cubin import parameter_sizes, parse, why_refused
 from sandbox.compile.cuda import kernel_facts
 from sandbox.compile.elf import ElfError
@@ -107,14 +106,14 @@ def _run_python(
     }
     (folder / SOURCE).write_text(candidate.source)
     (folder / JOB).write_text(json.dumps(job))
-    read = (sys.prefix, sys.base_prefix, packages, tritonchild.__file__)
+    read = (sys.prefix, sys.base_prefix, packages, triton_child.__file__)
     variables = {
         "TRITON_CACHE_DIR": str(folder / "cache"),
         "TRITON_DISABLE_LINE_INFO": "1",  # it names files, and modules that are merged would quarrel about them
         "TRITON_DEFAULT_FP_FUSION": "1",  # as nvcc does, and as Triton did before 3.10
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    argv = [sys.executable, "-I", "-S", tritonchild.__file__, JOB, ANSWER]
+    argv = [sys.executable, "-I", "-S", triton_child.__file__, JOB, ANSWER]
     return _run(argv, folder, read, limits, isolation, variables)
 
 

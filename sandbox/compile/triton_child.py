@@ -1,4 +1,4 @@
-"""Imports a candidate's Python source and has Triton compile its kernels: `python -I -S tritonchild.py JOB ANSWER`.
+"""Imports a candidate's Python source and has Triton compile its kernels: `python -I -S triton_child.py JOB ANSWER`.
 
 For a process that is confined: the source may do anything when it is imported. JOB: {"packages": folders to import
 Triton from, "source": a file, "arch": 90 and the like, "kernels": requests of `triton_plan`}. ANSWER is written with

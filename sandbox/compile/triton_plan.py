@@ -71,7 +71,7 @@ def pointers_are_aligned() -> bool:
 
 
 def request(step: TritonLaunch, plan: Plan, aligned: bool) -> dict[str, Any]:
-    """What the child is to compile: see `tritonchild`. aligned: see `pointers_are_aligned`."""
+    """What the child is to compile: see `triton_child`. aligned: see `pointers_are_aligned`."""
     dtypes = {buffer.name: buffer.spec.dtype for buffer in plan.buffers}
     return {
         "kernel": step.kernel,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sandbox.accuracy.inputs import Bounds, make_inputs, shares_memory
-from sandbox.accuracy.perturb_inputs import flat_storage, on_device, stir
+from sandbox.accuracy.perturb_inputs import flat_storage, on_device, perturb
 from sandbox.task.specs import TensorSpec
 from sandbox.workers.shared_memory import Segment, layout
 
@@ -56,13 +56,13 @@ class InputSet:
         self._values: list[torch.Tensor] | None = []
         """None where they are still to be drawn."""
         self._done = 0
-        """How many of `stirs` the values have seen."""
+        """How many of `perturbations` the values have seen."""
         self._bounds: Sequence[Bounds | None] = ()
         self.source = Source("none", 0)
         self.version = 0
         """Counts changes of the values."""
-        self.stirs: tuple[int, ...] = ()
-        """Seeds of `restir`, since the values were drawn."""
+        self.perturbations: tuple[int, ...] = ()
+        """Seeds of `perturb`, since the values were drawn."""
         self._shared: list[torch.Tensor] = []
         if target == "cpu":
             self._share(size)
@@ -71,7 +71,7 @@ class InputSet:
     @property
     def tensors(self) -> list[torch.Tensor]:
         """The values as they are now. On cuda this may draw them, and raise torch.OutOfMemoryError."""
-        return self._after(len(self.stirs))
+        return self._after(len(self.perturbations))
 
     def _share(self, size: int) -> None:
         self.segment = Segment.create(size)
@@ -81,7 +81,7 @@ class InputSet:
 
     def fill(self, source: Source, bounds: Sequence[Bounds | None]) -> None:
         """Give it new values."""
-        self.source, self.stirs, self._bounds, self._done = source, (), tuple(bounds), 0
+        self.source, self.perturbations, self._bounds, self._done = source, (), tuple(bounds), 0
         self.version += 1
         if self.target == "cuda" and source.recorded is None:
             self._values = None
@@ -96,12 +96,12 @@ class InputSet:
         if self.target == "cuda":
             self._values = [on_device(tensor, self._device()) for tensor in self._shared]
 
-    def restir(self, seed: int) -> None:
-        """Change the values of a set that was drawn, in place (see `stir`)."""
+    def perturb(self, seed: int) -> None:
+        """Change the values of a set that was drawn, in place (see `perturb`)."""
         if self.target == "cpu":  # workers read the same memory
-            stir(self._shared, seed)
+            perturb(self._shared, seed)
             self._done += 1
-        self.stirs += (seed,)
+        self.perturbations += (seed,)
         self.version += 1
 
     def moment(self) -> Moment:
@@ -109,16 +109,16 @@ class InputSet:
         if self.target == "cpu" or self.source.recorded is not None:
             copies = self.snapshot()
             return Moment(lambda: copies, sum(x.numel() * x.itemsize for x in copies))
-        source, stirs = self.source, self.stirs
-        return Moment(lambda: self._again(source, stirs))
+        source, perturbations = self.source, self.perturbations
+        return Moment(lambda: self._again(source, perturbations))
 
-    def _again(self, source: Source, stirs: tuple[int, ...]) -> list[torch.Tensor]:
+    def _again(self, source: Source, perturbations: tuple[int, ...]) -> list[torch.Tensor]:
         """The values of a source after some changes."""
-        if self.source is source and self.stirs[: len(stirs)] == stirs:
-            return self._after(len(stirs))
+        if self.source is source and self.perturbations[: len(perturbations)] == perturbations:
+            return self._after(len(perturbations))
         values = self._drawn(source)
-        for seed in stirs:
-            stir(values, seed)
+        for seed in perturbations:
+            perturb(values, seed)
         return values
 
     def _after(self, count: int) -> list[torch.Tensor]:
@@ -132,8 +132,8 @@ class InputSet:
         if values is None or done > count:
             values = None  # the room may be needed
             values, done = self._drawn(self.source), 0
-        for seed in self.stirs[done:count]:
-            stir(values, seed)
+        for seed in self.perturbations[done:count]:
+            perturb(values, seed)
         self._values, self._done = values, count
         return values
 

@@ -8,8 +8,8 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from sandbox.accuracy.compare import AccuracyReport
 from sandbox.accuracy.inputs import make_inputs
+from sandbox.accuracy.report import AccuracyReport
 from sandbox.compile.candidate import Compiled
 from sandbox.failures import Refused
 from sandbox.isolation.confine import offered

@@ -182,7 +182,8 @@ class Race:
         evidence["checked_runs"] = check.checked
         evidence["checked_calls"] = dict(check.checked_by)
         evidence["timed_inputs"] = [
-            {**inputs.source.to_dict(), "stirs": len(inputs.stirs)} for inputs in self.session.timed
+            {**inputs.source.to_dict(), "stirs": len(inputs.perturbations)}
+            for inputs in self.session.timed
         ]
         if isinstance(found, Timed):
             evidence["samples"] = {"device": found.record.device, "wall": found.record.wall}
@@ -330,7 +331,7 @@ class Race:
 
     def _renew(self, inputs: InputSet, workers: Sequence[WorkerProcess]) -> Trouble | None:
         """Other values for the next round: what a candidate kept of earlier calls is of no use to it."""
-        inputs.restir(secrets.randbits(63))
+        inputs.perturb(secrets.randbits(63))
         return self.session.share_with_all(workers, inputs)
 
     def _control(

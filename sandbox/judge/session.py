@@ -24,7 +24,7 @@ from sandbox.task.specs import TensorSpec
 from sandbox.task.task import InputRef, Node, NodeRef, Ref, Task
 from sandbox.timing import roofline
 from sandbox.verdict import Baselines, Wrong
-from sandbox.workers import guard_bands as guarded
+from sandbox.workers import guard_bands
 from sandbox.workers.shared_memory import Segment, layout
 from sandbox.workers.supervisor import Trouble, WorkerProcess
 
@@ -63,7 +63,7 @@ class Session:
         self.task, self.flags, self.timeouts = task, flags, timeouts
         self.module: torch.fx.GraphModule = build_graph(task)
         self.bounds = input_bounds(task)
-        self.output_offsets, self._output_bytes = layout(task.output_specs, guarded.GUARD)
+        self.output_offsets, self._output_bytes = layout(task.output_specs, guard_bands.GUARD)
         self.sets: dict[int, InputSet] = {}
         self._outputs: dict[str, Segment] = {}
         self._known: dict[tuple[str, str], tuple[int, Any]] = {}
@@ -142,7 +142,7 @@ class Session:
             "specs": encode_specs(self.task.inputs),
             "bounds": bounds,
             **inputs.source.to_dict(),
-            "stirs": list(inputs.stirs),
+            "perturbations": list(inputs.perturbations),
         }
         return self._begin(worker, f"draw {inputs.number}", inputs.version, message)
 
@@ -238,7 +238,7 @@ class Session:
 
     def fetch(self, worker: WorkerProcess) -> list[torch.Tensor] | str | Trouble:
         """Copies of the worker's last outputs, or what is wrong with their metadata."""
-        from sandbox.accuracy.compare import check_metadata
+        from sandbox.accuracy.metadata import check_metadata
 
         trouble = self.share_outputs(worker)
         if trouble is not None:
@@ -268,14 +268,14 @@ class Session:
         segment = self._outputs[worker.settings.role]
         specs, offsets = self.task.output_specs, self.output_offsets
         if self.task.target == "cpu":
-            guarded.poison_segment(segment, poison)
+            guard_bands.poison_segment(segment, poison)
         else:
-            guarded.spoil_guards(segment, offsets, specs, poison)
+            guard_bands.clobber_guards(segment, offsets, specs, poison)
         message = {"do": "guarded", "set": inputs.number, "poison": poison}
         answer = worker.ask_to_run(message, self.timeouts.run)
         if not isinstance(answer, dict):
             return answer
-        damage = answer["damage"] or guarded.inspect_segment(segment, offsets, specs, poison)
+        damage = answer["damage"] or guard_bands.inspect_segment(segment, offsets, specs, poison)
         if damage:
             return Wrong(inputs.source.distribution, str(damage))
         return self._copy_outputs(worker)

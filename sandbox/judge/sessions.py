@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sandbox.accuracy.compare import check_metadata
+from sandbox.accuracy.metadata import check_metadata
 from sandbox.compile.candidate import Compiled
 from sandbox.failures import Failure, Refused
 from sandbox.judge.builds import Builds

@@ -34,7 +34,7 @@ from sandbox.isolation.privileges import next_uid
 from sandbox.isolation.views import installation, worker_view
 from sandbox.launcher.program import segments_of, steps_of
 from sandbox.plan.plan import LibraryCall, Plan
-from sandbox.sanitizer import driver as sanitized
+from sandbox.sanitizer import driver
 
 if TYPE_CHECKING:
     import torch
@@ -173,7 +173,7 @@ def _text(scalar: bytes) -> str:
 def _run(tool: Path, name: str, folder: Path) -> ToolReport:
     argv = [str(tool), "--tool", name, "--report-api-errors", "no", "--print-limit", "10"]
     argv += ["--padding", "512"] if name == "memcheck" else []
-    argv += [sys.executable, "-I", "-S", sanitized.__file__, "."]
+    argv += [sys.executable, "-I", "-S", driver.__file__, "."]
     wanted = replace(
         policy(offered(), _view(tool, folder), {}, next_uid([str(tool)])), filter=False
     )
@@ -205,7 +205,7 @@ def read_report(name: str, output: str, seconds: float) -> ToolReport:
     summary = (_HAZARDS if name == "racecheck" else _ERRORS).search(output)
     if summary is not None and int(summary.group(1)):
         return ToolReport(name, "errors", _first_error(output), seconds)
-    if summary is None or sanitized.FINISHED not in output:
+    if summary is None or driver.FINISHED not in output:
         return ToolReport(name, "not run", output.strip()[-600:] or "it said nothing", seconds)
     return ToolReport(name, "clean", "", seconds)
 

@@ -1,6 +1,6 @@
 """Keeps a shell: runs its commands, one after the other, and sees to it that nothing outlives them.
 
-As a program, `python -I -S shellkeeper.py CONTROL`: a socket of its owner, who first sends `Settings`, then requests.
+As a program, `python -I -S keeper.py CONTROL`: a socket of its owner, who first sends `Settings`, then requests.
 It is trusted and not confined itself; each command is a process of its own, confined before it becomes bash. Whatever
 a command has started ends with it, and all ends when the owner closes the socket or dies.
 """
@@ -20,8 +20,7 @@ from typing import Any
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from sandbox.isolation import descendants as offspring
-from sandbox.isolation import trees
+from sandbox.isolation import descendants, trees
 from sandbox.isolation.confine import CANNOT, Policy, apply
 from sandbox.isolation.head_tail import HeadTail
 from sandbox.shell.script import COMMAND_FD, script
@@ -60,7 +59,7 @@ def main() -> None:
     """Entry point."""
     control = int(sys.argv[1])
     os.set_inheritable(control, False)
-    offspring.adopt()
+    descendants.adopt()
     settings = Settings(**receive_json(control))
     try:
         while readable(control):
@@ -68,7 +67,7 @@ def main() -> None:
     except OSError:
         pass  # the owner is gone
     finally:
-        offspring.end_all(END_SECONDS)
+        descendants.end_all(END_SECONDS)
         trees.remove(settings.private)
 
 
@@ -93,9 +92,9 @@ def run(settings: Settings, request: dict[str, Any], control: int) -> dict[str, 
     os.close(failed[1])
     why = _watch(child, ours[0], output, control, settings, started + request["timeout_s"])
     left = _count_left(child)
-    offspring.end_group(child)  # not waited for yet, so the number is still its own
+    descendants.end_group(child)  # not waited for yet, so the number is still its own
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    stuck = offspring.end_all(END_SECONDS)
+    stuck = descendants.end_all(END_SECONDS)
     _drain(ours[0], output)
     cannot = os.read(failed[0], CHUNK).decode(errors="replace")
     for fd in (ours[0], failed[0]):
@@ -138,11 +137,11 @@ def _watch(
                 return TIME
             if now >= look:
                 look = now + TICK_S
-                offspring.reap(child)
-                below = offspring.descendants(os.getpid())  # orphans among them
+                descendants.reap(child)
+                below = descendants.descendants(os.getpid())  # orphans among them
                 if len(below) > settings.processes:
                     return PROCESSES
-                if offspring.memory_of(below) > settings.memory_bytes:
+                if descendants.memory_of(below) > settings.memory_bytes:
                     return MEMORY
     finally:
         os.close(ended)
@@ -166,8 +165,8 @@ def _drain(pipe: int, output: HeadTail) -> None:
 
 def _count_left(child: int) -> int:
     """Processes that a command left running when it ended. Those of a stopped one do not count."""
-    offspring.reap(child)
-    return len([pid for pid in offspring.descendants(os.getpid()) if pid != child])
+    descendants.reap(child)
+    return len([pid for pid in descendants.descendants(os.getpid()) if pid != child])
 
 
 def _keep_state(settings: Settings) -> bool:
@@ -203,7 +202,7 @@ def _become_bash(settings: Settings, request: dict[str, Any], out: int, failed: 
         seconds = math.ceil(request["timeout_s"]) + 1
         limits = {"cpu": seconds * (os.cpu_count() or 1), **wanted.limits}
         if os.geteuid() != 0:  # no user of its own: what others of this user start counts too
-            limits["nproc"] = offspring.tasks_of(os.geteuid()) + SHARED_TASKS
+            limits["nproc"] = descendants.tasks_of(os.geteuid()) + SHARED_TASKS
         apply(replace(wanted, limits=limits, protected=tuple(request["protected"])))
         text = script(*(settings.state(name) for name in ("kept", "new", "mark")))
         # Afterwards the environment is part of the state, without what was taken out of it.

@@ -42,7 +42,7 @@ from sandbox.isolation.limits import GIB, SYSTEM_PATH
 from sandbox.isolation.mechanisms import Isolation
 from sandbox.isolation.privileges import hold, next_uid, release
 from sandbox.isolation.views import shell_view
-from sandbox.shell import keeper as shellkeeper
+from sandbox.shell import keeper
 from sandbox.shell.keeper import END_SECONDS, MEMORY, PROCESSES, TIME, Settings, readable
 from sandbox.workers.protocol import receive_json, send_json
 
@@ -214,7 +214,7 @@ class Shell:
         ours, theirs = socket.socketpair()
         with theirs:
             self._keeper = subprocess.Popen(
-                [sys.executable, "-I", "-S", shellkeeper.__file__, str(theirs.fileno())],
+                [sys.executable, "-I", "-S", keeper.__file__, str(theirs.fileno())],
                 env={"PATH": SYSTEM_PATH},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

@@ -10,7 +10,7 @@ from sandbox.task.arguments import Arg, InputRef, NodeRef, TaskError
 
 Ref = NodeRef | InputRef
 OWN = r"run_\d+_\d+|lstm|gru|rnn_tanh|rnn_relu"
-"""Operators of ours: kernels, and those of `recurrent`."""
+"""Operators of ours: kernels, and those of `sandbox.graph.recurrent_ops`."""
 OP_NAME = re.compile(rf"(aten|prims|inductor)\.\w+\.\w+|cuda_agent\.({OWN})\.default", re.ASCII)
 
 

@@ -38,7 +38,7 @@ def run_guarded(
     """
     import torch
 
-    from sandbox.accuracy.clobber_outputs import spoil
+    from sandbox.accuracy.clobber_outputs import clobber
 
     device = inputs[0].device
     shared = segment.bytes()
@@ -65,7 +65,7 @@ def run_guarded(
     damage = _overrun(temporaries, poison)
     # a run through the operator may follow, on the same inputs and in the same memory
     if device.type == "cuda":
-        spoil([block, *temporaries], [])
+        clobber([block, *temporaries], [])
     return damage
 
 
@@ -96,7 +96,7 @@ def poison_segment(segment: Segment, poison: int) -> None:
     segment.bytes().fill_(poison)
 
 
-def spoil_guards(
+def clobber_guards(
     segment: Segment, offsets: Sequence[int], specs: Sequence[TensorSpec], poison: int
 ) -> None:
     """Fill what lies around the outputs with a byte that is not the poison; the outputs are left as they are."""

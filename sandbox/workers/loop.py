@@ -25,8 +25,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sandbox.accuracy.clobber_outputs import spoil
-from sandbox.accuracy.perturb_inputs import on_device, stir
+from sandbox.accuracy.clobber_outputs import clobber
+from sandbox.accuracy.perturb_inputs import on_device, perturb
 from sandbox.graph.build import build_graph
 from sandbox.isolation import confine
 from sandbox.isolation.mechanisms import Isolation
@@ -173,22 +173,22 @@ class Worker:
         return {}
 
     def draw(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Draw input set `number` on the device itself, as the judge does on its own; or go on stirring it."""
+        """Draw input set `number` on the device itself, as the judge does on its own; or go on perturbing it."""
         from sandbox.accuracy.inputs import make_inputs
 
-        number, stirs = message["number"], message["stirs"]
+        number, perturbations = message["number"], message["perturbations"]
         source = message["seed"], message["distribution"]
         known, done = self.drawn.get(number, (None, []))
-        if known != source or stirs[: len(done)] != done:
+        if known != source or perturbations[: len(done)] != done:
             self.sets.pop(number, None)
             self.sets[number] = make_inputs(
                 _specs(message["specs"]), *source, message["bounds"], self.target
             )
             done = []
         self.drawn.pop(number, None)  # what fails halfway is drawn anew
-        for seed in stirs[len(done) :]:
-            stir(self.sets[number], seed)
-        self.drawn[number] = source, stirs
+        for seed in perturbations[len(done) :]:
+            perturb(self.sets[number], seed)
+        self.drawn[number] = source, perturbations
         if self.clock is not None:
             self.clock.wait()  # another process may be timed next
         return {}
@@ -247,10 +247,10 @@ class Worker:
         return {}
 
     def give_up_outputs(self) -> None:
-        """Free the last outputs, spoilt on cuda: the next call, perhaps on the same inputs, is given their memory."""
+        """Free the last outputs, on cuda clobbered: the next call, perhaps on the same inputs, gets their memory."""
         outputs, self.outputs = self.outputs, ()
         if self.target == "cuda":
-            spoil(outputs, [tensor for tensors in self.sets.values() for tensor in tensors])
+            clobber(outputs, [tensor for tensors in self.sets.values() for tensor in tensors])
 
     def run(self, slot: int, number: int, by_wall: bool = False) -> tuple[float, bool]:
         """One call, whose outputs are kept. Returns seconds, 0 on cpu (the judge measures), and whether it was late."""
@@ -297,7 +297,7 @@ class Worker:
         return {"fingerprints": fingerprints(self.sets[message["number"]], message["seed"])}
 
     def guarded(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Run the loaded program on buffers that lie between guard bands (see `guarded`)."""
+        """Run the loaded program on buffers that lie between guard bands (see `guard_bands`)."""
         from sandbox.workers.guard_bands import run_guarded
 
         assert self.program is not None

@@ -73,7 +73,7 @@ class Segment:
             fcntl.fcntl(self.fd, _ADD_SEALS, seals)
 
     def lock_pages(self) -> None:
-        """Let copies between this memory and the device go at full speed (see `pagelocked`), where that works. It is
+        """Let copies between this memory and the device go at full speed (see `page_locked`), where that works. It is
         done once, and holds until `close`, or the end of the last reference to this object."""
         if self._locked is None:
             self._locked = lock(self.bytes().data_ptr(), self.size)

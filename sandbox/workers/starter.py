@@ -69,7 +69,7 @@ class Started:
 
 
 class ForkServer:
-    """A process that forks workers (see `forkserver`), started when first needed and again after it died.
+    """A process that forks workers (see `fork_server`), started when first needed and again after it died.
 
     Several threads may use it.
     """

@@ -1,4 +1,4 @@
-"""The worker process, which a fork server makes (see `forkserver`): what it does before it serves.
+"""The worker process, which a fork server makes (see `fork_server`): what it does before it serves.
 
 It first splits in two. The outer half only watches the inner one and the LIFE pipe, and
 when the judge closes that pipe, or dies, it kills the inner half's process group. So a hanging

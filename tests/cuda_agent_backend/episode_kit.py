@@ -20,8 +20,8 @@ from cuda_agent_backend.agent.protocol import (
     tool_message,
 )
 from cuda_agent_backend.agent.trajectories.events import Header
-from sandbox.accuracy.compare import AccuracyReport, OutputReport
 from sandbox.accuracy.misses import Misses, Place
+from sandbox.accuracy.report import AccuracyReport, OutputReport
 from sandbox.plan.candidate import Candidate
 from sandbox.plan.plan import Plan
 from sandbox.plan.steps import Buffer, Launch

@@ -29,9 +29,9 @@ from cuda_agent_backend.agent.protocol import ToolCall
 from cuda_agent_backend.agent.tools.toolbox import MOST_REASON, Toolbox, tool_schemas
 from cuda_agent_backend.agent.workspace.confined_files import MAX_FILE
 from cuda_agent_backend.agent.workspace.folder import Workspace
-from sandbox.accuracy.compare import AccuracyReport, OutputReport
 from sandbox.accuracy.inputs import DISTRIBUTIONS
 from sandbox.accuracy.misses import Misses, Place
+from sandbox.accuracy.report import AccuracyReport, OutputReport
 from sandbox.failures import CompileFailed
 from sandbox.isolation.head_tail import HeadTail
 from sandbox.timing.roofline import Achieved

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from cuda_agent_backend.codegen.cuda.gemm.candidates import WARP_RUNS, WGMMA_RUNS, runs_for
 from cuda_agent_backend.codegen.cuda.gemm.tiles import WGMMA_DEPTH
-from sandbox.accuracy.compare import RMS_MULTIPLE
+from sandbox.accuracy.error_pool import RMS_MULTIPLE
 
 Floats = NDArray[np.float32]
 Generator = np.random.Generator

@@ -17,7 +17,7 @@ from cuda_agent_backend.agent.policies.search.policy import SearchPolicy
 from cuda_agent_backend.agent.protocol import OUT_OF_TIME, ToolCall, Turn
 from cuda_agent_backend.agent.tools.toolbox import Toolbox, tool_schemas
 from cuda_agent_backend.agent.workspace.folder import Workspace
-from sandbox.accuracy.compare import AccuracyReport
+from sandbox.accuracy.report import AccuracyReport
 from sandbox.compile.disassembly import Inspection
 from sandbox.failures import CompileFailed
 from sandbox.plan.candidate import Candidate

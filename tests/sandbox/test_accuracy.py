@@ -10,16 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from sandbox.accuracy import compare as accuracy
-from sandbox.accuracy.compare import (
-    Draw,
-    Nearby,
-    check_metadata,
-    compare,
-    compare_draws,
-    raise_tops,
-)
+from sandbox.accuracy import size_groups
+from sandbox.accuracy.compare import Draw, Nearby, compare, compare_draws
+from sandbox.accuracy.metadata import check_metadata
 from sandbox.accuracy.nearby import moved, several, while_there_is_room
+from sandbox.accuracy.size_groups import raise_tops
 from sandbox.task.specs import TensorSpec
 
 INF, NAN = math.inf, math.nan
@@ -497,12 +492,14 @@ def test_tables_side_by_side_give_the_same_largest_errors(
     lanes: int, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     generator = torch.Generator().manual_seed(count)
-    bins = torch.randint(0, accuracy._BINS, (count,), generator=generator)
+    bins = torch.randint(0, size_groups.BINS, (count,), generator=generator)
     bins[::2] = 1100  # most are of one group
     errors = [torch.rand(count, generator=generator).double() for _ in range(2)]
-    found, wanted = ([torch.full((accuracy._BINS,), 0.25).double() for _ in range(2)] for _ in "ab")
+    found, wanted = (
+        [torch.full((size_groups.BINS,), 0.25).double() for _ in range(2)] for _ in "ab"
+    )
     raise_tops(wanted, bins, errors)
-    monkeypatch.setitem(accuracy.LANES, "cpu", lanes)
+    monkeypatch.setitem(size_groups.LANES, "cpu", lanes)
     raise_tops(found, bins, errors)
     assert all(map(torch.equal, found, wanted))
     assert float(found[0][1100]) == max(0.25, float(errors[0][bins == 1100].max()))
@@ -517,7 +514,7 @@ def test_a_report_is_the_same_however_its_tables_are_filled(
     if wrong is not None:
         found.view(-1)[wrong] += 0.01
     one = compare([found], [eager], [oracle])
-    monkeypatch.setitem(accuracy.LANES, "cpu", 64)
+    monkeypatch.setitem(size_groups.LANES, "cpu", 64)
     assert compare([found], [eager], [oracle]) == one
     assert one.passes is (wrong is None)
 
@@ -528,7 +525,7 @@ def test_a_device_finds_the_same_largest_errors() -> None:
     bins = torch.full((count,), 1100)
     bins[::3] = torch.randint(1000, 1200, bins[::3].shape)
     errors = [torch.rand(count).double() for _ in range(2)]
-    wanted = [torch.zeros(accuracy._BINS).double() for _ in range(2)]
+    wanted = [torch.zeros(size_groups.BINS).double() for _ in range(2)]
     found = [top.cuda() for top in wanted]
     raise_tops(wanted, bins, errors)
     raise_tops(found, bins.cuda(), [error.cuda() for error in errors])

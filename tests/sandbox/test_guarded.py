@@ -10,7 +10,7 @@ import torch
 from judge_kit import spec
 
 from sandbox.task.specs import TensorSpec
-from sandbox.workers.guard_bands import GUARD, inspect_segment, poison_segment, spoil_guards
+from sandbox.workers.guard_bands import GUARD, clobber_guards, inspect_segment, poison_segment
 from sandbox.workers.shared_memory import Segment, layout
 
 SPECS = (spec(10, 10), TensorSpec("float32", (4, 4), (8, 2)), spec(3, dtype="int64"))
@@ -50,7 +50,7 @@ def test_what_no_worker_copied_anew_is_seen() -> None:
     """As where the segment still holds, guard bands and all, what a run before has left."""
     segment, offsets = poisoned()
     before = [segment.tensor(wanted, at).clone() for wanted, at in zip(SPECS, offsets, strict=True)]
-    spoil_guards(segment, offsets, SPECS, 0xFF)
+    clobber_guards(segment, offsets, SPECS, 0xFF)
     assert inspect_segment(segment, offsets, SPECS, 0xFF) == "wrote before output 0"
     after = [segment.tensor(wanted, at) for wanted, at in zip(SPECS, offsets, strict=True)]
     assert all(map(torch.equal, before, after))
@@ -60,7 +60,7 @@ def test_what_no_worker_copied_anew_is_seen() -> None:
 def test_every_guard_band_is_spoilt(band: int) -> None:
     segment, offsets = poisoned()
     whole = segment.bytes().clone()
-    spoil_guards(segment, offsets, SPECS, 0xFF)
+    clobber_guards(segment, offsets, SPECS, 0xFF)
     spoilt = segment.bytes().clone()
     ends = [at + wanted.extent * wanted.itemsize for wanted, at in zip(SPECS, offsets, strict=True)]
     first, last = [0, *ends][band], [*offsets, len(whole)][band]

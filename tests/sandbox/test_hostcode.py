@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import struct
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from sandbox.compile.elf import ElfError
+from sandbox.compile.elf import DYNAMIC_SYMBOLS, MAX_NAME, ElfError, read_symbols
 from sandbox.compile.host_code import why_refused
 from sandbox.compile.toolchain import Missing, find_cxx
 
@@ -47,3 +48,16 @@ def test_what_is_no_library_is_an_error(tmp_path: Path) -> None:
     for broken in (b"", b"\x7fELF", whole[:200], whole[: len(whole) // 2]):
         with pytest.raises(ElfError):
             why_refused(broken)
+
+
+def test_a_name_without_end_is_an_error(tmp_path: Path) -> None:
+    """Many symbols that share one would keep the judge busy for hours."""
+    whole = library(tmp_path, "x > 1")
+    symbols, sections = read_symbols(whole, DYNAMIC_SYMBOLS)
+    table = next(s for s in sections if s.type == DYNAMIC_SYMBOLS)
+    last = table.offset + 24 * (len(symbols) - 1)
+    far = len(whole) - sections[table.link].offset
+    moved = whole[:last] + struct.pack("<I", far) + whole[last + 4 :]
+    assert why_refused(moved + b"a" * (MAX_NAME - 1) + b"\0") is None
+    with pytest.raises(ElfError):
+        why_refused(moved + b"a" * MAX_NAME + b"\0")

@@ -171,7 +171,7 @@ def test_a_profile_of_what_is_far_behind_ends_soon_and_draws_nothing_in_the_judg
     session = gpu_judge.sessions.current
     assert session is not None
     assert all(inputs._values is None for inputs in session.timed)
-    assert any(inputs.stirs for inputs in session.timed)
+    assert any(inputs.perturbations for inputs in session.timed)
 
 
 def test_timed_runs_are_compared_with_values_that_are_had_again(gpu_judge: Judge) -> None:

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from sandbox.accuracy import compare as accuracy
+from sandbox.accuracy import compare as compare_module
 from sandbox.accuracy.compare import compare
 from sandbox.accuracy.misses import SHOWN, Place, misses
 
@@ -82,7 +82,7 @@ def test_a_verdict_stands_where_there_is_no_memory_to_look_for_places(
     def none_left(*_: object) -> None:
         raise torch.OutOfMemoryError("no memory is left")
 
-    monkeypatch.setattr(accuracy, "misses", none_left)
+    monkeypatch.setattr(compare_module, "misses", none_left)
     found, eager, oracle = drawn()
     (report,) = compare([found + 1], [eager], [oracle]).outputs
     assert not report.passes and report.misses is None

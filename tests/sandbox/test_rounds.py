@@ -136,7 +136,7 @@ def test_a_late_call_is_made_again_once_on_other_values_and_its_outputs_are_not_
     worker, seen, renewed = FakeWorker(late=9), list[int](), list[int]()
 
     def renew(inputs: InputSet) -> None:
-        inputs.restir(len(renewed))
+        inputs.perturb(len(renewed))
         renewed.append(len(worker.runs))
 
     def note(contestant: Contestant, inputs: InputSet, clock: Clock) -> None:
@@ -184,7 +184,7 @@ def test_every_round_has_values_of_its_own() -> None:
     seen: list[list[float]] = []
     worker = FakeWorker()
     made = sets()
-    watch = Stopwatch(made, 1.0, 1, before_round=lambda inputs: inputs.restir(len(seen)))
+    watch = Stopwatch(made, 1.0, 1, before_round=lambda inputs: inputs.perturb(len(seen)))
 
     def note(contestant: Contestant, inputs: InputSet, clock: Clock) -> None:
         seen.append(inputs.tensors[0].tolist())
@@ -192,20 +192,20 @@ def test_every_round_has_values_of_its_own() -> None:
     watch.rounds([Contestant("a", worker, 0)], Effort(20, 20, 9.0), after=note)
     assert len(seen) == 20
     assert len({tuple(values) for values in seen}) == 20
-    assert sum(len(inputs.stirs) for inputs in made) == 20
+    assert sum(len(inputs.perturbations) for inputs in made) == 20
 
 
 def test_one_of_former_values_runs_before_the_set_is_renewed() -> None:
     seen: dict[str, list[tuple[int, int]]] = {"candidate": [], "beside": []}
     worker = FakeWorker()
-    watch = Stopwatch(sets(), 1.0, 1, before_round=lambda inputs: inputs.restir(7))
+    watch = Stopwatch(sets(), 1.0, 1, before_round=lambda inputs: inputs.perturb(7))
 
     def note(contestant: Contestant, inputs: InputSet, clock: Clock) -> None:
-        seen[contestant.name].append((inputs.number, len(inputs.stirs)))
+        seen[contestant.name].append((inputs.number, len(inputs.perturbations)))
 
     field = [Contestant("candidate", worker, 0), Contestant("beside", worker, 1, former=True)]
     record = watch.rounds(field, Effort(20, 20, 9.0), after=note)
-    assert [(n, stirs - 1) for n, stirs in seen["candidate"]] == seen["beside"]
+    assert [(n, perturbations - 1) for n, perturbations in seen["candidate"]] == seen["beside"]
     assert len(record.device["beside"]) == len(record.device["candidate"]) == 20  # type: ignore[union-attr]
 
 
@@ -213,7 +213,7 @@ def test_a_snapshot_does_not_follow_the_set() -> None:
     inputs = sets()[1]
     before = inputs.snapshot()
     assert torch.equal(before[0], inputs.tensors[0])
-    inputs.restir(4)
+    inputs.perturb(4)
     assert not torch.equal(before[0], inputs.tensors[0])
     inputs.fill(Source("normal", 9), [None])
-    assert inputs.stirs == ()
+    assert inputs.perturbations == ()

@@ -28,7 +28,7 @@ class Worker:
     def __init__(self, role: str, events: list[str]) -> None:
         self.settings, self.events = SimpleNamespace(role=role), events
         self.generation = 1
-        self.stirs: list[list[int]] = []
+        self.perturbations: list[list[int]] = []
         self.ill: dict[str, Any] = {}
 
     def ready(self) -> Any:
@@ -38,7 +38,7 @@ class Worker:
         self.events.append(f"{self.settings.role} asked")
         if "post" in self.ill:
             return self.ill["post"]
-        self.stirs.append(message["stirs"])
+        self.perturbations.append(message["perturbations"])
         return None
 
     def receive(self, stage: str, timeout_s: float) -> Any:
@@ -78,10 +78,10 @@ BOTH = ["one asked", "two asked", "one answers", "two answers"]
 def test_all_are_asked_before_any_answer_is_waited_for(field: Field) -> None:
     assert field.share() is None
     assert field.events == BOTH
-    field.inputs.restir(7)
+    field.inputs.perturb(7)
     assert field.share() is None
     assert field.events == BOTH * 2
-    assert field.one.stirs == field.two.stirs == [[], [7]]
+    assert field.one.perturbations == field.two.perturbations == [[], [7]]
 
 
 def test_who_has_the_values_is_not_asked_again(field: Field) -> None:
@@ -102,7 +102,7 @@ def test_who_has_drawn_the_present_values_is_known(field: Field) -> None:
     assert have() == [True, True]
     field.two.generation += 1
     assert have() == [True, False]
-    field.inputs.restir(7)
+    field.inputs.perturb(7)
     assert have() == [False, False]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from sandbox.accuracy.clobber_outputs import SPOILT, spoil
+from sandbox.accuracy.clobber_outputs import CLOBBERED, clobber
 from sandbox.isolation.mechanisms import Isolation
 from sandbox.workers.loop import Worker
 
@@ -43,12 +43,12 @@ def test_a_call_that_does_nothing_does_not_find_the_results_of_the_one_before() 
     assert bool(worker.outputs[0].isnan().all())
 
 
-def test_all_of_an_output_is_spoilt_but_no_memory_of_an_input() -> None:
+def test_all_of_an_output_is_clobbered_but_no_memory_of_an_input() -> None:
     wide = torch.zeros(6, 4)
     outputs = [wide.t(), torch.zeros(3, dtype=torch.bool), torch.zeros(2, dtype=torch.int64)]
     mine = torch.ones(8)
-    spoil([*outputs, mine[2:4], torch.empty(0)], [mine, torch.empty(0)])
+    clobber([*outputs, mine[2:4], torch.empty(0)], [mine, torch.empty(0)])
     assert bool(wide.isnan().all())
-    assert outputs[1].view(torch.uint8).tolist() == [SPOILT] * 3
+    assert outputs[1].view(torch.uint8).tolist() == [CLOBBERED] * 3
     assert outputs[2].tolist() == [-1, -1]
     assert mine.tolist() == [1.0] * 8

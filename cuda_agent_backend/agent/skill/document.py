@@ -21,7 +21,7 @@ from cuda_agent_backend.agent.skill.example import (
 )
 from cuda_agent_backend.agent.skill.sketches import table
 from cuda_agent_backend.agent.tools.toolbox import tool_schemas
-from sandbox.accuracy import compare as accuracy
+from sandbox.accuracy import error_pool
 from sandbox.accuracy.inputs import DISTRIBUTIONS
 from sandbox.compile.candidate import CXX_FLAGS
 from sandbox.compile.cuda import COMMON_FLAGS
@@ -118,8 +118,8 @@ def _values(target: str) -> dict[str, str]:
         "dtypes": ", ".join(ITEM_SIZES),
         "compiler": " ".join(("nvcc -cubin -O3", *COMMON_FLAGS) if cuda else ("g++", *CXX_FLAGS)),
         "threads_note": "as many threads as the user's torch has (`omp_get_max_threads()`)",
-        "rms": f"{accuracy.RMS_MULTIPLE:g}",
-        "max": f"{accuracy.MAX_MULTIPLE:g}",
+        "rms": f"{error_pool.RMS_MULTIPLE:g}",
+        "max": f"{error_pool.MAX_MULTIPLE:g}",
         "distributions": "; ".join(f"`{name}` ({HINTS[name]})" for name in DISTRIBUTIONS),
         "quick": ", ".join(f"`{name}`" for name in QUICK.distributions),
         "example_task": example_text(target),

@@ -1,0 +1,279 @@
+"""Errors of one output over several draws, and the decision on them. See `compare` for the rule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sandbox.accuracy.finiteness import MOST_PLACES, Places, wrong_places
+from sandbox.accuracy.report import OutputReport
+from sandbox.accuracy.size_groups import BIAS, BINS, group_of, raise_tops
+
+if TYPE_CHECKING:
+    import torch
+RMS_MULTIPLE, MAX_MULTIPLE, GROSS_MULTIPLE = 2.0, 4.0, 16.0
+GROSS_RELATIVE = 2.0**-9
+MOST_CHANCE = 4.0
+"""Up to how many times as much is allowed where eager's error varies between inputs that differ by rounding."""
+DOUBT = 64.0
+"""What exceeds what is allowed by more than this is wrong, whatever eager does nearby. Of two errors that are one
+random number each, the second is more than 128 times the first once in two hundred times."""
+GROUP_SIZE = 64
+CHUNKS = {"cpu": 1 << 15, "cuda": 1 << 24}
+"""Elements looked at in one go. On cpu so few that torch works on them in one thread and within the
+cache: with other work on the machine, waiting for each other costs threads far more than they save.
+"""
+
+
+@dataclass
+class _Total:
+    """How many some values are, their squares' sum, and the largest."""
+
+    count: int = 0
+    squares: float = 0.0
+    largest: float = 0.0
+
+    def add(self, values: torch.Tensor) -> None:
+        """values: float64 [n], n > 0, not negative."""
+        import torch
+
+        self.count += len(values)
+        self.squares += _squared(float(torch.linalg.vector_norm(values)))
+        self.largest = max(self.largest, float(values.max()))
+
+    @property
+    def rms(self) -> float:
+        return math.sqrt(self.squares / max(self.count, 1))
+
+
+def _together(totals: Sequence[_Total]) -> _Total:
+    return _Total(
+        sum(total.count for total in totals),
+        sum(total.squares for total in totals),
+        max(total.largest for total in totals),
+    )
+
+
+class ErrorPool:
+    """Errors of one output over several draws, gathered chunk by chunk."""
+
+    def __init__(self, number: int, dtype: torch.dtype, places: Places) -> None:
+        import torch
+
+        self.number, self.dtype, self.places = number, dtype, places
+        self.not_finite = ""
+        """What is wrong at the first of these places, if there are any."""
+        self.unmatched = 0
+        """Elements that are not finite in eager alone."""
+        limits = torch.finfo(dtype)
+        # Eager and oracle are one where the task is in float64 already: only the floor is left,
+        # and it has to cover another order of summation.
+        # Half precision is left its rounding and no more.
+        self.eps = limits.eps * {torch.float64: 32.0, torch.float32: 1.0}.get(dtype, 0.5)
+        self.tiny = 4 * limits.tiny
+        self.candidate, self.oracle = (
+            _Total(),
+            _Total(),
+        )  # the candidate's errors, the oracle's values
+        self.fourths = 0.0  # of the oracle
+        self.eager: list[_Total] = []  # errors, by draw
+        self.nearby: list[_Total] = []  # eager's errors on inputs near those of the last draw
+        self.counts: torch.Tensor | None = None  # elements by power of two, int64 [bins]
+        self.tops: list[torch.Tensor] = []  # largest error of candidate and eager in each, [bins]
+
+    def add(
+        self, found: torch.Tensor, eager: torch.Tensor, oracle: torch.Tensor, beyond: bool = False
+    ) -> str:
+        """Add a draw; what is wrong with its NaN and infinities where it cannot be chance, else empty."""
+        import torch
+
+        self.eager.append(_Total())
+        chunk = CHUNKS[oracle.device.type]
+        parts = [tensor.reshape(-1).split(chunk) for tensor in (found, eager, oracle)]
+        start, places, values = 0, [], []
+        for piece in zip(*parts, strict=True):
+            c, e, o = (tensor.double() for tensor in piece)
+            wrong = self._add_chunk(c, e, o, beyond)
+            if len(wrong):
+                place = _unravel(start + int(wrong[0]), found.shape)
+                pair = f"{c[wrong[0]].item()} instead of {e[wrong[0]].item()}"
+                text = f"not finite in other places than eager, at {place}: {pair}"
+                self.not_finite = self.not_finite or text
+                places.append(start + wrong)
+                values.append(c[wrong])
+                too_many = sum(map(len, places)) > MOST_PLACES
+                if too_many or beyond or not self.places.belong_to(eager):
+                    return text
+            start += len(c)
+        if places:
+            self.places.add(torch.cat(places), torch.cat(values))
+        return ""
+
+    def _add_chunk(
+        self, c: torch.Tensor, e: torch.Tensor, o: torch.Tensor, beyond: bool
+    ) -> torch.Tensor:
+        """Where it is not finite as it should be."""
+        import torch
+
+        wrong = torch.empty(0, dtype=torch.int64, device=o.device)
+        if not bool(torch.isfinite(c.sum() + e.sum())):
+            wrong = wrong_places(c, e, o, self.dtype, beyond)
+            both = c.isfinite() & o.to(self.dtype).isfinite()
+            alone, keep = both & ~e.isfinite(), both & e.isfinite()
+            self.unmatched += int(alone.sum())
+            self._group(o[alone].abs(), [(c - o)[alone].abs()])
+            c, e, o = c[keep], e[keep], o[keep]
+        elif not bool(torch.isfinite(o.sum())):
+            keep = o.isfinite()
+            c, e, o = c[keep], e[keep], o[keep]
+        self._add_finite(c, e, o)
+        return wrong
+
+    def _add_finite(self, c: torch.Tensor, e: torch.Tensor, o: torch.Tensor) -> None:
+        import torch
+
+        if not len(o):
+            return
+        size = o.abs()
+        errors = [(c - o).abs_(), (e - o).abs_()]
+        totals = self.candidate, self.eager[-1], self.oracle
+        for total, values in zip(totals, (*errors, size), strict=True):
+            total.add(values)
+        # torch's own norm of order 4 takes powers, ten times as long
+        self.fourths += _squared(float(torch.linalg.vector_norm(size.square())))
+        self._group(size, errors)
+
+    def _group(self, size: torch.Tensor, errors: Sequence[torch.Tensor]) -> None:
+        """errors: the candidate's, and eager's where it has one."""
+        import torch
+
+        bins = group_of(size)
+        if self.counts is None:
+            self.counts = torch.zeros(BINS, dtype=torch.int64, device=size.device)
+            self.tops = [torch.zeros(BINS, dtype=size.dtype, device=size.device) for _ in range(2)]
+        self.counts += torch.bincount(bins, minlength=BINS)
+        raise_tops(self.tops, bins, errors)
+
+    def add_nearby(self, eager: torch.Tensor, oracle: torch.Tensor) -> None:
+        """Add eager's errors to what the candidate's are held against, and its NaN and infinities to what may be
+        chance."""
+        if self.not_finite:
+            self.places.look(eager, oracle)
+        if self.counts is None:
+            return
+        chunk = CHUNKS[oracle.device.type]
+        parts = [tensor.reshape(-1).split(chunk) for tensor in (eager, oracle)]
+        errors = _Total()
+        for piece in zip(*parts, strict=True):
+            e, o = (tensor.to(self.tops[1].device).double() for tensor in piece)
+            keep = e.isfinite() & o.isfinite()
+            e, o = e[keep], o[keep]
+            error = (e - o).abs_()
+            raise_tops(self.tops[1:], group_of(o.abs()), [error])
+            if len(o):
+                errors.add(error)
+        if self.dtype.itemsize > 2:
+            self.nearby.append(errors)
+
+    def is_doubtful(self) -> bool:
+        """Whether it is wrong, and may be right next to eager's errors on inputs nearby."""
+        found = self.report()
+        far = found.rms_error > DOUBT * found.rms_allowed
+        return bool(found.reason) and not (far or found.max_error > DOUBT * found.max_allowed)
+
+    def report(self) -> OutputReport:
+        """The decision on all that was added."""
+        candidate, oracle = self.candidate, self.oracle
+        eager, last = _together(self.eager), self.eager[-1]
+        slack = 1 + 3 / math.sqrt(self._counting())
+        floor = self.eps * oracle.rms * slack + self.tiny
+        rms_eager = _with_chance(eager.rms, last.rms, [near.rms for near in self.nearby], slack)
+        nearby = [near.largest for near in self.nearby]
+        max_eager = _with_chance(eager.largest, last.largest, nearby, slack)
+        rms_allowed = RMS_MULTIPLE * rms_eager + floor
+        max_allowed = MAX_MULTIPLE * (max_eager + self.eps * oracle.largest)
+        max_allowed += self.tiny
+        fine = not self.not_finite or self.places.are_chance
+        reason = self._gross() if fine else self.not_finite
+        if candidate.rms > rms_allowed:
+            found = f"RMS error {candidate.rms:.3g}, eager's {eager.rms:.3g}"
+            reason = f"{found}, allowed {rms_allowed:.3g}"
+        elif candidate.largest > max_allowed:
+            found = f"largest error {candidate.largest:.3g}, eager's {eager.largest:.3g}"
+            reason = f"{found}, allowed {max_allowed:.3g}"
+        return OutputReport(
+            number=self.number,
+            passes=not reason,
+            reason=reason,
+            elements=oracle.count,
+            rms_error=_finite(candidate.rms),
+            rms_eager=_finite(eager.rms),
+            rms_allowed=_finite(rms_allowed),
+            max_error=_finite(candidate.largest),
+            max_eager=_finite(eager.largest),
+            max_allowed=_finite(max_allowed),
+            error_ratio=_finite(candidate.rms / max(eager.rms, floor)) if fine else math.inf,
+        )
+
+    def _counting(self) -> float:
+        """How many elements make up the RMS of the oracle."""
+        n = max(self.oracle.count, 1)
+        ratio = self.oracle.squares / math.sqrt(self.fourths) if self.fourths > 0 else math.nan
+        return min(max(ratio * ratio, 1.0), n) if math.isfinite(ratio) else n
+
+    def _gross(self) -> str:
+        if self.counts is None or (self.oracle.count < GROUP_SIZE and not self.unmatched):
+            return ""
+        relative = max(GROSS_RELATIVE, MAX_MULTIPLE * self.eps)
+        filled = self.counts.nonzero().flatten()
+        groups = (filled, self.counts[filled], self.tops[0][filled], self.tops[1][filled])
+        eager = worst = 0.0
+        # From the largest numbers down; a well-filled group stands on its own. Exact zeros do not: what a
+        # ReLU or a clamp made zero was, before it, as uncertain as its neighbours.
+        for bin_, count, found, own in reversed(
+            list(zip(*(g.tolist() for g in groups), strict=True))
+        ):
+            worst = max(worst, own)
+            eager = own if count >= GROUP_SIZE else max(eager, own)
+            eager = eager if bin_ else worst
+            size = math.ldexp(1.0, min(bin_ - BIAS, 1000)) if bin_ else 0.0
+            allowed = GROSS_MULTIPLE * eager + relative * size + self.tiny
+            if found > allowed:
+                return f"error {found:.3g} on values of size {size:.3g}, allowed {allowed:.3g}"
+        return ""
+
+
+def _with_chance(own: float, last: float, nearby: Sequence[float], slack: float) -> float:
+    """Eager's error with what is allowed for chance.
+
+    own: over all draws. last: on the last of them. nearby: on inputs near that one's, if they were asked for. An error
+    of zero says nothing of what others may be.
+    """
+    varies = [error for error in (last, *nearby) if 0 < error < math.inf]
+    if not varies:
+        return own * slack
+    largest, least = max(varies), min(varies)
+    chance = min(largest / least, MOST_CHANCE)
+    if own > 0 and last > 0:  # of a pool that others than the last make up, as many times as much
+        largest = min(largest, own * (largest / last))
+    return max(own, largest) * max(slack, chance)
+
+
+def _squared(value: float) -> float:
+    """Infinite where it is too large: a power of floats raises instead."""
+    return value * value
+
+
+def _finite(value: float) -> float:
+    """For JSON, which has no infinity."""
+    return value if value < 1e300 else 1e300
+
+
+def _unravel(position: int, shape: Sequence[int]) -> list[int]:
+    place: list[int] = []
+    for size in reversed(shape):
+        place.insert(0, position % size)
+        position //= size
+    return place
