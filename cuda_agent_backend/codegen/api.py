@@ -12,7 +12,7 @@ from typing import Any
 from cuda_agent_backend.codegen.alternatives import Alternatives
 from cuda_agent_backend.codegen.bugs import attempt_for
 from cuda_agent_backend.codegen.covered_task import Analysis, offered
-from cuda_agent_backend.codegen.cuda.common.dependent_launch import chained
+from cuda_agent_backend.codegen.cuda.common.dependent_launch import chain_launches
 from cuda_agent_backend.codegen.family import TaskFamily
 from cuda_agent_backend.codegen.guarded import Guarded
 from cuda_agent_backend.codegen.ir.device import CpuFacts, DeviceFacts, gpu_facts
@@ -100,7 +100,7 @@ def generate(
         try:
             source, plan = analysis.emit(schedule, device)
             if plan.target == "cuda":
-                source, plan = chained(source, plan, gpu_facts(device))
+                source, plan = chain_launches(source, plan, gpu_facts(device))
         except PlanError as error:
             return NotCovered(str(error))
         language: Language = "cuda" if plan.target == "cuda" else "c++"

@@ -13,7 +13,7 @@ import torch
 from sketch_kit import Sample, sample
 
 from cuda_agent_backend.codegen import api
-from cuda_agent_backend.codegen.cuda.common.dependent_launch import FOLLOW, KERNEL, chained
+from cuda_agent_backend.codegen.cuda.common.dependent_launch import FOLLOW, KERNEL, chain_launches
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from sandbox.compile.candidate import Compiled, compile_candidate
@@ -89,7 +89,7 @@ def test_a_kernel_whose_beginning_is_not_found_is_refused() -> None:
     made = made_for(of_two_kernels(), "sm_90a")
     hidden = made.source.replace('extern "C" __global__ void', 'extern "C" void __global__', 1)
     with pytest.raises(Unsupported, match="would have to wait"):
-        chained(hidden, made.plan, DeviceFacts(arch="sm_90a"))
+        chain_launches(hidden, made.plan, DeviceFacts(arch="sm_90a"))
 
 
 def test_a_single_launch_stays_as_it_is() -> None:

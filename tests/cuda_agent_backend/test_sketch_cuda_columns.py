@@ -16,7 +16,7 @@ from sketch_kit import Sample, sample
 from torch.nn import functional as F
 
 from cuda_agent_backend.codegen.cuda import generate as cuda
-from cuda_agent_backend.codegen.cuda.common.access import fold_constants
+from cuda_agent_backend.codegen.cuda.common.body_rewrites import fold_constants
 from cuda_agent_backend.codegen.cuda.rows.facts import row_facts
 from cuda_agent_backend.codegen.cuda.rows.prepare.gather_order import (
     gather_indices_first,

@@ -11,12 +11,9 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from cuda_agent_backend.codegen.cuda.common.access import (
-    POSITION,
-    flatten,
-    is_aligned,
-    share_divisors,
-)
+from cuda_agent_backend.codegen.cuda.common.body_rewrites import share_divisors
+from cuda_agent_backend.codegen.cuda.common.flat_loops import POSITION, flatten
+from cuda_agent_backend.codegen.cuda.common.lane_printer import is_aligned
 from cuda_agent_backend.codegen.cuda.rows.layout import Layout
 from cuda_agent_backend.codegen.cuda.rows.loops import position_loop
 from cuda_agent_backend.codegen.ir.ssa import Body, Instruction, Value

@@ -15,7 +15,7 @@ from sketch_kit import Sample, sample
 from torch._inductor import config as inductor_config
 
 from cuda_agent_backend.codegen.cuda import generate as cuda
-from cuda_agent_backend.codegen.cuda.common.narrow_integers import narrowed
+from cuda_agent_backend.codegen.cuda.common.narrow_integers import narrow_integers
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.printer import Printer, exceeds
 from cuda_agent_backend.codegen.ir.ssa import (
@@ -77,7 +77,7 @@ def instructions(
     function: Callable[..., Any], *inputs: torch.Tensor, wide: bool = False
 ) -> list[Instruction]:
     kernels = for_cuda(function, *inputs).analysis.kernels
-    return [i for k in kernels for s in narrowed(k, wide).stages for i in s.body.walk()]
+    return [i for k in kernels for s in narrow_integers(k, wide).stages for i in s.body.walk()]
 
 
 @pytest.mark.parametrize("name", CASES)

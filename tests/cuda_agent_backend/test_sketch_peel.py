@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from cuda_agent_backend.codegen import api
 from cuda_agent_backend.codegen.analysis.passes import passes
 from cuda_agent_backend.codegen.cuda import generate as cuda
-from cuda_agent_backend.codegen.cuda.rows.prepare.peel import LEAST, peeled
+from cuda_agent_backend.codegen.cuda.rows.prepare.peel import LEAST, peel_tail
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.loop_nests import LoopNests
 from sandbox.plan.candidate import Candidate
@@ -73,7 +73,7 @@ def test_sums_of_one_row_still_read_it_once() -> None:
     function, inputs = CASES["two sums of one row"]
     it = sample(function, *inputs).analysis
     (kernel,) = it.kernels
-    whole = (loops for loops in passes(peeled(kernel, it.region.buffers)) if loops.inner)
+    whole = (loops for loops in passes(peel_tail(kernel, it.region.buffers)) if loops.inner)
     assert [len(loops.stages) for loops in whole] == [2]
 
 
@@ -91,7 +91,7 @@ def test_sums_of_one_row_still_read_it_once() -> None:
 def test_other_rows_stay_whole(function: Callable[..., Any], shape: tuple[int, ...]) -> None:
     it = sample(function, randn(*shape))
     buffers = it.analysis.region.buffers
-    assert all(peeled(kernel, buffers) == kernel for kernel in it.analysis.kernels)
+    assert all(peel_tail(kernel, buffers) == kernel for kernel in it.analysis.kernels)
 
 
 @pytest.mark.parametrize(("length", "cut"), [(LENGTH, True), (LEAST + 4, False)])
@@ -101,7 +101,7 @@ def test_a_row_that_is_cut_is_still_read_past_the_caches(length: int, cut: bool)
     task = dataclasses.replace(it.task, target="cuda")
     found = api.analyse(task)
     assert isinstance(found, LoopNests)
-    assert (peeled(found.kernels[0], found.region.buffers) != found.kernels[0]) is cut
+    assert (peel_tail(found.kernels[0], found.region.buffers) != found.kernels[0]) is cut
     sources = [
         made.source.split('extern "C"', 1)[1]
         for schedule in found.schedules(DeviceFacts())

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from cuda_agent_backend.codegen.analysis.gemm import numbers_of
 from cuda_agent_backend.codegen.analysis.mixed_reductions import mixes_directions
 from cuda_agent_backend.codegen.analysis.passes import passes
-from cuda_agent_backend.codegen.cuda.common.narrow_integers import narrowed
+from cuda_agent_backend.codegen.cuda.common.narrow_integers import narrow_integers
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted, dtype_name, needs_wide, temporary
 from cuda_agent_backend.codegen.cuda.conv.halo.family import Halo
 from cuda_agent_backend.codegen.cuda.family import JoinFamily, Order, Problem
@@ -22,7 +22,7 @@ from cuda_agent_backend.codegen.cuda.join_schedules import MOST as MOST_REDUCED
 from cuda_agent_backend.codegen.cuda.join_schedules import joined_schedules, reduced_schedules
 from cuda_agent_backend.codegen.cuda.registry import JOIN_BY_NAME, JOINS, KERNEL_BY_NAME, KERNELS
 from cuda_agent_backend.codegen.cuda.rows.facts import traffic_of
-from cuda_agent_backend.codegen.cuda.rows.prepare.peel import peeled
+from cuda_agent_backend.codegen.cuda.rows.prepare.peel import peel_tail
 from cuda_agent_backend.codegen.cuda.schedules import MOST, kernel_schedules
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
@@ -73,7 +73,7 @@ def program(
         raise Unsupported(
             f"schedule for {len(schedule.kernels)} kernels where there are {len(kernels)}"
         )
-    kernels = tuple(peeled(kernel, region.buffers) for kernel in kernels)
+    kernels = tuple(peel_tail(kernel, region.buffers) for kernel in kernels)
 
     def emit_one(n: int, kernel: Kernel) -> Emitted:
         given, name = schedule.parameters(n), f"k{first + n}"
@@ -130,7 +130,7 @@ def _emit_kernel(
     if family is None:
         known = ", ".join((*KERNEL_BY_NAME, *JOIN_BY_NAME))
         raise Unsupported(f"sketch {parameters.get(SKETCH)!r}; known: {known}")
-    kernel = narrowed(kernel, needs_wide(region, kernel))
+    kernel = narrow_integers(kernel, needs_wide(region, kernel))
     return family.source(Problem(kernel, region, device), parameters, name)
 
 
@@ -210,7 +210,7 @@ def _one_by_one(
 
     Kernels that do about as much take turns; one that does a tenth of that has one turn in eleven.
     """
-    kernels = tuple(peeled(kernel, region.buffers) for kernel in kernels)
+    kernels = tuple(peel_tail(kernel, region.buffers) for kernel in kernels)
     options = [kernel_schedules(kernel, region, device, most) for kernel in kernels]
     first = [o[0] for o in options]
     moved = [traffic_of(kernel, region) for kernel in kernels]

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from cuda_agent_backend.codegen.cuda.family import Order, Parameters
 from cuda_agent_backend.codegen.cuda.registry import JOINS
-from cuda_agent_backend.codegen.cuda.rows.prepare.peel import peeled
+from cuda_agent_backend.codegen.cuda.rows.prepare.peel import peel_tail
 from cuda_agent_backend.codegen.cuda.schedules import kernel_schedules
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
@@ -118,7 +118,7 @@ def _with_others(
         *(
             chosen[n]
             if n in chosen
-            else kernel_schedules(peeled(kernel, region.buffers), region, device, FIRST)[0]
+            else kernel_schedules(peel_tail(kernel, region.buffers), region, device, FIRST)[0]
             for n, kernel in enumerate(kernels)
         )
     )

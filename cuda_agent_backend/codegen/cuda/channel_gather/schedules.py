@@ -6,13 +6,13 @@ import math
 from dataclasses import dataclass
 
 from cuda_agent_backend.codegen.cuda.channel_gather.match import SKETCH, channel_gathers_of
+from cuda_agent_backend.codegen.cuda.common.sizes import WORD_BYTES
 from cuda_agent_backend.codegen.ir.kernel import Kernel
 from cuda_agent_backend.codegen.ir.parameters import integer
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter
 
 WIDE = (64, 32)
-WORD_BYTES = 16
 
 
 @dataclass(frozen=True)

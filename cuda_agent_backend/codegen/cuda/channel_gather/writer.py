@@ -21,7 +21,7 @@ from cuda_agent_backend.codegen.cuda.channel_gather.copies import (
 )
 from cuda_agent_backend.codegen.cuda.channel_gather.match import ChannelGathers, channel_gathers_of
 from cuda_agent_backend.codegen.cuda.channel_gather.schedules import ChannelGatherParams
-from cuda_agent_backend.codegen.cuda.common.access import LanePrinter, local_reader
+from cuda_agent_backend.codegen.cuda.common.lane_printer import LanePrinter, local_reader
 from cuda_agent_backend.codegen.cuda.common.parts import (
     BYTES,
     Emitted,

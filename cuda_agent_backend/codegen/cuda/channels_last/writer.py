@@ -29,7 +29,7 @@ from cuda_agent_backend.codegen.cuda.channels_last.schedules import (
     result_type,
     tile_memory,
 )
-from cuda_agent_backend.codegen.cuda.common.access import LanePrinter, local_reader
+from cuda_agent_backend.codegen.cuda.common.lane_printer import LanePrinter, local_reader
 from cuda_agent_backend.codegen.cuda.common.parts import (
     Emitted,
     SharedMemory,

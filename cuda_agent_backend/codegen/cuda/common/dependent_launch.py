@@ -20,7 +20,7 @@ KERNEL = re.compile(r'extern "C" __global__ void[^{]*\{')
 FOLLOW = "ca::follow();"
 
 
-def chained(source: str, plan: Plan, device: DeviceFacts) -> tuple[str, Plan]:
+def chain_launches(source: str, plan: Plan, device: DeviceFacts) -> tuple[str, Plan]:
     """Source and plan in which each launch but the first, and none that is cooperative, is a dependent one, where the
     device knows such.
 

@@ -144,7 +144,7 @@ def _place(i: Instruction, ends: Mapping[Value, Ends]) -> Instruction:
     return replace(i, operands=(x, size, check and not inside, wraps and low < 0))
 
 
-def narrowed_body(body: Body, loops: Mapping[sympy.Symbol, int], wide: bool) -> Body:
+def narrow_body_integers(body: Body, loops: Mapping[sympy.Symbol, int], wide: bool) -> Body:
     """``body`` with integers that 32 bits hold made so. ``wide``: places are part of 64-bit indices and stay so."""
     found = _Intervals(loops)
     for i in body.walk():
@@ -171,11 +171,11 @@ def narrowed_body(body: Body, loops: Mapping[sympy.Symbol, int], wide: bool) -> 
     return inside(body)
 
 
-def narrowed(kernel: Kernel, wide: bool) -> Kernel:
+def narrow_integers(kernel: Kernel, wide: bool) -> Kernel:
     """The kernel with narrow integers where they do. ``wide``: its indices need 64 bits."""
 
     def one(stage: RowStage) -> RowStage:
         loops = dict((*kernel.outer, *stage.inner))
-        return replace(stage, body=narrowed_body(stage.body, loops, wide))
+        return replace(stage, body=narrow_body_integers(stage.body, loops, wide))
 
     return replace(kernel, stages=tuple(map(one, kernel.stages)))

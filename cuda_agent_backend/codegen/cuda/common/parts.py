@@ -19,7 +19,7 @@ from sandbox.task.specs import TensorSpec
 
 BYTES = {"float": 4, "double": 8, "int64_t": 8, "int32_t": 4, "int16_t": 2, "int8_t": 1, "uint8_t": 1,
          "bool": 1, "ca::f16": 2, "ca::bf16": 2}  # fmt: skip
-WORD_BYTES = {**BYTES, "int": 4}
+FIELD_BYTES = {**BYTES, "int": 4}
 PARTIAL_TYPES = {"float": torch.float32, "double": torch.float64, "int64_t": torch.int64, "int": torch.int32,
                  "int32_t": torch.int32}  # fmt: skip
 
@@ -89,7 +89,7 @@ class Accumulator:
 
     def size(self, lanes: int) -> int:
         """sizeof in bytes."""
-        widths = [WORD_BYTES[ctype] for _, ctype in self.fields]
+        widths = [FIELD_BYTES[ctype] for _, ctype in self.fields]
         return -(-lanes * sum(widths) // max(widths)) * max(widths)
 
 

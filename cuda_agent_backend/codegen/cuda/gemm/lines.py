@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from cuda_agent_backend.codegen.analysis.gemm import GemmForm
-from cuda_agent_backend.codegen.cuda.common.access import LanePrinter
+from cuda_agent_backend.codegen.cuda.common.lane_printer import LanePrinter
 from cuda_agent_backend.codegen.cuda.common.parts import (
     local_types,
 )

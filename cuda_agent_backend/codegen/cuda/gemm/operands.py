@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import sympy
 
 from cuda_agent_backend.codegen.analysis.gemm import Factor, GemmForm, Lines, merged, points
-from cuda_agent_backend.codegen.cuda.common.access import is_aligned
+from cuda_agent_backend.codegen.cuda.common.lane_printer import is_aligned
 from cuda_agent_backend.codegen.ir.indices import coefficient
 from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel
 

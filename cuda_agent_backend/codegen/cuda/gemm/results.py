@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import sympy
 
 from cuda_agent_backend.codegen.analysis.gemm import Factor
-from cuda_agent_backend.codegen.cuda.common.access import LanePrinter
+from cuda_agent_backend.codegen.cuda.common.lane_printer import LanePrinter
 from cuda_agent_backend.codegen.cuda.common.text import decompose, indented
 from cuda_agent_backend.codegen.cuda.gemm.facts import GemmFacts
 from cuda_agent_backend.codegen.cuda.gemm.lines import no_local, tail_lines

@@ -14,12 +14,9 @@ from dataclasses import dataclass
 import sympy
 
 from cuda_agent_backend.codegen.analysis.passes import Pass
-from cuda_agent_backend.codegen.cuda.common.access import (
-    Flat,
-    flat_body,
-    local_reader,
-    share_divisors,
-)
+from cuda_agent_backend.codegen.cuda.common.body_rewrites import share_divisors
+from cuda_agent_backend.codegen.cuda.common.flat_loops import Flat, flat_body
+from cuda_agent_backend.codegen.cuda.common.lane_printer import local_reader
 from cuda_agent_backend.codegen.cuda.common.parts import local_types
 from cuda_agent_backend.codegen.cuda.common.text import indented
 from cuda_agent_backend.codegen.cuda.pointwise.tile_printer import Ranges, TilePrinter

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import sympy
 
-from cuda_agent_backend.codegen.cuda.common.access import (
-    WORD_BYTES,
+from cuda_agent_backend.codegen.cuda.common.lane_printer import (
     LanePrinter,
 )
+from cuda_agent_backend.codegen.cuda.common.sizes import WORD_BYTES
 from cuda_agent_backend.codegen.ir.device import ceildiv
 from cuda_agent_backend.codegen.ir.facts import AT_LEAST
 from cuda_agent_backend.codegen.ir.indices import coefficient

@@ -7,13 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cuda_agent_backend.codegen.analysis.passes import Pass, passes
-from cuda_agent_backend.codegen.cuda.common.access import (
-    POSITION,
-    LanePrinter,
-    flat_body,
-    flatten,
-    local_reader,
-)
+from cuda_agent_backend.codegen.cuda.common.flat_loops import POSITION, flat_body, flatten
+from cuda_agent_backend.codegen.cuda.common.lane_printer import LanePrinter, local_reader
 from cuda_agent_backend.codegen.cuda.common.parts import (
     Emitted,
     buffers_of,

@@ -9,8 +9,8 @@ from functools import cached_property
 
 import sympy
 
-from cuda_agent_backend.codegen.cuda.common.access import LanePrinter
-from cuda_agent_backend.codegen.cuda.common.narrow_integers import narrowed_body
+from cuda_agent_backend.codegen.cuda.common.lane_printer import LanePrinter
+from cuda_agent_backend.codegen.cuda.common.narrow_integers import narrow_body_integers
 from cuda_agent_backend.codegen.cuda.common.text import block, decompose, indented, kernel_text
 from cuda_agent_backend.codegen.cuda.reroll.form import STEP, LaneStage, Load, StepLoop, StepState
 from cuda_agent_backend.codegen.ir.device import WARP, ceildiv
@@ -229,7 +229,7 @@ class LoopWriter:
 
     def _stage(self, number: int, stage: LaneStage) -> list[str]:
         loops = dict(((STEP, self.form.steps), *self.form.lanes, *self.form.reduced))
-        body = narrowed_body(stage.body, loops, False)
+        body = narrow_body_integers(stage.body, loops, False)
         printer = self._printer(stage)
         value = f"s{number}v{body.results[0].number}"
         lines = printer.lines(body, f"s{number}v")

@@ -10,7 +10,7 @@ import sympy
 
 from cuda_agent_backend.codegen.analysis.gemm import gemm_of
 from cuda_agent_backend.codegen.analysis.passes import Pass
-from cuda_agent_backend.codegen.cuda.common.access import POSITION, Flat
+from cuda_agent_backend.codegen.cuda.common.flat_loops import POSITION, Flat
 from cuda_agent_backend.codegen.cuda.common.parts import needs_wide
 from cuda_agent_backend.codegen.cuda.rows.layout import Layout
 from cuda_agent_backend.codegen.cuda.rows.program import Key, RowProgram, is_full, row_points

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 import sympy
 
-from cuda_agent_backend.codegen.cuda.common.access import POSITION, Flat, LanePrinter, is_aligned
+from cuda_agent_backend.codegen.cuda.common.flat_loops import POSITION, Flat
+from cuda_agent_backend.codegen.cuda.common.lane_printer import LanePrinter, is_aligned
 from cuda_agent_backend.codegen.cuda.common.parts import BYTES, SharedMemory, local_types
 from cuda_agent_backend.codegen.cuda.rows.layout import Layout
 from cuda_agent_backend.codegen.cuda.rows.loops import Span, position_loop, span_loops
-from cuda_agent_backend.codegen.cuda.rows.program import RowProgram
-from cuda_agent_backend.codegen.cuda.rows.transposed_loads import Key
+from cuda_agent_backend.codegen.cuda.rows.program import Key, RowProgram
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.indices import coefficient, stays_within
 from cuda_agent_backend.codegen.ir.printer import COMPUTE_TYPES, STORAGE_TYPES, c_index, c_place

@@ -10,14 +10,9 @@ from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, replace
 
 from cuda_agent_backend.codegen.analysis.passes import Pass
-from cuda_agent_backend.codegen.cuda.common.access import (
-    POSITION,
-    Flat,
-    LanePrinter,
-    flat_body,
-    fold_constants,
-    share_divisors,
-)
+from cuda_agent_backend.codegen.cuda.common.body_rewrites import fold_constants, share_divisors
+from cuda_agent_backend.codegen.cuda.common.flat_loops import POSITION, Flat, flat_body
+from cuda_agent_backend.codegen.cuda.common.lane_printer import LanePrinter
 from cuda_agent_backend.codegen.cuda.common.parts import Accumulator, SharedMemory, buffers_of
 from cuda_agent_backend.codegen.cuda.common.text import block
 from cuda_agent_backend.codegen.cuda.rows.combine import (

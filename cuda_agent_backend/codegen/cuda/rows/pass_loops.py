@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from cuda_agent_backend.codegen.analysis.passes import Pass
-from cuda_agent_backend.codegen.cuda.common.access import flat_body, fold_constants
+from cuda_agent_backend.codegen.cuda.common.body_rewrites import fold_constants
+from cuda_agent_backend.codegen.cuda.common.flat_loops import flat_body
 from cuda_agent_backend.codegen.cuda.rows.combine import Reductions
 from cuda_agent_backend.codegen.cuda.rows.layout import Layout
 from cuda_agent_backend.codegen.cuda.rows.loops import (

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import sympy
 
 from cuda_agent_backend.codegen.analysis.passes import Pass, passes, same_loops, scratch
-from cuda_agent_backend.codegen.cuda.common.access import POSITION, Flat, flatten
+from cuda_agent_backend.codegen.cuda.common.flat_loops import POSITION, Flat, flatten
 from cuda_agent_backend.codegen.cuda.common.parts import BYTES
 from cuda_agent_backend.codegen.cuda.rows.layout import Layout
 from cuda_agent_backend.codegen.cuda.rows.prepare.common_values import store_common_values

@@ -13,10 +13,11 @@ from collections.abc import Iterable, Sequence
 
 import sympy
 
-from cuda_agent_backend.codegen.cuda.common.access import POSITION, LanePrinter, is_aligned
+from cuda_agent_backend.codegen.cuda.common.flat_loops import POSITION
+from cuda_agent_backend.codegen.cuda.common.lane_printer import LanePrinter, is_aligned
 from cuda_agent_backend.codegen.cuda.common.text import indented
 from cuda_agent_backend.codegen.cuda.rows.layout import Layout
-from cuda_agent_backend.codegen.cuda.rows.program import RowProgram
+from cuda_agent_backend.codegen.cuda.rows.program import Key, RowProgram
 from cuda_agent_backend.codegen.ir.device import WARP, DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.indices import coefficient
@@ -24,8 +25,6 @@ from cuda_agent_backend.codegen.ir.kernel import Kernel
 from cuda_agent_backend.codegen.ir.printer import COMPUTE_TYPES
 from cuda_agent_backend.codegen.ir.schedule import Parameter
 from cuda_agent_backend.codegen.ir.ssa import Body
-
-Key = tuple[str, sympy.Expr]
 
 LARGEST = 4
 """Rows and positions of a square: registers of a thread hold a few of them."""

@@ -6,14 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cuda_agent_backend.codegen.analysis.passes import Pass
-from cuda_agent_backend.codegen.cuda.common.access import (
-    POSITION,
-    Flat,
-    LanePrinter,
-    flat_body,
-    flatten,
-    local_reader,
-)
+from cuda_agent_backend.codegen.cuda.common.flat_loops import POSITION, Flat, flat_body, flatten
+from cuda_agent_backend.codegen.cuda.common.lane_printer import LanePrinter, local_reader
 from cuda_agent_backend.codegen.cuda.common.parts import needs_wide
 from cuda_agent_backend.codegen.cuda.pointwise.writer import map_dims, single_pass, stage_lines
 from cuda_agent_backend.codegen.cuda.scatter.match import Produced

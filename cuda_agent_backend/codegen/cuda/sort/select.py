@@ -40,7 +40,7 @@ the threads of the groups that count, while registers for a row leave room for f
 
 
 @dataclass(frozen=True)
-class Block:
+class SelectionBlock:
     """The schedule's parameters."""
 
     threads: int = integer("threads of a block", most=MAX_THREADS)
@@ -105,17 +105,17 @@ class CudaSelection(CudaRows):
     """A selection from rows."""
 
     family = "selection"
-    block = Block
+    block = SelectionBlock
 
-    def proposals(self, device: DeviceFacts) -> list[Block]:
+    def proposals(self, device: DeviceFacts) -> list[SelectionBlock]:
         fitting = [block for block in self._blocks() if self.fits(block, device)]
         length = self.form.length
         crowded = [b for b in fitting if b.threads * b.vector < length or b.threads == WARP]
         return crowded or fitting
 
-    def _blocks(self) -> Iterator[Block]:
+    def _blocks(self) -> Iterator[SelectionBlock]:
         vector = largest_vector(self.form)
         for threads, kept in ORDER:
             wanted = 1 << (GROUPS_EACH * self.form.kept - 1).bit_length()
             groups = min(threads, max(wanted, threads // WARP))
-            yield Block(threads, vector, groups, kept)
+            yield SelectionBlock(threads, vector, groups, kept)

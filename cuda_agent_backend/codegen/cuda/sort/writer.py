@@ -77,7 +77,7 @@ def element(form: Sorting) -> int:
 
 
 @dataclass(frozen=True)
-class Team:
+class SortTeam:
     """The schedule's parameters."""
 
     team: int = integer("threads of a row")
@@ -147,9 +147,9 @@ class CudaSort(CudaRows):
     """A sort of rows."""
 
     family = "sort"
-    block = Team
+    block = SortTeam
 
-    def proposals(self, device: DeviceFacts) -> list[Team]:
-        found = {Team(team_for(self.form.length, each), each) for each in EACH}
+    def proposals(self, device: DeviceFacts) -> list[SortTeam]:
+        found = {SortTeam(team_for(self.form.length, each), each) for each in EACH}
         fitting = [team for team in found if self.fits(team, device)]
         return sorted(fitting, key=lambda team: (team.cost(element(self.form)), team.each))

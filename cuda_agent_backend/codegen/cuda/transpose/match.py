@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import sympy
 
 from cuda_agent_backend.codegen.analysis.passes import Pass
+from cuda_agent_backend.codegen.cuda.common.sizes import WORD_BYTES
 from cuda_agent_backend.codegen.cuda.pointwise.writer import map_dims, single_pass
 from cuda_agent_backend.codegen.ir.indices import coefficient
 from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel
@@ -27,8 +28,6 @@ LONG = 1024
 """Elements of a loop at whose end tiles leave little empty."""
 NO_VECTORS = frozenset((GATHER, PLACE, PLACE_EXPR, "index_expr"))
 """What is not the same function of each neighbour's values."""
-WORD_BYTES = 16
-"""What a thread loads or stores at once, at most."""
 Key = tuple[str, sympy.Expr]
 """A load: buffer and index."""
 

@@ -13,8 +13,9 @@ from cuda_agent_backend.codegen.cuda.attention.linear.match import (
     TOTAL,
     Pointwise,
 )
-from cuda_agent_backend.codegen.cuda.common.access import LanePrinter, share_divisors
-from cuda_agent_backend.codegen.cuda.common.narrow_integers import narrowed_body
+from cuda_agent_backend.codegen.cuda.common.body_rewrites import share_divisors
+from cuda_agent_backend.codegen.cuda.common.lane_printer import LanePrinter
+from cuda_agent_backend.codegen.cuda.common.narrow_integers import narrow_body_integers
 from cuda_agent_backend.codegen.ir.ssa import Body, Instruction
 
 
@@ -45,7 +46,9 @@ class PlaceFunction:
         (stage,) = what.region.stages
         names = dict(zip(what.region.inputs, what.inputs, strict=True))
         at_hand = {b: name for b, name in names.items() if isinstance(name, str)}
-        body = narrowed_body(_at_hand(stage.body, at_hand), dict(stage.outer), index != "int")
+        body = narrow_body_integers(
+            _at_hand(stage.body, at_hand), dict(stage.outer), index != "int"
+        )
         shared = shared_by_places(
             body,
             [symbol for symbol, _ in stage.outer[-2:]],

@@ -15,7 +15,7 @@ import torch
 
 from cuda_agent_backend.codegen.cuda.attention.pooling.match import HIDDEN, PoolingMatch
 from cuda_agent_backend.codegen.cuda.attention.pooling.schedules import PoolingBlocks, TokenLayout
-from cuda_agent_backend.codegen.cuda.common.access import LanePrinter, local_reader
+from cuda_agent_backend.codegen.cuda.common.lane_printer import LanePrinter, local_reader
 from cuda_agent_backend.codegen.cuda.common.parts import (
     Emitted,
     buffers_of,

@@ -18,7 +18,7 @@ import sympy
 import torch
 
 from cuda_agent_backend.codegen.analysis.gemm import GemmForm
-from cuda_agent_backend.codegen.cuda.common.access import is_aligned
+from cuda_agent_backend.codegen.cuda.common.lane_printer import is_aligned
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted, parameters_of, temporary
 from cuda_agent_backend.codegen.cuda.common.text import decompose, indented
 from cuda_agent_backend.codegen.cuda.conv.halo.match import Halo, halo_of

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 import sympy
 
 from cuda_agent_backend.codegen.analysis.gemm import Factor, GemmForm, points
-from cuda_agent_backend.codegen.cuda.common.access import Flat, LanePrinter, flat_body, local_reader
+from cuda_agent_backend.codegen.cuda.common.flat_loops import Flat, flat_body
+from cuda_agent_backend.codegen.cuda.common.lane_printer import LanePrinter, local_reader
 from cuda_agent_backend.codegen.cuda.common.parts import (
     Emitted,
     buffers_of,

@@ -14,7 +14,7 @@ import sympy
 import torch
 
 from cuda_agent_backend.codegen.analysis.gemm import Factor, GemmForm, by_memory, merged, points
-from cuda_agent_backend.codegen.cuda.common.access import LanePrinter, local_reader
+from cuda_agent_backend.codegen.cuda.common.lane_printer import LanePrinter, local_reader
 from cuda_agent_backend.codegen.cuda.common.parts import (
     Emitted,
     SharedMemory,

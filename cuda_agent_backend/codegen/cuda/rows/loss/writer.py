@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 
 from cuda_agent_backend.codegen.analysis.cancellation import mark_cancelling
 from cuda_agent_backend.codegen.analysis.passes import Pass
-from cuda_agent_backend.codegen.cuda.common.access import Flat
-from cuda_agent_backend.codegen.cuda.common.narrow_integers import narrowed
+from cuda_agent_backend.codegen.cuda.common.flat_loops import Flat
+from cuda_agent_backend.codegen.cuda.common.narrow_integers import narrow_integers
 from cuda_agent_backend.codegen.cuda.common.parts import (
     Accumulator,
     Emitted,
@@ -170,7 +170,7 @@ def _within_one(layout: Layout, rows: Kernel, together: int) -> bool:
 
 def prepared(kernel: Kernel, region: LoweredRegion) -> Kernel:
     """The rows as they are written: with long lines of neighbours, and indices of 32 bits where they fit."""
-    return merge_outer(narrowed(kernel, needs_wide(region, kernel)))
+    return merge_outer(narrow_integers(kernel, needs_wide(region, kernel)))
 
 
 def _layout(rows: Kernel, region: LoweredRegion, parameters: Mapping[str, Parameter]) -> Layout:
@@ -182,7 +182,7 @@ def _joining(
     found: LossReduction, region: LoweredRegion, device: DeviceFacts, rows: int, count: int
 ) -> tuple[RowWriter, list[tuple[str, int]]]:
     """What joins the ``count`` partial results of each number's ``rows`` rows and does the rest, and its items."""
-    after = narrowed(found.after, needs_wide(region, found.after))
+    after = narrow_integers(found.after, needs_wide(region, found.after))
     layout = Layout(rows, after.rows, segments=count, exchange="split", keep="none")
     program = RowProgram.of(after, layout, region)
     launches = launches_of(program.passes)

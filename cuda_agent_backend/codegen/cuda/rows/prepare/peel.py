@@ -21,7 +21,7 @@ LEAST = 1 << 16
 VECTOR_BYTES = 16
 
 
-def peeled(kernel: Kernel, buffers: Mapping[str, Buffer]) -> Kernel:
+def peel_tail(kernel: Kernel, buffers: Mapping[str, Buffer]) -> Kernel:
     """The kernel with sums over whole vectors first, which depend on nothing, and stages that add the rest."""
     long = [stage for stage in kernel.stages if stage.inner]
     width = max((_vector(stage, buffers) for stage in long), default=1)

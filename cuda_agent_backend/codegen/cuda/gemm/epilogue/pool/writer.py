@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from cuda_agent_backend.codegen.analysis.gemm import points
-from cuda_agent_backend.codegen.cuda.common.access import LanePrinter, local_reader
+from cuda_agent_backend.codegen.cuda.common.lane_printer import LanePrinter, local_reader
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted, local_types
 from cuda_agent_backend.codegen.cuda.common.text import decompose, indented
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.pool.match import PoolMatch

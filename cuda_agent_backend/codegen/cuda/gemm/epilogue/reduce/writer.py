@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 import sympy
 import torch
 
-from cuda_agent_backend.codegen.cuda.common.access import LanePrinter, share_divisors
+from cuda_agent_backend.codegen.cuda.common.body_rewrites import share_divisors
+from cuda_agent_backend.codegen.cuda.common.lane_printer import LanePrinter
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted, local_types
 from cuda_agent_backend.codegen.cuda.common.text import decompose, indented
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.directions import Direction, accumulator

@@ -1,27 +1,20 @@
-"""Loop bodies over a flat position: what every cuda sketch needs to print them.
-
-The inner loops of a pass become one position ``j`` along the row. The outer ones of them are recovered by division
-(they are constant over a vector), the innermost is ``j`` minus what they account for; so an index that runs through
-memory in row order becomes ``base + j`` whatever loops it was written with, and equal accesses compare equal.
-"""
+"""Prints loop bodies for several lanes of a thread: what every CUDA family that prints expressions needs."""
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import sympy
 import torch
 
+from cuda_agent_backend.codegen.cuda.common.sizes import WORD_BYTES
 from cuda_agent_backend.codegen.ir.facts import AT_LEAST
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.indices import coefficient
-from cuda_agent_backend.codegen.ir.kernel import Dim
 from cuda_agent_backend.codegen.ir.printer import Printer, c_place
 from cuda_agent_backend.codegen.ir.ssa import (
-    GATHER,
     Body,
     Instruction,
     Value,
@@ -29,17 +22,8 @@ from cuda_agent_backend.codegen.ir.ssa import (
     place_symbol,
 )
 
-FOLDED: dict[str, Callable[..., float]] = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "maximum": max,
-    "minimum": min,
-}
 FEW_INSTRUCTIONS = 4
 """Of a masked body, up to which a single element of it is computed whether it is wanted or not."""
-POSITION = sympy.Symbol("j", integer=True, nonnegative=True)
-WORD_BYTES = 16
 DEFINITION, VALUE = re.compile(r"auto (\w+) = (.*);"), re.compile(r"\bs\d+v\d+\b")
 QUARTERS = (1, 3, 5, 6)
 """Quarters of an exponent with which a power is a product of roots: with others that errs by more than the library."""
@@ -52,17 +36,6 @@ USUAL = (2.0**-100, 2.0**100)
 """Sizes of a number by which a product with its inverse is corrected to the quotient."""
 
 
-@dataclass(frozen=True)
-class Flat:
-    """Loops seen as one position: ``change`` rewrites indices, ``statements`` declare the recovered variables."""
-
-    change: dict[sympy.Symbol, sympy.Expr]
-    statements: tuple[str, ...]
-
-    def of(self, index: sympy.Expr) -> sympy.Expr:
-        return sympy.expand(index.xreplace(self.change))
-
-
 def local_reader(made: Mapping[str, str]) -> Callable[[Instruction], str]:
     """Reads arrays of a pointwise kernel by the values that stages before made of them."""
 
@@ -72,88 +45,6 @@ def local_reader(made: Mapping[str, str]) -> Callable[[Instruction], str]:
         return made[i.buffer]
 
     return local
-
-
-def flatten(dims: Sequence[Dim], index_type: str) -> Flat:
-    """``dims`` in row-major order as the one position ``j``."""
-    if not dims:
-        return Flat({}, ())
-    statements, stride = [], 1
-    rest: sympy.Expr = POSITION
-    strides = []
-    for _, size in reversed(dims):
-        strides.append(stride)
-        stride *= size
-    for number, ((symbol, size), step) in enumerate(zip(dims[:-1], strides[:0:-1], strict=True)):
-        quotient = f"ca::idiv(j, {step})"
-        value = quotient if number == 0 else f"ca::imod({quotient}, {size})"
-        statements.append(f"const {index_type} {symbol} = {value};")
-        rest -= symbol * step
-    return Flat({dims[-1][0]: rest}, tuple(statements))
-
-
-def flat_body(body: Body, flat: Flat) -> Body:
-    """``body`` with every index over the flat position."""
-
-    def one(i: Instruction) -> Instruction:
-        index = flat.of(i.index) if i.index is not None else None
-        inner = flat_body(i.body, flat) if i.body is not None else None
-        return Instruction(i.result, i.op, i.operands, i.dtype, i.buffer, index, inner)
-
-    return Body([one(i) for i in body.instructions], body.results)
-
-
-def fold_constants(body: Body) -> Body:
-    """``body`` with arithmetic on float32 constants done, where it is exact.
-
-    The compiler sees through all but extrema, which are assembly for NaN's sake; and what they hide, such as a mean of
-    squares divided by the larger of 0 and a count, is then worked out for every element instead of once for the row.
-    """
-    known: dict[Value, float] = {}
-    instructions = []
-    for i in body.instructions:
-        operands = [known.get(o) if isinstance(o, Value) else None for o in i.operands]
-        if i.op == "constant" and i.dtype == torch.float32:
-            number = _float32(number_of(i.operands[0]))
-            if number is not None:
-                known[i.result] = number
-        elif i.op in FOLDED and None not in operands:
-            made = _float32(FOLDED[i.op](*operands))
-            if made:  # which of two zeros it would be is the device's to say
-                known[i.result] = made
-                i = Instruction(i.result, "constant", (repr(made),), torch.float32)
-        instructions.append(i)
-    return Body(instructions, body.results)
-
-
-def _float32(number: float) -> float | None:
-    """``number`` if it is finite and one of float32's."""
-    same = math.isfinite(number) and torch.tensor(number, dtype=torch.float32).item() == number
-    return number if same else None
-
-
-def share_divisors(body: Body, scalars: set[str], rows: Collection[sympy.Symbol] = ()) -> Body:
-    """``body`` with divisions of what varies along the row by what does not marked as ``divide_row``.
-
-    ``scalars``: row-local buffers of one element. What is loaded from one place, such as a temperature, or by nothing
-    but ``rows``, the loops over those, is shared too.
-    """
-    shared: set[int] = set()
-    instructions = []
-    for i in body.instructions:
-        operands = [o.number for o in i.operands if isinstance(o, Value)]
-        if i.op == "local":
-            fixed = i.buffer in scalars
-        elif i.op in ("index_expr", "load"):
-            fixed = i.index is not None and i.index.free_symbols <= set(rows)
-        else:
-            fixed = i.op not in (GATHER, "masked") and all(o in shared for o in operands)
-        if fixed:
-            shared.add(i.result.number)
-        elif i.op in ("truediv", "div") and len(operands) == 2 and operands[1] in shared:
-            i = replace(i, op="divide_row")
-        instructions.append(i)
-    return Body(instructions, body.results)
 
 
 def is_aligned(index: sympy.Expr, lane: sympy.Symbol, step: int, width: int, unit: int) -> bool:
