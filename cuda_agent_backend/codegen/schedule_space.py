@@ -2,8 +2,8 @@
 
 A sketch proposes a few schedules. Their parameters, with the values seen and those next to them, span a space: the
 proposals first, then what differs from one of them in one parameter or takes each kernel from another. Whether a
-schedule of it fits is for the sketch to say (`api.generate` answers `NotCovered`); nothing here knows what a parameter
-means.
+schedule of it fits is for the sketch to say (`api.generate` answers `NotCovered`); all that
+is known of a parameter here is what its family's dataclass says of it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,19 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from cuda_agent_backend.codegen.ir.parameters import OF_ANY, meanings
 from cuda_agent_backend.codegen.ir.schedule import MAX_PARAMETER, Parameter, Schedule
+from cuda_agent_backend.codegen.registry import FAMILIES
 
-AS_PROPOSED = frozenset(
-    {"group", "products", "run", "rewrite", "sketch", "square", "width", "warps_k"}
-)
-"""Numbers that name a way, that accuracy rests on, or that the machine sets: only the values proposed make sense."""
+_MEANINGS = [
+    (name, meaning)
+    for family in itertools.chain.from_iterable(FAMILIES.values())
+    for name, meaning in meanings(family.params).items()
+]
+AS_PROPOSED = {*OF_ANY, *(name for name, meaning in _MEANINGS if meaning.fixed)}
+"""Parameters of which only the values proposed make sense."""
+SWITCHES = {name for name, meaning in _MEANINGS if meaning.flips}
+"""Parameters of which zero and one are all the values that there are."""
 MOST = 256
 """Schedules of a space that anybody looks at."""
 
@@ -119,10 +126,6 @@ def _next_to(name: str, seen: Sequence[Parameter]) -> tuple[Parameter, ...]:
         return tuple({0, 1} - set(numbers)) if name in SWITCHES else ()
     near = [v for n in numbers if n > 1 for v in (n // 2, 2 * n) if v <= MAX_PARAMETER]
     return tuple(v for v in dict.fromkeys(near) if v not in seen)
-
-
-SWITCHES = frozenset({"stream", "once"})
-"""Parameters of which zero and one are all the values that there are."""
 
 
 def _with(schedule: Schedule, dimension: Dimension, value: Parameter) -> Schedule:

@@ -23,12 +23,13 @@ from cuda_agent_backend.agent.skill.example import (
     source_of,
     triton_plan,
 )
-from cuda_agent_backend.agent.skill.sketches import ALSO, explained, paragraph
+from cuda_agent_backend.agent.skill.sketches import explained, paragraph
 from cuda_agent_backend.agent.skill.template import plan_template
 from cuda_agent_backend.agent.tools.toolbox import tool_schemas
 from cuda_agent_backend.cli import command as cli
 from cuda_agent_backend.codegen.api import analyse
 from cuda_agent_backend.codegen.covered_task import Analysis
+from cuda_agent_backend.codegen.ir.parameters import OF_ANY
 from cuda_agent_backend.codegen.registry import FAMILIES
 from cuda_agent_backend.runtime.machine import arch_of
 from sandbox.accuracy.oracle import run_oracle
@@ -120,7 +121,7 @@ def parameters_met(task: Task) -> set[str]:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_parameter_of_a_proposed_schedule_is_explained(target: str) -> None:
-    said = {p for family in FAMILIES[target] for p in explained(family, target)} | ALSO
+    said = {p for family in FAMILIES[target] for p in explained(family, target)} | OF_ANY
     for name, made in samples(target).items():
         assert parameters_met(made.task) <= said, name
 

@@ -8,8 +8,9 @@ import pytest
 from episode_kit import PLAN, TASK, verdict
 
 from cuda_agent_backend.agent.tools.kernel_tools import KernelWork
-from cuda_agent_backend.codegen.ir.multiply_precision import EXACT, as_coarse, products_of
+from cuda_agent_backend.codegen.ir.multiply_precision import EXACT
 from cuda_agent_backend.codegen.ir.schedule import Schedule
+from cuda_agent_backend.codegen.multiply_precision import as_coarse, products_of
 from sandbox.plan.candidate import Candidate
 
 ROW = {"sketch": "row", "team": 32}

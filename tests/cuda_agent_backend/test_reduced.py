@@ -481,7 +481,7 @@ def test_tiles_are_ranked_once_for_all_schedules(monkeypatch: pytest.MonkeyPatch
         asked.append(reducing.number)
         return reduce_schedules(reducing, device, most)
 
-    monkeypatch.setattr(reduce_family, "reducing_schedules", counted)
+    monkeypatch.setattr(reduce_family, "reduce_schedules", counted)
     it = made(
         lambda x, w: torch.logsumexp(x @ w, 1), torch.empty(1024, 512), torch.empty(512, 1000)
     )

@@ -22,6 +22,7 @@ from cuda_agent_backend.codegen.ir.failure import NotCovered
 from cuda_agent_backend.codegen.ir.parameters import meanings, read
 from cuda_agent_backend.codegen.ir.schedule import MAX_PARAMETER, Parameter
 from cuda_agent_backend.codegen.registry import FAMILIES, family_of
+from cuda_agent_backend.codegen.schedule_space import AS_PROPOSED, SWITCHES
 
 TARGETS = ("cpu", "cuda")
 ROOT = Path(codegen.__file__).parent
@@ -132,3 +133,9 @@ def test_families_take_what_they_propose(target: str) -> None:
                 others = (family for family in FAMILIES[target] if family.name == own)
                 family = named.get(own) or next(others)
                 assert family.refusal(kernel) is None, (name, kernel)
+
+
+def test_a_search_leaves_alone_what_names_a_way_and_flips_what_is_a_hint() -> None:
+    fixed = {"group", "products", "run", "rewrite", "sketch", "square", "width", "warps_k"}
+    assert fixed == AS_PROPOSED
+    assert {"stream", "once"} == SWITCHES

@@ -8,9 +8,6 @@ from cuda_agent_backend.codegen.family import Family
 from cuda_agent_backend.codegen.ir.parameters import Meaning, meanings
 from cuda_agent_backend.codegen.registry import FAMILIES
 
-ALSO = {"sketch", "rewrite"}
-"""Parameters of any kernel: which family it is of, and (of the first) which rewritten form it is for."""
-
 
 def table(target: str) -> str:
     """In Markdown: one paragraph for each family of a target."""

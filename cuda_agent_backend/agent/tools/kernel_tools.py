@@ -34,8 +34,8 @@ from cuda_agent_backend.codegen.api import analyse, generate, schedules
 from cuda_agent_backend.codegen.covered_task import Analysis
 from cuda_agent_backend.codegen.ir.device import CpuFacts, DeviceFacts
 from cuda_agent_backend.codegen.ir.failure import NotCovered
-from cuda_agent_backend.codegen.ir.multiply_precision import as_coarse, products_of
 from cuda_agent_backend.codegen.ir.schedule import Schedule
+from cuda_agent_backend.codegen.multiply_precision import as_coarse, products_of
 from cuda_agent_backend.codegen.schedule_space import space_of
 from sandbox.compile.disassembly import Inspection
 from sandbox.plan.candidate import Candidate, Language

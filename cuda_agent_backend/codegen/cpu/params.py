@@ -21,7 +21,7 @@ class LoopNestParams:
         among=("inner", "outer"),
         default="inner",
     )
-    width: int = integer(WIDTHS, most=MAX_WRITTEN_OUT, default=8)
+    width: int = integer(WIDTHS, most=MAX_WRITTEN_OUT, default=8, fixed=True)
     unroll: int = integer(
         'vectors in flight: accumulators ("inner"), or neighbouring vectors of rows ("outer")',
         most=MAX_WRITTEN_OUT,
@@ -34,7 +34,9 @@ class LoopNestParams:
         default=0,
     )
     stream: int = switch(
-        "1: outputs that the kernel does not read back go past the caches", default=0
+        "1: outputs that the kernel does not read back go past the caches",
+        default=0,
+        flips=True,
     )
     threads: int = switch(
         "0: one thread runs everything, where starting the others costs more than the work (all kernels alike)",
@@ -53,7 +55,7 @@ class ProductParams:
         "rows of A that a thread takes at a time (its share of A should stay in the second cache)",
         default=96,
     )
-    width: int = integer(WIDTHS, most=MAX_WRITTEN_OUT, default=8)
+    width: int = integer(WIDTHS, most=MAX_WRITTEN_OUT, default=8, fixed=True)
     threads: int = switch("as loop nests have it", default=1)
 
 
@@ -63,4 +65,4 @@ class AttentionParams:
 
     rows: int = integer("queries that a thread takes at a time", default=128)
     keys: int = integer("keys of a block", default=256)
-    width: int = integer(WIDTHS, most=MAX_WRITTEN_OUT, default=8)
+    width: int = integer(WIDTHS, most=MAX_WRITTEN_OUT, default=8, fixed=True)

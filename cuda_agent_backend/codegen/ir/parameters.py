@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 SKETCH = "sketch"
-"""The parameter that names the family of a kernel; no field of a dataclass."""
+"""The parameter that names the family of a kernel."""
+OF_ANY = frozenset({SKETCH, "rewrite"})
+"""Parameters of any family's kernels, fields of no dataclass; the other names the form of a task that is rewritten."""
 _KEY = "meaning"
 P = TypeVar("P", bound="DataclassInstance")
 
@@ -31,7 +33,10 @@ P = TypeVar("P", bound="DataclassInstance")
 class Meaning:
     """What one parameter means, for people and policies, and its values.
 
-    among: all values that there are; empty where any word, or any number from ``least`` to ``most``, is one.
+    among: all values that there are; empty where any word, or any number from ``least`` to ``most``, is one. default:
+    its value where it is left out; None where it must be given. fixed: a search takes only the values that a family
+    proposes, since they name a way, accuracy rests on them, or the machine sets them. flips: a search tries both
+    0 and 1.
     """
 
     text: str
@@ -39,6 +44,9 @@ class Meaning:
     least: int = 1
     most: int = MAX_PARAMETER
     among: tuple[Parameter, ...] = ()
+    default: Parameter | None = None
+    fixed: bool = False
+    flips: bool = False
 
     def problem(self, value: object) -> str | None:
         """Why ``value`` cannot be; None where it can."""
@@ -60,21 +68,27 @@ def integer(
     most: int = MAX_PARAMETER,
     among: tuple[int, ...] = (),
     default: int | None = None,
+    fixed: bool = False,
 ) -> Any:
-    """A dataclass field for a number. text: what it means, in Markdown. default: None where it must be given."""
-    meaning = Meaning(text, False, least, most, among)
-    return field(default=MISSING if default is None else default, metadata={_KEY: meaning})
+    """A dataclass field for a number. text: what it means, in Markdown; the rest is as in `Meaning`."""
+    return _field(Meaning(text, False, least, most, among, default, fixed))
 
 
-def switch(text: str, *, default: int | None = None) -> Any:
+def switch(
+    text: str, *, default: int | None = None, fixed: bool = False, flips: bool = False
+) -> Any:
     """A dataclass field that is 0 or 1."""
-    return integer(text, among=(0, 1), default=default)
+    return _field(Meaning(text, False, among=(0, 1), default=default, fixed=fixed, flips=flips))
 
 
 def string(text: str, *, among: tuple[str, ...] = (), default: str | None = None) -> Any:
     """A dataclass field for a word: one of ``among``, or any where that is empty."""
-    meaning = Meaning(text, True, among=among)
-    return field(default=MISSING if default is None else default, metadata={_KEY: meaning})
+    return _field(Meaning(text, True, among=among, default=default))
+
+
+def _field(meaning: Meaning) -> Any:
+    default = MISSING if meaning.default is None else meaning.default
+    return field(default=default, metadata={_KEY: meaning})
 
 
 def meanings(params: type[DataclassInstance]) -> dict[str, Meaning]:

@@ -15,8 +15,8 @@ from cuda_agent_backend.agent.policies.search.surrogate import (
     forecast,
     prior_of,
 )
-from cuda_agent_backend.codegen.ir.multiply_precision import as_coarse, products_of
 from cuda_agent_backend.codegen.ir.schedule import Schedule
+from cuda_agent_backend.codegen.multiply_precision import as_coarse, products_of
 from cuda_agent_backend.codegen.schedule_space import MOST, space_of
 
 LEAST_GAIN = 0.0075

@@ -63,6 +63,7 @@ class Tiles:
         "it adds instead of rounding it; 0: never",
         least=0,
         default=0,
+        fixed=True,
     )
     split: int = integer(
         "blocks that share the terms of a tile; a second kernel adds up what they found",
@@ -74,6 +75,7 @@ class Tiles:
         "for 16-bit operands, whose products are exact (with no run, as eager's library has none)",
         among=(6, 1),
         default=6,
+        fixed=True,
     )
     group: int = integer(
         "above 0 warps work in groups of four (sm_90a; `warp_m` and `warp_n` then say nothing), half of which copy and "
@@ -82,8 +84,11 @@ class Tiles:
         "copy engine (TMA) puts them, which one thread asks for whole boxes",
         among=tuple(int(one) for one in MainLoop),
         default=0,
+        fixed=True,
     )
-    warps_k: int = integer("warps of a block that share the terms of a stage", default=1)
+    warps_k: int = integer(
+        "warps of a block that share the terms of a stage", default=1, fixed=True
+    )
     aligned: int = switch(
         "1 where a kernel before copies operands whose rows are no multiple of 16 bytes apart to memory where they are",
         default=0,

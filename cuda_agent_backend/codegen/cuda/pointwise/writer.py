@@ -45,8 +45,8 @@ class MapLayout:
         least=0,
         default=0,
     )
-    stream: int = switch("1 for stores that leave the L2 cache first", default=0)
-    once: int = switch("1 for loads that leave the L2 cache first", default=0)
+    stream: int = switch("1 for stores that leave the L2 cache first", default=0, flips=True)
+    once: int = switch("1 for loads that leave the L2 cache first", default=0, flips=True)
     rows: int = integer(
         "rows of a vector that a thread makes together, so that windows which overlap are read once; 0: vectors on "
         "their own",

@@ -67,8 +67,8 @@ class Layout:
         least=0,
         default=0,
     )
-    stream: int = switch("1 for stores that leave the L2 cache first", default=0)
-    once: int = switch("1 for loads that leave the L2 cache first", default=1)
+    stream: int = switch("1 for stores that leave the L2 cache first", default=0, flips=True)
+    once: int = switch("1 for loads that leave the L2 cache first", default=1, flips=True)
     ordered: bool = False
     together: int = integer("neighbouring rows that are one row here", default=1)
     whole: int = switch(
@@ -81,6 +81,7 @@ class Layout:
     square: int = switch(
         "1 where a thread has as many neighbours along the row at once as it has rows (lanes outer)",
         default=0,
+        fixed=True,
     )
 
     @property

@@ -13,11 +13,12 @@ from cuda_agent_backend.codegen.cuda.family import KernelFamily, Parameters, Pla
 from cuda_agent_backend.codegen.cuda.gemm.family import gemm_headers
 from cuda_agent_backend.codegen.ir.device import MAX_THREADS, DeviceFacts
 from cuda_agent_backend.codegen.ir.failure import NotCovered
+from cuda_agent_backend.codegen.ir.multiply_precision import EXACT
 from cuda_agent_backend.codegen.ir.parameters import integer, string
 from cuda_agent_backend.codegen.ir.schedule import Parameter
 
-EXACT, TWO_PARTS = 6, 3
-"""Products of parts for one of float32 numbers: with float32's accuracy, and of numbers in two parts."""
+TWO_PARTS = 3
+"""Products of parts for one of float32 numbers that are split in two."""
 EXACT_BOXES = 1
 """Of boxes in float32's accuracy, where eager may use TF32."""
 
@@ -35,6 +36,7 @@ class BoxParams:
         "a 32nd of what TF32 does",
         among=tuple(PARTS),
         default=EXACT,
+        fixed=True,
     )
 
 
