@@ -27,7 +27,7 @@ from cuda_agent_backend.partition.regions import partition
 from cuda_agent_backend.runtime.machine import arch_of
 from cuda_agent_backend.settings import Settings
 from cuda_agent_backend.tools.capture import capture
-from cuda_agent_backend.tools.warm import wishes_of
+from cuda_agent_backend.tools.warm import options_from
 from sandbox.judge import Judge
 from sandbox.judge.settings import JudgeSettings
 from sandbox.plan.candidate import Candidate
@@ -219,7 +219,7 @@ def run_cases(
     args = parser.parse_args()
     chosen = {case.name: case for case in cases_of(args.target) if args.only in case.name}
     settings = Settings.from_environment()
-    options = replace(wishes_of(None, None), search="cached", min_bytes=0)
+    options = replace(options_from(None, None), search="cached", min_bytes=0)
     results = Results(files[args.target], summary, args.folder)
     with (
         tempfile.TemporaryDirectory() as scratch,

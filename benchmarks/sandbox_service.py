@@ -149,10 +149,10 @@ def repeated(judge: Judge, name: str) -> Facts:
     from cuda_agent_backend.agent.loop import Budget, run_episode
     from cuda_agent_backend.agent.policies.search.policy import SearchPolicy
     from cuda_agent_backend.agent.tools.toolbox import Toolbox
-    from cuda_agent_backend.tools.warm import wishes_of
+    from cuda_agent_backend.tools.warm import options_from
 
     case = next(c for c in cases(_target(judge)) if c.name == name)
-    found = offered(case, replace(wishes_of(None, None), search="cached", min_bytes=0))
+    found = offered(case, replace(options_from(None, None), search="cached", min_bytes=0))
     if isinstance(found, str):
         return {"candidates": [], "reason": found}
     tools = Toolbox(found.task, judge)

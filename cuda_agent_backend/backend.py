@@ -94,7 +94,7 @@ def _compile_hooked(
         with ExitStack() as stack:
             inner = stack.enter_context(_split(hook)) if options.prepack else None
             made = _compile_fx(gm, example_inputs, patches, inner)
-        if static_inputs is not None and hook.replays(name):
+        if static_inputs is not None and hook.is_replayed(name):
             return CudaGraphCall(made, static_inputs)
         if not apart or _changed(hook):
             return made
@@ -156,7 +156,7 @@ def _split(hook: Any) -> Iterator[Any]:
     from torch._inductor.compile_fx import compile_fx_inner
 
     with config.patch(enable_autograd_cache=False):
-        yield with_prepacking(compile_fx_inner, hook.splits)
+        yield with_prepacking(compile_fx_inner, hook.note_split)
 
 
 def copy_of(gm: GraphModule) -> GraphModule:

@@ -16,7 +16,7 @@ from cuda_agent_backend.graph.canonical import Canonical, canonical
 from cuda_agent_backend.graph.layouts import inductor_layouts
 from cuda_agent_backend.options import Options
 from cuda_agent_backend.partition.regions import partition
-from cuda_agent_backend.tools.warm import wishes_of
+from cuda_agent_backend.tools.warm import options_from
 from sandbox.task.task import Task
 
 
@@ -51,7 +51,7 @@ def task_without_device(name: str) -> Task:
 
 
 def _options() -> Options:
-    return replace(wishes_of(None, None), search="cached", min_bytes=0)
+    return replace(options_from(None, None), search="cached", min_bytes=0)
 
 
 class _Practice:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cuda_agent_backend.acceptance.rule import Acceptance, Measured, decide, decide_layouts
+from cuda_agent_backend.acceptance.rule import Acceptance, Measurement, decide, decide_layouts
 
 if TYPE_CHECKING:
     from cuda_agent_backend.acceptance.trial import Trial
@@ -138,13 +138,13 @@ def _promise(task: str, low: float) -> float:
     return moved * (1 - 1 / max(low, 1.0))
 
 
-def _measure_replay(trial: Trial, say: Say) -> Measured:
+def _measure_replay(trial: Trial, say: Say) -> Measurement:
     """What cannot be replayed can still have kernels."""
     say("the whole graph, replayed")
     try:
         return trial.measure_replay()
     except Exception as error:
-        return Measured.failed(f"it cannot be replayed: {type(error).__name__}: {error}")
+        return Measurement.failed(f"it cannot be replayed: {type(error).__name__}: {error}")
 
 
 def _decide(promises: Mapping[str, float], trial: Trial, deadline: float, say: Say) -> Acceptance:
@@ -152,7 +152,7 @@ def _decide(promises: Mapping[str, float], trial: Trial, deadline: float, say: S
     lock = trial.lock
     cost = [0.0]
 
-    def measure(chosen: Sequence[str]) -> Measured:
+    def measure(chosen: Sequence[str]) -> Measurement:
         say(f"the whole graph with {len(chosen)} kernels")
         started = time.monotonic() - lock.waited_s
         found = trial.measure(chosen)

@@ -22,7 +22,7 @@ KEPT = ("use", "reason", "speedup", "trials", "eager_layouts", "replay", "replay
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurement:
     """One set of kernels in the graph: speed-up over Inductor with its 95 % interval, and accuracy.
 
     median, low, high: of device time on cuda, of wall time on cpu. wall: on cuda, of wall time. A graph of many small
@@ -41,9 +41,9 @@ class Measured:
     on_real_inputs: bool = False
 
     @staticmethod
-    def failed(reason: str, error_ratio: float | None = None) -> Measured:
+    def failed(reason: str, error_ratio: float | None = None) -> Measurement:
         """What cannot be used, whatever its speed."""
-        return Measured(0.0, 0.0, 0.0, False, reason, error_ratio)
+        return Measurement(0.0, 0.0, 0.0, False, reason, error_ratio)
 
     @property
     def clocks(self) -> list[Interval]:
@@ -58,7 +58,7 @@ class Measured:
         return self.accurate and gains and not any(map(loses, self.clocks))
 
     @property
-    def told(self) -> str:
+    def why_not(self) -> str:
         """Why it is not acceptable."""
         if self.reason:
             return self.reason
@@ -84,11 +84,11 @@ class Acceptance:
     use: tuple[str, ...]
     reason: str = ""
     final: bool = True
-    speedup: Measured | None = None
+    speedup: Measurement | None = None
     trials: int = 0
     eager_layouts: bool = False
     replay: bool = False
-    replayed: Measured | None = None
+    replayed: Measurement | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
@@ -100,21 +100,21 @@ def decision_of(answer: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in answer.items() if name in KEPT}
 
 
-def brings(found: Measured, least: float) -> bool:
+def gains_at_least(found: Measurement, least: float) -> bool:
     """Whether what was measured is acceptable, and at least so much faster by one clock."""
     return found.acceptable and max(c.median for c in found.clocks) >= least
 
 
-def decide_layouts(found: Measured) -> Acceptance:
+def decide_layouts(found: Measurement) -> Acceptance:
     """Whether a graph keeps eager's layouts, by its measurement with them."""
-    better = brings(found, LAYOUTS_MEDIAN)
-    return Acceptance((), "" if better else found.told, True, found, 1, better)
+    better = gains_at_least(found, LAYOUTS_MEDIAN)
+    return Acceptance((), "" if better else found.why_not, True, found, 1, better)
 
 
 def decide(
     kernels: Sequence[str],
     gain: Mapping[str, float],
-    measure: Callable[[Sequence[str]], Measured],
+    measure: Callable[[Sequence[str]], Measurement],
     trials_left: Callable[[], int],
 ) -> Acceptance:
     """Start with all kernels and drop the least promising until the rest is acceptable.
@@ -131,14 +131,14 @@ def decide(
         trials += 1
         if found.acceptable:
             return Acceptance(tuple(sorted(left)), reason, True, found, trials)
-        reason = found.told
-        keep = fewer(len(left), trials_left())
+        reason = found.why_not
+        keep = next_count(len(left), trials_left())
         skipped = skipped or keep < len(left) - max(1, len(left) // 4)
         left = left[:keep]
     return Acceptance((), reason, not skipped, None, trials)
 
 
-def fewer(count: int, trials: int) -> int:
+def next_count(count: int, trials: int) -> int:
     """How many of `count` kernels to try next: a quarter less, or as few as lead to one in the trials that are left.
 
     Never less than a third of them, as one kernel of many seldom moves a whole graph.
@@ -149,7 +149,10 @@ def fewer(count: int, trials: int) -> int:
 
 
 def is_decided(samples: Samples, least: float) -> bool:
-    """Whether more rounds cannot be expected to change what is decided: an interim look. least: see `_compare`."""
+    """Whether more rounds cannot be expected to change what is decided: an interim look.
+
+    samples: of "plain" and "spliced", by clock. least: the median that is asked for, by one clock.
+    """
     found = [
         interval(ratios(own["plain"], own["spliced"]), INTERIM_CONFIDENCE)
         for own in samples.values()

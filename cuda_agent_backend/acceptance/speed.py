@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from cuda_agent_backend.acceptance.rule import LOWER_BOUND, is_decided
-from cuda_agent_backend.runtime.clocks import Samples, clock_of, paired_samples, take
+from cuda_agent_backend.runtime.clocks import Samples, clock_of, paired_samples, sample_rounds
 from sandbox.timing.decision import Interval, interval, ratios
 
 Call = Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]
@@ -54,7 +54,9 @@ def take_samples(
     """Seconds by clock and call. On cuda each call is made after the L2 was flushed, and ``enough`` ends it."""
     if target == "cuda":
         clock = clock_of("cuda", ())
-        return take(calls, clock, rounds=rounds, seconds=ROUND_LIMIT_S, seed=seed, enough=enough)
+        return sample_rounds(
+            calls, clock, rounds=rounds, seconds=ROUND_LIMIT_S, seed=seed, enough=enough
+        )
     return {"wall": paired_samples(calls, rounds=rounds, limit_s=ROUND_LIMIT_S, seed=seed)}
 
 

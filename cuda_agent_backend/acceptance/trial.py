@@ -23,8 +23,8 @@ from cuda_agent_backend.acceptance.rule import (
     LAYOUTS_MEDIAN,
     MEDIAN,
     REPLAY_MEDIAN,
-    Measured,
-    brings,
+    Measurement,
+    gains_at_least,
 )
 from cuda_agent_backend.acceptance.speed import Call, measure_speedups
 from cuda_agent_backend.graph.layouts import EAGERS
@@ -85,38 +85,38 @@ class Trial:
         self.on_real_inputs = vary(self.grounds[-1].eager) and len(self.grounds) > 1
         self.timed = self.grounds[-1 if self.on_real_inputs else 0].inputs
 
-    def measure(self, kernels: Sequence[str]) -> Measured:
+    def measure(self, kernels: Sequence[str]) -> Measurement:
         """Compile the graph with these kernels and compare it with plain Inductor."""
         module = self._rebuilt()
         with self._options():
             missing = insert_kernels(module, frozenset(kernels))
         if missing:
-            return Measured.failed(f"{len(missing)} kernels have no place in the rebuilt graph")
+            return Measurement.failed(f"{len(missing)} kernels have no place in the rebuilt graph")
         spliced = self._compile(module, self.timed)
         spliced = self._replayed(spliced) if self.replays else spliced
         return self._compare(spliced, seed=len(kernels), least=MEDIAN)
 
-    def measure_replay(self) -> Measured:
+    def measure_replay(self) -> Measurement:
         """Replay Inductor's code and compare it with launching it. From then on it is replayed if that is better."""
         replayed = self._replayed(self.plain)
         found = self._compare(replayed, seed=0, least=REPLAY_MEDIAN)
-        if brings(found, REPLAY_MEDIAN):
+        if gains_at_least(found, REPLAY_MEDIAN):
             self.plain, self.replays = replayed, True
         return found
 
-    def measure_layouts(self) -> Measured:
+    def measure_layouts(self) -> Measurement:
         """Compile the graph with eager's layouts and compare it with plain Inductor."""
         laid_out = self._compile(self._rebuilt(), self.timed, **EAGERS)
         return self._compare(laid_out, seed=0, least=LAYOUTS_MEDIAN)
 
-    def _compare(self, spliced: Call, seed: int, least: float) -> Measured:
+    def _compare(self, spliced: Call, seed: int, least: float) -> Measurement:
         """least: the median that is asked for, by one clock."""
         worst = 0.0
         for ground in self.grounds:
             wrong, ratio = self._less_accurate(spliced, ground)
             worst = max(worst, ratio)
             if wrong:
-                return Measured.failed(
+                return Measurement.failed(
                     f"the whole graph is less accurate: {wrong}", error_ratio=finite(worst)
                 )
         with self.lock.turn():
@@ -124,7 +124,7 @@ class Trial:
         decides = found.get("device") or found["wall"]
         wall = found["wall"] if "device" in found else None
         bounds = decides.median, decides.low, decides.high
-        return Measured(*bounds, True, "", finite(worst), wall, self.on_real_inputs)
+        return Measurement(*bounds, True, "", finite(worst), wall, self.on_real_inputs)
 
     def _less_accurate(self, spliced: Call, ground: Ground) -> tuple[str, float]:
         found = self._outputs(spliced, ground.inputs)

@@ -17,7 +17,7 @@ from cuda_agent_backend.bench.built_task import BuiltTask
 from cuda_agent_backend.bench.floor import Floor, floor_of, lookups, unique_bytes, weights
 from cuda_agent_backend.bench.request import Request
 from cuda_agent_backend.partition.report import HIT
-from cuda_agent_backend.runtime.clocks import Clock, Samples, clock_of, take
+from cuda_agent_backend.runtime.clocks import Clock, Samples, clock_of, sample_rounds
 from cuda_agent_backend.runtime.inductor_timing import compiling
 from cuda_agent_backend.tools.model_oracle import oracle, tensors
 from sandbox.accuracy.compare import Nearby, compare
@@ -230,7 +230,7 @@ def samples_of(calls: Mapping[str, Callable[[], Any]], clock: Clock, request: Re
     wishes = request.wishes
     contestants = {**calls, AGAIN: calls[INDUCTOR]}
     for number in range(NOISY_TRIES):
-        samples = take(
+        samples = sample_rounds(
             contestants,
             clock,
             rounds=wishes.rounds,

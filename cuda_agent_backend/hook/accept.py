@@ -11,7 +11,7 @@ from cuda_agent_backend.hook.compilation import Compilation
 from cuda_agent_backend.hook.lookup import Candidates
 from cuda_agent_backend.hook.whole_graph import Subject, known_decision, measure
 from cuda_agent_backend.partition.splice import Replacement, choose
-from cuda_agent_backend.search.budget import kept_for_acceptance
+from cuda_agent_backend.search.budget import acceptance_reserve
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def accept(
     decision = known_decision(compilation, subject.name, keys)
     if not decision:
         budget = compilation.options.budget_s
-        left = max(budget - time.perf_counter() + started, kept_for_acceptance(budget))
+        left = max(budget - time.perf_counter() + started, acceptance_reserve(budget))
         decision = measure(compilation, subject, keys, left)
     if isinstance(decision, str):
         return Accepted(candidates, {key.digest: decision for key in keys})

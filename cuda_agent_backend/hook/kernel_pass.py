@@ -119,8 +119,8 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         static_inputs = aot_static_inputs() if self._static_inputs is None else self._static_inputs
         return static_inputs if static_inputs is not None and may_replay(graph) else None
 
-    def splits(self, parts: Split) -> None:
-        """What the graph is first called with has the values that are kept of its weights behind it. Never raises."""
+    def note_split(self, parts: Split) -> None:
+        """Put the values that are kept of the weights behind what the graph is first called with. Never raises."""
         if len(self.examples) <= max(parts.taken, default=0):
             return
         try:
@@ -129,21 +129,21 @@ class KernelPass(GraphPass):  # type: ignore[misc]
                 self.examples = (*self.examples, *parts.compute(given))
         except Exception as error:
             log.once(
-                "hook", f"a graph is measured on drawn inputs: {type(error).__name__}: {error}"
+                "hook", f"a graph is measured on random inputs: {type(error).__name__}: {error}"
             )
 
-    def replays(self, name: str) -> bool:
+    def is_replayed(self, name: str) -> bool:
         """Whether the graph that was compiled is replayed. name: of the graph that Dynamo made. Never raises.
 
         It is kept under this name, since where torch has the code in a cache of its own, the pass is not run.
         """
         try:
-            return self._replays(name)
+            return self._known_replay(name)
         except Exception as error:
             log.once("hook", f"a graph is not replayed: {type(error).__name__}: {error}")
             return False
 
-    def _replays(self, name: str) -> bool:
+    def _known_replay(self, name: str) -> bool:
         at = replay_digest(name, self.options.plain_inductor), kernel_set_digest(())
         cache = self.kernels.cache
         known = cache.get_acceptance(*at)

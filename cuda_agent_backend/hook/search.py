@@ -18,7 +18,7 @@ from cuda_agent_backend.partition.candidates import CandidateRegion
 from cuda_agent_backend.partition.estimate import saving
 from cuda_agent_backend.runtime.kernels import Hit, NoKernel
 from cuda_agent_backend.runtime.machine import toolchain_of
-from cuda_agent_backend.search.budget import kept_for_acceptance
+from cuda_agent_backend.search.budget import acceptance_reserve
 from cuda_agent_backend.search.protocol import Searcher
 from sandbox.task.task import Task
 
@@ -80,7 +80,7 @@ def _search_now(
     options = compilation.options
     budget = options.budget_s
     if options.acceptance != "trust":
-        budget -= kept_for_acceptance(budget)
+        budget -= acceptance_reserve(budget)
     rests = {
         whole.task.digest: whole.rest.task
         for whole in candidates.wholes

@@ -44,7 +44,7 @@ class CpuClock:
 
 
 class GpuClock:
-    """Two calls, each after the L2 was flushed: one between events, one by the wall clock. See `cudaclock`."""
+    """Two calls, each after the L2 was flushed: one between events, one by the wall clock (see `CudaClock`)."""
 
     def __init__(self) -> None:
         from sandbox.timing.cuda_clock import CudaClock
@@ -70,7 +70,7 @@ def least_call(target: str) -> float:
     return min(clock.time(lambda: [sink.zero_()])[0] for _ in range(LEAST_CALLS))
 
 
-def take(
+def sample_rounds(
     contestants: Mapping[str, Call],
     clock: Clock,
     *,

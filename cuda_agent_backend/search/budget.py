@@ -17,12 +17,12 @@ ACCEPT_PART, LEAST_ACCEPT_S = 0.3, 20.0
 """What is kept for the measurement of the whole graph: it compiles the graph twice before it times anything."""
 
 
-def kept_for_acceptance(budget_s: float) -> float:
+def acceptance_reserve(budget_s: float) -> float:
     """Seconds of the budget that the search leaves over: without that measurement, no kernel is used."""
     return max(ACCEPT_PART * budget_s, min(LEAST_ACCEPT_S, budget_s / 2))
 
 
-def by_promise(
+def order_by_promise(
     digests: Sequence[str],
     promises: Mapping[str, float],
     operators: Mapping[str, int] | None = None,
@@ -50,7 +50,7 @@ def share(left_s: float, promises: Sequence[float], first: bool = False) -> floa
     return min(left_s, max(left_s * part, WHOLE_EPISODE_S))
 
 
-def together(left_s: float, episodes: int, first: bool = False) -> float | None:
+def share_of_deadline(left_s: float, episodes: int, first: bool = False) -> float | None:
     """Seconds for each of several episodes with one deadline; None where too little is left to begin one.
 
     When the time is up each may have a candidate judged, one after another: that much is kept, but not over half.

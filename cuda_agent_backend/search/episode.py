@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from cuda_agent_backend.json_values import plain
 from cuda_agent_backend.search.judges import JudgeSource
-from cuda_agent_backend.search.outcome import NothingFound, Searched, SearchResult
+from cuda_agent_backend.search.outcome import NothingFound, SearchOutcome, SearchResult
 from cuda_agent_backend.search.setup import Setup
 from kernel_cache.canonical import sha256
 from sandbox.task.task import Task
@@ -29,7 +29,7 @@ DETERMINISTIC = ("search", "bayesian")
 """Policies that do the same another time: a model that gave up may not."""
 
 Say = Callable[[str], None]
-Search = Callable[[Task, JudgeSource, Setup, float, Sequence[Any] | None, Say], Searched]
+Search = Callable[[Task, JudgeSource, Setup, float, Sequence[Any] | None, Say], SearchOutcome]
 """What works on one task: see `search_task`."""
 
 
@@ -40,7 +40,7 @@ def search_task(
     budget_s: float,
     recorded: Sequence[Any] | None,
     say: Say,
-) -> Searched:
+) -> SearchOutcome:
     """Run the agent on one task; recorded: real inputs, if there are any."""
     return uncovered(task, setup.policy) or run_agent(
         task, judges.get(task, setup), setup, budget_s, recorded, say
@@ -72,7 +72,7 @@ def run_agent(
     budget_s: float,
     recorded: Sequence[Any] | None,
     say: Say,
-) -> Searched:
+) -> SearchOutcome:
     """One episode of the agent on one task. recorded: real inputs on which it verifies, too."""
     from cuda_agent_backend.agent.loop import Budget, run_episode
     from cuda_agent_backend.agent.policies.registry import make_policy
@@ -142,7 +142,7 @@ def _nothing(
     return NothingFound(result.reason, exhausted, result.turns, keep=not unsettled)
 
 
-def _winner(result: EpisodeResult, judge: Any, policy: PolicySpec) -> Searched:
+def _winner(result: EpisodeResult, judge: Any, policy: PolicySpec) -> SearchOutcome:
     from sandbox.compile.candidate import Compiled
 
     assert result.best is not None

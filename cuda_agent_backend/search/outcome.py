@@ -34,4 +34,4 @@ class NothingFound:
     """Whether it says something about the task, not about the machine's state just now."""
 
 
-Searched = SearchResult | NothingFound
+SearchOutcome = SearchResult | NothingFound

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from cuda_agent_backend.json_values import plain
-from cuda_agent_backend.search.outcome import Searched, SearchResult
+from cuda_agent_backend.search.outcome import SearchOutcome, SearchResult
 from kernel_cache import (
     KernelCache,
     KernelKey,
@@ -25,7 +25,7 @@ CUT_SHORT_S = 86400.0
 """How long a failed search is remembered: one that tried all it knew, and one that the budget ended."""
 
 
-def stands(known: object) -> bool:
+def is_usable(known: object) -> bool:
     """Whether what the cache holds under a key is a kernel to use as it is."""
     from cuda_agent_backend.runtime.machine import why_doubted
 
@@ -36,7 +36,7 @@ def keep(
     cache: KernelCache,
     key: KernelKey,
     task: Task,
-    found: Searched,
+    found: SearchOutcome,
     policy: str,
     budget_s: float,
     graph_s: float | None = None,

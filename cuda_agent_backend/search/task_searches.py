@@ -10,11 +10,11 @@ from typing import Any
 
 from cuda_agent_backend import log
 from cuda_agent_backend.agent.policies.registry import asks_a_model
-from cuda_agent_backend.search.budget import by_promise, share, together
+from cuda_agent_backend.search.budget import order_by_promise, share, share_of_deadline
 from cuda_agent_backend.search.episode import Say, Search
 from cuda_agent_backend.search.judges import Judges, JudgeSource, Seats
 from cuda_agent_backend.search.outcome import SearchResult
-from cuda_agent_backend.search.promotion import keep, stands
+from cuda_agent_backend.search.promotion import is_usable, keep
 from cuda_agent_backend.search.setup import Setup
 from cuda_agent_backend.search.side_by_side import AT_ONCE, side_by_side
 from kernel_cache import KernelCache, NegativeRecord
@@ -71,7 +71,7 @@ class TaskSearches:
         """
         by_digest = {task.digest: task for task in given}
         operators = {task.digest: len(task.nodes) for task in given}
-        tasks = [by_digest[d] for d in by_promise(list(by_digest), self._promises, operators)]
+        tasks = [by_digest[d] for d in order_by_promise(list(by_digest), self._promises, operators)]
         if asks_a_model(self._setup.policy) and len(tasks) > 1:
             self._side_by_side(tasks, begin)
             return
@@ -85,7 +85,7 @@ class TaskSearches:
         with contextlib.closing(Seats(self._judges)) as seats:
 
             def one(task: Task) -> None:
-                self._one(task, seats, together(self._left_s, many, task.digest == first))
+                self._one(task, seats, share_of_deadline(self._left_s, many, task.digest == first))
 
             side_by_side(tasks, one)
 
@@ -137,7 +137,7 @@ def search_one(
     from cuda_agent_backend.runtime.tensor_files import load
 
     key = key_of(task)
-    if stands(cache.get(key)):
+    if is_usable(cache.get(key)):
         return {"reason": "another process was faster"}
     say(f"{len(task.nodes)} operators, {moved(task) / 1e6:.1f} MB")
     inputs = load(Path(recorded)) if recorded else None

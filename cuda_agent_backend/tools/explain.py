@@ -15,7 +15,7 @@ from cuda_agent_backend.partition.regions import partition
 from cuda_agent_backend.partition.report import LEFT, GraphReport, RegionReport, describe
 from cuda_agent_backend.runtime.kernels import open_kernels
 from cuda_agent_backend.tools.capture import capture
-from cuda_agent_backend.tools.warm import wishes_of
+from cuda_agent_backend.tools.warm import options_from
 from kernel_cache import CacheUnavailable
 
 
@@ -50,7 +50,7 @@ def explain(
     Runs the model once (see `warm.warm`). Raises `SettingsError` or `OptionError` on a wrong wish, and whatever the
     model raises.
     """
-    wishes = replace(wishes_of(mode, options), search="cached")
+    wishes = replace(options_from(mode, options), search="cached")
     captured = capture(model, inputs, wishes, training=training)
     kernels = open_kernels(wishes.cache_dir, wishes.native_dir)
     reports: list[GraphReport] = []

@@ -59,7 +59,7 @@ def warm(
     from sandbox.timing.device_lock import DeviceLock
 
     started = time.perf_counter()
-    wishes = replace(wishes_of(mode, options), search="search")
+    wishes = replace(options_from(mode, options), search="search")
     if budget_s is not None:
         wishes = replace(wishes, budget_s=budget_s)
     kernels = open_kernels(wishes.cache_dir, wishes.native_dir)
@@ -87,7 +87,7 @@ def warm(
     return WarmReport(tuple(reports), time.perf_counter() - started)
 
 
-def wishes_of(mode: str | None, options: Mapping[str, Any] | None) -> Options:
+def options_from(mode: str | None, options: Mapping[str, Any] | None) -> Options:
     """Options over environment, with logging set up. Raises `SettingsError` or `OptionError`."""
     settings = Settings.from_environment()
     log.configure(settings.logs)

@@ -11,7 +11,7 @@ from typing import Any
 
 import splice_kit as kit
 
-from cuda_agent_backend.search.outcome import NothingFound, Searched
+from cuda_agent_backend.search.outcome import NothingFound, SearchOutcome
 from cuda_agent_backend.search.service import main
 from sandbox.task.task import Task
 
@@ -21,7 +21,7 @@ KNOWN = {"exp": "std::exp(a)", "neg exp": "std::exp(-a)"}
 
 def search(
     task: Task, judges: Any, setup: Any, budget_s: float, recorded: Any, say: Any
-) -> Searched:
+) -> SearchOutcome:
     """Promote what is known, plainly; hang or die where the test says so."""
     wish = os.environ.get("FAKE_SEARCH", "")
     say(f"recorded {len(recorded)}" if recorded else "nothing recorded")

@@ -20,10 +20,10 @@ from cuda_agent_backend.acceptance.insert_kernels import insert_kernels
 from cuda_agent_backend.acceptance.rule import (
     MEDIAN,
     Acceptance,
-    Measured,
+    Measurement,
     decide,
-    fewer,
     is_decided,
+    next_count,
 )
 from cuda_agent_backend.acceptance.trial import Trial
 from cuda_agent_backend.acceptance.whole_graph import WholeGraph, graph_task, real_inputs
@@ -44,18 +44,18 @@ from sandbox.timing.device_lock import DeviceLock
 
 pytestmark = pytest.mark.alone
 
-GOOD = Measured(1.2, 1.1, 1.3, True)
+GOOD = Measurement(1.2, 1.1, 1.3, True)
 GAIN = {"a": 3.0, "b": 2.0, "c": 1.0}
 
 
 def measuring(
     ok: Callable[[Sequence[str]], bool],
-) -> tuple[Callable[[Sequence[str]], Measured], list[list[str]]]:
+) -> tuple[Callable[[Sequence[str]], Measurement], list[list[str]]]:
     asked: list[list[str]] = []
 
-    def measure(chosen: Sequence[str]) -> Measured:
+    def measure(chosen: Sequence[str]) -> Measurement:
         asked.append(list(chosen))
-        return GOOD if ok(chosen) else Measured(0.95, 0.9, 0.99, True)
+        return GOOD if ok(chosen) else Measurement(0.95, 0.9, 0.99, True)
 
     return measure, asked
 
@@ -99,9 +99,9 @@ def test_in_a_hurry_more_is_dropped_and_what_was_skipped_may_be_tried_later() ->
 def test_with_time_a_quarter_is_dropped_at_a_time() -> None:
     counts = [12]
     while counts[-1]:
-        counts.append(fewer(counts[-1], 99))
+        counts.append(next_count(counts[-1], 99))
     assert counts == [12, 9, 7, 6, 5, 4, 3, 2, 1, 0]
-    assert [fewer(12, trials) for trials in (3, 2, 1, 0)] == [5, 4, 4, 4]
+    assert [next_count(12, trials) for trials in (3, 2, 1, 0)] == [5, 4, 4, 4]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_with_time_a_quarter_is_dropped_at_a_time() -> None:
     ],
 )
 def test_the_bounds_of_acceptance(median: float, low: float, accurate: bool, wanted: bool) -> None:
-    assert Measured(median, low, 3.0, accurate).acceptable == wanted
+    assert Measurement(median, low, 3.0, accurate).acceptable == wanted
 
 
 @pytest.mark.parametrize(
@@ -131,9 +131,9 @@ def test_the_bounds_of_acceptance(median: float, low: float, accurate: bool, wan
 def test_on_cuda_neither_clock_may_lose(
     device: tuple[float, float, float], wall: tuple[float, float, float], wanted: bool
 ) -> None:
-    found = Measured(*device, accurate=True, wall=Interval(*wall, pairs=60))
+    found = Measurement(*device, accurate=True, wall=Interval(*wall, pairs=60))
     assert found.acceptable == wanted
-    assert f"{device[0]:.3f}x" in found.told and f"{wall[0]:.3f}x" in found.told
+    assert f"{device[0]:.3f}x" in found.why_not and f"{wall[0]:.3f}x" in found.told
 
 
 def recorded_graph(folder: Path) -> tuple[Task, Path]:
@@ -186,7 +186,7 @@ def test_inputs_that_are_not_the_graphs_are_drawn_instead(tmp_path: Path) -> Non
 
 def compared(
     device: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[Measured, list[int]]:
+) -> tuple[Measurement, list[int]]:
     """A graph compared with itself, so much faster by the device's clock where the wall clock cannot tell; and how many
     rounds were asked for, each time."""
     whole, folder = recorded_graph(tmp_path)

@@ -13,10 +13,10 @@ from cuda_agent_backend.search.budget import (
     LEAST_TASK_S,
     MANY_OPERATORS,
     WHOLE_EPISODE_S,
-    by_promise,
-    kept_for_acceptance,
+    acceptance_reserve,
+    order_by_promise,
     share,
-    together,
+    share_of_deadline,
 )
 
 pytestmark = pytest.mark.alone
@@ -26,19 +26,19 @@ pytestmark = pytest.mark.alone
     ("budget_s", "kept"), [(120.0, 36.0), (60.0, 20.0), (30.0, 15.0), (2.0, 1.0)]
 )
 def test_a_part_of_every_budget_is_kept_for_the_whole_graph(budget_s: float, kept: float) -> None:
-    assert kept_for_acceptance(budget_s) == pytest.approx(kept)
+    assert acceptance_reserve(budget_s) == pytest.approx(kept)
 
 
 def test_the_time_goes_where_most_may_be_saved() -> None:
     assert share(60.0, [30.0, 20.0, 10.0]) == pytest.approx(30.0)
     assert share(60.0, [0.0, 0.0, 0.0]) == pytest.approx(20.0)
-    assert by_promise(["a", "b", "c", "d"], {"b": 1.0, "c": 5.0}) == ["c", "b", "a", "d"]
+    assert order_by_promise(["a", "b", "c", "d"], {"b": 1.0, "c": 5.0}) == ["c", "b", "a", "d"]
 
 
 def test_what_takes_a_baseline_long_to_compile_goes_last() -> None:
     promises = {"a": 1.0, "b": 9.0, "c": 5.0, "d": 8.0}
     counts = {"a": MANY_OPERATORS, "b": MANY_OPERATORS + 1, "c": 3, "d": 500}
-    assert by_promise(["a", "b", "c", "d"], promises, counts) == ["c", "a", "b", "d"]
+    assert order_by_promise(["a", "b", "c", "d"], promises, counts) == ["c", "a", "b", "d"]
 
 
 def test_many_tasks_do_not_starve_each_other() -> None:
@@ -107,8 +107,8 @@ def test_every_region_of_the_models_promises_something() -> None:
 
 
 def test_episodes_with_one_deadline_leave_time_to_judge_what_each_has() -> None:
-    assert together(100.0, 1) == 100.0
-    assert together(100.0, 6) == 100.0 - 5 * JUDGEMENT_S
-    assert together(20.0, 16) == 10.0
-    assert together(LEAST_TASK_S - 1, 4) is None
-    assert together(LEAST_TASK_S - 1, 4, first=True) == LEAST_TASK_S - 1
+    assert share_of_deadline(100.0, 1) == 100.0
+    assert share_of_deadline(100.0, 6) == 100.0 - 5 * JUDGEMENT_S
+    assert share_of_deadline(20.0, 16) == 10.0
+    assert share_of_deadline(LEAST_TASK_S - 1, 4) is None
+    assert share_of_deadline(LEAST_TASK_S - 1, 4, first=True) == LEAST_TASK_S - 1

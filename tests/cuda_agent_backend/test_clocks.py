@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from cuda_agent_backend.bench.measurement import INDUCTOR, OURS, is_settled
-from cuda_agent_backend.runtime.clocks import Call, Samples, take
+from cuda_agent_backend.runtime.clocks import Call, Samples, sample_rounds
 
 
 class Fixed:
@@ -27,7 +27,7 @@ def taken(
     seconds: Callable[[str], float], rounds: int, enough: Callable[[Samples], bool] | None
 ) -> Samples:
     calls: dict[str, Call] = {name: lambda name=name: name for name in (OURS, INDUCTOR)}
-    return take(calls, Fixed(seconds), rounds=rounds, seconds=60.0, seed=1, enough=enough)
+    return sample_rounds(calls, Fixed(seconds), rounds=rounds, seconds=60.0, seed=1, enough=enough)
 
 
 def steady(name: str) -> float:

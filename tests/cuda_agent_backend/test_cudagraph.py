@@ -24,9 +24,9 @@ from cuda_agent_backend.acceptance.digests import kernel_set_digest
 from cuda_agent_backend.acceptance.rule import (
     REPLAY_MEDIAN,
     Acceptance,
-    Measured,
-    brings,
+    Measurement,
     decision_of,
+    gains_at_least,
 )
 from cuda_agent_backend.acceptance.whole_graph import WholeGraph, graph_task
 from cuda_agent_backend.hook import kernel_pass as hook
@@ -375,7 +375,7 @@ def test_a_decision_that_cannot_be_read_replays_nothing(
         raise RuntimeError("no device")
 
     monkeypatch.setattr(digests, "arch_of", fails)
-    assert not hook.KernelPass(kit.options_in(tmp_path), opened).replays("name")
+    assert not hook.KernelPass(kit.options_in(tmp_path), opened).is_replayed("name")
 
 
 def test_a_graph_on_the_host_has_no_inputs_that_stay() -> None:
@@ -544,13 +544,13 @@ def test_the_recording_is_measured_against_the_launches(
 @pytest.mark.parametrize(
     ("measured", "wanted"),
     [
-        (Measured(1.06, 1.05, 1.07, accurate=True), True),
-        (Measured(1.04, 1.03, 1.05, accurate=True), False),
-        (Measured(1.50, 1.40, 1.60, accurate=False), False),
+        (Measurement(1.06, 1.05, 1.07, accurate=True), True),
+        (Measurement(1.04, 1.03, 1.05, accurate=True), False),
+        (Measurement(1.50, 1.40, 1.60, accurate=False), False),
     ],
 )
-def test_what_a_recording_must_bring(measured: Measured, wanted: bool) -> None:
-    assert brings(measured, REPLAY_MEDIAN) is wanted
+def test_what_a_recording_must_bring(measured: Measurement, wanted: bool) -> None:
+    assert gains_at_least(measured, REPLAY_MEDIAN) is wanted
 
 
 # On the device

@@ -19,7 +19,7 @@ from cuda_agent_backend.runtime.machine import (
     why_doubted,
 )
 from cuda_agent_backend.search.outcome import SearchResult
-from cuda_agent_backend.search.promotion import record_of, stands
+from cuda_agent_backend.search.promotion import is_usable, record_of
 from kernel_cache import Record
 from sandbox.plan.candidate import Candidate
 from sandbox.plan.plan import Buffer, Gemm, Launch, Plan, View
@@ -53,10 +53,10 @@ def test_evidence_names_libraries_where_the_plan_calls_them() -> None:
 def test_a_kernel_with_calls_is_doubted_where_the_libraries_are_others() -> None:
     known = record(calls=True)
     assert why_doubted(known) is None
-    assert stands(known)
+    assert is_usable(known)
     other = replace(known, evidence={**known.evidence, LIBRARIES: "torch 1.13.0"})
     assert why_doubted(other) == f"verified with torch 1.13.0, this machine has {libraries()}"
-    assert not stands(other)
+    assert not is_usable(other)
 
 
 @pytest.mark.parametrize("calls", [False, True])

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from cuda_agent_backend.acceptance import process as accept
 from cuda_agent_backend.acceptance import speed
 from cuda_agent_backend.acceptance.digests import kernel_set_digest
-from cuda_agent_backend.acceptance.rule import Acceptance, Measured, decide_layouts, decision_of
+from cuda_agent_backend.acceptance.rule import Acceptance, Measurement, decide_layouts, decision_of
 from cuda_agent_backend.acceptance.whole_graph import WholeGraph, graph_task
 from cuda_agent_backend.graph.layouts import channels_last, choosing, keep_eagers
 from cuda_agent_backend.hook.kernel_pass import KernelPass
@@ -227,7 +227,7 @@ def test_what_eagers_layouts_must_bring(
     wanted: bool,
 ) -> None:
     found = decide_layouts(
-        Measured(*device, accurate=accurate, wall=Interval(*wall, pairs=60) if wall else None)
+        Measurement(*device, accurate=accurate, wall=Interval(*wall, pairs=60) if wall else None)
     )
     assert (found.eager_layouts, found.final, found.use) == (wanted, True, ())
     assert bool(found.reason) != wanted

@@ -27,7 +27,7 @@ from cuda_agent_backend.search import client as searching
 from cuda_agent_backend.search import graph_measurement, service, side_by_side, task_searches
 from cuda_agent_backend.search.client import SearchClient, SearchProcess
 from cuda_agent_backend.search.episode import search_task
-from cuda_agent_backend.search.outcome import NothingFound, Searched
+from cuda_agent_backend.search.outcome import NothingFound, SearchOutcome
 from cuda_agent_backend.search.setup import Setup
 from kernel_cache import CacheUnavailable, Miss, NegativeRecord, Record
 from kernel_cache.values import Fault
@@ -364,7 +364,7 @@ def test_only_searches_that_wait_for_a_model_go_side_by_side(
     tasks = tasks_of((EXP,), (SIN,), (SIN, EXP))
     running, most, together = set(), [], threading.Barrier(at_once)
 
-    def search(task: Task, *_: Any) -> Searched:
+    def search(task: Task, *_: Any) -> SearchOutcome:
         running.add(task.digest)
         together.wait(60.0)
         most.append(len(running))
@@ -394,7 +394,7 @@ def test_the_rest_of_what_was_searched_in_vain_is_searched_after_all_others(
     lost, found, rest, other, spared = tasks_of(*chains)
     searched: list[Task] = []
 
-    def search(task: Task, *_: Any) -> Searched:
+    def search(task: Task, *_: Any) -> SearchOutcome:
         searched.append(task)
         return NothingFound("the worker died", keep=task != found)
 
