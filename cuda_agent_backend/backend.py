@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._dynamo.exc import RestartAnalysis
@@ -26,6 +26,10 @@ from cuda_agent_backend.runtime.replayable import (
     replay_is_wanted,
 )
 from cuda_agent_backend.settings import Settings, SettingsError
+
+if TYPE_CHECKING:
+    from cuda_agent_backend.hook.kernel_pass import KernelPass
+    from cuda_agent_backend.search.client import SearchClient
 
 
 def cuda_agent(
@@ -62,7 +66,7 @@ trace_through()
 
 
 def compile_with(
-    gm: GraphModule, example_inputs: Sequence[Any], options: Options, hook: Any = None
+    gm: GraphModule, example_inputs: Sequence[Any], options: Options, hook: KernelPass | None = None
 ) -> Any:
     """Compile with a given pass (default: the one that the options describe), or plainly where that cannot be made."""
     if options.disable:
@@ -80,10 +84,10 @@ def compile_with(
 
 
 def _compile_hooked(
-    gm: GraphModule, example_inputs: Sequence[Any], options: Options, hook: Any
+    gm: GraphModule, example_inputs: Sequence[Any], options: Options, hook: KernelPass
 ) -> Any:
     spare = copy_of(gm)
-    apart = decompose(gm)
+    decomposed = decompose(gm)
     patches = {**unchosen(), **options.inductor, "post_grad_custom_post_pass": hook}
     static_inputs = dynamo_static_inputs(gm) if replay_is_wanted(options) else None
     name = dynamo_graph_name(gm, options.plain_inductor) if static_inputs is not None else ""
@@ -92,15 +96,15 @@ def _compile_hooked(
     hook.nested = any(isinstance(module, GraphModule) for module in gm.children())
     try:
         with ExitStack() as stack:
-            inner = stack.enter_context(_split(hook)) if options.prepack else None
+            inner = stack.enter_context(_prepacking(hook)) if options.prepack else None
             made = _compile_fx(gm, example_inputs, patches, inner)
         if static_inputs is not None and hook.is_replayed(name):
             return CudaGraphCall(made, static_inputs)
-        if not apart or _changed(hook):
+        if not decomposed or _changed(hook):
             return made
     except Exception as error:
         asked = isinstance(error, RestartAnalysis)  # Dynamo is to trace anew
-        if asked or no_compiler(error) or not (apart or _changed(hook)):
+        if asked or no_compiler(error) or not (decomposed or _changed(hook)):
             return _without_compiler(spare, error)
         log.once("hook", f"a graph is left to Inductor: {type(error).__name__}: {error}")
     finally:
@@ -108,7 +112,7 @@ def _compile_hooked(
     return compile_plain(spare, example_inputs, options)
 
 
-def _changed(hook: Any) -> bool:
+def _changed(hook: KernelPass) -> bool:
     """Whether a pass did anything to the graphs it saw."""
     return any(report.count("hit") or report.eager_layouts for report in hook.reports)
 
@@ -150,7 +154,7 @@ def _compile_fx(
 
 
 @contextmanager
-def _split(hook: Any) -> Iterator[Any]:
+def _prepacking(hook: KernelPass) -> Iterator[Any]:
     """What compiles graphs cut in two. AOTAutograd's own cache would bring the second part back without the first."""
     from torch._functorch import config
     from torch._inductor.compile_fx import compile_fx_inner
@@ -166,7 +170,7 @@ def copy_of(gm: GraphModule) -> GraphModule:
     return GraphModule(gm, graph)
 
 
-def _make_pass(options: Options) -> Any:
+def _make_pass(options: Options) -> KernelPass | None:
     """The pass for these options, or None (said once) where the kernel cache cannot be used."""
     from torch._inductor import config
 
@@ -184,7 +188,7 @@ def _make_pass(options: Options) -> Any:
         )
         before = own if isinstance(own, list | tuple) else (own,) if own is not None else ()
         searcher = _searcher(options)
-        if options.search == "background" and kernels.cache.pending():
+        if searcher and options.search == "background" and kernels.cache.pending():
             searcher.enqueue([], None)  # what an earlier process left undone
         return KernelPass(options, kernels, searcher, before)
     except Exception as error:
@@ -192,7 +196,7 @@ def _make_pass(options: Options) -> Any:
         return None
 
 
-def _searcher(options: Options) -> Any:
+def _searcher(options: Options) -> SearchClient | None:
     if options.search == "cached":
         return None
     from cuda_agent_backend.search.client import SearchClient
