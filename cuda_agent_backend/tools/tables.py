@@ -8,8 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cuda_agent_backend.codegen.registry import family_of
-
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -83,6 +81,8 @@ def sketch_name(label: str, kernels: int = 2, parameters: int = 2) -> str:
 
 
 def _kernel_name(kernel: Mapping[str, Any], parameters: int) -> str:
+    from cuda_agent_backend.codegen.registry import family_of  # torch is behind it
+
     family = str(kernel["lanes"]) if "lanes" in kernel else family_of(kernel)
     shown = [f"{name} {kernel[name]}" for name in DECIDING if kernel.get(name, 0) not in (0, 1)]
     return " ".join([family, *shown[:parameters], *(["stream"] if kernel.get("stream") else [])])

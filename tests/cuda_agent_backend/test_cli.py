@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from cuda_agent_backend.cli import command as cli
+from cuda_agent_backend.runtime.child_process import child_environment
 from cuda_agent_backend.tools.load_model import BadTarget, LoadedModel, load_model
 
 GOOD = """
@@ -123,3 +126,8 @@ def test_an_interrupt_ends_with_status_130(
     monkeypatch.setitem(cli.COMMANDS, "doctor", interrupted)
     assert cli.main(["doctor"]) == cli.INTERRUPTED
     assert "interrupted" in capsys.readouterr().err
+
+
+def test_the_command_line_starts_without_torch() -> None:
+    code = "import sys, cuda_agent_backend.cli.command; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], env=child_environment()).returncode == 0
