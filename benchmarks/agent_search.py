@@ -17,7 +17,7 @@ from dataclasses import replace
 from benchmarks.agent_search_summary import summarise
 from benchmarks.agent_search_table import KeepingJudge, episode, measure
 from benchmarks.agent_search_tasks import subjects
-from benchmarks.regions import wishes_of
+from cuda_agent_backend.tools.warm import options_from
 from benchmarks.store import Facts, Results, arguments
 from cuda_agent_backend.runtime.machine import arch_of
 from cuda_agent_backend.settings import Settings
@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=90.0, help="seconds of a real search")
     args = parser.parse_args()
     chosen = {s.name: s for s in subjects(args.target) if args.only in s.name}
-    options = replace(wishes_of(None, None), search="cached", min_bytes=0)
+    options = replace(options_from(None, None), search="cached", min_bytes=0)
     results = Results(FILES[args.target], lambda _: {}, args.folder)
     end = time.monotonic() + args.limit
     settings = Settings.from_environment()
