@@ -17,10 +17,10 @@ from dataclasses import replace
 from benchmarks.agent_search_summary import summarise
 from benchmarks.agent_search_table import KeepingJudge, episode, measure
 from benchmarks.agent_search_tasks import subjects
-from cuda_agent_backend.tools.warm import options_from
 from benchmarks.store import Facts, Results, arguments
 from cuda_agent_backend.runtime.machine import arch_of
 from cuda_agent_backend.settings import Settings
+from cuda_agent_backend.tools.warm import options_from
 from sandbox.judge.settings import JudgeSettings
 
 EPISODE = "episode-"
