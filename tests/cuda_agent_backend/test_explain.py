@@ -3,15 +3,19 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import splice_kit as kit
 import torch
 
 from cuda_agent_backend.codegen import bugs
+from cuda_agent_backend.hook import walk
 from cuda_agent_backend.partition.estimate import room
+from cuda_agent_backend.partition.region import Region
 from cuda_agent_backend.partition.regions import partition
 from cuda_agent_backend.partition.report import GraphReport, RegionReport
+from cuda_agent_backend.tools import explain as explaining
 from cuda_agent_backend.tools.explain import Explanation, explain
 
 pytestmark = pytest.mark.alone
@@ -91,3 +95,17 @@ def test_a_bug_of_the_code_generator_is_told_with_its_task() -> None:
     lost = replace(left, status="negative", task="a" * 64, reason=f"not covered: {bugs.REASON}: x")
     found = Explanation((GraphReport("digest", "forward", (left, lost)),))
     assert found.bugs == found.to_json()["bugs"] == {"a" * 64: lost.reason}
+
+
+def test_a_graph_is_cut_into_regions_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs = []
+
+    def counted(graph: torch.fx.Graph, **more: Any) -> list[Region]:
+        graphs.append(graph)
+        return partition(graph, **more)
+
+    monkeypatch.setattr(walk, "partition", counted)
+    monkeypatch.setattr(explaining, "partition", counted)
+    options = {**OPTIONS, "cuda_agent.cache_dir": str(tmp_path / "kernels")}
+    assert explain(torch.exp, torch.randn(8), options=options).graphs[0].regions[0].room
+    assert len(graphs) == 1
