@@ -24,7 +24,8 @@ from cuda_agent_backend.codegen.ir.device import CpuFacts, DeviceFacts
 from cuda_agent_backend.graph.canonical import Canonical, canonical
 from cuda_agent_backend.graph.layouts import inductor_layouts
 from cuda_agent_backend.options import Options
-from cuda_agent_backend.partition.regions import Region, partition
+from cuda_agent_backend.partition.region import Region
+from cuda_agent_backend.partition.regions import partition
 from sandbox.plan.candidate import Candidate
 from sandbox.task.task import Task
 
