@@ -86,49 +86,57 @@ def _halves(count: int) -> list[int]:
 def _combine_outer(
     layout: Layout, memory: SharedMemory, reductions: Reductions, cluster: bool
 ) -> list[str]:
-    team, across, lanes = layout.team, layout.across, layout.vector
     out = [f"auto f{n} = a{n};" for n, _ in reductions]
-    near = near_threads(layout)
-    if team > 1:
-        out += [
-            f"f{n}.merge(ca::shuffle_xor(f{n}, {across * step}));"
-            for step in _halves(near)
-            for n, _ in reductions
-        ]
-        one = f"if (t % {near} == 0) " if near > 1 else ""
-        place = f"t / {near}" if near > 1 else "t"
-        for n, acc in reductions:
-            memory.take(f"slot{n}", acc.of(lanes), team // near * across, acc.size(lanes))
-            out.append(f"{one}slot{n}[{place} * {across} + x] = f{n};")
-        out.append("__syncthreads();")
-        step = team // near // 2
-        if step and near > 1:
-            out += [
-                f"if (t < {team // near}) f{n} = slot{n}[t * {across} + x];" for n, _ in reductions
-            ]
-        while step:
-            inside = " ".join(
-                f"f{n}.merge(slot{n}[(t + {step}) * {across} + x]); slot{n}[t * {across} + x] = f{n};"
-                for n, _ in reductions
-            )
-            out += [f"if (t < {step}) {{ {inside} }}", "__syncthreads();"]
-            step //= 2
-        out += [f"f{n} = slot{n}[x];" for n, _ in reductions]
+    if layout.team > 1:
+        out += _across_team(layout, memory, reductions)
     if cluster:
-        segments = layout.segments
-        for n, acc in reductions:
-            memory.take(f"far{n}", acc.of(lanes), segments * across, acc.size(lanes))
-            here = f"far{n} + segment * {across} + x"
-            out.append(
-                f"for (int c = t; c < {segments}; c += {team}) ca::store_remote({here}, c, f{n});"
-            )
-        out += ["ca::cluster_arrive();", "ca::cluster_wait();"]
-        for n, _ in reductions:
-            out += [
-                f"f{n} = far{n}[x];",
-                "#pragma unroll",
-                f"for (int c = 1; c < {segments}; ++c) f{n}.merge(far{n}[c * {across} + x]);",
-            ]
+        out += _across_cluster(layout, memory, reductions)
+    return out
+
+
+def _across_team(layout: Layout, memory: SharedMemory, reductions: Reductions) -> list[str]:
+    """Lanes across rows: first the threads of a row that are in one warp, then through shared memory, by halves."""
+    team, across, lanes, near = layout.team, layout.across, layout.vector, near_threads(layout)
+    out = [
+        f"f{n}.merge(ca::shuffle_xor(f{n}, {across * step}));"
+        for step in _halves(near)
+        for n, _ in reductions
+    ]
+    one = f"if (t % {near} == 0) " if near > 1 else ""
+    place = f"t / {near}" if near > 1 else "t"
+    for n, acc in reductions:
+        memory.take(f"slot{n}", acc.of(lanes), team // near * across, acc.size(lanes))
+        out.append(f"{one}slot{n}[{place} * {across} + x] = f{n};")
+    out.append("__syncthreads();")
+    steps = _halves(team // near)
+    if steps and near > 1:
+        out += [f"if (t < {team // near}) f{n} = slot{n}[t * {across} + x];" for n, _ in reductions]
+    for step in steps:
+        inside = " ".join(
+            f"f{n}.merge(slot{n}[(t + {step}) * {across} + x]); slot{n}[t * {across} + x] = f{n};"
+            for n, _ in reductions
+        )
+        out += [f"if (t < {step}) {{ {inside} }}", "__syncthreads();"]
+    return [*out, *(f"f{n} = slot{n}[x];" for n, _ in reductions)]
+
+
+def _across_cluster(layout: Layout, memory: SharedMemory, reductions: Reductions) -> list[str]:
+    """Lanes across rows: each block sends what it has to all blocks of its cluster, and combines what it got."""
+    team, across, lanes, segments = layout.team, layout.across, layout.vector, layout.segments
+    out = []
+    for n, acc in reductions:
+        memory.take(f"far{n}", acc.of(lanes), segments * across, acc.size(lanes))
+        here = f"far{n} + segment * {across} + x"
+        out.append(
+            f"for (int c = t; c < {segments}; c += {team}) ca::store_remote({here}, c, f{n});"
+        )
+    out += ["ca::cluster_arrive();", "ca::cluster_wait();"]
+    for n, _ in reductions:
+        out += [
+            f"f{n} = far{n}[x];",
+            "#pragma unroll",
+            f"for (int c = 1; c < {segments}; ++c) f{n}.merge(far{n}[c * {across} + x]);",
+        ]
     return out
 
 
