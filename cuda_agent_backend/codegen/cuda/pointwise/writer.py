@@ -96,19 +96,31 @@ def emit_map(
     vectors = math.prod(n for _, n in dims) // layout.vector
     if layout.rows and loop is not None:
         vectors = vectors // dims[loop][1] * ceildiv(dims[loop][1], layout.rows)
-    block = layout.threads * layout.unroll
-    tiles = ceildiv(vectors, block)
+    tiles = ceildiv(vectors, layout.threads * layout.unroll)
+    lines = _tile_lines(kernel, region, p, layout, (tiles, vectors))
+    reads, writes = buffers_of(kernel)
+    text = kernel_lines(name, layout.threads, parameters_of(region, reads, writes), lines)
+    grid = min(tiles, layout.blocks * device.sm_count) if layout.blocks else tiles
+    launch = Launch(name, (grid, 1, 1), (layout.threads, 1, 1), 0, (*reads, *writes))
+    return Emitted(("\n".join(text),), (launch,))
+
+
+def _tile_lines(
+    kernel: Kernel, region: LoweredRegion, p: Pass, layout: MapLayout, counts: tuple[int, int]
+) -> list[str]:
+    """What a thread does with its vectors of each of its block's tiles. counts: tiles, and vectors."""
+    tiles, vectors = counts
     index = "int64_t" if needs_wide(region, kernel) else "int"
     if layout.rows:
-        body = tile_body(kernel, region, p, dims, (layout.rows, layout.vector), index)
+        shape = layout.rows, layout.vector
+        body = tile_body(kernel, region, p, map_dims(kernel, p), shape, index)
     else:
         body = [f"const {index} j = at * L;", *_body(kernel, region, p, layout, index)]
-    if vectors % block:
+    if vectors % (layout.threads * layout.unroll):
         body = [f"if (at < {vectors}) {{", *indented(body), "}"]
     start = f"const {index} at = ({index}(tile) * {layout.unroll} + u) * {layout.threads} + threadIdx.x;"
-    reads, writes = buffers_of(kernel)
     around = f"for (int tile = blockIdx.x; tile < {tiles}; tile += gridDim.x) {{"
-    lines = [
+    return [
         f"  constexpr int L = {layout.vector};",
         f"  {around}" if layout.blocks else "  { const int tile = blockIdx.x;",
         "#pragma unroll",
@@ -117,10 +129,6 @@ def emit_map(
         "    }",
         "  }",
     ]
-    text = kernel_lines(name, layout.threads, parameters_of(region, reads, writes), lines)
-    grid = min(tiles, layout.blocks * device.sm_count) if layout.blocks else tiles
-    launch = Launch(name, (grid, 1, 1), (layout.threads, 1, 1), 0, (*reads, *writes))
-    return Emitted(("\n".join(text),), (launch,))
 
 
 def _body(

@@ -123,12 +123,36 @@ def emit_loss(
     name: str,
     device: DeviceFacts,
 ) -> Emitted:
-    """Raises Unsupported where the schedule does not fit."""
+    """Both kernels, ``name``_0 and ``name``_1. Raises Unsupported where the schedule does not fit."""
+    writer = _row_writer(found, region, parameters, device)
+    count, numbers = writer.partials, found.after.rows
+    if count > MOST_PARTIALS * numbers:
+        raise Unsupported(f"{count} partial results")
+    rows = writer.program.kernel.rows // numbers
+    joining, items = _joining(found, region, device, rows, count // numbers)
+    own = joining.reductions(0)
+    writer.values = dict(zip(found.totals, own, strict=True))
+    buffers = partial_buffers(name, own, count)
+    work = [("pass", n) for n in range(len(writer.program.passes))]
+    first = _with_partials(writer.function(f"{name}_0", work, _parameters(buffers, "")), buffers)
+    last = _with_partials(
+        joining.function(f"{name}_1", items, _parameters(buffers, "const ")), buffers
+    )
+    texts, launches = (first[0], last[0]), (first[1], last[1])
+    return Emitted(texts, launches, tuple(buffer for *_, buffer in buffers))
+
+
+def _row_writer(
+    found: LossReduction,
+    region: LoweredRegion,
+    parameters: Mapping[str, Parameter],
+    device: DeviceFacts,
+) -> LossWriter:
+    """Of the kernel over the rows, which may be in another order than they were found in."""
     stay = parameters.get(STAYING, 0)
     if not isinstance(stay, int) or not 0 <= stay <= MOST_STAYING:
         raise Unsupported(f"schedule parameter {STAYING}={stay!r}")
-    rows = prepared(found.rows, region)
-    numbers = found.after.rows
+    rows, numbers = prepared(found.rows, region), found.after.rows
     alone = numbers == 1 and parameters.get("lanes", "inner") == "inner"
     if alone and parameters.get("across", 1) != 1:
         rows = order_rows_by_reuse(rows)
@@ -139,23 +163,9 @@ def emit_loss(
     if not layout.inner and (not rows.outer or rows.outer[-1][1] % layout.vector):
         raise Unsupported("lanes across the end of the rows")
     program = RowProgram.of(mark_cancelling(rows), layout, region)
-    writer = LossWriter(region, layout, program, device, stay=stay)
-    count = writer.partials
     if numbers > 1 and (stay or not _within_one(layout, rows, rows.rows // numbers)):
         raise Unsupported("blocks with rows of several numbers")
-    if count > MOST_PARTIALS * numbers:
-        raise Unsupported(f"{count} partial results")
-    joining, items = _joining(found, region, device, rows.rows // numbers, count // numbers)
-    own = joining.reductions(0)
-    writer.values = dict(zip(found.totals, own, strict=True))
-    buffers = partial_buffers(name, own, count)
-    work = [("pass", n) for n in range(len(program.passes))]
-    first = _with_partials(writer.function(f"{name}_0", work, _parameters(buffers, "")), buffers)
-    last = _with_partials(
-        joining.function(f"{name}_1", items, _parameters(buffers, "const ")), buffers
-    )
-    texts, launches = (first[0], last[0]), (first[1], last[1])
-    return Emitted(texts, launches, tuple(buffer for *_, buffer in buffers))
+    return LossWriter(region, layout, program, device, stay=stay)
 
 
 def _within_one(layout: Layout, rows: Kernel, together: int) -> bool:
