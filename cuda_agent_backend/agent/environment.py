@@ -78,12 +78,13 @@ def confined_shell(workspace: Workspace, bench: Bench) -> Shell:
     Among other episodes of one judge its commands wait for their turn, as compilers do.
     """
     from sandbox.shell import shell
+    from sandbox.shell.result import ShellLimits
 
     turn = getattr(bench, "beside", nullcontext)
     return shell.Shell(
         workspace.root,
         protected=lambda: workspace.provided,
-        limits=shell.ShellLimits(output_bytes=LOG_CHARACTERS),
+        limits=ShellLimits(output_bytes=LOG_CHARACTERS),
         turn=turn,
     )
 

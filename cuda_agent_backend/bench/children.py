@@ -17,7 +17,7 @@ from typing import Any
 
 from cuda_agent_backend.bench.request import Request
 from cuda_agent_backend.runtime.child_process import child_environment
-from sandbox.workers.supervisor import steady_threads
+from sandbox.workers.settings import steady_threads
 
 CHILD = "cuda_agent_backend.bench.child"
 TAIL_LINES, TAIL_BYTES = 30, 1 << 14

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sandbox.failures import Crashed, Failed, Failure, Noisy, TimedOut
+from sandbox.judge.glance import FIRST_GLANCES, GLANCES, agree, are_sure, is_hopeless
 from sandbox.judge.input_sets import InputSet, Source
 from sandbox.judge.rounds import Contestant, Effort, Record, RunTime, Stopwatch
 from sandbox.judge.session import CANDIDATE, EAGER, INDUCTOR, TIMED_SETS, Session
@@ -26,17 +27,6 @@ from sandbox.workers.supervisor import Clock, Trouble, WorkerProcess
 CONTROL = Effort(min_rounds=10, max_rounds=24, seconds=3.0)
 LONG_CONTROL = Effort(min_rounds=10, max_rounds=192, seconds=6.0)
 """Where a baseline of a few microseconds, or one that only writes, scatters: its median is sure once it ran more."""
-GLANCES, HOPELESS = 4, 0.9
-"""Rounds after which a glance may end where the candidate stayed below this share of what is worth it in all."""
-FIRST_GLANCES, FAR_BELOW = 2, 0.6
-"""The same after fewer rounds: less than what a baseline of two speeds, of which one is half as fast again, makes of a
-candidate that is worth it."""
-AGREE, ALMOST = 1.02, 1.03
-"""Largest over least ratio at which a glance has seen enough, after `GLANCES` rounds and after more. Of pairs of 229
-tasks on H100s four within 2 % had a median within 0.7 % of that of sixty (19 times of 20), eight in 3 % within 0.5."""
-SURE = 1.05
-"""Upper over lower bound of a baseline's median time at which it is known well enough: it chooses the rival of a glance
-and says how much room there is, and no verdict rests on it."""
 FAR_BEHIND = 1.5
 """A baseline slower than the other by this factor takes part in the first rounds only."""
 FIRST_ROUNDS = 12
@@ -365,30 +355,6 @@ class Race:
 
         result = watch.once(mine, inputs, after=take)
         return None if isinstance(result, RunTime) else result
-
-
-def is_hopeless(ratios: Sequence[float], worth: float) -> bool:
-    """Whether more pairs of a glance are not needed: the baseline's times over the candidate's, which is worth a
-    judgement from a median of `worth` on."""
-    share = HOPELESS if len(ratios) >= GLANCES else FAR_BELOW
-    return max(ratios) < share * worth
-
-
-def agree(ratios: Sequence[float]) -> bool:
-    """Whether more pairs of a glance would hardly change their median."""
-    if len(ratios) < GLANCES:
-        return False
-    return max(ratios) <= (AGREE if len(ratios) == GLANCES else ALMOST) * min(ratios)
-
-
-def are_sure(record: Record) -> bool:
-    """Whether the times of both baselines are known well enough."""
-    for name in ("eager", "inductor"):
-        seconds = [sample for sample in record.device[name] if sample is not None]
-        found = timing.interval(seconds)
-        if found.high > SURE * found.low:
-            return False
-    return True
 
 
 def _median(samples: list[float | None]) -> float:

@@ -17,8 +17,9 @@ from typing import Any
 
 from sandbox.judge.settings import JudgeSettings
 from sandbox.verdict import Outcome, Wrong
+from sandbox.workers.settings import WorkerSettings
 from sandbox.workers.starter import ForkServer
-from sandbox.workers.supervisor import WorkerProcess, WorkerSettings
+from sandbox.workers.supervisor import WorkerProcess
 
 
 class Roles:

@@ -30,7 +30,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -38,48 +38,18 @@ from typing import Any
 from sandbox.compile.toolchain import Toolchain, find_cuda, find_cxx
 from sandbox.isolation import trees
 from sandbox.isolation.confine import Policy, offered, policy
-from sandbox.isolation.limits import GIB, SYSTEM_PATH
+from sandbox.isolation.limits import SYSTEM_PATH
 from sandbox.isolation.mechanisms import Isolation
 from sandbox.isolation.privileges import hold, next_uid, release
 from sandbox.isolation.views import shell_view
 from sandbox.shell import keeper
-from sandbox.shell.keeper import END_SECONDS, MEMORY, PROCESSES, TIME, Settings, readable
+from sandbox.shell.keeper import END_SECONDS, Settings, readable
+from sandbox.shell.result import ShellLimits, ShellResult, lost, not_run, result_of
 from sandbox.workers.protocol import receive_json, send_json
 
 PROTECTED = ("SKILL.md", "task.*", "facts.json", "baselines.json")
-TIMED_OUT, NOT_RUN, KILLED = 124, 126, 128
-"""Statuses as shells give them: stopped at the deadline; not run; KILLED + the signal's number."""
 GRACE_SECONDS = 60.0
 """Beyond a command's time: until then its keeper has answered, or it is broken."""
-
-
-@dataclass(frozen=True)
-class ShellResult:
-    """What a command printed, stdout and stderr together, with notes on its end in brackets; its exit status.
-
-    died: the shell did not live to leave its state: variables and folder are as before this command.
-    """
-
-    output: str
-    status: int
-    timed_out: bool
-    seconds: float
-    died: bool
-
-
-@dataclass(frozen=True)
-class ShellLimits:
-    """Of each command. memory_bytes: of all its processes, and of the address space of each. processes: at once.
-
-    file_bytes: of each file. output_bytes: kept of what it prints. niceness: what it yields to others by.
-    """
-
-    memory_bytes: int = 8 * GIB
-    processes: int = 256
-    file_bytes: int = GIB
-    output_bytes: int = 16_000
-    open_files: int = 1024
-    niceness: int = 5
 
 
 class Shell:
@@ -147,19 +117,19 @@ class Shell:
     def run(self, command: str, timeout_s: float = 60.0) -> ShellResult:
         """Run a command, which reads nothing from stdin. All failures are in the result."""
         if "\0" in command:
-            return _not_run("a command cannot hold a NUL character")
+            return not_run("a command cannot hold a NUL character")
         try:
             command.encode()
         except UnicodeEncodeError:
-            return _not_run("a command cannot hold half a character (a lone surrogate)")
+            return not_run("a command cannot hold half a character (a lone surrogate)")
         with self._alone, self._turn():
             refusal = self.why_not
             if refusal is not None:
-                return _not_run(refusal)
+                return not_run(refusal)
             if self._keeper is None:
                 self._start()
             answer = self._ask(command, timeout_s)
-        return _result(answer, timeout_s, self.limits) if answer else _lost()
+        return result_of(answer, timeout_s, self.limits) if answer else lost()
 
     def close(self) -> None:
         """End the shell with all that it runs. Another thread's command ends as lost."""
@@ -275,45 +245,3 @@ def protected_files(folder: Path, patterns: Sequence[str]) -> list[str]:
                 if path.name == pattern or path.lstat().st_uid == mine:
                     found.add(str(path))
     return sorted(found)
-
-
-def _not_run(reason: str) -> ShellResult:
-    return ShellResult(f"[not run: {reason}]", NOT_RUN, timed_out=False, seconds=0.0, died=False)
-
-
-def _lost() -> ShellResult:
-    note = "[the shell was lost, and with it variables and folder; the next command gets a new one]"
-    return ShellResult(note, KILLED + 9, timed_out=False, seconds=0.0, died=True)
-
-
-def _result(answer: dict[str, Any], timeout_s: float, limits: ShellLimits) -> ShellResult:
-    if answer["cannot"]:
-        return _not_run(f"it cannot be confined: {answer['cannot']}")
-    code, why = int(answer["code"]), answer["why"]
-    status = TIMED_OUT if why == TIME else code if code >= 0 else KILLED - code
-    notes = _notes(answer, status, timeout_s, limits)
-    output = str(answer["output"])
-    if notes and output and not output.endswith("\n"):
-        output += "\n"
-    output += "".join(f"[{note}]\n" for note in notes)
-    return ShellResult(output, status, why == TIME, float(answer["seconds"]), not answer["kept"])
-
-
-def _notes(answer: dict[str, Any], status: int, timeout_s: float, limits: ShellLimits) -> list[str]:
-    """What a reader has to know beyond output and status."""
-    notes, why = [], answer["why"]
-    if why == TIME:
-        notes.append(f"stopped after {timeout_s:g} s, with all that it had started")
-    elif why == MEMORY:
-        notes.append(f"stopped: it used more than {limits.memory_bytes / GIB:.3g} GiB of memory")
-    elif why == PROCESSES:
-        notes.append(f"stopped: it had more than {limits.processes} processes")
-    elif not answer["kept"]:
-        notes.append(f"the command ended or replaced the shell, with status {status}")
-    if not answer["kept"]:
-        notes.append("the next command gets a fresh shell: folder and variables as before this one")
-    if answer["left"]:
-        notes.append(f"{answer['left']} processes that it left running were ended")
-    if answer["stuck"]:
-        notes.append(f"{answer['stuck']} processes could not be ended")
-    return notes

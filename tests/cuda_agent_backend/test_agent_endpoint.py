@@ -396,6 +396,6 @@ def test_no_part_of_the_package_but_settings_reads_the_environment() -> None:
 
 
 def test_the_key_is_not_among_what_the_judges_workers_inherit() -> None:
-    from sandbox.workers.supervisor import KEEP
+    from sandbox.workers.settings import KEEP
 
     assert "OPENAI_API_KEY" not in KEEP

@@ -10,8 +10,9 @@ import pytest
 from cuda_agent_backend.runtime import bytecode
 from cuda_agent_backend.runtime.bytecode import FORBIDS
 from cuda_agent_backend.runtime.child_process import child_environment
+from sandbox.workers.settings import WorkerSettings
 from sandbox.workers.starter import ForkServer
-from sandbox.workers.supervisor import WorkerProcess, WorkerSettings
+from sandbox.workers.supervisor import WorkerProcess
 from sandbox.workers.worker import BYTECODE
 
 

@@ -18,8 +18,8 @@ from sandbox.compile.candidate import Compiled
 from sandbox.compile.toolchain import Missing
 from sandbox.failures import Crashed, Refused, TimedOut
 from sandbox.judge import Judge
+from sandbox.judge.glance import FIRST_GLANCES
 from sandbox.judge.judgement import sanitize
-from sandbox.judge.race import FIRST_GLANCES
 from sandbox.judge.rounds import Effort
 from sandbox.judge.session import Session
 from sandbox.judge.settings import JudgeSettings, Timeouts

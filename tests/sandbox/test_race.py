@@ -9,7 +9,8 @@ from typing import Any, cast
 import pytest
 
 from sandbox.failures import Crashed, Failed, TimedOut
-from sandbox.judge.race import CONTROL, LONG_CONTROL, Race, agree, are_sure, is_hopeless
+from sandbox.judge.glance import agree, are_sure, is_hopeless
+from sandbox.judge.race import CONTROL, LONG_CONTROL, Race
 from sandbox.judge.rounds import Effort, Record
 
 pytestmark = pytest.mark.alone

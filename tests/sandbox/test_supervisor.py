@@ -13,7 +13,8 @@ import pytest
 from process_kit import family, gone
 
 from sandbox.failures import Crashed, Failed, TimedOut
-from sandbox.workers.supervisor import Clock, WorkerProcess, WorkerSettings, environment
+from sandbox.workers.settings import WorkerSettings, environment
+from sandbox.workers.supervisor import Clock, WorkerProcess
 
 pytestmark = pytest.mark.alone
 
