@@ -1,10 +1,5 @@
 """Convolutions in float32 -> CUDA on tensor cores, where a block copies and splits what it needs of the image once.
 
-Schedule parameters: `box`, the places of the output that a block has, by loop, as "1x8x16"; `tile_n`, its channels;
-`warp_m` and `warp_n`, the places and channels of a warp. Those divide the tile, `warp_m` by 16 and `warp_n` by 8; the
-tile's places are those of the box and as many more as its warps have. `products`: 6, which need not be said, or, where
-TF32 will do, 3: of numbers that are split into two parts, which err by a 32nd of what TF32 does.
-
 See ``halo.cuh``. A kernel before splits the weights, in the order in which the tensor cores take them.
 """
 

@@ -1,8 +1,5 @@
 """Transposed convolutions with a stride in float32 -> CUDA on tensor cores, where a block has all phases of its box.
 
-Schedule parameters: `box`, `tile_n`, `warp_m`, `warp_n` and `products`, as `halo` has them; of so many output channels
-a block, or a warp, has all phases.
-
 See ``transposed.cuh``. Results of phases that are next to each other leave together.
 """
 

@@ -1,8 +1,4 @@
-"""Sums of products -> CUDA on tensor cores, whose columns are parts that are combined in their tile (see `gated`).
-
-Schedule parameters: those of the sketch `contract`, for the product and what combines its parts together: the schedule
-has one kernel less. A tile has as many columns of each part as are whole in `tile_n`.
-"""
+"""Matrix products on tensor cores, whose columns are parts that are combined in their tile (see `match`)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Sums of products -> CUDA on tensor cores, pooled in the tile that a block has summed up (see `pooled`).
-
-Schedule parameters: those of the sketch `contract`, with a `split` of 1 and a `last_wave` of 0, for the product and its
-pooling together: the schedule has one kernel less. A tile has as many windows as are whole in `tile_m` rows.
-"""
+"""Matrix products on tensor cores, pooled in the tile that a block has summed up (see `match`)."""
 
 from __future__ import annotations
 

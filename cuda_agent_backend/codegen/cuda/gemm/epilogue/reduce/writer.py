@@ -1,8 +1,4 @@
-"""Sums of products -> CUDA on tensor cores, reduced in the tile that a block has summed up (see `reduced`).
-
-Schedule parameters: those of the sketch `contract`, with a `split` of 1 and a `last_wave` of 0. A line of the tile is
-what is reduced to one; some neighbouring threads share a line, and as many as fit go at once, until all lines are done.
-"""
+"""Matrix products on tensor cores, reduced in the tile that a block has summed up (see `match`)."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Sums of products -> CUDA on tensor cores, with rows reduced and mapped in the tile that has them whole (see
-`whole_rows`).
-
-Schedule parameters: those of the sketch `contract`, with a `split` of 1 and a `last_wave` of 0, for the product and
-what goes over its rows together: the schedule has one kernel less. `tile_n` is at least the product's columns, or a
-multiple of a row that is a part of them. Some neighbouring threads share a row, and as many rows as fit go at once.
-"""
+"""Matrix products on tensor cores, with rows reduced and mapped in the tile that has them whole (see `match`)."""
 
 from __future__ import annotations
 
