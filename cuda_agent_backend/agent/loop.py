@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from cuda_agent_backend import log
+from cuda_agent_backend.agent.conversation import CUT_OFF, Conversation
 from cuda_agent_backend.agent.environment import first_messages
 from cuda_agent_backend.agent.gains import Gains, gains_of, restore
 from cuda_agent_backend.agent.protocol import (
@@ -44,11 +45,8 @@ from sandbox.verdict import Verdict
 Progress = Callable[[str], None]
 ENDED = "not run: the episode has ended"
 NOT_RUN = "not run: the time is up"
-CUT_OFF = "Your message was cut off; its tool calls were not run."
 NEW_SHELL = "This session was interrupted. The shell is a new one; candidates and what is known of them are as before."
 CLOSING = "No turn is left. The environment had the fastest candidate, {name}, judged: {answer}"
-LAST_TURNS = 2
-"""Turns in which a policy may submit what it has after the time is up."""
 MAX_REASON = 2000
 """Characters of a reason that are kept."""
 SIDE_BY_SIDE = tuple(spec.name for spec in COMPILING)
@@ -112,7 +110,7 @@ def run_episode(
     each step; what is under way is finished, and the record is left to be resumed.
     """
     episode = _Episode(policy, tools, budget, progress, clock, record, past)
-    episode.begin(first or first_messages(tools))
+    episode.say_first(first or first_messages(tools))
     while (end := episode.step()) is None:
         if cancelled():
             return episode.result("interrupted", "told to stop")
@@ -135,6 +133,8 @@ def reward_of(verdicts: Mapping[str, Verdict], stop: Stop, turns: int) -> float 
 
 
 class _Episode:
+    """One episode: does one step after another, and records each before the next."""
+
     def __init__(
         self,
         policy: Policy,
@@ -147,101 +147,81 @@ class _Episode:
     ) -> None:
         self.policy, self.tools, self.budget = policy, tools, budget
         self.progress, self.clock, self.record = progress, clock, record
-        self.messages: list[Message] = []
-        self.turns = 0
-        self.last: int | None = None
-        self.open: Turn | None = None
-        """A turn that has not been dealt with, and how many of its calls are answered."""
-        self.answered = 0
+        self.conversation = Conversation()
         self.interrupted = self.new_shell = False
         self.known = Gains()
-        self.recorded = 0
-        """Bytes of the policy's files in the record."""
         self.started = clock()
         self.limit = budget.seconds
         if past is not None:
             self.go_on(past)
         tools.seconds_left = lambda: self.limit - self.used
 
-    def begin(self, first: Sequence[Message]) -> None:
+    def say_first(self, first: Sequence[Message]) -> None:
         """Say what has not been said of the first messages."""
-        for message in first[len(self.messages) :]:
+        for message in first[len(self.conversation.messages) :]:
             self.note(Said(message, self.used))
 
     def go_on(self, past: Trajectory) -> None:
         """Be where the past ended."""
         for event in past.events:
-            self.take(event)
+            self.conversation.follow(event)
         restore(self.tools, past.gains)
         self.known = gains_of(self.tools)
         self.started = self.clock() - past.used
         self.limit = past.used + self.budget.seconds
-        self.interrupted = past.end is None and self.open is not None
+        self.interrupted = past.end is None and self.conversation.open is not None
         self.note(Resumed(time.time()))
-        self.new_shell = any(_called(message, ONCE) for message in self.messages)
-
-    def take(self, event: Event) -> None:
-        """Follow one event: the only place where the conversation changes."""
-        match event:
-            case Said(message=message):
-                self.messages.append(message)
-                if message["content"] == OUT_OF_TIME:
-                    self.last = self.turns + LAST_TURNS
-                if message["content"] == CUT_OFF:
-                    self.open = None
-            case Acted(turn=turn):
-                self.turns += 1
-                self.messages.append(turn.to_message())
-                self.open, self.answered = turn, 0
-            case Answered(messages=messages, gains=gains):
-                self.recorded += size_of(gains.files)
-                self.messages += messages
-                self.answered += len(messages)
-                if self.open is not None and self.answered == len(self.open.calls):
-                    self.open = None
+        self.new_shell = self.conversation.has_called(ONCE)
 
     def note(self, event: Event) -> None:
         """Record an event, and follow it."""
         if self.record is not None:
             self.record.write(event)
-        self.take(event)
+        self.conversation.follow(event)
 
     def say(self, text: str) -> None:
+        """Tell the policy something, as a user's message."""
         self.note(Said({"role": "user", "content": text}, self.used))
 
     @property
     def used(self) -> float:
+        """Seconds of the budget, those before a resume among them."""
         return self.clock() - self.started
 
     @property
     def time_is_up(self) -> bool:
+        """Whether the budget is spent."""
         return self.used > self.limit
 
     def step(self) -> Ended | None:
         """Do one thing; how the episode ended, if it did."""
-        if self.tools.finished is not None and (self.open is None or not self.open.calls):
+        conversation = self.conversation
+        if self.tools.finished is not None and (
+            conversation.open is None or not conversation.open.calls
+        ):
             stop: Stop = "gave_up" if self.tools.best() is None else "submitted"
             return self.end(stop, self.tools.finished)
-        if self.open is not None:
-            return self.deal_with(self.open)
+        if conversation.open is not None:
+            return self.answer_calls(conversation.open)
         if self.new_shell:
             self.new_shell = False
             self.say(NEW_SHELL)
-        if self.turns >= self.budget.turns:
+        if conversation.turns >= self.budget.turns:
             return self.close("turns", f"{self.budget.turns} turns are used up")
         out_of_time = f"{self.budget.seconds:.3g} s are used up"
-        if self.last is None and self.time_is_up:
+        if conversation.last_turn is None and self.time_is_up:
             if not self.tools.profiles:
                 return self.end("time", out_of_time)
             self.say(OUT_OF_TIME)
-        if self.turns == self.last:
+        if conversation.turns == conversation.last_turn:
             return self.end("time", out_of_time)
         return self.ask()
 
     def ask(self) -> Ended | None:
+        """Let the policy take its next turn."""
         before = self.used
         try:
-            turn = self.policy.act(self.messages, self.tools.schemas)
+            turn = self.policy.act(self.conversation.messages, self.tools.schemas)
         except Exception as error:
             return self.end("bug", f"the policy failed: {type(error).__name__}: {error}")
         if isinstance(turn, Stopped):
@@ -255,7 +235,7 @@ class _Episode:
         self.note(Acted(turn, used, used - before))
         return None
 
-    def deal_with(self, turn: Turn) -> Ended | None:
+    def answer_calls(self, turn: Turn) -> Ended | None:
         """Answer the next calls of a turn that the policy has taken."""
         if turn.truncated:
             self.say(CUT_OFF)
@@ -263,30 +243,33 @@ class _Episode:
         if not turn.calls:
             return self.end("gave_up", turn.content or "the policy stopped without a tool call")
         over = self.tools.finished is not None
-        if not over and self.last is not None and any(call.name != "submit" for call in turn.calls):
+        if (
+            not over
+            and self.conversation.last_turn is not None
+            and any(call.name != "submit" for call in turn.calls)
+        ):
             return self.end("time", f"{self.budget.seconds:.3g} s are used up")
-        left = turn.calls[self.answered :]
-        before = self.used
+        left, before = self.conversation.unanswered, self.used
         if over or self.is_late(turn):
             why = {"ok": False, "error": ENDED if over else NOT_RUN}
             answers = [tool_message(call, why) for call in left]
         else:
             answers = self.run(next_batch(left))
-        self.bring(answers, before)
+        self.record_answers(answers, before)
         self.progress(_last_line(answers))
         return None
 
-    def bring(self, answers: Sequence[Message], before: float) -> None:
+    def record_answers(self, answers: Sequence[Message], before: float) -> None:
         """Record answers with what they brought since `before`."""
         gains = gains_of(self.tools)
         new, self.known = gains.since(self.known), gains
-        if self.recorded + size_of(new.files) > MAX_RECORDED:
+        if self.conversation.recorded_bytes + size_of(new.files) > MAX_RECORDED:
             log.once("search", LEFT_OUT)
             new = replace(new, files={})
         used = self.used
         self.note(Answered(tuple(answers), new, used, used - before))
 
-    def judge_the_rest(self) -> None:
+    def submit_fastest(self) -> None:
         """Have what is fastest, and was never judged, judged: its policy has no turn left in which to submit it."""
         promising = self.tools.promising().items()
         unjudged = [(s, n) for n, s in promising if n not in self.tools.verdicts]
@@ -296,19 +279,20 @@ class _Episode:
         before = self.used
         (answer,) = self.run([ToolCall.of("closing", "submit", candidate=name)])
         text = CLOSING.format(name=name, answer=answer["content"])
-        self.bring([{"role": "user", "content": text}], before)
+        self.record_answers([{"role": "user", "content": text}], before)
 
     def close(self, stop: Stop, reason: str) -> Ended | None:
         """End for want of turns or of what a policy needs; nothing where a candidate wins at the last moment."""
-        self.judge_the_rest()
+        self.submit_fastest()
         return self.end(stop, reason) if self.tools.finished is None else None
 
     def is_late(self, turn: Turn) -> bool:
         """Whether the time is up for what is left of a turn. A turn that begins with a submission has that one."""
-        first = self.answered == 0 and turn.calls[0].name == "submit"
-        return not first and (self.last is not None or self.time_is_up)
+        first = self.conversation.answered == 0 and turn.calls[0].name == "submit"
+        return not first and (self.conversation.last_turn is not None or self.time_is_up)
 
     def run(self, batch: Sequence[ToolCall]) -> list[Message]:
+        """Run calls. The first of them after a resume may have been run before: what must not be twice, is not."""
         again, self.interrupted = self.interrupted, False
         if again and batch[0].name in ONCE:
             self.new_shell = False
@@ -321,15 +305,25 @@ class _Episode:
             raise
 
     def end(self, stop: Stop, reason: str) -> Ended:
+        """The event that ends the episode, with what it is worth."""
         best = self.tools.best()
         promoted = "" if best is None else best[0].digest[:12]
-        reward = reward_of(self.tools.verdicts, stop, self.turns)
-        return Ended(stop, reason[:MAX_REASON], self.turns, self.used, reward, promoted)
+        reward = reward_of(self.tools.verdicts, stop, self.conversation.turns)
+        return Ended(
+            stop, reason[:MAX_REASON], self.conversation.turns, self.used, reward, promoted
+        )
 
     def result(self, stop: Stop, reason: str) -> EpisodeResult:
-        reward = reward_of(self.tools.verdicts, stop, self.turns)
+        """What the episode came to so far."""
+        reward = reward_of(self.tools.verdicts, stop, self.conversation.turns)
         return EpisodeResult(
-            self.tools.best(), reason, self.messages, self.turns, self.used, stop, reward
+            best=self.tools.best(),
+            reason=reason,
+            trajectory=self.conversation.messages,
+            turns=self.conversation.turns,
+            seconds=self.used,
+            stop=stop,
+            reward=reward,
         )
 
 
@@ -339,10 +333,6 @@ def next_batch(calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
         return calls[:1]
     others = (n for n, call in enumerate(calls) if call.name != calls[0].name)
     return calls[: min(next(others, len(calls)), MOST_SIDE_BY_SIDE)]
-
-
-def _called(message: Message, names: Sequence[str]) -> bool:
-    return any(c["function"]["name"] in names for c in message.get("tool_calls", ()))
 
 
 def _well_formed(turn: object) -> bool:

@@ -13,7 +13,8 @@ import episode_kit as kit
 import pytest
 from test_tools import TASK, Scripted
 
-from cuda_agent_backend.agent.loop import CUT_OFF, Budget, run_episode
+from cuda_agent_backend.agent.conversation import CUT_OFF
+from cuda_agent_backend.agent.loop import Budget, run_episode
 from cuda_agent_backend.agent.policies import registry
 from cuda_agent_backend.agent.policies.registry import POLICIES, make_policy
 from cuda_agent_backend.agent.policies.replay import ReplayPolicy, _renamed

@@ -16,8 +16,8 @@ import pytest
 import test_tools
 
 from cuda_agent_backend.agent import loop
+from cuda_agent_backend.agent.conversation import CUT_OFF
 from cuda_agent_backend.agent.loop import (
-    CUT_OFF,
     NEW_SHELL,
     NOT_RUN,
     Budget,

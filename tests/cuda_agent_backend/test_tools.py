@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from cuda_agent_backend.agent.loop import LAST_TURNS, Budget, run_episode
+from cuda_agent_backend.agent.conversation import LAST_TURNS
+from cuda_agent_backend.agent.loop import Budget, run_episode
 from cuda_agent_backend.agent.observation import LOG_CHARACTERS
 from cuda_agent_backend.agent.policies.search.policy import SearchPolicy
 from cuda_agent_backend.agent.protocol import OUT_OF_TIME, ToolCall, Turn
