@@ -18,10 +18,11 @@ from process_kit import alive, family, gone
 
 from sandbox.isolation import trees
 from sandbox.isolation.confine import offered
+from sandbox.isolation.limits import GIB
 from sandbox.isolation.mechanisms import Isolation
 from sandbox.isolation.privileges import next_uid
 from sandbox.shell.result import NOT_RUN, ShellLimits
-from sandbox.shell.shell import GIB, PROTECTED, Shell, protected_files
+from sandbox.shell.shell import PROTECTED, Shell, protected_files
 
 needs_isolation = pytest.mark.skipif(
     offered().level != "full", reason=f"this machine: {offered().describe()} {offered().why}"
