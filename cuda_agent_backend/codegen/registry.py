@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from cuda_agent_backend.codegen.cpu.family import (
-    AttentionOfProcessors,
-    LoopNestsOfProcessors,
-    ProductOfProcessors,
+    CpuAttentionFamily,
+    CpuGemm,
+    CpuLoopNests,
 )
 from cuda_agent_backend.codegen.cuda import registry as cuda
 from cuda_agent_backend.codegen.family import Family, TaskFamily
 from cuda_agent_backend.codegen.ir.parameters import SKETCH, meanings
 
-CPU_TASKS: tuple[TaskFamily[Any], ...] = (AttentionOfProcessors(),)
+CPU_TASKS: tuple[TaskFamily[Any], ...] = (CpuAttentionFamily(),)
 FAMILIES: dict[str, tuple[Family[Any], ...]] = {
-    "cpu": (LoopNestsOfProcessors(), ProductOfProcessors(), *CPU_TASKS),
+    "cpu": (CpuLoopNests(), CpuGemm(), *CPU_TASKS),
     "cuda": cuda.FAMILIES,
 }
 """By target, in the order in which SKILL.md speaks of them."""

@@ -10,7 +10,7 @@ from cuda_agent_backend.codegen.ir.failure import NotCovered
 from sandbox.task.task import Task
 
 
-class LoopNestsOfProcessors(Family[LoopNestParams]):
+class CpuLoopNests(Family[LoopNestParams]):
     name = "loop nests"
     is_named = False
     title = "Loop nests"
@@ -18,7 +18,7 @@ class LoopNestsOfProcessors(Family[LoopNestParams]):
     params = LoopNestParams
 
 
-class ProductOfProcessors(Family[ProductParams]):
+class CpuGemm(Family[ProductParams]):
     name = "product"
     is_named = False
     title = "Matrix products"
@@ -26,7 +26,7 @@ class ProductOfProcessors(Family[ProductParams]):
     params = ProductParams
 
 
-class AttentionOfProcessors(TaskFamily[AttentionParams]):
+class CpuAttentionFamily(TaskFamily[AttentionParams]):
     name = "attention"
     is_named = False
     title = "Attention"

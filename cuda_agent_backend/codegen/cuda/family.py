@@ -29,12 +29,12 @@ Joined = tuple[LoweredRegion, tuple[Kernel, ...]]
 class Place(enum.Enum):
     """When a family's schedules have their turn. Within a place the registry's order holds."""
 
-    POINTWISE = "kernels of one pass without a reduction; families one after the other"
-    FIRST = "matrix products for which tiles are no match; before all that follow"
-    TILED_FIRST = "the same, before the other tiles"
-    TILED = "matrix products in tiles, by turns with"
-    BOXED = "convolutions in boxes of the image; of these families the first that has any"
-    ROWS = "one team of threads for each row: by turns with tiles where those are narrow, else where there are none"
+    POINTWISE = "kernels of one pass without a reduction"
+    FIRST = "matrix products for which tiles are no match: before all other products"
+    TILED_FIRST = "matrix products in a way of their own: before the other tiles"
+    TILED = "matrix products in tiles: by turns with those of `BOXED`"
+    BOXED = "convolutions in boxes of the image: the first family that has any"
+    ROWS = "a team of threads for each row: the last, but by turns with tiles where a product is narrow"
 
 
 @dataclass(frozen=True)
