@@ -28,7 +28,7 @@ from sandbox.plan.steps import Argument
 SOURCES = Path(__file__).parent
 PREPARED = SOURCES.parents[1] / "build" / "emulator"
 CXX = [
-    "g++", "-std=c++20", "-fPIC", "-fvisibility=hidden", "-w", "-fno-strict-aliasing",
+    "g++", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-w", "-fno-strict-aliasing",
     "-U_FORTIFY_SOURCE",  # takes jumps from one stack to another for errors
 ]  # fmt: skip
 OPTIMISED = "-Og"
