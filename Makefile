@@ -3,6 +3,7 @@
 #   make demo        three models end to end: cold cache, then a second process from the cache
 #   make test        the tests (those that need a GPU skip without one)
 #   make test-slow   slow and stress tests        make test-gpu   tests that need a GPU
+#   make test-all    both kinds in one run, as CI has it
 #   make test-vllm   a whole episode with vLLM's server for CPUs, in an environment of its own
 #   make check       format, lint, types, imports  make fmt        format and fix
 #   make docs        the site of docs/, into build/site; a link that leads nowhere is an error
@@ -37,7 +38,7 @@ FUZZ_SECONDS ?= 60
 BENCH_TARGET ?= $(shell $(PY) -c 'import torch; print("cuda" if torch.cuda.is_available() else "cpu")')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-gpu test-vllm check docs fmt bench exploits fuzz clean
+.PHONY: help setup demo test test-slow test-all test-gpu test-vllm check docs fmt bench exploits fuzz clean
 .DELETE_ON_ERROR:
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -86,6 +87,9 @@ test: $(SETUP)
 
 test-slow: $(SETUP)
 	$(call pytest,$(SLOW))
+
+test-all: $(SETUP)
+	$(call pytest,slow or not slow)
 
 test-gpu: $(SETUP)
 	$(PY) -m pytest -m 'gpu or multi_gpu' $(PYTEST_ARGS)
