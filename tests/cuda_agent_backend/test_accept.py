@@ -42,8 +42,6 @@ from sandbox.task.task import Task
 from sandbox.timing.decision import Interval
 from sandbox.timing.device_lock import DeviceLock
 
-pytestmark = pytest.mark.alone
-
 GOOD = Measurement(1.2, 1.1, 1.3, True)
 GAIN = {"a": 3.0, "b": 2.0, "c": 1.0}
 

@@ -23,8 +23,6 @@ from cuda_agent_backend.agent.trajectories.events import Acted, Said
 from cuda_agent_backend.agent.trajectories.file import Recorder
 from cuda_agent_backend.agent.trajectories.store import new_path
 
-pytestmark = pytest.mark.alone
-
 KEY = "sk-very-secret-0123456789"
 ASK: list[dict[str, Any]] = [{"role": "user", "content": "Write a kernel."}]
 LIMITS = Limits(timeout_s=20.0, retries=3)

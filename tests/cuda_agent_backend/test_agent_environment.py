@@ -38,8 +38,6 @@ from sandbox.judge.settings import JudgeSettings
 from sandbox.plan.plan import Plan
 from sandbox.task.task import Task
 
-pytestmark = pytest.mark.alone
-
 ROWS = 64
 TASK = example_task("cpu", rows=ROWS)
 SOURCE = example_source("cpu").replace("ROWS = 4096", f"ROWS = {ROWS}")

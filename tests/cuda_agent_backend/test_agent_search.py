@@ -18,8 +18,6 @@ from cuda_agent_backend.agent.protocol import Message, Policy, Stopped, Turn
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from cuda_agent_backend.codegen.schedule_space import space_of
 
-pytestmark = pytest.mark.alone
-
 PROPOSALS = tuple(
     Schedule.of({"sketch": "row", "unroll": u, "team": t, "stages": s})
     for u, t, s in ((4, 64, 2), (4, 64, 1), (8, 128, 2), (2, 32, 2), (4, 256, 1), (16, 64, 2))

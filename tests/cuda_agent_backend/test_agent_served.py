@@ -28,8 +28,6 @@ from cuda_agent_backend.agent.policies.spec import Limits, PolicySpec, Sampling
 from cuda_agent_backend.agent.protocol import Message, Policy, Schema, Stopped, Turn, closed
 from cuda_agent_backend.agent.tools.toolbox import Toolbox
 
-pytestmark = pytest.mark.alone
-
 SAID = [
     '<tool_call>{"name": "look", "arguments": {}}</tool_call>',
     'First this.<tool_call>{"name": "nobody", "arguments": {"x": [1, {"y": "\\u00e9"}]}}</tool_call>',

@@ -18,8 +18,6 @@ from sandbox.isolation.confine import offered
 from sandbox.isolation.mechanisms import Isolation
 from sandbox.shell.shell import Shell
 
-pytestmark = pytest.mark.alone
-
 needs_isolation = pytest.mark.skipif(
     offered().level != "full", reason=f"this machine: {offered().describe()} {offered().why}"
 )

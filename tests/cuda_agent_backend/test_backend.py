@@ -30,8 +30,6 @@ from cuda_agent_backend.search import client as searching
 from cuda_agent_backend.tools.capture import capture
 from kernel_cache import NegativeRecord
 
-pytestmark = pytest.mark.alone
-
 CACHED = {"cuda_agent.search": "cached", "cuda_agent.min_bytes": 0}
 TRUST = {**CACHED, "cuda_agent.acceptance": "trust"}
 MARK = 1000.0

@@ -29,8 +29,6 @@ from cuda_agent_backend.bench.results import Identity, Results, wanted_again
 from cuda_agent_backend.bench.runner import Bench, Machine, jobs_of, limit_of, look_at_machine
 from cuda_agent_backend.cli import command as cli
 
-pytestmark = pytest.mark.alone
-
 GOOD = """
 import torch
 from torch import nn

@@ -19,8 +19,6 @@ from cuda_agent_backend.search.budget import (
     share_of_deadline,
 )
 
-pytestmark = pytest.mark.alone
-
 
 @pytest.mark.parametrize(
     ("budget_s", "kept"), [(120.0, 36.0), (60.0, 20.0), (30.0, 15.0), (2.0, 1.0)]

@@ -11,8 +11,6 @@ from cuda_agent_backend.cli import command as cli
 from cuda_agent_backend.cli.demo import Demo, DemoFailed, budget_of, combine, run
 from cuda_agent_backend.tools import tables
 
-pytestmark = pytest.mark.alone
-
 
 def phase(**changes: Any) -> dict[str, Any]:
     model = {

@@ -45,8 +45,6 @@ from cuda_agent_backend.tools.capture import capture
 from kernel_cache import KernelCache
 from sandbox.task.task import Task
 
-pytestmark = pytest.mark.alone
-
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 

@@ -18,8 +18,6 @@ from cuda_agent_backend.partition.report import GraphReport, RegionReport
 from cuda_agent_backend.tools import explain as explaining
 from cuda_agent_backend.tools.explain import Explanation, explain
 
-pytestmark = pytest.mark.alone
-
 OPTIONS = {"cuda_agent.min_bytes": 0}
 
 

@@ -31,8 +31,6 @@ from kernel_cache import KernelCache
 from sandbox.task.task import Task
 from sandbox.timing.decision import Interval
 
-pytestmark = pytest.mark.alone
-
 INPUTS = (torch.randn(2, 8, 14, 14), torch.randn(8, 8, 3, 3))
 EAGERS, INDUCTORS = {"use": [], "eager_layouts": True}, {"use": [], "eager_layouts": False}
 

@@ -19,8 +19,6 @@ from cuda_agent_backend.runtime.machine import key_of
 from kernel_cache import KernelCache, NegativeRecord
 from sandbox.task.task import Task
 
-pytestmark = pytest.mark.alone
-
 X, W = torch.randn(256, 128) / 8, torch.randn(128, 128) / 8
 WHOLE, REST = 500.0, 1000.0
 

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
 import splice_kit as kit
 import torch
 from torch import Tensor, nn
@@ -19,8 +18,6 @@ from cuda_agent_backend.tools.capture import capture
 from sandbox.graph.build import build_graph
 from sandbox.task.task import Task
 from sandbox.timing.device_lock import DeviceLock
-
-pytestmark = pytest.mark.alone
 
 INPUT = torch.randn(8, 3, 16)
 

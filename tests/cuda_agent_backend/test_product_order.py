@@ -207,7 +207,6 @@ def judge(tmp_path_factory: pytest.TempPathFactory, native_dir: Path) -> Iterato
         yield made
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("name", CASES)
 def test_the_judge_finds_the_other_order_correct(name: str, judge: Judge) -> None:
     it = sample(CASES[name][0], *CASES[name][1])

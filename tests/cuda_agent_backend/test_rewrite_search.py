@@ -40,8 +40,6 @@ from sandbox.plan.candidate import Candidate
 from sandbox.task.task import Task
 from sandbox.verdict import Correct, Outcome, Wrong
 
-pytestmark = pytest.mark.alone
-
 Function = Callable[..., Any]
 
 

@@ -33,8 +33,6 @@ from kernel_cache import CacheUnavailable, Miss, NegativeRecord, Record
 from kernel_cache.values import Fault
 from sandbox.task.task import Task
 
-pytestmark = pytest.mark.alone
-
 
 @pytest.fixture
 def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[SearchProcess]:

@@ -28,8 +28,6 @@ from sandbox.timing.decision import report
 from sandbox.timing.roofline import Achieved
 from sandbox.verdict import Baselines, Correct, Outcome, Verdict
 
-pytestmark = pytest.mark.alone
-
 TICKS = 6
 """How often the loop looks at the clock in a turn: a clock that counts these goes a second a turn."""
 SPEC = TensorSpec("float32", (64, 64), (64, 1))

@@ -19,8 +19,6 @@ from cuda_agent_backend.tools.capture import capture
 from cuda_agent_backend.tools.record_inputs import canonical_forms
 from cuda_agent_backend.tools.warm import warm
 
-pytestmark = pytest.mark.alone
-
 OPTIONS = {"cuda_agent.min_bytes": 0, "cuda_agent.acceptance": "trust"}
 
 

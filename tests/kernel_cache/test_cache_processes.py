@@ -12,8 +12,6 @@ from cache_examples import binary, finish, key, opened, record, start
 from kernel_cache import Finding, KernelCache, Miss, Record
 from kernel_cache.audit import Kind
 
-pytestmark = pytest.mark.alone
-
 
 def harmful(cache: KernelCache) -> list[Finding]:
     findings = cache.audit()

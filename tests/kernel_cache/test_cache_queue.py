@@ -8,8 +8,6 @@ from cache_examples import finish, key, opened, start, task
 
 from kernel_cache import KernelCache, QueuedTask
 
-pytestmark = pytest.mark.alone
-
 
 class Clock:
     def __init__(self) -> None:

@@ -20,8 +20,6 @@ from sandbox.isolation.mechanisms import Isolation
 from sandbox.isolation.privileges import next_uid, unused_uid
 from sandbox.isolation.views import installation
 
-pytestmark = pytest.mark.alone
-
 FULL = Isolation(7, True, True, True, True, "other")
 needs_isolation = pytest.mark.skipif(
     offered().level != "full", reason=f"this machine: {offered().describe()} {offered().why}"

@@ -27,8 +27,6 @@ from sandbox.timing import machine
 from sandbox.timing.device_lock import DeviceLock
 from sandbox.verdict import Baselines, Correct, Outcome
 
-pytestmark = pytest.mark.alone
-
 HOLD = """
 import sys, time
 from pathlib import Path

@@ -35,8 +35,6 @@ from sandbox.timing.decision import SpeedReport
 from sandbox.verdict import Baselines, Correct, Outcome, Unchecked, Wrong, reward
 from sandbox.workers.supervisor import WorkerProcess
 
-pytestmark = pytest.mark.alone
-
 TASK = silu_bias()
 SHORT = Effort(min_rounds=12, max_rounds=24, seconds=2.0)
 

@@ -15,8 +15,6 @@ from sandbox.judge import Judge
 from sandbox.judge.judgement import Judgement
 from sandbox.judge.settings import JudgeSettings
 
-pytestmark = pytest.mark.alone
-
 
 class Session:
     """Takes its time to make ready."""

@@ -18,8 +18,6 @@ from sandbox.isolation.limits import (
     run_limited,
 )
 
-pytestmark = pytest.mark.alone
-
 PYTHON = sys.executable
 
 

@@ -18,8 +18,6 @@ from sandbox.plan.candidate import Candidate
 from sandbox.task.task import Task
 from sandbox.verdict import Baselines, Correct
 
-pytestmark = pytest.mark.alone
-
 TASK, OTHER = silu_bias(), silu_bias(128, 512)
 SHORT = Effort(min_rounds=12, max_rounds=12, seconds=1.0)
 SLOW = 'for (int again = 0; again < 400; ++again) asm volatile("" ::: "memory");'

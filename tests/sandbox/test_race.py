@@ -13,8 +13,6 @@ from sandbox.judge.glance import agree, are_sure, is_hopeless
 from sandbox.judge.race import CONTROL, LONG_CONTROL, Race
 from sandbox.judge.rounds import Effort, Record
 
-pytestmark = pytest.mark.alone
-
 
 @pytest.mark.parametrize(
     ("ratios", "ends"),

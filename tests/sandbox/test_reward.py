@@ -14,8 +14,6 @@ from sandbox.timing import decision as timing
 from sandbox.timing.decision import Interval, report
 from sandbox.verdict import Correct, Outcome, TooSlow, reward
 
-pytestmark = pytest.mark.alone
-
 ACCURACY = compare([], [], [])
 NEIGHBOUR = "inductor (candidate's process)"
 Times = dict[str, float]

@@ -27,8 +27,6 @@ from sandbox.plan.candidate import Candidate
 from sandbox.verdict import Correct, Outcome, Wrong
 from sandbox.workers.supervisor import WorkerProcess
 
-pytestmark = pytest.mark.alone
-
 TASK = silu_bias()
 SHORT = Effort(min_rounds=12, max_rounds=24, seconds=2.0)
 needs_isolation = pytest.mark.skipif(

@@ -15,8 +15,6 @@ from sandbox.timing import cold_cache as coldcache
 from sandbox.timing.cold_cache import ColdCache
 from sandbox.workers.supervisor import CallTime, Clock
 
-pytestmark = pytest.mark.alone
-
 
 class FakeWorker:
     """Takes `seconds` and remembers who ran on what."""

@@ -20,8 +20,6 @@ from sandbox.isolation.seccomp import (
 )
 from sandbox.isolation.syscalls import MACHINES, number
 
-pytestmark = pytest.mark.alone
-
 PID, CONTROL = 4321, 7
 NATIVE = "x86_64"
 

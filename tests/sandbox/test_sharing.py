@@ -17,8 +17,6 @@ from sandbox.judge.session import Session
 from sandbox.judge.settings import Timeouts
 from sandbox.workers.supervisor import WorkerProcess
 
-pytestmark = pytest.mark.alone
-
 SPECS = (spec(64),)
 
 

@@ -30,7 +30,7 @@ needs_isolation = pytest.mark.skipif(
 needs_root = pytest.mark.skipif(
     next_uid() is None, reason="only root can give a process a user of its own"
 )
-pytestmark = [needs_isolation, pytest.mark.alone]
+pytestmark = needs_isolation
 
 
 @pytest.fixture

@@ -22,8 +22,6 @@ from sandbox.judge.spot_check import SpotCheck
 from sandbox.verdict import Wrong, lacks_memory
 from sandbox.workers.supervisor import CallTime, Clock, Trouble, WorkerProcess
 
-pytestmark = pytest.mark.alone
-
 RIGHT = torch.arange(8.0)
 
 

@@ -16,8 +16,6 @@ from sandbox.failures import Crashed, Failed, TimedOut
 from sandbox.workers.settings import WorkerSettings, environment
 from sandbox.workers.supervisor import Clock, WorkerProcess
 
-pytestmark = pytest.mark.alone
-
 HELLO = {"target": "cpu", "threads": 1, "flags": {}, "inductor": {}, "native": ""}
 
 

@@ -10,8 +10,6 @@ import pytest
 
 from sandbox.timing.turns import MAX_STREAK, Turns, TurnsOver
 
-pytestmark = pytest.mark.alone
-
 SECONDS = 20.0
 
 
