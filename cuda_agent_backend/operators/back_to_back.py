@@ -26,7 +26,13 @@ from cuda_agent_backend.graph.edit import (
 from cuda_agent_backend.graph.strides import Dim, Steps, length, moved, moves, steps_of
 from cuda_agent_backend.operators.kinds import Kind, kind_of_target
 from cuda_agent_backend.operators.masked_operands import is_constant
-from cuda_agent_backend.operators.sdpa import Matrices, Operand, head_steps, is_readable, splits
+from cuda_agent_backend.operators.strided_matrices import (
+    Matrices,
+    Operand,
+    head_steps,
+    is_readable,
+    splits,
+)
 
 LARGEST_WIDTH = 128
 FEWEST_ROWS = 64

@@ -16,9 +16,7 @@ eager mode makes NaN, and so must a kernel.
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch.fx import Node
@@ -27,48 +25,37 @@ from cuda_agent_backend.graph.edit import (
     argument,
     dtype_of,
     is_tensor,
-    is_view,
-    is_zero,
     name_of,
-    number,
     shape_of,
 )
 from cuda_agent_backend.graph.strides import (
-    Dim,
-    Steps,
     length,
-    moved,
-    moves,
     reshaped,
-    shared,
     single,
     steps_of,
 )
+from cuda_agent_backend.operators.look_through import MOST, Chain, factor_of, multiplies
 from cuda_agent_backend.operators.masked_operands import (
-    MINUS_INFINITY,
     is_constant,
     leaves_earlier_keys,
     says_of_keys,
     value_of,
+)
+from cuda_agent_backend.operators.softmax import softmax_of
+from cuda_agent_backend.operators.strided_matrices import (
+    Matrices,
+    Operand,
+    head_steps,
+    is_readable,
+    splits,
 )
 
 LARGEST_HEAD = 256
 FEWEST_QUERIES = 16
 """A block of the kernel takes 64 of them: for very few it reads keys and values by too few blocks."""
 SMALLEST_WORK = 1 << 20
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-MOST = float(1 << 30)
-"""That is multiplied by: an operand of up to 2^60 stays a number."""
 LARGEST_BOUND = {torch.float32: MOST, torch.float16: 1024.0, torch.bfloat16: 1024.0}
 """Of scores: their tangents err by 1e-7 where products are of half precision, and they by so many times as much."""
-
-
-@dataclass(frozen=True)
-class Operand:
-    """What is read, and elements between neighbours of each dimension (batch, head, row, column)."""
-
-    node: Node
-    steps: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -102,106 +89,6 @@ class Sdpa:
     cap: float | None = None
 
 
-@dataclass
-class _Chain:
-    """What is looked through. ``ours``: whether a node may be taken in with what follows it. ``device``: of all.
-    ``dtype``: of the products."""
-
-    ours: Callable[[Node], bool]
-    device: torch.device
-    dtype: torch.dtype
-    inner: set[Node] = field(default_factory=set)
-    scale: float = 1.0
-    cap: float | None = None
-
-    def product(self, node: Node) -> Node:
-        """What scores are a multiple of, or of its hyperbolic tangent: then ``cap`` is what that is multiplied by."""
-        node = self.through(node)
-        if name_of(node) == "tanh":
-            self.cap, self.scale = self.scale, 1.0
-            self.inner.add(node)
-            node = self.through(node.all_input_nodes[0])
-        return node
-
-    def through(self, node: Node) -> Node:
-        """What a node is a multiple of, elements in their order."""
-        while (read := self.multiple_of(node)) is not None:
-            self.scale *= _factor(node) or 1.0
-            self.inner.add(node)
-            node = read
-        return node
-
-    def uncast(self, node: Node) -> Node:
-        """What a node is, in another dtype."""
-        passed = self.casts_to(node)
-        self.inner |= set(passed)
-        return passed[-1].all_input_nodes[0] if passed else node
-
-    def casts_to(self, node: Node) -> list[Node]:
-        """The last changes of the dtype that make a node, the last one first."""
-        found = []
-        while self.casts(node):
-            found.append(node)
-            node = node.all_input_nodes[0]
-        return found
-
-    def multiple_of(self, node: Node) -> Node | None:
-        """What a node is a view or a multiple of, elements in their order."""
-        return node.all_input_nodes[0] if self.casts(node) else _multiple_of(node)
-
-    def casts(self, node: Node) -> bool:
-        """Whether a node has what products in half precision are made of, or make, in float32, or the other way."""
-        if self.dtype == torch.float32 or name_of(node) != "convert_element_type":
-            return False
-        read = node.all_input_nodes[0]
-        both = is_tensor(node) and is_tensor(read)
-        return both and {dtype_of(node), dtype_of(read)} == {self.dtype, torch.float32}
-
-    def multiplies(self, node: Node) -> bool:
-        """Whether a node is a product of batches, as the other one is."""
-        return _multiplies(node) and dtype_of(node) == self.dtype
-
-    def source(self, node: Node) -> Matrices | None:
-        """What an operand of a product is copied or scaled from, and how it lies there."""
-        passed = []
-        while self.ours(node) and (moves(node) or _factor(node) is not None):
-            self.scale *= _factor(node) or 1.0
-            passed.append(node)
-            node = node.all_input_nodes[0]
-        self.inner |= set(passed)
-        value = node.meta["val"]
-        if not is_readable(value, self.device):
-            return None
-        steps: Steps | None = steps_of(value.shape, value.stride())
-        for step in reversed(passed):
-            if steps is not None and moves(step):
-                steps = moved(steps, step)
-        return None if steps is None else Matrices(node, *steps)
-
-
-@dataclass(frozen=True)
-class Matrices:
-    """A batch of matrices, as a product reads them."""
-
-    node: Node
-    batch: Dim
-    rows: Dim
-    columns: Dim
-
-    @property
-    def transposed(self) -> Matrices:
-        return Matrices(self.node, self.batch, self.columns, self.rows)
-
-    @property
-    def even(self) -> bool:
-        """Whether columns lie next to each other, and rows at one distance."""
-        return single(self.rows) is not None and single(self.columns) == 1
-
-    def operand(self, heads: tuple[int, int]) -> Operand:
-        """heads: the steps of batches and heads."""
-        return Operand(self.node, (*heads, single(self.rows) or 0, single(self.columns) or 0))
-
-
 @dataclass(frozen=True)
 class _Scores:
     """The first product, what is added to it, the shape in which that is done, and which of the sums are not used."""
@@ -226,11 +113,11 @@ def sdpa_of(last: Node, whole: bool) -> Sdpa | None:
 
     whole: there is nothing else in its graph, so that what several of its nodes read is its own.
     """
-    if not _multiplies(last):
+    if not multiplies(last):
         return None
     ours = (lambda n: n.op == "call_function") if whole else (lambda n: len(n.users) == 1)
-    chain = _Chain(ours, last.meta["val"].device, dtype_of(last))
-    softened = _softened(_weights(last, chain), chain)
+    chain = Chain(ours, last.meta["val"].device, dtype_of(last))
+    softened = softmax_of(_weights(last, chain), chain)
     scores = None if softened is None else _scores(softened[0], chain)
     if softened is None or scores is None:
         return None
@@ -259,118 +146,16 @@ def sdpa_of(last: Node, whole: bool) -> Sdpa | None:
     )
 
 
-def _weights(last: Node, chain: _Chain) -> Node:
+def _weights(last: Node, chain: Chain) -> Node:
     """The softmax that a product reads."""
     node: Node = last.args[0]  # type: ignore[assignment]
-    while _factor(node) is None and (read := chain.multiple_of(node)) is not None:
+    while factor_of(node) is None and (read := chain.multiple_of(node)) is not None:
         chain.inner.add(node)
         node = read
     return node
 
 
-def is_readable(value: torch.Tensor, device: torch.device) -> bool:
-    """Whether a kernel on that device can read a tensor, which lies in memory as its strides say."""
-    fixed = all(type(n) is int for n in (*value.shape, *value.stride()))
-    return fixed and value.device == device
-
-
-def _multiplies(node: Node) -> bool:
-    """Whether a node is a product of batches, in a dtype that kernels take."""
-    plain = node.target is torch.ops.aten.bmm.default and len(node.args) == 2 and not node.kwargs
-    return plain and is_tensor(node) and dtype_of(node) in DTYPES
-
-
-def _multiple_of(node: Node) -> Node | None:
-    """What a node is a view or a multiple of, elements in their order."""
-    read = node.args[0] if node.args else None
-    if not isinstance(read, Node) or not is_tensor(node):
-        return None
-    same = name_of(node) == "expand" and shape_of(node) == shape_of(read)
-    return read if same or is_view(node) or _factor(node) is not None else None
-
-
-def _factor(node: Node) -> float | None:
-    """The positive number that a node multiplies its one operand by."""
-    if name_of(node) not in ("mul", "div") or len(node.args) != 2 or node.kwargs:
-        return None
-    read, factor = node.args[0], number(node.args[1])
-    if factor is None or not 1 / MOST < factor < MOST or not isinstance(read, Node):
-        return None
-    if dtype_of(node) != dtype_of(read):
-        return None
-    return factor if name_of(node) == "mul" else 1 / factor
-
-
-def _softened(node: Node, chain: _Chain) -> tuple[Node, bool] | None:
-    """The scores of which ``node`` is the softmax along the last dimension, and whether rows of masked keys are 0."""
-    guard, weights = None, node
-    if name_of(node) == "where":
-        guard, zero, weights = (argument(node, name) for name in ("condition", "self", "other"))
-        if not is_zero(zero) or not isinstance(weights, Node):
-            return None
-    raised, total = _operands(weights, "div")
-    shifted, _ = _operands(raised, "exp")
-    scores, highest = _operands(shifted, "sub")
-    if scores is None:
-        return None
-    joined = _joined(highest, total, scores)
-    apart = _along_rows(total, "sum", raised) and _along_rows(highest, "amax", scores)
-    if joined is None and not apart:
-        return None
-    passed = [] if guard is None else _guarding(guard, scores)
-    if passed is None:
-        return None
-    taken = (node, weights, raised, total, shifted, highest, joined, *passed)
-    chain.inner |= {n for n in taken if n is not None}
-    return scores, guard is not None
-
-
-def _operands(node: Node | None, name: str) -> tuple[Node | None, Node | None]:
-    """Up to two operands of a call of that name, None where there is none or another call."""
-    if node is None or name_of(node) != name or node.kwargs:
-        return None, None
-    first, second, *_ = (*node.args, None)
-    return (
-        first if isinstance(first, Node) else None,
-        second if isinstance(second, Node) else None,
-    )
-
-
-def _along_rows(node: Node | None, name: str, of: Node | None) -> bool:
-    """Whether a node reduces the last dimension of another one and keeps it."""
-    if node is None or name_of(node) != name or node.args[0] is not of:
-        return False
-    dims, rank = argument(node, "dim"), len(shape_of(node))
-    listed = [dims] if isinstance(dims, int) else list(dims or ())
-    kept, dtype = argument(node, "keepdim"), argument(node, "dtype")
-    return kept is True and dtype is None and [d % rank for d in listed] == [rank - 1]
-
-
-def _joined(highest: Node | None, total: Node | None, scores: Node) -> Node | None:
-    """The operator that gives both maximum and sum of the scores' rows, as Inductor writes a softmax on GPUs."""
-    both = [n for n in (highest, total) if n is not None and n.target is operator.getitem]
-    if [n.args[1] for n in both] != [0, 1] or both[0].args[0] is not both[1].args[0]:
-        return None
-    joined = both[0].all_input_nodes[0]
-    read, dim, *_ = (*joined.args, None, None)
-    online = "prepare_softmax_online" in str(joined.target)
-    return joined if online and read is scores and dim in (-1, len(shape_of(scores)) - 1) else None
-
-
-def _guarding(guard: object, scores: Node) -> list[Node] | None:
-    """The nodes of ``not any(not scores == -inf)`` along rows; None where that is something else."""
-    passed: list[Node] = []
-    for name in ("logical_not", "any", "logical_not", "eq"):
-        if not isinstance(guard, Node) or name_of(guard) != name:
-            return None
-        passed.append(guard)
-        guard = guard.args[0]
-    _, reduced, hidden, compared = passed
-    right = guard is scores and compared.args[1] == MINUS_INFINITY
-    return passed if right and _along_rows(reduced, "any", hidden) else None
-
-
-def _scores(node: Node, chain: _Chain) -> _Scores | None:
+def _scores(node: Node, chain: Chain) -> _Scores | None:
     hidden, mask, casts = None, None, chain.casts_to(node)
     node = chain.uncast(node)
     if name_of(node) == "where":
@@ -467,27 +252,3 @@ def _mask(node: Node, scores: _Scores, count: int) -> Matrices | None:
     if steps is None or single(steps[1]) is None or single(steps[2]) is None:
         return None
     return Matrices(node, *steps)
-
-
-def splits(count: int, operands: tuple[Matrices, ...]) -> Iterator[tuple[int, int]]:
-    """Ways to take a batch of matrices as batches of heads: how many batches, and heads that share keys and values."""
-    found = {1}
-    for matrices in operands:
-        product = 1
-        for own, _ in matrices.batch:
-            product *= own
-            found.add(product)
-    group = min(shared(matrices.batch) for matrices in operands[1:])
-    for batches in sorted(found):
-        for together in (group, 1):
-            if count % (batches * together) == 0:
-                yield batches, together
-
-
-def head_steps(batch: Dim, batches: int, heads: int, group: int) -> tuple[int, int] | None:
-    """The steps of batches and of heads, of which ``group`` neighbours share one; None where they are not even."""
-    steps = reshaped((batch,), (batches, heads // group, group))
-    if steps is None or (group > 1 and single(steps[2]) != 0):
-        return None
-    outer, inner = single(steps[0]), single(steps[1])
-    return None if outer is None or inner is None else (outer, inner)

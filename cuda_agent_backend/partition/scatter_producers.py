@@ -16,7 +16,7 @@ from cuda_agent_backend.graph.edit import is_tensor, name_of, shape_of
 from cuda_agent_backend.operators.back_to_back import is_pointwise
 from cuda_agent_backend.operators.kinds import Kind
 from cuda_agent_backend.operators.scatters import scatter_operands
-from cuda_agent_backend.operators.sdpa import is_readable
+from cuda_agent_backend.operators.strided_matrices import is_readable
 
 ROWS = ("index", "_unsafe_index", "index_select", "embedding", "gather")
 """Operators that read what indices name."""

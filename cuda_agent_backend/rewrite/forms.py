@@ -73,9 +73,8 @@ def _graph(task: Task) -> Graph:
     graph: Graph = build_graph(replace(task, target="cpu")).graph
     for node in graph.nodes:
         if name_of(node) in ("view", "_unsafe_view") and is_view(node):
-            node.target = (
-                aten.reshape.default
-            )  # which holds for any strides, whatever is dropped before it
+            # a reshape holds for any strides, whatever a rule drops before it
+            node.target = aten.reshape.default
     return graph
 
 

@@ -90,10 +90,10 @@ _LOWERING_CONFIG: dict[str, Any] = {
 
 
 def _integer(x: Any) -> int:
-    try:
-        return int(x)
-    except TypeError as error:
-        raise Unsupported(f"symbolic size {x}") from error
+    size = sympy.sympify(x)
+    if not size.is_Integer:
+        raise Unsupported(f"symbolic size {x}")
+    return int(size)
 
 
 def _variables(
