@@ -15,7 +15,8 @@ from torch.nn import functional as F
 
 from cuda_agent_backend.codegen.analysis.gemm import gemm_of
 from cuda_agent_backend.codegen.cuda import generate as cuda
-from cuda_agent_backend.codegen.cuda.gemm.skinny.writer import SKETCH, shape_of
+from cuda_agent_backend.codegen.cuda.gemm.skinny.match import skinny_loops_of
+from cuda_agent_backend.codegen.cuda.gemm.skinny.schedules import SKETCH
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 
@@ -120,7 +121,7 @@ def test_phases_are_written_together_where_they_are_neighbours() -> None:
 def test_others_are_left_to_tiles(inputs: tuple[Tensor, ...]) -> None:
     it = sample(F.conv2d, *inputs, target="cuda")
     found = gemm_of(it.analysis.kernels[0])
-    assert found is not None and shape_of(found) is None
+    assert found is not None and skinny_loops_of(found) is None
 
 
 @pytest.mark.parametrize(

@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from cuda_agent_backend.codegen.analysis.gemm import GemmForm
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted
 from cuda_agent_backend.codegen.cuda.family import KernelFamily, Parameters, Place, Problem
-from cuda_agent_backend.codegen.cuda.gemm.skinny.writer import (
+from cuda_agent_backend.codegen.cuda.gemm.skinny.match import skinny_loops_of
+from cuda_agent_backend.codegen.cuda.gemm.skinny.schedules import (
     SKETCH,
-    direct_schedules,
-    emit_direct,
-    shape_of,
+    SkinnyParams,
+    skinny_schedules,
 )
-from cuda_agent_backend.codegen.ir.device import MAX_THREADS
+from cuda_agent_backend.codegen.cuda.gemm.skinny.writer import emit_skinny
 from cuda_agent_backend.codegen.ir.failure import NotCovered
-from cuda_agent_backend.codegen.ir.parameters import integer
 from cuda_agent_backend.codegen.ir.schedule import Parameter
-
-
-@dataclass(frozen=True)
-class SkinnyParams:
-    rows: int = integer("results of a thread, which follow each other along the rows")
-    threads: int = integer("threads of a block", most=MAX_THREADS)
 
 
 class Skinny(KernelFamily[SkinnyParams, GemmForm]):
@@ -35,14 +27,14 @@ class Skinny(KernelFamily[SkinnyParams, GemmForm]):
 
     def match(self, problem: Problem) -> GemmForm | NotCovered:
         found = problem.numbers
-        if found is None or shape_of(found) is None:
+        if found is None or skinny_loops_of(found) is None:
             return NotCovered("no matrix product of numbers with few columns")
         return found
 
     def schedules(self, match: GemmForm, problem: Problem) -> list[Parameters]:
-        return direct_schedules(match, problem.device)
+        return skinny_schedules(match, problem.device)
 
     def emit(
         self, match: GemmForm, problem: Problem, given: Mapping[str, Parameter], name: str
     ) -> Emitted:
-        return emit_direct(problem.kernel, match, problem.region, given, name, problem.device)
+        return emit_skinny(problem.kernel, match, problem.region, given, name, problem.device)

@@ -1,23 +1,20 @@
-"""Sums of products with few columns: each thread adds up all columns of a few neighbouring rows in registers.
+"""GEMMs with few columns -> CUDA: each thread adds up all columns of a few neighbouring rows in registers.
 
-Convolutions to few channels, transposed or not, are such: of a tile for tensor cores most would be padding. The rows
-are places of an image, neighbours in memory along the innermost loop, which is that of a warp's lanes; a thread's own
+Convolutions to few channels are such, transposed or not: of a tile for tensor cores most would be padding. Rows are
+places of an image, neighbours in memory along the innermost loop, which is that of a warp's lanes. A thread's own
 ``rows`` follow each other in another loop, as most of what one window reads the next one reads as well. All taps of
-the window are written out, so that those which a phase of a transposed convolution lacks cost nothing; over the other
-terms (channels) there is a loop, whose factors all threads of a block read from shared memory. Arithmetic is plain
-float32.
+the window are written out, so taps that a phase of a transposed convolution lacks cost nothing. Over the other terms
+(channels) there is a loop, whose factors all threads of a block read from shared memory. Arithmetic is plain float32.
 """
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import sympy
 
-from cuda_agent_backend.codegen.analysis.gemm import Factor, GemmForm, points
+from cuda_agent_backend.codegen.analysis.gemm import GemmForm, points
 from cuda_agent_backend.codegen.cuda.common.flat_loops import Flat, flat_body
 from cuda_agent_backend.codegen.cuda.common.lane_printer import LanePrinter, local_reader
 from cuda_agent_backend.codegen.cuda.common.parts import (
@@ -28,137 +25,40 @@ from cuda_agent_backend.codegen.cuda.common.parts import (
     parameters_of,
 )
 from cuda_agent_backend.codegen.cuda.common.text import block, decompose, indented
-from cuda_agent_backend.codegen.cuda.gemm.filter_taps import OPERATIONS, holds
+from cuda_agent_backend.codegen.cuda.gemm.filter_taps import holds
 from cuda_agent_backend.codegen.cuda.gemm.operands import in_vectors
-from cuda_agent_backend.codegen.cuda.pointwise.tile_printer import Ranges, bounds
-from cuda_agent_backend.codegen.ir.device import MAX_THREADS, DeviceFacts, ceildiv
-from cuda_agent_backend.codegen.ir.facts import AT_LEAST
-from cuda_agent_backend.codegen.ir.failure import Unsupported
+from cuda_agent_backend.codegen.cuda.gemm.skinny.conditions import condition_text
+from cuda_agent_backend.codegen.cuda.gemm.skinny.match import (
+    Point,
+    SkinnyLoops,
+    points_in,
+    skinny_loops_of,
+)
+from cuda_agent_backend.codegen.cuda.gemm.skinny.schedules import (
+    MOST_PLACES,
+    MOST_PRODUCTS,
+    MOST_SUMS,
+    THREADS,
+    SkinnyParams,
+    fits_thread,
+)
+from cuda_agent_backend.codegen.cuda.pointwise.tile_printer import Ranges
+from cuda_agent_backend.codegen.ir.device import DeviceFacts, ceildiv
+from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
 from cuda_agent_backend.codegen.ir.indices import coefficient
 from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel
+from cuda_agent_backend.codegen.ir.parameters import read
 from cuda_agent_backend.codegen.ir.printer import c_index
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter
-from cuda_agent_backend.codegen.ir.ssa import Body, Value
 from sandbox.plan.plan import Launch
 
-SKETCH = "direct"
-MOST_COLUMNS = 32
-"""Results of a row that a thread makes."""
-MOST_FILLED = 16
-"""Columns up to which this beats tiles for tensor cores, whose narrowest is twice as wide; less the terms they lack."""
 RESIDENT = 3
 """Blocks of a multiprocessor that registers are left for."""
-MOST_SUMS = 96
-"""Of a thread, which has registers for what it multiplies as well."""
-MOST_PRODUCTS = 1024
-"""Products that are written out."""
-MOST_PHASES = 4
-"""Points of a loop over neighbouring windows of the same image."""
-MOST_PLACES = 96
-"""Elements that a thread reads for one turn of the loop over terms."""
-FARTHEST = 2
-"""Elements between what neighbouring lanes read."""
-THREADS = 128
-WAVES = 2
-"""Blocks for each multiprocessor from which on threads take more rows."""
 CHUNK_BYTES = 24 << 10
 """Of shared memory for factors, so that several blocks have room."""
-MAX_GRID = 65535
 TOP = sympy.Symbol("top", integer=True, nonnegative=True)
 """The first of a thread's rows."""
-
-Point = dict[sympy.Symbol, int]
-
-
-@dataclass(frozen=True)
-class Shape:
-    """The loops by what becomes of them.
-
-    lane: of a warp's lanes; tall: of a thread's rows, None if there is none; flat: all rows, lane last; grid: of
-    blocks; columns, taps: written out, those of ``columns`` that the right factor lacks terms for first; loop: terms.
-    """
-
-    lane: Dim
-    tall: Dim | None
-    flat: tuple[Dim, ...]
-    grid: tuple[Dim, ...]
-    columns: tuple[Dim, ...]
-    taps: tuple[Dim, ...]
-    loop: Dim | None
-
-    @property
-    def results(self) -> int:
-        """Of a row."""
-        return points(self.columns)
-
-    @property
-    def factors(self) -> tuple[Dim, ...]:
-        """The order of the right factor's numbers in shared memory, for one term of the loop."""
-        return (*self.columns[:-1], *self.taps, self.columns[-1])
-
-
-def shape_of(found: GemmForm) -> Shape | None:
-    """None where this sketch does not fit."""
-    if found.is_half or found.constant != 1:
-        return None
-    left, right = found.left, found.right
-    steps = {s: coefficient(left.index, s) for s, _ in (*found.batch, *found.rows, *found.inner)}
-    if None in steps.values() or None in [coefficient(right.index, s) for s in right.symbols]:
-        return None
-    lane = found.rows[-1]
-    if not 0 < abs(steps[lane[0]] or 0) <= FARTHEST or not _known(left) or not _known(right):
-        return None
-    free = [d for d in found.inner if d[0] not in left.mask_symbols | right.mask_symbols]
-    loop = max(free, key=lambda d: d[1], default=None)
-    taps = tuple(d for d in found.inner if d != loop)
-    near = {abs(steps[s] or 0) for s, _ in found.rows}
-    phases = tuple(d for d in found.batch if d[1] <= MOST_PHASES and abs(steps[d[0]] or 0) in near)
-    grid = tuple(d for d in found.batch if d not in phases)
-    own = (*phases, *found.columns)
-    # what lacks taps first: the rest then lies together in shared memory
-    columns = tuple(sorted(own, key=lambda d: d[0] not in right.mask_symbols))
-    others = [d for d in found.rows if d != lane]
-    reach = {abs(steps[s] or 0) for s, _ in taps}
-    tall = max(others, key=lambda d: ((steps[d[0]] or 0) in reach, d[1] > 1), default=None)
-    allowed = {s for s, _ in (*columns, *taps)}
-    if right.mask_symbols - allowed or (right.mask is not None and not right.absent):
-        return None
-    if points(columns) > MOST_COLUMNS or points(grid) > MAX_GRID:
-        return None
-    return Shape(lane, tall, (*others, lane), grid, columns, taps, loop)
-
-
-def _known(factor: Factor) -> bool:
-    """Whether its mask can be written out."""
-    steps = factor.mask.walk() if factor.mask is not None else ()
-    return all(i.op == "index_expr" or i.op in OPERATIONS for i in steps)
-
-
-def direct_schedules(found: GemmForm, device: DeviceFacts) -> list[dict[str, Parameter]]:
-    """Schedules worth trying, best first; none where tiles for tensor cores are well filled."""
-    shape = shape_of(found)
-    if shape is None or found.n * _present(found, shape) > MOST_FILLED:
-        return []
-    rows = [r for r in (8, 4, 2, 1) if _fits(shape, r)]
-    blocks = math.prod(n for _, n in (*shape.flat, *shape.grid)) // THREADS
-    enough = [r for r in rows if blocks // r >= WAVES * device.sm_count] or rows[-1:]
-    return [{"sketch": SKETCH, "rows": r, "threads": THREADS} for r in enough[:2]]
-
-
-def _present(found: GemmForm, shape: Shape) -> float:
-    """Of the products of columns and taps, those that there are."""
-    mask, both = found.right.mask, (*shape.columns, *shape.taps)
-    if mask is None:
-        return 1.0
-    return sum(holds(mask, at) for at in _points_of(both)) / points(both)
-
-
-def _fits(shape: Shape, rows: int) -> bool:
-    products = rows * shape.results * points(shape.taps)
-    high = shape.tall[1] if shape.tall is not None else 1
-    fits = products <= MOST_PRODUCTS and rows * shape.results <= MOST_SUMS
-    return fits and rows <= high and rows * points(shape.taps) <= 2 * MOST_PLACES
 
 
 @dataclass(frozen=True)
@@ -172,13 +72,13 @@ class _Product:
 
 
 @dataclass
-class _Writer:
+class SkinnyWriter:
     """Writes the kernel. ``places``: distances and conditions of the left elements that a thread reads, by number."""
 
     kernel: Kernel
     found: GemmForm
     region: LoweredRegion
-    shape: Shape
+    shape: SkinnyLoops
     rows: int
     threads: int
     index: str
@@ -215,8 +115,8 @@ class _Writer:
 
     def _products(self) -> Iterator[_Product]:
         shape, right = self.shape, self.found.right
-        for number, column in enumerate(_points_of(shape.columns)):
-            for tap in _points_of(shape.taps):
+        for number, column in enumerate(points_in(shape.columns)):
+            for tap in points_in(shape.taps):
                 at = {**column, **tap}
                 if right.mask is not None and not holds(right.mask, at):
                     continue
@@ -233,7 +133,7 @@ class _Writer:
         if not distance.is_Integer:
             raise Unsupported("a factor whose places are not evenly spaced")
         mask = self.found.left.mask
-        there = "" if mask is None else _condition(mask, change, self._ranges())
+        there = "" if mask is None else condition_text(mask, change, self._ranges())
         return self.places.setdefault((int(distance), there), len(self.places))
 
     def _moved(self, row: int, at: Point) -> dict[sympy.Symbol, sympy.Expr]:
@@ -330,7 +230,7 @@ class _Writer:
     def _bring(self) -> list[str]:
         """The right factors of a chunk, to shared memory."""
         right, shape, count = self.found.right, self.shape, points(self.shape.factors)
-        there = "" if right.mask is None else _condition(right.mask, {}, {})
+        there = "" if right.mask is None else condition_text(right.mask, {}, {})
         read = f"m_{right.buffer}[{c_index(right.index)}]"
         loop = (
             [f"const int {shape.loop[0]} = start + i / {count};"] if shape.loop is not None else []
@@ -378,7 +278,7 @@ class _Writer:
         if not left.absent:
             return []
         masks = [f.mask for f in (left, right) if f.mask is not None]
-        there = " && ".join(c for m in masks if (c := _condition(m, {}, {}))) or "true"
+        there = " && ".join(c for m in masks if (c := condition_text(m, {}, {}))) or "true"
         read = [f"m_{f.buffer}[{c_index(f.index)}]" for f in (left, right)]
         body = [
             *decompose("column", shape.columns, "int"),
@@ -410,9 +310,9 @@ class _Writer:
     def _store(self, row: int) -> list[str]:
         """What is made of a row's sums, neighbours in memory together."""
         (lane, _), width = self._vector()
-        numbers = {tuple(at.values()): n for n, at in enumerate(_points_of(self.shape.columns))}
+        numbers = {tuple(at.values()): n for n, at in enumerate(points_in(self.shape.columns))}
         out = []
-        for at in _points_of(self.shape.columns):
+        for at in points_in(self.shape.columns):
             if at[lane] % width:
                 continue
             group = [numbers[tuple({**at, lane: at[lane] + i}.values())] for i in range(width)]
@@ -450,36 +350,7 @@ def _sum(row: int, column: int) -> str:
     return f"sum{row}_{column}"
 
 
-def _points_of(dims: Sequence[Dim]) -> Iterator[Point]:
-    symbols = [s for s, _ in dims]
-    for values in itertools.product(*(range(n) for _, n in dims)):
-        yield dict(zip(symbols, values, strict=True))
-
-
-def _condition(mask: Body, change: Mapping[sympy.Symbol, sympy.Expr], ranges: Ranges) -> str:
-    """C for what a mask says, "" where that is true and "false" where it is not, wherever in ``ranges``."""
-    indices: dict[Value, sympy.Expr] = {}
-    said: dict[Value, str] = {}
-    for i in mask.instructions:
-        if i.index is not None:
-            indices[i.result] = i.index.xreplace(dict(change))
-        elif i.op in AT_LEAST:
-            a, b = (indices[o] for o in i.operands)
-            said[i.result] = _not_negative(sympy.expand(AT_LEAST[i.op](a, b)), ranges)
-        else:
-            both = [said[o] for o in i.operands if said[o]]
-            said[i.result] = "false" if "false" in both else " && ".join(dict.fromkeys(both))
-    return said[mask.results[0]]
-
-
-def _not_negative(wanted: sympy.Expr, ranges: Ranges) -> str:
-    ends = bounds(wanted, ranges)
-    if ends is not None and (ends[0] >= 0 or ends[1] < 0):
-        return "" if ends[0] >= 0 else "false"
-    return f"{c_index(wanted)} >= 0"
-
-
-def emit_direct(
+def emit_skinny(
     kernel: Kernel,
     found: GemmForm,
     region: LoweredRegion,
@@ -488,18 +359,17 @@ def emit_direct(
     device: DeviceFacts,
 ) -> Emitted:
     """Raises Unsupported where the kernel is no such sum of products, or the schedule does not fit."""
-    shape = shape_of(found)
+    shape = skinny_loops_of(found)
     if shape is None:
         raise Unsupported("no sum of products with few columns")
-    rows, threads = parameters.get("rows"), parameters.get("threads")
-    if parameters.keys() != {"sketch", "rows", "threads"} or not (
-        isinstance(rows, int) and isinstance(threads, int)
-    ):
-        raise Unsupported("parameters: rows and threads")
-    if rows < 1 or not _fits(shape, rows) or not 0 < threads <= MAX_THREADS:
+    given = read(SkinnyParams, parameters)
+    if isinstance(given, NotCovered):
+        raise Unsupported(given.reason)
+    rows, threads = given.rows, given.threads
+    if not fits_thread(shape, rows):
         raise Unsupported(f"{rows} rows for each of {threads} threads")
     index = "int64_t" if needs_wide(region, kernel) else "int"
-    writer = _Writer(kernel, found, region, shape, rows, threads, index)
+    writer = SkinnyWriter(kernel, found, region, shape, rows, threads, index)
     shared = 4 * writer.chunk * writer.padded
     if len(writer.places) > MOST_PLACES or shared > device.shared_per_block_bytes:
         raise Unsupported(f"{len(writer.places)} elements a turn, {shared} bytes of shared memory")
