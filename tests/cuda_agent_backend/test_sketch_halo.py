@@ -16,7 +16,8 @@ from torch.nn import functional as F
 from cuda_agent_backend.codegen.analysis.gemm import gemm_of
 from cuda_agent_backend.codegen.cuda import generate as cuda
 from cuda_agent_backend.codegen.cuda.conv.halo.match import halo_of
-from cuda_agent_backend.codegen.cuda.conv.halo.writer import SKETCH, steps_of
+from cuda_agent_backend.codegen.cuda.conv.halo.sizes import steps_of
+from cuda_agent_backend.codegen.cuda.conv.halo.writer import SKETCH
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.schedule import Parameter, Schedule
 from sandbox.compile.toolchain import Missing, find_cuda

@@ -3,41 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from cuda_agent_backend.codegen.analysis.gemm import GemmForm
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted
+from cuda_agent_backend.codegen.cuda.conv.halo.params import BoxParams
 from cuda_agent_backend.codegen.cuda.conv.halo.schedules import halo_schedules
-from cuda_agent_backend.codegen.cuda.conv.halo.writer import PARTS, PRELUDE, SKETCH, emit_halo
+from cuda_agent_backend.codegen.cuda.conv.halo.writer import PRELUDE, SKETCH, emit_halo
 from cuda_agent_backend.codegen.cuda.family import KernelFamily, Parameters, Place, Problem
 from cuda_agent_backend.codegen.cuda.gemm.family import gemm_headers
-from cuda_agent_backend.codegen.ir.device import MAX_THREADS, DeviceFacts
+from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.failure import NotCovered
 from cuda_agent_backend.codegen.ir.multiply_precision import EXACT
-from cuda_agent_backend.codegen.ir.parameters import integer, string
 from cuda_agent_backend.codegen.ir.schedule import Parameter
 
 TWO_PARTS = 3
 """Products of parts for one of float32 numbers that are split in two."""
 EXACT_BOXES = 1
 """Of boxes in float32's accuracy, where eager may use TF32."""
-
-
-@dataclass(frozen=True)
-class BoxParams:
-    box: str = string('the places of the output that a block has, by loop, as "1x8x16"')
-    tile_n: int = integer("output channels of a block", most=MAX_THREADS)
-    warp_m: int = integer(
-        "places of a warp, a multiple of 16; the tile has as many more places than the box as its warps do"
-    )
-    warp_n: int = integer("channels of a warp, a multiple of 8 that divides the tile's")
-    products: int = integer(
-        "6, which need not be said, or, where TF32 will do, 3: of numbers that are split into two parts, which err by "
-        "a 32nd of what TF32 does",
-        among=tuple(PARTS),
-        default=EXACT,
-        fixed=True,
-    )
 
 
 class Halo(KernelFamily[BoxParams, GemmForm]):

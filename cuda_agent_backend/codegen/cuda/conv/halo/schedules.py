@@ -9,16 +9,14 @@ from dataclasses import dataclass
 
 from cuda_agent_backend.codegen.analysis.gemm import GemmForm
 from cuda_agent_backend.codegen.cuda.conv.halo.match import Halo, halo_of
-from cuda_agent_backend.codegen.cuda.conv.halo.writer import (
+from cuda_agent_backend.codegen.cuda.conv.halo.sizes import (
     CHUNK,
     PARTS,
     PIECE,
-    SKETCH,
-    HaloWriter,
-    halo_writer,
     place_bytes,
     steps_of,
 )
+from cuda_agent_backend.codegen.cuda.conv.halo.writer import SKETCH, HaloWriter, halo_writer
 from cuda_agent_backend.codegen.cuda.gemm.tiles import REGISTERS
 from cuda_agent_backend.codegen.ir.device import DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.ir.failure import Unsupported

@@ -1,6 +1,7 @@
-"""Convolutions in float32 -> CUDA on tensor cores, where a block copies and splits what it needs of the image once.
+"""Convolutions in float32 -> CUDA on tensor cores, where a block copies and splits its part of the image once.
 
-See ``halo.cuh``. A kernel before splits the weights, in the order in which the tensor cores take them.
+See ``halo.cuh``. A kernel before splits the weights, in the order in which the tensor cores take them. Schedule
+parameters: see `params`.
 """
 
 from __future__ import annotations
@@ -17,17 +18,23 @@ from cuda_agent_backend.codegen.cuda.common.lane_printer import is_aligned
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted, parameters_of, temporary
 from cuda_agent_backend.codegen.cuda.common.text import decompose, indented
 from cuda_agent_backend.codegen.cuda.conv.halo.match import Halo, halo_of
+from cuda_agent_backend.codegen.cuda.conv.halo.params import read_box
+from cuda_agent_backend.codegen.cuda.conv.halo.sizes import (
+    CHUNK,
+    PIECE,
+    is_narrow,
+    place_bytes,
+    steps_of,
+)
 from cuda_agent_backend.codegen.cuda.gemm.facts import MAX_BATCHES
 from cuda_agent_backend.codegen.cuda.gemm.lines import mask_lines
 from cuda_agent_backend.codegen.cuda.gemm.operands import Output
 from cuda_agent_backend.codegen.cuda.gemm.templates import HaloConvolution, HaloTile, Template
-from cuda_agent_backend.codegen.cuda.gemm.tiles import Tiles
 from cuda_agent_backend.codegen.cuda.gemm.writer import GemmWriter
-from cuda_agent_backend.codegen.ir.device import MAX_THREADS, DeviceFacts, ceildiv
+from cuda_agent_backend.codegen.ir.device import DeviceFacts, ceildiv
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.indices import coefficient
 from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel
-from cuda_agent_backend.codegen.ir.multiply_precision import EXACT
 from cuda_agent_backend.codegen.ir.printer import c_index
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter
@@ -36,10 +43,6 @@ from sandbox.plan.plan import Launch
 
 PRELUDE = "cuda/conv/halo/halo.cuh"
 SKETCH = "halo"
-CHUNK, PIECE = 16, 8
-"""Channels that are multiplied at a time, and those of a piece (see `halo.cuh`)."""
-PARTS = {6: 3, 3: 2}
-"""Of a number, by how many products there are of two."""
 WEIGHT_THREADS = 256
 MAX_GRID = 1 << 30
 
@@ -405,24 +408,6 @@ class HaloWriter(GemmWriter):
         ]
 
 
-def place_bytes(parts: int) -> int:
-    """Of a place of the image in shared memory: its channels, split and before, and where it lies."""
-    return CHUNK * (2 * parts + 4) + 4
-
-
-def is_narrow(channels: int) -> bool:
-    """Whether the last chunk has one piece only, so that two taps share a product of 16 terms."""
-    return 0 < channels % CHUNK <= PIECE
-
-
-def steps_of(halo: Halo) -> int:
-    """Products of 16 terms for each result."""
-    channels, taps = halo.channel[1], halo.tap_count
-    if is_narrow(channels):
-        return channels // CHUNK * taps + ceildiv(taps, 2)
-    return ceildiv(channels, CHUNK) * taps
-
-
 def halo_writer(
     kernel: Kernel,
     found: GemmForm,
@@ -435,37 +420,8 @@ def halo_writer(
     halo = halo_of(found)
     if halo is None:
         raise Unsupported("no convolution of an image that is contiguous along the results")
-    box, tiles, parts = read_boxed(parameters, halo)
+    box, tiles, parts = read_box(parameters, halo)
     return HaloWriter(kernel, found, region, tiles, name, device, halo, box, parts)
-
-
-def read_boxed(
-    parameters: Mapping[str, Parameter], halo: Halo
-) -> tuple[tuple[int, ...], Tiles, int]:
-    """The box, the tiles that follow from it, and how many parts numbers have.
-
-    Raises Unsupported where parameters are missing or unknown, or no sizes.
-    """
-    box = _box_of(parameters.get("box"), halo)
-    sizes = [parameters.get(key) for key in ("tile_n", "warp_m", "warp_n")]
-    if parameters.keys() - {"products"} != {"sketch", "box", "tile_n", "warp_m", "warp_n"}:
-        raise Unsupported("parameters: box, tile_n, warp_m, warp_n, and products or none")
-    products = parameters.get("products", EXACT)
-    if not isinstance(products, int) or products not in PARTS:
-        raise Unsupported(f"{products} products; one of {', '.join(map(str, PARTS))}")
-    tile_n, warp_m, warp_n = (n if isinstance(n, int) else 0 for n in sizes)
-    if min(tile_n, warp_m, warp_n) < 1 or tile_n > MAX_THREADS:
-        raise Unsupported("tiles that do not divide into warps")
-    tile_m = ceildiv(math.prod(box), warp_m) * warp_m
-    return box, Tiles(tile_m, tile_n, CHUNK, warp_m, warp_n, 2, CHUNK), PARTS[products]
-
-
-def _box_of(text: Parameter | None, halo: Halo) -> tuple[int, ...]:
-    parts = str(text).split("x")
-    box = tuple(int(part) for part in parts if part.isdecimal() and len(part) < 6)
-    if len(box) != len(parts) or len(box) != len(halo.axes) or min(box) < 1:
-        raise Unsupported(f"box: {text}; places by loop of the output, as 1x8x16")
-    return box
 
 
 def emit_halo(

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from cuda_agent_backend.codegen.analysis.gemm import GemmForm
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted
-from cuda_agent_backend.codegen.cuda.conv.halo.family import BoxParams, by_accuracy, halo_headers
+from cuda_agent_backend.codegen.cuda.conv.halo.family import by_accuracy, halo_headers
+from cuda_agent_backend.codegen.cuda.conv.halo.params import BoxParams
 from cuda_agent_backend.codegen.cuda.conv.halo.writer import SKETCH as HALO
 from cuda_agent_backend.codegen.cuda.conv.transposed.schedules import sub_pixel_schedules
 from cuda_agent_backend.codegen.cuda.conv.transposed.writer import PRELUDE, SKETCH, emit_sub_pixel

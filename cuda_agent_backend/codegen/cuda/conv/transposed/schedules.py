@@ -26,7 +26,7 @@ from cuda_agent_backend.codegen.cuda.conv.halo.schedules import (
     turns,
     whole_warps,
 )
-from cuda_agent_backend.codegen.cuda.conv.halo.writer import CHUNK, PARTS, is_narrow, place_bytes
+from cuda_agent_backend.codegen.cuda.conv.halo.sizes import CHUNK, PARTS, is_narrow, place_bytes
 from cuda_agent_backend.codegen.cuda.conv.transposed.match import SubPixelPhases, phases_of
 from cuda_agent_backend.codegen.cuda.conv.transposed.writer import (
     MOST_PHASES,

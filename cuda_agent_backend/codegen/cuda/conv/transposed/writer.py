@@ -11,13 +11,9 @@ from dataclasses import dataclass, replace
 from cuda_agent_backend.codegen.analysis.gemm import GemmForm
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted
 from cuda_agent_backend.codegen.cuda.common.text import indented
-from cuda_agent_backend.codegen.cuda.conv.halo.writer import (
-    CHUNK,
-    PIECE,
-    HaloWriter,
-    is_narrow,
-    read_boxed,
-)
+from cuda_agent_backend.codegen.cuda.conv.halo.params import read_box
+from cuda_agent_backend.codegen.cuda.conv.halo.sizes import CHUNK, PIECE, is_narrow
+from cuda_agent_backend.codegen.cuda.conv.halo.writer import HaloWriter
 from cuda_agent_backend.codegen.cuda.conv.transposed.match import SubPixelPhases, phases_of
 from cuda_agent_backend.codegen.cuda.gemm.filter_taps import FilterTaps
 from cuda_agent_backend.codegen.cuda.gemm.operands import Output
@@ -205,7 +201,7 @@ def sub_pixel_writer(
         raise Unsupported("no transposed convolution with a stride, whose phases are columns")
     if phases.count > MOST_PHASES or len(phases.visits) > MOST_VISITS:
         raise Unsupported(f"{phases.count} phases and {len(phases.visits)} of their taps")
-    box, tiles, parts = read_boxed(parameters, phases.halo)
+    box, tiles, parts = read_box(parameters, phases.halo)
     ordered, halo = phases.gemm, phases.halo
     return SubPixelWriter(kernel, ordered, region, tiles, name, device, halo, box, parts, phases)
 
