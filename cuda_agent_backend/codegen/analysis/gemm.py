@@ -1,4 +1,4 @@
-"""Sums of products of two tensors among the kernels: matrix products of any layout, and convolutions.
+"""GEMMs among the kernels, as one form (`GemmForm`): matrix products of any layout, batched or not, and convolutions.
 
 :func:`gemm_of` recognises ``C[b, m, n] = sum over k of A[b, m, k] B[b, n, k]`` where b, m, n and k each stand
 for any number of loops, in any order in memory. An operand may be masked, as what lies beside an image is.
@@ -37,7 +37,7 @@ class Factor:
     absent: there the whole term is missing, rather than 0 times the other factor (see `expand_convolution`).
     zero: of integers that stand for numbers, as weights of 8 bits do, the one that stands for 0; None of numbers.
     scale: what results are multiplied by for it, a body whose result is the same for all terms of a sum.
-    other: a buffer that is read instead, at the same index, where that loop is at 1 (see `paired`).
+    other: a buffer that is read instead, at the same index, where that loop is at 1 (see `dual_gemm`).
     """
 
     buffer: str
@@ -83,8 +83,9 @@ class GemmForm:
 
     Rows and columns are in the order of what is stored, inner dimensions in that of the operand with more elements, so
     that the last of them is the one whose neighbours are nearest in memory. ``window``: the last loops of rows whose
-    results become one in the tile that has them all (see `pooled`). ``parts``: the loop of columns over parts that are
-    combined in their tile, the last one or the last but one (see `cuda.gemm.epilogue.glu`).
+    results become one in the tile that has them all (see `cuda.gemm.epilogue.pool`). ``parts``: the
+    loop of columns over parts that are combined in their tile, the last one or the last but one (see
+    `cuda.gemm.epilogue.glu`).
     """
 
     left: Factor

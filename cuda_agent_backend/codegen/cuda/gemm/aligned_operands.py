@@ -1,10 +1,11 @@
-"""Operands of a sum of products that lie in memory such that they cannot be copied 16 bytes at a time, as matrices with
-an odd number of columns do: a kernel before the sum copies them to memory of its own, where they can. Integers that
-stand for numbers (`coded`) become numbers there, for products that take the time of their arithmetic.
+"""Copies of operands whose lines do not begin at multiples of 16 bytes, as in matrices with odd numbers of columns.
 
-There the lines of an operand, its rows or its terms, lie one after the other, each beginning at a multiple of
-`PITCH_BYTES` and filled up with zeros. Where these are read as terms beyond the last one, the other operand has
-zeros as well; where they are read as rows, results are not stored.
+A kernel before the GEMM copies such operands to memory of its own, from where they can be copied 16 bytes at a time.
+Quantized operands become numbers there, for GEMMs whose time is that of their arithmetic.
+
+In the copy the lines of an operand, its rows or its terms, lie one after the other. Each begins at a multiple of
+`PITCH_BYTES` and is filled up with zeros. Where zeros are read as terms beyond the last one, the other operand has
+zeros as well. Where they are read as rows, results are not stored.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Products of which an operand is zero beside a band, as a triangle is: a block leaves out the terms for which the
-band passes by its tile.
+"""GEMMs with a banded operand, one that is zero beside a band, as a triangle is: blocks leave out terms beside it.
 
-What is left out is 0 times an element of the other operand: NaN where that is not finite. A kernel before the product
-notes, for each of that operand's rows (or columns), the first and the last term that is not finite. A result for which
-either lies beside the band is NaN, whether its block left the term out or not.
+What is left out is 0 times an element of the other operand, which is NaN where that element is not finite. So a kernel
+before the GEMM notes the first and the last term that is not finite, for each of that operand's rows (or columns). A
+result for which either lies beside the band is NaN, whether its block left the term out or not.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Which terms of a sum of products are there for none of a tile's columns, as taps of a transposed convolution whose
-filter does not divide by its stride: a block leaves them out.
+"""Filter taps that none of a tile's columns has, as in strided transposed convolutions.
 
-A phase of the stride has weights for some taps only. Columns of one phase lie next to each other
-(`gemm.phases_first`), so that a tile has few phases, and its block goes through the taps that one of them has.
+A sub-pixel phase of the stride has weights for some taps only. Columns of one phase lie next to each other
+(`analysis.gemm.phases_first`), so a tile has few phases. Its block goes through the taps that one of them has, and
+leaves out the terms of the others.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def filter_taps_of(c: GemmForm) -> FilterTaps | None:
 
 
 def with_taps_apart(kernel: Kernel) -> tuple[Kernel, GemmForm | None]:
-    """``kernel`` and its sum of products, after neighbouring phases with the same taps have become a loop of their own,
+    """``kernel`` and its GEMM, after neighbouring phases with the same taps have become a loop of their own,
     and the loops of operands as well.
 
     Phases stay columns next to each other, for stores as wide as they are; other phases are other tiles then.

@@ -1,4 +1,4 @@
-"""How a sum of products reads its operands and stores its results on cuda: along which loop, how wide."""
+"""How a GEMM reads its operands and stores its results on cuda: along which loop, and how many elements at a time."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Sums of products -> CUDA, where blocks share the tiles that are left over after whole waves (``last_wave``).
+"""GEMMs -> CUDA, where several blocks share each tile of the tail wave (``last_wave``), as in Stream-K.
 
-Tiles of whole waves are computed as ever, with the tail in place. Blocks of the last wave come after them, each with a
-part of the terms of its tile, and keep what they summed up in memory, in the order in which the tail takes it. A second
-kernel adds up the parts of a tile, in their order, and does the tail on those tiles alone.
+Tiles of whole waves are computed as ever, with their epilogue in place. Blocks of the tail wave come after them, each
+with a part of the terms of its tile. They keep their sums in memory, in the order in which the epilogue takes them. A
+second kernel adds up the parts of a tile, in a fixed order, and does the epilogue on those tiles alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sandbox.plan.plan import Launch
 
 @dataclass
 class TailSplitWriter(GemmWriter):
-    """Writes a sum of products whose last wave of tiles is shared."""
+    """Writes a GEMM whose last wave of tiles is shared."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -153,7 +153,7 @@ def emit_gemm(
     name: str,
     device: DeviceFacts,
 ) -> Emitted:
-    """Raises Unsupported where the kernel is no sum of products, or the schedule does not fit."""
+    """Raises Unsupported where the kernel is no GEMM, or the schedule does not fit."""
     if gemm is None:
         raise Unsupported("no sum of products")
     tiles = read_tiles(parameters)

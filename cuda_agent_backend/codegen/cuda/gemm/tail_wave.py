@@ -1,6 +1,6 @@
-"""The last wave of a product's tiles: how many there are, and what it saves that blocks share them.
+"""The tail wave of a GEMM's tiles: how many tiles it has, and what is saved if several blocks share each of them.
 
-A device computes as many tiles at a time as it has places for blocks, a wave. Those that are left over after whole
+A device computes as many tiles at a time as it has places for blocks, a wave. The tiles that are left over after whole
 waves leave most of it idle. Shared by several blocks each, they keep all of it busy for a part of a wave.
 """
 

@@ -1,4 +1,4 @@
-"""The schedule of a sum of products on cuda, and what fits a device."""
+"""The schedule of a GEMM on cuda (`Tiles`), its main loops (`MainLoop`), and what fits a device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operands that the copy engine of sm_90 brings to shared memory: tiles of a tensor of a few even dimensions."""
+"""Operands that the copy engine of sm_90 (TMA) brings to shared memory, as boxes of a tensor of few dimensions."""
 
 from __future__ import annotations
 

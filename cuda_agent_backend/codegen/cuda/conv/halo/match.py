@@ -1,6 +1,7 @@
-"""Convolutions among sums of products: which loop of the terms moves a window along which loop of the results.
+"""Convolutions whose blocks can keep the part of the image that they read, with its halo, in shared memory.
 
-A block that has a box of results then needs a box of the image, larger by a halo, whatever the number of taps.
+`halo_of` finds which loop of a GEMM's terms moves a window along which loop of its results. A block that has a box of
+results then needs a box of the image. It is larger by a halo, whatever the number of taps.
 """
 
 from __future__ import annotations

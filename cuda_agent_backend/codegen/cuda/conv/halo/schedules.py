@@ -69,7 +69,7 @@ def halo_schedules(
 ) -> list[Parameters]:
     """A few schedules, none where this is no convolution of several taps and enough channels.
 
-    products: for each of two numbers, as `cuda_halo` says.
+    products: for each of two numbers, as `BoxParams` says.
     """
     halo = halo_of(found)
     if halo is None or not 2 <= halo.tap_count <= MOST_TAPS:
@@ -87,7 +87,7 @@ def halo_schedules(
 
 Tile = tuple[int, int, int, int]
 """Places and channels of a block, and of a warp."""
-Boxed = tuple[tuple[int, ...], Tile]
+BoxTile = tuple[tuple[int, ...], Tile]
 """A box, and its tile."""
 
 
@@ -109,7 +109,7 @@ def best_of_tiles(
     return list(chosen.values())
 
 
-def _all(found: GemmForm, halo: Halo) -> Iterator[Boxed]:
+def _all(found: GemmForm, halo: Halo) -> Iterator[BoxTile]:
     boxes = [box for rows in ROWS for box in best_boxes(halo, rows)]
     for box, (warp_m, warp_n) in itertools.product(boxes, WARPS):
         tile_m = ceildiv(math.prod(box), warp_m) * warp_m

@@ -1,4 +1,7 @@
-"""Transposed convolutions with a stride: the phases of it, and which of them has weights for which taps."""
+"""Transposed convolutions with a stride: their sub-pixel phases, and which phase has weights for which taps.
+
+A phase is the results at one remainder of their place by the stride. Each phase is a plain convolution of the image.
+"""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from cuda_agent_backend.codegen.cuda.conv.halo.schedules import (
     MOST_THREADS,
     PLACE_CLOCKS,
     TERMS_PER_CLOCK,
-    Boxed,
+    BoxTile,
     Parameters,
     Room,
     Tile,
@@ -88,7 +88,7 @@ def sub_pixel_schedules(
     )
 
 
-def _all(outputs: int, phases: SubPixelPhases, parts: int) -> Iterator[Boxed]:
+def _all(outputs: int, phases: SubPixelPhases, parts: int) -> Iterator[BoxTile]:
     boxes = [box for rows in ROWS for box in best_boxes(phases.halo, rows)]
     for box, (warp_m, warp_n) in itertools.product(boxes, WARPS):
         registers = registers_of(phases.count, warp_m, warp_n, parts)

@@ -1,6 +1,6 @@
-"""Transposed convolutions with a stride in float32 -> CUDA on tensor cores, where a block has all phases of its box.
+"""Strided transposed convolutions in float32 -> CUDA on tensor cores, where a block has all phases of its box.
 
-See ``transposed.cuh``. Results of phases that are next to each other leave together.
+See ``transposed.cuh``. Results of phases that are next to each other are stored together.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Loops over a product's results: of what makes them and of what reads them, cut to be the same (see `reduced`)."""
+"""Loops over a GEMM's results, cut to be the same in the kernel that makes them and in one that reads them."""
 
 from __future__ import annotations
 

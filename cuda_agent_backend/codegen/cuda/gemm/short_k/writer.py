@@ -1,8 +1,8 @@
-"""Sums of few terms with many results: a tile of results for each thread in registers, by plain arithmetic.
+"""GEMMs with few terms and many results -> CUDA: each thread has a tile of results in registers, by plain arithmetic.
 
-Writing the results takes the time, so they go from registers to memory, without a detour, while another block of the
-multiprocessor multiplies. A block keeps its slice of one operand in shared memory for several tiles side by side, and
-copies the next slice of the other while it works on one. Arithmetic is plain float32 in the order of the terms.
+Writing the results takes the time, so they go from registers to memory directly, while another block of the
+multiprocessor multiplies. A block keeps its slice of one operand in shared memory for several tiles side by side. It
+copies the next slice of the other operand while it works on one. Arithmetic is plain float32 in the order of the terms.
 
 ``fast``: the operand (rows or columns) along which results lie next to each other in memory; ``slow``: the other one.
 """

@@ -358,7 +358,7 @@ def emit_skinny(
     name: str,
     device: DeviceFacts,
 ) -> Emitted:
-    """Raises Unsupported where the kernel is no such sum of products, or the schedule does not fit."""
+    """Raises Unsupported where the kernel is no such GEMM, or the schedule does not fit."""
     shape = skinny_loops_of(found)
     if shape is None:
         raise Unsupported("no sum of products with few columns")

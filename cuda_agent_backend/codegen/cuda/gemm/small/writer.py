@@ -1,7 +1,7 @@
-"""Many products of small matrices: a block takes several of them into shared memory and multiplies by plain arithmetic.
+"""Batches of small GEMMs -> CUDA: a block has several of them in shared memory and multiplies by plain arithmetic.
 
-What they take is time to read and write them; tiles for tensor cores would be padding for the most part. Operands come
-in and results go out in the order of memory, whatever lies on the tile between them; sums are plain ones over ``k``.
+Reading and writing them takes the time. Tiles for tensor cores would be padding for the most part. Operands come in
+and results go out in the order of memory, whatever the order within a matrix. Sums are plain ones over ``k``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Two sums of products of one operand whose results are combined point by point, as one product of two parts.
+"""Two GEMMs of one operand whose results are combined point by point (dual GEMM), as one GEMM of two parts.
 
-``silu(x @ g) * (x @ v)`` reads ``x`` twice and writes one product for the other. Where both weights lie in memory in
-the same way, their columns are parts of one product's, as if the weights were one tensor (see `gated`).
+``silu(x @ g) * (x @ v)`` reads ``x`` twice, and writes one product only for the other to read it. Where both weights
+lie in memory in the same way, their columns are parts of one GEMM, as if the weights were one tensor (see `match`).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def is_dual_gemm(kernel: Kernel) -> bool:
 
 
 def _sum_of(kernel: Kernel, stage: RowStage) -> GemmForm | None:
-    """The sum of products that a stage is, by itself, of numbers or of codes."""
+    """The GEMM that a stage is, by itself, of numbers or of codes."""
     stored = Store(stage.name, row_major(kernel.outer))
     return gemm_of(with_scale_hoisted(replace(kernel, stages=(replace(stage, stores=(stored,)),))))
 

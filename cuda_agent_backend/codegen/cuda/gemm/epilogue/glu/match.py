@@ -53,7 +53,7 @@ def match_glu(region: LoweredRegion, kernels: tuple[Kernel, ...], number: int) -
     """How the parts of kernel ``number``'s results are combined in its tiles.
 
     Raises:
-        Unsupported: it is no sum of products, or its results are not only combined by parts, with the reason.
+        Unsupported: it is no GEMM, or its results are not only combined by parts, with the reason.
     """
     product = straightened(kernels[number])
     if numbers_of(product) is None:
@@ -100,7 +100,7 @@ def _by_parts(product: Kernel, cut: tuple[sympy.Symbol, tuple[int, int]]) -> tup
 
 
 def _with_parts(product: Kernel, parts: Dim) -> GemmForm:
-    """The sum of products, whose columns have the loop over parts."""
+    """The GEMM, whose columns have the loop over parts."""
     c = numbers_of(product)
     if c is None or c.left.absent or c.right.absent:
         raise Unsupported("no sum of products, or one that lacks terms")

@@ -1,4 +1,4 @@
-"""Matrix products on tensor cores, whose columns are parts that are combined in their tile (see `match`)."""
+"""GEMMs -> CUDA on tensor cores, whose columns are parts that are combined in their tile (see `match`)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SKETCH = "contract_gate"
 
 @dataclass
 class GluWriter(GemmWriter):
-    """Writes a sum of products whose parts are combined. ``buffer``: what there are parts of."""
+    """Writes a GEMM whose parts are combined. ``buffer``: what there are parts of."""
 
     buffer: str = ""
 

@@ -62,7 +62,7 @@ def match_pool(region: LoweredRegion, kernels: tuple[Kernel, ...], number: int) 
     """How the results of kernel ``number`` are pooled in its tiles.
 
     Raises:
-        Unsupported: it is no sum of products, or its results are not only pooled, with the reason.
+        Unsupported: it is no GEMM, or its results are not only pooled, with the reason.
     """
     product = straightened(kernels[number])
     if numbers_of(product) is None:
@@ -182,7 +182,7 @@ def of_windows(product: Kernel, window: Sequence[Dim]) -> Access:
 
 
 def _numbered_by_windows(product: Kernel, window: tuple[Dim, ...]) -> GemmForm:
-    """The sum of products with the rows of a window next to each other."""
+    """The GEMM with the rows of a window next to each other."""
     c = numbers_of(product)
     if c is None or c.left.absent or c.right.absent or c.constant != 1:
         raise Unsupported("no sum of products, or one that lacks terms")

@@ -1,4 +1,4 @@
-"""Matrix products on tensor cores, pooled in the tile that a block has summed up (see `match`)."""
+"""GEMMs -> CUDA on tensor cores, pooled in the tile that a block has summed up (see `match`)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SKETCH = "contract_pool"
 
 @dataclass
 class PoolEpilogueWriter(GemmWriter):
-    """Writes a sum of products that ends in a pooling. ``buffer``: what there are windows of."""
+    """Writes a GEMM that ends in a pooling. ``buffer``: what there are windows of."""
 
     buffer: str = ""
 

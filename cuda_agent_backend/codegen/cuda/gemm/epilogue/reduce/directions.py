@@ -1,5 +1,4 @@
-"""Reductions of a product's results over its rows or its columns: the part of them that a tile makes, and what joins
-those parts (see `reduced`)."""
+"""Reductions of a GEMM's results over its rows or columns: what a tile makes of them, and what joins the tiles."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Single results of a product that is reduced in its tiles: of each line the one at a place that data says, such as a
-target's logit. The tile that has it writes it down, and what gathered it loads it (see `reduced`)."""
+"""Gathers from a GEMM that is reduced in its tiles: one result of each line, at a place that data says.
+
+A target's logit is such a result. The tile that has it stores it, and what gathered it loads it from there.
+"""
 
 from __future__ import annotations
 

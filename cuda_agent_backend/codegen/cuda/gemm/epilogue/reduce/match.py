@@ -87,7 +87,7 @@ def match_reduction(region: LoweredRegion, kernels: tuple[Kernel, ...], number: 
     """How the results of kernel ``number`` are reduced in its tiles: for all kernels that reduce them, or the first.
 
     Raises:
-        Unsupported: it is no sum of products, or its results are not only reduced, with the reason.
+        Unsupported: it is no GEMM, or its results are not only reduced, with the reason.
     """
     product = straightened(kernels[number])
     if numbers_of(product) is None:
@@ -241,7 +241,7 @@ def _reduced(reader: Kernel, names: dict[str, Names]) -> frozenset[sympy.Symbol]
 
 
 def _by_groups(product: Kernel, reduced: frozenset[sympy.Symbol]) -> tuple[GemmForm, bool]:
-    """The sum of products with all rows, or all columns, reduced to one: whichever has more that are."""
+    """The GEMM with all rows, or all columns, reduced to one: whichever has more that are."""
     c = numbers_of(product)
     if c is None or c.left.absent or c.right.absent:
         raise Unsupported("no sum of products, or one that lacks terms")

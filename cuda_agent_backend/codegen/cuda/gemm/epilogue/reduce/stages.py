@@ -1,5 +1,4 @@
-"""Reductions that join what tiles came to (see `reduced`): sums and extremes, Welford's statistics, and sums of
-exponentials below a maximum."""
+"""Row stages that join the results of tiles: sums, extremes, Welford's statistics, sums of exponentials."""
 
 from __future__ import annotations
 

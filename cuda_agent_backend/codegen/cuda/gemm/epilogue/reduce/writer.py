@@ -1,4 +1,4 @@
-"""Matrix products on tensor cores, reduced in the tile that a block has summed up (see `match`)."""
+"""GEMMs -> CUDA on tensor cores, reduced in the tile that a block has summed up (see `match`)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Tail:
 
 @dataclass
 class ReduceEpilogueWriter(GemmWriter):
-    """Writes a sum of products that ends in reductions, in one direction or one after the other in both."""
+    """Writes a GEMM that ends in reductions, in one direction or one after the other in both."""
 
     directions: tuple[Direction, ...] = ()
 

@@ -70,7 +70,7 @@ def match_rows(region: LoweredRegion, kernels: tuple[Kernel, ...], number: int) 
     """The product that kernel ``number`` is, with the first kernel that reads its results.
 
     Raises:
-        Unsupported: it is no sum of products, or that kernel does something else than go over rows, with the reason.
+        Unsupported: it is no GEMM, or that kernel does something else than go over rows, with the reason.
     """
     product = straightened(kernels[number])
     if numbers_of(product) is None:

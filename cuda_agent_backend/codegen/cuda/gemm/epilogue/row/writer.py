@@ -1,4 +1,4 @@
-"""Matrix products on tensor cores, with rows reduced and mapped in the tile that has them whole (see `match`)."""
+"""GEMMs -> CUDA on tensor cores, with rows reduced and mapped in the tile that has them whole (see `match`)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class TileRows(RowWriter):
 
 @dataclass
 class RowEpilogueWriter(GemmWriter):
-    """Writes a sum of products that ends in something over its rows."""
+    """Writes a GEMM that ends in something over its rows."""
 
     whole: RowMatch | None = None
     _rows: list[str] = field(default_factory=list)
