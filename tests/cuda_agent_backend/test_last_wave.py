@@ -167,7 +167,7 @@ def test_only_tiles_of_the_last_wave_go_through_memory(tmp_path: Path) -> None:
         ({"last_wave": 9}, 3, "70 terms"),
         ({"last_wave": -1}, 3, "last_wave"),
         ({"split": 2}, 3, "one of them"),
-        ({"warp_m": 0}, 3, "divide"),
+        ({"warp_m": 24}, 3, "divide"),
     ],
 )
 def test_what_brings_nothing_is_refused(
