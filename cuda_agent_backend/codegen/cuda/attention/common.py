@@ -23,8 +23,8 @@ ENTRY = "k0"
 
 
 @dataclass(frozen=True)
-class Block:
-    """``rows``: queries; ``bounds``: what its registers are limited by, in C."""
+class HeadBlock:
+    """A block of a head. rows: queries. bounds: what its registers are limited by, as ``__launch_bounds__`` has it."""
 
     rows: int
     threads: int
@@ -42,7 +42,7 @@ def check_output(form: Attention) -> None:
         raise Unsupported("an output whose rows are not aligned")
 
 
-def plan_of(task: Task, form: Attention, block: Block) -> Plan:
+def plan_of(task: Task, form: Attention, block: HeadBlock) -> Plan:
     """Raises Unsupported where there are too many blocks."""
     count = form.batches * form.heads * ceildiv(form.queries, block.rows)
     if count > MAX_BLOCKS:
@@ -68,7 +68,7 @@ def bias_steps(form: Attention) -> tuple[int, ...]:
     return form.mask.steps if form.mask else (0, 0, 0, 0)
 
 
-def constants(form: Attention) -> list[str]:
+def head_constants(form: Attention) -> list[str]:
     """Of the struct ``sizes``: all that does not depend on the schedule."""
     bias = bias_steps(form)
     reach = max(abs(n * s) for n, s in _rows(form))
@@ -128,7 +128,7 @@ def _rows(form: Attention) -> list[tuple[int, int]]:
     ]
 
 
-def kernel(task: Task, form: Attention, block: Block, scheme: str) -> list[str]:
+def head_kernel(task: Task, form: Attention, block: HeadBlock, scheme: str) -> list[str]:
     """scheme: what in C works on a block, given ``sizes``."""
     pieces, heads = ceildiv(form.queries, block.rows), form.batches * form.heads
     element = STORAGE_TYPES[form.dtype]

@@ -6,11 +6,11 @@ from dataclasses import asdict, dataclass
 
 from cuda_agent_backend.codegen.analysis.attention import Attention, word
 from cuda_agent_backend.codegen.cuda.attention.common import (
-    Block,
+    HeadBlock,
     bias_steps,
     check_output,
-    constants,
-    kernel,
+    head_constants,
+    head_kernel,
     operand_steps,
     plan_of,
     prelude,
@@ -68,13 +68,13 @@ class CudaAttention:
         blocks.check(self.form.size, gpu_facts(device))
         check_output(self.form)
         bounds = f"{blocks.threads}, {blocks.resident}" if blocks.relay else f"{blocks.threads}"
-        block = Block(blocks.rows, blocks.threads, blocks.shared_bytes(self.form.size), bounds)
+        block = HeadBlock(blocks.rows, blocks.threads, blocks.shared_bytes(self.form.size), bounds)
         scheme = "relay_attention" if blocks.relay else "attention"
         text = "\n".join(
             [
                 *_prelude(self.form, blocks),
                 *_sizes(self.form, blocks),
-                *kernel(self.task, self.form, block, scheme),
+                *head_kernel(self.task, self.form, block, scheme),
             ]
         )
         return text, plan_of(self.task, self.form, block)
@@ -116,7 +116,7 @@ def _sizes(form: Attention, blocks: AttentionBlocks) -> list[str]:
     vector = vector_of(operand_steps(form), 4)
     return [
         "struct sizes {",
-        *constants(form),
+        *head_constants(form),
         f"  static constexpr int rows = {blocks.rows}, block = {blocks.keys}, stages = {blocks.stages};",
         f"  static constexpr int fragments = {blocks.warp // 16}, vector = {vector};",
         f"  static constexpr bool kept = {word(bool(blocks.kept))}, apart = {word(bool(blocks.split))};",

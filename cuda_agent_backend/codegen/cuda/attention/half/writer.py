@@ -8,10 +8,10 @@ import torch
 
 from cuda_agent_backend.codegen.analysis.attention import Attention, word
 from cuda_agent_backend.codegen.cuda.attention.common import (
-    Block,
+    HeadBlock,
     check_output,
-    constants,
-    kernel,
+    head_constants,
+    head_kernel,
     plan_of,
     prelude,
     wide_product,
@@ -79,12 +79,12 @@ class CudaHalfAttention:
         blocks.check(self.form, gpu_facts(device))
         check_output(self.form)
         threads = blocks.threads
-        block = Block(blocks.rows, threads, blocks.shared_bytes(self.form), str(threads))
+        block = HeadBlock(blocks.rows, threads, blocks.shared_bytes(self.form), str(threads))
         lines = [
             "#define CA_HALF",
             *_prelude(self.form, blocks),
             *_sizes(self.form, blocks),
-            *kernel(self.task, self.form, block, f"{'wide_' * blocks.wide}half_attention"),
+            *head_kernel(self.task, self.form, block, f"{'wide_' * blocks.wide}half_attention"),
         ]
         return "\n".join(lines), plan_of(self.task, self.form, block)
 
@@ -108,7 +108,7 @@ def _prelude(form: Attention, blocks: HalfBlocks) -> list[str]:
 def _sizes(form: Attention, blocks: HalfBlocks) -> list[str]:
     return [
         "struct sizes {",
-        *constants(form),
+        *head_constants(form),
         f"  static constexpr int rows = {blocks.rows}, block = {blocks.keys}, stages = {blocks.stages};",
         f"  static constexpr int fragments = {blocks.warp // 16}, vector = {operand_vector(form)};",
         f"  static constexpr int bias_vector = {bias_vector(form)};",
