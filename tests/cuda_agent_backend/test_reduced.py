@@ -21,13 +21,13 @@ from cuda_agent_backend.codegen.analysis import mixed_reductions as crossing
 from cuda_agent_backend.codegen.cuda import generate as cuda
 from cuda_agent_backend.codegen.cuda import join_schedules
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce import family as reduce_family
+from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.directions import shape_of
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.match import ReduceMatch, match_reduction
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.schedules import reduce_schedules
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.stages import below
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.writer import (
     SKETCH,
     reduce_epilogue_writer,
-    shape_of,
 )
 from cuda_agent_backend.codegen.cuda.gemm.tiles import read_tiles
 from cuda_agent_backend.codegen.cuda.schedules import kernel_schedules

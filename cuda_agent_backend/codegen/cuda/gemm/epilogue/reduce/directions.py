@@ -9,10 +9,17 @@ import sympy
 import torch
 
 from cuda_agent_backend.codegen.analysis.gemm import GemmForm, points
-from cuda_agent_backend.codegen.cuda.common.parts import PARTIAL_TYPES, Accumulator
+from cuda_agent_backend.codegen.cuda.common.parts import (
+    PARTIAL_TYPES,
+    Accumulator,
+)
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.loops import Names
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.gather import Pick
-from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.stages import in_tile, joining
+from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.stages import (
+    in_tile,
+    joining,
+)
+from cuda_agent_backend.codegen.cuda.gemm.tiles import Tiles
 from cuda_agent_backend.codegen.ir.device import ceildiv
 from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.indices import coefficient, row_major
@@ -193,3 +200,14 @@ def _forwarded(body: Body, buffer: str) -> Body:
         ],
         body.results,
     )
+
+
+def shape_of(tiles: Tiles) -> tuple[int, int]:
+    """Rows and columns of a tile."""
+    return tiles.tile_m, tiles.tile_n
+
+
+def vector_of(direction: Direction) -> int:
+    """Results of a line that a thread reads at a time."""
+    size = direction.along[-1][1]
+    return next(v for v in (4, 2, 1) if size % v == 0)

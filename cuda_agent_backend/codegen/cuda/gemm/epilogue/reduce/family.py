@@ -6,13 +6,10 @@ from collections.abc import Mapping
 
 from cuda_agent_backend.codegen.cuda.common.parts import Emitted
 from cuda_agent_backend.codegen.cuda.family import Joined, JoinFamily, Order, Parameters
+from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.directions import shape_of
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.match import ReduceMatch, match_reduction
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.schedules import reduce_schedules
-from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.writer import (
-    SKETCH,
-    emit_reduce_epilogue,
-    shape_of,
-)
+from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.writer import SKETCH, emit_reduce_epilogue
 from cuda_agent_backend.codegen.cuda.gemm.family import gemm_headers
 from cuda_agent_backend.codegen.cuda.gemm.tiles import Tiles, read_tiles
 from cuda_agent_backend.codegen.cuda.gemm.writer import SKETCH as GEMM

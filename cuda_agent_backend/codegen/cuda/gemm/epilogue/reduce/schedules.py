@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.directions import shape_of
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.match import ReduceMatch
 from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.writer import SKETCH as REDUCE
-from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.writer import (
-    reduce_epilogue_writer,
-    shape_of,
-)
+from cuda_agent_backend.codegen.cuda.gemm.epilogue.reduce.writer import reduce_epilogue_writer
 from cuda_agent_backend.codegen.cuda.gemm.schedules import ranked_schedules
 from cuda_agent_backend.codegen.cuda.gemm.tiles import (
     Tiles,
