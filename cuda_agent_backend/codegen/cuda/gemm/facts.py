@@ -38,8 +38,8 @@ SWIZZLE_BYTES = 1024
 BARRIER_BYTES = 8
 HALF_PADDING = 8
 """Elements by which lines of 16-bit operands are longer in shared memory (see `gemm_half.cuh`)."""
-CODED_PITCH = 16
-"""Bytes of which lines of codes are an odd number apart in shared memory (see `gemm.cuh`)."""
+QUANTIZED_PITCH = 16
+"""Bytes of which lines of quantized operands are an odd number apart in shared memory (see `gemm.cuh`)."""
 NOTHING_TO_ALIGN = (
     "no operand to align: each is aligned, masked, or not contiguous along a loop, or its elements are read more often "
     "than once"
@@ -86,11 +86,11 @@ class GemmFacts:
         return dtype == self.gemm.dtype if factor.zero is None else fits(dtype, factor.zero)
 
     def _fit_quantized(self) -> None:
-        """Has codes copied as wide as tiles allow. Raises Unsupported where a kernel cannot read them."""
-        coded = [side for side in (self.left, self.right) if side.factor.is_quantized]
-        if coded and (self.tiles.is_wgmma or self.tiles.banded):
+        """Has quantized operands copied as wide as tiles allow. Raises Unsupported where a kernel cannot read them."""
+        quantized = [side for side in (self.left, self.right) if side.factor.is_quantized]
+        if quantized and (self.tiles.is_wgmma or self.tiles.banded):
             raise Unsupported("codes that warp groups read, or of which terms are left out")
-        if len(coded) == 2 and any(side.factor.zero for side in coded):
+        if len(quantized) == 2 and any(side.factor.zero for side in quantized):
             raise Unsupported(
                 "two operands of codes whose zero is not 0: terms beyond the last one"
             )
@@ -181,7 +181,7 @@ class GemmFacts:
         depth, pairs = self.tiles.depth, self._pairs(side)
         if side.factor.is_quantized:
             lines, length = (rows, depth) if side.along_k else (depth, rows)
-            return lines * CODED_PITCH * (ceildiv(length, CODED_PITCH) | 1) // 4
+            return lines * QUANTIZED_PITCH * (ceildiv(length, QUANTIZED_PITCH) | 1) // 4
         if self.tiles.is_half_wgmma:
             return rows * depth // 2
         if self.gemm.is_half:

@@ -111,7 +111,7 @@ def short_schedules(
 
 
 @dataclass
-class _Writer:
+class ShortKWriter:
     kernel: Kernel
     found: GemmForm
     region: LoweredRegion
@@ -272,7 +272,7 @@ def emit_short(
         raise Unsupported(layout.reason)
     layout.check()
     index = "int64_t" if needs_wide(region, kernel) else "int"
-    writer = _Writer(kernel, found, region, layout, output, index)
+    writer = ShortKWriter(kernel, found, region, layout, output, index)
     if writer.shared_bytes > device.shared_per_block_bytes:
         raise Unsupported(f"{writer.shared_bytes} bytes of shared memory")
     reads, writes = buffers_of(kernel)

@@ -98,7 +98,7 @@ def _offset(dims: Sequence[Dim], order: Sequence[Dim]) -> sympy.Expr:
 
 
 @dataclass
-class _Writer:
+class SmallWriter:
     kernel: Kernel
     found: GemmForm
     region: LoweredRegion
@@ -273,7 +273,7 @@ def emit_small(
     layout = _read(parameters, found)
     memory = SharedMemory()
     index = "int64_t" if needs_wide(region, kernel) else "int"
-    text = _Writer(kernel, found, region, layout, index).text(name, memory)
+    text = SmallWriter(kernel, found, region, layout, index).text(name, memory)
     if memory.size > device.shared_per_block_bytes:
         raise Unsupported(f"{memory.size} bytes of shared memory")
     grid, (reads, writes) = ceildiv(found.batches, layout.matrices), buffers_of(kernel)

@@ -58,7 +58,7 @@ def is_dual_gemm(kernel: Kernel) -> bool:
 
 
 def _sum_of(kernel: Kernel, stage: RowStage) -> GemmForm | None:
-    """The GEMM that a stage is, by itself, of numbers or of codes."""
+    """The GEMM that a stage is, by itself, of numbers or quantized."""
     stored = Store(stage.name, row_major(kernel.outer))
     return gemm_of(with_scale_hoisted(replace(kernel, stages=(replace(stage, stores=(stored,)),))))
 
