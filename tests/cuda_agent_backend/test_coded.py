@@ -12,6 +12,7 @@ from typing import Any
 import cuda_emulator
 import pytest
 import torch
+from kit.compare import relative
 from sketch_kit import Sample, sample
 from torch import Tensor
 from torch._inductor.decomposition import select_decomp_table
@@ -141,10 +142,6 @@ def emitted(it: Sample, tiles: dict[str, Any]) -> tuple[str, Any]:
 def emulated(it: Sample, tiles: dict[str, Any], folder: Path) -> Tensor:
     (got,) = cuda_emulator.run(*emitted(it, tiles), it.inputs, folder)
     return got
-
-
-def relative(got: Tensor, want: Tensor) -> float:
-    return float((got.double() - want.double()).norm() / want.double().norm())
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import Any
 import cuda_emulator
 import pytest
 import torch
+from kit.compare import relative
 from sketch_kit import Sample, sample
 from torch import Tensor
 from torch.nn import functional as F
@@ -196,10 +197,6 @@ def with_tiles(it: Sample, **change: Any) -> Schedule:
 def emulated(it: Sample, schedule: Schedule, folder: Path) -> list[Tensor]:
     source, plan = cuda.emit(it.analysis.region, it.analysis.kernels, schedule, DEVICE)
     return cuda_emulator.run(source, plan, it.inputs, folder)
-
-
-def relative(got: Tensor, want: Tensor) -> float:
-    return float((got.double() - want.double()).norm() / want.double().norm())
 
 
 def in_float64(name: str) -> list[Tensor]:

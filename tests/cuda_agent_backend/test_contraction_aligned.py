@@ -13,6 +13,7 @@ from typing import Any
 import cuda_emulator
 import pytest
 import torch
+from kit.compare import relative
 from sketch_kit import Sample, sample
 from torch import Tensor
 from torch.nn import functional as F
@@ -89,10 +90,6 @@ def emitted(it: Sample, tiles: dict[str, Any]) -> tuple[str, Plan]:
 def emulated(it: Sample, tiles: dict[str, Any], folder: Path) -> Tensor:
     (got,) = cuda_emulator.run(*emitted(it, tiles), it.inputs, folder)
     return got
-
-
-def relative(got: Tensor, want: Tensor) -> float:
-    return float((got.double() - want.double()).norm() / want.double().norm())
 
 
 def widths(source: str) -> list[int]:

@@ -9,6 +9,7 @@ from typing import Any
 import cuda_emulator
 import pytest
 import torch
+from kit.compare import relative
 from sketch_kit import Sample, sample
 from torch import Tensor
 from torch.nn import functional as F
@@ -62,10 +63,6 @@ def emit(it: Sample, **change: Any) -> tuple[str, Any]:
     others = [found.parameters(n) for n in range(1, len(found.kernels))]
     schedule = Schedule.of({**TILES, **change}, *others)
     return cuda.emit(it.analysis.region, it.analysis.kernels, schedule, DEVICE)
-
-
-def relative(got: Tensor, want: Tensor) -> float:
-    return float((got.double() - want).norm() / want.norm())
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -13,6 +13,7 @@ import pytest
 import test_contraction
 import test_contraction_aligned
 import torch
+from kit.compare import relative
 from sketch_kit import Sample, sample
 from torch import Tensor
 from torch.nn import functional as F
@@ -63,10 +64,6 @@ def emulated(it: Sample, schedule: Schedule, folder: Path) -> Tensor:
     source, plan = cuda.emit(it.analysis.region, it.analysis.kernels, schedule, DEVICE)
     (got,) = cuda_emulator.run(source, plan, it.inputs, folder)
     return got
-
-
-def relative(got: Tensor, want: Tensor) -> float:
-    return float((got.double() - want).norm() / want.norm())
 
 
 @pytest.mark.parametrize(("name", "dtype"), zip(PLAIN, itertools.cycle(HALVES), strict=False))

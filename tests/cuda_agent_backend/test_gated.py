@@ -12,6 +12,7 @@ from typing import Any
 import cuda_emulator
 import pytest
 import torch
+from kit.compare import relative
 from sketch_kit import Sample, on_cuda
 from torch import Tensor
 from torch.nn import functional as F
@@ -159,10 +160,6 @@ def gated(it: Sample, device: cuda.DeviceFacts = DEVICE, **change: Parameter) ->
     """Source and plan of the only product that there is in such tiles."""
     schedule = Schedule.of(TILES | change)
     return cuda.emit(it.analysis.region, it.analysis.kernels, schedule, device)
-
-
-def relative(got: Tensor, want: Tensor) -> float:
-    return float((got.double() - want.double()).norm() / want.double().norm())
 
 
 def check(

@@ -13,6 +13,7 @@ from typing import Any
 import cuda_emulator
 import pytest
 import torch
+from kit.compare import relative
 from sketch_kit import Sample, beginning_with, sample
 from torch import Tensor
 from torch._inductor.decomposition import select_decomp_table
@@ -134,10 +135,6 @@ def schedules(it: Sample) -> list[Schedule]:
 
 def with_tiles(it: Sample, **change: Any) -> Schedule:
     return beginning_with({**TILES, **change}, it, DEVICE)
-
-
-def relative(got: Tensor, want: Tensor) -> float:
-    return float((got.double() - want.double()).norm() / want.double().norm())
 
 
 @pytest.mark.parametrize("place", [OF_INPUT, OF_WEIGHT])

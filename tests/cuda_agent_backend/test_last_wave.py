@@ -13,6 +13,7 @@ import pytest
 import test_contraction
 import test_triangular
 import torch
+from kit.compare import relative
 from sketch_kit import Sample, beginning_with, sample
 from torch import Tensor
 from torch.nn import functional as F
@@ -66,10 +67,6 @@ def of(function: Callable[..., Any], *inputs: Tensor) -> Sample:
 def emit(it: Sample, tiles: dict[str, Any], device: cuda.DeviceFacts = THREE) -> tuple[str, Any]:
     found = beginning_with(tiles, it, device)
     return cuda.emit(it.analysis.region, it.analysis.kernels, found, device)
-
-
-def relative(got: Tensor, want: Tensor) -> float:
-    return float((got.double() - want).norm() / want.norm())
 
 
 @dataclass(frozen=True)

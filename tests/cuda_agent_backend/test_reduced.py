@@ -12,6 +12,7 @@ import cuda_emulator
 import pytest
 import sympy
 import torch
+from kit.compare import relative
 from sketch_kit import Sample
 from sketch_kit import on_cuda as made
 from torch import Tensor
@@ -192,10 +193,6 @@ CASES |= KEPT
 def emulated(it: Sample, schedule: Schedule, folder: Path) -> list[Tensor]:
     source, plan = cuda.emit(it.analysis.region, it.analysis.kernels, schedule, DEVICE)
     return cuda_emulator.run(source, plan, it.inputs, folder)
-
-
-def relative(got: Tensor, want: Tensor) -> float:
-    return float((got.double() - want.double()).norm() / want.double().norm())
 
 
 def in_float64(name: str, results: list[Tensor]) -> list[Tensor]:

@@ -10,6 +10,7 @@ from typing import Any
 import cuda_emulator
 import pytest
 import torch
+from kit.compare import relative
 from sketch_kit import Sample, on_cuda, sample
 from torch import Tensor
 from torch._inductor.decomposition import select_decomp_table
@@ -82,10 +83,6 @@ def emulated(it: Sample, parameters: Any, folder: Path) -> list[Tensor]:
     region, kernels = it.analysis.region, it.analysis.kernels
     source, plan = cuda.emit(region, kernels, Schedule.of(*parameters), DEVICE)
     return cuda_emulator.run(source, plan, it.inputs, folder)
-
-
-def relative(got: Tensor, want: Tensor) -> float:
-    return float((got.double() - want.double()).norm() / want.double().norm())
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from typing import Any
 import cuda_emulator
 import pytest
 import torch
+from kit.compare import relative
 from sketch_kit import Sample, sample
 from torch import Tensor
 
@@ -107,10 +108,6 @@ def emulated(it: Sample, folder: Path, **tiles: Any) -> Tensor:
     source, plan = cuda.emit(it.analysis.region, it.analysis.kernels, schedule, DEVICE)
     (got,) = cuda_emulator.run(source, plan, it.inputs, folder)
     return got
-
-
-def relative(got: Tensor, want: Tensor) -> float:
-    return float((got.double() - want.double()).norm() / want.double().norm())
 
 
 @pytest.mark.parametrize(

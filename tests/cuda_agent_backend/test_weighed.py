@@ -9,6 +9,7 @@ from pathlib import Path
 import cuda_emulator
 import pytest
 import torch
+from kit.compare import relative
 from sketch_kit import Sample
 from sketch_kit import on_cuda as made
 from torch import Tensor
@@ -75,10 +76,6 @@ def emulated(it: Sample, folder: Path, **change: Parameter) -> Tensor:
     assert len(plan.steps) == 2
     (got,) = cuda_emulator.run(source, plan, it.inputs, folder)
     return got
-
-
-def relative(got: Tensor, want: Tensor) -> float:
-    return float((got.double() - want.double()).norm() / want.double().norm())
 
 
 @pytest.mark.parametrize("name", CASES)

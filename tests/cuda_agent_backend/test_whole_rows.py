@@ -10,6 +10,7 @@ from typing import Any
 import cuda_emulator
 import pytest
 import torch
+from kit.compare import relative
 from sketch_kit import Sample
 from sketch_kit import on_cuda as made
 from torch import Tensor
@@ -115,10 +116,6 @@ def in_tiles(it: Sample, **change: Parameter) -> tuple[str, Any]:
     """Source and plan of the only kernel that there is in such tiles."""
     schedule = Schedule.of(TILES | change)
     return cuda.emit(it.analysis.region, it.analysis.kernels, schedule, DEVICE)
-
-
-def relative(got: Tensor, want: Tensor) -> float:
-    return float((got.double() - want.double()).norm() / want.double().norm())
 
 
 def check(case: Case, folder: Path, **change: Parameter) -> None:
