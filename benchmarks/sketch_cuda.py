@@ -15,7 +15,6 @@ import dataclasses
 import json
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -27,207 +26,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.cases import Case, cases
-from benchmarks.products import products
+from benchmarks.cases import cases
+from benchmarks.sketch_cuda_build import Built, Variant, build
+from benchmarks.sketch_cuda_subjects import Subject, probes, product_subjects, subject_of
 from benchmarks.store import commit, machine, versions
 from cuda_agent_backend.json_values import write_json
 from sandbox.plan.plan import Plan
-
-
-@dataclasses.dataclass(frozen=True)
-class Variant:
-    """One schedule of one case, compiled. ``plan`` is JSON."""
-
-    schedule: str
-    plan: str
-    cubin: str
-    registers: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Built:
-    """A case's variants, or why there are none."""
-
-    case: str
-    variants: tuple[Variant, ...]
-    problem: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class _Traced:
-    """As much of a task as lowering needs."""
-
-    inputs: tuple[Any, ...]
-    output_specs: tuple[Any, ...]
-    target: str = "cuda"
-
-
-@dataclasses.dataclass(frozen=True)
-class Subject:
-    """A function and its inputs, made on a device. ``multiplications``: what its products take, 0 where it has none."""
-
-    name: str
-    function: Callable[..., Any]
-    make: Callable[[str], tuple[Tensor, ...]]
-    multiplications: int = 0
-
-
-def subject_of(case: Case) -> Subject:
-    def make(device: str) -> tuple[Tensor, ...]:
-        return tuple(torch.randn(shape, device=device) for shape in case.shapes)
-
-    return Subject(case.name, case.family.function, make)
-
-
-def product_subjects() -> tuple[Subject, ...]:
-    return tuple(Subject(p.name, p.function, p.make, p.multiplications) for p in products())
-
-
-def probes() -> tuple[Subject, ...]:
-    """Small regions of awkward shapes, dtypes and layouts: for correctness only."""
-    randn = torch.randn
-
-    def of(
-        *shapes: tuple[int, ...], dtype: torch.dtype = torch.float32
-    ) -> Callable[[str], tuple[Tensor, ...]]:
-        return lambda device: tuple(randn(s, device=device).to(dtype) for s in shapes)
-
-    def layer_norm_backward(x: Tensor, w: Tensor, b: Tensor, g: Tensor) -> Any:
-        mean, rstd = (
-            x.mean(-1, keepdim=True),
-            torch.rsqrt(x.var(-1, keepdim=True, unbiased=False) + 1e-5),
-        )
-        return torch.ops.aten.native_layer_norm_backward(
-            g, x, w.shape, mean, rstd, w, b, [True, True, True]
-        )
-
-    def group_norm(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
-        return torch.nn.functional.group_norm(x, 8, w, b)
-
-    def integers(device: str) -> tuple[Tensor, ...]:
-        return (torch.randint(-9, 9, (130, 264), device=device),)
-
-    def holes(device: str) -> tuple[Tensor, ...]:
-        x = randn(66, 1030, device=device)
-        x[3, 77] = float("nan")
-        x[5, 9], x[6, 1000], x[7] = float("inf"), float("-inf"), float("-inf")
-        return (x,)
-
-    half, brain = torch.float16, torch.bfloat16
-    return (
-        Subject("softmax odd", lambda x: x.softmax(-1), of((37, 1001))),
-        Subject("softmax holes", lambda x: x.softmax(-1), holes),
-        Subject("softmax bf16", lambda x: x.softmax(-1), of((64, 1536), dtype=brain)),
-        Subject("softmax middle", lambda x: x.softmax(1), of((6, 300, 132))),
-        Subject("softmax short", lambda x: x.softmax(-1), of((5000, 17))),
-        Subject("layer norm fp16", lambda x, w, b: torch.nn.functional.layer_norm(x, w.shape, w, b),
-                of((130, 3000), (3000,), (3000,), dtype=half)),
-        Subject("layer norm long", lambda x, w, b: torch.nn.functional.layer_norm(x, w.shape, w, b),
-                of((3, 600000), (600000,), (600000,))),
-        Subject("layer norm backward", layer_norm_backward, of((640, 768), (768,), (768,), (640, 768))),
-        Subject("group norm", group_norm, of((9, 32, 14, 14), (32,), (32,))),
-        Subject("group norm odd", group_norm, of((3, 24, 15, 15), (24,), (24,))),
-        Subject("batch statistics", lambda x: (x.mean((0, 2, 3)), x.var((0, 2, 3))), of((16, 48, 20, 20))),
-        Subject("sum all", lambda x: (x.square().sum(), x.abs().max()), of((1000, 3001))),
-        Subject("sum integers", lambda x: (x.sum(-1), x.prod(0), x.min(), (x > 8).any(-1)), integers),
-        Subject("max holes", lambda x: (x.amax(-1), x.argmax(-1), x.argmin(-1)), holes),
-        Subject("argmax columns", lambda x: x.argmax(0), of((3000, 132))),
-        Subject("argmax all", lambda x: x.argmax(), of((1000, 257))),
-        Subject("argmax integers", lambda x: x.argmax(-1), integers),
-        Subject("cumsum odd", lambda x: x.cumsum(-1), of((33, 5003))),
-        Subject("cumsum long", lambda x: x.cumsum(-1), of((3, 200000))),
-        Subject("cumsum middle", lambda x: x.cumsum(1), of((5, 700, 96))),
-        Subject("cumsum reversed", lambda x: x.flip(-1).cumsum(-1).flip(-1), of((64, 2048))),
-        Subject("cumsum integers", lambda x: x.cumsum(-1), integers),
-        Subject("cumprod", lambda x: (1 + 0.01 * x).cumprod(-1), of((64, 1000))),
-        Subject("cumsum masked", lambda x: (x * (x > 0)).cumsum(0), of((900, 68))),
-        Subject("mean of transposed", lambda x: x.t().mean(-1), of((512, 300))),
-        Subject("cat and pad", lambda x, y: torch.nn.functional.pad(torch.cat([x, y], -1), (1, 3)).sin(), of((50, 16), (50, 9))),  # noqa: E501
-        Subject("transposed add", lambda x, y: (x.t() + y).exp(), of((128, 96), (96, 128))),
-        Subject("gelu bf16", lambda x, b: torch.nn.functional.gelu(x + b), of((100, 136), (136,), dtype=brain)),
-        Subject("many functions", lambda x: torch.erf(x) + torch.tanh(x) * torch.sigmoid(x) + torch.log1p(x.abs()) + x.pow(3) + torch.expm1(x), of((100, 1001))),  # noqa: E501
-        Subject("softmax then column sum", lambda x: (lambda s: (s, s.sum(0)))(torch.nn.functional.gelu(x.softmax(-1))), of((640, 520))),  # noqa: E501
-        Subject("double", lambda x: (x.double().softmax(-1), x.double().sum(0)), of((77, 300))),
-    )  # fmt: skip
-
-
-def lower_case(case: Subject) -> Any:
-    """The region and kernels of a subject, from its function alone."""
-    from torch._inductor import config as inductor_config
-    from torch._inductor.decomposition import select_decomp_table
-    from torch._subclasses import FakeTensorMode
-    from torch.fx.experimental.proxy_tensor import make_fx
-
-    from cuda_agent_backend.codegen.cuda import generate as cuda
-    from cuda_agent_backend.codegen.lowering.lower import lower_graph
-    from cuda_agent_backend.codegen.transform.scan_order import kernels_of
-    from sandbox.task.specs import TensorSpec
-
-    def spec(t: Tensor) -> TensorSpec:
-        return TensorSpec(str(t.dtype).removeprefix("torch."), tuple(t.shape), tuple(t.stride()))
-
-    with FakeTensorMode():
-        inputs = case.make("cpu")
-    module = make_fx(case.function, select_decomp_table(), "fake")(*inputs)
-    (result,) = list(module.graph.nodes)[-1].args
-    results = result if isinstance(result, list | tuple) else (result,)
-    outputs = tuple(spec(n.meta["val"]) for n in results)
-    with inductor_config.patch(comprehensive_padding=False):
-        region = lower_graph(_Traced(tuple(spec(t) for t in inputs), outputs), module)  # type: ignore[arg-type]
-    return region, kernels_of(region, lambda kernel: cuda.fits(kernel, region))
-
-
-def build(case: Subject, folder: Path, most: int, tf32: bool) -> Built:
-    """Emit and compile all schedules of a case, several to a file. tf32: such products are tried too."""
-    from cuda_agent_backend.codegen.cuda import generate as cuda
-    from sandbox.compile.cuda import ptxas_facts
-
-    try:
-        region, kernels = lower_case(case)
-        device = cuda.DeviceFacts(tf32=("matmul", "conv") if tf32 else ())
-        sources, plans, schedules = [], [], []
-        preludes: dict[str, None] = {}  # schedules of a case need different ones
-        for number, schedule in enumerate(cuda.schedules(region, kernels, device, most)):
-            first = number * len(kernels)  # names that no other schedule's kernels have
-            made = cuda.program(region, kernels, schedule, device, first)
-            preludes |= dict.fromkeys(made.preludes)
-            sources += made.functions
-            plans.append(made.plan)
-            schedules.append(schedule.to_json())
-    except Exception as error:  # a tool reports and goes on
-        return Built(case.name, (), repr(error)[:300])
-    path = folder / f"{case.name.replace(' ', '_')}.cu"
-    path.write_text("\n".join((*preludes, *sources)))
-    cubin = path.with_suffix(".cubin")
-    command = [
-        "nvcc",
-        "-cubin",
-        "-O3",
-        "-arch=sm_90a",
-        "-std=c++17",
-        "-Xptxas",
-        "-v",
-        str(path),
-        "-o",
-        str(cubin),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        return Built(case.name, (), (done.stdout + done.stderr)[-600:])
-    facts = ptxas_facts(done.stdout + done.stderr)
-
-    def registers(plan: Plan) -> str:
-        mine = [facts[launch.kernel] for launch in plan.launches()]
-        return "+".join(f"{f['registers']}{'s' if f['spill_store_bytes'] else ''}" for f in mine)
-
-    variants = (
-        Variant(s, p.to_json(), str(cubin), registers(p))
-        for s, p in zip(schedules, plans, strict=True)
-    )
-    return Built(case.name, tuple(variants))
-
-
-# --- running -------------------------------------------------------------------------------------------------------
 
 Run = Callable[[], None]
 
@@ -270,7 +74,6 @@ class Timer:
 def launcher(variant: Variant, inputs: tuple[Tensor, ...], outputs: list[Tensor]) -> Run:
     """A function that runs the variant on these tensors."""
     from sandbox.launcher.program import LoadFailed, load_program
-    from sandbox.plan.plan import Plan
 
     plan = Plan.from_json(variant.plan)
     program = load_program(Path(variant.cubin), plan)
@@ -466,8 +269,8 @@ def document(outcomes: list[Outcome], options: argparse.Namespace) -> dict[str, 
     }
 
 
-def main() -> int:
-    """Exit status 0 when every case ran."""
+def arguments() -> argparse.Namespace:
+    """What the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--families", default="")
@@ -479,31 +282,42 @@ def main() -> int:
     parser.add_argument("--tf32", action="store_true", help="torch may use TF32, and so do we")
     parser.add_argument("--jobs", type=int, default=14)
     parser.add_argument("--name", default="sketch_cuda", help="of the file in FOLDER")
-    options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="sketch-cuda-"))
-    names, sizes = set(filter(None, options.families.split(","))), options.sizes.split(",")
-    chosen = [
+    return parser.parse_args()
+
+
+def chosen(options: argparse.Namespace) -> tuple[list[Subject], list[Subject]]:
+    """The subjects to time, and the small ones that are only checked."""
+    names = set(filter(None, options.families.split(",")))
+    if options.products:
+        return [p for p in product_subjects() if not names or p.name in names], []
+    sizes = options.sizes.split(",")
+    timed = [
         subject_of(c)
         for c in cases("cuda")
         if c.size in sizes and (not names or c.family.name in names)
     ]
+    small = [p for p in probes() if not options.no_probes and (not names or p.name in names)]
+    return timed, small
+
+
+def main() -> int:
+    """Exit status 0 when every case ran."""
+    options = arguments()
+    options.out.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="sketch-cuda-"))
     torch.backends.cudnn.allow_tf32 = options.tf32
     torch.set_float32_matmul_precision("high" if options.tf32 else "highest")
-    if options.products:
-        chosen = [p for p in product_subjects() if not names or p.name in names]
-        options.no_probes = True
-    small = [p for p in probes() if not options.no_probes and (not names or p.name in names)]
+    timed, small = chosen(options)
     started = time.monotonic()
     outcomes = []
     with ProcessPoolExecutor(options.jobs) as pool, torch.no_grad():
         futures = {
             s.name: pool.submit(_build_named, s.name, folder, options.most, options.tf32)
-            for s in (*chosen, *small)
+            for s in (*timed, *small)
         }
         timer = Timer(torch.zeros(64 << 20, device="cuda"))
         print(f"{'case':28}{'eager':>9}{'inductor':>9}{'best':>9}{'first':>9}")
-        for case in chosen:
+        for case in timed:
             outcome = run_case(case, futures[case.name].result(), timer, options.rounds)
             outcomes.append(outcome)
             print("\n".join(filter(None, [line(outcome), complaint(outcome)])), flush=True)

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks import cases, products, rewrites, sketch_cuda
+from benchmarks import cases, products, rewrites
+from benchmarks.sketch_cuda_subjects import probes
 from benchmarks.tracing import PRACTICE, Make, task_of
 
 TARGETS = ("cuda", "cpu")
@@ -88,7 +89,7 @@ def _others() -> dict[str, Make]:
             found[name] = _maker(case.family.function, functools.partial(_drawn, case.shapes))
     for product in products.products():
         found[f"products/{product.name}"] = _maker(product.function, product.make)
-    for probe in sketch_cuda.probes():
+    for probe in probes():
         found[f"probes/{probe.name}"] = _maker(probe.function, probe.make)
     return found
 

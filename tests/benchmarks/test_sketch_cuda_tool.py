@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.products import convolution
-from benchmarks.sketch_cuda import Subject, build
+from benchmarks.sketch_cuda_build import build
+from benchmarks.sketch_cuda_subjects import Subject
 from sandbox.compile.toolchain import Missing, find_cuda
 from sandbox.plan.plan import Plan
 
