@@ -22,7 +22,7 @@ from cuda_agent_backend.agent.skill.example import example_files
 from cuda_agent_backend.agent.skill.template import plan_template
 from cuda_agent_backend.agent.task_source import task_source
 from cuda_agent_backend.agent.tools.judge_protocol import Bench
-from cuda_agent_backend.agent.tools.kernel_tools import LANGUAGES
+from cuda_agent_backend.agent.tools.languages import LANGUAGES
 from cuda_agent_backend.agent.tools.shell import Shell
 from cuda_agent_backend.agent.tools.toolbox import Toolbox
 from cuda_agent_backend.agent.workspace.folder import Workspace

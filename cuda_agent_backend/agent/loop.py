@@ -26,8 +26,8 @@ from cuda_agent_backend.agent.protocol import (
     tool_message,
 )
 from cuda_agent_backend.agent.tools.kernel_specs import COMPILING
-from cuda_agent_backend.agent.tools.kernel_tools import WORTH_SUBMITTING
 from cuda_agent_backend.agent.tools.toolbox import Toolbox
+from cuda_agent_backend.agent.tools.workbench import WORTH_SUBMITTING
 from cuda_agent_backend.agent.trajectories.events import (
     Acted,
     Answered,

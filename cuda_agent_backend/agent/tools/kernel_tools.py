@@ -1,14 +1,13 @@
-"""The tools that make candidates and try them: what they ask of the judge, and what an episode has brought so far."""
+"""The tools that make candidates and try them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, cast, get_args
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, cast
 
 from cuda_agent_backend.agent.memory.offer import offers
-from cuda_agent_backend.agent.memory.recall import Neighbour
 from cuda_agent_backend.agent.observation import (
     compile_errors,
     cut,
@@ -17,7 +16,6 @@ from cuda_agent_backend.agent.observation import (
     speed_of,
 )
 from cuda_agent_backend.agent.protocol import BadArguments
-from cuda_agent_backend.agent.tools.judge_protocol import Bench
 from cuda_agent_backend.agent.tools.kernel_specs import (
     COMPILE,
     INSPECT,
@@ -27,48 +25,28 @@ from cuda_agent_backend.agent.tools.kernel_specs import (
     SUBMIT,
     VERIFY,
 )
+from cuda_agent_backend.agent.tools.languages import language_of
 from cuda_agent_backend.agent.tools.outcomes import describe, output_names
 from cuda_agent_backend.agent.tools.tool import Answer, Tool, failed
-from cuda_agent_backend.agent.workspace.folder import BASELINES, Refusal, Workspace
+from cuda_agent_backend.agent.tools.workbench import Workbench
+from cuda_agent_backend.agent.workspace.folder import BASELINES, Refusal
 from cuda_agent_backend.codegen.api import analyse, generate, schedules
 from cuda_agent_backend.codegen.covered_task import Analysis
-from cuda_agent_backend.codegen.ir.device import CpuFacts, DeviceFacts
+from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.failure import NotCovered
 from cuda_agent_backend.codegen.ir.schedule import Schedule
-from cuda_agent_backend.codegen.multiply_precision import as_coarse, products_of
 from cuda_agent_backend.codegen.schedule_space import space_of
 from sandbox.compile.disassembly import Inspection
-from sandbox.plan.candidate import Candidate, Language
+from sandbox.plan.candidate import Candidate
 from sandbox.plan.plan import Plan, PlanError
-from sandbox.task.task import Task
-from sandbox.verdict import Baselines, Verdict
+from sandbox.verdict import Baselines
 
-WORTH_SUBMITTING = 1.04
-"""A quick profile's median below this is not worth a full judgement, whose lower bound must exceed 1.05."""
 WORTH_CHECKING = 1.0
 """What is slower than the faster baseline, or than the best so far, is timed only: checking takes longer than that."""
-SOUND = ("wins", "too_slow", "noisy")
-"""Verdicts after which a candidate's speed is still something to compare with."""
-LANGUAGES = {".cu": "cuda", ".cpp": "c++", ".cc": "c++", ".py": "triton"}
-"""By the suffix of a source."""
 
 
-@dataclass
-class KernelWork:
-    """One task, its bench, and what the episode has brought. Methods with a leading underscore are tools."""
-
-    task: Task
-    bench: Bench
-    facts: DeviceFacts | CpuFacts | None = None
-    workspace: Workspace | None = None
-    neighbours: Sequence[Neighbour] = ()
-    candidates: dict[str, Candidate] = field(default_factory=dict)
-    verdicts: dict[str, Verdict] = field(default_factory=dict)
-    profiles: dict[str, float] = field(default_factory=dict)
-    finished: str | None = None
-    baselines: Baselines | None = None
-    built: dict[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
-    """By candidate what compiling told of its kernels."""
+class KernelWork(Workbench):
+    """The tools that make candidates and try them. Methods with a leading underscore are tools."""
 
     def __post_init__(self) -> None:
         self.analysis: Analysis | NotCovered = analyse(self.task)
@@ -85,27 +63,6 @@ class KernelWork:
             Tool(PROFILE, self._profile),
             Tool(SUBMIT, self._submit),
         ]
-
-    def best(self) -> tuple[Candidate, Verdict] | None:
-        """The winning candidate with the largest proven speed-up."""
-        won = [
-            (v.speed.speedup.low if v.speed else 0.0, n) for n, v in self.verdicts.items() if v.wins
-        ]
-        if not won:
-            return None
-        name = max(won)[1]
-        return self.candidates[name], self.verdicts[name]
-
-    def promising(self) -> dict[str, float]:
-        """Profiled speed-ups of what no verdict speaks against: it was not wrong itself, nor are its products as coarse
-        as those of what was wrong."""
-        refused = {name for name, verdict in self.verdicts.items() if verdict.status not in SOUND}
-        products = {name: _products(made) for name, made in self.candidates.items()}
-        for wrong in [name for name in refused if self.verdicts[name].status == "wrong"]:
-            refused |= as_coarse(products, products[wrong])
-        return {name: speed for name, speed in self.profiles.items() if name not in refused}
-
-    # --- tools ---
 
     def _look(self) -> Answer:
         result = self.bench.baselines(self.task)
@@ -126,8 +83,10 @@ class KernelWork:
         }
 
     def note_baselines(self, found: Baselines) -> Answer:
-        """Keep the baselines, and have them in the workspace; what of them is answered, with a remark where there is no
-        place for the file."""
+        """Keep the baselines, also as a file of the workspace; the answer about them.
+
+        Where the file cannot be written, the answer has a remark.
+        """
         self.baselines = found
         answer: Answer = {
             "ok": True,
@@ -149,11 +108,10 @@ class KernelWork:
     def _fits(self, schedule: Schedule) -> bool:
         """Whether a sketch of this task takes the schedule."""
         assert not isinstance(self.analysis, NotCovered)
-        facts = self.facts if isinstance(self.facts, DeviceFacts) else None
-        try:
-            return isinstance(generate(self.analysis, schedule, facts), Candidate)
-        except (ValueError, KeyError):
-            return False
+        return isinstance(generate(self.analysis, schedule, self._gpu_facts()), Candidate)
+
+    def _gpu_facts(self) -> DeviceFacts | None:
+        return self.facts if isinstance(self.facts, DeviceFacts) else None
 
     def _ceilings(self) -> dict[str, Any]:
         """What the machine was measured to do; timing the baselines has measured it."""
@@ -165,18 +123,16 @@ class KernelWork:
             return failed(f"no sketch covers this task: {self.analysis.reason}")
         try:
             parsed = Schedule.from_json(json.dumps(schedule))
-            made = generate(
-                self.analysis, parsed, self.facts if isinstance(self.facts, DeviceFacts) else None
-            )
-        except (ValueError, KeyError) as error:
+        except ValueError as error:
             return failed(f"schedule does not fit: {error}")
+        made = generate(self.analysis, parsed, self._gpu_facts())
         if isinstance(made, NotCovered):
             return failed(made.reason)
         return self._add(made, "the sketch")
 
     def _compile(self, source: str, plan: str) -> Answer:
         assert self.workspace is not None
-        language = _language(source, self.task.target)
+        language = language_of(source, self.task.target)
         texts = [self.workspace.text_of(path) for path in (source, plan)]
         for path, found in zip((source, plan), texts, strict=True):
             if isinstance(found, Refusal):
@@ -258,25 +214,6 @@ class KernelWork:
         if verdict.accuracy is not None and not verdict.accuracy.passes:
             answer["outputs"] = errors_of(verdict.accuracy, output_names(made))
         return answer
-
-
-def _products(candidate: Candidate) -> int:
-    """Of a sketch's, which its schedule says; 0 for what somebody wrote."""
-    try:
-        return products_of(Schedule.from_json(candidate.label))
-    except ValueError:
-        return 0
-
-
-def _language(source: str, target: str) -> Language:
-    """The language of a source file. Raises BadArguments where there is none for the target."""
-    suffix = source[source.rfind(".") :] if "." in source else ""
-    wanted = [s for s, of in LANGUAGES.items() if (of == "c++") == (target == "cpu")]
-    if suffix not in wanted:
-        raise BadArguments(f"{source!r}: a source for {target} ends in {' or '.join(wanted)}")
-    if LANGUAGES[suffix] not in get_args(Language):
-        raise BadArguments(f"{source!r}: {LANGUAGES[suffix]} sources cannot be compiled here")
-    return cast(Language, LANGUAGES[suffix])
 
 
 def _pretty(value: Any) -> str:

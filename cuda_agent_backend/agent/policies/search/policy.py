@@ -20,7 +20,7 @@ from typing import Any
 from cuda_agent_backend.agent.policies.rebuild import decide_again
 from cuda_agent_backend.agent.policies.search.tuner import LEAST_GAIN, Tuner
 from cuda_agent_backend.agent.protocol import Message, Schema, ToolCall, Turn
-from cuda_agent_backend.agent.tools.kernel_tools import WORTH_SUBMITTING
+from cuda_agent_backend.agent.tools.workbench import WORTH_SUBMITTING
 from cuda_agent_backend.codegen.schedule_space import MOST
 from sandbox.timing.roofline import NEAR
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from itertools import islice
 from types import TracebackType
 from typing import Any
@@ -84,15 +83,11 @@ class PrefetchingBench:
 
 
 def proposals(task: Task) -> Iterator[Candidate]:
-    """The candidates of a task's sketch for this machine, best guess first; none where no sketch covers it.
-
-    What goes wrong with one comes up again, and is told, when it is asked for.
-    """
+    """The candidates of a task's sketch for this machine, best guess first; none where no sketch covers it."""
     form = analyse(task)
     if isinstance(form, NotCovered):
         return
     for schedule in schedules(form):
-        with suppress(ValueError, KeyError):
-            made = generate(form, schedule)
-            if isinstance(made, Candidate):
-                yield made
+        made = generate(form, schedule)
+        if isinstance(made, Candidate):
+            yield made
