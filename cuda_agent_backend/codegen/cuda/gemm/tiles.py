@@ -55,8 +55,8 @@ class Tiles:
     tile_m: int = integer("rows of results of a block's tile")
     tile_n: int = integer("columns of it")
     depth: int = integer("terms that are copied to shared memory at a time")
-    warp_m: int = integer("rows of results of a warp")
-    warp_n: int = integer("columns of them")
+    warp_m: int = integer("rows of results of a warp", least=0)
+    warp_n: int = integer("columns of them", least=0)
     stages: int = integer("pieces of `depth` terms under way", least=2)
     run: int = integer(
         "terms, a multiple or a part of `depth`, after which sums move on to others, as the tensor core cuts off what "

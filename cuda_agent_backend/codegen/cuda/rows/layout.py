@@ -78,8 +78,9 @@ class Layout:
     )
     wide: bool = False
     pairs: bool = False
-    square: int = switch(
+    square: int = integer(
         "1 where a thread has as many neighbours along the row at once as it has rows (lanes outer)",
+        least=0,
         default=0,
         fixed=True,
     )
