@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from cuda_agent_backend.tools.model_oracle import Widened, in_float64, tensors
-from sandbox.accuracy.compare import compare
 from sandbox.accuracy.report import AccuracyReport
+from sandbox.accuracy.rule import compare
 
 Compile = Callable[[nn.Module], Callable[..., object]]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from sandbox.accuracy.compare import Nearby, compare
+from sandbox.accuracy.rule import Nearby, compare
 
 MORE_DIFFERENT = 1e-4
 """The part of integers and booleans that may differ beyond what is allowed for rounding."""

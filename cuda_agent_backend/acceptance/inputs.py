@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from cuda_agent_backend.runtime.tensor_files import are_of, load
-from sandbox.accuracy.bounds import input_bounds, recurrent_weights
+from sandbox.accuracy.input_bounds import input_bounds, recurrent_weights
 from sandbox.accuracy.inputs import lay_together, make_inputs
 from sandbox.accuracy.perturb_inputs import flat_storage, on_device
 from sandbox.graph.operators import device_of

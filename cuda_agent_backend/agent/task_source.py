@@ -6,7 +6,7 @@ import operator
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from sandbox.accuracy.bounds import input_bounds
+from sandbox.accuracy.input_bounds import input_bounds
 from sandbox.graph.build import build_graph
 from sandbox.task.specs import TensorSpec, contiguous_stride
 from sandbox.task.task import Task

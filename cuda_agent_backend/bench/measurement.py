@@ -20,9 +20,9 @@ from cuda_agent_backend.partition.report import HIT
 from cuda_agent_backend.runtime.clocks import Clock, Samples, clock_of, sample_rounds
 from cuda_agent_backend.runtime.inductor_timing import compiling
 from cuda_agent_backend.tools.model_oracle import oracle, tensors
-from sandbox.accuracy.compare import Nearby, compare
 from sandbox.accuracy.nearby import several
 from sandbox.accuracy.report import AccuracyReport
+from sandbox.accuracy.rule import Nearby, compare
 from sandbox.timing.decision import INTERIM_CONFIDENCE, control, interval, ratios
 from sandbox.timing.roofline import operations_of
 
@@ -150,7 +150,7 @@ def check(task: BuiltTask, calls: Mapping[str, Call], inputs: Sequence[Any]) -> 
 def _nearby(
     task: BuiltTask, eager: Call, inputs: Sequence[Any]
 ) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
-    """See `sandbox.accuracy.compare.Nearby`."""
+    """See `sandbox.accuracy.rule.Nearby`."""
     for values in several([x for x in inputs if isinstance(x, Tensor)]):
         left = iter(values)
         near = [next(left) if isinstance(x, Tensor) else x for x in inputs]

@@ -14,8 +14,8 @@ from cuda_agent_backend.partition.report import HIT, GraphReport
 from cuda_agent_backend.runtime.clocks import paired_samples
 from cuda_agent_backend.tools.explain import explain
 from cuda_agent_backend.tools.model_oracle import device_of, oracle, tensors
-from sandbox.accuracy.compare import compare
 from sandbox.accuracy.report import AccuracyReport
+from sandbox.accuracy.rule import compare
 from sandbox.timing.decision import Control, Interval, control, interval, ratios
 
 

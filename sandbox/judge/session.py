@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from sandbox.accuracy.bounds import input_bounds
-from sandbox.accuracy.compare import Nearby
+from sandbox.accuracy.input_bounds import input_bounds
 from sandbox.accuracy.nearby import several, while_there_is_room
 from sandbox.accuracy.reference import Reference, run_reference
+from sandbox.accuracy.rule import Nearby
 from sandbox.compile.candidate import is_untrusted_host_code
 from sandbox.failures import CompileFailed, Failed, Refused
 from sandbox.graph.build import build_graph

@@ -16,8 +16,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sandbox.accuracy.compare import Draw, compare_draws
 from sandbox.accuracy.fingerprint import fingerprints
+from sandbox.accuracy.rule import Draw, compare_draws
 from sandbox.failures import Failed
 from sandbox.judge.input_sets import InputSet, Moment
 from sandbox.judge.session import Session

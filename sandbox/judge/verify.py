@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from sandbox.accuracy.compare import Draw, compare_draws
 from sandbox.accuracy.inputs import BEYOND, DISTRIBUTIONS
 from sandbox.accuracy.reference import Reference, draws_per_distribution
 from sandbox.accuracy.report import AccuracyReport
+from sandbox.accuracy.rule import Draw, compare_draws
 from sandbox.failures import Failed
 from sandbox.judge.input_sets import InputSet, Source
 from sandbox.judge.session import CANDIDATE, Session

@@ -10,7 +10,7 @@ import torch
 from agent_tasks import FUNCTIONS, samples
 
 from cuda_agent_backend.agent.task_source import task_source
-from sandbox.accuracy.bounds import input_bounds
+from sandbox.accuracy.input_bounds import input_bounds
 from sandbox.accuracy.oracle import run_eager
 from sandbox.graph.build import build_graph
 from sandbox.task.specs import TensorSpec

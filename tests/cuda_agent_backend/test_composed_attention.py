@@ -29,8 +29,8 @@ from cuda_agent_backend.graph.canonical import Canonical, canonical
 from cuda_agent_backend.graph.strides import moved, reshaped, shared, single, steps_of
 from cuda_agent_backend.partition.region import Region
 from cuda_agent_backend.partition.regions import partition
-from sandbox.accuracy.compare import compare
 from sandbox.accuracy.oracle import run_oracle
+from sandbox.accuracy.rule import compare
 from sandbox.compile.candidate import compile_candidate
 from sandbox.compile.disassembly import count_instructions, find_disassembler
 from sandbox.compile.outcome import Compiled

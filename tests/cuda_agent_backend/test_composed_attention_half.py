@@ -26,7 +26,7 @@ from cuda_agent_backend.codegen.api import generate
 from cuda_agent_backend.codegen.cuda.attention.half.writer import CudaHalfAttention
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.schedule import Schedule
-from sandbox.accuracy.compare import compare
+from sandbox.accuracy.rule import compare
 from sandbox.compile.candidate import compile_candidate
 from sandbox.compile.outcome import Compiled
 from sandbox.compile.toolchain import Missing, find_cuda

@@ -29,8 +29,8 @@ from cuda_agent_backend.operators.back_to_back import back_to_back_of
 from cuda_agent_backend.partition.region import Region
 from cuda_agent_backend.partition.regions import partition
 from cuda_agent_backend.rewrite.vanishing import vanishes
-from sandbox.accuracy.compare import compare
 from sandbox.accuracy.oracle import run_oracle
+from sandbox.accuracy.rule import compare
 from sandbox.compile.candidate import compile_candidate
 from sandbox.compile.outcome import Compiled
 from sandbox.compile.toolchain import Missing, find_cuda

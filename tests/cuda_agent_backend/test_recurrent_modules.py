@@ -30,7 +30,7 @@ from cuda_agent_backend.runtime import kernels
 from cuda_agent_backend.runtime.replayable import may_replay
 from cuda_agent_backend.tools.capture import capture
 from cuda_agent_backend.tools.explain import explain
-from sandbox.accuracy.bounds import input_bounds
+from sandbox.accuracy.input_bounds import input_bounds
 from sandbox.accuracy.inputs import make_inputs
 from sandbox.graph.recurrent_ops import operator_of
 from sandbox.plan.candidate import Candidate

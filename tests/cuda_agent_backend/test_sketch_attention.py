@@ -15,9 +15,9 @@ from cuda_agent_backend.codegen.cpu.attention import CpuAttention
 from cuda_agent_backend.codegen.ir.failure import NotCovered
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from sandbox import launcher
-from sandbox.accuracy.compare import compare
 from sandbox.accuracy.inputs import make_inputs
 from sandbox.accuracy.oracle import run_eager, run_oracle
+from sandbox.accuracy.rule import compare
 from sandbox.compile.candidate import Compiled, compile_candidate
 from sandbox.graph.build import build_graph
 from sandbox.plan.candidate import Candidate

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from cuda_agent_backend.codegen import api
 from cuda_agent_backend.graph.gathers import Cover, overlap_add
-from sandbox.accuracy.bounds import input_bounds
+from sandbox.accuracy.input_bounds import input_bounds
 from sandbox.graph.build import build_graph
 from sandbox.plan.candidate import Candidate
 from sandbox.timing.roofline import floor_bytes

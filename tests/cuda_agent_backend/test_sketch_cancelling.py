@@ -14,9 +14,9 @@ from torch import Tensor
 from cuda_agent_backend.codegen.analysis.cancellation import WIDE_SUM, mark_cancelling
 from cuda_agent_backend.codegen.cuda import generate as cuda
 from cuda_agent_backend.codegen.ir.schedule import Parameter, Schedule
-from sandbox.accuracy.compare import compare
 from sandbox.accuracy.inputs import make_inputs
 from sandbox.accuracy.oracle import run_eager, run_oracle
+from sandbox.accuracy.rule import compare
 from sandbox.compile.candidate import compile_candidate
 from sandbox.compile.outcome import Compiled
 from sandbox.compile.toolchain import Missing, find_cuda

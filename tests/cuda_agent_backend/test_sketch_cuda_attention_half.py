@@ -19,8 +19,8 @@ from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.failure import NotCovered
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from cuda_agent_backend.graph.canonical import Canonical, canonical
-from sandbox.accuracy.compare import Draw, compare, compare_draws
 from sandbox.accuracy.oracle import run_oracle
+from sandbox.accuracy.rule import Draw, compare, compare_draws
 from sandbox.compile.candidate import compile_candidate
 from sandbox.compile.outcome import Compiled
 from sandbox.compile.toolchain import Missing, find_cuda

@@ -18,7 +18,7 @@ from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.failure import NotCovered
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from cuda_agent_backend.codegen.schedule_space import space_of
-from sandbox.accuracy.compare import compare
+from sandbox.accuracy.rule import compare
 from sandbox.compile.candidate import compile_candidate
 from sandbox.compile.outcome import Compiled
 from sandbox.compile.toolchain import Missing, find_cuda

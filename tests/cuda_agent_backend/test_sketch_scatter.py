@@ -19,7 +19,7 @@ from torch import Tensor
 from cuda_agent_backend.codegen import api
 from cuda_agent_backend.codegen.cuda.scatter.writer import CudaScatter
 from cuda_agent_backend.operators.kinds import Kind, kind_of
-from sandbox.accuracy.bounds import input_bounds
+from sandbox.accuracy.input_bounds import input_bounds
 from sandbox.compile.candidate import Compiled, compile_candidate
 from sandbox.compile.toolchain import Missing, find_cuda
 from sandbox.graph.build import build_graph

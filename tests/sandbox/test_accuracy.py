@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from sandbox.accuracy import size_groups
-from sandbox.accuracy.compare import Draw, Nearby, compare, compare_draws
 from sandbox.accuracy.metadata import check_metadata
 from sandbox.accuracy.nearby import moved, several, while_there_is_room
+from sandbox.accuracy.rule import Draw, Nearby, compare, compare_draws
 from sandbox.accuracy.size_groups import raise_tops
 from sandbox.task.specs import TensorSpec
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 import pytest
 import torch
 
-from sandbox.accuracy.compare import Draw, compare_draws
 from sandbox.accuracy.finiteness import most
 from sandbox.accuracy.nearby import several
+from sandbox.accuracy.rule import Draw, compare_draws
 
 ROWS, LENGTH = 1 << 16, 48
 NAN = float("nan")

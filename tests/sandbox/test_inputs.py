@@ -8,7 +8,7 @@ import pytest
 import torch
 from judge_kit import spec
 
-from sandbox.accuracy.bounds import input_bounds
+from sandbox.accuracy.input_bounds import input_bounds
 from sandbox.accuracy.inputs import BEYOND, DISTRIBUTIONS, NOT_NEGATIVE, make_inputs
 from sandbox.judge.input_sets import _restrided
 from sandbox.task.specs import TensorSpec

@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
-from sandbox.accuracy import compare as compare_module
-from sandbox.accuracy.compare import compare
+from sandbox.accuracy import rule as compare_module
 from sandbox.accuracy.misses import SHOWN, Place, misses
+from sandbox.accuracy.rule import compare
 
 
 def drawn() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

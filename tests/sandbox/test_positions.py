@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sandbox.accuracy.compare import compare
 from sandbox.accuracy.positions import ExtremumCheck, OrderCheck
+from sandbox.accuracy.rule import compare
 
 NAN = float("nan")
 

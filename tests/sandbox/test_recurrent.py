@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sandbox.accuracy.bounds import input_bounds, recurrent_weights
+from sandbox.accuracy.input_bounds import input_bounds, recurrent_weights
 from sandbox.accuracy.inputs import (
     DISTRIBUTIONS,
     NOT_NEGATIVE,

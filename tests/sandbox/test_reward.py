@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sandbox.accuracy.compare import compare
+from sandbox.accuracy.rule import compare
 from sandbox.failures import Crashed, Failed, Noisy
 from sandbox.judge.race import Race, Timed
 from sandbox.judge.rounds import Contestant, Record

@@ -10,9 +10,9 @@ from typing import Any, cast
 import pytest
 import torch
 
-from sandbox.accuracy.compare import Nearby
 from sandbox.accuracy.fingerprint import fingerprints
 from sandbox.accuracy.reference import Reference
+from sandbox.accuracy.rule import Nearby
 from sandbox.failures import Crashed, Failed
 from sandbox.judge import spot_check as spotcheck
 from sandbox.judge.input_sets import InputSet, Moment
