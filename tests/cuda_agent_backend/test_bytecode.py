@@ -72,7 +72,7 @@ def test_workers_are_forked_from_what_was_imported_by_it(
     finally:
         worker.stop()
         server.stop()
-    assert list(folder.rglob("workerloop.*.pyc"))
+    assert list(folder.rglob("loop.*.pyc"))
     assert not list((tmp_path / "worker").rglob("*.pyc"))
 
 

@@ -216,7 +216,7 @@ def test_where_nothing_can_be_aligned_a_schedule_that_asks_for_it_is_unsupported
 
 def test_aligned_is_zero_or_one() -> None:
     it = sample(lambda a, b: a @ b, randn(61, 71), randn(71, 53), target="cuda")
-    with pytest.raises(Unsupported, match="aligned: 2"):
+    with pytest.raises(Unsupported, match="aligned=2; it is one of 0, 1"):
         emitted(it, {**TILES, "aligned": 2})
 
 

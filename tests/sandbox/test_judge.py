@@ -221,7 +221,7 @@ def test_what_says_there_is_no_room_is_measured_again(
         assert isinstance(found, Baselines), found
         assert found.room > 1 and judge.ceilings().bytes_per_s == 1e15
         for _ in range(2):  # what the next one finds is nothing new, so it is the last
-            assert judge.ceilings(again=True).bytes_per_s == 1.001e15
+            assert judge.device.ceilings(again=True).bytes_per_s == 1.001e15
 
 
 def test_a_profile_has_pairs_against_the_faster_baseline(judge: Judge) -> None:
