@@ -14,9 +14,9 @@ from cuda_agent_backend.codegen.cpu import gemm as cpu_product
 from cuda_agent_backend.codegen.cpu.params import AttentionParams
 from cuda_agent_backend.codegen.cpu.writer import ENTRY, MAX_STACK_BYTES
 from cuda_agent_backend.codegen.ir.device import CpuFacts, DeviceFacts, cpu_facts
-from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.headers import header
-from cuda_agent_backend.codegen.ir.parameters import read
+from cuda_agent_backend.codegen.ir.parameters import require
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from sandbox.plan.plan import Buffer, Launch, Plan
 from sandbox.task.task import Task
@@ -54,9 +54,7 @@ class CpuAttention:
         Raises:
             Unsupported: the schedule does not fit, with the reason.
         """
-        chosen = read(AttentionParams, schedule.only())
-        if isinstance(chosen, NotCovered):
-            raise Unsupported(chosen.reason)
+        chosen = require(AttentionParams, schedule.only())
         rows, keys, width = chosen.rows, chosen.keys, chosen.width
         if width not in (8, 16) or ALIGNMENT % rows or rows % (2 * width):
             raise Unsupported(f"{rows} queries and {keys} keys at a time, {width} lanes")

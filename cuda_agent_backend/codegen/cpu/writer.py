@@ -14,10 +14,10 @@ from cuda_agent_backend.codegen.cpu.inner_lanes import InnerLanes
 from cuda_agent_backend.codegen.cpu.loop_nest import LoopNestWriter
 from cuda_agent_backend.codegen.cpu.outer_lanes import OuterLanes
 from cuda_agent_backend.codegen.cpu.params import LoopNestParams, ProductParams
-from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.headers import header
 from cuda_agent_backend.codegen.ir.kernel import Kernel, temporaries
-from cuda_agent_backend.codegen.ir.parameters import P, read
+from cuda_agent_backend.codegen.ir.parameters import P, require
 from cuda_agent_backend.codegen.ir.printer import STORAGE_TYPES
 from cuda_agent_backend.codegen.ir.program import Program
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
@@ -93,10 +93,7 @@ def _part(
 
 def _read(params: type[P], given: Mapping[str, Parameter]) -> P:
     """Raises Unsupported where the parameters of a schedule's kernel are not such."""
-    found = read(params, given)
-    if isinstance(found, NotCovered):
-        raise Unsupported(found.reason)
-    return found
+    return require(params, given)
 
 
 def _check_stack(kernel: Kernel, region: LoweredRegion, params: LoopNestParams) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cuda_agent_backend.codegen.ir.failure import NotCovered
+from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
 from cuda_agent_backend.codegen.ir.schedule import MAX_PARAMETER, Parameter
 
 if TYPE_CHECKING:
@@ -119,6 +119,14 @@ def read(params: type[P], given: Mapping[str, Parameter], **facts: Any) -> P | N
     if problem is not None:
         return problem
     return params(**facts, **{name: value for name, value in given.items() if name != SKETCH})
+
+
+def require(params: type[P], given: Mapping[str, Parameter], **facts: Any) -> P:
+    """As `read`, for what writes source. Raises Unsupported with the reason."""
+    found = read(params, given, **facts)
+    if isinstance(found, NotCovered):
+        raise Unsupported(found.reason)
+    return found
 
 
 def _is_needed(of: Field[Any]) -> bool:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cuda_agent_backend.codegen.ir.device import MAX_THREADS, DeviceFacts
-from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
-from cuda_agent_backend.codegen.ir.parameters import integer, read, switch
+from cuda_agent_backend.codegen.ir.failure import Unsupported
+from cuda_agent_backend.codegen.ir.parameters import integer, require, switch
 from cuda_agent_backend.codegen.ir.schedule import Parameter
 
 WGMMA_ROWS, WGMMA_COLUMNS, WGMMA_DEPTH = 64, (32, 64, 128), 32
@@ -238,7 +238,4 @@ class Tiles:
 
 def read_tiles(parameters: Mapping[str, Parameter]) -> Tiles:
     """Raises Unsupported where a parameter is missing or unknown, or has a value that cannot be."""
-    tiles = read(Tiles, parameters)
-    if isinstance(tiles, NotCovered):
-        raise Unsupported(tiles.reason)
-    return tiles
+    return require(Tiles, parameters)

@@ -20,9 +20,9 @@ from cuda_agent_backend.codegen.cuda.common.text import indented, kernel_lines
 from cuda_agent_backend.codegen.cuda.pointwise.stencil import tile_body, tile_loop
 from cuda_agent_backend.codegen.cuda.rows.program import read_once
 from cuda_agent_backend.codegen.ir.device import MAX_THREADS, DeviceFacts, ceildiv
-from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel
-from cuda_agent_backend.codegen.ir.parameters import integer, read, switch
+from cuda_agent_backend.codegen.ir.parameters import integer, require, switch
 from cuda_agent_backend.codegen.ir.region import LoweredRegion, Store
 from cuda_agent_backend.codegen.ir.schedule import Parameter
 from cuda_agent_backend.codegen.ir.ssa import Body
@@ -69,9 +69,7 @@ def map_dims(kernel: Kernel, p: Pass) -> tuple[Dim, ...]:
 
 
 def _read(parameters: Mapping[str, Parameter], dims: Sequence[Dim], loop: int | None) -> MapLayout:
-    layout = read(MapLayout, parameters)
-    if isinstance(layout, NotCovered):
-        raise Unsupported(layout.reason)
+    layout = require(MapLayout, parameters)
     line = dims[-1][1] if dims else 1
     most_rows = dims[loop][1] if loop is not None else 0
     if layout.rows > most_rows or line % layout.vector:

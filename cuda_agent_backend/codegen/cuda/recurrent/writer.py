@@ -22,9 +22,8 @@ from cuda_agent_backend.codegen.cuda.recurrent.schedules import (
     recurrent_schedules,
 )
 from cuda_agent_backend.codegen.ir.device import CpuFacts, DeviceFacts, ceildiv, gpu_facts
-from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
 from cuda_agent_backend.codegen.ir.headers import header
-from cuda_agent_backend.codegen.ir.parameters import read
+from cuda_agent_backend.codegen.ir.parameters import require
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from cuda_agent_backend.codegen.ir.value_types import WIDE
 from sandbox.plan.plan import Buffer, Launch, Plan, Scalar
@@ -56,9 +55,7 @@ class CudaRecurrent:
         Raises:
             Unsupported: the schedule does not fit, with the reason.
         """
-        blocks = read(RecurrentBlocks, schedule.only())
-        if isinstance(blocks, NotCovered):
-            raise Unsupported(blocks.reason)
+        blocks = require(RecurrentBlocks, schedule.only())
         blocks.check(self.form, gpu_facts(device))
         return _Writer(self.task, self.form, blocks).written()
 

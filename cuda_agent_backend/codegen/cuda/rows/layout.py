@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cuda_agent_backend.codegen.ir.device import MAX_THREADS, WARP, DeviceFacts, ceildiv
-from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
-from cuda_agent_backend.codegen.ir.parameters import integer, read, string, switch
+from cuda_agent_backend.codegen.ir.failure import Unsupported
+from cuda_agent_backend.codegen.ir.parameters import integer, require, string, switch
 from cuda_agent_backend.codegen.ir.schedule import Parameter
 
 
@@ -203,7 +203,4 @@ def read_layout(
 ) -> Layout:
     """The layout that schedule ``parameters`` describe. Raises Unsupported on unknown or malformed ones."""
     facts = {"points": points, "rows": rows, "ordered": ordered, "wide": wide}
-    layout = read(Layout, parameters, **facts)
-    if isinstance(layout, NotCovered):
-        raise Unsupported(layout.reason)
-    return layout
+    return require(Layout, parameters, **facts)

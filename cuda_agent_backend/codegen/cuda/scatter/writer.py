@@ -26,10 +26,10 @@ from cuda_agent_backend.codegen.ir.device import (
     ceildiv,
     gpu_facts,
 )
-from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.headers import header
 from cuda_agent_backend.codegen.ir.kernel import Nests
-from cuda_agent_backend.codegen.ir.parameters import read
+from cuda_agent_backend.codegen.ir.parameters import require
 from cuda_agent_backend.codegen.ir.printer import STORAGE_TYPES, half_types
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from sandbox.plan.plan import Buffer, Launch, Plan
@@ -84,9 +84,7 @@ class CudaScatter:
             Unsupported: the schedule does not fit, with the reason.
         """
         given = schedule.only()
-        params = read(ScatterParams, given)
-        if isinstance(params, NotCovered):
-            raise Unsupported(params.reason)
+        params = require(ScatterParams, given)
         names = {"shared": ("tile",), "global": ("vector", "test")}[params.scatter]
         if set(given) != {"scatter", "threads", "flight", *names}:
             raise Unsupported(f"parameters {sorted(given)} of a scatter")

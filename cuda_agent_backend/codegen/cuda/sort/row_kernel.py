@@ -10,9 +10,9 @@ import torch
 
 from cuda_agent_backend.codegen.cuda.sort.match import Rows, Sorting
 from cuda_agent_backend.codegen.ir.device import CpuFacts, DeviceFacts, ceildiv, gpu_facts
-from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.headers import header
-from cuda_agent_backend.codegen.ir.parameters import read
+from cuda_agent_backend.codegen.ir.parameters import require
 from cuda_agent_backend.codegen.ir.printer import STORAGE_TYPES, half_types
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from cuda_agent_backend.codegen.ir.value_types import WIDE
@@ -80,9 +80,7 @@ class CudaRows:
         Raises:
             Unsupported: the schedule does not fit, with the reason.
         """
-        block = read(self.block, schedule.only())
-        if isinstance(block, NotCovered):
-            raise Unsupported(block.reason)
+        block = require(self.block, schedule.only())
         block.check(self.form, gpu_facts(device))
         count = ceildiv(self.form.rows, block.across)
         if count > MAX_BLOCKS:

@@ -30,9 +30,9 @@ from cuda_agent_backend.codegen.cuda.transpose.match import (
 )
 from cuda_agent_backend.codegen.cuda.transpose.schedules import TransposeParams
 from cuda_agent_backend.codegen.ir.device import ceildiv
-from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.kernel import Kernel
-from cuda_agent_backend.codegen.ir.parameters import read
+from cuda_agent_backend.codegen.ir.parameters import require
 from cuda_agent_backend.codegen.ir.printer import STORAGE_TYPES, c_place
 from cuda_agent_backend.codegen.ir.region import LoweredRegion, Store
 from cuda_agent_backend.codegen.ir.schedule import Parameter
@@ -47,9 +47,7 @@ def emit_transpose(
     kernel: Kernel, region: LoweredRegion, parameters: Mapping[str, Parameter], name: str
 ) -> Emitted:
     """The kernel, called ``name``. Raises Unsupported where the schedule does not fit."""
-    given = read(TransposeParams, parameters)
-    if isinstance(given, NotCovered):
-        raise Unsupported(given.reason)
+    given = require(TransposeParams, parameters)
     found = transposition_of(kernel, given.joined == 1)
     if found is None:
         raise Unsupported(f"a transposing schedule {dict(parameters)} that does not fit the kernel")

@@ -29,8 +29,7 @@ from cuda_agent_backend.codegen.ir.device import (
     DeviceFacts,
     gpu_facts,
 )
-from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
-from cuda_agent_backend.codegen.ir.parameters import read
+from cuda_agent_backend.codegen.ir.parameters import require
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from sandbox.plan.plan import Plan
 from sandbox.task.task import Task
@@ -62,9 +61,7 @@ class CudaAttention:
         Raises:
             Unsupported: the schedule does not fit, with the reason.
         """
-        blocks = read(AttentionBlocks, schedule.only())
-        if isinstance(blocks, NotCovered):
-            raise Unsupported(blocks.reason)
+        blocks = require(AttentionBlocks, schedule.only())
         blocks.check(self.form.size, gpu_facts(device))
         check_output(self.form)
         bounds = f"{blocks.threads}, {blocks.resident}" if blocks.relay else f"{blocks.threads}"

@@ -27,8 +27,7 @@ from cuda_agent_backend.codegen.ir.device import (
     DeviceFacts,
     gpu_facts,
 )
-from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
-from cuda_agent_backend.codegen.ir.parameters import read
+from cuda_agent_backend.codegen.ir.parameters import require
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from sandbox.plan.plan import Plan
 from sandbox.task.task import Task
@@ -73,9 +72,7 @@ class CudaHalfAttention:
         Raises:
             Unsupported: the schedule does not fit, with the reason.
         """
-        blocks = read(HalfBlocks, schedule.only())
-        if isinstance(blocks, NotCovered):
-            raise Unsupported(blocks.reason)
+        blocks = require(HalfBlocks, schedule.only())
         blocks.check(self.form, gpu_facts(device))
         check_output(self.form)
         threads = blocks.threads

@@ -31,8 +31,8 @@ from cuda_agent_backend.codegen.cuda.attention.linear.schedules import (
 from cuda_agent_backend.codegen.cuda.common.parts import temporary
 from cuda_agent_backend.codegen.cuda.common.text import kernel_lines
 from cuda_agent_backend.codegen.ir.device import CpuFacts, DeviceFacts, ceildiv, gpu_facts
-from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
-from cuda_agent_backend.codegen.ir.parameters import read
+from cuda_agent_backend.codegen.ir.failure import Unsupported
+from cuda_agent_backend.codegen.ir.parameters import require
 from cuda_agent_backend.codegen.ir.printer import STORAGE_TYPES, half_types
 from cuda_agent_backend.codegen.ir.schedule import Schedule
 from cuda_agent_backend.codegen.ir.value_types import WIDE
@@ -75,9 +75,7 @@ class CudaLinearAttention:
         Raises:
             Unsupported: the schedule does not fit, with the reason.
         """
-        blocks = read(LinearBlocks, schedule.only())
-        if isinstance(blocks, NotCovered):
-            raise Unsupported(blocks.reason)
+        blocks = require(LinearBlocks, schedule.only())
         blocks.check_mixing(self.form, gpu_facts(device))
         text = [
             *half_types(getattr(torch, spec.dtype) for spec in self.task.inputs),

@@ -26,9 +26,8 @@ from cuda_agent_backend.codegen.cuda.common.parts import (
 from cuda_agent_backend.codegen.cuda.common.templates import filled
 from cuda_agent_backend.codegen.cuda.common.text import decompose, kernel_text
 from cuda_agent_backend.codegen.ir.device import ceildiv
-from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
 from cuda_agent_backend.codegen.ir.kernel import Kernel
-from cuda_agent_backend.codegen.ir.parameters import read
+from cuda_agent_backend.codegen.ir.parameters import require
 from cuda_agent_backend.codegen.ir.printer import c_index
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter
@@ -44,9 +43,7 @@ def emit_attention_pooling(
     found: PoolingMatch, region: LoweredRegion, parameters: Mapping[str, Parameter], name: str
 ) -> Emitted:
     """Both kernels, the first called ``name``. Raises Unsupported where the schedule does not fit."""
-    blocks = read(PoolingBlocks, parameters)
-    if isinstance(blocks, NotCovered):
-        raise Unsupported(blocks.reason)
+    blocks = require(PoolingBlocks, parameters)
     layout = TokenLayout(found, blocks)
     layout.check(region)
     return _PoolingWriter(found, region, blocks, layout, name).emit()

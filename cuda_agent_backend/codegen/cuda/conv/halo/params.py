@@ -13,9 +13,9 @@ from cuda_agent_backend.codegen.cuda.conv.halo.sizes import (
 )
 from cuda_agent_backend.codegen.cuda.gemm.tiles import Tiles
 from cuda_agent_backend.codegen.ir.device import MAX_THREADS, ceildiv
-from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.multiply_precision import EXACT
-from cuda_agent_backend.codegen.ir.parameters import integer, read, string
+from cuda_agent_backend.codegen.ir.parameters import integer, require, string
 from cuda_agent_backend.codegen.ir.schedule import Parameter
 
 
@@ -43,9 +43,7 @@ def read_box(parameters: Mapping[str, Parameter], halo: Halo) -> tuple[tuple[int
 
     Raises Unsupported where parameters are missing or unknown, or no sizes.
     """
-    given = read(BoxParams, parameters)
-    if isinstance(given, NotCovered):
-        raise Unsupported(given.reason)
+    given = require(BoxParams, parameters)
     box = _box_of(given.box, halo)
     tile_m = ceildiv(math.prod(box), given.warp_m) * given.warp_m
     tiles = Tiles(tile_m, given.tile_n, CHUNK, given.warp_m, given.warp_n, stages=2, run=CHUNK)

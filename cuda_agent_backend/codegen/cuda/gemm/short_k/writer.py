@@ -25,9 +25,9 @@ from cuda_agent_backend.codegen.cuda.common.text import decompose, indented
 from cuda_agent_backend.codegen.cuda.gemm.lines import find_lines, tail_lines
 from cuda_agent_backend.codegen.cuda.gemm.operands import Output, Side, output_of, side_of
 from cuda_agent_backend.codegen.ir.device import MAX_THREADS, WARP, DeviceFacts, ceildiv
-from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.kernel import Kernel
-from cuda_agent_backend.codegen.ir.parameters import integer, read
+from cuda_agent_backend.codegen.ir.parameters import integer, require
 from cuda_agent_backend.codegen.ir.printer import literal
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter
@@ -267,9 +267,7 @@ def emit_short(
     output = output_of(kernel, found)
     if not _covers(found, output):
         raise Unsupported("a sum of many terms, or of some that are not there")
-    layout = read(ShortLayout, parameters)
-    if isinstance(layout, NotCovered):
-        raise Unsupported(layout.reason)
+    layout = require(ShortLayout, parameters)
     layout.check()
     index = "int64_t" if needs_wide(region, kernel) else "int"
     writer = ShortKWriter(kernel, found, region, layout, output, index)

@@ -44,10 +44,10 @@ from cuda_agent_backend.codegen.cuda.gemm.skinny.schedules import (
 )
 from cuda_agent_backend.codegen.cuda.pointwise.tile_printer import Ranges
 from cuda_agent_backend.codegen.ir.device import DeviceFacts, ceildiv
-from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.indices import coefficient
 from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel
-from cuda_agent_backend.codegen.ir.parameters import read
+from cuda_agent_backend.codegen.ir.parameters import require
 from cuda_agent_backend.codegen.ir.printer import c_index
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter
@@ -362,9 +362,7 @@ def emit_skinny(
     shape = skinny_loops_of(found)
     if shape is None:
         raise Unsupported("no sum of products with few columns")
-    given = read(SkinnyParams, parameters)
-    if isinstance(given, NotCovered):
-        raise Unsupported(given.reason)
+    given = require(SkinnyParams, parameters)
     rows, threads = given.rows, given.threads
     if not fits_thread(shape, rows):
         raise Unsupported(f"{rows} rows for each of {threads} threads")

@@ -25,9 +25,9 @@ from cuda_agent_backend.codegen.cuda.common.parts import (
 )
 from cuda_agent_backend.codegen.cuda.common.text import block, decompose, indented
 from cuda_agent_backend.codegen.ir.device import MAX_THREADS, DeviceFacts, ceildiv
-from cuda_agent_backend.codegen.ir.failure import NotCovered, Unsupported
+from cuda_agent_backend.codegen.ir.failure import Unsupported
 from cuda_agent_backend.codegen.ir.kernel import Dim, Kernel
-from cuda_agent_backend.codegen.ir.parameters import integer, read
+from cuda_agent_backend.codegen.ir.parameters import integer, require
 from cuda_agent_backend.codegen.ir.printer import c_index, literal
 from cuda_agent_backend.codegen.ir.region import LoweredRegion
 from cuda_agent_backend.codegen.ir.schedule import Parameter
@@ -78,9 +78,7 @@ def small_schedules(found: GemmForm) -> list[dict[str, Parameter]]:
 
 
 def _read(parameters: Mapping[str, Parameter], found: GemmForm) -> SmallLayout:
-    layout = read(SmallLayout, parameters)
-    if isinstance(layout, NotCovered):
-        raise Unsupported(layout.reason)
+    layout = require(SmallLayout, parameters)
     if layout.rows * layout.columns > MOST_RESULTS:
         raise Unsupported("more results of a thread than there may be")
     if not is_small(found):
