@@ -16,14 +16,18 @@ from sandbox.task.specs import TensorSpec
 RECORD_LIMIT = 1 << 30
 """Bytes of real inputs kept per task, and per graph; one with more is verified and measured on drawn inputs only."""
 
+_PIECE = 1 << 22
+"""Elements that are copied and written at once, so that a large tensor is not in memory twice."""
+
 
 def record(folder: Path, values: Sequence[Any], specs: Sequence[TensorSpec] | None = None) -> str:
     """Write what a graph was called with into a new folder, and name it.
 
     "" where that cannot be: what is no plain tensor, more than `RECORD_LIMIT`, other tensors than specified, no room.
+    The values are only read: their memory, its flags and their versions stay as they are.
     """
     plain = (torch.Tensor, torch.nn.Parameter)
-    real = [x.detach() for x in values if type(x) in plain and x.layout is torch.strided]
+    real = [x.detach() for x in values if type(x) in plain and _is_there(x)]
     if len(real) < len(values) or sum(map(_bytes, real)) > RECORD_LIMIT:
         return ""
     if specs is not None and not are_of(real, specs):
@@ -40,8 +44,7 @@ def save(folder: Path, tensors: Sequence[torch.Tensor]) -> None:
     folder.mkdir(parents=True)
     described = []
     for number, tensor in enumerate(tensors):
-        flat = flat_storage(tensor.detach()).cpu().contiguous()
-        (folder / f"{number}.bin").write_bytes(flat.view(torch.uint8).numpy().tobytes())
+        _write(folder / f"{number}.bin", flat_storage(tensor.detach()))
         described.append(
             {
                 "dtype": str(tensor.dtype).removeprefix("torch."),
@@ -50,6 +53,18 @@ def save(folder: Path, tensors: Sequence[torch.Tensor]) -> None:
             }
         )
     (folder / "tensors.json").write_text(json.dumps(described))
+
+
+def _write(path: Path, line: torch.Tensor) -> None:
+    """Write the bytes of a tensor of one dimension, from copies.
+
+    Asked for its own bytes, a tensor would give them away: NumPy marks memory that it sees as never to be resized
+    again, and a copy-on-write tensor would make its copy.
+    """
+    with path.open("wb") as file:
+        for piece in line.split(_PIECE):
+            copy = torch.empty(piece.shape, dtype=piece.dtype, device="cpu").copy_(piece)
+            file.write(copy.view(torch.uint8).numpy().tobytes())
 
 
 def load(folder: Path) -> list[torch.Tensor]:
@@ -66,6 +81,14 @@ def load(folder: Path) -> list[torch.Tensor]:
 def are_of(tensors: Sequence[torch.Tensor], specs: Sequence[TensorSpec]) -> bool:
     """Whether the tensors have the dtypes, shapes and strides that are specified."""
     return [tensor_spec(tensor) for tensor in tensors] == list(specs)
+
+
+def _is_there(tensor: torch.Tensor) -> bool:
+    """Whether all its elements lie in memory: who shards parameters takes it away from them between their uses."""
+    if tensor.layout is not torch.strided:
+        return False
+    end = tensor.storage_offset() + tensor_spec(tensor).extent
+    return tensor.untyped_storage().nbytes() >= end * tensor.itemsize
 
 
 def _bytes(tensor: torch.Tensor) -> int:
