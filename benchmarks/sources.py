@@ -2,12 +2,13 @@
 changes, or that it changes nothing. Needs no GPU: ``sources.json``.
 
     python -m benchmarks.sources [--only SUBSTRINGS] [--sample N] [--json FILE] [--workers N] [--labels FILE]
-    python -m benchmarks.sources --check FILE [--only SUBSTRINGS] [--sample N]
+    python -m benchmarks.sources --check FILE [--only SUBSTRINGS] [--sample N] [--json FILE]
 
 The tasks are the practice set and the cases of other benchmarks, in float32 and half precision, some with gradients.
 Each goes the way of any model (see ``benchmarks.tracing``), and every schedule of every region is written out, for an
 H200 and for a processor with AVX-512, whatever machine this is. ``--check`` compares with a list that was written
-before, and says which schedules differ. Reasons why something has no source are counted, and never compared.
+before, and says which schedules differ; ``--json`` then keeps what was compared (``sources-check.json``). Reasons why
+something has no source are counted, and never compared.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import torch
 
 from benchmarks.sources_digest import REFUSED, Digested, Outcome, Way, digested
 from benchmarks.sources_subjects import LEFT_OUT, Subject, spread, subjects, tasks
+from benchmarks.store import Results
 
 FILE = Path(__file__).parent / "results" / "sources.json"
 INDUCTORS = "TORCHINDUCTOR_"
@@ -172,6 +174,16 @@ def _differences(where: str, old: Json, region: Digested) -> Iterator[str]:
             yield f"{where}{name}: {len(changed)} schedules differ in all"
 
 
+def keep_check(path: Path, found: Sequence[Outcome], faults: Sequence[str], seconds: float) -> None:
+    """Write what a comparison with a list found: the seconds of each entry, what there is, and what differs."""
+    summary = {**counts_of(found), "differences": len(faults), "seconds": round(seconds)}
+    samples = {
+        "seconds": {one.name: round(one.seconds, 1) for one in found},
+        "faults": {"all": list(faults)},
+    }
+    Results(path.stem, lambda _: summary, path.parent).write(samples)
+
+
 def _gone(listed: Json, wanted: Sequence[Subject], only: str) -> list[str]:
     """Entries of the list, as far as they were asked for, that there are no more."""
     there = {subject.name for subject in wanted}
@@ -222,13 +234,16 @@ def main() -> int:
         print("\n".join([f"{one.seconds:6.1f} s {one.name}", *new]), flush=True)
     if listed and not options.sample:
         faults += _gone(listed, wanted, options.only)
+    seconds = time.monotonic() - started
     target = options.json or (None if options.check or options.only or options.sample else FILE)
-    if target:
+    if listed and target:
+        keep_check(target, found, faults, seconds)
+    elif target:
         target.write_text(text_of(found), encoding="utf-8")
     if options.labels:
         options.labels.write_text(json.dumps(_labels(found), indent=1), encoding="utf-8")
     print("\n".join(["", *faults, f"{counts_of(found)}"]))
-    print(f"{len(faults)} differences or errors, {time.monotonic() - started:.0f} s")
+    print(f"{len(faults)} differences or errors, {seconds:.0f} s")
     return 1 if faults else 0
 
 
