@@ -7,6 +7,7 @@
 #   make test-vllm   a whole episode with vLLM's server for CPUs, in an environment of its own
 #   make check       format, lint, types, imports  make fmt        format and fix
 #   make docs        the site of docs/, into build/site; a link that leads nowhere is an error
+#   make conformance torch's operator database on forced kernels, into build/conformance
 #   make bench       every benchmark for this machine, into benchmarks/results/
 #   make exploits    the corpus of exploits and wrong kernels, three times
 #   make fuzz        fuzz what is parsed from outside, FUZZ_SECONDS for each parser
@@ -38,7 +39,7 @@ FUZZ_SECONDS ?= 60
 BENCH_TARGET ?= $(shell $(PY) -c 'import torch; print("cuda" if torch.cuda.is_available() else "cpu")')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-all test-gpu test-vllm check docs fmt bench exploits fuzz clean
+.PHONY: help setup demo test test-slow test-all test-gpu test-vllm check docs fmt bench conformance exploits fuzz clean
 .DELETE_ON_ERROR:
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -122,6 +123,9 @@ bench: $(SETUP)
 	$(PY) -m benchmarks.overhead --target $(BENCH_TARGET)
 	$(PY) -m benchmarks.matrix --target $(BENCH_TARGET)
 	$(PY) -m benchmarks.agent_service --target $(BENCH_TARGET)
+
+conformance: $(SETUP)
+	$(PY) -m benchmarks.conformance --target $(BENCH_TARGET)
 
 exploits: $(SETUP)
 	$(PY) -m benchmarks.exploits --target $(BENCH_TARGET)

@@ -6,7 +6,7 @@ import difflib
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,8 @@ class Options:
     prepack: what depends on weights alone is computed once, and redone when they change (see `prepack`).
     memory: whether a policy is told of kernels that won on tasks like its own.
     device_lock: a file by which processes that search on one device take turns on it; None where this one is alone.
+    force: for tests only, so many schedules of each task are compiled, and the first of them runs whatever its speed,
+    without search, race or acceptance, kept nowhere; 0 is off (see `hook.forced`).
     """
 
     cache_dir: Path
@@ -60,6 +62,7 @@ class Options:
     memory: bool = True
     progress: str = "auto"
     device_lock: Path | None = None
+    force: int = 0
     disable: bool = False
     inductor: Mapping[str, Any] = field(default_factory=dict)
 
@@ -107,11 +110,20 @@ def parse(
             theirs[_inductor_key(key)] = value
     ours.setdefault("cudagraphs", not _no_cudagraphs(mode, theirs))
     base = {f.name: getattr(settings, f.name) for f in fields(settings) if f.name != "logs"}
-    made = Options(**{**base, **ours}, inductor=theirs)
+    made = _forced(Options(**{**base, **ours}, inductor=theirs))
     spec = made.policy_spec
     if made.search != "cached" and (why := registry.missing(spec)):
         raise OptionError(why)
     return made
+
+
+def _forced(made: Options) -> Options:
+    """With `force`, nothing is searched, measured or too small."""
+    if not made.force:
+        return made
+    return replace(
+        made, search="cached", acceptance="trust", min_bytes=0, cudagraphs=False, prepack=False
+    )
 
 
 def set_globally() -> dict[str, Any]:
@@ -169,6 +181,7 @@ OURS: dict[str, tuple[Callable[[Any], bool], str, Callable[[Any], Any]]] = {
     "memory": (lambda v: isinstance(v, bool), "True or False", bool),
     "progress": (lambda v: v in ("auto", "on", "off"), "one of auto, on, off", str),
     "device_lock": (lambda v: isinstance(v, str | Path) and bool(str(v)), "a path", Path),
+    "force": (lambda v: type(v) is int and v >= 0, "a number of schedules, or 0", int),
 }
 """Our keys without their prefix: (is it valid, what is allowed in words, conversion)."""
 

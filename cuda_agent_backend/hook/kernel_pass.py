@@ -76,7 +76,10 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         self.later: WholeGraph | None = None
 
     def uuid(self) -> str | None:
-        """Names all that can change what the pass does to a graph; None if the user's own pass does not say."""
+        """Names all that can change what the pass does to a graph; None if the user's own pass does not say, or where
+        kernels are forced: then torch keeps nothing of the compilation."""
+        if self.options.force:
+            return None
         parts = [source_digest(), str(OP_ABI), self.kernels.fingerprint(), self.options.salt()]
         parts += [arch_of("cpu"), str(toolchain_of("cpu")), str(precision_flags())]
         if torch.version.cuda:

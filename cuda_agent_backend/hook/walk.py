@@ -18,6 +18,7 @@ from cuda_agent_backend.graph.canonical import graph_digest
 from cuda_agent_backend.graph.layouts import inductor_layouts
 from cuda_agent_backend.hook.accept import accept
 from cuda_agent_backend.hook.compilation import Compilation
+from cuda_agent_backend.hook.forced import force
 from cuda_agent_backend.hook.layouts import choose_layouts
 from cuda_agent_backend.hook.lookup import look_up
 from cuda_agent_backend.hook.reports import region_reports
@@ -70,7 +71,8 @@ def _from_regions(
     eagers = bool(layouts.get("eager_layouts"))
     name = whole_graph_digest(digest, compilation.options.plain_inductor, static_inputs, eagers)
     subject = Subject(graph, name, eagers, static_inputs)
-    candidates = look_up(regions, compilation)
+    forced = compilation.options.force
+    candidates = force(regions, forced) if forced else look_up(regions, compilation)
     found = search(candidates, subject, compilation)
     accepted = accept(found.candidates, subject, compilation, started)
     report = GraphReport(

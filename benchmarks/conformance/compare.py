@@ -1,0 +1,159 @@
+"""Is a forced graph's result right? By the judge's rule against eager and float64, then against Inductor.
+
+Where eager's own error is no yardstick (it takes another way than the graph that Inductor makes), Inductor's results
+are; and where eager and Inductor disagree by the same rule, nobody says what is right: that is unsettled, not wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sandbox.accuracy.report import AccuracyReport
+from sandbox.accuracy.rule import Draw, Nearby, compare_draws
+
+EQUAL, AS_INDUCTOR, UNSETTLED, WRONG = "equal", "as inductor", "unsettled", "wrong"
+FAR = 8.0
+"""A result this many times as far from eager as Inductor is takes no excuse from their disagreement."""
+
+
+@dataclass(frozen=True)
+class Values:
+    """What a call gave: outputs, then gradients, by name. changed: inputs that it wrote to."""
+
+    named: dict[str, Tensor]
+    changed: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is said of a result. reason: the first difference; ratio: its error over eager's."""
+
+    verdict: str
+    reason: str = ""
+    ratio: float = 0.0
+
+
+@dataclass(frozen=True)
+class Yardsticks:
+    """What a result is held against. wide: the same in float64. inductor: asked for once something differs from eager;
+    None where Inductor itself fails. nearby: eager and float64 on inputs moved by a rounding (see `sandbox.accuracy`).
+    """
+
+    eager: Values
+    wide: Values
+    inductor: Callable[[], Values | None]
+    nearby: Callable[[], Iterator[tuple[Values, Values]]] | None = None
+    beyond: bool = False
+
+
+def judge(found: Values, held: Yardsticks) -> Finding:
+    """Compare a result with eager's, and with Inductor's where it is not as eager's."""
+    first = _against(found, held.eager, held)
+    if not first.reason:
+        return Finding(EQUAL, ratio=first.ratio)
+    inductor = held.inductor()
+    if inductor is None:
+        return Finding(UNSETTLED, f"Inductor fails; {first.reason}", first.ratio)
+    second = _against(found, inductor, held)
+    if not second.reason:
+        return Finding(AS_INDUCTOR, first.reason, first.ratio)
+    disagree = _against(inductor, held.eager, held).reason
+    if disagree and _where_they_agree(found, held.eager, inductor):
+        return Finding(UNSETTLED, first.reason, first.ratio)
+    return Finding(WRONG, first.reason, first.ratio)
+
+
+@dataclass(frozen=True)
+class _Difference:
+    reason: str
+    ratio: float = 0.0
+
+
+def _against(found: Values, other: Values, held: Yardsticks) -> _Difference:
+    if found.named.keys() != other.named.keys():
+        return _Difference("other outputs or gradients")
+    if found.changed != other.changed:
+        return _Difference(f"wrote to inputs {found.changed} instead of {other.changed}")
+    names = list(found.named)
+    for name in names:
+        if reason := _form(found.named[name], other.named[name]):
+            return _Difference(f"{name}: {reason}")
+    real = [name for name in names if not found.named[name].is_complex()]
+    report = _report(real, found, other, held)
+    ratio = min(report.error_ratio, 1e9) if report.outputs else 0.0
+    for output in report.outputs:
+        if not output.passes:
+            more = (
+                f" ({output.misses.count} of {output.misses.elements} elements)"
+                if output.misses
+                else ""
+            )
+            return _Difference(f"{real[output.number]}: {output.reason}{more}", ratio)
+    return _Difference("", ratio)
+
+
+def _form(one: Tensor, other: Tensor) -> str:
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return f"{one.dtype}{list(one.shape)} instead of {other.dtype}{list(other.shape)}"
+    steps = zip(one.shape, one.stride(), other.stride(), strict=True)
+    if one.numel() and any(size > 1 and a != b for size, a, b in steps):
+        return f"strides {list(one.stride())} instead of {list(other.stride())}"
+    return ""
+
+
+def _report(names: Sequence[str], found: Values, other: Values, held: Yardsticks) -> AccuracyReport:
+    def of(values: Values) -> list[Tensor]:
+        return [values.named[name] for name in names]
+
+    def nearby() -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+        assert held.nearby is not None
+        for eager, wide in held.nearby():
+            yield of(eager), of(wide)
+
+    if not names:
+        return AccuracyReport(())
+    draw = Draw(of(found), of(other), of(held.wide), None, held.beyond)
+    asked: Nearby | None = nearby if held.nearby else None
+    return compare_draws([draw], asked)
+
+
+def alike(one: Values, other: Values) -> bool:
+    """Whether two runs gave the same but for rounding."""
+    return one.named.keys() == other.named.keys() and all(
+        x.shape == other.named[name].shape and bool(_near(other.named[name], x).all())
+        for name, x in one.named.items()
+    )
+
+
+def _where_they_agree(found: Values, eager: Values, inductor: Values) -> bool:
+    """Whether a result is theirs wherever eager and Inductor nearly agree."""
+    for name, own in found.named.items():
+        one, two = eager.named[name], inductor.named[name]
+        if _form(own, one) and not _form(two, one):
+            return False
+        if own.shape != one.shape or two.shape != one.shape:
+            continue
+        settled = torch.isclose(one, two, rtol=1e-3, atol=0.0, equal_nan=True)
+        wrong = settled & ~_near(own, one)
+        if own.dtype.is_floating_point:
+            apart = (one.double() - two.double()).abs()
+            wrong |= (own.double() - one.double()).abs() > FAR * apart + _noise(one)
+        if bool((wrong & ~_near(own, one)).any()):
+            return False
+    return True
+
+
+def _near(x: Tensor, wanted: Tensor) -> Tensor:
+    """Where two tensors are equal but for rounding, that of sums which cancel too."""
+    return torch.isclose(x, wanted, rtol=2e-2, atol=_noise(wanted), equal_nan=True)
+
+
+def _noise(x: Tensor) -> float:
+    """What rounding may make of a sum that cancels: a little of the largest number."""
+    if not x.dtype.is_floating_point or not x.numel():
+        return 0.0
+    return float(x.nan_to_num(0.0, 0.0, 0.0).abs().max()) * 16 * torch.finfo(x.dtype).eps

@@ -1,0 +1,198 @@
+"""Workers that may die: each has a batch of cases at a time. A case that kills one is named, and the rest goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+Say = Callable[[dict[str, Any]], None]
+OURS = "forced"
+"""What stages begin with in which code of ours runs."""
+START_S = 180.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How workers are run. environment: variables beside the process's own; case_s: seconds for one case."""
+
+    target: str
+    schedules: int
+    jobs: int
+    limit_s: float
+    case_s: float = 120.0
+    command: Sequence[str] = (sys.executable, "-m", "benchmarks.conformance.worker")
+    environments: Sequence[dict[str, str]] = ({},)
+
+
+@dataclass
+class _Batch:
+    names: list[str]
+    at: tuple[str, str] = ("", "start")
+    rows: int = 0
+
+
+@dataclass
+class Pool:
+    """Runs batches of cases, and hands rows out as they come, one at a time."""
+
+    settings: Settings
+    say: Say
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def run(self, batches: Iterable[Sequence[str]]) -> bool:
+        """All batches, or those that fit within the limit; whether all were run."""
+        waiting: queue.SimpleQueue[Sequence[str]] = queue.SimpleQueue()
+        for batch in batches:
+            waiting.put(batch)
+        ends = time.monotonic() + self.settings.limit_s
+        with tempfile.TemporaryDirectory(prefix="conformance-") as scratch:
+            threads = [
+                threading.Thread(target=self._work, args=(n, waiting, ends, Path(scratch)))
+                for n in range(self.settings.jobs)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        return waiting.empty() and time.monotonic() < ends
+
+    def _work(
+        self, number: int, waiting: queue.SimpleQueue[Sequence[str]], ends: float, scratch: Path
+    ) -> None:
+        worker: _Worker | None = None
+        try:
+            while time.monotonic() < ends:
+                try:
+                    batch = _Batch(list(waiting.get_nowait()))
+                except queue.Empty:
+                    return
+                while batch.names and time.monotonic() < ends:
+                    worker = worker or _Worker(self.settings, number, scratch / str(number))
+                    if not self._batch(worker, batch, ends):
+                        worker.end()
+                        worker = None
+        finally:
+            if worker:
+                worker.end()
+
+    def _batch(self, worker: _Worker, batch: _Batch, ends: float) -> bool:
+        """Rows of a batch; False where the worker is of no more use. What is done is taken off the batch."""
+        batch.at = ("", "start")
+        worker.ask(batch.names)
+        while True:
+            line = worker.line(min(ends, time.monotonic() + self._patience(batch)))
+            if isinstance(line, dict):
+                if "begins" in line:
+                    batch.at = tuple(line["begins"])
+                elif "row" in line:
+                    self._hand(line["row"], batch)
+                else:
+                    batch.names.clear()
+                    return True
+                continue
+            if time.monotonic() >= ends:
+                return False
+            name, stage = batch.at
+            self._hand(_death(name or batch.names[0], stage, worker.end(), line), batch)
+            return False
+
+    def _patience(self, batch: _Batch) -> float:
+        return START_S if batch.at[1] == "start" else self.settings.case_s
+
+    def _hand(self, row: dict[str, Any], batch: _Batch) -> None:
+        batch.names.remove(row["case"])
+        with self._lock:
+            self.say(row)
+
+
+def _death(name: str, stage: str, status: int | None, what: str) -> dict[str, Any]:
+    """The row of a case that its worker did not survive."""
+    how = f"no answer within its time, in {stage!r}" if what == "late" else _ended(status, stage)
+    if stage.startswith(OURS):
+        outcome = "hangs" if what == "late" else "crash"
+    else:
+        outcome = "inductor fails" if stage == "inductor" else "eager fails"
+    if stage == "start":
+        outcome = "crash"
+    return {"case": name, "outcome": outcome, "why": how, "parts": []}
+
+
+def _ended(status: int | None, stage: str) -> str:
+    if status is not None and status < 0:
+        return f"{signal.Signals(-status).name} in {stage!r}"
+    return f"ended with status {status} in {stage!r}"
+
+
+class _Worker:
+    """A process, and a thread that reads what it says."""
+
+    def __init__(self, settings: Settings, number: int, scratch: Path) -> None:
+        scratch.mkdir(parents=True, exist_ok=True)
+        own = settings.environments[number % len(settings.environments)]
+        caches = {
+            "TORCHINDUCTOR_CACHE_DIR": str(scratch.parent / "inductor"),
+            "TORCHINDUCTOR_COMPILE_THREADS": "1",
+            "TMPDIR": str(scratch),
+        }
+        words = ["--target", settings.target, "--schedules", str(settings.schedules)]
+        self._process = subprocess.Popen(
+            [*settings.command, *words, "--scratch", str(scratch)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, **caches, **own},
+            text=True,
+            start_new_session=True,
+        )
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self._process.stdout
+        for line in self._process.stdout:
+            self._lines.put(line)
+        self._lines.put(None)
+
+    def ask(self, names: Sequence[str]) -> None:
+        """Have cases run."""
+        assert self._process.stdin
+        try:
+            self._process.stdin.write(json.dumps({"cases": list(names)}) + "\n")
+            self._process.stdin.flush()
+        except OSError:
+            pass  # it is dead, which the next line says
+
+    def line(self, until: float) -> dict[str, Any] | str:
+        """What it says next; "late" where nothing comes in time, "dead" where nothing will."""
+        try:
+            found = self._lines.get(timeout=max(until - time.monotonic(), 0.01))
+        except queue.Empty:
+            return "late"
+        if found is None:
+            return "dead"
+        value: dict[str, Any] = json.loads(found)
+        return value
+
+    def end(self) -> int | None:
+        """Kill it with all that it started; its status, that of its own death where it was dead."""
+        try:
+            status = self._process.wait(0.5) if self._process.poll() is None else None
+        except subprocess.TimeoutExpired:
+            status = None
+        status = self._process.poll() if status is None else status
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        return status

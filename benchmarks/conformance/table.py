@@ -1,0 +1,89 @@
+"""The result file of conformance runs: ``python -m benchmarks.conformance.table DIR...`` writes conformance.json.
+
+One entry for each target: machine, versions, commit, summary, a table by operator with reasons, and every case with its
+outcome. Runs of one target on parts of the operators are merged; of a case in several, the last one counts. A target
+that none of the folders has stays as it is in the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.conformance.rows import ROWS, identity_of, read
+from benchmarks.conformance.summary import BAD, OUTCOMES, bad, by_operator, summarise
+from benchmarks.store import FOLDER
+from cuda_agent_backend.json_values import write_json
+
+NAME = "conformance.json"
+
+
+def merged(folders: Iterable[Path]) -> dict[str, dict[str, Any]]:
+    """By target, what the rows of all folders say. Raises ValueError where runs of a target are not alike."""
+    runs: dict[str, dict[str, Any]] = {}
+    rows: dict[str, dict[str, dict[str, Any]]] = {}
+    for folder in folders:
+        identity = identity_of(folder / ROWS)
+        target = identity["target"]
+        known = runs.setdefault(target, identity)
+        if (known["commit"], known["versions"]) != (identity["commit"], identity["versions"]):
+            raise ValueError(
+                f"{folder} is of another commit or other versions than the folders before"
+            )
+        rows.setdefault(target, {}).update(read(folder / ROWS))
+    return {target: _entry(runs[target], list(own.values())) for target, own in rows.items()}
+
+
+def _entry(identity: Mapping[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        **{
+            name: identity[name]
+            for name in ("machine", "versions", "commit", "rounds", "schedules")
+        },
+        "summary": summarise(rows),
+        "bad": [{k: row[k] for k in ("case", "outcome", "why")} for row in bad(rows)],
+        "operators": by_operator(rows),
+        "cases": _compact(rows),
+    }
+
+
+def _compact(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """For each operator and dtype the outcomes of its cases: ``number:outcome`` in words of `OUTCOMES`."""
+    found: dict[str, list[tuple[int, str]]] = {}
+    for row in rows:
+        cell, _, number = row["case"].rpartition("|")
+        found.setdefault(cell, []).append((int(number), row["outcome"]))
+    return {
+        cell: ", ".join(f"{n}:{what}" for n, what in sorted(own))
+        for cell, own in sorted(found.items())
+    }
+
+
+def write(folders: Iterable[Path], folder: Path = FOLDER) -> dict[str, Any]:
+    """Put the runs' targets into the result file; what it holds then."""
+    path = folder / NAME
+    before = json.loads(path.read_text(encoding="utf-8"))["targets"] if path.is_file() else {}
+    targets = {**before, **merged(folders)}
+    value = {"outcomes": OUTCOMES, "targets": dict(sorted(targets.items()))}
+    write_json(path, value)
+    return value
+
+
+def main() -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folders", nargs="+", type=Path, help="what --out of the runs was")
+    parser.add_argument(
+        "--folder", type=Path, default=FOLDER, help="where the result file is written"
+    )
+    args = parser.parse_args()
+    for target, entry in write(args.folders, args.folder)["targets"].items():
+        said = {name: entry["summary"][name.replace(" ", "_")] for name in BAD}
+        print(f"{target}: {entry['summary']['cases']} cases, {said}")
+
+
+if __name__ == "__main__":
+    main()

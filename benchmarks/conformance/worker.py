@@ -1,0 +1,51 @@
+"""A process that runs cases: what it is asked comes in as lines of JSON, rows go out so. What kills it is the runner's
+to name: it has said before which case and what of it begins.
+
+    {"cases": ["add|float32|0", ...]}  ->  {"begins": [case, stage]}, ..., {"row": {...}}, ..., {"done": true}
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.conformance.cases import Case
+
+
+def main() -> None:
+    """Answer until the input ends."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--target", required=True)
+    parser.add_argument("--schedules", type=int, required=True)
+    parser.add_argument("--scratch", type=Path, required=True)
+    args = parser.parse_args()
+    out = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
+    os.dup2(2, 1)  # whatever else prints must not come among the rows
+
+    def say(value: dict[str, Any]) -> None:
+        out.write(json.dumps(value) + "\n")
+        out.flush()
+
+    from benchmarks.conformance.case_run import quiet, run_case
+
+    quiet()
+    for line in sys.stdin:
+        for name in json.loads(line)["cases"]:
+            row = run_case(
+                Case.named(name),
+                args.target,
+                args.schedules,
+                args.scratch,
+                lambda stage, name=name: say({"begins": [name, stage]}),  # type: ignore[misc]
+            )
+            say({"row": asdict(row)})
+        say({"done": True})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,281 @@
+"""The conformance run: a spread of operators is right under forced kernels, and what is wrong would be found."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from benchmarks.conformance import table
+from benchmarks.conformance.case_run import Row, run_case
+from benchmarks.conformance.cases import ROUNDS, Case, Cell, cases_of, ordered, part
+from benchmarks.conformance.compare import (
+    AS_INDUCTOR,
+    EQUAL,
+    UNSETTLED,
+    WRONG,
+    Values,
+    Yardsticks,
+    judge,
+)
+from benchmarks.conformance.database import DTYPES, operators
+from benchmarks.conformance.pool import Pool, Settings
+from benchmarks.conformance.rows import Rows
+from benchmarks.conformance.samples import copied, laid_out, resized, variants
+from benchmarks.conformance.summary import BAD, OUTCOMES, bad, by_operator, summarise
+from cuda_agent_backend.hook import forced
+
+SPREAD = (
+    "add|float32|1", "where|float32|3", "exp|float32|2", "floor_divide|int32|2", "bitwise_xor|int64|4",
+    "sum|float32|6", "amax|float32|4", "argmax|float32|3", "var|float32|5", "cumsum|float32|1",
+    "softmax.with_dtype|bfloat16|3", "nn.functional.layer_norm|float32|0", "nn.functional.gelu|float16|3",
+    "cat|float32|1", "masked_fill|bool|2", "addmm|float32|1",
+)  # fmt: skip
+
+
+def run_pool(
+    batches: Sequence[Sequence[str]], command: Sequence[str] | None = None, **more: Any
+) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    given: dict[str, Any] = {"schedules": 1, "jobs": 2, "limit_s": 300, **more}
+    if command:
+        given["command"] = command
+    Pool(Settings("cpu", **given), found.append).run(batches)
+    return found
+
+
+def here(name: str, folder: Path) -> Row:
+    """One case run in this process."""
+    return run_case(Case.named(name), "cpu", 1, folder, lambda stage: None)
+
+
+def test_a_spread_of_operators_is_right_under_forced_kernels() -> None:
+    rows = run_pool([SPREAD[:8], SPREAD[8:]])
+    assert {row["case"] for row in rows} == set(SPREAD)
+    assert [(row["case"], row["outcome"], row["why"]) for row in bad(rows)] == []
+    covered = summarise(rows)["outcomes"]["covered"]
+    assert covered >= 12, Counter((row["case"], row["outcome"], row["why"]) for row in rows)
+
+
+def test_a_wrong_kernel_is_found_and_its_place_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generate = forced.generate
+
+    def subtracting(analysis: Any, schedule: Any) -> Any:
+        found: Any = generate(analysis, schedule)
+        assert "ca::add(s0v0" in found.source
+        return replace(found, source=found.source.replace("ca::add(s0v0", "ca::sub(s0v0"))
+
+    monkeypatch.setattr(forced, "generate", subtracting)
+    row = here("add|float32|0", tmp_path)
+    assert row.outcome == "wrong"
+    assert "output 0" in row.why and "elements" in row.why
+
+
+def test_a_source_that_does_not_compile_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generate = forced.generate
+    monkeypatch.setattr(
+        forced, "generate", lambda a, s: replace(generate(a, s), source="int main() { return x; }")
+    )
+    row = here("add|float32|0", tmp_path)
+    assert row.outcome == "does not compile"
+    assert "error:" in row.why
+
+
+def test_a_fault_of_the_generator_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(regions: Any, count: int) -> Any:
+        raise KeyError("planted")
+
+    monkeypatch.setattr("cuda_agent_backend.hook.walk.force", failing)
+    row = here("add|float32|0", tmp_path)
+    assert row.outcome == "bug"
+    assert "planted" in row.why
+
+
+DYING = (sys.executable, str(Path(__file__).with_name("dying_worker.py")))
+
+
+def test_a_crash_is_named_and_the_rest_goes_on() -> None:
+    names = ["runs|forced|0", "dies|forced|1", "leaves|forced, schedule 2|2", "runs|forced|3"]
+    names += ["dies|eager|4", "dies|inductor|5"]
+    rows = {row["case"]: row for row in run_pool([names], DYING)}
+    assert {name: rows[name]["outcome"] for name in names} == {
+        "runs|forced|0": "covered",
+        "dies|forced|1": "crash",
+        "leaves|forced, schedule 2|2": "crash",
+        "runs|forced|3": "covered",
+        "dies|eager|4": "eager fails",
+        "dies|inductor|5": "inductor fails",
+    }
+    assert "SIGSEGV" in rows["dies|forced|1"]["why"]
+    assert "schedule 2" in rows["leaves|forced, schedule 2|2"]["why"]
+
+
+def test_a_case_that_does_not_end_is_stopped_and_named() -> None:
+    rows = run_pool([["sleeps|forced|0", "runs|forced|1"]], DYING, case_s=1.0)
+    assert {row["case"]: row["outcome"] for row in rows} == {
+        "sleeps|forced|0": "hangs",
+        "runs|forced|1": "covered",
+    }
+
+
+def test_a_run_ends_cleanly_at_its_limit() -> None:
+    rows = run_pool([["runs|forced|0", "sleeps|forced|1"]], DYING, limit_s=2.0)
+    assert [row["case"] for row in rows] == ["runs|forced|0"]
+
+
+def test_a_run_that_goes_on_repeats_nothing(tmp_path: Path) -> None:
+    first = Rows(tmp_path, {"commit": "a"})
+    first.add({"case": "add|float32|0", "outcome": "covered", "parts": []})
+    with first.path.open("a") as file:
+        file.write('{"case": "add|float32|1", "outc')  # the machine went down here
+    again = Rows(tmp_path, {"commit": "a"})
+    assert list(again.rows) == ["add|float32|0"]
+    again.add({"case": "add|float32|1", "outcome": "covered", "parts": []})
+    assert list(Rows(tmp_path, {"commit": "a"}).rows) == ["add|float32|0", "add|float32|1"]
+    assert list(Rows(tmp_path, {"commit": "b"}).rows) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["cases.jsonl"]
+
+
+def values(*outputs: Tensor) -> Values:
+    return Values({f"output {n}": x for n, x in enumerate(outputs)})
+
+
+def held(eager: Tensor, inductor: Tensor | None, beyond: bool = False) -> Yardsticks:
+    other = None if inductor is None else values(inductor)
+    return Yardsticks(values(eager), values(eager.double()), lambda: other, None, beyond)
+
+
+X = torch.linspace(1, 2, 100)
+OFF = X + 0.01
+COUNTS = torch.arange(100)
+
+
+@pytest.mark.parametrize(
+    ("found", "eager", "inductor", "verdict"),
+    [
+        (X, X, OFF, EQUAL),
+        (OFF, X, OFF, AS_INDUCTOR),
+        (OFF, X, X, WRONG),
+        (X + 1, X, OFF, WRONG),
+        (OFF, X, None, UNSETTLED),
+        (COUNTS + 1, COUNTS, COUNTS, WRONG),
+        (COUNTS * (COUNTS > 0) + 7 * (COUNTS == 5), COUNTS, COUNTS + 3 * (COUNTS == 5), UNSETTLED),
+        (COUNTS + 7 * (COUNTS == 6), COUNTS, COUNTS + 3 * (COUNTS == 5), WRONG),
+        (X.where(X < 1.9, torch.nan), X, X, WRONG),
+        (X.half(), X, X, WRONG),
+        (X[:50], X, X, WRONG),
+        (X.reshape(2, 50).t().contiguous().t(), X.reshape(2, 50), X.reshape(2, 50), WRONG),
+    ],
+)
+def test_a_result_is_wrong_where_eager_and_inductor_agree(
+    found: Tensor, eager: Tensor, inductor: Tensor | None, verdict: str
+) -> None:
+    said = judge(found=values(found), held=held(eager, inductor))
+    assert said.verdict == verdict
+    assert bool(said.reason) == (verdict != EQUAL)
+
+
+def test_a_kernel_that_writes_to_an_input_is_wrong() -> None:
+    own = replace(values(X), changed=(0,))
+    assert judge(own, held(X, X)).verdict == WRONG
+
+
+def test_a_result_that_is_missing_is_wrong() -> None:
+    assert judge(values(X, X), held(X, X)).verdict == WRONG
+
+
+LAYOUTS = [r.layout for r in ROUNDS]
+
+
+@pytest.mark.parametrize("layout", sorted(set(LAYOUTS)))
+def test_a_layout_keeps_the_values_and_a_copy_the_layout(layout: str) -> None:
+    x = torch.arange(2 * 3 * 4 * 5.0).reshape(2, 3, 4, 5)
+    made = laid_out(x, layout)
+    again = copied(made)
+    assert torch.equal(made, x[:1].expand_as(x) if layout == "expanded" else x)
+    assert made.is_contiguous() == (layout in ("contiguous", "offset"))
+    assert (again.stride(), again.storage_offset()) == (made.stride(), made.storage_offset())
+    assert torch.equal(again, made) and again.data_ptr() != made.data_ptr()
+
+
+def test_sizes_that_were_equal_stay_equal() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.rand(5, 10), torch.rand(10, 3)
+    for size in ("large", "wide", "one", "empty"):
+        a, b = resized([x, y], size, generator)
+        if size != "empty":
+            assert a.shape[1] == b.shape[0]
+        assert a.shape != x.shape
+        assert set(a.flatten().tolist()) <= set(x.flatten().tolist())
+
+
+def test_a_case_has_the_same_inputs_each_time() -> None:
+    one, two = (next(variants(Case.named("add|float32|2"), "cpu")) for _ in range(2))
+    assert all(
+        torch.equal(a.nan_to_num(), b.nan_to_num())
+        for a, b in zip(one.tensors, two.tensors, strict=True)
+    )
+    assert not one.finite
+
+
+def test_parts_are_all_operators_once_and_stay() -> None:
+    names = list(operators())
+    parts = [part(names, n, 3) for n in (1, 2, 3)]
+    assert sorted(name for found in parts for name in found) == sorted(names)
+    assert part(names[::2], 2, 3) == [name for name in names[::2] if name in parts[1]]
+
+
+def test_every_round_comes_and_float32_comes_first() -> None:
+    cells = [Cell("add", dtype) for dtype in reversed(DTYPES)]
+    assert [cell.dtype for cell in ordered(cells, DTYPES)] == list(DTYPES)
+    assert {case.round for case in cases_of(Cell("add", "float32"), len(ROUNDS))} == set(ROUNDS)
+    assert len(list(cases_of(Cell("add", "int8"), len(ROUNDS)))) == 1
+
+
+def row(case: str, outcome: str, *statuses: str) -> dict[str, Any]:
+    parts = [{"operators": "x", "status": s, "reason": "so", "family": ""} for s in statuses]
+    return {"case": case, "outcome": outcome, "why": "", "parts": parts, "seconds": 1.0}
+
+
+def test_the_summary_counts_tasks_and_names_what_is_bad() -> None:
+    rows = [
+        row("a|float32|0", "covered", "covered", "covered"),
+        row("a|float32|1", "partly covered", "covered", "left"),
+        row("b|float32|0", "wrong", "covered"),
+    ]
+    said = summarise(rows)
+    assert (said["cases"], said["operators"], said["wrong"], said["crash"]) == (3, 2, 1, 0)
+    assert said["share_of_tasks_covered"] == 0.8
+    assert said["why_left"] == {"left: so": 1}
+    assert by_operator(rows)["a"]["tasks"] == {"covered": 3, "left": 1}
+    assert [r["case"] for r in bad(rows)] == ["b|float32|0"]
+    assert set(BAD) < set(OUTCOMES)
+    json.dumps(said)
+
+
+def test_runs_on_parts_become_one_table(tmp_path: Path) -> None:
+    facts = {"machine": {}, "versions": {}, "commit": "c", "rounds": 8, "schedules": 2}
+    for number, name in enumerate("ab"):
+        rows = Rows(tmp_path / name, {"target": "cpu", **facts})
+        rows.add(row(f"{name}|float32|{number}", "wrong" if number else "covered", "covered"))
+    kept = table.write([tmp_path / "a", tmp_path / "b"], tmp_path)["targets"]["cpu"]
+    assert (kept["summary"]["cases"], kept["summary"]["wrong"]) == (2, 1)
+    assert kept["cases"] == {"a|float32": "0:covered", "b|float32": "1:wrong"}
+    assert [entry["case"] for entry in kept["bad"]] == ["b|float32|1"]
+    Rows(tmp_path / "g", {"target": "cuda", **facts}).add(row("a|int8|3", "left", "left"))
+    assert set(table.write([tmp_path / "g"], tmp_path)["targets"]) == {"cpu", "cuda"}
+    Rows(tmp_path / "o", {"target": "cpu", **facts, "commit": "d"})
+    with pytest.raises(ValueError, match="another commit"):
+        table.merged([tmp_path / "a", tmp_path / "o"])
