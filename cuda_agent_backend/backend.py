@@ -19,6 +19,7 @@ from cuda_agent_backend.frontend.prepack import with_prepacking
 from cuda_agent_backend.frontend.recurrent_modules import mark_as_ours, trace_through, use_operators
 from cuda_agent_backend.graph.layouts import unchosen
 from cuda_agent_backend.options import Options, parse
+from cuda_agent_backend.registration import allow_registering_again
 from cuda_agent_backend.runtime.cuda_graph import CudaGraphCall
 from cuda_agent_backend.runtime.replayable import (
     dynamo_graph_name,
@@ -61,6 +62,7 @@ def reset() -> None:
 
 
 cuda_agent.reset = reset  # type: ignore[attr-defined]
+allow_registering_again()
 mark_as_ours(cuda_agent)
 trace_through()
 

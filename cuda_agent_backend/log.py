@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 
 ROOT = "cuda_agent"
-_said: set[str] = set()
+_said: dict[str, object] = {}
+_lock = threading.Lock()
 
 
 def logger(topic: str) -> logging.Logger:
@@ -19,19 +21,20 @@ def configure(topics: tuple[tuple[str, str], ...]) -> None:
     if not topics:
         return
     root = logger("all")
-    if not root.handlers:
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
-        root.addHandler(handler)
-        root.propagate = False
+    with _lock:
+        if not root.handlers:
+            handler = logging.StreamHandler(sys.stderr)
+            handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+            root.addHandler(handler)
+            root.propagate = False
     for topic, level in topics:
         logger(topic).setLevel(level)
 
 
 def once(topic: str, message: str, level: int = logging.WARNING) -> None:
     """Log a line the first time it is said in this process: a fault that meets every graph is reported once."""
-    if message not in _said:
-        _said.add(message)
+    mine = object()
+    if _said.setdefault(message, mine) is mine:  # one of several threads
         logger(topic).log(level, message)
 
 

@@ -18,6 +18,7 @@ from torch.fx import GraphModule, Node
 from torch.nn.utils.rnn import PackedSequence
 
 from cuda_agent_backend import log
+from cuda_agent_backend.graph.inductor_lowering import give_lowering
 from sandbox.graph.recurrent_ops import KINDS, operator_of
 
 OURS = "of_cuda_agent"
@@ -152,11 +153,10 @@ def _replace(gm: GraphModule, node: Node) -> None:
     given = _arguments(node)
     states = given["hx"] if isinstance(given["hx"], list | tuple) else (given["hx"],)
     rest = [given[name] for name in ("has_biases", "num_layers", "bidirectional", "batch_first")]
+    op = operator_of(KIND_OF_FUNCTION[node.target])
+    give_lowering(op)
     with gm.graph.inserting_before(node):
-        made = gm.graph.call_function(
-            operator_of(KIND_OF_FUNCTION[node.target]),
-            (given["x"], *states, list(given["params"]), *rest),
-        )
+        made = gm.graph.call_function(op, (given["x"], *states, list(given["params"]), *rest))
     made.meta = dict(node.meta)
     node.replace_all_uses_with(made)
     gm.graph.erase_node(node)

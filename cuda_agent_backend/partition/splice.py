@@ -12,6 +12,7 @@ from torch.fx import Graph, Node
 from cuda_agent_backend import log
 from cuda_agent_backend.graph.canonical import Canonical
 from cuda_agent_backend.graph.convolution_grad import only_needed
+from cuda_agent_backend.graph.inductor_lowering import give_lowering
 from cuda_agent_backend.partition.region import Region
 
 
@@ -100,7 +101,9 @@ def _insert(
 def _call(graph: Graph, op_key: int, inputs: Sequence[Node], outputs: Sequence[Node]) -> Node:
     from sandbox.launcher import op_for
 
-    call = graph.call_function(op_for(len(inputs), len(outputs)), (op_key, *inputs))
+    op = op_for(len(inputs), len(outputs))
+    give_lowering(op)
+    call = graph.call_function(op, (op_key, *inputs))
     values = tuple(output.meta["val"] for output in outputs)
     call.meta["val"] = values[0] if len(values) == 1 else values
     # Without it Inductor ignores the strides that the operator needs.

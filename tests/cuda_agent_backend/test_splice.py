@@ -92,6 +92,22 @@ def test_values_and_strides_are_right_in_every_layout(layout: str, tmp_path: Pat
     assert result.stride() == expected.stride()
 
 
+def test_a_kernel_stays_where_torch_makes_no_lowerings_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch._inductor import lowering
+
+    define_ops()
+    monkeypatch.delitem(lowering.lowerings, torch.ops.cuda_agent.run_1_1.default, raising=False)
+    function, inputs, expression = LAYOUTS["transposed inside"]()
+    with torch._inductor.config.patch(implicit_fallbacks=False):
+        result, hook = spliced(function, inputs, tmp_path, expression)
+    expected = function(*inputs)
+    assert hook.reports[0].count("hit") == 1
+    torch.testing.assert_close(result, expected + MARK)
+    assert result.stride() == expected.stride()
+
+
 def test_two_outputs_and_users_before_the_last_node_are_rewired(tmp_path: Path) -> None:
     def two(x: Tensor, w: Tensor) -> Any:
         h = x.exp()
