@@ -19,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.conformance.cases import ROUNDS, Case, Cell, cases_of, ordered, part
+from benchmarks.conformance.cases import ROUNDS, Case, Cell, batches_of, part
 from benchmarks.conformance.pool import Pool, Settings
 from benchmarks.conformance.rows import SUMMARY, Rows
 from benchmarks.conformance.summary import bad, summarise
@@ -38,7 +38,7 @@ def main() -> None:
         "versions": versions(), "rounds": args.rounds, "schedules": args.schedules,
     }  # fmt: skip
     rows = Rows(args.out, identity)
-    batches = [names for cell in _cells(args) if (names := _missing(cell, args.rounds, rows))]
+    batches = _missing(args, rows)
     total = sum(map(len, batches))
     print(f"{len(rows.rows)} cases done, {total} to do, {args.jobs} at a time", flush=True)
     finished = _run(args, rows, batches)
@@ -79,17 +79,21 @@ def _cells(args: argparse.Namespace) -> list[Cell]:
         wanted = args.only.split(",")
         names = [name for name in names if name in wanted or name.split(".")[0] in wanted]
     kinds = args.dtypes.split(",") if args.dtypes else DTYPES
-    found = [
+    return [
         Cell(name, dtype)
         for name in names
         for dtype in dtypes_of(name, args.target)
         if dtype in kinds
     ]
-    return ordered(found, DTYPES)
 
 
-def _missing(cell: Cell, rounds: int, rows: Rows) -> list[str]:
-    return [case.name for case in cases_of(cell, rounds) if case.name not in rows.rows]
+def _missing(args: argparse.Namespace, rows: Rows) -> list[list[str]]:
+    """The names of the cases that are not done, in batches."""
+    from benchmarks.conformance.database import DTYPES
+
+    planned = batches_of(_cells(args), args.rounds, DTYPES)
+    found = [[case.name for case in batch if case.name not in rows.rows] for batch in planned]
+    return [names for names in found if names]
 
 
 def _run(args: argparse.Namespace, rows: Rows, batches: list[list[str]]) -> bool:

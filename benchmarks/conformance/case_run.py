@@ -205,12 +205,13 @@ def _results(case: Case, call: _Call, forced: Forced, stage: Stage) -> dict[str,
     """By schedule and number of threads."""
     own = case.round.threads
     tensors = call.inputs.tensors
+    on_cpu = all(x.device.type == "cpu" for x in tensors)
     with _threads(own):
         found = {f"schedule 1, {own} threads": call.run(forced.call, tensors)}
     if not forced.any_kernel():
         return found
     for other in THREADS:
-        if other != own:
+        if other != own and on_cpu:
             with _threads(other):
                 found[f"schedule 1, {other} threads"] = call.run(forced.call, tensors)
     number = 1

@@ -11,6 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 FULL = "float32"
+FIRST = (1, 3)
+"""The rounds of float32 that come first: both are large and not contiguous, and one has gradients."""
+TOGETHER = 3
+"""Cases of one cell that a worker is given at a time after that."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,23 @@ def cases_of(cell: Cell, rounds: int) -> Iterator[Case]:
         return
     first = stable(cell.name) % len(ROUNDS)
     yield from (Case(cell, first + n) for n in range(max(1, rounds // len(ROUNDS))))
+
+
+def batches_of(cells: Sequence[Cell], rounds: int, dtypes: Sequence[str]) -> list[list[Case]]:
+    """All cases, a few of one cell together: first two of float32 for every operator, then the other dtypes, then the
+    rest of float32, so that a run that is cut has seen something of everything."""
+    waves: dict[int, list[list[Case]]] = {}
+    for cell in ordered(cells, dtypes):
+        cases = list(cases_of(cell, rounds))
+        if cell.dtype != FULL:
+            waves.setdefault(1, []).append(cases)
+            continue
+        first = [case for case in cases if case.number in FIRST]
+        waves.setdefault(0, []).append(first)
+        rest = [case for case in cases if case.number not in FIRST]
+        for start in range(0, len(rest), TOGETHER):
+            waves.setdefault(2 + start, []).append(rest[start : start + TOGETHER])
+    return [batch for _, wave in sorted(waves.items()) for batch in wave if batch]
 
 
 def stable(text: str) -> int:

@@ -49,10 +49,12 @@ class Pool:
 
     settings: Settings
     say: Say
+    problem: str = ""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, batches: Iterable[Sequence[str]]) -> bool:
-        """All batches, or those that fit within the limit; whether all were run."""
+        """All batches, or those that fit within the limit; whether all were run. Raises RuntimeError where a worker
+        does not even begin, with its last words."""
         waiting: queue.SimpleQueue[Sequence[str]] = queue.SimpleQueue()
         for batch in batches:
             waiting.put(batch)
@@ -66,6 +68,8 @@ class Pool:
                 thread.start()
             for thread in threads:
                 thread.join()
+        if self.problem:
+            raise RuntimeError(f"a worker does not start: {self.problem}")
         return waiting.empty() and time.monotonic() < ends
 
     def _work(
@@ -73,12 +77,12 @@ class Pool:
     ) -> None:
         worker: _Worker | None = None
         try:
-            while time.monotonic() < ends:
+            while time.monotonic() < ends and not self.problem:
                 try:
                     batch = _Batch(list(waiting.get_nowait()))
                 except queue.Empty:
                     return
-                while batch.names and time.monotonic() < ends:
+                while batch.names and time.monotonic() < ends and not self.problem:
                     worker = worker or _Worker(self.settings, number, scratch / str(number))
                     if not self._batch(worker, batch, ends):
                         worker.end()
@@ -100,19 +104,31 @@ class Pool:
                     self._hand(line["row"], batch)
                 else:
                     batch.names.clear()
+                    worker.has_worked = True
                     return True
                 continue
             if time.monotonic() >= ends:
                 return False
-            name, stage = batch.at
-            self._hand(_death(name or batch.names[0], stage, worker.end(), line), batch)
+            self._died(worker, batch, line)
             return False
+
+    def _died(self, worker: _Worker, batch: _Batch, what: str) -> None:
+        name, stage = batch.at
+        status = worker.end()
+        if not name:
+            if not worker.has_worked:  # else another may do
+                self.problem = f"{_ended(status, stage)}: {worker.last_words()}"
+            return
+        row = _death(name, stage, status, what)
+        row["why"] = f"{row['why']}: {worker.last_words()}"[:400]
+        self._hand(row, batch)
 
     def _patience(self, batch: _Batch) -> float:
         return START_S if batch.at[1] == "start" else self.settings.case_s
 
     def _hand(self, row: dict[str, Any], batch: _Batch) -> None:
-        batch.names.remove(row["case"])
+        if row["case"] in batch.names:  # one that was done may still bring its worker down
+            batch.names.remove(row["case"])
         with self._lock:
             self.say(row)
 
@@ -124,8 +140,6 @@ def _death(name: str, stage: str, status: int | None, what: str) -> dict[str, An
         outcome = "hangs" if what == "late" else "crash"
     else:
         outcome = "inductor fails" if stage == "inductor" else "eager fails"
-    if stage == "start":
-        outcome = "crash"
     return {"case": name, "outcome": outcome, "why": how, "parts": []}
 
 
@@ -147,11 +161,13 @@ class _Worker:
             "TMPDIR": str(scratch),
         }
         words = ["--target", settings.target, "--schedules", str(settings.schedules)]
+        self.has_worked = False
+        self._words = scratch / "stderr"
         self._process = subprocess.Popen(
             [*settings.command, *words, "--scratch", str(scratch)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self._words.open("w"),
             env={**os.environ, **caches, **own},
             text=True,
             start_new_session=True,
@@ -184,6 +200,10 @@ class _Worker:
             return "dead"
         value: dict[str, Any] = json.loads(found)
         return value
+
+    def last_words(self) -> str:
+        """The end of what it wrote to its standard error."""
+        return " ".join(self._words.read_text(encoding="utf-8", errors="replace")[-300:].split())
 
     def end(self) -> int | None:
         """Kill it with all that it started; its status, that of its own death where it was dead."""

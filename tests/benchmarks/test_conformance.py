@@ -16,7 +16,7 @@ from torch import Tensor
 
 from benchmarks.conformance import table
 from benchmarks.conformance.case_run import Row, run_case
-from benchmarks.conformance.cases import ROUNDS, Case, Cell, cases_of, ordered, part
+from benchmarks.conformance.cases import ROUNDS, Case, Cell, batches_of, cases_of, ordered, part
 from benchmarks.conformance.compare import (
     AS_INDUCTOR,
     EQUAL,
@@ -120,6 +120,20 @@ def test_a_crash_is_named_and_the_rest_goes_on() -> None:
     }
     assert "SIGSEGV" in rows["dies|forced|1"]["why"]
     assert "schedule 2" in rows["leaves|forced, schedule 2|2"]["why"]
+
+
+def test_a_worker_that_does_not_start_ends_the_run_with_its_last_words() -> None:
+    command = (sys.executable, "-c", "raise SystemExit('no such thing')")
+    with pytest.raises(RuntimeError, match=r"does not start.*no such thing"):
+        run_pool([["runs|forced|0"]], command)
+
+
+def test_a_case_that_brings_its_worker_down_afterwards_is_named() -> None:
+    rows = {row["case"]: row for row in run_pool([["falls|forced|0"], ["runs|forced|1"]], DYING)}
+    assert {name: row["outcome"] for name, row in rows.items()} == {
+        "falls|forced|0": "crash",
+        "runs|forced|1": "covered",
+    }
 
 
 def test_a_case_that_does_not_end_is_stopped_and_named() -> None:
@@ -240,6 +254,10 @@ def test_parts_are_all_operators_once_and_stay() -> None:
 def test_every_round_comes_and_float32_comes_first() -> None:
     cells = [Cell("add", dtype) for dtype in reversed(DTYPES)]
     assert [cell.dtype for cell in ordered(cells, DTYPES)] == list(DTYPES)
+    batches = batches_of(cells, len(ROUNDS), DTYPES)
+    assert {case.number for case in batches[0]} == {1, 3}
+    cases = [case for batch in batches for case in batch]
+    assert len(cases) == len(set(cases)) == len(ROUNDS) + len(DTYPES) - 1
     assert {case.round for case in cases_of(Cell("add", "float32"), len(ROUNDS))} == set(ROUNDS)
     assert len(list(cases_of(Cell("add", "int8"), len(ROUNDS)))) == 1
 
