@@ -16,6 +16,7 @@ from benchmarks.conformance.cases import Case
 from benchmarks.conformance.compare import WRONG, Finding, Values, Yardsticks, alike, judge
 from benchmarks.conformance.database import has_gradient
 from benchmarks.conformance.forced_graphs import Forced, Part
+from benchmarks.conformance.region_judge import kept, why_wrong
 from benchmarks.conformance.samples import Inputs, copied, variants
 from benchmarks.conformance.wide import in_float64, widened
 from sandbox.accuracy.nearby import several
@@ -105,6 +106,7 @@ def run_case(case: Case, device: str, schedules: int, scratch: Path, stage: Stag
             with _threads(1):
                 eager = call.run(inputs.call, inputs.tensors)
         except Exception as error:
+            end_if_lost(error)
             row.why = _brief(error)
             continue
         row = _with_eager(case, call, eager, schedules, scratch, stage)
@@ -174,7 +176,8 @@ def _by_inductor(call: _Call) -> Values | None:
     try:
         with _threads(1):
             return call.run(compiled, call.inputs.tensors)
-    except Exception:
+    except Exception as error:
+        end_if_lost(error)
         return None
 
 
@@ -192,13 +195,29 @@ def _forced(
         try:
             found = _results(case, call, forced, stage)
         except Exception as error:
+            end_if_lost(error)
             row.parts = forced.parts()
             if held.inductor() is None:
                 return _ended(row, "inductor fails", _brief(error))
             return _ended(row, "raises", _brief(error))
         row.parts, row.notes = forced.parts(), forced.said()
         findings = {name: judge(values, held) for name, values in found.items()}
+        if any(finding.whole_numbers for finding in findings.values()):
+            findings = _with_positions(call, forced, findings)
     return _concluded(row, findings)
+
+
+def _with_positions(
+    call: _Call, forced: Forced, findings: dict[str, Finding]
+) -> dict[str, Finding]:
+    """The findings without those that say positions are wrong which the judge lets pass, of the first schedule."""
+    forced.turn_to(0)
+    with kept() as launched:
+        call.run(forced.call, call.inputs.tensors)
+    if why_wrong(launched):
+        return findings
+    other = Finding("other positions", "those of equal values")
+    return {name: other if f.whole_numbers else f for name, f in findings.items()}
 
 
 def _results(case: Case, call: _Call, forced: Forced, stage: Stage) -> dict[str, Values]:
@@ -226,7 +245,7 @@ def _results(case: Case, call: _Call, forced: Forced, stage: Stage) -> dict[str,
 
 def _concluded(row: Row, findings: dict[str, Finding]) -> Row:
     row.ratio = round(max(f.ratio for f in findings.values()), 3)
-    for verdict in (WRONG, "unsettled", "as inductor"):
+    for verdict in (WRONG, "unsettled", "as inductor", "other positions"):
         for name, finding in findings.items():
             if finding.verdict == verdict:
                 said = f"{name}: {finding.reason}"
@@ -253,6 +272,12 @@ def _by_parts(row: Row) -> Row:
     reasons = [f"{p.status}: {p.reason}" for p in row.parts if p.status != "covered"]
     outcome = "partly covered" if "covered" in statuses else "left"
     return _ended(row, "refused" if "refused" in statuses else outcome, reasons[0])
+
+
+def end_if_lost(error: Exception) -> None:
+    """End the process where its CUDA context is lost, after which nothing that fails says anything."""
+    if "CUDA error" in str(error) or "device-side assert" in str(error):
+        raise SystemExit(_brief(error)) from error
 
 
 def _brief(error: BaseException) -> str:

@@ -30,11 +30,13 @@ class Values:
 
 @dataclass(frozen=True)
 class Finding:
-    """What is said of a result. reason: the first difference; ratio: its error over eager's."""
+    """What is said of a result. reason: the first difference; ratio: its error over eager's. whole_numbers: it is
+    wrong in a tensor of whole numbers, which may be positions."""
 
     verdict: str
     reason: str = ""
     ratio: float = 0.0
+    whole_numbers: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,13 +66,14 @@ def judge(found: Values, held: Yardsticks) -> Finding:
     disagree = _against(inductor, held.eager, held).reason
     if disagree and _where_they_agree(found, held.eager, inductor):
         return Finding(UNSETTLED, first.reason, first.ratio)
-    return Finding(WRONG, first.reason, first.ratio)
+    return Finding(WRONG, first.reason, first.ratio, first.whole_numbers)
 
 
 @dataclass(frozen=True)
 class _Difference:
     reason: str
     ratio: float = 0.0
+    whole_numbers: bool = False
 
 
 def _against(found: Values, other: Values, held: Yardsticks) -> _Difference:
@@ -92,7 +95,9 @@ def _against(found: Values, other: Values, held: Yardsticks) -> _Difference:
                 if output.misses
                 else ""
             )
-            return _Difference(f"{real[output.number]}: {output.reason}{more}", ratio)
+            name = real[output.number]
+            whole = not found.named[name].dtype.is_floating_point
+            return _Difference(f"{name}: {output.reason}{more}", ratio, whole)
     return _Difference("", ratio)
 
 

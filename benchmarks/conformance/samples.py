@@ -52,8 +52,9 @@ def variants(case: Case, device: str) -> Iterator[Inputs]:
     if not found:
         return
     wanted = case.round
-    if wanted.size == "large":  # a sample without dimensions has no other size or layout
-        found = [sample for sample in found if _dimensions(sample) >= 2] or found
+    if wanted.size == "large":  # what has no elements or dimensions has no other size or layout
+        full = [sample for sample in found if _elements(sample)]
+        found = [sample for sample in full if _dimensions(sample) >= 2] or full or found
     sample = found[(case.number * max(1, len(found) // 8) + case.number // 8) % len(found)]
     entry = operators()[case.cell.operator]
     tried = set()
@@ -66,10 +67,19 @@ def variants(case: Case, device: str) -> Iterator[Inputs]:
                     yield made
 
 
-def _dimensions(sample: Any) -> int:
+def _tensors_of(sample: Any) -> list[Tensor]:
     tensors: list[Tensor] = []
     _collect((sample.input, sample.args, sample.kwargs), tensors)
-    return max((x.dim() for x in tensors), default=0)
+    return tensors
+
+
+def _dimensions(sample: Any) -> int:
+    return max((x.dim() for x in _tensors_of(sample)), default=0)
+
+
+def _elements(sample: Any) -> int:
+    """Of the smallest tensor."""
+    return min((x.numel() for x in _tensors_of(sample)), default=0)
 
 
 def _variant(

@@ -77,10 +77,15 @@ def force(regions: Iterable[Region], count: int) -> Candidates:
     return replace(candidates, known=known)
 
 
-def outcome_of(task_digest: str) -> Outcome | None:
-    """What came of a task that was forced in this process, by its digest; of the last number of schedules."""
+def outcomes() -> list[Outcome]:
+    """What came of each task that was forced in this process, in the order in which they were met."""
     with _lock:
-        found = [o for o in _known.values() if o.task.digest == task_digest]
+        return list(_known.values())
+
+
+def outcome_of(task_digest: str) -> Outcome | None:
+    """The same of one task, by its digest; of the last number of schedules."""
+    found = [o for o in outcomes() if o.task.digest == task_digest]
     return found[-1] if found else None
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.conformance import table
+from benchmarks.conformance import case_run, table
 from benchmarks.conformance.case_run import Row, run_case
 from benchmarks.conformance.cases import ROUNDS, Case, Cell, batches_of, cases_of, ordered, part
 from benchmarks.conformance.compare import (
@@ -29,7 +29,7 @@ from benchmarks.conformance.compare import (
 from benchmarks.conformance.database import DTYPES, operators
 from benchmarks.conformance.pool import Pool, Settings
 from benchmarks.conformance.rows import Rows
-from benchmarks.conformance.samples import copied, laid_out, resized, variants
+from benchmarks.conformance.samples import Inputs, copied, laid_out, resized, variants
 from benchmarks.conformance.summary import BAD, OUTCOMES, bad, by_operator, summarise
 from cuda_agent_backend.hook import forced
 
@@ -297,3 +297,30 @@ def test_runs_on_parts_become_one_table(tmp_path: Path) -> None:
     Rows(tmp_path / "o", {"target": "cpu", **facts, "commit": "d"})
     with pytest.raises(ValueError, match="another commit"):
         table.merged([tmp_path / "a", tmp_path / "o"])
+
+
+def test_other_positions_of_equal_values_are_not_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generate = forced.generate
+
+    def last(analysis: Any, schedule: Any) -> Any:
+        found: Any = generate(analysis, schedule)
+        return replace(found, source=LAST_OF_EQUALS)
+
+    monkeypatch.setattr(forced, "generate", last)
+    x = torch.tensor([1.0, 3.0, 3.0, 0.0])
+    monkeypatch.setattr(case_run, "variants", lambda case, device: iter([argmax_of(x)]))
+    assert here("argmax|float32|0", tmp_path).outcome == "covered"
+    monkeypatch.setattr(case_run, "variants", lambda case, device: iter([argmax_of(-x)]))
+    assert here("argmax|float32|0", tmp_path).outcome == "wrong"
+
+
+LAST_OF_EQUALS = """
+#include <cstdint>
+extern "C" void cuda_agent_kernel(void* const* b) { *(int64_t*)b[1] = 2; }
+"""
+
+
+def argmax_of(x: Tensor) -> Inputs:
+    return Inputs(lambda y: [y.argmax()], (x,), "given", "contiguous", "drawn")
