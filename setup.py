@@ -110,6 +110,7 @@ setup(
     extras_require=EXTRAS,
     entry_points={
         "console_scripts": ["cuda-agent = cuda_agent_backend.cli.command:main"],
+        "torch.backends": ["cuda_agent = cuda_agent_backend.autoload:autoload"],
         "torch_dynamo_backends": ["cuda_agent = cuda_agent_backend.backend:cuda_agent"],
     },
 )

@@ -6,12 +6,13 @@ import torch
 from torch.fx import Node
 
 from sandbox.graph import recurrent_ops as recurrent
+from sandbox.operator_library import NAMESPACE
 
 
 def is_recurrent(node: Node) -> bool:
     """Whether a node is a recurrent layer for which there are sketches: on cuda, float32 of fixed size."""
     target = node.target
-    if not isinstance(target, torch._ops.OpOverload) or target.namespace != recurrent.NAMESPACE:
+    if not isinstance(target, torch._ops.OpOverload) or target.namespace != NAMESPACE:
         return False
     if target._schema.name.partition("::")[2] not in recurrent.KINDS:
         return False

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cuda_agent_backend import log
-from cuda_agent_backend.runtime.machine import why_doubted
+from cuda_agent_backend.runtime.machine import why_doubted, why_unfit
+from cuda_agent_backend.settings import Settings, SettingsError
 from kernel_cache import (
     CacheUnavailable,
     Corrupt,
@@ -128,12 +129,13 @@ class Kernels:
             )
 
     def resolve(self, op_key: int) -> bool:
-        """Load what code from torch's own caches names; False where the cache does not have it."""
+        """Load what code from torch's own caches, or of an artifact, names; False where that cannot be."""
         record = self.cache.get_by_op_key(op_key)
-        if not isinstance(record, Record):
-            log.once("cache", f"kernel {op_key} is not to be had: {record}")
-            return False
-        return self.load(record) is None
+        why = str(record) if not isinstance(record, Record) else why_unfit(record)
+        if isinstance(record, Record) and not why:
+            return self.load(record) is None
+        log.once("cache", f"kernel {op_key} is not to be had from {self.cache.path}: {why}")
+        return False
 
     def fingerprint(self) -> str:
         """Changes whenever another kernel would be found, or one that was found no longer can be.
@@ -182,9 +184,24 @@ def open_kernels(folder: Path, native_dir: Path | None = None) -> Kernels | Cach
             known = Kernels(cache, native_dir)
         _open[folder] = known
         launcher.define_ops()
-        launcher.set_resolver(_resolve)
+        launcher.set_resolver(resolve)
         return known
 
 
-def _resolve(op_key: int) -> bool:
-    return any(kernels.resolve(op_key) for kernels in reversed(list(_open.values())))
+def resolve(op_key: int) -> bool:
+    """Load the kernel of a key from the caches that are open, or else from the one that the environment names."""
+    if any(kernels.resolve(op_key) for kernels in reversed(list(_open.values()))):
+        return True
+    try:
+        settings = Settings.from_environment()
+    except SettingsError as error:
+        log.once("all", f"{error}; kernels of saved code are not to be had")
+        return False
+    if settings.cache_dir in _open:
+        return False
+    log.configure(settings.logs)
+    found = open_kernels(settings.cache_dir, settings.native_dir)
+    if isinstance(found, CacheUnavailable):
+        log.once("cache", f"kernel cache unavailable: {found}")
+        return False
+    return found.resolve(op_key)

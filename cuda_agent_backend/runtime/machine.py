@@ -83,6 +83,18 @@ def why_doubted(record: Record) -> str | None:
     return None if then == here else f"verified with {then}, this machine has {here}"
 
 
+def why_unfit(record: Record) -> str | None:
+    """Why a record's binary cannot run on this machine, or None. What compiled it does not matter: it is compiled."""
+    target = record.key.target
+    if target == "cuda" and not torch.cuda.is_available():
+        return "it is for a GPU, and there is none"
+    if record.key.arch != (here := arch_of(target)):
+        return f"it is for {record.key.arch}, this machine is {here}"
+    if PROCESSORS in record.evidence:
+        return _too_small(record.evidence[PROCESSORS], processors())
+    return None
+
+
 def _too_small(then: object, here: int) -> str | None:
     if not isinstance(then, int) or not 0 < here < then:
         return None

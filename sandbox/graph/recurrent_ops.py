@@ -7,45 +7,41 @@ steps at once. These stay whole. They are for inference: without gradients and w
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-NAMESPACE = "cuda_agent"
-KINDS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+from sandbox.operator_library import NAMESPACE, RECURRENT, define_schemas, implementations
+
+KINDS = RECURRENT
 """The operators' names: those of torch's functions."""
-_COMMON = "Tensor[] weights, bool has_biases, int num_layers, bool bidirectional, bool batch_first"
 
 _lock = threading.Lock()
 _library: torch.library.Library | None = None
 
 
 def define_recurrent() -> None:
-    """Register the operators. Once per process; later calls do nothing.
-
-    `lstm(x, h, c, ...)` returns outputs, h and c; the others, `gru(x, h, ...)`, outputs and h. Arguments, their order
-    in `weights` and results are those of `torch.lstm` and its like.
-    """
+    """Define the operators, with what traces them. Once per process; later calls do nothing."""
     global _library
     with _lock:
         if _library is not None:
             return
+        for kind in KINDS:
+            implementations[kind] = partial(partial, run_recurrent, kind)
+        define_schemas()
         library = torch.library.Library(NAMESPACE, "FRAGMENT")
         for kind in KINDS:
-            _define(library, kind)
+            fake = _fake_lstm if kind == "lstm" else _fake_other
+            torch.library.register_fake(f"{NAMESPACE}::{kind}", fake, lib=library)
         _library = library
 
 
-def _define(library: torch.library.Library, kind: str) -> None:
-    states = "Tensor h, Tensor c" if kind == "lstm" else "Tensor h"
-    result = ", ".join(["Tensor"] * (3 if kind == "lstm" else 2))
-    tags = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
-    library.define(f"{kind}(Tensor x, {states}, {_COMMON}) -> ({result})", tags=tags)
-    run, fake = (_lstm, _fake_lstm) if kind == "lstm" else (_other(kind), _fake_other)
-    library.impl(kind, run, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"{NAMESPACE}::{kind}", fake, lib=library)
+def run_recurrent(kind: str, *arguments: Any) -> tuple[Tensor, ...]:
+    """What the operator of one of `KINDS` does."""
+    return _lstm(*arguments) if kind == "lstm" else _other(kind, *arguments)
 
 
 def _lstm(
@@ -57,17 +53,13 @@ def _lstm(
     return _as_promised(found, batch_first)
 
 
-def _other(kind: str) -> Callable[..., tuple[Tensor, ...]]:
+def _other(
+    kind: str, x: Tensor, h: Tensor, weights: Sequence[Tensor], biases: bool, layers: int,
+    both: bool, batch_first: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
     function = getattr(torch._VF, kind)
-
-    def run(
-        x: Tensor, h: Tensor, weights: Sequence[Tensor], biases: bool, layers: int, both: bool,
-        batch_first: bool,
-    ) -> tuple[Tensor, ...]:  # fmt: skip
-        found = function(x, h, list(weights), biases, layers, 0.0, False, both, batch_first)
-        return _as_promised(found, batch_first)
-
-    return run
+    found = function(x, h, list(weights), biases, layers, 0.0, False, both, batch_first)
+    return _as_promised(found, batch_first)
 
 
 def _fake_lstm(

@@ -5,7 +5,7 @@ The same launcher runs a candidate while it is judged and after it is promoted.
 
 from sandbox.compile.toolchain import Missing
 from sandbox.launcher.native import Native, ensure_native
-from sandbox.launcher.ops import define_ops, op_for, op_name
+from sandbox.launcher.ops import define_ops, op_for
 from sandbox.launcher.program import LoadFailed, Program, load_program
 from sandbox.launcher.registry import (
     UnknownKernelError,
@@ -15,6 +15,7 @@ from sandbox.launcher.registry import (
     set_resolver,
     unbind,
 )
+from sandbox.operator_library import op_name
 
 __all__ = [
     "LoadFailed",

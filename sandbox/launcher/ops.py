@@ -13,33 +13,35 @@ import torch
 
 from sandbox.launcher.program import Program, temporary_layout
 from sandbox.launcher.registry import lookup, plan_of
+from sandbox.operator_library import (
+    KERNEL,
+    MAX_INPUTS,
+    MAX_OUTPUTS,
+    NAMESPACE,
+    define_schemas,
+    implementations,
+    op_name,
+)
 from sandbox.plan.alignment import INPUT_ALIGNMENT
-from sandbox.plan.plan import MAX_INPUTS, MAX_OUTPUTS
 from sandbox.task.specs import TensorSpec, overlaps
 
-NAMESPACE = "cuda_agent"
-
 _lock = threading.Lock()
-_library: torch.library.Library | None = None  # operators live as long as this object
-
-
-def op_name(inputs: int, outputs: int) -> str:
-    """Name of the operator for so many inputs (1 to 32) and outputs (1 to 8)."""
-    if not (1 <= inputs <= MAX_INPUTS and 1 <= outputs <= MAX_OUTPUTS):
-        raise ValueError(f"no operator for {inputs} inputs and {outputs} outputs")
-    return f"run_{inputs}_{outputs}"
+_library: torch.library.Library | None = None  # what it registers lives as long as this object
 
 
 def define_ops() -> None:
-    """Register all operators with their fake and Python implementations. Once per process; later calls do nothing."""
+    """Define all operators, with what traces them. Once per process; later calls do nothing."""
     global _library
     with _lock:
         if _library is not None:
             return
-        library = torch.library.Library(NAMESPACE, "DEF")
+        implementations[KERNEL] = lambda: run
+        define_schemas()
+        library = torch.library.Library(NAMESPACE, "FRAGMENT")
         for inputs in range(1, MAX_INPUTS + 1):
             for outputs in range(1, MAX_OUTPUTS + 1):
-                _define(library, inputs, outputs)
+                name = op_name(inputs, outputs)
+                torch.library.register_fake(f"{NAMESPACE}::{name}", _fake, lib=library)
         _library = library
 
 
@@ -50,25 +52,14 @@ def op_for(inputs: int, outputs: int) -> torch._ops.OpOverload:
     return overload
 
 
-def _define(library: torch.library.Library, inputs: int, outputs: int) -> None:
-    name = op_name(inputs, outputs)
-    arguments = ", ".join(f"Tensor x{i}" for i in range(inputs))
-    result = "Tensor" if outputs == 1 else f"({', '.join(['Tensor'] * outputs)})"
-    tags = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
-    library.define(f"{name}(int key, {arguments}) -> {result}", tags=tags)
-    # The native implementation registers for the CPU and CUDA keys, which go before this one.
-    library.impl(name, _run, "CompositeExplicitAutograd")
-    # Compiled code calls these below autograd, whose own fallback would cost half a microsecond per call.
-    library.impl(name, torch.library.fallthrough_kernel, "Autograd")
-    torch.library.register_fake(f"{NAMESPACE}::{name}", _fake, lib=library)
-
-
 def _fake(key: int, *inputs: torch.Tensor) -> Any:
     specs = plan_of(key).output_specs
     return _result([_allocate(spec, inputs[0].device) for spec in specs])
 
 
-def _run(key: int, *inputs: torch.Tensor) -> Any:
+def run(key: int, *inputs: torch.Tensor) -> Any:
+    """What an operator does without the native implementation. Raises UnknownKernelError, or RuntimeError on inputs
+    that the kernel does not take."""
     program = lookup(key)
     plan = program.plan
     if len(inputs) != len(plan.input_specs):

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
 from typing import Protocol
 
+from sandbox import operator_library
 from sandbox.launcher.program import Program
+from sandbox.operator_library import Resolver
 from sandbox.plan.plan import Plan
 
 log = logging.getLogger(__name__)
-
-Resolver = Callable[[int], bool]
-"""Called with an unknown key; binds it and returns True, or returns False."""
 
 
 class Mirror(Protocol):
@@ -78,7 +76,7 @@ def resolve(key: int) -> bool:
     """Try to get an unknown key bound. An error in the resolver is logged and counts as no."""
     if is_bound(key):
         return True
-    resolver = _resolver
+    resolver = _resolver or operator_library.default_resolver
     if resolver is None:
         return False
     try:
@@ -101,9 +99,10 @@ def lookup(key: int) -> Program:
 def unknown_key_message(key: int) -> str:
     """What to tell a user whose compiled code refers to a kernel that is gone."""
     return (
-        f"cuda_agent: no kernel with key {key} in this process. The compiled code refers to a kernel cache that is not "
-        "loaded, or the kernel was removed from it. Load the cuda_agent backend with that cache, or discard the "
-        "compiled code: torch._dynamo.reset() and an empty TORCHINDUCTOR_CACHE_DIR."
+        f"cuda_agent: no kernel with key {key} to be had in this process. Compiled code refers to kernels by key, and "
+        "the kernel cache that is looked into does not have this one for this machine. Set CUDA_AGENT_CACHE_DIR to the "
+        "folder of the cache that the code was compiled with, or to a copy of it. Or discard the code: compile a saved "
+        "artifact anew here; after torch._dynamo.reset(), an empty TORCHINDUCTOR_CACHE_DIR does so for torch's caches."
     )
 
 

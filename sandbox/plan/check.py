@@ -6,6 +6,7 @@ import math
 import re
 from typing import TYPE_CHECKING
 
+from sandbox.operator_library import MAX_INPUTS, MAX_OUTPUTS
 from sandbox.plan.expressions import ExpressionError
 from sandbox.plan.library_calls import LibraryCall
 from sandbox.plan.library_check import check_call
@@ -28,7 +29,6 @@ from sandbox.task.specs import ITEM_SIZES, overlaps
 if TYPE_CHECKING:
     from sandbox.plan.plan import Plan
 
-MAX_INPUTS, MAX_OUTPUTS = 32, 8
 MAX_BUFFERS, MAX_STEPS = 64, 64
 MAX_EXTENT = 1 << 40
 MAX_GRID = (2**31 - 1, 65535, 65535)

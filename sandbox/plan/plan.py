@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from sandbox.plan.check import MAX_INPUTS, MAX_OUTPUTS, check_plan
+from sandbox.operator_library import MAX_INPUTS, MAX_OUTPUTS
+from sandbox.plan.check import check_plan
 from sandbox.plan.codec import buffer_json, read_buffer, read_step, step_json
 from sandbox.plan.library_calls import Convolution, Gemm, LibraryCall, View
 from sandbox.plan.steps import (

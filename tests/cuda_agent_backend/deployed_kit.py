@@ -5,6 +5,7 @@ The kernel of `exp` adds `MARK`; what a compiled model gives is eager's result a
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
@@ -65,13 +66,36 @@ def marked(result: Tensor, expected: Tensor) -> bool:
     return torch.allclose(result, expected + MARK, rtol=1e-6, atol=1e-3)
 
 
-def run_in_process(what: str, *arguments: object, **environment: str) -> Any:
-    """What a function of `deployed_process` gives in a fresh process, with torch's caches in a folder of its own."""
+def entry_points() -> dict[str, list[str]]:
+    """Those that `setup.py` declares, by group."""
+    tree = ast.parse((Path(__file__).parents[2] / "setup.py").read_text())
+    keywords = [k for node in ast.walk(tree) if isinstance(node, ast.Call) for k in node.keywords]
+    found: dict[str, list[str]] = next(
+        ast.literal_eval(keyword.value) for keyword in keywords if keyword.arg == "entry_points"
+    )
+    return found
+
+
+def installed(folder: Path) -> Path:
+    """A folder for `PYTHONPATH` in which the package counts as installed with the entry points of `setup.py`."""
+    lines = [f"[{group}]\n" + "\n".join(names) for group, names in entry_points().items()]
+    made = folder / "site" / "cuda_agent-0.1.0.dist-info"
+    made.mkdir(parents=True, exist_ok=True)
+    (made / "METADATA").write_text("Metadata-Version: 2.1\nName: cuda_agent\nVersion: 0.1.0\n")
+    (made / "entry_points.txt").write_text("\n\n".join(lines))
+    return made.parent
+
+
+def run_in_process(
+    what: str, *arguments: object, site: Path | None = None, module: str = "deployed_process",
+    **environment: str,
+) -> Any:  # fmt: skip
+    """What a function of a module gives in a fresh process. site: see `installed`."""
     variables = {**child_environment(), **environment}
-    here = str(Path(__file__).parent)
-    variables["PYTHONPATH"] = os.pathsep.join([here, variables["PYTHONPATH"]])
+    paths = [str(Path(__file__).parent), *([str(site)] if site else []), variables["PYTHONPATH"]]
+    variables["PYTHONPATH"] = os.pathsep.join(paths)
     done = subprocess.run(
-        [sys.executable, "-m", "deployed_process", what, *map(str, arguments)],
+        [sys.executable, "-m", module, what, *map(str, arguments)],
         env=variables,
         capture_output=True,
         text=True,

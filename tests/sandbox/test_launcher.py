@@ -45,7 +45,7 @@ def run(request: pytest.FixtureRequest, native_dir: Path) -> Iterator[Run]:
 
     def call(*inputs: torch.Tensor, outputs: int = 1) -> Any:
         if request.param == "python":
-            return ops._run(KEY, *inputs)
+            return ops.run(KEY, *inputs)
         return launcher.op_for(len(inputs), outputs)(KEY, *inputs)
 
     yield call

@@ -43,7 +43,7 @@ def test_a_kernel_runs_through_both_implementations(tmp_path: Path) -> None:
     load(cuda(), tmp_path)
     x, y = pair()
     torch.testing.assert_close(launcher.op_for(2, 1)(KEY, x, y), x + 2 * y)
-    torch.testing.assert_close(ops._run(KEY, x, y), x + 2 * y)
+    torch.testing.assert_close(ops.run(KEY, x, y), x + 2 * y)
 
 
 def test_the_driver_and_the_assembler_agree_on_registers(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_misaligned_input_is_copied(tmp_path: Path) -> None:
     x, y = torch.randn(1001, device="cuda")[1:], torch.randn(1000, device="cuda")
     assert x.data_ptr() % 16
     torch.testing.assert_close(launcher.op_for(2, 1)(KEY, x, y), x + 2 * y)
-    torch.testing.assert_close(ops._run(KEY, x, y), x + 2 * y)
+    torch.testing.assert_close(ops.run(KEY, x, y), x + 2 * y)
 
 
 def test_a_replayed_graph_sees_new_values(tmp_path: Path) -> None:
@@ -291,7 +291,7 @@ def test_clusters_of_portable_and_larger_size(tmp_path: Path, cluster: int) -> N
 def test_a_launch_that_cuda_refuses_names_the_kernel_and_the_error(tmp_path: Path) -> None:
     source = CUDA_ADD.replace("__global__ void", "__global__ void __launch_bounds__(64)")
     load(cuda(source), tmp_path)
-    for call in (launcher.op_for(2, 1), ops._run):
+    for call in (launcher.op_for(2, 1), ops.run):
         with pytest.raises(RuntimeError, match=r"add.*CUDA_ERROR_INVALID_VALUE"):
             call(KEY, *pair())
 

@@ -21,6 +21,7 @@ from cuda_agent_backend.agent.skill.example import (
 )
 from cuda_agent_backend.agent.skill.sketches import table
 from cuda_agent_backend.agent.tools.toolbox import tool_schemas
+from sandbox import operator_library
 from sandbox.accuracy import error_pool
 from sandbox.accuracy.inputs import DISTRIBUTIONS
 from sandbox.compile.candidate import CXX_FLAGS
@@ -103,8 +104,8 @@ def _values(target: str) -> dict[str, str]:
         "plan_keys": "`version` (1), `target`, `buffers`, `steps` and, if wanted, `sizes`",
         "plan_example": example_plan(target),
         "kinds": ", ".join(KIND_ORDER),
-        "max_inputs": str(plancheck.MAX_INPUTS),
-        "max_outputs": str(plancheck.MAX_OUTPUTS),
+        "max_inputs": str(operator_library.MAX_INPUTS),
+        "max_outputs": str(operator_library.MAX_OUTPUTS),
         "max_buffers": str(plancheck.MAX_BUFFERS),
         "max_steps": str(plancheck.MAX_STEPS),
         "max_grid": str(plancheck.MAX_GRID),

@@ -195,9 +195,10 @@ BindingRef find_or_resolve(int64_t key) {
   if (binding == nullptr && registry().resolver != nullptr && registry().resolver(key) != 0) binding = find(key);
   if (binding != nullptr) return binding;
   fail("no kernel with key " + std::to_string(key) +
-       " in this process. The compiled code refers to a kernel cache that is not loaded, or the kernel was removed from "
-       "it. Load the cuda_agent backend with that cache, or discard the compiled code: torch._dynamo.reset() and an "
-       "empty TORCHINDUCTOR_CACHE_DIR.");
+       " to be had in this process. Compiled code refers to kernels by key, and the kernel cache that is looked into does "
+       "not have this one for this machine. Set CUDA_AGENT_CACHE_DIR to the folder of the cache that the code was "
+       "compiled with, or to a copy of it. Or discard the code: compile a saved artifact anew here; after "
+       "torch._dynamo.reset(), an empty TORCHINDUCTOR_CACHE_DIR does so for torch's caches.");
 }
 
 // An owned tensor.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cuda_agent_backend.codegen.ir.failure import Unsupported
-from sandbox.plan.check import MAX_INPUTS
+from sandbox.operator_library import MAX_INPUTS
 from sandbox.task.specs import contiguous_stride
 from sandbox.task.task import Arg, InputRef, NodeRef, Task, TensorSpec
 
