@@ -1,7 +1,8 @@
 """Tasks that wait for a background search: many processes add, many take, each is done once.
 
 A taker holds a lease. If it dies, the lease runs out and another takes the task, up to a number of
-attempts, for a task that kills its searcher must not kill all that follow.
+attempts, for a task that kills its searcher must not kill all that follow. After those it is taken
+now and then, each time after a longer wait: what killed the others may have passed.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from kernel_cache.record import key_from
 
 QUEUE_VERSION = 1
 TASK = "task/"
+LONGEST_LEASE_S = 3600.0
+FIRST_WAIT_S, LONGEST_WAIT_S = 600.0, 86400.0
+"""Between the attempts beyond those that follow each other at once."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +43,14 @@ class QueuedTask:
     lease_until: float = 0.0
 
     def free(self, now: float) -> bool:
-        """Whether nobody works on it at `now`."""
-        return now >= self.lease_until
+        """Whether nobody works on it at `now`. A lease longer than any is one of a clock that was set back."""
+        return now >= self.lease_until or self.lease_until - now > LONGEST_LEASE_S
+
+    def claimable(self, now: float, max_attempts: int) -> bool:
+        """Whether it may be taken at `now`."""
+        more = self.attempts - max_attempts
+        wait_s = min(FIRST_WAIT_S * 4.0 ** min(more, 8), LONGEST_WAIT_S) if more >= 0 else 0.0
+        return self.free(now) and (wait_s == 0.0 or abs(now - self.lease_until) >= wait_s)
 
     def to_fields(self) -> dict[str, Json]:
         """The task as a JSON object."""
@@ -111,14 +121,15 @@ class TaskQueue:
                 attempts=free[0].attempts + 1,
                 owner=owner,
                 token=uuid.uuid4().hex,
-                lease_until=now + lease_s,
+                lease_until=now + min(lease_s, LONGEST_LEASE_S),
             )
             self.index.set(TASK + claimed.key.digest, claimed.to_fields())
         return claimed
 
     def renew(self, claimed: QueuedTask, lease_s: float, now: float) -> QueuedTask | None:
         """Hold it longer; None if the lease was lost to another owner meanwhile."""
-        return self._change_if_held(claimed, replace(claimed, lease_until=now + lease_s))
+        until = now + min(lease_s, LONGEST_LEASE_S)
+        return self._change_if_held(claimed, replace(claimed, lease_until=until))
 
     def release(self, claimed: QueuedTask) -> bool:
         """Give it back unfinished, without counting the attempt; False if the lease was lost."""
@@ -147,7 +158,7 @@ class TaskQueue:
             return sum(self.index.delete(TASK + task.key.digest) for task in old)
 
     def _claimable(self, now: float, max_attempts: int) -> list[QueuedTask]:
-        return [task for task in self.pending() if task.free(now) and task.attempts < max_attempts]
+        return [task for task in self.pending() if task.claimable(now, max_attempts)]
 
     def _change_if_held(self, claimed: QueuedTask, changed: QueuedTask) -> QueuedTask | None:
         name = TASK + claimed.key.digest

@@ -12,6 +12,8 @@ from kernel_cache.key import TARGETS, KernelKey
 RECORD_VERSION = 1
 LANGUAGES = ("c++", "cuda", "triton")
 ORIGINS = ("sketch", "policy")
+CLOCK_SLACK_S = 3600.0
+"""A record from further in the future was made by a clock that was wrong, and would last as long as that was."""
 
 # What a record must be able to answer for (contract C6).
 EVIDENCE = ("verifier", "toolchain", "driver", "policy", "samples", "errors")
@@ -128,8 +130,8 @@ class NegativeRecord:
             raise RecordError("negative record.expires lies before its creation")
 
     def expired(self, now: float) -> bool:
-        """Whether a search may be tried again at `now`."""
-        return now >= self.expires
+        """Whether a search may be tried again at `now`, or the record was made by a clock that went ahead."""
+        return now >= self.expires or self.created - now > CLOCK_SLACK_S
 
     def to_fields(self) -> dict[str, Json]:
         """The record as a JSON object."""

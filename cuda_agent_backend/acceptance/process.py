@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cuda_agent_backend.acceptance.rule import Acceptance, Measurement, decide, decide_layouts
+from sandbox.failures import why_passing
 
 if TYPE_CHECKING:
     from cuda_agent_backend.acceptance.trial import Trial
@@ -139,11 +140,13 @@ def _promise(task: str, low: float) -> float:
 
 
 def _measure_replay(trial: Trial, say: Say) -> Measurement:
-    """What cannot be replayed can still have kernels."""
+    """What cannot be replayed can still have kernels. Raises what may pass, which decides nothing."""
     say("the whole graph, replayed")
     try:
         return trial.measure_replay()
     except Exception as error:
+        if why_passing(error):
+            raise
         return Measurement.failed(f"it cannot be replayed: {type(error).__name__}: {error}")
 
 

@@ -21,6 +21,7 @@ from kernel_cache import (
 )
 from sandbox import launcher
 from sandbox.compile.cuda import depends
+from sandbox.failures import passing_words
 from sandbox.plan.plan import Plan, PlanError
 
 
@@ -33,11 +34,13 @@ class Hit:
 
 @dataclass(frozen=True)
 class NoKernel:
-    """Why there is no kernel to use. `searchable`: whether a search now could change that."""
+    """Why there is no kernel to use. `searchable`: whether a search now could change that. `passing`: the kernel is
+    there, and cannot be used just now."""
 
     reason: str
     searchable: bool = False
     negative: bool = False
+    passing: bool = False
 
 
 MORE = 4.0
@@ -84,7 +87,7 @@ class Kernels:
             return NoKernel(record.reason, searchable=again, negative=True)
         if isinstance(record, Corrupt | CacheUnavailable):
             log.once("cache", f"left to Inductor: {record}")
-            return NoKernel(str(record))
+            return NoKernel(str(record), passing=isinstance(record, CacheUnavailable))
         if record.language == "c++" and record.origin != "sketch" and not consent:
             return NoKernel(
                 "a policy wrote its C++: cuda_agent.allow_policy_cpp consents to run it"
@@ -96,7 +99,7 @@ class Kernels:
         if low is not None and low < min_speedup:
             return NoKernel(f"its speed-up of at least {low:.2f} is below {min_speedup:.2f}")
         failed = self.load(record)
-        return NoKernel(failed) if failed else Hit(record)
+        return NoKernel(failed, passing=bool(passing_words(failed))) if failed else Hit(record)
 
     def load(self, record: Record) -> str | None:
         """Bind a record's kernel in this process; what went wrong, or None."""

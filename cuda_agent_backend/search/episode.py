@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from cuda_agent_backend.json_values import plain
 from cuda_agent_backend.search.judges import JudgeSource
 from cuda_agent_backend.search.outcome import NothingFound, SearchOutcome, SearchResult
+from cuda_agent_backend.search.passing_failures import WatchedJudge, met_before
 from cuda_agent_backend.search.setup import Setup
 from kernel_cache.canonical import sha256
 from sandbox.task.task import Task
@@ -81,8 +82,9 @@ def run_agent(
     from cuda_agent_backend.agent.trajectories.store import folder_beside, prune
 
     folder, budget = folder_beside(setup.cache_dir), Budget(budget_s)
+    watched = WatchedJudge(judge)
     with ExitStack() as closing:
-        tools = closing.enter_context(_environment(task, judge, setup, recorded)).tools
+        tools = closing.enter_context(_environment(task, watched, setup, recorded)).tools
         spec = json.dumps(setup.policy.to_json(), sort_keys=True)
         header = header_of(task, setup.policy.label, spec, tools.schemas, setup.flags, budget)
         begun = begin(folder, header, lambda: make_policy(setup.policy), tools.schemas)
@@ -100,7 +102,8 @@ def run_agent(
         )
     prune(folder)
     if result.best is None:
-        return _nothing(result, tools, setup.policy, budget_s)
+        passing = watched.passing or (met_before(begun.past.messages) if begun.past else "")
+        return _nothing(result, tools, setup.policy, budget_s, passing)
     return _winner(result, judge, setup.policy)
 
 
@@ -131,15 +134,19 @@ def _environment(
 
 
 def _nothing(
-    result: EpisodeResult, tools: Toolbox, policy: PolicySpec, budget_s: float
+    result: EpisodeResult, tools: Toolbox, policy: PolicySpec, budget_s: float, passing: str
 ) -> NothingFound:
-    """Of an episode without a winner: whether more time would help, and whether it says something about the task."""
+    """Of an episode without a winner: whether more time would help, and whether it says something about the task.
+
+    passing: a failure that it met and that says nothing of the task, or "".
+    """
     unsettled = any(v.status in ("noisy", "failed") for v in tools.verdicts.values())
     unsettled = unsettled or result.reason.startswith("baselines:")
     unsettled = unsettled or result.stop in ("infrastructure", "bug")
     gave_up = policy.name in DETERMINISTIC and result.stop == "gave_up"
     exhausted = gave_up and result.seconds < budget_s
-    return NothingFound(result.reason, exhausted, result.turns, keep=not unsettled)
+    reason = f"{result.reason} ({passing})" if passing else result.reason
+    return NothingFound(reason, exhausted, result.turns, keep=not (unsettled or passing))
 
 
 def _winner(result: EpisodeResult, judge: Any, policy: PolicySpec) -> SearchOutcome:

@@ -31,7 +31,7 @@ class NothingFound:
     exhausted: bool = False
     turns: int = 0
     keep: bool = True
-    """Whether it says something about the task, not about the machine's state just now."""
+    """Whether it says something about the task, not about the machine's state just now (see `sandbox.failures`)."""
 
 
 SearchOutcome = SearchResult | NothingFound

@@ -13,7 +13,7 @@ from cuda_agent_backend.agent.policies.registry import asks_a_model
 from cuda_agent_backend.search.budget import order_by_promise, share, share_of_deadline
 from cuda_agent_backend.search.episode import Say, Search
 from cuda_agent_backend.search.judges import Judges, JudgeSource, Seats
-from cuda_agent_backend.search.outcome import SearchResult
+from cuda_agent_backend.search.outcome import NothingFound, SearchResult
 from cuda_agent_backend.search.promotion import is_usable, keep
 from cuda_agent_backend.search.setup import Setup
 from cuda_agent_backend.search.side_by_side import AT_ONCE, side_by_side
@@ -145,11 +145,15 @@ def search_one(
         found = search(task, judges, setup, budget_s, inputs, say)
     except Exception as error:  # ours, a policy's or a tool's: the other tasks have their turn
         log.logger("search").exception("a search failed")
-        return {"reason": f"{type(error).__name__}: {error}"}
+        return {"reason": f"{type(error).__name__}: {error}", "passing": True}
     kept = keep(cache, key, task, found, setup.policy.label, budget_s, graph_s)
     won = isinstance(found, SearchResult) and not kept
     say("promoted" if won else kept or found.reason)
-    return {"reason": kept or found.reason, "promoted": won, "turns": found.turns}
+    passing = bool(kept) or (isinstance(found, NothingFound) and not found.keep)
+    if passing:
+        log.logger("search").warning("it may pass, and is tried again: %s", kept or found.reason)
+    told = {"promoted": won, "turns": found.turns, "passing": passing}
+    return {"reason": kept or found.reason, **told}
 
 
 def moved(task: Task) -> int:

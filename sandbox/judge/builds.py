@@ -54,7 +54,7 @@ class Builds:
             case CompileRefused(reason):
                 return Refused(reason)
             case _:
-                return CompileFailed(result.log)
+                return CompileFailed(result.log, result.passing)
 
     def inspect(self, candidate: Candidate) -> Inspection | Failure:
         """What the candidate's machine code consists of."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from sandbox.failures import Crashed, Failed, TimedOut
+from sandbox.failures import NOT_STARTED, Crashed, Failed, TimedOut
 from sandbox.isolation import trees
 from sandbox.isolation.mechanisms import Isolation
 from sandbox.isolation.privileges import next_uid
@@ -332,7 +332,7 @@ class WorkerProcess:
 
 def _how(status: int | None) -> str:
     if status is None:
-        return "it could not be started"
+        return NOT_STARTED
     if status < 0 or status > SIGNAL_BASE:
         with suppress(ValueError):
             return signal.Signals(-status if status < 0 else status - SIGNAL_BASE).name

@@ -95,6 +95,31 @@ def test_a_task_that_ends_every_search_is_not_claimed_for_ever(
     assert queue.drop_task(key()) is True and queue.drop_task(key()) is False
 
 
+def test_a_task_that_ended_its_searches_is_tried_again_after_ever_longer_waits(
+    queue: KernelCache, clock: Clock
+) -> None:
+    queue.enqueue(key(), task())
+    for _ in range(3):
+        claimed(queue, lease_s=1.0)
+        clock.now += 1.0
+    for wait_s in (600.0, 2400.0):
+        clock.now += wait_s - 1.0
+        assert queue.claim("me") is None
+        clock.now += 1.0
+        claimed(queue, lease_s=1.0)
+        clock.now += 1.0
+
+
+@pytest.mark.parametrize("jump_s", [-10 * 86400.0, 10 * 86400.0])
+def test_a_clock_that_jumps_leaves_no_task_held_for_ever(
+    queue: KernelCache, clock: Clock, jump_s: float
+) -> None:
+    queue.enqueue(key(), task())
+    claimed(queue)
+    clock.now += jump_s
+    assert claimed(queue, "other").attempts == 2
+
+
 def test_a_task_that_nobody_claimed_cannot_be_done(queue: KernelCache) -> None:
     queue.enqueue(key(), task())
     (waiting,) = queue.pending()  # type: ignore[misc]

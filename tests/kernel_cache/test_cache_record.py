@@ -107,6 +107,11 @@ def test_a_negative_record_comes_back_and_expires() -> None:
     assert not made.expired(1000.0 + DAY - 1) and made.expired(1000.0 + DAY)
 
 
+def test_a_negative_record_of_a_clock_that_was_ahead_does_not_last_as_long_as_that() -> None:
+    made = negative(created=50 * DAY, lasts=30 * DAY)
+    assert made.expired(10 * DAY) and not made.expired(50 * DAY - 60)
+
+
 @pytest.mark.parametrize("fields", [{"reason": ""}, {"policy": ""}, {"expires": 1.0}])
 def test_a_negative_record_names_policy_reason_and_a_later_expiry(fields: dict[str, Any]) -> None:
     with pytest.raises(RecordError):
