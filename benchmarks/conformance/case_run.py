@@ -66,7 +66,7 @@ class _Call:
                 named |= self._gradients(outputs, given)
         pairs = zip(given, before, strict=True)
         changed = tuple(i for i, (a, b) in enumerate(pairs) if not _same(a.detach(), b))
-        return Values(named, changed)
+        return Values(named, changed, _shared(outputs, given))
 
     def _leaf(self, x: Tensor) -> Tensor:
         return x.requires_grad_(self.training and x.is_floating_point())
@@ -81,6 +81,18 @@ class _Call:
         )
         pairs = zip(leaves, grads, strict=True)
         return {f"gradient {i}": g.detach() for (i, _), g in pairs if g is not None}
+
+
+def _shared(outputs: Sequence[Tensor], given: Sequence[Tensor]) -> tuple[tuple[int, int], ...]:
+    def place(x: Tensor) -> int:
+        return x.untyped_storage().data_ptr() if x.numel() else 0
+
+    return tuple(
+        (i, j)
+        for i, x in enumerate(outputs)
+        for j, y in enumerate(given)
+        if place(x) and place(x) == place(y)
+    )
 
 
 def cotangent(output: Tensor) -> Tensor:

@@ -22,10 +22,12 @@ FAR = 8.0
 
 @dataclass(frozen=True)
 class Values:
-    """What a call gave: outputs, then gradients, by name. changed: inputs that it wrote to."""
+    """What a call gave: outputs, then gradients, by name. changed: inputs that it wrote to. shared: (output, input)
+    that lie in the same memory."""
 
     named: dict[str, Tensor]
     changed: tuple[int, ...] = ()
+    shared: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,8 @@ def _against(found: Values, other: Values, held: Yardsticks) -> _Difference:
         return _Difference("other outputs or gradients")
     if found.changed != other.changed:
         return _Difference(f"wrote to inputs {found.changed} instead of {other.changed}")
+    if found.shared != other.shared:
+        return _Difference(f"shares (output, input) {found.shared} instead of {other.shared}")
     names = list(found.named)
     for name in names:
         if reason := _form(found.named[name], other.named[name]):

@@ -206,6 +206,11 @@ def test_a_kernel_that_writes_to_an_input_is_wrong() -> None:
     assert judge(own, held(X, X)).verdict == WRONG
 
 
+def test_a_result_in_an_inputs_memory_is_wrong_where_eagers_is_not() -> None:
+    own = replace(values(X), shared=((0, 0),))
+    assert judge(own, held(X, X)).verdict == WRONG
+
+
 def test_a_result_that_is_missing_is_wrong() -> None:
     assert judge(values(X, X), held(X, X)).verdict == WRONG
 
