@@ -72,9 +72,9 @@ def run(request: Mapping[str, Any], say: Say) -> Acceptance | str:
     """Measure a graph and decide; a text says why that could not be.
 
     The request: {"graph": a task's JSON, "kernels": fields of their keys, "cache_dir", "native_dir", "inductor": its
-    options, "budget_s", "flags", "seed", "device_lock", "inputs": a folder of real ones or none, "eager_layouts",
-    "static_inputs": which inputs are parameters, or null where the graph is not to be replayed, "origins": of its
-    operators}.
+    options, "until": on the monotonic clock, "flags", "seed", "device_lock", "inputs": a folder of real ones or none,
+    "eager_layouts", "static_inputs": which inputs are parameters, or null where the graph is not to be replayed,
+    "origins": of its operators}.
     Without kernels it is replay, or else eager's layouts, that is measured.
     """
     from cuda_agent_backend.acceptance.trial import Trial
@@ -87,7 +87,7 @@ def run(request: Mapping[str, Any], say: Say) -> Acceptance | str:
     from sandbox.timing.device_lock import DeviceLock
 
     lock = DeviceLock(Path(request["device_lock"]) if request.get("device_lock") else None)
-    deadline = time.monotonic() + float(request["budget_s"])
+    deadline = float(request["until"])
     apply_flags(request["flags"])
     kernels = open_kernels(Path(request["cache_dir"]), Path(request["native_dir"]))
     if isinstance(kernels, CacheUnavailable):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +10,6 @@ from cuda_agent_backend.hook.compilation import Compilation
 from cuda_agent_backend.hook.lookup import Candidates
 from cuda_agent_backend.hook.whole_graph import Subject, known_decision, measure
 from cuda_agent_backend.partition.splice import Replacement, choose
-from cuda_agent_backend.search.budget import acceptance_reserve
 
 
 @dataclass(frozen=True)
@@ -30,10 +28,8 @@ class Accepted:
         return choose(places, hits - self.dropped.keys())
 
 
-def accept(
-    candidates: Candidates, subject: Subject, compilation: Compilation, started: float
-) -> Accepted:
-    """Drop the kernels that the whole graph is not better with. started: when the pass began (`time.perf_counter`).
+def accept(candidates: Candidates, subject: Subject, compilation: Compilation) -> Accepted:
+    """Drop the kernels that the whole graph is not better with, and those for which there is no time to measure it.
 
     Without kernels, a graph that may be replayed is measured as well.
     """
@@ -43,9 +39,7 @@ def accept(
         return Accepted(candidates)
     decision = known_decision(compilation, subject.name, keys)
     if not decision:
-        budget = compilation.options.budget_s
-        left = max(budget - time.perf_counter() + started, acceptance_reserve(budget))
-        decision = measure(compilation, subject, keys, left)
+        decision = measure(compilation, subject, keys, compilation.left_s)
     if isinstance(decision, str):
         return Accepted(candidates, {key.digest: decision for key in keys})
     use = set(decision.get("use", ()))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from cuda_agent_backend import log
 from cuda_agent_backend.options import Options
 from cuda_agent_backend.runtime.kernels import Hit, Kernels, NoKernel
+from cuda_agent_backend.search.deadline import Deadline
 from cuda_agent_backend.search.protocol import Searcher
 from kernel_cache import CacheUnavailable, KernelKey
 
@@ -18,7 +19,8 @@ class Compilation:
     """One compilation, beside its graph.
 
     recorded: folders with real inputs of tasks, by task digest. inputs: a folder with those of the whole graph, "" if
-    there is none. examples: what the graph is first called with, where no folder has it.
+    there is none. examples: what the graph is first called with, where no folder has it. deadline: when the user's
+    program goes on with what there is.
     """
 
     options: Options
@@ -27,11 +29,17 @@ class Compilation:
     recorded: Mapping[str, str] | None = None
     inputs: str = ""
     examples: tuple[Any, ...] = ()
+    deadline: Deadline = field(default_factory=Deadline.never)
 
     @property
     def measurer(self) -> Searcher | None:
         """What measures whole graphs now; None in modes that do not wait for it."""
         return self.searcher if self.options.search == "search" else None
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that are left for this graph."""
+        return min(self.options.budget_s, self.deadline.left_s)
 
     def find(self, key: KernelKey) -> Hit | NoKernel:
         """The kernel for a key under these options, or why there is none."""

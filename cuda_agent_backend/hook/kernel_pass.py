@@ -28,6 +28,7 @@ from cuda_agent_backend.partition.report import GraphReport
 from cuda_agent_backend.runtime.kernels import Kernels
 from cuda_agent_backend.runtime.machine import arch_of, precision_flags, toolchain_of
 from cuda_agent_backend.runtime.replayable import aot_static_inputs, may_replay, replay_is_wanted
+from cuda_agent_backend.search.deadline import Deadline
 from cuda_agent_backend.search.protocol import Searcher
 from cuda_agent_backend.sources import source_digest
 
@@ -107,7 +108,13 @@ class KernelPass(GraphPass):  # type: ignore[misc]
     def _run(self, graph: Graph, is_inference: bool) -> None:
         count_in_signed(graph)
         compilation = Compilation(
-            self.options, self.kernels, self.searcher, self.recorded, self.inputs, self.examples
+            self.options,
+            self.kernels,
+            self.searcher,
+            self.recorded,
+            self.inputs,
+            self.examples,
+            Deadline(self.options.budget_s),
         )
         static_inputs = self._static_inputs_to_replay(graph) if is_inference else None
         layouts = is_inference and not self.nested

@@ -15,6 +15,7 @@ from cuda_agent_backend.graph.layouts import keep_eagers, optimised
 from cuda_agent_backend.hook.compilation import Compilation
 from cuda_agent_backend.hook.whole_graph import Subject, known_decision, measure
 from cuda_agent_backend.partition.region import Region
+from cuda_agent_backend.search.budget import layouts_share
 
 
 def choose_layouts(
@@ -34,9 +35,7 @@ def choose_layouts(
     decision = known_decision(compilation, name, ())
     if not decision and compilation.measurer is not None:
         subject = Subject(graph, name, eager_layouts=True)
-        decision = measure(compilation, subject, (), compilation.options.budget_s)
-        if isinstance(decision, str):
-            compilation.outdate()
+        decision = measure(compilation, subject, (), layouts_share(compilation.left_s))
     if isinstance(decision, str):
         return {}
     if decision.get("eager_layouts"):

@@ -19,6 +19,7 @@ from cuda_agent_backend.partition.estimate import saving
 from cuda_agent_backend.runtime.kernels import Hit, NoKernel
 from cuda_agent_backend.runtime.machine import toolchain_of
 from cuda_agent_backend.search.budget import acceptance_reserve
+from cuda_agent_backend.search.durations import ACCEPTANCE, Durations
 from cuda_agent_backend.search.protocol import Searcher
 from sandbox.task.task import Task
 
@@ -78,23 +79,25 @@ def _search_now(
     compilation: Compilation,
 ) -> Found:
     options = compilation.options
-    budget = options.budget_s
+    budget = compilation.left_s
     if options.acceptance != "trust":
-        budget -= acceptance_reserve(budget)
+        took = Durations(options.cache_dir).took(ACCEPTANCE)
+        budget -= acceptance_reserve(budget, took)
     rests = {
         whole.task.digest: whole.rest.task
         for whole in candidates.wholes
         if whole.rest and candidates.searchable(whole) and candidates.searchable(whole.rest)
     }
     became = searcher.search(tasks, budget, compilation.recorded, promises, rests)
-    if any(told.get("begun") is False for told in became.values()):
-        compilation.outdate()
     again = {
         one.key.digest: _look_again(one, became, compilation)
         for one in candidates.all
         if candidates.searchable(one)
     }
-    return Found(replace(candidates, known={**candidates.known, **again}))
+    found = replace(candidates, known={**candidates.known, **again})
+    if any(found.to_search(whole) is not None for whole in found.wholes):
+        compilation.outdate()
+    return Found(found)
 
 
 def _look_again(

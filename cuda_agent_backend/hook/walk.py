@@ -49,9 +49,7 @@ def walk(
         regions = partition(graph, min_bytes=compilation.options.min_bytes)
     layouts: dict[str, Any] = {}
     if may_choose_layouts:
-        before = time.perf_counter()
         layouts = choose_layouts(graph, regions, compilation)
-        started += time.perf_counter() - before  # its measurement has a budget of its own
     with inductor_layouts(graph):
         if layouts.get("eager_layouts"):  # other strides make other regions
             regions = partition(graph, min_bytes=compilation.options.min_bytes)
@@ -74,7 +72,7 @@ def _from_regions(
     forced = compilation.options.force
     candidates = force(regions, forced) if forced else look_up(regions, compilation)
     found = search(candidates, subject, compilation)
-    accepted = accept(found.candidates, subject, compilation, started)
+    accepted = accept(found.candidates, subject, compilation)
     report = GraphReport(
         digest,
         "backward" if is_backward(graph) else "forward",

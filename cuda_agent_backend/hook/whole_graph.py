@@ -16,6 +16,9 @@ from cuda_agent_backend.graph.origins import origins
 from cuda_agent_backend.hook.compilation import Compilation
 from kernel_cache import Corrupt, KernelKey
 
+LEAST_MEASUREMENT_S = 1.0
+"""In less, no process that measures is even up."""
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -57,13 +60,22 @@ def known_decision(
 def measure(
     compilation: Compilation, subject: Subject, keys: Sequence[KernelKey], budget_s: float
 ) -> dict[str, Any] | str:
-    """Have a graph measured with these kernels; the decision, or why there is none."""
+    """Have a graph measured with these kernels; the decision, or why there is none.
+
+    What is not decided within the time is measured by a later process, which torch's caches must not keep from it.
+    """
     if compilation.measurer is None:
         return "the whole graph was not measured with it; warm the model first"
     whole = subject.with_kernels(keys)
     if isinstance(whole, NotATask):
         return f"the whole graph cannot be measured: {whole.reason}"
+    if budget_s < LEAST_MEASUREMENT_S:
+        compilation.outdate()
+        return "the time was up before the whole graph was measured"
     examples = () if is_backward(subject.graph) else compilation.examples
     with real_inputs(whole.graph, examples) as folder:
         inputs = compilation.inputs or folder
-        return compilation.measurer.accept(replace(whole, inputs=inputs), budget_s)
+        found = compilation.measurer.accept(replace(whole, inputs=inputs), budget_s)
+    if not isinstance(known_decision(compilation, subject.name, keys), dict):
+        compilation.outdate()
+    return found

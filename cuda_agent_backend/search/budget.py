@@ -16,10 +16,39 @@ JUDGEMENT_S = 2.0
 ACCEPT_PART, LEAST_ACCEPT_S = 0.3, 20.0
 """What is kept for the measurement of the whole graph: it compiles the graph twice before it times anything."""
 
+MOST_ACCEPT_PART = 0.6
+WHOLE_JUDGEMENT_S = 10.0
+"""What the one judgement on which a promotion rests takes, where no such is known."""
+MARGIN = 1.25
+"""What took so long may take so much longer the next time."""
+LAYOUTS_PART = 0.4
+OVERTIME_PART = 0.5
 
-def acceptance_reserve(budget_s: float) -> float:
-    """Seconds of the budget that the search leaves over: without that measurement, no kernel is used."""
-    return max(ACCEPT_PART * budget_s, min(LEAST_ACCEPT_S, budget_s / 2))
+
+def acceptance_reserve(budget_s: float, took: Sequence[float] = ()) -> float:
+    """Seconds of the budget that the search leaves over: without that measurement, no kernel is used.
+
+    took: what the latest measurements took here. Other graphs take other times, so half of what is kept without knowing
+    any is kept in any case.
+    """
+    blind = max(ACCEPT_PART * budget_s, min(LEAST_ACCEPT_S, budget_s / 2))
+    return min(max(MARGIN * max(took), blind / 2), MOST_ACCEPT_PART * budget_s) if took else blind
+
+
+def judgement_reserve(budget_s: float, took: Sequence[float] = ()) -> float:
+    """Seconds of a task's share that are kept to judge the best of what was tried. took: by the latest judgements."""
+    return min(MARGIN * max(took) if took else WHOLE_JUDGEMENT_S, budget_s / 2)
+
+
+def layouts_share(left_s: float) -> float:
+    """Seconds for the choice of layouts, which comes before the search."""
+    return LAYOUTS_PART * left_s
+
+
+def overtime(reserve_s: float) -> float:
+    """Seconds of what is kept for the whole graph in which a judgement that is under way may come to its end: what it
+    promotes is kept, and the whole graph can be measured by the next process."""
+    return OVERTIME_PART * reserve_s
 
 
 def order_by_promise(

@@ -8,7 +8,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from cuda_agent_backend import log
@@ -16,7 +16,9 @@ from cuda_agent_backend.acceptance.rule import decision_of
 from cuda_agent_backend.acceptance.whole_graph import WholeGraph
 from cuda_agent_backend.options import Options
 from cuda_agent_backend.runtime.child_process import WAITING_S, Child
-from cuda_agent_backend.search.budget import WHOLE_EPISODE_S
+from cuda_agent_backend.search import interrupts
+from cuda_agent_backend.search.budget import WHOLE_EPISODE_S, acceptance_reserve, overtime
+from cuda_agent_backend.search.durations import ACCEPTANCE, Durations
 from cuda_agent_backend.search.progress import SearchProgress
 from cuda_agent_backend.search.protocol import Searcher
 from cuda_agent_backend.search.setup import Setup
@@ -24,11 +26,16 @@ from kernel_cache import Json
 from sandbox.task.task import Task
 
 SERVICE = "cuda_agent_backend.search.service"
-START_S = 90.0
-"""What starting (importing torch, the first compile of the workers) may take beyond a request's budget."""
 MAX_STARTS = 4
 """A search process that keeps dying is not started for ever."""
-ACCEPT_S = 90.0
+WIND_DOWN_S = 60.0
+"""A search process that was told to leave a request, and has not done so for so long, hangs, and is killed."""
+ANSWER_S = 0.5
+"""What an answer may take to come after the time is up: the search process ends by itself then."""
+LATE = "the time was up"
+INTERRUPTED = "interrupted: going on with what there is; once more stops the program"
+
+Show = Callable[[dict[str, Any]], None]
 
 
 class SearchProcess:
@@ -40,25 +47,33 @@ class SearchProcess:
         self._starts = 0
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
+        self._left: set[int] = set()
+        """Requests that nobody waits for any more, until their answers come."""
 
-    def ask(
-        self, request: Mapping[str, Any], limit_s: float, show: Callable[[dict[str, Any]], None]
-    ) -> dict[str, Any]:
+    def ask(self, request: Mapping[str, Any], limit_s: float, show: Show) -> dict[str, Any]:
         """Send a request and wait for its answer: {"event": "result" | "failed", ...}.
 
-        Never raises for the child's faults. A child that does not answer in time is killed, with everything it started.
+        Never raises for the child's faults. After `limit_s` seconds, all included, or an interrupt (see `interrupts`),
+        it is left: the child is told so, finishes no more than the step it is at, and serves the next request.
         """
-        with self._lock:
+        deadline = time.monotonic() + limit_s
+        if not self._lock.acquire(timeout=max(limit_s, 0.0)):
+            return _failed(LATE)
+        try:
             child = self._running()
             if child is None:
-                return {"event": "failed", "reason": "the search process died too often"}
+                return _failed("the search process died too often")
             number = next(self._numbers)
             child.send({"id": number, **request})
             try:
-                return self._wait(child, number, time.monotonic() + limit_s, show)
-            except BaseException:
-                child.kill()
+                return self._wait(child, number, deadline, show)
+            except BaseException as error:
+                self._leave(child, number)
+                if isinstance(error, KeyboardInterrupt) and interrupts.ends_the_search():
+                    return _failed(INTERRUPTED)
                 raise
+        finally:
+            self._lock.release()
 
     def tell(self, request: Mapping[str, Any]) -> bool:
         """Send a request without waiting for the answer."""
@@ -83,29 +98,54 @@ class SearchProcess:
                 return None
             self._starts += 1
             self._child = Child(self.module)
+            self._left.clear()
         return self._child
 
-    def _wait(
-        self, child: Child, number: int, deadline: float, show: Callable[[dict[str, Any]], None]
-    ) -> dict[str, Any]:
+    def _wait(self, child: Child, number: int, deadline: float, show: Show) -> dict[str, Any]:
         while True:
             try:
                 message = child.receive(deadline - time.monotonic())
             except queue.Empty:
-                child.kill()
-                return {"event": "failed", "reason": "the search process did not answer in time"}
+                self._leave(child, number)
+                return _failed(LATE)
             if message is None:
                 child.kill()
-                return {
-                    "event": "failed",
-                    "reason": f"the search process died ({child.process.returncode})",
-                }
+                return _failed(f"the search process died ({child.process.returncode})")
             if message.get("id") != number:
-                continue
-            if message["event"] == "progress":
+                self._note_answer(message)
+            elif message["event"] == "progress":
                 show(message)
-                continue
-            return message
+            else:
+                return message
+
+    def _leave(self, child: Child, number: int) -> None:
+        """Tell the child that nobody waits for a request any more, and look after a while whether it has heard that."""
+        child.send({"do": "leave", "id": number})
+        self._left.add(number)
+        if WIND_DOWN_S <= 0:
+            child.kill()
+            return
+        watch = threading.Timer(WIND_DOWN_S, self._end_if_hanging, [child, number])
+        watch.daemon = True
+        watch.start()
+
+    def _end_if_hanging(self, child: Child, number: int) -> None:
+        with self._lock:
+            if child is not self._child or number not in self._left:
+                return
+            with suppress(queue.Empty):
+                while (message := child.receive(0.0)) is not None:
+                    self._note_answer(message)
+            if number in self._left:
+                child.kill()
+
+    def _note_answer(self, message: Mapping[str, Any]) -> None:
+        if message["event"] != "progress":
+            self._left.discard(message.get("id", 0))
+
+
+def _failed(reason: str) -> dict[str, Any]:
+    return {"event": "failed", "reason": reason}
 
 
 _process: SearchProcess | None = None
@@ -149,11 +189,14 @@ class SearchClient(Searcher):
             "recorded": dict(recorded or {}),
             "promises": dict(promises or {}),
             "rests": {digest: rest.to_json() for digest, rest in (rests or {}).items()},
-            "budget_s": budget_s,
             "graph_s": self.options.budget_s,
         }
+        more = 0.0
+        if self.options.acceptance != "trust":
+            took = Durations(self.options.cache_dir).took(ACCEPTANCE)
+            more = overtime(acceptance_reserve(self.options.budget_s, took))
         title = f"searching kernels for {len(tasks)} regions, at most {budget_s:.0f} s"
-        answer = self._ask(request, budget_s + START_S, title)
+        answer = self._ask(request, budget_s, title, more)
         if answer["event"] != "result":
             log.once("search", f"regions are left to Inductor: {answer['reason']}")
             return {}
@@ -190,7 +233,6 @@ class SearchClient(Searcher):
             "do": "accept",
             "setup": Setup.of(self.options).to_json(),
             **whole.to_json(),
-            "budget_s": budget_s,
         }
         what = (
             f"{len(whole.keys)} kernels"
@@ -200,14 +242,22 @@ class SearchClient(Searcher):
             else "a recording"
         )
         title = f"measuring the whole graph with {what}"
-        answer = self._ask(request, budget_s + ACCEPT_S + START_S, title)
+        answer = self._ask(request, budget_s, title)
         if answer["event"] == "result":
             return decision_of(answer)
         log.once("accept", f"{what} are not used: {answer['reason']}")
         return f"the whole graph was not measured: {answer['reason']}"
 
-    def _ask(self, request: Mapping[str, Any], limit_s: float, title: str) -> dict[str, Any]:
-        limit_s += WAITING_S if self.options.device_lock else 0.0
+    def _ask(
+        self, request: Mapping[str, Any], budget_s: float, title: str, more_s: float = 0.0
+    ) -> dict[str, Any]:
+        """Ask within a time, all included. more_s: after it, for what is under way then."""
+        until = time.monotonic() + budget_s
+        timed = {**request, "budget_s": budget_s, "asked": until - budget_s}
+        timed |= {"until": until, "hard_until": until + more_s}
+        waiting = WAITING_S if self.options.device_lock else 0.0
         with ExitStack() as stack:
-            show = stack.enter_context(SearchProgress(title, self.options.progress))
-            return self.process.ask(request, limit_s, show.update)
+            finds = request["do"] == "search"
+            progress = SearchProgress(title, self.options.progress, budget_s, finds)
+            show = stack.enter_context(progress)
+            return self.process.ask(timed, budget_s + more_s + ANSWER_S + waiting, show.update)

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cuda_agent_backend.json_values import plain
+from cuda_agent_backend.search.budget import judgement_reserve
+from cuda_agent_backend.search.durations import JUDGEMENT, Durations
 from cuda_agent_backend.search.judges import JudgeSource
 from cuda_agent_backend.search.outcome import NothingFound, SearchOutcome, SearchResult
 from cuda_agent_backend.search.passing_failures import WatchedJudge, met_before
@@ -43,9 +45,12 @@ def search_task(
     say: Say,
 ) -> SearchOutcome:
     """Run the agent on one task; recorded: real inputs, if there are any."""
-    return uncovered(task, setup.policy) or run_agent(
-        task, judges.get(task, setup), setup, budget_s, recorded, say
-    )
+    if (nothing := uncovered(task, setup.policy)) is not None:
+        return nothing
+    begun = time.monotonic()
+    judge = judges.get(task, setup)  # a new one takes seconds to start, which are the task's
+    started_s = max(0.0, time.monotonic() - begun - float(judge.waited_s))
+    return run_agent(task, judge, setup, max(0.0, budget_s - started_s), recorded, say)
 
 
 def uncovered(task: Task, policy: PolicySpec) -> NothingFound | None:
@@ -81,7 +86,9 @@ def run_agent(
     from cuda_agent_backend.agent.resume import begin
     from cuda_agent_backend.agent.trajectories.store import folder_beside, prune
 
-    folder, budget = folder_beside(setup.cache_dir), Budget(budget_s)
+    folder = folder_beside(setup.cache_dir)
+    kept_s = judgement_reserve(budget_s, Durations(setup.cache_dir).took(JUDGEMENT))
+    budget = Budget(budget_s - kept_s)
     watched = WatchedJudge(judge)
     with ExitStack() as closing:
         tools = closing.enter_context(_environment(task, watched, setup, recorded)).tools
@@ -99,6 +106,7 @@ def run_agent(
             lambda: time.monotonic() - judge.waited_s,
             record=begun.record,
             past=begun.past,
+            cancelled=getattr(judge, "is_over", lambda: False),
         )
     prune(folder)
     if result.best is None:
@@ -142,7 +150,8 @@ def _nothing(
     """
     unsettled = any(v.status in ("noisy", "failed") for v in tools.verdicts.values())
     unsettled = unsettled or result.reason.startswith("baselines:")
-    unsettled = unsettled or result.stop in ("infrastructure", "bug")
+    unsettled = unsettled or result.stop in ("infrastructure", "bug", "interrupted")
+    unsettled = unsettled or (result.stop == "time" and not tools.profiles)
     gave_up = policy.name in DETERMINISTIC and result.stop == "gave_up"
     exhausted = gave_up and result.seconds < budget_s
     reason = f"{result.reason} ({passing})" if passing else result.reason

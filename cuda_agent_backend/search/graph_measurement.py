@@ -14,18 +14,28 @@ from cuda_agent_backend.acceptance.process import AHEAD
 from cuda_agent_backend.acceptance.rule import decision_of
 from cuda_agent_backend.acceptance.whole_graph import keys_of
 from cuda_agent_backend.runtime.child_process import WAITING_S, Child
+from cuda_agent_backend.search.durations import ACCEPTANCE, Durations
 from cuda_agent_backend.search.setup import Setup
 
 MEASURING = "cuda_agent_backend.acceptance.process"
 START_S = 60.0
-"""What starting the measuring process and compiling the graph plainly may take beyond the budget."""
+"""What starting the measuring process and compiling the graph plainly may take beyond the budget in the background."""
+LOOK_S = 0.2
+"""How long it may take until it is noticed that nobody waits any more."""
 
 
 class GraphMeasurer:
-    """Measures one graph at a time, each in a process of its own. emit: where its progress goes."""
+    """Measures one graph at a time, each in a process of its own.
 
-    def __init__(self, emit: Callable[[Mapping[str, Any]], None]) -> None:
-        self._emit = emit
+    emit: where its progress goes. is_over: whether nobody waits for it any more.
+    """
+
+    def __init__(
+        self,
+        emit: Callable[[Mapping[str, Any]], None],
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._emit, self._is_over = emit, is_over
         self._ahead: Child | None = None
         """Measures the next graph, once there is one."""
 
@@ -39,16 +49,20 @@ class GraphMeasurer:
     def measure(self, request: Mapping[str, Any], setup: Setup) -> dict[str, Any]:
         """Answer an "accept" request (see `WholeGraph.to_json`), and keep the decision if it is final."""
         budget_s = float(request["budget_s"])
+        until = float(request.get("until") or time.monotonic() + budget_s + START_S)
         waiting = WAITING_S if setup.device_lock else 0.0
+        begun = time.monotonic()
         child = self._child()
         try:
-            child.send(_measurement(request, setup, budget_s))
-            answer = self._await(child, request["id"], budget_s + START_S + waiting)
+            child.send(_measurement(request, setup, until))
+            answer = self._await(child, request["id"], until + waiting)
         finally:
             child.kill()
         if answer["event"] == "result" and answer.get("final"):
             chosen = kernel_set_digest(keys_of(request))
             setup.open_cache().put_acceptance(request["name"], chosen, decision_of(answer))
+            if request["kernels"] and not setup.device_lock:  # else it waits for others, too
+                Durations(setup.cache_dir).note(ACCEPTANCE, time.monotonic() - begun)
         return answer
 
     def close(self) -> None:
@@ -64,13 +78,15 @@ class GraphMeasurer:
             return ahead
         return Child(MEASURING, own_group=False)
 
-    def _await(self, child: Child, number: Any, limit_s: float) -> dict[str, Any]:
-        deadline = time.monotonic() + limit_s
+    def _await(self, child: Child, number: Any, deadline: float) -> dict[str, Any]:
         while True:
+            left = deadline - time.monotonic()
             try:
-                message = child.receive(deadline - time.monotonic())
+                message = child.receive(min(left, LOOK_S))
             except queue.Empty:
-                return _failed(f"measuring the whole graph took over {limit_s:.0f} s")
+                if left > LOOK_S and not self._is_over():
+                    continue
+                return _failed("the time was up before the whole graph was measured")
             if message is None:
                 code = child.process.wait()
                 return _failed(f"the process measuring the whole graph died ({code})")
@@ -79,7 +95,7 @@ class GraphMeasurer:
             self._emit({"id": number, "done": 0, "of": 1, **message})
 
 
-def _measurement(request: Mapping[str, Any], setup: Setup, budget_s: float) -> dict[str, Any]:
+def _measurement(request: Mapping[str, Any], setup: Setup, until: float) -> dict[str, Any]:
     """The request to the measuring process (see `acceptance.process.run`)."""
     return {
         "graph": request["graph"],
@@ -87,7 +103,7 @@ def _measurement(request: Mapping[str, Any], setup: Setup, budget_s: float) -> d
         "cache_dir": str(setup.cache_dir),
         "native_dir": str(setup.native_dir),
         "inductor": setup.inductor or {},
-        "budget_s": budget_s,
+        "until": until,
         "flags": setup.flags,
         "seed": int.from_bytes(os.urandom(4)),
         "device_lock": setup.device_lock and str(setup.device_lock),

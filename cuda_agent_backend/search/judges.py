@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cuda_agent_backend.search.setup import Setup
@@ -26,19 +26,19 @@ class Judges:
     """The judges of this process, kept between tasks: their workers are slow to start.
 
     One for each target and whatever of a setup a judge is made with: what one compilation consents to, no other does.
+    is_over: asked between the steps of a judgement, which is left where nobody waits for it any more.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, is_over: Callable[[], bool] = lambda: False) -> None:
+        self.is_over = is_over
         self._stack = contextlib.ExitStack()
         self._judges: dict[tuple[str, str], Any] = {}
-        self._starting_s = 0.0
         self._starting = threading.RLock()
 
     @property
     def unpaid_s(self) -> float:
-        """Seconds that no task's budget pays for: judges started, and other processes' turns on the device."""
-        waited = (float(judge.waited_s) for judge in list(self._judges.values()))
-        return self._starting_s + sum(waited)
+        """Seconds that no budget pays for: waiting for other processes' turns on the device."""
+        return sum(float(judge.waited_s) for judge in list(self._judges.values()))
 
     def get(self, task: Task, setup: Setup) -> Any:
         """The judge for a task's target under the setup's flags; a new one has the task's baselines already."""
@@ -48,11 +48,11 @@ class Judges:
         key = (task.target, json.dumps({**own, "lock": str(setup.device_lock)}, sort_keys=True))
         with self._starting:
             if key not in self._judges:
-                started = time.monotonic()
                 scratch = self._stack.enter_context(temporary("cuda_agent-"))
-                judge = self._stack.enter_context(make_judge(task.target, setup, scratch))
+                judge = self._stack.enter_context(
+                    make_judge(task.target, setup, scratch, self.is_over)
+                )
                 judge.baselines(task)
-                self._starting_s += time.monotonic() - started - judge.waited_s
                 self._judges[key] = judge
             return self._judges[key]
 
@@ -89,11 +89,13 @@ class Seats:
             pool.end()
 
 
-def make_judge(target: str, setup: Setup, scratch: str) -> Any:
+def make_judge(
+    target: str, setup: Setup, scratch: str, is_over: Callable[[], bool] = lambda: False
+) -> Any:
     """The sandbox's judge for a target: a context manager that owns the worker processes."""
     from cuda_agent_backend.runtime.machine import arch_of
     from sandbox.judge import Judge
-    from sandbox.judge.settings import JudgeSettings
+    from sandbox.judge.settings import JudgeSettings, Timeouts
 
     return Judge(
         JudgeSettings(
@@ -105,5 +107,6 @@ def make_judge(target: str, setup: Setup, scratch: str) -> Any:
             flags=setup.flags["torch"],
             consent=setup.allow_policy_cpp,
             device_lock=setup.device_lock,
+            timeouts=Timeouts(is_over=is_over),
         )
     )

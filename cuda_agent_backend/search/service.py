@@ -4,7 +4,9 @@ It owns the sandbox's judge, runs the agent on each task, promotes what wins int
 measured. A promotion is durable before it is reported, so killing this process at any moment loses nothing promoted.
 It ends when its standard input does.
 
-Requests: {"id", "do": "search" | "drain" | "accept", ...}, each with "setup" (see `Setup`).
+Requests: {"id", "do": "search" | "drain" | "accept", ...}, each with "setup" (see `Setup`). Those that are waited for
+have moments of the system's monotonic clock: nothing new begins after "until", and what is under way ends at the next
+step after "hard_until". {"id", "do": "leave"}: nobody waits for a request any more, which ends at the next step.
 Answers: {"id", "event": "progress" | "result" | "failed", ...}.
 """
 
@@ -24,6 +26,7 @@ from typing import Any
 
 from cuda_agent_backend.acceptance.whole_graph import keys_of
 from cuda_agent_backend.runtime.child_process import own_stdout
+from cuda_agent_backend.search.current import Current
 from cuda_agent_backend.search.episode import Search, search_task
 from cuda_agent_backend.search.graph_measurement import GraphMeasurer
 from cuda_agent_backend.search.judges import Judges
@@ -32,6 +35,7 @@ from cuda_agent_backend.search.task_searches import Emit, TaskSearches, search_o
 from kernel_cache import CacheUnavailable, KernelCache
 from kernel_cache.queue import QueuedTask
 from sandbox.task.task import Task
+from sandbox.timing.turns import TurnsOver
 
 EXIT_GRACE_S = 5.0
 QUEUED_S = 60.0
@@ -44,8 +48,9 @@ class Service:
     def __init__(self, emit: Emit, search: Search) -> None:
         self.emit, self.search = emit, search
         self.requests: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        self.judges = Judges()
-        self.measurer = GraphMeasurer(emit)
+        self.current = Current()
+        self.judges = Judges(self.current.is_over)
+        self.measurer = GraphMeasurer(emit, self.current.is_over)
         self.background: Setup | None = None
         self.later: list[tuple[Mapping[str, Any], Setup]] = []
         """Graphs to be measured when the background queue is empty."""
@@ -70,7 +75,12 @@ class Service:
     def _serve(self, request: Mapping[str, Any]) -> None:
         number = request.get("id")
         try:
-            answer = self._carry_out(request)
+            with self.current.of(request, lambda: self.judges.unpaid_s):
+                if self.current.is_over():
+                    raise TurnsOver
+                answer = self._carry_out(request)
+        except TurnsOver:
+            answer = {"event": "failed", "reason": "left before it was done"}
         except Exception as error:
             answer = {"event": "failed", "reason": f"{type(error).__name__}: {error}"}
         self.emit({"id": number, **answer})
@@ -180,7 +190,11 @@ def _read(service: Service) -> None:
     """Pass requests on. When the parent is gone, interrupt the work, and soon end by force."""
     for line in sys.stdin:
         with contextlib.suppress(ValueError):
-            service.requests.put(json.loads(line))
+            request = json.loads(line)
+            if request.get("do") == "leave":
+                service.current.leave(request.get("id"))
+            else:
+                service.requests.put(request)
     service.requests.put(None)
     _thread.interrupt_main()
     time.sleep(EXIT_GRACE_S)

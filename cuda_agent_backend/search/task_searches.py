@@ -11,12 +11,14 @@ from typing import Any
 from cuda_agent_backend import log
 from cuda_agent_backend.agent.policies.registry import asks_a_model
 from cuda_agent_backend.search.budget import order_by_promise, share, share_of_deadline
+from cuda_agent_backend.search.durations import Durations
 from cuda_agent_backend.search.episode import Say, Search
 from cuda_agent_backend.search.judges import Judges, JudgeSource, Seats
 from cuda_agent_backend.search.outcome import NothingFound, SearchResult
 from cuda_agent_backend.search.promotion import is_usable, keep
 from cuda_agent_backend.search.setup import Setup
 from cuda_agent_backend.search.side_by_side import AT_ONCE, side_by_side
+from cuda_agent_backend.search.timed_judge import Notes, TimedJudges
 from kernel_cache import KernelCache, NegativeRecord
 from sandbox.task.task import Task
 
@@ -45,7 +47,10 @@ class TaskSearches:
         self._promises = sizes | (request.get("promises") or {})
         self._setup, self._search, self._judges, self._emit = setup, search, judges, emit
         self._cache = setup.open_cache()
-        self._deadline = time.monotonic() + float(request["budget_s"]) - judges.unpaid_s
+        asked = float(request.get("asked") or time.monotonic())
+        self._notes = Notes(asked, Durations(setup.cache_dir).note)
+        until = request.get("until") or time.monotonic() + float(request["budget_s"])
+        self._deadline = float(until) - judges.unpaid_s
 
     def run(self) -> dict[str, dict[str, Any]]:
         """Search all tasks, and then the rests of those for which nothing wins; what became of each."""
@@ -77,7 +82,8 @@ class TaskSearches:
             return
         for done, task in enumerate(tasks):
             promises = [self._promises[t.digest] for t in tasks[done:]]
-            seconds = share(self._left_s, promises, first=begin and not done)
+            left = self._left_s
+            seconds = share(left, promises, first=begin and not done and left > 0)
             self._one(task, self._judges, seconds)
 
     def _side_by_side(self, tasks: Sequence[Task], begin: bool) -> None:
@@ -95,7 +101,7 @@ class TaskSearches:
         return self._deadline + self._judges.unpaid_s - time.monotonic()
 
     def _one(self, task: Task, judges: JudgeSource, seconds: float | None) -> None:
-        if seconds is None:
+        if seconds is None or self._judges.is_over():
             reason = "the budget ended before its turn"
             self.results[task.digest] = {"reason": reason, "begun": False}
             return
@@ -106,15 +112,15 @@ class TaskSearches:
             self._setup,
             seconds,
             self._search,
-            judges,
+            TimedJudges(judges, self._notes, self._judges.is_over),
             recorded=inputs,
             say=self._say,
             graph_s=self._graph_s,
         )
 
     def _say(self, text: str) -> None:
-        numbers = {"done": len(self.results), "of": self._of, "text": text}
-        self._emit({"id": self._id, "event": "progress", **numbers})
+        numbers = {"done": len(self.results), "of": self._of, "best": self._notes.best}
+        self._emit({"id": self._id, "event": "progress", **numbers, "text": text})
 
 
 def search_one(

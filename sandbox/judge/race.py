@@ -321,6 +321,7 @@ class Race:
 
     def _renew(self, inputs: InputSet, workers: Sequence[WorkerProcess]) -> Trouble | None:
         """Other values for the next round: what a candidate kept of earlier calls is of no use to it."""
+        self.session.timeouts.go_on()
         inputs.perturb(secrets.randbits(63))
         return self.session.share_with_all(workers, inputs)
 

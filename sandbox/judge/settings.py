@@ -3,28 +3,42 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sandbox.task import flags as torch_flags
 from sandbox.timing.machine import Ceilings
+from sandbox.timing.turns import TurnsOver
 
 
 def _own_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
+def _never() -> bool:
+    return False
+
+
 @dataclass(frozen=True)
 class Timeouts:
     """Seconds: start of a worker, preparation (Inductor's compilation), compilation of a candidate,
-    one call of anything."""
+    one call of anything.
+
+    is_over: asked between the steps of a check and of a race; where nobody waits for their end any more, they are left.
+    """
 
     start: float = 180.0
     prepare: float = 300.0
     compile: float = 120.0
     run: float = 20.0
+    is_over: Callable[[], bool] = _never
+
+    def go_on(self) -> None:
+        """Raises `TurnsOver` where nobody waits any more."""
+        if self.is_over():
+            raise TurnsOver("nobody waits for it any more")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -62,6 +62,7 @@ def check_candidate(
     draws: list[dict[str, Any]] = []
     worst: AccuracyReport | None = None
     for sources in _plan(session, check, recorded):
+        session.timeouts.go_on()
         report = _check_group(session, worker, check, sources, len(draws))
         draws.append({"sources": [source.to_dict() for source in sources]})
         if not isinstance(report, AccuracyReport):

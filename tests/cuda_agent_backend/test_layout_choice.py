@@ -1,5 +1,6 @@
 """Where it was measured to be faster, convolutions keep eager's layouts."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -258,7 +259,7 @@ def test_both_choices_are_compiled_and_compared(
     request = {"graph": whole.to_json(), "kernels": [], "inputs": folder, "eager_layouts": True}
     request |= {"static_inputs": None, "origins": []}
     request |= {"cache_dir": str(tmp_path / "cache"), "native_dir": str(tmp_path / "native")}
-    request |= {"inductor": {}, "budget_s": 60.0, "flags": all_flags(), "seed": 0}
+    request |= {"inductor": {}, "until": time.monotonic() + 60.0, "flags": all_flags(), "seed": 0}
     with config.patch(force_disable_caches=True):
         found = accept.run(request, lambda _: None)
     assert isinstance(found, Acceptance), found

@@ -91,7 +91,7 @@ def test_a_search_process_killed_in_the_middle_loses_nothing_promoted(
 ) -> None:
     monkeypatch.setenv("FAKE_SEARCH", "hang after the first")
     monkeypatch.setenv("FAKE_NOTE", str(tmp_path / "note"))
-    monkeypatch.setattr(searching, "START_S", 0.0)
+    monkeypatch.setattr(searching, "WIND_DOWN_S", 0.0)
     (first,), (second,) = tasks_of((EXP,), size=4096), tasks_of((SIN, SIN))
     cache = kit.cache_of(options(tmp_path))
     start(process, tmp_path)
@@ -115,7 +115,7 @@ def test_what_promises_most_is_searched_first_whatever_the_order(
 ) -> None:
     monkeypatch.setenv("FAKE_SEARCH", "hang after the first")
     monkeypatch.setenv("FAKE_NOTE", str(tmp_path / "note"))
-    monkeypatch.setattr(searching, "START_S", 0.0)
+    monkeypatch.setattr(searching, "WIND_DOWN_S", 0.0)
     (small,), (large,) = tasks_of((EXP,)), tasks_of((SIN, SIN), size=4096)
     cache = kit.cache_of(options(tmp_path))
     promises = {small.digest: 2.0, large.digest: 1.0}

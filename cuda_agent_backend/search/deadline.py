@@ -1,0 +1,46 @@
+"""When a graph's time is up: one end for all that its kernels may cost its user's first call."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+from cuda_agent_backend.search import interrupts
+
+
+class Deadline:
+    """The end of a graph's time, from the moment its pass begins: starting, baselines, search, checks and acceptance.
+
+    seconds: how long that is. interrupted: whether the user has ended it since a moment of the clock.
+    """
+
+    def __init__(
+        self,
+        seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+        interrupted: Callable[[float], bool] = interrupts.since,
+    ) -> None:
+        self.seconds = seconds
+        self._clock, self._interrupted = clock, interrupted
+        self._begun = clock()
+
+    @staticmethod
+    def never() -> Deadline:
+        """No end but an interrupt."""
+        return Deadline(math.inf)
+
+    @property
+    def used_s(self) -> float:
+        """Seconds since it began."""
+        return self._clock() - self._begun
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until it ends; none once the user has ended it."""
+        return 0.0 if self.is_interrupted else max(0.0, self.seconds - self.used_s)
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether the user has ended it."""
+        return self._interrupted(self._begun)
