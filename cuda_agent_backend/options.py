@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -12,13 +13,15 @@ from typing import Any
 
 from cuda_agent_backend.agent.policies import registry
 from cuda_agent_backend.agent.policies.spec import PolicySpec, with_options
-from cuda_agent_backend.settings import SEARCH_MODES, Settings
+from cuda_agent_backend.settings import EFFORTS, SEARCH_MODES, Settings, seconds_of
 
 PREFIX = "cuda_agent."
 CUDAGRAPHS = "triton.cudagraphs"
 """Inductor's own option for them."""
 VARIABLE = "TORCHINDUCTOR_"
 """What the names of Inductor's environment variables begin with."""
+GRAPHS = 4
+"""Budgets of a graph that a process has, where nobody says how much it has."""
 ACCEPTANCE = ("measure", "trust")
 
 
@@ -30,7 +33,11 @@ class OptionError(ValueError):
 class Options:
     """One compilation's wishes.
 
-    search: what a miss does. budget_s: seconds of search per graph. cache_dir, native_dir: folders.
+    search: what a miss does. cache_dir, native_dir: folders.
+    budget_s: seconds that kernels may add to the first call of a graph, all included: processes, search, verification,
+    acceptance. total_budget_s: the same for all graphs of a process; None for `GRAPHS` budgets.
+    effort: what stands for seconds where none are given; seconds that are given make it "full".
+    patient: no option; what earlier processes spent, and how many graphs there are, does not count.
     min_speedup: kernels whose recorded lower bound over the faster baseline is less are not used.
     min_bytes: a region that moves fewer bytes is left to Inductor.
     acceptance: "measure" uses kernels only as far as the whole graph was measured with them; "trust" does not ask.
@@ -48,7 +55,9 @@ class Options:
     cache_dir: Path
     native_dir: Path
     search: str = "search"
+    effort: str = "full"
     budget_s: float = 120.0
+    total_budget_s: float | None = None
     min_speedup: float = 1.05
     min_bytes: int = 32768
     acceptance: str = "measure"
@@ -64,6 +73,7 @@ class Options:
     device_lock: Path | None = None
     force: int = 0
     disable: bool = False
+    patient: bool = False
     inductor: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -75,6 +85,13 @@ class Options:
         if why := registry.problem(found):
             raise OptionError(why)
         return found
+
+    @property
+    def process_budget_s(self) -> float:
+        """Seconds for all graphs of a process."""
+        if self.total_budget_s is not None:
+            return self.total_budget_s
+        return math.inf if self.patient else GRAPHS * self.budget_s
 
     @property
     def plain_inductor(self) -> dict[str, Any]:
@@ -108,13 +125,19 @@ def parse(
             ours[name] = _checked(key, value, *OURS[name])
         else:
             theirs[_inductor_key(key)] = value
+    ours |= seconds_of(ours)
     ours.setdefault("cudagraphs", not _no_cudagraphs(mode, theirs))
     base = {f.name: getattr(settings, f.name) for f in fields(settings) if f.name != "logs"}
-    made = _forced(Options(**{**base, **ours}, inductor=theirs))
+    made = _forced(_without_effort(Options(**{**base, **ours}, inductor=theirs)))
     spec = made.policy_spec
     if made.search != "cached" and (why := registry.missing(spec)):
         raise OptionError(why)
     return made
+
+
+def _without_effort(made: Options) -> Options:
+    """With the effort `none`, nothing is searched."""
+    return replace(made, search="cached") if made.effort == "none" else made
 
 
 def _forced(made: Options) -> Options:
@@ -165,7 +188,9 @@ def _number(low: float) -> Callable[[Any], bool]:
 
 OURS: dict[str, tuple[Callable[[Any], bool], str, Callable[[Any], Any]]] = {
     "search": (lambda v: v in SEARCH_MODES, f"one of {', '.join(SEARCH_MODES)}", str),
+    "effort": (lambda v: v in EFFORTS, f"one of {', '.join(EFFORTS)}", str),
     "budget_s": (lambda v: _number(0)(v) and v > 0, "a number of seconds above 0", float),
+    "total_budget_s": (lambda v: _number(0)(v) and v > 0, "a number of seconds above 0", float),
     "cache_dir": (lambda v: isinstance(v, str | Path), "a path", Path),
     "native_dir": (lambda v: isinstance(v, str | Path), "a path", Path),
     "min_speedup": (_number(1), "a number of at least 1", float),

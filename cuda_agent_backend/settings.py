@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+EFFORTS = {"none": 0.0, "quick": 30.0, "full": 120.0}
+"""Seconds for a graph, where nobody gives them."""
 SEARCH_MODES = ("search", "background", "cached")
 LOG_TOPICS = (
     "all",
@@ -99,7 +101,27 @@ VARIABLES = (
         "on a miss: search now (search), later (background), or never (cached)",
         _one_of(*SEARCH_MODES),
     ),
-    Variable("CUDA_AGENT_BUDGET_S", "budget_s", "120", "seconds of search per graph", _positive),
+    Variable(
+        "CUDA_AGENT_EFFORT",
+        "effort",
+        "full",
+        "no search (none), 30 s per graph (quick), 120 s per graph (full)",
+        _one_of(*EFFORTS),
+    ),
+    Variable(
+        "CUDA_AGENT_BUDGET_S",
+        "budget_s",
+        "120",
+        "seconds that kernels may add to a graph's first call",
+        _positive,
+    ),
+    Variable(
+        "CUDA_AGENT_TOTAL_BUDGET_S",
+        "total_budget_s",
+        "",
+        "the same for all graphs of a process together",
+        _positive,
+    ),
     Variable("CUDA_AGENT_DISABLE", "disable", "0", "1: everything runs on Inductor", _switch),
     Variable(
         "CUDA_AGENT_PROGRESS",
@@ -127,7 +149,9 @@ class Settings:
     cache_dir: Path
     native_dir: Path
     search: str = "search"
-    budget_s: float = 120.0
+    effort: str = "full"
+    budget_s: float = EFFORTS["full"]
+    total_budget_s: float | None = None
     disable: bool = False
     progress: str = "auto"
     device_lock: Path | None = None
@@ -148,7 +172,16 @@ class Settings:
             text = environment.get(variable.name, "")
             if text:
                 values[variable.field] = _parse(variable, text)
+        values |= seconds_of(values)
         return Settings(**values)
+
+
+def seconds_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What wishes of one place mean by effort and seconds, of which seconds win; nothing where they name neither."""
+    if "budget_s" in given:
+        return {"effort": "full"}
+    effort = given.get("effort")
+    return {"budget_s": EFFORTS[effort]} if effort in ("quick", "full") else {}
 
 
 def openai_key(environment: Mapping[str, str] | None = None) -> str:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from cuda_agent_backend import log
 from cuda_agent_backend.options import Options
 from cuda_agent_backend.runtime.kernels import Hit, Kernels, NoKernel
 from cuda_agent_backend.search.deadline import Deadline
+from cuda_agent_backend.search.durations import Durations
 from cuda_agent_backend.search.protocol import Searcher
 from kernel_cache import CacheUnavailable, KernelKey
+
+MORE_TIME = "a larger cuda_agent.budget_s, or `cuda-agent warm`, goes on"
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,11 @@ class Compilation:
     def measurer(self) -> Searcher | None:
         """What measures whole graphs now; None in modes that do not wait for it."""
         return self.searcher if self.options.search == "search" else None
+
+    @cached_property
+    def durations(self) -> Durations:
+        """What earlier processes noted of this machine and of graphs."""
+        return Durations(self.options.cache_dir)
 
     @property
     def left_s(self) -> float:

@@ -29,6 +29,7 @@ from cuda_agent_backend.runtime.kernels import Kernels
 from cuda_agent_backend.runtime.machine import arch_of, precision_flags, toolchain_of
 from cuda_agent_backend.runtime.replayable import aot_static_inputs, may_replay, replay_is_wanted
 from cuda_agent_backend.search.deadline import Deadline
+from cuda_agent_backend.search.process_budget import PROCESS
 from cuda_agent_backend.search.protocol import Searcher
 from cuda_agent_backend.sources import source_digest
 
@@ -107,6 +108,14 @@ class KernelPass(GraphPass):  # type: ignore[misc]
 
     def _run(self, graph: Graph, is_inference: bool) -> None:
         count_in_signed(graph)
+        options = self.options
+        deadline = Deadline(PROCESS.grant(options.budget_s, options.process_budget_s))
+        try:
+            self._walk(graph, is_inference, deadline)
+        finally:
+            PROCESS.spend(deadline.used_s)
+
+    def _walk(self, graph: Graph, is_inference: bool, deadline: Deadline) -> None:
         compilation = Compilation(
             self.options,
             self.kernels,
@@ -114,7 +123,7 @@ class KernelPass(GraphPass):  # type: ignore[misc]
             self.recorded,
             self.inputs,
             self.examples,
-            Deadline(self.options.budget_s),
+            deadline,
         )
         static_inputs = self._static_inputs_to_replay(graph) if is_inference else None
         layouts = is_inference and not self.nested

@@ -11,15 +11,15 @@ from typing import Any
 from cuda_agent_backend import log
 from cuda_agent_backend.acceptance.whole_graph import WholeGraph
 from cuda_agent_backend.graph.canonical import NotATask
-from cuda_agent_backend.hook.compilation import Compilation
+from cuda_agent_backend.hook.compilation import MORE_TIME, Compilation
 from cuda_agent_backend.hook.lookup import Candidates
 from cuda_agent_backend.hook.whole_graph import Subject
 from cuda_agent_backend.partition.candidates import CandidateRegion
 from cuda_agent_backend.partition.estimate import saving
 from cuda_agent_backend.runtime.kernels import Hit, NoKernel
 from cuda_agent_backend.runtime.machine import toolchain_of
-from cuda_agent_backend.search.budget import acceptance_reserve
-from cuda_agent_backend.search.durations import ACCEPTANCE, Durations
+from cuda_agent_backend.search.budget import LEAST_SEARCH_S, acceptance_reserve, allowance
+from cuda_agent_backend.search.durations import ACCEPTANCE
 from cuda_agent_backend.search.protocol import Searcher
 from sandbox.task.task import Task
 
@@ -43,7 +43,7 @@ def search(candidates: Candidates, subject: Subject, compilation: Compilation) -
     tasks = sorted(missing.values(), key=lambda task: -promises[task.digest])
     if mode == "background":
         return _enqueue(tasks, candidates, subject, searcher, compilation)
-    return _search_now(tasks, promises, candidates, searcher, compilation)
+    return _search_now(tasks, promises, candidates, subject, compilation)
 
 
 def _promises(candidates: Candidates) -> dict[str, float]:
@@ -75,20 +75,22 @@ def _search_now(
     tasks: list[Task],
     promises: Mapping[str, float],
     candidates: Candidates,
-    searcher: Searcher,
+    subject: Subject,
     compilation: Compilation,
 ) -> Found:
-    options = compilation.options
-    budget = compilation.left_s
-    if options.acceptance != "trust":
-        took = Durations(options.cache_dir).took(ACCEPTANCE)
-        budget -= acceptance_reserve(budget, took)
+    searcher, durations = compilation.searcher, compilation.durations
+    assert searcher is not None
+    seconds = _seconds(tasks, promises, candidates, subject, compilation)
+    if not seconds:
+        return Found(candidates)
     rests = {
         whole.task.digest: whole.rest.task
         for whole in candidates.wholes
         if whole.rest and candidates.searchable(whole) and candidates.searchable(whole.rest)
     }
-    became = searcher.search(tasks, budget, compilation.recorded, promises, rests)
+    used_s = compilation.deadline.used_s
+    became = searcher.search(tasks, seconds, compilation.recorded, promises, rests)
+    durations.spend(subject.name, compilation.deadline.used_s - used_s)
     again = {
         one.key.digest: _look_again(one, became, compilation)
         for one in candidates.all
@@ -98,6 +100,39 @@ def _search_now(
     if any(found.to_search(whole) is not None for whole in found.wholes):
         compilation.outdate()
     return Found(found)
+
+
+def _seconds(
+    tasks: list[Task],
+    promises: Mapping[str, float],
+    candidates: Candidates,
+    subject: Subject,
+    compilation: Compilation,
+) -> float:
+    """Seconds for the search, 0 where it is not worth beginning; says so where earlier processes left work over."""
+    options, book = compilation.options, compilation.durations.read()
+    seconds = compilation.left_s
+    if options.acceptance != "trust":
+        took = compilation.durations.took(ACCEPTANCE)
+        seconds -= acceptance_reserve(min(options.budget_s, seconds), took)
+    _, spent_s = book.spent.get(subject.name, (0.0, 0.0))
+    if options.patient or not spent_s:
+        return seconds if seconds >= LEAST_SEARCH_S else 0.0
+    left = sum(promises[task.digest] for task in tasks)
+    part = left / max(sum(promises[whole.task.digest] for whole in candidates.wholes), left, 1e-30)
+    seconds = allowance(seconds, options.budget_s, spent_s, part)
+    log.logger("search").info("%s", left_over(len(candidates.wholes), len(tasks), seconds, spent_s))
+    return seconds
+
+
+def left_over(regions: int, left: int, seconds: float, spent_s: float) -> str:
+    """What is said of a graph with which earlier processes did not come to an end, as one line."""
+    done = f"{max(regions - left, 0)} of {regions} tasks were searched to the end"
+    if seconds:
+        return f"{done}; {left} go on for up to {seconds:.0f} s"
+    return (
+        f"{done}; {left} had {spent_s:.0f} s in earlier processes, which were too few: {MORE_TIME}"
+    )
 
 
 def _look_again(

@@ -13,7 +13,8 @@ from cuda_agent_backend.acceptance.digests import kernel_set_digest
 from cuda_agent_backend.acceptance.whole_graph import WholeGraph, graph_task, real_inputs
 from cuda_agent_backend.graph.canonical import NotATask
 from cuda_agent_backend.graph.origins import origins
-from cuda_agent_backend.hook.compilation import Compilation
+from cuda_agent_backend.hook.compilation import MORE_TIME, Compilation
+from cuda_agent_backend.search.budget import enough_to_measure
 from kernel_cache import Corrupt, KernelKey
 
 LEAST_MEASUREMENT_S = 1.0
@@ -72,10 +73,16 @@ def measure(
     if budget_s < LEAST_MEASUREMENT_S:
         compilation.outdate()
         return "the time was up before the whole graph was measured"
+    place = f"{subject.name}:{kernel_set_digest(keys)}"
+    _, too_few_s = compilation.durations.read().cut.get(place, (0.0, 0.0))
+    if not compilation.options.patient and not enough_to_measure(budget_s, too_few_s):
+        return f"measuring the whole graph takes more than {too_few_s:.0f} s: {MORE_TIME}"
     examples = () if is_backward(subject.graph) else compilation.examples
     with real_inputs(whole.graph, examples) as folder:
         inputs = compilation.inputs or folder
         found = compilation.measurer.accept(replace(whole, inputs=inputs), budget_s)
     if not isinstance(known_decision(compilation, subject.name, keys), dict):
         compilation.outdate()
+        if compilation.deadline.is_up:
+            compilation.durations.note_cut(place, budget_s)
     return found

@@ -8,6 +8,8 @@ LEAST_TASK_S = 8.0
 """No task is begun with less: an episode that is cut before it has timed anything is a waste."""
 WHOLE_EPISODE_S = 20.0
 """What a task may take in any case if there is so much: most episodes end by themselves in a part of it."""
+LEAST_SEARCH_S = 0.5
+"""No search is asked for with less."""
 MANY_OPERATORS = 256
 """Beyond so many, compiling the baseline may take a graph's whole budget, and it is not interrupted: on an H100 one of
 544, 64 steps of a loop, took all of a minute, and four others had no turn."""
@@ -38,6 +40,24 @@ def acceptance_reserve(budget_s: float, took: Sequence[float] = ()) -> float:
 def judgement_reserve(budget_s: float, took: Sequence[float] = ()) -> float:
     """Seconds of a task's share that are kept to judge the best of what was tried. took: by the latest judgements."""
     return min(MARGIN * max(took) if took else WHOLE_JUDGEMENT_S, budget_s / 2)
+
+
+def allowance(search_s: float, budget_s: float, spent_s: float, part: float) -> float:
+    """Seconds to go on with what earlier processes have left over of a graph, 0 where that is not worth beginning.
+
+    search_s: what a search could have now. budget_s: of the graph. spent_s: what searches for it had already. part: of
+    what may be saved in the graph, that which is left over. Each process has half of what is left of two budgets, so
+    that a model which is never searched to the end costs no more than that, however often it is started.
+    """
+    if not spent_s:
+        return search_s
+    left = min(search_s, max(search_s * part, WHOLE_EPISODE_S), (2 * budget_s - spent_s) / 2)
+    return left if left >= LEAST_TASK_S else 0.0
+
+
+def enough_to_measure(left_s: float, too_few_s: float) -> bool:
+    """Whether to measure a graph for which an earlier process had too few seconds."""
+    return left_s >= MARGIN * too_few_s
 
 
 def layouts_share(left_s: float) -> float:

@@ -41,6 +41,11 @@ class Deadline:
         return 0.0 if self.is_interrupted else max(0.0, self.seconds - self.used_s)
 
     @property
+    def is_up(self) -> bool:
+        """Whether it has passed by itself."""
+        return not self.is_interrupted and self.left_s < 1.0
+
+    @property
     def is_interrupted(self) -> bool:
         """Whether the user has ended it."""
         return self._interrupted(self._begun)

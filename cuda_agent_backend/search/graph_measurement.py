@@ -16,6 +16,8 @@ from cuda_agent_backend.acceptance.whole_graph import keys_of
 from cuda_agent_backend.runtime.child_process import WAITING_S, Child
 from cuda_agent_backend.search.durations import ACCEPTANCE, Durations
 from cuda_agent_backend.search.setup import Setup
+from cuda_agent_backend.search.task_locks import TaskLocks
+from kernel_cache.canonical import sha256
 
 MEASURING = "cuda_agent_backend.acceptance.process"
 START_S = 60.0
@@ -50,6 +52,24 @@ class GraphMeasurer:
         """Answer an "accept" request (see `WholeGraph.to_json`), and keep the decision if it is final."""
         budget_s = float(request["budget_s"])
         until = float(request.get("until") or time.monotonic() + budget_s + START_S)
+        place = sha256(f"{request['name']}:{kernel_set_digest(keys_of(request))}".encode())
+
+        def go_on() -> bool:
+            return time.monotonic() < until and not self._is_over()
+
+        with TaskLocks(setup.cache_dir).waited_for(place, go_on) as mine:
+            if not mine:
+                return _failed("another process was still measuring it when the time was up")
+            return self._measure_alone(request, setup, until)
+
+    def _measure_alone(
+        self, request: Mapping[str, Any], setup: Setup, until: float
+    ) -> dict[str, Any]:
+        """Measure it, or take what another process has decided meanwhile."""
+        kept = request["name"], kernel_set_digest(keys_of(request))
+        known = setup.open_cache().get_acceptance(*kept)
+        if isinstance(known, dict):
+            return {"event": "result", **known}
         waiting = WAITING_S if setup.device_lock else 0.0
         begun = time.monotonic()
         child = self._child()
@@ -59,8 +79,7 @@ class GraphMeasurer:
         finally:
             child.kill()
         if answer["event"] == "result" and answer.get("final"):
-            chosen = kernel_set_digest(keys_of(request))
-            setup.open_cache().put_acceptance(request["name"], chosen, decision_of(answer))
+            setup.open_cache().put_acceptance(*kept, decision_of(answer))
             if request["kernels"] and not setup.device_lock:  # else it waits for others, too
                 Durations(setup.cache_dir).note(ACCEPTANCE, time.monotonic() - begun)
         return answer

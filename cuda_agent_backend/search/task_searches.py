@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,10 +19,12 @@ from cuda_agent_backend.search.outcome import NothingFound, SearchResult
 from cuda_agent_backend.search.promotion import is_usable, keep
 from cuda_agent_backend.search.setup import Setup
 from cuda_agent_backend.search.side_by_side import AT_ONCE, side_by_side
+from cuda_agent_backend.search.task_locks import TaskLocks
 from cuda_agent_backend.search.timed_judge import Notes, TimedJudges
 from kernel_cache import KernelCache, NegativeRecord
 from sandbox.task.task import Task
 
+ELSEWHERE = "another process was still searching it when the time was up"
 Emit = Callable[[Mapping[str, Any]], None]
 
 
@@ -48,6 +51,7 @@ class TaskSearches:
         self._setup, self._search, self._judges, self._emit = setup, search, judges, emit
         self._cache = setup.open_cache()
         asked = float(request.get("asked") or time.monotonic())
+        self._asked_at = time.time() - (time.monotonic() - asked)
         self._notes = Notes(asked, Durations(setup.cache_dir).note)
         until = request.get("until") or time.monotonic() + float(request["budget_s"])
         self._deadline = float(until) - judges.unpaid_s
@@ -80,18 +84,23 @@ class TaskSearches:
         if asks_a_model(self._setup.policy) and len(tasks) > 1:
             self._side_by_side(tasks, begin)
             return
+        busy = []
         for done, task in enumerate(tasks):
             promises = [self._promises[t.digest] for t in tasks[done:]]
             left = self._left_s
             seconds = share(left, promises, first=begin and not done and left > 0)
-            self._one(task, self._judges, seconds)
+            if not self._one(task, self._judges, seconds):
+                busy.append(task)
+        for task in busy:
+            self._one(task, self._judges, self._left_s, wait=True)
 
     def _side_by_side(self, tasks: Sequence[Task], begin: bool) -> None:
         many, first = min(len(tasks), AT_ONCE), tasks[0].digest if begin else ""
         with contextlib.closing(Seats(self._judges)) as seats:
 
             def one(task: Task) -> None:
-                self._one(task, seats, share_of_deadline(self._left_s, many, task.digest == first))
+                seconds = share_of_deadline(self._left_s, many, task.digest == first)
+                self._one(task, seats, seconds, wait=True)
 
             side_by_side(tasks, one)
 
@@ -100,7 +109,25 @@ class TaskSearches:
         """Seconds for all that is not begun yet."""
         return self._deadline + self._judges.unpaid_s - time.monotonic()
 
-    def _one(self, task: Task, judges: JudgeSource, seconds: float | None) -> None:
+    def _one(
+        self, task: Task, judges: JudgeSource, seconds: float | None, wait: bool = False
+    ) -> bool:
+        """Search a task, unless another process does; False where that is so.
+
+        wait: until the other one is done or the time is up, to use what it finds.
+        """
+
+        def go_on() -> bool:
+            return wait and self._left_s > 0 and not self._judges.is_over()
+
+        with TaskLocks(self._setup.cache_dir).waited_for(task.digest, go_on) as mine:
+            if mine:
+                self._alone(task, judges, seconds)
+            elif wait:
+                self.results[task.digest] = {"reason": ELSEWHERE, "begun": False}
+            return mine
+
+    def _alone(self, task: Task, judges: JudgeSource, seconds: float | None) -> None:
         if seconds is None or self._judges.is_over():
             reason = "the budget ended before its turn"
             self.results[task.digest] = {"reason": reason, "begun": False}
@@ -116,6 +143,7 @@ class TaskSearches:
             recorded=inputs,
             say=self._say,
             graph_s=self._graph_s,
+            since=self._asked_at,
         )
 
     def _say(self, text: str) -> None:
@@ -134,17 +162,23 @@ def search_one(
     recorded: str | None = None,
     say: Say = lambda _: None,
     graph_s: float | None = None,
+    since: float = math.inf,
 ) -> dict[str, Any]:
     """Search one task and keep what is found; what became of it.
 
     recorded: a folder with its real inputs. graph_s: the budget of its whole graph, None where nobody knows of one.
+    since: when its search was asked for (seconds since 1970); what another process found in vain after it is not
+    searched again.
     """
     from cuda_agent_backend.runtime.machine import key_of
     from cuda_agent_backend.runtime.tensor_files import load
 
     key = key_of(task)
-    if is_usable(cache.get(key)):
+    known = cache.get(key)
+    if is_usable(known):
         return {"reason": "another process was faster"}
+    if isinstance(known, NegativeRecord) and known.created >= since:
+        return {"reason": f"another process: {known.reason}"}
     say(f"{len(task.nodes)} operators, {moved(task) / 1e6:.1f} MB")
     inputs = load(Path(recorded)) if recorded else None
     try:

@@ -71,8 +71,8 @@ class TimedJudges:
     """A source of judges, each with notes of what it does."""
 
     def __init__(self, judges: JudgeSource, notes: Notes, is_over: Callable[[], bool]) -> None:
-        self._judges, self._notes, self._is_over = judges, notes, is_over
+        self._judges, self._notes, self.is_over = judges, notes, is_over
 
     def get(self, task: Task, setup: Setup) -> TimedJudge:
         """See `JudgeSource.get`."""
-        return TimedJudge(self._judges.get(task, setup), self._notes, self._is_over)
+        return TimedJudge(self._judges.get(task, setup), self._notes, self.is_over)

@@ -59,7 +59,7 @@ def warm(
     from sandbox.timing.device_lock import DeviceLock
 
     started = time.perf_counter()
-    wishes = replace(options_from(mode, options), search="search")
+    wishes = replace(options_from(mode, options), search="search", patient=True)
     if budget_s is not None:
         wishes = replace(wishes, budget_s=budget_s)
     kernels = open_kernels(wishes.cache_dir, wishes.native_dir)

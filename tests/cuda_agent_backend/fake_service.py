@@ -14,6 +14,7 @@ import splice_kit as kit
 from cuda_agent_backend.search.outcome import NothingFound, SearchOutcome
 from cuda_agent_backend.search.service import main
 from sandbox.task.task import Task
+from sandbox.timing.turns import TurnsOver
 
 KNOWN = {"exp": "std::exp(a)", "neg exp": "std::exp(-a)"}
 """What is promoted: expressions by the names of a task's operators."""
@@ -30,6 +31,10 @@ def search(
     if wish == "hang" or (wish == "hang after the first" and len(task.nodes) > 1):
         Path(os.environ["FAKE_NOTE"]).write_text(str(os.getpid()))
         time.sleep(600)
+    if wish == "work until left" and len(task.nodes) > 1:
+        while not judges.is_over():
+            time.sleep(0.05)
+        raise TurnsOver("as a judge does")
     known = KNOWN.get(" ".join(node.op.split(".")[1] for node in task.nodes))
     if known is None:
         return NothingFound("at the limit", exhausted=True, turns=1)

@@ -218,7 +218,7 @@ def test_a_graph_is_measured_with_kernels_called_as_in_the_users_process(
 
     monkeypatch.setattr(graph_measurement, "Child", Silent)
     setup = Setup(tmp_path / "kernels", tmp_path / "native", {})
-    asked = {"id": 1, "budget_s": 1.0, "graph": "g", "kernels": [], "inputs": ""}
+    asked = {"id": 1, "name": "n", "budget_s": 1.0, "graph": "g", "kernels": [], "inputs": ""}
     asked |= {"eager_layouts": False, "static_inputs": None, "origins": []}
     service.Service(lambda _: None, search_task).measurer.measure(asked, setup)
     assert sent[0]["native_dir"] == str(tmp_path / "native")

@@ -20,6 +20,7 @@ def test_every_variable_changes_its_field(tmp_path: Path) -> None:
             "CUDA_AGENT_NATIVE_DIR": str(tmp_path / "n"),
             "CUDA_AGENT_SEARCH": "cached",
             "CUDA_AGENT_BUDGET_S": "7.5",
+            "CUDA_AGENT_TOTAL_BUDGET_S": "19",
             "CUDA_AGENT_DISABLE": "1",
             "CUDA_AGENT_PROGRESS": "off",
             "CUDA_AGENT_DEVICE_LOCK": str(tmp_path / "lock"),
@@ -30,12 +31,15 @@ def test_every_variable_changes_its_field(tmp_path: Path) -> None:
         tmp_path / "k",
         tmp_path / "n",
         "cached",
+        "full",
         7.5,
+        19.0,
         True,
         "off",
         tmp_path / "lock",
         (("hook", "DEBUG"), ("search", "INFO"), ("splice", "ERROR")),
     )
+    assert Settings.from_environment({"CUDA_AGENT_EFFORT": "quick"}).effort == "quick"
     assert {v.field for v in VARIABLES} == set(Settings.__dataclass_fields__)
 
 
@@ -45,6 +49,8 @@ def test_every_variable_changes_its_field(tmp_path: Path) -> None:
         ("CUDA_AGENT_SEARCH", "sometimes"),
         ("CUDA_AGENT_BUDGET_S", "-1"),
         ("CUDA_AGENT_BUDGET_S", "nan"),
+        ("CUDA_AGENT_TOTAL_BUDGET_S", "0"),
+        ("CUDA_AGENT_EFFORT", "much"),
         ("CUDA_AGENT_DISABLE", "yes"),
         ("CUDA_AGENT_LOGS", "++hook"),
         ("CUDA_AGENT_LOGS", "nonsense"),
