@@ -21,6 +21,8 @@ Resolver = Callable[[int], bool]
 
 default_resolver: Resolver | None = None
 """What is asked about unknown keys where nothing else was set (see `launcher.registry`)."""
+stand_ins: Callable[[int], Callable[..., Any] | None] | None = None
+"""Gives what computes the same as the kernel of a key that is not to be had, or None."""
 implementations: dict[str, Callable[[], Callable[..., Any]]] = {}
 """How to get at what the operators do, imported in their first call: of `KERNEL`, and of each of `RECURRENT`."""
 KERNEL = "run"
@@ -34,6 +36,11 @@ def op_name(inputs: int, outputs: int) -> str:
     if not (1 <= inputs <= MAX_INPUTS and 1 <= outputs <= MAX_OUTPUTS):
         raise ValueError(f"no operator for {inputs} inputs and {outputs} outputs")
     return f"run_{inputs}_{outputs}"
+
+
+def find_stand_in(key: int) -> Callable[..., Any] | None:
+    """What computes the same as the kernel of a key that is not to be had, where that is known."""
+    return stand_ins(key) if stand_ins else None
 
 
 def define_schemas() -> None:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import base64
 import threading
+import zlib
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 from torch._ops import OpOverload
 
 from cuda_agent_backend import log
+from sandbox.task.task import Task
 
 _lock = threading.Lock()
+_lines: dict[int, str] = {}
+"""By operator number what its kernel computes, as a line of Inductor's code."""
 
 
 def give_lowering(op: OpOverload) -> None:
@@ -26,5 +34,36 @@ def give_lowering(op: OpOverload) -> None:
             tag = get_layout_constraint_tag(op, with_default=True)
             constraint = lowering.tag_to_layout_constraint(tag)
             lowering.make_fallback(op, layout_constraint=constraint, warn=False)
+            lowering.lowerings[op] = _carrying(lowering.lowerings[op])
         except (AttributeError, TypeError) as error:  # of a torch that has it otherwise
             log.once("splice", f"{op} has no lowering of its own: {type(error).__name__}: {error}")
+
+
+def carry_task(op_key: int, task: Task) -> None:
+    """Have code that calls a kernel carry what it computes, for where it will be loaded (see `artifacts`)."""
+    packed = base64.b64encode(zlib.compress(task.to_json().encode(), 9)).decode()
+    call = f"kernel_task({op_key}, '{packed}')"
+    _lines[op_key] = f"from cuda_agent_backend.artifacts import kernel_task; {call}"
+
+
+def _carrying(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """A lowering after which the code has the kernel's line among its imports. C++ has none and carries nothing."""
+    from torch._inductor import ir
+    from torch._inductor.virtualized import V
+
+    def lower(*arguments: Any, **more: Any) -> Any:
+        before = len(V.graph.operations)
+        found = plain(*arguments, **more)
+        if arguments and arguments[0] in _lines and not V.graph.cpp_wrapper:
+            for made in V.graph.operations[before:]:
+                if isinstance(made, ir.FallbackKernel):
+                    vars(made)["codegen"] = partial(_write, made, _lines[arguments[0]])
+        return found
+
+    lower._is_fallback_handler = True  # type: ignore[attr-defined]  # torch asks for it
+    return lower
+
+
+def _write(call: Any, line: str, wrapper: Any) -> None:
+    wrapper.add_import_once(line)
+    type(call).codegen(call, wrapper)

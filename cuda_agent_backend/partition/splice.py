@@ -12,7 +12,7 @@ from torch.fx import Graph, Node
 from cuda_agent_backend import log
 from cuda_agent_backend.graph.canonical import Canonical
 from cuda_agent_backend.graph.convolution_grad import only_needed
-from cuda_agent_backend.graph.inductor_lowering import give_lowering
+from cuda_agent_backend.graph.inductor_lowering import carry_task, give_lowering
 from cuda_agent_backend.partition.region import Region
 
 
@@ -81,6 +81,7 @@ def _insert(
     inputs = [instead.get(node, node) for node in replacement.canonical.inputs]
     with graph.inserting_after(replacement.region.nodes[-1]):
         call = _call(graph, replacement.op_key, inputs, [group[0] for group in outputs])
+    carry_task(replacement.op_key, replacement.canonical.task)
     added.append(call)
     results = [call]
     if len(outputs) > 1:

@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
+from sandbox import operator_library
 from sandbox.launcher.program import Program, temporary_layout
-from sandbox.launcher.registry import lookup, plan_of
+from sandbox.launcher.registry import UnknownKernelError, lookup, plan_of
 from sandbox.operator_library import (
     KERNEL,
     MAX_INPUTS,
@@ -54,13 +55,18 @@ def op_for(inputs: int, outputs: int) -> torch._ops.OpOverload:
 
 def _fake(key: int, *inputs: torch.Tensor) -> Any:
     specs = plan_of(key).output_specs
-    return _result([_allocate(spec, inputs[0].device) for spec in specs])
+    return _result([allocate(spec, inputs[0].device) for spec in specs])
 
 
 def run(key: int, *inputs: torch.Tensor) -> Any:
     """What an operator does without the native implementation. Raises UnknownKernelError, or RuntimeError on inputs
     that the kernel does not take."""
-    program = lookup(key)
+    try:
+        program = lookup(key)
+    except UnknownKernelError:
+        if stand_in := operator_library.find_stand_in(key):
+            return stand_in(*inputs)
+        raise
     plan = program.plan
     if len(inputs) != len(plan.input_specs):
         raise RuntimeError(
@@ -69,8 +75,8 @@ def run(key: int, *inputs: torch.Tensor) -> Any:
     device = inputs[0].device
     alignment = INPUT_ALIGNMENT[plan.target]
     specs = enumerate(plan.input_specs)
-    ready = [_fit(inputs[i], spec, i, device, plan.target, alignment) for i, spec in specs]
-    outputs = [_allocate(spec, device) for spec in plan.output_specs]
+    ready = [fit(inputs[i], spec, i, device, plan.target, alignment) for i, spec in specs]
+    outputs = [allocate(spec, device) for spec in plan.output_specs]
     _launch(program, ready, outputs, device)
     return _result(outputs)
 
@@ -88,7 +94,8 @@ def _launch(
         program.launch(pointers, torch.cuda.current_stream(device).cuda_stream, device.index)
 
 
-def _allocate(spec: TensorSpec, device: torch.device) -> torch.Tensor:
+def allocate(spec: TensorSpec, device: torch.device) -> torch.Tensor:
+    """Memory for a tensor as specified."""
     return torch.empty_strided(
         spec.shape, spec.stride, dtype=getattr(torch, spec.dtype), device=device
     )
@@ -98,7 +105,7 @@ def _result(outputs: list[torch.Tensor]) -> torch.Tensor | tuple[torch.Tensor, .
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
-def _fit(
+def fit(
     tensor: torch.Tensor,
     spec: TensorSpec,
     index: int,
@@ -123,7 +130,7 @@ def _fit(
             f"cuda_agent: input {index} has strides {tuple(tensor.stride())}; "
             f"the kernel takes the overlapping layout {spec.stride}, which a copy cannot have"
         )
-    return _allocate(spec, device).copy_(tensor)
+    return allocate(spec, device).copy_(tensor)
 
 
 def _same_layout(tensor: torch.Tensor, spec: TensorSpec) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from typing import Protocol
 
 from sandbox import operator_library
@@ -21,6 +22,10 @@ class Mirror(Protocol):
     def unbind(self, key: int) -> None: ...
 
 
+ASK_AGAIN_S = 1.0
+"""For so long the resolver is not asked again about a key that it did not know: something may stand in for it."""
+
+
 class UnknownKernelError(RuntimeError):
     """Compiled code refers to a kernel that this process does not have."""
 
@@ -30,6 +35,7 @@ _programs: dict[int, Program] = {}
 _announced: dict[int, Plan] = {}
 _mirror: Mirror | None = None
 _resolver: Resolver | None = None
+_missed: dict[int, float] = {}
 
 
 def bind(key: int, program: Program) -> None:
@@ -70,6 +76,7 @@ def set_resolver(resolver: Resolver | None) -> None:
     """Set what is asked about unknown keys met at run time, such as those in code that torch cached on disk."""
     global _resolver
     _resolver = resolver
+    _missed.clear()
 
 
 def resolve(key: int) -> bool:
@@ -77,13 +84,15 @@ def resolve(key: int) -> bool:
     if is_bound(key):
         return True
     resolver = _resolver or operator_library.default_resolver
-    if resolver is None:
+    if resolver is None or time.monotonic() < _missed.get(key, 0.0):
         return False
     try:
-        return resolver(key) and is_bound(key)
+        if resolver(key) and is_bound(key):
+            return True
     except Exception:
         log.exception("the resolver failed on kernel key %d", key)
-        return False
+    _missed[key] = time.monotonic() + ASK_AGAIN_S
+    return False
 
 
 def lookup(key: int) -> Program:

@@ -57,6 +57,11 @@ def test_a_function_compiled_ahead_of_time_runs_where_nothing_of_ours_is_importe
     assert loads("function", saved(tmp_path), folder=tmp_path) == MARK
 
 
+def test_a_saved_function_whose_kernel_is_not_there_runs_its_operators(tmp_path: Path) -> None:
+    path, empty = saved(tmp_path), str(tmp_path / "empty")
+    assert loads("function", path, folder=tmp_path, CUDA_AGENT_CACHE_DIR=empty) == 0.0
+
+
 def test_without_torchs_autoload_operators_are_registered_by_hand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

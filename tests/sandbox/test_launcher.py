@@ -16,7 +16,7 @@ import pytest
 import torch
 from launch_kit import ADD, buffers, cpu, spec
 
-from sandbox import launcher
+from sandbox import launcher, operator_library
 from sandbox.compile.candidate import Compiled, compile_candidate
 from sandbox.compile.toolchain import Missing
 from sandbox.launcher import native, ops
@@ -381,3 +381,28 @@ def test_importing_registers_nothing() -> None:
         "assert not names, names"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+def test_what_stands_in_for_a_kernel_runs_where_it_is_not_to_be_had(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def both(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x + y, x - y
+
+    monkeypatch.setattr(operator_library, "stand_ins", {KEY: both}.get)
+    x, y = torch.randn(4, 8), torch.randn(4, 8)
+    for _ in range(3):  # what it is given and gives has one owner each
+        assert all(map(torch.equal, run(x, y, outputs=2), both(x, y)))
+    assert torch._C._storage_Use_Count(x.untyped_storage()._cdata) == 2
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_where_nothing_can_stand_in_for_a_kernel_it_is_an_error(
+    known: bool, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(x: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("it failed")
+
+    monkeypatch.setattr(operator_library, "stand_ins", {KEY: fails}.get if known else None)
+    with pytest.raises(RuntimeError, match="failed" if known else "no kernel with key"):
+        run(torch.randn(4, 8))

@@ -169,11 +169,15 @@ std::shared_ptr<Binding> read_binding(Reader reader) {
 
 using BindingRef = std::shared_ptr<const Binding>;
 using Resolver = int (*)(int64_t key);
+// Takes the inputs' handles, and leaves those of the outputs. Returns 0 where nothing stands in for the key, 1 where
+// it is done, 2 where it failed and said why.
+using StandIn = int (*)(int64_t key, void** handles, int64_t inputs);
 
 struct Registry {
   std::shared_mutex mutex;
   std::unordered_map<int64_t, BindingRef> bindings;
   Resolver resolver = nullptr;
+  StandIn stand_in = nullptr;
 };
 
 // Never destroyed: operators may run while the process ends.
@@ -189,11 +193,15 @@ BindingRef find(int64_t key) {
   return found == r.bindings.end() ? nullptr : found->second;
 }
 
-// The resolver is Python and binds: it must run without our lock. It raises nothing, so the text is made here.
+// The resolver is Python and binds: it must run without our lock. Null where the kernel is not to be had.
 BindingRef find_or_resolve(int64_t key) {
   BindingRef binding = find(key);
   if (binding == nullptr && registry().resolver != nullptr && registry().resolver(key) != 0) binding = find(key);
-  if (binding != nullptr) return binding;
+  return binding;
+}
+
+// Neither Python function raises, so the text is made here.
+[[noreturn]] void fail_without_kernel(int64_t key) {
   fail("no kernel with key " + std::to_string(key) +
        " to be had in this process. Compiled code refers to kernels by key, and the kernel cache that is looked into does "
        "not have this one for this machine. Set CUDA_AGENT_CACHE_DIR to the folder of the cache that the code was "
@@ -369,6 +377,18 @@ void check_call(const Binding& binding, bool cuda, size_t inputs, size_t outputs
        std::to_string(outputs));
 }
 
+// What runs where the kernel is not to be had. The stack is as in `run`, but for its inputs, which are `inputs`.
+void run_stand_in(int64_t key, Tensor* inputs, size_t input_count, StableIValue* stack, size_t output_count) {
+  std::array<void*, kMaxInputs> handles{};
+  static_assert(kMaxInputs >= kMaxOutputs);
+  if (registry().stand_in == nullptr) fail_without_kernel(key);
+  for (size_t i = 0; i < input_count; ++i) handles[i] = inputs[i].give_away();
+  const int status = registry().stand_in(key, handles.data(), static_cast<int64_t>(input_count));
+  if (status == 0) fail_without_kernel(key);
+  if (status != 1) fail("what stands in for the kernel with key " + std::to_string(key) + " failed; the log has why");
+  for (size_t i = 0; i < output_count; ++i) std::memcpy(&stack[i], &handles[i], sizeof(handles[i]));
+}
+
 int run_steps(const Binding& binding, void* const* buffers, void* stream, int32_t device) {
   for (const PlanStep& step : binding.steps) {
     if (step.call) {
@@ -394,6 +414,7 @@ void run(StableIValue* stack, uint64_t argument_count, uint64_t output_count) {
   for (size_t i = 0; i < input_count; ++i) std::memcpy(&inputs[i].handle, &stack[i + 1], sizeof(AtenTensorHandle));
 
   const BindingRef binding = find_or_resolve(key);
+  if (binding == nullptr) return run_stand_in(key, inputs.data(), input_count, stack, output_count);
   check_call(*binding, cuda, input_count, output_count);
   const Device device = cuda ? common_device(inputs.data(), input_count) : Device{aoti_torch_device_type_cpu(), -1};
   void** next = addresses.data();
@@ -441,8 +462,9 @@ int implement(const char* dispatch_key, Boxed function) {
 extern "C" {
 
 // Registers the implementation for the CPU and CUDA dispatch keys. Returns 0, or 1 on failure.
-__attribute__((visibility("default"))) int ca_op_install(Resolver resolver) {
+__attribute__((visibility("default"))) int ca_op_install(Resolver resolver, StandIn stand_in) {
   registry().resolver = resolver;
+  registry().stand_in = stand_in;
   const int cpu = implement("CPU", run<false>);
   return cpu != 0 ? cpu : implement("CUDA", run<true>);
 }
