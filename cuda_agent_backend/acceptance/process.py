@@ -7,10 +7,13 @@ The decision itself is in `rule`, the measurement in `trial`.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import json
+import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -51,6 +54,7 @@ def main() -> int:
     if not line:
         return 0
     request = json.loads(line)
+    use_own_temporary_folder()
     emit = functools.partial(_emit, out)
     try:
         found = run(request, lambda text: emit({"event": "progress", "text": text}))
@@ -61,6 +65,20 @@ def main() -> int:
     else:
         emit({"event": "result", **found.to_json()})
     return 0
+
+
+def use_own_temporary_folder() -> None:
+    """Let compilers, which may be killed over their work, leave nothing but in a folder of this process's own.
+
+    Inductor's cache, which by default is among the temporary files, stays where it is.
+    """
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    from sandbox import scratch
+
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", default_cache_dir())
+    with contextlib.suppress(OSError):
+        tempfile.tempdir = os.environ["TMPDIR"] = str(scratch.make("compiling"))
 
 
 def _emit(out: Any, value: Mapping[str, Any]) -> None:

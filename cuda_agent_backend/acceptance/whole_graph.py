@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from cuda_agent_backend.runtime.tensor_files import record
 from kernel_cache import KernelKey
 from kernel_cache.fields import Fields
 from kernel_cache.record import key_from
+from sandbox import scratch
 from sandbox.task.task import Task
 
 
@@ -60,10 +60,9 @@ def real_inputs(graph: Task, examples: Sequence[Any]) -> Iterator[str]:
     with ExitStack() as stack:
         folder = ""
         with suppress(OSError):
-            place = tempfile.TemporaryDirectory(prefix="cuda_agent-", ignore_cleanup_errors=True)
-            stack.enter_context(place)
+            place = stack.enter_context(scratch.folder("inputs"))
             with unset_fake_temporarily():
-                folder = record(Path(place.name) / "graph", examples, graph.inputs)
+                folder = record(Path(place) / "graph", examples, graph.inputs)
         yield folder
 
 

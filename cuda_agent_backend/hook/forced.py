@@ -7,7 +7,6 @@ who forced it (`outcome_of`), and a graph that is compiled can be turned to its 
 
 from __future__ import annotations
 
-import tempfile
 import threading
 import time
 from collections.abc import Iterable
@@ -26,7 +25,7 @@ from cuda_agent_backend.runtime.kernels import Hit, NoKernel
 from cuda_agent_backend.runtime.machine import arch_of, toolchain_of
 from kernel_cache import KernelKey, Record
 from kernel_cache.canonical import sha256
-from sandbox import launcher
+from sandbox import launcher, scratch
 from sandbox.compile.candidate import Compiled, CompileFailed, CompileTimedOut, compile_candidate
 from sandbox.plan.candidate import Candidate
 from sandbox.task.task import Task
@@ -160,7 +159,7 @@ def _not_covered(why: NotCovered, schedule: str) -> Attempt:
 def _build(candidate: Candidate, target: str) -> Attempt:
     """Compile and load. What is loaded needs its file no more."""
     label = candidate.label
-    with tempfile.TemporaryDirectory(prefix="cuda-agent-forced-") as name:
+    with scratch.folder("forced") as name:
         made = compile_candidate(candidate, Path(name), arch_of(target), COMPILE_S)
         match made:
             case Compiled():

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from sandbox import scratch
+
 STOP_GRACE_S = 3.0
 WAITING_S = 3600.0
 """What a child may wait for other processes' turns on the device, beyond the time that its work may take."""
@@ -101,6 +103,7 @@ class Child:
             pass
         self.process.wait()
         self._close_input()
+        scratch.sweep()  # nobody else may come to remove what it left
 
     def _close_input(self) -> None:
         """What it was not told any more is dropped."""

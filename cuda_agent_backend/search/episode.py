@@ -125,7 +125,7 @@ def _environment(
     from cuda_agent_backend.agent.policies.registry import works_with_files
     from cuda_agent_backend.agent.policies.search.prefetch import PrefetchingBench, proposals
     from cuda_agent_backend.runtime.machine import key_of
-    from sandbox.isolation.trees import temporary
+    from sandbox.scratch import folder
 
     near = recall(setup.cache_dir, task, key_of(task)) if setup.memory else []
     bench: Any = WithRecorded(judge, recorded) if recorded else judge
@@ -136,7 +136,7 @@ def _environment(
             bench = closing.enter_context(PrefetchingBench(bench, proposals(task), jobs))
         place = None
         if works_with_files(setup.policy):
-            place = Path(closing.enter_context(temporary("cuda-agent-task-")))
+            place = Path(closing.enter_context(folder("task")))
         made = open_environment(task, bench, place, compile_jobs=jobs, neighbours=near)
         yield closing.enter_context(made)
 

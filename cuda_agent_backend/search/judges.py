@@ -42,13 +42,13 @@ class Judges:
 
     def get(self, task: Task, setup: Setup) -> Any:
         """The judge for a task's target under the setup's flags; a new one has the task's baselines already."""
-        from sandbox.isolation.trees import temporary
+        from sandbox.scratch import folder
 
         own = {"flags": dict(setup.flags), "consent": setup.allow_policy_cpp}
         key = (task.target, json.dumps({**own, "lock": str(setup.device_lock)}, sort_keys=True))
         with self._starting:
             if key not in self._judges:
-                scratch = self._stack.enter_context(temporary("cuda_agent-"))
+                scratch = self._stack.enter_context(folder("judge"))
                 judge = self._stack.enter_context(
                     make_judge(task.target, setup, scratch, self.is_over)
                 )

@@ -34,6 +34,7 @@ from cuda_agent_backend.search.setup import Setup
 from cuda_agent_backend.search.task_searches import Emit, TaskSearches, search_one
 from kernel_cache import CacheUnavailable, KernelCache
 from kernel_cache.queue import QueuedTask
+from sandbox import scratch
 from sandbox.task.task import Task
 from sandbox.timing.turns import TurnsOver
 
@@ -181,6 +182,7 @@ def main(search: Search = search_task) -> int:
     except KeyboardInterrupt:
         pass
     finally:
+        scratch.sweep()  # what the parent left, if it was killed
         with contextlib.suppress(Exception):
             service.close()
     return 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -13,6 +12,7 @@ from cuda_agent_backend import log
 from cuda_agent_backend.options import Options, parse
 from cuda_agent_backend.partition.report import HIT, GraphReport
 from cuda_agent_backend.settings import Settings
+from sandbox import scratch
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def warm(
     if isinstance(kernels, CacheUnavailable):
         return WarmReport((), time.perf_counter() - started, str(kernels))
     reports: list[GraphReport] = []
-    with tempfile.TemporaryDirectory(prefix="cuda_agent-") as folder:
+    with scratch.folder("warm") as folder:
         lock = DeviceLock(wishes.device_lock)
         graphs = capture(
             model, inputs, wishes, training=training, record_in=Path(folder), lock=lock

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from sandbox import scratch
 from sandbox.compile.toolchain import Missing, find_cuda_tool
 from sandbox.isolation.confine import offered, policy
 from sandbox.isolation.limits import Finished, Limits, run_limited
@@ -61,7 +61,7 @@ def count_instructions(binary: Path, target: str) -> Counts | Missing:
     tool = find_disassembler(target)
     if isinstance(tool, Missing):
         return tool
-    with tempfile.TemporaryDirectory(prefix="disassembling-") as name:
+    with scratch.folder("disassembling") as name:
         folder = Path(name)
         shutil.copyfile(binary, folder / "binary")
         listing = folder / "listing"

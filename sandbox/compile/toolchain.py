@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib.util
 import re
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
+from sandbox import scratch
 from sandbox.isolation.limits import Finished, Limits, run_limited
 
 CUDA_ROOTS = (Path("/usr/local/cuda"), Path("/opt/cuda"))
@@ -134,7 +134,7 @@ def wheel_roots() -> tuple[Path, ...]:
 
 
 def _version(path: str) -> str | None:
-    with tempfile.TemporaryDirectory() as folder:
+    with scratch.folder("version") as folder:
         result = run_limited([path, "--version"], Path(folder), Limits(wall_s=30))
     if isinstance(result, Finished) and result.code == 0:
         return result.output.strip() or None

@@ -10,7 +10,6 @@ import ctypes
 import hashlib
 import logging
 import os
-import tempfile
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 import torch
 from torch.torch_version import TorchVersion
 
-from sandbox import operator_library
+from sandbox import operator_library, scratch
 from sandbox.compile.toolchain import Missing, Toolchain, find_cxx
 from sandbox.isolation.limits import Finished, Limits, StartFailed, TimedOut, run_limited
 from sandbox.launcher import ops, registry
@@ -78,7 +77,7 @@ def find_or_build(cache_dir: Path) -> Native | Missing:
         return Native(path, built=False)
     try:
         cache_dir.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache_dir, prefix="building-") as folder:
+        with scratch.folder("building", cache_dir) as folder:
             return _build(toolchain, Path(folder), path)
     except OSError as error:
         return Missing(f"cannot build the operator library: {error}", f"make {cache_dir} writable")

@@ -17,7 +17,6 @@ import os
 import re
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -25,6 +24,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from sandbox import scratch
 from sandbox.accuracy.perturb_inputs import flat_storage
 from sandbox.compile.toolchain import Missing, find_cuda_tool
 from sandbox.isolation.confine import offered, policy
@@ -84,7 +84,7 @@ def sanitize(binary: Path, plan: Plan, draw: Callable[[], list[torch.Tensor]]) -
     if size > MAX_INPUT_BYTES:
         return not_run(f"inputs of {size} bytes; at most {MAX_INPUT_BYTES}")
     try:
-        with tempfile.TemporaryDirectory(prefix="sanitizing-") as place:
+        with scratch.folder("sanitizing") as place:
             folder = Path(place)
             folder.chmod(0o711)  # the tools' users pass through it
             write_job(folder, binary, plan, draw())

@@ -26,7 +26,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -35,6 +34,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from sandbox import scratch
 from sandbox.compile.toolchain import Toolchain, find_cuda, find_cxx
 from sandbox.isolation import trees
 from sandbox.isolation.confine import Policy, offered, policy
@@ -179,7 +179,7 @@ class Shell:
         )
 
     def _start(self) -> None:
-        self._private = Path(tempfile.mkdtemp(prefix="shell-"))
+        self._private = scratch.make("shell")
         self._private.chmod(0o755)  # who may enter is for the view to say
         ours, theirs = socket.socketpair()
         with theirs:
