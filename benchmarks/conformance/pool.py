@@ -59,7 +59,9 @@ class Pool:
         for batch in batches:
             waiting.put(batch)
         ends = time.monotonic() + self.settings.limit_s
-        with tempfile.TemporaryDirectory(prefix="conformance-") as scratch:
+        with tempfile.TemporaryDirectory(
+            prefix="conformance-", ignore_cleanup_errors=True
+        ) as scratch:
             threads = [
                 threading.Thread(target=self._work, args=(n, waiting, ends, Path(scratch)))
                 for n in range(self.settings.jobs)
