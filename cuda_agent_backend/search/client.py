@@ -32,8 +32,8 @@ WIND_DOWN_S = 60.0
 """A search process that was told to leave a request, and has not done so for so long, hangs, and is killed."""
 ANSWER_S = 0.5
 """What an answer may take to come after the time is up: the search process ends by itself then."""
-LATE = "the time was up"
-INTERRUPTED = "interrupted: going on with what there is; once more stops the program"
+LATE = "the time was up; the next process goes on"
+INTERRUPTED = "interrupted, going on with what there is; Ctrl-C again soon stops the program"
 
 Show = Callable[[dict[str, Any]], None]
 
@@ -70,6 +70,7 @@ class SearchProcess:
             except BaseException as error:
                 self._leave(child, number)
                 if isinstance(error, KeyboardInterrupt) and interrupts.ends_the_search():
+                    log.logger("search").warning(INTERRUPTED)
                     return _failed(INTERRUPTED)
                 raise
         finally:

@@ -241,7 +241,7 @@ def test_recurrent_modules_on_a_gpu(
     options = {
         "cuda_agent.cache_dir": str(tmp_path / "kernels"),
         "cuda_agent.native_dir": str(tmp_path / "native"),
-        "cuda_agent.budget_s": 40.0,
+        "cuda_agent.budget_s": 120.0,
         "cuda_agent.min_bytes": 0,
     }
     mark_as_ours = torch.compile(model, backend="cuda_agent", options=options, fullgraph=True)

@@ -39,7 +39,7 @@ def network(x: Tensor, w: Tensor) -> Tensor:
 
 def test_what_warming_finds_the_next_compilation_uses(process: SearchProcess) -> None:
     inputs = (torch.randn(8, 8) / 8, torch.randn(8, 8) / 8)
-    report = warm(network, inputs, budget_s=60.0, options=OPTIONS)
+    report = warm(network, inputs, budget_s=300.0, options=OPTIONS)
     (graph,) = report.graphs
     assert [region.status for region in graph.regions] == ["hit", "negative"]
     assert report.used == 1 and graph.regions[1].reason == "at the limit"
@@ -61,12 +61,12 @@ def test_what_is_beside_a_product_that_loses_is_searched_and_used(process: Searc
 
     # other sizes than other tests have, whose kernels for the same tasks are bound in this process
     inputs = (torch.randn(270, 130) / 8, torch.randn(130, 140) / 8)
-    report = warm(layer, inputs, budget_s=60.0, options=OPTIONS)
+    report = warm(layer, inputs, budget_s=300.0, options=OPTIONS)
     (graph,) = report.graphs
     assert [region.status for region in graph.regions] == ["negative", "hit"]
     assert [region.beside for region in graph.regions] == [False, True] and report.used == 1
     assert tables.region_name(graph.regions[1]).startswith("beside it: ") and graph.wholes == 1
-    again = warm(layer, inputs, budget_s=60.0, options=OPTIONS)
+    again = warm(layer, inputs, budget_s=300.0, options=OPTIONS)
     assert again.graphs[0].regions == graph.regions
     cached = {**OPTIONS, "cuda_agent.search": "cached"}
     told = explain(layer, *inputs, options=cached).graphs[0].regions
