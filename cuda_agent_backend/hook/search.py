@@ -130,9 +130,7 @@ def left_over(regions: int, left: int, seconds: float, spent_s: float) -> str:
     done = f"{max(regions - left, 0)} of {regions} tasks were searched to the end"
     if seconds:
         return f"{done}; {left} go on for up to {seconds:.0f} s"
-    return (
-        f"{done}; {left} had {spent_s:.0f} s in earlier processes, which were too few: {MORE_TIME}"
-    )
+    return f"{done}; {left} had {spent_s:.0f} s before, which were too few: {MORE_TIME}"
 
 
 def _look_again(

@@ -52,7 +52,7 @@ def allowance(search_s: float, budget_s: float, spent_s: float, part: float) -> 
     if not spent_s:
         return search_s
     left = min(search_s, max(search_s * part, WHOLE_EPISODE_S), (2 * budget_s - spent_s) / 2)
-    return left if left >= LEAST_TASK_S else 0.0
+    return left if left >= min(LEAST_TASK_S, search_s) else 0.0
 
 
 def enough_to_measure(left_s: float, too_few_s: float) -> bool:

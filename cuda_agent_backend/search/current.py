@@ -34,10 +34,11 @@ class Current:
                 self._left.discard(self._number)
                 self._number, self._end = None, math.inf
 
-    def leave(self, number: Any) -> None:
-        """Nobody waits for a request any more, be it the current one or one that has not begun."""
+    def leave(self, number: Any) -> bool:
+        """Nobody waits for a request any more; whether it is the current one. Others may not have begun."""
         with self._lock:
             self._left.add(number)
+            return number is not None and number == self._number
 
     def is_over(self) -> bool:
         """Whether the current request is to be left at the next step."""

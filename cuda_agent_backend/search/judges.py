@@ -52,9 +52,14 @@ class Judges:
                 judge = self._stack.enter_context(
                     make_judge(task.target, setup, scratch, self.is_over)
                 )
-                judge.baselines(task)
                 self._judges[key] = judge
+                judge.baselines(task)
             return self._judges[key]
+
+    def interrupt(self) -> None:
+        """End what the workers do, from any thread, as nobody waits for it any more."""
+        for judge in list(self._judges.values()):
+            judge.interrupt()
 
     def rest(self) -> None:
         """Give up what the last tasks took of the device's memory, which belongs to the user's model."""

@@ -194,7 +194,8 @@ def _read(service: Service) -> None:
         with contextlib.suppress(ValueError):
             request = json.loads(line)
             if request.get("do") == "leave":
-                service.current.leave(request.get("id"))
+                if service.current.leave(request.get("id")):
+                    service.judges.interrupt()
             else:
                 service.requests.put(request)
     service.requests.put(None)

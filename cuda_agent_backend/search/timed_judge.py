@@ -11,6 +11,7 @@ from cuda_agent_backend.search.judges import JudgeSource
 from cuda_agent_backend.search.setup import Setup
 from sandbox.plan.candidate import Candidate
 from sandbox.task.task import Task
+from sandbox.timing.turns import TurnsOver
 
 WHOLE = ("wins", "too_slow")
 """Verdicts of judgements that went through all their steps."""
@@ -45,14 +46,26 @@ class Notes:
 
 
 class TimedJudge:
-    """A judge, or a seat at one, with notes of what it does. is_over: whether nobody waits for that any more."""
+    """A judge, or a seat at one, with notes of what it does.
+
+    is_over: whether nobody waits for that any more. Then every step but a judgement that was won raises `TurnsOver`, so
+    that nothing is recorded of workers that were interrupted.
+    """
 
     def __init__(self, judge: Any, notes: Notes, is_over: Callable[[], bool]) -> None:
         self._judge, self._notes, self.is_over = judge, notes, is_over
 
+    def baselines(self, task: Task, **options: Any) -> Any:
+        """See `Judge.baselines`."""
+        return self._waited_for(self._judge.baselines(task, **options))
+
+    def verify(self, task: Task, candidate: Candidate, **options: Any) -> Any:
+        """See `Judge.verify`."""
+        return self._waited_for(self._judge.verify(task, candidate, **options))
+
     def profile(self, task: Task, candidate: Candidate, **options: Any) -> Any:
         """See `Judge.profile`."""
-        outcome = self._judge.profile(task, candidate, **options)
+        outcome = self._waited_for(self._judge.profile(task, candidate, **options))
         self._notes.profiled(outcome)
         return outcome
 
@@ -60,8 +73,16 @@ class TimedJudge:
         """See `Judge.judge`."""
         begun = time.monotonic() - self._judge.waited_s
         verdict = self._judge.judge(task, candidate, **options)
+        if not verdict.wins:
+            self._waited_for(verdict)
         self._notes.judged(verdict, time.monotonic() - self._judge.waited_s - begun)
         return verdict
+
+    def _waited_for(self, outcome: Any) -> Any:
+        """The outcome, which may come of an interrupt where nobody waits any more: then it raises `TurnsOver`."""
+        if self.is_over():
+            raise TurnsOver("nobody waits for it any more")
+        return outcome
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._judge, name)

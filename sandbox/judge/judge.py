@@ -77,6 +77,11 @@ class Judge:
         """End the workers and give up all memory."""
         self.sessions.close()
 
+    def interrupt(self) -> None:
+        """End what the workers do, from any thread. Outcomes that come of it say nothing of a candidate or a task."""
+        for worker in self.roles.all:
+            worker.interrupt()
+
     def rest(self) -> None:
         """Give up the task at hand, here and in the workers, which stay, with the memory that it took on the device."""
         self.sessions.rest()

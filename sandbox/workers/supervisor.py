@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import struct
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -66,6 +67,7 @@ class WorkerProcess:
         self._process: Started | None = None
         self._control: socket.socket | None = None
         self._life = -1
+        self._ending = threading.Lock()
         self._ticket = b""
         """Of the last request: what its answer begins with."""
         self._greeted = False
@@ -133,6 +135,13 @@ class WorkerProcess:
         for folder in (self.settings.scratch, self.settings.inbox):
             trees.remove(folder)
         self.launch()
+
+    def interrupt(self) -> None:
+        """End what the process does, from any thread. Whoever waits for its answer is told that it died."""
+        with self._ending:
+            life, self._life = self._life, -1
+        if life >= 0:
+            os.close(life)  # the watching half kills the group on this
 
     def deliver(self, binary: Path) -> Path:
         """Put a copy of a candidate's binary, and no other, where the worker can read it."""
@@ -239,7 +248,7 @@ class WorkerProcess:
             with suppress(TimeoutError):
                 status = process.wait(STOP_SECONDS)
         self._came_to_be = process.began
-        os.close(self._life)  # the watching half kills the group on this
+        self.interrupt()
         control.close()
         try:
             return process.wait(STOP_SECONDS) if status is None else status

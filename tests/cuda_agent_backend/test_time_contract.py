@@ -36,8 +36,12 @@ from cuda_agent_backend.search.process_budget import ProcessBudget, share_of_pro
 from cuda_agent_backend.search.progress import SearchProgress, standing
 from cuda_agent_backend.search.setup import Setup
 from cuda_agent_backend.search.task_locks import TaskLocks
+from cuda_agent_backend.search.timed_judge import Notes, TimedJudge
 from cuda_agent_backend.settings import Settings
 from kernel_cache import NegativeRecord, Record
+from sandbox.failures import Noisy
+from sandbox.timing.turns import TurnsOver
+from sandbox.verdict import Verdict
 
 _ = process  # a fixture
 
@@ -95,14 +99,15 @@ def test_what_is_left_over_has_its_part_of_the_time_but_enough_to_find_something
     assert allowance(84.0, 120.0, 84.0, 0.5) == pytest.approx(42.0)
     assert allowance(84.0, 120.0, 84.0, 0.01) == pytest.approx(20.0)
     assert allowance(12.0, 120.0, 84.0, 0.01) == pytest.approx(12.0)
-    assert allowance(5.0, 120.0, 84.0, 1.0) == 0.0
+    assert allowance(5.0, 10.0, 5.0, 1.0) == 5.0, "a small budget goes on as well"
+    assert allowance(5.0, 10.0, 15.0, 1.0) == 0.0
     assert allowance(5.0, 30.0, 0.0, 1.0) == 5.0
 
 
 def test_one_line_says_what_earlier_processes_left_over() -> None:
     line = "3 of 5 tasks were searched to the end; 2 go on for up to 8 s"
     assert left_over(5, 2, 8.0, 30.0) == line
-    assert "2 had 30 s in earlier processes" in left_over(5, 2, 0.0, 30.0)
+    assert "2 had 30 s before" in left_over(5, 2, 0.0, 30.0)
 
 
 def test_a_measurement_that_was_cut_short_is_tried_again_with_more_time_only() -> None:
@@ -220,6 +225,37 @@ def test_a_request_that_nobody_waits_for_is_over_and_the_next_one_is_not() -> No
     with current.of({"id": 3}, lambda: 0.0):
         assert current.is_over(), "it was left before it began"
     assert not current.is_over()
+
+
+class AnyJudge:
+    """Answers what it is told to."""
+
+    waited_s = 0.0
+
+    def __init__(self, verdict: Verdict) -> None:
+        self.verdict = verdict
+
+    def profile(self, *_: Any) -> Noisy:
+        return Noisy("the machine is busy")
+
+    def judge(self, *_: Any) -> Verdict:
+        return self.verdict
+
+
+def test_nothing_is_known_of_a_step_that_was_interrupted_but_a_win_is_kept() -> None:
+    over = [False]
+    notes = Notes(0.0, lambda *_: None)
+    (task,) = tasks_of((EXP,))
+    candidate: Any = None
+    lost = TimedJudge(AnyJudge(Verdict("failed", "it died", None)), notes, lambda: over[0])
+    won = TimedJudge(AnyJudge(Verdict("wins", "faster", 3.0)), notes, lambda: over[0])
+    assert lost.judge(task, candidate).status == "failed"
+    assert isinstance(lost.profile(task, candidate), Noisy)
+    over[0] = True
+    for step in (lost.judge, lost.profile, won.profile):
+        with pytest.raises(TurnsOver):
+            step(task, candidate)
+    assert won.judge(task, candidate).wins
 
 
 HOLDS = """

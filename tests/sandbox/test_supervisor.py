@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,6 +91,23 @@ def test_a_silent_worker_times_out_and_is_killed(worker: WorkerProcess) -> None:
     assert isinstance(found, TimedOut)
     assert found.reason == "no answer from trial within 0.2 s"
     assert gone(pids)
+
+
+def test_a_worker_is_interrupted_from_another_thread_and_the_next_one_works(
+    worker: WorkerProcess,
+) -> None:
+    assert worker.pid is not None
+    pids = family(worker.pid)
+    os.kill(pids[-1], signal.SIGSTOP)  # as one that is busy
+    timer = threading.Timer(0.2, worker.interrupt)
+    timer.start()
+    found = worker.ask("trial", {"do": "forget"}, 60)
+    timer.join()
+    worker.interrupt()
+    assert isinstance(found, Crashed) and gone(pids)
+    worker.interrupt()
+    worker.ready()
+    assert worker.ask("trial", {"do": "forget"}, 60) == {}
 
 
 def test_stopping_leaves_no_process(worker: WorkerProcess) -> None:
