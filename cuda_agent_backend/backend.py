@@ -73,7 +73,7 @@ def compile_with(
     """Compile with a given pass (default: the one that the options describe), or plainly where that cannot be made."""
     if options.disable:
         return compile_plain(gm, example_inputs, options)
-    hook = hook if hook is not None else _make_pass(options)
+    hook = hook if hook is not None else make_pass(options)
     if hook is None:
         return compile_plain(gm, example_inputs, options)
     if options.search != "background":
@@ -172,7 +172,7 @@ def copy_of(gm: GraphModule) -> GraphModule:
     return GraphModule(gm, graph)
 
 
-def _make_pass(options: Options) -> KernelPass | None:
+def make_pass(options: Options) -> KernelPass | None:
     """The pass for these options, or None (said once) where the kernel cache cannot be used."""
     from torch._inductor import config
 

@@ -93,6 +93,10 @@ class KernelPass(GraphPass):  # type: ignore[misc]
             parts.append(str(own))
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> KernelPass:
+        """Itself: it is one value of Inductor's settings, which torch copies, and has to be told of all graphs."""
+        return self
+
     def __call__(self, graph: Graph, is_inference: bool = True) -> None:
         """Change the graph in place. Only the user's own passes may raise."""
         for other in self.before:

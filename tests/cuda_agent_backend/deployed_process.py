@@ -8,6 +8,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -112,6 +113,32 @@ def workers(context: str) -> Any:
             right.append(marked(batch, torch.stack(want)))
             right.append(marked(run(*given()), model(*given())))
     return right
+
+
+def _precompiled() -> list[Any]:
+    """How much larger than eager's the result is, and whether the code was there."""
+    from torch._dynamo.utils import counters
+
+    torch._dynamo.config.caching_precompile = True
+    with torch.no_grad():
+        result = compiled(dynamic=False)(*given())
+    difference = result - model(*given())
+    return [round(float(difference.mean()), 1), counters["dynamo_cache"]["dynamo_cache_hit"]]
+
+
+def precompiled(path: str) -> Any:
+    """Compiles with what torch kept of earlier processes, and keeps it. path: a file for torch's caches."""
+    found = _precompiled()
+    made = torch.compiler.save_cache_artifacts() if path else None
+    if made is not None:
+        Path(path).write_bytes(made[0])
+    return found
+
+
+def carried(path: str) -> Any:
+    """Compiles with torch's caches from a file."""
+    torch.compiler.load_cache_artifacts(Path(path).read_bytes())
+    return _precompiled()
 
 
 if __name__ == "__main__":

@@ -67,14 +67,6 @@ def package(path: str) -> Any:
     return distance(torch._inductor.aoti_load_package(path)(given()[0]))
 
 
-def artifacts(path: str) -> Any:
-    """Torch's caches from another machine, for plain Inductor's look-up of code that is there."""
-    import torch._inductor
-
-    torch.compiler.load_cache_artifacts(Path(path).read_bytes())
-    return hasattr(torch.ops.cuda_agent, "run_1_1")
-
-
 def why(what: str, path: str) -> Any:
     """The error that another function raises."""
     try:
