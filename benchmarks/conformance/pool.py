@@ -20,7 +20,8 @@ from typing import Any
 Say = Callable[[dict[str, Any]], None]
 OURS = "forced"
 """What stages begin with in which code of ours runs."""
-START_S = 180.0
+START_S, EAGER_S = 180.0, 30.0
+"""For a worker's start, and for what eager takes of a case."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,11 @@ class Pool:
         self._hand(row, batch)
 
     def _patience(self, batch: _Batch) -> float:
-        return START_S if batch.at[1] == "start" else self.settings.case_s
+        if batch.at[1] == "start":
+            return START_S
+        return (
+            self.settings.case_s if batch.at[1] != "eager" else min(self.settings.case_s, EAGER_S)
+        )
 
     def _hand(self, row: dict[str, Any], batch: _Batch) -> None:
         if row["case"] in batch.names:  # one that was done may still bring its worker down
