@@ -226,6 +226,21 @@ class Printer:
             return "true" if operand else "false"
         return repr(operand)
 
+    def _alike(self, i: Instruction, prefix: str) -> list[str]:
+        """The operands; numbers as vectors of the type of the value that they meet."""
+        values = [o for o in (i.operands[1:] if i.op == "where" else i.operands) if isinstance(o, Value)]
+        if all(isinstance(o, Value) for o in i.operands):
+            return [self._operand(o, prefix) for o in i.operands]
+        if not values:
+            raise Unsupported(f"{i.op} of numbers alone")
+        of = self._operand(values[0], prefix)
+        return [
+            self._operand(o, prefix)
+            if isinstance(o, Value)
+            else f"ca::like({of}, {self._other(repr(o))})"
+            for o in i.operands
+        ]
+
     def _expression(self, i: Instruction, prefix: str, mask: str | None) -> str:
         if i.op == "load":
             return self._load(i, mask)
@@ -245,7 +260,7 @@ class Printer:
             return f"ca::splat<{COMPUTE_TYPES[i.dtype]}, L>({literal(i.operands[0], i.dtype)})"
         if i.op == "index_expr":
             return self._index_value(i)
-        operands = ", ".join(self._operand(o, prefix) for o in i.operands)
+        operands = ", ".join(self._alike(i, prefix))
         if i.op == "to_dtype":
             assert i.dtype is not None
             return f"ca::to<{COMPUTE_TYPES[i.dtype]}>({operands})"

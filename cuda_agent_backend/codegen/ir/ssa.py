@@ -154,6 +154,10 @@ class Tracer(DefaultHandler):
         return self._add("constant", (repr(value),), dtype=dtype)
 
     def index_expr(self, expr: sympy.Expr, dtype: torch.dtype) -> Value:
+        number = sympy.sympify(expr)
+        if number.is_number and not number.is_Integer:  # an element count less a correction
+            value = float(number) if dtype.is_floating_point else int(number)
+            return self.constant(value, dtype)
         index, values = self._gathered(sympy.sympify(expr))
         return self._add(PLACE_EXPR if values else "index_expr", values, dtype=dtype, index=index)
 
