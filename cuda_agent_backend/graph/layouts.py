@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Graph, Node
 
 from cuda_agent_backend import log
+from cuda_agent_backend.graph.layout_passes import bound_to_eagers
 
 EAGERS = {"layout_optimization": False}
 """Inductor's options with which convolutions keep eager's layouts."""
@@ -70,7 +71,7 @@ def channels_last(graph: Graph) -> dict[Node, Any]:
     promised = {n for output in graph.find_nodes(op="output") for n in output.all_input_nodes}
     try:
         with mode:
-            return _propagate(graph, promised)
+            return _unbound(graph, promised)
     except Exception as error:  # whatever an operator says of strides it does not take
         log.logger("layouts").debug("a graph keeps eager's layouts: %s", error)
         return {}
@@ -100,6 +101,16 @@ def _optimises(graph: Graph) -> bool:
     owner = graph.owning_module
     module = owner if owner is not None else torch.fx.GraphModule(torch.nn.Module(), graph)
     return bool(GraphLowering.decide_layout_opt(module, is_inference=True))
+
+
+def _unbound(graph: Graph, promised: set[Node]) -> dict[Node, Any]:
+    """The new values, without those on which an operator depends that reads memory as it lies."""
+    while True:  # each round keeps more of eager's strides
+        changed = _propagate(graph, promised)
+        bound = bound_to_eagers(graph, changed)
+        if not bound:
+            return changed
+        promised = promised | bound
 
 
 def _propagate(graph: Graph, promised: set[Node]) -> dict[Node, Any]:

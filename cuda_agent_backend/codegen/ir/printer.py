@@ -228,7 +228,9 @@ class Printer:
 
     def _alike(self, i: Instruction, prefix: str) -> list[str]:
         """The operands; numbers as vectors of the type of the value that they meet."""
-        values = [o for o in (i.operands[1:] if i.op == "where" else i.operands) if isinstance(o, Value)]
+        values = [
+            o for o in (i.operands[1:] if i.op == "where" else i.operands) if isinstance(o, Value)
+        ]
         if all(isinstance(o, Value) for o in i.operands):
             return [self._operand(o, prefix) for o in i.operands]
         if not values:
