@@ -54,10 +54,11 @@ def _carrying(plain: Callable[..., Any]) -> Callable[..., Any]:
     def lower(*arguments: Any, **more: Any) -> Any:
         before = len(V.graph.operations)
         found = plain(*arguments, **more)
-        if arguments and arguments[0] in _lines and not V.graph.cpp_wrapper:
+        key = arguments[0] if arguments else None
+        if type(key) is int and key in _lines and not V.graph.cpp_wrapper:
             for made in V.graph.operations[before:]:
                 if isinstance(made, ir.FallbackKernel):
-                    vars(made)["codegen"] = partial(_write, made, _lines[arguments[0]])
+                    vars(made)["codegen"] = partial(_write, made, _lines[key])
         return found
 
     lower._is_fallback_handler = True  # type: ignore[attr-defined]  # torch asks for it

@@ -102,5 +102,5 @@ def run_in_process(
         check=False,
         timeout=300,
     )
-    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.returncode == 0, f"{done.returncode}: {done.stdout[-500:]} {done.stderr[-4000:]}"
     return json.loads(done.stdout.splitlines()[-1])

@@ -34,7 +34,8 @@ def threads(count: str) -> Any:
                     with torch.no_grad():
                         result = compiled(function, dynamic=False)(*inputs)
                     mark = (MARK, MARK * number, 0.0)[place]
-                    torch.testing.assert_close(result, function(*inputs) + mark)
+                    want = function(*inputs) + mark
+                    torch.testing.assert_close(result, want, msg=f"{place}: {result} {want}")
             said.append("right")
         except BaseException:
             said.append(traceback.format_exc())

@@ -9,6 +9,9 @@ import torch
 
 from cuda_agent_backend.runtime import kernels
 
+WITHOUT_GPU = {"CUDA_VISIBLE_DEVICES": ""}
+"""Torch itself uses no GPU in a child that is forked after its parent did."""
+
 
 @pytest.fixture(autouse=True)
 def _filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
@@ -24,9 +27,9 @@ def test_four_threads_whose_first_calls_meet_all_get_their_models() -> None:
 
 
 def test_forked_children_run_and_compile_models() -> None:
-    assert deployed.run_in_process("fork") == [0, 0, 0]
+    assert deployed.run_in_process("fork", **WITHOUT_GPU) == [0, 0, 0]
 
 
 @pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_workers_of_a_data_loader_call_compiled_functions(context: str) -> None:
-    assert deployed.run_in_process("workers", context) == [True] * 9
+    assert deployed.run_in_process("workers", context, **WITHOUT_GPU) == [True] * 9
