@@ -111,6 +111,19 @@ def exploits(found: Sequence[Json]) -> str:
     return "; ".join(said if s["wrong_kernels_tried"] else said[:2])
 
 
+def conformance(found: Sequence[Json]) -> str:
+    """Of torch's operator database on forced kernels."""
+    said = []
+    for target, entry in found[0]["targets"].items():
+        s = entry["summary"]
+        what = f"{s['cases']} cases of {s['operators']} operators"
+        bad = f"{s['wrong']} wrong, {s['does_not_compile']} do not compile, {s['crash']} crash"
+        said.append(
+            f"{target}: {what}, {bad}; {100 * s['share_of_tasks_covered']:.0f} % of tasks covered"
+        )
+    return "; ".join(said)
+
+
 def service(found: Sequence[Json]) -> str:
     """Of the judge under load."""
     s = found[0]["summary"]
@@ -154,6 +167,7 @@ ROWS = (
     Row("cpu", "float32", "judge under load", ("sandbox-service",), service),
     Row("cpu", "float32", "Inductor against itself", ("sandbox-service-aa",), same_code),
     Row("both", "float32", "correctness matrix", ("matrix-torch-2.11-h200", "matrix"), matrix),
+    Row("both", "any", "operators of torch, forced", ("conformance",), conformance),
 )
 
 
