@@ -5,6 +5,7 @@ Inductor compiles; our pass puts verified kernels in. What fails on our side is 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from cuda_agent_backend.frontend.decompose import decompose
 from cuda_agent_backend.frontend.prepack import with_prepacking
 from cuda_agent_backend.frontend.recurrent_modules import mark_as_ours, trace_through, use_operators
 from cuda_agent_backend.graph.layouts import unchosen
+from cuda_agent_backend.hook.restart import Restart
 from cuda_agent_backend.options import Options, parse
 from cuda_agent_backend.registration import allow_registering_again
 from cuda_agent_backend.runtime.cuda_graph import CudaGraphCall
@@ -86,7 +88,11 @@ def compile_with(
 
 
 def _compile_hooked(
-    gm: GraphModule, example_inputs: Sequence[Any], options: Options, hook: KernelPass
+    gm: GraphModule,
+    example_inputs: Sequence[Any],
+    options: Options,
+    hook: KernelPass,
+    may_restart: bool = True,
 ) -> Any:
     spare = copy_of(gm)
     decomposed = decompose(gm)
@@ -96,6 +102,7 @@ def _compile_hooked(
     hook.replayable = static_inputs is not None
     hook.examples = tuple(example_inputs)
     hook.nested = any(isinstance(module, GraphModule) for module in gm.children())
+    hook.restartable_since = time.monotonic() if may_restart and not hook.nested else None
     try:
         with ExitStack() as stack:
             inner = stack.enter_context(_prepacking(hook)) if options.prepack else None
@@ -104,6 +111,8 @@ def _compile_hooked(
             return CudaGraphCall(made, static_inputs)
         if not decomposed or _changed(hook):
             return made
+    except Restart:
+        return _compile_hooked(spare, example_inputs, options, hook, may_restart=False)
     except Exception as error:
         asked = isinstance(error, RestartAnalysis)  # Dynamo is to trace anew
         if asked or no_compiler(error) or not (decomposed or _changed(hook)):

@@ -63,6 +63,7 @@ class Compilation:
 
     def outdate(self) -> None:
         """Keep this graph's code from other processes, which with it would never come here: its search is not over."""
+        self.deadline.goes_on = True
         outdated = self.kernels.cache.outdate()
         if isinstance(outdated, CacheUnavailable):
             log.once("cache", f"not counted as a change: {outdated}")

@@ -22,6 +22,7 @@ from cuda_agent_backend.acceptance.whole_graph import WholeGraph
 from cuda_agent_backend.frontend.weight_split import Split
 from cuda_agent_backend.graph.unsigned import count_in_signed
 from cuda_agent_backend.hook.compilation import Compilation
+from cuda_agent_backend.hook.restart import Restart
 from cuda_agent_backend.hook.walk import Observe, walk
 from cuda_agent_backend.options import Options
 from cuda_agent_backend.partition.report import GraphReport
@@ -76,13 +77,18 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         """What the graph is first called with, while it is compiled: real inputs where no folder has them."""
         self.reports: list[GraphReport] = []
         self.later: WholeGraph | None = None
+        self.restartable_since: float | None = None
+        """When the compilation began (`time.monotonic`), where it may begin anew."""
+        self._named = ""
+        """The state of the kernel cache in the key that the compilation goes by."""
 
     def uuid(self) -> str | None:
         """Names all that can change what the pass does to a graph; None if the user's own pass does not say, or where
         kernels are forced: then torch keeps nothing of the compilation."""
         if self.options.force:
             return None
-        parts = [source_digest(), str(OP_ABI), self.kernels.fingerprint(), self.options.salt()]
+        self._named = self.kernels.fingerprint()
+        parts = [source_digest(), str(OP_ABI), self._named, self.options.salt()]
         parts += [arch_of("cpu"), str(toolchain_of("cpu")), str(precision_flags())]
         if torch.version.cuda:
             parts.append(str(toolchain_of("cuda")))
@@ -132,8 +138,19 @@ class KernelPass(GraphPass):  # type: ignore[misc]
         static_inputs = self._static_inputs_to_replay(graph) if is_inference else None
         layouts = is_inference and not self.nested
         report, later = walk(graph, compilation, static_inputs, layouts, self.observe)
+        if is_inference and self._is_worth_a_restart(deadline):
+            raise Restart
         self.reports.append(report)
         self.later = later or self.later
+
+    def _is_worth_a_restart(self, deadline: Deadline) -> bool:
+        """Whether the next process would find the code in torch's caches if it were compiled anew, and there is time to
+        trace it again. While a search is not over, the code is not to be found."""
+        began = self.restartable_since
+        if began is None or deadline.goes_on or not self._named:
+            return False
+        tracing_s = deadline.began - began
+        return deadline.left_s > tracing_s and self._named != self.kernels.fingerprint()
 
     def _static_inputs_to_replay(self, graph: Graph) -> tuple[int, ...] | None:
         """Which inputs are parameters, where it is to be measured whether the graph is replayed."""

@@ -18,9 +18,8 @@ from cuda_agent_backend.graph.canonical import graph_digest
 from cuda_agent_backend.graph.layouts import inductor_layouts
 from cuda_agent_backend.hook.accept import accept
 from cuda_agent_backend.hook.compilation import Compilation
-from cuda_agent_backend.hook.forced import force
 from cuda_agent_backend.hook.layouts import choose_layouts
-from cuda_agent_backend.hook.lookup import look_up
+from cuda_agent_backend.hook.lookup import Candidates, look_up
 from cuda_agent_backend.hook.reports import region_reports
 from cuda_agent_backend.hook.search import search
 from cuda_agent_backend.hook.whole_graph import Subject, is_backward
@@ -70,7 +69,7 @@ def _from_regions(
     name = whole_graph_digest(digest, compilation.options.plain_inductor, static_inputs, eagers)
     subject = Subject(graph, name, eagers, static_inputs)
     forced = compilation.options.force
-    candidates = force(regions, forced) if forced else look_up(regions, compilation)
+    candidates = _forced(regions, forced) if forced else look_up(regions, compilation)
     found = search(candidates, subject, compilation)
     accepted = accept(found.candidates, subject, compilation)
     report = GraphReport(
@@ -87,3 +86,11 @@ def _from_regions(
         splice(graph, accepted.replacements)
     log.logger("hook").info("%s, in %.0f ms", report.summary(), 1e3 * report.seconds)
     return report, found.later
+
+
+def _forced(regions: Sequence[Region], count: int) -> Candidates:
+    from cuda_agent_backend.hook.forced import (
+        force,
+    )  # all kernel families, which no user's process needs
+
+    return force(regions, count)

@@ -23,7 +23,9 @@ class Deadline:
     ) -> None:
         self.seconds = seconds
         self._clock, self._interrupted = clock, interrupted
-        self._begun = clock()
+        self.began = clock()
+        self.goes_on = False
+        """Whether a later process is to go on with the graph."""
 
     @staticmethod
     def never() -> Deadline:
@@ -33,7 +35,7 @@ class Deadline:
     @property
     def used_s(self) -> float:
         """Seconds since it began."""
-        return self._clock() - self._begun
+        return self._clock() - self.began
 
     @property
     def left_s(self) -> float:
@@ -48,4 +50,4 @@ class Deadline:
     @property
     def is_interrupted(self) -> bool:
         """Whether the user has ended it."""
-        return self._interrupted(self._begun)
+        return self._interrupted(self.began)
