@@ -170,8 +170,8 @@ def _leave_if_empty(place: Path) -> None:
             os.close(home.lock)
 
 
-def _leave() -> None:
-    """Give up all homes of this process."""
+def leave() -> None:
+    """Give up all homes of this process, as at its end."""
     with _guard:
         for home in _homes.values():
             trees.remove(home.path)
@@ -190,4 +190,4 @@ def _forked() -> None:
 
 
 os.register_at_fork(after_in_child=_forked)
-atexit.register(_leave)
+atexit.register(leave)

@@ -14,6 +14,7 @@ import json
 import os
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -55,6 +56,7 @@ def main() -> int:
         return 0
     request = json.loads(line)
     use_own_temporary_folder()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     emit = functools.partial(_emit, out)
     try:
         found = run(request, lambda text: emit({"event": "progress", "text": text}))
@@ -65,6 +67,16 @@ def main() -> int:
     else:
         emit({"event": "result", **found.to_json()})
     return 0
+
+
+def _end_with_parent() -> None:
+    """End as soon as nobody listens any more: the parent keeps standard input open, and says nothing more."""
+    from sandbox import scratch
+
+    while sys.stdin.readline():
+        pass
+    scratch.leave()
+    os._exit(1)
 
 
 def use_own_temporary_folder() -> None:

@@ -53,13 +53,16 @@ class Compilation:
     def find(self, key: KernelKey) -> Hit | NoKernel:
         """The kernel for a key under these options, or why there is none."""
         options = self.options
-        return self.kernels.find(
+        found = self.kernels.find(
             key,
             options.min_speedup,
             options.policy_spec.label,
             options.budget_s,
             consent=options.allow_policy_cpp,
         )
+        if isinstance(found, NoKernel) and found.passing:
+            self.outdate()
+        return found
 
     def outdate(self) -> None:
         """Keep this graph's code from other processes, which with it would never come here: its search is not over."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,6 +38,9 @@ def search(candidates: Candidates, subject: Subject, compilation: Compilation) -
     wanted = [candidates.to_search(whole) for whole in candidates.wholes]
     missing = {one.key.digest: one.task for one in wanted if one is not None}
     if not missing or searcher is None or mode == "cached":
+        return Found(candidates)
+    missing = _without_waiting(missing, compilation)
+    if not missing:
         return Found(candidates)
     promises = _promises(candidates)
     tasks = sorted(missing.values(), key=lambda task: -promises[task.digest])
@@ -82,6 +85,8 @@ def _search_now(
     assert searcher is not None
     seconds = _seconds(tasks, promises, candidates, subject, compilation)
     if not seconds:
+        if not durations.read().spent.get(subject.name):  # other graphs of this process took them
+            compilation.outdate()
         return Found(candidates)
     rests = {
         whole.task.digest: whole.rest.task
@@ -90,7 +95,10 @@ def _search_now(
     }
     used_s = compilation.deadline.used_s
     became = searcher.search(tasks, seconds, compilation.recorded, promises, rests)
-    durations.spend(subject.name, compilation.deadline.used_s - used_s)
+    passing = {digest for digest, told in became.items() if told.get("passing")}
+    if passing != became.keys() or not became:
+        durations.spend(subject.name, compilation.deadline.used_s - used_s)
+    _note_passing(passing, became, compilation)
     again = {
         one.key.digest: _look_again(one, became, compilation)
         for one in candidates.all
@@ -100,6 +108,32 @@ def _search_now(
     if any(found.to_search(whole) is not None for whole in found.wholes):
         compilation.outdate()
     return Found(found)
+
+
+def _without_waiting(missing: dict[str, Task], compilation: Compilation) -> dict[str, Task]:
+    """Without tasks whose last searches met failures that may pass, until they are to be searched again."""
+    if compilation.options.patient:
+        return missing
+    waits = compilation.durations.waiting([task.digest for task in missing.values()])
+    if waits:
+        compilation.outdate()
+        log.once(
+            "search",
+            f"{len(waits)} of {len(missing)} tasks wait up to {max(waits.values()):.0f} s to be searched again: "
+            "their last searches were cut off by failures that may pass",
+        )
+    return {key: task for key, task in missing.items() if task.digest not in waits}
+
+
+def _note_passing(passing: Set[str], became: Mapping[str, Any], compilation: Compilation) -> None:
+    """Say and write down which searches met a failure that may pass: they are done again, sooner or later."""
+    begun = {digest for digest, told in became.items() if told.get("begun") is not False}
+    compilation.durations.note_failures(passing, begun - passing)
+    if passing:
+        reason = became[min(passing)].get("reason")
+        log.once(
+            "search", f"{len(passing)} of {len(became)} tasks are to be searched again: {reason}"
+        )
 
 
 def _seconds(

@@ -15,7 +15,7 @@ from cuda_agent_backend.graph.canonical import NotATask
 from cuda_agent_backend.graph.origins import origins
 from cuda_agent_backend.hook.compilation import MORE_TIME, Compilation
 from cuda_agent_backend.search.budget import enough_to_measure
-from kernel_cache import Corrupt, KernelKey
+from kernel_cache import CacheUnavailable, Corrupt, KernelKey
 
 LEAST_MEASUREMENT_S = 1.0
 """In less, no process that measures is even up."""
@@ -53,8 +53,9 @@ def known_decision(
 ) -> dict[str, Any] | str:
     """What is known of a graph with these kernels, "" if nothing, or why that cannot be read."""
     known = compilation.kernels.cache.get_acceptance(name, kernel_set_digest(keys))
-    if isinstance(known, Corrupt):
+    if isinstance(known, Corrupt | CacheUnavailable):
         log.once("cache", f"left to Inductor: {known}")
+        compilation.outdate()
     return known if isinstance(known, dict) else str(known or "")
 
 

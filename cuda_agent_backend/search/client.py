@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import itertools
+import os
 import queue
 import threading
 import time
@@ -23,17 +24,19 @@ from cuda_agent_backend.search.progress import SearchProgress
 from cuda_agent_backend.search.protocol import Searcher
 from cuda_agent_backend.search.setup import Setup
 from kernel_cache import Json
+from sandbox.failures import back_off_s
 from sandbox.task.task import Task
 
 SERVICE = "cuda_agent_backend.search.service"
-MAX_STARTS = 4
-"""A search process that keeps dying is not started for ever."""
+MAX_DEATHS = 4
+"""After so many deaths in a row the next search process is started only after a while."""
 WIND_DOWN_S = 60.0
 """A search process that was told to leave a request, and has not done so for so long, hangs, and is killed."""
 ANSWER_S = 0.5
 """What an answer may take to come after the time is up: the search process ends by itself then."""
 LATE = "the time was up; the next process goes on"
 INTERRUPTED = "interrupted, going on with what there is; Ctrl-C again soon stops the program"
+DIED = "the search process died"
 
 Show = Callable[[dict[str, Any]], None]
 
@@ -44,7 +47,8 @@ class SearchProcess:
     def __init__(self, module: str = SERVICE) -> None:
         self.module = module
         self._child: Child | None = None
-        self._starts = 0
+        self._deaths = 0
+        self._died_at = 0.0
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._left: set[int] = set()
@@ -62,7 +66,7 @@ class SearchProcess:
         try:
             child = self._running()
             if child is None:
-                return _failed("the search process died too often")
+                return _failed(f"{DIED} {self._deaths} times in a row; it is started again later")
             number = next(self._numbers)
             child.send({"id": number, **request})
             try:
@@ -95,9 +99,12 @@ class SearchProcess:
 
     def _running(self) -> Child | None:
         if self._child is None or not self._child.alive:
-            if self._starts >= MAX_STARTS:
+            if self._child is not None and self._child.owner == os.getpid():
+                self._child, self._died_at = None, time.monotonic()
+                self._deaths += 1
+            wait_s = back_off_s(self._deaths - MAX_DEATHS + 2) if self._deaths >= MAX_DEATHS else 0
+            if time.monotonic() - self._died_at < wait_s:
                 return None
-            self._starts += 1
             self._child = Child(self.module)
             self._left.clear()
         return self._child
@@ -111,12 +118,13 @@ class SearchProcess:
                 return _failed(LATE)
             if message is None:
                 child.kill()
-                return _failed(f"the search process died ({child.process.returncode})")
+                return _failed(f"{DIED} ({child.process.returncode})")
             if message.get("id") != number:
                 self._note_answer(message)
             elif message["event"] == "progress":
                 show(message)
             else:
+                self._deaths = 0
                 return message
 
     def _leave(self, child: Child, number: int) -> None:
@@ -200,7 +208,9 @@ class SearchClient(Searcher):
         answer = self._ask(request, budget_s, title, more)
         if answer["event"] != "result":
             log.once("search", f"regions are left to Inductor: {answer['reason']}")
-            return {}
+            if not answer["reason"].startswith(DIED):
+                return {}
+            return {task.digest: {"reason": answer["reason"], "passing": True} for task in tasks}
         found: dict[str, Any] = answer["tasks"]
         return found
 
@@ -226,7 +236,7 @@ class SearchClient(Searcher):
                 "min_speedup": self.options.min_speedup,
             }
         if not self.process.tell(request):
-            log.once("search", "no background search: the search process died too often")
+            log.once("search", f"no background search: {DIED} too often just now")
 
     def accept(self, whole: WholeGraph, budget_s: float) -> dict[str, Any] | str:
         """Have a whole graph measured; the decision, which is kept if final, or why there is none."""

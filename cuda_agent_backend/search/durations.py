@@ -11,12 +11,13 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from cuda_agent_backend.json_values import write_json
+from sandbox.failures import back_off_s
 
 KEPT_S = 86400.0
 MOST_STEPS, MOST_GRAPHS = 8, 1000
@@ -32,12 +33,14 @@ class Book:
     """What the file holds.
 
     steps: the latest of each kind, in the order in which they were noted. spent: by graph, seconds that searches for it
-    had. cut: by measurement of a graph, seconds that were too few for it.
+    had. cut: by measurement of a graph, seconds that were too few for it. failed: by task, when its last search met a
+    failure that may pass, and how many did so in a row.
     """
 
     steps: dict[str, list[Entry]] = field(default_factory=dict)
     spent: dict[str, Entry] = field(default_factory=dict)
     cut: dict[str, Entry] = field(default_factory=dict)
+    failed: dict[str, Entry] = field(default_factory=dict)
 
     @staticmethod
     def parse(value: Any, now: float) -> Book:
@@ -47,11 +50,18 @@ class Book:
             for kind, entries in dict(value["steps"]).items()
             if (kept := [e for e in map(_entry, entries) if _is_fresh(e, now)])
         }
-        return Book(steps, _fresh(value["spent"], now), _fresh(value["cut"], now))
+        failed = _fresh(value.get("failed", {}), now)
+        return Book(steps, _fresh(value["spent"], now), _fresh(value["cut"], now), failed)
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
-        return {"steps": self.steps, "spent": _latest(self.spent), "cut": _latest(self.cut)}
+        graphs = {"spent": _latest(self.spent), "cut": _latest(self.cut)}
+        return {"steps": self.steps, **graphs, "failed": _latest(self.failed)}
+
+    def waits_s(self, task: str, now: float) -> float:
+        """Seconds until a task is searched again, after searches that met failures that may pass."""
+        when, times = self.failed.get(task, (now, 0.0))
+        return max(0.0, when + back_off_s(int(times)) - now)
 
     def took(self, kind: str) -> list[float]:
         """Seconds of the latest steps of a kind."""
@@ -92,6 +102,24 @@ class Durations:
         """So many seconds were too few to measure a graph."""
         with self._changing() as book:
             book.cut[measurement] = (self._clock(), seconds)
+
+    def waiting(self, tasks: Iterable[str]) -> dict[str, float]:
+        """Those of the tasks that are not to be searched yet (see `Book.waits_s`), with the seconds that are left."""
+        book, now = self.read(), self._clock()
+        waits = {task: book.waits_s(task, now) for task in tasks}
+        return {task: seconds for task, seconds in waits.items() if seconds}
+
+    def note_failures(self, passing: Iterable[str], others: Iterable[str] = ()) -> None:
+        """The searches of tasks met a failure that may pass, and those of others came to something."""
+        bad, good = set(passing), set(others)
+        if not bad and not (good & self.read().failed.keys()):
+            return
+        with self._changing() as book:
+            for task in bad:
+                times = book.failed.get(task, (0.0, 0.0))[1]
+                book.failed[task] = (self._clock(), times + 1)
+            for task in good:
+                book.failed.pop(task, None)
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[Book]:

@@ -129,7 +129,9 @@ def test_a_search_process_that_dies_is_a_reason_and_is_started_again(
 ) -> None:
     (task,) = tasks_of((EXP,))
     monkeypatch.setenv("FAKE_SEARCH", "die")
-    assert SearchClient(options(tmp_path), process).search([task], 30.0) == {}
+    became = SearchClient(options(tmp_path), process).search([task], 30.0)
+    reason = "the search process died (7)"
+    assert became == {task.digest: {"reason": reason, "passing": True}}
     monkeypatch.setenv("FAKE_SEARCH", "")
     assert SearchClient(options(tmp_path), process).search([task], 30.0)[task.digest]["promoted"]
 

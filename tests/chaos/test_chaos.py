@@ -1,0 +1,51 @@
+"""Some rounds of chaos. A failure prints the seed of its round; CHAOS_SEED, a number, runs that one alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from chaos.plan import WHOLE_EVERY, plan_of
+from chaos.rounds import Ground, describe, run_round
+
+SEED = "CHAOS_SEED"
+FEW, MORE = (3, 5, 11), range(20, 40)
+
+
+@pytest.fixture(scope="module")
+def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
+    place = tmp_path_factory.mktemp("chaos")
+    made = Ground(place / "ground", place / "shared")
+    try:
+        made.prepare()
+        yield made
+    finally:
+        made.close()
+
+
+def without_problems(ground: Ground, seed: int) -> None:
+    row = run_round(ground, seed)
+    assert not row["problems"], f"{SEED}={seed}: {row['done']}: {row['problems']}\n{row['log']}"
+
+
+@pytest.mark.parametrize("seed", FEW)
+def test_chaos_loses_nothing_leaves_nothing_and_decides_nothing_for_good(
+    ground: Ground, seed: int
+) -> None:
+    without_problems(ground, int(os.environ.get(SEED, seed)))
+
+
+@pytest.mark.slow
+def test_more_chaos_loses_nothing_leaves_nothing_and_decides_nothing_for_good(
+    ground: Ground,
+) -> None:
+    for seed in MORE:
+        without_problems(ground, seed)
+
+
+def test_a_round_is_drawn_from_its_seed_alone() -> None:
+    plans = [plan_of(seed) for seed in range(3 * WHOLE_EVERY)]
+    assert plans == [plan_of(plan.seed) for plan in plans]
+    assert sum(plan.whole for plan in plans) == 3 and len(set(map(describe, plans))) > 290
