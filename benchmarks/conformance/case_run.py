@@ -61,7 +61,7 @@ class _Call:
         torch.manual_seed(seed)
         with torch.set_grad_enabled(self.training):
             outputs = call(*given)
-            named = {f"output {i}": x.detach() for i, x in enumerate(outputs)}
+            named = {f"output {i}": _real(x.detach()) for i, x in enumerate(outputs)}
             if self.training:
                 named |= self._gradients(outputs, given)
         pairs = zip(given, before, strict=True)
@@ -80,7 +80,12 @@ class _Call:
             roots, [x for _, x in leaves], [cotangent(x) for x in roots], allow_unused=True
         )
         pairs = zip(leaves, grads, strict=True)
-        return {f"gradient {i}": g.detach() for (i, _), g in pairs if g is not None}
+        return {f"gradient {i}": _real(g.detach()) for (i, _), g in pairs if g is not None}
+
+
+def _real(x: Tensor) -> Tensor:
+    """A complex tensor as its parts, which is how it is compared."""
+    return torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
 
 
 def _shared(outputs: Sequence[Tensor], given: Sequence[Tensor]) -> tuple[tuple[int, int], ...]:

@@ -89,8 +89,7 @@ def _against(found: Values, other: Values, held: Yardsticks) -> _Difference:
     for name in names:
         if reason := _form(found.named[name], other.named[name]):
             return _Difference(f"{name}: {reason}")
-    real = [name for name in names if not found.named[name].is_complex()]
-    report = _report(real, found, other, held)
+    report = _report(names, found, other, held)
     ratio = min(report.error_ratio, 1e9) if report.outputs else 0.0
     for output in report.outputs:
         if not output.passes:
@@ -99,7 +98,7 @@ def _against(found: Values, other: Values, held: Yardsticks) -> _Difference:
                 if output.misses
                 else ""
             )
-            name = real[output.number]
+            name = names[output.number]
             whole = not found.named[name].dtype.is_floating_point
             return _Difference(f"{name}: {output.reason}{more}", ratio, whole)
     return _Difference("", ratio)

@@ -97,7 +97,9 @@ def _parts(names: str, task: str, reason: str) -> list[Part]:
     outcome = forced.outcome_of(task) if task else None
     if outcome is None:
         return [Part(names, "left", reason)]
-    tried = {(a.status, _short(a.status, a.reason)): None for a in outcome.attempts}
+    # A later schedule that does not fit takes nothing from a task that has a kernel.
+    told = [a for a in outcome.attempts if not (outcome.usable and a.status == "left")]
+    tried = {(a.status, _short(a.status, a.reason)): None for a in told}
     return [Part(names, status, why, outcome.family) for status, why in tried]
 
 
