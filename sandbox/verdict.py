@@ -16,7 +16,7 @@ from sandbox.failures import Failed, Failure, Noisy
 from sandbox.timing.decision import THRESHOLD, SpeedReport
 from sandbox.timing.roofline import Achieved
 
-VERIFIER_VERSION = "22"
+VERIFIER_VERSION = "23"
 """Changes whenever a judgement could come out differently; a record with another one is judged again."""
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sandbox.accuracy.finiteness import MOST_PLACES, Places, wrong_places
+from sandbox.accuracy.finiteness import MOST_PLACES, Places, right_as, wrong_places
 from sandbox.accuracy.report import OutputReport
 from sandbox.accuracy.size_groups import BIAS, BINS, group_of, raise_tops
 
@@ -84,7 +84,12 @@ class ErrorPool:
         self.tops: list[torch.Tensor] = []  # largest error of candidate and eager in each, [bins]
 
     def add(
-        self, found: torch.Tensor, eager: torch.Tensor, oracle: torch.Tensor, beyond: bool = False
+        self,
+        found: torch.Tensor,
+        eager: torch.Tensor,
+        oracle: torch.Tensor,
+        beyond: bool = False,
+        written_out: torch.Tensor | None = None,
     ) -> str:
         """Add a draw; what is wrong with its NaN and infinities where it cannot be chance, else empty."""
         import torch
@@ -93,9 +98,12 @@ class ErrorPool:
         chunk = CHUNKS[oracle.device.type]
         parts = [tensor.reshape(-1).split(chunk) for tensor in (found, eager, oracle)]
         start, places, values = 0, [], []
-        for piece in zip(*parts, strict=True):
+        for number, piece in enumerate(zip(*parts, strict=True)):
             c, e, o = (tensor.double() for tensor in piece)
             wrong = self._add_chunk(c, e, o, beyond)
+            if len(wrong) and written_out is not None:
+                other = written_out.reshape(-1).split(chunk)[number]
+                wrong = wrong[~right_as(c[wrong], e[wrong], other[wrong], self.dtype)]
             if len(wrong):
                 place = _unravel(start + int(wrong[0]), found.shape)
                 pair = f"{c[wrong[0]].item()} instead of {e[wrong[0]].item()}"

@@ -7,6 +7,9 @@ neighbours are right: the largest number and the infinity. On inputs that hold i
 of 16 bits may also be what the oracle is where eager lost them: some of cuDNN's convolutions in half precision give the
 bias where an input is infinite.
 
+Where eager made a NaN of several results together, as ``var_mean`` does of a mean that is infinite, the infinity of the
+operator for it alone is right too (`written_out`).
+
 What breaks this may be chance: where rounding decides the sign below a root or a logarithm, a sum that cancels to
 nothing is as often a little below zero in the candidate as in eager, at other places (`Places`).
 """
@@ -42,6 +45,16 @@ def wrong_places(
     if beyond and dtype.itemsize == 2:
         fine |= _not_finite_alike(c, narrow)
     return (~fine).nonzero().flatten()
+
+
+def right_as(
+    c: torch.Tensor, e: torch.Tensor, other: torch.Tensor, dtype: torch.dtype
+) -> torch.Tensor:
+    """Where eager has a NaN and the candidate is as not finite as another way to write the task has it.
+
+    c, e, other: candidate, eager, and that way in float64, [n]. Numbers in the place of eager's NaN are not excused.
+    """
+    return e.isnan() & _not_finite_alike(c, other.to(dtype).double())
 
 
 def same_kind(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from sandbox.accuracy.positions import ExtremumCheck, OrderCheck, PositionCheck
+from sandbox.accuracy.written_out import written_out
 from sandbox.task.arguments import Arg
 from sandbox.task.task import InputRef, Node, NodeRef, Ref, Task
 
@@ -140,6 +141,19 @@ def run_oracle(task: Task, module: torch.fx.GraphModule, inputs: Sequence[torch.
         outputs = list(interpreter.run(*(_widen(tensor) for tensor in inputs)))
     operands = {number: interpreter.kept[rule.operand] for number, rule in rules.items()}
     return Oracle(outputs, operands, tuple(sorted(interpreter.narrow)))
+
+
+def run_written_out(
+    module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    """Outputs in float64 of the same graph `written_out`; empty where that is the same graph."""
+    import torch
+
+    other = written_out(module)
+    if other is None:
+        return []
+    with torch.no_grad():
+        return list(_interpreter(other, set()).run(*(_widen(tensor) for tensor in inputs)))
 
 
 def _widen(value: Any) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sandbox.accuracy.oracle import position_rules, run_eager, run_oracle
+from sandbox.accuracy.oracle import position_rules, run_eager, run_oracle, run_written_out
 from sandbox.accuracy.positions import PositionCheck
 from sandbox.failures import Failed
 from sandbox.task import flags
@@ -31,6 +31,9 @@ class Reference:
     oracle: list[torch.Tensor]
     positions: dict[int, PositionCheck] = field(default_factory=dict)
     narrow: tuple[str, ...] = ()
+    written_out: list[torch.Tensor] = field(default_factory=list)
+    """The oracle's outputs by operators of their own (see `written_out`), where inputs are not finite and they are
+    others."""
 
 
 def run_reference(
@@ -44,12 +47,19 @@ def run_reference(
         try:
             eager = run_eager(module, inputs)
             oracle = run_oracle(task, module, inputs)
+            finite = all(is_finite(tensor) for tensor in inputs)
+            other = [] if finite else run_written_out(module, inputs)
         except Exception as error:  # whatever torch raises is about the task
             return Failed("eager mode", f"{type(error).__name__}: {error}")
     positions = {
         number: rule.check(oracle.operands[number]) for number, rule in position_rules(task).items()
     }
-    return Reference(eager, oracle.outputs, positions, oracle.narrow)
+    return Reference(eager, oracle.outputs, positions, oracle.narrow, other)
+
+
+def is_finite(tensor: torch.Tensor) -> bool:
+    """Whether all of its numbers are."""
+    return not tensor.is_floating_point() or bool(tensor.isfinite().all())
 
 
 def draws_per_distribution(task: Task, distribution: str) -> int:

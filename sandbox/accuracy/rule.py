@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 class Draw:
     """Results on one set of inputs: the candidate's, eager's, the oracle's, in output order.
 
-    beyond: the inputs hold infinities or NaN.
+    beyond: the inputs hold infinities or NaN. written_out: the oracle's outputs by operators of their own, or none.
     """
 
     outputs: Sequence[torch.Tensor]
@@ -57,6 +57,7 @@ class Draw:
     oracle: Sequence[torch.Tensor]
     positions: Mapping[int, PositionCheck] | None = None
     beyond: bool = False
+    written_out: Sequence[torch.Tensor] = ()
 
 
 Nearby = Callable[[], Iterator[tuple[Sequence["torch.Tensor"], Sequence["torch.Tensor"]]]]
@@ -115,7 +116,8 @@ def _compare_output(number: int, draws: Sequence[Draw]) -> OutputReport | ErrorP
     )
     for draw in draws:
         trio = draw.outputs[number], draw.eager[number], draw.oracle[number]
-        wrong = pool.add(*trio, draw.beyond)
+        other = draw.written_out[number] if draw.written_out else None
+        wrong = pool.add(*trio, draw.beyond, other)
         if wrong:
             return OutputReport(number, False, wrong, pool.oracle.count, error_ratio=math.inf)
     return pool

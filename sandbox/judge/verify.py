@@ -9,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from sandbox.accuracy.inputs import BEYOND, DISTRIBUTIONS
-from sandbox.accuracy.reference import Reference, draws_per_distribution
+from sandbox.accuracy.reference import Reference, draws_per_distribution, is_finite
 from sandbox.accuracy.report import AccuracyReport
 from sandbox.accuracy.rule import Draw, compare_draws
 from sandbox.failures import Failed
@@ -133,12 +133,9 @@ def kept_bytes(target: str) -> int:
 
 def _draw(outputs: Sequence[torch.Tensor], expected: Reference, inputs: InputSet) -> Draw:
     may_be = inputs.source.distribution in BEYOND or inputs.source.recorded is not None
-    beyond = may_be and not all(_is_finite(tensor) for tensor in inputs.tensors)
-    return Draw(outputs, expected.eager, expected.oracle, expected.positions, beyond)
-
-
-def _is_finite(tensor: torch.Tensor) -> bool:
-    return not tensor.is_floating_point() or bool(tensor.isfinite().all())
+    beyond = may_be and not all(is_finite(tensor) for tensor in inputs.tensors)
+    other = expected.written_out
+    return Draw(outputs, expected.eager, expected.oracle, expected.positions, beyond, other)
 
 
 def run_through_operator(

@@ -22,6 +22,7 @@ from torch.nn import functional as F
 from cuda_agent_backend.agent.tools.toolbox import Toolbox
 from cuda_agent_backend.codegen.alternatives import PARAMETER, Alternatives, named, split
 from cuda_agent_backend.codegen.api import analyse, as_it_stands, generate, schedules
+from cuda_agent_backend.codegen.covered_task import Analysis
 from cuda_agent_backend.codegen.ir.device import DeviceFacts
 from cuda_agent_backend.codegen.ir.failure import NotCovered
 from cuda_agent_backend.codegen.ir.schedule import Schedule
@@ -317,3 +318,13 @@ def test_rewritten_forms_compile_for_cuda(name: str, tmp_path: Path) -> None:
     assert isinstance(made, Candidate), made
     found = compile_candidate(made, tmp_path, "sm_90a", 120)
     assert isinstance(found, Compiled), found
+
+
+def test_a_kernel_of_means_and_variances_of_columns_is_right_on_infinities(judge: Judge) -> None:
+    task = task_of(lambda x: torch.var_mean(x, 0), (torch.randn(256, 64),))
+    found = analyse(task)
+    assert isinstance(found, Analysis)
+    made = generate(found, schedules(found)[0])
+    assert isinstance(made, Candidate)
+    outcome = judge.verify(task, made, thorough=True)
+    assert isinstance(outcome, Correct), outcome
