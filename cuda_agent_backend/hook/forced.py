@@ -31,7 +31,7 @@ from sandbox.plan.candidate import Candidate
 from sandbox.task.task import Task
 
 Status = Literal["covered", "left", "bug", "refused", "does not compile"]
-COMPILE_S = 120.0
+COMPILE_S = 300.0
 
 
 @dataclass(frozen=True)
