@@ -32,8 +32,12 @@ def _missing_gpu(count: int) -> str | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep what was found: `test_names` compares it with a list."""
+    """Keep what was found: `test_names` compares it with a list. The long tests come first.
+
+    Where several workers share the tests, none is then left alone with a test of minutes at the end.
+    """
     config.stash[COLLECTED] = [item.nodeid for item in items]
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)  # the order is kept else
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -6,7 +6,12 @@
 #include <setjmp.h>
 #include <ucontext.h>
 
+#include <algorithm>
 #include <map>
+#include <memory>
+#include <vector>
+
+#include "emulator.h"  // after the others, whose words it gives other meanings
 
 dim3 threadIdx, blockIdx, blockDim, gridDim;
 alignas(1024) static unsigned char all_shared[MOST_BLOCKS * SHARED];
@@ -16,6 +21,10 @@ namespace emulator {
 
 constexpr size_t STACK = 1 << 16;
 struct Copy { void* to; const void* from; int bytes, filled; };
+struct Product {
+  Run run;
+  alignas(16) unsigned char closure[CLOSURE];
+};
 struct Store { void* to; std::vector<unsigned char> bytes; };
 // For so many bytes from other blocks; `opened` counts how often they were all there.
 struct Barrier { int64_t expected = 0; int arrivals = 0, opened = 0; std::vector<Store> stores; };
@@ -33,7 +42,7 @@ struct Fiber {
   const uint64_t* left = nullptr;  // with MEETING: a word that another block leaves, and the meeting that it is for
   int number = 0;
   std::vector<std::vector<Copy>> groups{1};
-  std::vector<std::vector<std::function<void()>>> products{1};
+  std::vector<std::vector<Product>> products{1};
 };
 // Of the running launch: each library has its own, and none is ever unloaded.
 static std::vector<Fiber> fibers;
@@ -44,7 +53,8 @@ int current;
 static int arrived[MOST_BLOCKS][16];  // at named barriers, by block
 static std::map<unsigned, Barrier> barriers;  // by address in the cluster
 static std::vector<Store> stores;  // to other blocks, under way
-static std::function<void()> body;
+static Run body;
+static const void* kernel_of_body;
 static unsigned blocks_of_cluster = 1;
 
 static Fiber& self() { return fibers[current]; }
@@ -53,7 +63,11 @@ void wait_for(int whom) {
   fibers[me].waits_for = whom;
   if (!_setjmp(fibers[me].place)) _longjmp(scheduler, 1);
 }
-void defer(std::function<void()> product) { self().products.back().push_back(std::move(product)); }
+void defer(Run run, const void* closure, size_t bytes) {
+  Product product{run, {}};
+  memcpy(product.closure, closure, bytes);
+  self().products.back().push_back(product);
+}
 bool arrive(int barrier, int threads) {
   if (barrier < 1 || barrier > 15 || threads % 32) { fprintf(stderr, "emulator: no such barrier\n"); abort(); }
   const unsigned block = self().block;
@@ -63,7 +77,7 @@ bool arrive(int barrier, int threads) {
   return true;
 }
 static void run_body() {
-  body();
+  body(kernel_of_body);
   self().waits_for = OVER;
   _longjmp(scheduler, 1);
 }
@@ -189,12 +203,13 @@ static bool unset(const unsigned char* first, const unsigned char* last) {
 }
 // shared: bytes of dynamic shared memory that a block asked for; what lies behind them must not change. A cluster of as
 // many blocks as there are is a cooperative launch where `cooperative` says so.
-void launch(const unsigned* grid, const unsigned* block, unsigned cluster, unsigned cooperative, unsigned shared, std::function<void()> kernel) {
+void launch(const unsigned* grid, const unsigned* block, unsigned cluster, unsigned cooperative, unsigned shared, Run run, const void* kernel) {
   if (cluster > MOST_BLOCKS || grid[0] % cluster) { fprintf(stderr, "emulator: no such cluster\n"); abort(); }
   gridDim = {grid[0], grid[1], grid[2]};
   blockDim = {block[0], block[1], block[2]};
   blocks_of_cluster = cluster;
-  body = std::move(kernel);
+  body = run;
+  kernel_of_body = kernel;
   if (shared > SHARED) { fprintf(stderr, "emulator: a block has no %u bytes of shared memory\n", shared); abort(); }
   memset(all_shared, 0xff, cluster * SHARED);
   for (unsigned z = 0; z < grid[2]; ++z)
@@ -261,13 +276,13 @@ void send(unsigned to, float4 x, unsigned barrier) {
 }
 // As the plan has it (see `_described`), instead of what the driver makes of it: address, dimensions and bytes of an
 // element; five sizes, four strides in bytes, four of the box, of which the fifth is 1.
-void copy_box(float* to, const tensor_map& from, uint64_t* barrier, const std::vector<int>& at) {
+void copy_all_of_box(float* to, const tensor_map& from, uint64_t* barrier, int coordinates, const int* at) {
   const auto* words = reinterpret_cast<const int64_t*>(&from);
   const int rank = int(words[1] / 256), item = int(words[1] % 256);
   auto size = [&](int d) { return d < rank ? words[2 + d] : 1; };
   auto stride = [&](int d) { return d == 0 ? int64_t(item) : d < rank ? words[6 + d] : 0; };
   auto box = [&](int d) { return d < rank && d < 4 ? words[11 + d] : 1; };
-  if (int(at.size()) != rank || uintptr_t(to) % 1024) { fprintf(stderr, "emulator: a box that does not fit its tensor\n"); abort(); }
+  if (coordinates != rank || uintptr_t(to) % 1024) { fprintf(stderr, "emulator: a box that does not fit its tensor\n"); abort(); }
   emulator::Barrier& b = barrier_at(barrier);
   const int elements = 16 / item;
   for (int64_t line = 0; line < box(1) * box(2) * box(3); ++line)
@@ -368,7 +383,7 @@ void wide_commit() { emulator::self().products.emplace_back(); }
 void take_products(int pending) {
   auto& products = emulator::self().products;
   const int ready = int(products.size()) - 1 - pending;
-  for (int g = 0; g < ready; ++g) for (auto& product : products[g]) product();
+  for (int g = 0; g < ready; ++g) for (const auto& product : products[g]) product.run(product.closure);
   if (ready > 0) products.erase(products.begin(), products.begin() + ready);
 }
 uint64_t operand_at(const float* tile, int byte) {

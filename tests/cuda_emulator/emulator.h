@@ -1,17 +1,14 @@
 // What CUDA kernels of our sketches see in place of CUDA, so that they run on the CPU: see `emulator.cpp`, which runs them.
 // Set up once for all kernels of a session, as is what does not depend on a kernel: most of the time of a test is g++'s.
+// Of the standard library it takes what is small: g++ reads all of the prepared header anew for each kernel.
 #include <math.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include <algorithm>
-#include <cstdio>
-#include <cstdlib>
-#include <functional>
-#include <limits>
-#include <memory>
+#include <cstdint>
 #include <type_traits>
-#include <vector>
 
 #define __CUDACC_RTC__
 #define __global__
@@ -23,8 +20,8 @@
 #define __shared__ static
 #define __align__(n) __attribute__((aligned(n)))
 #define __grid_constant__
-using std::max;
-using std::min;
+template <class T> constexpr const T& max(const T& a, const T& b) { return a < b ? b : a; }
+template <class T> constexpr const T& min(const T& a, const T& b) { return b < a ? b : a; }
 
 struct dim3 { unsigned x, y, z; };
 struct uint2 { unsigned x, y; };
@@ -74,8 +71,20 @@ extern Slot* slots;  // what the threads of a launch hand to each other
 extern int current;  // the running thread's number in them
 void wait_for(int whom);
 bool arrive(int barrier, int threads);  // whether this thread was the last of `threads`
-void defer(std::function<void()> product);  // to when it is waited for
-void launch(const unsigned* grid, const unsigned* block, unsigned cluster, unsigned cooperative, unsigned shared, std::function<void()> kernel);
+// A closure whose type is forgotten: `run` knows it. It is copied as bytes.
+constexpr size_t CLOSURE = 64;
+typedef void (*Run)(const void* closure);
+void defer(Run run, const void* closure, size_t bytes);  // to when it is waited for
+void launch(const unsigned* grid, const unsigned* block, unsigned cluster, unsigned cooperative, unsigned shared, Run run, const void* kernel);
+template <class Closure> void run_closure(const void* closure) { (*static_cast<const Closure*>(closure))(); }
+template <class Closure> void defer(const Closure& product) {
+  static_assert(std::is_trivially_copyable<Closure>::value && sizeof product <= CLOSURE);
+  defer(run_closure<Closure>, &product, sizeof product);
+}
+template <class Kernel> void launch(
+    const unsigned* grid, const unsigned* block, unsigned cluster, unsigned cooperative, unsigned shared, const Kernel& kernel) {
+  launch(grid, block, cluster, cooperative, shared, run_closure<Kernel>, &kernel);
+}
 
 inline void warp_barrier() { wait_for(WARP); }
 template <class T> void hand_in(const T& mine) {
@@ -153,9 +162,10 @@ inline void announce(int barrier, int threads) { emulator::arrive(barrier, threa
 
 // Copies to shared memory.
 struct tensor_map;
-void copy_box(float* to, const tensor_map& from, uint64_t* barrier, const std::vector<int>& at);
+void copy_all_of_box(float* to, const tensor_map& from, uint64_t* barrier, int rank, const int* at);
 template <class... At> inline void copy_box(float* to, const tensor_map& from, uint64_t* barrier, int first, At... at) {
-  copy_box(to, from, barrier, std::vector<int>{first, at...});
+  const int all[] = {first, at...};
+  copy_all_of_box(to, from, barrier, 1 + int(sizeof...(at)), all);
 }
 void queue_copy(void* to, const void* from, int bytes, int filled);
 inline void copy_async(void* shared, const void* global) { queue_copy(shared, global, 16, 16); }
@@ -176,7 +186,7 @@ inline unsigned round_tf32(float x) {
 }
 inline unsigned round_bf16(float x, float y) { return __float2bfloat16_rn(x).bits | unsigned(__float2bfloat16_rn(y).bits) << 16; }
 inline unsigned round_f16(float x, float y) { return bits_of<uint16_t>(__float2half_rn(x)) | unsigned(bits_of<uint16_t>(__float2half_rn(y))) << 16; }
-inline float exp2_near(float x) { const float r = exp2f(x); return r < std::numeric_limits<float>::min() ? 0.f : r; }
+inline float exp2_near(float x) { const float r = exp2f(x); return r < __FLT_MIN__ ? 0.f : r; }
 
 // Products of a warp. `Width`: TF32 numbers, or two of bfloat16, or of float16 in a register.
 constexpr int HALF = 3;
