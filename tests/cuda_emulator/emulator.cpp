@@ -3,7 +3,6 @@
 // at what a warp does together. Copies to shared memory take place when they are waited for and not
 // before, unset memory is NaN, so that a wait or a barrier that is missing shows. So do stores to other blocks of a
 // cluster, and until then what they go to is NaN. What holds for memory models and timing is not shown.
-#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -28,15 +27,17 @@ struct Product {
 struct Store { void* to; std::vector<unsigned char> bytes; };
 // For so many bytes from other blocks; `opened` counts how often they were all there.
 struct Barrier { int64_t expected = 0; int arrivals = 0, opened = 0; std::vector<Store> stores; };
-// Begun by a context, which has a stack of its own, and resumed by jumps: contexts ask the system each time.
+// Where a function is, for jumps of a few instructions: those of the C library look for what threads clean up.
+struct Place { void* words[5]; };
+// Begun by a context, which has a stack of its own, and resumed by jumps: contexts ask the system each time. It is small, as
+// the scheduler looks at all of them after each turn.
 struct Fiber {
-  ucontext_t begin;
-  jmp_buf place;
+  Place place;
   bool begun = false;
   std::unique_ptr<char[]> stack;
   int waits_for = 0;  // 0: nobody, or one of the above, below 0: the barrier of this number
   unsigned block = 0;  // its number in the cluster
-  dim3 block_index;
+  dim3 block_index, thread_index;
   bool arrived = false;  // at the cluster's barrier
   unsigned barrier = 0, seen = 0;  // with BYTES: for which barrier, and how often it had opened
   const uint64_t* left = nullptr;  // with MEETING: a word that another block leaves, and the meeting that it is for
@@ -48,7 +49,7 @@ struct Fiber {
 static std::vector<Fiber> fibers;
 static std::vector<Slot> all_slots;
 Slot* slots;
-static jmp_buf scheduler;
+static Place scheduler;
 int current;
 static int arrived[MOST_BLOCKS][16];  // at named barriers, by block
 static std::map<unsigned, Barrier> barriers;  // by address in the cluster
@@ -56,12 +57,16 @@ static std::vector<Store> stores;  // to other blocks, under way
 static Run body;
 static const void* kernel_of_body;
 static unsigned blocks_of_cluster = 1;
+static bool meetings = false;  // whether a thread waited for another block's word
 
 static Fiber& self() { return fibers[current]; }
-void wait_for(int whom) {
-  const int me = current;
-  fibers[me].waits_for = whom;
-  if (!_setjmp(fibers[me].place)) _longjmp(scheduler, 1);
+// `noipa`: whoever marks a place must not jump itself, and its callers must keep no register that others may use by then.
+[[noreturn]] __attribute__((noipa)) static void go_to(Place& place) { __builtin_longjmp(place.words, 1); }
+__attribute__((noipa)) void wait_for(int whom) {
+  Fiber& f = self();
+  f.waits_for = whom;
+  meetings |= whom == MEETING;
+  if (!__builtin_setjmp(f.place.words)) go_to(scheduler);
 }
 void defer(Run run, const void* closure, size_t bytes) {
   Product product{run, {}};
@@ -79,19 +84,25 @@ bool arrive(int barrier, int threads) {
 static void run_body() {
   body(kernel_of_body);
   self().waits_for = OVER;
-  _longjmp(scheduler, 1);
+  go_to(scheduler);
 }
-static void resume(int number) {
+[[noreturn]] __attribute__((noipa)) static void go_on(Fiber& f) {
+  if (f.begun) go_to(f.place);
+  f.begun = true;
+  ucontext_t begin;
+  getcontext(&begin);
+  begin.uc_stack = {.ss_sp = f.stack.get(), .ss_flags = 0, .ss_size = STACK};
+  makecontext(&begin, run_body, 0);
+  setcontext(&begin);
+  abort();
+}
+__attribute__((noipa)) static void resume(int number) {
   current = number;
   Fiber& f = fibers[number];
-  const unsigned own = unsigned(number) - f.block * blockDim.x * blockDim.y * blockDim.z;
-  threadIdx = {own % blockDim.x, own / blockDim.x % blockDim.y, own / blockDim.x / blockDim.y};
+  threadIdx = f.thread_index;
   blockIdx = f.block_index;
   shared_memory = all_shared + f.block * SHARED;
-  if (_setjmp(scheduler)) return;
-  if (f.begun) _longjmp(f.place, 1);
-  f.begun = true;
-  setcontext(&f.begin);
+  if (!__builtin_setjmp(scheduler.words)) go_on(f);
 }
 // Lets all of a group go on if nobody of it still runs.
 static bool release(int first, int last, int whom) {
@@ -130,6 +141,7 @@ static bool release_cluster() {
   return any;
 }
 static bool release_barriers() {
+  if (barriers.empty()) return false;
   bool any = false;
   for (auto& [_, b] : barriers)
     if (b.arrivals && b.expected == 0) { take_place(b.stores); b.arrivals = 0; ++b.opened; any = true; }
@@ -139,22 +151,21 @@ static bool release_barriers() {
 }
 static bool release_meetings() {
   bool any = false;
+  if (!meetings) return false;
   for (Fiber& f : fibers)
     if (f.waits_for == MEETING && int(*f.left >> 32) == f.number) { f.waits_for = 0; any = true; }
   return any;
 }
-static void prepare(Fiber& f, unsigned block, dim3 block_index) {
+static void prepare(Fiber& f, unsigned block, unsigned thread, dim3 block_index) {
   if (!f.stack) f.stack.reset(new char[STACK]);
   f.waits_for = 0;
   f.block = block;
   f.block_index = block_index;
+  f.thread_index = {thread % blockDim.x, thread / blockDim.x % blockDim.y, thread / blockDim.x / blockDim.y};
   f.arrived = false;
   f.groups.assign(1, {});
   f.products.assign(1, {});
   f.begun = false;
-  getcontext(&f.begin);
-  f.begin.uc_stack = {.ss_sp = f.stack.get(), .ss_flags = 0, .ss_size = STACK};
-  makecontext(&f.begin, run_body, 0);
 }
 static void check_end() {
   for (const auto& of : arrived)
@@ -183,10 +194,11 @@ static void run_blocks(dim3 first, int threads, unsigned shared, bool cooperativ
   fibers.resize(all);
   all_slots.resize(all);
   slots = all_slots.data();
-  for (int i = 0; i < all; ++i) prepare(fibers[i], i / threads, {first.x + i / threads, first.y, first.z});
+  for (int i = 0; i < all; ++i) prepare(fibers[i], i / threads, i % threads, {first.x + i / threads, first.y, first.z});
   for (unsigned b = 0; b < blocks_of_cluster; ++b) memset(all_shared + b * SHARED, 0xff, shared);
   memset(arrived, 0, sizeof arrived);
   barriers.clear();
+  meetings = false;
   auto over = [](const Fiber& f) { return f.waits_for == OVER; };
   const int together = cooperative ? threads : all;
   while (!std::all_of(fibers.begin(), fibers.end(), over)) {
