@@ -175,13 +175,21 @@ def facts_of(cell: Cell, inductor: Sequence[Facts], ours: Sequence[Facts]) -> Fa
         "budget_s": cell.budget_s,
         "cold_over_budget_s": over,
         "cold_within": over <= max(5.0, 0.1 * cell.budget_s),
-        "warm_over_inductor_s": [one["first_call_s"] - warm for one in later],
+        "warm_over_inductor_s": [one["first_call_s"] - warm for one in later if not waits(one)],
+        "going_on_over_budget_s": [
+            one["first_call_s"] - warm - cell.budget_s for one in later if waits(one)
+        ],
         "first_candidate_s": first,
         "verify_and_accept_s": judged[0] + accepted[0] if judged and accepted else None,
         "searched_again": [bool(one["searches"]) and not one["left_over"] for one in later],
         "went_on": [one["left_over"] for one in later],
         "processes": {"inductor": list(inductor), "cuda_agent": list(ours)},
     }
+
+
+def waits(process: Facts) -> bool:
+    """Whether a process searched or measured anything."""
+    return bool(process["searches"] or process["measurements"])
 
 
 def summarise(samples: dict[str, Facts]) -> Facts:
@@ -203,6 +211,9 @@ def summarise(samples: dict[str, Facts]) -> Facts:
         "warm_over_inductor_s": _spread(warm),
         "warm_within_1_s": sum(second <= 1.0 for second in warm),
         "warm_processes": len(warm),
+        "going_on_over_budget_s": _spread(
+            [second for one in every for second in one["going_on_over_budget_s"]]
+        ),
         "first_candidate_s": _spread(first),
         "verify_and_accept_s": _spread(verified),
         "searched_again": sum(again for one in every for again in one["searched_again"]),

@@ -16,6 +16,7 @@ from cuda_agent_backend.hook.compilation import Compilation
 from cuda_agent_backend.hook.whole_graph import Subject, known_decision, measure
 from cuda_agent_backend.partition.region import Region
 from cuda_agent_backend.search.budget import layouts_share
+from cuda_agent_backend.search.durations import ACCEPTANCE
 
 
 def choose_layouts(
@@ -35,7 +36,10 @@ def choose_layouts(
     decision = known_decision(compilation, name, ())
     if not decision and compilation.measurer is not None:
         subject = Subject(graph, name, eager_layouts=True)
-        decision = measure(compilation, subject, (), layouts_share(compilation.left_s))
+        seconds = layouts_share(compilation.left_s, compilation.durations.took(ACCEPTANCE))
+        if not seconds:
+            return {}
+        decision = measure(compilation, subject, (), seconds)
     if isinstance(decision, str):
         return {}
     if decision.get("eager_layouts"):

@@ -85,7 +85,7 @@ def _search_now(
     assert searcher is not None
     seconds = _seconds(tasks, promises, candidates, subject, compilation)
     if not seconds:
-        if not durations.read().spent.get(subject.name):  # other graphs of this process took them
+        if not durations.spent_s(subject.name):  # other graphs of this process took them
             compilation.outdate()
         return Found(candidates)
     rests = {
@@ -144,12 +144,12 @@ def _seconds(
     compilation: Compilation,
 ) -> float:
     """Seconds for the search, 0 where it is not worth beginning; says so where earlier processes left work over."""
-    options, book = compilation.options, compilation.durations.read()
+    options = compilation.options
     seconds = compilation.left_s
     if options.acceptance != "trust":
         took = compilation.durations.took(ACCEPTANCE)
         seconds -= acceptance_reserve(min(options.budget_s, seconds), took)
-    _, spent_s = book.spent.get(subject.name, (0.0, 0.0))
+    spent_s = compilation.durations.spent_s(subject.name)
     if options.patient or not spent_s:
         return seconds if seconds >= LEAST_SEARCH_S else 0.0
     left = sum(promises[task.digest] for task in tasks)

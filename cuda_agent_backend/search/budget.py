@@ -23,7 +23,7 @@ WHOLE_JUDGEMENT_S = 10.0
 """What the one judgement on which a promotion rests takes, where no such is known."""
 MARGIN = 1.25
 """What took so long may take so much longer the next time."""
-LAYOUTS_PART = 0.4
+LAYOUTS_PART, LEAST_LAYOUTS_S = 0.4, 12.0
 OVERTIME_PART = 0.5
 
 
@@ -60,9 +60,11 @@ def enough_to_measure(left_s: float, too_few_s: float) -> bool:
     return left_s >= MARGIN * too_few_s
 
 
-def layouts_share(left_s: float) -> float:
-    """Seconds for the choice of layouts, which comes before the search."""
-    return LAYOUTS_PART * left_s
+def layouts_share(left_s: float, took: Sequence[float] = ()) -> float:
+    """Seconds for the choice of layouts, which comes before the search; 0 where too few are left for that. took: what
+    the latest measurements of whole graphs took here."""
+    seconds = LAYOUTS_PART * left_s
+    return seconds if seconds >= (min(took) if took else LEAST_LAYOUTS_S) else 0.0
 
 
 def overtime(reserve_s: float) -> float:

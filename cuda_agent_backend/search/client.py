@@ -34,6 +34,8 @@ WIND_DOWN_S = 60.0
 """A search process that was told to leave a request, and has not done so for so long, hangs, and is killed."""
 ANSWER_S = 0.5
 """What an answer may take to come after the time is up: the search process ends by itself then."""
+OUTBOX_S = 5.0
+"""How soon the thread that sends notices that its child is gone."""
 LATE = "the time was up; the next process goes on"
 INTERRUPTED = "interrupted, going on with what there is; Ctrl-C again soon stops the program"
 DIED = "the search process died"
@@ -51,6 +53,7 @@ class SearchProcess:
         self._died_at = 0.0
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
+        self._outbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._left: set[int] = set()
         """Requests that nobody waits for any more, until their answers come."""
 
@@ -68,7 +71,7 @@ class SearchProcess:
             if child is None:
                 return _failed(f"{DIED} {self._deaths} times in a row; it is started again later")
             number = next(self._numbers)
-            child.send({"id": number, **request})
+            self._send({"id": number, **request})
             try:
                 return self._wait(child, number, deadline, show)
             except BaseException as error:
@@ -84,7 +87,9 @@ class SearchProcess:
         """Send a request without waiting for the answer."""
         with self._lock:
             child = self._running()
-            return child is not None and child.send({"id": next(self._numbers), **request})
+            if child is not None:
+                self._send({"id": next(self._numbers), **request})
+            return child is not None
 
     def stop(self) -> None:
         """End the process; the next request starts another."""
@@ -107,7 +112,15 @@ class SearchProcess:
                 return None
             self._child = Child(self.module)
             self._left.clear()
+            self._outbox = queue.SimpleQueue()
+            sending = threading.Thread(target=_send_all, args=(self._child, self._outbox))
+            sending.daemon = True
+            sending.start()
         return self._child
+
+    def _send(self, message: Mapping[str, Any]) -> None:
+        """Send without waiting until the child reads, which it does once it has imported torch."""
+        self._outbox.put(dict(message))
 
     def _wait(self, child: Child, number: int, deadline: float, show: Show) -> dict[str, Any]:
         while True:
@@ -129,7 +142,7 @@ class SearchProcess:
 
     def _leave(self, child: Child, number: int) -> None:
         """Tell the child that nobody waits for a request any more, and look after a while whether it has heard that."""
-        child.send({"do": "leave", "id": number})
+        self._send({"do": "leave", "id": number})
         self._left.add(number)
         if WIND_DOWN_S <= 0:
             child.kill()
@@ -151,6 +164,13 @@ class SearchProcess:
     def _note_answer(self, message: Mapping[str, Any]) -> None:
         if message["event"] != "progress":
             self._left.discard(message.get("id", 0))
+
+
+def _send_all(child: Child, outbox: queue.SimpleQueue[dict[str, Any]]) -> None:
+    """Send what is put into a child's outbox, for as long as there is a child."""
+    while child.alive:
+        with suppress(queue.Empty):
+            child.send(outbox.get(timeout=OUTBOX_S))
 
 
 def _failed(reason: str) -> dict[str, Any]:

@@ -86,6 +86,10 @@ class Durations:
         """Seconds of the latest steps of a kind with as many cores as this process has."""
         return self.read().took(_here(kind))
 
+    def spent_s(self, graph: str) -> float:
+        """Seconds that searches for a graph had."""
+        return self.read().spent.get(graph, (0.0, 0.0))[1]
+
     def note(self, kind: str, seconds: float) -> None:
         """A step of a kind took so long."""
         with self._changing() as book:

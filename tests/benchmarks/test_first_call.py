@@ -36,7 +36,7 @@ def test_each_cell_has_two_cores_of_its_own_and_threads_of_one_core_only_in_need
 
 
 def process(seconds: float, **more: Any) -> dict[str, Any]:
-    return {"first_call_s": seconds, "searches": 0, "left_over": [], **more}
+    return {"first_call_s": seconds, "searches": 0, "measurements": 0, "left_over": [], **more}
 
 
 def test_a_first_call_is_compared_with_inductors_of_the_same_kind() -> None:
@@ -45,7 +45,8 @@ def test_a_first_call_is_compared_with_inductors_of_the_same_kind() -> None:
     ours = [process(45.0, steps=steps), process(4.5), process(5.0, searches=1, left_over=[line])]
     found = facts_of(Cell("block", 30.0), [process(12.0), process(4.0)], ours)
     assert found["cold_over_budget_s"] == pytest.approx(3.0) and found["cold_within"]
-    assert found["warm_over_inductor_s"] == pytest.approx([0.5, 1.0])
+    assert found["warm_over_inductor_s"] == pytest.approx([0.5])
+    assert found["going_on_over_budget_s"] == pytest.approx([-29.0])
     assert (found["first_candidate_s"], found["verify_and_accept_s"]) == (7.0, 11.0)
     assert found["searched_again"] == [False, False] and found["went_on"] == [[], [line]]
     slow = [process(52.5, steps={}), process(4.0, searches=1), process(4.0)]

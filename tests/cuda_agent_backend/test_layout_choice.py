@@ -273,7 +273,7 @@ def test_what_is_decided_is_kept(tmp_path: Path) -> None:
     process = SearchProcess()
     try:
         asked = WholeGraph("name", whole, (), folder, eager_layouts=True)
-        decision = SearchClient(options, process).accept(asked, 60.0)
+        decision = SearchClient(options, process).accept(asked, 300.0)
     finally:
         process.stop()
     assert isinstance(decision, dict), decision

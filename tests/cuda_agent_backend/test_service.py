@@ -79,7 +79,7 @@ def test_what_wins_is_promoted_and_what_does_not_is_remembered(
 ) -> None:
     wins, loses = tasks_of((EXP,), (SIN,))
     cache = kit.cache_of(options(tmp_path))
-    became = SearchClient(options(tmp_path), process).search([wins, loses], 60.0)
+    became = SearchClient(options(tmp_path), process).search([wins, loses], 240.0)
     assert became[wins.digest]["promoted"] and not became[loses.digest]["promoted"]
     assert isinstance(cache.get(key_of(wins)), Record)
     negative = cache.get(key_of(loses))
@@ -129,16 +129,16 @@ def test_a_search_process_that_dies_is_a_reason_and_is_started_again(
 ) -> None:
     (task,) = tasks_of((EXP,))
     monkeypatch.setenv("FAKE_SEARCH", "die")
-    became = SearchClient(options(tmp_path), process).search([task], 30.0)
+    became = SearchClient(options(tmp_path), process).search([task], 240.0)
     reason = "the search process died (7)"
     assert became == {task.digest: {"reason": reason, "passing": True}}
     monkeypatch.setenv("FAKE_SEARCH", "")
-    assert SearchClient(options(tmp_path), process).search([task], 30.0)[task.digest]["promoted"]
+    assert SearchClient(options(tmp_path), process).search([task], 240.0)[task.digest]["promoted"]
 
 
 def test_the_search_process_ends_with_its_parent(tmp_path: Path, process: SearchProcess) -> None:
     (task,) = tasks_of((SIN,))
-    SearchClient(options(tmp_path), process).search([task], 30.0)
+    SearchClient(options(tmp_path), process).search([task], 240.0)
     pid = process.pid
     assert pid and process._child and process._child.process.stdin
     process._child.process.stdin.close()  # all that it sees of the parent's end
@@ -167,9 +167,9 @@ def test_a_task_that_waits_for_another_policy_goes_on_waiting(
     theirs, mine = tasks_of((EXP,), (SIN,))
     cache = kit.cache_of(options(tmp_path))
     cache.enqueue(key_of(theirs), theirs.to_json(), {"budget_s": 5.0, "policy": "openai:m"})
-    assert SearchClient(options(tmp_path), process).search([mine], 30.0)
+    assert SearchClient(options(tmp_path), process).search([mine], 240.0)
     assert process.tell({"do": "drain", "setup": Setup.of(options(tmp_path)).to_json()})
-    assert SearchClient(options(tmp_path), process).search([mine], 30.0)  # after it looked
+    assert SearchClient(options(tmp_path), process).search([mine], 240.0)  # after it looked
     assert cache.pending() and isinstance(cache.get(key_of(theirs)), Miss)
 
 
@@ -180,7 +180,7 @@ def test_a_kernel_that_is_there_already_is_not_searched_again(
     cache = kit.cache_of(options(tmp_path))
     kit.promote(cache, task, kit.elementwise(task, "std::exp(a)"), tmp_path)
     generation = cache.generation()
-    became = SearchClient(options(tmp_path), process).search([task], 30.0)
+    became = SearchClient(options(tmp_path), process).search([task], 240.0)
     assert "another process" in became[task.digest]["reason"]
     assert cache.generation() == generation
 

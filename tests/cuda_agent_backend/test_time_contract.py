@@ -27,6 +27,7 @@ from cuda_agent_backend.search.budget import (
     allowance,
     enough_to_measure,
     judgement_reserve,
+    layouts_share,
 )
 from cuda_agent_backend.search.client import INTERRUPTED, LATE, SearchClient, SearchProcess
 from cuda_agent_backend.search.current import Current
@@ -114,6 +115,13 @@ def test_a_measurement_that_was_cut_short_is_tried_again_with_more_time_only() -
     assert enough_to_measure(30.0, 0.0)
     assert not enough_to_measure(30.0, 30.0)
     assert enough_to_measure(40.0, 30.0)
+
+
+def test_layouts_are_measured_only_where_there_is_time_for_it() -> None:
+    assert layouts_share(120.0) == pytest.approx(48.0)
+    assert layouts_share(20.0) == 0.0
+    assert layouts_share(20.0, [5.0, 30.0]) == pytest.approx(8.0)
+    assert layouts_share(120.0, [60.0]) == 0.0
 
 
 def test_graphs_of_a_process_share_its_seconds() -> None:
@@ -304,7 +312,7 @@ def test_a_search_that_is_not_over_in_time_is_left_and_the_process_serves_the_ne
     pid = process.pid
     client = SearchClient(options(tmp_path), process)
     assert client.search([slow], 1.0) == {}
-    found = client.search([quick], 60.0)
+    found = client.search([quick], 240.0)
     assert found[quick.digest]["promoted"] and process.pid == pid
 
 
@@ -331,7 +339,26 @@ def test_an_interrupt_ends_a_search_and_the_program_goes_on(
         assert interrupted() == {} and deadline.is_interrupted
     with pytest.raises(KeyboardInterrupt):
         interrupted()
-    assert client.search([quick], 60.0)[quick.digest]["promoted"] and process.pid == pid
+    assert client.search([quick], 240.0)[quick.digest]["promoted"] and process.pid == pid
+
+
+def test_a_request_that_fills_the_pipe_of_one_that_does_not_read_is_late_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "imports_for_long.py").write_text("import time\ntime.sleep(600)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    process = SearchProcess("imports_for_long")
+    answers: list[dict[str, Any]] = []
+
+    def ask() -> None:
+        answers.append(process.ask({"do": "search", "tasks": "t" * (1 << 22)}, 0.5, lambda _: None))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    thread.join(60.0)
+    assert process._child is not None
+    process._child.kill()
+    assert answers == [{"event": "failed", "reason": LATE}]
 
 
 def test_a_request_that_waits_for_anothers_turn_is_late_as_well(
@@ -368,7 +395,7 @@ def test_what_another_process_works_on_is_waited_for_last_and_used(
     thread = threading.Thread(target=another_process)
     thread.start()
     held.wait(60.0)
-    became = SearchClient(options(tmp_path), process).search([theirs, mine], 60.0)
+    became = SearchClient(options(tmp_path), process).search([theirs, mine], 240.0)
     thread.join(60.0)
     assert became[mine.digest]["promoted"]
     assert became[theirs.digest] == {"reason": "another process: nothing wins"}
