@@ -150,12 +150,13 @@ def _nothing(
     """
     unsettled = any(v.status in ("noisy", "failed") for v in tools.verdicts.values())
     unsettled = unsettled or result.reason.startswith("baselines:")
-    unsettled = unsettled or result.stop in ("infrastructure", "bug", "interrupted")
-    unsettled = unsettled or (result.stop == "time" and not tools.profiles)
+    unsettled = unsettled or result.stop in ("infrastructure", "bug")
+    late = result.stop == "interrupted" or (result.stop == "time" and not tools.profiles)
     gave_up = policy.name in DETERMINISTIC and result.stop == "gave_up"
     exhausted = gave_up and result.seconds < budget_s
     reason = f"{result.reason} ({passing})" if passing else result.reason
-    return NothingFound(reason, exhausted, result.turns, keep=not (unsettled or passing))
+    keep = not (unsettled or passing or late)
+    return NothingFound(reason, exhausted, result.turns, keep, late and not passing)
 
 
 def _winner(result: EpisodeResult, judge: Any, policy: PolicySpec) -> SearchOutcome:

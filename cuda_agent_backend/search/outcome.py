@@ -32,6 +32,8 @@ class NothingFound:
     turns: int = 0
     keep: bool = True
     """Whether it says something about the task, not about the machine's state just now (see `sandbox.failures`)."""
+    late: bool = False
+    """Whether the time was up before anything was known: the next search goes on."""
 
 
 SearchOutcome = SearchResult | NothingFound

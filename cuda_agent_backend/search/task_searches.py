@@ -189,6 +189,8 @@ def search_one(
     kept = keep(cache, key, task, found, setup.policy.label, budget_s, graph_s)
     won = isinstance(found, SearchResult) and not kept
     say("promoted" if won else kept or found.reason)
+    if isinstance(found, NothingFound) and found.late:
+        return {"reason": found.reason, "begun": False}
     passing = bool(kept) or (isinstance(found, NothingFound) and not found.keep)
     if passing:
         log.logger("search").warning("it may pass, and is tried again: %s", kept or found.reason)

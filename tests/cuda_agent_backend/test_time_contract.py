@@ -33,13 +33,15 @@ from cuda_agent_backend.search.client import INTERRUPTED, LATE, SearchClient, Se
 from cuda_agent_backend.search.current import Current
 from cuda_agent_backend.search.deadline import Deadline
 from cuda_agent_backend.search.durations import KEPT_S, Durations
+from cuda_agent_backend.search.outcome import NothingFound
 from cuda_agent_backend.search.process_budget import ProcessBudget, share_of_process
 from cuda_agent_backend.search.progress import SearchProgress, standing
 from cuda_agent_backend.search.setup import Setup
 from cuda_agent_backend.search.task_locks import TaskLocks
+from cuda_agent_backend.search.task_searches import search_one
 from cuda_agent_backend.search.timed_judge import Notes, TimedJudge
 from cuda_agent_backend.settings import Settings
-from kernel_cache import NegativeRecord, Record
+from kernel_cache import Miss, NegativeRecord, Record
 from sandbox.failures import Noisy
 from sandbox.timing.turns import TurnsOver
 from sandbox.verdict import Verdict
@@ -264,6 +266,19 @@ def test_nothing_is_known_of_a_step_that_was_interrupted_but_a_win_is_kept() -> 
         with pytest.raises(TurnsOver):
             step(task, candidate)
     assert won.judge(task, candidate).wins
+
+
+def test_what_had_no_time_to_try_anything_is_neither_kept_nor_a_failure(tmp_path: Path) -> None:
+    (task,) = tasks_of((EXP,))
+    setup = Setup.of(options(tmp_path))
+
+    def late(*_: Any) -> NothingFound:
+        return NothingFound("0 s are used up", keep=False, late=True)
+
+    judges: Any = None
+    told = search_one(setup.open_cache(), task, setup, 1.0, late, judges)
+    assert told == {"reason": "0 s are used up", "begun": False}
+    assert isinstance(setup.open_cache().get(key_of(task)), Miss)
 
 
 HOLDS = """
