@@ -21,6 +21,7 @@ from sandbox.compile.candidate import Compiled, compile_candidate
 from sandbox.compile.toolchain import Missing
 from sandbox.launcher import native, ops
 from sandbox.launcher.program import LoadFailed, Program, encode, load_program, temporary_layout
+from sandbox.plan.alignment import INPUT_ALIGNMENT
 from sandbox.plan.candidate import Candidate
 from sandbox.plan.plan import Buffer, Launch, Plan
 from sandbox.task.specs import ITEM_SIZES, TensorSpec
@@ -125,6 +126,25 @@ def test_an_overlapping_input_layout_is_used_but_never_made(run: Run, binaries: 
     assert torch.equal(run(x), x)
     with pytest.raises(RuntimeError, match="overlapping"):
         run(torch.randn(4, 8))
+
+
+def test_an_overlapping_input_at_an_odd_address_is_moved(
+    run: Run, binaries: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(INPUT_ALIGNMENT, "cpu", 16)  # as on cuda, where vectors are read
+    source = """extern "C" void add(void* const* b) {
+      const bool odd = (unsigned long long)b[0] % 16;
+      for (int i = 0; i < 6; ++i) for (int j = 0; j < 4; ++j)
+        ((float*)b[1])[i * 4 + j] = odd ? -1.0f : ((const float*)b[0])[i + j]; }"""
+    windows = Buffer("x", "input", TensorSpec("float32", (6, 4), (1, 1)))
+    bind(
+        cpu(source, Plan("cpu", (windows, Buffer("o", "output", spec(6, 4))), (Launch("add"),))),
+        binaries,
+    )
+    line = torch.randn(16)
+    for start in range(4):
+        x = line[start : start + 9].unfold(0, 4, 1)
+        assert torch.equal(run(x), x)
 
 
 def test_outputs_and_temporaries_are_as_the_plan_says(run: Run, binaries: Path) -> None:

@@ -265,6 +265,25 @@ bool same_strides(const Spec& spec, const int64_t* strides) {
   return true;
 }
 
+// Elements of memory from the first to the last of a tensor.
+int64_t extent(const Spec& spec) {
+  int64_t last = 0;
+  for (size_t d = 0; d < spec.sizes.size(); ++d) last += (spec.sizes[d] - 1) * spec.strides[d];
+  return last + 1;
+}
+
+// The memory behind a tensor whose elements overlap, at an address that the allocator chooses.
+void copy_memory(const Spec& spec, Device device, const Tensor& from, Tensor* to) {
+  const int64_t size = extent(spec), stride = 1;
+  Tensor line;
+  check(
+      aoti_torch__reinterpret_tensor(from.handle, 1, &size, &stride, 0, &line.handle), "looking at an input's memory");
+  check(
+      aoti_torch_empty_strided(1, &size, &stride, spec.dtype, device.type, device.index, &to->handle),
+      "allocating a tensor");
+  check(aoti_torch_copy_(to->handle, line.handle, 1), "copying an input");
+}
+
 // Makes `tensor` what the kernel takes: itself, or a copy with the wanted strides and alignment. Returns its address.
 void* fit(const Spec& spec, size_t index, Device device, int64_t alignment, Tensor* tensor) {
   int64_t dimensions = 0, *sizes = nullptr, *strides = nullptr;
@@ -281,14 +300,19 @@ void* fit(const Spec& spec, size_t index, Device device, int64_t alignment, Tens
   }
   void* address = tensor->address();
   const bool aligned = reinterpret_cast<uintptr_t>(address) % static_cast<uintptr_t>(alignment) == 0;
-  if (aligned && same_strides(spec, strides)) return address;
-  if (spec.overlaps) {
+  const bool alike = same_strides(spec, strides);
+  if (aligned && alike) return address;
+  if (spec.overlaps && !alike) {
     fail(input() + " has strides " + join(strides, dimensions) + "; the kernel takes the overlapping layout " +
          join(spec.strides.data(), wanted) + ", which a copy cannot have");
   }
   Tensor copy;
-  allocate(spec, device, &copy);
-  check(aoti_torch_copy_(copy.handle, tensor->handle, 1), "copying an input");
+  if (spec.overlaps) {
+    copy_memory(spec, device, *tensor, &copy);
+  } else {
+    allocate(spec, device, &copy);
+    check(aoti_torch_copy_(copy.handle, tensor->handle, 1), "copying an input");
+  }
   std::swap(copy.handle, tensor->handle);
   return tensor->address();
 }
