@@ -42,7 +42,8 @@ def install_clock() -> None:
 
 
 def prepare() -> None:
-    """Find out once what every process would."""
+    """Find out and import once what every process would."""
+    import torch
     from cuda_agent_backend.runtime.machine import toolchain_of
     from cuda_agent_backend.sources import source_digest
     from sandbox.isolation.confine import offered
@@ -50,6 +51,11 @@ def prepare() -> None:
     offered()
     toolchain_of("cpu")
     source_digest()
+    torch.set_num_threads(1)
+    with torch.no_grad():
+        torch.compile(lambda x: torch.cos(x) + 1)(torch.ones(SHAPE))
+        torch.compile(lambda x: torch.cos(x) - 1, backend="eager")(torch.ones(SHAPE))
+    torch._dynamo.reset()
 
 
 def act(kind: str, arguments: Sequence[str]) -> int:

@@ -119,6 +119,7 @@ class Warm:
     def __init__(self, place: Path) -> None:
         self.is_ready = False
         self.address = str(place / "warm.sock")
+        Path(self.address).unlink(missing_ok=True)
         tests = Path(__file__).parents[1]
         paths = [str(tests.parent), str(tests), os.environ.get("PYTHONPATH", "")]
         own = {ADDRESS: self.address, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
