@@ -66,6 +66,7 @@ class Rounds:
     def __init__(self, seeds: list[int], samples: dict[str, Facts], ends: float) -> None:
         self.samples, self.ends = samples, ends
         self.failures: list[str] = []
+        self.commit = commit()
         self._left: queue.SimpleQueue[int] = queue.SimpleQueue()
         for seed in seeds:
             self._left.put(seed)
@@ -78,7 +79,7 @@ class Rounds:
                 seed = self._left.get_nowait()
                 row = run_round(ground, seed)
                 log = row.pop("log", "")
-                self.samples[f"{seed:06}"] = {**row, "commit": commit()}
+                self.samples[f"{seed:06}"] = {**row, "commit": self.commit}
                 if row["problems"]:
                     self.failures.append(f"{seed}: {row['done']}\n{row['problems']}\n{log}\n")
         except queue.Empty:

@@ -44,6 +44,7 @@ def install_clock() -> None:
 def prepare() -> None:
     """Find out and import once what every process would."""
     import torch
+
     from cuda_agent_backend.runtime.machine import toolchain_of
     from cuda_agent_backend.sources import source_digest
     from sandbox.isolation.confine import offered

@@ -78,6 +78,8 @@ def plan_of(seed: int) -> Plan:
     count = 2 if whole else draw.choices((1, 2, 3, 4, 8), (40, 30, 16, 10, 4))[0]
     users = tuple(_user(draw, whole) for _ in range(count))
     kinds = (*KILLS, *(WHOLE_KILLS * 2 if whole else FOLDERS))
+    if all(user.acceptance == "trust" for user in users):
+        kinds = tuple(kind for kind in kinds if kind[1] != "acceptance")
     faults = tuple(_fault(draw, kinds, whole) for _ in range(draw.choice((1, 1, 2, 3, 4))))
     return Plan(seed, users, faults, whole)
 

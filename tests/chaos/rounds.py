@@ -12,13 +12,13 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from chaos import faults
 from chaos.plan import MODELS, WINNERS, Fault, Plan, User, plan_of
-from chaos.warm_fork import ADDRESS, Warm, WarmPopen
+from chaos.warm_fork import ADDRESS, MODULES, Warm, WarmPopen
 from kernel_cache import KernelCache, Record
 
 PATIENCE_S, WHOLE_PATIENCE_S = 60.0, 200.0
@@ -158,9 +158,10 @@ def _start(
         "XDG_CACHE_HOME": str(ground.shared / "xdg"),
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
         "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
         **({"CHAOS_WHOLE": "1"} if whole else {}),
     }
-    budget = {"budget_s": 20.0} if whole else {}
+    budget = {"budget_s": 40.0} if whole else {}
     wishes = [
         json.dumps(
             {"mode": u.mode, "acceptance": u.acceptance, "models": u.models, "look": look} | budget
@@ -242,11 +243,13 @@ def _go_wrong(place: Path, fault: Fault, seed: int, users: Sequence[WarmPopen], 
             switch.unlink()
             seen.notes.append(fault.do)
         return
-    until = time.monotonic() + 20.0
+    until = time.monotonic() + 60.0
     while not (pids := _pids(place, fault.target)):
         if time.monotonic() > until or all(user.poll() is not None for user in users):
             return
         time.sleep(0.02)
+    if "worker" in fault.target:
+        fault = replace(fault, delay_s=fault.delay_s / 5)
     time.sleep(fault.delay_s * (0.1 if fault.target == "compiler" else 1.0))
     pids = _pids(place, fault.target) or pids
     pid = draw.choice(pids)
@@ -271,7 +274,8 @@ def _pids(place: Path, kind: str) -> list[int]:
     """The living processes of a kind in a round."""
     if kind in ("user", "search", "acceptance"):
         found = [int(path.name.rpartition("-")[2]) for path in (place / "pids").glob(f"{kind}-*")]
-        return [pid for pid in found if _state(pid) is not None]
+        there = [pid for pid in found if _state(pid) is not None]
+        return there if there or kind == "user" else _started(place, kind)
     below = list(_below(_pids(place, "search")))
     if kind == "compiler":
         return [
@@ -285,26 +289,30 @@ def _pids(place: Path, kind: str) -> list[int]:
     return [pid for pid, _ in _below(servers)]
 
 
+def _started(place: Path, kind: str) -> list[int]:
+    """The processes of a kind that were not forked from the warm one: those of whole rounds."""
+    module = next(name for name, its in MODULES.items() if its == kind).encode()
+    below = _below(_pids(place, "user"))
+    return [pid for pid, _ in below if module in _command_line(pid)]
+
+
 def _below(tops: Sequence[int]) -> Iterator[tuple[int, str]]:
     """All descendants of some processes, with their names."""
-    children: dict[int, list[tuple[int, str]]] = {}
-    for path in Path("/proc").glob("[0-9]*"):
-        state = _state(int(path.name))
-        if state is not None:
-            children.setdefault(state[1], []).append((int(path.name), state[0]))
     left = list(tops)
     while left:
-        for pid, name in children.get(left.pop(), ()):
-            left.append(pid)
-            yield pid, name
+        for path in Path(f"/proc/{left.pop()}/task").glob("*/children"):
+            with suppress(OSError):
+                for pid in map(int, path.read_text().split()):
+                    left.append(pid)
+                    if (name := _state(pid)) is not None:
+                        yield pid, name
 
 
-def _state(pid: int) -> tuple[str, int] | None:
-    """The name and the parent of a process that lives."""
+def _state(pid: int) -> str | None:
+    """The name of a process that lives."""
     with suppress(OSError, ValueError, IndexError):
         head, _, rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
-        fields = rest.split()
-        return None if fields[0] in "ZX" else (head.partition("(")[2], int(fields[1]))
+        return None if rest.split()[0] in "ZX" else head.partition("(")[2]
     return None
 
 

@@ -124,6 +124,7 @@ class Warm:
         paths = [str(tests.parent), str(tests), os.environ.get("PYTHONPATH", "")]
         own = {ADDRESS: self.address, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
         own |= {"TORCHINDUCTOR_COMPILE_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        own |= {"CUDA_VISIBLE_DEVICES": ""}  # no process survives a fork with a device
         self.log = place / "warm.log"
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
