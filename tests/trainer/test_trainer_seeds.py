@@ -1,0 +1,80 @@
+"""Seeds are many, are there, and connect."""
+
+from __future__ import annotations
+
+import ast
+import collections
+
+import pytest
+
+from trainer.synthesis.compose.rules import RuleComposer, seeds_by_family
+from trainer.synthesis.compose.task import Composed, NotComposed, Wishes
+from trainer.synthesis.seeds.seed import KINDS
+from trainer.synthesis.seeds.torch_seeds import parse, resolve, split_name, torch_seeds
+from trainer.synthesis.seeds.transformers_seeds import OPTIONS, layer_seeds
+
+TASKS = 300
+
+
+@pytest.fixture(scope="module")
+def tasks() -> list[Composed]:
+    composer = RuleComposer(Wishes.of("cuda"))
+    made = [composer.compose(seed, 0) for seed in range(TASKS)]
+    return [task for task in made if isinstance(task, Composed)]
+
+
+def test_there_are_enough_operators_and_layers_of_enough_families() -> None:
+    operators, layers = torch_seeds()[0], layer_seeds()[0]
+    assert len({split_name(seed)[0] for seed in operators}) >= 180
+    assert len({seed.name for seed in layers}) >= 80
+    assert len({seed.family for seed in (*operators, *layers)}) >= 40
+
+
+def test_a_seed_whose_operator_is_missing_is_dropped_with_a_reason() -> None:
+    (seed,) = parse("[made up]\nrt | F.no_such_operator | {x}")
+    assert resolve(split_name(seed)[0]) is None
+    assert seed.kinds == ("rows", "tokens")
+    for missing in (*torch_seeds()[1], *layer_seeds()[1]):
+        assert missing.reason
+
+
+def test_every_kind_has_families_to_draw_from() -> None:
+    assert set(seeds_by_family()) == set(KINDS)
+    assert all(set(seed.options) <= set(OPTIONS) for seed in layer_seeds()[0])
+
+
+def test_the_same_seed_number_gives_the_same_task(tasks: list[Composed]) -> None:
+    again = RuleComposer(Wishes.of("cuda"))
+    for task in tasks[:20]:
+        assert again.compose(task.provenance["seed"], 0) == task
+
+
+def test_another_rung_changes_sizes_and_no_operator() -> None:
+    composer = RuleComposer(Wishes.of("cuda"))
+    for seed in range(60):
+        one, other = composer.compose(seed, 0), composer.compose(seed, 2)
+        if isinstance(one, NotComposed) or isinstance(other, NotComposed):
+            continue
+        assert one.dtype == other.dtype and one.training == other.training
+        if one.source == "torch#1":
+            assert one.ops == other.ops
+
+
+def test_tasks_are_python_in_the_form_that_the_bench_takes(tasks: list[Composed]) -> None:
+    for task in tasks:
+        names = {getattr(node, "name", "") for node in ast.parse(task.code).body}
+        assert {"Model", "get_inputs", "get_init_inputs"} <= names
+        assert len(task.ops) == int(task.source.partition("#")[2])
+
+
+def test_no_family_and_no_number_of_operators_is_most_of_the_set(tasks: list[Composed]) -> None:
+    assert len(tasks) > 0.9 * TASKS
+    lengths = collections.Counter(len(task.ops) for task in tasks)
+    families = collections.Counter(family for task in tasks for family in task.families)
+    assert lengths[2] <= 0.4 * len(tasks)
+    assert set(lengths) >= {1, 2, 3, 4, 5}
+    assert max(families.values()) <= 0.12 * len(tasks)
+    assert len(families) >= 40
+    assert len({task.dtype for task in tasks}) == 3
+    assert 0.1 < sum(task.training for task in tasks) / len(tasks) < 0.3
+    assert {"residual", "gate"} <= {part for task in tasks for part in task.pattern.split(", ")}

@@ -1,0 +1,223 @@
+"""The command ``cuda-agent-train``.
+
+Exit status: 0 done; 1 done, and fewer tasks than wanted came of it; 2 wrong arguments or input; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from trainer.synthesis.compose.task import Composer, NotComposed, Wishes
+from trainer.synthesis.dataset.journal import OtherRun
+from trainer.synthesis.machine import Machine, NoDevice
+
+FEWER, USAGE, INTERRUPTED = 1, 2, 130
+SAMPLE = 200
+"""Tasks that a dry run composes, at most."""
+SECONDS_PER_TASK = {"cuda": 45.0, "cpu": 40.0}
+"""Of one job, for each task kept: what a dry run reckons with."""
+
+
+class CommandError(Exception):
+    """Wrong arguments or input: one line for the user."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the exit status."""
+    args = parser().parse_args(argv)
+    try:
+        status: int = COMMANDS[args.command](args)
+        return status
+    except (CommandError, OSError) as error:
+        print(f"cuda-agent-train: {error}", file=sys.stderr)
+        return USAGE
+    except KeyboardInterrupt:
+        print("cuda-agent-train: interrupted; what is done is kept", file=sys.stderr)
+        return INTERRUPTED
+
+
+def parser() -> argparse.ArgumentParser:
+    """All arguments of all commands."""
+    top = argparse.ArgumentParser(
+        prog="cuda-agent-train", description="Makes training tasks for policies that write kernels."
+    )
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
+    common.add_argument("--out", type=Path, required=True, metavar="DIR", help="where it goes")
+    common.add_argument("--jobs", type=_whole, metavar="J", help="tasks side by side")
+    common.add_argument(
+        "--limit-s", type=float, default=180.0, metavar="T", help="seconds for one task"
+    )
+    common.add_argument(
+        "--exclude",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="a folder of programs that no task may be like; may be given several times",
+    )
+    synth = commands.add_parser("synth", parents=[common], help="make a set of tasks")
+    synth.add_argument("--count", type=_whole, required=True, metavar="N", help="tasks wanted")
+    synth.add_argument("--seed", type=int, default=0, metavar="S")
+    synth.add_argument("--dry-run", action="store_true", help="say what it would make")
+    synth.add_argument("--composer", choices=("rules", "openai"), default="rules")
+    synth.add_argument("--model", default="", help="of the composer openai")
+    synth.add_argument("--base-url", default="", help="of the composer openai")
+    check = commands.add_parser(
+        "check-set", parents=[common], help="run the filters over a set of others"
+    )
+    check.add_argument(
+        "file", type=Path, metavar="FILE", help="Parquet with ops, data_source, code"
+    )
+    check.add_argument("--first", type=_whole, metavar="N", help="so many rows only")
+    return top
+
+
+def _whole(text: str) -> int:
+    value = int(text) if text.isdigit() else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return value
+
+
+def _synth(args: argparse.Namespace) -> int:
+    from trainer.synthesis import run
+
+    wishes = Wishes.of(args.device)
+    composer = _composer(args, wishes)
+    if args.dry_run:
+        _dry_run(args, composer)
+        return 0
+    _confined_or_trusted(composer.trusted)
+    machine = _machine(args.device)
+    jobs = args.jobs or run.jobs_of(args.device, machine)
+    settings = run.Settings(
+        args.out, args.count, args.seed, jobs, args.limit_s, wishes, _programs(args)
+    )
+    with _progress(args.count) as shown:
+        found = run.run(settings, composer, machine, lambda t: shown(len(t.kept), t.looked_at))
+    if isinstance(found, OtherRun):
+        raise CommandError(found.reason)
+    _say(found.report(), settings.file)
+    return 0 if len(found.kept) >= args.count else FEWER
+
+
+def _check_set(args: argparse.Namespace) -> int:
+    from trainer.synthesis import check_set, run
+
+    _confined_or_trusted(False)
+    rows = check_set.rows_of(args.file)
+    if isinstance(rows, str):
+        raise CommandError(rows)
+    rows = rows[: args.first] if args.first else rows
+    machine = _machine(args.device)
+    jobs = args.jobs or run.jobs_of(args.device, machine)
+    settings = run.Settings(
+        args.out, len(rows), 0, jobs, args.limit_s, Wishes.of(args.device), _programs(args)
+    )
+    with _progress(len(rows)) as shown:
+        found = check_set.check(settings, rows, machine, lambda t: shown(t.looked_at, t.looked_at))
+    if isinstance(found, OtherRun):
+        raise CommandError(found.reason)
+    _say(found.report(), settings.file)
+    return 0
+
+
+COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "synth": _synth,
+    "check-set": _check_set,
+}
+
+
+def _composer(args: argparse.Namespace, wishes: Wishes) -> Composer:
+    if args.composer == "rules":
+        from trainer.synthesis.compose.rules import RuleComposer
+
+        return RuleComposer(wishes)
+    from trainer.synthesis.compose.chat import ChatComposer, policy_of
+
+    policy = policy_of(args.model, args.base_url)
+    if isinstance(policy, str):
+        raise CommandError(policy)
+    return ChatComposer(policy, wishes)
+
+
+def _confined_or_trusted(trusted: bool) -> None:
+    """Code that is not ours runs only where the machine can confine it."""
+    if trusted:
+        return
+    from sandbox.isolation.confine import offered
+
+    reason = offered().why_no_untrusted_code
+    if reason is not None:
+        raise CommandError(reason)
+
+
+def _machine(device: str) -> Machine:
+    from trainer.synthesis.machine import look
+
+    found = look(device)
+    if isinstance(found, NoDevice):
+        raise CommandError(found.reason)
+    return found
+
+
+def _programs(args: argparse.Namespace) -> Any:
+    from trainer.synthesis.filters.similarity import programs_in
+
+    for folder in args.exclude:
+        if not folder.is_dir():
+            raise CommandError(f"--exclude: {folder} is no folder")
+    return programs_in(args.exclude)
+
+
+def _dry_run(args: argparse.Namespace, composer: Composer) -> None:
+    from collections import Counter
+
+    if args.composer != "rules":
+        raise CommandError("--dry-run needs --composer rules, which asks nobody")
+    first = args.seed * 1_000_000
+    made = [composer.compose(first + n, 0) for n in range(min(SAMPLE, args.count))]
+    tasks = [task for task in made if not isinstance(task, NotComposed)]
+    lengths = Counter(len(task.ops) for task in tasks)
+    families = Counter(family for task in tasks for family in task.families)
+    total = max(1, len(tasks))
+    print(f"{len(tasks)} of {len(made)} seed numbers tried give a task")
+    print("operators: " + ", ".join(f"{n}: {c / total:.0%}" for n, c in sorted(lengths.items())))
+    print(
+        f"families: {len(families)}, the largest in {max(families.values(), default=0) / total:.0%}"
+    )
+    hours = args.count * SECONDS_PER_TASK[args.device] / (args.jobs or 1) / 3600
+    print(f"about {hours:.1f} hours with {args.jobs or 1} at a time")
+
+
+@contextlib.contextmanager
+def _progress(total: int) -> Iterator[Callable[[int, int], None]]:
+    from rich import progress
+
+    columns = (
+        progress.TextColumn("{task.completed} of {task.total} tasks"),
+        progress.BarColumn(),
+        progress.TextColumn("{task.fields[looked]} looked at"),
+        progress.TimeElapsedColumn(),
+        progress.TimeRemainingColumn(),
+    )
+    with progress.Progress(*columns) as bar:
+        task = bar.add_task("tasks", total=total, looked=0)
+        yield lambda done, looked: bar.update(task, completed=done, looked=looked)
+
+
+def _say(report: dict[str, Any], file: Path) -> None:
+    print(f"{report['kept']} of {report['looked_at']} tasks are in {file}")
+    for name, count in report["dropped"].items():
+        print(f"  {count:6d} dropped: {name}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

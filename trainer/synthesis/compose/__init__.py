@@ -1,0 +1,1 @@
+"""From a seed number to the code of a task."""

@@ -1,0 +1,1 @@
+"""The data set: its journal, its rows, its file and its card."""

@@ -1,0 +1,1 @@
+"""Facts of a task, measured in a confined process."""

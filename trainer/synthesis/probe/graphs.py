@@ -1,0 +1,118 @@
+"""What torch.compile sees of a task: the functions that its results come from, its regions and random operators."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch._inductor import custom_graph_pass
+from torch.fx import Graph, GraphModule, Node
+
+from cuda_agent_backend.graph.canonical import Canonical, canonical, graph_digest
+from cuda_agent_backend.partition.regions import partition
+
+SETTINGS = {"fx_graph_cache": False, "cpp_cache_precompile_headers": False}
+"""Of Inductor. Each task has an empty cache of its own, so headers compiled for it would be compiled for it alone."""
+
+
+@dataclass
+class Seen:
+    """Facts of all graphs of a task.
+
+    used: names of functions and module classes from which some result comes, and how often. random: operators that
+    draw. regions: digests of the canonical tasks. left: why regions are left to Inductor. graphs: digests of the whole
+    graphs after Inductor's passes; structures: of the same without sizes and other numbers.
+    """
+
+    used: Counter[str] = field(default_factory=Counter)
+    random: list[str] = field(default_factory=list)
+    regions: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    graphs: list[str] = field(default_factory=list)
+    structures: list[str] = field(default_factory=list)
+
+
+class _Looks(custom_graph_pass.CustomGraphPass):
+    """A pass that changes nothing."""
+
+    def __init__(self, seen: Seen) -> None:
+        self.seen = seen
+
+    def uuid(self) -> None:
+        return None
+
+    def __call__(self, graph: Graph) -> None:
+        self.seen.graphs.append(graph_digest(graph))
+        self.seen.structures.append(structure(graph))
+        self.seen.random += sorted({str(n.target) for n in graph.nodes if _draws(n)})
+        for region in partition(graph):
+            form = canonical(region.nodes, region.outputs, region.target)
+            if isinstance(form, Canonical):
+                self.seen.regions.append(form.task.digest)
+            self.seen.left += [region.reason] if region.reason else []
+
+
+def compiled(model: Any, seen: Seen) -> Any:
+    """The model compiled by Inductor; what is seen on the way is noted when it is first called."""
+
+    def backend(gm: GraphModule, example_inputs: Sequence[Any], **_: Any) -> Any:
+        from torch._inductor import config
+        from torch._inductor.compile_fx import compile_fx
+
+        seen.used += used_in(gm)
+        with config.patch({"post_grad_custom_post_pass": _Looks(seen), **SETTINGS}):
+            return compile_fx(gm, example_inputs)
+
+    torch._dynamo.reset()
+    return torch.compile(model, backend=backend)
+
+
+def used_in(gm: GraphModule) -> Counter[str]:
+    """Names of the functions, methods and module classes that a result is computed from, with their numbers."""
+    found: Counter[str] = Counter()
+    calls: dict[str, set[str]] = {}
+    for node in _alive(gm.graph):
+        if node.op in ("call_function", "call_method"):
+            found[name_of(node.target)] += 1
+        for key, (_, kind) in (node.meta.get("nn_module_stack") or {}).items():
+            name = kind if isinstance(kind, str) else getattr(kind, "__name__", "")
+            calls.setdefault(name.rpartition(".")[2], set()).add(str(key))
+    return found + Counter({name: len(keys) for name, keys in calls.items()})
+
+
+def name_of(target: Any) -> str:
+    """The last part of an operator's name, however it is called: ``softplus`` of torch._C._nn.softplus."""
+    name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
+    return name.rpartition(".")[2].strip("_")
+
+
+def _alive(graph: Graph) -> list[Node]:
+    (output,) = (node for node in graph.nodes if node.op == "output")
+    reached, waiting = {output}, [output]
+    while waiting:
+        for node in waiting.pop().all_input_nodes:
+            if node not in reached:
+                reached.add(node)
+                waiting.append(node)
+    return [node for node in graph.nodes if node in reached]
+
+
+def structure(graph: Graph) -> str:
+    """A digest of operators, of what they are applied to and of dtypes, without any number."""
+    place = {node: number for number, node in enumerate(graph.nodes)}
+    lines = []
+    for node in graph.nodes:
+        value = node.meta.get("val")
+        kind = f"{value.dtype}{value.dim()}" if isinstance(value, torch.Tensor) else ""
+        name = "" if node.op in ("placeholder", "output") else str(node.target)
+        lines.append(f"{node.op} {name} {[place[n] for n in node.all_input_nodes]} {kind}")
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:32]
+
+
+def _draws(node: Node) -> bool:
+    tags = getattr(node.target, "tags", ())
+    return torch.Tag.nondeterministic_seeded in tags or "inductor_random" in str(node.target)

@@ -1,0 +1,38 @@
+"""What a probe is asked, as JSON values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class ProbeRequest:
+    """One task to look at.
+
+    code: the file's text. training: times are those of forward and backward. least_s, most_s: eager's time outside of
+    these ends the probe early. memory_bytes: of inputs and weights together. device_bytes: what the process may take
+    of the GPU's memory, or of the machine's. exempt: see `Composed`. ceilings: of `sandbox.timing.machine`, with
+    ``call_s``; empty where the floor is not wanted. limit_s: seconds of work, turns that it waits for not counted.
+    """
+
+    code: str
+    target: str
+    training: bool
+    least_s: float
+    most_s: float
+    memory_bytes: int
+    device_bytes: int
+    limit_s: float
+    exempt: tuple[str, ...] = ()
+    ceilings: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> ProbeRequest:
+        """From `to_json`. Raises TypeError on anything else."""
+        return ProbeRequest(**{**value, "exempt": tuple(value.get("exempt", ()))})

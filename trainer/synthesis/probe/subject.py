@@ -1,0 +1,108 @@
+"""A task, built on its device: how to draw inputs for it and how to run it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cuda_agent_backend.bench.built_task import OTHER
+from cuda_agent_backend.tools.load_model import BadTarget, import_file
+from cuda_agent_backend.tools.model_oracle import tensors
+
+SEED = 2602
+COTANGENT_SEED = 17
+
+
+class NoTask(Exception):
+    """The code is no task."""
+
+
+@dataclass
+class Subject:
+    """module: the code's. training: a run is forward and backward, and gradients are among the results."""
+
+    module: Any
+    target: str
+    training: bool
+    model: nn.Module
+
+    def draw(self, number: int) -> list[Any]:
+        """Inputs on the device; another number gives others."""
+        torch.manual_seed(OTHER + number)
+        made = self.module.get_inputs()
+        values = list(made) if isinstance(made, list | tuple) else [made]
+        return [self.placed(value) for value in values]
+
+    def placed(self, value: Any) -> Any:
+        """A tensor on the device, with a gradient to be had where it is trained."""
+        if not isinstance(value, Tensor):
+            return value
+        value = value.to(self.target)
+        return value.requires_grad_(self.training and value.is_floating_point())
+
+    def run(self, call: Callable[..., Any], inputs: Sequence[Any]) -> list[Tensor]:
+        """Results of one run, and gradients where it is trained."""
+        if not self.training:
+            with torch.no_grad():
+                return list(tensors(call(*inputs)))
+        results = list(tensors(call(*inputs)))
+        learned = self.learned(inputs)
+        lasting = [result for result in results if result.requires_grad]
+        if not lasting:
+            raise NoTask("no result has a gradient")
+        slopes = torch.autograd.grad(
+            lasting, learned, [cotangent(result) for result in lasting], allow_unused=True
+        )
+        found = [slope for slope in slopes if slope is not None]
+        return [*(result.detach() for result in results), *found]
+
+    def learned(self, inputs: Sequence[Any]) -> list[Tensor]:
+        """What gradients are taken of."""
+        given = [x for x in inputs if isinstance(x, Tensor) and x.requires_grad]
+        return [*given, *(p for p in self.model.parameters() if p.requires_grad)]
+
+    def weights(self) -> dict[str, Tensor]:
+        """Parameters and buffers of floating numbers, by name; tied ones once."""
+        named = [*self.model.named_parameters(), *self.model.named_buffers()]
+        return {name: value for name, value in named if value.is_floating_point()}
+
+
+_cotangents: dict[tuple[Any, ...], Tensor] = {}
+
+
+def cotangent(result: Tensor) -> Tensor:
+    """What the gradient of a result is taken against: numbers that do not change, made once."""
+    key = (tuple(result.shape), result.dtype, result.device)
+    if key not in _cotangents:
+        generator = torch.Generator(device=result.device).manual_seed(COTANGENT_SEED)
+        _cotangents[key] = torch.randn(
+            result.shape, dtype=result.dtype, device=result.device, generator=generator
+        )
+    return _cotangents[key]
+
+
+def built(code: str, folder: Path, target: str, training: bool, memory_bytes: int) -> Subject:
+    """The task of a file's text. Raises `NoTask`, and whatever the code raises."""
+    file = folder / "task.py"
+    file.write_text(code, encoding="utf-8")
+    module = import_file(file)
+    if isinstance(module, BadTarget):
+        raise NoTask(module.reason)
+    for name in ("Model", "get_inputs", "get_init_inputs"):
+        if not hasattr(module, name):
+            raise NoTask(f"it has no {name}")
+    torch.manual_seed(SEED)
+    given = module.get_init_inputs()
+    arguments = list(given) if isinstance(given, list | tuple) else [given]
+    model = module.Model(*arguments)
+    if not isinstance(model, nn.Module):
+        raise NoTask("Model is no torch.nn.Module")
+    held = sum(t.numel() * t.itemsize for t in model.state_dict().values())
+    if held > memory_bytes:
+        raise NoTask(f"its weights have {held} bytes")
+    return Subject(module, target, training, model.eval().to(target))

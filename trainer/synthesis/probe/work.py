@@ -1,0 +1,228 @@
+"""Look at one task: it runs, what its results depend on, what the compiler sees, how long it takes."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cuda_agent_backend.bench.floor import floor_of, lookups, unique_bytes
+from cuda_agent_backend.bench.floor import weights as read_whole
+from cuda_agent_backend.runtime.clocks import clock_of
+from sandbox.timing.roofline import operations_of
+from trainer.synthesis.probe.graphs import Seen, compiled
+from trainer.synthesis.probe.request import ProbeRequest
+from trainer.synthesis.probe.subject import SEED, NoTask, Subject, built
+from trainer.synthesis.probe.values import apart, described
+
+QUICK_CALLS, ROUNDS = 3, 7
+SMALL_CHANGE = 0.1
+"""A weight that is all zeros is moved by normal numbers of this size."""
+
+Turn = Callable[[], AbstractContextManager[None]]
+
+
+def probe(request: ProbeRequest, folder: Path, turn: Turn) -> dict[str, Any]:
+    """The facts, as JSON values. What goes wrong is among them, as ``failed`` with ``stage``.
+
+    turn: within it this process has the device alone.
+    """
+    facts: dict[str, Any] = {}
+    steps: tuple[tuple[str, Callable[..., bool]], ...] = (
+        ("eager", _eager),
+        ("values", _values),
+        ("compile", _compile),
+        ("times", _times),
+    )
+    stage = "build"
+    try:
+        _limit_device(request)
+        subject = built(
+            request.code, folder, request.target, request.training, request.memory_bytes
+        )
+        inputs = subject.draw(0)
+        facts |= _sizes(subject, inputs)
+        if facts["bytes"] > request.memory_bytes:
+            raise NoTask(f"inputs and weights have {facts['bytes']} bytes")
+        for name, step in steps:
+            stage = name
+            if not step(request, subject, inputs, facts, turn):
+                break
+    except Exception as error:
+        first = str(error).strip().partition("\n")[0][:300]
+        facts |= {"failed": f"{type(error).__name__}: {first}", "stage": stage}
+    return facts
+
+
+def _limit_device(request: ProbeRequest) -> None:
+    if request.target == "cuda":
+        total = torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, request.device_bytes / total))
+
+
+def _sizes(subject: Subject, inputs: Sequence[Any]) -> dict[str, Any]:
+    given = [x for x in inputs if isinstance(x, Tensor)]
+    if not given:
+        raise NoTask("no input is a tensor")
+    held = subject.weights()
+    return {
+        "inputs": [{"shape": list(x.shape), "dtype": _dtype(x)} for x in given],
+        "weights": [
+            {"name": name, "shape": list(w.shape), "dtype": _dtype(w)} for name, w in held.items()
+        ],
+        "bytes": sum(x.numel() * x.itemsize for x in (*given, *held.values())),
+    }
+
+
+def _dtype(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _eager(
+    request: ProbeRequest, subject: Subject, inputs: list[Any], facts: dict[str, Any], turn: Turn
+) -> bool:
+    """Run it, time it roughly; False where its time lies outside of the window."""
+    facts["outputs"] = described(subject.run(subject.model, inputs))
+    with turn():
+        facts["quick_s"] = _quick(lambda: subject.run(subject.model, inputs), request.target)
+    facts["in_window"] = request.least_s <= facts["quick_s"] <= request.most_s
+    return bool(facts["in_window"])
+
+
+def _quick(call: Callable[[], Any], target: str) -> float:
+    taken = []
+    for _ in range(QUICK_CALLS + 1):
+        _settle(target)
+        before = time.perf_counter()
+        call()
+        _settle(target)
+        taken.append(time.perf_counter() - before)
+    return statistics.median(taken[1:])
+
+
+def _settle(target: str) -> None:
+    if target == "cuda":
+        torch.cuda.synchronize()
+
+
+def _values(
+    request: ProbeRequest, subject: Subject, inputs: list[Any], facts: dict[str, Any], turn: Turn
+) -> bool:
+    """What results depend on: drawing, each input, each weight."""
+    first = subject.run(subject.model, inputs)
+    torch.manual_seed(SEED + 1)
+    facts["again"] = apart(first, subject.run(subject.model, inputs))
+    other = subject.draw(1)
+    facts["other_inputs"] = apart(first, subject.run(subject.model, other))
+    facts["by_input"] = [
+        _with_input(subject, inputs, other, number, first)
+        for number, value in enumerate(inputs)
+        if isinstance(value, Tensor)
+    ]
+    generator = torch.Generator().manual_seed(SEED)
+    facts["by_weight"] = {
+        name: _with_weight(subject, inputs, weight, first, generator)
+        for name, weight in subject.weights().items()
+    }
+    return True
+
+
+def _with_input(
+    subject: Subject, inputs: list[Any], other: list[Any], number: int, first: Sequence[Tensor]
+) -> float:
+    mixed = [*inputs[:number], other[number], *inputs[number + 1 :]]
+    found = subject.run(subject.model, mixed)
+    # Gradients differ with what they are taken of; results alone say what depends on an input.
+    count = len(first) - _gradients(subject, inputs)
+    return apart(first[:count], found[:count])
+
+
+def _gradients(subject: Subject, inputs: Sequence[Any]) -> int:
+    return len(subject.learned(inputs)) if subject.training else 0
+
+
+def _with_weight(
+    subject: Subject,
+    inputs: list[Any],
+    weight: Tensor,
+    first: Sequence[Tensor],
+    generator: torch.Generator,
+) -> float:
+    kept = weight.detach().clone()
+    with torch.no_grad():
+        spread = float(kept.float().std()) if kept.numel() > 1 else 0.0
+        noise = torch.randn(kept.shape, generator=generator).to(kept.device)
+        changed = kept.float() + noise * max(spread, SMALL_CHANGE)
+        # A variance stays one.
+        weight.copy_(changed.abs() if bool((kept >= 0).all()) else changed)
+    found = subject.run(subject.model, inputs)
+    with torch.no_grad():
+        weight.copy_(kept)
+    count = len(first) - _gradients(subject, inputs)
+    return apart(first[:count], found[:count])
+
+
+def _compile(
+    request: ProbeRequest, subject: Subject, inputs: list[Any], facts: dict[str, Any], turn: Turn
+) -> bool:
+    """Compile it, compare, and note what the compiler sees."""
+    seen = Seen()
+    call = compiled(subject.model, seen)
+    started = time.monotonic()
+    found = subject.run(call, inputs)
+    facts["compile_s"] = time.monotonic() - started
+    facts["error"] = apart(subject.run(subject.model, inputs), found)
+    facts |= {
+        "used": dict(sorted(seen.used.items())),
+        "random": sorted(set(seen.random)),
+        "regions": seen.regions,
+        "left": sorted(seen.left),
+        "graphs": sorted(seen.graphs),
+        "structures": sorted(seen.structures),
+    }
+    subject.module.compiled = call
+    return True
+
+
+def _times(
+    request: ProbeRequest, subject: Subject, inputs: list[Any], facts: dict[str, Any], turn: Turn
+) -> bool:
+    """Times of eager and Inductor with cold caches, in turn; the floor of the forward pass; memory."""
+    calls = {"eager_s": subject.model, "inductor_s": subject.module.compiled}
+    cold = [x for x in (*inputs, *subject.weights().values()) if isinstance(x, Tensor)]
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    with turn():
+        clock = clock_of(request.target, cold)
+        for number in range(ROUNDS + 1):
+            for name, call in calls.items():
+                seconds = clock.time(partial(subject.run, call, inputs))[0]
+                samples[name] += [seconds] * bool(number)
+    facts |= {name: statistics.median(found) for name, found in samples.items()}
+    if request.ceilings:
+        facts["floor_s"] = _floor(subject, inputs, request)
+    if request.target == "cuda":
+        facts["peak_bytes"] = torch.cuda.max_memory_allocated()
+    return True
+
+
+def _floor(subject: Subject, inputs: list[Any], request: ProbeRequest) -> float:
+    """Seconds that bytes and products of the forward pass take at least; a backward pass is not counted."""
+    model: nn.Module = subject.model
+    outputs: list[Tensor] = []
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    plain = [x.detach() if isinstance(x, Tensor) else x for x in inputs]
+    forward = Subject(subject.module, subject.target, False, model)
+    with lookups(model) as looked_up:
+        operations = operations_of(lambda: outputs.extend(forward.run(model, plain)))
+    given = [*read_whole(model), *(x for x in plain if isinstance(x, Tensor))]
+    read = unique_bytes(given)
+    written = unique_bytes([*given, *outputs]) - read
+    return floor_of(read + looked_up.bytes, written, operations, request.ceilings).seconds
