@@ -16,6 +16,20 @@ COLLECTED = pytest.StashKey[list[str]]()
 """The names of the tests that were found, before any choice among them."""
 
 
+def _sleep_while_waiting() -> None:
+    """Have torch's threads sleep while they wait, where other workers want the cores: spinning costs a seventh.
+
+    The library reads this once. Processes that tests start do not inherit it, as they may measure.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_WAIT_POLICY", "passive")
+        import torch  # noqa: F401
+
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    _sleep_while_waiting()
+
+
 def _missing_gpu(count: int) -> str | None:
     """Why tests that need ``count`` GPUs cannot run here; None if they can."""
     import torch
