@@ -28,6 +28,7 @@ from cuda_agent_backend.runtime.replayable import (
     dynamo_static_inputs,
     replay_is_wanted,
 )
+from cuda_agent_backend.search.process_budget import PROCESS
 from cuda_agent_backend.settings import Settings, SettingsError
 
 if TYPE_CHECKING:
@@ -59,8 +60,10 @@ def cuda_agent(
 
 
 def reset() -> None:
-    """Called by `torch._dynamo.reset()`: faults are reported anew. Kernels stay loaded; living code uses them."""
+    """Called by `torch._dynamo.reset()`: faults are reported anew, and the process has all its seconds for searches
+    again. Kernels stay loaded; living code uses them."""
     log.forget()
+    PROCESS.forget()
 
 
 cuda_agent.reset = reset  # type: ignore[attr-defined]

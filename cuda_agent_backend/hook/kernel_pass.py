@@ -29,6 +29,7 @@ from cuda_agent_backend.partition.report import GraphReport
 from cuda_agent_backend.runtime.kernels import Kernels
 from cuda_agent_backend.runtime.machine import arch_of, precision_flags, toolchain_of
 from cuda_agent_backend.runtime.replayable import aot_static_inputs, may_replay, replay_is_wanted
+from cuda_agent_backend.search.budget import LEAST_SEARCH_S
 from cuda_agent_backend.search.deadline import Deadline
 from cuda_agent_backend.search.process_budget import PROCESS
 from cuda_agent_backend.search.protocol import Searcher
@@ -36,6 +37,8 @@ from cuda_agent_backend.sources import source_digest
 
 OP_ABI = 1
 """Changes with the schemas or the meaning of the operators `cuda_agent::run_n_m`."""
+
+MORE_TOTAL = "cuda_agent.total_budget_s gives it more, and torch._dynamo.reset() begins anew"
 
 GraphPass: type[Any] = getattr(
     custom_graph_pass, "CustomInferenceAwareGraphPass", custom_graph_pass.CustomGraphPass
@@ -119,11 +122,15 @@ class KernelPass(GraphPass):  # type: ignore[misc]
     def _run(self, graph: Graph, is_inference: bool) -> None:
         count_in_signed(graph)
         options = self.options
-        deadline = Deadline(PROCESS.grant(options.budget_s, options.process_budget_s))
+        total_s = options.process_budget_s
+        deadline = Deadline(PROCESS.grant(options.budget_s, total_s))
+        if deadline.seconds < LEAST_SEARCH_S and options.search == "search":
+            log.once("search", f"this process has used its {total_s:.0f} s: {MORE_TOTAL}")
         try:
             self._walk(graph, is_inference, deadline)
         finally:
-            PROCESS.spend(deadline.used_s)
+            if options.search == "search":
+                PROCESS.spend(deadline.used_s)
 
     def _walk(self, graph: Graph, is_inference: bool, deadline: Deadline) -> None:
         compilation = Compilation(

@@ -30,7 +30,7 @@ from sandbox.task.task import Task
 SERVICE = "cuda_agent_backend.search.service"
 MAX_DEATHS = 4
 """After so many deaths in a row the next search process is started only after a while."""
-WIND_DOWN_S = 60.0
+WIND_DOWN_S = 180.0
 """A search process that was told to leave a request, and has not done so for so long, hangs, and is killed."""
 ANSWER_S = 0.5
 """What an answer may take to come after the time is up: the search process ends by itself then."""

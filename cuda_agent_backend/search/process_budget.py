@@ -22,6 +22,11 @@ class ProcessBudget:
         """Seconds for the next graph. total_s: for all graphs of the process, those before it included."""
         return share_of_process(budget_s, total_s - self.spent_s)
 
+    def forget(self) -> None:
+        """Begin anew."""
+        with self._lock:
+            self.spent_s = 0.0
+
     def spend(self, seconds: float) -> None:
         """A graph has cost so much."""
         with self._lock:

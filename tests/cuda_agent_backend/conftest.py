@@ -26,3 +26,11 @@ def no_bugs_of_the_generator(request: pytest.FixtureRequest) -> Iterator[None]:
     if bugs:
         bugs.forget()
     assert not found, list(found)
+
+
+@pytest.fixture(autouse=True)
+def own_seconds() -> None:
+    """Each test has all the seconds that a process has for searches."""
+    budget = sys.modules.get("cuda_agent_backend.search.process_budget")
+    if budget is not None:
+        budget.PROCESS.forget()

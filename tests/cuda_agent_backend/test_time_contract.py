@@ -134,6 +134,8 @@ def test_graphs_of_a_process_share_its_seconds() -> None:
         budget.spend(granted[-1])
     assert granted[:3] == [10.0, 10.0, 10.0] and granted[3] == 5.0
     assert sum(granted) < 40.0
+    budget.forget()
+    assert budget.grant(10.0, 40.0) == 10.0
     assert share_of_process(10.0, -3.0) == 0.0
     assert share_of_process(10.0, math.inf) == 10.0
 
