@@ -98,7 +98,14 @@ def _synth(args: argparse.Namespace) -> int:
     machine = _machine(args.device)
     jobs = args.jobs or run.jobs_of(args.device, machine)
     settings = run.Settings(
-        args.out, args.count, args.seed, jobs, args.limit_s, wishes, _programs(args)
+        args.out,
+        args.count,
+        args.seed,
+        jobs,
+        args.limit_s,
+        wishes,
+        _programs(args),
+        run.short_name(args.device, machine),
     )
     with _progress(args.count) as shown:
         found = run.run(settings, composer, machine, lambda t: shown(len(t.kept), t.looked_at))
@@ -119,7 +126,14 @@ def _check_set(args: argparse.Namespace) -> int:
     machine = _machine(args.device)
     jobs = args.jobs or run.jobs_of(args.device, machine)
     settings = run.Settings(
-        args.out, len(rows), 0, jobs, args.limit_s, Wishes.of(args.device), _programs(args)
+        args.out,
+        len(rows),
+        0,
+        jobs,
+        args.limit_s,
+        Wishes.of(args.device),
+        _programs(args),
+        run.short_name(args.device, machine),
     )
     with _progress(len(rows)) as shown:
         found = check_set.check(settings, rows, machine, lambda t: shown(t.looked_at, t.looked_at))

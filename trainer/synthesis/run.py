@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,8 +20,10 @@ from trainer.synthesis.dataset.rows import row_of
 from trainer.synthesis.filters.duplicates import Known
 from trainer.synthesis.filters.similarity import Program
 from trainer.synthesis.machine import Machine
-from trainer.synthesis.one_task import PASSED, Limits, decided
+from trainer.synthesis.one_task import PASSED, Limits, decided, dropped
 from trainer.synthesis.probe.client import Prober, lock_of
+
+log = logging.getLogger(__name__)
 
 SEEDS_PER_TASK, MORE_SEEDS = 30, 200
 """A run gives up after so many seed numbers for each task wanted, and so many more."""
@@ -28,7 +32,10 @@ CORES_PER_JOB, BYTES_PER_JOB = 1.0, 5 << 30
 
 @dataclass(frozen=True)
 class Settings:
-    """What to make. first: the first seed number is this times a million, so that sets of other seeds are others."""
+    """What to make. first: the first seed number is this times a million, so that sets of other seeds are others.
+
+    name: of the device, in the file's name (see `short_name`).
+    """
 
     out: Path
     count: int
@@ -37,11 +44,12 @@ class Settings:
     limit_s: float
     wishes: Wishes
     programs: tuple[Program, ...] = ()
+    name: str = ""
 
     @property
     def file(self) -> Path:
         """Where the rows go."""
-        return self.out / f"ops-{self.wishes.device}.parquet"
+        return self.out / f"ops-{self.name or self.wishes.device}.parquet"
 
 
 @dataclass
@@ -59,6 +67,12 @@ class Tally:
             "kept": len(self.kept),
             "dropped": dict(self.dropped.most_common()),
         }
+
+
+def short_name(device: str, machine: Machine) -> str:
+    """``h100`` of NVIDIA H100 80GB HBM3; ``cpu`` or ``cuda`` where there is no such word."""
+    found = re.search(r"\b[A-Z]{1,3}\d{2,4}[A-Z]?\b", machine.names["device_name"])
+    return found.group().lower() if found and device == "cuda" else device
 
 
 def jobs_of(device: str, machine: Machine) -> int:
@@ -97,6 +111,11 @@ def run(
                 prober = probers.get()
                 try:
                     return decided(seed, composer, prober.probe, settings.wishes, machine, limits)
+                except (
+                    Exception
+                ) as error:  # a bug of ours with one task, which is not to end hours of work
+                    log.exception("seed %d", seed)
+                    return dropped(seed, "error of ours", f"{type(error).__name__}: {error}")
                 finally:
                     probers.put(prober)
 

@@ -1,0 +1,86 @@
+"""Tasks run confined: whatever one does, it costs that task only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sandbox.isolation.confine import offered
+from trainer.synthesis.probe.client import Prober
+from trainer.synthesis.probe.request import ProbeRequest
+
+TASK = """import os, socket, time
+import torch
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(16, 8)
+        self.idle = torch.nn.Parameter(torch.ones(3))
+
+    def forward(self, x, y):
+        return torch.relu(self.layer(x))
+
+def get_inputs():
+    {line}
+    return [torch.randn(64, 16), torch.randn(4)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.fixture(scope="module")
+def prober(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prober]:
+    made = Prober(tmp_path_factory.mktemp("probe") / "lock")
+    yield made
+    made.stop()
+
+
+def look(
+    prober: Prober, line: str, most_s: float = 100.0, limit_s: float = 300.0
+) -> dict[str, Any]:
+    code = TASK.format(line=line)
+    request = ProbeRequest(code, "cpu", False, 0.0, most_s, 1 << 20, 4 << 30, limit_s)
+    return prober.probe(request)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["open('{secret}').read()", "socket.create_connection(('127.0.0.1', 9), 5)"],
+    ids=["file", "network"],
+)
+def test_a_hostile_task_reads_no_file_and_reaches_no_network(
+    prober: Prober, tmp_path: Path, line: str
+) -> None:
+    if offered().why_no_untrusted_code:
+        pytest.skip(str(offered().why_no_untrusted_code))
+    secret = tmp_path / "secret"
+    secret.write_text("of the user")
+    found = look(prober, line.format(secret=secret))
+    assert "PermissionError" in found["failed"], found
+
+
+def test_a_task_that_hangs_or_dies_or_is_too_large_costs_that_task_only(prober: Prober) -> None:
+    assert look(prober, "time.sleep(600)", limit_s=3.0)["stage"] == "time"
+    assert look(prober, "os._exit(3)")["stage"] == "process"
+    assert look(prober, "return [torch.randn(1 << 20)]")["stage"] == "build"
+    assert "failed" not in look(prober, "pass", most_s=0.0)
+
+
+def test_a_task_outside_of_its_window_is_looked_at_no_further(prober: Prober) -> None:
+    found = look(prober, "pass", most_s=0.0)
+    assert found["in_window"] is False and "used" not in found
+
+
+@pytest.mark.slow
+def test_what_results_do_not_depend_on_is_found(prober: Prober) -> None:
+    found = look(prober, "pass")
+    assert "failed" not in found, found
+    assert found["by_weight"]["idle"] == 0.0 and found["by_weight"]["layer.weight"] > 0.1
+    assert found["by_input"][0] > 0.1 and found["by_input"][1] == 0.0
+    assert found["used"]["Linear"] == 1 and found["used"]["relu"] == 1
+    assert found["error"] < 1e-3 and found["eager_s"] > 0 and len(found["graphs"]) == 1
