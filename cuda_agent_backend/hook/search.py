@@ -96,7 +96,8 @@ def _search_now(
     used_s = compilation.deadline.used_s
     became = searcher.search(tasks, seconds, compilation.recorded, promises, rests)
     passing = {digest for digest, told in became.items() if told.get("passing")}
-    if passing != became.keys() or not became:
+    said_nothing = bool(became) and passing == became.keys()
+    if not (said_nothing or compilation.deadline.is_interrupted):
         durations.spend(subject.name, compilation.deadline.used_s - used_s)
     _note_passing(passing, became, compilation)
     again = {

@@ -10,7 +10,8 @@ import splice_kit as kit
 import torch
 from torch import Tensor
 
-from cuda_agent_backend.search import process_budget
+from cuda_agent_backend.search import interrupts, process_budget
+from cuda_agent_backend.search.durations import Durations
 from sandbox.task.task import Task
 
 X = torch.arange(48.0).reshape(6, 8) / 48
@@ -84,3 +85,24 @@ def test_a_graph_that_the_process_has_no_time_for_is_left_to_the_next_process(
     torch._dynamo.reset()
     assert searcher.searches == 0 and len(backend.passes[0].reports) == 1
     assert kit.cache_of(options).generation() == 1, "the next process has a turn for it"
+
+
+def test_seconds_that_the_user_interrupted_do_not_count_as_spent(
+    tmp_path: Path, caches: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interrupts, "_last", -1.0)
+    options = kit.options_in(tmp_path, search="search")
+
+    class Interrupted(Finds):
+        def search(self, tasks: list[Task], *rest: Any) -> dict[str, Any]:
+            if self.settles:
+                interrupts.ends_the_search()
+            return super().search([], *rest)
+
+    for settles in (True, False):
+        torch._dynamo.reset()
+        backend = kit.backend_for(options, searcher=Interrupted(options, tmp_path, settles))
+        with torch.no_grad():
+            torch.compile(exp_of_sum, backend=backend)(X)
+        assert bool(Durations(options.cache_dir).read().spent) != settles
+    torch._dynamo.reset()
