@@ -66,6 +66,7 @@ def test_a_weight_that_a_law_cancels_is_not_asked_for() -> None:
 
 def test_an_operator_that_is_declared_twice_has_to_be_used_twice() -> None:
     assert unused_operators(["torch.relu", "torch.relu"], {"relu": 1}) == ["relu"]
+    assert unused_operators(["transformers.llama.LlamaMLP"], {"linear": 1}) == []
     assert unused_operators(["torch.linalg.vector_norm"], {"linalg_vector_norm": 1}) == []
 
 

@@ -84,3 +84,42 @@ def test_what_results_do_not_depend_on_is_found(prober: Prober) -> None:
     assert found["by_input"][0] > 0.1 and found["by_input"][1] == 0.0
     assert found["used"]["Linear"] == 1 and found["used"]["relu"] == 1
     assert found["error"] < 1e-3 and found["eager_s"] > 0 and len(found["graphs"]) == 1
+
+
+HALF = """import torch
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Conv1d(4, 4, 3)
+        self.norm = torch.nn.InstanceNorm1d(4)
+        self.to(torch.bfloat16)
+
+    def forward(self, x):
+        return self.norm(self.layer(x))
+
+def get_inputs():
+    return [torch.randn(3, 4, 40, dtype=torch.bfloat16)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_rounding_does_not_hide_that_a_weight_is_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In bfloat16 a bias before a normalization moves the result by rounding only."""
+    from contextlib import nullcontext
+
+    from trainer.synthesis.filters.decide import INDEPENDENT
+    from trainer.synthesis.probe import work
+
+    def no_compiler(*_: Any) -> bool:
+        return False
+
+    monkeypatch.setattr(work, "_compile", no_compiler)
+    request = ProbeRequest(HALF, "cpu", False, 0.0, 100.0, 1 << 20, 4 << 30, 60.0)
+    found = work.probe(request, tmp_path, nullcontext)
+    assert "failed" not in found, found
+    assert found["by_weight"]["layer.bias"] < INDEPENDENT < found["by_weight"]["layer.weight"]

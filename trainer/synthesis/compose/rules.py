@@ -139,7 +139,10 @@ class RuleComposer:
         )
 
 
-EXEMPT = ("k_proj.bias", "key.bias", "k.bias", "key_proj.bias", "k_lin.bias")
+EXEMPT = tuple(
+    f".{name}.bias"
+    for name in ("k_proj", "key", "k", "key_proj", "k_lin", "linear_k", "to_k", "attn_k", "wk")
+)
 """A bias of keys adds the same number to all scores of a query."""
 
 

@@ -127,8 +127,12 @@ FILTERS: dict[str, Callable[[Claim, Facts], str]] = {
 
 
 def unused_operators(ops: Sequence[str], used: Mapping[str, int]) -> list[str]:
-    """The declared operators that occur less often among what results are computed from."""
-    wanted = Counter(last_part(op) for op in ops)
+    """The declared operators that occur less often among what results are computed from.
+
+    A layer of transformers may break the graph, whose parts then do not know it: it is used where anything is, and the
+    filter of weights says whether all of it is.
+    """
+    wanted = Counter(last_part(op) for op in ops if not (used and op.startswith("transformers.")))
     return [name for name, count in wanted.items() if _times_used(name, used) < count]
 
 

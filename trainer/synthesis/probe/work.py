@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -23,6 +24,7 @@ from trainer.synthesis.probe.subject import SEED, NoTask, Subject, built
 from trainer.synthesis.probe.values import apart, described
 
 QUICK_CALLS, ROUNDS = 3, 7
+HALF = (torch.float16, torch.bfloat16)
 SMALL_CHANGE = 0.1
 """A weight that is all zeros is moved by normal numbers of this size."""
 
@@ -115,11 +117,46 @@ def _settle(target: str) -> None:
 def _values(
     request: ProbeRequest, subject: Subject, inputs: list[Any], facts: dict[str, Any], turn: Turn
 ) -> bool:
-    """What results depend on: drawing, each input, each weight."""
+    """What results depend on: drawing, each input, each weight.
+
+    In float32 without TF32: in shorter formats rounding hides that a weight is cancelled by what follows.
+    """
+    other = subject.draw(1)
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        exact = _in_float32(subject, inputs)
+        if exact is not subject:
+            inputs, other = [[_longer(x) for x in given] for given in (inputs, other)]
+        _dependence(exact, inputs, other, facts)
+    return True
+
+
+def _in_float32(subject: Subject, inputs: list[Any]) -> Subject:
+    """The same task in float32; as it is where it does not run so."""
+    if all(x.dtype not in HALF for x in subject.weights().values()) and all(
+        x.dtype not in HALF for x in inputs if isinstance(x, Tensor)
+    ):
+        return subject
+    model = copy.deepcopy(subject.model).float()
+    exact = Subject(subject.module, subject.target, subject.training, model)
+    try:
+        exact.run(model, [_longer(x) for x in inputs])
+    except Exception:  # code with a dtype of its own within
+        return subject
+    return exact
+
+
+def _longer(value: Any) -> Any:
+    if not isinstance(value, Tensor) or value.dtype not in HALF:
+        return value
+    return value.detach().float().requires_grad_(value.requires_grad)
+
+
+def _dependence(
+    subject: Subject, inputs: list[Any], other: list[Any], facts: dict[str, Any]
+) -> None:
     first = subject.run(subject.model, inputs)
     torch.manual_seed(SEED + 1)
     facts["again"] = apart(first, subject.run(subject.model, inputs))
-    other = subject.draw(1)
     facts["other_inputs"] = apart(first, subject.run(subject.model, other))
     facts["by_input"] = [
         _with_input(subject, inputs, other, number, first)
@@ -131,7 +168,6 @@ def _values(
         name: _with_weight(subject, inputs, weight, first, generator)
         for name, weight in subject.weights().items()
     }
-    return True
 
 
 def _with_input(
