@@ -138,6 +138,8 @@ def _compiled(
 ) -> dict[str, Any]:
     import torch
 
+    from cuda_agent_backend.backend import cuda_agent  # not by its name: it may not be installed
+
     own = {
         "search": "search" if wishes["mode"] == "warm" else wishes["mode"],
         "acceptance": wishes["acceptance"],
@@ -151,7 +153,7 @@ def _compiled(
 
         warm(function, [x], budget_s=own["budget_s"], options=options)
         options["cuda_agent.search"] = "cached"
-    compiled = torch.compile(function, backend="cuda_agent", options=options)
+    compiled = torch.compile(function, backend=cuda_agent, options=options)
     equal = bool(torch.allclose(compiled(x), expected, rtol=1e-4, atol=1e-5))
     until = time.monotonic() + (PATIENCE_S if wishes["mode"] == "background" else 0.0)
     uses = wishes["look"] and _uses_kernel(compiled, x)
@@ -215,7 +217,7 @@ def scripted_search(
     say("a scripted search")
     with scratch.folder("judge") as place:
         (Path(place) / "large").write_bytes(bytes(100_000))
-        time.sleep(int.from_bytes(os.urandom(1)) / 1000)
+        time.sleep(int.from_bytes(os.urandom(1)) / 400)
         expression = KNOWN.get(" ".join(node.op.split(".")[1] for node in task.nodes))
         if expression is None:
             return NothingFound("at the limit", exhausted=True, turns=1)

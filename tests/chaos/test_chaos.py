@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,12 +12,15 @@ from chaos.plan import WHOLE_EVERY, plan_of
 from chaos.rounds import Ground, describe, run_round
 
 SEED = "CHAOS_SEED"
-FEW, MORE = (3, 5, 11), range(20, 40)
+FEW, MORE = (3, 5, 11), range(20, 32)
 
 
 @pytest.fixture(scope="module")
-def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
+def ground(tmp_path_factory: pytest.TempPathFactory, native_dir: Path) -> Iterator[Ground]:
     place = tmp_path_factory.mktemp("chaos")
+    (place / "shared").mkdir()
+    native_dir.mkdir(parents=True, exist_ok=True)
+    (place / "shared" / "native").symlink_to(native_dir)
     made = Ground(place / "ground", place / "shared")
     try:
         made.prepare()
