@@ -77,7 +77,14 @@ class Rounds:
             ground.prepare()
             while time.monotonic() < self.ends - LAST_ROUND_S:
                 seed = self._left.get_nowait()
-                row = run_round(ground, seed)
+                try:
+                    row = run_round(ground, seed)
+                except Exception as error:  # of the benchmark's own: the round is run another time
+                    self.failures.append(f"{seed}: {type(error).__name__}: {error}\n")
+                    ground.close()
+                    ground = Ground(ground.folder, ground.shared)
+                    ground.prepare()
+                    continue
                 log = row.pop("log", "")
                 self.samples[f"{seed:06}"] = {**row, "commit": self.commit}
                 if row["problems"]:

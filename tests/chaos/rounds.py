@@ -212,7 +212,8 @@ def _undisturbed(
         code = process.wait(patience_s)
     except subprocess.TimeoutExpired:
         seen.problems.append(f"the undisturbed user was not done after {patience_s:g} s")
-        os.killpg(process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         code = process.wait()
     told = [json.loads(line) for line in process.stdout.read().splitlines() if line.startswith("{")]
     process.stdin.close()
