@@ -99,7 +99,7 @@ def test_a_fault_of_the_generator_is_named(tmp_path: Path, monkeypatch: pytest.M
     def failing(regions: Any, count: int) -> Any:
         raise KeyError("planted")
 
-    monkeypatch.setattr("cuda_agent_backend.hook.walk.force", failing)
+    monkeypatch.setattr(forced, "force", failing)
     row = here("add|float32|0", tmp_path)
     assert row.outcome == "bug"
     assert "planted" in row.why
