@@ -43,7 +43,12 @@ def prober(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prober]:
 def look(
     prober: Prober, line: str, most_s: float = 100.0, limit_s: float = 300.0
 ) -> dict[str, Any]:
-    code = TASK.format(line=line)
+    return look_at(prober, TASK.format(line=line), most_s, limit_s)
+
+
+def look_at(
+    prober: Prober, code: str, most_s: float = 0.0, limit_s: float = 300.0
+) -> dict[str, Any]:
     request = ProbeRequest(code, "cpu", False, 0.0, most_s, 1 << 20, 4 << 30, limit_s)
     return prober.probe(request)
 
@@ -84,6 +89,14 @@ def test_what_results_do_not_depend_on_is_found(prober: Prober) -> None:
     assert found["by_input"][0] > 0.1 and found["by_input"][1] == 0.0
     assert found["used"]["Linear"] == 1 and found["used"]["relu"] == 1
     assert found["error"] < 1e-3 and found["eager_s"] > 0 and len(found["graphs"]) == 1
+
+
+def test_a_weight_that_is_left_uninitialized_is_found(prober: Prober) -> None:
+    found = look_at(prober, TASK.format(line="pass").replace("torch.ones(3)", "torch.empty(8)"))
+    assert found["outputs"]["finite"] is True  # it is not used
+    used = TASK.format(line="pass").replace("torch.ones(3)", "torch.empty(8)")
+    used = used.replace("self.layer(x))", "self.layer(x) + self.idle)")
+    assert look_at(prober, used)["outputs"]["finite"] is False
 
 
 HALF = """import torch

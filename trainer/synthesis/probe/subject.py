@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,16 @@ def cotangent(result: Tensor) -> Tensor:
     return _cotangents[key]
 
 
+@contextmanager
+def uninitialized_is_nan() -> Iterator[None]:
+    """Within it, memory that nobody writes holds NaN: weights that a model leaves so are other ones each time."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 def built(code: str, folder: Path, target: str, training: bool, memory_bytes: int) -> Subject:
     """The task of a file's text. Raises `NoTask`, and whatever the code raises."""
     file = folder / "task.py"
@@ -99,7 +110,8 @@ def built(code: str, folder: Path, target: str, training: bool, memory_bytes: in
     torch.manual_seed(SEED)
     given = module.get_init_inputs()
     arguments = list(given) if isinstance(given, list | tuple) else [given]
-    model = module.Model(*arguments)
+    with uninitialized_is_nan():
+        model = module.Model(*arguments)
     if not isinstance(model, nn.Module):
         raise NoTask("Model is no torch.nn.Module")
     held = sum(t.numel() * t.itemsize for t in model.state_dict().values())

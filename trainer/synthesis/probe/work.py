@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,8 @@ def _longer(value: Any) -> Any:
 def _dependence(
     subject: Subject, inputs: list[Any], other: list[Any], facts: dict[str, Any]
 ) -> None:
+    """Of results alone: gradients differ with what they are taken of."""
+    subject = replace(subject, training=False)
     first = subject.run(subject.model, inputs)
     torch.manual_seed(SEED + 1)
     facts["again"] = apart(first, subject.run(subject.model, inputs))
@@ -175,13 +178,7 @@ def _with_input(
 ) -> float:
     mixed = [*inputs[:number], other[number], *inputs[number + 1 :]]
     found = subject.run(subject.model, mixed)
-    # Gradients differ with what they are taken of; results alone say what depends on an input.
-    count = len(first) - _gradients(subject, inputs)
-    return apart(first[:count], found[:count])
-
-
-def _gradients(subject: Subject, inputs: Sequence[Any]) -> int:
-    return len(subject.learned(inputs)) if subject.training else 0
+    return apart(first, found)
 
 
 def _with_weight(
@@ -201,8 +198,7 @@ def _with_weight(
     found = subject.run(subject.model, inputs)
     with torch.no_grad():
         weight.copy_(kept)
-    count = len(first) - _gradients(subject, inputs)
-    return apart(first[:count], found[:count])
+    return apart(first, found)
 
 
 def _compile(

@@ -37,25 +37,20 @@ electra.ElectraAttention | ElectraConfig | bhialv | config | B,T,H | first same
 beit.BeitAttention | BeitConfig | hialv | config | B,T,H | first same
 nystromformer.NystromformerSelfAttention | NystromformerConfig | hialv | config | B,T,H | first same
 nystromformer.NystromformerAttention | NystromformerConfig | hialv | config | B,T,H | first same
-rwkv.RwkvSelfAttention | RwkvConfig | hilv | config | B,T,H | first same
 jamba.JambaAttention | JambaConfig | hiatplkTv | config, layer_idx=0 | B,T,H | first same
 mt5.MT5Attention | MT5Config | fqdehaHlPv | config | B,T,H | first same
 mt5.MT5LayerSelfAttention | MT5Config | fqdehaHlPv | config | B,T,H | first same
-bailing_hybrid.BailingHybridDeltaAttention | BailingHybridConfig | ehimaplkTv | config, layer_idx=0 | B,T,H | same
 bigbird_pegasus.BigBirdPegasusSelfAttention | BigBirdPegasusConfig | dYXyxhalv | config | B,T,H | first same
 bridgetower.BridgeTowerResidualAttention | BridgeTowerTextConfig | hialv | config | B,T,H | same
 clvp.ClvpSelfAttention | ClvpEncoderConfig | hialv | config | B,T,H | first same
 convbert.ConvBertSelfAttention | ConvBertConfig | bhialv | config | B,T,H | first same
 convbert.ConvBertAttention | ConvBertConfig | bhialv | config | B,T,H | same
-glm5_next.Glm5NextTextLinearAttention | Glm5NextTextConfig | ehimaplkTv | config, layer_idx=0 | B,T,H | same
 gpt_bigcode.GPTBigCodeAttention | GPTBigCodeConfig | hnNILalv | config | B,T,H | first same
-kimi_linear.KimiLinearDeltaAttention | KimiLinearConfig | himaplkTv | config, layer_idx=0 | B,T,H | same
 muse_glimmer.MuseGlimmerTextAttention | MuseGlimmerTextConfig | ehialkv | config, layer_idx=0 | B,T,H | first same
 muse_spark.MuseSparkTextAttention | MuseSparkTextConfig | ehimaplkTv | config, layer_idx=0 | B,T,H | first same
 reformer.LSHSelfAttention | ReformerConfig | hav | config | B,T,H | first
 reformer.LocalSelfAttention | ReformerConfig | hav | config | B,T,H | first
 seamless_m4t_v2.SeamlessM4Tv2ConformerSelfAttention | SeamlessM4Tv2Config | YXyxhalv | config | B,T,H | first same
-timesfm.TimesFmAttention | TimesFmConfig | ehial | config, layer_idx=0 | B,T,H | first same
 umt5.UMT5LayerSelfAttention | UMT5Config | fqdehaHlPv | config | B,T,H | first same
 videomae.VideoMAEAttention | VideoMAEConfig | hial | config | B,T,H | same
 vits.VitsAttention | VitsConfig | Fhalv | config | B,T,H | first same
@@ -74,8 +69,6 @@ electra.ElectraIntermediate | ElectraConfig | bhialv | config | B,T,H |
 distilbert.FFN | DistilBertConfig | DghGMalv | config | B,T,H | same
 dinov2.Dinov2MLP | Dinov2Config | hal | config | B,T,H | same
 dinov2.Dinov2SwiGLUFFN | Dinov2Config | hal | config | B,T,H | same
-mobilebert.MobileBertIntermediate | MobileBertConfig | bhialv | config | B,T,I | same
-mobilebert.FFNLayer | MobileBertConfig | bhialv | config | B,T,I | same
 funnel.FunnelPositionwiseFFN | FunnelConfig | dhNav | config | B,T,H | same
 nemotron.NemotronMLP | NemotronConfig | ehialkv | config | B,T,H | same
 mt5.MT5DenseActDense | MT5Config | fqdehaHlPv | config | B,T,H | same
@@ -88,7 +81,6 @@ bark.BarkMLP | BarkFineConfig | haHlPv | config | B,T,H | same
 bitnet.BitNetMLP | BitNetConfig | hialkv | config | B,T,H | same
 clvp.ClvpEncoderMLP | ClvpEncoderConfig | hialv | config | B,T,H | same
 cpmant.CpmAntDenseGatedACT | CpmAntConfig | halv | config | B,T,H |
-cpmant.CpmAntFFNBlock | CpmAntConfig | halv | config | B,T,H | same
 dab_detr.DabDetrDecoderLayerFFN | DabDetrConfig | YXyxhal | config | B,T,H | same
 dbrx.DbrxFFN | DbrxConfig | dhGMalv | config | B,T,H | same
 deimv2.Deimv2SwiGLUFFN | Deimv2Config | dYXyxha | config | B,T,H | same
@@ -97,7 +89,6 @@ dinov2_with_registers.Dinov2WithRegistersSwiGLUFFN | Dinov2WithRegistersConfig |
 dinov3_vit.DINOv3ViTGatedMLP | DINOv3ViTConfig | hial | config | B,T,H | same
 dory.DoryMLP | DoryConfig | ehialkv | config | B,T,H | same
 dots3_note.Dots3NoteAudioMLP | Dots3NoteTextConfig | ehimaplkTv | config | B,T,H | same
-edgetam_video.EdgeTamVideoPerceiverMLP | EdgeTamVideoConfig |  | config | B,T,H | same
 eomt.EomtSwiGLUFFN | EomtConfig | hal | config | B,T,H | same
 glm4v.Glm4VisionMlp | Glm4vVisionConfig | hiaHl | config | B,T,H | same
 glm4v_moe.Glm4vMoeisionMlp | Glm4vMoeVisionConfig | hiaHl | config | B,T,H | same
@@ -150,15 +141,11 @@ ctrl.EncoderLayer | CTRLConfig | hnNLalv | config | B,T,H | same
 aimv2.Aimv2EncoderLayer | Aimv2TextConfig | hialv | config | B,T,H | same
 aria.AriaTextMoELayer | AriaTextConfig | ehialkv | config | B,T,H | same
 autoformer.AutoformerDecoderLayer | AutoformerConfig | dYXyxhal | config | B,T,H | first same
-bailing_hybrid.BailingHybridDecoderLayer | BailingHybridConfig | ehimaplkTv | config, layer_idx=0 | B,T,H | same
 bamba.BambaDecoderLayer | BambaConfig | hialkv | config, layer_idx=0 | B,T,H | first same
 bigbird_pegasus.BigBirdPegasusDecoderLayer | BigBirdPegasusConfig | dYXyxhalv | config | B,T,H | same
 cohere_compass.CohereCompassDecoderLayer | CohereCompassTextConfig | hialkv | config, layer_idx=0 | B,T,H | same
 convbert.ConvBertLayer | ConvBertConfig | bhialv | config | B,T,H | same
-dac.DacEncoderBlock | DacConfig |  | config | B,H,T |
 deepseek_ocr2.DeepseekOcr2SamMLPBlock | DeepseekOcr2SamVisionConfig | hal | config | B,T,H | same
-depth_anything.DepthAnythingPreActResidualLayer | DepthAnythingConfig |  | config | B,H,S,S | same
-depth_anything.DepthAnythingFeatureFusionLayer | DepthAnythingConfig |  | config | B,H,S,S |
 dinov2_with_registers.Dinov2WithRegistersLayer | Dinov2WithRegistersConfig | hal | config | B,T,H | same
 emu3.Emu3VQVAEAttentionBlock | Emu3TextConfig | hialkv | config | B,T,H | first same
 eomt.EomtScaleLayer | EomtConfig | hal | config | B,H,S,S |
@@ -174,7 +161,6 @@ granite_swa.GraniteSWADecoderLayer | GraniteSWAConfig | hialkv | config, layer_i
 granitemoe_swa.GraniteMoeSWADecoderLayer | GraniteMoeSWAConfig | hiaplkTv | config, layer_idx=0 | B,T,H | same
 granitemoehybrid.GraniteMoeHybridDecoderLayer | GraniteMoeHybridConfig | hiaplkTv | config, layer_idx=0 | B,T,H | same
 hgnet_v2.HGNetV2LearnableAffineBlock |  |  |  | B,T,H | same
-imagegpt.ImageGPTBlock | ImageGPTConfig | hnNILalv | config | B,T,H | first same
 [mixture]
 mixtral.MixtralSparseMoeBlock | MixtralConfig | ehiatplkTv | config | B,T,H | same
 llama4.Llama4TextExperts | Llama4TextConfig | ehiaplkTv | config | B,T,H |
@@ -192,13 +178,11 @@ exaone_moe.ExaoneMoeSparseMoEBlock | ExaoneMoeConfig | himatplkv | config | B,T,
 flint.FlintSparseMoeBlock | FlintConfig | ehimatplkv | config | B,T,H | same
 [mixer]
 mamba.MambaMixer | MambaConfig | hlv | config, layer_idx=0 | B,T,H | same
-mamba.MambaBlock | MambaConfig | hlv | config, layer_idx=0 | B,T,H | same
 fnet.FNetBasicFourierTransform | FNetConfig | hilv | config | B,T,H | first same
 fnet.FNetFourierTransform | FNetConfig | hilv | config | B,T,H | first same
 jamba.JambaMambaMixer | JambaConfig | hiatplkTv | config, layer_idx=0 | B,T,H | same
 jamba.JambaMambaDecoderLayer | JambaConfig | hiatplkTv | config, layer_idx=0 | B,T,H | same
 bamba.BambaMixer | BambaConfig | hialkv | config, layer_idx=0 | B,T,H | same
-falcon_mamba.FalconMambaBlock | FalconMambaConfig | hlv | config, layer_idx=0 | B,T,H | same
 granitemoehybrid.GraniteMoeHybridMambaLayer | GraniteMoeHybridConfig | hiaplkTv | config, layer_idx=0 | B,T,H | same
 lfm2.Lfm2ShortConv | Lfm2Config | hialkv | config, layer_idx=0 | B,T,H | same
 lfm3.Lfm3ShortConv | Lfm3Config | ehialkv | config, layer_idx=0 | B,T,H | same

@@ -77,7 +77,7 @@ rt | F.rms_norm | {x}, ({D},), {a}, 1e-6 | a=D
 l | nn.BatchNorm1d | {C}
 i | nn.BatchNorm2d | {C}
 v | nn.BatchNorm3d | {C}
-i | F.batch_norm | {x}, {a}, {b}.abs() + 0.5 | a=C; b=C
+i | F.batch_norm | {x}, {a}.detach(), {b}.detach().abs() + 0.5 | a=C; b=C
 [group normalization]
 liv | nn.GroupNorm | {G}, {C}
 li | F.group_norm | {x}, {G}, {a}, {b} | a=C; b=C
