@@ -174,8 +174,13 @@ def _confined_or_trusted(trusted: bool) -> None:
 
 
 def _machine(device: str) -> Machine:
+    """The device, looked at; and that the set can be written at the end."""
+    from importlib.util import find_spec
+
     from trainer.synthesis.machine import look
 
+    if find_spec("pyarrow") is None:
+        raise CommandError('pyarrow is not installed: pip install "cuda_agent[train]"')
     found = look(device)
     if isinstance(found, NoDevice):
         raise CommandError(found.reason)

@@ -32,6 +32,7 @@ def test_a_dry_run_says_what_it_would_make_and_writes_nothing(
 def test_what_is_wrong_with_the_arguments_is_said_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pytest.importorskip("pyarrow")
     monkeypatch.setattr("trainer.synthesis.machine.look", lambda device: NoDevice("no device"))
     base = ["synth", "--count", "1", "--out", str(tmp_path)]
     assert command.main(base) == command.USAGE

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -74,8 +73,3 @@ class Composer(Protocol):
     def compose(self, seed: int, rung: int) -> Composed | NotComposed:
         """The task of a seed number. rung: how often its size is doubled (halved, where negative)."""
         ...
-
-
-def share(tasks: Sequence[Composed], family: str) -> float:
-    """Of all tasks, those in which a family occurs."""
-    return sum(family in task.families for task in tasks) / max(1, len(tasks))
