@@ -63,7 +63,9 @@ def why_wrong(launched: Sequence[Launched]) -> str:
         if isinstance(wanted, Failed):
             return f"no reference: {wanted}"
         beyond = not all(bool(x.isfinite().all()) for x in one.inputs if x.is_floating_point())
-        draw = Draw(one.outputs, wanted.eager, wanted.oracle, wanted.positions, beyond)
+        draw = Draw(
+            one.outputs, wanted.eager, wanted.oracle, wanted.positions, beyond, wanted.written_out
+        )
         report = compare_draws([draw])
         if not report.passes:
             return report.reason
