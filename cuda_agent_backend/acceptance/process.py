@@ -12,6 +12,7 @@ import functools
 import importlib
 import json
 import os
+import shutil
 import sys
 import tempfile
 import threading
@@ -37,6 +38,10 @@ NEEDED = (
     "cuda_agent_backend.runtime.kernels",
 )
 """Takes long to import."""
+HEADERS = "precompiled_headers"
+"""Inductor's folder of them, among the temporary files."""
+WRITTEN_S = 5.0
+"""A header that nobody has written to for so long is whole."""
 
 Say = Callable[[str], None]
 
@@ -88,9 +93,22 @@ def use_own_temporary_folder() -> None:
 
     from sandbox import scratch
 
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", default_cache_dir())
+    shared = Path(default_cache_dir())
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(shared))
     with contextlib.suppress(OSError):
         tempfile.tempdir = os.environ["TMPDIR"] = str(scratch.make("compiling"))
+        _take_headers(shared / HEADERS, Path(default_cache_dir()) / HEADERS)
+
+
+def _take_headers(shared: Path, own: Path) -> None:
+    """Copy the headers that Inductor has compiled for this user before: each takes it seconds."""
+    for made in shared.rglob("*.gch"):
+        header = made.with_suffix("")
+        if header.is_file() and time.time() - made.stat().st_mtime > WRITTEN_S:
+            place = own / made.parent.relative_to(shared)
+            place.mkdir(parents=True, exist_ok=True)
+            for file in (header, made):
+                shutil.copy2(file, place / file.name)
 
 
 def _emit(out: Any, value: Mapping[str, Any]) -> None:

@@ -21,7 +21,7 @@ from sandbox.failures import NOT_STARTED, Crashed, Failed, TimedOut
 from sandbox.isolation import trees
 from sandbox.isolation.mechanisms import Isolation
 from sandbox.isolation.privileges import next_uid
-from sandbox.workers import protocol
+from sandbox.workers import inductor_store, protocol
 from sandbox.workers.settings import WorkerSettings, compilers, environment, isolation_policy
 from sandbox.workers.starter import ForkServer, Started
 from sandbox.workers.worker import SIGNAL_BASE
@@ -91,6 +91,11 @@ class WorkerProcess:
             return
         for folder in (self.settings.scratch, self.settings.inbox):
             folder.mkdir(parents=True, exist_ok=True)
+        if self.settings.hello["target"] == "cpu":
+            baseline = self.settings.role == "baseline"
+            inductor_store.give(
+                self.settings.hello["native"], self.settings.scratch, headers=baseline
+            )
         if self._uid is None:
             self._uid = next_uid(map(str, compilers()))
         policy = isolation_policy(self.settings, self._uid)
