@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from cuda_agent_backend.json_values import plain
 from cuda_agent_backend.search.budget import judgement_reserve
 from cuda_agent_backend.search.durations import JUDGEMENT, Durations
-from cuda_agent_backend.search.judges import JudgeSource
+from cuda_agent_backend.search.judges import DETERMINISTIC, JudgeSource
 from cuda_agent_backend.search.outcome import NothingFound, SearchOutcome, SearchResult
 from cuda_agent_backend.search.passing_failures import WatchedJudge, met_before
 from cuda_agent_backend.search.setup import Setup
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from cuda_agent_backend.agent.tools.toolbox import Toolbox
     from cuda_agent_backend.agent.trajectories.events import Header
     from sandbox.plan.candidate import Candidate
-
-DETERMINISTIC = ("search", "bayesian")
-"""Policies that do the same another time: a model that gave up may not."""
 
 Say = Callable[[str], None]
 Search = Callable[[Task, JudgeSource, Setup, float, Sequence[Any] | None, Say], SearchOutcome]
@@ -45,6 +42,7 @@ def search_task(
     say: Say,
 ) -> SearchOutcome:
     """Run the agent on one task; recorded: real inputs, if there are any."""
+    judges.start(task.target, setup)
     if (nothing := uncovered(task, setup.policy)) is not None:
         return nothing
     begun = time.monotonic()

@@ -6,6 +6,7 @@ import contextlib
 import json
 import threading
 from collections.abc import Callable
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cuda_agent_backend.search.setup import Setup
@@ -15,8 +16,17 @@ if TYPE_CHECKING:
     from sandbox.judge.pool import Pool
 
 
+DETERMINISTIC = ("search", "bayesian")
+"""Policies that do the same another time: a model that gave up may not."""
+FIRST = 3
+"""Candidates that a search compiles before it times any."""
+
+
 class JudgeSource(Protocol):
     """What a search takes its judge from."""
+
+    def start(self, target: str, setup: Setup) -> None:
+        """Begin to start the judge that `get` will give, without waiting for it."""
 
     def get(self, task: Task, setup: Setup) -> Any:
         """The judge for a task's target under the setup's flags."""
@@ -33,6 +43,9 @@ class Judges:
         self.is_over = is_over
         self._stack = contextlib.ExitStack()
         self._judges: dict[tuple[str, str], Any] = {}
+        self._used: set[int] = set()
+        """Judges, by `id`, that had a task already."""
+        self._closed = False
         self._starting = threading.RLock()
 
     @property
@@ -40,21 +53,52 @@ class Judges:
         """Seconds that no budget pays for: waiting for other processes' turns on the device."""
         return sum(float(judge.waited_s) for judge in list(self._judges.values()))
 
+    def start(self, target: str, setup: Setup) -> None:
+        """Begin to start a judge, whose workers import torch, while this process imports what it needs itself.
+
+        What goes wrong comes up again in `get`.
+        """
+
+        def begin() -> None:
+            with contextlib.suppress(Exception):
+                self._judge(target, setup)
+
+        threading.Thread(target=begin, daemon=True).start()
+
     def get(self, task: Task, setup: Setup) -> Any:
         """The judge for a task's target under the setup's flags; a new one has the task's baselines already."""
+        with self._starting:
+            judge = self._judge(task.target, setup)
+            if id(judge) not in self._used:
+                self._used.add(id(judge))
+                judge.open(task)
+                self._compile_first(judge, task, setup)
+                judge.baselines(task)
+            return judge
+
+    def _judge(self, target: str, setup: Setup) -> Any:
         from sandbox.scratch import folder
 
         own = {"flags": dict(setup.flags), "consent": setup.allow_policy_cpp}
-        key = (task.target, json.dumps({**own, "lock": str(setup.device_lock)}, sort_keys=True))
+        key = (target, json.dumps({**own, "lock": str(setup.device_lock)}, sort_keys=True))
         with self._starting:
+            if self._closed:
+                raise RuntimeError("the judges of this process have ended")
             if key not in self._judges:
                 scratch = self._stack.enter_context(folder("judge"))
-                judge = self._stack.enter_context(
-                    make_judge(task.target, setup, scratch, self.is_over)
-                )
+                judge = self._stack.enter_context(make_judge(target, setup, scratch, self.is_over))
                 self._judges[key] = judge
-                judge.baselines(task)
             return self._judges[key]
+
+    def _compile_first(self, judge: Any, task: Task, setup: Setup) -> None:
+        """Compile what a search asks for first, while on another core Inductor compiles the first baseline."""
+        from cuda_agent_backend.agent.policies.search.prefetch import proposals
+
+        if setup.policy.name in DETERMINISTIC:
+            for candidate in islice(proposals(task), FIRST):
+                if self.is_over():
+                    return
+                judge.compile(candidate)
 
     def interrupt(self) -> None:
         """End what the workers do, from any thread, as nobody waits for it any more."""
@@ -67,9 +111,11 @@ class Judges:
             judge.rest()
 
     def close(self) -> None:
-        """End all workers."""
-        self._judges.clear()
-        self._stack.close()
+        """End all workers; none is started any more."""
+        with self._starting:
+            self._closed = True
+            self._judges.clear()
+            self._stack.close()
 
 
 class Seats:
@@ -79,6 +125,10 @@ class Seats:
         self._judges = judges
         self._pools: dict[int, Pool] = {}
         self._making = threading.Lock()
+
+    def start(self, target: str, setup: Setup) -> None:
+        """See `Judges.start`."""
+        self._judges.start(target, setup)
 
     def get(self, task: Task, setup: Setup) -> Pool:
         """See `Judges.get`."""

@@ -94,6 +94,10 @@ class TimedJudges:
     def __init__(self, judges: JudgeSource, notes: Notes, is_over: Callable[[], bool]) -> None:
         self._judges, self._notes, self.is_over = judges, notes, is_over
 
+    def start(self, target: str, setup: Setup) -> None:
+        """See `JudgeSource.start`."""
+        self._judges.start(target, setup)
+
     def get(self, task: Task, setup: Setup) -> TimedJudge:
         """See `JudgeSource.get`."""
         return TimedJudge(self._judges.get(task, setup), self._notes, self.is_over)

@@ -107,6 +107,11 @@ class Judge:
         """What the candidate's machine code consists of. Safe to call from several threads."""
         return self.builds.inspect(candidate)
 
+    def open(self, task: Task) -> Failure | None:
+        """Take up a task: Inductor begins to compile it, in the background. What goes wrong there comes up again."""
+        session = self.sessions.open(task)
+        return None if isinstance(session, Session) else session
+
     def baselines(self, task: Task, *, eager_task: Task | None = None) -> Baselines | Failure:
         """Times of eager mode and Inductor. The first call for a task compiles it with Inductor.
 
