@@ -29,6 +29,7 @@ from benchmarks.store import Facts, Results, arguments
 from cuda_agent_backend.agent.loop import Budget, EpisodeResult, run_episode
 from cuda_agent_backend.agent.policies.search.policy import SearchPolicy
 from cuda_agent_backend.agent.tools.toolbox import Toolbox
+from sandbox import scratch
 from sandbox.accuracy.report import AccuracyReport
 from sandbox.compile.disassembly import Inspection
 from sandbox.failures import CompileFailed, Failure
@@ -159,6 +160,10 @@ def fuzz(kind: str, seeds: range, bench: Any, of: Task) -> Facts:
     wrong: list[str] = []
     turns = calls = 0
     with own_temporary_folder() as folder:
+        with scratch.folder(
+            "loaded"
+        ):  # the process's home among temporary files stays while it lives
+            pass
         before = held(folder)
         for seed in seeds:
             tools = Toolbox(of, AnyBench(seed) if bench is None else bench)

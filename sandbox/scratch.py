@@ -87,6 +87,8 @@ def _home(place: Path) -> Path:
     """This process's home in a place, made at the first call."""
     known = _homes.get(place)
     if known is None or not known.path.is_dir():
+        if known is not None:  # whoever owns the place has removed it
+            os.close(known.lock)
         sweep(place)
         known = _homes[place] = _made(place)
     return known.path

@@ -163,6 +163,7 @@ class Shell:
             "LANG": "C.UTF-8",
             "TERM": "dumb",
             "PAGER": "cat",
+            "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",  # as in a worker: our package is not to be seen
         }
         if not self._gpu:
             environment["CUDA_VISIBLE_DEVICES"] = ""

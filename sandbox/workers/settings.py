@@ -95,6 +95,8 @@ def environment(settings: WorkerSettings) -> dict[str, str]:
         # gcc asks whether it may use a folder in a way that knows no capabilities; this is its next choice.
         "TMP": ".",
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
+        # Torch would import our entry point, which lies where a worker sees nothing, and with it itself fail.
+        "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
         **steady_threads(settings.hello["target"]),

@@ -21,7 +21,7 @@ from chaos.plan import MODELS, WINNERS, Fault, Plan, User, plan_of
 from chaos.warm_fork import ADDRESS, MODULES, Warm, WarmPopen
 from kernel_cache import KernelCache, Record
 
-PATIENCE_S, WHOLE_PATIENCE_S = 60.0, 200.0
+PATIENCE_S, WHOLE_PATIENCE_S = 120.0, 240.0
 """For a round's users, and for the one that looks what is left of it."""
 LEFT_S = 10.0
 """After so long nothing may be left."""

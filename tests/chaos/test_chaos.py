@@ -34,6 +34,7 @@ def without_problems(ground: Ground, seed: int) -> None:
     assert not row["problems"], f"{SEED}={seed}: {row['done']}: {row['problems']}\n{row['log']}"
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("seed", FEW)
 def test_chaos_loses_nothing_leaves_nothing_and_decides_nothing_for_good(
     ground: Ground, seed: int
@@ -41,6 +42,7 @@ def test_chaos_loses_nothing_leaves_nothing_and_decides_nothing_for_good(
     without_problems(ground, int(os.environ.get(SEED, seed)))
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_more_chaos_loses_nothing_leaves_nothing_and_decides_nothing_for_good(
     ground: Ground,

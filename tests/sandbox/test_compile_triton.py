@@ -165,7 +165,7 @@ def test_python_is_not_imported_where_it_cannot_be_confined_nor_without_triton(
     found = compile_triton(one(), tmp_path, ARCH, Limits(), isolation=weak)
     assert isinstance(found, Refused) and "an old kernel" in found.reason
     found = compile_triton(one(), tmp_path, ARCH, Limits(), toolchain=Missing("none", "install"))
-    assert found == CompileFailed("none; install")
+    assert found == CompileFailed("none; install", passing=True)
     assert not list(tmp_path.iterdir())
 
 

@@ -38,7 +38,7 @@ def run(request: pytest.FixtureRequest, native_dir: Path, tmp_path: Path) -> Ite
         assert isinstance(program, Program), program
         launcher.bind(KEY, program)
         if request.param == "python":
-            return ops._run(KEY, *inputs)
+            return ops.run(KEY, *inputs)
         return launcher.op_for(len(inputs), 1)(KEY, *inputs)
 
     yield call

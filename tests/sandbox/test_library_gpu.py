@@ -87,7 +87,7 @@ def test_a_product_and_a_kernel_through_both_operators(tmp_path: Path, summand: 
     x, y, z = inputs(plan)
     want = (x.double() @ y.double() + (z if summand else 0)).relu().float()
     torch.testing.assert_close(launcher.op_for(3, 1)(KEY, x, y, z), want, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(ops._run(KEY, x, y, z), want, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(ops.run(KEY, x, y, z), want, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("measured", [False, True])
@@ -101,7 +101,7 @@ def test_a_kernel_and_a_convolution_through_both_operators(
     given = inputs(plan)
     x, w, b = (t.double() for t in given)
     want = torch.convolution(x.relu(), w, b, *fields.values()).float()
-    for got in (launcher.op_for(3, 1)(KEY, *given), ops._run(KEY, *given)):
+    for got in (launcher.op_for(3, 1)(KEY, *given), ops.run(KEY, *given)):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
         assert got.stride() == plan.output_specs[0].stride
 
@@ -132,7 +132,7 @@ def test_a_call_runs_on_the_current_stream(tmp_path: Path) -> None:
     x, y, z = inputs(plan)
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
-    for call in (launcher.op_for(3, 1), ops._run):
+    for call in (launcher.op_for(3, 1), ops.run):
         with torch.cuda.stream(stream):
             torch.cuda._sleep(20_000_000)
             x.mul_(3)
@@ -147,7 +147,7 @@ def test_a_call_runs_where_its_inputs_are(tmp_path: Path) -> None:
     load(plan, 24, tmp_path)
     for device in ("cuda:1", "cuda:0"):
         x, y, z = (t.to(device) for t in inputs(plan))
-        for call in (launcher.op_for(3, 1), ops._run):
+        for call in (launcher.op_for(3, 1), ops.run):
             result = call(KEY, x, y, z)
             assert str(result.device) == device
             torch.testing.assert_close(result, (x @ y).relu(), rtol=1e-4, atol=1e-4)
