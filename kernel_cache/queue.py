@@ -1,8 +1,8 @@
 """Tasks that wait for a background search: many processes add, many take, each is done once.
 
-A taker holds a lease. If it dies, the lease runs out and another takes the task, up to a number of
-attempts, for a task that kills its searcher must not kill all that follow. After those it is taken
-now and then, each time after a longer wait: what killed the others may have passed.
+A taker holds a lease. If it dies, another takes the task: at once where it sees that (`owners`), and when the lease has
+run out elsewhere. That goes up to a number of attempts, for a task that kills its searcher must not kill all that
+follow. After those it is taken now and then, each time after a longer wait: what killed the others may have passed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from kernel_cache.faults import IndexMalformed
 from kernel_cache.fields import Fields, RecordError
 from kernel_cache.index import Index, fields_of, is_absent
 from kernel_cache.key import KernelKey
+from kernel_cache.owners import is_gone
 from kernel_cache.record import key_from
 
 QUEUE_VERSION = 1
@@ -46,11 +47,13 @@ class QueuedTask:
         """Whether nobody works on it at `now`. A lease longer than any is one of a clock that was set back."""
         return now >= self.lease_until or self.lease_until - now > LONGEST_LEASE_S
 
-    def claimable(self, now: float, max_attempts: int) -> bool:
-        """Whether it may be taken at `now`."""
+    def claimable(self, now: float, max_attempts: int, *, abandoned: bool = False) -> bool:
+        """Whether it may be taken at `now`. abandoned: its owner has died."""
         more = self.attempts - max_attempts
         wait_s = min(FIRST_WAIT_S * 4.0 ** min(more, 8), LONGEST_WAIT_S) if more >= 0 else 0.0
-        return self.free(now) and (wait_s == 0.0 or abs(now - self.lease_until) >= wait_s)
+        return (abandoned or self.free(now)) and (
+            wait_s == 0.0 or abs(now - self.lease_until) >= wait_s
+        )
 
     def to_fields(self) -> dict[str, Json]:
         """The task as a JSON object."""
@@ -158,7 +161,11 @@ class TaskQueue:
             return sum(self.index.delete(TASK + task.key.digest) for task in old)
 
     def _claimable(self, now: float, max_attempts: int) -> list[QueuedTask]:
-        return [task for task in self.pending() if task.claimable(now, max_attempts)]
+        return [
+            task
+            for task in self.pending()
+            if task.claimable(now, max_attempts, abandoned=is_gone(task.owner))
+        ]
 
     def _change_if_held(self, claimed: QueuedTask, changed: QueuedTask) -> QueuedTask | None:
         name = TASK + claimed.key.digest

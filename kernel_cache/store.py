@@ -306,7 +306,10 @@ class KernelCache:
         self, owner: str, *, lease_s: float = 600.0, max_attempts: int = 3
     ) -> QueuedTask | None:
         """Take the oldest free task for `lease_s` seconds (an hour at most). One that was taken `max_attempts` times
-        and never finished is taken again only after ever longer waits, of a day at most."""
+        and never finished is taken again only after ever longer waits, of a day at most.
+
+        owner: `owners.own_name`, or any text.
+        """
         return self._tasks().claim(owner, lease_s, max_attempts, self._clock())
 
     @_guarded

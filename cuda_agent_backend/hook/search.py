@@ -13,7 +13,7 @@ from cuda_agent_backend.acceptance.whole_graph import WholeGraph
 from cuda_agent_backend.graph.canonical import NotATask
 from cuda_agent_backend.hook.compilation import MORE_TIME, Compilation
 from cuda_agent_backend.hook.lookup import Candidates
-from cuda_agent_backend.hook.whole_graph import Subject
+from cuda_agent_backend.hook.whole_graph import Subject, known_decision
 from cuda_agent_backend.partition.candidates import CandidateRegion
 from cuda_agent_backend.partition.estimate import saving
 from cuda_agent_backend.runtime.kernels import Hit, NoKernel
@@ -37,10 +37,12 @@ def search(candidates: Candidates, subject: Subject, compilation: Compilation) -
     searcher, mode = compilation.searcher, compilation.options.search
     wanted = [candidates.to_search(whole) for whole in candidates.wholes]
     missing = {one.key.digest: one.task for one in wanted if one is not None}
-    if not missing or searcher is None or mode == "cached":
+    if searcher is None or mode == "cached":
         return Found(candidates)
-    missing = _without_waiting(missing, compilation)
+    missing = _without_waiting(missing, compilation) if missing else {}
     if not missing:
+        if mode == "background" and _is_unmeasured(candidates, subject, compilation):
+            return _enqueue([], candidates, subject, searcher, compilation)
         return Found(candidates)
     promises = _promises(candidates)
     tasks = sorted(missing.values(), key=lambda task: -promises[task.digest])
@@ -57,6 +59,13 @@ def _promises(candidates: Candidates) -> dict[str, float]:
     return promises
 
 
+def _is_unmeasured(candidates: Candidates, subject: Subject, compilation: Compilation) -> bool:
+    """Whether there are kernels with which the graph was never measured: what was to do so may have died."""
+    keys = sorted({hit.key for hit in candidates.hits}, key=lambda key: key.digest)
+    measures = compilation.options.acceptance != "trust"
+    return bool(keys) and measures and not known_decision(compilation, subject.name, keys)
+
+
 def _enqueue(
     tasks: list[Task],
     candidates: Candidates,
@@ -69,7 +78,7 @@ def _enqueue(
         log.once("accept", f"kernels will not be used: {whole.reason}", logging.INFO)
     later = None if isinstance(whole, NotATask) else whole
     searcher.enqueue(tasks, later)
-    if any(toolchain_of(task.target) for task in tasks):
+    if any(toolchain_of(task.target) for task in tasks) or (later and not tasks):
         compilation.outdate()
     return Found(candidates, later)
 

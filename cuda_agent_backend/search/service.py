@@ -33,6 +33,7 @@ from cuda_agent_backend.search.judges import Judges
 from cuda_agent_backend.search.setup import Setup
 from cuda_agent_backend.search.task_searches import Emit, TaskSearches, search_one
 from kernel_cache import CacheUnavailable, KernelCache
+from kernel_cache.owners import own_name
 from kernel_cache.queue import QueuedTask
 from sandbox import scratch
 from sandbox.task.task import Task
@@ -119,7 +120,7 @@ class Service:
         assert self.background
         setup = self.background
         cache = setup.open_cache()
-        queued = cache.claim(f"pid {os.getpid()}")
+        queued = cache.claim(own_name())
         if queued is None or isinstance(queued, CacheUnavailable):
             self._queue_ended()
             return
