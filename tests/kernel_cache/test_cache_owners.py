@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 
@@ -26,9 +25,7 @@ def test_a_living_process_is_not_gone_and_a_dead_one_is() -> None:
     assert is_gone(name)
 
 
-@pytest.mark.parametrize(
-    "name", ["", "me", f"pid {os.getpid()}", "elsewhere/pid:[1] 999999999 5", "a b c d"]
-)
+@pytest.mark.parametrize("name", ["", "me", "pid 1", "elsewhere/pid:[1] 999999999 5", "a b c d"])
 def test_of_others_nothing_is_known(name: str) -> None:
     assert not is_gone(name)
 
