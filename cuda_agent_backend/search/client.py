@@ -105,6 +105,7 @@ class SearchProcess:
     def _running(self) -> Child | None:
         if self._child is None or not self._child.alive:
             if self._child is not None and self._child.owner == os.getpid():
+                self._child.stop()  # it is dead: this closes what was open to it
                 self._child, self._died_at = None, time.monotonic()
                 self._deaths += 1
             wait_s = back_off_s(self._deaths - MAX_DEATHS + 2) if self._deaths >= MAX_DEATHS else 0

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
+from cuda_agent_backend import log
 from cuda_agent_backend.graph.canonical import Canonical, canonical
 from cuda_agent_backend.graph.layouts import channels_last, choosing, inductor_layouts
 from cuda_agent_backend.options import Options
@@ -47,7 +48,11 @@ def interpret(
     for form in forms:
         place = folder / form.task.digest[:16]
         if not place.exists() and all(read in recorder.kept for read in _reads(form)):
-            save(place, [recorder.kept[read] for read in _reads(form)])
+            try:
+                save(place, [recorder.kept[read] for read in _reads(form)])
+            except OSError as error:
+                log.once("hook", f"a region is searched on drawn inputs alone: {error}")
+                continue
             found.recorded[form.task.digest] = str(place.absolute())
     return result
 
