@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import math
 import os
 import statistics
 import subprocess
@@ -139,7 +140,7 @@ class Runner:
                 cwd=ROOT,
                 capture_output=True,
                 text=True,
-                timeout=left,
+                timeout=left if math.isfinite(left) else None,
                 check=False,
             )
         except subprocess.TimeoutExpired:
