@@ -12,7 +12,7 @@ from chaos.plan import WHOLE_EVERY, plan_of
 from chaos.rounds import Ground, describe, run_round
 
 SEED = "CHAOS_SEED"
-FEW, MORE = (3, 5, 11), range(20, 32)
+FEW, MORE = (3, 5, 11), range(20, 26)
 
 
 @pytest.fixture(scope="module")
