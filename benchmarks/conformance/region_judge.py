@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from cuda_agent_backend.hook import forced
+from sandbox.accuracy.finiteness import is_finite
 from sandbox.accuracy.oracle import position_rules
 from sandbox.accuracy.reference import run_reference
 from sandbox.accuracy.rule import Draw, compare_draws
@@ -62,7 +63,7 @@ def why_wrong(launched: Sequence[Launched]) -> str:
         wanted = run_reference(task, build_graph(task), one.inputs, flags.current())
         if isinstance(wanted, Failed):
             return f"no reference: {wanted}"
-        beyond = not all(bool(x.isfinite().all()) for x in one.inputs if x.is_floating_point())
+        beyond = not all(is_finite(x) for x in one.inputs)
         draw = Draw(
             one.outputs, wanted.eager, wanted.oracle, wanted.positions, beyond, wanted.written_out
         )

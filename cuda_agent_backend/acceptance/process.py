@@ -38,8 +38,6 @@ NEEDED = (
     "cuda_agent_backend.runtime.kernels",
 )
 """Takes long to import."""
-HEADERS = "precompiled_headers"
-"""Inductor's folder of them, among the temporary files."""
 WRITTEN_S = 5.0
 """A header that nobody has written to for so long is whole."""
 
@@ -92,12 +90,13 @@ def use_own_temporary_folder() -> None:
     from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
     from sandbox import scratch
+    from sandbox.workers.inductor_store import PRECOMPILED
 
     shared = Path(default_cache_dir())
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(shared))
     with contextlib.suppress(OSError):
         tempfile.tempdir = os.environ["TMPDIR"] = str(scratch.make("compiling"))
-        _take_headers(shared / HEADERS, Path(default_cache_dir()) / HEADERS)
+        _take_headers(shared / PRECOMPILED, Path(default_cache_dir()) / PRECOMPILED)
 
 
 def _take_headers(shared: Path, own: Path) -> None:

@@ -14,11 +14,11 @@ from torch.fx import Graph, Node
 
 MOVES = frozenset(
     ["_conj", "_reshape_alias", "_to_copy", "_unsafe_view", "alias", "cat", "clone", "constant_pad_nd",
-     "copy", "detach", "diagonal", "diagonal_scatter", "expand", "flip", "gather", "index", "index_select",
-     "permute", "pixel_shuffle", "pixel_unshuffle", "reflection_pad1d", "reflection_pad2d",
-     "reflection_pad3d", "repeat", "replication_pad2d", "replication_pad3d", "reshape", "roll", "select",
-     "select_scatter", "slice", "slice_scatter", "split", "split_with_sizes", "squeeze", "stack", "t",
-     "transpose", "tril", "triu", "unbind", "unfold", "unsqueeze", "view"]
+     "convert_element_type", "copy", "copy_", "detach", "diagonal", "diagonal_scatter", "expand", "flip",
+     "gather", "index", "index_select", "permute", "pixel_shuffle", "pixel_unshuffle", "reflection_pad1d",
+     "reflection_pad2d", "reflection_pad3d", "repeat", "replication_pad2d", "replication_pad3d", "reshape",
+     "roll", "select", "select_scatter", "slice", "slice_scatter", "split", "split_with_sizes", "squeeze",
+     "stack", "t", "transpose", "tril", "triu", "unbind", "unfold", "unsqueeze", "view"]
 )  # fmt: skip
 """Views by dimensions and copies: each element has a place by its indices."""
 REDUCES = frozenset(
@@ -61,8 +61,7 @@ def may_pass(node: Node) -> bool:
     if target.namespace not in NAMESPACES:
         return True  # no region holds it, and Inductor gives it the strides that it was traced with
     name = target._schema.name.partition("::")[2]
-    known = torch.Tag.pointwise in target.tags or name in PASSES
-    return known or name in ("copy_", "convert_element_type") or not node.all_input_nodes
+    return torch.Tag.pointwise in target.tags or name in PASSES or not node.all_input_nodes
 
 
 def bound_to_eagers(graph: Graph, changed: Collection[Node]) -> set[Node]:

@@ -33,7 +33,7 @@ def accept(candidates: Candidates, subject: Subject, compilation: Compilation) -
 
     Without kernels, a graph that may be replayed is measured as well.
     """
-    keys = sorted({hit.key for hit in candidates.hits}, key=lambda key: key.digest)
+    keys = candidates.keys
     asked = bool(keys) or subject.static_inputs is not None
     if not asked or compilation.options.acceptance == "trust":
         return Accepted(candidates)

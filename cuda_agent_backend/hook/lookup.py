@@ -10,6 +10,7 @@ from cuda_agent_backend.hook.compilation import Compilation
 from cuda_agent_backend.partition.candidates import CandidateRegion, candidate_of
 from cuda_agent_backend.partition.region import Region
 from cuda_agent_backend.runtime.kernels import Hit, NoKernel
+from kernel_cache import KernelKey
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,11 @@ class Candidates:
     def hits(self) -> list[CandidateRegion]:
         """Those of `all` with a kernel to use."""
         return [one for one in self.all if isinstance(self.known[one.key.digest], Hit)]
+
+    @property
+    def keys(self) -> list[KernelKey]:
+        """The keys of `hits`, each once, in the order by which a decision on the graph knows them."""
+        return sorted({hit.key for hit in self.hits}, key=lambda key: key.digest)
 
     def searchable(self, candidate: CandidateRegion) -> bool:
         """Whether a search now could bring a kernel."""

@@ -61,7 +61,7 @@ def _promises(candidates: Candidates) -> dict[str, float]:
 
 def _is_unmeasured(candidates: Candidates, subject: Subject, compilation: Compilation) -> bool:
     """Whether there are kernels with which the graph was never measured: what was to do so may have died."""
-    keys = sorted({hit.key for hit in candidates.hits}, key=lambda key: key.digest)
+    keys = candidates.keys
     measures = compilation.options.acceptance != "trust"
     return bool(keys) and measures and not known_decision(compilation, subject.name, keys)
 

@@ -89,8 +89,7 @@ def _from_regions(
 
 
 def _forced(regions: Sequence[Region], count: int) -> Candidates:
-    from cuda_agent_backend.hook.forced import (
-        force,
-    )  # all kernel families, which no user's process needs
+    # imports all kernel families, which no user's process needs
+    from cuda_agent_backend.hook.forced import force
 
     return force(regions, count)

@@ -10,10 +10,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cuda_agent_backend.agent.policies.registry import DETERMINISTIC
 from cuda_agent_backend.json_values import plain
 from cuda_agent_backend.search.budget import judgement_reserve
 from cuda_agent_backend.search.durations import JUDGEMENT, Durations
-from cuda_agent_backend.search.judges import DETERMINISTIC, JudgeSource
+from cuda_agent_backend.search.judges import JudgeSource
 from cuda_agent_backend.search.outcome import NothingFound, SearchOutcome, SearchResult
 from cuda_agent_backend.search.passing_failures import WatchedJudge, met_before
 from cuda_agent_backend.search.setup import Setup

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
+from cuda_agent_backend.agent.policies.registry import DETERMINISTIC
 from cuda_agent_backend.search.setup import Setup
 from sandbox.task.task import Task
 
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from sandbox.judge.pool import Pool
 
 
-DETERMINISTIC = ("search", "bayesian")
-"""Policies that do the same another time: a model that gave up may not."""
 FIRST = 3
 """Candidates that a search compiles before it times any."""
 
@@ -63,7 +62,8 @@ class Judges:
             with contextlib.suppress(Exception):
                 self._judge(target, setup)
 
-        threading.Thread(target=begin, daemon=True).start()
+        if _key(target, setup) not in self._judges:
+            threading.Thread(target=begin, daemon=True).start()
 
     def get(self, task: Task, setup: Setup) -> Any:
         """The judge for a task's target under the setup's flags; a new one has the task's baselines already."""
@@ -79,8 +79,7 @@ class Judges:
     def _judge(self, target: str, setup: Setup) -> Any:
         from sandbox.scratch import folder
 
-        own = {"flags": dict(setup.flags), "consent": setup.allow_policy_cpp}
-        key = (target, json.dumps({**own, "lock": str(setup.device_lock)}, sort_keys=True))
+        key = _key(target, setup)
         with self._starting:
             if self._closed:
                 raise RuntimeError("the judges of this process have ended")
@@ -116,6 +115,12 @@ class Judges:
             self._closed = True
             self._judges.clear()
             self._stack.close()
+
+
+def _key(target: str, setup: Setup) -> tuple[str, str]:
+    """What a judge is known by: its target, and whatever of a setup it is made with."""
+    own = {"flags": dict(setup.flags), "consent": setup.allow_policy_cpp}
+    return target, json.dumps({**own, "lock": str(setup.device_lock)}, sort_keys=True)
 
 
 class Seats:

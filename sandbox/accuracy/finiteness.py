@@ -47,6 +47,11 @@ def wrong_places(
     return (~fine).nonzero().flatten()
 
 
+def is_finite(tensor: torch.Tensor) -> bool:
+    """Whether all of its numbers are."""
+    return not tensor.is_floating_point() or bool(tensor.isfinite().all())
+
+
 def right_as(
     c: torch.Tensor, e: torch.Tensor, other: torch.Tensor, dtype: torch.dtype
 ) -> torch.Tensor:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from sandbox.accuracy.finiteness import is_finite
 from sandbox.accuracy.positions import ExtremumCheck, OrderCheck, PositionCheck
 from sandbox.accuracy.written_out import written_out
 from sandbox.task.arguments import Arg
@@ -146,11 +147,11 @@ def run_oracle(task: Task, module: torch.fx.GraphModule, inputs: Sequence[torch.
 def run_written_out(
     module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
-    """Outputs in float64 of the same graph `written_out`; empty where that is the same graph."""
+    """Outputs in float64 of the same graph `written_out`; empty where that is the same graph, or inputs are finite."""
     import torch
 
     other = written_out(module)
-    if other is None:
+    if other is None or all(is_finite(tensor) for tensor in inputs):
         return []
     with torch.no_grad():
         return list(_interpreter(other, set()).run(*(_widen(tensor) for tensor in inputs)))

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from sandbox.accuracy.finiteness import is_finite
 from sandbox.accuracy.inputs import BEYOND, DISTRIBUTIONS
-from sandbox.accuracy.reference import Reference, draws_per_distribution, is_finite
+from sandbox.accuracy.reference import Reference, draws_per_distribution
 from sandbox.accuracy.report import AccuracyReport
 from sandbox.accuracy.rule import Draw, compare_draws
 from sandbox.failures import Failed

@@ -18,6 +18,8 @@ from sandbox import scratch
 from sandbox.compile.toolchain import Missing, find_cxx
 from sandbox.isolation import trees
 
+PRECOMPILED = "precompiled_headers"
+"""Inductor's folder of headers, in its folder among the temporary files."""
 HEADERS, CHECKS = "headers", "checks"
 CHECK_MARK = "_chk_kernel"
 """What the source of a check holds, of whatever instructions."""
@@ -27,7 +29,7 @@ UNUSED_S = 30 * 86400.0
 
 def headers_of(folder: Path) -> Path:
     """Where Inductor keeps precompiled headers in a worker whose scratch folder this is."""
-    return folder / "torchinductor_sandbox" / "precompiled_headers"
+    return folder / "torchinductor_sandbox" / PRECOMPILED
 
 
 def checks_of(folder: Path) -> Path:

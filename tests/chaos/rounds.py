@@ -180,17 +180,25 @@ def _looks(plan: Plan) -> list[User]:
     return [User(mode, how, names) for mode, how in ways]
 
 
-def _await(user: WarmPopen, patience_s: float, seen: Seen, plan: Plan) -> None:
+def _ended(
+    user: WarmPopen, who: str, patience_s: float, seen: Seen
+) -> tuple[int, list[dict[str, Any]]]:
+    """Wait for a user, who is killed where that takes too long: its exit status, and what it told."""
     try:
         code = user.wait(patience_s)
     except subprocess.TimeoutExpired:
-        seen.problems.append(f"a user was not done after {patience_s:g} s")
+        seen.problems.append(f"{who} was not done after {patience_s:g} s")
         with suppress(ProcessLookupError):
             os.killpg(user.pid, signal.SIGKILL)
         code = user.wait()
     told = [json.loads(line) for line in user.stdout.read().splitlines() if line.startswith("{")]
     user.stdin.close()
     user.stdout.close()
+    return code, told
+
+
+def _await(user: WarmPopen, patience_s: float, seen: Seen, plan: Plan) -> None:
+    code, told = _ended(user, "a user", patience_s, seen)
     signals = {f.do for f in plan.faults if f.target == "user" and f.do.startswith("SIG")}
     ended = {0, *(-getattr(signal, name) for name in signals)}
     ended |= {130} if "SIGINT" in signals else set()
@@ -208,16 +216,7 @@ def _undisturbed(
     if not place.exists():
         _begin(ground, place, Plan(plan.seed, (), ()))
     process = _start(ground, place, plan.whole, users, look=True, clock=LATER_S)
-    try:
-        code = process.wait(patience_s)
-    except subprocess.TimeoutExpired:
-        seen.problems.append(f"the undisturbed user was not done after {patience_s:g} s")
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        code = process.wait()
-    told = [json.loads(line) for line in process.stdout.read().splitlines() if line.startswith("{")]
-    process.stdin.close()
-    process.stdout.close()
+    code, told = _ended(process, "the undisturbed user", patience_s, seen)
     if code:
         seen.problems.append(f"the undisturbed user ended with status {code}")
     for one in told:

@@ -34,3 +34,16 @@ def own_seconds() -> None:
     budget = sys.modules.get("cuda_agent_backend.search.process_budget")
     if budget is not None:
         budget.PROCESS.forget()
+
+
+@pytest.fixture
+def forced_kernels_end() -> Iterator[None]:
+    """Nothing that a test forces is there for another one."""
+    import torch
+
+    from cuda_agent_backend.hook import forced
+
+    torch._dynamo.reset()
+    yield
+    forced.forget()
+    torch._dynamo.reset()

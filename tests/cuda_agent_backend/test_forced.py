@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,13 +19,7 @@ from cuda_agent_backend.partition.report import HIT
 from cuda_agent_backend.runtime.kernels import open_kernels
 from sandbox.plan.candidate import Candidate
 
-
-@pytest.fixture(autouse=True)
-def nothing_stays() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    forced.forget()
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("forced_kernels_end")
 
 
 def scaled(x: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,16 +11,9 @@ from splice_kit import Capture, backend_for, options_in
 from torch import Tensor
 from torch.nn import functional as F
 
-from cuda_agent_backend.hook import forced
 from cuda_agent_backend.partition.report import HIT
 
-
-@pytest.fixture(autouse=True)
-def nothing_stays() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    forced.forget()
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("forced_kernels_end")
 
 
 def pooling_gradient(x: Tensor) -> Tensor:

@@ -75,6 +75,10 @@ def missing(spec: PolicySpec) -> str:
     return ""
 
 
+DETERMINISTIC = ("search", "bayesian")
+"""Policies that do the same another time: a model that gave up may not."""
+
+
 def works_with_files(spec: PolicySpec) -> bool:
     """Whether its episodes need a workspace."""
     return any(POLICIES[name].files for name in _parts(spec.name))

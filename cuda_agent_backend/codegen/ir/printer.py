@@ -228,19 +228,16 @@ class Printer:
 
     def _alike(self, i: Instruction, prefix: str) -> list[str]:
         """The operands; numbers as vectors of the type of the value that they meet."""
-        values = [
-            o for o in (i.operands[1:] if i.op == "where" else i.operands) if isinstance(o, Value)
-        ]
+        texts = [self._operand(o, prefix) for o in i.operands]
         if all(isinstance(o, Value) for o in i.operands):
-            return [self._operand(o, prefix) for o in i.operands]
-        if not values:
+            return texts
+        pairs = list(zip(i.operands, texts, strict=True))
+        of = [text for o, text in pairs[i.op == "where" :] if isinstance(o, Value)]
+        if not of:
             raise Unsupported(f"{i.op} of numbers alone")
-        of = self._operand(values[0], prefix)
         return [
-            self._operand(o, prefix)
-            if isinstance(o, Value)
-            else f"ca::like({of}, {self._other(repr(o))})"
-            for o in i.operands
+            text if isinstance(o, Value) else f"ca::like({of[0]}, {self._other(repr(o))})"
+            for o, text in pairs
         ]
 
     def _expression(self, i: Instruction, prefix: str, mask: str | None) -> str:
