@@ -45,7 +45,6 @@ def test_a_kernel_may_say_that_a_mean_is_infinite() -> None:
     assert compare_draws([draw_of(x, *both(x))]).passes
 
 
-@pytest.mark.exploit
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -62,7 +61,6 @@ def test_another_answer_is_still_refused(wrong: object) -> None:
     assert not compare_draws([draw_of(x, variance, wrong(mean))]).passes  # type: ignore[operator]
 
 
-@pytest.mark.exploit
 def test_an_infinite_variance_is_not_excused() -> None:
     x = infinite((3, 0))
     variance, mean = as_inductor(x)
