@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -309,7 +310,13 @@ def test_runs_on_parts_become_one_table(tmp_path: Path) -> None:
 
 def test_other_positions_of_equal_values_are_not_wrong(tmp_path: Path) -> None:
     program = Path(__file__).with_name("positions_process.py")
+    root = str(program.parents[2])
+    path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
     run = subprocess.run(
-        [sys.executable, program, tmp_path], capture_output=True, text=True, timeout=120
+        [sys.executable, program, tmp_path],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert run.stdout.split() == ["covered", "wrong"], run.stderr
