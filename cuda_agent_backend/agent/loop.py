@@ -13,10 +13,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from cuda_agent_backend import log
-from cuda_agent_backend.agent.conversation import CUT_OFF, Conversation
+from cuda_agent_backend.agent.conversation import Conversation
 from cuda_agent_backend.agent.environment import first_messages
 from cuda_agent_backend.agent.gains import Gains, gains_of, restore
 from cuda_agent_backend.agent.protocol import (
+    CUT_OFF,
     OUT_OF_TIME,
     Message,
     Policy,

@@ -9,6 +9,7 @@ from typing import cast
 from urllib.parse import urlsplit
 
 from cuda_agent_backend.agent.policies.spec import Limits, PolicySpec, Sampling
+from cuda_agent_backend.agent.policies.trained.place import why_missing
 from cuda_agent_backend.agent.protocol import Policy
 
 
@@ -27,6 +28,7 @@ class Kind:
     files: bool = True
     options: bool = True
     extra: str = "llm"
+    weights: bool = False
 
 
 POLICIES = {
@@ -37,6 +39,13 @@ POLICIES = {
     "openai": Kind("endpoint", "the model's name", ("openai",), endpoint=True),
     "transformers": Kind("local", "its name or folder", ("transformers",)),
     "vllm": Kind("local", "its name or folder", ("vllm", "transformers")),
+    "trained": Kind(
+        "trained.policy",
+        packages=("transformers", "tokenizers", "safetensors"),
+        files=False,
+        extra="train",
+        weights=True,
+    ),
     "replay": Kind("replay", "the file to play", options=False),
 }
 MIXED = "mixed"
@@ -51,7 +60,7 @@ def problem(spec: PolicySpec) -> str:
     for kind in wanted:
         if kind.model and not spec.model:
             return f"the policy {spec.name!r} needs a model: {kind.model}"
-    if spec.model and not any(kind.model for kind in wanted):
+    if spec.model and not any(kind.model or kind.weights for kind in wanted):
         return f"the policy {spec.name!r} has no use for a model"
     if (spec.sampling, spec.limits) != (Sampling(), Limits()) and not any(
         kind.options for kind in wanted
@@ -72,6 +81,8 @@ def missing(spec: PolicySpec) -> str:
         if absent:
             install = f"pip install 'cuda_agent[{kind.extra}]'"
             return f"the policy {spec.name!r} needs {', '.join(absent)}: {install}"
+        if kind.weights and (why := why_missing(spec.model)):
+            return why
     return ""
 
 

@@ -1,0 +1,119 @@
+"""The policy ``trained``: a small model that names schedules, with weights of the package or of a folder."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from cuda_agent_backend.agent.policies.engine import EngineFailed, Sampled
+from cuda_agent_backend.agent.policies.spec import PolicySpec
+from cuda_agent_backend.agent.policies.trained.place import folder_of
+from cuda_agent_backend.agent.policies.trained.sampler import MOST_IDS, Request, Sampler
+from cuda_agent_backend.agent.policies.trained.speech import Listener, Speech
+from cuda_agent_backend.agent.policies.trained.weights import Unusable, load
+from cuda_agent_backend.agent.protocol import Message, Schema, Stopped, Tokens, Turn, Usage
+
+Generate = Callable[[Request], Sampled | EngineFailed]
+"""The next message of a conversation."""
+
+_lock = threading.Lock()
+_shared: dict[tuple[str, float], Sampler] = {}
+
+
+def make(spec: PolicySpec) -> TrainedPolicy:
+    """Raises `ImportError` where there are no weights, or none that can be used."""
+    temperature = 1.0 if spec.sampling.temperature is None else spec.sampling.temperature
+    folder = folder_of(spec.model)
+    key = (str(folder), temperature)
+    with _lock:
+        if key not in _shared:
+            found = load(folder)
+            if isinstance(found, Unusable):
+                raise ImportError(found.reason)
+            _shared[key] = Sampler(found.model, found.speech, temperature)
+        sampler = _shared[key]
+    session = sampler.session()
+
+    def generate(request: Request) -> Sampled:
+        with _lock:  # one model, which several episodes share
+            return session.generate([request])[0]
+
+    seed = spec.sampling.seed or 0
+    return TrainedPolicy(spec.label, sampler.speech, generate, sampler.window, seed=str(seed))
+
+
+def forget_models() -> None:
+    """Give the memory of all models back."""
+    with _lock:
+        _shared.clear()
+
+
+class TrainedPolicy:
+    """One episode's conversation. It goes on from any that it could have had itself, which it then reads anew.
+
+    window: ids of a conversation at most. key, seed: see `Request`; a turn's draws hang on the seed and its number.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        speech: Speech,
+        generate: Generate,
+        window: int,
+        key: int = 0,
+        seed: str = "0",
+    ) -> None:
+        self.name = name
+        self._speech, self._generate, self._window = speech, generate, window
+        self._key, self._seed = key, seed
+        self._listener = Listener(speech)
+        self._seen = 0
+        self._said: Message = {}
+
+    def act(self, messages: Sequence[Message], tools: Sequence[Schema]) -> Turn | Stopped:
+        """The model's next message, with its tokens."""
+        prompt, follows = self._hear(messages)
+        listener = self._listener
+        if len(listener.ids) + MOST_IDS > self._window:
+            return Stopped(
+                "context", f"{len(listener.ids)} ids leave no room in a context of {self._window}"
+            )
+        turns = sum(message["role"] == "assistant" for message in messages)
+        found = self._generate(Request(self._key, list(listener.ids), f"{self._seed}/{turns}"))
+        if isinstance(found, EngineFailed):
+            return Stopped("infrastructure", found.reason)
+        usage = Usage(len(listener.ids), len(found.ids))
+        first = 1 + sum(len(m.get("tool_calls", ())) for m in messages)
+        listener.say(found.ids)
+        turn = (
+            self._speech.turn(found.ids, listener.known, first)
+            if found.ended
+            else Turn("cut off", truncated=True)
+        )
+        self._seen, self._said = len(messages) + 1, turn.to_message()
+        tokens = Tokens(tuple(prompt), found.ids, found.logprobs, follows)
+        return replace(turn, tokens=tokens, usage=usage)
+
+    def resume(self, messages: Sequence[Message], tools: Sequence[Schema]) -> str:
+        """Why it cannot go on with an episode of another process; "" where it can."""
+        said = self._speech.encoded(messages)
+        return "" if said is not None else "it says what this policy's words cannot"
+
+    def _hear(self, messages: Sequence[Message]) -> tuple[list[int], bool]:
+        """The ids that are new, and whether they follow on what was read before."""
+        if self._seen and len(messages) >= self._seen and messages[self._seen - 1] == self._said:
+            return self._listener.hear(messages[self._seen :]), True
+        self._listener = Listener(self._speech)
+        start = 0
+        for place, message in enumerate(messages):
+            if message["role"] != "assistant":
+                continue
+            self._listener.hear(messages[start:place])
+            made = self._speech.message_ids(message, self._listener.known)
+            self._listener.say(
+                made or []
+            )  # what there are no words for was cut off, or another policy's
+            start = place + 1
+        self._listener.hear(messages[start:])
+        return list(self._listener.ids), False

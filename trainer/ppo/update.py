@@ -1,0 +1,177 @@
+"""One update of a model: pieces of a minibatch whose gradients add up, one step of the optimizer.
+
+The only place where weights change. A loss or gradient that is not a number raises before they do.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainer.ppo.batch import Batch, action_logprobs, action_values, batch_of, grouped
+from trainer.ppo.episode import Sample
+from trainer.ppo.losses import Clip, likelihood_loss, policy_loss, value_loss
+from trainer.ppo.prepare import Step
+from trainer.ppo.ranks import Ranks, add_gradients
+
+
+class NotANumber(Exception):
+    """A loss or a gradient became NaN or infinite; weights are as they were before it."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Of one update over a batch of episodes.
+
+    epochs, minibatches: how often all is seen, in how many parts. ids: of one piece, pads included. gradient_norm:
+    above it gradients are scaled down. entropy: how much the entropy of choices counts as gain.
+    """
+
+    epochs: int = 2
+    minibatches: int = 2
+    ids: int = 16_384
+    gradient_norm: float = 1.0
+    entropy: float = 0.0
+    temperature: float = 1.0
+    clip: Clip = field(default_factory=Clip)
+
+
+Loss = Callable[[Batch, list[Step], float], tuple[Tensor, dict[str, Tensor]]]
+"""The loss of a piece, over the total of action tokens, and sums for reports."""
+
+
+def update_actor(
+    actor: Any,
+    optimizer: torch.optim.Optimizer,
+    steps: Sequence[Step],
+    rules: Rules,
+    ranks: Ranks,
+    chance: random.Random,
+) -> dict[str, float]:
+    """PPO on the actor. Figures: loss, clipped share, mean ratio, kl, entropy, gradient norm."""
+
+    def loss(batch: Batch, part: list[Step], total: float) -> tuple[Tensor, dict[str, Tensor]]:
+        new, entropy = action_logprobs(actor, batch, rules.temperature)
+        old = torch.cat([s.old for s in part]).to(new.device)
+        advantages = torch.cat([s.advantages for s in part]).to(new.device)
+        found, told = policy_loss(new, old, advantages, rules.clip, total)
+        bonus = rules.entropy * entropy.sum() / total
+        sums = {
+            "clipped": told.clipped,
+            "ratio": told.ratio,
+            "kl": told.kl,
+            "entropy": entropy.sum(),
+        }
+        return found - bonus, sums
+
+    return _update(actor, optimizer, steps, rules, ranks, chance, loss)
+
+
+def update_critic(
+    critic: Any,
+    optimizer: torch.optim.Optimizer,
+    steps: Sequence[Step],
+    rules: Rules,
+    ranks: Ranks,
+    chance: random.Random,
+) -> dict[str, float]:
+    """The critic's regression on the returns. Figures: loss, clipped share, gradient norm."""
+
+    def loss(batch: Batch, part: list[Step], total: float) -> tuple[Tensor, dict[str, Tensor]]:
+        new, _ = action_values(critic, batch)
+        old = torch.cat([s.values for s in part]).to(new.device)
+        wanted = torch.cat([s.returns for s in part]).to(new.device)
+        found, clipped = value_loss(new, old, wanted, rules.clip.value, total)
+        return found, {"clipped": clipped}
+
+    return _update(critic, optimizer, steps, rules, ranks, chance, loss)
+
+
+def update_likelihood(
+    actor: Any,
+    optimizer: torch.optim.Optimizer,
+    samples: Sequence[Sample],
+    rules: Rules,
+    ranks: Ranks,
+    chance: random.Random,
+) -> dict[str, float]:
+    """Likelihood of action tokens. Figures: loss (mean of a token, in nats), entropy, gradient norm."""
+
+    def loss(batch: Batch, part: list[Step], total: float) -> tuple[Tensor, dict[str, Tensor]]:
+        new, entropy = action_logprobs(actor, batch)
+        return likelihood_loss(new, total), {"entropy": entropy.sum()}
+
+    nothing = torch.zeros(0)
+    steps = [Step(sample, nothing, nothing, nothing, nothing) for sample in samples]
+    return _update(actor, optimizer, steps, rules, ranks, chance, loss)
+
+
+def _update(
+    model: Any,
+    optimizer: torch.optim.Optimizer,
+    steps: Sequence[Step],
+    rules: Rules,
+    ranks: Ranks,
+    chance: random.Random,
+    loss: Loss,
+) -> dict[str, float]:
+    model.train()
+    sums: dict[str, float] = {}
+    tokens = norm = 0.0
+    for _ in range(rules.epochs):
+        order = list(steps)
+        chance.shuffle(order)
+        for number in range(rules.minibatches):
+            part = order[number :: rules.minibatches]
+            total = _total(part, ranks)
+            if not total:
+                continue
+            found = _gradients(model, part, rules, ranks, loss, total)
+            norm = max(norm, _step(model, optimizer, rules, ranks, found["loss"]))
+            tokens += total
+            for name, value in found.items():
+                sums[name] = sums.get(name, 0.0) + value
+    model.eval()
+    figures = {name: value / max(1.0, tokens) for name, value in sums.items()}
+    return {**figures, "gradient_norm": norm}
+
+
+def _total(steps: Sequence[Step], ranks: Ranks) -> float:
+    """Action tokens of a minibatch, those of all processes."""
+    own = float(sum(len(s.sample.actions) for s in steps))
+    return float(ranks.sum(torch.tensor([own], dtype=torch.float64))[0])
+
+
+def _gradients(
+    model: Any, steps: Sequence[Step], rules: Rules, ranks: Ranks, loss: Loss, total: float
+) -> dict[str, float]:
+    """Leave in the model a minibatch's gradients, summed over its pieces and all processes; the sums over tokens."""
+    model.zero_grad(set_to_none=True)
+    names: dict[str, float] = {}
+    samples = [s.sample for s in steps]
+    for group in grouped(samples, rules.ids):
+        part = [steps[n] for n in group]
+        found, sums = loss(batch_of([samples[n] for n in group], ranks.device), part, total)
+        found.backward()
+        for name, value in {"loss": found.detach() * total, **sums}.items():
+            names[name] = names.get(name, 0.0) + float(value)
+    add_gradients(model.parameters(), ranks)
+    every = ranks.everyones(names)
+    keys = dict.fromkeys(key for one in every for key in one)
+    return {key: sum(one.get(key, 0.0) for one in every) for key in keys}
+
+
+def _step(
+    model: Any, optimizer: torch.optim.Optimizer, rules: Rules, ranks: Ranks, loss: float
+) -> float:
+    """Have the optimizer take a step; the gradients' norm. Raises `NotANumber` before anything changes."""
+    norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), rules.gradient_norm))
+    if not (torch.isfinite(torch.tensor([norm, loss]))).all():
+        raise NotANumber(f"the loss is {loss:.3g} and the gradients' norm {norm:.3g}")
+    optimizer.step()
+    return norm
