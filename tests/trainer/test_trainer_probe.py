@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +48,11 @@ def look(
 
 
 def look_at(
-    prober: Prober, code: str, most_s: float = 0.0, limit_s: float = 300.0
+    prober: Prober, code: str, most_s: float = 0.0, limit_s: float = 300.0, alone: bool = True
 ) -> dict[str, Any]:
-    request = ProbeRequest(code, "cpu", False, 0.0, most_s, 1 << 20, 4 << 30, limit_s)
+    request = ProbeRequest(
+        code, "cpu", False, 0.0, most_s, 1 << 20, 4 << 30, limit_s, ("nn.Linear",), alone=alone
+    )
     return prober.probe(request)
 
 
@@ -81,14 +84,77 @@ def test_a_task_outside_of_its_window_is_looked_at_no_further(prober: Prober) ->
     assert found["in_window"] is False and "used" not in found
 
 
+LEFT = TASK.format(line="import sys; sys.seen = 1 + getattr(sys, 'seen', 0); assert sys.seen < 3")
+
+
+def test_tasks_of_ours_share_a_process_and_what_fails_there_is_tried_in_a_new_one(
+    prober: Prober,
+) -> None:
+    def failed(alone: bool) -> bool:
+        return "failed" in look_at(prober, LEFT, alone=alone)
+
+    # Inputs are drawn once a task here, so the third in a process fails, and then is the first of a new one.
+    assert [failed(False) for _ in range(4)] == [False] * 4
+    with_two = LEFT.replace("sys.seen < 3", "sys.seen < 2")
+    assert not failed(True)
+    assert "AssertionError" not in str(look_at(prober, with_two, alone=True))
+    assert "AssertionError" not in str(look_at(prober, with_two, alone=True))
+
+
+def test_a_task_that_dies_among_others_costs_that_task_only(prober: Prober) -> None:
+    dies = TASK.format(line="os._exit(3)")
+    good = TASK.format(line="pass")
+    found = [look_at(prober, code, alone=False).get("stage") for code in (good, dies, good)]
+    assert found == [None, "process", None]
+    assert (
+        look_at(prober, TASK.format(line="time.sleep(600)"), limit_s=3.0, alone=False)["stage"]
+        == "time"
+    )
+    assert "failed" not in look_at(prober, good, alone=False)
+
+
+@pytest.mark.slow
+def test_the_same_is_found_of_a_task_whatever_was_looked_at_before(prober: Prober) -> None:
+    code = TASK.format(line="pass").replace("self.layer(x))", "self.layer(x)) + y[:1]")
+    code = code.replace("self.idle = torch.nn.Parameter(torch.ones(3))", "pass")
+    first, *others = (
+        look_at(prober, code, most_s=100.0, alone=alone) for alone in (True, False, False)
+    )
+    assert "failed" not in first and first["by_input"][1] > 0, first
+    for other in others:
+        for name in ("graphs", "structures", "used", "by_input", "by_weight", "error", "random"):
+            assert other[name] == first[name], name
+
+
+@pytest.mark.slow
+def test_attention_that_drops_nothing_does_not_draw(prober: Prober) -> None:
+    code = """import torch
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.nn.functional.scaled_dot_product_attention(x, x, x, dropout_p={share})
+def get_inputs():
+    return [torch.randn(2, 4, 32, 16)]
+def get_init_inputs():
+    return []
+"""
+    found = [look_at(prober, code.format(share=share), most_s=100.0) for share in (0.0, 0.5)]
+    assert found[0]["random"] == [] and found[1]["again"] > 0.01, found
+
+
 @pytest.mark.slow
 def test_what_results_do_not_depend_on_is_found(prober: Prober) -> None:
     found = look(prober, "pass")
     assert "failed" not in found, found
     assert found["by_weight"]["idle"] == 0.0 and found["by_weight"]["layer.weight"] > 0.1
     assert found["by_input"][0] > 0.1 and found["by_input"][1] == 0.0
+    assert "used" not in found  # a filter drops it, so it is not compiled
+    whole = TASK.format(line="pass").replace(
+        "self.layer(x))", "self.layer(x)) * y[0] + self.idle[0]"
+    )
+    found = look_at(prober, whole, most_s=100.0)
     assert found["used"]["Linear"] == 1 and found["used"]["relu"] == 1
     assert found["error"] < 1e-3 and found["eager_s"] > 0 and len(found["graphs"]) == 1
+    assert found["cpu_s"]["compile"] > found["cpu_s"]["values"]
 
 
 def test_a_weight_that_is_left_uninitialized_is_found(prober: Prober) -> None:
@@ -119,20 +185,25 @@ def get_init_inputs():
 """
 
 
+class Free:
+    """A device that nobody else wants."""
+
+    def alone(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    shared = released = alone
+
+
 def test_rounding_does_not_hide_that_a_weight_is_cancelled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In bfloat16 a bias before a normalization moves the result by rounding only."""
-    from contextlib import nullcontext
-
     from trainer.synthesis.filters.decide import INDEPENDENT
     from trainer.synthesis.probe import work
 
-    def no_compiler(*_: Any) -> bool:
-        return False
-
-    monkeypatch.setattr(work, "_compile", no_compiler)
+    early = {name: work.STEPS[name] for name in ("eager", "values")}
+    monkeypatch.setattr(work, "STEPS", early)
     request = ProbeRequest(HALF, "cpu", False, 0.0, 100.0, 1 << 20, 4 << 30, 60.0)
-    found = work.probe(request, tmp_path, nullcontext)
+    found = work.probe(request, tmp_path, Free())
     assert "failed" not in found, found
     assert found["by_weight"]["layer.bias"] < INDEPENDENT < found["by_weight"]["layer.weight"]

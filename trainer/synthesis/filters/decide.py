@@ -38,10 +38,18 @@ class Claim:
     exempt: tuple[str, ...] = ()
 
 
-def why_dropped(claim: Claim, facts: Facts) -> Dropped | None:
-    """The first filter that a task does not pass; None if it passes all."""
+def why_dropped(claim: Claim, facts: Facts, whole: bool = True) -> Dropped | None:
+    """The first filter that a task does not pass; None if it passes all.
+
+    whole: all facts are there, or it failed. Otherwise filters whose facts are not there yet are left for later.
+    """
     for name, decide in FILTERS.items():
-        reason = decide(claim, facts)
+        try:
+            reason = decide(claim, facts)
+        except KeyError:
+            if whole:
+                raise
+            continue
         if reason:
             return Dropped(name, reason)
     return None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,8 +16,9 @@ from torch.fx import Graph, GraphModule, Node
 from cuda_agent_backend.graph.canonical import Canonical, canonical, graph_digest
 from cuda_agent_backend.partition.regions import partition
 
-SETTINGS = {"fx_graph_cache": False, "cpp_cache_precompile_headers": False}
-"""Of Inductor. Each task has an empty cache of its own, so headers compiled for it would be compiled for it alone."""
+SETTINGS = {"fx_graph_cache": False, "compile_threads": 1}
+"""Of Inductor. Its cache of graphs would pass by what looks at them; a process for each compiler costs more than it
+saves where all cores have tasks of their own."""
 
 
 @dataclass
@@ -56,16 +58,32 @@ class _Looks(custom_graph_pass.CustomGraphPass):
             self.seen.left += [region.reason] if region.reason else []
 
 
-def compiled(model: Any, seen: Seen) -> Any:
-    """The model compiled by Inductor; what is seen on the way is noted when it is first called."""
+def compiled(
+    model: Any,
+    seen: Seen,
+    meanwhile: Callable[[], AbstractContextManager[None]] = nullcontext,
+    headers: bool = False,
+) -> Any:
+    """The model compiled by Inductor; what is seen on the way is noted when it is first called.
+
+    meanwhile: entered while the compiler works, for forward and backward alike. headers: whether to compile C++ headers
+    ahead, which pays where this process compiles other models too.
+    """
+
+    def inner(*args: Any, **kwargs: Any) -> Any:
+        from torch._inductor.compile_fx import compile_fx_inner
+
+        with meanwhile():
+            return compile_fx_inner(*args, **kwargs)
 
     def backend(gm: GraphModule, example_inputs: Sequence[Any], **_: Any) -> Any:
         from torch._inductor import config
         from torch._inductor.compile_fx import compile_fx
 
         seen.used += used_in(gm)
-        with config.patch({"post_grad_custom_post_pass": _Looks(seen), **SETTINGS}):
-            return compile_fx(gm, example_inputs)
+        own = {"post_grad_custom_post_pass": _Looks(seen), "cpp_cache_precompile_headers": headers}
+        with config.patch({**SETTINGS, **own}):
+            return compile_fx(gm, example_inputs, inner_compile=inner)
 
     torch._dynamo.reset()
     return torch.compile(model, backend=backend)
@@ -114,5 +132,20 @@ def structure(graph: Graph) -> str:
 
 
 def _draws(node: Node) -> bool:
+    if any(argument == 0 for argument in _dropout(node)):
+        return False
     tags = getattr(node.target, "tags", ())
     return torch.Tag.nondeterministic_seeded in tags or "inductor_random" in str(node.target)
+
+
+def _dropout(node: Node) -> list[Any]:
+    """The share that an attention operator drops: its kinds are all said to draw, and with 0 they do not."""
+    schema = getattr(node.target, "_schema", None)
+    arguments = schema.arguments if schema is not None else []
+    names = [argument.name for argument in arguments]
+    if "dropout_p" not in names:
+        return []
+    place = names.index("dropout_p")
+    default = arguments[place].default_value
+    given = node.args[place] if place < len(node.args) else default
+    return [node.kwargs.get("dropout_p", given)]

@@ -35,7 +35,7 @@ class Subject:
     def draw(self, number: int) -> list[Any]:
         """Inputs on the device; another number gives others."""
         torch.manual_seed(OTHER + number)
-        made = self.module.get_inputs()
+        made = on_device(self.target, self.module.get_inputs)
         values = list(made) if isinstance(made, list | tuple) else [made]
         return [self.placed(value) for value in values]
 
@@ -76,6 +76,25 @@ class Subject:
 _cotangents: dict[tuple[Any, ...], Tensor] = {}
 
 
+def forget() -> None:
+    """Drop what is held of earlier tasks."""
+    _cotangents.clear()
+
+
+def on_device(target: str, make: Callable[[], Any]) -> Any:
+    """What a function makes, drawn on the device, which is where it goes: for large tensors the processor would take
+    most of a task's time. Code that cannot do that draws where it says."""
+    if target == "cpu":
+        return make()
+    state = torch.random.get_rng_state()
+    try:
+        with torch.device(target):
+            return make()
+    except Exception:  # such as a generator of the processor
+        torch.random.set_rng_state(state)
+        return make()
+
+
 def cotangent(result: Tensor) -> Tensor:
     """What the gradient of a result is taken against: numbers that do not change, made once."""
     key = (tuple(result.shape), result.dtype, result.device)
@@ -111,7 +130,7 @@ def built(code: str, folder: Path, target: str, training: bool, memory_bytes: in
     given = module.get_init_inputs()
     arguments = list(given) if isinstance(given, list | tuple) else [given]
     with uninitialized_is_nan():
-        model = module.Model(*arguments)
+        model = on_device(target, lambda: module.Model(*arguments))
     if not isinstance(model, nn.Module):
         raise NoTask("Model is no torch.nn.Module")
     held = sum(t.numel() * t.itemsize for t in model.state_dict().values())

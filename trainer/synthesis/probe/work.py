@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import copy
+import gc
+import resource
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -19,49 +21,85 @@ from cuda_agent_backend.bench.floor import floor_of, lookups, unique_bytes
 from cuda_agent_backend.bench.floor import weights as read_whole
 from cuda_agent_backend.runtime.clocks import clock_of
 from sandbox.timing.roofline import operations_of
+from trainer.synthesis.filters.decide import Claim, why_dropped
 from trainer.synthesis.probe.graphs import Seen, compiled
 from trainer.synthesis.probe.request import ProbeRequest
-from trainer.synthesis.probe.subject import SEED, NoTask, Subject, built
+from trainer.synthesis.probe.subject import SEED, NoTask, Subject, built, forget
 from trainer.synthesis.probe.values import apart, described
 
-QUICK_CALLS, ROUNDS = 3, 7
+QUICK_CALLS, ROUNDS = 3, 5
 HALF = (torch.float16, torch.bfloat16)
 SMALL_CHANGE = 0.1
 """A weight that is all zeros is moved by normal numbers of this size."""
 
-Turn = Callable[[], AbstractContextManager[None]]
+
+class Device(Protocol):
+    """Turns on the device (see `process.Turns`)."""
+
+    def alone(self) -> AbstractContextManager[None]:
+        """To time something."""
+
+    def shared(self) -> AbstractContextManager[None]:
+        """For other work on it."""
+
+    def released(self) -> AbstractContextManager[None]:
+        """Within a turn: others have it meanwhile."""
 
 
-def probe(request: ProbeRequest, folder: Path, turn: Turn) -> dict[str, Any]:
+def probe(request: ProbeRequest, folder: Path, device: Device) -> dict[str, Any]:
     """The facts, as JSON values. What goes wrong is among them, as ``failed`` with ``stage``.
 
-    turn: within it this process has the device alone.
+    A task that a filter drops on the facts so far is looked at no further: compiling costs most of all.
     """
-    facts: dict[str, Any] = {}
-    steps: tuple[tuple[str, Callable[..., bool]], ...] = (
-        ("eager", _eager),
-        ("values", _values),
-        ("compile", _compile),
-        ("times", _times),
-    )
+    facts: dict[str, Any] = {"cpu_s": {}}
+    claim = Claim(request.ops, request.dtype, request.exempt)
+    subject: Subject | None = None
+    inputs: list[Any] = []
     stage = "build"
+    spent = _cpu_seconds()
     try:
         _limit_device(request)
-        subject = built(
-            request.code, folder, request.target, request.training, request.memory_bytes
-        )
-        inputs = subject.draw(0)
+        with _shared(request, device):
+            subject = built(
+                request.code, folder, request.target, request.training, request.memory_bytes
+            )
+            inputs = subject.draw(0)
         facts |= _sizes(subject, inputs)
         if facts["bytes"] > request.memory_bytes:
             raise NoTask(f"inputs and weights have {facts['bytes']} bytes")
-        for name, step in steps:
+        for name, step in STEPS.items():
+            facts["cpu_s"][stage], spent = _cpu_seconds() - spent, _cpu_seconds()
             stage = name
-            if not step(request, subject, inputs, facts, turn):
+            step(request, subject, inputs, facts, device)
+            if why_dropped(claim, facts, whole=False) is not None:
                 break
     except Exception as error:
         first = str(error).strip().partition("\n")[0][:300]
         facts |= {"failed": f"{type(error).__name__}: {first}", "stage": stage}
+    facts["cpu_s"][stage] = _cpu_seconds() - spent
     return facts
+
+
+def tidy(target: str) -> None:
+    """Forget a task: the next one of this process is to find what the first one found."""
+    forget()
+    torch._dynamo.reset()
+    gc.collect()
+    if target == "cuda" and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+def _cpu_seconds() -> float:
+    """Of this process and of the compilers that it started."""
+    kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    used = [resource.getrusage(kind) for kind in kinds]
+    return sum(found.ru_utime + found.ru_stime for found in used)
+
+
+def _shared(request: ProbeRequest, device: Device) -> AbstractContextManager[None]:
+    """On cpu what is not timed takes no turn: compilers take none either."""
+    return device.shared() if request.target == "cuda" else nullcontext()
 
 
 def _limit_device(request: ProbeRequest) -> None:
@@ -89,14 +127,18 @@ def _dtype(tensor: Tensor) -> str:
 
 
 def _eager(
-    request: ProbeRequest, subject: Subject, inputs: list[Any], facts: dict[str, Any], turn: Turn
-) -> bool:
-    """Run it, time it roughly; False where its time lies outside of the window."""
-    facts["outputs"] = described(subject.run(subject.model, inputs))
-    with turn():
+    request: ProbeRequest,
+    subject: Subject,
+    inputs: list[Any],
+    facts: dict[str, Any],
+    device: Device,
+) -> None:
+    """Run it, time it roughly."""
+    with _shared(request, device):
+        facts["outputs"] = described(subject.run(subject.model, inputs))
+    with device.alone():
         facts["quick_s"] = _quick(lambda: subject.run(subject.model, inputs), request.target)
     facts["in_window"] = request.least_s <= facts["quick_s"] <= request.most_s
-    return bool(facts["in_window"])
 
 
 def _quick(call: Callable[[], Any], target: str) -> float:
@@ -116,19 +158,22 @@ def _settle(target: str) -> None:
 
 
 def _values(
-    request: ProbeRequest, subject: Subject, inputs: list[Any], facts: dict[str, Any], turn: Turn
-) -> bool:
+    request: ProbeRequest,
+    subject: Subject,
+    inputs: list[Any],
+    facts: dict[str, Any],
+    device: Device,
+) -> None:
     """What results depend on: drawing, each input, each weight.
 
     In float32 without TF32: in shorter formats rounding hides that a weight is cancelled by what follows.
     """
-    other = subject.draw(1)
-    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+    with _shared(request, device), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        other = subject.draw(1)
         exact = _in_float32(subject, inputs)
         if exact is not subject:
             inputs, other = [[_longer(x) for x in given] for given in (inputs, other)]
         _dependence(exact, inputs, other, facts)
-    return True
 
 
 def _in_float32(subject: Subject, inputs: list[Any]) -> Subject:
@@ -166,7 +211,7 @@ def _dependence(
         for number, value in enumerate(inputs)
         if isinstance(value, Tensor)
     ]
-    generator = torch.Generator().manual_seed(SEED)
+    generator = torch.Generator(subject.target).manual_seed(SEED)
     facts["by_weight"] = {
         name: _with_weight(subject, inputs, weight, first, generator)
         for name, weight in subject.weights().items()
@@ -191,7 +236,7 @@ def _with_weight(
     kept = weight.detach().clone()
     with torch.no_grad():
         spread = float(kept.float().std()) if kept.numel() > 1 else 0.0
-        noise = torch.randn(kept.shape, generator=generator).to(kept.device)
+        noise = torch.randn(kept.shape, generator=generator, device=kept.device)
         changed = kept.float() + noise * max(spread, SMALL_CHANGE)
         # A variance stays one.
         weight.copy_(changed.abs() if bool((kept >= 0).all()) else changed)
@@ -202,15 +247,18 @@ def _with_weight(
 
 
 def _compile(
-    request: ProbeRequest, subject: Subject, inputs: list[Any], facts: dict[str, Any], turn: Turn
-) -> bool:
+    request: ProbeRequest,
+    subject: Subject,
+    inputs: list[Any],
+    facts: dict[str, Any],
+    device: Device,
+) -> None:
     """Compile it, compare, and note what the compiler sees."""
     seen = Seen()
-    call = compiled(subject.model, seen)
-    started = time.monotonic()
-    found = subject.run(call, inputs)
-    facts["compile_s"] = time.monotonic() - started
-    facts["error"] = apart(subject.run(subject.model, inputs), found)
+    call = compiled(subject.model, seen, device.released, headers=not request.alone)
+    with _shared(request, device):
+        found = subject.run(call, inputs)
+        facts["error"] = apart(subject.run(subject.model, inputs), found)
     facts |= {
         "used": dict(sorted(seen.used.items())),
         "random": sorted(set(seen.random)),
@@ -220,17 +268,20 @@ def _compile(
         "structures": sorted(seen.structures),
     }
     subject.module.compiled = call
-    return True
 
 
 def _times(
-    request: ProbeRequest, subject: Subject, inputs: list[Any], facts: dict[str, Any], turn: Turn
-) -> bool:
+    request: ProbeRequest,
+    subject: Subject,
+    inputs: list[Any],
+    facts: dict[str, Any],
+    device: Device,
+) -> None:
     """Times of eager and Inductor with cold caches, in turn; the floor of the forward pass; memory."""
     calls = {"eager_s": subject.model, "inductor_s": subject.module.compiled}
     cold = [x for x in (*inputs, *subject.weights().values()) if isinstance(x, Tensor)]
     samples: dict[str, list[float]] = {name: [] for name in calls}
-    with turn():
+    with device.alone():
         clock = clock_of(request.target, cold)
         for number in range(ROUNDS + 1):
             for name, call in calls.items():
@@ -238,10 +289,10 @@ def _times(
                 samples[name] += [seconds] * bool(number)
     facts |= {name: statistics.median(found) for name, found in samples.items()}
     if request.ceilings:
-        facts["floor_s"] = _floor(subject, inputs, request)
+        with _shared(request, device):
+            facts["floor_s"] = _floor(subject, inputs, request)
     if request.target == "cuda":
         facts["peak_bytes"] = torch.cuda.max_memory_allocated()
-    return True
 
 
 def _floor(subject: Subject, inputs: list[Any], request: ProbeRequest) -> float:
@@ -258,3 +309,11 @@ def _floor(subject: Subject, inputs: list[Any], request: ProbeRequest) -> float:
     read = unique_bytes(given)
     written = unique_bytes([*given, *outputs]) - read
     return floor_of(read + looked_up.bytes, written, operations, request.ceilings).seconds
+
+
+STEPS: dict[str, Callable[[ProbeRequest, Subject, list[Any], dict[str, Any], Device], None]] = {
+    "eager": _eager,
+    "values": _values,
+    "compile": _compile,
+    "times": _times,
+}

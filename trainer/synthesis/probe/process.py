@@ -1,0 +1,248 @@
+"""A process for tasks, forked and confined like the sandbox's workers before it sees a task's code.
+
+It reads no files but Python's and those of its own folder, reaches no network and sees no other process. It asks for
+the device through a pipe, and the server takes the lock for it, so that a task can neither keep the device nor touch
+the lock. Whatever a task does, it costs that task only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+from sandbox import scratch
+from sandbox.isolation import privileges, trees
+from sandbox.isolation.confine import Policy, apply
+from sandbox.timing.device_lock import DeviceLock
+from sandbox.workers.fork_server import keep_headers
+from sandbox.workers.settings import WorkerSettings, isolation_policy
+from sandbox.workers.worker import places, watch
+from trainer.synthesis.probe.request import ProbeRequest
+
+ALONE, SHARED, DONE, GO = b"alone\n", b"shared\n", b"done\n", b"go\n"
+MOST_ANSWER = 4 << 20
+"""Bytes of facts."""
+TURN_LIMIT_S = 60.0
+TIME = "time"
+"""The stage of a task that was not done in time."""
+
+
+class TaskProcess:
+    """This end of it. The folder and the confinement are those of the first request: later ones have its target and
+    its limits of memory."""
+
+    def __init__(self, request: ProbeRequest, lock: DeviceLock, closed: int) -> None:
+        self.served = 0
+        self._lock = lock
+        self._held = b""
+        self._folder = scratch.make("probe")
+        self._folder.chmod(0o755)
+        self._uid = privileges.next_uid()
+        privileges.hold(self._uid)
+        settings = _settings(request, self._folder)
+        policy = isolation_policy(settings, self._uid)
+        theirs_life, self._life = os.pipe()
+        self._answers, theirs_answers = os.pipe()
+        theirs_asks, self._asks = os.pipe()
+        self._status, theirs_status = os.pipe()
+        self._outer = os.fork()
+        if self._outer == 0:
+            for descriptor in (self._life, self._answers, self._asks):
+                os.close(descriptor)
+            inner = os.fork()
+            if inner:
+                os.close(theirs_answers)
+                watch(inner, theirs_life, theirs_status)
+            not_its = (0, closed, theirs_life, theirs_status, self._status)
+            _begin(settings, policy, theirs_answers, theirs_asks, not_its)
+        for descriptor in (theirs_life, theirs_answers, theirs_asks, theirs_status):
+            os.close(descriptor)
+
+    def look(self, request: ProbeRequest) -> dict[str, Any]:
+        """The facts of a task. Where they tell of no time or of an end of the process, it cannot be asked again."""
+        self.served += 1
+        try:
+            _write(self._asks, json.dumps(request.to_json()).encode() + b"\n")
+            found = self._facts(request.limit_s)
+        except OSError:
+            found = None
+        return found if found is not None else self._ended()
+
+    def end(self) -> int:
+        """Its exit status, or 128 and the signal. Its watcher ends whatever is left."""
+        if self._outer < 0:
+            return 0
+        os.close(self._life)
+        _, code = os.waitpid(self._outer, 0)
+        self._outer = -1
+        for descriptor in (self._answers, self._asks, self._status):
+            os.close(descriptor)
+        privileges.release(self._uid)
+        trees.remove(self._folder)
+        return os.waitstatus_to_exitcode(code)
+
+    def _ended(self) -> dict[str, Any]:
+        code = self.end()
+        why = f"signal {code - 128}" if code > 128 else f"exit status {code}"
+        return {"failed": f"its process ended with {why}", "stage": "process"}
+
+    def _facts(self, limit_s: float) -> dict[str, Any] | None:
+        """What the process says; None where it ended without a word. It gets no more time than its limit."""
+        deadline = time.monotonic() + limit_s
+        after = 0.0
+        with contextlib.ExitStack() as turn:
+            while True:
+                line = self._line(deadline)
+                if line is None or isinstance(line, dict):
+                    return line
+                if line in (ALONE, SHARED):
+                    waiting = time.monotonic()
+                    turn.enter_context(self._lock.turn() if line == ALONE else self._lock.shared())
+                    waited = time.monotonic() - waiting
+                    left = deadline + waited - time.monotonic()
+                    after = max(left - TURN_LIMIT_S, 0.0)
+                    deadline = time.monotonic() + min(left, TURN_LIMIT_S)
+                    os.write(self._asks, GO)
+                elif line == DONE:
+                    turn.close()
+                    deadline = max(deadline, time.monotonic()) + after
+                    after = 0.0
+                else:
+                    return _read(line)
+
+    def _line(self, deadline: float) -> bytes | dict[str, Any] | None:
+        """The next line; what is wrong where none comes in time; None at the end."""
+        while b"\n" not in self._held:
+            left = max(0.0, deadline - time.monotonic())
+            if not select.select([self._answers], [], [], left)[0]:
+                return {"failed": "not done in time", "stage": TIME}
+            part = os.read(self._answers, 1 << 16)
+            if not part:
+                return None
+            self._held += part
+            if len(self._held) > MOST_ANSWER:
+                return {"failed": "it says too much", "stage": "process"}
+        line, _, self._held = self._held.partition(b"\n")
+        return line + b"\n"
+
+
+def _settings(request: ProbeRequest, folder: Path) -> WorkerSettings:
+    threads = len(os.sched_getaffinity(0)) if request.target == "cpu" else 2
+    hello = {"target": request.target, "native": ""}
+    memory = request.device_bytes if request.target == "cpu" else None
+    settings = WorkerSettings("probe", folder, threads, hello, memory_bytes=memory)
+    settings.scratch.mkdir()
+    settings.inbox.mkdir()
+    return settings
+
+
+def _read(line: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        found = None
+    return found if isinstance(found, dict) else {"failed": "no facts", "stage": "process"}
+
+
+def _write(descriptor: int, text: bytes) -> None:
+    while text:
+        text = text[os.write(descriptor, text) :]
+
+
+def _begin(
+    settings: WorkerSettings, policy: Policy, answers: int, asks: int, closed: tuple[int, ...]
+) -> NoReturn:
+    """Become the process: confined for good, then look at tasks."""
+    try:
+        with contextlib.suppress(PermissionError):
+            os.setpgid(0, 0)
+        for descriptor in closed:
+            os.close(descriptor)
+        null = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (0, 1, 2):
+            os.dup2(null, descriptor)
+        os.chdir(settings.scratch)
+        os.environ.update(places(settings.scratch))
+        tempfile.tempdir = None
+        sys.dont_write_bytecode, sys.pycache_prefix = True, None
+        keep_headers()
+        apply(policy)
+        _serve(settings, answers, asks)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+
+def _serve(settings: WorkerSettings, answers: int, asks: int) -> None:
+    import torch
+
+    from trainer.synthesis.probe.work import probe, tidy
+
+    torch.set_num_threads(settings.threads)
+    with os.fdopen(asks, "rb") as lines:
+        device = Turns(answers, lines)
+        for number, line in enumerate(lines):
+            request = ProbeRequest.from_json(json.loads(line))
+            folder = settings.scratch / f"task{number}"
+            folder.mkdir()
+            facts = probe(request, folder, device)
+            tidy(request.target)
+            shutil.rmtree(folder, ignore_errors=True)
+            _write(answers, json.dumps(facts).encode() + b"\n")
+
+
+class Turns:
+    """The device, asked for through pipes: ``alone`` to time something, ``shared`` for other work on it."""
+
+    def __init__(self, answers: int, lines: Any) -> None:
+        self._answers, self._lines = answers, lines
+        self._kind: bytes | None = None
+
+    def alone(self) -> contextlib.AbstractContextManager[None]:
+        """Within it nothing else runs on the device. Not within another turn."""
+        return self._turn(ALONE)
+
+    def shared(self) -> contextlib.AbstractContextManager[None]:
+        """Within it nothing is timed on the device. Not within another turn."""
+        return self._turn(SHARED)
+
+    @contextlib.contextmanager
+    def _turn(self, kind: bytes) -> Iterator[None]:
+        self._take(kind)
+        try:
+            yield
+        finally:
+            self._give()
+
+    @contextlib.contextmanager
+    def released(self) -> Iterator[None]:
+        """Within it others have the device, as while a compiler works; then the turn goes on."""
+        kind = self._kind
+        if kind is None:
+            yield
+            return
+        self._give()
+        try:
+            yield
+        finally:
+            self._take(kind)
+
+    def _take(self, kind: bytes) -> None:
+        _write(self._answers, kind)
+        self._lines.readline()
+        self._kind = kind
+
+    def _give(self) -> None:
+        self._kind = None
+        _write(self._answers, DONE)
