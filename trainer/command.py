@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ from trainer.synthesis.machine import Machine, NoDevice
 FEWER, USAGE, INTERRUPTED = 1, 2, 130
 SAMPLE = 200
 """Tasks that a dry run composes, at most."""
-SECONDS_PER_TASK = {"cuda": 45.0, "cpu": 40.0}
+SECONDS_PER_TASK = {"cuda": 15.0, "cpu": 8.0}
 """Of one job, for each task kept: what a dry run reckons with."""
 
 
@@ -55,6 +56,9 @@ def parser() -> argparse.ArgumentParser:
         "--limit-s", type=float, default=180.0, metavar="T", help="seconds for one task"
     )
     common.add_argument(
+        "--time-limit", type=float, default=math.inf, metavar="S", help="end after so many seconds"
+    )
+    common.add_argument(
         "--exclude",
         type=Path,
         action="append",
@@ -65,6 +69,9 @@ def parser() -> argparse.ArgumentParser:
     synth = commands.add_parser("synth", parents=[common], help="make a set of tasks")
     synth.add_argument("--count", type=_whole, required=True, metavar="N", help="tasks wanted")
     synth.add_argument("--seed", type=int, default=0, metavar="S")
+    synth.add_argument(
+        "--part", type=_part, default=(1, 1), metavar="K/N", help="one of N pieces of the set"
+    )
     synth.add_argument("--dry-run", action="store_true", help="say what it would make")
     synth.add_argument("--composer", choices=("rules", "openai"), default="rules")
     synth.add_argument("--model", default="", help="of the composer openai")
@@ -76,6 +83,11 @@ def parser() -> argparse.ArgumentParser:
         "file", type=Path, metavar="FILE", help="Parquet with ops, data_source, code"
     )
     check.add_argument("--first", type=_whole, metavar="N", help="so many rows only")
+    merge = commands.add_parser("merge", help="make one set out of its pieces")
+    merge.add_argument("pieces", type=Path, nargs="+", metavar="DIR", help="the pieces' folders")
+    merge.add_argument("--count", type=_whole, required=True, metavar="N", help="tasks wanted")
+    merge.add_argument("--out", type=Path, required=True, metavar="FILE", help="a Parquet file")
+    merge.add_argument("--exclude", type=Path, action="append", default=[], metavar="DIR")
     return top
 
 
@@ -84,6 +96,13 @@ def _whole(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
     return value
+
+
+def _part(text: str) -> tuple[int, int]:
+    number, _, of = text.partition("/")
+    if not (number.isdigit() and of.isdigit() and 1 <= int(number) <= int(of)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not like 2/8")
+    return int(number), int(of)
 
 
 def _synth(args: argparse.Namespace) -> int:
@@ -106,13 +125,15 @@ def _synth(args: argparse.Namespace) -> int:
         wishes,
         _programs(args),
         run.short_name(args.device, machine),
+        args.part,
+        args.time_limit,
     )
-    with _progress(args.count) as shown:
+    with _progress(settings.share) as shown:
         found = run.run(settings, composer, machine, lambda t: shown(len(t.kept), t.looked_at))
     if isinstance(found, OtherRun):
         raise CommandError(found.reason)
-    _say(found.report(), settings.file)
-    return 0 if len(found.kept) >= args.count else FEWER
+    _say(found.report(), settings.file if args.part[1] == 1 else settings.out)
+    return 0 if len(found.kept) >= settings.share else FEWER
 
 
 def _check_set(args: argparse.Namespace) -> int:
@@ -134,6 +155,7 @@ def _check_set(args: argparse.Namespace) -> int:
         Wishes.of(args.device),
         _programs(args),
         run.short_name(args.device, machine),
+        seconds=args.time_limit,
     )
     with _progress(len(rows)) as shown:
         found = check_set.check(settings, rows, machine, lambda t: shown(t.looked_at, t.looked_at))
@@ -143,17 +165,33 @@ def _check_set(args: argparse.Namespace) -> int:
     return 0
 
 
+def _merge(args: argparse.Namespace) -> int:
+    from trainer.synthesis import merge
+
+    found = merge.merge(args.pieces, args.count, _programs(args))
+    if isinstance(found, merge.NotMerged):
+        raise CommandError(found.reason)
+    if not found.rows:
+        raise CommandError(f"no task: {found.lacking}")
+    merge.write(found, args.out)
+    _say(found.report, args.out)
+    if found.lacking:
+        print(f"{args.count - len(found.rows)} tasks are lacking: {found.lacking}")
+    return FEWER if found.lacking else 0
+
+
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "synth": _synth,
     "check-set": _check_set,
+    "merge": _merge,
 }
 
 
 def _composer(args: argparse.Namespace, wishes: Wishes) -> Composer:
     if args.composer == "rules":
-        from trainer.synthesis.compose.rules import RuleComposer
+        from trainer.synthesis.compose.sized import SizedComposer
 
-        return RuleComposer(wishes)
+        return SizedComposer(wishes)
     from trainer.synthesis.compose.chat import ChatComposer, policy_of
 
     policy = policy_of(args.model, args.base_url)
@@ -236,6 +274,7 @@ def _say(report: dict[str, Any], file: Path) -> None:
     print(f"{report['kept']} of {report['looked_at']} tasks are in {file}")
     for name, count in report["dropped"].items():
         print(f"  {count:6d} dropped: {name}")
+    print(f"{report['cpu_s_a_task']} seconds of processors for each task")
 
 
 if __name__ == "__main__":

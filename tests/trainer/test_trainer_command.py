@@ -59,7 +59,8 @@ def test_an_interruption_keeps_what_is_done(
     with pytest.raises(KeyboardInterrupt):
         run.run(settings, RuleComposer(settings.wishes), MACHINE, tell)
     lines = (tmp_path / "journal.jsonl").read_text().splitlines()
-    assert [json.loads(line)["seed"] for line in lines[1:]] == [0, 1, 2]
+    seeds = [json.loads(line)["seed"] for line in lines[1:]]
+    assert seeds[:3] == [0, 1, 2]  # and what was under way
 
 
 def test_a_task_that_our_own_code_fails_on_costs_that_task_only(

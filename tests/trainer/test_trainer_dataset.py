@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from trainer import command
 from trainer.synthesis import run
 from trainer.synthesis.compose.rules import RuleComposer
 from trainer.synthesis.compose.task import Composed, Wishes
 from trainer.synthesis.dataset import journal
 from trainer.synthesis.dataset.rows import row_of, split_of
 from trainer.synthesis.machine import Machine
+from trainer.synthesis.merge import Merged, NotMerged, merge
 
 NAMES = {"device": "cpu", "device_name": "some", "torch": "2", "transformers": "5"}
 MACHINE = Machine(NAMES, {"float32": {}}, 1 << 33, 2)
@@ -80,6 +83,75 @@ def test_a_run_that_goes_on_repeats_nothing_and_gives_the_same_set(
     assert file.metadata.row_group(0).column(0).has_offset_index
     card = (tmp_path / "a" / "README.md").read_text()
     assert card.startswith("---\nlicense: apache-2.0\n") and "stochastic" in card
+
+
+def test_the_pieces_of_a_set_make_the_set_that_one_run_makes(
+    tmp_path: Path, looked_at: list[int]
+) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    composer = RuleComposer(Wishes.of("cpu"))
+    made(tmp_path / "whole", 30)
+    seen = []
+    for number in (1, 2, 3):
+        looked_at.clear()
+        part = replace(settings(tmp_path / str(number), 30), part=(number, 3))
+        assert isinstance(run.run(part, composer, MACHINE, lambda tally: None), run.Tally)
+        assert {seed % 3 for seed in looked_at} == {number - 1}
+        seen.append(sorted(p.name for p in (tmp_path / str(number)).iterdir()))
+    assert seen == [["journal.jsonl", "report.json"]] * 3
+    folders = [tmp_path / name for name in ("3", "1", "2")]
+    words = ["merge", *map(str, folders), "--count", "30", "--out", str(tmp_path / "m.parquet")]
+    assert command.main(words) == 0
+    rows = [
+        parquet.read_table(tmp_path / name).to_pylist()
+        for name in ("m.parquet", "whole/ops-cpu.parquet")
+    ]
+    assert rows[0] == rows[1] and len(rows[0]) == 30
+    assert (tmp_path / "README.md").exists() and (tmp_path / "report.json").exists()
+
+
+def test_pieces_that_end_early_or_do_not_belong_together_are_said(
+    tmp_path: Path, looked_at: list[int]
+) -> None:
+    composer = RuleComposer(Wishes.of("cpu"))
+    for number in (1, 2):
+        part = replace(settings(tmp_path / str(number), 20), part=(number, 2))
+        run.run(part, composer, MACHINE, lambda tally: None)
+    text = (tmp_path / "2" / "journal.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "2" / "journal.jsonl").write_text("".join(text[:4]) + '{"cut')
+    found = merge([tmp_path / "1", tmp_path / "2"], 20, ())
+    assert isinstance(found, Merged) and 0 < len(found.rows) < 20
+    assert "piece 2/2 has to go on at seed number" in found.lacking
+    alone = merge([tmp_path / "1"], 20, ())
+    assert isinstance(alone, Merged) and alone.lacking == "piece 2/2 is not there"
+    twice = merge([tmp_path / "1", tmp_path / "1"], 20, ())
+    assert isinstance(twice, NotMerged) and "the same piece" in twice.reason
+    text[0] = text[0].replace('"torch": "2"', '"torch": "3"')
+    (tmp_path / "2" / "journal.jsonl").write_text("".join(text))
+    other = merge([tmp_path / "1", tmp_path / "2"], 20, ())
+    assert isinstance(other, NotMerged) and "torch" in other.reason
+
+
+def test_a_run_ends_when_its_time_is_over_and_remembers_nothing_that_it_broke_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import threading
+
+    over = threading.Event()
+
+    def decided(seed: int, *_: Any) -> dict[str, Any]:
+        if seed == 2:
+            over.wait(60)  # until the run has ended
+        return {"seed": seed, "status": "dropped", "filter": "does not run", "reason": "no"}
+
+    monkeypatch.setattr(run, "decided", decided)
+    limited = replace(settings(tmp_path, 5), seconds=1.0)
+    found = run.run(limited, RuleComposer(Wishes.of("cpu")), MACHINE, lambda tally: None)
+    over.set()
+    assert isinstance(found, run.Tally) and found.looked_at == 2
+    kept = [json.loads(line) for line in (tmp_path / "journal.jsonl").read_text().splitlines()[1:]]
+    seeds = {entry["seed"] for entry in kept}
+    assert {0, 1, 3} <= seeds and 2 not in seeds
 
 
 def test_a_line_that_a_kill_cut_off_is_removed(tmp_path: Path) -> None:

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from trainer.synthesis.compose.rules import RuleComposer
+from trainer.synthesis.compose.sized import aim_of, next_rung
 from trainer.synthesis.compose.task import Composed, Wishes
 from trainer.synthesis.filters.decide import Claim, unused_operators, why_dropped
 from trainer.synthesis.filters.duplicates import Known
+from trainer.synthesis.filters.quotas import LEAST, Quotas
 from trainer.synthesis.filters.similarity import most_alike, programs_in, similarity, tokens_of
 from trainer.synthesis.machine import Machine
-from trainer.synthesis.one_task import PASSED, Limits, aim_of, decided, next_rung
+from trainer.synthesis.one_task import PASSED, Limits, decided
 from trainer.synthesis.probe.request import ProbeRequest
 
 CLAIM = Claim(("nn.Linear", "torch.relu"), "float32")
@@ -57,6 +59,30 @@ def test_a_good_task_passes() -> None:
 def test_a_bad_task_is_dropped_by_the_filter_for_it(name: str) -> None:
     found = why_dropped(CLAIM, {**GOOD, **BAD[name]})
     assert found is not None and found.filter == name and found.reason
+
+
+def test_filters_are_asked_as_soon_as_their_facts_are_there() -> None:
+    early = {"in_window": True, "quick_s": 1.0, "outputs": {"finite": False}}
+    found = why_dropped(CLAIM, early, whole=False)
+    assert found is not None and found.filter == "not finite"
+    assert why_dropped(CLAIM, {**early, "outputs": GOOD["outputs"]}, whole=False) is None
+    with pytest.raises(KeyError):
+        why_dropped(CLAIM, {**early, "outputs": GOOD["outputs"]})
+
+
+def test_no_family_and_no_number_of_operators_grows_beyond_its_share() -> None:
+    quotas = Quotas(400)
+    for _ in range(40):
+        assert quotas.why_dropped(["a", "b"], ["x", "y", "z"]) is None
+        quotas.take(["a", "b"], ["x", "y", "z"])
+    found = quotas.why_dropped(["b", "c"], ["x"])
+    assert found is not None and "b" in found.reason
+    for number in range(160):
+        assert quotas.why_dropped([str(number)], ["x", "y"]) is None
+        quotas.take([str(number)], ["x", "y"])
+    assert quotas.why_dropped(["c"], ["x", "y"]) is not None
+    assert quotas.why_dropped(["c"], ["x"]) is None
+    assert Quotas(1).why_dropped(["a"], ["x"]) is None and LEAST > 1
 
 
 def test_a_weight_that_a_law_cancels_is_not_asked_for() -> None:
@@ -112,6 +138,7 @@ def test_a_task_that_is_too_fast_is_made_larger_until_it_is_not() -> None:
 def test_sizes_go_towards_the_aim() -> None:
     window = (1e-3, 0.1)
     assert window[0] < aim_of(3, window) < window[1]
+    assert aim_of(3, window) != aim_of(4, window)
     assert next_rung(0, 1e-3, 8e-3) == 3
     assert next_rung(2, 8e-3, 1e-3) == -1
     assert next_rung(0, 1.0e-3, 1.1e-3) == 1

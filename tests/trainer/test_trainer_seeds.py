@@ -7,8 +7,10 @@ import collections
 
 import pytest
 
+from trainer.synthesis.compose.expected import expected_s
 from trainer.synthesis.compose.rules import RuleComposer, seeds_by_family
-from trainer.synthesis.compose.task import Composed, NotComposed, Wishes
+from trainer.synthesis.compose.sized import SizedComposer
+from trainer.synthesis.compose.task import Composed, NotComposed, Wishes, window_of
 from trainer.synthesis.seeds.seed import KINDS
 from trainer.synthesis.seeds.torch_seeds import parse, resolve, split_name, torch_seeds
 from trainer.synthesis.seeds.transformers_seeds import OPTIONS, layer_seeds
@@ -47,6 +49,42 @@ def test_the_same_seed_number_gives_the_same_task(tasks: list[Composed]) -> None
     again = RuleComposer(Wishes.of("cuda"))
     for task in tasks[:20]:
         assert again.compose(task.provenance["seed"], 0) == task
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_sizes_are_reckoned_and_not_measured(device: str) -> None:
+    wishes = Wishes.of(device)
+    composers = SizedComposer(wishes), SizedComposer(wishes)
+    inside = 0
+    for seed in range(40):
+        one, other = (composer.compose(seed, 0) for composer in composers)
+        assert one == other and isinstance(one, Composed)
+        assert RuleComposer(wishes).compose(seed, one.provenance["rung"]) == one
+        found = expected_s(one.code, device, one.dtype, one.training)
+        least, most = window_of(wishes, one.small)
+        inside += found is not None and least <= found <= most
+    assert inside >= 34
+
+
+def test_a_matrix_product_is_reckoned_by_its_arithmetic_and_a_sum_by_its_bytes() -> None:
+    code = """import torch
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return {result}
+def get_inputs():
+    return [torch.randn({size}, {size})]
+def get_init_inputs():
+    return []
+"""
+
+    def seconds(result: str, size: int) -> float:
+        found = expected_s(code.format(result=result, size=size), "cuda", "float32", False)
+        assert found is not None
+        return found
+
+    assert 6 < seconds("x @ x", 16384) / seconds("x @ x", 8192) < 10
+    assert 3 < seconds("x + 1", 16384) / seconds("x + 1", 8192) < 5
+    assert expected_s("no python (", "cuda", "float32", False) is None
 
 
 def test_another_rung_changes_sizes_and_no_operator() -> None:

@@ -15,7 +15,8 @@ from trainer.synthesis.compose.task import Composed, NotComposed
 from trainer.synthesis.dataset import parquet
 from trainer.synthesis.dataset.journal import OtherRun
 from trainer.synthesis.machine import Machine
-from trainer.synthesis.run import Settings, Tally, run
+from trainer.synthesis.run import Settings, run
+from trainer.synthesis.tally import Tally
 
 COLUMNS = ("ops", "data_source", "code")
 
@@ -47,6 +48,7 @@ class RowsComposer:
 
     name = "rows"
     trusted = False
+    scales = False
 
     def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
         self._rows = rows

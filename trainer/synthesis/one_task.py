@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import math
-import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from trainer.synthesis.compose.task import Composed, Composer, NotComposed, Wishes
+from trainer.synthesis.compose.sized import aim_of, next_rung
+from trainer.synthesis.compose.task import Composed, Composer, NotComposed, Wishes, window_of
 from trainer.synthesis.filters.decide import Claim, why_dropped
 from trainer.synthesis.machine import Machine
 from trainer.synthesis.probe.request import ProbeRequest
 
 SCALINGS = 4
 """How often a task's size is changed at most."""
-MOST_RUNGS = 12
-SMALL_S = {"cuda": (5e-6, 1e-3), "cpu": (5e-6, 0.2e-3)}
-"""The window of a task that is marked as bound by launches."""
 PASSED, DROPPED = "passed", "dropped"
 
 
@@ -32,47 +29,32 @@ class Limits:
 Probe = Callable[[ProbeRequest], dict[str, Any]]
 
 
-def window_of(wishes: Wishes, small: bool) -> tuple[float, float]:
-    """Seconds that eager may take."""
-    return SMALL_S[wishes.device] if small else (wishes.least_s, wishes.most_s)
-
-
-def aim_of(seed: int, window: tuple[float, float]) -> float:
-    """The time that a task outside of its window is scaled to: well within it, another one for each seed."""
-    low, high = math.log(window[0] * 1.5), math.log(window[1] / 3)
-    return math.exp(random.Random(f"aim {seed}").uniform(low, high))
-
-
-def next_rung(rung: int, seconds: float, aim: float) -> int:
-    """The size at which a task would take about the time aimed at, if it grew with its size."""
-    step = round(math.log2(aim / max(seconds, 1e-9)))
-    step = step or (1 if aim > seconds else -1)
-    return max(-MOST_RUNGS, min(MOST_RUNGS, rung + step))
-
-
 def decided(
     seed: int, composer: Composer, probe: Probe, wishes: Wishes, machine: Machine, limits: Limits
 ) -> dict[str, Any]:
     """The journal's entry of a seed number."""
     rung = 0
     tried: set[int] = set()
+    spent: Counter[str] = Counter()
     while True:
         task = composer.compose(seed, rung)
         if isinstance(task, NotComposed):
             return dropped(seed, "not composed", task.reason)
         window = window_of(wishes, task.small)
-        facts = probe(request_of(task, wishes, window, machine, limits))
+        facts = probe(request_of(task, wishes, window, machine, limits, composer.trusted))
+        spent.update(facts.pop("cpu_s", {}))
         tried.add(rung)
-        if facts.get("in_window", True) or len(tried) > SCALINGS:
+        if facts.get("in_window", True) or not composer.scales or len(tried) > SCALINGS:
             break
         rung = next_rung(rung, facts["quick_s"], aim_of(seed, window))
         if rung in tried:
             break
     found = why_dropped(Claim(task.ops, task.dtype, task.exempt), facts)
+    cost = {"cpu_s": {name: round(seconds, 3) for name, seconds in spent.items()}}
     if found is not None:
-        return dropped(seed, found.filter, found.reason, task)
+        return {**dropped(seed, found.filter, found.reason, task), **cost}
     kept = {**asdict(task), "id": task.id}
-    return {"seed": seed, "status": PASSED, "task": kept, "facts": facts}
+    return {"seed": seed, "status": PASSED, "task": kept, "facts": facts, **cost}
 
 
 def dropped(seed: int, filter: str, reason: str, task: Composed | None = None) -> dict[str, Any]:
@@ -82,7 +64,12 @@ def dropped(seed: int, filter: str, reason: str, task: Composed | None = None) -
 
 
 def request_of(
-    task: Composed, wishes: Wishes, window: tuple[float, float], machine: Machine, limits: Limits
+    task: Composed,
+    wishes: Wishes,
+    window: tuple[float, float],
+    machine: Machine,
+    limits: Limits,
+    trusted: bool,
 ) -> ProbeRequest:
     """What to ask of a task."""
     return ProbeRequest(
@@ -94,6 +81,9 @@ def request_of(
         memory_bytes=wishes.memory_bytes,
         device_bytes=limits.device_bytes,
         limit_s=limits.seconds,
+        ops=task.ops,
+        dtype=task.dtype,
         exempt=task.exempt,
         ceilings=dict(machine.ceilings_for(task.dtype)),
+        alone=not trusted,
     )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
-from collections import Counter
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,24 +19,31 @@ from cuda_agent_backend.json_values import plain, write_json
 from trainer.synthesis.compose.task import Composer, Wishes
 from trainer.synthesis.dataset import card, journal, parquet
 from trainer.synthesis.dataset.rows import row_of
-from trainer.synthesis.filters.duplicates import Known
 from trainer.synthesis.filters.similarity import Program
 from trainer.synthesis.machine import Machine
-from trainer.synthesis.one_task import PASSED, Limits, decided, dropped
+from trainer.synthesis.one_task import Limits, decided, dropped
 from trainer.synthesis.probe.client import Prober, lock_of
+from trainer.synthesis.tally import Tally
 
 log = logging.getLogger(__name__)
 
 SEEDS_PER_TASK, MORE_SEEDS = 30, 200
 """A run gives up after so many seed numbers for each task wanted, and so many more."""
-CORES_PER_JOB, BYTES_PER_JOB = 1.0, 5 << 30
+CORES_PER_JOB = 1.0
+DEVICE_BYTES = {"cuda": 9 << 29, "cpu": 8 << 30}
+"""What a task's process may take of the GPU's or the machine's memory: the same on all machines, so that which tasks
+run does not depend on how many run side by side."""
+BYTES_PER_JOB = {"cuda": 5 << 30, "cpu": 8 << 30}
+SPARE = 1.08
+"""A piece makes so many times its share of the tasks: some are like those of other pieces."""
 
 
 @dataclass(frozen=True)
 class Settings:
     """What to make. first: the first seed number is this times a million, so that sets of other seeds are others.
 
-    name: of the device, in the file's name (see `short_name`).
+    name: of the device, in the file's name (see `short_name`). part: which piece, from 1, and of how many; a piece
+    looks at every so-manieth seed number. seconds: after these it ends and keeps what is done.
     """
 
     out: Path
@@ -45,28 +54,24 @@ class Settings:
     wishes: Wishes
     programs: tuple[Program, ...] = ()
     name: str = ""
+    part: tuple[int, int] = (1, 1)
+    seconds: float = math.inf
 
     @property
     def file(self) -> Path:
         """Where the rows go."""
         return self.out / f"ops-{self.name or self.wishes.device}.parquet"
 
+    @property
+    def share(self) -> int:
+        """Tasks that this piece makes."""
+        pieces = self.part[1]
+        return self.count if pieces == 1 else math.ceil(SPARE * self.count / pieces) + 4
 
-@dataclass
-class Tally:
-    """How a run stands. kept: entries in the set. dropped: by filter."""
-
-    kept: list[dict[str, Any]]
-    dropped: Counter[str]
-    looked_at: int = 0
-
-    def report(self) -> dict[str, Any]:
-        """As JSON values."""
-        return {
-            "looked_at": self.looked_at,
-            "kept": len(self.kept),
-            "dropped": dict(self.dropped.most_common()),
-        }
+    @property
+    def start(self) -> int:
+        """Its first seed number."""
+        return self.first * 1_000_000 + self.part[0] - 1
 
 
 def short_name(device: str, machine: Machine) -> str:
@@ -79,9 +84,8 @@ def jobs_of(device: str, machine: Machine) -> int:
     """Tasks side by side. On cpu compilers disturb what is timed, so there is one."""
     if device == "cpu":
         return 1
-    return max(
-        1, min(int(machine.cores / CORES_PER_JOB), machine.memory_bytes // BYTES_PER_JOB, 32)
-    )
+    by_memory = machine.memory_bytes // BYTES_PER_JOB[device]
+    return max(1, min(int(machine.cores / CORES_PER_JOB), by_memory, 32))
 
 
 def run(
@@ -91,53 +95,76 @@ def run(
     tell: Callable[[Tally], None],
     last: int | None = None,
 ) -> Tally | journal.OtherRun:
-    """Make the set. What was decided before is not repeated. An interruption keeps what is done, and goes on upwards.
+    """Make the set, or its piece. What was decided before is not repeated. An interruption keeps what is done.
 
     tell: is told how it stands after each task. last: the seed number to end before. May raise OSError where the
     journal cannot be written.
     """
-    kept = journal.Journal(settings.out / journal.NAME, _identity(settings, composer, machine))
+    kept = journal.Journal(settings.out / journal.NAME, identity(settings, composer, machine))
     other = kept.open()
     if other is not None:
         return other
-    tally, known = Tally([], Counter()), Known(settings.programs)
-    limits = Limits(settings.limit_s, int(0.9 * machine.memory_bytes / settings.jobs))
+    tally = Tally.of(settings.share, settings.programs)
+    limits = Limits(settings.limit_s, DEVICE_BYTES[settings.wishes.device])
+    work = Work(settings, composer, machine, limits, kept)
     try:
         with _probers(settings) as probers:
-
-            def work(seed: int) -> dict[str, Any]:
-                if seed in kept.entries:
-                    return kept.entries[seed]
-                prober = probers.get()
-                try:
-                    return decided(seed, composer, prober.probe, settings.wishes, machine, limits)
-                except (
-                    Exception
-                ) as error:  # a bug of ours with one task, which is not to end hours of work
-                    log.exception("seed %d", seed)
-                    return dropped(seed, "error of ours", f"{type(error).__name__}: {error}")
-                finally:
-                    probers.put(prober)
-
-            for entry in _in_order(settings, work, last):
-                if entry["seed"] not in kept.entries:
-                    kept.add(plain(entry))
-                _take(entry, tally, known)
-                tell(tally)
-                if len(tally.kept) >= settings.count:
-                    break
+            try:
+                for entry in _in_order(settings, lambda seed: work.entry(seed, probers), last):
+                    tally.take(entry)
+                    tell(tally)
+                    if len(tally.kept) >= settings.share:
+                        break
+            finally:
+                work.stopped.set()
     finally:
         write_set(settings, tally, machine)
     return tally
 
 
-def _identity(settings: Settings, composer: Composer, machine: Machine) -> dict[str, Any]:
+@dataclass
+class Work:
+    """Decides seed numbers, in threads, and keeps what was decided at once: a run may be killed at any time."""
+
+    settings: Settings
+    composer: Composer
+    machine: Machine
+    limits: Limits
+    kept: journal.Journal
+
+    def __post_init__(self) -> None:
+        self.stopped = threading.Event()
+        self._writing = threading.Lock()
+
+    def entry(self, seed: int, probers: SimpleQueue[Prober]) -> dict[str, Any]:
+        """The entry of a seed number, from the journal where it is there. May raise OSError."""
+        if seed in self.kept.entries:
+            return self.kept.entries[seed]
+        prober = probers.get()
+        try:
+            found = decided(
+                seed, self.composer, prober.probe, self.settings.wishes, self.machine, self.limits
+            )
+        except Exception as error:  # a bug of ours with one task, which is not to end hours of work
+            log.exception("seed %d", seed)
+            found = dropped(seed, "error of ours", f"{type(error).__name__}: {error}")
+        finally:
+            probers.put(prober)
+        with self._writing:
+            # What fails after the end fails because its process was ended, and is asked again next time.
+            if not self.stopped.is_set():
+                self.kept.add(plain(found))
+        return found
+
+
+def identity(settings: Settings, composer: Composer, machine: Machine) -> dict[str, Any]:
     """What a run that goes on must have in common with what was done before; a larger count goes on."""
     return {
         "seed": settings.first,
         "composer": composer.name,
         **machine.names,
         "window": [settings.wishes.least_s, settings.wishes.most_s],
+        "part": list(settings.part),
     }
 
 
@@ -151,52 +178,49 @@ def _probers(settings: Settings) -> Iterator[SimpleQueue[Prober]]:
     try:
         yield free
     finally:
-        for prober in every:
-            prober.stop()
+        with ThreadPoolExecutor(max_workers=settings.jobs) as threads:
+            list(threads.map(Prober.stop, every))
 
 
 def _in_order(
     settings: Settings, work: Callable[[int], dict[str, Any]], last: int | None
 ) -> Iterator[dict[str, Any]]:
-    """Entries in the order of their seed numbers, with some more under way than are asked for."""
-    first = settings.first * 1_000_000
-    last = last if last is not None else first + SEEDS_PER_TASK * settings.count + MORE_SEEDS
+    """Entries in the order of their seed numbers, with some more under way than are asked for. Ends when the time is
+    over."""
+    ends = time.monotonic() + settings.seconds
+    following, step = settings.start, settings.part[1]
+    if last is None:
+        last = following + step * (SEEDS_PER_TASK * settings.count + MORE_SEEDS)
     threads = ThreadPoolExecutor(max_workers=settings.jobs)
     waiting: list[Future[dict[str, Any]]] = []
-    following = first
     try:
         while following < last or waiting:
             while following < last and len(waiting) < 4 * settings.jobs:
                 waiting.append(threads.submit(work, following))
-                following += 1
-            yield waiting.pop(0).result()
+                following += step
+            left = None if math.isinf(ends) else max(0.0, ends - time.monotonic())
+            try:
+                yield waiting[0].result(timeout=left)
+            except TimeoutError:
+                return
+            waiting.pop(0)
     finally:
         threads.shutdown(wait=False, cancel_futures=True)
 
 
-def _take(entry: Mapping[str, Any], tally: Tally, known: Known) -> None:
-    tally.looked_at += 1
-    if entry["status"] != PASSED:
-        tally.dropped[entry["filter"]] += 1
-        return
-    task = entry["task"]
-    found = known.why_dropped(task["id"], task["code"], entry["facts"], task["training"])
-    if found is not None:
-        tally.dropped[found.filter] += 1
-    else:
-        tally.kept.append(dict(entry))
-
-
 def write_set(settings: Settings, tally: Tally, machine: Machine) -> None:
-    """The rows, the card and the report of what there is now."""
-    rows = [row_of(entry, machine.names) for entry in tally.kept]
-    if not rows:
+    """The rows, the card and the report of what there is now; of a piece the report alone (see `merge`)."""
+    if settings.part[1] > 1:
+        write_json(settings.out / "report.json", tally.report())
         return
-    write_rows(rows, tally.report(), settings.file)
+    rows = [row_of(entry, machine.names) for entry in tally.kept]
+    if rows:
+        write_rows(rows, tally.report(), settings.file)
 
 
 def write_rows(rows: Sequence[Mapping[str, Any]], report: Mapping[str, Any], file: Path) -> None:
     """The file, its card, its plots and the report beside it."""
+    file.parent.mkdir(parents=True, exist_ok=True)
     parquet.write(rows, file)
     plots = card.plot(rows, file.parent)
     text = card.card(rows, report["dropped"], file.name, plots)

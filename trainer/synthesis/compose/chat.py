@@ -49,6 +49,7 @@ class ChatComposer:
 
     name = "openai"
     trusted = False
+    scales = True
 
     def __init__(self, policy: Chat, wishes: Wishes) -> None:
         self._policy, self._wishes = policy, wishes

@@ -54,6 +54,7 @@ class RuleComposer:
 
     name = "rules"
     trusted = True
+    scales = True
 
     def __init__(self, wishes: Wishes) -> None:
         self._wishes = wishes

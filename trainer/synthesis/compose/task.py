@@ -24,6 +24,15 @@ class Wishes:
         return Wishes(device, 0.2e-3, 50e-3, 1 << 28)
 
 
+SMALL_S = {"cuda": (5e-6, 1e-3), "cpu": (5e-6, 0.2e-3)}
+"""The window of a task that is marked as bound by launches."""
+
+
+def window_of(wishes: Wishes, small: bool) -> tuple[float, float]:
+    """Seconds that eager may take."""
+    return SMALL_S[wishes.device] if small else (wishes.least_s, wishes.most_s)
+
+
 @dataclass(frozen=True)
 class Composed:
     """A task's code and what is said of it.
@@ -68,6 +77,11 @@ class Composer(Protocol):
     @property
     def trusted(self) -> bool:
         """Whether its code is ours: other code runs only where this machine can confine it."""
+        ...
+
+    @property
+    def scales(self) -> bool:
+        """Whether a task that takes too long or too little may be asked for at another rung."""
         ...
 
     def compose(self, seed: int, rung: int) -> Composed | NotComposed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,21 @@ class OtherRun:
         )
 
 
+def lines(content: bytes) -> list[dict[str, Any]]:
+    """The values of a journal's lines; without one that a kill cut off."""
+    return [value for _, value in _whole(content)]
+
+
+def _whole(content: bytes) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    for line in content.splitlines(keepends=True):
+        try:
+            found = json.loads(line) if line.endswith(b"\n") else None
+        except ValueError:
+            found = None
+        if isinstance(found, dict):
+            yield line, found
+
+
 class Journal:
     """Lines by seed number. identity: what must be the same for a run to go on."""
 
@@ -41,21 +56,15 @@ class Journal:
         if not self._path.exists() or not self._path.stat().st_size:
             self._append({"identity": self._identity})
             return None
-        whole = []
-        for line in self._path.read_bytes().splitlines(keepends=True):
-            try:
-                found = json.loads(line) if line.endswith(b"\n") else None
-            except ValueError:
-                found = None
-            if isinstance(found, dict):
-                whole.append((line, found))
+        held = self._path.read_bytes()
+        whole = list(_whole(held))
         first = whole[0][1].get("identity", {}) if whole else {}
         for name, value in self._identity.items():
             if first.get(name) != value:
                 return OtherRun(self._path, name)
         self.entries = {entry["seed"]: entry for _, entry in whole[1:]}
         kept = b"".join(line for line, _ in whole)
-        if len(kept) != self._path.stat().st_size:
+        if kept != held:
             new = self._path.with_suffix(".new")
             new.write_bytes(kept)
             new.replace(self._path)
