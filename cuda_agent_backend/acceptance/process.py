@@ -12,7 +12,6 @@ import functools
 import importlib
 import json
 import os
-import shutil
 import sys
 import tempfile
 import threading
@@ -38,8 +37,6 @@ NEEDED = (
     "cuda_agent_backend.runtime.kernels",
 )
 """Takes long to import."""
-WRITTEN_S = 5.0
-"""A header that nobody has written to for so long is whole."""
 
 Say = Callable[[str], None]
 
@@ -58,7 +55,7 @@ def main() -> int:
     if not line:
         return 0
     request = json.loads(line)
-    use_own_temporary_folder()
+    headers = use_own_temporary_folder()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     emit = functools.partial(_emit, out)
     try:
@@ -68,8 +65,17 @@ def main() -> int:
     if isinstance(found, str):
         emit({"event": "failed", "reason": found})
     else:
+        _leave_headers(headers)
         emit({"event": "result", **found.to_json()})
     return 0
+
+
+def _leave_headers(shared: Path) -> None:
+    """Let the user's Inductor, which compiles the graph next, find a header that this process had to make."""
+    from sandbox.workers.inductor_store import leave_headers, own_headers
+
+    with contextlib.suppress(OSError):
+        leave_headers(own_headers(), shared)
 
 
 def _end_with_parent() -> None:
@@ -82,32 +88,26 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def use_own_temporary_folder() -> None:
+def use_own_temporary_folder() -> Path:
     """Let compilers, which may be killed over their work, leave nothing but in a folder of this process's own.
 
-    Inductor's cache, which by default is among the temporary files, stays where it is.
+    Inductor's cache, which by default is among the temporary files, stays where it is. Returns where its headers are
+    for this user, which are copied.
     """
     from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
     from sandbox import scratch
-    from sandbox.workers.inductor_store import PRECOMPILED
+    from sandbox.workers.fork_server import keep_headers
+    from sandbox.workers.inductor_store import copy_headers, own_headers
 
     shared = Path(default_cache_dir())
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(shared))
+    headers = own_headers()
     with contextlib.suppress(OSError):
         tempfile.tempdir = os.environ["TMPDIR"] = str(scratch.make("compiling"))
-        _take_headers(shared / PRECOMPILED, Path(default_cache_dir()) / PRECOMPILED)
-
-
-def _take_headers(shared: Path, own: Path) -> None:
-    """Copy the headers that Inductor has compiled for this user before: each takes it seconds."""
-    for made in shared.rglob("*.gch"):
-        header = made.with_suffix("")
-        if header.is_file() and time.time() - made.stat().st_mtime > WRITTEN_S:
-            place = own / made.parent.relative_to(shared)
-            place.mkdir(parents=True, exist_ok=True)
-            for file in (header, made):
-                shutil.copy2(file, place / file.name)
+        keep_headers()
+        copy_headers(headers, own_headers())
+    return headers
 
 
 def _emit(out: Any, value: Mapping[str, Any]) -> None:

@@ -20,7 +20,6 @@ from sandbox.plan.candidate import Candidate
 from sandbox.plan.plan import MAX_INPUTS, MAX_OUTPUTS
 from sandbox.task.specs import TensorSpec
 from sandbox.task.task import Task, TaskError
-from sandbox.workers import inductor_store
 from sandbox.workers.supervisor import WorkerProcess
 
 if TYPE_CHECKING:
@@ -87,8 +86,6 @@ class Sessions:
         What goes wrong here comes up again where the baseline is needed.
         """
         session.prepare(self.roles.baseline, INDUCTOR, session.task, "inductor")
-        if self.target == "cpu":
-            inductor_store.keep(self.settings.native, self.roles.baseline.settings.scratch)
 
     def load(self, worker: WorkerProcess, trial: Trial) -> Session | Failure:
         """Compile the candidate, unless that is done, and load it into a worker."""

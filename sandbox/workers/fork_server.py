@@ -7,7 +7,8 @@ This process sees no candidate, no input and no expected value; it holds what im
 that all its workers have the same memory layout, which a candidate could learn in one and a later one use; what
 confines them does not rest on it.
 
-A request is a worker's policy with four descriptors (`DESCRIPTORS`). The server ends when the socket does.
+A request is a worker's folder, a cache of Inductor's or nothing, and the worker's policy, a line each, with four
+descriptors (`DESCRIPTORS`). The server ends when the socket does.
 """
 
 from __future__ import annotations
@@ -20,10 +21,13 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from sandbox.isolation import trees
+from sandbox.workers.inductor_store import CACHE
 from sandbox.workers.worker import BYTECODE, begin, places
 
 DESCRIPTORS = ("control", "life", "status", "log")
@@ -63,16 +67,62 @@ def main() -> None:
             return
         if len(fds) != len(DESCRIPTORS):
             return
+        folder, cache, policy = content.decode().split("\n", 2)
+        if cache:
+            check_instructions(cache)
         if os.fork() == 0:
             requests.close()
-            start(content.decode(), fds, warm)
+            start(folder, policy, fds, warm)
         for fd in fds:
             os.close(fd)
 
 
-def start(request: str, fds: Sequence[int], warm: bool) -> NoReturn:
+def check_instructions(cache: str) -> None:
+    """Have torch find out which vector instructions processor and compiler know, which takes it some seconds: the
+    workers that are forked from now on know it, and so does who else uses this cache of Inductor's. Done once.
+
+    It compiles in a folder of its own: the one for temporary files is a worker's.
+    """
+    from torch._inductor.cpu_vec_isa import valid_vec_isa_list
+
+    if valid_vec_isa_list.cache_info().currsize:
+        return
+    try:
+        with _compiling(cache):
+            valid_vec_isa_list()
+    except Exception:
+        traceback.print_exc()  # each worker finds it out for itself
+
+
+@contextlib.contextmanager
+def _compiling(cache: str) -> Iterator[None]:
+    """For programs that this process starts and waits for, which keep nothing but what goes into the cache."""
+    own = tempfile.mkdtemp(prefix="compiling-", dir=Path.cwd())
+    there = {CACHE: cache, "TMPDIR": own, "TMP": own}
+    before = {name: os.environ.get(name) for name in there}
+    os.environ.update(there)
+    tempfile.tempdir = None
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else every program seems to have done well
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        _reap()
+        for name, value in before.items():
+            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+        tempfile.tempdir = None
+        trees.remove(Path(own))
+
+
+def _reap() -> None:
+    """Workers that ended meanwhile."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def start(folder: str, policy: str, fds: Sequence[int], warm: bool) -> NoReturn:
     """Become the worker. warm: go on in this image; otherwise load the program anew."""
-    folder, _, policy = request.partition("\n")
     control, life, status, log = fds
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()

@@ -1,91 +1,145 @@
-"""What Inductor compiles anew in each empty folder, kept for the next worker on cpu: a header and the checks
-of the processor's instructions, together some ten seconds of a core.
+"""What Inductor compiles once and keeps, together some ten seconds of a core: the checks of the processor's
+instructions, and a header.
 
-Only the baseline worker's are kept, which runs no candidate, and only workers are given them. Each gets a copy, since
-what it may write to, a candidate may have written.
+Both are the judge's own: torch makes them in a process that runs nothing but torch, in the cache of the user whom the
+judge works for. A worker for cpu holds what the checks found from its start (see `fork_server`), and gets a copy of the
+header where there is one. What a worker has compiled itself, where a candidate may have been, nobody else is given.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from typing import Any
 
 from sandbox import scratch
-from sandbox.compile.toolchain import Missing, find_cxx
-from sandbox.isolation import trees
 
+CACHE = "TORCHINDUCTOR_CACHE_DIR"
 PRECOMPILED = "precompiled_headers"
 """Inductor's folder of headers, in its folder among the temporary files."""
-HEADERS, CHECKS = "headers", "checks"
-CHECK_MARK = "_chk_kernel"
-"""What the source of a check holds, of whatever instructions."""
-UNUSED_S = 30 * 86400.0
-"""A store that nobody used for so long is removed: its torch or compiler is gone."""
+HEADER = "cpp_cache_precompile_headers"
+"""Inductor's option to make one."""
+WRITTEN_S = 5.0
+"""A header that nobody has written to for so long is whole."""
+PAYS_FROM = 5
+"""Compilations in one process that a header of its own pays for: it takes a core five seconds, and saves each of them
+one."""
+
+
+def own_cache() -> Path:
+    """Where Inductor keeps what it compiles for this process."""
+    return Path(os.environ.get(CACHE) or _default())
+
+
+def own_headers() -> Path:
+    """Where it keeps its precompiled headers."""
+    return _default() / PRECOMPILED
+
+
+def _default() -> Path:
+    return Path(_cache_dir_utils().default_cache_dir())
+
+
+@cache
+def _cache_dir_utils() -> Any:
+    """Torch's module, without the package that it lies in: to import that takes a second, and fails where another
+    thread is at it, as its modules import each other in circles."""
+    import torch
+
+    place = Path(torch.__file__).parent / "_inductor" / "runtime" / "cache_dir_utils.py"
+    spec = spec_from_file_location("cache_dir_utils", place)
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def headers_of(folder: Path) -> Path:
-    """Where Inductor keeps precompiled headers in a worker whose scratch folder this is."""
+    """The same in a worker whose scratch folder this is."""
     return folder / "torchinductor_sandbox" / PRECOMPILED
 
 
-def checks_of(folder: Path) -> Path:
-    """Where it keeps what else it compiles there."""
-    return folder / "inductor"
-
-
-def give(native: str, folder: Path, *, headers: bool) -> None:
-    """Put what is kept into an empty scratch folder. native: see `WorkerSettings.hello`. headers: the header too, which
-    is large. A full disk leaves the worker to compile for itself."""
-    store = _store(native)
-    if store is None or not store.is_dir():
-        return
+def give(folder: Path) -> None:
+    """Copy this user's headers into the empty scratch folder of a worker that is still to be started. A full disk
+    leaves the worker without."""
     with suppress(OSError):
-        os.utime(store)
-        shutil.copytree(store / CHECKS, checks_of(folder), dirs_exist_ok=True)
-        if headers:
-            shutil.copytree(store / HEADERS, headers_of(folder), dirs_exist_ok=True)
+        copy_headers(own_headers(), headers_of(folder))
 
 
-def keep(native: str, folder: Path) -> None:
-    """Keep what the baseline worker has compiled in its scratch folder, once it has compiled a task."""
-    store, made = _store(native), headers_of(folder)
-    if store is None or store.exists() or not any(made.rglob("*.gch")):
+def copy_headers(shared: Path, own: Path) -> None:
+    """Copy the headers that Inductor has compiled before, as far as they are whole. Raises OSError."""
+    for made in shared.rglob("*.gch"):
+        if time.time() - made.stat().st_mtime > WRITTEN_S:
+            _each(made, shared, own, shutil.copy2)
+
+
+def leave_headers(own: Path, shared: Path) -> None:
+    """Give the headers that one process has made for itself to this user's Inductor, each whole from the moment that it
+    is there, and with a time that says so. Raises OSError, also where the folders lie on different disks."""
+    for made in own.rglob("*.gch"):
+        if not (shared / made.relative_to(own)).exists():
+            os.utime(made, (time.time() - 2 * WRITTEN_S,) * 2)
+            _each(made, own, shared, _link)
+
+
+def _each(made: Path, source: Path, target: Path, put: Callable[[Path, Path], Any]) -> None:
+    """What belongs to a compiled header: first its source, without which Inductor does not look for it."""
+    header, place = made.with_suffix(""), target / made.parent.relative_to(source)
+    if header.is_file():
+        place.mkdir(parents=True, exist_ok=True)
+        for file in (header, made):
+            put(file, place / file.name)
+
+
+def _link(file: Path, target: Path) -> None:
+    with suppress(FileExistsError):
+        os.link(file, target)
+
+
+def options(compilations: int) -> dict[str, Any]:
+    """What Inductor is told for the next of so many compilations in this process: to do without a header where it has
+    none and would not need it often. The code that it makes is the same."""
+    from torch._inductor import config
+
+    if (
+        not hasattr(config, HEADER)
+        or compilations >= PAYS_FROM
+        or any(own_headers().rglob("*.gch"))
+    ):
+        return {}
+    return {HEADER: False}
+
+
+SMALLEST = """
+#include <torch/csrc/inductor/cpp_prefix.h>
+extern "C" void kernel(float* out) { at::vec::Vectorized<float>(1.0f).store(out); }
+"""
+
+
+def make_header() -> None:
+    """Have Inductor make the header that most code of this user's needs, unless there is one; it takes seconds.
+
+    Its code makes it for the smallest loop there is, in a folder of this process's own: whoever kills this process
+    leaves no half of one. What goes wrong comes up where a header is needed.
+    """
+    from torch._inductor import codecache
+
+    shared = own_headers()
+    if any(shared.rglob("*.gch")) or not hasattr(codecache, "_HEADER_DIR"):
         return
-    with suppress(OSError), scratch.folder("keeping", store.parent) as name:
-        new = Path(name) / store.name
-        shutil.copytree(made, new / HEADERS, ignore=shutil.ignore_patterns("locks"))
-        for source in checks_of(folder).rglob("*.cpp"):
-            if CHECK_MARK in source.read_text(errors="replace"):
-                _copy_check(source, new / CHECKS)
-        new.rename(store)
-    _forget_unused(Path(native))
-
-
-def _copy_check(source: Path, into: Path) -> None:
-    """The source and the library that was made of it, in a folder of the same name."""
-    target = into / source.parent.name
-    target.mkdir(parents=True, exist_ok=True)
-    for file in source.parent.glob(f"{source.stem}*"):
-        if file.is_file() and file.suffix in (".cpp", ".so"):
-            shutil.copy2(file, target / file.name)
-
-
-def _store(native: str) -> Path | None:
-    import torch
-
-    toolchain = find_cxx()
-    if not native or isinstance(toolchain, Missing):
-        return None
-    told = f"{torch.__version__}\0{toolchain.version}\0{toolchain.path}"
-    return Path(native) / f"inductor-{hashlib.sha256(told.encode()).hexdigest()[:32]}"
-
-
-def _forget_unused(native: Path) -> None:
-    for store in native.glob("inductor-*"):
-        with suppress(OSError):
-            if time.time() - store.stat().st_mtime > UNUSED_S:
-                trees.remove(store)
+    places = codecache._HEADER_DIR, codecache._HEADER_LOCK_DIR
+    with suppress(Exception), scratch.folder("header") as own:
+        codecache._HEADER_DIR = own
+        codecache._HEADER_LOCK_DIR = str(Path(own) / "locks")
+        try:
+            codecache.CppPythonBindingsCodeCache.load_pybinding(["float*"], SMALLEST)
+        finally:
+            codecache._HEADER_DIR, codecache._HEADER_LOCK_DIR = places
+            codecache._precompile_header.cache_clear()  # it remembers the place
+        leave_headers(Path(own), shared)

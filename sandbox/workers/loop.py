@@ -32,7 +32,7 @@ from sandbox.isolation import confine
 from sandbox.isolation.mechanisms import Isolation
 from sandbox.task.specs import TensorSpec
 from sandbox.timing.machine import release_memory
-from sandbox.workers import protocol
+from sandbox.workers import inductor_store, protocol
 from sandbox.workers.shared_memory import Segment
 
 if TYPE_CHECKING:
@@ -93,6 +93,7 @@ class Worker:
         self.sealed = False
         self.target = "cpu"
         self.config: dict[str, Any] = {}
+        self.compilations = 0
         self.sets: dict[int, list[torch.Tensor]] = {}
         self.shared: dict[int, list[torch.Tensor]] = {}
         self.drawn: dict[int, tuple[Any, list[int]]] = {}
@@ -215,7 +216,9 @@ class Worker:
         module = build_graph(Task.from_json(message["task"]))
         slot = message["slot"]
         if message["mode"] == "inductor":
-            self.slots[slot] = compile_inner(module, self.config)
+            own = inductor_store.options(self.compilations)
+            self.compilations += 1
+            self.slots[slot] = compile_inner(module, {**own, **self.config})
             return {}
         self.slots[slot] = lambda inputs: module(*inputs)
         return {}

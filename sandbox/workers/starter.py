@@ -90,22 +90,38 @@ class ForkServer:
         """Of the server; None where none was started."""
         return self._process.pid if self._process else None
 
+    def begin(self, environment: Mapping[str, str]) -> None:
+        """Start the server itself, for workers to come. What goes wrong comes up when one is started."""
+        with self._lock, suppress(OSError):
+            self._running(environment)
+
     def start(
-        self, policy: str, cwd: Path, environment: Mapping[str, str], fds: tuple[int, int, int]
+        self,
+        policy: str,
+        cwd: Path,
+        environment: Mapping[str, str],
+        fds: tuple[int, int, int],
+        cache: str = "",
     ) -> Started:
         """Have a worker started, without waiting for it. fds: its control, life and log.
 
-        environment: counts when the server itself is started; a worker's own folders follow from `cwd`.
+        environment: counts when the server itself is started; a worker's own folders follow from `cwd`. cache: of
+        Inductor's, in which the server finds out first which instructions there are; it takes seconds, once.
         """
         with self._lock:
-            return self._start(policy, cwd, environment, fds)
+            return self._start(policy, cwd, environment, fds, cache)
 
     def _start(
-        self, policy: str, cwd: Path, environment: Mapping[str, str], fds: tuple[int, int, int]
+        self,
+        policy: str,
+        cwd: Path,
+        environment: Mapping[str, str],
+        fds: tuple[int, int, int],
+        cache: str,
     ) -> Started:
         read, write = os.pipe()
         control, life, log = fds
-        request = f"{cwd}\n{policy}".encode()
+        request = f"{cwd}\n{cache}\n{policy}".encode()
         for _ in range(2):  # one that died in silence is started again
             with suppress(OSError):
                 socket.send_fds(self._running(environment), [request], [control, life, write, log])

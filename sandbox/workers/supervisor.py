@@ -91,11 +91,10 @@ class WorkerProcess:
             return
         for folder in (self.settings.scratch, self.settings.inbox):
             folder.mkdir(parents=True, exist_ok=True)
-        if self.settings.hello["target"] == "cpu":
-            baseline = self.settings.role == "baseline"
-            inductor_store.give(
-                self.settings.hello["native"], self.settings.scratch, headers=baseline
-            )
+        cache = ""
+        if self._compiles:
+            cache = str(inductor_store.own_cache())
+            inductor_store.give(self.settings.scratch)
         if self._uid is None:
             self._uid = next_uid(map(str, compilers()))
         policy = isolation_policy(self.settings, self._uid)
@@ -106,7 +105,7 @@ class WorkerProcess:
         with self._log.open("wb") as log:
             fds = (theirs.fileno(), life_read, log.fileno())
             folder, variables = self.settings.scratch, environment(self.settings)
-            self._process = self._server.start(policy.to_json(), folder, variables, fds)
+            self._process = self._server.start(policy.to_json(), folder, variables, fds, cache)
         theirs.close()
         os.close(life_read)
         self._control, self._life = ours, life_write
@@ -115,6 +114,11 @@ class WorkerProcess:
         self.holds = ""
         with suppress(OSError):
             protocol.send_command(ours, {"do": "hello", **self.settings.hello}, self._draw_ticket())
+
+    def start_server(self) -> None:
+        """Start what the worker will be forked from, without waiting: it imports torch."""
+        self.settings.scratch.mkdir(parents=True, exist_ok=True)
+        self._server.begin(environment(self.settings))
 
     def ready(self) -> Trouble | None:
         """Wait until the worker has imported what it needs."""
@@ -323,6 +327,13 @@ class WorkerProcess:
         self._end()
         self.launch()
         return Crashed("run", answer.reason, answer.message)
+
+    @property
+    def _compiles(self) -> bool:
+        """Whether Inductor compiles C++ in it, with torch's own options for that: of others the checks are others."""
+        told = self.settings.hello
+        own = any(name.startswith("cpp.") for name in told["inductor"])
+        return self.settings.role == "baseline" and told["target"] == "cpu" and not own
 
     @property
     def _judged(self) -> bool:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from judge_kit import silu_bias
 from torch._inductor import codecache
 
+from sandbox.scratch import folder
 from sandbox.workers.fork_server import keep_headers
+from sandbox.workers.inductor_store import CACHE, own_headers
+from sandbox.workers.settings import WorkerSettings
+from sandbox.workers.supervisor import WorkerProcess
 
 
 def test_each_worker_keeps_precompiled_headers_in_its_own_folder(
@@ -21,3 +27,56 @@ def test_each_worker_keeps_precompiled_headers_in_its_own_folder(
     keep_headers()
     assert Path(codecache._HEADER_DIR).is_relative_to(tmp_path)
     assert Path(codecache._HEADER_LOCK_DIR).parent == Path(codecache._HEADER_DIR)
+
+
+@pytest.fixture(scope="module")
+def cache() -> Iterator[Path]:
+    """Of Inductor, this process's, empty at first."""
+    with pytest.MonkeyPatch.context() as patch, folder("cache") as name:
+        patch.setenv(CACHE, name)
+        yield Path(name)
+
+
+@pytest.fixture(scope="module")
+def baseline(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
+    hello = {"target": "cpu", "threads": 1, "flags": {}, "inductor": {}, "native": ""}
+    made = WorkerProcess(WorkerSettings("baseline", tmp_path_factory.mktemp("worker"), 1, hello))
+    yield made
+    made.stop()
+
+
+def checks(place: Path) -> list[Path]:
+    """What was compiled to find out which instructions there are."""
+    return sorted(
+        file.with_suffix(".so")
+        for file in place.rglob("*.cpp")
+        if "_chk_kernel" in file.read_text(errors="replace")
+    )
+
+
+def test_instructions_are_checked_once_in_the_cache_of_the_judge_and_in_no_worker(
+    baseline: WorkerProcess, cache: Path
+) -> None:
+    compile_silu = {"do": "prepare", "slot": 1, "mode": "inductor", "task": silu_bias().to_json()}
+    assert baseline.ask("prepare", compile_silu, 300.0) == {}
+    made = {file: file.stat().st_mtime_ns for file in checks(cache)}
+    assert made  # the libraries are there, or `stat` would have raised
+    baseline.renew()
+    assert baseline.ask("prepare", compile_silu, 300.0) == {}
+    assert {file: file.stat().st_mtime_ns for file in checks(cache)} == made
+    own = baseline.settings.scratch
+    assert list(own.rglob("*.cpp")) and not checks(own)
+
+
+def test_a_worker_compiles_its_first_tasks_without_a_header(baseline: WorkerProcess) -> None:
+    compile_silu = {"do": "prepare", "slot": 1, "mode": "inductor", "task": silu_bias().to_json()}
+    assert baseline.ask("prepare", compile_silu, 300.0) == {}
+    known = {made.name for made in own_headers().rglob("*.gch")}
+    assert {made.name for made in baseline.settings.scratch.rglob("*.gch")} <= known
+
+
+def test_what_checks_leave_among_temporary_files_is_gone(
+    baseline: WorkerProcess,
+) -> None:
+    assert baseline.ready() is None
+    assert not list(baseline.settings.folder.glob("compiling-*"))
