@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,6 +19,8 @@ from cuda_agent_backend.search.durations import ACCEPTANCE, Durations
 from cuda_agent_backend.search.setup import Setup
 from cuda_agent_backend.search.task_locks import TaskLocks
 from kernel_cache.canonical import sha256
+from sandbox.task.task import Task
+from sandbox.workers import inductor_store
 
 MEASURING = "cuda_agent_backend.acceptance.process"
 START_S = 60.0
@@ -74,6 +77,7 @@ class GraphMeasurer:
         begun = time.monotonic()
         child = self._child()
         try:
+            self._make_header(request, setup, until)
             child.send(_measurement(request, setup, until))
             answer = self._await(child, request["id"], until + waiting)
         finally:
@@ -95,7 +99,17 @@ class GraphMeasurer:
         ahead, self._ahead = self._ahead, None
         if ahead is not None and ahead.alive:
             return ahead
-        return Child(MEASURING, own_group=False)
+        return Child(MEASURING, [AHEAD], own_group=False)
+
+    def _make_header(self, request: Mapping[str, Any], setup: Setup, until: float) -> None:
+        """Have what measures and then the user's Inductor find their header, while what measures imports torch on
+        another core. Not beside other processes, whose turns to time something know nothing of it."""
+        if setup.device_lock or Task.from_json(request["graph"]).target != "cpu":
+            return
+        making = threading.Thread(target=inductor_store.make_header, daemon=True)
+        making.start()
+        while making.is_alive() and time.monotonic() < until and not self._is_over():
+            making.join(LOOK_S)
 
     def _await(self, child: Child, number: Any, deadline: float) -> dict[str, Any]:
         while True:
