@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sandbox.judge.session import Session
 from sandbox.judge.sessions import Sessions, Trial
-from sandbox.judge.verify import Check, Checked, check_candidate
-from sandbox.verdict import lacks_memory
+from sandbox.judge.verify import QUICK, Check, Checked, check_candidate
+from sandbox.verdict import Outcome, lacks_memory
 from sandbox.workers.supervisor import WorkerProcess
 
 
@@ -28,3 +28,8 @@ def check_trial(
         if not isinstance(again, Session):
             return Checked(again, found.draws)
         return check_candidate(again, worker, check, trial.recorded)
+
+
+def check_loaded(session: Session, worker: WorkerProcess) -> Outcome:
+    """Whether the candidate that a worker has loaded is right, by the quick check, in a turn that the caller holds."""
+    return check_candidate(session, worker, QUICK, ()).outcome

@@ -29,6 +29,7 @@ from sandbox.judge.rounds import Effort, Record
 from sandbox.judge.session import CANDIDATE, Session
 from sandbox.judge.sessions import Sessions, Trial
 from sandbox.judge.settings import JudgeSettings
+from sandbox.judge.survey import Survey, Surveyed, SurveyEffort
 from sandbox.judge.verify import QUICK, THOROUGH
 from sandbox.plan.candidate import Candidate
 from sandbox.task.task import Task
@@ -174,6 +175,19 @@ class Judge:
         if not isinstance(checked.outcome, Correct):
             return self.roles.rid(worker, checked.outcome)
         return Correct(checked.outcome.accuracy, speed, achieved)
+
+    def survey(
+        self,
+        task: Task,
+        candidates: Sequence[Candidate],
+        effort: SurveyEffort | None = None,
+    ) -> Surveyed | Failure:
+        """Check and time many candidates together, by the rules of `profile` (see `survey`)."""
+        session = self.sessions.open(task)
+        if not isinstance(session, Session):
+            return session
+        built = [(made, self.builds.compile(made)) for made in candidates]
+        return Survey(self.measurements, session, built, effort or SurveyEffort()).run()
 
     def judge(
         self,

@@ -140,11 +140,10 @@ class Race:
     def glance(self, pairs: int, worth: float) -> Record | Failure:
         """Samples of the candidate and the faster baseline, which was measured before; fewer where they agree, and of a
         candidate that is slower than `worth` times the baseline's speed without doubt."""
-        field = self._line_up(fresh=False)
-        if not isinstance(field, list):
-            return field
-        pair = [c for c in field if c is self._faster or c.slot == CANDIDATE]
-        watch = self._watch(list(self.session.timed), self.baseline, self.candidate)
+        pair = self.pair()
+        if not isinstance(pair, list):
+            return pair
+        watch = self.stopwatch()
 
         def stop(record: Record) -> bool:
             own = timing.ratios(record.device[self._faster.name], record.device["candidate"])
@@ -159,6 +158,17 @@ class Race:
         first = FIRST_GLANCES if self.session.task.target == "cuda" else GLANCES
         effort = Effort(min(first, pairs), pairs, seconds=math.inf)
         return watch.rounds(pair, effort, stop, wall=False)
+
+    def pair(self) -> list[Contestant] | Failure:
+        """The faster baseline and the candidate, on inputs that were drawn before."""
+        field = self._line_up(fresh=False)
+        if not isinstance(field, list):
+            return field
+        return [c for c in field if c is self._faster or c.slot == CANDIDATE]
+
+    def stopwatch(self) -> Stopwatch:
+        """For baselines and candidate on the inputs of this race; a round gives the set that it uses other values."""
+        return self._watch(list(self.session.timed), self.baseline, self.candidate)
 
     def run(self, effort: Effort) -> Run:
         """Take the samples of a judgement: fresh inputs, controls, outputs fetched. Needs the device alone."""
@@ -187,7 +197,7 @@ class Race:
         field = self.line_up()
         if not isinstance(field, list):
             return field
-        watch = self._watch(list(self.session.timed), self.baseline, self.candidate)
+        watch = self.stopwatch()
         trouble = watch.warm_up(field)
         if trouble is not None:
             return trouble

@@ -211,6 +211,29 @@ class Session:
             return Refused(refusal)
         return self._bind(worker, candidate, path, untrusted)
 
+    def choose(
+        self, worker: WorkerProcess, number: int, candidate: Candidate, path: Path
+    ) -> Trouble | CompileFailed | Refused | None:
+        """Have the worker run this one of several candidates from now on, which it keeps under their numbers.
+
+        Not for untrusted host code, which gets a process of its own.
+        """
+        if is_untrusted_host_code(candidate):
+            return Refused("host code of a policy is measured in a process of its own")
+        trouble = worker.ready() or self._prepare_call(worker, candidate)
+        if trouble is not None:
+            return trouble
+        role, message = worker.settings.role, {"do": "load", "key": key_of(self.task)}
+        self._known.pop((role, "candidate"), None)  # what `load` bound is bound no more
+        if self._known.get((role, f"kept {number}")) == (worker.generation, candidate.digest):
+            again = {**message, "do": "choose", "number": number}
+            answer = worker.ask("choose", again, self.timeouts.run)
+            return None if isinstance(answer, dict) else answer
+        message |= {"seal": False, "keep": number, "plan": candidate.plan.to_json()}
+        message["path"] = str(worker.deliver(path))
+        trouble = self._once(worker, f"kept {number}", candidate.digest, message)
+        return CompileFailed(trouble.message) if isinstance(trouble, Failed) else trouble
+
     def _prepare_call(self, worker: WorkerProcess, candidate: Candidate) -> Trouble | None:
         """Compile the graph that calls candidates: the same for all."""
         key = key_of(self.task)

@@ -103,6 +103,8 @@ class Worker:
         self.specs: tuple[TensorSpec, ...] = ()
         self.offsets: list[int] = []
         self.program: Program | None = None
+        self.kept: dict[int, Program] = {}
+        """Candidates of which `choose` says which one runs."""
         self.clock: Any = None
 
     def answer(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
@@ -115,6 +117,7 @@ class Worker:
             "outputs": self.output_buffers,
             "prepare": self.prepare,
             "load": self.load,
+            "choose": self.choose,
             "guarded": self.guarded,
             "fetch": self.fetch,
             "fingerprints": self.fingerprints,
@@ -224,7 +227,8 @@ class Worker:
         return {}
 
     def load(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Load a candidate's binary and bind it to a key. seal: only compute from here on."""
+        """Load a candidate's binary and bind it to a key. seal: only compute from here on. keep: the number that
+        `choose` knows it by."""
         from sandbox.launcher import LoadFailed, bind, load_program
         from sandbox.plan.plan import Plan
 
@@ -236,6 +240,17 @@ class Worker:
             return {"error": program.reason}
         bind(int(message["key"]), program)
         self.program = program
+        if "keep" in message:
+            self.kept[message["keep"]] = program
+        return {}
+
+    def choose(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Bind a candidate that was kept to its key again."""
+        from sandbox.launcher import bind
+
+        program = self.kept[message["number"]]
+        bind(int(message["key"]), program)
+        self.program = program
         return {}
 
     def forget(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
@@ -244,6 +259,7 @@ class Worker:
         self.sets.clear()
         self.shared.clear()
         self.drawn.clear()
+        self.kept.clear()
         self.outputs, self.segment = (), None
         gc.collect()
         release_memory(self.target)  # others search on the same device
