@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import cached_property
 from typing import Any, cast
 
 from cuda_agent_backend.agent.memory.offer import offers
@@ -43,13 +44,17 @@ from sandbox.verdict import Baselines
 
 WORTH_CHECKING = 1.0
 """What is slower than the faster baseline, or than the best so far, is timed only: checking takes longer than that."""
+SKETCHED = "the sketch"
+"""What the source of a sketch is called."""
 
 
 class KernelWork(Workbench):
     """The tools that make candidates and try them. Methods with a leading underscore are tools."""
 
-    def __post_init__(self) -> None:
-        self.analysis: Analysis | NotCovered = analyse(self.task)
+    @cached_property
+    def analysis(self) -> Analysis | NotCovered:
+        """In which form a sketch covers the task."""
+        return analyse(self.task)
 
     def kernel_tools(self) -> list[Tool]:
         """The tools of this group; `compile` where there are files."""
@@ -68,15 +73,14 @@ class KernelWork(Workbench):
         result = self.bench.baselines(self.task)
         if not isinstance(result, Baselines):
             return failed(result.reason)
-        answer = self.note_baselines(result)
-        if isinstance(self.analysis, NotCovered):
+        answer, covered = self.note_baselines(result), self._covered()
+        if isinstance(covered, NotCovered):
             known = offers(self.neighbours, (), lambda _: False)
-            why_not = self.analysis.reason
-            return {**answer, "sketch": None, "why_not": why_not, "neighbours": known}
-        proposed = schedules(self.analysis, self.facts)
+            return {**answer, "sketch": None, "why_not": covered.reason, "neighbours": known}
+        sketch, proposed = covered
         return {
             **answer,
-            "sketch": self.analysis.family,
+            "sketch": sketch,
             "schedules": [json.loads(s.to_json()) for s in proposed],
             "space": space_of(proposed).describe(),
             "neighbours": offers(self.neighbours, proposed, self._fits),
@@ -105,10 +109,21 @@ class KernelWork(Workbench):
                 ]
         return answer
 
+    def _covered(self) -> tuple[str, list[Schedule]] | NotCovered:
+        """What the sketch is called, and the schedules that it proposes."""
+        if isinstance(self.analysis, NotCovered):
+            return self.analysis
+        return self.analysis.family, schedules(self.analysis, self.facts)
+
+    def _written(self, schedule: Schedule) -> Candidate | NotCovered:
+        """The candidate that a schedule stands for."""
+        if isinstance(self.analysis, NotCovered):
+            return NotCovered(f"no sketch covers this task: {self.analysis.reason}")
+        return generate(self.analysis, schedule, self._gpu_facts())
+
     def _fits(self, schedule: Schedule) -> bool:
         """Whether a sketch of this task takes the schedule."""
-        assert not isinstance(self.analysis, NotCovered)
-        return isinstance(generate(self.analysis, schedule, self._gpu_facts()), Candidate)
+        return isinstance(self._written(schedule), Candidate)
 
     def _gpu_facts(self) -> DeviceFacts | None:
         return self.facts if isinstance(self.facts, DeviceFacts) else None
@@ -119,16 +134,14 @@ class KernelWork(Workbench):
         return {"ceilings": asdict(measured())} if callable(measured) else {}
 
     def _sketch(self, schedule: list[Any]) -> Answer:
-        if isinstance(self.analysis, NotCovered):
-            return failed(f"no sketch covers this task: {self.analysis.reason}")
         try:
             parsed = Schedule.from_json(json.dumps(schedule))
         except ValueError as error:
             return failed(f"schedule does not fit: {error}")
-        made = generate(self.analysis, parsed, self._gpu_facts())
+        made = self._written(parsed)
         if isinstance(made, NotCovered):
             return failed(made.reason)
-        return self._add(made, "the sketch")
+        return self._add(made, SKETCHED)
 
     def _compile(self, source: str, plan: str) -> Answer:
         assert self.workspace is not None
@@ -150,17 +163,12 @@ class KernelWork(Workbench):
     def _add(self, candidate: Candidate, name: str) -> Answer:
         outcome = self.bench.compile(candidate)
         if hasattr(outcome, "reason"):
-            log = getattr(outcome, "log", "")
-            errors = compile_errors(log, candidate.source, name)
-            more = {"errors": errors} if errors else {}
-            return failed(outcome.reason, log=cut(log), **more)
+            return not_built(outcome, candidate, name)
         digest = candidate.digest[:12]
         self.candidates[digest] = candidate
         facts: Mapping[str, Mapping[str, Any]] = getattr(outcome, "facts", {})
         self.built[digest] = facts
-        remarks = facts_in_words(facts)
-        answer: Answer = {"ok": True, "candidate": digest, "facts": facts}
-        return answer | ({"remarks": remarks} if remarks else {})
+        return described_build(digest, facts)
 
     def _candidate(self, name: str) -> Candidate:
         if name not in self.candidates:
@@ -214,6 +222,20 @@ class KernelWork(Workbench):
         if verdict.accuracy is not None and not verdict.accuracy.passes:
             answer["outputs"] = errors_of(verdict.accuracy, output_names(made))
         return answer
+
+
+def not_built(outcome: Any, candidate: Candidate, name: str) -> Answer:
+    """What is said of a candidate that does not compile. name: what its source is called."""
+    log = getattr(outcome, "log", "")
+    errors = compile_errors(log, candidate.source, name)
+    return failed(outcome.reason, log=cut(log), **({"errors": errors} if errors else {}))
+
+
+def described_build(digest: str, facts: Mapping[str, Mapping[str, Any]]) -> Answer:
+    """What is said of a candidate that compiles. facts: by kernel."""
+    remarks = facts_in_words(facts)
+    answer: Answer = {"ok": True, "candidate": digest, "facts": facts}
+    return answer | ({"remarks": remarks} if remarks else {})
 
 
 def _pretty(value: Any) -> str:

@@ -41,7 +41,6 @@ class Toolbox(KernelWork):
     seconds_left: Callable[[], float] = lambda: math.inf
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         tools = self.kernel_tools()
         if self.workspace is not None:
             tools += [*file_tools(self.workspace), shell_tool(self.shell, self._left)]

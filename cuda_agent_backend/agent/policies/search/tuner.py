@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from cuda_agent_backend.agent.policies.search.surrogate import (
     available,
     expected_improvement,
@@ -35,7 +37,8 @@ class Tuner:
     """Schedules by row in the order of promise, and what came of those that were tried.
 
     neighbours: rows of schedules that won on neighbours, with how much each counts. first: rows that come before the
-    model.
+    model. expected: by row, the logarithm of seconds (up to a constant) that the model begins with; by default it
+    follows from order and neighbours.
     """
 
     schedules: Sequence[Schedule]
@@ -44,6 +47,7 @@ class Tuner:
     modelled: bool
     seed: int = 0
     least_gain: float = LEAST_GAIN
+    expected: Sequence[float] | None = None
     _names: dict[int, str] = field(default_factory=dict)
     _times: dict[int, tuple[float, float]] = field(default_factory=dict)
     _failed: list[int] = field(default_factory=list)
@@ -81,7 +85,10 @@ class Tuner:
     def __post_init__(self) -> None:
         self._points = features(self.schedules)
         ranks = [max(0, row - len(self.neighbours)) for row in range(len(self.schedules))]
-        self._prior = prior_of(self._points, ranks, self.neighbours)
+        if self.expected is None:
+            self._prior = prior_of(self._points, ranks, self.neighbours)
+        else:
+            self._prior = np.asarray(self.expected, dtype=float)
 
     def schedule(self, row: int) -> list[dict[str, Any]]:
         """The schedule as a tool takes it."""
