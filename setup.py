@@ -39,8 +39,10 @@ EXTRAS = {
     "bench": ["matplotlib>=3.8,<4"],
     "train": [
         "accelerate>=1.10,<2",
+        "lightgbm>=4.5,<5",
         "matplotlib>=3.8,<4",
         "pyarrow>=18,<27",
+        "scikit-learn>=1.5,<2",
         "transformers>=5.10,<6",
         "trl>=1.16,<2",
     ],
@@ -51,6 +53,7 @@ EXTRAS = {
     "dev": [
         "hypothesis>=6.100",
         "import-linter>=2.3,<3",
+        "lightgbm>=4.5,<5",
         "matplotlib>=3.8,<4",
         *DOCS,
         "mypy>=2.4,<2.5",

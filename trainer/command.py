@@ -13,19 +13,18 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from trainer.arena import command as arena
+from trainer.errors import CommandError
 from trainer.synthesis.compose.task import Composer, NotComposed, Wishes
 from trainer.synthesis.dataset.journal import OtherRun
 from trainer.synthesis.machine import Machine, NoDevice
+from trainer.world import command as world
 
 FEWER, USAGE, INTERRUPTED = 1, 2, 130
 SAMPLE = 200
 """Tasks that a dry run composes, at most."""
 SECONDS_PER_TASK = {"cuda": 15.0, "cpu": 8.0}
 """Of one job, for each task kept: what a dry run reckons with."""
-
-
-class CommandError(Exception):
-    """Wrong arguments or input: one line for the user."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -88,6 +87,8 @@ def parser() -> argparse.ArgumentParser:
     merge.add_argument("--count", type=_whole, required=True, metavar="N", help="tasks wanted")
     merge.add_argument("--out", type=Path, required=True, metavar="FILE", help="a Parquet file")
     merge.add_argument("--exclude", type=Path, action="append", default=[], metavar="DIR")
+    world.add_arguments(commands, _whole)
+    arena.add_arguments(commands, _whole)
     return top
 
 
@@ -184,6 +185,9 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "synth": _synth,
     "check-set": _check_set,
     "merge": _merge,
+    "measure": world.measure,
+    "pack": world.pack,
+    "arena": arena.arena,
 }
 
 

@@ -187,6 +187,7 @@ def _begin(
 def _serve(settings: WorkerSettings, answers: int, asks: int) -> None:
     import torch
 
+    from trainer.synthesis.probe.regions import regions
     from trainer.synthesis.probe.work import probe, tidy
 
     torch.set_num_threads(settings.threads)
@@ -196,7 +197,8 @@ def _serve(settings: WorkerSettings, answers: int, asks: int) -> None:
             request = ProbeRequest.from_json(json.loads(line))
             folder = settings.scratch / f"task{number}"
             folder.mkdir()
-            facts = probe(request, folder, device)
+            look = regions if request.regions else probe
+            facts = look(request, folder, device)
             tidy(request.target)
             shutil.rmtree(folder, ignore_errors=True)
             _write(answers, json.dumps(facts).encode() + b"\n")

@@ -16,7 +16,8 @@ class ProbeRequest:
     of the GPU's memory, or of the machine's. limit_s: seconds of work, turns that it waits for not counted. ops, dtype,
     exempt: what the row says (see `Composed`), so that a task that a filter drops is looked at no further. ceilings: of
     `sandbox.timing.machine`, with ``call_s``; empty where the floor is not wanted. alone: it gets a process that has
-    looked at no other task and will look at none, as code of others must.
+    looked at no other task and will look at none, as code of others must. regions: the facts wanted are the task's
+    regions, and nothing is timed.
     """
 
     code: str
@@ -32,6 +33,7 @@ class ProbeRequest:
     exempt: tuple[str, ...] = ()
     ceilings: Mapping[str, Any] = field(default_factory=dict)
     alone: bool = True
+    regions: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""

@@ -29,6 +29,7 @@ PRELOADED = (
     "torch._inductor.graph",
     "torch._inductor.codegen.cpp",
     "trainer.synthesis.probe.work",
+    "trainer.synthesis.probe.regions",
 )
 
 

@@ -58,7 +58,7 @@ def probe(request: ProbeRequest, folder: Path, device: Device) -> dict[str, Any]
     stage = "build"
     spent = _cpu_seconds()
     try:
-        _limit_device(request)
+        limit_device(request)
         with _shared(request, device):
             subject = built(
                 request.code, folder, request.target, request.training, request.memory_bytes
@@ -102,7 +102,8 @@ def _shared(request: ProbeRequest, device: Device) -> AbstractContextManager[Non
     return device.shared() if request.target == "cuda" else nullcontext()
 
 
-def _limit_device(request: ProbeRequest) -> None:
+def limit_device(request: ProbeRequest) -> None:
+    """Have this process take no more of a GPU's memory than it may."""
     if request.target == "cuda":
         total = torch.cuda.get_device_properties(0).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, request.device_bytes / total))

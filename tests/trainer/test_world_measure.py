@@ -1,0 +1,186 @@
+"""Tables measured for real, and an environment that answers from one as the judge's does."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cuda_agent_backend.agent.environment import open_environment
+from cuda_agent_backend.agent.protocol import Message, ToolCall, Turn
+from cuda_agent_backend.agent.tools.toolbox import Toolbox
+from sandbox.judge import Judge
+from sandbox.judge.settings import JudgeSettings
+from sandbox.judge.survey import SurveyEffort
+from sandbox.task.specs import TensorSpec
+from sandbox.task.task import InputRef, Node, NodeRef, Task
+from trainer.world.files import part, read
+from trainer.world.measure import Here, MeasureSettings, Progress, Run
+from trainer.world.replay_tools import replay_environment
+from trainer.world.rows import Table, table_id
+from trainer.world.sources import Region
+
+PER_TASK = 3
+
+
+def row_norm(rows: int, columns: int) -> Task:
+    """x / sqrt(sum of squares by row): float32 [rows, columns]."""
+    whole = TensorSpec("float32", (rows, columns), (columns, 1))
+    return Task(
+        "cpu",
+        (whole,),
+        (
+            Node("aten.mul.Tensor", {"self": InputRef(0), "other": InputRef(0)}),
+            Node("aten.sum.dim_IntList", {"self": NodeRef(0), "dim": (1,), "keepdim": True}),
+            Node("aten.sqrt.default", {"self": NodeRef(1)}),
+            Node("aten.div.Tensor", {"self": InputRef(0), "other": NodeRef(2)}),
+        ),
+        (NodeRef(3),),
+        (whole,),
+    )
+
+
+TASK = row_norm(64, 320)
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory: pytest.TempPathFactory, native_dir: Path) -> Iterator[Judge]:
+    settings = JudgeSettings(
+        "cpu",
+        scratch_dir=tmp_path_factory.mktemp("judge"),
+        native_dir=native_dir,
+        inductor={"cpp_cache_precompile_headers": False},
+    )
+    with Judge(settings) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("run")
+
+
+def measured(judge: Judge, folder: Path) -> Progress:
+    effort = SurveyEffort(rounds=2, close=((1.5, 3),), leaders=2, again=8)
+    settings = MeasureSettings(folder, "cpu", "x86", PER_TASK, 2, effort=effort)
+    other = row_norm(64, 320)
+    regions = [Region("first", TASK.to_json(), ("norms",)), Region("same", other.to_json())]
+    return Run(settings, judge, Here.of("cpu")).measure([*regions, Region("bad", "{}")])
+
+
+@pytest.fixture(scope="module")
+def table(judge: Judge, folder: Path) -> Table:
+    progress = measured(judge, folder)
+    assert (progress.tables, progress.known) == (1, 1)
+    assert progress.skipped == {"not a task": 1}
+    (found,) = read([folder])
+    return found
+
+
+def test_a_table_tells_where_it_is_from_and_what_was_measured(table: Table) -> None:
+    assert table.parsed == TASK and table.source == "first" and table.families == ("norms",)
+    assert table.id == table_id(TASK.digest, "x86", table.device_name)
+    assert table.family == "sum" and table.dtype == "float32" and table.target == "cpu"
+    assert len(table.rows) == PER_TASK <= table.legal <= table.space
+    assert all(row.works for row in table.rows) and table.best > 0
+    assert min(table.eager_s, table.inductor_s, table.floor_s) > 0
+    assert any(row.retimed for row in table.rows)
+    assert table.rows[0].schedules[0] == table.proposals[0] and table.rows[0].rank == 0
+    assert all(row.compile_s > 0 and row.check_s > 0 and row.time_s > 0 for row in table.rows)
+
+
+def test_a_run_goes_on_without_measuring_anything_twice(
+    judge: Judge, folder: Path, table: Table
+) -> None:
+    before = part(folder, table.id).read_bytes()
+    progress = measured(judge, folder)
+    assert (progress.tables, progress.known) == (0, 2)
+    assert part(folder, table.id).read_bytes() == before
+
+
+class Checking:
+    """A bench that checks whatever it times: which candidates a profile checks depends on their times."""
+
+    def __init__(self, bench: Any) -> None:
+        self.bench = bench
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.bench, name)
+
+    def profile(self, task: Task, candidate: Any, *, worth: float) -> Any:
+        return self.bench.profile(task, candidate, worth=0.0)
+
+
+def episode(tools: Toolbox, table: Table) -> list[Message]:
+    """A look, candidates good and bad, and every question that may be asked of them."""
+    proposals = [json.loads(text) for text in table.proposals]
+    first = table.rows[0].candidate
+    odd = [{**proposals[0][0], "team": 7, "unheard": 1}]
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("look", {}),
+        ("sketch", {"schedule": proposals[0]}),
+        ("sketch", {"schedule": "none"}),
+        ("profile", {"candidate": "unknown"}),
+        ("verify", {"candidate": first}),
+        ("profile", {"candidate": first}),
+        ("inspect", {"candidate": first}),
+        ("sketch", {"schedule": odd}),
+        ("submit", {"reason": "enough"}),
+        ("look", {}),
+    ]
+    messages: list[Message] = []
+    for number, (name, arguments) in enumerate(calls):
+        call = ToolCall.of(f"call_{number}", name, **arguments)
+        messages += [Turn("", (call,)).to_message(), *tools.run([call])]
+    return messages
+
+
+def plain(messages: list[Message]) -> list[Any]:
+    """Messages without what a clock said, and without the words that follow from it."""
+    found: list[Any] = []
+    for message in messages:
+        content = json.loads(message["content"]) if message["role"] == "tool" else ""
+        found.append({**message, "content": _masked(content)})
+    return found
+
+
+def _masked(value: Any) -> Any:
+    match value:
+        case bool() | int():
+            return value
+        case float():
+            return "number"
+        case str():
+            return re.sub(r"\d+\.\d+", "number", value)
+        case list():
+            return [_masked(one) for one in value]
+        case dict():
+            return {k: "words" if k == "binds" else _masked(v) for k, v in value.items()}
+    return value
+
+
+def test_an_episode_has_the_same_messages_from_the_table_as_from_the_judge(
+    judge: Judge, table: Table
+) -> None:
+    with open_environment(TASK, judge, None) as real, replay_environment(table) as replayed:
+        assert real.first_messages() == replayed.first_messages()
+        assert real.tools.schemas == replayed.tools.schemas
+        for environment in (real, replayed):
+            environment.tools.bench = Checking(environment.tools.bench)
+        mine = plain(episode(real.tools, table))
+        theirs = plain(episode(replayed.tools, table))
+    inspections = [[m for m in all_ if m.get("name") == "inspect"] for all_ in (mine, theirs)]
+    for (inspection,) in inspections:  # a table has no instructions
+        inspection["content"].pop("instructions")
+        inspection["content"].pop("why_no_instructions", None)
+    refusals = [[m for m in all_ if m.get("tool_call_id") == "call_7"] for all_ in (mine, theirs)]
+    for (refusal,) in refusals:  # not in the table: the words differ
+        assert refusal["content"]["ok"] is False
+        refusal["content"].pop("error")
+    assert mine == theirs
+    statuses = [m["content"].get("status") for m in mine if m.get("name") in ("verify", "profile")]
+    assert statuses == [None, "correct", "correct"]

@@ -1,0 +1,1 @@
+"""The arena: rivals on tables that they have not seen, by one protocol."""

@@ -1,0 +1,74 @@
+"""``cuda-agent-train arena``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from trainer.errors import CommandError
+
+
+def add_arguments(commands: Any, whole: Any) -> None:
+    """The command's arguments. whole: a number of 1 or above."""
+    arena = commands.add_parser("arena", help="compare rivals on tables")
+    arena.add_argument("tables", type=Path, nargs="+", metavar="TABLES", help="files or folders")
+    arena.add_argument("--out", type=Path, required=True, metavar="DIR", help="where it goes")
+    arena.add_argument("--rivals", default="", metavar="A,B", help="all by default")
+    arena.add_argument("--splits", default="family,shape,device,dtype", metavar="A,B")
+    arena.add_argument("--seeds", type=whole, default=5, metavar="N")
+    arena.add_argument("--jobs", type=whole, default=1, metavar="J", help="processes")
+
+
+def arena(args: argparse.Namespace) -> int:
+    """Run it; the exit status."""
+    from cuda_agent_backend.bench.provenance import versions
+    from cuda_agent_backend.json_values import write_json
+    from trainer.arena.report import page, plot
+    from trainer.arena.splits import SPLITS
+    from trainer.arena.tournament import jobs_of, tournament
+    from trainer.rivals.registry import CONTROLS, RIVALS, missing
+    from trainer.world.files import read
+
+    rivals = args.rivals.split(",") if args.rivals else [*RIVALS, *CONTROLS]
+    splits = args.splits.split(",")
+    if why := missing(rivals):
+        raise CommandError(why)
+    if unknown := [name for name in splits if name not in SPLITS]:
+        raise CommandError(
+            f"no split is called {', '.join(unknown)}; there are: {', '.join(SPLITS)}"
+        )
+    try:
+        tables = read(args.tables)
+    except ValueError as error:
+        raise CommandError(str(error)) from None
+    jobs = jobs_of(tables, splits, rivals, args.seeds)
+    if not jobs:
+        raise CommandError(
+            f"{len(tables)} tables are too few or too much alike for any of the splits"
+        )
+    with _progress(len(jobs)) as tell:
+        results = tournament(args.tables, tables, jobs, args.jobs, tell)
+    found = results.to_json(tables)
+    found["versions"] = versions(("torch", "scikit-learn", "lightgbm", "numpy"))
+    args.out.mkdir(parents=True, exist_ok=True)
+    write_json(args.out / "arena.json", found)
+    text = page(found)
+    (args.out / "arena.md").write_text(text, encoding="utf-8")
+    plot(found, args.out)
+    print(text)
+    return 0
+
+
+def _progress(total: int) -> Any:
+    import contextlib
+
+    from rich import progress
+
+    @contextlib.contextmanager
+    def shown() -> Any:
+        with progress.Progress(transient=True) as bar:
+            task = bar.add_task("games", total=total)
+            yield lambda done: bar.update(task, completed=done)
+
+    return shown()

@@ -1,0 +1,1 @@
+"""A measured world: tables of timed schedules, how they are made, and an environment that answers from them."""

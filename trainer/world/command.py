@@ -1,0 +1,134 @@
+"""``cuda-agent-train measure`` and ``pack``."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from trainer.errors import CommandError
+from trainer.world.rows import Table
+
+
+def add_arguments(commands: Any, whole: Any) -> None:
+    """The commands' arguments. whole: a number of 1 or above."""
+    measure = commands.add_parser("measure", help="time schedules of tasks' regions for tables")
+    measure.add_argument(
+        "tasks",
+        type=Path,
+        nargs="+",
+        metavar="TASKS",
+        help="a set (.parquet), task files or folders, regions (.jsonl, .json)",
+    )
+    measure.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
+    measure.add_argument("--out", type=Path, required=True, metavar="DIR", help="where it goes")
+    measure.add_argument(
+        "--per-task", type=int, default=64, metavar="N", help="schedules a table; 0: all"
+    )
+    measure.add_argument("--jobs", type=whole, metavar="J", help="compilers side by side")
+    measure.add_argument("--part", type=_part, default=(1, 1), metavar="K/N")
+    measure.add_argument(
+        "--time-limit", type=float, default=float("inf"), metavar="S", help="seconds"
+    )
+    pack = commands.add_parser("pack", help="put tables into one file")
+    pack.add_argument("tables", type=Path, nargs="+", metavar="TABLES")
+    pack.add_argument("--out", type=Path, required=True, metavar="FILE")
+
+
+def _part(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"(\d+)/(\d+)", text)
+    number, of = (int(found[1]), int(found[2])) if found else (0, 0)
+    if not 1 <= number <= of:
+        raise argparse.ArgumentTypeError(f"{text!r} is not such as 1/4")
+    return number, of
+
+
+def measure(args: argparse.Namespace) -> int:
+    """Run it; the exit status."""
+    from trainer.world.sources import NoTasks, part_of, sources
+
+    found = sources(args.tasks)
+    if isinstance(found, NoTasks):
+        raise CommandError(found.reason)
+    if args.per_task < 0:
+        raise CommandError("--per-task is a number of schedules, or 0 for all")
+    wanted = part_of(found, *args.part)
+    with _run(args) as run:
+        progress = run.measure(wanted, _tell)
+    print(
+        f"{progress.tables} new tables with {progress.rows} schedules in {args.out}; "
+        f"{progress.known} were there"
+    )
+    for reason, count in progress.skipped.most_common():
+        print(f"  {count:6d} regions without: {reason}")
+    return 0
+
+
+@contextlib.contextmanager
+def _run(args: argparse.Namespace) -> Iterator[Any]:
+    import torch
+
+    from cuda_agent_backend.runtime.machine import arch_of
+    from cuda_agent_backend.settings import Settings
+    from sandbox import scratch
+    from sandbox.judge import Judge
+    from sandbox.judge.settings import JudgeSettings
+    from trainer.world.measure import Here, MeasureSettings, Run, jobs_here
+
+    if args.device == "cuda" and not torch.cuda.is_available():
+        raise CommandError("torch sees no CUDA device")
+    settings, arch = Settings.from_environment(), arch_of(args.device)
+    with (
+        scratch.folder("measure") as folder,
+        Judge(
+            JudgeSettings(
+                args.device,
+                scratch_dir=folder,
+                native_dir=settings.native_dir,
+                device_lock=settings.device_lock,
+                arch=arch,
+            )
+        ) as judge,
+    ):
+        wanted = MeasureSettings(
+            args.out,
+            args.device,
+            arch,
+            args.per_task,
+            args.jobs or jobs_here(args.device),
+            args.time_limit,
+        )
+        yield Run(wanted, judge, Here.of(args.device))
+
+
+def _tell(table: Table) -> None:
+    right = sum(row.works for row in table.rows)
+    seconds = " ".join(f"{name} {value:.1f}" for name, value in table.steps.items())
+    print(
+        f"{table.source} [{table.family}] {right} of {len(table.rows)} work, best {table.best:.2f}x; "
+        f"seconds: {seconds}",
+        flush=True,
+    )
+
+
+def pack(args: argparse.Namespace) -> int:
+    """Read tables, write one file."""
+    from trainer.world.files import read, write
+
+    try:
+        found = read(args.tables)
+    except ValueError as error:
+        raise CommandError(str(error)) from None
+    if not found:
+        raise CommandError("there are no tables")
+    write(found, args.out)
+    rows = sum(len(table.rows) for table in found)
+    size = args.out.stat().st_size / 1e6
+    print(
+        f"{len(found)} tables with {rows} schedules in {args.out} ({size:.1f} MB)", file=sys.stdout
+    )
+    return 0

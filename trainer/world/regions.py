@@ -1,0 +1,108 @@
+"""From programs to regions: each program is looked at once, in a confined process, and what came of it is kept."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from sandbox.failures import passing_words
+from trainer.synthesis.probe.client import Prober
+from trainer.synthesis.probe.request import ProbeRequest
+from trainer.world.sources import REGIONS, Region, Source, regions_in
+
+LIMIT_S = 180.0
+"""Of one program."""
+PASSING_STAGES = ("server", "time", "process")
+"""Where a program was cut short, which says little of it."""
+
+
+class RegionFinder:
+    """Finds regions of programs, several side by side. A context manager.
+
+    What a program is found to have, or why it cannot be looked at, is kept in the run's folder; what may pass, such as
+    a server that died or a limit of time, is not.
+    """
+
+    def __init__(self, out: Path, target: str, jobs: int, memory_bytes: int, lock: Path) -> None:
+        """lock: the file by which processes take turns on the device."""
+        self.path, self.target, self.memory_bytes = out / REGIONS, target, memory_bytes
+        self.jobs, self.failed = jobs, 0
+        """failed: programs that could not be looked at in this run."""
+        self._free: SimpleQueue[Prober] = SimpleQueue()
+        self._stack = ExitStack()
+        self._known: dict[str, dict[str, Any]] = {}
+        self._lock = lock
+
+    def __enter__(self) -> RegionFinder:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if self.path.exists():
+            whole = self.path.read_bytes()
+            kept = whole[: whole.rfind(b"\n") + 1]
+            if kept != whole:  # a kill cut the last line off
+                self.path.write_bytes(kept)
+            lines = map(json.loads, kept.splitlines())
+            self._known = {line["source"]: line for line in lines}
+        for _ in range(self.jobs):
+            prober = Prober(self._lock)
+            self._stack.callback(prober.stop)
+            self._free.put(prober)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def find(self, found: Sequence[Source | Region]) -> Iterator[list[Region]]:
+        """The regions of each, in their order, some being looked at ahead."""
+        threads = ThreadPoolExecutor(max_workers=self.jobs)
+        try:
+            ahead = [threads.submit(self._regions, one) for one in found]
+            for future in ahead:
+                yield future.result()
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)
+
+    def _regions(self, one: Source | Region) -> list[Region]:
+        if isinstance(one, Region):
+            return [one]
+        line = self._known.get(one.name)
+        if line is None:
+            line = self._look(one)
+        return regions_in(line)
+
+    def _look(self, one: Source) -> dict[str, Any]:
+        prober = self._free.get()
+        try:
+            facts = prober.probe(self._request(one))
+        finally:
+            self._free.put(prober)
+        texts = facts.get("regions", [])
+        regions = [Region(one.name, text, one.families, one.split).to_json() for text in texts]
+        line = {"source": one.name, "regions": regions, "left": facts.get("left", [])}
+        if "failed" in facts:
+            line["failed"] = f"{facts['stage']}: {facts['failed']}"
+        self.failed += "failed" in facts
+        passing = facts.get("stage") in PASSING_STAGES or passing_words(facts.get("failed", ""))
+        if not passing:
+            self._keep(line)
+        return line
+
+    def _request(self, one: Source) -> ProbeRequest:
+        memory = self.memory_bytes
+        return ProbeRequest(
+            one.code, self.target, one.training, 0.0, 0.0, memory, 4 * memory, LIMIT_S, regions=True
+        )
+
+    def _keep(self, line: dict[str, Any]) -> None:
+        """Append one line. Several threads may: a write of one line is one call."""
+        text = (json.dumps(line, sort_keys=True) + "\n").encode()
+        file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            os.write(file, text)
+        finally:
+            os.close(file)

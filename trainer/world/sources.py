@@ -1,0 +1,122 @@
+"""Where regions come from: training sets, task files, or regions that were found before."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from cuda_agent_backend.bench.discovery import NoSuchPath, discover
+from sandbox.task.task import Task, TaskError
+
+REGIONS = "regions.jsonl"
+"""In a run's folder: the regions of the sources looked at, from which a run goes on, and another may begin."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A program whose regions are wanted. code: its text; families, split: of a training set, where it has them."""
+
+    name: str
+    code: str
+    training: bool = False
+    families: tuple[str, ...] = ()
+    split: str = ""
+
+
+@dataclass(frozen=True)
+class Region:
+    """A task in canonical form, as JSON, and the program that it is from."""
+
+    source: str
+    task: str
+    families: tuple[str, ...] = ()
+    split: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> Region:
+        """From `to_json`. Raises KeyError or TypeError on anything else."""
+        return Region(**{**value, "families": tuple(value.get("families", ()))})
+
+
+@dataclass(frozen=True)
+class NoTasks:
+    """A path gives none, and why."""
+
+    reason: str
+
+
+def sources(paths: Sequence[Path]) -> list[Source | Region] | NoTasks:
+    """All programs and regions of the paths, in their order: folders and .py files of tasks, .parquet files of training
+    sets, .jsonl files of regions, .json files of one task in canonical form."""
+    found: list[Source | Region] = []
+    for path in paths:
+        try:
+            match path.suffix:
+                case ".parquet":
+                    found += _of_set(path)
+                case ".jsonl":
+                    found += [r for line in _lines(path) for r in regions_in(line)]
+                case ".json":
+                    text = Task.from_json(path.read_text(encoding="utf-8")).to_json()
+                    found.append(Region(path.stem, text))
+                case _:
+                    files = discover([path])
+                    if isinstance(files, NoSuchPath):
+                        return NoTasks(files.reason)
+                    texts = ((task, task.path.read_text(encoding="utf-8")) for task in files.tasks)
+                    found += [Source(task.name, text, _trains(text)) for task, text in texts]
+        except (OSError, ValueError, KeyError, TypeError, TaskError) as error:
+            return NoTasks(f"{path} holds no tasks: {error}")
+    return found or NoTasks(f"no tasks in {', '.join(map(str, paths))}")
+
+
+def regions_in(line: Mapping[str, Any]) -> list[Region]:
+    """The regions of a line of `REGIONS`."""
+    return [Region.from_json(one) for one in line["regions"]]
+
+
+def part_of(found: Sequence[Any], number: int, of: int) -> list[Any]:
+    """Every ``of``-th, beginning with the ``number``-th (from 1)."""
+    return list(found[number - 1 :: of])
+
+
+def _of_set(path: Path) -> list[Source]:
+    from trainer.synthesis.dataset.parquet import read
+
+    rows = read(path)
+    return [
+        Source(
+            str(row.get("id") or f"{path.stem}-{number}"),
+            row["code"],
+            bool(row.get("training")),
+            tuple(row.get("families") or ()),
+            row.get("split") or "",
+        )
+        for number, row in enumerate(rows)
+    ]
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            if line.endswith("\n"):  # a kill may have cut the last one off
+                yield json.loads(line)
+
+
+def _trains(code: str) -> bool:
+    """Whether a task file says that forward and backward count."""
+    import ast
+
+    for node in ast.parse(code).body:
+        if isinstance(node, ast.Assign) and any(
+            isinstance(t, ast.Name) and t.id == "TRAINING" for t in node.targets
+        ):
+            return isinstance(node.value, ast.Constant) and bool(node.value.value)
+    return False
