@@ -77,11 +77,13 @@ def _run(args: argparse.Namespace) -> Iterator[Any]:
     from sandbox import scratch
     from sandbox.judge import Judge
     from sandbox.judge.settings import JudgeSettings
+    from trainer.synthesis.probe.client import lock_of
     from trainer.world.measure import Here, MeasureSettings, Run, jobs_here
 
     if args.device == "cuda" and not torch.cuda.is_available():
         raise CommandError("torch sees no CUDA device")
     settings, arch = Settings.from_environment(), arch_of(args.device)
+    lock = settings.device_lock or lock_of(args.out, args.device)
     with (
         scratch.folder("measure") as folder,
         Judge(
@@ -89,7 +91,7 @@ def _run(args: argparse.Namespace) -> Iterator[Any]:
                 args.device,
                 scratch_dir=folder,
                 native_dir=settings.native_dir,
-                device_lock=settings.device_lock,
+                device_lock=lock,
                 arch=arch,
             )
         ) as judge,
@@ -101,6 +103,7 @@ def _run(args: argparse.Namespace) -> Iterator[Any]:
             args.per_task,
             args.jobs or jobs_here(args.device),
             args.time_limit,
+            lock=lock,
         )
         yield Run(wanted, judge, Here.of(args.device))
 

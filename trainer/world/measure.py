@@ -47,7 +47,9 @@ AHEAD = 3
 @dataclass(frozen=True)
 class MeasureSettings:
     """out: the run's folder. per_task: candidates a table, 0 for all. jobs: compilers, and programs looked at, side by
-    side. limit_s: seconds after which no further table is begun. most_bytes: of a region's largest tensor."""
+    side. limit_s: seconds after which no further table is begun. most_bytes: of a region's largest tensor.
+    memory_bytes: of a program's inputs and weights. lock: the file by which the judge takes its turns on the device; by
+    default one in the run's folder."""
 
     out: Path
     target: str
@@ -57,6 +59,7 @@ class MeasureSettings:
     limit_s: float = float("inf")
     most_bytes: int = 256 << 20
     memory_bytes: int = 4 << 30
+    lock: Path | None = None
     effort: SurveyEffort = field(default_factory=SurveyEffort)
 
 
@@ -118,7 +121,10 @@ class Run:
         # capturing on cpu is work beside what is timed
         jobs = settings.jobs if settings.target == "cuda" else 1
         try:
-            with RegionFinder(settings.out, settings.target, jobs, settings.memory_bytes) as finder:
+            lock = settings.lock or settings.out / "device.lock"
+            with RegionFinder(
+                settings.out, settings.target, jobs, settings.memory_bytes, lock
+            ) as finder:
                 regions = (
                     finder.find(found) if settings.target == "cuda" else _one_by_one(finder, found)
                 )
