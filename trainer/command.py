@@ -1,4 +1,4 @@
-"""The command ``cuda-agent-train``.
+"""The command ``cuda-agent-train``: makes sets of tasks, and trains policies.
 
 Exit status: 0 done; 1 done, and fewer tasks than wanted came of it; 2 wrong arguments or input; 130 interrupted.
 """
@@ -15,6 +15,7 @@ from typing import Any
 
 from trainer.arena import command as arena
 from trainer.errors import CommandError
+from trainer.stages import command as stages
 from trainer.synthesis.compose.task import Composer, NotComposed, Wishes
 from trainer.synthesis.dataset.journal import OtherRun
 from trainer.synthesis.machine import Machine, NoDevice
@@ -44,7 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """All arguments of all commands."""
     top = argparse.ArgumentParser(
-        prog="cuda-agent-train", description="Makes training tasks for policies that write kernels."
+        prog="cuda-agent-train",
+        description="Makes tasks for policies that write kernels, and trains such policies.",
     )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     common = argparse.ArgumentParser(add_help=False)
@@ -89,6 +91,7 @@ def parser() -> argparse.ArgumentParser:
     merge.add_argument("--exclude", type=Path, action="append", default=[], metavar="DIR")
     world.add_arguments(commands, _whole)
     arena.add_arguments(commands, _whole)
+    stages.add_arguments(commands)
     return top
 
 
@@ -188,6 +191,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "measure": world.measure,
     "pack": world.pack,
     "arena": arena.arena,
+    **dict.fromkeys(stages.HELP, stages.run),
 }
 
 

@@ -19,6 +19,7 @@ from trainer.ppo.batch import action_logprobs, action_values, batch_of, grouped
 from trainer.ppo.episode import Episode, Sample, samples_of
 from trainer.ppo.losses import (
     Clip,
+    NotANumber,
     explained_variance,
     kept,
     likelihood_loss,
@@ -28,7 +29,6 @@ from trainer.ppo.losses import (
 from trainer.ppo.prepare import Estimates, outcome_of, prepare
 from trainer.ppo.ranks import Alone, share
 from trainer.ppo.update import (
-    NotANumber,
     Rules,
     update_actor,
     update_critic,

@@ -6,10 +6,12 @@ import json
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 from cuda_agent_backend.agent.protocol import Message, Schema, ToolCall, tool_message
 from cuda_agent_backend.agent.tools.toolbox import tool_schemas
+from trainer.rollout.world import WorldFailed
 
 TASK = (
     '{"inputs":[{"dtype":"float32","shape":[64,%d],"stride":[%d,1]}],"nodes":[{"args":{"self":{"i":0}},'
@@ -25,12 +27,11 @@ class ToyVerdict:
 
     status: str
     reward: float
+    speed: Any = None
 
     @property
     def wins(self) -> bool:
         return self.status == "wins"
-
-    speed = None
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class ToyTools:
     bench: Any = None
     task: Any = None
     seconds_left: Any = None
+    timed: bool = False
 
     schemas: Sequence[Schema] = tuple(tool_schemas(False))
 
@@ -105,7 +107,11 @@ class ToyTools:
 
     def _submit(self, name: str) -> Mapping[str, Any]:
         won = self.speed(self.candidates[name]) > 1.05
-        self.verdicts[name] = ToyVerdict("wins" if won else "too_slow", 3.0 if won else 1.0)
+        ratio = self.speed(self.candidates[name])
+        timed = SimpleNamespace(speedup=SimpleNamespace(median=ratio, low=ratio))
+        self.verdicts[name] = ToyVerdict(
+            "wins" if won else "too_slow", 3.0 if won else 1.0, timed if self.timed else None
+        )
         self.finished = "promoted" if won else None
         return {
             "ok": won,
@@ -119,3 +125,30 @@ class ToyTools:
 
     def promising(self) -> dict[str, float]:
         return self.profiles
+
+
+@dataclass
+class ToyWorld:
+    """Tasks by their columns. dies: whose environment cannot be made."""
+
+    tasks: Sequence[str] = ("64", "128", "256", "512")
+    side_by_side: int = 16
+    dies: frozenset[str] = frozenset()
+    closed: bool = False
+
+    @property
+    def test_tasks(self) -> Sequence[str]:
+        return self.tasks
+
+    def tools(self, task: str, seed: int) -> ToyTools:
+        if task in self.dies:
+            raise WorldFailed(f"the environment of {task} died")
+        return ToyTools(int(task))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def make(settings: Any) -> ToyWorld:
+    """For configurations: ``factory = "toy_world:make"``."""
+    return ToyWorld(side_by_side=settings.side_by_side)

@@ -132,4 +132,10 @@ def action_values(critic: Any, batch: Batch) -> tuple[Tensor, Tensor]:
 
 def with_less_memory(model: Any) -> None:
     """Have a model's layers recomputed on the way back rather than kept."""
-    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    how = {"use_reentrant": False}
+    if hasattr(
+        model, "activation_checkpointing_enable"
+    ):  # the name that came in the course of transformers 5
+        model.activation_checkpointing_enable(activation_checkpointing_kwargs=how)
+    else:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=how)

@@ -15,6 +15,10 @@ GAP_LIMIT = 0.5
 """Of the mean difference of an episode's log-probabilities between trainer and engine, beyond which it is left out."""
 
 
+class NotANumber(Exception):
+    """A probability, a loss or a gradient became NaN or infinite; weights are as they were before it was seen."""
+
+
 @dataclass(frozen=True)
 class Clip:
     """Of the importance ratio: 1 - low to 1 + high; dual: a token's loss at a negative advantage grows no further than
@@ -83,7 +87,6 @@ def explained_variance(values: Tensor, returns: Tensor) -> float:
 
     0 where the returns do not differ, so that nothing can be explained. Both (tokens,).
     """
-    spread = returns.var(correction=0)
-    if returns.numel() < 2 or spread < 1e-8:
+    if returns.numel() < 2 or (spread := returns.var(correction=0)) < 1e-8:
         return 0.0
     return float(1 - (returns - values).var(correction=0) / spread)

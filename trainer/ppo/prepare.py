@@ -12,7 +12,7 @@ from torch import Tensor
 from trainer.ppo.advantages import Outcome, gae, lambda_of, returns, whitening
 from trainer.ppo.batch import action_logprobs, action_values, batch_of, grouped
 from trainer.ppo.episode import Episode, Sample
-from trainer.ppo.losses import explained_variance, kept
+from trainer.ppo.losses import NotANumber, explained_variance, kept
 from trainer.ppo.ranks import Ranks
 
 
@@ -58,10 +58,15 @@ def prepare(
     ranks: Ranks,
     temperature: float = 1.0,
 ) -> Prepared:
-    """Steps of the episodes that count. Without a critic all values are zero."""
+    """Steps of the episodes that count. Without a critic all values are zero.
+
+    Raises `NotANumber` where a model says what is no number: such episodes would be left out without a word.
+    """
     counting = [e for e in episodes if e.counts]
     samples = [s for e in counting for s in e.samples]
     old, values, after = evaluate(samples, actor, critic, how.ids, ranks.device, temperature)
+    if not all(bool(torch.isfinite(part).all()) for part in (*old, *values)):
+        raise NotANumber("the actor's probabilities or the critic's values are not numbers")
     steps, gaps, dropped, at = [], [0.0], 0, 0
     for episode in counting:
         here = slice(at, at + len(episode.samples))

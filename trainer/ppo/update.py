@@ -15,13 +15,9 @@ from torch import Tensor
 
 from trainer.ppo.batch import Batch, action_logprobs, action_values, batch_of, grouped
 from trainer.ppo.episode import Sample
-from trainer.ppo.losses import Clip, likelihood_loss, policy_loss, value_loss
+from trainer.ppo.losses import Clip, NotANumber, likelihood_loss, policy_loss, value_loss
 from trainer.ppo.prepare import Step
 from trainer.ppo.ranks import Ranks, add_gradients
-
-
-class NotANumber(Exception):
-    """A loss or a gradient became NaN or infinite; weights are as they were before it."""
 
 
 @dataclass(frozen=True)
@@ -158,8 +154,8 @@ def _gradients(
         part = [steps[n] for n in group]
         found, sums = loss(batch_of([samples[n] for n in group], ranks.device), part, total)
         found.backward()
-        for name, value in {"loss": found.detach() * total, **sums}.items():
-            names[name] = names.get(name, 0.0) + float(value)
+        for name, value in {"loss": found * total, **sums}.items():
+            names[name] = names.get(name, 0.0) + float(value.detach())
     add_gradients(model.parameters(), ranks)
     every = ranks.everyones(names)
     keys = dict.fromkeys(key for one in every for key in one)

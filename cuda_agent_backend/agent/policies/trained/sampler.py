@@ -61,6 +61,8 @@ class Sampler:
         given = logits[torch.tensor(allowed, device=logits.device)].double()
         scale = self.temperature or 1.0
         logprobs = torch.log_softmax(given / scale, dim=0).tolist()
+        if math.isnan(sum(logprobs)):
+            raise ValueError("the model's probabilities are not numbers; its weights are broken")
         if not self.temperature:
             place = max(range(len(allowed)), key=logprobs.__getitem__)
             return allowed[place], logprobs[place]

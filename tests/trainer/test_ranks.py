@@ -1,0 +1,43 @@
+"""Several processes: advantages are whitened, and losses divided, by what all of them have."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from ranks_process import updated
+from safetensors.torch import load_file
+
+from trainer.ppo.ranks import Alone
+
+HERE = Path(__file__).parent
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def test_two_processes_make_the_update_of_one(tmp_path: Path) -> None:
+    port = str(free_port())
+    running = []
+    for rank in ("0", "1"):
+        env = {
+            "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+            "PYTHONPATH": f"{HERE.parents[1]}:{HERE}", "PATH": "/usr/bin:/bin", "ACCELERATE_USE_CPU": "true",
+            "OMP_NUM_THREADS": "1",
+        }  # fmt: skip
+        words = [sys.executable, str(HERE / "ranks_process.py"), str(tmp_path), "together"]
+        running.append(subprocess.Popen(words, env=env, stderr=subprocess.PIPE, text=True))
+    for process in running:
+        _, error = process.communicate(timeout=500)
+        assert process.returncode == 0, error
+    one = updated(Alone()).state_dict()
+    both = [load_file(tmp_path / f"together-{rank}.safetensors") for rank in (0, 1)]
+    for name, value in one.items():
+        assert torch.equal(both[0][name], both[1][name])
+        assert torch.allclose(both[0][name], value, atol=1e-5)

@@ -1,0 +1,295 @@
+"""Rolling out: lock-step, budgets, samples whose ids are those that were sampled, and the filters of fine-tuning."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from toy_world import ToyTools, ToyWorld
+
+from cuda_agent_backend.agent.policies.engine import EngineFailed, Sampled
+from cuda_agent_backend.agent.policies.search.policy import SearchPolicy
+from cuda_agent_backend.agent.policies.trained.sampler import Request, Sampler
+from cuda_agent_backend.agent.policies.trained.speech import Speech
+from cuda_agent_backend.agent.protocol import CUT_OFF, Message, ToolCall
+from trainer.policy.model import Size, actor_of, config_of, critic_of
+from trainer.ppo.episode import Episode
+from trainer.ppo.prepare import Estimates, prepare
+from trainer.ppo.ranks import Alone
+from trainer.rollout.demonstrations import chance_policy, demonstrations
+from trainer.rollout.episodes import Plan, Play, Played, played, roll_out
+from trainer.rollout.filters import RULES, filtered, why_dropped
+from trainer.rollout.lockstep import Lockstep
+from trainer.rollout.world import Counted
+from trainer.stages.config import BadConfig, WorldSettings
+from trainer.stages.worlds import world_of
+from trainer.world.files import read
+
+SPEECH = Speech()
+TABLES = Path(__file__).parent / "data" / "cpu-tables.parquet"
+TINY = Size(hidden=32, layers=2, heads=2, key_heads=1, head=16, inner=64, window=1024)
+
+
+def actor(seed: int = 0) -> Any:
+    ids = SPEECH.words.ids
+    return actor_of(config_of(TINY, len(ids), ids["<end>"], ids["<pad>"]), seed)
+
+
+def plans(count: int = 6, judgements: int = 3) -> list[Plan]:
+    return [Plan(str(64 << n % 4), f"plan {n}", judgements) for n in range(count)]
+
+
+def test_a_batch_goes_when_every_episode_that_goes_on_has_asked() -> None:
+    batches: list[list[int]] = []
+
+    def generate(requests: Any) -> list[Sampled]:
+        batches.append([r.key for r in requests])
+        return [Sampled((r.key,), (0.0,), True) for r in requests]
+
+    lockstep = Lockstep(generate, range(3))
+    said: dict[int, list[Any]] = {n: [] for n in range(3)}
+
+    def one(key: int, turns: int) -> None:
+        for _ in range(turns):
+            said[key].append(lockstep.ask(Request(key, [1], "")))
+        lockstep.leave(key)
+
+    threads = [threading.Thread(target=one, args=(n, n + 1)) for n in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert batches == [[0, 1, 2], [1, 2], [2]]
+    assert [a.ids for a in said[2]] == [(2,)] * 3
+
+
+def test_a_model_that_fails_ends_every_episode_as_infrastructure() -> None:
+    class Broken(Sampler):
+        def session(self) -> Any:
+            class Session:
+                def generate(self, requests: Any) -> Any:
+                    raise RuntimeError("out of memory")
+
+            return Session()
+
+    found = roll_out(plans(2), ToyWorld(), Broken(actor(), SPEECH), Play())
+    assert [p.episode.end for p in found] == ["infrastructure"] * 2
+    assert not any(p.episode.counts for p in found)
+
+    def full(requests: Any) -> list[Sampled]:
+        raise MemoryError
+
+    assert isinstance(Lockstep(full, [0]).ask(Request(0, [1], "")), EngineFailed)
+
+
+def test_episodes_are_the_same_when_they_are_played_again_and_learn_what_the_engine_saw() -> None:
+    model = actor(1)
+    first, again = (roll_out(plans(), ToyWorld(), Sampler(model, SPEECH), Play()) for _ in range(2))
+    assert [p.episode for p in first] == [p.episode for p in again]
+    assert any(len(p.episode.samples[0].ids) > 100 for p in first)
+    for one in first:
+        (sample,) = one.episode.samples
+        grammar = SPEECH.grammar()
+        for id, spoken in zip(sample.ids, sample.spoken, strict=True):
+            assert grammar.speaking == spoken
+            grammar.feed([id])
+    ready = prepare([p.episode for p in first], model, critic_of(model), Estimates(), Alone())
+    assert ready.figures["engine_gap"] < 1e-3 and ready.figures["mismatched"] == 0.0
+
+
+def test_time_is_counted_in_judgements_and_the_policy_is_told_how_many() -> None:
+    tools = Counted(ToyTools(), 3)
+    assert tools.first()[0]["content"].startswith("Budget: 3 judgements.\n")
+    assert Counted(ToyTools(), 1).first()[0]["content"].startswith("Budget: 1 judgement.\n")
+    look = tools.run([ToolCall.of("1", "look")])
+    schedules = json.loads(look[0]["content"])["schedules"]
+    (made,) = tools.run([ToolCall.of("2", "sketch", schedule=schedules[0])])
+    assert tools.judgements == 0
+    name = json.loads(made["content"])["candidate"]
+    tools.run([ToolCall.of("3", "profile", candidate=name)])
+    tools.run([ToolCall.of("4", "submit", candidate=name)])
+    assert tools.judgements == 1
+    tools.run([ToolCall.of("5", "sketch", schedule=[{"sketch": "row", "team": 512}])])
+    assert tools.judgements == 2 and tools.failures == 1
+    unseen = Counted(ToyTools(), 3)
+    (made,) = unseen.run([ToolCall.of("2", "sketch", schedule=schedules[0])])
+    unseen.run([ToolCall.of("4", "submit", candidate=json.loads(made["content"])["candidate"])])
+    assert unseen.judgements == 1
+    unseen.run([ToolCall.of("6", "submit", reason="no")])
+    assert unseen.judgements == 1
+
+
+def test_an_episode_ends_with_its_budget() -> None:
+    search = SearchPolicy()
+    plan = Plan("64", "0", 1)
+    one = played(search, plan, ToyWorld(), Play(), SPEECH)
+    assert one.episode.notes["judgements"] == 1
+    assert any("time is up" in str(m["content"]) for m in one.messages)
+
+
+def test_one_answer_a_task_is_judged_as_it_is() -> None:
+    found = roll_out(plans(24), ToyWorld(), Sampler(actor(2), SPEECH), Play(single=True))
+    rewards = {p.episode.reward for p in found}
+    assert rewards <= {-1.0, 1.0, 3.0} and len(rewards) > 1
+    for one in found:
+        assert one.episode.turns == 1
+        (sample,) = one.episode.samples
+        said = SPEECH.words.words[
+            next(i for i, s in zip(sample.ids, sample.spoken, strict=True) if s)
+        ]
+        assert said in ("<sketch>", "<look>", "<give_up>")
+        made = any("candidate" in m["content"] for m in one.messages if m["role"] == "tool")
+        assert (one.episode.reward == -1.0) == (not made)
+
+
+def test_an_environment_that_dies_costs_its_own_episodes_only() -> None:
+    world = ToyWorld(dies=frozenset(["128"]))
+    found = roll_out(plans(), world, Sampler(actor(), SPEECH), Play())
+    assert [p.episode.end == "infrastructure" for p in found] == [p.task == "128" for p in plans()]
+    assert "died" in found[1].messages[0]["content"]
+
+
+def test_rivals_are_read_in_the_policys_words() -> None:
+    for make in (
+        lambda plan: SearchPolicy(judgements=plan.judgements),
+        lambda plan: chance_policy(SPEECH, plan.seed),
+    ):
+        found = demonstrations(plans(4, 10), ToyWorld(), SPEECH, Play(), make)
+        assert len(found) == 4 and all(any(s.spoken) and not s.logprobs for s in found)
+        assert all(
+            id in allowed
+            for s in found
+            for id, allowed in zip([s.ids[n] for n in s.actions], s.allowed, strict=True)
+        )
+
+
+def test_measured_tables_answer_as_the_tools_do_and_families_are_held_out(tmp_path: Path) -> None:
+    world = world_of(WorldSettings(paths=(str(TABLES),)))
+    tables = {table.id: table for table in read([TABLES])}
+    sides = [{tables[id].family for id in ids} for ids in (world.tasks, world.test_tasks)]
+    assert all(sides) and not sides[0] & sides[1]
+    plans = [Plan(id, f"t{n}", 3) for n, id in enumerate((*world.tasks, *world.test_tasks))]
+    found = roll_out(plans, world, Sampler(actor(1), SPEECH), Play())
+    assert len(found) == len(plans) and all(one.episode.counts for one in found)
+    searched = [
+        played(SearchPolicy(), replace(p, judgements=10), world, Play(), SPEECH) for p in plans
+    ]
+    assert sum(one.episode.reward == 3.0 for one in searched) >= 5
+    assert all(SPEECH.encoded(one.messages) is not None for one in searched)
+    world.close()
+
+
+def test_worlds_that_cannot_be_had_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "no.parquet").write_text("no")
+    for settings, said in (
+        (WorldSettings(), "paths names no files"),
+        (WorldSettings(paths=(str(tmp_path / "none.parquet"),)), "no tables at"),
+        (WorldSettings(paths=(str(tmp_path / "no.parquet"),)), "holds no tables"),
+        (WorldSettings(paths=(str(TABLES),), held_out=1.0), "too few or too much alike"),
+        (WorldSettings("judge", paths=(str(TABLES),), device="cuda"), "not for device 'cuda'"),
+        (WorldSettings("factory", factory="nowhere:make"), "cannot be had"),
+    ):
+        with pytest.raises(BadConfig, match=said):
+            world_of(settings)
+
+
+@pytest.mark.slow
+def test_the_judge_answers_in_its_world(tmp_path: Path) -> None:
+    """A real kernel for this processor, compiled, timed and judged as the model's one answer."""
+    world = world_of(WorldSettings("judge", paths=(str(TABLES),), held_out=0.0, side_by_side=1))
+    task = next(id for id in world.tasks)
+    try:
+        found = [
+            played(SearchPolicy(judgements=1), Plan(task, "0", 1), world, Play(), SPEECH),
+            *roll_out([Plan(task, "1", 1)], world, Sampler(actor(1), SPEECH), Play(single=True)),
+        ]
+    finally:
+        world.close()
+    assert all(one.episode.end != "infrastructure" for one in found)
+    assert all(one.episode.reward in (-1.0, 1.0, 2.0, 3.0) for one in found)
+    assert found[0].episode.notes["judgements"] >= 1
+
+
+def test_raw_speed_up_as_reward_is_the_ablations() -> None:
+    class Timed(ToyWorld):
+        def tools(self, task: str, seed: int) -> ToyTools:
+            made = ToyTools(int(task))
+            made.timed = True
+            return made
+
+    plan = Plan("64", "3", 10)
+    for reward, want in (("outcome", 3.0), ("speedup", 1.5)):
+        one = played(SearchPolicy(), plan, Timed(), Play(reward=reward), SPEECH)  # type: ignore[arg-type]
+        assert one.episode.reward == want
+
+
+def conversation(*turns: tuple[str, dict[str, Any], dict[str, Any]]) -> tuple[Message, ...]:
+    messages: list[Message] = [{"role": "user", "content": "task"}]
+    for number, (name, arguments, answer) in enumerate(turns):
+        call = ToolCall.of(str(number), name, **arguments)
+        function = {"name": call.name, "arguments": call.arguments}
+        messages.append(
+            {"role": "assistant", "tool_calls": [{"id": call.id, "function": function}]}
+        )
+        messages.append({"role": "tool", "name": name, "content": json.dumps(answer)})
+    return tuple(messages)
+
+
+def episode(*turns: Any, reward: float | None = 3.0) -> Played:
+    sample = demonstrations(plans(1), ToyWorld(), SPEECH, Play(), lambda p: SearchPolicy())[0]
+    return Played(Episode((sample,), reward, "answered"), conversation(*turns))
+
+
+LOOK = ("look", {}, {"ok": True})
+PROFILE = ("profile", {"candidate": "a"}, {"ok": True})
+VERIFY = ("verify", {"candidate": "a"}, {"ok": True})
+SUBMIT = ("submit", {"candidate": "a"}, {"ok": True})
+
+
+def test_each_filter_drops_what_it_is_named_after_and_nothing_else() -> None:
+    good = episode(LOOK, PROFILE, VERIFY, PROFILE, SUBMIT)
+    unknown = {"ok": False, "error": "no candidate 'x'; there are: none yet"}
+    noisy = {"ok": False, "status": "noisy", "reason": "the machine was busy"}
+    broken = ("profile", {"candidate": "x"}, unknown)
+    cut: Message = {"role": "user", "content": CUT_OFF}
+    cases = {
+        "infrastructure": replace(good, episode=replace(good.episode, end="infrastructure")),
+        "not positive": replace(good, episode=replace(good.episode, reward=-1.0)),
+        "redundant loop": episode(LOOK, PROFILE, PROFILE),
+        "broken schema": episode(LOOK, broken, SUBMIT),
+        "cut off": replace(good, messages=(*good.messages, cut)),
+    }
+    assert list(cases) == list(RULES)
+    assert why_dropped(good) is None
+    assert why_dropped(episode(LOOK, ("submit", {"candidate": "a"}, noisy), PROFILE)) is None
+    for name, one in cases.items():
+        found = why_dropped(one)
+        assert found is not None and found[0] == name and found[1]
+    kept, dropped = filtered([good, *cases.values()])
+    assert kept == [good] and dropped == dict.fromkeys(cases, 1)
+
+
+def test_loops_of_several_turns_and_calls_made_too_often_are_redundant() -> None:
+    assert why_dropped(episode(LOOK, PROFILE, VERIFY, PROFILE, VERIFY)) is not None
+    often = episode(PROFILE, LOOK, PROFILE, VERIFY, PROFILE)
+    found = why_dropped(often)
+    assert found is not None and "more than 2 times" in found[1]
+
+
+def test_nothing_random_is_left_to_torch_itself() -> None:
+    torch.manual_seed(1)
+    random.seed(1)
+    before = torch.random.get_rng_state(), random.getstate()
+    roll_out(plans(2), ToyWorld(), Sampler(actor(3), SPEECH), Play())
+    assert torch.equal(before[0], torch.random.get_rng_state()) and before[1] == random.getstate()
+
+
+@pytest.mark.parametrize("name", sorted(RULES))
+def test_every_filter_says_what_it_is_for(name: str) -> None:
+    assert RULES[name].__doc__

@@ -1,0 +1,300 @@
+"""Stages: they chain, go on after a kill with the same curve, and end with a clear error that loses nothing."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from toy_world import ToyTools, ToyWorld
+
+from cuda_agent_backend.agent.policies.registry import make_policy, missing
+from cuda_agent_backend.agent.policies.spec import PolicySpec
+from cuda_agent_backend.agent.policies.trained.policy import forget_models
+from trainer import command
+from trainer.health.alarms import Limits
+from trainer.health.journal import read
+from trainer.policy.model import Size
+from trainer.ppo.ranks import Alone
+from trainer.stages import checkpoint, runner, steps
+from trainer.stages import config as configs
+from trainer.stages.config import BadConfig, Config, StageSettings
+from trainer.stages.runner import Run, RunFailed, run_stage
+
+TINY = Size(hidden=16, layers=1, heads=1, key_heads=1, head=16, inner=32, window=1024)
+SHORT = StageSettings(steps=3, episodes=8, attempts=2, judgements=(1, 3), every=2, turns=6)
+CONFIG = Config(
+    model=TINY,
+    alarms=Limits(window=50),
+    **dict.fromkeys(("pretrain", "warmup", "rft", "value", "agentic"), SHORT),
+    eval=replace(SHORT, temperature=0.0),
+)
+
+
+def run_of(folder: Path, config: Config = CONFIG, world: Any = None) -> Run:
+    return Run(config, folder, Alone(), lambda settings: world or ToyWorld(), lambda text: None)
+
+
+def curve(folder: Path) -> list[dict[str, float]]:
+    found = read(folder / "figures.jsonl")
+    return [{n: v for n, v in step.items() if n != "seconds"} for step in found]
+
+
+def done_until(tmp: Path, stages: Sequence[str]) -> Path:
+    for name in stages:
+        run_stage(run_of(tmp), name)
+    return tmp
+
+
+@pytest.fixture(scope="module")
+def chained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return done_until(tmp_path_factory.mktemp("run"), CONFIG.stages)
+
+
+def test_all_stages_chain_and_leave_a_policy_that_plays(chained: Path) -> None:
+    for name in CONFIG.stages:
+        assert (chained / name / "done.json").is_file()
+    learnt = [s for s in CONFIG.stages if s != "eval"]
+    assert all(len(curve(chained / name)) == 3 for name in learnt)
+    figures = curve(chained / "agentic")[-1]
+    wanted = (
+        "reward", "entropy", "ratio", "kl", "explained_variance", "engine_gap", "length_cut", "cut_off", "invalid",
+        "mismatched", "critic_loss", "gradient_norm",
+    )  # fmt: skip
+    assert not [name for name in wanted if name not in figures]
+    found = json.loads((chained / "eval" / "done.json").read_text())["figures"]
+    assert found["3"]["search"]["tasks"] == found["1"]["trained"]["tasks"] == 4.0
+    assert found["3"]["search"]["judgements"] > 0
+    spec = PolicySpec("trained", str(chained / "policy"))
+    assert missing(spec) == ""
+    turn = make_policy(spec).act(ToyTools().first(), ())
+    assert turn.tokens is not None  # type: ignore[union-attr]
+    forget_models()
+
+
+def test_the_critic_alone_learns_in_value_pretraining(chained: Path) -> None:
+    def tensors(stage: str, name: str) -> dict[str, torch.Tensor]:
+        path = checkpoint.path_of(chained / stage, 3)
+        return checkpoint.load_file(path / name)
+
+    actor = "actor/model.safetensors"
+    one, other = tensors("rft", actor), tensors("value", actor)
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    critic = "critic.safetensors"
+    assert tensors("value", critic)["score.weight"].abs().max() > 0
+
+
+class Killed(BaseException):
+    """As a kill: nothing of ours catches it."""
+
+
+def killing(monkeypatch: pytest.MonkeyPatch, where: str, when: int) -> None:
+    """Have the process end at the ``when``-th time that something is done."""
+    owner, name = {"step": (runner, "STEPS"), "save": (checkpoint, "_settle")}.get(
+        where, (None, "")
+    )
+    count = 0
+    if where == "step":
+        real = steps.STEPS["agentic"]
+
+        def step(stage: Any, number: int) -> Any:
+            nonlocal count
+            found = real(stage, number)
+            count += 1
+            if count == when:
+                raise Killed
+            return found
+
+        monkeypatch.setitem(runner.STEPS, "agentic", step)
+        return
+    settle = getattr(owner, name)
+
+    def save(folder: Path) -> None:
+        nonlocal count
+        count += 1
+        if count == when:
+            raise Killed
+        settle(folder)
+
+    monkeypatch.setattr(owner, name, save)
+
+
+@pytest.mark.parametrize(("where", "when"), [("step", 1), ("step", 3), ("save", 1), ("save", 2)])
+def test_a_run_that_was_killed_goes_on_with_the_same_curve(
+    chained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, when: int
+) -> None:
+    shutil.copytree(chained, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "agentic")
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        killing(patch, where, when)
+        run_stage(run_of(tmp_path / "run"), "agentic")
+    run_stage(run_of(tmp_path / "run"), "agentic")
+    assert curve(tmp_path / "run" / "agentic") == curve(chained / "agentic")
+    last = [checkpoint.path_of(at / "agentic", 3) for at in (chained, tmp_path / "run")]
+    for name in ("critic.safetensors", "optimizer-actor.safetensors", "actor/model.safetensors"):
+        assert (last[0] / name).read_bytes() == (last[1] / name).read_bytes()
+
+
+def test_a_stage_that_is_done_is_not_done_again(chained: Path) -> None:
+    def never(settings: Any) -> Any:
+        raise AssertionError("a world was made")
+
+    said = run_stage(replace(run_of(chained), world_of=never), "warmup")
+    assert said["steps"] == 3
+
+
+def test_a_full_disk_ends_with_a_clear_error_and_older_checkpoints_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, count = checkpoint._write, 0
+
+    def full(tensors: Any, path: Path) -> None:
+        nonlocal count
+        count += 1
+        if count > 3:  # the second checkpoint
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(tensors, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "_write", full)
+        with pytest.raises(OSError, match=r"step-000002 cannot be written.*older ones are whole"):
+            run_stage(run_of(tmp_path), "pretrain")
+    assert checkpoint.steps_in(tmp_path / "pretrain") == [0]
+    assert not list((tmp_path / "pretrain").glob("*.new"))
+    run_stage(run_of(tmp_path), "pretrain")
+    assert len(curve(tmp_path / "pretrain")) == 3
+
+
+def test_a_loss_that_is_not_a_number_stops_the_run_at_its_last_good_checkpoint(
+    chained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(chained, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "agentic")
+    real = steps.Stage.roll_out
+
+    def poisoned(stage: Any, number: int, single: bool = False) -> Any:
+        found = real(stage, number, single)
+        if number == 2:
+            stage.learner.actor.lm_head.weight.data.fill_(torch.nan)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(steps.Stage, "roll_out", poisoned)
+        with pytest.raises(RunFailed, match=r"not numbers.*step-000002"):
+            run_stage(run_of(tmp_path / "run"), "agentic")
+    assert checkpoint.steps_in(tmp_path / "run" / "agentic")[-1] == 2
+    with pytest.raises(RunFailed, match="remove"):
+        run_stage(run_of(tmp_path / "run"), "agentic")
+    (tmp_path / "run" / "agentic" / "collapsed.json").unlink()
+    run_stage(run_of(tmp_path / "run"), "agentic")
+    assert curve(tmp_path / "run" / "agentic") == curve(chained / "agentic")
+
+
+def test_a_collapsed_run_is_stopped_and_its_bad_checkpoints_are_dropped(
+    chained: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(chained, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "warmup")
+    (tmp_path / "run" / "config.json").unlink()
+    limits = Limits(window=3, least_entropy=10.0)
+    collapsing = replace(CONFIG, alarms=limits, warmup=replace(SHORT, steps=9, every=1))
+    with pytest.raises(RunFailed, match=r"stopped at step 3: the entropy.*step-000000"):
+        run_stage(run_of(tmp_path / "run", collapsing), "warmup")
+    assert checkpoint.steps_in(tmp_path / "run" / "warmup") == [0]
+
+
+def test_a_world_whose_environments_all_die_stops_the_run(chained: Path, tmp_path: Path) -> None:
+    shutil.copytree(chained, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "value")
+    (tmp_path / "run" / "config.json").unlink()
+    dead = ToyWorld(dies=frozenset(ToyWorld().tasks))
+    config = replace(CONFIG, alarms=Limits(window=2))
+    with pytest.raises(RunFailed, match="100% of episodes were lost"):
+        run_stage(run_of(tmp_path / "run", config, dead), "value")
+    assert dead.closed
+
+
+def test_another_configuration_another_run_and_a_stage_too_early_are_refused(
+    chained: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(RunFailed, match="another seed, warmup"):
+        other = replace(CONFIG, seed=5, warmup=replace(SHORT, steps=4))
+        run_stage(run_of(chained, other), "warmup")
+    with pytest.raises(RunFailed, match="pretrain ends, which is not done"):
+        run_stage(run_of(tmp_path), "warmup")
+    import fcntl
+
+    with (tmp_path / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(RunFailed, match="another run works"):
+            run_stage(run_of(tmp_path), "pretrain")
+
+
+def test_a_checkpoint_that_was_cut_short_says_what_to_do(chained: Path, tmp_path: Path) -> None:
+    shutil.copytree(chained, tmp_path / "run")
+    agentic = tmp_path / "run" / "agentic"
+    (agentic / "done.json").unlink()
+    critic = checkpoint.path_of(agentic, 3) / "critic.safetensors"
+    critic.write_bytes(critic.read_bytes()[:100])
+    with pytest.raises(checkpoint.Unusable, match="remove its folder"):
+        run_stage(run_of(tmp_path / "run"), "agentic")
+    shutil.rmtree(critic.parent)
+    run_stage(run_of(tmp_path / "run"), "agentic")
+    assert curve(agentic) == curve(chained / "agentic")
+
+
+def test_a_policy_of_another_size_is_refused(chained: Path, tmp_path: Path) -> None:
+    config = replace(CONFIG, model=replace(TINY, hidden=32))
+    shutil.copytree(chained, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "warmup")
+    (tmp_path / "run" / "config.json").unlink()
+    with pytest.raises(checkpoint.Unusable, match="another size"):
+        run_stage(run_of(tmp_path / "run", config), "warmup")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("seed = ", "is not TOML"),
+        ("speed = 1", "there is no 'speed'; there are: seed"),
+        ("seed = 'a'", "is 'a'; it is of type int"),
+        ("seed = true", "is True; it is of type int"),
+        ("stages = ['rft', 'warmup']", "in this order"),
+        ("[warmup]\nsteps = 0", "at least 1"),
+        ("[warmup]\nepisodes = 5\nattempts = 2", "no multiple"),
+        ("[warmup]\nclip = 3", "is a table"),
+        ("[warmup]\nreward = 'gold'", "one of outcome, speedup"),
+        ("[agentic]\njudgements = [1.5]", "is a list of int"),
+        ("[agentic.world]\nkind = 'moon'", "one of tables"),
+    ],
+    ids=lambda value: value if " " not in value else "",
+)
+def test_what_is_wrong_with_a_configuration_is_said(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    with pytest.raises(BadConfig, match=said.replace("[", "\\[")):
+        configs.read(path)
+
+
+def test_the_command_reads_a_configuration_and_says_what_is_wrong_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(
+        "threads = 1\nstages = ['pretrain']\n[model]\nhidden = 16\nlayers = 1\nheads = 1\nkey_heads = 1\nhead = 16\n"
+        "inner = 32\nwindow = 1024\n[world]\nkind = 'factory'\nfactory = 'toy_world:make'\n[pretrain]\nsteps = 1\n"
+        "episodes = 4\nattempts = 1\n[pretrain.clip]\nlow = 0.1\n"
+    )
+    words = ["run", str(path), "--out", str(tmp_path / "out")]
+    assert command.main(words) == 0
+    assert "pretrain: done" in capsys.readouterr().out
+    assert configs.read(path).pretrain.clip.low == 0.1
+    path.write_text("[world]\nkind = 'factory'\nfactory = 'nowhere:make'\n")
+    assert command.main([*words[:-1], str(tmp_path / "other")]) == command.USAGE
+    assert "cannot be had" in capsys.readouterr().err

@@ -1,0 +1,195 @@
+"""Rolling out: a model plays tasks, and each episode comes back with the ids that it saw and said, and its reward."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from cuda_agent_backend.agent.loop import Budget, EpisodeResult, run_episode
+from cuda_agent_backend.agent.policies.trained.policy import TrainedPolicy
+from cuda_agent_backend.agent.policies.trained.sampler import Sampler
+from cuda_agent_backend.agent.policies.trained.speech import Speech
+from cuda_agent_backend.agent.protocol import (
+    Message,
+    Policy,
+    Schema,
+    Stopped,
+    Tokens,
+    ToolCall,
+    Turn,
+)
+from trainer.ppo.episode import ENDS, Episode, Sample, samples_of
+from trainer.rollout.lockstep import Lockstep
+from trainer.rollout.world import Counted, World, WorldFailed
+
+Reward = Literal["outcome", "speedup"]
+"""outcome: C7, of the verdict that promotes. speedup: the raw speed-up, for the ablation."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One episode that is wanted. seed: of its draws and of the world's noise. judgements: its budget."""
+
+    task: str
+    seed: str
+    judgements: int
+
+
+@dataclass(frozen=True)
+class Play:
+    """How episodes are played. turns: at most. single: one answer a task, which is judged as it is."""
+
+    turns: int = 24
+    single: bool = False
+    reward: Reward = "outcome"
+
+
+@dataclass(frozen=True)
+class Played:
+    """An episode, its conversation, and the best speed-up that a verdict proved (0: none)."""
+
+    episode: Episode
+    messages: tuple[Message, ...]
+    speed: float = 0.0
+
+
+def roll_out(plans: Sequence[Plan], world: World, sampler: Sampler, play: Play) -> list[Played]:
+    """Play episodes, as many at once as the world takes; in the order of the plans."""
+    found: list[Played] = []
+    for start in range(0, len(plans), world.side_by_side):
+        found += _together(plans[start : start + world.side_by_side], world, sampler, play)
+    return found
+
+
+def _together(plans: Sequence[Plan], world: World, sampler: Sampler, play: Play) -> list[Played]:
+    session = sampler.session()
+    lockstep = Lockstep(session.generate, range(len(plans)))
+    found: dict[int, Played] = {}
+    faults: list[BaseException] = []
+
+    def one(key: int, plan: Plan) -> None:
+        try:
+            policy = TrainedPolicy(
+                "trained", sampler.speech, lockstep.ask, sampler.window, key, plan.seed
+            )
+            found[key] = played(policy, plan, world, play, sampler.speech)
+        except BaseException as error:  # a bug, told in the thread that waits
+            faults.append(error)
+        finally:
+            lockstep.leave(key)
+
+    threads = [threading.Thread(target=one, args=pair, daemon=True) for pair in enumerate(plans)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if faults:
+        raise faults[0]
+    return [found[key] for key in range(len(plans))]
+
+
+def played(policy: Policy, plan: Plan, world: World, play: Play, speech: Speech) -> Played:
+    """One episode of any policy that records its tokens. One whose environment dies is marked as infrastructure's."""
+    heard = _Recorded(policy)
+    try:
+        chance = random.Random(f"world/{plan.seed}")
+        tools = Counted(world.tools(plan.task, chance.randrange(1 << 30)), plan.judgements)
+        result = _single(heard, tools) if play.single else _many(heard, tools, plan, play)
+    except (WorldFailed, OSError) as error:
+        return Played(
+            Episode((), None, "infrastructure", plan.task, notes={"failed": 1.0}),
+            ({"role": "user", "content": str(error)},),
+        )
+    return played_of(result, heard.tokens, plan, tools, play, speech)
+
+
+def _many(policy: Policy, tools: Any, plan: Plan, play: Play) -> EpisodeResult:
+    """An episode whose time is counted in judgements."""
+    budget = Budget(plan.judgements - 0.5, play.turns)
+    first = tools.first()
+    return run_episode(policy, tools, budget, clock=lambda: float(tools.judgements), first=first)
+
+
+def _single(policy: Policy, tools: Any) -> EpisodeResult:
+    """The task has been looked at; the policy says one thing, and the first candidate in it is judged."""
+    messages = tools.first()
+    look = Turn("", (ToolCall.of("call_1", "look"),))
+    messages += [look.to_message(), *tools.run(look.calls)]
+    turn = policy.act(messages, tools.schemas)
+    if isinstance(turn, Stopped):
+        return EpisodeResult(None, turn.reason, messages, 0, stop=turn.kind)
+    messages.append(turn.to_message())
+    if not turn.truncated:
+        messages += tools.run(turn.calls)
+    for name in list(tools.candidates)[:1]:
+        judged = ToolCall.of("judged", "submit", candidate=name)
+        messages += tools.run([judged])
+    known = [v.reward for v in tools.verdicts.values() if v.reward is not None]
+    reward = max(known) if known else (None if tools.verdicts else -1.0)
+    return EpisodeResult(tools.best(), "one answer", messages, 1, stop="submitted", reward=reward)
+
+
+def played_of(
+    result: EpisodeResult,
+    tokens: Sequence[Tokens],
+    plan: Plan,
+    tools: Any,
+    play: Play,
+    speech: Speech,
+) -> Played:
+    """What an episode came to, as the trainer has it."""
+    samples = tuple(with_choices(speech, *made) for made in samples_of(tokens))
+    speed = best_speed(tools.verdicts)
+    reward = result.reward
+    if play.reward == "speedup" and reward is not None:
+        reward = speed if speed > 0 else -1.0
+    calls = sum(len(m.get("tool_calls", ())) for m in result.trajectory)
+    notes = {
+        "judgements": float(tools.judgements),
+        "invalid": tools.failures / max(1, calls),
+        "cut_off": float(ENDS[result.stop] == "context"),
+        "won": float(result.best is not None),
+    }
+    episode = Episode(samples, reward, ENDS[result.stop], plan.task, result.turns, notes)
+    return Played(episode, tuple(result.trajectory), speed)
+
+
+def best_speed(verdicts: Any) -> float:
+    """The largest median speed-up that a verdict of a correct candidate has."""
+    speeds = [
+        float(v.speed.speedup.median)
+        for v in verdicts.values()
+        if v.speed is not None and v.reward is not None and v.reward > 0
+    ]
+    return max(speeds, default=0.0)
+
+
+def with_choices(
+    speech: Speech, ids: Sequence[int], spoken: Sequence[bool], logprobs: Sequence[float]
+) -> Sample:
+    """A sample with what each id was drawn from, which follows from the ids before it."""
+    grammar, allowed = speech.grammar(), []
+    for id, chosen in zip(ids, spoken, strict=True):
+        if chosen:
+            allowed.append(grammar.allowed())
+        grammar.feed((id,))
+    return Sample(tuple(ids), tuple(spoken), tuple(logprobs), tuple(allowed))
+
+
+class _Recorded:
+    """A policy whose tokens are kept."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy, self.name = policy, policy.name
+        self.tokens: list[Tokens] = []
+
+    def act(self, messages: Sequence[Message], tools: Sequence[Schema]) -> Turn | Stopped:
+        """See `Policy`."""
+        turn = self._policy.act(messages, tools)
+        if isinstance(turn, Turn) and turn.tokens is not None:
+            self.tokens.append(turn.tokens)
+            return replace(turn, tokens=None)
+        return turn

@@ -1,0 +1,43 @@
+"""The measured world: tasks whose schedules were timed once answer from their tables, in microseconds."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+from trainer.world.replay_tools import ReplayTools
+from trainer.world.rows import Table
+
+LEAST = 2
+"""Schedules that must work, or there is nothing to choose."""
+
+
+class TableWorld:
+    """Tables by id; those of held-out families are for evaluation only. Raises ValueError where one side is empty."""
+
+    def __init__(self, tables: Sequence[Table], held_out: float, side_by_side: int) -> None:
+        playable = [t for t in tables if sum(row.works for row in t.rows) >= LEAST]
+        away = held_out_families([t.family for t in playable], held_out)
+        self._tables = {table.id: table for table in playable}
+        self.tasks: Sequence[str] = tuple(t.id for t in playable if t.family not in away)
+        self.test_tasks: Sequence[str] = tuple(t.id for t in playable if t.family in away)
+        self.side_by_side = side_by_side
+        if not self.tasks or (held_out and not self.test_tasks):
+            raise ValueError(
+                f"{len(tables)} tables, of which {len(playable)} can be played, are too few or too much alike to hold "
+                f"{held_out:.0%} of their families out"
+            )
+
+    def tools(self, task: str, seed: int) -> ReplayTools:
+        """See `World`."""
+        return ReplayTools.of(self._tables[task], seed)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def held_out_families(families: Sequence[str], share: float) -> frozenset[str]:
+    """About this share of families, at least one where the share is above 0; which ones hangs on their names alone."""
+    ordered = sorted(set(families), key=lambda name: (zlib.crc32(name.encode()), name))
+    count = max(1, round(share * len(ordered))) if share > 0 else 0
+    return frozenset(ordered[:count])

@@ -1,0 +1,88 @@
+"""Where episodes are played: tasks by name, and tools on them. Tables and the judge stand behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from cuda_agent_backend.agent.environment import first_messages
+from cuda_agent_backend.agent.protocol import Message, Schema, ToolCall
+
+JUDGING = ("verify", "profile")
+"""Tools of which each call is a judgement."""
+
+
+class World(Protocol):
+    """tasks: to train on; test_tasks: none of which is a neighbour of those. side_by_side: episodes played at once."""
+
+    @property
+    def tasks(self) -> Sequence[str]: ...
+
+    @property
+    def test_tasks(self) -> Sequence[str]: ...
+
+    @property
+    def side_by_side(self) -> int: ...
+
+    def tools(self, task: str, seed: int) -> Any:
+        """Tools of a new episode (see `agent.tools.toolbox.Toolbox`). seed: of the noise of what they answer.
+
+        Raises `WorldFailed` where the episode cannot be played, which says nothing of the policy.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give up what it holds."""
+        ...
+
+
+class WorldFailed(Exception):
+    """An environment died, or cannot be made: what happened, and where."""
+
+
+class Counted:
+    """An episode's tools, with the judgements that were asked for counted. All else is the tools' own.
+
+    A judgement is a profile, a verification, a submission of what was never profiled, or a schedule that gives no
+    candidate.
+    """
+
+    def __init__(self, tools: Any, judgements: int) -> None:
+        self._tools, self._most = tools, judgements
+        self.judgements = self.failures = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tools, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("_tools", "_most", "judgements", "failures"):
+            super().__setattr__(name, value)
+        else:
+            setattr(self._tools, name, value)
+
+    @property
+    def schemas(self) -> Sequence[Schema]:
+        """See `Toolbox`."""
+        schemas: Sequence[Schema] = self._tools.schemas
+        return schemas
+
+    def first(self) -> list[Message]:
+        """What the episode begins with: the task, and the budget that it has."""
+        made = getattr(self._tools, "first", None)
+        messages = made() if made is not None else first_messages(self._tools)
+        budget = f"Budget: {self._most} judgement{'s' if self._most != 1 else ''}.\n"
+        last = messages[-1]
+        return [*messages[:-1], {**last, "content": budget + str(last["content"])}]
+
+    def run(self, calls: Sequence[ToolCall]) -> list[Message]:
+        """See `Toolbox`."""
+        profiled = set(self._tools.profiles)
+        answers: list[Message] = self._tools.run(calls)
+        for call, answer in zip(calls, answers, strict=True):
+            content = str(answer["content"])
+            self.failures += '"error"' in content
+            failed = call.name == "sketch" and '"ok": true' not in content
+            unseen = call.name == "submit" and not any(name in call.arguments for name in profiled)
+            gave_up = call.name == "submit" and '"candidate"' not in call.arguments
+            self.judgements += call.name in JUDGING or failed or (unseen and not gave_up)
+        return answers

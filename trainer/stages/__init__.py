@@ -1,0 +1,1 @@
+"""The stages of training as commands that resume and chain."""

@@ -1,0 +1,62 @@
+"""``cuda-agent-train pretrain``, ``warmup``, ``rft``, ``value``, ``agentic``, ``eval`` and ``run``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from trainer.errors import CommandError
+
+STAGES = ("pretrain", "warmup", "rft", "value", "agentic", "eval")
+NEEDED = ("transformers", "tokenizers", "safetensors", "accelerate")
+HELP = {
+    "pretrain": "teach a model made from nothing what rivals say in the world",
+    "warmup": "single-turn PPO: one answer a task",
+    "rft": "rejection fine-tuning on filtered episodes",
+    "value": "pretrain the critic",
+    "agentic": "PPO over many turns",
+    "eval": "play held-out tasks beside today's search",
+    "run": "all stages of the configuration, one after another",
+}
+
+
+def add_arguments(commands: Any) -> None:
+    """The commands' arguments."""
+    for name, text in HELP.items():
+        one = commands.add_parser(name, help=text)
+        one.add_argument("config", type=Path, metavar="CONFIG", help="a TOML file")
+        one.add_argument("--out", type=Path, required=True, metavar="DIR", help="where it goes")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do one stage, or all; the exit status."""
+    absent = [name for name in NEEDED if find_spec(name) is None]
+    if absent:
+        raise CommandError(f'{", ".join(absent)}: not installed: pip install "cuda_agent[train]"')
+    import torch
+
+    from trainer.ppo.ranks import Accelerated
+    from trainer.rollout.world import WorldFailed
+    from trainer.stages import checkpoint, config, runner
+    from trainer.stages.worlds import world_of
+
+    try:
+        settings = config.read(args.config)
+        if settings.threads:
+            torch.set_num_threads(settings.threads)
+        wanted = settings.stages if args.command == "run" else (args.command,)
+        made = runner.Run(settings, args.out, Accelerated(), world_of)
+        for name in wanted:
+            said = runner.run_stage(made, name)
+            made.tell(f"{name}: done: {json.dumps(said.get('figures', {}), sort_keys=True)}")
+    except (
+        config.BadConfig,
+        runner.RunFailed,
+        checkpoint.Unusable,
+        WorldFailed,
+    ) as error:
+        raise CommandError(str(error)) from error
+    return 0

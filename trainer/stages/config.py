@@ -1,0 +1,168 @@
+"""A run's configuration: a TOML file, read into values that say what each means. What it does not know is an error."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from trainer.health.alarms import Limits
+from trainer.policy.model import Size
+from trainer.ppo.losses import Clip
+
+STAGES = ("pretrain", "warmup", "rft", "value", "agentic", "eval")
+"""In the order in which they chain; a run may leave any out."""
+
+
+class BadConfig(Exception):
+    """What is wrong with a configuration: where, and what may be there."""
+
+
+@dataclass(frozen=True)
+class WorldSettings:
+    """Where episodes are played.
+
+    kind: "tables" replays tables of measured schedules; "judge" has the sandbox judge kernels of a set of tasks;
+    "factory" is a function ``module:name`` of this settings' value that gives a `World`. paths: of the tables or tasks.
+    device: cpu or cuda. held_out: the share of task families that is never trained on. side_by_side: episodes at once.
+    """
+
+    kind: Literal["tables", "judge", "factory"] = "tables"
+    paths: tuple[str, ...] = ()
+    factory: str = ""
+    device: Literal["cpu", "cuda"] = "cpu"
+    held_out: float = 0.2
+    side_by_side: int = 64
+
+
+@dataclass(frozen=True)
+class StageSettings:
+    """One stage.
+
+    steps: updates. episodes: of one step, all processes together. attempts: at each of its tasks. judgements: budgets,
+    of which each episode is told one. turns: of an episode at most. actor_rate, critic_rate: learning rates (0: not
+    trained). rivals: of pretraining, whose episodes are read. every: steps between checkpoints. ids: of one piece of a
+    batch. bootstrap: see `ppo.prepare.Estimates`. world: instead of the run's.
+    """
+
+    steps: int = 50
+    episodes: int = 64
+    attempts: int = 4
+    judgements: tuple[int, ...] = (1, 3, 10)
+    turns: int = 24
+    actor_rate: float = 3e-4
+    critic_rate: float = 6e-4
+    epochs: int = 2
+    minibatches: int = 2
+    ids: int = 16_384
+    gradient_norm: float = 1.0
+    entropy: float = 0.0
+    temperature: float = 1.0
+    clip: Clip = field(default_factory=Clip)
+    bootstrap: bool = True
+    reward: Literal["outcome", "speedup"] = "outcome"
+    rivals: tuple[str, ...] = ("search", "chance")
+    every: int = 5
+    world: WorldSettings | None = None
+
+
+@dataclass(frozen=True)
+class Config:
+    """A run. stages: those that ``run`` does, in their order. A stage begins from the last one before it that is done.
+
+    threads: of the processor, for a model this small on few cores 1 is often fastest; 0: as torch has it.
+    """
+
+    seed: int = 0
+    threads: int = 0
+    stages: tuple[str, ...] = STAGES
+    model: Size = field(default_factory=Size)
+    world: WorldSettings = field(default_factory=WorldSettings)
+    alarms: Limits = field(default_factory=Limits)
+    pretrain: StageSettings = field(default_factory=lambda: StageSettings(epochs=1, minibatches=4))
+    warmup: StageSettings = field(default_factory=StageSettings)
+    rft: StageSettings = field(default_factory=lambda: StageSettings(epochs=1))
+    value: StageSettings = field(default_factory=lambda: StageSettings(steps=10))
+    agentic: StageSettings = field(default_factory=StageSettings)
+    eval: StageSettings = field(default_factory=lambda: StageSettings(steps=1, temperature=0.0))
+
+    def stage(self, name: str) -> StageSettings:
+        """The settings of a stage."""
+        found: StageSettings = getattr(self, name)
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return dataclasses.asdict(self)
+
+
+def read(path: Path) -> Config:
+    """The configuration of a file. Raises `BadConfig`, `OSError`."""
+    try:
+        given = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadConfig(f"{path} is not TOML: {error}") from None
+    made: Config = _made(Config(), given, str(path))
+    unknown = [name for name in made.stages if name not in STAGES]
+    if unknown or list(made.stages) != sorted(set(made.stages), key=STAGES.index):
+        raise BadConfig(f"{path}: stages are some of {', '.join(STAGES)}, in this order")
+    for name in made.stages:
+        _check(made.stage(name), f"{path}: [{name}]")
+    return made
+
+
+def _check(stage: StageSettings, where: str) -> None:
+    for name in ("steps", "episodes", "attempts", "turns", "epochs", "minibatches", "ids", "every"):
+        if getattr(stage, name) < 1:
+            raise BadConfig(f"{where} {name} is {getattr(stage, name)}; it is at least 1")
+    if not stage.judgements or min(stage.judgements) < 1:
+        raise BadConfig(f"{where} judgements are budgets of at least 1")
+    if stage.episodes % stage.attempts:
+        raise BadConfig(
+            f"{where} episodes ({stage.episodes}) is no multiple of attempts ({stage.attempts})"
+        )
+
+
+def _made(base: Any, given: Mapping[str, Any], where: str) -> Any:
+    """``base`` with the values given; tables become dataclasses."""
+    hints = typing.get_type_hints(type(base))
+    changes = {}
+    for name, value in given.items():
+        if name not in hints:
+            raise BadConfig(f"{where}: there is no {name!r}; there are: {', '.join(hints)}")
+        changes[name] = _value(hints[name], getattr(base, name), value, f"{where}: {name}")
+    return dataclasses.replace(base, **changes)
+
+
+def _value(hint: Any, old: Any, value: Any, where: str) -> Any:
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    table = next((k for k in kinds if dataclasses.is_dataclass(k)), None)
+    if table is not None:
+        if not isinstance(value, Mapping):
+            raise BadConfig(f"{where} is a table")
+        return _made(table() if old is None else old, value, where)  # type: ignore[operator]
+    if typing.get_origin(hint) is Literal:
+        if value not in typing.get_args(hint):
+            raise BadConfig(
+                f"{where} is {value!r}; it is one of {', '.join(typing.get_args(hint))}"
+            )
+        return value
+    if typing.get_origin(hint) is tuple:
+        of = typing.get_args(hint)[0]
+        if not isinstance(value, list) or not all(_is(of, one) for one in value):
+            raise BadConfig(f"{where} is a list of {of.__name__}")
+        return tuple(value)
+    if not _is(hint, value):
+        raise BadConfig(f"{where} is {value!r}; it is of type {hint.__name__}")
+    return hint(value)
+
+
+def _is(kind: type, value: Any) -> bool:
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))

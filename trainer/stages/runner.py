@@ -1,0 +1,267 @@
+"""Runs a stage: step after step, with figures, checkpoints and alarms; goes on where a killed one ended.
+
+DIR/config.json      what the run was configured as; another configuration is refused
+DIR/warmup/          figures.jsonl, tensorboard/, step-000050/, done.json
+DIR/policy/          the last stage's actor, for ``--policy trained --model DIR/policy``
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cuda_agent_backend.agent.policies.trained import weights
+from cuda_agent_backend.agent.policies.trained.speech import Speech
+from trainer.health.alarms import Alarm, alarm_of
+from trainer.health.journal import Figures
+from trainer.policy.model import actor_of, config_of, critic_of
+from trainer.ppo.losses import NotANumber
+from trainer.ppo.ranks import Ranks
+from trainer.rollout.world import World
+from trainer.stages import checkpoint
+from trainer.stages.checkpoint import Learner
+from trainer.stages.config import STAGES, Config
+from trainer.stages.evaluate import evaluate
+from trainer.stages.steps import STEPS, Stage, ready_to_learn
+
+DONE, COLLAPSED, CONFIG = "done.json", "collapsed.json", "config.json"
+KEPT = 3
+WATCHED = ("warmup", "value", "agentic")
+"""Stages whose figures alarms look at."""
+
+Tell = Callable[[str], None]
+
+
+class RunFailed(Exception):
+    """A stage cannot go on: what happened, where, what is kept and what to do."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A folder with a configuration."""
+
+    config: Config
+    folder: Path
+    ranks: Ranks
+    world_of: Callable[[Any], World]
+    tell: Tell = print
+
+
+def run_stage(run: Run, name: str) -> Mapping[str, Any]:
+    """Do a stage, or what is left of it; what its end says. Raises `RunFailed`, `OSError`, `checkpoint.Unusable`."""
+    folder = run.folder / name
+    with _alone(run):
+        _same_config(run)
+        if (folder / COLLAPSED).is_file():
+            raise RunFailed(_again(folder))
+        if (folder / DONE).is_file():
+            return _read(folder / DONE)
+        return _evaluate(run, folder) if name == "eval" else _train(run, name, folder)
+
+
+def _train(run: Run, name: str, folder: Path) -> Mapping[str, Any]:
+    settings = run.config.stage(name)
+    learner = new_learner(run, name)
+    behaviour = None
+    begin(run, name, learner)
+    if name == "rft":
+        behaviour = actor_of(learner.actor.config, 0).to(run.ranks.device)
+        behaviour.load_state_dict(learner.actor.state_dict())
+    done = checkpoint.steps_in(folder)
+    if done:
+        checkpoint.load(learner, checkpoint.path_of(folder, done[-1]))
+    first = done[-1] if done else 0
+    world = run.world_of(settings.world or run.config.world)
+    stage = Stage(name, run.config, world, learner, run.ranks, behaviour)
+    figures = Figures(folder, first) if run.ranks.rank == 0 else None
+    ready_to_learn(learner)
+    if not done:
+        _keep(run, learner, folder, 0)
+    try:
+        for step in range(first, settings.steps):
+            _step(run, stage, folder, figures, step)
+    finally:
+        world.close()
+        if figures is not None:
+            figures.close()
+    if settings.steps not in checkpoint.steps_in(folder):
+        _keep(run, learner, folder, settings.steps)
+    return _finish(run, name, learner, folder, figures)
+
+
+def _evaluate(run: Run, folder: Path) -> Mapping[str, Any]:
+    learner = new_learner(run, "eval")
+    begin(run, "eval", learner)
+    world = run.world_of(run.config.eval.world or run.config.world)
+    try:
+        figures = evaluate(Stage("eval", run.config, world, learner, run.ranks))
+    finally:
+        world.close()
+    said = {"stage": "eval", "figures": figures}
+    if run.ranks.rank == 0:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / DONE).write_text(json.dumps(said, indent=1, sort_keys=True))
+    run.ranks.everyones(None)
+    return said
+
+
+def _step(run: Run, stage: Stage, folder: Path, figures: Figures | None, step: int) -> None:
+    started = time.monotonic()
+    try:
+        found = STEPS[stage.name](stage, step)
+    except NotANumber as error:
+        _collapse(run, folder, Alarm("not a number", str(error), step), step)
+    found["seconds"] = time.monotonic() - started
+    alarm = None
+    if figures is not None:
+        figures.add(found)
+        told = " ".join(f"{n} {found[n]:.3g}" for n in ("reward", "loss", "entropy") if n in found)
+        run.tell(f"{stage.name} step {step + 1}: {told}")
+        if stage.name in WATCHED:
+            alarm = alarm_of(figures.steps, run.config.alarms)
+    alarm = run.ranks.everyones(alarm)[0]
+    if alarm is not None:
+        _collapse(run, folder, alarm, step)
+    if (step + 1) % stage.settings.every == 0:
+        _keep(run, stage.learner, folder, step + 1)
+
+
+def _keep(run: Run, learner: Learner, folder: Path, step: int) -> None:
+    if run.ranks.rank == 0:
+        folder.mkdir(parents=True, exist_ok=True)
+        state = {"stage": folder.name, "seed": run.config.seed}
+        checkpoint.save(learner, folder, step, state, KEPT)
+    run.ranks.everyones(None)
+
+
+def _collapse(run: Run, folder: Path, alarm: Alarm, step: int) -> None:
+    """Drop checkpoints of the time when it went wrong, and stop."""
+    steps = checkpoint.steps_in(folder)
+    good = max((n for n in steps if n <= alarm.since), default=min(steps))
+    if run.ranks.rank == 0:
+        for bad in (n for n in steps if n > good):
+            shutil.rmtree(checkpoint.path_of(folder, bad))
+        said = {"alarm": alarm.name, "reason": alarm.reason, "step": step + 1, "good": good}
+        (folder / COLLAPSED).write_text(json.dumps(said, indent=1, sort_keys=True))
+    run.ranks.everyones(None)
+    raise RunFailed(_again(folder))
+
+
+def _again(folder: Path) -> str:
+    said = _read(folder / COLLAPSED)
+    good = checkpoint.path_of(folder, said["good"])
+    return (
+        f"{folder.name} was stopped at step {said['step']}: {said['reason']}. The last good checkpoint is {good}. "
+        f"To go on from it, change what made it collapse (a lower rate, more episodes a step) and remove "
+        f"{folder / COLLAPSED}"
+    )
+
+
+def _finish(
+    run: Run, name: str, learner: Learner, folder: Path, figures: Figures | None
+) -> Mapping[str, Any]:
+    said: dict[str, Any] = {"stage": name, "steps": run.config.stage(name).steps}
+    if figures is not None:
+        last = figures.steps[-1] if figures.steps else {}
+        said["figures"] = last
+        card = {"stage": name, "seed": run.config.seed, "figures": last}
+        export(learner, card, run.folder / "policy")
+        (folder / DONE).write_text(json.dumps(said, indent=1, sort_keys=True))
+    run.ranks.everyones(None)
+    return said
+
+
+def export(learner: Learner, card: Mapping[str, Any], folder: Path) -> None:
+    """Put the actor where ``--policy trained`` takes it, in one go."""
+    new = folder.with_name(f"{folder.name}.new")
+    shutil.rmtree(new, ignore_errors=True)
+    weights.save(learner.actor, learner.speech, card, new)
+    shutil.rmtree(folder, ignore_errors=True)
+    new.rename(folder)
+
+
+def new_learner(run: Run, name: str) -> Learner:
+    """Models made from nothing, and optimizers with the stage's rates."""
+    speech, settings, device = Speech(), run.config.stage(name), run.ranks.device
+    ids = speech.words.ids
+    size = config_of(run.config.model, len(ids), ids["<end>"], ids["<pad>"])
+    actor = actor_of(size, run.config.seed).to(device)
+    critic = critic_of(actor).to(device)
+    return Learner(
+        actor,
+        critic,
+        speech,
+        torch.optim.AdamW(actor.parameters(), lr=settings.actor_rate, weight_decay=0.0),
+        torch.optim.AdamW(critic.parameters(), lr=settings.critic_rate, weight_decay=0.0),
+    )
+
+
+def begin(run: Run, name: str, learner: Learner) -> None:
+    """Have a stage begin where the last one before it ended; optimizers begin anew. A critic that was never trained
+    begins as the actor. Raises `RunFailed` where a stage that the configuration names was left out."""
+    before = [s for s in STAGES[: STAGES.index(name)] if s in run.config.stages]
+    if not before:
+        return
+    folder = run.folder / before[-1]
+    if not (folder / DONE).is_file():
+        raise RunFailed(
+            f"{name} begins where {before[-1]} ends, which is not done in {run.folder}; do it first, or leave it out "
+            "of `stages`"
+        )
+    path = checkpoint.path_of(folder, checkpoint.steps_in(folder)[-1])
+    checkpoint.load_actor(learner, path / "actor")
+    if before[-1] in ("value", "agentic"):
+        checkpoint.load_critic(learner, path)
+    else:
+        checkpoint.begin_critic(learner)
+
+
+def _same_config(run: Run) -> None:
+    """Write the configuration, or see that it is the one the folder was begun with."""
+    path, now = run.folder / CONFIG, json.loads(json.dumps(run.config.to_json()))
+    if path.is_file():
+        then = _read(path)
+        differs = [name for name, value in now.items() if then.get(name) != value]
+        begun = [name for name in differs if name not in STAGES or (run.folder / name).exists()]
+        if begun:
+            raise RunFailed(
+                f"{run.folder} is of a run with another {', '.join(begun)}; give another --out, or the configuration "
+                f"that it was begun with ({path})"
+            )
+    if run.ranks.rank == 0:
+        new = path.with_suffix(".new")
+        new.write_text(json.dumps(now, indent=1, sort_keys=True))
+        new.replace(path)
+    run.ranks.everyones(None)
+
+
+@contextlib.contextmanager
+def _alone(run: Run) -> Iterator[None]:
+    """Have no other run write to the folder meanwhile."""
+    import fcntl
+
+    run.folder.mkdir(parents=True, exist_ok=True)
+    if run.ranks.rank:
+        yield
+        return
+    with (run.folder / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunFailed(
+                f"another run works in {run.folder}; wait for it, or give another --out"
+            ) from None
+        yield
+
+
+def _read(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found

@@ -1,0 +1,218 @@
+"""One step of each stage: what is played, what is learnt from it, and the figures of both.
+
+Every random number of a step comes from the run's seed, the stage and the step's number, so a step that is done again
+after a kill is the same one.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cuda_agent_backend.agent.policies.search.policy import SearchPolicy
+from cuda_agent_backend.agent.policies.trained.sampler import Sampler
+from cuda_agent_backend.agent.protocol import Policy
+from trainer.ppo.batch import with_less_memory
+from trainer.ppo.losses import Clip
+from trainer.ppo.prepare import Estimates, prepare
+from trainer.ppo.ranks import Ranks, share
+from trainer.ppo.update import Rules, update_actor, update_critic, update_likelihood
+from trainer.rollout.demonstrations import chance_policy, demonstrations
+from trainer.rollout.episodes import Plan, Play, Played, roll_out
+from trainer.rollout.filters import filtered
+from trainer.rollout.world import World
+from trainer.stages.checkpoint import Learner
+from trainer.stages.config import Config, StageSettings
+
+RIVALS = ("search", "chance")
+Figures = dict[str, float]
+
+
+@dataclass
+class Stage:
+    """What a step works with. behaviour: the model that episodes are rolled out with, where it is not the actor."""
+
+    name: str
+    config: Config
+    world: World
+    learner: Learner
+    ranks: Ranks
+    behaviour: Any = None
+
+    @property
+    def settings(self) -> StageSettings:
+        """Of this stage."""
+        return self.config.stage(self.name)
+
+    def chance(self, step: int) -> random.Random:
+        """The random numbers of a step."""
+        return random.Random(f"{self.config.seed}/{self.name}/{step}")
+
+    def plans(self, step: int) -> list[Plan]:
+        """The episodes of a step, those of this process: tasks drawn anew, each tried as often as the settings say."""
+        settings, chance = self.settings, self.chance(step)
+        found = []
+        for task in range(settings.episodes // settings.attempts):
+            name, budget = chance.choice(self.world.tasks), chance.choice(settings.judgements)
+            for attempt in range(settings.attempts):
+                seed = f"{self.config.seed}/{self.name}/{step}/{task}/{attempt}"
+                found.append(Plan(name, seed, budget))
+        return share(found, self.ranks)
+
+    def rules(self, **changes: Any) -> Rules:
+        """Of an update."""
+        s = self.settings
+        made = {
+            "epochs": s.epochs, "minibatches": s.minibatches, "ids": s.ids, "gradient_norm": s.gradient_norm,
+            "entropy": s.entropy, "temperature": s.temperature, "clip": s.clip,
+        }  # fmt: skip
+        return Rules(**{**made, **changes})
+
+    def roll_out(self, step: int, single: bool = False) -> list[Played]:
+        """The episodes of a step, played."""
+        model = self.learner.actor if self.behaviour is None else self.behaviour
+        sampler = Sampler(model, self.learner.speech, self.settings.temperature)
+        play = Play(self.settings.turns, single, self.settings.reward)
+        return roll_out(self.plans(step), self.world, sampler, play)
+
+
+def pretrain_step(stage: Stage, step: int) -> Figures:
+    """Likelihood of what rivals said. Only their calls are learnt; what tools answered is read."""
+    settings, speech = stage.settings, stage.learner.speech
+    plans = stage.plans(step)
+    samples = []
+    for number, rival in enumerate(settings.rivals):
+        part, make = plans[number :: len(settings.rivals)], rival_of(rival, stage)
+        samples += demonstrations(part, stage.world, speech, Play(settings.turns), make)
+    found = update_likelihood(
+        stage.learner.actor,
+        stage.learner.actor_optimizer,
+        samples,
+        stage.rules(),
+        stage.ranks,
+        stage.chance(step),
+    )
+    read = sum(len(every) for every in stage.ranks.everyones([0] * len(samples)))
+    return {**prefixed(found), "samples": float(read)}
+
+
+def rival_of(name: str, stage: Stage) -> Callable[[Plan], Policy]:
+    """Makes a rival for an episode."""
+    if name == "chance":
+        return lambda plan: chance_policy(stage.learner.speech, plan.seed)
+    return lambda plan: SearchPolicy(judgements=plan.judgements)
+
+
+def rft_step(stage: Stage, step: int) -> Figures:
+    """Rejection fine-tuning: the likelihood of what the model that the stage began with said in episodes that every
+    rule lets through."""
+    played = stage.roll_out(step)
+    kept, dropped = filtered(played)
+    samples = [s for one in kept for s in one.episode.samples]
+    found = update_likelihood(
+        stage.learner.actor,
+        stage.learner.actor_optimizer,
+        samples,
+        stage.rules(),
+        stage.ranks,
+        stage.chance(step),
+    )
+    counts = means(stage.ranks, [{"kept": 1.0} if one in kept else {"kept": 0.0} for one in played])
+    every = max(1, len(played))
+    why = {f"dropped/{name}": count / every for name, count in dropped.items()}
+    return {**episode_figures(stage.ranks, played), **prefixed(found), **counts, **why}
+
+
+def value_step(stage: Stage, step: int) -> Figures:
+    """Value pretraining: the critic learns what the actor's episodes come to; the actor stays."""
+    played = stage.roll_out(step)
+    learner = stage.learner
+    ready = prepare(
+        [one.episode for one in played],
+        learner.actor,
+        learner.critic,
+        _estimates(stage),
+        stage.ranks,
+    )
+    rules = stage.rules(clip=Clip(value=0.0))
+    found = update_critic(
+        learner.critic,
+        learner.critic_optimizer,
+        ready.steps,
+        rules,
+        stage.ranks,
+        stage.chance(step),
+    )
+    return {**episode_figures(stage.ranks, played), **ready.figures, **prefixed(found, "critic_")}
+
+
+def ppo_step(stage: Stage, step: int) -> Figures:
+    """PPO: of one answer a task in the stage "warmup", over many turns otherwise."""
+    played = stage.roll_out(step, single=stage.name == "warmup")
+    learner, settings = stage.learner, stage.settings
+    ready = prepare(
+        [one.episode for one in played],
+        learner.actor,
+        learner.critic,
+        _estimates(stage),
+        stage.ranks,
+        settings.temperature,
+    )
+    rules, chance = stage.rules(), stage.chance(step)
+    critic = update_critic(
+        learner.critic, learner.critic_optimizer, ready.steps, rules, stage.ranks, chance
+    )
+    actor = update_actor(
+        learner.actor, learner.actor_optimizer, ready.steps, rules, stage.ranks, chance
+    )
+    figures = {**episode_figures(stage.ranks, played), **ready.figures}
+    return {**figures, **prefixed(actor), **prefixed(critic, "critic_")}
+
+
+STEPS: dict[str, Callable[[Stage, int], Figures]] = {
+    "pretrain": pretrain_step,
+    "warmup": ppo_step,
+    "rft": rft_step,
+    "value": value_step,
+    "agentic": ppo_step,
+}
+
+
+def ready_to_learn(learner: Learner) -> None:
+    """Have both models recompute their layers on the way back."""
+    with_less_memory(learner.actor)
+    with_less_memory(learner.critic)
+
+
+def episode_figures(ranks: Ranks, played: Sequence[Played]) -> Figures:
+    """Means over the episodes of all processes. failed: share of those lost to the environment."""
+    told = []
+    for one in played:
+        episode = one.episode
+        lost = episode.end == "infrastructure"
+        known = {} if episode.reward is None else {"reward": episode.reward}
+        fate = {"failed": float(lost), "length_cut": float(episode.end == "turns")}
+        told.append({**episode.notes, **known, **fate, "turns": float(episode.turns)})
+    return means(ranks, told)
+
+
+def means(ranks: Ranks, told: Sequence[Figures]) -> Figures:
+    """Of each figure over those that have it, in all processes."""
+    sums: dict[str, list[float]] = {}
+    for one in (one for every in ranks.everyones(list(told)) for one in every):
+        for name, value in one.items():
+            total = sums.setdefault(name, [0.0, 0.0])
+            total[0] += value
+            total[1] += 1
+    return {name: total / count for name, (total, count) in sorted(sums.items())}
+
+
+def prefixed(figures: Figures, prefix: str = "") -> Figures:
+    """Figures of an update by their names in the report."""
+    return {f"{prefix}{name}": value for name, value in figures.items()}
+
+
+def _estimates(stage: Stage) -> Estimates:
+    return Estimates(bootstrap=stage.settings.bootstrap, ids=2 * stage.settings.ids)
