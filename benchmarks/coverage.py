@@ -96,8 +96,8 @@ def covered(path: Path, training: bool = False) -> Covered:
             for graph in found.graphs:
                 with inductor_layouts(graph):
                     regions = partition(graph)
-                    result.outside += _outside(graph, regions)
-                    result.parts += [_part(region) for region in regions]
+                    result.outside += outside_of(graph, regions)
+                    result.parts += [part_of(region) for region in regions]
     except TooLong:
         result.problem = f"not done in {LIMIT_S} s"
     except Exception as error:  # a table of all tasks is worth more than a stack of one
@@ -105,7 +105,8 @@ def covered(path: Path, training: bool = False) -> Covered:
     return result
 
 
-def _outside(graph: Graph, regions: list[Region]) -> list[Outside]:
+def outside_of(graph: Graph, regions: list[Region]) -> list[Outside]:
+    """Operators of a graph that are in no region."""
     inside = {node for region in regions for node in region.nodes}
     kinds: dict[Node, Kind] = {}
     found: dict[str, list[int]] = collections.defaultdict(list)
@@ -122,7 +123,8 @@ def _name(node: Node) -> str:
     return str(node.target).removeprefix("aten.").removesuffix(".default")
 
 
-def _part(region: Region) -> Part:
+def part_of(region: Region) -> Part:
+    """What becomes of a region, as far as the source of its first kernel."""
     chosen = [n for n in region.nodes if n.target is not operator.getitem]
     part = Part(tuple(map(_name, chosen)), region.moved)
 

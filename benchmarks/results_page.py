@@ -33,13 +33,15 @@ tasks with kernels of ours whose upper 95 % bound over Inductor is below 1.
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table. files: stems of result files. says: the figures, from those files' contents."""
+    """One line of the table. files: stems of result files. says: the figures, from those files' contents. waits: there
+    is no line until the first file is there."""
 
     target: str
     dtype: str
     what: str
     files: tuple[str, ...]
     says: Callable[[Sequence[Json]], str]
+    waits: bool = False
 
 
 def tasks_of(found: Sequence[Json]) -> list[TaskFigures]:
@@ -137,6 +139,22 @@ def same_code(found: Sequence[Json]) -> str:
     return f"{s['aa_faster']} of {s['aa_pairs']} A/A races called faster"
 
 
+def tasks(found: Sequence[Json]) -> str:
+    """Of sets of training tasks."""
+    said = []
+    for name, s in found[0]["summary"].items():
+        parts = []
+        if "tasks" in s:
+            parts.append(
+                f"{s['replayed']} of {s['tasks']} tasks of {s['families']} families replay"
+            )
+            parts.append(f"{s['covered']} of {s['regions']} regions covered")
+        if "drawn" in s:
+            parts.append(f"{s['rows_with_a_fault']} of {s['drawn']} drawn at random have a fault")
+        said.append(f"{name}: {', '.join(parts)}")
+    return "; ".join(said)
+
+
 AUTOTUNED = (
     "h100-practice-autotune-last",
     "h100-practice-autotune-rest",
@@ -168,6 +186,7 @@ ROWS = (
     Row("cpu", "float32", "Inductor against itself", ("sandbox-service-aa",), same_code),
     Row("both", "float32", "correctness matrix", ("matrix-torch-2.11-h200", "matrix"), matrix),
     Row("both", "any", "operators of torch, forced", ("conformance",), conformance),
+    Row("both", "any", "training tasks", ("synthesis",), tasks, waits=True),
 )
 
 
@@ -175,6 +194,8 @@ def page(folder: Path = FOLDER) -> str:
     """The page's text. Raises FileNotFoundError and KeyError where a file or a figure of it is missing."""
     lines = ["| target | dtype | what | figures | files |", "|---|---|---|---|---|"]
     for row in ROWS:
+        if row.waits and not (folder / f"{row.files[0]}.json").is_file():
+            continue
         texts = [(folder / f"{name}.json").read_text(encoding="utf-8") for name in row.files]
         said = row.says([json.loads(text) for text in texts])
         named = ", ".join(f"`{name}.json`" for name in row.files)

@@ -68,6 +68,10 @@ def test_filters_are_asked_as_soon_as_their_facts_are_there() -> None:
     assert why_dropped(CLAIM, {**early, "outputs": GOOD["outputs"]}, whole=False) is None
     with pytest.raises(KeyError):
         why_dropped(CLAIM, {**early, "outputs": GOOD["outputs"]})
+    # Dropped before the facts of an earlier filter were gathered.
+    full = {**early, "outputs": {"finite": True, "constant": True, "common": 1.0}}
+    found = why_dropped(CLAIM, full)
+    assert found is not None and found.filter == "constant or saturated"
 
 
 def test_no_family_and_no_number_of_operators_grows_beyond_its_share() -> None:

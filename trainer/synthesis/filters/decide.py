@@ -39,19 +39,21 @@ class Claim:
 
 
 def why_dropped(claim: Claim, facts: Facts, whole: bool = True) -> Dropped | None:
-    """The first filter that a task does not pass; None if it passes all.
+    """The first filter that a task does not pass, of those whose facts are there; None if there is none.
 
-    whole: all facts are there, or it failed. Otherwise filters whose facts are not there yet are left for later.
+    whole: all facts have to be there then. Raises KeyError where one is not: only a task that is dropped may lack some.
     """
+    lacking: KeyError | None = None
     for name, decide in FILTERS.items():
         try:
             reason = decide(claim, facts)
-        except KeyError:
-            if whole:
-                raise
+        except KeyError as error:
+            lacking = lacking or error
             continue
         if reason:
             return Dropped(name, reason)
+    if lacking is not None and whole:
+        raise lacking
     return None
 
 

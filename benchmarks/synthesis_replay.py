@@ -1,0 +1,266 @@
+"""What the compiler makes of tasks that nobody chose: every row of a set goes the way of a model, without a search.
+
+    python -m benchmarks.synthesis_replay SET --out DIR [--device cpu] [--jobs 2] [--limit S] [--forced N]
+
+A row is built and traced in a confined process (tensors are fake, so it needs neither memory nor the device), its graph
+is partitioned, its regions become tasks, and each task is taken as far as the source of its first kernel. What became
+of each region is counted by family of the row: covered, or left to Inductor, and why. ``--forced N``: the first N rows
+are compiled and run with those kernels in place, and compared with eager. Answers are kept in ``DIR/replay.jsonl``, so
+it goes on where it was cut; once all rows are there it writes `synthesis.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import time
+import types
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks import confined, synthesis_results
+from benchmarks.store import ROOT
+from benchmarks.synthesis_check import arguments, name_of
+
+Facts = dict[str, Any]
+LIMIT_S = 300.0
+NAME = "replay.jsonl"
+OWN = (ROOT / "cuda_agent_backend", ROOT / "benchmarks")
+"""The code generator reads headers of its own, and Dynamo the text of what it traces. Where kernels are compiled, the
+compilers' confinement is a program that finds its modules from the root folder."""
+
+
+def replay(value: Mapping[str, Any], folder: Path) -> Facts:
+    """What becomes of a row's regions: ``code``, ``device``, ``training``, ``forced``. Raises what its code raises."""
+    from benchmarks.coverage import outside_of, part_of
+    from benchmarks.tracing import Wishes, trace
+    from cuda_agent_backend.graph.layouts import inductor_layouts
+    from cuda_agent_backend.options import parse
+    from cuda_agent_backend.partition.regions import partition
+    from cuda_agent_backend.settings import Settings
+
+    program = folder / "program.py"
+    program.write_text(value["code"], encoding="utf-8")
+    options = parse(Settings.from_environment(), None, None)
+    wishes = Wishes(device=value["device"], training=value["training"])
+    # Outside of the tracer: a program that casts its own weights cannot do so where they are fake.
+    made = _built(program, "meta")
+    traced = trace(lambda: made, options, wishes)
+    regions: list[Facts] = []
+    outside: Counter[str] = Counter()
+    for graph in traced.graphs:
+        with inductor_layouts(graph):
+            found = partition(graph)
+            for one in outside_of(graph, found):
+                outside[one.operator] += one.count
+            for part in map(part_of, found):
+                regions.append({"family": part.family, "reason": part.reason})
+    facts: Facts = {"regions": regions, "outside": dict(outside), "moved": traced.on_cpu}
+    return {**facts, **_forced(program, value)} if value["forced"] else facts
+
+
+def _built(program: Path, device: str) -> tuple[Any, list[Any]]:
+    """A row's model and inputs on a device. Its module can be imported, as torch asks of what it compiles."""
+    import torch
+
+    module = types.ModuleType(program.stem)
+    sys.modules[program.stem] = module
+    text = program.read_text(encoding="utf-8")
+    exec(compile(text, str(program), "exec"), module.__dict__)
+    with torch.device(device):
+        return module.Model(*module.get_init_inputs()), list(module.get_inputs())
+
+
+def _forced(program: Path, value: Mapping[str, Any]) -> Facts:
+    """Run it with kernels in place, whatever their speed: what became of its regions, and how far the results are from
+    those of Inductor's code, both over their distance from eager's."""
+    import torch
+
+    from benchmarks.conformance.forced_graphs import Forced
+    from benchmarks.synthesis_graph import tensors_in
+
+    torch.manual_seed(5)
+    model, inputs = _built(program, value["device"])
+    model.eval()
+
+    def call(*given: Any) -> list[Any]:
+        return tensors_in(model(*given))
+
+    with torch.no_grad():
+        eager = call(*inputs)
+        with Forced(call, 1, program.parent) as forced:
+            ours = forced.call(*inputs)
+            parts = [asdict(part) for part in forced.parts()]
+        plain = torch.compile(call)(*inputs)
+    return {"forced": parts, "ours": _apart(ours, eager), "inductor": _apart(plain, eager)}
+
+
+def _apart(one: Sequence[Any], other: Sequence[Any]) -> float:
+    """RMS of the difference over that of the values, of the result where it is largest."""
+    most = 0.0
+    for a, b in zip(one, other, strict=True):
+        if not a.is_floating_point():
+            most = max(most, float((a != b).double().mean()))
+            continue
+        size = float(b.double().square().mean().sqrt())
+        most = max(most, float((a.double() - b.double()).square().mean().sqrt()) / max(size, 1e-30))
+    return most
+
+
+WRONG, FLOOR = 4.0, {"float32": 1e-4, "float16": 1e-2, "bfloat16": 4e-2}
+"""A forced result is wrong where it is so many times as far from eager as Inductor's, and further than the floor."""
+
+
+def is_wrong(facts: Facts, dtype: str) -> bool:
+    """Whether kernels of ours gave a result that Inductor's code would not give."""
+    limit = max(FLOOR.get(dtype, 4e-2), WRONG * facts["inductor"])
+    return not facts["ours"] <= limit
+
+
+def reason_of(text: str) -> str:
+    """A reason without its numbers, so that those of one kind are counted together."""
+    return re.sub(r"\d+", "N", text.partition("\n")[0])[:120]
+
+
+def counted(rows: Sequence[Mapping[str, Any]], answers: Mapping[str, Facts]) -> Facts:
+    """The table: tasks that replay, and by family of operators what became of the regions of tasks with it."""
+    families: dict[str, Counter[str]] = defaultdict(Counter)
+    reasons: Counter[str] = Counter()
+    kernels: Counter[str] = Counter()
+    outside: Counter[str] = Counter()
+    whole = 0
+    for number, row in enumerate(rows):
+        facts = answers.get(name_of(number), {"failed": "not replayed"})
+        if "failed" in facts:
+            continue
+        left = [reason_of(part["reason"]) for part in facts["regions"] if part["reason"]]
+        covered = [part["family"] for part in facts["regions"] if not part["reason"]]
+        reasons.update(left)
+        kernels.update(covered)
+        outside.update(facts["outside"])
+        whole += bool(covered) and not left and not facts["outside"]
+        for family in set(row["families"]):
+            families[family].update(covered=len(covered), left=len(left), tasks=1)
+    failed = {n: facts["failed"] for n, facts in answers.items() if "failed" in facts}
+    forced = {n: facts for n, facts in answers.items() if "forced" in facts}
+    statuses = Counter(part["status"] for facts in forced.values() for part in facts["forced"])
+    dtypes = {name_of(number): row["dtype"] for number, row in enumerate(rows)}
+    return {
+        "set": synthesis_results.set_facts(rows),
+        "replayed": len(answers) - len(failed),
+        "failed": failed,
+        "regions": sum(kernels.values()) + sum(reasons.values()),
+        "covered": sum(kernels.values()),
+        "left": dict(reasons.most_common()),
+        "in_no_region": dict(outside.most_common()),
+        "tasks_covered_whole": whole,
+        "by_kernel_family": dict(kernels.most_common()),
+        "by_operator_family": {name: dict(found) for name, found in sorted(families.items())},
+        "traced_on_cpu_and_moved": sum(bool(f.get("moved")) for f in answers.values()),
+        "forced": len(forced),
+        "forced_regions": dict(statuses.most_common()),
+        "forced_wrong": {
+            n: [f["ours"], f["inductor"]] for n, f in forced.items() if is_wrong(f, dtypes[n])
+        },
+        "cpu_s": round(sum(facts.get("cpu_s", 0.0) for facts in answers.values()), 1),
+    }
+
+
+def kept(path: Path) -> dict[str, Facts]:
+    """Answers that are there, without a line that a kill cut off."""
+    found: dict[str, Facts] = {}
+    for line in path.read_bytes().splitlines(keepends=True) if path.is_file() else ():
+        try:
+            name, facts = json.loads(line) if line.endswith(b"\n") else (None, None)
+        except ValueError:
+            continue
+        if name is not None:
+            found[name] = facts
+    return found
+
+
+def answered(
+    rows: Sequence[Mapping[str, Any]], args: argparse.Namespace, path: Path
+) -> Iterator[dict[str, Facts]]:
+    """All answers so far, after each one. Those of an earlier run with the same rows are not asked again."""
+    ids = [f"{name_of(number)} {row.get('id', '')}" for number, row in enumerate(rows)]
+    answers = {name: facts for name, facts in kept(path).items() if name in set(ids)}
+    items = [
+        (
+            name,
+            {
+                "code": row["code"],
+                "device": args.device,
+                "training": row["training"],
+                "forced": n < args.forced,
+            },
+        )
+        for n, (name, row) in enumerate(zip(ids, rows, strict=True))
+        if name not in answers
+    ]
+    whole = bool(path.is_file()) and path.read_bytes()[-1:] != b"\n"
+    with path.open("ab") as file:
+        file.write(b"\n" if whole else b"")
+        for name, facts in confined.each(
+            items,
+            replay,
+            jobs=args.jobs,
+            target=args.device,
+            limit_s=LIMIT_S,
+            read=(ROOT,) if args.forced else OWN,
+        ):
+            answers[name] = facts
+            file.write(json.dumps([name, facts]).encode() + b"\n")
+            file.flush()
+            yield answers
+    yield answers
+
+
+def main() -> int:
+    """Entry point; 1 where a task does not replay or a forced kernel is wrong, 2 where time was over."""
+    parser = arguments()
+    parser.add_argument("--out", type=Path, required=True, help="the folder of what was answered")
+    parser.add_argument(
+        "--limit", type=float, default=float("inf"), help="stop after so many seconds"
+    )
+    parser.add_argument(
+        "--forced", type=int, default=0, help="run the first so many with kernels in place"
+    )
+    args = parser.parse_args()
+    rows = synthesis_results.rows_of(args.set)
+    args.out.mkdir(parents=True, exist_ok=True)
+    confined.preload(
+        (
+            "benchmarks.coverage",
+            "benchmarks.conformance.forced_graphs",
+            "torch._inductor.compile_fx",
+        )
+    )
+    if args.forced and args.device == "cpu":
+        from trainer.synthesis.probe.server import find_vectors
+
+        find_vectors()
+    ends = time.monotonic() + args.limit
+    answers: dict[str, Facts] = {}
+    for answers in answered(rows, args, args.out / NAME):
+        print(f"{len(answers)} of {len(rows)}", flush=True)
+        if time.monotonic() > ends:
+            print("time is up; run it again to go on")
+            return 2
+    found = counted(rows, {name.rpartition(" ")[0]: facts for name, facts in answers.items()})
+    synthesis_results.write(args.folder, f"replay {args.set.stem}", found)
+    print(
+        f"{found['replayed']} of {len(rows)} replay; {found['covered']} of {found['regions']} regions covered"
+    )
+    for name, why in (*found["failed"].items(), *found["forced_wrong"].items()):
+        print(f"{name}: {why}")
+    return 1 if found["failed"] or found["forced_wrong"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

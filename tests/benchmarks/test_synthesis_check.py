@@ -1,0 +1,174 @@
+"""The independent look at a set finds what no row may be, whoever made the row."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import confined, synthesis_check, synthesis_results
+from benchmarks.synthesis_check import (
+    KINDS,
+    by_law,
+    faults,
+    kind_of,
+    to_look_at,
+    twins,
+    unused_operators,
+)
+from benchmarks.synthesis_look import look
+
+PROGRAM = """import torch
+import torch.nn.functional as F
+from torch import nn
+
+DTYPE = torch.float32
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer1 = nn.Linear(12, 8)
+        self.scale = nn.Parameter(torch.ones(8))
+
+    def forward(self, x, y):
+        {lines}
+
+
+def get_inputs():
+    return [torch.randn(6, 12, dtype=DTYPE), torch.randn(6, 8, dtype=DTYPE)]
+
+
+def get_init_inputs():
+    return []
+"""
+GOOD = "return torch.tanh(self.layer1(x)) * self.scale + F.gelu(y)"
+PLANTED = {
+    "does not run": "raise ValueError('no')",
+    "unused operator": "torch.tanh(x); return self.layer1(x) * self.scale + F.gelu(y)",
+    "stochastic": f"{GOOD} + F.dropout(y, 0.5)",
+    "not finite": f"{GOOD} + torch.log(-y.abs())",
+    "constant": f"return ({GOOD[7:]}) * 0 + 1",
+    "saturated": f"return torch.relu({GOOD[7:]} - 2.5 + 3 * (x[:1, :1] > 9))",
+    "independent of the inputs": f"return ({GOOD[7:]}) * 1e-7 + self.scale.cumsum(0)",
+    "independent of an input": "return torch.tanh(self.layer1(x)) * self.scale + F.gelu(self.scale)",
+    "independent of a weight": "return F.softmax(torch.tanh(self.layer1(x)) + self.scale.sum(), 1) + F.gelu(y)",
+}
+
+
+def row(lines: str = GOOD, **other: Any) -> dict[str, Any]:
+    ops = ["nn.Linear", "torch.tanh", "F.gelu"]
+    code = PROGRAM.format(lines=lines.replace("; ", "\n        "))
+    return {"ops": ops, "code": code, "dtype": "float32", "training": False, **other}
+
+
+def looked_at(found: dict[str, Any], folder: Path) -> dict[str, Any]:
+    try:
+        return look({**found, "device": "cpu"}, folder)
+    except Exception as error:
+        return {"failed": str(error)}
+
+
+def test_nothing_is_found_of_a_good_row(tmp_path: Path) -> None:
+    facts = looked_at(row(), tmp_path)
+    assert faults(row(), facts) == {}
+    assert facts["float64"] and facts["used"]["tanh"] == 1 and facts["used"]["Linear"] == 1
+
+
+@pytest.mark.parametrize("kind", PLANTED)
+def test_a_planted_row_is_found(tmp_path: Path, kind: str) -> None:
+    planted = row(PLANTED[kind])
+    found = faults(planted, looked_at(planted, tmp_path))
+    assert kind in found, found
+
+
+def test_a_weight_that_a_normalization_cancels_is_found_in_half_precision_too(
+    tmp_path: Path,
+) -> None:
+    lines = "return F.layer_norm(torch.tanh(self.layer1(x)) + self.scale.mean(), [8]) + F.gelu(y)"
+    planted = row(lines, dtype="bfloat16")
+    planted["code"] = (
+        planted["code"]
+        .replace("float32", "bfloat16")
+        .replace("torch.ones(8))", "torch.ones(8))\n        self.to(DTYPE)")
+    )
+    found = faults(planted, looked_at(planted, tmp_path))
+    assert found == {"independent of a weight": "scale"}
+
+
+def test_the_bias_of_keys_is_no_fault() -> None:
+    assert by_law("layer.self.key.bias", {"ops": ["transformers.bert.BertLayer"]})
+    assert not by_law("layer.self.key.bias", {"ops": ["nn.Linear"]})
+    assert not by_law("layer.monkey.bias", {"ops": ["transformers.bert.BertLayer"]})
+    assert not by_law("layer.self.query.bias", {"ops": ["transformers.bert.BertLayer"]})
+
+
+def test_an_operator_that_is_declared_twice_has_to_be_called_twice() -> None:
+    assert unused_operators(["F.gelu", "F.gelu"], {"gelu": 1}) == ["gelu"]
+    assert unused_operators(["torch.linalg.vector_norm"], {"linalg_vector_norm": 1}) == []
+
+
+def test_duplicates_are_found_under_other_names_and_sizes_and_orders(tmp_path: Path) -> None:
+    swapped = "b = F.gelu(y); a = torch.tanh(self.layer1(x)); return a * self.scale + b"
+    wider = row()["code"].replace("8", "16")
+    other = "return torch.sigmoid(self.layer1(x)) * self.scale + F.gelu(y)"
+    rows = [row(), row(swapped), {**row(), "code": wider}, row(other), row(), row(training=True)]
+    facts = {f"row {n}": looked_at(one, tmp_path) for n, one in enumerate(rows)}
+    found = twins(rows, facts, ["row 0", "row 1", "row 2", "row 3", "row 5"])
+    assert found["row 0"] == {"duplicate": "like row 4, row 5"}
+    assert found["row 1"] == {"duplicate": "like row 0, row 4"}
+    assert set(found["row 2"]) == {"near duplicate"}
+    assert "row 3" not in found and "row 4" not in found
+
+
+def test_rows_that_may_be_alike_are_looked_at_with_those_drawn() -> None:
+    rows = [row(), row(), row(dtype="float16"), row(ops=["F.gelu"])]
+    for seed in range(8):
+        drawn, others = to_look_at(rows, 1, seed)
+        kind = kind_of(rows[drawn[0]])
+        assert others == [
+            n for n, one in enumerate(rows) if kind_of(one) == kind and n not in drawn
+        ]
+
+
+def test_rows_run_confined_and_the_result_file_says_what_was_found(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("of the user")
+    rows = [
+        row(),
+        row(PLANTED["unused operator"]),
+        row(f"open({str(secret)!r}); {GOOD}"),
+        row(f"import os; os._exit(3); {GOOD}"),
+    ]
+    rows = [
+        {**one, "id": str(n), "families": ["linear"], "device_name": "cpu"}
+        for n, one in enumerate(rows)
+    ]
+    args = argparse.Namespace(draw=4, seed=1, jobs=2, device="cpu")
+    sample = synthesis_check.checked(rows, args)
+    found = {name: set(what) - {"id"} for name, what in sample["wrong"].items()}
+    from sandbox.isolation.confine import offered
+
+    if offered().why_no_untrusted_code is None:
+        assert found["row 2"] == {"does not run"}
+    assert found["row 1"] == {"unused operator"} and found["row 3"] == {"does not run"}
+    assert "row 0" not in found and sample["found"].keys() == set(KINDS)
+    synthesis_results.write(tmp_path / "results", "check some", sample)
+    said = json.loads((tmp_path / "results" / "synthesis.json").read_text())
+    assert said["summary"]["some"]["drawn"] == 4
+    assert said["summary"]["some"]["found"]["unused operator"] == 1
+
+
+def test_what_takes_too_long_is_ended() -> None:
+    import time
+
+    def sleeps(value: float, folder: Path) -> dict[str, Any]:
+        time.sleep(value)
+        return {"slept": value}
+
+    items = [("short", 0.0), ("long", 600.0)]
+    found = dict(confined.each(items, sleeps, jobs=2, target="cpu", limit_s=3.0))
+    assert found["short"]["slept"] == 0.0 and "not done" in found["long"]["failed"]
