@@ -241,3 +241,23 @@ def test_an_infinity_that_nothing_gave_is_no_chance() -> None:
     at = int((~eager[:200].isfinite()).nonzero()[0])
     found[at] = float("inf")
     assert "not finite in other places" in judged(found, x)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_what_is_not_finite_nearby_is_left_out_and_the_rest_counts(place: int) -> None:
+    """place: in eager's results or in the oracle's."""
+    draws = torch.Generator().manual_seed(0)
+    oracle = torch.randn(90_000, generator=draws, dtype=torch.float64)
+    noise = 1 + torch.randn(90_000, generator=draws, dtype=torch.float64) * 1e-5
+    eager, found, near = ((oracle * noise**times).float() for times in (1, 3, 10))
+
+    def allowed(*nearby: torch.Tensor) -> float:
+        pairs = [([nearby[0]], [nearby[1]])] if nearby else []
+        report = compare_draws([Draw([found], [eager], [oracle])], lambda: iter(pairs))
+        return report.outputs[0].rms_allowed
+
+    spoilt, clean = [near.clone(), oracle.clone()], [near.clone(), oracle.clone()]
+    spoilt[place][7] = torch.inf
+    for tensor in clean:
+        tensor[7] = 0.0
+    assert allowed() < allowed(*spoilt) == pytest.approx(allowed(*clean), rel=1e-4)
