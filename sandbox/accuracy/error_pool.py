@@ -178,7 +178,9 @@ class ErrorPool:
         errors = _Total()
         for piece in zip(*parts, strict=True):
             e, o = (tensor.to(self.tops[1].device).double() for tensor in piece)
-            if not bool(torch.isfinite(e.sum() + o.sum())):  # to pick takes longer than all the rest
+            if not bool(
+                torch.isfinite(e.sum() + o.sum())
+            ):  # to pick takes longer than all the rest
                 keep = e.isfinite() & o.isfinite()
                 e, o = e[keep], o[keep]
             error = (e - o).abs_()

@@ -17,14 +17,16 @@ import contextlib
 import ctypes
 import gc
 import os
+import platform
 import signal
 import socket
 import sys
 import tempfile
 import traceback
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from sandbox.isolation import trees
 from sandbox.workers.inductor_store import CACHE
@@ -83,15 +85,27 @@ def check_instructions(cache: str) -> None:
 
     It compiles in a folder of its own: the one for temporary files is a worker's.
     """
-    from torch._inductor.cpu_vec_isa import valid_vec_isa_list
+    from torch._inductor import cpu_vec_isa
 
-    if valid_vec_isa_list.cache_info().currsize:
+    if cpu_vec_isa.valid_vec_isa_list.cache_info().currsize:
         return
     try:
         with _compiling(cache):
-            valid_vec_isa_list()
+            with contextlib.suppress(Exception):  # it comes up in the next line
+                _check_side_by_side(cpu_vec_isa)
+            cpu_vec_isa.valid_vec_isa_list()
     except Exception:
         traceback.print_exc()  # each worker finds it out for itself
+
+
+def _check_side_by_side(torchs: Any) -> None:
+    """Compile what torch checks one after the other, each of which it remembers. torchs: its module."""
+    if platform.machine() != "x86_64":
+        return  # there is one only
+    flags = torchs.x86_isa_checker()
+    known = [isa for isa in torchs.supported_vec_isa_list if {*str(isa).split()} <= {*flags}]
+    with ThreadPoolExecutor(max_workers=len(known) or 1) as threads:
+        list(threads.map(bool, known))
 
 
 @contextlib.contextmanager
