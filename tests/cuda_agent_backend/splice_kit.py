@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ from sandbox.task.task import Task
 from sandbox.timing.decision import Interval, SpeedReport
 from sandbox.verdict import Verdict
 
+NATIVE = "CUDA_AGENT_NATIVE_DIR"
 SOURCE = """
 #include <cmath>
 extern "C" void kernel(void* const* buffers) {{
@@ -34,8 +36,13 @@ extern "C" void kernel(void* const* buffers) {{
 
 
 def options_in(folder: Path, **wishes: Any) -> Options:
-    """Options with a kernel cache in `folder`, without search, trusting the kernels, offering the smallest regions."""
-    settings = Settings.from_environment({"HOME": str(folder)})
+    """Options with a kernel cache in `folder`, without search, trusting the kernels, offering the smallest regions.
+
+    The folder of what is built is that of all tests: the operators and what Inductor compiles first take a core some
+    fifteen seconds in an empty one.
+    """
+    built = {NATIVE: os.environ[NATIVE]} if NATIVE in os.environ else {}
+    settings = Settings.from_environment({"HOME": str(folder), **built})
     given = {"search": "cached", "acceptance": "trust", "min_bytes": 0, "progress": "off", **wishes}
     theirs = {key: given.pop(key) for key in list(given) if "__" in key}
     options: dict[str, Any] = {f"cuda_agent.{key}": value for key, value in given.items()}

@@ -381,13 +381,14 @@ class ByHand:
         return Turn("", (ToolCall.of(f"c{len(self.answers)}", name, **arguments),))
 
 
-def test_a_kernel_by_hand_is_told_its_faults_until_it_is_right(tmp_path: Path) -> None:
+def test_a_kernel_by_hand_is_told_its_faults_until_it_is_right(
+    tmp_path: Path, native_dir: Path
+) -> None:
     """The example of SKILL.md, on a judge."""
     policy = ByHand()
+    folders = {"scratch_dir": tmp_path / "scratch", "native_dir": native_dir}
     with (
-        Judge(
-            JudgeSettings("cpu", scratch_dir=tmp_path / "scratch", consent=True, threads=2)
-        ) as judge,
+        Judge(JudgeSettings("cpu", **folders, consent=True, threads=2)) as judge,
         open_environment(TASK, judge, tmp_path / "w", shell=None) as environment,
     ):
         found = run_episode(policy, environment.tools, Budget(1e9))

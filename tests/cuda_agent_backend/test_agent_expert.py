@@ -222,10 +222,11 @@ def test_when_the_time_is_up_the_best_so_far_is_submitted() -> None:
 
 
 @pytest.fixture(scope="module")
-def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
+def judge(tmp_path_factory: pytest.TempPathFactory, native_dir: Path) -> Iterator[Judge]:
     """A judge for the cpu that runs C++ of a policy."""
+    scratch = tmp_path_factory.mktemp("judge")
     with Judge(
-        JudgeSettings("cpu", scratch_dir=tmp_path_factory.mktemp("judge"), consent=True)
+        JudgeSettings("cpu", scratch_dir=scratch, native_dir=native_dir, consent=True)
     ) as made:
         yield made
 

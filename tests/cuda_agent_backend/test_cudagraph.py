@@ -510,7 +510,7 @@ def test_replays_are_not_measured_where_that_is_not_wanted(
 
 @pytest.mark.parametrize("faster", [True, False])
 def test_the_recording_is_measured_against_the_launches(
-    faster: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    faster: bool, tmp_path: Path, native_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The measurement itself, but for its clock and the device."""
     x, w = torch.randn(8, 8), torch.randn(8, 8)
@@ -528,7 +528,7 @@ def test_the_recording_is_measured_against_the_launches(
     monkeypatch.setattr(speed, "take_samples", timed)
     monkeypatch.setattr(cudagraph, "CudaRecording", HostRecording)
     request = {"graph": whole.to_json(), "kernels": [], "inputs": found.inputs}
-    request |= {"cache_dir": str(tmp_path / "cache"), "native_dir": str(tmp_path / "native")}
+    request |= {"cache_dir": str(tmp_path / "cache"), "native_dir": str(native_dir)}
     request |= {"inductor": {}, "until": time.monotonic() + 60.0, "flags": all_flags(), "seed": 0}
     request |= {"eager_layouts": False, "static_inputs": [], "origins": []}
     with config.patch(force_disable_caches=True):

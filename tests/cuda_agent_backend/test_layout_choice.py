@@ -240,7 +240,7 @@ def whole_of(folder: Path) -> tuple[Task, str]:
 
 
 def test_both_choices_are_compiled_and_compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, native_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The measurement itself, but for its clock."""
     whole, folder = whole_of(tmp_path)
@@ -258,7 +258,7 @@ def test_both_choices_are_compiled_and_compared(
     monkeypatch.setattr(speed, "take_samples", timed)
     request = {"graph": whole.to_json(), "kernels": [], "inputs": folder, "eager_layouts": True}
     request |= {"static_inputs": None, "origins": []}
-    request |= {"cache_dir": str(tmp_path / "cache"), "native_dir": str(tmp_path / "native")}
+    request |= {"cache_dir": str(tmp_path / "cache"), "native_dir": str(native_dir)}
     request |= {"inductor": {}, "until": time.monotonic() + 60.0, "flags": all_flags(), "seed": 0}
     with config.patch(force_disable_caches=True):
         found = accept.run(request, lambda _: None)
