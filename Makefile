@@ -27,12 +27,14 @@ PIP := $(PY) -m pip --disable-pip-version-check
 SETUP := $(VENV)/.set-up
 NATIVE := $(wildcard sandbox/launcher/csrc/*)
 PYTEST_ARGS ?=
+# The files with tests that run alone; collecting all tests once more takes a core twenty seconds.
+ALONE = $(shell grep -rl --include='test_*.py' 'mark\.alone' tests)
 QUICK := not slow and not stress
 SLOW := slow or stress
 # Tests of a kind, three at a time (on two cores: many wait for a process or a clock) but for those that need the machine for
 # themselves; PYTEST_ARGS choose among them, one by one.
 ifeq ($(PYTEST_ARGS),)
-pytest = $(PY) -m pytest -m '($1) and not alone' -n 3 --dist worksteal && $(PY) -m pytest -m '($1) and alone'
+pytest = $(PY) -m pytest -m '($1) and not alone' -n 3 --dist worksteal && $(PY) -m pytest -m '($1) and alone' $(ALONE)
 else
 pytest = $(PY) -m pytest -m '$1' $(PYTEST_ARGS) || { [ $$? -eq 5 ] && echo 'there is no such test'; }
 endif

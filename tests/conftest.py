@@ -16,6 +16,8 @@ settings.load_profile("default")
 MIN_CAPABILITY = (8, 0)
 COLLECTED = pytest.StashKey[list[str]]()
 """The names of the tests that were found, before any choice among them."""
+ALONE = pytest.StashKey[list[str]]()
+"""Those of them that are marked so."""
 
 
 def _sleep_while_waiting() -> None:
@@ -68,12 +70,20 @@ def _missing_gpu(count: int) -> str | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep what was found: `test_names` compares it with a list. The long tests come first.
+    """Keep what was found: `test_names` compares it with a list. The longest tests come first.
 
-    Where several workers share the tests, none is then left alone with a test of minutes at the end.
+    Where several workers share the tests, none is then left alone with a test of minutes at the end: one has the slow
+    tests, which mostly wait, beside others that compute, and gives away its last ones.
     """
     config.stash[COLLECTED] = [item.nodeid for item in items]
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)  # the order is kept else
+    config.stash[ALONE] = [item.nodeid for item in items if item.get_closest_marker("alone")]
+    items.sort(key=_seconds, reverse=True)  # the order is kept else
+
+
+def _seconds(item: pytest.Item) -> float:
+    """What a slow test says that it takes, or a minute; no time for others."""
+    mark = item.get_closest_marker("slow")
+    return float(mark.args[0] if mark.args else 60.0) if mark else 0.0
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -90,6 +100,12 @@ def collected(request: pytest.FixtureRequest) -> list[str]:
     if config.args != config.getini("testpaths"):
         pytest.skip("only a part of the tests was collected")
     return config.stash[COLLECTED]
+
+
+@pytest.fixture
+def collected_alone(collected: list[str], request: pytest.FixtureRequest) -> list[str]:
+    """The names of all tests that run alone; skips as `collected` does."""
+    return request.config.stash[ALONE]
 
 
 @pytest.fixture(scope="session")

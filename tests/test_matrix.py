@@ -23,7 +23,7 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("matrix") / "kernels"
 
 
-@pytest.mark.slow
+@pytest.mark.slow(90)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", HERE)
 def test_a_compiled_model_is_equal_to_eager(name: str, target: str, kernels: Path) -> None:

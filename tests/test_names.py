@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from kit.names import CHANGED, KNOWN, LONGEST, listed, missing, short, written
+from kit.names import CHANGED, KNOWN, LONGEST, TESTS, listed, missing, short, written
 
 LONG = "a.py::test_of_much[" + "x" * LONGEST + "]"
 NAMES = ["a.py::test_one", "a.py::test_two[1-b::c]", "a.py::test_two[2]", "b/c.py::test_one", LONG]
@@ -24,7 +24,14 @@ def test_every_test_that_is_listed_is_there(collected: list[str]) -> None:
     assert missing(listed(json.loads(KNOWN.read_text())), collected, changed) == []
 
 
-def test_each_change_of_a_name_has_a_reason() -> None:
+def test_every_test_that_runs_alone_is_in_a_file_that_has_the_words_of_the_mark(
+    collected_alone: list[str],
+) -> None:
+    """The Makefile looks for them in these files only, as collecting all takes as long as a fifth of them."""
+    files = {name.partition("::")[0] for name in collected_alone}
+    assert files == {file for file in files if "mark.alone" in (TESTS.parent / file).read_text()}
+    assert "mark\\.alone" in (TESTS.parent / "Makefile").read_text() and len(files) > 3
+
     assert all(entry["why"] for entry in json.loads(CHANGED.read_text())["tests"])
 
 

@@ -173,7 +173,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.slow(250)
 def test_a_wheel_holds_every_file_of_the_packages(wheel: Path) -> None:
     """An installation that is not editable needs the headers that kernel families print, too."""
     held = set(zipfile.ZipFile(wheel).namelist())
@@ -184,7 +184,7 @@ def test_a_wheel_holds_every_file_of_the_packages(wheel: Path) -> None:
     assert {".cuh", ".h", ".cpp", ".md", ".pyi", ".typed", ".so"} <= kinds
 
 
-@pytest.mark.slow
+@pytest.mark.slow(250)
 def test_an_installation_outside_the_checkout_runs(wheel: Path, tmp_path: Path) -> None:
     """Without anything of the checkout `doctor` finds what it needs, and `demo` runs from what the wheel holds."""
     place = tmp_path / "environment"

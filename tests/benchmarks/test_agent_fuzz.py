@@ -26,7 +26,7 @@ def test_many_episodes_of_nonsense_end_well(kind: str) -> None:
     assert found["calls_answered"] > 300
 
 
-@pytest.mark.slow
+@pytest.mark.slow(120)
 @pytest.mark.timeout(1500)
 def test_nonsense_against_the_judge_ends_well(tmp_path: Path, native_dir: Path) -> None:
     with Judge(JudgeSettings("cpu", scratch_dir=tmp_path, native_dir=native_dir)) as judge:

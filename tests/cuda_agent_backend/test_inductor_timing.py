@@ -16,8 +16,6 @@ from torch._inductor.select_algorithm import AlgorithmSelectorCache, AutotuneArg
 from cuda_agent_backend.runtime.inductor_timing import compiling, in_turns
 from sandbox.timing.device_lock import DeviceLock
 
-pytestmark = pytest.mark.alone
-
 
 class Counted(DeviceLock):
     """How often a turn was taken that was not within another, and whether one is now."""

@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 
 from sandbox.timing import decision as timing
 
-pytestmark = pytest.mark.alone
-
 
 def noisy(center: float, n: int, seed: int, spread: float = 0.02) -> list[float]:
     rng = random.Random(seed)
