@@ -1,0 +1,222 @@
+"""The arena: splits that leak nothing, figures by hand, and the command from end to end."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from world_kit import FILE, made, measured
+
+from cuda_agent_backend.codegen.ir.schedule import Schedule
+from trainer.arena.figures import Game, bootstrapped, figures, median, quantile, ratio
+from trainer.arena.play import BUDGETS, Played, answers, play
+from trainer.arena.report import page
+from trainer.arena.splits import SPLITS, by_device, by_dtype, by_family, by_shape, playable
+from trainer.arena.tournament import jobs_of, run_job, tournament
+from trainer.command import main
+from trainer.rivals.protocol import Play, View, in_turn
+from trainer.world.rows import Row, Table
+
+SCHEDULES = tuple(Schedule.of({"sketch": "row", "team": 32 * n}) for n in range(1, 6))
+SPEEDS = (1.0, None, 2.0, 4.0, 3.9)
+TABLE = made(SCHEDULES, lambda s: SPEEDS[SCHEDULES.index(s)])
+
+
+class Fixed:
+    """Rows in a given order."""
+
+    name = "fixed"
+
+    def __init__(self, *rows: int) -> None:
+        self.rows = rows
+
+    def fit(self, tables: object, seed: int) -> None: ...
+
+    def play(self, view: View, seed: int) -> Play:
+        return in_turn(self.rows)
+
+
+def test_budgets_regret_and_judgements_are_counted_as_by_hand() -> None:
+    played = play(Fixed(1, 0, 2, 4, 3), TABLE, 0)
+    assert played.judged == (1, 0, 2, 4, 3)
+    assert played.judgements == 4, "the row of 3.9 is within 95 % of 4.0"
+    one, three, ten = (played.at[budget] for budget in (1, 3, 10))
+    assert (one.slowdown, one.speedup, one.hit) == (4.0, 1.0, False), "a failure costs a judgement"
+    assert (three.slowdown, three.exploration, three.selection) == pytest.approx((2.0, 2.0, 1.0))
+    assert ten.slowdown == pytest.approx(1.0) and ten.hit and ten.speedup == pytest.approx(4.0)
+
+
+def test_what_never_comes_close_is_censored() -> None:
+    played = play(Fixed(0, 2), TABLE, 0)
+    assert (played.judged, played.judgements, played.seconds) == ((0, 2), None, None)
+
+
+def noisy(speed: float, told: float) -> tuple[tuple[float, ...], ...]:
+    """Timings that say another speed than the last ones among leaders."""
+    return (1.0 / told,) * 4, (1.0,) * 4, (1.0 / speed,) * 9, (1.0,) * 9
+
+
+def test_choosing_wrongly_is_told_from_not_having_looked() -> None:
+    rows = tuple(
+        Row(f"c{n}", (s.to_json(),), n, True, "correct", "", "", None, "{}", 0, None, None, None, None,
+            0.0, 0.0, 0.0, *noisy(speed, told))
+        for n, (s, speed, told) in enumerate(zip(SCHEDULES, (4.0, 2.0, 1.0), (2.5, 3.0, 1.0), strict=False))
+    )  # fmt: skip
+    table = made(SCHEDULES[:3], lambda _: 1.0)
+    table = replace(table, rows=rows)
+    both = play(Fixed(0, 1, 2), table, 0).at[3]
+    assert (both.exploration, both.selection, both.slowdown) == pytest.approx((1.0, 2.0, 2.0))
+    late = play(Fixed(2, 1), table, 0).at[3]
+    assert (late.exploration, late.selection, late.slowdown) == pytest.approx((2.0, 1.0, 2.0))
+
+
+def test_answers_are_what_lies_within_noise_of_the_best() -> None:
+    assert answers(TABLE) == {3}
+    assert answers(made(SCHEDULES, lambda s: 3.99 if s == SCHEDULES[0] else 4.0)) == {0, 1, 2, 3, 4}
+    assert answers(made(SCHEDULES, lambda _: None)) == frozenset()
+
+
+def tables() -> list[Table]:
+    return list(measured())
+
+
+@pytest.mark.parametrize("name", [*SPLITS])
+def test_no_test_table_is_learnt_from_in_any_split(name: str) -> None:
+    several = [
+        *tables(),
+        *(made(SCHEDULES, lambda _: 1.0, t, id=f"d{n}", device_name="other") for n, t in enumerate(tables())),
+        *(made(SCHEDULES, lambda _: 1.0, t, id=f"h{n}", dtype="float16") for n, t in enumerate(tables()[:4])),
+    ]  # fmt: skip
+    folds = SPLITS[name](several)
+    assert folds
+    for fold in folds:
+        assert fold.train and fold.test and not set(fold.train) & set(fold.test)
+
+
+def test_a_left_out_family_is_in_no_training_table_and_all_are_left_out_once() -> None:
+    folds = by_family(tables())
+    for fold in folds:
+        known = {tables()[n].family for n in fold.train}
+        assert not known & {tables()[n].family for n in fold.test}
+    assert sorted(n for fold in folds for n in fold.test) == playable(tables())
+
+
+def test_unseen_sizes_are_of_graphs_that_were_seen() -> None:
+    folds = by_shape(tables())
+    assert folds
+    for fold in folds:
+        known = {tables()[n].structure for n in fold.train}
+        digests = {tables()[n].parsed.digest for n in fold.train}
+        for n in fold.test:
+            assert tables()[n].structure in known
+            assert tables()[n].parsed.digest not in digests
+
+
+def test_a_task_learnt_on_one_device_is_not_asked_about_on_another() -> None:
+    several = [
+        *tables(),
+        *(replace(t, id=f"o{t.id}", device_name="other") for t in tables()),
+    ]
+    (fold,) = by_device(several)
+    learnt = {several[n].parsed.digest for n in fold.train}
+    assert {several[n].device_name for n in fold.train} == {tables()[0].device_name}
+    assert {several[n].device_name for n in fold.test} == {"other"}
+    assert not learnt & {several[n].parsed.digest for n in fold.test}
+    assert by_device(tables()) == by_dtype(tables()) == []
+
+
+def game(table: str, family: str, needed: int | None, seed: int = 0) -> Game:
+    found = play(Fixed(3), TABLE, 0)
+    return Game(
+        table, family, seed, Played(found.judged, found.at, needed, float(needed or 0) or None)
+    )
+
+
+def test_a_bootstrap_draws_families_and_not_tables() -> None:
+    """Ten tables of one family that agree are one observation: the interval spans both families."""
+    games = [game(f"a{n}", "a", 1) for n in range(10)] + [game("b", "b", 30)]
+    found = bootstrapped(
+        games, lambda g: float(g.played.judgements or 0), lambda v: sum(v) / len(v)
+    )
+    assert found["value"] == pytest.approx(40 / 11)
+    assert (found["low"], found["high"]) == (1.0, 30.0)
+    alike = bootstrapped(games[:10], lambda g: 1.0, lambda v: sum(v) / len(v))
+    assert alike == {"value": 1.0, "low": 1.0, "high": 1.0}
+
+
+def test_medians_and_quantiles_of_what_never_came_are_never() -> None:
+    assert median([1.0, 2.0, math.inf]) == 2.0 and median([1.0, math.inf]) == math.inf
+    assert quantile([1.0, 2.0, 3.0, math.inf], 0.75) == 3.0
+    assert quantile([1.0, 2.0, 3.0, math.inf], 0.9) == math.inf
+    games = [game("a", "a", None), game("b", "b", None), game("c", "c", 2)]
+    close = figures(games)["to_close"]
+    assert close["judgements"]["value"] is None and close["censored"] == pytest.approx(2 / 3)
+    assert ratio(games, [game(t, t, 31) for t in "abc"])["value"] == pytest.approx(
+        (2 / 31) ** (1 / 3)
+    )
+
+
+def test_a_tournament_plays_every_job_and_the_page_shows_every_rival() -> None:
+    rivals = ["random", "order", "portfolio"]
+    jobs = jobs_of(tables(), ["family", "device"], rivals, 2)
+    results = tournament([], tables(), jobs)
+    assert set(results.games) == {("family", name) for name in rivals}, "there is one device"
+    for games in results.games.values():
+        assert len(games) == 2 * len(playable(tables()))
+    found = json.loads(json.dumps(results.to_json(tables())))
+    text = page(found)
+    assert all(f"| {name} |" in text for name in rivals)
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert len({line.count("|") for line in rows}) == 1
+    three = found["splits"]["family"]["order"]["at"]["3"]
+    assert three["slowdown"]["low"] <= three["slowdown"]["value"] <= three["worst_slowdown"]
+    assert run_job(jobs[0], tables())[0].played.at.keys() == set(BUDGETS)
+
+
+def test_the_command_writes_figures_a_page_and_plots(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    wanted = ["arena", str(FILE), "--out", str(tmp_path), "--seeds", "1"]
+    assert main([*wanted, "--rivals", "random,order,nearest", "--splits", "family,shape"]) == 0
+    found = json.loads((tmp_path / "arena.json").read_text())
+    assert set(found["splits"]) == {"family", "shape"} and found["versions"]["lightgbm"]
+    assert (tmp_path / "arena.md").read_text() in capsys.readouterr().out
+    assert {p.name for p in tmp_path.glob("*.png")} == {"arena-family.png", "arena-shape.png"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--rivals", "nobody"], "no rival is called nobody"),
+        (["--splits", "weather"], "no split is called weather"),
+        (["--splits", "device"], "too few or too much alike"),
+    ],
+    ids=["rival", "split", "tables"],
+)
+def test_what_cannot_be_played_is_said_in_a_line(
+    arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["arena", str(FILE), "--out", str(tmp_path), *arguments]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_tables_are_packed_by_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "all.parquet"
+    assert main(["pack", str(FILE), "--out", str(out)]) == 0
+    assert f"{len(tables())} tables" in capsys.readouterr().out and out.exists()
+    assert main(["pack", str(tmp_path / "none"), "--out", str(out)]) == 2
+
+
+def test_a_measurement_without_tasks_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["measure", str(tmp_path), "--device", "cpu", "--out", str(tmp_path / "o")]) == 2
+    assert "no tasks" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["measure", str(tmp_path), "--out", "o", "--part", "3/2"])
