@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from search_game import Game, Row, Table, at_random, needed
 
-from benchmarks.agent_search_simulation import Game, Row, Table, at_random, needed
 from cuda_agent_backend.agent.policies.search import tuner
 from cuda_agent_backend.agent.policies.search.policy import SearchPolicy
 from cuda_agent_backend.agent.protocol import Message, Policy, Stopped, Turn
