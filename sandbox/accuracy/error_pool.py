@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sandbox.accuracy.finiteness import MOST_PLACES, Places, right_as, wrong_places
+from sandbox.accuracy.misses import unravel
+from sandbox.accuracy.pieces import Piece
 from sandbox.accuracy.report import OutputReport
 from sandbox.accuracy.size_groups import BIAS, BINS, group_of, raise_tops
 
@@ -21,9 +23,10 @@ DOUBT = 64.0
 """What exceeds what is allowed by more than this is wrong, whatever eager does nearby. Of two errors that are one
 random number each, the second is more than 128 times the first once in two hundred times."""
 GROUP_SIZE = 64
-CHUNKS = {"cpu": 1 << 15, "cuda": 1 << 24}
+CHUNKS = {"cpu": 1 << 15, "cuda": 1 << 21}
 """Elements looked at in one go. On cpu so few that torch works on them in one thread and within the
-cache: with other work on the machine, waiting for each other costs threads far more than they save.
+cache: with other work on the machine, waiting for each other costs threads far more than they save. On cuda what is
+worked out beside them takes 16 MB a step.
 """
 
 
@@ -48,6 +51,29 @@ class _Total:
         return math.sqrt(self.squares / max(self.count, 1))
 
 
+@dataclass
+class _Wrong:
+    """Places of one draw that are not finite as they should be, with the candidate's and the oracle's values there."""
+
+    places: list[torch.Tensor] = field(default_factory=list)
+    values: list[torch.Tensor] = field(default_factory=list)
+    exact: list[torch.Tensor] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.places))
+
+    def add(self, places: torch.Tensor, values: torch.Tensor, exact: torch.Tensor) -> None:
+        self.places.append(places)
+        self.values.append(values)
+        self.exact.append(exact)
+
+    def all(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        import torch
+
+        return torch.cat(self.places), torch.cat(self.values), torch.cat(self.exact)
+
+
 def _together(totals: Sequence[_Total]) -> _Total:
     return _Total(
         sum(total.count for total in totals),
@@ -57,12 +83,14 @@ def _together(totals: Sequence[_Total]) -> _Total:
 
 
 class ErrorPool:
-    """Errors of one output over several draws, gathered chunk by chunk."""
+    """Errors of one output over several draws, each gathered by `begin_draw`, `add_piece` for all of it, `end_draw`."""
 
-    def __init__(self, number: int, dtype: torch.dtype, places: Places) -> None:
+    def __init__(self, number: int, dtype: torch.dtype) -> None:
         import torch
 
-        self.number, self.dtype, self.places = number, dtype, places
+        self.number, self.dtype = number, dtype
+        self.places: Places | None = None
+        """Of the last draw, once there is one: of others nothing is chance."""
         self.not_finite = ""
         """What is wrong at the first of these places, if there are any."""
         self.unmatched = 0
@@ -80,43 +108,49 @@ class ErrorPool:
         self.fourths = 0.0  # of the oracle
         self.eager: list[_Total] = []  # errors, by draw
         self.nearby: list[_Total] = []  # eager's errors on inputs near those of the last draw
+        self._wrong, self._last = _Wrong(), False
         self.counts: torch.Tensor | None = None  # elements by power of two, int64 [bins]
         self.tops: list[torch.Tensor] = []  # largest error of candidate and eager in each, [bins]
 
-    def add(
-        self,
-        found: torch.Tensor,
-        eager: torch.Tensor,
-        oracle: torch.Tensor,
-        beyond: bool = False,
-        written_out: torch.Tensor | None = None,
-    ) -> str:
-        """Add a draw; what is wrong with its NaN and infinities where it cannot be chance, else empty."""
-        import torch
-
+    def begin_draw(self, eager: torch.Tensor, last: bool) -> None:
+        """Errors that follow are another draw's, or another run's of the same. eager: its output, whole. last: others
+        are nearby its inputs."""
         self.eager.append(_Total())
-        chunk = CHUNKS[oracle.device.type]
-        parts = [tensor.reshape(-1).split(chunk) for tensor in (found, eager, oracle)]
-        start, places, values = 0, [], []
-        for number, piece in enumerate(zip(*parts, strict=True)):
-            c, e, o = (tensor.double() for tensor in piece)
+        self._wrong, self._last = _Wrong(), last
+        if last and self.places is None:
+            self.places = Places(eager)
+
+    def add_piece(
+        self, found: torch.Tensor, eager: torch.Tensor, piece: Piece, beyond: bool = False
+    ) -> str:
+        """Add a part of the draw; what is wrong with it where it cannot be chance. found, eager: the whole outputs, on
+        any device."""
+        chunk = CHUNKS[piece.oracle.device.type]
+        own = [piece.of(tensor).reshape(-1) for tensor in (found, eager)]
+        parts = [tensor.split(chunk) for tensor in (*own, piece.oracle.reshape(-1))]
+        start = 0
+        for number, trio in enumerate(zip(*parts, strict=True)):
+            c, e, o = (tensor.to(piece.oracle.device).double() for tensor in trio)
             wrong = self._add_chunk(c, e, o, beyond)
-            if len(wrong) and written_out is not None:
-                other = written_out.reshape(-1).split(chunk)[number]
+            if len(wrong) and piece.written_out is not None:
+                other = piece.written_out.reshape(-1).split(chunk)[number]
                 wrong = wrong[~right_as(c[wrong], e[wrong], other[wrong], self.dtype)]
             if len(wrong):
-                place = _unravel(start + int(wrong[0]), found.shape)
+                at = piece.places(start + wrong, found.shape)
+                place = list(unravel(int(at[0]), found.shape))
                 pair = f"{c[wrong[0]].item()} instead of {e[wrong[0]].item()}"
                 text = f"not finite in other places than eager, at {place}: {pair}"
                 self.not_finite = self.not_finite or text
-                places.append(start + wrong)
-                values.append(c[wrong])
-                too_many = sum(map(len, places)) > MOST_PLACES
-                if too_many or beyond or not self.places.belong_to(eager):
+                self._wrong.add(at, c[wrong], o[wrong])
+                if self._wrong.count > MOST_PLACES or beyond or not self._last:
                     return text
             start += len(c)
-        if places:
-            self.places.add(torch.cat(places), torch.cat(values))
+        return ""
+
+    def end_draw(self) -> str:
+        """After its last piece: nothing that is wrong is left to be said before the report."""
+        if self._wrong.count and self.places is not None:
+            self.places.add(*self._wrong.all())
         return ""
 
     def _add_chunk(
@@ -164,31 +198,36 @@ class ErrorPool:
         self.counts += torch.bincount(bins, minlength=BINS)
         raise_tops(self.tops, bins, errors)
 
-    def add_nearby(self, eager: torch.Tensor, oracle: torch.Tensor) -> None:
-        """Add eager's errors to what the candidate's are held against, and its NaN and infinities to what may be
-        chance."""
+    def begin_nearby(self, eager: torch.Tensor) -> None:
+        """Errors that follow are eager's on inputs nearby."""
+        self._errors = _Total()
+        if self.not_finite and self.places is not None:
+            self.places.look(eager)
+
+    def add_nearby_piece(self, eager: torch.Tensor, piece: Piece) -> None:
+        """Add a part of them. eager: the whole output."""
         import torch
 
-        if self.not_finite:
-            self.places.look(eager, oracle)
+        if self.not_finite and self.places is not None:
+            self.places.learn(piece)
         if self.counts is None:
             return
-        chunk = CHUNKS[oracle.device.type]
-        parts = [tensor.reshape(-1).split(chunk) for tensor in (eager, oracle)]
-        errors = _Total()
-        for piece in zip(*parts, strict=True):
-            e, o = (tensor.to(self.tops[1].device).double() for tensor in piece)
-            if not bool(
-                torch.isfinite(e.sum() + o.sum())
-            ):  # to pick takes longer than all the rest
+        chunk = CHUNKS[piece.oracle.device.type]
+        pair = piece.of(eager), piece.oracle
+        for part in zip(*(tensor.reshape(-1).split(chunk) for tensor in pair), strict=True):
+            e, o = (tensor.to(self.tops[1].device).double() for tensor in part)
+            if not bool(torch.isfinite(e.sum() + o.sum())):  # to pick takes longer than the rest
                 keep = e.isfinite() & o.isfinite()
                 e, o = e[keep], o[keep]
             error = (e - o).abs_()
             raise_tops(self.tops[1:], group_of(o.abs()), [error])
             if len(o):
-                errors.add(error)
-        if self.dtype.itemsize > 2:
-            self.nearby.append(errors)
+                self._errors.add(error)
+
+    def end_nearby(self) -> None:
+        """After the last part."""
+        if self.counts is not None and self.dtype.itemsize > 2:
+            self.nearby.append(self._errors)
 
     def is_doubtful(self) -> bool:
         """Whether it is wrong, and may be right next to eager's errors on inputs nearby."""
@@ -208,7 +247,7 @@ class ErrorPool:
         rms_allowed = RMS_MULTIPLE * rms_eager + floor
         max_allowed = MAX_MULTIPLE * (max_eager + self.eps * oracle.largest)
         max_allowed += self.tiny
-        fine = not self.not_finite or self.places.are_chance
+        fine = not self.not_finite or (self.places is not None and self.places.are_chance)
         reason = self._gross() if fine else self.not_finite
         if candidate.rms > rms_allowed:
             found = f"RMS error {candidate.rms:.3g}, eager's {eager.rms:.3g}"
@@ -282,11 +321,3 @@ def _squared(value: float) -> float:
 def _finite(value: float) -> float:
     """For JSON, which has no infinity."""
     return value if value < 1e300 else 1e300
-
-
-def _unravel(position: int, shape: Sequence[int]) -> list[int]:
-    place: list[int] = []
-    for size in reversed(shape):
-        place.insert(0, position % size)
-        position //= size
-    return place

@@ -20,6 +20,7 @@ import math
 from typing import TYPE_CHECKING
 
 from sandbox.accuracy.nearby import DRAWS
+from sandbox.accuracy.pieces import ANY, Piece
 
 if TYPE_CHECKING:
     import torch
@@ -49,7 +50,9 @@ def wrong_places(
 
 def is_finite(tensor: torch.Tensor) -> bool:
     """Whether all of its numbers are."""
-    return not tensor.is_floating_point() or bool(tensor.isfinite().all())
+    if not tensor.is_floating_point():
+        return True
+    return all(bool(part.isfinite().all()) for part in tensor.reshape(-1).split(1 << 26))
 
 
 def right_as(
@@ -94,37 +97,40 @@ class Places:
     noise does not go below zero by it, and noise in one part of an output excuses nothing in another.
     """
 
-    def __init__(self, eager: torch.Tensor, oracle: torch.Tensor) -> None:
-        self._outputs = eager, oracle
-        self._runs: list[tuple[torch.Tensor, torch.Tensor]] = []
+    def __init__(self, eager: torch.Tensor) -> None:
+        self._eager = eager
+        self._runs: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
         self._uncertain: list[torch.Tensor] = []
         self._infinities: set[float] = set()
         self._flips = self._looks = 0
         self._largest = 0.0
 
-    def belong_to(self, eager: torch.Tensor) -> bool:
-        """Whether a result is held against the same run of eager."""
-        return self._outputs[0] is eager
+    def add(self, places: torch.Tensor, values: torch.Tensor, exact: torch.Tensor) -> None:
+        """Those of one run, int64 positions in the flattened output, and the candidate's and the oracle's values there.
+        Not after the first `look`."""
+        self._runs.append((places, values, exact))
 
-    def add(self, places: torch.Tensor, values: torch.Tensor) -> None:
-        """Those of one run, int64 positions in the flattened output, and the candidate's values there. Not after the
-        first `look`."""
-        self._runs.append((places, values))
-
-    def look(self, eager: torch.Tensor, oracle: torch.Tensor) -> None:
-        """Learn from eager's and the oracle's outputs on inputs that differ by rounding."""
+    def look(self, eager: torch.Tensor) -> None:
+        """Learn from eager's outputs on inputs that differ by rounding; `learn` follows, from the oracle's."""
         import torch
 
-        own, exact = self._outputs
         if not self._looks:
-            self._uncertain = [torch.zeros_like(at, dtype=torch.bool) for at, _ in self._runs]
-            self._learn(exact)
+            self._uncertain = [torch.zeros_like(at, dtype=torch.bool) for at, *_ in self._runs]
+            for number, (_, _, exact) in enumerate(self._runs):
+                self._compare(number, slice(None), exact)
         self._looks += 1
-        pairs = zip(own.reshape(-1).split(CHUNK), eager.reshape(-1).split(CHUNK), strict=True)
+        pairs = zip(*(x.reshape(-1).split(CHUNK) for x in (self._eager, eager)), strict=True)
         for a, b in pairs:
             self._count_flips(a, b.to(a.device))
-        self._learn(eager)
-        self._learn(oracle)
+        self.learn(Piece(ANY, eager))
+
+    def learn(self, piece: Piece) -> None:
+        """Learn from outputs on such inputs: a part of eager's or the oracle's."""
+        for number, (places, *_) in enumerate(self._runs):
+            which, at = piece.positions(places, self._eager.shape)
+            if len(which):
+                result = piece.oracle.reshape(-1)[at.to(piece.oracle.device)]
+                self._compare(number, which, result)
 
     def _count_flips(self, own: torch.Tensor, other: torch.Tensor) -> None:
         flips = ~same_kind(own, other)
@@ -132,17 +138,17 @@ class Places:
         for side in (own[flips], other[flips]):
             self._infinities |= set(side[side.isinf()].unique().tolist())
 
-    def _learn(self, result: torch.Tensor) -> None:
-        own = self._outputs[0]
-        for (places, _), uncertain in zip(self._runs, self._uncertain, strict=True):
-            first = own.reshape(-1)[places].double()
-            other = result.reshape(-1)[places.to(result.device)].to(own.dtype).double()
-            other = other.to(first.device)
-            uncertain |= ~same_kind(first, other)
-            if own.dtype.itemsize > 2:
-                uncertain |= (other - first).abs() > SPREAD * first.abs()
-            known = other[other.isfinite()].abs()
-            self._largest = max(self._largest, float(known.max()) if len(known) else 0.0)
+    def _compare(self, number: int, which: torch.Tensor | slice, result: torch.Tensor) -> None:
+        """result: what another run has at those places of run `number`."""
+        own, places = self._eager, self._runs[number][0][which]
+        first = own.reshape(-1)[places.to(own.device)].double()
+        other = result.to(own.dtype).double().to(first.device)
+        uncertain = ~same_kind(first, other)
+        if own.dtype.itemsize > 2:
+            uncertain |= (other - first).abs() > SPREAD * first.abs()
+        self._uncertain[number][which] |= uncertain.to(places.device)
+        known = other[other.isfinite()].abs()
+        self._largest = max(self._largest, float(known.max()) if len(known) else 0.0)
 
     @property
     def are_chance(self) -> bool:
@@ -152,7 +158,7 @@ class Places:
         few = most(MULTIPLE * self._flips / self._looks)
         return all(
             len(places) <= few and bool(uncertain.all()) and self._within(values)
-            for (places, values), uncertain in zip(self._runs, self._uncertain, strict=True)
+            for (places, values, _), uncertain in zip(self._runs, self._uncertain, strict=True)
         )
 
     def _within(self, values: torch.Tensor) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from sandbox.accuracy.pieces import Piece
 
 if TYPE_CHECKING:
     import torch
@@ -36,14 +38,20 @@ class Misses:
     worst: Place | None = None
 
 
-def misses(found: torch.Tensor, eager: torch.Tensor, oracle: torch.Tensor) -> Misses:
-    """Compare one output with the oracle, as the oracle rounds to its dtype where it is not finite."""
+def misses(found: torch.Tensor, eager: torch.Tensor, exact: Piece) -> Misses:
+    """Compare one output with the oracle, as the oracle rounds to its dtype where it is not finite. exact: of all of
+    the output, or of a part: no other is looked at. found may lie on another device."""
     import torch
 
     shape = tuple(found.shape)
-    c, e, o = (t.reshape(-1)[:MOST_ELEMENTS] for t in (found, eager, oracle))
+    o = exact.oracle.reshape(-1)[:MOST_ELEMENTS]
+    c, e = (exact.of(t).reshape(-1)[:MOST_ELEMENTS].to(o.device) for t in (found, eager))
+
+    def place(at: int) -> tuple[int, ...]:
+        return unravel(int(exact.places(torch.tensor([at]), shape)), shape)
+
     if not found.dtype.is_floating_point:
-        return _told(c != e, None, c, e, shape)
+        return _told(c != e, None, c, e, place)
     c, e, o = c.double(), e.double(), o.double()
     eps = torch.finfo(found.dtype).eps
     fine = c.isfinite() & e.isfinite() & o.isfinite()
@@ -52,7 +60,7 @@ def misses(found: torch.Tensor, eager: torch.Tensor, oracle: torch.Tensor) -> Mi
     allowed = MULTIPLE * float(own.max() if len(own) else 0.0) + RELATIVE * eps * o.abs()
     same = c.isnan() & e.isnan() | (c == e)
     return _told(
-        torch.where(fine, error > allowed, ~same), error, c, torch.where(fine, o, e), shape
+        torch.where(fine, error > allowed, ~same), error, c, torch.where(fine, o, e), place
     )
 
 
@@ -61,10 +69,10 @@ def _told(
     error: torch.Tensor | None,
     found: torch.Tensor,
     wanted: torch.Tensor,
-    shape: Sequence[int],
+    index: Callable[[int], tuple[int, ...]],
 ) -> Misses:
     def place(at: int) -> Place:
-        return Place(_unravel(at, shape), _text(found[at].item()), _text(wanted[at].item()))
+        return Place(index(at), _text(found[at].item()), _text(wanted[at].item()))
 
     first = bad.nonzero().reshape(-1)[:SHOWN].tolist()
     worst = None
@@ -77,7 +85,8 @@ def _text(value: bool | int | float) -> str:
     return f"{value:.7g}" if isinstance(value, float) else str(value)
 
 
-def _unravel(position: int, shape: Sequence[int]) -> tuple[int, ...]:
+def unravel(position: int, shape: Sequence[int]) -> tuple[int, ...]:
+    """The index of a position in the flattened tensor of a shape."""
     place: list[int] = []
     for size in reversed(shape):
         place.insert(0, position % size)

@@ -7,8 +7,7 @@ float64 kernel runs in its own precision; `Oracle.narrow` lists those.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -139,7 +138,7 @@ def run_oracle(task: Task, module: torch.fx.GraphModule, inputs: Sequence[torch.
     rules = position_rules(task)
     interpreter = _interpreter(module, {rule.operand for rule in rules.values()})
     with torch.no_grad():
-        outputs = list(interpreter.run(*(_widen(tensor) for tensor in inputs)))
+        outputs = list(interpreter.run(*(widen(tensor) for tensor in inputs)))
     operands = {number: interpreter.kept[rule.operand] for number, rule in rules.items()}
     return Oracle(outputs, operands, tuple(sorted(interpreter.narrow)))
 
@@ -154,10 +153,11 @@ def run_written_out(
     if other is None or all(is_finite(tensor) for tensor in inputs):
         return []
     with torch.no_grad():
-        return list(_interpreter(other, set()).run(*(_widen(tensor) for tensor in inputs)))
+        return list(_interpreter(other, set()).run(*(widen(tensor) for tensor in inputs)))
 
 
-def _widen(value: Any) -> Any:
+def widen(value: Any) -> Any:
+    """Of floating point, a tensor or a dtype, in float64."""
     import torch
 
     if isinstance(value, torch.Tensor) and value.dtype.is_floating_point:
@@ -242,8 +242,6 @@ def _weighted(weights: torch.Tensor, seen: torch.Tensor, value: torch.Tensor) ->
 def _interpreter(module: torch.fx.GraphModule, keep: set[Ref]) -> Any:
     """An interpreter that widens; `kept` and `narrow` hold what it found on the way."""
     import torch
-    from torch.fx.node import map_aggregate
-    from torch.utils._pytree import tree_map
 
     places = _places(module)
 
@@ -260,24 +258,47 @@ def _interpreter(module: torch.fx.GraphModule, keep: set[Ref]) -> Any:
             return result
 
         def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-            attention: Any = _attention_in(self.current, args, kwargs)
-            if attention is not None:
-                return _attention(**map_aggregate(attention, _widen))
-            if str(target) not in _OF_BITS:
-                with suppress(RuntimeError, TypeError, ValueError):
-                    return target(*map_aggregate(args, _widen), **map_aggregate(kwargs, _widen))
-            self.narrow.add(str(target))
-            own_args, own_kwargs = torch.fx.node.map_arg(
-                (self.current.args, self.current.kwargs),
-                lambda n: _narrow(self.env[n], n.meta["val"]),
-            )
-            return tree_map(_widen, target(*own_args, **own_kwargs))
+            own = self.current.args, self.current.kwargs
+            return call_wide(self.current, own, self.env.__getitem__, self.narrow)
 
         def fetch_args_kwargs_from_env(self, n: torch.fx.Node) -> Any:
             self.current = n
             return super().fetch_args_kwargs_from_env(n)
 
     return Widening()
+
+
+def call_wide(
+    node: torch.fx.Node,
+    arguments: tuple[Any, Any],
+    value_of: Callable[[torch.fx.Node], Any],
+    narrow: set[str],
+) -> Any:
+    """A node's result in float64, or, where its operator has no kernel for that, in its own precision, widened.
+
+    arguments: the node's args and kwargs, of nodes whose values `value_of` gives, widened. narrow: is told the names of
+    operators of the second kind. Raises torch.OutOfMemoryError, which says nothing of kernels, and whatever the
+    operator raises in its own precision.
+    """
+    import torch
+    from torch.fx.node import map_aggregate, map_arg
+    from torch.utils._pytree import tree_map
+
+    target: Any = node.target
+    args, kwargs = map_arg(arguments, value_of)
+    attention: Any = _attention_in(node, args, kwargs)
+    if attention is not None:
+        return _attention(**map_aggregate(attention, widen))
+    if str(target) not in _OF_BITS:
+        try:
+            return target(*map_aggregate(args, widen), **map_aggregate(kwargs, widen))
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, TypeError, ValueError):
+            pass  # it has no kernel for float64
+    narrow.add(str(target))
+    args, kwargs = map_arg(arguments, lambda n: _narrow(value_of(n), n.meta["val"]))
+    return tree_map(widen, target(*args, **kwargs))
 
 
 def _narrow(value: Any, fake: Any) -> Any:

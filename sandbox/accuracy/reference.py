@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from sandbox.accuracy.finiteness import is_finite
 from sandbox.accuracy.oracle import position_rules, run_eager, run_oracle, run_written_out
+from sandbox.accuracy.pieces import Piece
 from sandbox.accuracy.positions import PositionCheck
+from sandbox.accuracy.rule import Draw
+from sandbox.accuracy.sliced_oracle import SlicedOracle
 from sandbox.failures import Failed
 from sandbox.task import flags
 from sandbox.task.task import Task
@@ -34,6 +38,14 @@ class Reference:
     written_out: list[torch.Tensor] = field(default_factory=list)
     """The oracle's outputs by operators of their own (see `written_out`), where inputs are not finite and they are
     others."""
+    pieces: Callable[[], Iterator[Piece]] | None = None
+    """Computes the oracle's outputs, piece by piece, from the inputs as they are then; `oracle` and `written_out` are
+    empty. Raises whatever torch raises."""
+
+    def draw(self, outputs: Sequence[torch.Tensor], beyond: bool = False) -> Draw:
+        """A candidate's outputs beside these."""
+        eager, oracle, other = self.eager, self.oracle, self.written_out
+        return Draw(outputs, eager, oracle, self.positions, beyond, other, self.pieces)
 
 
 def run_reference(
@@ -41,11 +53,16 @@ def run_reference(
     module: torch.fx.GraphModule,
     inputs: Sequence[torch.Tensor],
     user_flags: Mapping[str, Any],
+    sliced: SlicedOracle | None = None,
 ) -> Reference | Failed:
-    """Run eager under the user's flags and the oracle. What torch raises is a value."""
+    """Run eager under the user's flags and the oracle. What torch raises is a value. sliced: computes the oracle in
+    slices, when it is asked for. It is of no use where outputs are positions, which need whole operands."""
     with flags.applied(user_flags):
         try:
             eager = run_eager(module, inputs)
+            if sliced is not None and not position_rules(task):
+                finite = all(is_finite(tensor) for tensor in inputs)
+                return Reference(eager, [], pieces=lambda: sliced.pieces(inputs, not finite))
             oracle = run_oracle(task, module, inputs)
             other = run_written_out(module, inputs)
         except Exception as error:  # whatever torch raises is about the task

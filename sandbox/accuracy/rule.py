@@ -36,8 +36,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sandbox.accuracy.error_pool import ErrorPool
-from sandbox.accuracy.finiteness import Places
 from sandbox.accuracy.misses import Misses, misses
+from sandbox.accuracy.misses import unravel as _unravel
+from sandbox.accuracy.pieces import Piece
 from sandbox.accuracy.positions import PositionCheck
 from sandbox.accuracy.report import AccuracyReport, OutputReport
 
@@ -50,6 +51,7 @@ class Draw:
     """Results on one set of inputs: the candidate's, eager's, the oracle's, in output order.
 
     beyond: the inputs hold infinities or NaN. written_out: the oracle's outputs by operators of their own, or none.
+    pieces: gives the oracle's outputs piece by piece, in place of `oracle` and `written_out`.
     """
 
     outputs: Sequence[torch.Tensor]
@@ -58,10 +60,21 @@ class Draw:
     positions: Mapping[int, PositionCheck] | None = None
     beyond: bool = False
     written_out: Sequence[torch.Tensor] = ()
+    pieces: Callable[[], Iterator[Piece]] | None = None
+
+    def oracles(self) -> Iterator[Piece]:
+        """The oracle's outputs in pieces, in the order of outputs where each is whole."""
+        if self.pieces is not None:
+            return self.pieces()
+        others: Sequence[torch.Tensor | None] = self.written_out or [None] * len(self.oracle)
+        pairs = zip(self.oracle, others, strict=True)
+        return (Piece(number, *pair) for number, pair in enumerate(pairs))
 
 
-Nearby = Callable[[], Iterator[tuple[Sequence["torch.Tensor"], Sequence["torch.Tensor"]]]]
-"""Gives eager's and the oracle's outputs on inputs that differ from a draw's by rounding. Asked once at most."""
+Oracles = Sequence["torch.Tensor"] | Iterator[Piece]
+Nearby = Callable[[], Iterator[tuple[Sequence["torch.Tensor"], Oracles]]]
+"""Gives eager's outputs, and the oracle's whole or in pieces, on inputs that differ from a draw's by rounding. Asked
+once at most."""
 
 
 def compare(
@@ -77,69 +90,146 @@ def compare(
 
 def compare_draws(draws: Sequence[Draw], nearby: Nearby | None = None) -> AccuracyReport:
     """The report on several draws from the same distribution, pooled per output."""
-    found = [_compare_output(number, draws) for number in range(len(draws[0].outputs))]
-    doubtful = [p for p in found if isinstance(p, ErrorPool) and p.is_doubtful()]
-    if doubtful and nearby:
-        for eager, oracle in nearby():
-            for pool in doubtful:
-                pool.add_nearby(eager[pool.number], oracle[pool.number])
-    reports = [p.report() if isinstance(p, ErrorPool) else p for p in found]
-    return AccuracyReport(tuple(r if r.passes else _with_misses(r, draws) for r in reports))
-
-
-def _with_misses(report: OutputReport, draws: Sequence[Draw]) -> OutputReport:
-    """The report with where it is wrong; not for positions, of which several may be right."""
-    n = report.number
-    found: Misses | None = None
+    comparison = Comparison()
     for draw in draws:
-        if draw.positions and n in draw.positions:
-            return report
-        with suppress(
-            RuntimeError
-        ):  # no memory is left on the device, and the verdict stands without
-            found = misses(draw.outputs[n], draw.eager[n], draw.oracle[n])
-        if found is not None and found.count:
-            break
-    return replace(report, misses=found)
+        same = zip(draw.eager, draws[-1].eager, strict=True)
+        comparison.add(draw, last=all(one is other for one, other in same))
+    return comparison.report(nearby)
 
 
-def _compare_output(number: int, draws: Sequence[Draw]) -> OutputReport | ErrorPool:
-    """The report, or, of an output in floating point, what it is to be made of."""
-    first = draws[0]
-    if first.positions and number in first.positions:
-        return _first_failure(number, (_check_positions(number, draw) for draw in draws))
-    if not first.eager[number].dtype.is_floating_point:
-        return _first_failure(number, (_check_equal(number, draw) for draw in draws))
-    last = draws[-1]  # of whose inputs others are nearby
-    pool = ErrorPool(
-        number, first.eager[number].dtype, Places(last.eager[number], last.oracle[number])
-    )
-    for draw in draws:
-        trio = draw.outputs[number], draw.eager[number], draw.oracle[number]
-        other = draw.written_out[number] if draw.written_out else None
-        wrong = pool.add(*trio, draw.beyond, other)
+class Comparison:
+    """Of several draws from the same distribution, pooled per output, and looked at one by one.
+
+    Of a draw with `pieces` the candidate's outputs may be gone once it was added, but for the last one's.
+    """
+
+    def __init__(self) -> None:
+        self._found: list[OutputReport | ErrorPool] = []
+        self._draws: list[Draw] = []
+
+    def add(self, draw: Draw, last: bool = True) -> None:
+        """Look at a draw, or at another run of one. last: it is of the draw of which others are nearby.
+
+        Raises what the draw's `pieces` raise.
+        """
+        if not self._found:
+            self._found = [_begun(number, draw) for number in range(len(draw.eager))]
+        pools = {p.number: p for p in self._found if isinstance(p, ErrorPool)}
+        for pool in pools.values():
+            pool.begin_draw(draw.eager[pool.number], last)
+        for piece in draw.oracles() if pools else ():
+            if piece.number in pools:
+                pool = pools[piece.number]
+                trio = draw.outputs[pool.number], draw.eager[pool.number], piece
+                self._note(pool, pool.add_piece(*trio, draw.beyond), pools)
+                del trio
+            del piece  # the next one is computed in its memory
+        for pool in list(pools.values()):
+            self._note(pool, pool.end_draw(), pools)
+        for number, report in enumerate(self._found):
+            if isinstance(report, OutputReport) and report.passes:
+                self._found[number] = _compare_exactly(number, draw)
+        self._draws = [*(d for d in self._draws if d.pieces is None), draw]
+
+    def _note(self, pool: ErrorPool, wrong: str, pools: dict[int, ErrorPool]) -> None:
+        """What is wrong with a draw, if anything: of that output nothing more is asked."""
         if wrong:
-            return OutputReport(number, False, wrong, pool.oracle.count, error_ratio=math.inf)
-    return pool
+            elements = pool.oracle.count
+            self._found[pool.number] = OutputReport(
+                pool.number, False, wrong, elements, error_ratio=math.inf
+            )
+            del pools[pool.number]
+
+    def report(self, nearby: Nearby | None = None) -> AccuracyReport:
+        """On all that was added."""
+        doubtful = [p for p in self._found if isinstance(p, ErrorPool) and p.is_doubtful()]
+        if doubtful and nearby:
+            for eager, oracle in nearby():
+                _add_nearby(doubtful, eager, oracle)
+        reports = [p.report() if isinstance(p, ErrorPool) else p for p in self._found]
+        return AccuracyReport(tuple(r if r.passes else self._with_misses(r) for r in reports))
+
+    def _with_misses(self, report: OutputReport) -> OutputReport:
+        """The report with where it is wrong; not for positions, of which several may be right."""
+        n = report.number
+        found: Misses | None = None
+        for draw in self._draws:
+            if draw.positions and n in draw.positions:
+                return report
+            with suppress(
+                RuntimeError
+            ):  # no memory is left on the device, and the verdict stands without
+                found = _misses(n, draw)
+            if found is not None and found.count:
+                break
+        return replace(report, misses=found)
 
 
-def _first_failure(number: int, reasons: Iterator[str]) -> OutputReport:
-    reason = next((found for found in reasons if found), "")
+def _misses(number: int, draw: Draw) -> Misses | None:
+    """Of one output, or of the first piece of it in which there are some."""
+    found: Misses | None = None
+    for piece in draw.oracles():
+        if piece.number == number:
+            found = misses(draw.outputs[number], draw.eager[number], piece)
+            if found.count:
+                break
+    return found
+
+
+def _add_nearby(
+    doubtful: Sequence[ErrorPool], eager: Sequence[torch.Tensor], oracle: Oracles
+) -> None:
+    pools = {pool.number: pool for pool in doubtful}
+    for pool in doubtful:
+        pool.begin_nearby(eager[pool.number])
+    for piece in _in_pieces(oracle):
+        if piece.number in pools:
+            pools[piece.number].add_nearby_piece(eager[piece.number], piece)
+        del piece
+    for pool in doubtful:
+        pool.end_nearby()
+
+
+def _in_pieces(oracle: Oracles) -> Iterator[Piece]:
+    if isinstance(oracle, Sequence):
+        return (Piece(number, output) for number, output in enumerate(oracle))
+    return oracle
+
+
+def _begun(number: int, draw: Draw) -> OutputReport | ErrorPool:
+    """Of an output in floating point what a report is to be made of; of others a report that passes so far."""
+    dtype = draw.eager[number].dtype
+    positions = draw.positions is not None and number in draw.positions
+    exact = positions or not dtype.is_floating_point
+    return OutputReport(number, True) if exact else ErrorPool(number, dtype)
+
+
+def _compare_exactly(number: int, draw: Draw) -> OutputReport:
+    """Of an output that holds positions, integers or booleans."""
+    positions = draw.positions is not None and number in draw.positions
+    reason = (_check_positions if positions else _check_equal)(number, draw)
     return OutputReport(number, not reason, reason)
 
 
-def _check_equal(number: int, draw: Draw) -> str:
-    import torch
+EXACT_CHUNK = 1 << 26
+"""Elements that have to be equal, looked at in one go."""
 
+
+def _check_equal(number: int, draw: Draw) -> str:
     found, wanted = draw.outputs[number], draw.eager[number]
-    if torch.equal(found, wanted):
-        return ""
-    wrong = (found != wanted).nonzero()
-    place = wrong[0].tolist()
-    values = f"{found[tuple(place)].item()} instead of {wanted[tuple(place)].item()}"
-    return f"{len(wrong)} of {found.numel()} elements differ, first at {place}: {values}"
+    parts = (tensor.reshape(-1).split(EXACT_CHUNK) for tensor in (found, wanted))
+    count, start, first = 0, 0, ""
+    for f, w in zip(*parts, strict=True):
+        wrong = (f.to(w.device) != w).nonzero().flatten()
+        if len(wrong) and not first:
+            place = list(_unravel(start + int(wrong[0]), found.shape))
+            values = f"{f[wrong[0]].item()} instead of {w[wrong[0]].item()}"
+            first = f"first at {place}: {values}"
+        count, start = count + len(wrong), start + len(f)
+    return f"{count} of {found.numel()} elements differ, {first}" if count else ""
 
 
 def _check_positions(number: int, draw: Draw) -> str:
     assert draw.positions is not None
-    return draw.positions[number].wrong(draw.outputs[number], draw.eager[number])
+    found, eager = draw.outputs[number], draw.eager[number]
+    return draw.positions[number].wrong(found.to(eager.device), eager)

@@ -9,6 +9,7 @@ import torch
 
 from sandbox.accuracy import rule as compare_module
 from sandbox.accuracy.misses import SHOWN, Place, misses
+from sandbox.accuracy.pieces import Piece
 from sandbox.accuracy.rule import compare
 
 
@@ -22,7 +23,7 @@ def test_wrong_elements_are_counted_and_the_first_are_shown_in_order() -> None:
     found, eager, oracle = drawn()
     found[2, 48:] = 7.0
     found[5] += 1e-3
-    made = misses(found, eager, oracle)
+    made = misses(found, eager, Piece(0, oracle))
     assert (made.count, made.elements) == (52, 300)
     assert [p.index for p in made.first] == [(2, 48), (2, 49), (5, 0), (5, 1)]
     assert len(made.first) == SHOWN
@@ -35,7 +36,7 @@ def test_what_is_not_finite_counts_where_eager_is_another() -> None:
     eager[0, :3] = oracle[0, :3] = torch.tensor([math.inf, math.nan, -math.inf])
     found[0, :3] = torch.tensor([math.inf, math.nan, math.inf])
     found[4, 4] = math.nan
-    made = misses(found, eager, oracle)
+    made = misses(found, eager, Piece(0, oracle))
     assert [p.index for p in made.first] == [(0, 2), (4, 4)]
     assert made.first[0].found == "inf" and made.first[0].wanted == "-inf"
     assert made.count == 2
@@ -44,7 +45,7 @@ def test_what_is_not_finite_counts_where_eager_is_another() -> None:
 def test_where_all_are_a_little_off_none_is_wrong_by_itself() -> None:
     found, eager, oracle = drawn()
     found = (oracle * (1 + 3e-7)).float()
-    made = misses(found, eager, oracle)
+    made = misses(found, eager, Piece(0, oracle))
     assert made.count == 0 and made.worst is not None
 
 
@@ -52,16 +53,18 @@ def test_integers_and_booleans_are_compared_with_eager() -> None:
     eager = torch.arange(12).reshape(3, 4)
     found = eager.clone()
     found[1, 2] = 99
-    made = misses(found, eager, eager)
+    made = misses(found, eager, Piece(0, eager))
     assert made.count == 1 and made.first == (Place((1, 2), "99", "6"),)
-    assert misses(eager > 3, eager > 2, eager > 2).first == (Place((0, 3), "False", "True"),)
+    assert misses(eager > 3, eager > 2, Piece(0, eager > 2)).first == (
+        Place((0, 3), "False", "True"),
+    )
 
 
 def test_a_scalar_and_an_empty_output_have_places_too() -> None:
     one = torch.tensor(2.0)
-    assert misses(one + 1, one, one.double()).first == (Place((), "3", "2"),)
+    assert misses(one + 1, one, Piece(0, one.double())).first == (Place((), "3", "2"),)
     empty = torch.empty(0, 3)
-    assert misses(empty, empty, empty.double()).count == 0
+    assert misses(empty, empty, Piece(0, empty.double())).count == 0
 
 
 def test_a_report_says_where_an_output_is_wrong_and_nothing_of_one_that_is_right() -> None:
