@@ -16,8 +16,8 @@ from sandbox.accuracy.perturb_inputs import flat_storage
 if TYPE_CHECKING:
     import torch
 
-CHUNK = 1 << 24
-"""Words at a time: what is worked out beside them takes 128 MB a step."""
+CHUNK = 1 << 22
+"""Words at a time: what is worked out beside them takes 32 MB a step."""
 FIRST, SECOND = 0x9E3779B97F4A7C15 - (1 << 64), 0xBF58476D1CE4E5B9 - (1 << 64)
 """Odd numbers that spread places over all bits, as SplitMix64 does."""
 WORDS = {1: "int8", 2: "int16"}

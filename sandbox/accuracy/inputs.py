@@ -6,10 +6,10 @@ The same seed, torch version and device give the same values in every process.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from sandbox.task.specs import TensorSpec
+from sandbox.task.specs import TensorSpec, contiguous_stride
 
 if TYPE_CHECKING:
     import torch
@@ -130,13 +130,30 @@ def _fill(spec: TensorSpec, fill: Fill, bounds: Bounds, generator: torch.Generat
 
     dtype = getattr(torch, spec.dtype)
     shape = (spec.extent,) if shares_memory(spec) else spec.shape
+    if fill not in (_zeros, _constant) and math.prod(shape) > BLOCK:
+        made = torch.empty(shape, dtype=dtype, device=generator.device)
+        for part in _blocks(made):
+            own = tuple(part.shape)
+            one = TensorSpec(spec.dtype, own, contiguous_stride(own))
+            part.copy_(_fill(one, fill, bounds, generator))
+        return made
     if dtype == torch.bool:
         drawn = torch.randint(0, 2, shape, generator=generator, device=generator.device)
         return drawn.to(dtype)
     if not dtype.is_floating_point:
         return _integers(shape, bounds, fill, generator).to(dtype)
-    wide = dtype if dtype in (torch.float32, torch.float64) else torch.float32
+    exact = fill in (_zeros, _constant) and dtype.itemsize > 1
+    wide = dtype if exact or dtype in (torch.float32, torch.float64) else torch.float32
     return fill(shape, wide, torch.finfo(dtype), generator).to(dtype)
+
+
+def _blocks(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Parts of a contiguous tensor of `BLOCK` elements at most, or of one row, along its first dimension but those of
+    one element: what is drawn for one takes several times its memory, and need not for all of them at once."""
+    lead = next((n for n, size in enumerate(tensor.shape) if size > 1), 0)
+    rows = tensor.view(tensor.shape[lead:])
+    step = max(1, min(len(rows) - 1, BLOCK // max(1, math.prod(rows.shape[1:]))))
+    return iter(rows.split(step))
 
 
 def _strided(spec: TensorSpec, values: torch.Tensor) -> torch.Tensor:
@@ -144,6 +161,8 @@ def _strided(spec: TensorSpec, values: torch.Tensor) -> torch.Tensor:
 
     if shares_memory(spec):
         return values.as_strided(spec.shape, spec.stride)
+    if values.stride() == spec.stride:
+        return values
     made = torch.empty_strided(spec.shape, spec.stride, dtype=values.dtype, device=values.device)
     return made.copy_(values)
 
@@ -194,6 +213,9 @@ def _uniform(
 
     return torch.rand(shape, dtype=dtype, generator=generator, device=generator.device)
 
+
+BLOCK = 1 << 26
+"""Elements that are drawn in one go; a larger tensor is drawn in blocks of rows, each as if it was one."""
 
 COARSE = 1e-4
 """The relative step between numbers above which they count as of half precision."""

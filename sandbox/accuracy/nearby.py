@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     import torch
 
 DRAWS = 3
+CHUNK = 1 << 26
+"""Elements moved in one go."""
 _T = TypeVar("_T")
 
 
@@ -23,6 +25,16 @@ def moved(tensors: Sequence[torch.Tensor], seed: int) -> list[torch.Tensor]:
 
     generators = {x.device: torch.Generator(x.device).manual_seed(seed) for x in tensors}
     return [_moved(x, generators[x.device]) if _moves(x) else x for x in tensors]
+
+
+def move(tensors: Sequence[torch.Tensor], seed: int) -> None:
+    """As `moved`, in place."""
+    import torch
+
+    generators = {x.device: torch.Generator(x.device).manual_seed(seed) for x in tensors}
+    for x in tensors:
+        if _moves(x):
+            _move(flat_storage(x), flat_storage(x), generators[x.device])
 
 
 def _moves(x: torch.Tensor) -> bool:
@@ -44,8 +56,18 @@ def _moved(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     import torch
 
     line = flat_storage(x)
-    up = torch.empty(line.shape, dtype=torch.bool, device=line.device)
-    up.random_(0, 2, generator=generator)
-    by = torch.finfo(x.dtype).eps
-    found = torch.where(up, line * (1 + by), line * (1 - by))
-    return torch.where(found.isfinite(), found, line).as_strided(x.shape, x.stride())
+    found = torch.empty_like(line)
+    _move(line, found, generator)
+    return found.as_strided(x.shape, x.stride())
+
+
+def _move(line: torch.Tensor, to: torch.Tensor, generator: torch.Generator) -> None:
+    """Both [n]; they may be the same."""
+    import torch
+
+    by = torch.finfo(line.dtype).eps
+    for part, place in zip(line.split(CHUNK), to.split(CHUNK), strict=True):
+        up = torch.empty(part.shape, dtype=torch.bool, device=part.device)
+        up.random_(0, 2, generator=generator)
+        found = torch.where(up, part * (1 + by), part * (1 - by))
+        place.copy_(torch.where(found.isfinite(), found, part))

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 REPLACED = 16
 """Elements of each tensor that are overwritten by others of it."""
+COPIED, CHUNK = 1 << 28, 1 << 24
+"""Bytes of a tensor up to which all of it is copied to be moved; elements of a larger one that are moved at a time."""
 FEW = 1024
 """Elements up to which they change places instead, and none is lost: what overwrites each other round by round is soon
 all one number (of six, within some ten rounds), which is not what was drawn, nor changes any more."""
@@ -84,8 +86,28 @@ def _perturb_on_device(line: torch.Tensor, by: int, others: Mapping[int, int]) -
         line = line.view(torch.uint8)
     places, sources = torch.tensor([[*others], [*others.values()]]).to(line.device)
     replaced = line.index_select(0, sources)
-    line.copy_(line.roll(-by))
+    if line.nbytes <= COPIED:
+        line.copy_(line.roll(-by))
+    else:
+        _roll(line, by)
     line.index_copy_(0, places, replaced)
+
+
+def _roll(line: torch.Tensor, by: int) -> None:
+    """As `roll` by -by, in place: each of both parts the other way round, and then all of it."""
+    for part in (line[:by], line[by:], line):
+        _reverse(part)
+
+
+def _reverse(line: torch.Tensor) -> None:
+    """In place, from both ends, with memory for a chunk of each."""
+    half = len(line) // 2
+    for start in range(0, half, CHUNK):
+        stop = min(start + CHUNK, half)
+        front, back = line[start:stop], line[len(line) - stop : len(line) - start]
+        kept = front.flip(0)
+        front.copy_(back.flip(0))
+        back.copy_(kept)
 
 
 def _elements(line: torch.Tensor) -> Any:
