@@ -95,7 +95,32 @@ class Noisy:
     reason: str
 
 
-Failure = Crashed | TimedOut | CompileFailed | Refused | Failed | Noisy
+@dataclass(frozen=True)
+class NoMemory:
+    """The device has not as many bytes as a phase needs. It says nothing of the candidate, nor of another device.
+
+    free: what could be had. ever: whether it might fit once others hold less; else it is more than there is in all.
+    """
+
+    status: ClassVar[str] = "no_memory"
+    phase: str
+    needed: int
+    free: int
+    total: int
+    ever: bool = True
+
+    @property
+    def reason(self) -> str:
+        """One line."""
+        have = (
+            f"{self.free:,} of {self.total:,} are to be had"
+            if self.ever
+            else f"it has {self.total:,}"
+        )
+        return f"{self.phase} needs {self.needed:,} bytes of the device's memory: {have}"
+
+
+Failure = Crashed | TimedOut | CompileFailed | Refused | Failed | Noisy | NoMemory
 
 
 PASSING_SIGNALS = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGXCPU", "SIGXFSZ", "SIGPIPE")
@@ -106,7 +131,8 @@ _WORDS = re.compile(
     r"No space left on device|Disk quota exceeded|Read-only file system|File too large|Input/output error"
     r"|Cannot allocate memory|virtual memory exhausted|out of memory|OutOfMemory|OUT_OF_MEMORY|_ALLOC_FAILED"
     r"|MemoryError|bad_alloc|Resource temporarily unavailable|Too many open files|can't start new thread"
-    r"|vfork|cannot fork|Broken pipe|Connection re(?:set|fused)|BrokenProcessPool|database is locked"
+    r"|bytes of the device's memory|vfork|cannot fork"
+    r"|Broken pipe|Connection re(?:set|fused)|BrokenProcessPool|database is locked"
     r"|Killed signal|: Killed|\bsignal (?:9|15)\b|\((?:-9|-15|-2|-1)\)|terminated by signal|Text file busy"
     rf"|\b(?:{'|'.join(PASSING_SIGNALS)})\b|no answer from|could not be started|did not answer in time",
     re.IGNORECASE,
@@ -122,7 +148,7 @@ _ERRNOS = frozenset(
 def why_passing(found: object) -> str:
     """Why an outcome, a verdict or an exception says nothing of the code itself, as one line; "" where it is final."""
     match found:
-        case Noisy() | Failed() | TimedOut():
+        case Noisy() | Failed() | TimedOut() | NoMemory():
             return found.reason
         case Crashed(how=how, log=log):
             ended = how in PASSING_SIGNALS or how == NOT_STARTED or passing_words(log)
@@ -136,7 +162,7 @@ def why_passing(found: object) -> str:
         case Exception():
             return passing_words(f"{type(found).__name__}: {found}")
     status, reason = getattr(found, "status", ""), getattr(found, "reason", "")
-    if status in (Noisy.status, Failed.status, TimedOut.status):
+    if status in (Noisy.status, Failed.status, TimedOut.status, NoMemory.status):
         return str(reason)
     if status in (Crashed.status, CompileFailed.status):
         return passing_words(str(reason))

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
 from sandbox.accuracy.report import AccuracyReport
-from sandbox.failures import Failed, Failure, Noisy
+from sandbox.failures import Failed, Failure, Noisy, NoMemory
 from sandbox.timing.decision import THRESHOLD, SpeedReport
 from sandbox.timing.roofline import Achieved
 
@@ -133,8 +133,9 @@ class Verdict:
 OUT_OF_MEMORY = re.compile(
     r"OutOfMemoryError|CUDA error: out of memory|CUDA out of memory"
     r"|CUDA_ERROR_OUT_OF_MEMORY|CU(?:BLAS|DNN)_STATUS_ALLOC_FAILED"
+    r"|bytes of the device's memory: [-\d,]+ of"
 )
-"""What torch, the driver and the libraries say."""
+"""What torch, the driver and the libraries say, and `NoMemory` of what others hold."""
 
 
 def lacks_memory(outcome: Outcome) -> bool:
@@ -146,7 +147,7 @@ def lacks_memory(outcome: Outcome) -> bool:
 def reward(outcome: Outcome) -> float | None:
     """-1 wrong, 1 correct, 2 also 5 % over eager, 3 also 5 % over Inductor; None: not known."""
     match outcome:
-        case Noisy() | Failed() | Unchecked():
+        case Noisy() | Failed() | NoMemory() | Unchecked():
             return None
         case Correct(speed=SpeedReport() as speed) | TooSlow(speed=speed):
             if not _beats(speed, "eager"):

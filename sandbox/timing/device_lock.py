@@ -34,6 +34,11 @@ class DeviceLock:
         """Seconds spent waiting for turns."""
         self._thread = threading.local()
 
+    @property
+    def in_turn(self) -> bool:
+        """Whether this thread has a turn now."""
+        return getattr(self._thread, "held", None) is not None
+
     def turn(self) -> AbstractContextManager[None]:
         """The device alone, as timings need it. May raise OSError where the files cannot be opened.
 
