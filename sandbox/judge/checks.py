@@ -17,6 +17,7 @@ def check_trial(
     Where there is no memory beside others' checks, it is loaded and checked again after them.
     """
     device = sessions.device
+    sessions.make_room(worker)
     with device.shared():
         found = check_candidate(session, worker, check, trial.recorded)
     if not lacks_memory(found.outcome):

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import TypeVar
 
 from sandbox.judge.settings import JudgeSettings
+from sandbox.memory.leases import Leases
 from sandbox.timing import machine
 from sandbox.timing.device_lock import DeviceLock
 from sandbox.timing.machine import Ceilings
@@ -15,18 +16,21 @@ Prepared = TypeVar("Prepared")
 
 
 class Device:
-    """Turns on the device, and its ceilings."""
+    """Turns on the device, leases on its memory, and its ceilings."""
 
     def __init__(self, settings: JudgeSettings) -> None:
         self.target = settings.target
         self.lock = DeviceLock(settings.device_lock)
+        self.leases = Leases(
+            settings.device_lock, settings.device_memory, in_turn=lambda: self.lock.in_turn
+        )
         self._ceilings = settings.ceilings
         self._sure_of_ceilings = False
 
     @property
     def waited_s(self) -> float:
-        """Seconds spent waiting for other processes' turns."""
-        return self.lock.waited_s
+        """Seconds spent waiting for other processes' turns and leases."""
+        return self.lock.waited_s + self.leases.waited_s
 
     def shared(self) -> AbstractContextManager[None]:
         """The device together with others that time nothing."""

@@ -139,7 +139,14 @@ class InputSet:
 
     def _drawn(self, source: Source) -> list[torch.Tensor]:
         device = self._device()
+        if source.recorded is not None and self.target == "cuda":
+            return [on_device(tensor, device) for tensor in self._shared]
         return make_inputs(self.specs, source.seed, source.distribution, self._bounds, device)
+
+    def release(self) -> None:
+        """Give up the device's memory; the values are drawn again when they are looked at. On cpu workers share it."""
+        if self.target == "cuda":
+            self._values, self._done = None, 0
 
     def snapshot(self) -> list[torch.Tensor]:
         """Copies of the values as they are now, with the same strides."""

@@ -12,13 +12,13 @@ is native code in the candidate worker and limited only by what that process may
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sandbox.compile.candidate import Compiled
 from sandbox.compile.disassembly import Inspection
-from sandbox.failures import Failure
+from sandbox.failures import Failure, NoMemory
 from sandbox.judge.builds import Builds
 from sandbox.judge.checks import check_trial
 from sandbox.judge.device import Device
@@ -31,15 +31,19 @@ from sandbox.judge.sessions import Sessions, Trial
 from sandbox.judge.settings import JudgeSettings
 from sandbox.judge.survey import Survey, Surveyed, SurveyEffort
 from sandbox.judge.verify import QUICK, THOROUGH
+from sandbox.memory.footprint import Phase, bytes_of
 from sandbox.plan.candidate import Candidate
+from sandbox.task.specs import TensorSpec
 from sandbox.task.task import Task
 from sandbox.timing import decision as timing
 from sandbox.timing.decision import SpeedReport
 from sandbox.timing.machine import Ceilings
-from sandbox.verdict import Baselines, Correct, Outcome, Unchecked, Verdict, reward
+from sandbox.verdict import Baselines, Correct, Outcome, Unchecked, Verdict, lacks_memory, reward
 
 if TYPE_CHECKING:
     import torch
+
+Found = TypeVar("Found")
 
 
 class Judge:
@@ -87,6 +91,11 @@ class Judge:
         """Give up the task at hand, here and in the workers, which stay, with the memory that it took on the device."""
         self.sessions.rest()
 
+    def close_contexts(self) -> None:
+        """End the workers of a judge at rest, with their contexts on the device, until they are needed."""
+        for worker in self.roles.all:
+            worker.rest()
+
     @property
     def waited_s(self) -> float:
         """Seconds spent waiting for other processes' turns on the device."""
@@ -113,6 +122,19 @@ class Judge:
         session = self.sessions.open(task)
         return None if isinstance(session, Session) else session
 
+    def no_room(self, task: Task) -> NoMemory | None:
+        """Why the device has not the memory that a judgement needs beside what is used without a lease, if so: then
+        nothing about the task has to be tried. Whether there is room beside others' leases, a phase waits to see."""
+        session = self.sessions.open(task)
+        if not isinstance(session, Session) or task.target != "cuda":
+            return None
+        needed, room = session.footprint().of("race"), self.device.leases.room()
+        if needed <= room.total:
+            return None
+        return NoMemory(
+            "a judgement", needed, max(0, room.free), self.settings.device_memory.room().total
+        )
+
     def baselines(self, task: Task, *, eager_task: Task | None = None) -> Baselines | Failure:
         """Times of eager mode and Inductor. The first call for a task compiles it with Inductor.
 
@@ -123,7 +145,37 @@ class Judge:
         if not isinstance(session, Session):
             return session
         race = self.measurements.race(session, eager_task, self.roles.scratch)
-        return self.measurements.baselines(race)
+        if race.known is not None:
+            return race.known
+        return self._with_memory(session, "baselines", lambda: self.measurements.baselines(race))
+
+    def _with_memory(
+        self,
+        session: Session,
+        phase: Phase,
+        work: Callable[[], Found],
+        temporaries: Sequence[TensorSpec] = (),
+    ) -> Found | NoMemory:
+        """Do it with a lease on the device's memory, and give all of that back. Where memory runs out in spite of it,
+        it is done once more while no other process has a lease. temporaries: a candidate's own."""
+        found = self._leased(session.footprint(temporaries).of(phase), phase, work)
+        if isinstance(found, NoMemory) or not isinstance(found, Failure) or not lacks_memory(found):
+            return found
+        self.device.release_memory()
+        again = self._leased(None, f"{phase}, again", work)
+        return found if isinstance(again, NoMemory) else again
+
+    def _leased(self, size: int | None, phase: str, work: Callable[[], Found]) -> Found | NoMemory:
+        """size: None for all that there is."""
+        timeouts = self.settings.timeouts
+        with self.device.leases.lease(size, phase, lambda: not timeouts.is_over()) as refused:
+            timeouts.go_on()
+            if refused is not None:
+                return refused
+            try:
+                return work()
+            finally:
+                self.sessions.make_room()
 
     def verify(
         self,
@@ -142,8 +194,15 @@ class Judge:
         if not isinstance(session, Session):
             return session
         check = THOROUGH if thorough else QUICK
-        outcome = check_trial(self.sessions, session, worker, trial, check).outcome
-        return self.roles.rid(worker, outcome)
+
+        def work() -> Outcome:
+            session = self.sessions.load(worker, trial)
+            if not isinstance(session, Session):
+                return session
+            return check_trial(self.sessions, session, worker, trial, check).outcome
+
+        temporaries = candidate.plan.temporary_specs
+        return self.roles.rid(worker, self._with_memory(session, "check", work, temporaries))
 
     def profile(
         self,
@@ -162,11 +221,22 @@ class Judge:
         session = self.sessions.load(worker, trial)
         if not isinstance(session, Session):
             return session
+
+        def work() -> Outcome:
+            return self._profile(trial, pairs, eager_task, worth)
+
+        return self._with_memory(session, "profile", work, candidate.plan.temporary_specs)
+
+    def _profile(self, trial: Trial, pairs: int, eager_task: Task | None, worth: float) -> Outcome:
+        worker = self.roles.scratch
+        session = self.sessions.load(worker, trial)
+        if not isinstance(session, Session):
+            return session
         race = self.measurements.race(session, eager_task, worker)
         record = self.measurements.glance(race, pairs, worth)
         if not isinstance(record, Record):
             return record
-        self.sessions.make_ready(session, candidate)
+        self.sessions.make_ready(session, trial.candidate)
         speed = timing.report(record.device)
         achieved = self.measurements.achieved(session, speed)
         if speed.speedup.median < worth:
@@ -187,7 +257,9 @@ class Judge:
         if not isinstance(session, Session):
             return session
         built = [(made, self.builds.compile(made)) for made in candidates]
-        return Survey(self.measurements, session, built, effort or SurveyEffort()).run()
+        survey = Survey(self.measurements, session, built, effort or SurveyEffort())
+        most = max((made.plan.temporary_specs for made in candidates), key=bytes_of, default=())
+        return self._with_memory(session, "profile", survey.run, most)
 
     def judge(
         self,
@@ -208,7 +280,7 @@ class Judge:
         outcome: Outcome
         if isinstance(compiled, Compiled):
             trial = Trial(task, candidate, recorded_inputs or (), compiled)
-            outcome = Judgement(self.measurements, trial, evidence, eager_task, effort).run()
+            outcome = self._judged(trial, evidence, eager_task, effort)
         else:
             outcome = compiled
         accuracy = getattr(outcome, "accuracy", None)
@@ -219,6 +291,24 @@ class Judge:
         evidence["speed"] = speed.to_dict() if speed else None
         self.roles.clear_candidate(outcome)
         return Verdict(status, outcome.reason, reward(outcome), accuracy, speed, evidence)
+
+    def _judged(
+        self,
+        trial: Trial,
+        evidence: dict[str, Any],
+        eager_task: Task | None,
+        effort: Effort | None,
+    ) -> Outcome:
+        """What is compiled and loaded for it takes no memory that counts, and so no lease."""
+        self.sessions.await_candidate()
+        session = self.sessions.load(self.roles.candidate, trial)
+        if not isinstance(session, Session):
+            return session
+
+        def work() -> Outcome:
+            return Judgement(self.measurements, trial, evidence, eager_task, effort).run()
+
+        return self._with_memory(session, "race", work, trial.candidate.plan.temporary_specs)
 
     def judge_baseline(self, task: Task, *, effort: Effort | None = None) -> SpeedReport | Outcome:
         """Inductor's own code in the candidate's place: how often does nothing changed look faster?"""

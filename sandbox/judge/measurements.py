@@ -42,6 +42,10 @@ class Measurements:
             return race.known
         self.sessions.settle()
         self.device.load_for_ceilings()
+        if race.session.frugal:  # what measures them is gone before inputs are there
+            with self.sessions.alone():
+                self.device.ceilings()
+        self.sessions.make_room(race.baseline, race.candidate)
         self.device.beside_others(race.equip)
         with self.sessions.alone():
             return race.baselines()
@@ -52,6 +56,7 @@ class Measurements:
         if not isinstance(baselines, Baselines):
             return baselines
         if not race.is_equipped:
+            self.sessions.make_room(race.baseline, race.candidate)
             self.device.beside_others(race.equip)
         with self.sessions.alone():
             return race.glance(pairs, worth)
@@ -82,6 +87,7 @@ class Measurements:
         baselines = self.baselines(race)
         if not isinstance(baselines, Baselines):
             return baselines
+        self.sessions.make_room(race.baseline, race.candidate)
         found = self.device.beside_others(race.line_up)
         if not (found is None or isinstance(found, list) or lacks_memory(found)):
             return found

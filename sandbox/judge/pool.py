@@ -16,7 +16,7 @@ from typing import Any
 
 from sandbox.compile.disassembly import Inspection
 from sandbox.compile.outcome import Compiled
-from sandbox.failures import Failure
+from sandbox.failures import Failure, NoMemory
 from sandbox.judge.judge import Judge
 from sandbox.plan.candidate import Candidate
 from sandbox.task.task import Task
@@ -99,6 +99,11 @@ class Pool:
         """See `Judge.inspect`."""
         with self._turn(self._turns.compiling()):
             return self._judge.inspect(candidate)
+
+    def no_room(self, task: Task) -> NoMemory | None:
+        """See `Judge.no_room`."""
+        with self._turn(self._turns.device(task.digest)):
+            return self._judge.no_room(task)
 
     def baselines(self, task: Task, **options: Any) -> Baselines | Failure:
         """See `Judge.baselines`."""

@@ -14,12 +14,13 @@ from sandbox.judge.glance import FIRST_GLANCES, GLANCES, agree, are_sure, is_hop
 from sandbox.judge.input_sets import InputSet, Source
 from sandbox.judge.rounds import Contestant, Effort, Record, RunTime, Stopwatch
 from sandbox.judge.session import CANDIDATE, EAGER, INDUCTOR, TIMED_SETS, Session
-from sandbox.judge.spot_check import SpotCheck
+from sandbox.judge.spot_check import Aside, SpotCheck
+from sandbox.memory.footprint import bytes_of
 from sandbox.task.task import Task
 from sandbox.timing import decision as timing
 from sandbox.timing import roofline
 from sandbox.timing.decision import SpeedReport
-from sandbox.timing.machine import Ceilings
+from sandbox.timing.machine import Ceilings, cache_bytes
 from sandbox.verdict import Baselines, Outcome
 from sandbox.workers.protocol import NO_SLOT
 from sandbox.workers.supervisor import Clock, Trouble, WorkerProcess
@@ -30,6 +31,11 @@ LONG_CONTROL = Effort(min_rounds=10, max_rounds=192, seconds=6.0)
 FAR_BEHIND = 1.5
 """A baseline slower than the other by this factor takes part in the first rounds only."""
 FIRST_ROUNDS = 12
+FAR_LARGER = 4
+"""Times the last cache: inputs of which no part is left in it when all were read."""
+MOST_CHANGES = 16
+"""After so many changes in place an input set of a frugal session is drawn anew: a process that gave its values up has
+to repeat all of them."""
 BESIDE = "(candidate's process)"
 TIMED_DISTRIBUTIONS = ("normal", "uniform", "normal")
 
@@ -66,6 +72,7 @@ class Race:
         self.baseline, self.candidate = baseline, candidate
         self.eager_task = eager_task or session.task
         self._drawn = False
+        self._field: list[Contestant] = []
         self._lost: Trouble | None = None
         """How the candidate's process ended while it was given inputs: the next one holds no candidate."""
 
@@ -172,8 +179,32 @@ class Race:
 
     def run(self, effort: Effort) -> Run:
         """Take the samples of a judgement: fresh inputs, controls, outputs fetched. Needs the device alone."""
-        check = SpotCheck(self.session, effort.min_rounds)
+        check = SpotCheck(self.session, effort.min_rounds, self._aside)
         return Run(self._timed(effort, check), check)
+
+    @property
+    def _aside(self) -> Aside | None:
+        """In a frugal session the baseline's process makes room for what is compared between two calls."""
+        return self._without_baseline if self.session.frugal else None
+
+    def _without_baseline(self, inputs: InputSet, compare: Callable[[], None]) -> Trouble | None:
+        """Compare, and have both workers ready again, with memory at hand for inputs and outputs. Then the inputs are
+        changed: what is called to have that memory leaves results in it."""
+        trouble = self.session.shed(self.baseline)
+        if trouble is None:
+            compare()
+        for worker in (self.baseline, self.candidate):
+            if trouble is None and not self._is_ready(worker, inputs):
+                trouble = self.session.share(worker, inputs) or self._warm_up(worker, inputs)
+        return trouble or self._renew(inputs, (self.baseline, self.candidate))
+
+    def _is_ready(self, worker: WorkerProcess, inputs: InputSet) -> bool:
+        return self.session.task.target == "cpu" or self.session.has_drawn(worker, inputs)
+
+    def _warm_up(self, worker: WorkerProcess, inputs: InputSet) -> Trouble | None:
+        """Call once, untimed, what the race calls in this worker."""
+        own = [one for one in self._field if one.worker is worker]
+        return self._watch([inputs], worker).warm_up(own, repeats=1)
 
     def decide(self, run: Run, evidence: dict[str, Any]) -> SpeedReport | Outcome:
         """What a run says, which is what promotion rests on, after its outputs were compared."""
@@ -197,6 +228,7 @@ class Race:
         field = self.line_up()
         if not isinstance(field, list):
             return field
+        self._field = field
         watch = self.stopwatch()
         trouble = watch.warm_up(field)
         if trouble is not None:
@@ -319,9 +351,19 @@ class Race:
         if fresh or not session.timed:
             session.timed = [
                 session.input_set(number, Source(distribution, secrets.randbits(63)))
-                for number, distribution in zip(range(TIMED_SETS), TIMED_DISTRIBUTIONS, strict=True)
+                for number, distribution in zip(
+                    range(self._count), TIMED_DISTRIBUTIONS, strict=False
+                )
             ]
         return session.timed
+
+    @property
+    def _count(self) -> int:
+        """Input sets to go round."""
+        task = self.session.task
+        if not self.session.frugal:
+            return TIMED_SETS
+        return count_of_sets(bytes_of(task.inputs), cache_bytes(task.target))
 
     def _watch(self, sets: list[InputSet], *workers: WorkerProcess) -> Stopwatch:
         def renew(inputs: InputSet) -> Trouble | None:
@@ -332,7 +374,11 @@ class Race:
     def _renew(self, inputs: InputSet, workers: Sequence[WorkerProcess]) -> Trouble | None:
         """Other values for the next round: what a candidate kept of earlier calls is of no use to it."""
         self.session.timeouts.go_on()
-        inputs.perturb(secrets.randbits(63))
+        if self.session.frugal and len(inputs.perturbations) >= MOST_CHANGES:
+            distribution = inputs.source.distribution
+            self.session.input_set(inputs.number, Source(distribution, secrets.randbits(63)))
+        else:
+            inputs.perturb(secrets.randbits(63))
         return self.session.share_with_all(workers, inputs)
 
     def _control(
@@ -366,6 +412,12 @@ class Race:
 
         result = watch.once(mine, inputs, after=take)
         return None if isinstance(result, RunTime) else result
+
+
+def count_of_sets(inputs: int, cache: int) -> int:
+    """Input sets to go round in a frugal session, by bytes. One that no cache holds needs no other for being cold: it
+    is changed in place before each round, and takes the memory of one."""
+    return 1 if inputs >= FAR_LARGER * cache else TIMED_SETS
 
 
 def _median(samples: list[float | None]) -> float:

@@ -7,22 +7,28 @@ lacks; `WorkerProcess.generation` tells which process was equipped.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from sandbox.accuracy.input_bounds import input_bounds
-from sandbox.accuracy.nearby import several, while_there_is_room
+from sandbox.accuracy.nearby import DRAWS, move, several, while_there_is_room
+from sandbox.accuracy.oracle import position_rules
 from sandbox.accuracy.reference import Reference, run_reference
-from sandbox.accuracy.rule import Nearby
+from sandbox.accuracy.rule import Comparison, Draw, Nearby, Oracles
+from sandbox.accuracy.sliced_oracle import SlicedOracle
+from sandbox.accuracy.written_out import written_out
 from sandbox.compile.candidate import is_untrusted_host_code
 from sandbox.failures import CompileFailed, Failed, Refused
 from sandbox.graph.build import build_graph
 from sandbox.judge.input_sets import InputSet, Source
 from sandbox.judge.settings import Timeouts
+from sandbox.memory.footprint import Footprint, bytes_of, footprint, slice_bytes
 from sandbox.plan.candidate import Candidate
+from sandbox.task import flags as torch_flags
 from sandbox.task.specs import TensorSpec
 from sandbox.task.task import InputRef, Node, NodeRef, Ref, Task
-from sandbox.timing import roofline
+from sandbox.timing import machine, roofline
 from sandbox.verdict import Baselines, Wrong
 from sandbox.workers import guard_bands
 from sandbox.workers.shared_memory import Segment, layout
@@ -35,6 +41,8 @@ if TYPE_CHECKING:
 
 EAGER, INDUCTOR, CANDIDATE = 0, 1, 2
 TIMED_SETS = 3
+_VALUES = ("draw ", "refresh ")
+"""What a worker is asked for that is given up when it sheds."""
 
 
 def key_of(task: Task) -> int:
@@ -57,11 +65,30 @@ def encode_specs(specs: Sequence[TensorSpec]) -> list[Any]:
 
 
 class Session:
-    """The state of one task. Raises `TaskError` when the task cannot be built."""
+    """The state of one task. Raises `TaskError` when the task cannot be built.
 
-    def __init__(self, task: Task, flags: Mapping[str, Any], timeouts: Timeouts) -> None:
+    frugal_from: bytes of inputs and outputs from which it is sparing of the device's memory, None for never: the oracle
+    is computed in slices, outputs are compared where they lie, in memory of the host, and no process keeps what another
+    could need meanwhile (see `docs/memory.md`). What is compared, and with what, is the same.
+    """
+
+    frugal = False
+    sliced: SlicedOracle | None = None
+
+    def __init__(
+        self,
+        task: Task,
+        flags: Mapping[str, Any],
+        timeouts: Timeouts,
+        frugal_from: int | None = None,
+    ) -> None:
         self.task, self.flags, self.timeouts = task, flags, timeouts
         self.module: torch.fx.GraphModule = build_graph(task)
+        moved = bytes_of(task.inputs) + bytes_of(task.output_specs)
+        self.frugal = frugal_from is not None and moved >= frugal_from
+        if self.frugal:
+            budget = slice_bytes(moved)
+            self.sliced = SlicedOracle(self.module, budget, written_out(self.module))
         self.bounds = input_bounds(task)
         self.output_offsets, self._output_bytes = layout(task.output_specs, guard_bands.GUARD)
         self.sets: dict[int, InputSet] = {}
@@ -88,13 +115,21 @@ class Session:
         import torch
 
         try:
-            tensors = inputs.tensors
+            found = self.reference_of(inputs.tensors, lambda: inputs.tensors)
         except torch.OutOfMemoryError as error:
             return Failed("inputs", f"OutOfMemoryError: {error}")
-        found = run_reference(self.task, self.module, tensors, self.flags)
-        if isinstance(found, Reference):
+        if isinstance(found, Reference) and not self.frugal:
             self._references[inputs.number] = (inputs.version, found)
         return found
+
+    def footprint(self, temporaries: Sequence[TensorSpec] = ()) -> Footprint:
+        """What phases hold of the device for the task. temporaries: a candidate's own."""
+        return replace(self._footprint, temporaries=bytes_of(temporaries))
+
+    @cached_property
+    def _footprint(self) -> Footprint:
+        sliced = None if position_rules(self.task) else self.sliced
+        return footprint(self.task, self.module, sliced, self.frugal)
 
     @cached_property
     def operations(self) -> int:
@@ -105,20 +140,74 @@ class Session:
         except Exception:
             return 0
 
-    def reference_of(self, tensors: Sequence[torch.Tensor]) -> Reference | Failed:
-        """What the task computes on tensors that are no set of their own; not kept."""
-        return run_reference(self.task, self.module, tensors, self.flags)
+    def reference_of(
+        self,
+        tensors: Sequence[torch.Tensor],
+        again: Callable[[], Sequence[torch.Tensor]] | None = None,
+    ) -> Reference | Failed:
+        """What the task computes on tensors; not kept. again: gives them when the oracle is computed after this."""
+        return run_reference(self.task, self.module, tensors, self.flags, self.sliced, again)
 
-    def nearby(self, tensors: Sequence[torch.Tensor]) -> Nearby:
-        """What the task computes on tensors that differ from these by rounding; what fails there is left out."""
+    def compare(self, comparison: Comparison, draw: Draw, last: bool = True) -> Failed | None:
+        """Add a draw to a comparison. What the oracle's pieces raise, and a device without memory, is a value."""
+        import torch
 
-        def ask() -> Iterator[tuple[list[torch.Tensor], list[torch.Tensor]]]:
-            for inputs in several(tensors):
-                found = self.reference_of(inputs)
-                if isinstance(found, Reference):
-                    yield found.eager, found.oracle
+        try:
+            with torch_flags.applied(self.flags):
+                comparison.add(draw, last)
+        except Exception as error:
+            if draw.pieces is None and not isinstance(error, torch.OutOfMemoryError):
+                raise
+            return Failed("the comparison", f"{type(error).__name__}: {error}")
+        return None
+
+    def nearby(
+        self, tensors: Sequence[torch.Tensor] | Callable[[], Sequence[torch.Tensor]]
+    ) -> Nearby:
+        """What the task computes on tensors that differ from these by rounding; what fails there is left out. Tensors
+        that are made anew each time are changed in place."""
+
+        def inputs() -> Iterator[Sequence[torch.Tensor]]:
+            if not callable(tensors):
+                yield from several(tensors)
+                return
+            for seed in range(DRAWS):
+                made = tensors()
+                move(made, seed)
+                yield made
+                del made
+
+        def ask() -> Iterator[tuple[list[torch.Tensor], Oracles]]:
+            try:
+                for near in inputs():
+                    found = self.reference_of(near)
+                    if isinstance(found, Reference):
+                        yield found.eager, found.pieces() if found.pieces else found.oracle
+                    del near, found
+            finally:
+                if callable(tensors):  # what was changed is not the set's any more
+                    self.release()
 
         return lambda: while_there_is_room(ask())
+
+    def shed(self, worker: WorkerProcess) -> Trouble | None:
+        """Have a worker give up the values of all input sets, and the memory that it keeps for later. On cpu there is
+        nothing to give up: it maps the judge's."""
+        role = worker.settings.role
+        held = [place for place in self._known if place[0] == role and place[1].startswith(_VALUES)]
+        if self.task.target == "cpu" or not held or not worker.running:
+            return None
+        for place in held:
+            del self._known[place]
+        answer = worker.ask("shed", {"do": "shed"}, self.timeouts.run)
+        return None if isinstance(answer, dict) else answer
+
+    def release(self) -> None:
+        """Give up what this process holds of the device for the task, as far as it can be had again."""
+        for inputs in self.sets.values():
+            inputs.release()
+        self._references.clear()
+        machine.release_memory(self.task.target)
 
     def forget_reference(self, inputs: InputSet) -> None:
         """Free the expected values of a set."""
@@ -260,7 +349,8 @@ class Session:
         return trouble
 
     def fetch(self, worker: WorkerProcess) -> list[torch.Tensor] | str | Trouble:
-        """Copies of the worker's last outputs, or what is wrong with their metadata."""
+        """Copies of the worker's last outputs, or what is wrong with their metadata. In a frugal session they are not
+        copied: the next outputs of that worker will overwrite them."""
         from sandbox.accuracy.metadata import check_metadata
 
         trouble = self.share_outputs(worker)
@@ -308,6 +398,8 @@ class Session:
         pairs = zip(self.task.output_specs, self.output_offsets, strict=True)
         device = "cuda:0" if self.task.target == "cuda" else "cpu"
         shared = [segment.tensor(spec, offset) for spec, offset in pairs]
+        if self.frugal:  # they are compared before the worker is asked for others
+            return shared
         return [t.clone() if device == "cpu" else t.to(device) for t in shared]
 
     def share_outputs(self, worker: WorkerProcess) -> Trouble | None:

@@ -62,7 +62,8 @@ class Sessions:
         self.roles.build_native()
         self.rest()
         try:
-            session = Session(task, self.settings.flags, self.settings.timeouts)
+            settings = self.settings
+            session = Session(task, settings.flags, settings.timeouts, settings.frugal_bytes)
         except TaskError as error:
             return Refused(f"not a task: {error}")
         self.current = session
@@ -134,6 +135,16 @@ class Sessions:
     def is_readying(self) -> bool:
         """Whether something is compiled in the candidate worker in the background."""
         return self._readying is not None and self._readying.is_alive()
+
+    def make_room(self, *keep: WorkerProcess) -> None:
+        """In a frugal session, have this process and all workers but these give up what they hold of the device."""
+        session = self.current
+        if session is None or not session.frugal:
+            return
+        for worker in self.roles.all:
+            if worker not in keep and not (worker is self.roles.candidate and self.is_readying):
+                session.shed(worker)  # what goes wrong comes up again when it is asked next
+        session.release()
 
     @contextmanager
     def alone(self) -> Iterator[None]:

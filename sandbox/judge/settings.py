@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sandbox.memory.device import CudaMemory, DeviceMemory, Unlimited
+from sandbox.memory.footprint import FRUGAL_BYTES
 from sandbox.task import flags as torch_flags
 from sandbox.timing.machine import Ceilings
 from sandbox.timing.turns import TurnsOver
@@ -69,13 +71,29 @@ class JudgeSettings:
     memory_bytes: int | None = None
     """What a worker for cpu may call its own; by default a share of the machine's."""
     device_lock: Path | None = None
-    """A file by which processes take turns on the device (see `sandbox.timing.device_lock`); None where this one is
-    alone."""
+    """A file by which processes take turns on the device (see `sandbox.timing.device_lock`), and beside which leases on
+    its memory lie (`sandbox.memory.leases`); None where this one is alone."""
+    frugal_from: int | None = None
+    """Bytes of a task's inputs and outputs from which a session is sparing of the device's memory; by default
+    `FRUGAL_BYTES` on cuda, and never on cpu."""
+    memory: DeviceMemory | None = None
+    """The device's memory; by default that of the first GPU on cuda, and one without limit on cpu."""
 
     @property
     def scratch(self) -> Path:
         """The absolute folder that workers and compilers write to."""
         return Path(self.scratch_dir).resolve()
+
+    @property
+    def frugal_bytes(self) -> int | None:
+        """As `frugal_from`, with its default; None for never."""
+        usual = FRUGAL_BYTES if self.target == "cuda" else None
+        return usual if self.frugal_from is None else self.frugal_from
+
+    @property
+    def device_memory(self) -> DeviceMemory:
+        """As `memory`, with its default."""
+        return self.memory or (CudaMemory() if self.target == "cuda" else Unlimited())
 
     @property
     def native(self) -> str:

@@ -13,11 +13,12 @@ from __future__ import annotations
 import secrets
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sandbox.accuracy.fingerprint import fingerprints
-from sandbox.accuracy.rule import Draw, compare_draws
+from sandbox.accuracy.rule import Comparison
 from sandbox.failures import Failed
 from sandbox.judge.input_sets import InputSet, Moment
 from sandbox.judge.session import Session
@@ -27,6 +28,8 @@ from sandbox.workers.supervisor import Clock, Trouble, WorkerProcess
 if TYPE_CHECKING:
     import torch
 
+Aside = Callable[[InputSet, Callable[[], None]], Trouble | None]
+"""Does something with memory for it, and sees to it that the race on these inputs can go on."""
 FIRST, LATER = 6, 3
 """Calls by the device's clock looked at on average: of the first rounds, and of those between any two looks at the
 samples after them. Who leaves out half of the work, the least that a median shows, passes once in a hundred times (with
@@ -44,6 +47,7 @@ SETTLE_SECONDS = 0.005
 class _Taken:
     """Outputs of a call that wait for their comparison."""
 
+    worker: WorkerProcess
     clock: Clock
     inputs: Moment
     outputs: list[torch.Tensor]
@@ -55,8 +59,9 @@ class _Taken:
 class SpotCheck:
     """Of one race. `wrong` is what was found, `checked` how many calls were compared, `checked_by` by what clock."""
 
-    def __init__(self, session: Session, first_rounds: int) -> None:
-        self._session = session
+    def __init__(self, session: Session, first_rounds: int, aside: Aside | None = None) -> None:
+        """aside: makes room for a comparison, which then follows each call that is looked at."""
+        self._session, self._aside = session, aside
         self._random = secrets.SystemRandom()
         self._share = FIRST / max(1, first_rounds)
         self._fetched: list[_Taken] = []
@@ -94,8 +99,19 @@ class SpotCheck:
             held = self._session.fingerprints(worker, inputs, seed)
         if not (held is None or isinstance(held, list)):
             return held
-        self._keep(_Taken(clock, inputs.moment(), outputs, seed, held))
+        one = _Taken(worker, clock, inputs.moment(), outputs, seed, held)
+        if self._aside is not None:
+            return self._aside(inputs, lambda: self._compare_at_once(one))
+        self._keep(one)
         return None
+
+    def _compare_at_once(self, one: _Taken) -> None:
+        """The outputs are not there for another time; what there was no memory for stays untold."""
+        found = self._compare(one)
+        if not isinstance(self.wrong, Wrong):
+            self.wrong = found or self.wrong
+        self.checked_by[one.clock] += not isinstance(found, Failed)
+        self._session.release()
 
     def look(self) -> None:
         """Between rounds: compare what was taken, once it is much. The next look is at twice as many rounds."""
@@ -109,7 +125,7 @@ class SpotCheck:
 
         What there was no memory to compare is kept for another time; until then `wrong` says so.
         """
-        if isinstance(self.wrong, Failed) and lacks_memory(self.wrong):
+        if self._fetched and isinstance(self.wrong, Failed) and lacks_memory(self.wrong):
             self.wrong = None
         taken, self._fetched, self._held = self._fetched, [], 0
         for one in taken:
@@ -134,14 +150,31 @@ class SpotCheck:
             changed = _changed(one, values)
             if changed is not None:
                 return changed
-            expected = self._session.reference_of(values)
+            expected = self._session.reference_of(values, one.inputs.tensors)
             if isinstance(expected, Failed):
                 return expected
-            draw = Draw(one.outputs, expected.eager, expected.oracle, expected.positions)
-            report = compare_draws([draw], self._session.nearby(values))
+            comparison = Comparison()
+            failed = self._session.compare(comparison, expected.draw(one.outputs))
+            if failed is not None:
+                return failed
+            near: Any = values
+            if self._aside is not None and one.held is not None:  # on a device
+                del values, expected
+                near = self._again(one)
+            report = comparison.report(self._session.nearby(near))
         except torch.OutOfMemoryError as error:
             return Failed("a timed run", f"OutOfMemoryError: {error}")
         return None if report.passes else Wrong("a timed run", report.reason, report)
+
+    def _again(self, one: _Taken) -> Callable[[], list[torch.Tensor]]:
+        """The inputs once more, to be changed in place, in memory that nobody else holds for the task meanwhile."""
+
+        def fresh() -> list[torch.Tensor]:
+            self._session.shed(one.worker)  # what goes wrong comes up again when it is asked next
+            self._session.release()
+            return one.inputs.tensors()
+
+        return fresh
 
 
 def _changed(one: _Taken, values: list[torch.Tensor]) -> Wrong | None:

@@ -104,9 +104,11 @@ class Survey:
         if not isinstance(baselines, Baselines):
             return baselines
         self._lap("baselines")
+        self.sessions.make_room(self.worker)
         with self.sessions.device.shared():
             self.found = [self._checked(number) for number in range(len(self.built))]
         self._lap("check")
+        self.sessions.make_room(self.race.baseline, self.worker)
         with self.sessions.alone():
             rival = self._time_all()
         if not isinstance(rival, str):

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from sandbox.accuracy.finiteness import is_finite
 from sandbox.accuracy.inputs import BEYOND, DISTRIBUTIONS
-from sandbox.accuracy.reference import Reference, draws_per_distribution
+from sandbox.accuracy.reference import draws_per_distribution
 from sandbox.accuracy.report import AccuracyReport
-from sandbox.accuracy.rule import Draw, compare_draws
+from sandbox.accuracy.rule import Comparison
 from sandbox.failures import Failed
 from sandbox.judge.input_sets import InputSet, Source
 from sandbox.judge.session import CANDIDATE, Session
@@ -92,9 +92,10 @@ def _plan(
 def _check_group(
     session: Session, worker: WorkerProcess, check: Check, sources: list[Source], group: int
 ) -> AccuracyReport | Outcome:
-    pool: list[Draw] = []
+    comparison = Comparison()
     for index, source in enumerate(sources):
         inputs = _input_set(session, check, source, group * 8 + index)
+        last = index == len(sources) - 1
         drawing = session.begin_sharing(worker, inputs)  # on cuda, while this process draws
         try:
             expected = session.reference(inputs)
@@ -106,19 +107,53 @@ def _check_group(
             return trouble
         first = group == 0 and index == 0
         poisons = POISONS[: check.poisons] if first else (POISONS[group % check.poisons],)
-        for poison in poisons:
-            outputs = session.run_guarded(worker, inputs, poison)
+        for outputs in _runs(session, worker, inputs, poisons, through=first):
             if not isinstance(outputs, list):
                 return outputs
-            pool.append(_draw(outputs, expected, inputs))
-        if first:
-            through = run_through_operator(session, worker, inputs)
-            if not isinstance(through, list):
-                return through
-            pool += [_draw(outputs, expected, inputs) for outputs in through]
+            draw = expected.draw(outputs, _are_beyond(inputs))
+            failed = session.compare(comparison, draw, last)
+            if failed is not None:
+                return failed
         if inputs.number == SCRATCH_SET:
             session.forget_reference(inputs)
-    return compare_draws(pool, session.nearby(inputs.tensors))
+    del draw, expected, outputs
+    return _report(session, worker, comparison, inputs)
+
+
+def _runs(
+    session: Session,
+    worker: WorkerProcess,
+    inputs: InputSet,
+    poisons: Sequence[int],
+    through: bool,
+) -> Iterator[list[torch.Tensor] | Outcome]:
+    """Outputs of guarded runs, and, with `through`, of calls through the operator. After what went wrong nothing more
+    is to be asked for."""
+    for poison in poisons:
+        yield session.run_guarded(worker, inputs, poison)
+    if through:
+        yield from run_through_operator(session, worker, inputs)
+
+
+def _report(
+    session: Session, worker: WorkerProcess, comparison: Comparison, inputs: InputSet
+) -> AccuracyReport | Failed:
+    """What a comparison comes to, whose last draw was on these inputs."""
+    import torch
+
+    def fresh() -> list[torch.Tensor]:
+        session.shed(worker)  # what goes wrong comes up again when it is asked next
+        session.release()
+        return inputs.tensors
+
+    again = session.frugal and session.task.target == "cuda"
+    try:
+        return comparison.report(session.nearby(fresh if again else inputs.tensors))
+    except torch.OutOfMemoryError as error:
+        return Failed("the comparison", f"OutOfMemoryError: {error}")
+    finally:
+        if session.frugal:
+            session.release()
 
 
 @cache
@@ -132,34 +167,34 @@ def kept_bytes(target: str) -> int:
     return max(KEPT_BYTES, int(memory * KEPT_SHARE))
 
 
-def _draw(outputs: Sequence[torch.Tensor], expected: Reference, inputs: InputSet) -> Draw:
+def _are_beyond(inputs: InputSet) -> bool:
+    """Whether they hold infinities or NaN."""
     may_be = inputs.source.distribution in BEYOND or inputs.source.recorded is not None
-    beyond = may_be and not all(is_finite(tensor) for tensor in inputs.tensors)
-    other = expected.written_out
-    return Draw(outputs, expected.eager, expected.oracle, expected.positions, beyond, other)
+    return may_be and not all(is_finite(tensor) for tensor in inputs.tensors)
 
 
 def run_through_operator(
     session: Session, worker: WorkerProcess, inputs: InputSet
-) -> list[list[torch.Tensor]] | Outcome:
+) -> Iterator[list[torch.Tensor] | Outcome]:
     """Outputs of each of two calls in a row through the compiled wrapper, as in a model: what the first left in memory,
-    the second may find.
+    the second may find. What goes wrong is the last that comes.
     """
     trouble = session.share(worker, inputs)
     if trouble is not None:
-        return trouble
-    calls = []
+        yield trouble
+        return
     for _ in range(CALLS):
         result = worker.run(CANDIDATE, inputs.number, session.timeouts.run)
         if not isinstance(result, CallTime):
-            return result
+            yield result
+            return
         outputs = session.fetch(worker)
         if isinstance(outputs, str):
-            return Wrong(f"{inputs.source.distribution} inputs", outputs)
+            yield Wrong(f"{inputs.source.distribution} inputs", outputs)
+            return
+        yield outputs
         if not isinstance(outputs, list):
-            return outputs
-        calls.append(outputs)
-    return calls
+            return
 
 
 def _input_set(session: Session, check: Check, source: Source, position: int) -> InputSet:
@@ -167,7 +202,7 @@ def _input_set(session: Session, check: Check, source: Source, position: int) ->
     task = session.task
     sizes = [spec.extent * spec.itemsize for spec in task.inputs]
     sizes += [4 * spec.extent * spec.itemsize for spec in task.output_specs]
-    kept = sum(sizes) * len(check.distributions) <= kept_bytes(task.target)
+    kept = sum(sizes) * len(check.distributions) <= kept_bytes(task.target) and not session.frugal
     if not (check.keep and kept) or source.recorded is not None:
         return session.input_set(SCRATCH_SET, source)
     number = FIRST_KEPT_SET + position

@@ -122,6 +122,7 @@ class Worker:
             "fetch": self.fetch,
             "fingerprints": self.fingerprints,
             "forget": self.forget,
+            "shed": self.shed,
         }
         try:
             if message["do"] != "fetch":
@@ -263,6 +264,13 @@ class Worker:
         self.outputs, self.segment = (), None
         gc.collect()
         release_memory(self.target)  # others search on the same device
+        return {}
+
+    def shed(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Drop the values of all input sets, and what is kept of the device's memory; the task stays."""
+        self.sets.clear()
+        self.drawn.clear()
+        release_memory(self.target)
         return {}
 
     def give_up_outputs(self) -> None:

@@ -145,6 +145,10 @@ class WorkerProcess:
             trees.remove(folder)
         self.launch()
 
+    def rest(self) -> None:
+        """End the process until somebody asks it something: another one starts then."""
+        self._end()
+
     def interrupt(self) -> None:
         """End what the process does, from any thread. Whoever waits for its answer is told that it died."""
         with self._ending:

@@ -231,7 +231,10 @@ def test_what_measures_the_ceilings_is_loaded_in_nobodys_turn(
         return noted
 
     known = Baselines(2.0, 1.0, 0.1, 0.5)
-    race = SimpleNamespace(known=None, equip=note("equip"), baselines=note("time", known))
+    workers = {"baseline": None, "candidate": None, "session": SimpleNamespace(frugal=False)}
+    race = SimpleNamespace(
+        known=None, equip=note("equip"), baselines=note("time", known), **workers
+    )
     monkeypatch.setattr(judge.device, "lock", lock)
     monkeypatch.setattr(judge.device, "_ceilings", None)
     monkeypatch.setattr(machine, "load_for_ceilings", note("load"))

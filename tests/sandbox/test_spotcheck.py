@@ -12,7 +12,7 @@ import torch
 
 from sandbox.accuracy.fingerprint import fingerprints
 from sandbox.accuracy.reference import Reference
-from sandbox.accuracy.rule import Nearby
+from sandbox.accuracy.rule import Comparison, Draw, Nearby
 from sandbox.failures import Crashed, Failed
 from sandbox.judge import spot_check as spotcheck
 from sandbox.judge.input_sets import InputSet, Moment
@@ -42,10 +42,13 @@ class Candidate:
     def fingerprints(self, worker: WorkerProcess, inputs: InputSet, seed: int) -> list[int]:
         return fingerprints(self.inputs, seed)
 
-    def reference_of(self, inputs: Any) -> Reference | Failed:
+    def reference_of(self, inputs: Any, again: Any = None) -> Reference | Failed:
         if self.fails:
             return Failed("oracle", "no memory")
         return Reference([RIGHT], [RIGHT.double()])
+
+    def compare(self, comparison: Comparison, draw: Draw) -> None:
+        comparison.add(draw)
 
     def nearby(self, inputs: Any) -> Nearby:
         return lambda: [([RIGHT], [RIGHT.double()])]

@@ -27,18 +27,20 @@ def worker(results: list[Any]) -> Any:
     return SimpleNamespace(run=lambda slot, number, timeout: results.pop(0))
 
 
+def calls(session: Any, worker: Any) -> list[Any]:
+    return list(run_through_operator(session, worker, INPUTS))
+
+
 def test_outputs_of_both_calls_are_there_to_be_compared() -> None:
     first, second = [torch.zeros(2)], [torch.ones(2)]
-    found = run_through_operator(
-        session([first, second]), worker([CallTime(0.0), CallTime(0.0)]), INPUTS
-    )
+    found = calls(session([first, second]), worker([CallTime(0.0), CallTime(0.0)]))
     assert found == [first, second]
 
 
 def test_what_goes_wrong_in_the_second_call_is_the_outcome() -> None:
     first, crashed = [torch.zeros(2)], Crashed("run", "gone")
     good = CallTime(0.0)
-    assert run_through_operator(session([first]), worker([good, crashed]), INPUTS) is crashed
-    assert run_through_operator(session([first, crashed]), worker([good, good]), INPUTS) is crashed
-    found = run_through_operator(session([first, "2 outputs"]), worker([good, good]), INPUTS)
-    assert found == Wrong("normal inputs", "2 outputs")
+    assert calls(session([first]), worker([good, crashed])) == [first, crashed]
+    assert calls(session([first, crashed]), worker([good, good])) == [first, crashed]
+    found = calls(session([first, "2 outputs"]), worker([good, good]))
+    assert found == [first, Wrong("normal inputs", "2 outputs")]
