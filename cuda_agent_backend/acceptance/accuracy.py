@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from sandbox.accuracy.rule import Nearby, compare
+from sandbox.accuracy.pieces import Piece
+from sandbox.accuracy.rule import Comparison, Draw, Nearby, compare
 
 MORE_DIFFERENT = 1e-4
 """The part of integers and booleans that may differ beyond what is allowed for rounding."""
@@ -43,10 +44,61 @@ def less_accurate(
     return "", worst
 
 
+def less_accurate_in_pieces(
+    outputs: Sequence[torch.Tensor],
+    reference: Callable[[], Sequence[torch.Tensor]],
+    eager: Callable[[], Sequence[torch.Tensor]],
+    oracle: Callable[[], Iterator[Piece]],
+    nearby: Nearby | None = None,
+) -> tuple[str, float]:
+    """As `less_accurate`, with what outputs are held against made when it is needed and given up after it: one of
+    eager's and Inductor's outputs is there at a time, and of the oracle's one piece."""
+    plain = eager()
+    against = _compared(outputs, plain, oracle)
+    own = against.report().outputs
+    floats = [n for n, tensor in enumerate(plain) if tensor.dtype.is_floating_point]
+    others = {n: _differing(outputs[n], plain[n]) for n in range(len(plain)) if n not in floats}
+    few = {n: plain[n] for n in others}
+    worst = max((own[n].error_ratio for n in floats), default=0.0)
+    worse = [n for n in floats if not own[n].passes]
+    if not worse and not any(others.values()):
+        return "", worst
+    del plain, against
+    theirs = reference()
+    for n, part in others.items():
+        allowed = 2 * _differing(theirs[n], few[n]) + MORE_DIFFERENT
+        if part > allowed:
+            return f"output {n}: more than {allowed:.2%} of it differs", worst
+    as_theirs = _compared(outputs, theirs, oracle).report().outputs
+    worse = [n for n in worse if not as_theirs[n].passes]
+    del theirs
+    if not worse:
+        return "", worst
+    in_doubt = _compared(outputs, eager(), oracle).report(nearby).outputs
+    wrong = [f"output {n}: {in_doubt[n].reason}" for n in worse if not in_doubt[n].passes]
+    return next(iter(wrong), ""), worst
+
+
+def _compared(
+    outputs: Sequence[torch.Tensor],
+    others: Sequence[torch.Tensor],
+    oracle: Callable[[], Iterator[Piece]],
+) -> Comparison:
+    made = Comparison()
+    made.add(Draw(outputs, others, [], pieces=oracle))
+    return made
+
+
 def _of_output(number: int, nearby: Nearby | None) -> Nearby | None:
     if nearby is None:
         return None
-    return lambda: (([eager[number]], [oracle[number]]) for eager, oracle in nearby())
+
+    def asked() -> Iterator[tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]]:
+        for eager, oracle in nearby():
+            assert isinstance(oracle, Sequence), "of what is compared whole, so is the oracle"
+            yield [eager[number]], [oracle[number]]
+
+    return asked
 
 
 def _differing(left: torch.Tensor, right: torch.Tensor) -> float:

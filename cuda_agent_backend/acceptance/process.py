@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import importlib
 import json
 import os
@@ -27,6 +28,9 @@ from sandbox.failures import why_passing
 if TYPE_CHECKING:
     from cuda_agent_backend.acceptance.trial import Trial
     from cuda_agent_backend.runtime.kernels import Kernels
+    from sandbox.memory.device import DeviceMemory
+    from sandbox.task.task import Task
+    from sandbox.timing.device_lock import DeviceLock
 
 AHEAD = "ahead"
 """The argument of a process that is started before there is a request."""
@@ -130,6 +134,7 @@ def run(request: Mapping[str, Any], say: Say) -> Acceptance | str:
     from cuda_agent_backend.runtime.kernels import open_kernels
     from cuda_agent_backend.runtime.machine import apply_flags
     from kernel_cache import CacheUnavailable
+    from sandbox.memory.footprint import FRUGAL_BYTES
     from sandbox.task.task import Task
     from sandbox.timing.device_lock import DeviceLock
 
@@ -148,19 +153,72 @@ def run(request: Mapping[str, Any], say: Say) -> Acceptance | str:
     of_layouts = not promises and static_inputs is None
     if request["eager_layouts"] and not of_layouts:
         inductor.update(EAGERS)
-    with in_turns(lock):
-        trial = Trial(
-            graph, inductor, int(request["seed"]), lock, recorded, static_inputs, request["origins"]
-        )
-        if not promises and time.monotonic() > deadline + lock.waited_s:
-            return Acceptance((), "the budget ended before the graph was measured", False)
-        if of_layouts:
-            say("the whole graph with eager's layouts")
-            return decide_layouts(trial.measure_layouts())
-        replayed = _measure_replay(trial, say) if static_inputs is not None else None
-        decided = _decide(promises, trial, deadline, say) if promises else Acceptance(())
-        layouts = bool(request["eager_layouts"])
-        return replace(decided, eager_layouts=layouts, replay=trial.replays, replayed=replayed)
+    frugal_from = FRUGAL_BYTES if graph.target == "cuda" else None
+
+    def measure(until: float) -> Acceptance:
+        with in_turns(lock):
+            seed, origins = int(request["seed"]), request["origins"]
+            trial = Trial(
+                graph, inductor, seed, lock, recorded, static_inputs, origins, frugal_from
+            )
+            if not promises and time.monotonic() > until + lock.waited_s:
+                return Acceptance((), "the budget ended before the graph was measured", False)
+            if of_layouts:
+                say("the whole graph with eager's layouts")
+                return decide_layouts(trial.measure_layouts())
+            replayed = _measure_replay(trial, say) if static_inputs is not None else None
+            decided = _decide(promises, trial, until, say) if promises else Acceptance(())
+            layouts = bool(request["eager_layouts"])
+            return replace(decided, eager_layouts=layouts, replay=trial.replays, replayed=replayed)
+
+    return with_memory(graph, lock, deadline, measure)
+
+
+def with_memory(
+    graph: Task,
+    lock: DeviceLock,
+    until: float,
+    measure: Callable[[float], Acceptance],
+    memory: DeviceMemory | None = None,
+) -> Acceptance | str:
+    """Measure with a lease on the device's memory, and where that runs out, once more while no other process has one.
+
+    until: on the monotonic clock; waiting is added to it before `measure` is given it. A text says that there are not
+    enough bytes, which may pass. memory: of the device, by default the GPU's for a graph on cuda. Raises what `measure`
+    raises, torch.OutOfMemoryError the second time.
+    """
+    import torch
+
+    from cuda_agent_backend.runtime.child_process import WAITING_S
+    from sandbox.accuracy.sliced_oracle import SlicedOracle
+    from sandbox.graph.build import build_graph
+    from sandbox.memory.device import CudaMemory
+    from sandbox.memory.footprint import FRUGAL_BYTES, bytes_of, footprint, slice_bytes
+    from sandbox.memory.leases import Leases
+    from sandbox.timing.machine import release_memory
+
+    if memory is None and graph.target != "cuda":
+        return measure(until)
+    leases = Leases(lock.path, memory or CudaMemory(), in_turn=lambda: lock.in_turn)
+    moved, module = bytes_of(graph.inputs) + bytes_of(graph.output_specs), build_graph(graph)
+    frugal = moved >= FRUGAL_BYTES
+    sliced = SlicedOracle(module, slice_bytes(moved)) if frugal else None
+    size = footprint(graph, module, sliced, frugal).of("acceptance")
+
+    def go_on() -> bool:
+        return time.monotonic() < until + WAITING_S
+
+    def measure_with(needed: int | None) -> Acceptance | str:
+        with leases.lease(needed, "acceptance", go_on) as refused:
+            return measure(until + leases.waited_s) if refused is None else refused.reason
+
+    try:
+        return measure_with(size)
+    except torch.OutOfMemoryError as error:
+        print(f"once more without other leases: {error}", file=sys.stderr)
+    gc.collect()  # of the trial that failed
+    release_memory(graph.target)
+    return measure_with(None)
 
 
 def _promises(request: Mapping[str, Any], kernels: Kernels) -> dict[str, float] | str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch._inductor import config
 
-from cuda_agent_backend.acceptance.accuracy import less_accurate
+from cuda_agent_backend.acceptance.accuracy import less_accurate, less_accurate_in_pieces
 from cuda_agent_backend.acceptance.inputs import random_inputs, recorded_inputs, vary
 from cuda_agent_backend.acceptance.insert_kernels import insert_kernels
 from cuda_agent_backend.acceptance.rng_replay import (
@@ -34,7 +34,10 @@ from cuda_agent_backend.runtime.cuda_graph import CudaGraphCall
 from cuda_agent_backend.runtime.inductor_timing import compiling
 from sandbox.accuracy.nearby import several, while_there_is_room
 from sandbox.accuracy.oracle import run_eager, run_oracle
+from sandbox.accuracy.pieces import Piece
+from sandbox.accuracy.sliced_oracle import SlicedOracle
 from sandbox.graph.build import build_graph
+from sandbox.memory.footprint import bytes_of, slice_bytes
 from sandbox.task.task import Task
 from sandbox.timing.device_lock import DeviceLock
 
@@ -43,12 +46,13 @@ Tensors = Sequence[torch.Tensor]
 
 @dataclass(frozen=True)
 class Ground:
-    """Inputs of a graph, and what eager, the oracle and plain Inductor make of them."""
+    """Inputs of a graph, and what eager, the oracle and plain Inductor make of them; nothing of that where it is made
+    when it is needed."""
 
     inputs: Tensors
-    eager: Tensors
-    oracle: Tensors
-    reference: Tensors
+    eager: Tensors = ()
+    oracle: Tensors = ()
+    reference: Tensors = ()
 
 
 class Trial:
@@ -56,6 +60,7 @@ class Trial:
 
     lock: by which it takes turns on the device with other processes. recorded: a folder with real inputs of the graph.
     static_inputs: which inputs are parameters; None for a graph that is not to be replayed. origins: of its operators.
+    frugal_from: bytes of inputs and outputs from which what results are compared with is not kept, None for never.
     Results are compared on random inputs and on real ones. Calls are timed on the real ones, since what is in them may
     decide how fast a gather is; but not where a first call on dummies makes nothing but one number, or NaN, of them.
     """
@@ -69,6 +74,7 @@ class Trial:
         recorded: Path | None = None,
         static_inputs: Sequence[int] | None = None,
         origins: Sequence[str] = (),
+        frugal_from: int | None = None,
     ) -> None:
         self.task, self.inductor, self.lock = task, dict(inductor), lock
         self.static_inputs, self.origins, self._seed = static_inputs, origins, seed
@@ -78,11 +84,12 @@ class Trial:
         with lock.shared():
             inputs = random_inputs(task, seed)
         self._draw_numbers = self._random_numbers(inputs)
+        self._sliced = self._slices(frugal_from)
         self.plain = self._compile(self._rebuilt(), inputs)
         self.grounds = [self._ground(inputs)]
         if (real := recorded_inputs(task, recorded)) is not None:
             self.grounds.append(self._ground(real))
-        self.on_real_inputs = vary(self.grounds[-1].eager) and len(self.grounds) > 1
+        self.on_real_inputs = len(self.grounds) > 1 and self._vary(self.grounds[-1])
         self.timed = self.grounds[-1 if self.on_real_inputs else 0].inputs
 
     def measure(self, kernels: Sequence[str]) -> Measurement:
@@ -128,6 +135,8 @@ class Trial:
 
     def _less_accurate(self, spliced: Call, ground: Ground) -> tuple[str, float]:
         found = self._outputs(spliced, ground.inputs)
+        if self._sliced is not None:
+            return self._less_accurate_in_pieces(found, ground.inputs, self._sliced)
         with self.lock.shared():
             return less_accurate(
                 found,
@@ -137,8 +146,40 @@ class Trial:
                 lambda: while_there_is_room(map(self._expected, several(ground.inputs))),
             )
 
+    def _less_accurate_in_pieces(
+        self, found: Tensors, inputs: Tensors, sliced: SlicedOracle
+    ) -> tuple[str, float]:
+        def expected(tensors: Tensors) -> tuple[Tensors, Iterator[Piece]]:
+            return run_eager(self._module, tensors), sliced.pieces(tensors)
+
+        with self.lock.shared():
+            return less_accurate_in_pieces(
+                found,
+                lambda: self._outputs(self.plain, inputs),
+                lambda: run_eager(self._module, inputs),
+                lambda: sliced.pieces(inputs),
+                lambda: while_there_is_room(map(expected, several(inputs))),
+            )
+
+    def _slices(self, frugal_from: int | None) -> SlicedOracle | None:
+        """What computes the oracle of a large graph in slices; None where all is kept, as with random numbers."""
+        moved = bytes_of(self.task.inputs) + bytes_of(self.task.output_specs)
+        if frugal_from is None or moved < frugal_from or self._draw_numbers is not None:
+            return None
+        return SlicedOracle(self._module, slice_bytes(moved))
+
+    def _vary(self, ground: Ground) -> bool:
+        if ground.eager:
+            return vary(ground.eager)
+        with self.lock.shared():
+            return vary(run_eager(self._module, ground.inputs))
+
     def _ground(self, inputs: Tensors) -> Ground:
         plain = self._outputs(self.plain, inputs)
+        if (
+            self._sliced is not None
+        ):  # plain code is loaded now, which it could not be within a shared turn
+            return Ground(inputs)
         with self.lock.shared():
             return Ground(inputs, *self._expected(inputs), plain)
 
