@@ -32,7 +32,8 @@ START_S, PER_BUDGET = 600.0, 4.0
 class Bench:
     """What to run. jobs: searches side by side. limit_s: seconds of each phase of a task. again: see `wanted_again`.
 
-    begin_within_s: no task is begun later; those that were are finished, and the next run does the rest.
+    begin_within_s: no task is begun later; those that were are finished, also where that takes a run alone for want of
+    memory, and the next run does the rest.
     cache_dir: a kernel cache to use instead of one below `out` that begins empty.
     """
 
@@ -106,7 +107,9 @@ def run(
 
     def work(task: TaskFile, turns: Turns, again: bool) -> Facts | None:
         identity = results.identity_of(task)
-        found = _one(bench, task, machine, cache, children, turns, last_begin)
+        # What found no memory is run again however late it is: else nothing is known of it.
+        until = math.inf if again else last_begin
+        found = _one(bench, task, machine, cache, children, turns, until)
         if found is None or (again and found["status"] != MEASURED):
             return None
         return results.keep(task, found, identity)

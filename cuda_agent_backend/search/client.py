@@ -26,6 +26,7 @@ from cuda_agent_backend.search.setup import Setup
 from kernel_cache import Json
 from sandbox.failures import back_off_s
 from sandbox.task.task import Task
+from sandbox.timing.machine import release_memory
 
 SERVICE = "cuda_agent_backend.search.service"
 MAX_DEATHS = 4
@@ -284,6 +285,7 @@ class SearchClient(Searcher):
         self, request: Mapping[str, Any], budget_s: float, title: str, more_s: float = 0.0
     ) -> dict[str, Any]:
         """Ask within a time, all included. more_s: after it, for what is under way then."""
+        release_memory("cuda")  # what torch keeps here for later is of use to a search meanwhile
         until = time.monotonic() + budget_s
         timed = {**request, "budget_s": budget_s, "asked": until - budget_s}
         timed |= {"until": until, "hard_until": until + more_s}

@@ -48,6 +48,9 @@ def search_task(
         return nothing
     begun = time.monotonic()
     judge = judges.get(task, setup)  # a new one takes seconds to start, which are the task's
+    no_room = getattr(judge, "no_room", lambda _: None)(task)
+    if no_room is not None:
+        return NothingFound(no_room.reason, keep=False)
     started_s = max(0.0, time.monotonic() - begun - float(judge.waited_s))
     return run_agent(task, judge, setup, max(0.0, budget_s - started_s), recorded, say)
 
@@ -147,7 +150,7 @@ def _nothing(
 
     passing: a failure that it met and that says nothing of the task, or "".
     """
-    unsettled = any(v.status in ("noisy", "failed") for v in tools.verdicts.values())
+    unsettled = any(v.status in ("noisy", "failed", "no_memory") for v in tools.verdicts.values())
     unsettled = unsettled or result.reason.startswith("baselines:")
     unsettled = unsettled or result.stop in ("infrastructure", "bug")
     late = result.stop == "interrupted" or (result.stop == "time" and not tools.profiles)

@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Callable
 from itertools import islice
+from threading import Timer
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cuda_agent_backend.agent.policies.registry import DETERMINISTIC
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 
 FIRST = 3
 """Candidates that a search compiles before it times any."""
+
+
+IDLE_S = 60.0
+"""After so long without a task workers end: each has a context of some 0.5 GB on the device, which others may want."""
 
 
 class JudgeSource(Protocol):
@@ -46,6 +51,10 @@ class Judges:
         """Judges, by `id`, that had a task already."""
         self._closed = False
         self._starting = threading.RLock()
+        self._idle: Timer | None = None
+        """Ends workers that nobody asks anything for a while."""
+        self._tasks = 0
+        """How often a task came, so that a timer knows whether one did since it began."""
 
     @property
     def unpaid_s(self) -> float:
@@ -68,6 +77,7 @@ class Judges:
     def get(self, task: Task, setup: Setup) -> Any:
         """The judge for a task's target under the setup's flags; a new one has the task's baselines already."""
         with self._starting:
+            self._wake()
             judge = self._judge(task.target, setup)
             if id(judge) not in self._used:
                 self._used.add(id(judge))
@@ -105,13 +115,37 @@ class Judges:
             judge.interrupt()
 
     def rest(self) -> None:
-        """Give up what the last tasks took of the device's memory, which belongs to the user's model."""
+        """Give up what the last tasks took of the device's memory, which belongs to the user's model; and after
+        `IDLE_S` without a task the workers' contexts on a GPU, too."""
         for judge in self._judges.values():
             judge.rest()
+        with self._starting:
+            self._wake()
+            if any(target == "cuda" for target, _ in self._judges) and not self._closed:
+                self._idle = Timer(IDLE_S, self._close_contexts, [self._tasks])
+                self._idle.daemon = True
+                self._idle.start()
+
+    def _wake(self) -> None:
+        """Let nobody end the workers: a task comes. Those that were ended start when they are asked something."""
+        if self._idle is not None:
+            self._idle.cancel()
+        self._idle = None
+        self._tasks += 1
+
+    def _close_contexts(self, tasks: int) -> None:
+        """In the timer's thread, unless a task came meanwhile. tasks: that had come before."""
+        with self._starting:
+            if self._tasks != tasks:
+                return
+            for (target, _), judge in self._judges.items():
+                if target == "cuda":
+                    judge.close_contexts()
 
     def close(self) -> None:
         """End all workers; none is started any more."""
         with self._starting:
+            self._wake()
             self._closed = True
             self._judges.clear()
             self._stack.close()

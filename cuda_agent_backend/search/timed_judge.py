@@ -55,6 +55,11 @@ class TimedJudge:
     def __init__(self, judge: Any, notes: Notes, is_over: Callable[[], bool]) -> None:
         self._judge, self._notes, self.is_over = judge, notes, is_over
 
+    def no_room(self, task: Task) -> Any:
+        """See `Judge.no_room`; None of a judge that does not count memory."""
+        asked = getattr(self._judge, "no_room", None)
+        return self._waited_for(asked(task)) if asked else None
+
     def baselines(self, task: Task, **options: Any) -> Any:
         """See `Judge.baselines`."""
         return self._waited_for(self._judge.baselines(task, **options))

@@ -520,8 +520,18 @@ def test_running_again_alone_replaces_no_result_by_none(tmp_path: Path) -> None:
     assert runner.lacked_memory(found[1])
     alone_already = run_played(bench_of(tmp_path, jobs=1, again="all"), tasks[:1], Crowded())
     assert alone_already[0]["status"] == "failed"
-    late = bench_of(tmp_path, begin_within_s=0.3, again="all")
-    assert run_played(late, tasks[:1], Crowded(seconds=0.6))[0]["status"] == "failed"
+
+
+def test_what_found_no_memory_is_run_again_though_the_runs_time_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = [task(tmp_path / "t" / f"{name}.py") for name in ("large", "later")]
+    played = Crowded()
+    clock = SimpleNamespace(monotonic=lambda: float("rest" in played.ran))
+    monkeypatch.setattr(runner, "time", clock)
+    found = run_played(bench_of(tmp_path, begin_within_s=0.5), tasks, played)
+    assert {one["name"]: one["status"] for one in found}["large"] == "measured"
+    assert "rest" in played.ran
 
 
 def test_only_a_run_of_everything_begins_with_an_empty_cache_of_its_own(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -90,3 +91,57 @@ def test_a_judge_that_is_still_starting_ends_with_the_process(
     assert all(judge.ended for judge in made)
     with pytest.raises(RuntimeError, match="ended"):
         source.get(task(), setup)
+
+
+class Timer:
+    """One whose time is up when its work is called."""
+
+    def __init__(self, seconds: float, work: Any, arguments: list[Any]) -> None:
+        self.work = lambda: work(*arguments)
+        self.cancelled = self.daemon = False
+
+    def start(self) -> None:
+        timers.append(self)
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+timers = list[Timer]()
+
+
+@pytest.fixture
+def ticking(monkeypatch: pytest.MonkeyPatch) -> list[Timer]:
+    """Timers that were started."""
+    timers.clear()
+    monkeypatch.setattr(judges, "Timer", Timer)
+    return timers
+
+
+@pytest.mark.parametrize("target", ["cuda", "cpu"])
+def test_after_a_while_without_a_task_workers_on_a_gpu_end(
+    target: str, made: list[Judge], setup: Setup, ticking: list[Timer]
+) -> None:
+    source = Judges()
+    source.get(replace(task(), target=target), setup)
+    source.rest()
+    for timer in ticking:
+        timer.work()
+    assert ("close_contexts" in made[0].asked) == (target == "cuda")
+
+
+def test_workers_do_not_end_under_a_task_that_came_meanwhile(
+    made: list[Judge], setup: Setup, ticking: list[Timer]
+) -> None:
+    source = Judges()
+    wanted = replace(task(), target="cuda")
+    source.get(wanted, setup)
+    source.rest()
+    source.get(wanted, setup)
+    (timer,) = ticking
+    assert timer.cancelled
+    timer.work()
+    assert "close_contexts" not in made[0].asked
+    source.rest()
+    source.close()
+    assert all(timer.cancelled for timer in ticking)

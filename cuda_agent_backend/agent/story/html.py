@@ -24,7 +24,16 @@ from cuda_agent_backend.agent.story.style import STYLE
 
 SHORT, LONG = 300, 200_000
 GOOD = ("wins", "submitted", "correct", "ok", "answered")
-FAIR = ("too_slow", "unchecked", "noisy", "time", "turns", "unfinished", "infrastructure")
+FAIR = (
+    "too_slow",
+    "unchecked",
+    "noisy",
+    "no_memory",
+    "time",
+    "turns",
+    "unfinished",
+    "infrastructure",
+)
 
 
 def page(story: Story) -> bytes:
