@@ -118,7 +118,7 @@ def _synth(args: argparse.Namespace) -> int:
         _dry_run(args, composer)
         return 0
     _confined_or_trusted(composer.trusted)
-    machine = _machine(args.device)
+    machine = _machine(args.device, writes=args.part[1] == 1)
     jobs = args.jobs or run.jobs_of(args.device, machine)
     settings = run.Settings(
         args.out,
@@ -219,13 +219,13 @@ def _confined_or_trusted(trusted: bool) -> None:
         raise CommandError(reason)
 
 
-def _machine(device: str) -> Machine:
-    """The device, looked at; and that the set can be written at the end."""
+def _machine(device: str, writes: bool = True) -> Machine:
+    """The device, looked at; and that the set can be written at the end. A piece has no Parquet file."""
     from importlib.util import find_spec
 
     from trainer.synthesis.machine import look
 
-    if find_spec("pyarrow") is None:
+    if writes and find_spec("pyarrow") is None:
         raise CommandError('pyarrow is not installed: pip install "cuda_agent[train]"')
     found = look(device)
     if isinstance(found, NoDevice):

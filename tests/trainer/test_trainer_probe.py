@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -111,6 +116,50 @@ def test_a_task_that_dies_among_others_costs_that_task_only(prober: Prober) -> N
         == "time"
     )
     assert "failed" not in look_at(prober, good, alone=False)
+
+
+def test_a_server_whose_parent_dies_ends_with_the_task_that_it_runs(tmp_path: Path) -> None:
+    code = TASK.format(line="time.sleep(600)")
+    request = ProbeRequest(code, "cpu", False, 0.0, 0.0, 1 << 20, 4 << 30, 500.0, alone=False)
+    parent = f"""import json, os, sys, threading, time
+from trainer.synthesis.probe.client import Prober
+from trainer.synthesis.probe.request import ProbeRequest
+prober = Prober(__import__("pathlib").Path({str(tmp_path / "lock")!r}))
+request = ProbeRequest.from_json(json.loads({json.dumps(request.to_json())!r}))
+threading.Thread(target=prober.probe, args=[request], daemon=True).start()
+while prober._child is None:
+    time.sleep(0.05)
+print(prober._child.process.pid, flush=True)
+time.sleep(600)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True
+    ) as made:
+        assert made.stdout is not None
+        server = int(made.stdout.readline())
+        task = None
+        while task is None:  # the server forks twice once torch is imported
+            task = next((child for pid in children(server) for child in children(pid)), None)
+            time.sleep(0.2)
+        made.kill()
+    for pid in (server, task):
+        while running(pid):
+            time.sleep(0.2)
+
+
+def children(pid: int) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = path.read_text().rpartition(")")[2].split()
+            found += [int(path.parent.name)] * (int(fields[1]) == pid)
+    return found
+
+
+def running(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 SEEDS_PER_TASK, MORE_SEEDS = 30, 200
 """A run gives up after so many seed numbers for each task wanted, and so many more."""
 CORES_PER_JOB = 1.0
-DEVICE_BYTES = {"cuda": 9 << 29, "cpu": 8 << 30}
+DEVICE_BYTES = {"cuda": 4 << 30, "cpu": 8 << 30}
 """What a task's process may take of the GPU's or the machine's memory: the same on all machines, so that which tasks
 run does not depend on how many run side by side."""
 BYTES_PER_JOB = {"cuda": 5 << 30, "cpu": 8 << 30}

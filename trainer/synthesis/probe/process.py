@@ -37,6 +37,14 @@ TIME = "time"
 """The stage of a task that was not done in time."""
 
 
+REQUESTS = 0
+"""The server's standard input."""
+
+
+class ParentGone(Exception):
+    """Who asked is there no more."""
+
+
 class TaskProcess:
     """This end of it. The folder and the confinement are those of the first request: later ones have its target and
     its limits of memory."""
@@ -69,7 +77,10 @@ class TaskProcess:
             os.close(descriptor)
 
     def look(self, request: ProbeRequest) -> dict[str, Any]:
-        """The facts of a task. Where they tell of no time or of an end of the process, it cannot be asked again."""
+        """The facts of a task. Where they tell of no time or of an end of the process, it cannot be asked again.
+
+        Raises ParentGone where nobody waits for them.
+        """
         self.served += 1
         try:
             _write(self._asks, json.dumps(request.to_json()).encode() + b"\n")
@@ -124,7 +135,10 @@ class TaskProcess:
         """The next line; what is wrong where none comes in time; None at the end."""
         while b"\n" not in self._held:
             left = max(0.0, deadline - time.monotonic())
-            if not select.select([self._answers], [], [], left)[0]:
+            ready = select.select([self._answers, REQUESTS], [], [], left)[0]
+            if REQUESTS in ready:
+                raise ParentGone  # it asks for one task at a time, so this is the end
+            if not ready:
                 return {"failed": "not done in time", "stage": TIME}
             part = os.read(self._answers, 1 << 16)
             if not part:

@@ -19,7 +19,7 @@ from typing import Any
 from sandbox.timing.device_lock import DeviceLock
 from sandbox.workers.fork_server import ASK_NVML
 from sandbox.workers.worker import BYTECODE
-from trainer.synthesis.probe.process import TIME, TaskProcess
+from trainer.synthesis.probe.process import TIME, ParentGone, TaskProcess
 from trainer.synthesis.probe.request import ProbeRequest
 
 TASKS = 50
@@ -54,6 +54,8 @@ def main() -> None:
         for line in sys.stdin:
             request = ProbeRequest.from_json(json.loads(line))
             print(json.dumps(server.answered(request)), file=out, flush=True)
+    except ParentGone:
+        pass
     finally:
         server.end()
 
