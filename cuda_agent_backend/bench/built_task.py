@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from cuda_agent_backend.tools.load_model import BadTarget, import_file
 
+Made = TypeVar("Made")
 OTHER = 1_000_003
 """Added to seeds of inputs: by the model's own, an input of a weight's width begins with that weight's numbers."""
 
@@ -36,24 +37,35 @@ class Place:
             return value
         return value.to(self.target, self.dtype if value.is_floating_point() else None)
 
+    def made(self, make: Callable[[], Made], seed: int) -> Made:
+        """What a task's own code makes, by a seed, where it is to be: the host would need seconds for gigabytes.
+
+        Code that does not work there, as it mixes in tensors of its own on the host, is called again on the host.
+        """
+        if self.target != "cpu":
+            try:
+                torch.manual_seed(seed)
+                with torch.device(self.target):
+                    return make()
+            except (
+                Exception
+            ):  # whatever is wrong with the code itself is raised by the host as well
+                pass
+        torch.manual_seed(seed)
+        return make()
+
 
 @dataclass(frozen=True)
 class BuiltTask:
     """The model, in evaluation mode, and what draws inputs for it by a seed.
 
-    values: inputs as the task's own code makes them, which takes the host some while; put: takes them to where the
-    model is. again: makes the model once more, with the same tensors and code of its own. Where one compiler cannot go
-    on, Dynamo gives up the code it was in, for every other compiler as well.
+    draw: makes inputs where the model is. again: makes the model once more, with the same tensors and code of its own.
+    Where one compiler cannot go on, Dynamo gives up the code it was in, for every other compiler as well.
     """
 
     model: nn.Module
-    values: Callable[[int], tuple[Any, ...]]
-    put: Callable[[tuple[Any, ...]], tuple[Any, ...]]
+    draw: Callable[[int], tuple[Any, ...]]
     again: Callable[[], nn.Module]
-
-    def draw(self, seed: int) -> tuple[Any, ...]:
-        """Inputs where the model is."""
-        return self.put(self.values(seed))
 
 
 def build(file: Path, place: Place, seed: int) -> BuiltTask | BadTarget:
@@ -65,9 +77,11 @@ def build(file: Path, place: Place, seed: int) -> BuiltTask | BadTarget:
     if not isinstance(model, nn.Module):
         return BadTarget(f"Model is {type(model).__name__}, not a torch.nn.Module")
 
-    def values(seed: int) -> tuple[Any, ...]:
-        torch.manual_seed(OTHER + seed)
-        return tuple(_list(module.get_inputs()))
+    def draw(seed: int) -> tuple[Any, ...]:
+        values = place.made(lambda: list(_list(module.get_inputs())), OTHER + seed)
+        for number in range(len(values)):  # one after another, so that only one is there twice
+            values[number] = place.put(values[number])
+        return tuple(values)
 
     def again() -> nn.Module:
         fresh = import_file(file)
@@ -82,12 +96,11 @@ def build(file: Path, place: Place, seed: int) -> BuiltTask | BadTarget:
         placed: nn.Module = place.put(twin)
         return placed
 
-    return BuiltTask(model, values, place.put, again)
+    return BuiltTask(model, draw, again)
 
 
 def _model(module: ModuleType, place: Place, seed: int) -> Any:
-    torch.manual_seed(seed)
-    model = module.Model(*_list(module.get_init_inputs()))
+    model = place.made(lambda: module.Model(*_list(module.get_init_inputs())), seed)
     return place.put(model.eval()) if isinstance(model, nn.Module) else model
 
 

@@ -82,9 +82,9 @@ def search(request: Request) -> Answer:
         task = _built(request)
         if isinstance(task, str):
             return {"failed": task}
-        inputs = task.draw(request.wishes.seed)
     # Once on its own first: whatever hangs in a turn keeps all others from theirs.
     with DeviceLock(Path(request.device_lock)).shared(), limited(MODEL_LIMIT_S, request):
+        inputs = task.draw(request.wishes.seed)
         _call(task.model, inputs)
     options = {**request.options("search"), "cuda_agent.device_lock": request.device_lock}
     report = warm(task.model, inputs, budget_s=request.wishes.budget_s, options=options)

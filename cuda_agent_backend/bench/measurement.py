@@ -73,17 +73,17 @@ def measure(task: BuiltTask, request: Request) -> dict[str, Any]:
     from sandbox.timing.device_lock import DeviceLock
 
     wishes = request.wishes
-    inputs = task.draw(wishes.seed)
     lock = DeviceLock(Path(request.device_lock))
+    with lock.shared():
+        inputs = task.draw(wishes.seed)
     # Beside others' turns, but for what Inductor times; so the first call of each runs there once, which medians of
     # others bear.
     with torch.no_grad(), compiling(lock, wishes.target):
         contestants = compile_all(task, inputs, request)
     draws = []
     for draw in range(DRAWS):
-        values = task.values(wishes.seed + draw)  # what only the host does takes no turn
         with torch.no_grad(), lock.shared():
-            draws.append(check(task, contestants.calls, task.put(values)))
+            draws.append(check(task, contestants.calls, task.draw(wishes.seed + draw)))
     with torch.no_grad(), lock.shared():
         floor = model_floor(task.model, inputs, request.ceilings or {})
     calls = {name: _bound(call, inputs) for name, call in contestants.calls.items()}

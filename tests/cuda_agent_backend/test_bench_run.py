@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy
 import pytest
 import torch
 
@@ -94,6 +95,26 @@ def test_a_task_is_built_by_its_seed_in_the_asked_type(tmp_path: Path) -> None:
     torch.testing.assert_close(x, other.draw(7)[0])
     assert not torch.equal(x, one.draw(8)[0])
     assert not torch.equal(one.draw(3)[0][0], one.model.bias), "inputs are no weights"
+
+
+def test_what_a_task_makes_is_made_on_the_device_or_where_its_code_works() -> None:
+    place = Place("meta", torch.bfloat16)
+    assert place.made(lambda: torch.randn(4), 7).is_meta
+    asked: list[torch.device] = []
+
+    def mixes() -> torch.Tensor:
+        asked.append(torch.get_default_device())
+        made = torch.randn(4) + torch.from_numpy(numpy.ones(4, "float32"))
+        assert not made.is_meta
+        return made
+
+    torch.manual_seed(7)
+    expected = torch.randn(4) + 1
+    torch.testing.assert_close(place.made(mixes, 7), expected)
+    assert [device.type for device in asked] == ["meta", "cpu"]
+    torch.testing.assert_close(Place("cpu", torch.float32).made(mixes, 7), expected)
+    with pytest.raises(ZeroDivisionError):
+        place.made(lambda: torch.randn(4) / (1 // 0), 7)
 
 
 RECURRENT = """
