@@ -4,12 +4,14 @@ What the task's own code raises is an answer, {"failed": reason}, with the trace
 is noticed by the parent. When the parent is gone, which standard input tells, this process ends with its group.
 
 A task that leaves torch as it found it may be followed by another: a byte goes to the descriptor DONE, and the next
-request's path is read from standard input.
+request's path is read from standard input. So is the first one where REQUEST is "-": what takes long to import is
+imported then while nobody waits for it.
 """
 
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import queue
 import signal
@@ -23,11 +25,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cuda_agent_backend.bench.request import FLOAT32, Request
+from cuda_agent_backend.bench.memory import PhaseMemory
+from cuda_agent_backend.bench.request import FLOAT32, LATER, Request
 from sandbox.task import flags
 from sandbox.timing.machine import Ceilings
 
 Answer = dict[str, Any]
+READY = ("torch._inductor.compile_fx", "cuda_agent_backend.tools.warm")
+KEPT_BYTES = 1 << 30
+"""What is left of a task on the device, such as libraries' workspaces, before another takes its process."""
 MODEL_LIMIT_S = 300.0
 """What building a task, and calling it once, may take."""
 
@@ -154,18 +160,33 @@ def main(phase: str, request: Request) -> None:
     from cuda_agent_backend.settings import Settings
 
     log.configure(Settings.from_environment().logs)
-    try:
-        answer = PHASES[phase](request)
-    except Exception as error:
-        traceback.print_exc()
-        first = str(error).strip().partition("\n")[0]
-        answer = {"failed": f"{type(error).__name__}: {first}"}
-    write_json(Path(request.result), answer)
+    with PhaseMemory(request.wishes.target) as memory:
+        try:
+            answer = PHASES[phase](request)
+        except Exception as error:
+            traceback.print_exc()
+            first = str(error).strip().partition("\n")[0]
+            answer = {"failed": f"{type(error).__name__}: {first}"}
+    write_json(Path(request.result), {**answer, "memory": memory.facts()})
 
 
-def serve(phase: str, first: Path, done: int, requests: queue.SimpleQueue[Path]) -> None:
-    """Carry out requests until one fails or changes this process."""
-    request = _read(first)
+def make_ready(phase: str) -> None:
+    """Import what a phase needs, and have the search process do so: all that needs no device, which others may time."""
+    for module in READY:
+        importlib.import_module(module)
+    if phase == "search":
+        from cuda_agent_backend.search.client import search_process
+
+        search_process().tell({"do": "leave"})  # there is nothing to leave: it only starts
+
+
+def serve(phase: str, first: Path | None, done: int, requests: queue.SimpleQueue[Path]) -> None:
+    """Carry out requests until one fails or changes this process. first: None if it comes with the others."""
+    if first is None:
+        make_ready(phase)
+        request = _next(requests)
+    else:
+        request = _read(first)
     while True:
         flags.apply(FLOAT32[request.wishes.float32])
         before, places, modules = _global_state(), list(sys.path), set(sys.modules)
@@ -175,8 +196,13 @@ def serve(phase: str, first: Path, done: int, requests: queue.SimpleQueue[Path])
         sys.path[:] = places
         _forget_modules(modules, Path(request.file).resolve().parent)
         os.write(done, b".")
-        request = _read(requests.get())
-        _log_to(Path(request.result).with_suffix(".log"))
+        request = _next(requests)
+
+
+def _next(requests: queue.SimpleQueue[Path]) -> Request:
+    request = _read(requests.get())
+    _log_to(Path(request.result).with_suffix(".log"))
+    return request
 
 
 def _read(path: Path) -> Request:
@@ -220,6 +246,10 @@ def _forget() -> bool:
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()
             torch.cuda.synchronize()
+            kept = torch.cuda.memory_allocated()
+            if kept > KEPT_BYTES:
+                print(f"this process ends, as {kept} bytes of the last task are left", flush=True)
+            return kept <= KEPT_BYTES
     except RuntimeError:  # a fault of the task's own kernels ends with this process
         return False
     return True
@@ -247,4 +277,4 @@ if __name__ == "__main__":
     asked: queue.SimpleQueue[Path] = queue.SimpleQueue()
     threading.Thread(target=listen, args=(asked,), daemon=True).start()
     os.set_inheritable(int(sys.argv[3]), False)
-    serve(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), asked)
+    serve(sys.argv[1], None if sys.argv[2] == LATER else Path(sys.argv[2]), int(sys.argv[3]), asked)

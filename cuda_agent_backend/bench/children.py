@@ -11,11 +11,11 @@ import sys
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from cuda_agent_backend.bench.request import Request
+from cuda_agent_backend.bench.request import LATER, Request
 from cuda_agent_backend.runtime.child_process import child_environment
 from sandbox.workers.settings import steady_threads
 
@@ -26,12 +26,13 @@ TASKS_PER_CHILD = 32
 
 @dataclass(frozen=True)
 class Failed:
-    """A phase that gave no answer, or one that says why not. log: the end of what it printed."""
+    """A phase that gave no answer, or one that says why not. log: the end of what it printed. memory: see `memory`."""
 
     phase: str
     reason: str
     log: str = ""
     status: str = "failed"
+    memory: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,8 @@ class Children:
     """Runs phases. Several threads may use it; torch_dir: where torch's own caches are to be.
 
     Starting a process and its search costs more than most tasks, so one that has answered well takes the next task of
-    its kind, up to `TASKS_PER_CHILD`; one that failed, or says that a task changed it (see `child`), takes none.
+    its kind, up to `TASKS_PER_CHILD`; one that says that a task changed it (see `child`), or was killed, takes none.
+    A task of its own fault does not cost the process, which looks after each one whether it is still fit.
     """
 
     def __init__(self, torch_dir: Path) -> None:
@@ -61,6 +63,15 @@ class Children:
         self._running: set[_Process] = set()
         self._idle: dict[str, list[_Process]] = {}
         self._stopped = False
+
+    def make_ready(self, phase: str, number: int, target: str, folder: Path) -> None:
+        """Start processes for a phase before there is work, so that they import meanwhile. They log in the folder."""
+        folder.mkdir(parents=True, exist_ok=True)
+        with self._lock:
+            for one in range(0 if self._stopped else number):
+                log = folder / f"{phase}-{one}.log"
+                process = self._start(phase, LATER, log, target)
+                self._idle.setdefault(phase, []).append(process)
 
     def run(
         self, phase: str, request: Request, folder: Path, limit_s: float
@@ -75,7 +86,7 @@ class Children:
         target = request.wishes.target
         process = self._give(phase, words, log, target)
         ended = process.wait(limit_s)
-        if ended and process.tasks > 1 and not log.exists():  # it had died before it began this one
+        if ended and not log.exists():  # it had died before it began this one
             self._take_back(phase, process, good=False)
             process = self._give(phase, words, log, target)
             ended = process.wait(limit_s)
@@ -86,7 +97,7 @@ class Children:
         found = answer(phase, process.code, Path(request.result), log)
         if ended is None:
             found = TimedOut(phase, f"not done after {limit_s:.0f} s", tail(log))
-        self._take_back(phase, process, good=ended is False and not isinstance(found, Failed))
+        self._take_back(phase, process, good=ended is False)
         return found
 
     def _give(self, phase: str, words: Path, log: Path, target: str) -> _Process:
@@ -100,10 +111,13 @@ class Children:
                 if process.ask(words):
                     return process
                 self._end(process)
-            more = steady_threads(target) if phase == "measure" else {}
-            process = _Process(phase, words, log, {**self._environment, **more})
-            self._running.add(process)
-            return process
+            return self._start(phase, str(words), log, target)
+
+    def _start(self, phase: str, words: str, log: Path, target: str) -> _Process:
+        more = steady_threads(target) if phase == "measure" else {}
+        process = _Process(phase, words, log, {**self._environment, **more})
+        self._running.add(process)
+        return process
 
     def _take_back(self, phase: str, process: _Process, good: bool) -> None:
         with self._lock:
@@ -138,11 +152,11 @@ class Children:
 
 
 class _Process:
-    """One child. It writes a byte to a pipe when a task is done and it could take another."""
+    """One child. It writes a byte to a pipe when a task is done and it could take another. words: see `child`."""
 
-    def __init__(self, phase: str, words: Path, log: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, phase: str, words: str, log: Path, environment: Mapping[str, str]) -> None:
         self._done, theirs = os.pipe()
-        command = [sys.executable, "-m", CHILD, phase, str(words), str(theirs)]
+        command = [sys.executable, "-m", CHILD, phase, words, str(theirs)]
         with log.open("wb") as out:
             self._process = subprocess.Popen(
                 command,
@@ -155,7 +169,7 @@ class _Process:
             )
         os.close(theirs)
         self._ended = os.pidfd_open(self._process.pid)
-        self.tasks = 1
+        self.tasks = 0 if words == LATER else 1
 
     @property
     def code(self) -> int:
@@ -207,10 +221,11 @@ def answer(phase: str, code: int, result: Path, log: Path) -> dict[str, Any] | F
         found: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return Failed(phase, how_it_ended(code), tail(log))
+    memory = found.get("memory", {})
     if "timed_out" in found:
-        return TimedOut(phase, str(found["timed_out"]), tail(log))
+        return TimedOut(phase, str(found["timed_out"]), tail(log), memory=memory)
     if "failed" in found:
-        return Failed(phase, str(found["failed"]), tail(log))
+        return Failed(phase, str(found["failed"]), tail(log), memory=memory)
     return found
 
 

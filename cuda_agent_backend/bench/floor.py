@@ -18,11 +18,13 @@ READ_IN_PART = (nn.Embedding, nn.EmbeddingBag)
 @dataclass(frozen=True)
 class Floor:
     """bytes: of parameters, inputs and outputs, each once, and of tables the rows that are looked up, each once.
-    operations: see `sandbox.timing.roofline.operations_of`."""
+    operations: see `sandbox.timing.roofline.operations_of`. tensors: bytes of all of these, whole tables included.
+    """
 
     bytes: int
     operations: int
     seconds: float
+    tensors: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""

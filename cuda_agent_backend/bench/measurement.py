@@ -6,7 +6,7 @@ import copy
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -209,7 +209,9 @@ def model_floor(model: nn.Module, inputs: Sequence[Any], ceilings: Mapping[str, 
     given = [*weights(model), *tensors(inputs)]
     read = unique_bytes(given)
     written = unique_bytes([*given, *outputs]) - read
-    return floor_of(read + looked_up.bytes, written, operations, ceilings)
+    every = unique_bytes([*given, *model.parameters(), *outputs])
+    floor = floor_of(read + looked_up.bytes, written, operations, ceilings)
+    return replace(floor, tensors=every)
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -20,12 +22,16 @@ from cuda_agent_backend.bench.figures import (
 )
 from cuda_agent_backend.bench.provenance import commit, versions
 from cuda_agent_backend.bench.runner import Bench, Machine
+from cuda_agent_backend.json_values import write_json
 from cuda_agent_backend.tools import tables
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+log = logging.getLogger(__name__)
 OVERALL = "overall"
+WRITING_SHARE = 20.0
+"""Seconds of the run for each second that writing all results took, before they are written again."""
 NOTHING = "-"
 TASK_COLUMNS = (
     *("task", "status", "over Inductor", "over eager", "kernels", "of roofline"),
@@ -33,32 +39,70 @@ TASK_COLUMNS = (
 )
 
 
-def run_facts(
-    bench: Bench,
-    machine: Machine,
-    sources: str,
-    facts: Sequence[Mapping[str, Any]],
-    refused: Sequence[RefusedFile],
-    missing: Sequence[str],
-) -> dict[str, Any]:
-    """The content of ``bench.json``. missing: tasks that have no result yet."""
-    figures = [task_figures(one) for one in facts]
-    return {
-        "machine": dict(machine.facts),
-        "ceilings": dict(machine.ceilings),
-        "versions": versions(),
-        "commit": commit(),
-        "sources": sources,
-        "arguments": asdict(bench),
-        "runs": run_times.of(bench.out),
-        "tasks": {
-            one["name"]: {**one, "figures": figure.to_json()}
-            for one, figure in zip(facts, figures, strict=True)
-        },
-        "refused": [{"name": f.name, "file": str(f.path), "reason": f.reason} for f in refused],
-        "missing": list(missing),
-        "summary": {OVERALL: summary(figures), "groups": grouped(figures)},
-    }
+class Book:
+    """``bench.json``, written as tasks end: a run that is cut off still has its table.
+
+    refused: files that are no tasks. names: of all tasks, in their order.
+    """
+
+    def __init__(
+        self,
+        bench: Bench,
+        machine: Machine,
+        sources: str,
+        refused: Sequence[RefusedFile],
+        names: Sequence[str],
+    ) -> None:
+        self.path = bench.out / "bench.json"
+        self._bench, self._names = bench, names
+        self._head = {
+            "machine": dict(machine.facts),
+            "ceilings": dict(machine.ceilings),
+            "versions": versions(),
+            "commit": commit(),
+            "sources": sources,
+            "arguments": asdict(bench),
+            "refused": [{"name": f.name, "file": str(f.path), "reason": f.reason} for f in refused],
+        }
+        self._tasks: dict[str, tuple[Mapping[str, Any], TaskFigures]] = {}
+        self._next_write = 0.0
+
+    def add(self, facts: Mapping[str, Any]) -> None:
+        """Keep a task's result, instead of an earlier one of the same name."""
+        self._tasks[facts["name"]] = facts, task_figures(facts)
+
+    def facts(self) -> dict[str, Any]:
+        """The content of the file."""
+        there = {name: self._tasks[name] for name in self._names if name in self._tasks}
+        figures = [figure for _, figure in there.values()]
+        return {
+            **self._head,
+            "runs": run_times.of(self._bench.out),
+            "tasks": {
+                name: {**facts, "figures": figure.to_json()}
+                for name, (facts, figure) in there.items()
+            },
+            "missing": [name for name in self._names if name not in there],
+            "summary": {OVERALL: summary(figures), "groups": grouped(figures)},
+        }
+
+    def write(self) -> dict[str, Any]:
+        """Write the file; its content. May raise OSError."""
+        content = self.facts()
+        write_json(self.path, content)
+        return content
+
+    def write_along(self) -> None:
+        """Write the file, unless the last times took more than a small part of the run. A failure is only logged."""
+        begin = time.monotonic()
+        if begin < self._next_write:
+            return
+        try:
+            self.write()
+        except OSError as error:
+            log.warning("%s was not written: %s", self.path, error)
+        ended = time.monotonic()
+        self._next_write = ended + WRITING_SHARE * (ended - begin)
 
 
 def as_it_should_be(found: Mapping[str, Any]) -> bool:

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 DTYPES = ("float32", "float16", "bfloat16")
+LATER = "-"
+"""In place of a request's path: it is told later."""
 FLOAT32: dict[str, dict[str, Any]] = {
     "torch": {},
     "ieee": {"float32_matmul_precision": "highest", "cudnn_allow_tf32": False},

@@ -68,6 +68,14 @@ def jobs_of(target: str, facts: Mapping[str, Any]) -> int:
     return max(1, int(min(by_cores, by_memory, MOST_JOBS)))
 
 
+def ready_ahead(tasks: int, jobs: int | None, cores: int) -> int:
+    """How many searches are made ready before the machine is looked at, which takes as long as their imports.
+
+    jobs: as asked for; without, at most half of what the cores may allow, as its memory may allow fewer.
+    """
+    return min(tasks, jobs or max(1, int(cores / CORES_PER_JOB / 2)), MOST_JOBS)
+
+
 def limit_of(budget_s: float, jobs: int) -> float:
     """Seconds that a phase may take by default; with more jobs each waits longer for its turns on the device."""
     return START_S + PER_BUDGET * budget_s * jobs
@@ -92,8 +100,11 @@ def run(
     sources: str,
     children: Children,
     tell: Callable[[Facts], None],
+    known_before: Callable[[Facts], None] = lambda facts: None,
 ) -> list[Facts]:
     """Run what is not done; all results there are then. tell: is told of each task when it is done.
+
+    known_before: is told, before any begins, of each one that an earlier run did.
 
     An interruption stops all children and goes on upwards; the results so far are on disk.
     """
@@ -103,6 +114,8 @@ def run(
     if bench.again == "all" and not bench.cache_dir:
         shutil.rmtree(cache, ignore_errors=True)
     known = {task.name: results.done(task) for task in tasks}
+    for before in filter(None, known.values()):
+        known_before(before)
     last_begin = time.monotonic() + bench.begin_within_s
 
     def work(task: TaskFile, turns: Turns, again: bool) -> Facts | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,6 @@ from cuda_agent_backend.bench.figures import task_figures
 from cuda_agent_backend.bench.request import DTYPES, FLOAT32, Wishes
 from cuda_agent_backend.cli import policy_arguments
 from cuda_agent_backend.cli.result import CliError, Result
-from cuda_agent_backend.json_values import write_json
 from cuda_agent_backend.settings import Settings
 from cuda_agent_backend.sources import source_digest
 from cuda_agent_backend.tools import tables
@@ -114,7 +114,6 @@ def part(text: str) -> tuple[int, int]:
 def run(args: argparse.Namespace, settings: Settings) -> Result:
     """Run the tasks that are not done, and show all. Raises `CliError` where nothing can be run."""
     from cuda_agent_backend.bench import report, run_times
-    from cuda_agent_backend.bench.runner import look_at_machine
     from cuda_agent_backend.bench.runner import run as run_tasks
 
     policy_arguments.check(args)
@@ -129,28 +128,44 @@ def run(args: argparse.Namespace, settings: Settings) -> Result:
         out.print(f"{file.name}: refused: {file.reason}", markup=False)
     args.out.mkdir(parents=True, exist_ok=True)
     clock, children = run_times.RunClock(args.out), Children(args.out / "torch")
+    try:
+        machine = _machine(args, wishes, settings, children, len(found.tasks))
+        bench, sources = plan(args, wishes, settings.native_dir, machine), source_digest()
+        names = [task.name for task in found.tasks]
+        book = report.Book(bench, machine, sources, found.refused, names)
+
+        def tell(one: Mapping[str, Any]) -> None:
+            clock.task_done(one["name"], bench.jobs)
+            out.print(report.task_sentence(one), markup=False)
+            book.add(one)
+            book.write_along()
+
+        try:
+            run_tasks(bench, found.tasks, machine, sources, children, tell, book.add)
+        finally:
+            run_facts = book.write()
+    finally:
+        children.stop()
+    show(run_facts, bench.out)
+    return (0 if report.as_it_should_be(run_facts) else 1), run_facts
+
+
+def _machine(
+    args: argparse.Namespace, wishes: Wishes, settings: Settings, children: Children, tasks: int
+) -> Machine:
+    """What is known of the machine, found while the first searches get ready. Raises `CliError` without any."""
+    from cuda_agent_backend.bench.runner import look_at_machine, ready_ahead
+
+    work, ahead = args.out / "work", 0
+    if wishes.target == "cuda":  # on cpu it would disturb what is timed
+        ahead = ready_ahead(tasks, args.jobs, len(os.sched_getaffinity(0)))
+    children.make_ready("search", ahead, wishes.target, work)
     lock = settings.device_lock
     machine = look_at_machine(args.out, wishes, settings.native_dir, lock, children)
     if isinstance(machine, Failed):
         raise CliError(f"this machine cannot be measured: {machine.reason}\n{machine.log}")
-    bench = plan(args, wishes, settings.native_dir, machine)
-    sources = source_digest()
-
-    def tell(one: Mapping[str, Any]) -> None:
-        clock.task_done(one["name"], bench.jobs)
-        out.print(report.task_sentence(one), markup=False)
-
-    facts: Sequence[Mapping[str, Any]] = ()
-    try:
-        facts = run_tasks(bench, found.tasks, machine, sources, children, tell)
-    finally:
-        children.stop()
-    done = {one["name"] for one in facts}
-    missing = [task.name for task in found.tasks if task.name not in done]
-    run_facts = report.run_facts(bench, machine, sources, facts, found.refused, missing)
-    write_json(bench.out / "bench.json", run_facts)
-    show(run_facts, bench.out)
-    return (0 if report.as_it_should_be(run_facts) else 1), run_facts
+    children.make_ready("measure", (ahead + 1) // 2, wishes.target, work)
+    return machine
 
 
 def show(run_facts: Mapping[str, Any], folder: Path) -> None:

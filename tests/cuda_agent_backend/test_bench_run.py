@@ -17,67 +17,31 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from bench_kit import GOOD, WISHES, Played, bench_of, request, run_played, task
 
 from cuda_agent_backend.bench import children as children_module
 from cuda_agent_backend.bench import run_times, runner
 from cuda_agent_backend.bench.built_task import BuiltTask, Place, build
 from cuda_agent_backend.bench.child import default_lock
 from cuda_agent_backend.bench.children import Children, Failed, Interrupted, TimedOut, how_it_ended
-from cuda_agent_backend.bench.discovery import TaskFile
 from cuda_agent_backend.bench.measurement import INDUCTOR, OURS, accuracy_of, compile_all, mismatch
-from cuda_agent_backend.bench.request import Request, Wishes
+from cuda_agent_backend.bench.request import Request
 from cuda_agent_backend.bench.results import Identity, Results, wanted_again
-from cuda_agent_backend.bench.runner import Bench, Machine, jobs_of, limit_of, look_at_machine
+from cuda_agent_backend.bench.runner import Machine, jobs_of, limit_of, look_at_machine
 from cuda_agent_backend.cli import command as cli
 
-GOOD = """
-import torch
-from torch import nn
-
-class Model(nn.Module):
-    def __init__(self, scale):
-        super().__init__()
-        self.scale, self.bias = scale, nn.Parameter(torch.randn(64))
-        self.register_buffer("steps", torch.arange(3))
-
-    def forward(self, x, count):
-        return torch.softmax(torch.tanh(x * self.scale) + self.bias, dim=-1) * count
-
-def get_inputs():
-    return [torch.randn(256, 64), 2]
-
-def get_init_inputs():
-    return [0.5]
-"""
 RAISES = GOOD.replace(
     "return torch.softmax", "raise RuntimeError('never works')\n        return torch"
 )
 DIES = GOOD.replace(
     "super().__init__()", "import os; print('last words', flush=True); os.kill(os.getpid(), 9)"
 )
-WISHES = Wishes("cpu", budget_s=10.0, seconds=0.5, rounds=10)
-
-
-def task(path: Path, text: str = GOOD) -> TaskFile:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    return TaskFile(path.stem, path.parent.name, path)
-
-
-def request(tmp_path: Path) -> Request:
-    return Request("", "", str(tmp_path), str(tmp_path), str(tmp_path / "lock"), WISHES)
 
 
 @pytest.fixture(autouse=True)
 def _own_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No other search on this machine has the device while a command of these tests wants it."""
     monkeypatch.setenv("CUDA_AGENT_DEVICE_LOCK", str(tmp_path / "lock"))
-
-
-def bench_of(tmp_path: Path, **change: Any) -> Bench:
-    known = {"out": tmp_path / "out", "wishes": WISHES, "jobs": 2, "limit_s": 60.0}
-    folders = {"native_dir": tmp_path / "native", "device_lock": tmp_path / "lock"}
-    return Bench(**{**known, **folders, **change})
 
 
 # What one task is.
@@ -267,6 +231,28 @@ USES_ANOTHER = GOOD.replace("import torch\n", "import torch, common\n", 1).repla
 )
 
 
+def test_a_child_that_was_made_ready_takes_the_first_task_and_a_bad_one_ends_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = "child.make_ready = lambda phase: print('ready for', phase, flush=True)\n"
+    text = SERVES.replace("asked = queue", ready + "asked = queue").replace(
+        "Path(sys.argv[2])", "None if sys.argv[2] == child.LATER else Path(sys.argv[2])"
+    )
+    made = child(tmp_path, monkeypatch, text)
+    made.make_ready("search", 1, "cpu", tmp_path / "work")
+    (waiting,) = made._idle["search"]
+    raises = GOOD.replace("super().__init__()", "raise RuntimeError('bad from the start')")
+    found: dict[str, Any] = {}
+    for name, code in (("a", GOOD), ("b", raises), ("c", GOOD)):
+        asked = replace(request(tmp_path), file=str(task(tmp_path / name / "t.py", code).path))
+        found[name] = made.run("search", asked, tmp_path / "work" / name, 120.0)
+    made.stop()
+    assert found["a"]["pid"] == found["c"]["pid"] == waiting._process.pid
+    assert isinstance(found["b"], Failed) and "bad from the start" in found["b"].reason
+    assert (tmp_path / "work" / "search-0.log").read_text() == "ready for search\n"
+    assert "said by" in (tmp_path / "work" / "a" / "search.log").read_text()
+
+
 def test_a_child_takes_the_next_task_unless_one_changed_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -375,43 +361,6 @@ def test_each_device_has_turns_of_its_own(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 # The run.
-
-
-class Played:
-    """Children that answer at once. Phases of tasks whose name begins with "bad" fail."""
-
-    def __init__(self, die_at: str = "", seconds: float = 0.02) -> None:
-        self.ran: list[str] = []
-        self.die_at = die_at
-        self.seconds = seconds
-        self.stopped = False
-        self.lock = threading.Lock()
-        self.measuring = 0
-
-    def run(self, phase: str, request: Request, folder: Path, limit_s: float) -> Any:
-        with self.lock:
-            self.ran.append(f"{phase} {folder.name}")
-            self.measuring += phase == "measure"
-            assert self.measuring < 2, "two were measured at once"
-        time.sleep(self.seconds)
-        with self.lock:
-            self.measuring -= phase == "measure"
-        if folder.name == self.die_at:
-            raise KeyboardInterrupt
-        if folder.name.startswith("bad"):
-            return Failed(phase, "it broke", "log")
-        return {"seconds": 1.0} if phase == "search" else {"samples": {}}
-
-    def rest(self) -> None:
-        self.ran.append("rest")
-
-    def stop(self) -> None:
-        self.stopped = True
-
-
-def run_played(bench: Bench, tasks: list[TaskFile], played: Played) -> list[dict[str, Any]]:
-    machine = Machine({"cpu": "x"}, {}, bench.device_lock)
-    return runner.run(bench, tasks, machine, "sources", played, lambda one: None)  # type: ignore[arg-type]
 
 
 def test_one_bad_task_harms_no_other_and_a_second_run_does_nothing(tmp_path: Path) -> None:
