@@ -1,6 +1,7 @@
 """The result file of the practice set, from the folders of one or several runs of `cuda-agent bench` on parts of it.
 
     python -m benchmarks.practice_results --name h200-practice FOLDER...
+    python -m benchmarks.practice_results --set practice_large --name h100-large FOLDER...
 
 A folder needs `tasks/` and `work/machine.json` only, and `work/runs.json` for how long it took. Results of other
 sources than this checkout's are refused, by the identity that each one carries: so the commit written is the one that
@@ -19,6 +20,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from benchmarks import practice_large_figures
 from benchmarks.store import FOLDER, ROOT, commit
 from cuda_agent_backend.bench import run_times
 from cuda_agent_backend.bench.discovery import TaskFile, discover
@@ -41,7 +43,8 @@ from cuda_agent_backend.json_values import write_json
 from cuda_agent_backend.partition.report import HIT
 from cuda_agent_backend.sources import source_digest
 
-PRACTICE = Path(__file__).parent / "practice"
+SETS = ("practice", "practice_large")
+PRACTICE = Path(__file__).parent / SETS[0]
 ROOM, MARGIN = 1.10, 0.05
 NEAR = 1.03
 """Our time over the roofline floor, up to which a task is as fast as the machine allows."""
@@ -84,17 +87,26 @@ def one_way(results: Sequence[Facts]) -> Facts:
 
 
 def whole(
-    results: Sequence[Facts], tasks: Sequence[TaskFile], folders: Sequence[Path]
+    results: Sequence[Facts],
+    tasks: Sequence[TaskFile],
+    folders: Sequence[Path],
+    *,
+    large: bool = False,
 ) -> dict[str, Any]:
-    """The content of the file."""
+    """The content of the file. large: of the large set, which has other rows."""
     figures = [task_figures(facts) for facts in results]
     done = {facts["name"] for facts in results}
     if len(done) < len(results):
         names = Counter(facts["name"] for facts in results)
         raise Foreign(f"more than one result: {[name for name, n in names.items() if n > 1]}")
+    runs = [run_times.of(folder) for folder in folders]
+    if large:
+        rows = practice_large_figures.table(results, figures, runs)
+    else:
+        rows = table(figures, [task.group for task in tasks])
     return {
         "machine": machines(folders),
-        "runs": [run_times.of(folder) for folder in folders],
+        "runs": runs,
         "commit": commit(),
         "sources": source_digest(),
         "wishes": one_way(results),
@@ -106,7 +118,7 @@ def whole(
         "summary": {
             "overall": summary(figures),
             "groups": grouped(figures),
-            "table": table(figures, [task.group for task in tasks]),
+            "table": rows,
             "brought": brought(results, figures),
         },
     }
@@ -122,7 +134,7 @@ def machines(folders: Sequence[Path]) -> list[Facts]:
 
 def brief(facts: Facts) -> Facts:
     """A result without what the head of the file says, and samples to as many digits as mean anything."""
-    known = ("status", "phase", "reason", "search", "measure")
+    known = ("status", "phase", "reason", "memory", "search", "measure")
     kept = {name: facts[name] for name in known if name in facts}
     rounded: Facts = json.loads(
         json.dumps(kept), parse_float=lambda x: float(f"{float(x):.{DIGITS}g}")
@@ -214,6 +226,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER")
     parser.add_argument("--name", default="h200-practice")
+    parser.add_argument("--set", choices=SETS, default=SETS[0], help="the set that was run")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the file is written")
     parser.add_argument(
         "--cache-dirs",
@@ -226,7 +239,7 @@ def main() -> int:
     args = parser.parse_args()
     if len(args.cache_dirs) not in (0, len(args.folders)):
         parser.error(f"{len(args.cache_dirs)} cache folders for {len(args.folders)} runs")
-    found = discover([PRACTICE.relative_to(ROOT)])
+    found = discover([(PRACTICE.parent / args.set).relative_to(ROOT)])
     tasks = {task.path.stem: task for task in getattr(found, "tasks", ())}
     try:
         lists = [
@@ -234,7 +247,8 @@ def main() -> int:
             for folder, cache_dir in zip_longest(args.folders, args.cache_dirs, fillvalue="")
         ]
         every = [facts for one in lists for facts in one]
-        content = whole(every, list(tasks.values()), args.folders)
+        large = args.set == SETS[1]
+        content = whole(every, list(tasks.values()), args.folders, large=large)
     except Foreign as error:
         print(error, file=sys.stderr)
         return 1

@@ -72,6 +72,29 @@ def autotune(found: Sequence[Json]) -> str:
     return f"{len(over)} tasks; over max-autotune {value:.2f}; {faster} at least 5 % faster"
 
 
+def large(found: Sequence[Json]) -> str:
+    """Of the large practice set."""
+    s = found[0]["summary"]["table"]
+    failed, slower = len(s["failed_for_memory"]), len(s["slower_than_inductor"])
+    beyond = {name for phase in s["memory"].values() for name in phase["beyond"]}
+    return (
+        f"{s['correct']} of {s['tasks']} correct, {failed} failed for memory, {slower} slower; "
+        f"over Inductor {s['geomean_over_inductor']['all']:.2f}; {len(beyond)} beyond their memory; "
+        f"{s['card_seconds_for_each_task']:.0f} s of a card each"
+    )
+
+
+def large_models(found: Sequence[Json]) -> str:
+    """Of whole models on a GPU, by dtype, kind and mode."""
+    said = []
+    for name, s in found[0]["summary"]["groups"].items():
+        counts = (f"{len(s['slower'])} slower", f"{len(s['less_accurate'])} less accurate")
+        memory = f"{len(s['more_memory'])} with more memory"
+        mean = f"{s['geomean']:.2f}" if s["geomean"] else "none"
+        said.append(f"{name}: {s['models']} models, {mean}, {', '.join((*counts, memory))}")
+    return "; ".join(said)
+
+
 def cases(found: Sequence[Json]) -> str:
     """Of region families and products."""
     s = found[0]["summary"]
@@ -173,6 +196,8 @@ ROWS = (
     Row("cuda", "bfloat16", "practice set", ("h100-practice-half", "h200-practice-half"), practice),
     Row("cuda", "float16", "practice set", HALF, practice),
     Row("cuda", "float32", "practice set, max-autotune too", AUTOTUNED, autotune),
+    Row("cuda", "float32", "practice set, 0.5 to 8 GB", ("h100-large",), large, waits=True),
+    Row("cuda", "both", "whole models over Inductor", ("h100-models",), large_models, waits=True),
     Row("cuda", "float32", "GEMM and convolution, 23 shapes", ("h200-products",), cases),
     Row("cuda", "float32", "region families, 64 MB to 2 GB", ("h200-regions",), cases),
     Row("cuda", "any", "exploits", ("exploits-h200",), exploits),

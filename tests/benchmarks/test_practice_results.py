@@ -145,3 +145,32 @@ def test_what_a_sketch_or_rewrite_brings_is_what_is_lost_without_its_tasks(tmp_p
     for name in ("sketch contract", "sketch row", "rewrite merged_scales"):
         assert found[name] == {"used": 1, "without": left}
     assert len(found) == 4
+
+
+def test_the_large_set_has_rows_of_its_own(tmp_path: Path) -> None:
+    folder = run_of(tmp_path)
+    results = subject.results_in(folder, TASKS, "sources")
+    clock = {"runs": [{"seconds": 12.0, "tasks": 2, "jobs": 1}, {"seconds": 15.0}]}
+    (folder / "work" / "runs.json").write_text(json.dumps(clock))
+    for facts, peak in zip(results, (4e9, 5e9, None), strict=True):
+        facts["measure"]["floor"]["tensors"] = 1_000_000_000
+        facts["measure"]["memory"] = {"processes": peak, "device": None}
+    results[0]["search"]["memory"] = {"processes": None, "device": 9e9, "device_before": 4e9}
+    results[2] |= {"status": "failed", "reason": "torch.OutOfMemoryError: CUDA out of memory"}
+    rows = subject.whole(results, list(TASKS.values()), [folder], large=True)["summary"]["table"]
+    assert (rows["tasks"], rows["correct"]) == (3, 2)
+    assert rows["failed_for_memory"] == [results[2]["name"]]
+    assert rows["slower_than_inductor"] == []
+    assert rows["card_seconds_for_each_task"] == pytest.approx(9.0)
+    search, measure = rows["memory"]["search"], rows["memory"]["measure"]
+    assert search["known"] == 1 and search["beyond"] == [results[0]["name"]]
+    assert measure["known"] == 2 and measure["beyond"] == [results[1]["name"]]
+    assert measure["worst"] == pytest.approx(5.0 / 4.5)
+
+
+def test_a_slower_task_of_the_large_set_is_named(tmp_path: Path) -> None:
+    folder = run_of(tmp_path, ours=2.5e-3)
+    results = subject.results_in(folder, TASKS, "sources")
+    rows = subject.whole(results, list(TASKS.values()), [folder], large=True)["summary"]["table"]
+    assert rows["slower_than_inductor"] == [facts["name"] for facts in results]
+    assert rows["geomean_over_inductor"]["all"] == pytest.approx(0.8)

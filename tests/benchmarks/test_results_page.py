@@ -34,6 +34,22 @@ def test_another_figure_in_a_file_gives_another_page(tmp_path: Path) -> None:
     assert "ops-h100: 0 of 3 drawn at random have a fault" in results_page.page(tmp_path)
 
 
+def test_what_is_awaited_has_a_line_once_it_is_there(tmp_path: Path) -> None:
+    for file in results_page.FOLDER.glob("*.json"):
+        (tmp_path / file.name).write_text(file.read_text(encoding="utf-8"), encoding="utf-8")
+    none = {"known": 9, "beyond": [], "worst": 0.8}
+    rows = {"correct": 9, "tasks": 10, "failed_for_memory": ["x"], "slower_than_inductor": []}
+    rows |= {"geomean_over_inductor": {"all": 1.234}, "card_seconds_for_each_task": 9.6}
+    rows |= {"memory": {"search": none, "measure": {**none, "beyond": ["y"]}}}
+    group = {"models": 17, "geomean": 1.1, "slower": [], "less_accurate": ["z"], "more_memory": []}
+    found = {"h100-large": {"table": rows}, "h100-models": {"groups": {"bfloat16 x": group}}}
+    for name, summary in found.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps({"summary": summary}), encoding="utf-8")
+    page = results_page.page(tmp_path)
+    assert "9 of 10 correct, 1 failed for memory, 0 slower; over Inductor 1.23; 1 beyond" in page
+    assert "bfloat16 x: 17 models, 1.10, 0 slower, 1 less accurate, 0 with more memory" in page
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"h100-practice-cold\.json"):
         results_page.page(tmp_path)
