@@ -1,81 +1,171 @@
-"""The eight models on cuda_agent against Inductor, whole models in inference: ``cpu-models.json``."""
+"""Whole models on cuda_agent against Inductor: ``cpu-models.json``, and ``h100-models.json`` on cuda.
+
+On cpu the eight models of `examples/models.py`, in inference; on cuda those of `benchmarks/whole_models`, at sizes that
+people run, in bfloat16 and float32, inference and a training step with its optimizer, against Inductor as it starts and
+in mode max-autotune. Every cell is run by fresh processes. The file is written after each, and the next run goes on.
+"""
 
 from __future__ import annotations
 
-import statistics
-from dataclasses import asdict
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.store import ROOT, Facts, Results, arguments
-from cuda_agent_backend.tools.measure_model import measure_model
-from cuda_agent_backend.tools.warm import warm
-from examples.models import MODELS
+from benchmarks.store import ROOT, Facts, Results, arguments, brief, commit
+from benchmarks.whole_models.cells import (
+    AUTOTUNE,
+    CPU_KINDS,
+    DEFAULT,
+    DTYPES,
+    KINDS,
+    MODES,
+    Cell,
+    cells,
+    part_of,
+)
+from benchmarks.whole_models.figures import summarise
+from benchmarks.whole_models.race import Cut, Lost, Plan, file_name, run
+from benchmarks.whole_models.registry import SUBJECTS
+from cuda_agent_backend.json_values import write_json
 
-FILES = {"cpu": "cpu-models", "cuda": "h200-models"}
-
-
-def run_model(name: str, target: str, kernels: Path, budget_s: float, limit_s: float) -> Facts:
-    """Search kernels for the model, then time it with them, reading them from the cache."""
-    import torch
-
-    torch._dynamo.reset()
-    model, inputs = MODELS[name]()
-    model, inputs = model.to(target), tuple(x.to(target) for x in inputs)
-    options = {"cuda_agent.cache_dir": kernels}
-    warmed = warm(model, inputs, budget_s=budget_s, options=options)
-    cached = {**options, "cuda_agent.search": "cached"}
-    found = measure_model(model, inputs, cached, rounds=200, limit_s=limit_s)
-    return {
-        "speedup": found.speedup.median,
-        "low": found.speedup.low,
-        "high": found.speedup.high,
-        "error_ratio": found.accuracy.error_ratio,
-        "accurate": found.accuracy.passes,
-        "quiet": found.control.quiet,
-        "control": asdict(found.control),
-        "regions": found.regions,
-        "promoted": found.promoted,
-        "search_seconds": round(warmed.seconds, 1),
-        "compile_seconds": found.first_seconds,
-        "inductor_compile_seconds": found.inductor_seconds,
-        "graphs": [graph.to_json() for graph in found.graphs],
-        "seconds": found.samples,
-    }
+FILES = {"cpu": "cpu-models", "cuda": "h100-models"}
+BUDGETS = {"cpu": 240.0, "cuda": 45.0}
+SECONDS = {"cpu": 40.0, "cuda": 15.0}
+SHORTEST_S = 60.0
+"""A cell takes at least so long on a GPU: with less time left none is begun."""
 
 
-def summarise(samples: dict[str, Facts]) -> Facts:
-    """The figures of the table's row; a model counts as above 1.05 by its lower bound."""
-    speedups = {name: facts["speedup"] for name, facts in samples.items()}
-    slowest = min(speedups, key=speedups.__getitem__, default=None)
-    return {
-        "models": len(samples),
-        "slowest_model": slowest,
-        "slowest_speedup": speedups[slowest] if slowest else None,
-        "below_0.98": sorted(name for name, value in speedups.items() if value < 0.98),
-        "above_1.05": sorted(name for name, facts in samples.items() if facts["low"] > 1.05),
-        "wins": sum(facts["low"] > 1.05 for facts in samples.values()),
-        "geomean": statistics.geometric_mean(speedups.values()) if speedups else None,
-        "all_accurate": all(facts["accurate"] for facts in samples.values()),
-        "noisy": sorted(name for name, facts in samples.items() if not facts["quiet"]),
-    }
+@dataclass(frozen=True)
+class Wanted:
+    """What a run is to do, and within which time. limit_s: from its start; a cell under way then is cut."""
+
+    cells: Sequence[Cell]
+    limit_s: float
+    keep: bool
 
 
-def main() -> None:
-    """Run the models that are not done."""
-    parser = arguments(__doc__)
-    parser.add_argument("--budget", type=float, default=240.0, help="seconds of search per graph")
-    parser.add_argument("--seconds", type=float, default=40.0, help="of timing per model")
-    parser.add_argument("--build-dir", type=Path, default=ROOT / "build" / "benchmarks")
-    args = parser.parse_args()
-    results = Results(FILES[args.target], summarise, args.folder)
-    kernels = args.build_dir / f"{args.target}-kernels"
+def collect(
+    wanted: Wanted, results: Results, race: Callable[[Cell, float], Facts], least_s: float
+) -> dict[str, Facts]:
+    """Run the cells that have no result, writing after each. race: gets the moment when it is cut.
 
-    def run(name: str) -> Facts:
-        return run_model(name, args.target, kernels, args.budget, args.seconds)
+    What failed is kept with its reason, and run again by the next run: it may have been the machine's fault.
+    """
+    samples = results.done(wanted.keep)
+    deadline, longest = time.monotonic() + wanted.limit_s, least_s
+    for cell in wanted.cells:
+        if cell.name in samples and "failed" not in samples[cell.name]:
+            continue
+        begin = time.monotonic()
+        if begin + longest > deadline:
+            print(f"{results.name}: time is up; run it again to go on", flush=True)
+            break
+        try:
+            facts = race(cell, deadline)
+        except Cut:
+            print(f"{results.name} {cell.name}: left, the time was up", flush=True)
+            break
+        except Lost as lost:
+            facts = {"failed": str(lost), "memory_full": lost.full}
+        seconds = round(time.monotonic() - begin, 1)
+        if "failed" not in facts:
+            longest = max(longest, seconds)
+        samples[cell.name] = {**facts, "commit": commit(), "wall_seconds": seconds}
+        results.write(samples)
+        print(f"{results.name} {cell.name}: {brief(facts)} ({seconds:.0f} s)", flush=True)
+    return samples
 
-    names = [name for name in MODELS if args.only in name]
-    print(summarise(results.collect(names, run, keep=args.keep, limit_s=args.limit)))
+
+def merge(files: Sequence[Path], results: Results) -> dict[str, Facts]:
+    """One file of those of several parts, a result rather than a failure. Raises ValueError where machines differ."""
+    contents = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    first = {**contents[0]["machine"], "load": None}
+    if any({**content["machine"], "load": None} != first for content in contents):
+        raise ValueError("the files are of different machines")
+    samples: dict[str, Facts] = {}
+    for content in contents:
+        for name, facts in content["samples"].items():
+            if name not in samples or "failed" in samples[name]:
+                samples[name] = facts
+    head = {name: contents[0][name] for name in ("machine", "versions", "commit")}
+    write_json(results.path, {**head, "samples": samples, "summary": summarise(samples)})
+    return samples
+
+
+def parser() -> argparse.ArgumentParser:
+    """The arguments."""
+    found = arguments(__doc__)
+    found.add_argument(
+        "--part", default="1/1", help="K/N: the K-th of N parts, with a file of its own"
+    )
+    found.add_argument(
+        "--time-limit",
+        type=float,
+        dest="limit",
+        help="the same as --limit; a cell is cut by it too",
+    )
+    found.add_argument("--kinds", nargs="+", choices=KINDS, help="default: both; inference on cpu")
+    found.add_argument(
+        "--modes", nargs="+", choices=MODES, help="default: as it starts; on cuda max-autotune too"
+    )
+    found.add_argument("--dtypes", nargs="+", choices=DTYPES["cuda"], help="default: all of them")
+    found.add_argument("--budget", type=float, help="seconds of search per graph")
+    found.add_argument("--seconds", type=float, help="of timing per cell")
+    found.add_argument("--toy", action="store_true", help="tiny models: a trial of the machinery")
+    found.add_argument("--list", action="store_true", help="say which cells there are")
+    found.add_argument("--merge", nargs="+", type=Path, metavar="FILE", help="join parts' files")
+    found.add_argument("--build-dir", type=Path, default=ROOT / "build" / "benchmarks")
+    return found
+
+
+def wanted_cells(args: argparse.Namespace) -> list[Cell]:
+    """The cells that the arguments ask for. Raises ValueError on a wrong part."""
+    target = args.target
+    kinds = args.kinds or (CPU_KINDS if target == "cpu" else KINDS)
+    modes = args.modes or ((DEFAULT,) if target == "cpu" else (DEFAULT, AUTOTUNE))
+    dtypes = args.dtypes or DTYPES[target]
+    every = cells(list(SUBJECTS[target].values()), target, kinds, modes, dtypes)
+    return part_of([cell for cell in every if args.only in cell.name], args.part)
+
+
+def name_of(args: argparse.Namespace) -> str:
+    """The stem of the result file; toys and parts have their own."""
+    part = "" if args.part == "1/1" else "-" + args.part.replace("/", "of")
+    return f"{FILES[args.target]}{'-toy' if args.toy else ''}{part}"
+
+
+def main() -> int:
+    """Run the cells that are not done, or join files."""
+    args = parser().parse_args()
+    results = Results(name_of(args), summarise, args.folder)
+    if args.merge:
+        print(json.dumps(summarise(merge(args.merge, results)), indent=1))
+        return 0
+    try:
+        found = wanted_cells(args)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    if args.list:
+        print("\n".join(cell.name for cell in found))
+        return 0
+    budget = BUDGETS[args.target] if args.budget is None else args.budget
+    seconds = SECONDS[args.target] if args.seconds is None else args.seconds
+
+    def race(cell: Cell, deadline: float) -> Facts:
+        folder = args.build_dir / name_of(args) / file_name(cell)
+        native = args.build_dir / "native"
+        return run(cell, Plan(folder, native, budget, seconds, deadline, args.toy))
+
+    wanted = Wanted(found, args.limit, args.keep)
+    least_s = 0.0 if args.toy else SHORTEST_S
+    print(json.dumps(summarise(collect(wanted, results, race, least_s)), indent=1))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

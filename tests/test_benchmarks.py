@@ -118,9 +118,11 @@ def test_the_summary_of_regions_counts_what_wins() -> None:
 def test_the_summary_of_models_names_the_slowest() -> None:
     fast = {"speedup": 1.3, "low": 1.2, "accurate": True, "quiet": True}
     slow = {"speedup": 0.97, "low": 0.9, "accurate": True, "quiet": False}
-    found = models.summarise({"fast": fast, "slow": slow})
+    broken = {"failed": "out of memory"}
+    found = models.summarise({"fast": fast, "slow": slow, "broken": broken})
     assert (found["slowest_model"], found["below_0.98"]) == ("slow", ["slow"])
     assert (found["wins"], found["above_1.05"], found["noisy"]) == (1, ["fast"], ["slow"])
+    assert (found["models"], found["failed"]) == (2, ["broken"])
 
 
 @pytest.mark.parametrize("module", [matrix, models, overhead, regions])

@@ -1,0 +1,120 @@
+"""From what the processes of a cell said to its result, and from all results to a summary: pure functions."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from torch import Tensor
+
+from benchmarks.store import Facts
+from benchmarks.whole_models.reference import FIRST
+from cuda_agent_backend.bench.measurement import accuracy_of, mismatch
+from sandbox.accuracy.rule import compare
+from sandbox.timing.decision import control, interval, ratios
+
+OURS, INDUCTOR, AGAIN = "cuda_agent", "inductor", "inductor_again"
+MOST_MEMORY = 1.02
+"""Of Inductor's peak."""
+SLOWER, WINS = 1.0, 1.05
+
+
+def errors(
+    ours: Sequence[Tensor],
+    plain: Sequence[Tensor],
+    eager: Sequence[Tensor],
+    exact: Sequence[Tensor],
+    how: str,
+) -> Facts:
+    """Our error as a multiple of eager's, Inductor's own multiple, and whether ours is within the rule (C3).
+
+    how: what the exact results are (see `reference`). as_inductor: beyond the rule, but no more so than Inductor.
+    """
+    if how == FIRST:
+        ours, plain, eager = ([x[:1] for x in each] for each in (ours, plain, eager))
+    wrong = mismatch(ours, eager)
+    if wrong:
+        return {"error_ratio": None, "accurate": False, "wrong": wrong, "reference": how}
+    found = accuracy_of(ours, eager, plain, exact)
+    return {
+        "error_ratio": found.error_ratio,
+        "inductor_error_ratio": compare(plain, eager, exact).error_ratio,
+        "accurate": not found.wrong,
+        "as_inductor": found.as_inductor,
+        "wrong": found.wrong,
+        "reference": how,
+    }
+
+
+def times(samples: Mapping[str, Mapping[str, Sequence[float]]]) -> Facts:
+    """The speed-up over Inductor with its 95 % interval by device time, by wall time, and the A/A control."""
+    device, wall = samples["device"], samples["wall"]
+    over = interval(ratios(device[INDUCTOR], device[OURS]))
+    by_wall = interval(ratios(wall[INDUCTOR], wall[OURS]))
+    own = control(device[INDUCTOR], device[AGAIN])
+    return {
+        "speedup": over.median,
+        "low": over.low,
+        "high": over.high,
+        "wall_speedup": by_wall.median,
+        "wall_low": by_wall.low,
+        "wall_high": by_wall.high,
+        "quiet": own.quiet,
+        "control": asdict(own),
+        "milliseconds": {name: 1e3 * statistics.median(values) for name, values in device.items()},
+    }
+
+
+def memory_ratio(ours: Mapping[str, Any], plain: Mapping[str, Any]) -> float | None:
+    """Our peak in steady calls over Inductor's; None on cpu, where nobody counts."""
+    mine, theirs = (each.get("held", {}).get("allocated") for each in (ours, plain))
+    return mine / theirs if mine is not None and theirs else None
+
+
+def first_calls(cold: Facts, warm: Facts, plain_cold: Facts, plain_warm: Facts) -> Facts:
+    """Seconds of first calls; ours cold includes the search."""
+    return {
+        "compile_seconds": cold["first_s"],
+        "warm_compile_seconds": warm["first_s"],
+        "inductor_compile_seconds": plain_cold["first_s"],
+        "inductor_warm_compile_seconds": plain_warm["first_s"],
+    }
+
+
+def summarise(samples: Mapping[str, Facts]) -> Facts:
+    """The figures of the table's rows: of all cells, and by mode, kind and dtype where there are several."""
+    groups: dict[str, dict[str, Facts]] = {}
+    for name, facts in samples.items():
+        cell = facts.get("cell")
+        if cell:
+            group = f"{cell['dtype']} {cell['kind']} {cell['mode']}"
+            groups.setdefault(group, {})[name] = facts
+    found = summary_of(samples)
+    return {**found, "groups": {name: summary_of(cells) for name, cells in groups.items()}}
+
+
+def summary_of(samples: Mapping[str, Facts]) -> Facts:
+    """Of some cells. A cell counts as above 1.05, or slower, by its whole interval; noisy ones as neither."""
+    there = {name: facts for name, facts in samples.items() if "failed" not in facts}
+    quiet = {name: facts for name, facts in there.items() if facts["quiet"]}
+    speedups = {name: facts["speedup"] for name, facts in there.items()}
+    slowest = min(speedups, key=speedups.__getitem__, default=None)
+    return {
+        "models": len(there),
+        "failed": sorted(name for name in samples if name not in there),
+        "slowest_model": slowest,
+        "slowest_speedup": speedups[slowest] if slowest else None,
+        "below_0.98": sorted(name for name, value in speedups.items() if value < 0.98),
+        "above_1.05": sorted(name for name, facts in there.items() if facts["low"] > WINS),
+        "slower": sorted(name for name, f in quiet.items() if f.get("high", SLOWER) < SLOWER),
+        "wins": sum(facts["low"] > WINS for facts in there.values()),
+        "geomean": statistics.geometric_mean(speedups.values()) if speedups else None,
+        "all_accurate": all(facts["accurate"] for facts in there.values()),
+        "less_accurate": sorted(name for name, facts in there.items() if not facts["accurate"]),
+        "noisy": sorted(name for name in there if name not in quiet),
+        "more_memory": sorted(
+            name for name, facts in there.items() if (facts.get("memory_ratio") or 0) > MOST_MEMORY
+        ),
+    }

@@ -1,0 +1,341 @@
+"""The whole-model benchmark: which cells there are, what a process says, what is made of it, and how a run goes on."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from benchmarks import models, store
+from benchmarks.whole_models import contestant, race, reference
+from benchmarks.whole_models.cells import AUTOTUNE, DEFAULT, KINDS, Cell, cells, part_of
+from benchmarks.whole_models.contestant import EAGER, INDUCTOR, OURS, Request, Work, sampled
+from benchmarks.whole_models.figures import AGAIN, errors, memory_ratio, summarise, times
+from benchmarks.whole_models.race import Cut, Lost, Plan
+from benchmarks.whole_models.registry import SUBJECTS
+
+LARGE = list(SUBJECTS["cuda"].values())
+CELL = Cell("vit", "float32", "inference", DEFAULT, "cpu")
+
+
+def every() -> list[Cell]:
+    return cells(LARGE, "cuda", KINDS, (DEFAULT, AUTOTUNE), ("bfloat16", "float32"))
+
+
+def test_every_model_has_its_cells_and_parts_are_all_of_them_once() -> None:
+    found = every()
+    only_decode = sum(subject.kinds == ("inference",) for subject in LARGE)
+    assert len(found) == 2 * 2 * (2 * len(LARGE) - only_decode)
+    assert len({cell.name for cell in found}) == len(found)
+    assert {cell.model for cell in found[: len(LARGE)]} == {subject.name for subject in LARGE}
+    parts = [part_of(found, f"{k}/3") for k in (1, 2, 3)]
+    assert sorted(itertools.chain(*parts), key=found.index) == found
+
+
+@pytest.mark.parametrize("text", ["0/2", "3/2", "1", "a/b", "1/"])
+def test_a_wrong_part_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not K/N"):
+        part_of(every(), text)
+
+
+def test_cells_on_cpu_have_the_names_that_committed_results_have() -> None:
+    args = models.parser().parse_args(["--target", "cpu"])
+    committed = json.loads((store.FOLDER / "cpu-models.json").read_text())["samples"]
+    assert {cell.name for cell in models.wanted_cells(args)} == set(committed)
+    assert models.name_of(args) == "cpu-models"
+    part = models.parser().parse_args(["--target", "cuda", "--part", "2/8", "--time-limit", "60"])
+    assert models.name_of(part) == "h100-models-2of8" and part.limit == 60.0
+
+
+# One process.
+
+
+@pytest.fixture
+def large_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SUBJECTS, "cpu", SUBJECTS["cuda"])
+
+
+def request_of(tmp_path: Path, model: str, kind: str, backend: str = EAGER) -> Request:
+    outputs = str(tmp_path / "outputs.pt")
+    return Request("cpu", model, "float32", kind, DEFAULT, backend, outputs, toy=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.usefixtures("large_on_cpu")
+def test_a_process_says_what_it_did_and_times_a_call_each_time_it_is_told(
+    kind: str, tmp_path: Path
+) -> None:
+    said: list[dict[str, Any]] = []
+    request = request_of(tmp_path, "bert_base", kind)
+    contestant.serve(request, iter(["time\n", "time\n"]), said.append)
+    ready, *samples = said
+    assert ready["first_s"] > 0 and ready["held"] == {}
+    assert len(samples) == 2 and all(one["device"] > 0 and one["wall"] > 0 for one in samples)
+    found = torch.load(request.outputs, weights_only=True)
+    assert len(found) == 1 if kind == "inference" else len(found) > 10
+    assert all(isinstance(one, Tensor) and bool(one.isfinite().all()) for one in found)
+
+
+@pytest.mark.usefixtures("large_on_cpu")
+def test_a_step_changes_weights_after_its_gradients_are_kept(tmp_path: Path) -> None:
+    request = request_of(tmp_path, "graph", "training")
+    work, other = Work(request), Work(request)
+    before = [p.detach().clone() for p in work.model.parameters()]
+    _, found = work.first()
+    assert not all(map(torch.equal, before, work.model.parameters()))
+    assert all(p.grad is None for p in work.model.parameters())
+    again = reference.outputs_of(other, other.inputs)
+    assert len(found) == len(again)
+    for one, two in zip(found, again, strict=True):
+        torch.testing.assert_close(one, two)
+
+
+@pytest.mark.parametrize(
+    ("model", "kind"),
+    [("mixture", "inference"), ("llama_decode", "inference"), ("gpt2_medium", "training")],
+)
+@pytest.mark.usefixtures("large_on_cpu")
+def test_the_reference_is_closer_to_the_truth_than_eager(
+    model: str, kind: str, tmp_path: Path
+) -> None:
+    work = Work(request_of(tmp_path, model, kind))
+    eager = reference.outputs_of(work, work.inputs)
+    how, exact = reference.exact(work)
+    assert how == reference.WHOLE
+    assert all(one.dtype == torch.float64 for one in exact)
+    found = errors(eager, eager, eager, exact, how)
+    assert found["accurate"] and 0.5 < found["error_ratio"] <= 1.0
+    worst = max(float((a - b).norm() / b.norm()) for a, b in zip(eager, exact, strict=True))
+    assert 1e-9 < worst < 1e-4
+
+
+@pytest.mark.usefixtures("large_on_cpu")
+def test_where_float64_has_no_room_the_first_sample_is_the_reference_or_else_float32(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = reference.outputs_of
+
+    def exact(model: str, full: int) -> tuple[str, list[Tensor], list[Tensor]]:
+        left = iter(range(full))
+        work = Work(request_of(tmp_path, model, "inference"))
+        eager = real(work, work.inputs)
+
+        def outputs_of(*args: Any) -> list[Tensor]:
+            if next(left, None) is not None:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return real(*args)
+
+        monkeypatch.setattr(reference, "outputs_of", outputs_of)
+        return (*reference.exact(work), eager)
+
+    how, found, eager = exact("bert_base", 1)
+    assert how == reference.FIRST and len(found[0]) == 1 and len(eager[0]) == 2
+    assert errors(eager, eager, eager, found, how)["accurate"]
+    for model, full in (("bert_base", 2), ("graph", 1)):  # a graph's rows depend on each other
+        how, found, eager = exact(model, full)
+        assert how == reference.SINGLE and found[0].dtype == torch.float32
+
+
+def test_a_sample_is_of_the_same_places_in_a_whole_and_in_its_first_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(contestant, "SAMPLE", 64)
+    whole = torch.arange(8 * 100.0).reshape(8, 10, 10)
+    found = sampled(whole)
+    assert found.shape == (8, 8) and len(found.unique()) == 64
+    assert torch.equal(found[:1], sampled(whole[:1], 8))
+    assert torch.equal(sampled(torch.arange(5.0)), torch.arange(5.0)[:, None])
+    assert sampled(torch.tensor(3.0)).shape == ()
+
+
+def test_cuda_graphs_are_on_both_sides_or_on_neither(tmp_path: Path) -> None:
+    def options(mode: str) -> dict[str, Any]:
+        request = Request("cuda", "vit", "float32", "inference", mode, OURS)
+        return contestant.options_of(request)
+
+    assert options(DEFAULT) == {"cuda_agent.cudagraphs": False, "cuda_agent.progress": "off"}
+    tuned = options(AUTOTUNE)
+    assert tuned["triton.cudagraphs"] and tuned["cuda_agent.cudagraphs"] and tuned["max_autotune"]
+    without = options("max-autotune-no-cudagraphs")
+    assert without["max_autotune"] and not without["cuda_agent.cudagraphs"]
+    assert not without.get("triton.cudagraphs")
+
+
+# A race.
+
+
+class Told:
+    """A process that takes a known time, and a round's own disturbance with all others."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.calls = seconds, 0
+
+    def ask(self, command: str) -> dict[str, float]:
+        assert command == "time"
+        self.calls += 1
+        return {"device": self.seconds * self.calls, "wall": 2 * self.seconds * self.calls}
+
+
+def test_contestants_are_called_by_turns_and_speed_ups_are_within_rounds() -> None:
+    told = {INDUCTOR: Told(0.3), OURS: Told(0.2), AGAIN: Told(0.3)}
+    samples = race.by_turns(told, seconds=0.0)
+    assert {one.calls for one in told.values()} == {race.LEAST_ROUNDS}
+    found = times(samples)
+    for name in ("speedup", "low", "wall_high"):
+        assert found[name] == pytest.approx(1.5)
+    assert found["quiet"]
+    assert not times(race.by_turns({**told, AGAIN: Told(0.4)}, seconds=0.0))["quiet"]
+
+
+def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> Any:
+    (tmp_path / "played.py").write_text(text)
+    monkeypatch.setattr(race, "CONTESTANT", "played")
+    plan = Plan(tmp_path, tmp_path, 1.0, 1.0, time.monotonic() + 300.0)
+    environment = {**race.environment(plan, INDUCTOR), "PYTHONPATH": str(tmp_path)}
+    return race.Process("one", request_of(tmp_path, "vit", "inference"), environment, plan)
+
+
+def test_a_process_that_dies_says_why_and_one_that_hangs_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dies = "raise SystemExit('CUDA out of memory. Tried to allocate 2.00 GiB')"
+    with played(tmp_path, monkeypatch, dies) as process, pytest.raises(Lost) as lost:
+        process.ready()
+    assert lost.value.full and "ended with status 1" in str(lost.value)
+    hangs = "import time; print('{\"first_s\": 1}', flush=True); time.sleep(600)"
+    monkeypatch.setattr(race, "END_S", 0.1)
+    with played(tmp_path, monkeypatch, hangs) as process:
+        assert process.ready() == {"first_s": 1}
+        with pytest.raises(Lost, match="no answer after 1 s"):
+            process.ask("time", 1.0)
+    assert process._process.returncode == -9
+    with played(tmp_path, monkeypatch, hangs) as process, pytest.raises(Cut):
+        process.ready()
+        process._deadline = time.monotonic() + 0.5
+        process.ask("time", 100.0)
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_without_room_for_a_second_process_the_first_is_its_own_control(full: bool) -> None:
+    class Second(ExitStack):
+        def ready(self) -> Any:
+            raise Lost("inductor_again", "CUDA out of memory" if full else "Segmentation fault")
+
+    first: Any = object()
+    with ExitStack() as stack:
+        if full:
+            found = race._again(stack, Second, first, {"first_s": 9.0, "held": {}})  # type: ignore[arg-type]
+            assert found == (first, {"first_s": None, "held": {}})
+        else:
+            with pytest.raises(Lost):
+                race._again(stack, Second, first, {})  # type: ignore[arg-type]
+
+
+# Figures.
+
+
+def test_errors_are_told_as_multiples_of_eagers() -> None:
+    exact = [torch.randn(400, dtype=torch.float64)]
+    noise = 1e-3 * torch.randn(400, dtype=torch.float64)
+    near, far, plain = ((exact[0] + f * noise).float() for f in (1.0, 5.0, 1.2))
+    found = errors([far], [plain], [near], exact, reference.WHOLE)
+    assert not found["accurate"] and found["error_ratio"] > 4 > found["inductor_error_ratio"]
+    assert found["reference"] == reference.WHOLE
+    same = errors([far], [far], [near], exact, reference.WHOLE)
+    assert same["accurate"] and same["as_inductor"]
+    other = errors([near[:10]], [plain], [near], exact, reference.WHOLE)
+    assert not other["accurate"] and "output 0" in other["wrong"]
+
+
+def test_memory_is_compared_in_steady_calls() -> None:
+    held = [{"held": {"allocated": value}} for value in (300, 200)]
+    assert memory_ratio(*held) == 1.5
+    assert memory_ratio({"held": {}}, {"held": {}}) is None
+
+
+def test_the_summary_names_what_misses_a_target() -> None:
+    good = {"speedup": 1.2, "low": 1.1, "high": 1.3, "accurate": True, "quiet": True}
+    good |= {"cell": {"dtype": "bfloat16", "kind": "inference", "mode": DEFAULT}}
+    found = summarise(
+        {
+            "good": good,
+            "slow": {**good, "speedup": 0.9, "low": 0.85, "high": 0.95, "memory_ratio": 1.01},
+            "wrong": {**good, "accurate": False, "memory_ratio": 1.5, "quiet": False},
+            "broken": {"failed": "x", "memory_full": True},
+        }
+    )
+    assert (found["slower"], found["less_accurate"]) == (["slow"], ["wrong"])
+    assert (found["more_memory"], found["failed"]) == (["wrong"], ["broken"])
+    (group,) = found["groups"].values()
+    assert group["models"] == found["models"] == 3
+    assert math.isclose(group["geomean"], (1.2 * 0.9 * 1.2) ** (1 / 3))
+
+
+# A run.
+
+
+FACTS = {"speedup": 1.1, "low": 1.06, "high": 1.2, "accurate": True, "quiet": True}
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[store.Results]:
+    monkeypatch.setattr(store, "machine", lambda: {"cpu": "one", "load": [0.0]})
+    for module in (store, models):
+        monkeypatch.setattr(module, "commit", lambda: "abc")
+    yield store.Results("some", summarise, tmp_path)
+
+
+def run(results: store.Results, failing: str = "", limit_s: float = 1e9) -> list[str]:
+    ran: list[str] = []
+
+    def one(cell: Cell, deadline: float) -> store.Facts:
+        ran.append(cell.model)
+        if cell.model == failing:
+            raise Lost("cold", "CUDA out of memory")
+        return dict(FACTS)
+
+    subjects = LARGE[:3]
+    found = cells(subjects, "cuda", ("inference",), (DEFAULT,), ("bfloat16",))
+    models.collect(models.Wanted(found, limit_s, keep=False), results, one, least_s=60.0)
+    return ran
+
+
+def test_a_cell_that_failed_is_written_and_run_again_and_others_are_not(
+    results: store.Results,
+) -> None:
+    names = [subject.name for subject in LARGE[:3]]
+    assert run(results, failing=names[1]) == names
+    found = json.loads(results.path.read_text())
+    assert found["summary"]["models"] == 2 and len(found["summary"]["failed"]) == 1
+    assert run(results) == [names[1]]
+    assert run(results) == []
+    assert not json.loads(results.path.read_text())["summary"]["failed"]
+
+
+def test_no_cell_is_begun_that_would_not_end_in_time(results: store.Results) -> None:
+    assert run(results, limit_s=30.0) == []
+    assert len(run(results, limit_s=90.0)) == 3
+
+
+def test_parts_become_one_file(tmp_path: Path, results: store.Results) -> None:
+    files = []
+    for number, samples in enumerate(({"a": FACTS, "b": {"failed": "x"}}, {"b": FACTS})):
+        part = store.Results(f"part{number}", summarise, tmp_path)
+        part.write({name: dict(facts) for name, facts in samples.items()})
+        files.append(part.path)
+    models.merge(files, results)
+    found = json.loads(results.path.read_text())
+    assert set(found["samples"]) == {"a", "b"} and found["summary"]["failed"] == []
+    other = json.loads(files[1].read_text())
+    files[1].write_text(json.dumps({**other, "machine": {"cpu": "two"}}))
+    with pytest.raises(ValueError, match="different machines"):
+        models.merge(files, results)
