@@ -8,6 +8,7 @@
 #   make check       format, lint, types, imports  make fmt        format and fix
 #   make docs        the site of docs/, into build/site; a link that leads nowhere is an error
 #   make conformance torch's operator database on forced kernels, into build/conformance
+#   make train-tiny  all stages of training at a toy size, real kernels in the last but one
 #   make bench       every benchmark for this machine, into benchmarks/results/
 #   make exploits    the corpus of exploits and wrong kernels, three times
 #   make fuzz        fuzz what is parsed from outside, FUZZ_SECONDS for each parser
@@ -42,7 +43,7 @@ FUZZ_SECONDS ?= 60
 BENCH_TARGET ?= $(shell $(PY) -c 'import torch; print("cuda" if torch.cuda.is_available() else "cpu")')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-all test-gpu test-vllm check docs fmt bench conformance exploits fuzz clean
+.PHONY: help setup demo test test-slow test-all test-gpu test-vllm check docs fmt bench conformance exploits fuzz clean train-tiny
 .DELETE_ON_ERROR:
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -129,6 +130,10 @@ bench: $(SETUP)
 
 conformance: $(SETUP)
 	$(PY) -m benchmarks.conformance --target $(BENCH_TARGET)
+
+# Goes on where it was interrupted; remove build/train-tiny to begin anew.
+train-tiny: $(SETUP)
+	$(PY) -m trainer.command run examples/train_tiny.toml --out build/train-tiny
 
 exploits: $(SETUP)
 	$(PY) -m benchmarks.exploits --target $(BENCH_TARGET)

@@ -53,6 +53,7 @@ EXTRAS = {
     "fuzz": ["atheris>=2.3,<4; python_version < '3.14'"],
     "docs": DOCS,
     "dev": [
+        "accelerate>=1.10,<2",
         "hypothesis>=6.100",
         "import-linter>=2.3,<3",
         "lightgbm>=4.5,<5",

@@ -192,6 +192,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "pack": world.pack,
     "arena": arena.arena,
     **dict.fromkeys(stages.HELP, stages.run),
+    "plot": stages.plot,
 }
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from trainer.health.alarms import Alarm, Limits, alarm_of
 from trainer.health.journal import NAME, Figures, read
+from trainer.health.plot import plot
 
 WELL = {
     "reward": 1.0, "entropy": 1.0, "ratio": 1.0, "engine_gap": 1e-6, "cut_off": 0.0, "mismatched": 0.0, "failed": 0.0,
@@ -77,6 +78,18 @@ def test_a_run_that_was_killed_goes_on_with_the_figures_of_its_checkpoint(tmp_pa
     again.add({"reward": 9.0})
     again.close()
     assert [s["reward"] for s in read(tmp_path / NAME)] == [0.0, 1.0, 2.0, 9.0]
+
+
+def test_the_figures_of_a_run_are_drawn(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="has figures yet"):
+        plot(tmp_path, ["warmup"], tmp_path / "a.svg")
+    figures = Figures(tmp_path / "warmup", 0)
+    for n in range(3):
+        figures.add({"reward": float(n), "entropy": 1.0})
+    figures.close()
+    assert plot(tmp_path, ["pretrain", "warmup"], tmp_path / "a.svg") == ["warmup"]
+    drawn = (tmp_path / "a.svg").read_text()
+    assert "<svg" in drawn and "matplotlib.axis_4" in drawn and "matplotlib.axis_5" not in drawn
 
 
 def test_a_full_disk_leaves_the_figures_readable(

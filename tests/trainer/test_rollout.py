@@ -212,7 +212,11 @@ def test_the_judge_answers_in_its_world(tmp_path: Path) -> None:
     finally:
         world.close()
     assert all(one.episode.end != "infrastructure" for one in found)
-    assert all(one.episode.reward in (-1.0, 1.0, 2.0, 3.0) for one in found)
+    for (
+        one
+    ) in found:  # on a machine that is busy a verdict says nothing, and the episode does not count
+        noisy = any('"noisy"' in str(message["content"]) for message in one.messages)
+        assert one.episode.reward in (-1.0, 1.0, 2.0, 3.0) or (noisy and not one.episode.counts)
     assert found[0].episode.notes["judgements"] >= 1
 
 

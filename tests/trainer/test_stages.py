@@ -236,6 +236,15 @@ def test_another_configuration_another_run_and_a_stage_too_early_are_refused(
             run_stage(run_of(tmp_path), "pretrain")
 
 
+def test_a_run_of_a_version_that_knew_fewer_settings_goes_on(chained: Path, tmp_path: Path) -> None:
+    shutil.copytree(chained, tmp_path / "run")
+    path = tmp_path / "run" / "config.json"
+    older = json.loads(path.read_text())
+    del older["warmup"]["seeds"], older["live"]
+    path.write_text(json.dumps(older))
+    assert run_stage(run_of(tmp_path / "run"), "warmup")["steps"] == 3
+
+
 def test_a_checkpoint_that_was_cut_short_says_what_to_do(chained: Path, tmp_path: Path) -> None:
     shutil.copytree(chained, tmp_path / "run")
     agentic = tmp_path / "run" / "agentic"

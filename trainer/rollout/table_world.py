@@ -28,6 +28,10 @@ class TableWorld:
                 f"{held_out:.0%} of their families out"
             )
 
+    def tables(self, ids: Sequence[str]) -> list[Table]:
+        """The tables of some tasks."""
+        return [self._tables[id] for id in ids]
+
     def tools(self, task: str, seed: int) -> ReplayTools:
         """See `World`."""
         return ReplayTools.of(self._tables[task], seed)

@@ -1,4 +1,4 @@
-"""``cuda-agent-train pretrain``, ``warmup``, ``rft``, ``value``, ``agentic``, ``eval`` and ``run``."""
+"""``cuda-agent-train pretrain``, ``warmup``, ``rft``, ``value``, ``agentic``, ``live``, ``eval``, ``run``, ``plot``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 
 from trainer.errors import CommandError
 
-STAGES = ("pretrain", "warmup", "rft", "value", "agentic", "eval")
 NEEDED = ("transformers", "tokenizers", "safetensors", "accelerate")
 HELP = {
     "pretrain": "teach a model made from nothing what rivals say in the world",
@@ -18,6 +17,7 @@ HELP = {
     "rft": "rejection fine-tuning on filtered episodes",
     "value": "pretrain the critic",
     "agentic": "PPO over many turns",
+    "live": "the same against the judge, in the world that the configuration gives this stage",
     "eval": "play held-out tasks beside today's search",
     "run": "all stages of the configuration, one after another",
 }
@@ -30,6 +30,22 @@ def add_arguments(commands: Any) -> None:
         one.add_argument("config", type=Path, metavar="CONFIG", help="a TOML file")
         one.add_argument("--out", type=Path, required=True, metavar="DIR", help="where it goes")
 
+    shown = commands.add_parser("plot", help="draw the figures of a run")
+    shown.add_argument("run", type=Path, metavar="DIR", help="where the run is")
+    shown.add_argument("--out", type=Path, required=True, metavar="FILE", help="a .png or .svg")
+
+
+def plot(args: argparse.Namespace) -> int:
+    """Draw; the exit status."""
+    from trainer.health.plot import plot as drawn
+
+    stages = [name for name in HELP if name != "run"]
+    try:
+        print(f"{', '.join(drawn(args.run, stages, args.out))}: in {args.out}")
+    except (ValueError, ImportError) as error:
+        raise CommandError(str(error)) from error
+    return 0
+
 
 def run(args: argparse.Namespace) -> int:
     """Do one stage, or all; the exit status."""
@@ -39,6 +55,7 @@ def run(args: argparse.Namespace) -> int:
     import torch
 
     from trainer.ppo.ranks import Accelerated
+    from trainer.rivals.registry import missing
     from trainer.rollout.world import WorldFailed
     from trainer.stages import checkpoint, config, runner
     from trainer.stages.worlds import world_of
@@ -47,6 +64,8 @@ def run(args: argparse.Namespace) -> int:
         settings = config.read(args.config)
         if settings.threads:
             torch.set_num_threads(settings.threads)
+        if "eval" in settings.stages and (why := missing(list(settings.eval.rivals))):
+            raise CommandError(why)
         wanted = settings.stages if args.command == "run" else (args.command,)
         made = runner.Run(settings, args.out, Accelerated(), world_of)
         for name in wanted:

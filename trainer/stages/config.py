@@ -15,8 +15,10 @@ from trainer.health.alarms import Limits
 from trainer.policy.model import Size
 from trainer.ppo.losses import Clip
 
-STAGES = ("pretrain", "warmup", "rft", "value", "agentic", "eval")
+STAGES = ("pretrain", "warmup", "rft", "value", "agentic", "live", "eval")
 """In the order in which they chain; a run may leave any out."""
+RIVALS = ("search", "chance")
+"""Of pretraining."""
 
 
 class BadConfig(Exception):
@@ -46,8 +48,9 @@ class StageSettings:
 
     steps: updates. episodes: of one step, all processes together. attempts: at each of its tasks. judgements: budgets,
     of which each episode is told one. turns: of an episode at most. actor_rate, critic_rate: learning rates (0: not
-    trained). rivals: of pretraining, whose episodes are read. every: steps between checkpoints. ids: of one piece of a
-    batch. bootstrap: see `ppo.prepare.Estimates`. world: instead of the run's.
+    trained). rivals: of pretraining ("search", "chance"), whose episodes are read; of evaluation, those of the arena.
+    seeds: of evaluation. every: steps between checkpoints. ids: of one piece of a batch. bootstrap: see
+    `ppo.prepare.Estimates`. world: instead of the run's.
     """
 
     steps: int = 50
@@ -67,8 +70,16 @@ class StageSettings:
     bootstrap: bool = True
     reward: Literal["outcome", "speedup"] = "outcome"
     rivals: tuple[str, ...] = ("search", "chance")
+    seeds: int = 5
     every: int = 5
     world: WorldSettings | None = None
+
+
+EVALUATED = StageSettings(
+    steps=1,
+    temperature=0.0,
+    rivals=("random", "order", "portfolio", "nearest", "search", "ranker"),
+)
 
 
 @dataclass(frozen=True)
@@ -80,7 +91,7 @@ class Config:
 
     seed: int = 0
     threads: int = 0
-    stages: tuple[str, ...] = STAGES
+    stages: tuple[str, ...] = ("pretrain", "warmup", "rft", "value", "agentic", "eval")
     model: Size = field(default_factory=Size)
     world: WorldSettings = field(default_factory=WorldSettings)
     alarms: Limits = field(default_factory=Limits)
@@ -89,7 +100,8 @@ class Config:
     rft: StageSettings = field(default_factory=lambda: StageSettings(epochs=1))
     value: StageSettings = field(default_factory=lambda: StageSettings(steps=10))
     agentic: StageSettings = field(default_factory=StageSettings)
-    eval: StageSettings = field(default_factory=lambda: StageSettings(steps=1, temperature=0.0))
+    live: StageSettings = field(default_factory=StageSettings)
+    eval: StageSettings = field(default_factory=lambda: EVALUATED)
 
     def stage(self, name: str) -> StageSettings:
         """The settings of a stage."""
@@ -113,6 +125,9 @@ def read(path: Path) -> Config:
         raise BadConfig(f"{path}: stages are some of {', '.join(STAGES)}, in this order")
     for name in made.stages:
         _check(made.stage(name), f"{path}: [{name}]")
+    strangers = [name for name in made.pretrain.rivals if name not in RIVALS]
+    if strangers or not made.pretrain.rivals:
+        raise BadConfig(f"{path}: [pretrain] rivals are some of {', '.join(RIVALS)}")
     return made
 
 

@@ -9,12 +9,15 @@ from typing import Any
 from cuda_agent_backend.agent.policies.search.policy import SearchPolicy
 from cuda_agent_backend.agent.policies.trained.sampler import Sampler
 from trainer.rollout.episodes import Plan, Play, Played, played, roll_out
+from trainer.rollout.table_world import TableWorld
+from trainer.stages.contest import contest
 from trainer.stages.steps import Stage, means
 
 
 def evaluate(stage: Stage) -> dict[str, Any]:
     """Figures by policy and budget: mean reward, share of tasks with a promoted kernel, geometric mean of the speed-up
-    of promoted kernels with 1 for tasks without, judgements asked for. For the arena's protocol see `trainer.arena`."""
+    of promoted kernels with 1 for tasks without, judgements asked for. On tables also the arena's figures,
+    beside rivals that learnt from the same ones."""
     settings, learner = stage.settings, stage.learner
     sampler = Sampler(learner.actor, learner.speech, settings.temperature)
     play = Play(settings.turns)
@@ -27,6 +30,9 @@ def evaluate(stage: Stage) -> dict[str, Any]:
             for plan in plans
         ]
         found[str(budget)] = {"trained": summary(stage, ours), "search": summary(stage, theirs)}
+    if isinstance(world := stage.world, TableWorld) and stage.ranks.rank == 0:
+        train, test = world.tables(world.tasks), world.tables(world.test_tasks)
+        found["arena"] = contest(sampler, train, test, settings.rivals, settings.seeds)
     return found
 
 

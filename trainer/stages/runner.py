@@ -34,7 +34,7 @@ from trainer.stages.steps import STEPS, Stage, ready_to_learn
 
 DONE, COLLAPSED, CONFIG = "done.json", "collapsed.json", "config.json"
 KEPT = 3
-WATCHED = ("warmup", "value", "agentic")
+WATCHED = ("warmup", "value", "agentic", "live")
 """Stages whose figures alarms look at."""
 
 Tell = Callable[[str], None]
@@ -218,7 +218,7 @@ def begin(run: Run, name: str, learner: Learner) -> None:
         )
     path = checkpoint.path_of(folder, checkpoint.steps_in(folder)[-1])
     checkpoint.load_actor(learner, path / "actor")
-    if before[-1] in ("value", "agentic"):
+    if before[-1] in ("value", "agentic", "live"):
         checkpoint.load_critic(learner, path)
     else:
         checkpoint.begin_critic(learner)
@@ -229,7 +229,7 @@ def _same_config(run: Run) -> None:
     path, now = run.folder / CONFIG, json.loads(json.dumps(run.config.to_json()))
     if path.is_file():
         then = _read(path)
-        differs = [name for name, value in now.items() if then.get(name) != value]
+        differs = [name for name in now if name in then and _unlike(then[name], now[name])]
         begun = [name for name in differs if name not in STAGES or (run.folder / name).exists()]
         if begun:
             raise RunFailed(
@@ -241,6 +241,13 @@ def _same_config(run: Run) -> None:
         new.write_text(json.dumps(now, indent=1, sort_keys=True))
         new.replace(path)
     run.ranks.everyones(None)
+
+
+def _unlike(then: Any, now: Any) -> bool:
+    """Whether values differ, but for what an older version had no name for."""
+    if isinstance(then, dict) and isinstance(now, dict):
+        return any(_unlike(then[name], now[name]) for name in then.keys() & now.keys())
+    return bool(then != now)
 
 
 @contextlib.contextmanager

@@ -26,7 +26,6 @@ from trainer.rollout.world import World
 from trainer.stages.checkpoint import Learner
 from trainer.stages.config import Config, StageSettings
 
-RIVALS = ("search", "chance")
 Figures = dict[str, float]
 
 
@@ -177,6 +176,7 @@ STEPS: dict[str, Callable[[Stage, int], Figures]] = {
     "rft": rft_step,
     "value": value_step,
     "agentic": ppo_step,
+    "live": ppo_step,
 }
 
 

@@ -1,0 +1,118 @@
+"""The trained policy among the arena's rivals, on tables of families that nobody was trained on.
+
+A rival asks for rows of a table; the policy speaks. Here it plays its episode with the tools of the replay environment,
+and each candidate that it has judged for the first time is a row that it asks for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from cuda_agent_backend.agent.policies.trained.policy import TrainedPolicy
+from cuda_agent_backend.agent.policies.trained.sampler import Sampler
+from cuda_agent_backend.agent.protocol import Stopped, ToolCall
+from cuda_agent_backend.codegen.ir.schedule import Schedule
+from trainer.arena.figures import Game, figures
+from trainer.arena.play import BUDGETS, Played, play
+from trainer.rivals.protocol import Play, View
+from trainer.rivals.registry import RIVALS
+from trainer.rollout.world import Counted
+from trainer.world.replay_tools import ReplayTools
+from trainer.world.rows import Table
+
+NAME = "trained"
+TURNS = 60
+
+
+class TrainedRival:
+    """The policy as a rival that was trained already. budget: judgements that it is told of."""
+
+    name = NAME
+
+    def __init__(self, sampler: Sampler, tables: Sequence[Table], budget: int) -> None:
+        self._sampler, self._budget = sampler, budget
+        self._tables = {_names(table): table for table in tables}
+
+    def fit(self, tables: Sequence[Table], seed: int) -> None:
+        """Its stages have done that."""
+
+    def play(self, view: View, seed: int) -> Play:
+        """See `Rival`. seed: of the policy's draws, and of what its tools answer."""
+        tools = Counted(ReplayTools.of(self._tables[view.names], seed), self._budget)
+        session = self._sampler.session()
+        policy = TrainedPolicy(
+            NAME,
+            self._sampler.speech,
+            lambda request: session.generate([request])[0],
+            self._sampler.window,
+            seed=f"arena/{seed}",
+        )
+        judged: set[int] = set()
+        for call in _calls(policy, tools):
+            row = _row(call, view)
+            if row is not None and row not in judged:
+                judged.add(row)
+                yield row
+
+
+def _calls(policy: TrainedPolicy, tools: Counted) -> Iterator[ToolCall]:
+    """The calls of an episode, each after it was answered."""
+    messages = tools.first()
+    for _ in range(TURNS):
+        turn = policy.act(messages, tools.schemas)
+        if isinstance(turn, Stopped) or not turn.calls:
+            return
+        messages.append(turn.to_message())
+        for call in turn.calls:
+            answers = tools.run([call])
+            messages += answers
+            if call.name != "sketch" or '"ok": false' in str(answers[0]["content"]):
+                yield call
+            if tools.finished is not None:
+                return
+
+
+def _row(call: ToolCall, view: View) -> int | None:
+    """The row that a call has judged: of a candidate, or of a schedule that gave none."""
+    given = json.loads(call.arguments or "{}")
+    if call.name == "sketch":
+        return view.rows.get(Schedule.from_json(json.dumps(given["schedule"])))
+    if call.name in ("profile", "verify", "submit") and given.get("candidate") in view.names:
+        return view.names.index(given["candidate"])
+    return None
+
+
+def contest(
+    sampler: Sampler,
+    train: Sequence[Table],
+    test: Sequence[Table],
+    rivals: Sequence[str],
+    seeds: int,
+) -> Mapping[str, Any]:
+    """The arena's figures of the policy and of rivals that learn from the same tables, by name."""
+    games: dict[str, list[Game]] = {NAME: []}
+    for seed in range(seeds):
+        games[NAME] += [
+            Game(table.id, table.family, seed, _at_each_budget(sampler, table, seed))
+            for table in test
+        ]
+        for name in rivals:
+            rival = RIVALS[name]()
+            rival.fit(train, seed)
+            games.setdefault(name, []).extend(
+                Game(table.id, table.family, seed, play(rival, table, seed)) for table in test
+            )
+    return {name: figures(own) for name, own in games.items()}
+
+
+def _at_each_budget(sampler: Sampler, table: Table, seed: int) -> Played:
+    """An episode for each budget, as the policy is told which one it has; the largest says how it goes on."""
+    found = {b: play(TrainedRival(sampler, [table], b), table, seed, b) for b in BUDGETS}
+    return replace(found[BUDGETS[-1]], at={budget: one.at[budget] for budget, one in found.items()})
+
+
+def _names(table: Table) -> tuple[str, ...]:
+    return tuple(row.candidate for row in table.rows)
