@@ -191,6 +191,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "measure": world.measure,
     "pack": world.pack,
     "arena": arena.arena,
+    "tables": arena.tables,
     **dict.fromkeys(stages.HELP, stages.run),
     "plot": stages.plot,
 }

@@ -11,6 +11,7 @@ import pytest
 from world_kit import FILE, made, measured
 
 from cuda_agent_backend.codegen.ir.schedule import Schedule
+from trainer.arena.agreement import agreement, spearman
 from trainer.arena.figures import Game, bootstrapped, figures, median, quantile, ratio
 from trainer.arena.play import BUDGETS, Played, answers, play
 from trainer.arena.report import page
@@ -202,6 +203,35 @@ def test_what_cannot_be_played_is_said_in_a_line(
 ) -> None:
     assert main(["arena", str(FILE), "--out", str(tmp_path), *arguments]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_tables_that_repeat_agree_and_those_turned_around_do_not() -> None:
+    again = [replace(table, device_name="other") for table in tables()]
+    same = agreement(tables(), again)
+    assert same["compared"] == sum(sum(r.works for r in t.rows) >= 3 for t in tables())
+    assert same["rank_correlation"] == same["winner_within_noise"] == same["verdicts"] == 1.0
+    assert same["slowdown"] == same["seconds_ratio"]["median"] == 1.0
+    upside_down = made(SCHEDULES, lambda s: (4.0, None, 2.0, 1.0, 1.1)[SCHEDULES.index(s)])
+    turned = agreement([TABLE], [upside_down])
+    assert turned["rank_correlation"] == pytest.approx(-1.0)
+    assert (turned["winner_within_noise"], turned["slowdown"]) == (0.0, 4.0)
+    assert agreement([TABLE], [])["compared"] == 0
+
+
+def test_ranks_of_equal_values_are_shared() -> None:
+    assert spearman([1.0, 2.0, 3.0], [10.0, 20.0, 30.0]) == pytest.approx(1.0)
+    assert spearman([1.0, 1.0, 2.0], [1.0, 1.0, 2.0]) == pytest.approx(1.0)
+    assert spearman([1.0, 1.0], [1.0, 2.0]) == 0.0
+
+
+def test_what_tables_hold_and_cost_is_told(tmp_path: Path) -> None:
+    out = tmp_path / "tables.json"
+    assert main(["tables", str(FILE), "--again", str(FILE), "--out", str(out)]) == 0
+    found = json.loads(out.read_text())
+    assert found["tables"]["schedules"] == sum(len(t.rows) for t in tables())
+    assert sum(found["tables"]["statuses"].values()) == found["tables"]["schedules"]
+    assert found["tables"]["step_s"]["device"]["median"] > 0
+    assert found["again"]["rank_correlation"] == pytest.approx(1.0)
 
 
 def test_tables_are_packed_by_the_command(

@@ -1,12 +1,16 @@
-"""``cuda-agent-train arena``."""
+"""``cuda-agent-train arena`` and ``tables``."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainer.errors import CommandError
+
+if TYPE_CHECKING:
+    from trainer.world.rows import Table
 
 
 def add_arguments(commands: Any, whole: Any) -> None:
@@ -18,6 +22,17 @@ def add_arguments(commands: Any, whole: Any) -> None:
     arena.add_argument("--splits", default="family,shape,device,dtype", metavar="A,B")
     arena.add_argument("--seeds", type=whole, default=5, metavar="N")
     arena.add_argument("--jobs", type=whole, default=1, metavar="J", help="processes")
+    about = commands.add_parser("tables", help="say what tables hold, and whether timings repeat")
+    about.add_argument("tables", type=Path, nargs="+", metavar="TABLES", help="files or folders")
+    about.add_argument(
+        "--again",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="TABLES",
+        help="the same regions, again",
+    )
+    about.add_argument("--out", type=Path, metavar="FILE", help="JSON")
 
 
 def arena(args: argparse.Namespace) -> int:
@@ -28,7 +43,6 @@ def arena(args: argparse.Namespace) -> int:
     from trainer.arena.splits import SPLITS
     from trainer.arena.tournament import jobs_of, tournament
     from trainer.rivals.registry import CONTROLS, RIVALS, missing
-    from trainer.world.files import read
 
     rivals = args.rivals.split(",") if args.rivals else [*RIVALS, *CONTROLS]
     splits = args.splits.split(",")
@@ -38,10 +52,7 @@ def arena(args: argparse.Namespace) -> int:
         raise CommandError(
             f"no split is called {', '.join(unknown)}; there are: {', '.join(SPLITS)}"
         )
-    try:
-        tables = read(args.tables)
-    except ValueError as error:
-        raise CommandError(str(error)) from None
+    tables = _read(args.tables)
     jobs = jobs_of(tables, splits, rivals, args.seeds)
     if not jobs:
         raise CommandError(
@@ -58,6 +69,36 @@ def arena(args: argparse.Namespace) -> int:
     plot(found, args.out)
     print(text)
     return 0
+
+
+def tables(args: argparse.Namespace) -> int:
+    """Say what tables hold; the exit status."""
+    import json
+
+    from cuda_agent_backend.json_values import write_json
+    from trainer.arena.agreement import agreement, measured
+
+    first = _read(args.tables)
+    found = {"tables": measured(first)}
+    if args.again:
+        found["again"] = agreement(first, _read(args.again))
+    print(json.dumps(found, indent=1))
+    if args.out:
+        write_json(args.out, found)
+    return 0
+
+
+def _read(paths: Sequence[Path]) -> list[Table]:
+    """Tables of files and folders, at least one."""
+    from trainer.world.files import read
+
+    try:
+        found = read(paths)
+    except ValueError as error:
+        raise CommandError(str(error)) from None
+    if not found:
+        raise CommandError("there are no tables")
+    return found
 
 
 def _progress(total: int) -> Any:
