@@ -5,8 +5,8 @@ latest, however that ends. In it stands who holds how much for what, for whoever
 
 A lease is granted where it fits beside all others and beside what is used without a lease: contexts of processes, and a
 user's own model. The driver reports what is used in all; what of that leases have filled, nobody says. While there is
-no lease, all of it is without one. That number is kept for as long as there are some, and is only raised then: what
-somebody takes meanwhile shows once leases are filled, and too high a number passes with the last lease.
+no lease, all of it is without one. That number is kept for as long as there are some, and follows what is certain: it
+is no more than what is used, and no less than what is used beyond all leases.
 
 Who waits does so in a line, so that a large lease is not passed by small ones for ever. None is asked for within a turn
 on the device: who waits there would keep all others from the work that gives leases back.
@@ -162,8 +162,8 @@ class Leases:
             _put(book, {"without_lease": used})
             return used
         known = int(_get(book).get("without_lease", 0))
-        found = max(known, used - sum(lease.bytes for lease in held))
-        if found > known:
+        found = max(min(known, used), used - sum(lease.bytes for lease in held))
+        if found != known:
             _put(book, {"without_lease": found})
         return found
 

@@ -149,7 +149,12 @@ def test_a_lease_that_is_not_filled_yet_counts_whole(tmp_path: Path, device: Sim
         assert refusal(other, 10 * GB) is None
         device.allocate(5 * GB)
         assert isinstance(refusal(other, 10 * GB), NoMemory), "somebody took that meanwhile"
-        device.free(35 * GB)
+        device.free(
+            70 * GB
+        )  # the user's model ended as well: no more than what is used can be without a lease
+        assert refusal(other, 45 * GB) is None
+        device.allocate(35 * GB)
+    device.free(device.used - 40 * GB)
     assert refusal(other, 40 * GB) is None
 
 
