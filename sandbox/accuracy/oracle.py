@@ -123,6 +123,30 @@ def _keeps_values(node: Node) -> bool:
     return node.name in _VALUE_KEEPING and node.op not in _OF_BITS
 
 
+def exact_operands(
+    task: Task, module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor]
+) -> dict[int, torch.Tensor] | None:
+    """What outputs that hold positions point into, by output number, in its own precision: inputs, or views of them.
+    None where some of it is computed. `module` is `build_graph(task)`."""
+    from torch.fx.node import map_arg
+
+    rules = position_rules(task)
+    if not all(rule.exact for rule in rules.values()):
+        return None
+    values: dict[torch.fx.Node, Any] = dict(
+        zip(module.graph.find_nodes(op="placeholder"), inputs, strict=True)
+    )
+    node_at = {place: node for node, place in _places(module).items()}
+
+    def value_of(node: torch.fx.Node) -> Any:
+        if node not in values:
+            target: Any = node.target
+            values[node] = target(*map_arg(node.args, value_of), **map_arg(node.kwargs, value_of))
+        return values[node]
+
+    return {number: value_of(node_at[rule.operand]) for number, rule in rules.items()}
+
+
 def run_eager(module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The task's outputs in eager mode. Raises whatever torch raises."""
     import torch

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ExtremumCheck:
-    """Positions of an extremum. ``operand``: the values in float64 that they point into.
+    """Positions of an extremum. ``operand``: the values that they point into, in float64 unless they are ``exact``.
 
     ``dim`` None: positions in the flattened operand. ``largest``: of the maximum, else the minimum. ``exact``: the
     values are inputs, so a tie is exact; else it is within rounding.
@@ -32,17 +32,18 @@ class ExtremumCheck:
 
         if torch.equal(found, eager):
             return ""
-        values, dim = self.operand.double(), self.dim
+        values, dim = self.operand, self.dim
         if dim is None:
             values, dim = values.reshape(-1), 0
         if _outside(found, values.shape[dim]):
             return "a position lies outside the operand"
         shape = list(values.shape)
         shape[dim] = 1
-        chosen = values.gather(dim, found.reshape(shape))
-        best = values.gather(dim, eager.reshape(shape))
+        chosen = values.gather(dim, found.reshape(shape)).double()
+        best = values.gather(dim, eager.reshape(shape)).double()
         wrong = (chosen != best) & ~(chosen.isnan() & best.isnan())
         if not self.exact:
+            values = values.double()
             extremum = values.amax(dim, True) if self.largest else values.amin(dim, True)
             lost = (best - extremum).abs().nan_to_num(0.0, 0.0, 0.0).max()
             allowed = 2 * lost + 4 * torch.finfo(torch.float32).eps * extremum.abs()

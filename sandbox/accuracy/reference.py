@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sandbox.accuracy.finiteness import is_finite
-from sandbox.accuracy.oracle import position_rules, run_eager, run_oracle, run_written_out
+from sandbox.accuracy.oracle import (
+    exact_operands,
+    position_rules,
+    run_eager,
+    run_oracle,
+    run_written_out,
+)
 from sandbox.accuracy.pieces import Piece
 from sandbox.accuracy.positions import PositionCheck
 from sandbox.accuracy.rule import Draw
@@ -57,23 +64,34 @@ def run_reference(
     again: Callable[[], Sequence[torch.Tensor]] | None = None,
 ) -> Reference | Failed:
     """Run eager under the user's flags and the oracle. What torch raises is a value. sliced: computes the oracle in
-    slices, when it is asked for. It is of no use where outputs are positions, which need whole operands. again: gives
-    the inputs then, so that nobody has to keep them."""
+    slices, when it is asked for. It is of no use where outputs are positions among values that are computed, which are
+    needed whole. again: gives the inputs then, so that nobody has to keep them."""
     with flags.applied(user_flags):
         try:
             eager = run_eager(module, inputs)
-            if sliced is not None and not position_rules(task):
+            operands = exact_operands(task, module, inputs) if sliced is not None else None
+            if sliced is not None and operands is not None:
                 finite = all(is_finite(tensor) for tensor in inputs)
                 given = again or (lambda: inputs)
-                return Reference(eager, [], pieces=lambda: sliced.pieces(given(), not finite))
+                pieces = functools.partial(_pieces, sliced, given, not finite)
+                return Reference(eager, [], _checks(task, operands), pieces=pieces)
             oracle = run_oracle(task, module, inputs)
             other = run_written_out(module, inputs)
         except Exception as error:  # whatever torch raises is about the task
             return Failed("eager mode", f"{type(error).__name__}: {error}")
-    positions = {
-        number: rule.check(oracle.operands[number]) for number, rule in position_rules(task).items()
-    }
+    positions = _checks(task, oracle.operands)
     return Reference(eager, oracle.outputs, positions, oracle.narrow, other)
+
+
+def _pieces(
+    sliced: SlicedOracle, inputs: Callable[[], Sequence[torch.Tensor]], written_out: bool
+) -> Iterator[Piece]:
+    return sliced.pieces(inputs(), written_out)
+
+
+def _checks(task: Task, operands: Mapping[int, torch.Tensor]) -> dict[int, PositionCheck]:
+    rules = position_rules(task).items()
+    return {number: rule.check(operands[number]) for number, rule in rules}
 
 
 def draws_per_distribution(task: Task, distribution: str) -> int:

@@ -67,10 +67,12 @@ class Pass:
 
 @dataclass
 class Planner:
-    """Plans passes over a graph. budget: bytes that the values of one slice may take together."""
+    """Plans passes over a graph. budget: bytes that the values of one slice may take together. without: outputs, by
+    number, that are left out."""
 
     graph: torch.fx.Graph
     budget: int
+    without: frozenset[int] = frozenset()
     _known: dict[tuple[Key, ...], Pass] = field(default_factory=dict)
 
     @property
@@ -79,13 +81,18 @@ class Planner:
         return tuple(self.graph.find_nodes(op="output")[0].args[0])
 
     def dims(self) -> list[int | None]:
-        """Along which dimension each output is best cut; None where it is whole."""
-        return [self._best_dim(node, range(len(shape_of(node)))) for node in self.outputs]
+        """Along which dimension each output is best cut; None where it is whole, or left out."""
+        return [
+            None if number in self.without else self._best_dim(node, range(len(shape_of(node))))
+            for number, node in enumerate(self.outputs)
+        ]
 
     def groups(self, dims: Sequence[int | None]) -> list[list[tuple[int, Key]]]:
         """Outputs, by number, that are computed in one pass: those with as many slices."""
         found: dict[int, list[tuple[int, Key]]] = {}
         for number, (node, dim) in enumerate(zip(self.outputs, dims, strict=True)):
+            if number in self.without:
+                continue
             count = 0 if dim is None else shape_of(node)[dim]
             key = node, None if dim is None else Span(dim, 1)
             found.setdefault(count, []).append((number, key))

@@ -6,7 +6,7 @@ In float64, nothing but the order of a sum differs from the whole at once.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sandbox.accuracy.cut_rules import Rule, Span
@@ -24,7 +24,7 @@ class SlicedOracle:
     """The outputs of a task's module (`build_graph`) in float64, piece by piece.
 
     budget: bytes that the values of one slice may take together. other: the same graph `written_out`, if that is to be
-    asked as well. keep: nodes whose whole values are wanted, too.
+    asked as well. without: outputs, by number, that are not wanted.
     """
 
     def __init__(
@@ -32,10 +32,11 @@ class SlicedOracle:
         module: torch.fx.GraphModule,
         budget: int,
         other: torch.fx.GraphModule | None = None,
+        without: Collection[int] = (),
     ) -> None:
-        self.planner = Planner(module.graph, budget)
+        self.planner = Planner(module.graph, budget, frozenset(without))
         self.dims = self.planner.dims()
-        self._other = None if other is None else Planner(other.graph, budget)
+        self._other = None if other is None else Planner(other.graph, budget, frozenset(without))
         self.narrow: set[str] = set()
         """Names of operators that have no kernel for float64, once they were run."""
 

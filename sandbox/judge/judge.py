@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sandbox.compile.candidate import Compiled
 from sandbox.compile.disassembly import Inspection
-from sandbox.failures import Failure, NoMemory
+from sandbox.failures import Failure, NoMemory, Refused
 from sandbox.judge.builds import Builds
 from sandbox.judge.checks import check_trial
 from sandbox.judge.device import Device
@@ -155,10 +155,14 @@ class Judge:
         phase: Phase,
         work: Callable[[], Found],
         temporaries: Sequence[TensorSpec] = (),
-    ) -> Found | NoMemory:
+    ) -> Found | NoMemory | Refused:
         """Do it with a lease on the device's memory, and give all of that back. Where memory runs out in spite of it,
         it is done once more while no other process has a lease. temporaries: a candidate's own."""
         found = self._leased(session.footprint(temporaries).of(phase), phase, work)
+        if isinstance(found, NoMemory) and not found.ever and temporaries:
+            own = bytes_of(temporaries)
+            if session.footprint().of(phase) <= found.total:
+                return Refused(f"its temporaries take {own:,} bytes: {found.reason}")
         if isinstance(found, NoMemory) or not isinstance(found, Failure) or not lacks_memory(found):
             return found
         self.device.release_memory()

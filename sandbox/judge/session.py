@@ -87,8 +87,9 @@ class Session:
         moved = bytes_of(task.inputs) + bytes_of(task.output_specs)
         self.frugal = frugal_from is not None and moved >= frugal_from
         if self.frugal:
-            budget = slice_bytes(moved)
-            self.sliced = SlicedOracle(self.module, budget, written_out(self.module))
+            budget, positions = slice_bytes(moved), position_rules(task)
+            other = written_out(self.module)
+            self.sliced = SlicedOracle(self.module, budget, other, without=positions)
         self.bounds = input_bounds(task)
         self.output_offsets, self._output_bytes = layout(task.output_specs, guard_bands.GUARD)
         self.sets: dict[int, InputSet] = {}
@@ -128,7 +129,8 @@ class Session:
 
     @cached_property
     def _footprint(self) -> Footprint:
-        sliced = None if position_rules(self.task) else self.sliced
+        computed = any(not rule.exact for rule in position_rules(self.task).values())
+        sliced = None if computed else self.sliced
         return footprint(self.task, self.module, sliced, self.frugal)
 
     @cached_property

@@ -20,7 +20,7 @@ from judge_kit import (
 )
 
 from sandbox.accuracy.perturb_inputs import CHUNK, _roll
-from sandbox.failures import Failed, NoMemory
+from sandbox.failures import Failed, NoMemory, Refused
 from sandbox.isolation.mechanisms import Isolation
 from sandbox.judge import Judge, checks
 from sandbox.judge.input_sets import InputSet, Source
@@ -99,7 +99,7 @@ def test_a_judgement_looks_at_outputs_of_timed_runs_at_once(
     frugal: Judge, leases: Leases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = list[str]()
-    check = checks.check_candidate
+    check = check_candidate
 
     def checked(*arguments: Any) -> Checked:
         seen.extend(lease.what for lease in leases.known())
@@ -162,6 +162,18 @@ def test_a_task_that_a_device_has_no_room_for_is_told_before_anything_is_tried(
     monkeypatch.setattr(judge, "settings", replace(judge.settings, memory=leases.memory))
     found = judge.no_room(large)
     assert isinstance(found, NoMemory) and f"{needed:,} bytes" in found.reason
+
+
+def test_temporaries_that_no_device_has_room_for_are_the_candidates_fault(
+    frugal: Judge, leases: Leases
+) -> None:
+    session = frugal.sessions.open(TASK)
+    assert isinstance(session, Session)
+    leases.memory = Full(session.footprint().of("check") + 1000)
+    mine = candidate(TASK, silu_candidate(TASK).source, temporary=10_000)
+    found = frugal.verify(TASK, mine)
+    assert isinstance(found, Refused) and "40,000 bytes" in found.reason
+    assert isinstance(frugal.verify(TASK, silu_candidate(TASK)), Correct)
 
 
 def test_what_ran_out_of_memory_is_done_again_without_other_leases(

@@ -8,7 +8,14 @@ import pytest
 import torch
 from judge_kit import row_mean_and_argmax, silu_bias, spec
 
-from sandbox.accuracy.oracle import Oracle, _attention, position_rules, run_eager, run_oracle
+from sandbox.accuracy.oracle import (
+    Oracle,
+    _attention,
+    exact_operands,
+    position_rules,
+    run_eager,
+    run_oracle,
+)
 from sandbox.graph.build import build_graph
 from sandbox.task.task import DType, InputRef, Node, NodeRef, Task, TensorSpec
 
@@ -79,6 +86,37 @@ def test_positions_of_an_extremum_are_known_for_what_they_are() -> None:
     x = torch.randn(64, 300)
     found = run_oracle(task, build_graph(task), [x])
     assert torch.equal(found.operands[1], x.double())
+
+
+def test_what_exact_positions_point_into_is_no_copy_of_the_input() -> None:
+    task = row_mean_and_argmax()
+    x = torch.randn(64, 300)
+    found = exact_operands(task, build_graph(task), [x])
+    assert found is not None and set(found) == {1} and found[1] is x
+    flat = Task(
+        "cpu",
+        (spec(6, 5),),
+        (
+            Node("aten.view.default", {"self": InputRef(0), "size": (30,)}),
+            Node("aten.argmax.default", {"self": NodeRef(0)}),
+        ),
+        (NodeRef(1),),
+        (spec(dtype="int64"),),
+    )
+    x = torch.randn(6, 5)
+    found = exact_operands(flat, build_graph(flat), [x])
+    assert found is not None and found[0].data_ptr() == x.data_ptr() and found[0].shape == (30,)
+    computed = Task(
+        "cpu",
+        (spec(6, 5),),
+        (
+            Node("aten.exp.default", {"self": InputRef(0)}),
+            Node("aten.argmax.default", {"self": NodeRef(0), "dim": 1}),
+        ),
+        (NodeRef(1),),
+        (spec(6, dtype="int64"),),
+    )
+    assert exact_operands(computed, build_graph(computed), [x]) is None
 
 
 def test_positions_are_followed_through_views_and_from_pairs() -> None:

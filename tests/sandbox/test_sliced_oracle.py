@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -11,6 +11,8 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from sandbox.accuracy.oracle import _interpreter, run_written_out, widen
+from sandbox.accuracy.report import AccuracyReport
+from sandbox.accuracy.rule import Draw, compare_draws
 from sandbox.accuracy.sliced_oracle import SlicedOracle
 from sandbox.accuracy.written_out import written_out
 
@@ -140,6 +142,45 @@ def test_what_has_rules_is_cut(name: str) -> None:
     call, inputs = CASES[name]
     module = graph_of(call, *inputs)
     assert SlicedOracle(module, BUDGET).held_bytes < SlicedOracle(module, 1 << 40).held_bytes
+
+
+def test_outputs_that_are_not_wanted_are_not_computed() -> None:
+    call, inputs = CASES["top"]
+    oracle = SlicedOracle(graph_of(call, *inputs), BUDGET, without={1})
+    assert {piece.number for piece in oracle.pieces(inputs)} == {0}
+
+
+def test_a_comparison_says_the_same_of_pieces_as_of_the_whole() -> None:
+    call, inputs = CASES["norm"]
+    module = graph_of(call, *inputs)
+    exact = call(*(widen(tensor) for tensor in inputs))
+    eager = [tensor.float() for tensor in exact]
+    oracle = SlicedOracle(module, BUDGET)
+
+    def reports(*found: torch.Tensor) -> list[AccuracyReport]:
+        def nearby() -> Iterator[Any]:
+            yield [tensor * (1 + 1e-7) for tensor in eager], list(exact)
+
+        def in_pieces() -> Iterator[Any]:
+            yield [tensor * (1 + 1e-7) for tensor in eager], oracle.pieces(inputs)
+
+        whole = compare_draws([Draw(found, eager, exact)], nearby)
+        cut = Draw(found, eager, [], pieces=lambda: oracle.pieces(inputs))
+        return [whole, compare_draws([cut], in_pieces)]
+
+    first, second = eager
+    spoilt, lost = first.clone(), second.clone()
+    spoilt[37, 11] += 0.1
+    lost[5] = math.nan
+    for found in (eager, [spoilt, second], [first, lost], [first * 1.001, second]):
+        whole, cut = reports(*found)
+        assert cut.passes == whole.passes == (found is eager)
+        for one, other in zip(whole.outputs, cut.outputs, strict=True):
+            assert (one.passes, one.reason) == (other.passes, other.reason)
+            assert other.rms_error == pytest.approx(one.rms_error, rel=1e-9)
+            assert other.max_allowed == pytest.approx(one.max_allowed, rel=1e-9)
+            if one.misses is not None and other.misses is not None and one.misses.count:
+                assert other.misses.first[0].index == one.misses.first[0].index
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
