@@ -5,7 +5,7 @@ A task file is a Python file with ``class Model(nn.Module)``, ``get_inputs()`` a
 1. `discovery` finds the task files.
 2. `runner` has each task searched and then measured. `children` starts a process for that, and `child` is what the
    process runs: `built_task` makes the model, `measurement` measures it, `floor` says what the machine would allow,
-   `memory` how much of the device a phase held.
+   `in_pieces` computes a large task's oracle in slices, `memory` says how much of the device a phase held.
 3. `results` keeps what came of each task, and `run_times` how long the runs took.
 4. `figures` are pure functions from there to a summary, which `report` and `plots` show.
 """

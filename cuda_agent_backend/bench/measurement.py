@@ -15,14 +15,16 @@ from torch import Tensor, nn
 
 from cuda_agent_backend.bench.built_task import BuiltTask
 from cuda_agent_backend.bench.floor import Floor, floor_of, lookups, unique_bytes, weights
+from cuda_agent_backend.bench.in_pieces import OracleInPieces, oracle_in_pieces
 from cuda_agent_backend.bench.request import Request
 from cuda_agent_backend.partition.report import HIT
 from cuda_agent_backend.runtime.clocks import Clock, Samples, clock_of, sample_rounds
 from cuda_agent_backend.runtime.inductor_timing import compiling
 from cuda_agent_backend.tools.model_oracle import oracle, tensors
-from sandbox.accuracy.nearby import several
+from sandbox.accuracy.nearby import several, while_there_is_room
+from sandbox.accuracy.pieces import Piece
 from sandbox.accuracy.report import AccuracyReport
-from sandbox.accuracy.rule import Nearby, compare
+from sandbox.accuracy.rule import Comparison, Draw, Nearby, compare
 from sandbox.timing.decision import INTERIM_CONFIDENCE, control, interval, ratios
 from sandbox.timing.roofline import operations_of
 
@@ -80,10 +82,18 @@ def measure(task: BuiltTask, request: Request) -> dict[str, Any]:
     # others bear.
     with torch.no_grad(), compiling(lock, wishes.target):
         contestants = compile_all(task, inputs, request)
+    sliced = oracle_in_pieces(task.model, inputs) if wishes.target == "cuda" else None
+    if sliced is not None:
+        inputs = ()  # one set of inputs is there at a time
     draws = []
     for draw in range(DRAWS):
         with torch.no_grad(), lock.shared():
-            draws.append(check(task, contestants.calls, task.draw(wishes.seed + draw)))
+            drawn = task.draw(wishes.seed + draw)
+            draws.append(check(task, contestants.calls, drawn, sliced))
+            del drawn
+    if sliced is not None:
+        with lock.shared():
+            inputs = task.draw(wishes.seed)
     with torch.no_grad(), lock.shared():
         floor = model_floor(task.model, inputs, request.ceilings or {})
     calls = {name: _bound(call, inputs) for name, call in contestants.calls.items()}
@@ -133,8 +143,15 @@ def _first_call(found: Contestants, name: str, call: Call, inputs: Sequence[Any]
     found.calls[name] = call
 
 
-def check(task: BuiltTask, calls: Mapping[str, Call], inputs: Sequence[Any]) -> DrawCheck:
-    """Our outputs on one draw of inputs against eager's, Inductor's and the oracle's."""
+def check(
+    task: BuiltTask,
+    calls: Mapping[str, Call],
+    inputs: Sequence[Any],
+    sliced: OracleInPieces | None = None,
+) -> DrawCheck:
+    """Our outputs on one draw of inputs against eager's, Inductor's and the oracle's. sliced: of a large task."""
+    if sliced is not None:
+        return check_in_pieces(calls, inputs, sliced)
     ours, eager, plain = (_copied(calls[name](*inputs)) for name in (OURS, EAGER, INDUCTOR))
     wrong = mismatch(ours, eager)
     if wrong:
@@ -145,6 +162,35 @@ def check(task: BuiltTask, calls: Mapping[str, Call], inputs: Sequence[Any]) -> 
             [t.to(exact[0].device) for t in each] for each in (ours, eager, plain)
         )
     return accuracy_of(ours, eager, plain, exact, lambda: _nearby(task, calls[EAGER], inputs))
+
+
+def check_in_pieces(
+    calls: Mapping[str, Call], inputs: Sequence[Any], sliced: OracleInPieces
+) -> DrawCheck:
+    """The same rule as `accuracy_of`: what ours is held against is made when it is needed, and given up after it."""
+
+    def against(name: str) -> Comparison:
+        made, others = Comparison(), tensors(calls[name](*inputs))
+        made.add(Draw(ours, others, [], pieces=lambda: sliced.pieces(inputs)))
+        return made
+
+    def nearby() -> Iterator[tuple[list[Tensor], Iterator[Piece]]]:
+        for values in several([x for x in inputs if isinstance(x, Tensor)]):
+            left = iter(values)
+            near = [next(left) if isinstance(x, Tensor) else x for x in inputs]
+            yield tensors(calls[EAGER](*near)), sliced.pieces(near)
+
+    ours = tensors(calls[OURS](*inputs))
+    wrong = mismatch(ours, tensors(calls[EAGER](*inputs)))
+    if wrong:
+        return DrawCheck(wrong, False, 0.0)
+    report = against(EAGER).report()
+    if report.passes:
+        return DrawCheck("", False, report.error_ratio, report)
+    if not mismatch(ours, tensors(calls[INDUCTOR](*inputs))) and against(INDUCTOR).report().passes:
+        return DrawCheck("", True, report.error_ratio, report)
+    report = against(EAGER).report(lambda: while_there_is_room(nearby()))
+    return DrawCheck(report.reason, False, report.error_ratio, report)
 
 
 def _nearby(
