@@ -92,6 +92,8 @@ def environment(settings: WorkerSettings) -> dict[str, str]:
     return kept | {
         **places(settings.scratch),
         "USER": "sandbox",
+        # Python would run what lies in a home folder, which a worker may write to, before anything is confined.
+        "PYTHONNOUSERSITE": "1",
         # gcc asks whether it may use a folder in a way that knows no capabilities; this is its next choice.
         "TMP": ".",
         "TORCHINDUCTOR_COMPILE_THREADS": "1",

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from sandbox.workers.worker import NUMBER
+from sandbox.workers.worker import NUMBER, places
 
 SEND_SECONDS = 5.0
 """A server that does not take a request for so long, with many of them waiting, is started anew."""
@@ -105,8 +105,9 @@ class ForkServer:
     ) -> Started:
         """Have a worker started, without waiting for it. fds: its control, life and log.
 
-        environment: counts when the server itself is started; a worker's own folders follow from `cwd`. cache: of
-        Inductor's, in which the server finds out first which instructions there are; it takes seconds, once.
+        environment: counts when the server itself is started, which has folders of its own; a worker's follow from
+        `cwd`. cache: of Inductor's, in which the server finds out first which instructions there are; it takes
+        seconds, once.
         """
         with self._lock:
             return self._start(policy, cwd, environment, fds, cache)
@@ -146,7 +147,7 @@ class ForkServer:
                         str(theirs.fileno()),
                     ],
                     cwd=self.folder,
-                    env=environment,
+                    env={**environment, **places(self.folder)},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
@@ -166,5 +167,8 @@ class ForkServer:
         if requests is not None:
             requests.close()
         if process is not None:
-            process.kill()
+            if process.poll() is None:  # not reaped, so the number is still its own
+                os.killpg(
+                    process.pid, signal.SIGKILL
+                )  # workers have groups of their own, its compilers not
             process.wait()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from judge_kit import silu_bias
+from process_kit import alive, gone
 from torch._inductor import codecache
 
 from sandbox.scratch import folder
@@ -80,3 +82,40 @@ def test_what_checks_leave_among_temporary_files_is_gone(
 ) -> None:
     assert baseline.ready() is None
     assert not list(baseline.settings.folder.glob("compiling-*"))
+
+
+HANGING = """#!/bin/sh
+case "$*" in
+  *_CxxBuild*|*.cpp*) echo $$ >> "{pids}"; exec sleep 300;;
+esac
+exec g++ "$@"
+"""
+
+
+def test_a_server_ends_with_the_compilers_that_it_waits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids, compiler = tmp_path / "pids", tmp_path / "c++"
+    compiler.write_text(HANGING.format(pids=pids))
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setenv(CACHE, str(tmp_path / "cache"))
+    hello = {"target": "cpu", "threads": 1, "flags": {}, "inductor": {}, "native": ""}
+    worker = WorkerProcess(WorkerSettings("baseline", tmp_path / "worker", 1, hello))
+    worker.launch()
+    try:
+        while not pids.exists():
+            time.sleep(0.05)
+        assert all(alive(int(line)) for line in pids.read_text().split())
+    finally:
+        worker.stop()
+    assert gone([int(line) for line in pids.read_text().split()], 10.0)
+
+
+def test_the_servers_home_is_no_workers(baseline: WorkerProcess) -> None:
+    assert baseline.ready() is None
+    server = baseline._server
+    told = Path(f"/proc/{server.process_id}/environ").read_text().split("\0")
+    found = dict(line.split("=", 1) for line in told if "=" in line)
+    assert found["HOME"] == str(server.folder) != str(baseline.settings.scratch)
+    assert found["PYTHONNOUSERSITE"] == "1"
