@@ -70,7 +70,7 @@ class Found:
 @dataclass(frozen=True)
 class Surveyed:
     """found: in the order of the candidates. rival: the faster baseline's name. seconds: by step, each with what it
-    waited for the device left out."""
+    waited for the device left out; of these, waiting for Inductor's compilation needs no device."""
 
     baselines: Baselines
     rival: str
@@ -100,6 +100,8 @@ class Survey:
 
     def run(self) -> Surveyed | Failure:
         """Everything. A failure is the task's or the machine's; a candidate's own is its outcome."""
+        self.sessions.settle()
+        self._lap("inductor")
         baselines = self.measurements.baselines(self.race)
         if not isinstance(baselines, Baselines):
             return baselines

@@ -27,11 +27,11 @@ from trainer.world.sources import Region
 PER_TASK = 3
 
 
-def row_norm(rows: int, columns: int) -> Task:
+def row_norm(rows: int, columns: int, target: str = "cpu") -> Task:
     """x / sqrt(sum of squares by row): float32 [rows, columns]."""
     whole = TensorSpec("float32", (rows, columns), (columns, 1))
     return Task(
-        "cpu",
+        target,
         (whole,),
         (
             Node("aten.mul.Tensor", {"self": InputRef(0), "other": InputRef(0)}),
@@ -184,3 +184,20 @@ def test_an_episode_has_the_same_messages_from_the_table_as_from_the_judge(
     assert mine == theirs
     statuses = [m["content"].get("status") for m in mine if m.get("name") in ("verify", "profile")]
     assert statuses == [None, "correct", "correct"]
+
+
+@pytest.mark.gpu
+def test_a_table_of_a_gpu_tells_registers_and_occupancy(tmp_path: Path, native_dir: Path) -> None:
+    from cuda_agent_backend.runtime.machine import arch_of
+
+    task, arch = row_norm(4096, 2048, "cuda"), arch_of("cuda")
+    judging = JudgeSettings("cuda", scratch_dir=tmp_path / "j", native_dir=native_dir, arch=arch)
+    settings = MeasureSettings(tmp_path / "run", "cuda", arch, 8, 4)
+    with Judge(judging) as judge:
+        progress = Run(settings, judge, Here.of("cuda")).measure([Region("gpu", task.to_json())])
+    assert progress.tables == 1
+    (found,) = read([tmp_path / "run"])
+    working = [row for row in found.rows if row.works]
+    assert len(working) >= 4 and found.best > 0
+    assert all(row.registers and row.occupancy and row.kernels for row in working)
+    assert any(row.retimed for row in working)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trainer.arena.play import answers, geomean
-from trainer.world.rows import Table
+from trainer.world.rows import ON_DEVICE, Table
 
 LEAST = 3
 """Candidates that work in both, from which on their order is compared."""
@@ -109,7 +109,7 @@ def measured(tables: Sequence[Table]) -> dict[str, Any]:
     for table in tables:
         for name, seconds in table.steps.items():
             steps.setdefault(name, []).append(seconds)
-        on_device = sum(table.steps[n] for n in ("baselines", "check", "time", "retime"))
+        on_device = sum(table.steps[n] for n in ON_DEVICE)
         steps.setdefault("device", []).append(on_device)
         per_64 = 64 * on_device / max(1, len(table.rows))
         steps.setdefault("device_per_64", []).append(per_64)

@@ -79,7 +79,7 @@ def read(paths: Iterable[Path]) -> list[Table]:
     found: dict[str, Table] = {}
     for file in _files(paths):
         try:
-            for value in pq.read_table(file, schema=schema()).to_pylist():
+            for value in pq.read_table(file).to_pylist():
                 found.setdefault(value["id"], from_dict(value))
         except (pa.ArrowInvalid, KeyError, TypeError) as error:
             raise ValueError(f"{file} holds no tables: {error}") from None

@@ -156,7 +156,9 @@ class Table:
         return max((row.speed or 0.0 for row in self.rows), default=0.0)
 
 
-STEPS = ("prepare", "compile", "baselines", "check", "time", "retime")
+STEPS = ("prepare", "compile", "inductor", "baselines", "check", "time", "retime")
+ON_DEVICE = ("baselines", "check", "time", "retime")
+"""Those that need the device. Compilers work beside them."""
 
 
 def table_id(digest: str, arch: str, device_name: str) -> str:
@@ -178,7 +180,8 @@ def from_dict(value: Mapping[str, Any]) -> Table:
             "families": tuple(value["families"]),
             "proposals": tuple(value["proposals"]),
             "refused": tuple(RefusedSchedule(**one) for one in value["refused"]),
-            "steps": dict(value["steps"]),
+            # a file of earlier days has fewer
+            "steps": {name: value["steps"].get(name) or 0.0 for name in STEPS},
             "rows": tuple(_row(one) for one in value["rows"]),
         }
     )
