@@ -135,6 +135,8 @@ def test_the_budget_is_told_in_the_first_message() -> None:
     ten, three = (ToyTools(judgements=n).first() for n in (10, 3))
     said = [Listener(SPEECH).hear(first) for first in (ten, three)]
     assert said[0] != said[1]
+    untold = [{"role": "user", "content": ten[0]["content"].partition("\n")[2]}]
+    assert Listener(SPEECH).hear(untold) == said[0]  # as in a search that has seconds
     assert SPEECH.words.words[said[0][1]] == "<budget>"
 
 
@@ -180,6 +182,23 @@ def test_what_is_sampled_over_many_turns_has_the_probability_of_the_whole_conver
                 gaps.append(abs(float(logprob) - tokens.logprobs[at - start]))
                 grammar.feed([id])
     assert len(gaps) > 20 and max(gaps) < 1e-3
+
+
+def test_a_conversation_that_grows_in_place_is_heard_once_and_stays_as_it_was() -> None:
+    """An episode hands over its own list each turn; nothing of it is kept, and nothing heard twice."""
+    sampler = Sampler(model(6), SPEECH)
+    tools, grown = ToyTools(), ToyTools().first()
+    one, other = policy_of(sampler, "4"), policy_of(sampler, "4")
+    said = []
+    for _ in range(4):
+        before = json.dumps(grown)
+        turn, again = one.act(grown, ()), other.act(json.loads(before), ())
+        assert json.dumps(grown) == before and turn == again
+        tokens = turn.tokens  # type: ignore[union-attr]
+        assert tokens is not None
+        said += [*tokens.prompt, *tokens.ids]
+        grown += [turn.to_message(), *tools.run(turn.calls)]  # type: ignore[union-attr]
+    assert said == one._listener.ids
 
 
 def test_draws_follow_the_probabilities() -> None:
