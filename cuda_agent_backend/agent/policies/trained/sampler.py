@@ -56,9 +56,9 @@ class Sampler:
         return Session(self)
 
     def draw(self, logits: Tensor, grammar: Grammar, chance: random.Random) -> tuple[int, float]:
-        """An id and its log-probability among those allowed. logits: (vocabulary,)."""
+        """An id and its log-probability among those allowed. logits: (vocabulary,), on the processor."""
         allowed = grammar.allowed()
-        given = logits[torch.tensor(allowed, device=logits.device)].double()
+        given = logits[torch.tensor(allowed)].double()
         scale = self.temperature or 1.0
         logprobs = torch.log_softmax(given / scale, dim=0).tolist()
         if math.isnan(sum(logprobs)):
@@ -159,8 +159,8 @@ class Session:
         for start in range(0, width, self._sampler.piece):
             part = slice(start, start + self._sampler.piece)
             hidden = self._read_piece(ids[:, part], valid[:, part], positions[:, part])
-        logits: Tensor = self._sampler.model.lm_head(hidden[:, -1]).float()
-        return logits
+        logits: Tensor = self._sampler.model.lm_head(hidden[:, -1])
+        return logits.float().cpu()  # once for all: each conversation draws for itself
 
     def _read_piece(self, ids: Tensor, valid: Tensor, positions: Tensor) -> Tensor:
         self._valid = torch.cat([self._valid, valid], dim=1)
