@@ -16,7 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from cuda_agent_backend.tools.model_oracle import tensors
 from sandbox.accuracy.pieces import Piece
 from sandbox.accuracy.sliced_oracle import SlicedOracle
-from sandbox.memory.footprint import FRUGAL_BYTES, slice_bytes
+from sandbox.memory.footprint import FRUGAL_BYTES, STEP_BYTES, slice_bytes
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +28,15 @@ class OracleInPieces:
     model: nn.Module
     places: Sequence[int]
     sliced: SlicedOracle
+    moved: int
+    """Bytes of inputs, weights and outputs."""
+    outputs: int
+
+    @property
+    def held_bytes(self) -> int:
+        """What a check, and the calls that are timed after it, hold at most: one set of inputs, two of outputs, and a
+        slice of the oracle, or what two ways to run the task work out beside those."""
+        return self.moved + 2 * self.outputs + self.sliced.held_bytes + STEP_BYTES
 
     def pieces(self, inputs: Sequence[Any]) -> Iterator[Piece]:
         """The outputs for these inputs. Raises whatever torch raises, torch.OutOfMemoryError among it."""
@@ -60,7 +69,8 @@ def oracle_in_pieces(
         moved = sum(tensor.nbytes for tensor in (*given, *outputs))
         if moved < least_bytes:
             return None
-        return OracleInPieces(model, places, SlicedOracle(module, slice_bytes(moved)))
+        sliced, made = SlicedOracle(module, slice_bytes(moved)), sum(x.nbytes for x in outputs)
+        return OracleInPieces(model, places, sliced, moved, made)
     except Exception as error:
         log.warning("the oracle is computed whole: %s: %s", type(error).__name__, error)
         return None

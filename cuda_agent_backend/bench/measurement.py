@@ -26,6 +26,7 @@ from sandbox.accuracy.pieces import Piece
 from sandbox.accuracy.report import AccuracyReport
 from sandbox.accuracy.rule import Comparison, Draw, Nearby, compare
 from sandbox.timing.decision import INTERIM_CONFIDENCE, control, interval, ratios
+from sandbox.timing.device_lock import DeviceLock
 from sandbox.timing.roofline import operations_of
 
 DRAWS = 3
@@ -72,7 +73,6 @@ class Contestants:
 def measure(task: BuiltTask, request: Request) -> dict[str, Any]:
     """All facts of one task, as JSON values."""
     from cuda_agent_backend.tools.explain import explain
-    from sandbox.timing.device_lock import DeviceLock
 
     wishes = request.wishes
     lock = DeviceLock(Path(request.device_lock))
@@ -85,21 +85,23 @@ def measure(task: BuiltTask, request: Request) -> dict[str, Any]:
     sliced = oracle_in_pieces(task.model, inputs) if wishes.target == "cuda" else None
     if sliced is not None:
         inputs = ()  # one set of inputs is there at a time
-    draws = []
-    for draw in range(DRAWS):
+    needed = sliced.held_bytes if sliced is not None else 0
+    with leased(lock, needed, wishes.target):
+        draws = []
+        for draw in range(DRAWS):
+            with torch.no_grad(), lock.shared():
+                drawn = task.draw(wishes.seed + draw)
+                draws.append(check(task, contestants.calls, drawn, sliced))
+                del drawn
+        if sliced is not None:
+            with lock.shared():
+                inputs = task.draw(wishes.seed)
         with torch.no_grad(), lock.shared():
-            drawn = task.draw(wishes.seed + draw)
-            draws.append(check(task, contestants.calls, drawn, sliced))
-            del drawn
-    if sliced is not None:
-        with lock.shared():
-            inputs = task.draw(wishes.seed)
-    with torch.no_grad(), lock.shared():
-        floor = model_floor(task.model, inputs, request.ceilings or {})
-    calls = {name: _bound(call, inputs) for name, call in contestants.calls.items()}
-    with torch.no_grad(), lock.turn():
-        clock = clock_of(wishes.target, [*weights(task.model), *tensors(inputs)])
-        samples = samples_of(calls, clock, request)
+            floor = model_floor(task.model, inputs, request.ceilings or {})
+        calls = {name: _bound(call, inputs) for name, call in contestants.calls.items()}
+        with torch.no_grad(), lock.turn():
+            clock = clock_of(wishes.target, [*weights(task.model), *tensors(inputs)])
+            samples = samples_of(calls, clock, request)
     explanation = explain(task.model, *inputs, options=request.options("cached"))
     graphs = explanation.graphs
     return {
@@ -115,6 +117,21 @@ def measure(task: BuiltTask, request: Request) -> dict[str, Any]:
         "graphs": [graph.to_json() for graph in graphs],
         "codegen_bugs": explanation.bugs,
     }
+
+
+@contextmanager
+def leased(lock: DeviceLock, needed: int, target: str) -> Iterator[None]:
+    """Hold a lease on so many bytes of the device, so that no search counts on them. Where they are not to be had, it
+    goes on without: what then finds no memory is run again alone."""
+    from sandbox.memory.device import CudaMemory
+    from sandbox.memory.leases import Leases
+
+    if target != "cuda" or not needed:
+        yield
+        return
+    torch.cuda.empty_cache()
+    with Leases(lock.path, CudaMemory(), in_turn=lambda: lock.in_turn).lease(needed, "bench"):
+        yield
 
 
 def compile_all(task: BuiltTask, inputs: Sequence[Any], request: Request) -> Contestants:

@@ -15,9 +15,21 @@ from benchmarks.practice_large_table import LiveStorages, files
 from cuda_agent_backend.bench import in_pieces
 from cuda_agent_backend.bench.built_task import BuiltTask, Place, build
 from cuda_agent_backend.bench.in_pieces import oracle_in_pieces
-from cuda_agent_backend.bench.measurement import EAGER, INDUCTOR, OURS, DrawCheck, check
+from cuda_agent_backend.bench.measurement import (
+    EAGER,
+    INDUCTOR,
+    OURS,
+    DrawCheck,
+    check,
+    leased,
+)
 from cuda_agent_backend.tools.load_model import BadTarget, import_file
 from cuda_agent_backend.tools.model_oracle import oracle, tensors
+from sandbox.memory import device, leases
+from sandbox.memory.device import Room
+from sandbox.memory.footprint import STEP_BYTES
+from sandbox.memory.leases import Leases
+from sandbox.timing.device_lock import DeviceLock
 
 Change = Callable[[Tensor], Tensor]
 
@@ -138,3 +150,32 @@ def test_the_check_of_a_large_task_holds_little_more_than_inputs_and_outputs_twi
     given = sum(tensor.nbytes for tensor in (*inputs, *model.parameters()))
     assert parts < 0.75 * whole
     assert parts < given + 2 * outputs + 0.2 * (given + outputs)
+
+
+class Device:
+    """One of which nothing is used."""
+
+    def room(self) -> Room:
+        return Room(80 << 30, 80 << 30)
+
+
+def test_a_large_task_is_measured_under_a_lease_on_what_it_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device, "CudaMemory", Device)
+    model, x = torch.nn.Softmax(-1), torch.randn(300, 200)
+    found = oracle_in_pieces(model, [x], least_bytes=0)
+    assert found is not None
+    assert (found.moved, found.outputs) == (2 * x.nbytes, x.nbytes)
+    assert found.held_bytes == 4 * x.nbytes + found.sliced.held_bytes + STEP_BYTES
+    lock = DeviceLock(tmp_path / "lock")
+    for target, held in (("cuda", [found.held_bytes]), ("cpu", [])):
+        with leased(lock, found.held_bytes, target):
+            known = Leases(lock.path, Device()).known()
+            assert [lease.bytes for lease in known] == held
+    monkeypatch.setattr(leases, "GRACE_S", 0.0)
+    with (
+        leased(lock, 79 << 30, "cuda"),
+        leased(lock, 81 << 30, "cuda"),
+    ):  # it goes on, and may find no memory
+        assert len(Leases(lock.path, Device()).known()) == 1
