@@ -123,17 +123,17 @@ class Judge:
         return None if isinstance(session, Session) else session
 
     def no_room(self, task: Task) -> NoMemory | None:
-        """Why the device has not the memory that a judgement needs beside what is used without a lease, if so: then
-        nothing about the task has to be tried. Whether there is room beside others' leases, a phase waits to see."""
+        """Why the device has not the memory that a judgement needs beside what is used without a lease, if so, and
+        stays so for a while: then nothing about the task has to be tried. For what has a lease, a phase waits."""
         session = self.sessions.open(task)
         if not isinstance(session, Session) or task.target != "cuda":
             return None
         needed, room = session.footprint().of("race"), self.device.leases.room()
         if needed <= room.total:
             return None
-        return NoMemory(
-            "a judgement", needed, max(0, room.free), self.settings.device_memory.room().total
-        )
+        timeouts = self.settings.timeouts
+        with self.device.leases.lease(needed, "race", lambda: not timeouts.is_over()) as refused:
+            return refused
 
     def baselines(self, task: Task, *, eager_task: Task | None = None) -> Baselines | Failure:
         """Times of eager mode and Inductor. The first call for a task compiles it with Inductor.

@@ -30,8 +30,9 @@ from sandbox.failures import NoMemory
 from sandbox.memory.device import DeviceMemory, Room
 
 POLL_S = 0.05
-GRACE_S = 5.0
-"""How long what does not fit, though nobody has a lease, waits for memory that is used without one."""
+GRACE_S = 30.0
+"""How long what does not fit, though nobody has a lease, waits for memory that is used without one: others may be about
+to end."""
 SPARE_BYTES = 256 << 20
 """Left free: allocators and libraries round up."""
 
