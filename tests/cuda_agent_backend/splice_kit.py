@@ -38,8 +38,7 @@ extern "C" void kernel(void* const* buffers) {{
 def options_in(folder: Path, **wishes: Any) -> Options:
     """Options with a kernel cache in `folder`, without search, trusting the kernels, offering the smallest regions.
 
-    The folder of what is built is that of all tests: the operators and what Inductor compiles first take a core some
-    fifteen seconds in an empty one.
+    The folder of what is built is that of all tests: in an empty one the operators take a core five seconds.
     """
     built = {NATIVE: os.environ[NATIVE]} if NATIVE in os.environ else {}
     settings = Settings.from_environment({"HOME": str(folder), **built})
